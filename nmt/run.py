@@ -92,7 +92,7 @@ class Run:
         return load_resolved(self.recipe_file)
 
     def usual_src_len(self) -> int | None:
-        """Return what `training/claim.py` noted under USUAL_SRC_LEN; None for a run that was begun before it was."""
+        """Return what `training/launch.py` noted under USUAL_SRC_LEN; None for a run that was begun before it was."""
         length = self._told_of_data().get(USUAL_SRC_LEN)
         return length if isinstance(length, int) and length > 0 else None
 
@@ -121,7 +121,7 @@ class Run:
         return found
 
     def _told_of_data(self) -> dict[str, Any]:
-        """Return what `training/claim.py` noted of the data; nothing for a model without it, as exported ones are."""
+        """Return what `training/launch.py` noted of the data; nothing for a model without it, as exported ones are."""
         known = checkpoint.read_json(self.data_file) if self.data_file.exists() else {}
         return known if isinstance(known, dict) else {}
 

@@ -1,4 +1,4 @@
-"""Scores of translations by sacreBLEU, and nothing but sacreBLEU: BLEU, chrF, TER, with signatures and intervals.
+"""Scores of translations: a table of metrics, those of sacreBLEU with signatures and intervals.
 
 Text comes in as it is in the files: detokenised hypotheses and raw references that no vocabulary has touched. Both are
 compared in Unicode's normal form NFC, which models write, so that what is canonically equal scores as equal. The
@@ -10,10 +10,10 @@ import itertools
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,8 @@ from nmt.errors import DataError
 from nmt.languages import language_of
 
 if TYPE_CHECKING:
-    from sacrebleu.metrics.base import Metric
+    from sacrebleu.metrics.base import Metric as SacreMetric
 
-NAMES = ("bleu", "chrf", "ter")
 N_BOOTSTRAP = 1000
 IN_NFC = "|form:NFC"  # ends the signature of a score whose texts were not all in that form
 _composed, _is_composed = partial(unicodedata.normalize, "NFC"), partial(unicodedata.is_normalized, "NFC")
@@ -57,11 +56,21 @@ class Score:
         return f"{self.name}|{self.signature} = {self.value:.1f}{interval}{' ' + self.details if self.details else ''}"
 
 
+class Texts(NamedTuple):
+    """Texts that a metric compares, line by line. references: of each reference all lines; sources: may be empty."""
+
+    sources: Sequence[str]
+    hypotheses: Sequence[str]
+    references: Sequence[Sequence[str]]
+    trg_lang: str
+
+
 def score(
     hypotheses: Sequence[str],
     references: Sequence[str],
-    metrics: Sequence[str] = NAMES,
+    metrics: Sequence[str] = (),
     *,
+    sources: Sequence[str] = (),
     more: Sequence[Sequence[str]] = (),
     intervals: bool = False,
     trg_lang: str = "",
@@ -70,14 +79,16 @@ def score(
     """Score translations against one reference each, or several.
 
     more: further references, each of all the lines.
-    metrics: any of bleu, chrf, ter. intervals: add 95 % intervals from n_bootstrap resamples.
+    metrics: names in METRICS, all if none is given. sources: for the metrics that look at them.
+    intervals: add 95 % intervals from n_bootstrap resamples.
     trg_lang chooses the tokens of BLEU, see `bleu_tokens`.
     Raises DataError where there is nothing to score, or not one reference for each hypothesis.
     """
     together = [references, *more]
     for one in together:
         _check_counts(hypotheses, one)
-    found = {name: _score(metric_of(name, trg_lang), hypotheses, together, n_bootstrap * intervals) for name in metrics}
+    texts = Texts(sources, hypotheses, together, trg_lang)
+    found = {name: METRICS[name].measure(texts, n_bootstrap * intervals) for name in metrics or METRICS}
     if not all(map(_is_composed, itertools.chain(hypotheses, *together))):
         found = {name: replace(one, signature=one.signature + IN_NFC) for name, one in found.items()}
     return found
@@ -165,25 +176,30 @@ def form_note(references: Sequence[str]) -> str | None:
     )
 
 
-def metric_of(name: str, trg_lang: str) -> "Metric":
-    """sacreBLEU's metric behind one of NAMES, blind to differences between canonically equal texts."""
-    metric = _metric_of(name, trg_lang)
+def metric_of(name: str, trg_lang: str) -> "SacreMetric":
+    """Return sacreBLEU's metric of a name, blind to differences between canonically equal texts."""
+    metric = _SACREBLEU[name](trg_lang)
     preprocessed = metric._preprocess_segment
     vars(metric)["_preprocess_segment"] = lambda text: preprocessed(_composed(text))
     return metric
 
 
-def _metric_of(name: str, trg_lang: str) -> "Metric":
+def _bleu(trg_lang: str) -> "SacreMetric":
     from sacrebleu.metrics.bleu import BLEU
+
+    # `force` changes no score: it silences a warning that speaks of itself; see `tokenised_note`.
+    return BLEU(tokenize=bleu_tokens(trg_lang)[0], force=True)
+
+
+def _chrf(_trg_lang: str) -> "SacreMetric":
     from sacrebleu.metrics.chrf import CHRF
+
+    return CHRF()
+
+
+def _ter(trg_lang: str) -> "SacreMetric":
     from sacrebleu.metrics.ter import TER
 
-    if name == "bleu":
-        # `force` changes no score: it silences a warning that speaks of itself; see `tokenised_note`.
-        return BLEU(tokenize=bleu_tokens(trg_lang)[0], force=True)
-    if name == "chrf":
-        return CHRF()
-    assert name == "ter", name
     # Without spaces a sentence would be one word, and TER the share of sentences that are not perfect. By characters it
     # would take a second or more for a line of other scripts.
     language = language_of(trg_lang)
@@ -191,11 +207,17 @@ def _metric_of(name: str, trg_lang: str) -> "Metric":
     return TER(normalized=by_character, asian_support=by_character)
 
 
-def _score(metric: "Metric", hypotheses: Sequence[str], references: Sequence[Sequence[str]], n_bootstrap: int) -> Score:
+_SACREBLEU: dict[str, Callable[[str], "SacreMetric"]] = {"bleu": _bleu, "chrf": _chrf, "ter": _ter}
+
+
+def _by_sacrebleu(name: str, texts: Texts, n_bootstrap: int) -> Score:
+    metric = metric_of(name, texts.trg_lang)
     # A list for each reference, not for each sentence: nested the other way round everything scores 100.
     if n_bootstrap > 1:
         _make_scores_plain(metric)
-    found = metric.corpus_score(list(hypotheses), [list(one) for one in references], n_bootstrap=n_bootstrap or 1)
+    found = metric.corpus_score(
+        list(texts.hypotheses), [list(one) for one in texts.references], n_bootstrap=n_bootstrap or 1
+    )
     low = high = None
     if n_bootstrap > 1:
         most = math.inf if found.name == "TER" else 100.0  # TER counts edits, of which there may be more than words
@@ -210,7 +232,28 @@ def _score(metric: "Metric", hypotheses: Sequence[str], references: Sequence[Seq
     )
 
 
-def _make_scores_plain(metric: "Metric") -> None:
+@dataclass(frozen=True)
+class Metric:
+    """A metric of translations. measure: function of texts and a number of bootstrap resamples, 0 for no interval.
+
+    always: measured in every validation; others only where valid.metric names them, for the time they take.
+    """
+
+    title: str
+    measure: Callable[[Texts, int], Score]
+    higher_is_better: bool = True
+    always: bool = False
+
+
+# valid.metric takes these names (declared in recipe/options.py), and nmt-translate --ref prints them all.
+METRICS: dict[str, Metric] = {
+    "bleu": Metric("BLEU", partial(_by_sacrebleu, "bleu"), always=True),
+    "chrf": Metric("chrF", partial(_by_sacrebleu, "chrf"), always=True),
+    "ter": Metric("TER", partial(_by_sacrebleu, "ter"), higher_is_better=False),
+}
+
+
+def _make_scores_plain(metric: "SacreMetric") -> None:
     """Let resamples score as Python floats.
 
     sacreBLEU averages them with `statistics.mean`, which refuses numpy's float32 beside the plain float of a resample

@@ -17,15 +17,13 @@ from nmt.recipe.data_options import (
     patterns_of,
 )
 from nmt.recipe.decode_options import OF_SAMPLES
+from nmt.recipe.training_options import WITHOUT_END
 
 if TYPE_CHECKING:
     from nmt.recipe.data_options import CorpusFiles, DataConfig, SubwordsConfig, TrainingCorpus
     from nmt.recipe.model_options import ModelConfig
     from nmt.recipe.options import Recipe
-    from nmt.recipe.training_options import BatchConfig, OptimConfig, RegularizeConfig, TrainConfig
-
-# What is wrong with a corpus as a recipe names it.
-
+    from nmt.recipe.training_options import OptimConfig, RegularizeConfig, TrainConfig
 
 # The file that stands for standard input.
 STDIN = "-"
@@ -40,13 +38,9 @@ ENDINGS = {
     ".tmx": "tmx",
 }
 # What is not read, and how it becomes what is.
-NOT_READ = {
-    ".xlsx": "a spreadsheet. Save it as CSV in UTF-8, and name that",
-    ".xls": "a spreadsheet. Save it as CSV in UTF-8, and name that",
-    ".ods": "a spreadsheet. Save it as CSV in UTF-8, and name that",
-    ".xlf": "XLIFF. Make CSV of it with the Translate Toolkit: xliff2po IN OUT.po; po2csv OUT.po OUT.csv",
-    ".xliff": "XLIFF. Make CSV of it with the Translate Toolkit: xliff2po IN OUT.po; po2csv OUT.po OUT.csv",
-}
+_SPREADSHEET = "a spreadsheet. Save it as CSV in UTF-8, and name that"
+_XLIFF = "XLIFF. Make CSV of it with the Translate Toolkit: xliff2po IN OUT.po; po2csv OUT.po OUT.csv"
+NOT_READ = dict.fromkeys((".xlsx", ".xls", ".ods"), _SPREADSHEET) | dict.fromkeys((".xlf", ".xliff"), _XLIFF)
 
 
 def names_of(files: str | list[str] | None) -> list[str]:
@@ -54,8 +48,7 @@ def names_of(files: str | list[str] | None) -> list[str]:
     return [files] if isinstance(files, str) else files or []
 
 
-def find_corpus_contradictions(data: "DataConfig") -> Iterator[str]:
-    """Complaints about each corpus, as those of `contradictions.py`."""
+def _of_corpora(data: "DataConfig") -> Iterator[str]:
     named: list[tuple[str, CorpusFiles]] = [
         *((f"data.train.{n}", files) for n, files in enumerate(data.train)),
         *((f"data.valid.{n}", files) for n, files in enumerate(data.valid)),
@@ -154,16 +147,6 @@ def _of_flags(where: str, corpus: "TrainingCorpus") -> Iterator[str]:
         )
 
 
-# Options of subwords, placeholders and other ways to cut words that are each allowed, but not together.
-
-
-def find_subword_contradictions(recipe: "Recipe") -> Iterator[str]:
-    """Yield complaints about the options of subwords, in the form of `find_contradictions`."""
-    yield from _of_subwords(recipe.subwords)
-    yield from _of_protection(recipe.data, recipe.subwords)
-    yield from _of_splitting(recipe)
-
-
 def _of_subwords(subwords: "SubwordsConfig") -> Iterator[str]:
     symbols = subwords.symbols
     if twice := [symbol for symbol in dict.fromkeys(symbols) if symbols.count(symbol) > 1]:
@@ -243,34 +226,19 @@ def _of_splitting(recipe: "Recipe") -> Iterator[str]:
         yield f"batch.unigram_alpha: pieces of subwords.kind: {kind} have no probabilities (set this to 0)"
 
 
-# Options of batches, optimizers, training and regularisation that are each allowed, but not together.
-
-
 # Adam divides what it is given by its own size, so that a decay in the gradient is not scaled by the rate but competes
 # with the loss (Loshchilov and Hutter 2019, "Decoupled weight decay regularization"): 0.1 leaves a model at the
 # frequencies of words.
 MOST_COUPLED_DECAY = 0.01
 
 
-def find_training_contradictions(recipe: "Recipe") -> Iterator[str]:
-    """Yield complaints about the options of training, in the form of `find_contradictions`."""
-    yield from _of_batch(recipe.batch)
-    yield from _of_packing(recipe)
-    yield from _of_optim(recipe.optim, recipe.train)
-    yield from _of_train(recipe.train)
-    yield from _of_regularize(recipe.regularize, recipe.model, graphs=recipe.train.cuda_graphs)
-
-
-def _of_batch(batch: "BatchConfig") -> Iterator[str]:
+def _of_batch(recipe: "Recipe") -> Iterator[str]:
+    model, batch = recipe.model, recipe.batch
     if batch.tokens_per_update and batch.per_update > 1:
         yield (
             f"batch.per_update: {batch.per_update} batches are asked for, but batch.tokens_per_update, "
             f"{batch.tokens_per_update}, decides how many make an update (remove one of the two)"
         )
-
-
-def _of_packing(recipe: "Recipe") -> Iterator[str]:
-    model, batch = recipe.model, recipe.batch
     if recipe.train.cuda_graphs and not (recipe.train.compile and batch.packed):
         yield "train.cuda_graphs: needs train.compile and batch.packed (set both to true, or this to false)"
     if not batch.packed:
@@ -300,7 +268,7 @@ def _of_packing(recipe: "Recipe") -> Iterator[str]:
 def _of_optim(optim: "OptimConfig", train: "TrainConfig") -> Iterator[str]:
     if optim.warmup == "auto":
         pass  # which fits
-    elif optim.schedule in ("linear", "cosine", "wsd") and optim.warmup > train.updates:
+    elif optim.schedule not in (*WITHOUT_END, "auto") and optim.warmup > train.updates:
         yield (
             f"optim.warmup: {optim.warmup} updates of warm-up are more than train.updates, {train.updates}, so that "
             f"optim.schedule {optim.schedule} never comes to its decay"
@@ -324,11 +292,8 @@ def _of_optim(optim: "OptimConfig", train: "TrainConfig") -> Iterator[str]:
             f"optim.weight_decay: {optim.weight_decay} is added to the gradient by optim.name adam, and so much "
             "outweighs it: the model would not learn (write adamw, whose decay stands apart from the gradient)"
         )
-    if optim.name == "schedulefree":
-        yield from _of_schedule_free(optim, train)
-
-
-def _of_schedule_free(optim: "OptimConfig", train: "TrainConfig") -> Iterator[str]:
+    if optim.name != "schedulefree":
+        return
     if optim.schedule not in ("constant", "auto"):
         yield (
             f"optim.schedule: {optim.schedule} lowers the rate, but optim.name schedulefree averages weights in its "
@@ -387,11 +352,16 @@ def find_contradictions(recipe: "Recipe") -> list[str]:
     """Everything in a recipe that cannot be meant, as "dotted.name: what is wrong and what to do"."""
     return [
         *_of_data(recipe.data),
-        *find_subword_contradictions(recipe),
-        *find_corpus_contradictions(recipe.data),
+        *_of_subwords(recipe.subwords),
+        *_of_protection(recipe.data, recipe.subwords),
+        *_of_splitting(recipe),
+        *_of_corpora(recipe.data),
         *_of_model(recipe.model, joint=recipe.subwords.joint),
         *_of_recurrent(recipe),
-        *find_training_contradictions(recipe),
+        *_of_batch(recipe),
+        *_of_optim(recipe.optim, recipe.train),
+        *_of_train(recipe.train),
+        *_of_regularize(recipe.regularize, recipe.model, graphs=recipe.train.cuda_graphs),
         *_of_translation(recipe),
         *_of_attention(recipe),
     ]
@@ -443,9 +413,10 @@ def _of_model(model: "ModelConfig", *, joint: bool) -> Iterator[str]:
     if model.preset == "auto":
         return  # its sizes are not known yet; this is asked again when they are
     if cannot_share := model.d_model % model.n_head and (model.d_k is None or model.d_v is None):
+        divisors = ", ".join(str(n) for n in range(1, min(model.d_model, 64) + 1) if model.d_model % n == 0)
         yield (
             f"model.n_head: {model.n_head} heads do not divide model.d_model, which is {model.d_model} (take "
-            f"{_divisors(model.d_model)}, or give both model.d_k and model.d_v)"
+            f"{' or '.join(divisors.rsplit(', ', 1))}, or give both model.d_k and model.d_v)"
         )
     for name in ("n_kv_head", "enc_n_kv_head"):
         if (shared := getattr(model, name)) is not None and model.n_head % shared:
@@ -464,12 +435,6 @@ def _of_model(model: "ModelConfig", *, joint: bool) -> Iterator[str]:
         yield f"model.position: sinusoid takes a sine and a cosine each, but model.d_model is {model.d_model}, odd"
 
 
-def _divisors(width: int) -> str:
-    """The numbers of heads that a width has room for, in words."""
-    *most, last = (n for n in range(1, min(width, 64) + 1) if width % n == 0)
-    return f"{', '.join(map(str, most))} or {last}" if most else str(last)
-
-
 def _of_recurrent(recipe: "Recipe") -> Iterator[str]:
     """Yield complaints about options that recurrent models do not have."""
     if not recipe.model.is_recurrent:
@@ -486,7 +451,7 @@ def _of_recurrent(recipe: "Recipe") -> Iterator[str]:
 
 def _of_translation(recipe: "Recipe") -> Iterator[str]:
     first = recipe.data.valid[0].measure if recipe.data.valid else None
-    if recipe.valid.metric in ("bleu", "chrf"):
+    if recipe.valid.metric not in ("loss", "accuracy"):
         if first == "loss":
             yield (
                 f"valid.metric: {recipe.valid.metric} is measured on the first set of data.valid, whose measure is "

@@ -38,7 +38,7 @@ _COMMENTS = {
     "train.save_every": "updates between two checkpoints",
     "train.precision": "fp32, bf16 or fp16; auto: measured",
     "valid.every": "updates between two validations; auto: about ten",
-    "valid.metric": "bleu, chrf, loss or accuracy: it decides which model is best",
+    "valid.metric": "it decides which model is best",
     "valid.patience": "validations without a new best until training stops; 0: any number",
     "decode.beam": "hypotheses a sentence in nmt-translate; 1 is greedy",
 }

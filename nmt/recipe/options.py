@@ -2,7 +2,7 @@
 
 The YAML reader, `--help-all`, the option tables and the JSON Schema are made from these models. Nearly every section
 has a file of its own, such as `data_options.py`; here is the rest, and the recipe as a whole. Presets live in
-`model_options.py`, reading in `reader.py`, tables in `tables.py`.
+`model_options.py`, reading in `reader.py`, tables in `fields.py`.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ class ValidConfig(Section):
         description="Updates between two validations. auto: with train.time_budget about ten by the clock, fewer where "
         "they would take more than a sixth of the time; else a tenth of train.updates, at most 500.",
     )
-    metric: Literal["bleu", "chrf", "loss", "accuracy"] = Field(
+    metric: Literal["bleu", "chrf", "ter", "loss", "accuracy"] = Field(
         "bleu", description="What the best checkpoint is best in."
     )
     patience: Count = Field(0, description="Validations without a new best before training stops; 0: never.")

@@ -57,6 +57,10 @@ class BatchConfig(Section):
     )
 
 
+# The schedules that depend on the update alone, and not on the length of the run.
+WITHOUT_END = ("noam", "inverse_sqrt", "constant")
+
+
 class OptimConfig(Section):
     """The optimizer, its learning rate over the updates, and clipping."""
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from nmt.recipe.options import Recipe
-from nmt.recipe.training_options import OptimConfig, TrainConfig
+from nmt.recipe.training_options import WITHOUT_END, OptimConfig, TrainConfig
 from nmt.training.state import TrainState
 
 # Shares of the time: after which a validation is made, if none was due and none will be before another share; and that
@@ -51,17 +51,17 @@ def foreseen(recipe: Recipe, *, update_seconds: float, valid_seconds: float) -> 
     return n_update, -(-n_update // every) + (is_planned and planned_at < n_update)
 
 
-def is_to_be_planned(update: float, recipe: Recipe, passed: float) -> bool:
+def is_to_be_planned(update: float, recipe: Recipe, time_share: float) -> bool:
     """Return whether the first validation is due, which measures how long the last ones will take.
 
-    passed: share of the time budget."""
+    time_share: share of the time budget."""
     every = recipe.valid.every
-    return passed >= PLANNED_AT and (every == "auto" or passed * every > _LONG * update)
+    return time_share >= PLANNED_AT and (every == "auto" or time_share * every > _LONG * update)
 
 
-def is_due_by_clock(state: TrainState, passed: float) -> bool:
+def is_due_by_clock(state: TrainState, time_share: float) -> bool:
     """Return whether the next validation is due by the clock, where valid.every is auto."""
-    return passed - state.validated_share >= max(BY_CLOCK, _RESTS * state.measure_share)
+    return time_share - state.validated_share >= max(BY_CLOCK, _RESTS * state.measure_share)
 
 
 def n_measured_at_end(config: TrainConfig) -> int:
@@ -82,7 +82,7 @@ class Budget:
         self.clock = clock
         self._last = clock()
 
-    def passed(self, state: TrainState) -> float:
+    def count_time(self, state: TrainState) -> float:
         """Count the time until now. Returns the share that has passed of what updates may take; 0 without a budget."""
         now = self.clock()
         state.wall_seconds += now - self._last
@@ -98,7 +98,7 @@ class Budget:
         spent = state.wall_seconds + self.clock() - self._last + seconds + _SAVED * state.save_seconds
         return not self.seconds or spent <= (1 + _GRACE) * self.seconds
 
-    def go_on(self, state: TrainState) -> float:
+    def resume(self, state: TrainState) -> float:
         """Take up a run that was stopped or had ended. Returns the share of the schedule that has passed.
 
         Where it has another end now, what is left of the schedule is spread anew. Earlier versions did not write down
@@ -144,7 +144,7 @@ class Budget:
         """Spread what is left of the schedule over the time that is left, now that more is known of what is needed for
         what comes after the updates. share: that of the last update, so that it neither falls nor jumps."""
         if self.seconds:
-            self.passed(state)
+            self.count_time(state)
             state.planned_at, state.planned_share = state.wall_seconds, min(1.0, share)
             state.planned_for = self.seconds
 
@@ -177,87 +177,102 @@ class Budget:
         return max(self.seconds - ending - state.planned_at, _LEAST * (1 - state.planned_share) * self.seconds, 1e-9)
 
 
-# The learning rate as a function of how far the run is.
+# The learning rate.
 
 
-_WITHOUT_END = ("noam", "inverse_sqrt", "constant")  # the schedules that look at the update alone
-
-
-def bound_to_length(recipe: Recipe) -> list[str]:
-    """The options that have an update depend on how long the run is to be; with none of them a longer run begins with
-    just the updates of a shorter one."""
-    bound = [] if recipe.optim.schedule in _WITHOUT_END else ["optim.schedule"]
-    switched, begun = recipe.regularize.model_dump(), recipe.regularize.at(0.0).model_dump()
-    return bound + [f"regularize.{name}" for name in switched if switched[name] != begun[name]]
-
-
-def share_of_run(update: int, *, n_update: int, passed: float = 0.0) -> float:
+def share_of_run(update: int, *, n_update: int, time_share: float = 0.0) -> float:
     """Return the share of the run that `update` updates are, in [0, 1], by the measure that is nearer its end.
 
-    passed: share of the time budget that has passed; 0 where there is none, and then the updates say it all. What
-    changes in the course of a run, the learning rate and all else, asks here.
+    time_share: share of the time budget that has passed; 0 without one. Whatever changes in the course of a run, the
+    learning rate and all else, depends on this.
     """
-    return min(1.0, max(update / n_update, passed))
+    return min(1.0, max(update / n_update, time_share))
+
+
+def _linear(update: int, warmup: int, share: float, config: OptimConfig) -> float:
+    # The warm-up took warmup / update of the share so far: exactly so by updates, nearly so by the clock.
+    return _falling(1 - share * (update - warmup) / (update - share * warmup), config)
+
+
+def _cosine(update: int, warmup: int, share: float, config: OptimConfig) -> float:
+    done = share * (update - warmup) / (update - share * warmup)
+    return _falling(0.5 * (1 + math.cos(math.pi * done)), config)
+
+
+def _wsd(update: int, warmup: int, share: float, config: OptimConfig) -> float:
+    """Warm-up, stable, decay (Hu et al. 2024, MiniCPM, section 4): falls in the last `decay_share` of the run.
+
+    As one less a root, the form that Hägele et al. 2024, "Scaling laws and compute-optimal training beyond fixed
+    training durations", found best.
+    """
+    return _falling(1 - math.sqrt(max(0.0, 1 - (1 - share) / config.decay_share)), config)
+
+
+def _falling(left: float, config: OptimConfig) -> float:
+    """Map what is left of the decay, from 1 to 0, to factors from 1 to `end_factor`."""
+    return config.end_factor + (1 - config.end_factor) * left
+
+
+# The factor of the peak rate after the linear warm-up: (update, updates of warm-up, share of the run, options).
+SCHEDULES: dict[str, Callable[[int, int, float, OptimConfig], float]] = {
+    "inverse_sqrt": lambda update, warmup, share, config: math.sqrt(warmup / update),
+    "constant": lambda update, warmup, share, config: 1.0,
+    "linear": _linear,
+    "cosine": _cosine,
+    "wsd": _wsd,
+}
 
 
 def learning_rate_factor(update: int, config: OptimConfig, *, share: float, d_model: int) -> float:
-    """Share of the peak learning rate at `update`, which counts from 1; for noam, the rate itself.
+    """Return the factor of the peak learning rate at `update`, which counts from 1; for noam, the rate itself.
 
-    share: how far the run is with this update done, see `share_of_run`.
+    share: of the run with this update done, see `share_of_run`. All but noam rise linearly over `warmup` updates.
     noam: lr_mul * d_model^-0.5 * min(u^-0.5, u * warmup^-1.5) (Vaswani et al. 2017, section 5.3; lr_mul as upstream).
-    The others rise linearly over `warmup` updates, then: inverse_sqrt falls as sqrt(warmup / u); cosine and linear
-    reach `end_factor` at the end of the run; wsd (warm-up, stable, decay: Hu et al. 2024, MiniCPM, section 4) stays
-    until the last `decay_share` of the run and falls there to `end_factor` as one less a root, the form that Hägele et
-    al. 2024, "Scaling laws and compute-optimal training beyond fixed training durations", found best; constant stays.
     """
     assert update >= 1 and config.schedule != "auto"
     warmup = max(1, config.n_warmup)
     if config.schedule == "noam":
         return config.lr_mul / math.sqrt(d_model) * min(1 / math.sqrt(update), update / (warmup * math.sqrt(warmup)))
-    if update <= warmup:
-        return update / warmup
-    if config.schedule == "inverse_sqrt":
-        return math.sqrt(warmup / update)
-    if config.schedule == "constant":
-        return 1.0
-    if config.schedule == "wsd":
-        falling = 1 - math.sqrt(max(0.0, 1 - (1 - share) / config.decay_share))
-    else:
-        # The warm-up took warmup / update of the share so far: exactly so by updates, nearly so by the clock.
-        done = share * (update - warmup) / (update - share * warmup)
-        falling = 0.5 * (1 + math.cos(math.pi * done)) if config.schedule == "cosine" else 1 - done
-    return config.end_factor + (1 - config.end_factor) * falling
+    return update / warmup if update <= warmup else SCHEDULES[config.schedule](update, warmup, share, config)
+
+
+def bound_to_length(recipe: Recipe) -> list[str]:
+    """Return the options by which an update depends on the length of the run; without any, a longer run begins with
+    the very updates of a shorter one."""
+    bound = [] if recipe.optim.schedule in WITHOUT_END else ["optim.schedule"]
+    switched, begun = recipe.regularize.model_dump(), recipe.regularize.at(0.0).model_dump()
+    return bound + [f"regularize.{name}" for name in switched if switched[name] != begun[name]]
 
 
 # What is due when.
 
 
-def share(state: TrainState, recipe: Recipe, passed: float, *, under_way: bool) -> float:
+def share(state: TrainState, recipe: Recipe, time_share: float, *, under_way: bool) -> float:
     """The share of the run that has passed, by updates tried: how the last one went may not be known yet.
 
     under_way: whether there is such an update.
     """
     tried = state.update + state.n_skipped + under_way
-    return share_of_run(tried, n_update=recipe.train.updates, passed=passed)
+    return share_of_run(tried, n_update=recipe.train.updates, time_share=time_share)
 
 
-def rate_factor(state: TrainState, recipe: Recipe, passed: float) -> float:
+def rate_factor(state: TrainState, recipe: Recipe, time_share: float) -> float:
     """Return the factor of the learning rate in the next update: see `learning_rate_factor`."""
     update = state.update + 1
-    share = share_of_run(update, n_update=recipe.train.updates, passed=passed)
+    share = share_of_run(update, n_update=recipe.train.updates, time_share=time_share)
     return learning_rate_factor(update, recipe.optim, share=share, d_model=recipe.model.d_model)
 
 
-def anything_is_due(update: int, state: TrainState, recipe: Recipe, passed: float) -> bool:
+def anything_is_due(update: int, state: TrainState, recipe: Recipe, time_share: float) -> bool:
     """Return whether anything is due after an update, so that its outcome must be known at once."""
     train = recipe.train
     regular = update % train.log_every == 0 or update % train.save_every == 0
-    return regular or _is_to_be_validated(update, state, recipe, passed)
+    return regular or _is_to_be_validated(update, state, recipe, time_share)
 
 
-def log_is_due(state: TrainState, recipe: Recipe, passed: float) -> bool:
+def log_is_due(state: TrainState, recipe: Recipe, time_share: float) -> bool:
     """Return whether a line of the log is due."""
-    return state.update % recipe.train.log_every == 0 or _is_last(state.update, recipe, passed)
+    return state.update % recipe.train.log_every == 0 or _is_last(state.update, recipe, time_share)
 
 
 def checkpoint_is_due(state: TrainState, recipe: Recipe) -> bool:
@@ -265,24 +280,26 @@ def checkpoint_is_due(state: TrainState, recipe: Recipe) -> bool:
     return state.update % recipe.train.save_every == 0
 
 
-def validation_is_due(state: TrainState, recipe: Recipe, passed: float) -> bool:
+def validation_is_due(state: TrainState, recipe: Recipe, time_share: float) -> bool:
     """Return whether this update is to be validated, and was not yet."""
     u = state.update
     return (
-        u > 0 and _is_to_be_validated(u, state, recipe, passed) and all(entry["update"] != u for entry in state.history)
+        u > 0
+        and _is_to_be_validated(u, state, recipe, time_share)
+        and all(entry["update"] != u for entry in state.history)
     )
 
 
-def why_over(state: TrainState, recipe: Recipe, passed: float) -> str:
+def stop_reason(state: TrainState, recipe: Recipe, time_share: float) -> str:
     """Return why training is over: 'done', 'time', 'patience', or '' if it is not."""
     if state.update >= recipe.train.updates:
         return "done"
-    if passed >= 1:
+    if time_share >= 1:
         return "time"
     return "patience" if state.out_of_patience(recipe.valid.metric, recipe.valid.patience) else ""
 
 
-def forget_end(state: TrainState, recipe: Recipe) -> None:
+def undo_end(state: TrainState, recipe: Recipe) -> None:
     """Of a run that had ended and goes on: what there was only for that end leaves no trace, as for a stop."""
     u = state.update
     if not recipe.valid.is_regular(u):
@@ -291,18 +308,18 @@ def forget_end(state: TrainState, recipe: Recipe) -> None:
             state.stops.append(u)
 
 
-def _is_last(update: int, recipe: Recipe, passed: float) -> bool:
+def _is_last(update: int, recipe: Recipe, time_share: float) -> bool:
     """Return whether the updates or the time for them end here."""
-    return update >= recipe.train.updates or passed >= 1
+    return update >= recipe.train.updates or time_share >= 1
 
 
-def _is_to_be_validated(update: int, state: TrainState, recipe: Recipe, passed: float) -> bool:
+def _is_to_be_validated(update: int, state: TrainState, recipe: Recipe, time_share: float) -> bool:
     """Return whether an update is validated: the last, a regular one, or the first, which shows how long one takes."""
-    if _is_last(update, recipe, passed):
+    if _is_last(update, recipe, time_share):
         return True
-    if recipe.train.time_budget and passed + state.measure_share >= 1:
+    if recipe.train.time_budget and time_share + state.measure_share >= 1:
         return False  # one that was begun now would take the place of the last, which follows soon
     valid = recipe.valid
-    regular = is_due_by_clock(state, passed) if valid.every == "auto" else valid.is_regular(update)
+    regular = is_due_by_clock(state, time_share) if valid.every == "auto" else valid.is_regular(update)
     # Before the first, nobody knows how much of the time the last will need.
-    return regular or (not state.history and is_to_be_planned(update, recipe, passed))
+    return regular or (not state.history and is_to_be_planned(update, recipe, time_share))

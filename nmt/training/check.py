@@ -31,19 +31,15 @@ from nmt.recipe.model_options import PRESETS, preset_for
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training.budget import foreseen, learning_rate_factor, n_measured_at_end, share_of_run
-from nmt.training.claim import refuse_other
 from nmt.training.engine import Engine, duration, size
 from nmt.training.feed import Feed
-from nmt.training.finish import is_finished
 from nmt.training.initial import OTHERWISE, check_origin, options_told, take_origin
+from nmt.training.launch import refuse_other
 from nmt.training.materials import Trial, make_trial, open_data, require_extras
 from nmt.training.memory import Work, forget_peak, memory_left, peak
 from nmt.training.parallel import Ranks, refuse_many
 from nmt.training.resolve import bytes_needed, bytes_there, checkpoint_bytes, resolve
-from nmt.training.validate import Validation, Validator
-
-# What a recipe is likely to suffer from, as plain sentences.
-
+from nmt.training.validate import Validation, Validator, is_finished
 
 # Parameters to a target token. Multi30k has 20 with the preset small and 120 with base, which learns it by heart.
 _BY_HEART = 100
@@ -266,8 +262,7 @@ def _refusal(run: Run, recipe: Recipe, data: Prepared) -> Iterator[str]:
         refuse_other(run, recipe, data)
     except RunError as error:
         yield f"training will be refused: {error}"
-    here = run.folder.absolute()
-    there = next(place for place in (here, *here.parents) if place.exists())
+    there = _existing(run.folder)
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         is_wrong = "cannot be written to" if there.is_dir() else "is a file, and no folder"
         yield f"training will be refused: {there} {is_wrong}. Name another run folder with --train.out."

@@ -4,6 +4,7 @@ On a GPU nothing here waits for the device: whether an update was good is decide
 are read while the next one is computed. On a CPU waiting costs nothing, and the same lines run at once.
 """
 
+import copy
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -23,11 +24,8 @@ from nmt.recipe.options import Recipe
 from nmt.training.memory import Memory, Work
 from nmt.training.objective import Objective
 from nmt.training.optim import Optimizers, apply_update, build_optimizers
-from nmt.training.parallel import Ranks, gather, import_early, local, twin_of
+from nmt.training.parallel import Ranks, gather, import_early, local
 from nmt.training.precision import Precision
-
-# Where the time of a training process goes.
-
 
 T = TypeVar("T")
 Part = Literal["data", "forward", "backward", "step", "validation", "saving", "telling"]
@@ -116,7 +114,7 @@ class Outcome:
     """Outcome of an update. loss: summed over its n_gold tokens of all ranks. norm: of the gradient.
 
     rate: the learning rate, that of the first optimizer. moved: False where loss or gradient were not finite, and the
-    weights stayed. stop: somebody wants to stop. passed: share of the time budget, by the clock of rank 0.
+    weights stayed. stop: somebody wants to stop. time_share: share of the time budget, by the clock of rank 0.
     """
 
     loss: float
@@ -125,7 +123,7 @@ class Outcome:
     rate: float
     moved: bool
     stop: bool
-    passed: float
+    time_share: float
 
 
 @dataclass(frozen=True)
@@ -140,8 +138,8 @@ class _Pending:
     def read(self) -> Outcome:
         if self.arrived is not None:
             self.arrived.synchronize()
-        loss, wish, passed, norm, moved = self.numbers.tolist()
-        return Outcome(loss, norm, self.n_gold, self.rate, moved > 0, wish > 0, passed)
+        loss, wish, time_share, norm, moved = self.numbers.tolist()
+        return Outcome(loss, norm, self.n_gold, self.rate, moved > 0, wish > 0, time_share)
 
 
 class Engine:
@@ -165,7 +163,7 @@ class Engine:
         self.stopwatch = stopwatch or Stopwatch.of(model.device)
         # Rank 0 validates with whole weights, for which a model that is cut needs a twin.
         is_cut = ranks.world_size > 1 and recipe.train.parallel == "fsdp"
-        self._twin = twin_of(model) if is_cut and ranks.is_main else None
+        self._twin = copy.deepcopy(model).cpu() if is_cut and ranks.is_main else None
         smoothing, compiled = recipe.train.label_smoothing, recipe.train.compile
         objective = Objective(model, smoothing, recipe.regularize, compiled=compiled, first_tag=first_tag)
         self.objective = ranks.distribute(objective, model.device, recipe.train.parallel)
@@ -289,25 +287,25 @@ class Engine:
         )
         return src, trg
 
-    def step(self, factor: float, update: int, *, wish: bool = False, passed: float = 0.0) -> None:
+    def step(self, factor: float, update: int, *, wish: bool = False, time_share: float = 0.0) -> None:
         """Move the weights by the gradient, if it and the loss are finite.
 
         factor: of the peak learning rates, or the rate itself under noam. update: its number, from 1. wish: whether
-        this rank wants to stop. passed: share of the time budget by its clock. The outcome tells all ranks the same.
+        this rank wants to stop. time_share: share of the time budget by its clock. All ranks get the same outcome.
         """
         assert self._pending is None, "settle the update before"
         rate = self.optimizers.set_rate(factor, absolute=self.recipe.optim.schedule == "noam")
-        said = (float(wish), passed if self.ranks.is_main else 0.0)
+        said = (float(wish), time_share if self.ranks.is_main else 0.0)
         # Filled on the device, so that a GPU need not wait for a copy.
         mine = [torch.full((), value, dtype=torch.float64, device=self.model.device) for value in said]
-        loss, *told = self.ranks.add_up(torch.stack([self._loss_sum, *mine])).unbind()
+        loss, *said_by_all = self.ranks.add_up(torch.stack([self._loss_sum, *mine])).unbind()
         with self.stopwatch.device("step"):
             norm, moved = apply_update(
                 self.model, self.optimizers, self.scaler, loss=loss, clip=self.recipe.optim.clip, late=self.late
             )
             if self.ema:
                 self._average(moved, update)
-        self._pending = self._send(torch.stack([loss, *told, norm.double(), moved.double()]), rate)
+        self._pending = self._send(torch.stack([loss, *said_by_all, norm.double(), moved.double()]), rate)
 
     @property
     def is_waited_for(self) -> bool:

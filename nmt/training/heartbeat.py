@@ -31,7 +31,7 @@ from nmt.errors import MachineError, NmtError
 _PAUSE = 0.05  # seconds between two looks
 
 
-class Stopped(Exception):
+class StoppedEarly(Exception):
     """Somebody wants to stop before there is anything to save."""
 
 
@@ -48,7 +48,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True)
-class Card:
+class RankInfo:
     """A process of the run. parent: the process that started it. nonce: tells it from an earlier one of its rank."""
 
     rank: int
@@ -58,21 +58,21 @@ class Card:
     nonce: str
 
     @classmethod
-    def mine(cls, rank: int) -> "Card":
+    def mine(cls, rank: int) -> "RankInfo":
         return cls(rank, socket.gethostname(), os.getpid(), os.getppid(), secrets.token_hex(8))
 
     def __str__(self) -> str:
         return f"rank {self.rank} (process {self.process} on {self.host})"
 
 
-def meet(
+def rendezvous(
     store: Store,
     rank: int,
     world_size: int,
     timeout: float,
     prepare: Callable[[Store], None],
     wants_stop: Callable[[], bool] = lambda: False,
-) -> tuple[Store, list[Card]]:
+) -> tuple[Store, list[RankInfo]]:
     """Wait for all ranks. Returns a store that only these processes use, and the card of each.
 
     After a restart torchrun's store still holds the keys of the dead, so that nobody could tell an old address from a
@@ -80,7 +80,7 @@ def meet(
     list that all have confirmed names the store. `prepare` is what rank 0 does to that store before anybody else
     sees it. Raises MachineError naming the ranks that have not come, and Stopped when wants_stop says so meanwhile.
     """
-    mine = Card.mine(rank)
+    mine = RankInfo.mine(rank)
     store.set(f"card/{rank}", json.dumps(asdict(mine)))
     # Rank 0 knows best who is missing, so it speaks first.
     deadline = time.monotonic() + timeout + (0.0 if rank == 0 else 5.0)
@@ -88,7 +88,7 @@ def meet(
         if rank == 0:
             _write_down(store, world_size)
         roster, name = _read(store, "roster") or "[]", ""
-        cards = [Card(**card) for card in json.loads(roster)]
+        cards = [RankInfo(**card) for card in json.loads(roster)]
         if len(cards) == world_size and cards[rank] == mine:
             name = hashlib.sha256(roster.encode()).hexdigest()[:16]
             fresh: Store = cast(Any, dist).PrefixStore(f"nmt/{name}", store)
@@ -99,12 +99,12 @@ def meet(
             if (agreed := _read(store, "agreed")) == name:
                 return fresh, cards
             if agreed == f"stopped/{name}":
-                raise Stopped
+                raise StoppedEarly
         # Who has confirmed waits for the word of rank 0: the others may be told to begin at this very moment.
         if (rank == 0 or not name) and wants_stop():
             if name:
                 store.set("agreed", f"stopped/{name}")
-            raise Stopped
+            raise StoppedEarly
         if time.monotonic() > deadline:
             absent = _missing(store, "card", world_size) or _missing(store, "confirmed", world_size)
             who = ", ".join(map(str, absent)) or "a rank"
@@ -179,14 +179,14 @@ def prepare(store: Store, world_size: int) -> None:
         store.set(f"pulse/{rank}", str(_Beat()))
 
 
-class Watch:
+class Heartbeat:
     """This rank's pulse, and its eye on the others.
 
     turn: grows where this rank's work goes on. n_wait: how often the others waited for rank 0. alone: whether this rank
     does what they wait for, however long it takes.
     """
 
-    def __init__(self, store: Store, rank: int, cards: list[Card], timeout: float) -> None:
+    def __init__(self, store: Store, rank: int, cards: list[RankInfo], timeout: float) -> None:
         self.rank, self.cards, self.timeout = rank, cards, timeout
         self.turn, self.n_wait, self.alone = 0, 0, False
         self._broken, self._left, self._code = False, "", 0  # as in `_Beat`
@@ -228,7 +228,7 @@ class Watch:
         if self._verdict is not None:
             raise self._error(self._verdict)
 
-    def find_out(self) -> None:
+    def raise_verdict(self) -> None:
         """Raise NmtError about who is missing, after a collective has failed."""
         self._broken = True
         while True:

@@ -1,7 +1,7 @@
 """The first weights of a run: chance, what the training pairs tell, or what another run has learnt.
 
 Beginning with another run's weights is not going on with it: nothing but weights is taken, and the new run has its own
-data, optimizer, update numbers and folder. Going on is `keeper.restore`.
+data, optimizer, update numbers and folder. Resuming is `trainer.restore`.
 """
 
 import time
@@ -26,9 +26,6 @@ from nmt.recipe.reader import differences
 from nmt.run import Run
 from nmt.training.log import Record
 from nmt.training.optim import names_of
-
-# First embeddings from the training pairs.
-
 
 MAX_PAIRS = 200_000  # more of them change the neighbours little, and take memory and time
 _N_POWER, _N_EXTRA = 4, 32  # iterations, and dimensions beyond those wanted: both make the vectors more exact
@@ -150,8 +147,10 @@ def first_weights(model: TranslationModel, data: Prepared, recipe: Recipe, recor
         record.say("\n".join(lines))
         by_kind = {kind: {f.name: f.why for f in fates if f.kind == kind} for kind in ("grown", "skipped")}
         plain = {kind: [f.name for f in fates if f.kind == kind] for kind in ("loaded", "unused")}
-        told = {"options": {name: list(values) for name, values in others.items()}} if others else {}
-        record.write("init", 0, run=str(taken.folder), checkpoint=taken.checkpoint, **by_kind, **plain, **told)
+        record_options = {"options": {name: list(values) for name, values in others.items()}} if others else {}
+        record.write(
+            "init", 0, run=str(taken.folder), checkpoint=taken.checkpoint, **by_kind, **plain, **record_options
+        )
 
 
 def take_origin(model: TranslationModel, data: Prepared, recipe: Recipe) -> Taken:
@@ -225,7 +224,8 @@ def take_over(
         elif not fitting or (param not in codec_of and candidates[0].shape != param.shape):
             fates.append(Fate(names[0], "skipped", param.numel(), f"{_by(candidates[0])} there, {_by(param)} here"))
         elif param not in codec_of:
-            _copy(param, fitting[0])
+            with torch.no_grad():
+                param.copy_(fitting[0])
             fates.append(Fate(names[0], "loaded", param.numel()))
         else:
             mine = codec_of[param]
@@ -244,8 +244,8 @@ def other_computation(there: ModelConfig, here: ModelConfig) -> dict[str, tuple[
     Not those that a parameter's name or shape shows, nor those of training. A matrix that was shared there and is not
     here is the same in all its places; the other way round it is that of one place.
     """
-    told = differences(there.model_dump(), here.model_dump())
-    values = ((name, _meaning(there, name), _meaning(here, name)) for name in told if name not in _NO_MATTER)
+    record_options = differences(there.model_dump(), here.model_dump())
+    values = ((name, _meaning(there, name), _meaning(here, name)) for name in record_options if name not in _NO_MATTER)
     return {
         name: (old, new)
         for name, old, new in values
@@ -288,11 +288,6 @@ def _vocabularies(model: TranslationModel, subwords: Subwords) -> dict[Tensor, C
     """The parameters whose rows belong to subwords, and whose subwords those are."""
     source, target = model.embeddings
     return {model.output_weight: subwords.trg, target.weight: subwords.trg, source.weight: subwords.src}
-
-
-@torch.no_grad()
-def _copy(param: nn.Parameter, their: Tensor) -> None:
-    param.copy_(their)
 
 
 @torch.no_grad()

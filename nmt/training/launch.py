@@ -1,5 +1,6 @@
 """From a recipe to a trained run folder: everything that is checked and set up before the loop, and what follows it."""
 
+import json
 import os
 import platform
 import shlex
@@ -16,16 +17,20 @@ import torch
 from nmt import checkpoint, ops
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Mixture
+from nmt.data.subwords import Subwords
+from nmt.decoding.long_lines import usual_len
 from nmt.device import choose_device
+from nmt.errors import NmtError, RunError
 from nmt.extras import version_and_commit
+from nmt.files import write_durably
 from nmt.recipe.options import Recipe
-from nmt.run import Run
+from nmt.recipe.places import DATA_AT
+from nmt.recipe.reader import differences, kept, write_recipe
+from nmt.run import SRC_STYLE, USUAL_RATIOS, USUAL_SRC_LEN, VERSION, Newest, Run
 from nmt.training import parallel
-from nmt.training.budget import Budget
-from nmt.training.claim import claim, find_start
+from nmt.training.budget import Budget, bound_to_length
 from nmt.training.feed import Feed
-from nmt.training.finish import choose_final, final_choice, final_update, is_finished
-from nmt.training.heartbeat import Stopped
+from nmt.training.heartbeat import StoppedEarly
 from nmt.training.initial import check_origin, first_weights
 from nmt.training.log import Record
 from nmt.training.materials import make_trial, new_model, open_data, require_extras
@@ -33,8 +38,9 @@ from nmt.training.optim import freeze, rate_factors
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_precision, must_be_possible
 from nmt.training.resolve import check_space, resolve
-from nmt.training.state import begun_in_other_batches
+from nmt.training.state import ENDS, begun_in_other_batches, refused_changes
 from nmt.training.trainer import Trainer
+from nmt.training.validate import choose_final, final_choice, final_update, is_finished
 
 
 def launch(
@@ -55,23 +61,23 @@ def launch(
         torch.set_num_threads(recipe.train.threads)
     try:
         ranks, device = parallel.join(device, recipe.train.timeout, wants_stop)
-    except Stopped:
+    except StoppedEarly:
         print("stopped before all ranks had come: the same command begins again", file=sys.stderr)
         return "stopped"
     with ranks.together():
         if not run.begun:  # before a folder is made; of one that is there it is not known yet whether it is finished
             require_extras(recipe, logs=ranks.is_main)
         with run.lock() if ranks.is_main else nullcontext():
-            with ranks.others_wait():
+            with ranks.main_first():
                 if ranks.is_main:
                     run.tidy()
             try:
                 recipe = _resolved(recipe, data, run, device, ranks, wants_stop)
-            except Stopped:
+            except StoppedEarly:
                 if ranks.is_main:
                     print("stopped before the first update: the same command begins again", file=sys.stderr)
                 return "stopped"
-            with ranks.others_wait():
+            with ranks.main_first():
                 if ranks.is_main:
                     claim(run, recipe, data)
             return _train(recipe, data, run, device, ranks, wants_stop, budget)
@@ -81,7 +87,7 @@ def _resolved(
     recipe: Recipe, data: Prepared, run: Run, device: torch.device, ranks: Ranks, wants_stop: Callable[[], bool]
 ) -> Recipe:
     """The recipe without `auto`, the same on every rank; rank 0 knows whether there is a run that began with it."""
-    begun = run.recipe() if ranks.tell(float(run.begun))[0] else None
+    begun = run.recipe() if ranks.broadcast(float(run.begun))[0] else None
 
     def say(text: str) -> None:
         if ranks.is_main:
@@ -133,13 +139,13 @@ def _train(
             budget=budget,
         )
         if folder is not None:
-            _go_on(trainer, folder, state, precision, device)
+            _resume(trainer, folder, state, precision, device)
         with trainer.stopwatch.host("telling"):
-            record.tell_others(recipe, trainer.state.update)
+            record.add_sinks(recipe, trainer.state.update)
         if folder is None:
             _introduce(trainer, data, precision, device)
         outcome = _choose_model(trainer, trainer.train())
-        trainer.teller.time_spent(trainer.state.update, trainer.stopwatch.read())
+        trainer.reporter.time_spent(trainer.state.update, trainer.stopwatch.read())
         record.say(_farewell(outcome, run, trainer))
         return outcome
     finally:
@@ -148,7 +154,7 @@ def _train(
 
 def _was_finished(run: Run, recipe: Recipe, ranks: Ranks) -> bool:
     """Return whether there is nothing left to do, and say so."""
-    with ranks.others_wait():
+    with ranks.main_first():
         update = final_update(run) if ranks.is_main and is_finished(run, recipe) else None
     if update is not None:
         print(f"{run.folder}: already trained to update {update:,}; nothing to do.", file=sys.stderr)
@@ -157,9 +163,9 @@ def _was_finished(run: Run, recipe: Recipe, ranks: Ranks) -> bool:
 
 def _start(run: Run, recipe: Recipe, ranks: Ranks) -> tuple[Path | None, dict[str, Any]]:
     """The checkpoint to go on from and its state; (None, {}) for a new run. Rank 0 chooses, lest others see another."""
-    with ranks.others_wait():
+    with ranks.main_first():
         found = find_start(run, recipe) if ranks.is_main else None
-    (update,) = ranks.tell(found.state["update"] if found is not None and found.folder is not None else -1)
+    (update,) = ranks.broadcast(found.state["update"] if found is not None and found.folder is not None else -1)
     if update < 0:
         return None, {}
     if found is not None:
@@ -168,14 +174,14 @@ def _start(run: Run, recipe: Recipe, ranks: Ranks) -> tuple[Path | None, dict[st
     return folder, checkpoint.read_json(folder / checkpoint.STATE)
 
 
-def _go_on(trainer: Trainer, folder: Path, state: dict[str, Any], precision: Precision, device: torch.device) -> None:
+def _resume(trainer: Trainer, folder: Path, state: dict[str, Any], precision: Precision, device: torch.device) -> None:
     """Take up a checkpoint, and say from where the run goes on."""
     ranks = trainer.ranks
     final = final_choice(trainer.run) if ranks.is_main else None
     had_ended = ranks.any(final is not None and final["update"] == state["update"])
     trainer.restore(folder, state, had_ended=had_ended)
     if had_ended and final is not None:
-        trainer.teller.another_end(final, trainer.state)
+        trainer.reporter.another_end(final, trainer.state)
     trainer.record.say(
         f"going on from {folder.name} on {device} in {precision.name}: {precision.why}; nmt {version_and_commit()}"
     )
@@ -186,7 +192,7 @@ def _go_on(trainer: Trainer, folder: Path, state: dict[str, Any], precision: Pre
 
 def _choose_model(trainer: Trainer, outcome: str) -> str:
     """Choose the final model, unless training was stopped. Returns the outcome then: choosing can be stopped, too."""
-    with trainer.ranks.others_wait():
+    with trainer.ranks.main_first():
         if outcome != "stopped" and trainer.ranks.is_main:
             with trainer.stopwatch.host("validation"), trainer.engine.whole_model() as whole:
                 chosen = choose_final(
@@ -200,7 +206,7 @@ def _choose_model(trainer: Trainer, outcome: str) -> str:
                     lambda seconds: trainer.budget.has_time(trainer.state, seconds),
                 )
             outcome = outcome if chosen else "stopped"
-    return "stopped" if trainer.ranks.tell(float(outcome == "stopped"))[0] else outcome
+    return "stopped" if trainer.ranks.broadcast(float(outcome == "stopped"))[0] else outcome
 
 
 def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device, ranks: Ranks) -> Precision:
@@ -213,7 +219,7 @@ def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device,
     else:
         mine = choose_precision(recipe.train, device)
         names = ("fp32", "bf16", "fp16")
-        name, *switches = ranks.tell(names.index(mine.name), mine.fast_fp32, mine.kernels, mine.panels)
+        name, *switches = ranks.broadcast(names.index(mine.name), mine.fast_fp32, mine.kernels, mine.panels)
         fast, wanted, panels = map(bool, switches)
         mine = replace(mine, name=names[int(name)], fast_fp32=fast, kernels=wanted, panels=panels)
     why_not = ops.kernels_here().why_not if mine.kernels else ""
@@ -273,8 +279,113 @@ def _farewell(outcome: str, run: Run, trainer: Trainer) -> str:
     if outcome == "stopped":
         return f"stopped and saved at {spent}. The same command goes on from here: {run.folder}"
     if trainer.budget.seconds:
-        trainer.budget.passed(state)
+        trainer.budget.count_time(state)
         spent += f"; {state.wall_seconds:,.0f} s of the {trainer.budget.seconds:,.0f} s that train.time_budget gives"
     if outcome == "time" and state.update < trainer.recipe.optim.n_warmup:
         spent += f"; the time ended within the warm-up: lower optim.warmup, {trainer.recipe.optim.n_warmup:,}"
     return f"finished ({outcome}): {spent}. Translate with: {shlex.join(['nmt-translate', str(run.folder)])}"
+
+
+# The run folder before the first update.
+
+
+def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
+    """Make a new run folder, or check that the one there is this recipe's. For who holds the lock.
+
+    A folder in which nothing was saved yet is a new one: what was wrong with the recipe may have been mended.
+    """
+    refuse_other(run, recipe, data)
+    if run.begun:
+        origin = {"init_from": run.recipe().train.init_from}  # its own, whether the recipe still names it or not
+        recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=origin)})
+        _note_data(run, checkpoint.read_json(run.data_file), data)
+    else:
+        write_durably(run.subwords_file, (recipe.data_folder / run.subwords_file.name).read_bytes())
+        learnt = {
+            USUAL_SRC_LEN: usual_len(data.train.src_len),
+            USUAL_RATIOS: data.usual_ratios(),
+            SRC_STYLE: data.src_style(),
+        }
+        about = {**_fingerprint(data), **learnt}
+        _note_data(run, about, data)
+    write_recipe(kept(recipe, run.recipe_file), run.recipe_file)  # last: it marks the folder as a run
+
+
+def _note_data(run: Run, about: dict[str, Any], data: Prepared) -> None:
+    """Write what a run knows of its data, where that is, as it is found from any folder, and what trains it now."""
+    origin = {VERSION: version_and_commit(), DATA_AT: str(data.folder.absolute())}
+    text = json.dumps({**about, **origin}, indent=1) + "\n"
+    write_durably(run.data_file, text.encode("utf-8"))
+
+
+def refuse_other(run: Run, recipe: Recipe, data: Prepared) -> None:
+    """Raise RunError where a folder is that of another run than this recipe's, or no run's. Nothing is written."""
+    if run.begun:
+        begun = run.recipe()
+        bound = bound_to_length(recipe)
+        changed = differences(begun.model_dump(mode="json"), recipe.model_dump(mode="json"))
+        if refused := refused_changes(changed, may_end=not bound):
+            shown = "; ".join(f"{name} was {old!r}, now {new!r}" for name, (old, new) in sorted(refused.items()))
+            hang = bound and not refused.keys().isdisjoint(ENDS)
+            why = f" The length of the run stays, since it is what {' and '.join(bound)} goes by." if hang else ""
+            raise RunError(
+                f"{run.folder} is a run with other options: {shown}.{why} To go on with it, give the options it began "
+                "with; to train anew, or on from its weights (--train.init_from), name another folder with "
+                "--train.out, or another --name."
+            )
+        known, wanted = checkpoint.read_json(run.data_file), _fingerprint(data)
+        if not isinstance(known, dict) or {name: known.get(name) for name in wanted} != wanted:
+            raise RunError(
+                f"{run.folder} was trained on other data than {recipe.data_folder} holds now. Prepare that data again, "
+                "or train into another folder with --train.out."
+            )
+    elif not run.exists and run.folder.is_dir() and not _is_only_begun(run):
+        raise RunError(f"{run.folder} has files in it but is no run of ours. Name another folder with --train.out.")
+
+
+def _fingerprint(data: Prepared) -> dict[str, str]:
+    """By what a run knows the data that it was trained on."""
+    return {"train": data.train.fingerprint, "valid": data.valid.fingerprint, "subwords": data.subwords.sha256}
+
+
+def _is_only_begun(run: Run) -> bool:
+    """Return whether a folder without a recipe is empty or holds only what a killed start wrote."""
+    names = {path.name for path in run.folder.iterdir()} - {"lock"}
+    if not names <= {run.subwords_file.name, run.data_file.name}:
+        return False
+    try:
+        if run.subwords_file.name in names:
+            Subwords.load(run.subwords_file)
+        if run.data_file.name not in names:
+            return True
+        known = set(checkpoint.read_json(run.data_file)) - {USUAL_SRC_LEN, USUAL_RATIOS, SRC_STYLE, VERSION, DATA_AT}
+        return known == {"train", "valid", "subwords"}
+    except (NmtError, TypeError):
+        return False
+
+
+def needed_of(recipe: Recipe) -> tuple[str, ...]:
+    """The files that a checkpoint must have for a run of this recipe to go on from it."""
+    return (checkpoint.OPTIMIZER, checkpoint.EMA) if recipe.train.ema else (checkpoint.OPTIMIZER,)
+
+
+def find_start(run: Run, recipe: Recipe) -> Newest:
+    """The newest whole checkpoint; none for a new run. Damaged ones are set aside and named. For who holds the lock.
+
+    Raises RunError when there are checkpoints and none is whole, and when only a model is left of a run.
+    """
+    found = run.newest_whole(needed_of(recipe))
+    if found.folder is None and not found.damaged and run.model_folder.exists():
+        raise RunError(
+            f"{run.folder} has a model and no checkpoint, so training cannot go on. Another run may begin with its "
+            "weights: name it with --train.out, and --train.init_from with this folder."
+        )
+    if found.folder is None and found.damaged:
+        raise RunError(
+            f"{run.folder}: no checkpoint is whole, so training cannot go on: {' '.join(found.damaged.values())} "
+            f"Remove {run.checkpoints} to start again."
+        )
+    for folder, complaint in found.damaged.items():
+        place = run.set_aside(folder)
+        print(f"passed over a damaged checkpoint: {complaint} It is now {place}.", file=sys.stderr)
+    return found

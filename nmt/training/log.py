@@ -29,9 +29,6 @@ from nmt.progress import Bar
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 
-# Where the lines of a run's log go.
-
-
 Fields = Mapping[str, Any]
 
 
@@ -55,8 +52,8 @@ class JsonLines:
 
     def write(self, kind: str, update: int, fields: Fields) -> None:
         """Append one line; it is in the file when this returns. Raises MachineError where it cannot be written."""
-        told = {name: value for name, value in fields.items() if not isinstance(value, Alignment)}
-        line = json.dumps({"kind": kind, "update": update, **told}, ensure_ascii=False)
+        shown = {name: value for name, value in fields.items() if not isinstance(value, Alignment)}
+        line = json.dumps({"kind": kind, "update": update, **shown}, ensure_ascii=False)
         try:
             if self._file is None:
                 self._file = self.path.open("a", encoding="utf-8", newline="\n")
@@ -147,14 +144,14 @@ class WeightsAndBiases:
 
     def write(self, kind: str, update: int, fields: Fields) -> None:
         """Send one line. It is sent by a process of Weights & Biases, so nothing waits for the network."""
-        told: dict[str, Any] = dict(_numbers(kind, fields))
+        shown: dict[str, Any] = dict(_numbers(kind, fields))
         for name, value in fields.items():
             if isinstance(value, Alignment):
-                told[f"{kind}/{name}"] = self.wandb.Image(_pixels(value))
+                shown[f"{kind}/{name}"] = self.wandb.Image(_pixels(value))
             elif name == "examples" and value:
                 rows = [list(example.values()) for example in value]
-                told[f"{kind}/{name}"] = self.wandb.Table(columns=list(value[0]), data=rows)
-        self.run.log(told, step=update)
+                shown[f"{kind}/{name}"] = self.wandb.Table(columns=list(value[0]), data=rows)
+        self.run.log(shown, step=update)
 
     def close(self) -> None:
         """Send what is left."""
@@ -187,15 +184,6 @@ class Courtesy:
             self.sink = None
             reason = str(error).split("\n")[0]
             self.complain(f"warning: {self.name} failed and is left out from here on: {type(error).__name__}: {reason}")
-
-
-def sinks_of(recipe: Recipe, folder: Path, since: int, complain: Callable[[str], None]) -> list[Sink]:
-    """The sinks that a recipe asks for beside the log of a run that goes on from update `since`."""
-    wanted: list[tuple[str, bool, Callable[[], Sink]]] = [
-        ("TensorBoard", recipe.train.tensorboard, lambda: TensorBoard(folder / "tensorboard", since)),
-        ("Weights & Biases", recipe.train.wandb, lambda: WeightsAndBiases(recipe, folder, complain)),
-    ]
-    return [Courtesy(name, make, complain) for name, is_wanted, make in wanted if is_wanted]
 
 
 def _numbers(path: str, value: Any) -> Iterator[tuple[str, float]]:
@@ -251,17 +239,22 @@ class Record:
         self.lines = JsonLines(path)
         self.sinks: list[Sink] = [self.lines]
 
-    def tell_others(self, recipe: Recipe, since: int) -> None:
+    def add_sinks(self, recipe: Recipe, since: int) -> None:
         """Send all lines from here on to what else the recipe names, of a run that goes on from update `since`."""
+        folder = self.path.parent
+        wanted: list[tuple[str, bool, Callable[[], Sink]]] = [
+            ("TensorBoard", recipe.train.tensorboard, lambda: TensorBoard(folder / "tensorboard", since)),
+            ("Weights & Biases", recipe.train.wandb, lambda: WeightsAndBiases(recipe, folder, self.say)),
+        ]
         if not self.quiet:
-            self.sinks += sinks_of(recipe, self.path.parent, since, self.say)
+            self.sinks += [Courtesy(name, make, self.say) for name, is_wanted, make in wanted if is_wanted]
 
     def begin(self) -> None:
         """Begin the log of a new run: what an attempt wrote that was killed before its first checkpoint goes."""
         if not self.quiet and self.path.exists():
             self.lines.replace(b"")
 
-    def go_on(self, update: int, validated: Collection[int]) -> None:
+    def resume(self, update: int, validated: Collection[int]) -> None:
         """Continue the log of a resumed run: what its checkpoint does not know of is taken back.
 
         validated: the updates whose validation the checkpoint knows.
@@ -270,9 +263,9 @@ class Record:
         self.bar.initial = self.bar.n = self.bar.last_print_n = update
         if self.quiet or not self.path.exists():
             return
-        there = self.path.read_bytes()
-        kept = [line for line in there.split(b"\n") if _is_known(line, update, validated)]
-        if (known := b"".join(line + b"\n" for line in kept)) != there:
+        content = self.path.read_bytes()
+        kept = [line for line in content.split(b"\n") if _is_known(line, update, validated)]
+        if (known := b"".join(line + b"\n" for line in kept)) != content:
             self.lines.replace(known)
 
     def write(self, kind: str, update: int, **fields: Any) -> None:

@@ -16,7 +16,7 @@ from nmt.data.manifest import flags_of_settings
 from nmt.data.plan import Plan
 from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD
 from nmt.errors import DataError, OutOfMemory, is_out_of_memory
-from nmt.extras import require
+from nmt.extras import EXTRAS, require
 from nmt.models.base import TranslationModel
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
@@ -25,9 +25,6 @@ from nmt.training.memory import Memory, Work
 from nmt.training.optim import freeze
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_precision
-
-# A model that is trained for a moment to see what a batch costs.
-
 
 _SAMPLE = 20_000  # pairs that stand for the corpus
 _TINY_RATE = 1e-9  # of learning: the weights are of no interest
@@ -121,8 +118,8 @@ class Trial:
 
 def require_extras(recipe: Recipe, *, logs: bool = True) -> None:
     """Raise MachineError where a package that training takes is not installed. logs: this rank writes the log, too."""
-    if recipe.optim.name == "schedulefree":
-        require("schedulefree", "optim.name: schedulefree")
+    if recipe.optim.name in EXTRAS:
+        require(recipe.optim.name, f"optim.name: {recipe.optim.name}")
     for extra, is_wanted in (("tensorboard", recipe.train.tensorboard), ("wandb", recipe.train.wandb)):
         if is_wanted and logs:
             require(extra, f"train.{extra}")
@@ -139,14 +136,16 @@ def open_data(recipe: Recipe) -> Prepared:
         )
     data = Prepared.open(folder)
     if changed := data.differences(recipe):
-        told = [f"{folder} was prepared with other settings: {'; '.join(changed)}."]
+        message = [f"{folder} was prepared with other settings: {'; '.join(changed)}."]
         flags, settled = flags_of_settings(data.settings, recipe)
         if flags:
-            told.append(f"To train on this data, give nmt-train the options that it was made with: {flags}")
+            message.append(f"To train on this data, give nmt-train the options that it was made with: {flags}")
         if rest := [one for one in changed if one.partition(": ")[0] not in settled]:
-            told.append(f"No flag gives this; the recipe's lists of corpora have to: {'; '.join(rest)}.")
-        told.append("For other data, run nmt-preprocess again with --overwrite, or give the recipe another data.out.")
-        raise DataError("\n".join(told))
+            message.append(f"No flag gives this; the recipe's lists of corpora have to: {'; '.join(rest)}.")
+        message.append(
+            "For other data, run nmt-preprocess again with --overwrite, or give the recipe another data.out."
+        )
+        raise DataError("\n".join(message))
     return data
 
 
@@ -167,21 +166,16 @@ def compile_parts(model: TranslationModel, recipe: Recipe) -> None:
     with torch.no_grad():
         model.decode_hidden(seq, seq)  # tables of positions that grew later would have it compiled again
     stacks = [part for part in model.children() if list(part.children())]  # in one matrix there is nothing to fuse
-    # A stack whose layers come and go would be compiled for every choice of them.
-    for part in model.layers if recipe.regularize.layer_drop else stacks:
-        part.compile(dynamic=not recipe.batch.packed, options=_how_to_compile(recipe.train.cuda_graphs))
-
-
-def _how_to_compile(cuda_graphs: bool) -> dict[str, str | int | bool | Callable[..., Any]]:
-    """Options of torch's compiler."""
     from torch._inductor import list_options  # which brings the compiler with it
 
-    found: dict[str, str | int | bool | Callable[..., Any]] = {"triton.cudagraphs": cuda_graphs}
+    options: dict[str, str | int | bool | Callable[..., Any]] = {"triton.cudagraphs": recipe.train.cuda_graphs}
     # On a GPU it takes sums over rows and over columns, as the gradient of a norm is made of, for one pass; where rows
     # are as short as here that takes longer than two: base trained 7 % slower on an H200.
-    if (together := "triton.mix_order_reduction") in list_options():
-        found[together] = False
-    return found
+    if "triton.mix_order_reduction" in list_options():
+        options["triton.mix_order_reduction"] = False
+    # A stack whose layers come and go would be compiled for every choice of them.
+    for part in model.layers if recipe.regularize.layer_drop else stacks:
+        part.compile(dynamic=not recipe.batch.packed, options=options)
 
 
 def make_trial(recipe: Recipe, data: Prepared, device: torch.device) -> Trial:

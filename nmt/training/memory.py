@@ -54,8 +54,8 @@ class Memory:
         """The batches of an update, those halved that memory is known not to hold. A pair cannot be halved."""
         found: list[Work] = []
         for item in work:
-            hopeless = self.too_large and item.cost >= self.too_large and item.batch.src_seq.size(0) > 1
-            found += self.pieces(item.split()) if hopeless else [item]
+            too_costly = self.too_large and item.cost >= self.too_large and item.batch.src_seq.size(0) > 1
+            found += self.pieces(item.split()) if too_costly else [item]
         return found
 
     def ran_out(self, work: Work) -> None:

@@ -1,11 +1,13 @@
 """Optimizers from a recipe, their learning rate, and the one place where an update is applied."""
 
 import difflib
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +15,189 @@ from torch import Tensor, nn
 from nmt.errors import RecipeError
 from nmt.extras import missing
 from nmt.models.base import Blocked
+from nmt.ops import product_of_each
 from nmt.recipe.training_options import OptimConfig
-from nmt.training.muon import Adam, AdamW, Muon
-from nmt.training.parallel import laid_out_like, local, total_norm
+from nmt.training.parallel import laid_out_like, local, total_norm, whole
+
+# Torch's optimizers without torch's compiler.
+
+
+class WithoutCompiler(torch.optim.Optimizer):
+    """An optimizer that is made, and whose gradients are forgotten, without it. What it overrides is torch's own."""
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+
+
+class Adam(WithoutCompiler, torch.optim.Adam):
+    """`torch.optim.Adam`"""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
+
+
+class AdamW(WithoutCompiler, torch.optim.AdamW):
+    """`torch.optim.AdamW`"""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+
+# Coefficients of the quintic Newton-Schulz iteration (Jordan et al.): steepest at zero, so that five
+# iterations bring all singular values near one.
+_A, _B, _C = 3.4445, -4.7750, 2.0315
+_N_ITERATION = 5
+_TINY = 1e-7  # what is added to a norm that may be zero
+_SMALL = 2**18  # numbers up to which matrices of several kinds are orthogonalised together: it is the calls that cost
+
+
+def orthogonalise(matrices: Tensor) -> Tensor:
+    """The nearest semi-orthogonal matrix of each, roughly: singular values end between 0.7 and 1.2.
+
+    matrices: (N, rows, columns). On a GPU the products run in bf16, which is exact enough for this.
+    """
+    wide = matrices.size(1) <= matrices.size(2)
+    x = matrices if wide else matrices.mT
+    x = _iterate(x.to(torch.bfloat16)).to(x.dtype) if x.is_cuda else _iterate_on_gram(x)
+    return x if wide else x.mT
+
+
+def _iterate(x: Tensor) -> Tensor:
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + _TINY)
+    for _ in range(_N_ITERATION):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C), x, beta=_A)
+    return x
+
+
+def _iterate_on_gram(x: Tensor) -> Tensor:
+    """Return what `_iterate` does, its factors collected: all are polynomials of the symmetric x x^T. Needs fp32."""
+    gram = product_of_each(x, x.mT, symmetric=True)  # (N, rows, rows)
+    norm = gram.diagonal(dim1=1, dim2=2).sum(1).sqrt_().add_(_TINY)[:, None, None]
+    gram /= norm * norm
+    product = factor = _factor(gram)
+    for _ in range(_N_ITERATION - 1):
+        gram = _of_one_matrix(_of_one_matrix(factor, gram), factor)
+        factor = _factor(gram)
+        product = _of_one_matrix(factor, product)
+    return product_of_each(product / norm, x)
+
+
+def _factor(gram: Tensor) -> Tensor:
+    """Return the factor of one iteration: _A + _B gram + _C gram^2."""
+    right = gram * _C
+    right.diagonal(dim1=1, dim2=2).add_(_B)
+    factor = _of_one_matrix(gram, right)
+    factor.diagonal(dim1=1, dim2=2).add_(_A)
+    return factor
+
+
+def _of_one_matrix(a: Tensor, b: Tensor) -> Tensor:
+    """The product of two polynomials of one symmetric matrix, which is another."""
+    return product_of_each(a, b, symmetric=True)
+
+
+class Muon(WithoutCompiler):
+    """Nesterov momentum, orthogonalised, with decoupled weight decay. For 2-D parameters that are not embeddings.
+
+    A group of parameters may name a `block`, the shape of the matrices that each of its parameters is composed of:
+    those are orthogonalised one by one. The heads of attention are such: what one head does is no reason to turn
+    another, and small matrices cost much less than a large one.
+    The update of an (n, m) matrix is scaled by 0.2 sqrt(max(n, m)), the root mean square of a typical Adam update.
+
+    Without blocks this is `torch.optim.Muon` with adjust_lr_fn="match_rms_adamw" (a test compares). It is ours because
+    torch's knows no blocks, takes the matrices one by one, and always iterates in bf16, which many CPUs only emulate.
+    """
+
+    n_moment = 1
+
+    def __init__(
+        self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0.95, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "block": None})
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Move every parameter that has a gradient; a closure is called before, and its loss returned."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        waiting: dict[tuple[int, int], list[_Stack]] = defaultdict(list)
+        for group in self.param_groups:
+            same_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
+            for param in group["params"]:
+                if param.grad is not None:
+                    same_shape[param.shape].append(param)
+            for params in same_shape.values():
+                stack = self._look_ahead(params, group)
+                if stack.ahead.numel() > _SMALL:
+                    _move([stack])
+                else:
+                    waiting[min(stack.block), max(stack.block)].append(stack)
+        for alike in waiting.values():
+            _move(alike)
+        return loss
+
+    def _look_ahead(self, params: list[Tensor], group: dict[str, Any]) -> "_Stack":
+        """Decay parameters of one shape in a group, and return the step that momentum gives them."""
+        for param in params:
+            if "momentum" not in self.state[param]:
+                self.state[param]["momentum"] = torch.zeros_like(param)
+        buffers = [self.state[param]["momentum"] for param in params]
+        grads = [param.grad for param in params if param.grad is not None]
+        torch._foreach_lerp_(buffers, grads, 1 - group["momentum"])
+        if group["weight_decay"]:
+            torch._foreach_mul_([local(param) for param in params], 1 - group["lr"] * group["weight_decay"])
+        ahead = torch._foreach_lerp(grads, buffers, group["momentum"])  # Nesterov: look one step ahead
+        block = group["block"] or tuple(params[0].shape)
+        # Momentum is kept in parts where the parameter is; but only a whole matrix has a direction.
+        return _Stack(params, torch.stack([whole(one) for one in ahead]), block, -group["lr"] * 0.2 * max(block) ** 0.5)
+
+
+class _Stack(NamedTuple):
+    """Parameters of one shape, and where they would go, (N, rows, columns). block: the shape of the matrices that each
+    is composed of. factor: what their direction is multiplied by."""
+
+    params: list[Tensor]
+    ahead: Tensor
+    block: tuple[int, int]
+    factor: float
+
+
+def _move(alike: list[_Stack]) -> None:
+    """Move parameters whose blocks have one shape, or that shape turned."""
+    blocks = [_lying(_split(one.ahead, one.block)) for one in alike]
+    together = torch.cat(blocks) if len(blocks) > 1 else blocks[0]
+    directions = torch.split(orthogonalise(together), [len(part) for part in blocks])
+    for (params, ahead, block, factor), direction in zip(alike, directions, strict=True):
+        upright = direction if block[0] <= block[1] else direction.mT
+        moved = _join(upright, ahead.shape[1:]).unbind()
+        steps = [local(laid_out_like(param, one)) for param, one in zip(params, moved, strict=True)]
+        torch._foreach_add_([local(param) for param in params], steps, alpha=factor)
+
+
+def _lying(matrices: Tensor) -> Tensor:
+    """(N, rows, columns), turned if there are more rows than columns."""
+    return matrices if matrices.size(1) <= matrices.size(2) else matrices.mT
+
+
+def _split(x: Tensor, block: tuple[int, int]) -> Tensor:
+    """(N, rows, columns) -> the blocks of all of them, (N', *block)."""
+    n, rows, columns = x.shape
+    return x.view(n, rows // block[0], block[0], columns // block[1], block[1]).transpose(2, 3).reshape(-1, *block)
+
+
+def _join(blocks: Tensor, shape: torch.Size) -> Tensor:
+    """Undo `_split`: blocks of matrices of this shape -> (N, *shape)."""
+    (rows, columns), (high, wide) = shape, blocks.shape[1:]
+    grid = blocks.view(-1, rows // high, columns // wide, high, wide)
+    return grid.transpose(2, 3).reshape(-1, rows, columns)
+
 
 # Parameters by their names.
 
@@ -77,13 +259,14 @@ COUNTED = ("k", "weight_sum", "lr_max")  # numbers that it keeps in its groups a
 
 
 def schedule_free_adamw(groups: list[dict[str, Any]], config: OptimConfig) -> torch.optim.Optimizer:
-    """The optimizer, ready for its first update. Warm-up is left to our schedule, which sets its rate."""
+    """Return the optimizer, ready for its first update. Warm-up is left to our schedule, which sets its rate."""
     try:
         from schedulefree import AdamWScheduleFree
     except ImportError:
         raise missing("schedulefree", "optim.name: schedulefree") from None
     optimizer: torch.optim.Optimizer = AdamWScheduleFree(groups, lr=config.lr, betas=config.betas, eps=config.eps)
-    wake(optimizer)
+    vars(optimizer)["n_moment"] = 3  # one, and two points beside the one that is saved as the weights
+    to_train_weights(optimizer)
     return optimizer
 
 
@@ -93,7 +276,7 @@ def is_schedule_free(optimizer: torch.optim.Optimizer) -> bool:
 
 
 @torch.no_grad()
-def rest(optimizer: torch.optim.Optimizer) -> None:
+def to_eval_weights(optimizer: torch.optim.Optimizer) -> None:
     """Put the average x where y is, and y into the optimizer's state."""
     for group in optimizer.param_groups:
         for param in group["params"]:
@@ -105,7 +288,7 @@ def rest(optimizer: torch.optim.Optimizer) -> None:
 
 
 @torch.no_grad()
-def wake(optimizer: torch.optim.Optimizer) -> None:
+def to_train_weights(optimizer: torch.optim.Optimizer) -> None:
     """Put y back, bit for bit."""
     for group in optimizer.param_groups:
         for param in group["params"]:
@@ -144,16 +327,16 @@ class Optimizers:
             optimizer.zero_grad()
 
     @contextmanager
-    def resting(self) -> Iterator[None]:
-        """The weights as they are to be measured and saved, which schedule-free training keeps elsewhere."""
+    def eval_weights(self) -> Iterator[None]:
+        """Context manager: the weights as they are measured and saved, which schedule-free training keeps elsewhere."""
         mine = [optimizer for optimizer, _ in self.parts if is_schedule_free(optimizer)]
         for optimizer in mine:
-            rest(optimizer)
+            to_eval_weights(optimizer)
         try:
             yield
         finally:
             for optimizer in mine:
-                wake(optimizer)
+                to_train_weights(optimizer)
 
     def state(self, model: nn.Module) -> dict[str, Tensor]:
         """Every tensor of the optimizers' state, named `parameter|quantity`, and what they count in their groups."""
@@ -190,7 +373,7 @@ class Optimizers:
                         quantity: laid_out_like(params[name], value) for quantity, value in values.items()
                     }
             if is_schedule_free(optimizer):
-                wake(optimizer)  # saved at rest
+                to_train_weights(optimizer)  # saved at rest
 
 
 def is_count(key: str) -> bool:
@@ -199,54 +382,78 @@ def is_count(key: str) -> bool:
     return quantity in COUNTED and group.replace(".", "", 1).isdecimal()
 
 
-def build_optimizers(model: nn.Module, config: OptimConfig) -> Optimizers:
-    """Matrices decay, vectors do not. Under muon the hidden matrices go to Muon, all else to AdamW.
+@dataclass(frozen=True)
+class Parameters:
+    """The trainable parameters of a model, and the factors of the learning rate that are not 1."""
 
-    Frozen parameters have no part in it. Raises RecipeError when a pattern of `rate_of` means no parameter.
-    """
-    params = {name: p for name, p in model.named_parameters() if p.requires_grad}  # a shared matrix occurs once
-    factors = rate_factors(model, config.rate_of)
-    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    hidden = [p for p in params.values() if p.dim() == 2 and id(p) not in embeddings]
-    output = {id(p) for name, p in params.items() if name == "trg_word_prj.weight"}
-    to_muon = [p for p in hidden if id(p) not in output] if config.name == "muon" else []
-    taken = set(map(id, to_muon))
-    rest = [p for p in params.values() if id(p) not in taken]
-    groups = [
-        {"params": members, "weight_decay": config.weight_decay if is_matrix else 0.0, "rate_factor": factor}
-        for (is_matrix, factor), members in _grouped(rest, lambda p: (p.dim() >= 2, factors.get(p, 1.0))).items()
-    ]
-    if config.name == "schedulefree":
-        return Optimizers(((schedule_free_adamw(groups, config), config.lr),))
-    parts: list[tuple[torch.optim.Optimizer, float]] = []
-    if to_muon:
-        block_of = _blocks(model)
-        blocks = [
-            {"params": members, "block": block, "rate_factor": factor}
-            for (block, factor), members in _grouped(
-                to_muon, lambda p: (block_of.get(id(p)), factors.get(p, 1.0))
-            ).items()
+    model: nn.Module
+    factors: dict[nn.Parameter, float]
+
+    @property
+    def all(self) -> list[nn.Parameter]:
+        """Every trainable parameter once, a shared matrix too."""
+        return [param for param in self.model.parameters() if param.requires_grad]
+
+    def groups(self, params: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+        """Split parameters into groups for an optimizer: matrices decay, vectors do not."""
+        grouped = _grouped(params, lambda p: (p.dim() >= 2, self.factors.get(p, 1.0)))
+        return [
+            {"params": members, "weight_decay": weight_decay if is_matrix else 0.0, "rate_factor": factor}
+            for (is_matrix, factor), members in grouped.items()
         ]
-        muon = Muon(blocks, config.muon_lr, momentum=config.muon_momentum, weight_decay=config.weight_decay)
-        parts.append((muon, config.muon_lr))
-    if groups:
-        kind = Adam if config.name == "adam" else AdamW
-        parts.append((kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True), config.lr))
-    return Optimizers(tuple(parts))
+
+
+Parts = list[tuple[torch.optim.Optimizer, float]]  # optimizers that share the parameters, and their peak rates
+
+
+def _adam(kind: type[Adam | AdamW], params: Parameters, config: OptimConfig, only: list[nn.Parameter]) -> Parts:
+    groups = params.groups(only, config.weight_decay)
+    return [(kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True), config.lr)] if groups else []
+
+
+def _muon(params: Parameters, config: OptimConfig) -> Parts:
+    """Muon for the hidden matrices, AdamW for embeddings, output matrix and vectors."""
+    modules = list(params.model.modules())
+    others = {id(m.weight) for m in modules if isinstance(m, nn.Embedding)}
+    others |= {id(p) for name, p in params.model.named_parameters() if name == "trg_word_prj.weight"}
+    block_of = {id(weight): shape for m in modules if isinstance(m, Blocked) for weight, shape in m.blocks()}
+    hidden = [p for p in params.all if p.dim() == 2 and id(p) not in others]
+    grouped = _grouped(hidden, lambda p: (block_of.get(id(p)), params.factors.get(p, 1.0)))
+    blocks = [{"params": its, "block": block, "rate_factor": factor} for (block, factor), its in grouped.items()]
+    taken = set(map(id, hidden))
+    rest = _adam(AdamW, params, config, [p for p in params.all if id(p) not in taken])
+    if not blocks:
+        return rest
+    muon = Muon(blocks, config.muon_lr, momentum=config.muon_momentum, weight_decay=config.weight_decay)
+    return [(muon, config.muon_lr), *rest]
+
+
+# An optimizer by its name in optim.name. `n_moment` of an optimizer that is not Adam's kin: numbers that it keeps for
+# each number of a parameter.
+OPTIMIZERS: dict[str, Callable[[Parameters, OptimConfig], Parts]] = {
+    "adam": lambda params, config: _adam(Adam, params, config, params.all),
+    "adamw": lambda params, config: _adam(AdamW, params, config, params.all),
+    "muon": _muon,
+    "schedulefree": lambda params, config: [
+        (schedule_free_adamw(params.groups(params.all, config.weight_decay), config), config.lr)
+    ],
+}
+
+
+def build_optimizers(model: nn.Module, config: OptimConfig) -> Optimizers:
+    """Build the optimizers of a recipe for the parameters that are not frozen.
+
+    Raises RecipeError when a pattern of `rate_of` means no parameter.
+    """
+    return Optimizers(tuple(OPTIMIZERS[config.name](Parameters(model, rate_factors(model, config.rate_of)), config)))
 
 
 def _grouped(params: list[nn.Parameter], kind: Callable[[nn.Parameter], Kind]) -> dict[Kind, list[nn.Parameter]]:
-    """Parameters by their kind, in the order in which the kinds occur."""
+    """Group parameters by their kind, in the order in which the kinds occur."""
     groups: dict[Kind, list[nn.Parameter]] = {}
     for param in params:
         groups.setdefault(kind(param), []).append(param)
     return groups
-
-
-def _blocks(model: nn.Module) -> dict[int, tuple[int, int]]:
-    """The shape of the blocks of each weight that has them, by its id."""
-    blocked = (module for module in model.modules() if isinstance(module, Blocked))
-    return {id(weight): shape for module in blocked for weight, shape in module.blocks()}
 
 
 def apply_update(

@@ -3,7 +3,6 @@
 `torchrun` starts the processes and sets the environment. `heartbeat.py` watches that all ranks are alive.
 """
 
-import copy
 import importlib
 import inspect
 import os
@@ -26,25 +25,9 @@ from nmt.errors import MachineError, NmtError, RunError
 from nmt.processes import ADDRESS, place_of
 from nmt.recipe.options import Recipe
 from nmt.training import heartbeat
-from nmt.training.heartbeat import Card, Store, Watch, meet
-
-# How a module lies on several devices.
-
+from nmt.training.heartbeat import Heartbeat, RankInfo, Store, rendezvous
 
 Parallel = Literal["ddp", "fsdp"]
-ModuleT = TypeVar("ModuleT", bound=nn.Module)
-
-
-def distribute(module: nn.Module, device: torch.device, parallel: Parallel) -> nn.Module:
-    """The module whose backward pass averages gradients over the ranks. Under fsdp its parameters are replaced."""
-    if parallel == "fsdp":
-        return _shard(module, device)
-    ddp, ids = nn.parallel.DistributedDataParallel, [device.index] if device.type == "cuda" else None
-    # Buffers are tables of positions, the same everywhere, which each rank lengthens when it has to. torch 2.13 warns
-    # of the name of this option that torch 2.11 knows alone.
-    names = ("forward_sync_buffers", "broadcast_buffers")
-    sync = next(name for name in names if name in inspect.signature(ddp).parameters)
-    return ddp(module, device_ids=ids, gradient_as_bucket_view=True, **cast(Any, {sync: False}))
 
 
 def _shard(module: nn.Module, device: torch.device) -> nn.Module:
@@ -62,20 +45,6 @@ def _shard(module: nn.Module, device: torch.device) -> nn.Module:
         fully_shard(layer, mesh=mesh)
     fully_shard(module, mesh=mesh)
     return module
-
-
-@contextmanager
-def exchange(module: nn.Module, *, now: bool) -> Iterator[None]:
-    """The context of a backward pass: gradients are exchanged in the last one of an update only."""
-    if isinstance(module, nn.parallel.DistributedDataParallel):
-        if now:
-            yield
-        else:
-            with module.no_sync():
-                yield
-    else:
-        cast(Any, module).set_requires_gradient_sync(now)
-        yield
 
 
 def is_cut(tensor: Tensor) -> bool:
@@ -131,11 +100,6 @@ def total_norm(grads: list[Tensor]) -> Tensor:
     return square.sqrt().to(norm.dtype)
 
 
-def twin_of(model: ModuleT) -> ModuleT:
-    """A whole model on the host, to be filled with the weights of one that is about to be cut."""
-    return copy.deepcopy(model).cpu()
-
-
 def checksum(tensors: list[Tensor]) -> int:
     """A number that follows from the bits of this rank's part of some tensors, wherever they lie."""
     integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -168,7 +132,7 @@ def import_early(recipe: Recipe, device: torch.device) -> None:
 
 
 T = TypeVar("T")
-# Nobody waits for this one: `Watch` knows better who is late. It is finite because torch wants a number.
+# Nobody waits for this one: `Heartbeat` knows better who is late. It is finite because torch wants a number.
 _FOR_EVER = timedelta(days=30)
 
 
@@ -179,8 +143,8 @@ class Ranks:
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
-    cards: list[Card] = field(default_factory=list)
-    watch: Watch | None = None
+    cards: list[RankInfo] = field(default_factory=list)
+    watch: Heartbeat | None = None
     store: Store | None = None
 
     @property
@@ -216,7 +180,7 @@ class Ranks:
         """Return whether it is true on any rank, so that all ranks stop at the same update."""
         return self.sum(float(value))[0] > 0
 
-    def tell(self, *values: float) -> list[float]:
+    def broadcast(self, *values: float) -> list[float]:
         """Return rank 0's values on every rank; the others wait for them."""
         return self.sum(*(values if self.is_main else (0.0,) * len(values)))
 
@@ -225,17 +189,29 @@ class Ranks:
         return min(self.sum(*(value if rank == self.rank else 0.0 for rank in range(self.world_size))))
 
     def distribute(self, module: nn.Module, device: torch.device, parallel: Parallel) -> nn.Module:
-        """The module whose backward pass averages gradients over the ranks."""
-        return module if self.world_size == 1 else distribute(module, device, parallel)
+        """Wrap a module so that its backward pass averages gradients over the ranks. fsdp replaces its parameters."""
+        if self.world_size == 1:
+            return module
+        if parallel == "fsdp":
+            return _shard(module, device)
+        ddp, ids = nn.parallel.DistributedDataParallel, [device.index] if device.type == "cuda" else None
+        # Buffers are tables of positions, the same everywhere, which each rank lengthens when it has to. torch 2.13
+        # warns of the name of this option that torch 2.11 knows alone.
+        names = ("forward_sync_buffers", "broadcast_buffers")
+        sync = next(name for name in names if name in inspect.signature(ddp).parameters)
+        return ddp(module, device_ids=ids, gradient_as_bucket_view=True, **cast(Any, {sync: False}))
 
     def exchange(self, module: nn.Module, *, now: bool) -> AbstractContextManager[None]:
-        """The context of a backward pass: gradients are exchanged in the last one of an update only."""
+        """Context manager of a backward pass: gradients are exchanged in the last one of an update only."""
         if self.world_size == 1:
             return nullcontext()
         self._next_turn()
-        return exchange(module, now=now)
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            return nullcontext() if now else module.no_sync()
+        cast(Any, module).set_requires_gradient_sync(now)
+        return nullcontext()
 
-    def odd_ones(self, number: int) -> list[str]:
+    def outliers(self, number: int) -> list[str]:
         """Ranks whose number is not that of most."""
         if self.world_size == 1:
             return []
@@ -246,7 +222,7 @@ class Ranks:
         return [str(self.cards[rank]) for rank, number in enumerate(found) if number != usual]
 
     @contextmanager
-    def others_wait(self) -> Iterator[None]:
+    def main_first(self) -> Iterator[None]:
         """Context manager: at its end the other ranks wait for rank 0, however long it takes, unless it dies."""
         if self.watch is None or self.store is None:
             yield
@@ -280,8 +256,9 @@ class Ranks:
             yield
         except BaseException as error:
             if _is_broken_connection(error):
-                self.watch.find_out()
-            self.watch.fail(_in_short(error), _exit_code(error))
+                self.watch.raise_verdict()
+            code = error.exit_code if isinstance(error, NmtError) else MachineError.exit_code
+            self.watch.fail(_in_short(error), code)
             raise
         self.watch.leave()
         dist.destroy_process_group()
@@ -308,9 +285,9 @@ def join(
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
     try:
-        # The store is torchrun's, so this waits for no other rank, and a signal is heeded in `meet`.
+        # The store is torchrun's, so this waits for no other rank, and a signal is heeded in `rendezvous`.
         store, _, _ = next(cast(Any, dist).rendezvous("env://", timeout=timedelta(seconds=timeout)))
-        store, cards = meet(
+        store, cards = rendezvous(
             store, rank, world_size, timeout, partial(heartbeat.prepare, world_size=world_size), wants_stop
         )
     except dist.DistError as error:
@@ -318,10 +295,10 @@ def join(
         raise MachineError(
             f"rank {rank} did not meet the others at {where} within {timeout:g} s (train.timeout): {_in_short(error)}"
         ) from error
-    eye = Watch(store, rank, cards, timeout)
+    heart = Heartbeat(store, rank, cards, timeout)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=cast(Any, store), rank=rank, world_size=world_size, timeout=_FOR_EVER)
-    return Ranks(rank, world_size, local_rank, cards, eye, store), device
+    return Ranks(rank, world_size, local_rank, cards, heart, store), device
 
 
 def refuse_many(flag: str) -> None:
@@ -334,11 +311,6 @@ def _in_short(error: BaseException) -> str:
     """The first line of an error. Only those of our own say enough without their type: a KeyError is but its key."""
     line = str(error).split("\n")[0]
     return line if isinstance(error, NmtError) else f"{type(error).__name__}: {line}".removesuffix(": ")
-
-
-def _exit_code(error: BaseException) -> int:
-    """Return the exit code of a process that an error ends."""
-    return error.exit_code if isinstance(error, NmtError) else MachineError.exit_code
 
 
 def _meeting_place() -> str:

@@ -75,13 +75,13 @@ def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
         return _choose(config.precision, device, kernels_too=False)
     here = ops.kernels_here()
     chosen = _choose(config.precision, device, kernels_too=not here.why_not)
-    told = f"no kernels of our own: {here.why_not}" if here.why_not else "kernels compiled for this processor"
+    why = f"no kernels of our own: {here.why_not}" if here.why_not else "kernels compiled for this processor"
     multiplies = chosen.panels or (here.multiply_fp32 and not here.wide_panels)
     if multiplies and chosen.name == "fp32":
-        told += ", which multiply fp32, too, as exactly as others"
+        why += ", which multiply fp32, too, as exactly as others"
     if chosen.name == "bf16" and here.bf16_in_fp32:
-        told += ", which has no instructions for bf16: products of it are made of fp32, exact and no faster than those"
-    return replace(chosen, kernels=not here.why_not, why=f"{chosen.why}; {told}")
+        why += ", which has no instructions for bf16: products of it are made of fp32, exact and no faster than those"
+    return replace(chosen, kernels=not here.why_not, why=f"{chosen.why}; {why}")
 
 
 def must_be_possible(wanted: str, device: torch.device) -> None:

@@ -88,7 +88,7 @@ MAX_BAD = 10  # updates in a row without a finite gradient before training gives
 FORETOLD_AFTER = 20  # updates of a process before it says how long the run will take
 
 
-class Teller:
+class TrainingReporter:
     """Tells how one process of a run goes, and how long it will take.
 
     n_failed: times that memory ran out in training, as far as was told.
@@ -99,8 +99,8 @@ class Teller:
         self.pace = Pace()
         self.n_failed = 0
 
-    def updates(self, state: TrainState, meter: Meter, passed: float) -> None:
-        """One line of the log for the updates since the last one. passed: share of the time budget."""
+    def updates(self, state: TrainState, meter: Meter, time_share: float) -> None:
+        """One line of the log for the updates since the last one. time_share: share of the time budget."""
         sums, metric = meter.sums, self.recipe.valid.metric
         loss = sums.loss / max(1, sums.n_gold)
         speed = sums.n_gold / max(1e-9, sums.seconds)
@@ -125,8 +125,8 @@ class Teller:
         if (best := state.best_update(metric)) is not None:
             entry = next(e for e in state.history if e["update"] == best)
             shown["best"] = f"{metric} {entry[metric]:.2f} at {best:,}"
-        if passed:
-            shown["time"] = f"{min(1.0, passed):.0%}"
+        if time_share:
+            shown["time"] = f"{min(1.0, time_share):.0%}"
         self.record.progress(state.update, epoch=f"{state.position.epoch}", **shown)
 
     def update_took(self, seconds: float, state: TrainState) -> None:
@@ -161,7 +161,7 @@ class Teller:
         pace.recent.append(state.seconds / max(1, state.update))
         by_updates, by_clock = pace.left(state, self.recipe), self.budget.left(state)
         left = f"about {duration(min(by_updates, by_clock))} from here"
-        if budget.why_over(state, self.recipe, self.budget.share(state)):
+        if budget.stop_reason(state, self.recipe, self.budget.share(state)):
             now, left = "already behind it", "only the model is chosen anew"
         else:
             now = f"now update {train.updates:,}" if by_updates <= by_clock else f"now time budget {train.time_budget}"
@@ -222,7 +222,7 @@ class Teller:
             best = state.best_before
             stays = "" if best is None else f" {checkpoint.name_of(best)}, the best of before, stays until one is."
             self.record.say(f"no validation was measured by valid.metric {metric} yet.{stays}")
-        if not state.history or not (changed := changes(state.history[-1], state.how, metric)):
+        if not state.history or not (changed := changes(state.history[-1], state.conditions, metric)):
             return
         shown = ", ".join(f"{what} {then} before and {now} now" for what, (then, now) in sorted(changed.items()))
         n_other = len(state.history) - len(state.comparable(metric))
@@ -237,7 +237,9 @@ class Teller:
         self.record.say("\n".join(table(spent)))
 
 
-def hopeless(state: TrainState, moving: Position, outcome: Outcome, loss_scale: float, saved: Sequence[int]) -> str:
+def divergence_message(
+    state: TrainState, moving: Position, outcome: Outcome, loss_scale: float, saved: Sequence[int]
+) -> str:
     """Return why training gives up. moving: position of the update in the data. saved: updates of the checkpoints."""
     last_good = checkpoint.name_of(saved[-1]) if saved else "none"
     return (

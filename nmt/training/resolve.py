@@ -9,7 +9,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ from nmt.recipe.reader import languages_in
 from nmt.recipe.training_options import BatchConfig
 from nmt.run import Run, unwritable
 from nmt.training.engine import size
-from nmt.training.heartbeat import Stopped
+from nmt.training.heartbeat import StoppedEarly
 from nmt.training.materials import Trial
 from nmt.training.memory import memory_left
 from nmt.training.optim import build_optimizers
@@ -96,7 +95,7 @@ def _with_pace(
     elif "warmup" in chosen:
         n_update, why = train.updates, ""
         if train.time_budget:
-            seconds = ranks.tell(_seconds_of_update(recipe, make_trial, ranks.world_size))[0]
+            seconds = ranks.broadcast(_seconds_of_update(recipe, make_trial, ranks.world_size))[0]
             n_update = min(n_update, int(_FOR_UPDATES * train.budget_seconds / seconds))
             why = f" that train.time_budget, {train.time_budget}, has room for"
         chosen["warmup"] = warmup_of(n_update)
@@ -190,7 +189,7 @@ def _choose_max_tokens(trial: Trial, most: int, ranks: Ranks, wants_stop: Callab
     finally:
         trial.end()
     if ranks.any(wants_stop()):
-        raise Stopped
+        raise StoppedEarly
     if not number:
         raise MachineError(
             f"batch.max_tokens: auto: not even a batch of {LEAST} tokens (the longest pair has {trial.longest_side}) "
@@ -237,10 +236,10 @@ def _choose_on_cpu(trial: Trial, most: int, n_process: int, wants_stop: Callable
         return 0, ""
     number = smallest_near_best(speed)
     shown = ", ".join(f"{n:,}: {v:,.0f}" for n, v in speed.items())
-    told = "the smallest within 3 % of the fastest tried"
+    why = "the smallest within 3 % of the fastest tried"
     if too_long and size < bound:
-        told += f", and to try larger ones would have taken more than {_PATIENCE:.0f} s"
-    return number, f"{told} (target tokens/s by size: {shown})"
+        why += f", and to try larger ones would have taken more than {_PATIENCE:.0f} s"
+    return number, f"{why} (target tokens/s by size: {shown})"
 
 
 def smallest_near_best(speed: dict[int, float]) -> int:
@@ -251,9 +250,6 @@ def smallest_near_best(speed: dict[int, float]) -> int:
 # How much disk the checkpoints of a run will take, known before the first update.
 
 
-# Numbers that an optimizer remembers for each number of a parameter; Adam's kin have two moments. What is free of a
-# schedule has one, and two more points beside the one that is saved as the weights.
-_MOMENTS = {"Muon": 1, "AdamWScheduleFree": 3}
 _HEADER = 200  # bytes about a tensor in a safetensors file, at most about
 
 
@@ -261,7 +257,7 @@ def checkpoint_bytes(model: nn.Module, recipe: Recipe) -> int:
     """Bytes of one checkpoint: weights, what the optimizers remember, and the moving average if there is one."""
     weights = sum(tensor.nbytes + _HEADER for tensor in checkpoint.weights_of(model).values())
     moments = sum(
-        _MOMENTS.get(type(optimizer).__name__, 2) * (param.nbytes + _HEADER)
+        getattr(optimizer, "n_moment", 2) * (param.nbytes + _HEADER)
         for optimizer, _ in build_optimizers(model, recipe.optim).parts
         for group in optimizer.param_groups
         for param in group["params"]
@@ -300,14 +296,10 @@ def check_space(run: Run, recipe: Recipe, model: nn.Module) -> None:
             f"more: {keep.keep_last} newest (train.keep_last), {keep.keep_best} best (train.keep_best) and the one "
             f"being written, of {size(one)} each. Free some space, keep fewer, or name another disk with --train.out."
         )
-    _check_writable(run.checkpoints)
-
-
-def _check_writable(folder: Path) -> None:
-    probe = folder / ".probe.tmp"
+    probe = run.checkpoints / ".probe.tmp"
     try:
-        folder.mkdir(exist_ok=True)
+        run.checkpoints.mkdir(exist_ok=True)
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise unwritable(folder, "checkpoints cannot be written there", error) from None
+        raise unwritable(run.checkpoints, "checkpoints cannot be written there", error) from None

@@ -24,8 +24,8 @@ from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import OptimConfig, RegularizeConfig
 from nmt.run import Run
-from nmt.training.claim import needed_of
 from nmt.training.engine import Engine
+from nmt.training.launch import needed_of
 from nmt.training.materials import make_trial, new_model, open_data
 from nmt.training.memory import Work
 from nmt.training.optim import is_count
@@ -69,8 +69,8 @@ def selftest(recipe: Recipe) -> Iterator[tuple[bool, str]]:
     # What is found again was learnt, however sure the model is of it.
     is_learnt = is_sure or greedy[0]
     yield is_learnt, said if is_learnt else f"{said}. {_NOT_LEARNT}"
-    for found, told in (greedy, *others):
-        yield found, told if found or not is_learnt else f"{told}. {_NOT_FOUND}"
+    for found, known in (greedy, *others):
+        yield found, known if found or not is_learnt else f"{known}. {_NOT_FOUND}"
 
 
 def without_hindrance(recipe: Recipe) -> Recipe:
@@ -134,7 +134,7 @@ def _is_found_again(engine: Engine, batch: Batch, recipe: Recipe, data: Prepared
     decode = recipe.decode
     wanted = [[i for i in row if i not in (EOS, PAD)] for row in batch.gold.tolist()]
     with engine.precision.measuring():
-        how = BeamSettings(
+        settings = BeamSettings(
             bos=BOS,
             eos=EOS,
             pad=PAD,
@@ -144,7 +144,7 @@ def _is_found_again(engine: Engine, batch: Batch, recipe: Recipe, data: Prepared
             beam=beam,
         )
         max_len = torch.tensor([2 * len(ids) + 20 for ids in wanted])
-        found = search(engine.model.eval(), batch.src_seq.to(engine.model.device), how, max_len)
+        found = search(engine.model.eval(), batch.src_seq.to(engine.model.device), settings, max_len)
     right = [hypotheses[0].ids == ids for hypotheses, ids in zip(found, wanted, strict=True)]
     said = f"beam search (beam {beam}) finds {sum(right)} of {len(right)} targets word for word"
     if all(right):
@@ -182,8 +182,8 @@ def folders_of(run: Run) -> list[Path]:
 def verify_run(run: Run) -> Iterator[Finding]:
     """One finding for each of `folders_of`, after checking that recipe and subwords are the run's."""
     recipe, subwords = run.recipe(), run.subwords()
-    told = checkpoint.read_json(run.data_file)
-    if not isinstance(told, dict) or told.get("subwords") != subwords.sha256:
+    known = checkpoint.read_json(run.data_file)
+    if not isinstance(known, dict) or known.get("subwords") != subwords.sha256:
         raise RunError(f"{run.data_file}: does not say which subwords the run was trained with: it was changed.")
     with torch.device("meta"):  # names and shapes without memory
         model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)

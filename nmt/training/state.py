@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from nmt.data.plan import VERSION, Position, same_batches
+from nmt.evaluation.metrics import METRICS
 from nmt.languages import language_of
 from nmt.training.memory import Memory
 
@@ -33,11 +34,9 @@ MAY_CHANGE = (
 # And these only say when it ends, where no update depends on that.
 ENDS = ("train.updates", "train.time_budget")
 _NO_BATCH = 2**32 - 1  # an index that no batch has
-# Higher is better for these; for the loss, lower.
-_SIGN = {"bleu": 1, "chrf": 1, "accuracy": 1, "loss": -1}
-# What a number is measured on: pairs that the model is led along, or its translations.
-_ON = dict.fromkeys(("loss", "perplexity", "accuracy"), "pairs") | dict.fromkeys(("bleu", "chrf"), "translations")
-How = dict[str, dict[str, Any]]  # on which of them, and found how: {"pairs": {what: its value}, "translations": {...}}
+Conditions = dict[
+    str, dict[str, Any]
+]  # on which of them, and found how: {"pairs": {what: its value}, "translations": {...}}
 
 
 @dataclass
@@ -86,7 +85,7 @@ class TrainState:
     measure_share: float = 0.0
     memory: Memory = field(default_factory=Memory)
     since_log: Sums = field(default_factory=Sums)
-    how: How = field(default_factory=dict)
+    conditions: Conditions = field(default_factory=dict)
     best_before: int | None = None
 
     def to_json(self, metric: str) -> dict[str, Any]:
@@ -141,7 +140,9 @@ class TrainState:
 
     def comparable(self, *metrics: str) -> list[dict[str, Any]]:
         """The validations that measured these metrics as they are measured now, as far as an entry says."""
-        return [entry for entry in self.history if not any(changes(entry, self.how, metric) for metric in metrics)]
+        return [
+            entry for entry in self.history if not any(changes(entry, self.conditions, metric) for metric in metrics)
+        ]
 
     def scores(self, metric: str) -> dict[int, float]:
         """Validated updates with their score, higher is better, of those that can be compared with one of now."""
@@ -170,12 +171,13 @@ def begun_in_other_batches(state: dict[str, Any], *, packed: bool) -> bool:
     return bool(state["update_in_epoch"]) and not same_batches(state.get("plan", 1), packed=packed)
 
 
-def changes(entry: dict[str, Any], how: How, metric: str) -> dict[str, tuple[Any, Any]]:
+def changes(entry: dict[str, Any], conditions: Conditions, metric: str) -> dict[str, tuple[Any, Any]]:
     """Return the settings of a metric that differ between a validation and now: {setting: (then, now)}.
 
     An entry of an earlier version does not say on what; it is taken to be the same.
     """
-    then, now = entry.get("how", {}).get(_ON[metric], {}), how.get(_ON[metric], {})
+    on = "translations" if metric in METRICS else "pairs"
+    then, now = entry.get("how", {}).get(on, {}), conditions.get(on, {})
     if "trg_lang" in then:  # earlier versions counted words in all languages but three, in the form of the files
         by_words = not then["trg_lang"].lower().startswith(("zh", "ja", "ko"))
         then = {"tokens": "13a" if by_words else now.get("tokens"), "form": "of the file", **then}
@@ -191,7 +193,8 @@ def scores_of(history: list[dict[str, Any]], metric: str) -> dict[int, float]:
 
 def goodness(measured: dict[str, Any], metric: str) -> float:
     """A validation's score under a metric: higher is better. What is no number is worse than any."""
-    score = _SIGN[metric] * float(measured.get(metric, float("nan")))
+    lower = metric in ("loss", "perplexity") or (metric in METRICS and not METRICS[metric].higher_is_better)
+    score = (-1 if lower else 1) * float(measured.get(metric, float("nan")))
     return float("-inf") if np.isnan(score) else score
 
 
@@ -209,7 +212,7 @@ def refused_changes(changed: dict[str, tuple[Any, Any]], *, may_end: bool = Fals
     """Of the options that differ between a run and the recipe given now, those that would alter the run.
 
     What a run began with need not be named again; to name another origin is to want another run. may_end: whether the
-    run may end elsewhere, as `schedule.bound_to_length` knows.
+    run may end elsewhere, as `budget.bound_to_length` knows.
     """
     free = (*MAY_CHANGE, *ENDS) if may_end else MAY_CHANGE
     return {

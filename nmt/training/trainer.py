@@ -25,7 +25,7 @@ from nmt.training.feed import Feed
 from nmt.training.log import Record
 from nmt.training.parallel import Ranks, checksum, is_cut, laid_out_like
 from nmt.training.precision import Precision
-from nmt.training.reporter import MAX_BAD, Meter, Teller, hopeless
+from nmt.training.reporter import MAX_BAD, Meter, TrainingReporter, divergence_message
 from nmt.training.state import TrainState, scores_of
 from nmt.training.validate import Measured, Validation
 
@@ -42,14 +42,14 @@ def save(run: Run, recipe: Recipe, engine: Engine, state: TrainState, *, due: bo
     there = set(run.updates()) - {state.update}  # of those that went nobody needs to know why they were there
     state.stops = [update for update in state.stops if update in there] + [state.update] * (not due)
     state.scaler, state.memory = engine.scaler.state_dict(), engine.memory
-    with engine.optimizers.resting():
+    with engine.optimizers.eval_weights():
         tensors = {
             checkpoint.MODEL: engine.gather(checkpoint.weights_of(engine.model)),
             checkpoint.OPTIMIZER: engine.gather(engine.optimizers.state(engine.model)),
         }
         if engine.ema:
             tensors[checkpoint.EMA] = {**tensors[checkpoint.MODEL], **engine.gather(engine.ema_weights())}
-        with engine.ranks.others_wait():
+        with engine.ranks.main_first():
             if engine.ranks.is_main:
                 _write(run, recipe, engine, state, tensors)
 
@@ -102,7 +102,7 @@ def _compare_ranks(engine: Engine, state: TrainState) -> None:
     """Raise TrainingError before anything is written if the ranks have come apart."""
     whole = [param for param in engine.model.parameters() if not is_cut(param)]
     where = [state.update, state.position.epoch, state.position.update, state.n_token, state.n_skipped]
-    odd = engine.ranks.odd_ones(checksum([*whole, torch.tensor(where, device=engine.model.device)]))
+    odd = engine.ranks.outliers(checksum([*whole, torch.tensor(where, device=engine.model.device)]))
     if odd:
         raise TrainingError(
             f"update {state.update}: {', '.join(odd)} holds other weights, or stands elsewhere, than the other ranks, "
@@ -114,7 +114,7 @@ def _compare_ranks(engine: Engine, state: TrainState) -> None:
 class Trainer:
     """A model in training. `train` runs until the recipe's last update, the end of its time, early stopping or a wish.
 
-    passed: share of the time budget, the same on all ranks; 0 without a budget.
+    time_share: share of the time budget, the same on all ranks; 0 without a budget.
     """
 
     def __init__(
@@ -134,8 +134,8 @@ class Trainer:
         self.recipe, self.model, self.run, self.record = recipe, model, run, record
         self.ranks, self.wants_stop = ranks, wants_stop
         self.validation = Validation(recipe, data, precision)
-        self.budget, self.passed = budget or Budget(recipe.train), 0.0
-        self.state = TrainState(how=self.validation.first.how, planned_for=self.budget.seconds)
+        self.budget, self.time_share = budget or Budget(recipe.train), 0.0
+        self.state = TrainState(conditions=self.validation.first.conditions, planned_for=self.budget.seconds)
         self.stopwatch = Stopwatch.of(model.device)
         first_tag = data.subwords.src.n_text
         self.engine = Engine(
@@ -143,111 +143,117 @@ class Trainer:
         )
         self.feed = feed
         self.meter = Meter()
-        self.teller = Teller(recipe, record, self.budget, model.device)
-        self.moving = Position()  # where in the data the update under way is from
+        self.reporter = TrainingReporter(recipe, record, self.budget, model.device)
+        self.position_under_way = Position()  # where in the data the update under way is from
 
     def restore(self, folder: Path, saved: dict[str, Any], *, had_ended: bool = False) -> None:
         """Take up a verified checkpoint. had_ended: the run ended there, by a recipe that may have said so."""
-        how, self.state = self.state.how, restore(folder, saved, self.engine)
-        self.state.how = how
-        self.passed = self.budget.go_on(self.state)
-        if had_ended and not budget.why_over(self.state, self.recipe, self.passed):
-            budget.forget_end(self.state, self.recipe)
+        conditions, self.state = self.state.conditions, restore(folder, saved, self.engine)
+        self.state.conditions = conditions
+        self.time_share = self.budget.resume(self.state)
+        if had_ended and not budget.stop_reason(self.state, self.recipe, self.time_share):
+            budget.undo_end(self.state, self.recipe)
         self.meter = Meter(self.state.since_log)
         if self.ranks.is_main:
             prune(self.run, self.recipe, self.state)
-        self.record.go_on(self.state.update, [int(entry["update"]) for entry in self.state.history])
-        self.teller.n_failed = self.state.memory.n_failed
-        self.teller.measured_otherwise(self.state)
+        self.record.resume(self.state.update, [int(entry["update"]) for entry in self.state.history])
+        self.reporter.n_failed = self.state.memory.n_failed
+        self.reporter.measured_otherwise(self.state)
 
     def save(self, *, planned: bool = True) -> None:
         """Commit a checkpoint of this moment. planned: not only because somebody stops the run."""
-        self.budget.passed(self.state)  # for the checkpoint to know
+        self.budget.count_time(self.state)  # for the checkpoint to know
         self.state.since_log = self.meter.sums
         begin = self.budget.clock()
         with self.stopwatch.host("saving"):
             save(self.run, self.recipe, self.engine, self.state, due=planned)
-        self.budget.saved(self.state, self.budget.clock() - begin, self.passed)
+        self.budget.saved(self.state, self.budget.clock() - begin, self.time_share)
 
     def train(self) -> str:
         """Train until the end. Returns why it ended: 'done', 'time', 'patience' or 'stopped'."""
         state, engine, recipe = self.state, self.engine, self.recipe
         if self._catch_up():
             return "stopped"
-        if over := budget.why_over(state, recipe, self.passed):
+        if over := budget.stop_reason(state, recipe, self.time_share):
             return over
         self.model.train()
         self.meter.restart_clock()
         for portion in self.stopwatch.waiting("data", self.feed.begin(state.position)):
-            share = budget.share(state, recipe, self.passed, under_way=engine.is_waited_for)
+            share = budget.share(state, recipe, self.time_share, under_way=engine.is_waited_for)
             engine.backward(portion.work, self.feed.n_gold(portion), share=share)
-            self.teller.memory(state.update, engine.memory)
-            stop = self._settle()  # the update before, if nobody has waited for it
-            factor = budget.rate_factor(state, recipe, self.passed)
-            engine.step(factor, state.update + 1, wish=self.wants_stop(), passed=self.budget.passed(state))
-            self.moving, state.position = portion.position, portion.following
-            if engine.late and not stop and not budget.anything_is_due(state.update + 1, state, recipe, self.passed):
+            self.reporter.memory(state.update, engine.memory)
+            stop = self._finish_update()  # the update before, if nobody has waited for it
+            factor = budget.rate_factor(state, recipe, self.time_share)
+            engine.step(factor, state.update + 1, wish=self.wants_stop(), time_share=self.budget.count_time(state))
+            self.position_under_way, state.position = portion.position, portion.following
+            if (
+                engine.late
+                and not stop
+                and not budget.anything_is_due(state.update + 1, state, recipe, self.time_share)
+            ):
                 continue
-            stop = self._settle()
+            stop = self._finish_update()
             if state.n_bad:
                 continue
-            if over := self._tend(stop):
+            if over := self._after_update(stop):
                 return over
         raise AssertionError("the plan never ends")
 
-    def _settle(self) -> bool:
+    def _finish_update(self) -> bool:
         """Count the update that is under way, if there is one. Returns whether somebody wants to stop."""
         outcome, state, scaler = self.engine.settle(), self.state, self.engine.scaler
         if outcome is None:
             return False
         seconds = self.meter.add(outcome)
         state.seconds += seconds
-        self.passed = outcome.passed
+        self.time_share = outcome.time_share
         if outcome.moved:
             state.update += 1
             state.n_bad = 0
             if state.update == 1:
-                self.budget.began(state, self.passed)
+                self.budget.began(state, self.time_share)
             state.n_token += outcome.n_gold
         else:
             state.n_skipped += 1
             state.n_bad += 1
             if state.n_skipped == 1:
-                self.teller.first_skipped(state, self.moving, outcome, scaled=scaler.is_enabled())
+                self.reporter.first_skipped(state, self.position_under_way, outcome, scaled=scaler.is_enabled())
             if state.n_bad >= MAX_BAD:
-                raise TrainingError(hopeless(state, self.moving, outcome, scaler.get_scale(), self.run.updates()))
-        self.teller.update_took(seconds, state)
+                raise TrainingError(
+                    divergence_message(state, self.position_under_way, outcome, scaler.get_scale(), self.run.updates())
+                )
+        self.reporter.update_took(seconds, state)
         return outcome.stop
 
-    def _tend(self, stop: bool) -> str:
+    def _after_update(self, stop: bool) -> str:
         """After an update: log, validate and save where it is time to. Returns why training ends here, or ''."""
         state, recipe = self.state, self.recipe
-        if budget.log_is_due(state, recipe, self.passed):
-            self._tell()
+        if budget.log_is_due(state, recipe, self.time_share):
+            self._log()
         else:
             self.record.progress(state.update)
         to_save, trouble = budget.checkpoint_is_due(state, recipe), ""
-        if budget.validation_is_due(state, recipe, self.passed):
+        if budget.validation_is_due(state, recipe, self.time_share):
             finished, trouble = self.validate()
             to_save, stop = True, stop or not finished
-        over = budget.why_over(state, recipe, self.passed)
+        over = budget.stop_reason(state, recipe, self.time_share)
         if over and self.meter.sums.n_update:  # that it would be over nobody knew before the validation
-            self._tell()
+            self._log()
         if stop or over or to_save:
             self.save(planned=to_save or bool(over))
             self.meter.restart_clock()
         self._end_if(trouble)
         return "stopped" if stop else over
 
-    def _tell(self) -> None:
+    def _log(self) -> None:
         """Write the line of the log about the updates since the line before."""
         with self.stopwatch.host("telling"):
-            self.teller.updates(self.state, self.meter, self.passed)
+            self.reporter.updates(self.state, self.meter, self.time_share)
         self.meter = Meter()
 
     def _catch_up(self) -> bool:
         """Make the validation that a stop prevented. Returns whether a stop prevented it again."""
-        if not budget.validation_is_due(self.state, self.recipe, self.passed):
+        if not budget.validation_is_due(self.state, self.recipe, self.time_share):
             return False
         finished, trouble = self.validate()
         self.save()
@@ -272,9 +278,9 @@ class Trainer:
         measured, trouble, state = dict[str, Measured](), "", self.state
         too_large = self.validation.too_large
         begin = self.budget.clock()
-        with self.stopwatch.host("validation"), self.engine.optimizers.resting():
+        with self.stopwatch.host("validation"), self.engine.optimizers.eval_weights():
             weights = self.engine.gather(checkpoint.weights_of(self.model))
-            with self.ranks.others_wait():
+            with self.ranks.main_first():
                 if self.ranks.is_main:
                     try:
                         with self.engine.whole_model(weights) as model:
@@ -289,14 +295,16 @@ class Trainer:
             return False, trouble
         if self.ranks.is_main:
             if self.validation.too_large and not too_large:
-                self.teller.halved_in_validation(self.validation.too_large)
+                self.reporter.halved_in_validation(self.validation.too_large)
             with self.stopwatch.host("telling"):
-                self.teller.validation(state.update, measured, self.validation.first_name)
+                self.reporter.validation(state.update, measured, self.validation.first_name)
                 if not self.budget.has_time(state):
-                    self.teller.cut_short(state.update)
-        state.validated_share = self.passed
-        self.budget.measured(state, self.budget.clock() - begin, self.passed)
+                    self.reporter.cut_short(state.update)
+        state.validated_share = self.time_share
+        self.budget.measured(state, self.budget.clock() - begin, self.time_share)
         flat = self.validation.flat(measured)
-        *told, self.passed, state.measure_share = self.ranks.tell(*flat, self.budget.passed(state), state.measure_share)
-        state.history.append({"update": state.update, **self.validation.entry(told)})
+        *numbers, self.time_share, state.measure_share = self.ranks.broadcast(
+            *flat, self.budget.count_time(state), state.measure_share
+        )
+        state.history.append({"update": state.update, **self.validation.entry(numbers)})
         return True, ""

@@ -3,12 +3,14 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nmt import checkpoint
 from nmt.data.batches import Batch, length_batches, make_batch
 from nmt.data.corpus import Corpus, Prepared
 from nmt.data.placeholders import held_out_tags
@@ -17,20 +19,21 @@ from nmt.data.text import split_of
 from nmt.decoding.long_lines import Limits, limits_of, usual_len
 from nmt.decoding.translation import Translation, is_too_wide
 from nmt.decoding.translator import Translator
-from nmt.errors import OutOfMemory, is_out_of_memory
+from nmt.errors import OutOfMemory, RunError, is_out_of_memory
 from nmt.evaluation.attention.page import Alignment, sentence_of
-from nmt.evaluation.metrics import bleu_tokens, form_note, score
+from nmt.evaluation.metrics import METRICS, bleu_tokens, form_note, score
 from nmt.models.base import TranslationModel
 from nmt.recipe.decode_options import OF_BEAM, DecodeConfig
 from nmt.recipe.options import Recipe, ValidConfig
+from nmt.run import Run
+from nmt.training.log import Record
 from nmt.training.memory import Memory, Work
 from nmt.training.precision import Precision
-from nmt.training.state import How
+from nmt.training.state import Conditions, TrainState, goodness
 
 N_EXAMPLE = 3
 _AT_ONCE = 1 << 23  # logits that are looked at in full precision
 FORCED = ("loss", "perplexity", "accuracy")
-TRANSLATED = ("bleu", "chrf")
 # Options of `decode` on which, beside OF_BEAM, it depends what the translations are.
 _LENGTHS = ("max_len_a", "max_len_b", "min_len_a", "min_len_b", "max_src_len", "split")
 Measured = tuple[dict[str, float], dict[str, Any]]  # numbers, and signatures and examples beside them
@@ -89,12 +92,16 @@ class Validator:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the numbers that are measured."""
-        return (*FORCED, *TRANSLATED) if self.translate else FORCED
+        return (*FORCED, *self._of_translations) if self.translate else FORCED
 
     @property
-    def how(self) -> How:
+    def _of_translations(self) -> list[str]:
+        return [name for name, metric in METRICS.items() if metric.always or name == self.config.metric]
+
+    @property
+    def conditions(self) -> Conditions:
         """The settings that the numbers depend on beside model and set, so that only like is compared with like."""
-        found: How = {"pairs": {"pairs": sum(map(len, self.batches))}}
+        found: Conditions = {"pairs": {"pairs": sum(map(len, self.batches))}}
         if self.translate:
             deciding = {name: getattr(self.decode, name) for name in (*OF_BEAM, *_LENGTHS)}
             found["translations"] = {"sentences": len(self.src), "trg_lang": self.trg_lang, **deciding}
@@ -109,12 +116,12 @@ class Validator:
         keep_going: Callable[[], bool] = lambda: True,
         in_time: Callable[[], bool] = lambda: True,
     ) -> Measured:
-        """Returns the numbers {loss, perplexity, accuracy, bleu, chrf}, and signatures and examples beside them.
+        """Return the numbers {loss, perplexity, accuracy, bleu, chrf}, and signatures and examples beside them.
 
         A number that is not finite is left out: it is no measurement, and JSON has no word for it.
 
         `keep_going` is asked between batches; when it says no, what has been measured is returned. `in_time` is asked
-        only while it translates; when it says no, BLEU and chrF are left out. Where memory runs out, batches are
+        only while it translates; when it says no, their scores are left out. Where memory runs out, batches are
         halved, with the same result. Raises OutOfMemory where not even that helps, and MachineError where the scores of
         a search are not finite.
         """
@@ -204,7 +211,7 @@ class Validator:
                 "smaller, or set valid.translate to false."
             ) from None
         output = [translation.text for translation in found]
-        scores = score(output, self.trg, TRANSLATED, trg_lang=self.trg_lang)
+        scores = score(output, self.trg, self._of_translations, sources=self.src, trg_lang=self.trg_lang)
         n_example = min(N_EXAMPLE, len(output))
         picked = [i * len(output) // n_example for i in range(n_example)]
         beside: dict[str, Any] = {f"{name}_signature": one.signature for name, one in scores.items()}
@@ -236,23 +243,23 @@ class Validation:
     """All validation sets of a recipe, by name. The first decides what is best; the others are watched."""
 
     def __init__(self, recipe: Recipe, data: Prepared, precision: Precision) -> None:
-        told = {files.name: files for files in recipe.data.valid}  # nothing about a corpus that was made
+        files_of = {files.name: files for files in recipe.data.valid}  # nothing about a corpus that was made
         self.sets: dict[str, Validator] = {}
         tags = held_out_tags(recipe.data)
         usual = usual_len(data.train.src_len)
         limits = limits_of(recipe.decode, max_len=recipe.data.max_len, usual_src_len=usual)
         for name, corpus in data.valid_sets.items():
-            measure = told[name].measure if name in told else None
+            measure = files_of[name].measure if name in files_of else None
             self.sets[name] = Validator(
                 corpus,
                 data.subwords.tagged(tags.get(split_of(name), ())),
                 recipe.valid,
                 recipe.decode,
                 precision,
-                (told[name].trg_lang if name in told else None) or recipe.data.trg_lang,
+                (files_of[name].trg_lang if name in files_of else None) or recipe.data.trg_lang,
                 src_lang=recipe.data.src_lang,
                 translate=recipe.valid.translate if measure is None else measure == "translate",
-                max_sentences=told[name].max_sentences if name in told else None,
+                max_sentences=files_of[name].max_sentences if name in files_of else None,
                 draws=not self.sets and (recipe.train.tensorboard or recipe.train.wandb),
                 limits=limits,
             )
@@ -282,13 +289,13 @@ class Validation:
         ]
 
     def entry(self, flat: list[float]) -> dict[str, Any]:
-        """Turn `flat`'s numbers into an entry of the history: the first set's and `how`; the others' under "sets"."""
+        """Turn `flat`'s numbers into an entry of the history; those of further sets stand under "sets"."""
         left = iter(flat)
         numbers = {
             name: {number: value for number in validator.names if not math.isnan(value := next(left))}
             for name, validator in self.sets.items()
         }
-        first = {**numbers.pop(self.first_name), "how": self.first.how}
+        first = {**numbers.pop(self.first_name), "how": self.first.conditions}
         return {**first, "sets": numbers} if numbers else first
 
 
@@ -299,16 +306,142 @@ def fields_of(measured: dict[str, Measured]) -> dict[str, Any]:
     return {**found, "sets": {name: {**numbers, **beside} for name, (numbers, beside) in others}} if others else found
 
 
-SHOWN_AS = {"loss": ".4f", "perplexity": ".3f", "accuracy": ".1%", "bleu": ".2f", "chrf": ".2f"}
+_SHOWN_AS = {"loss": ".4f", "perplexity": ".3f", "accuracy": ".1%"}  # scores of translations: .2f
 
 
 def score_of(name: str, value: float) -> str:
-    """A number of a validation for people."""
-    title = {"bleu": "BLEU", "chrf": "chrF"}.get(name, name)
-    return f"{title} {value:{SHOWN_AS[name]}}"
+    """Format a number of a validation for people."""
+    return f"{METRICS[name].title if name in METRICS else name} {value:{_SHOWN_AS.get(name, '.2f')}}"
 
 
 def describe(update: int, numbers: dict[str, Any], name: str = "") -> str:
-    """One line of validation results for people. name: of the set, where there are several."""
-    parts = [f"{name} {numbers[name]:{form}}" for name, form in SHOWN_AS.items() if name in numbers]
+    """Format validation results as one line for people. name: of the set, where there are several."""
+    parts = [f"{name} {numbers[name]:{_SHOWN_AS.get(name, '.2f')}}" for name in (*FORCED, *METRICS) if name in numbers]
     return f"update {update:,}{name and ', ' + name}: " + ", ".join(parts)
+
+
+# The end of a run: choose the weights that translate.
+
+
+def choose_final(
+    recipe: Recipe,
+    run: Run,
+    model: TranslationModel,
+    state: TrainState,
+    validator: Validator,
+    record: Record,
+    wants_stop: Callable[[], bool] = lambda: False,
+    has_time: Callable[[float], bool] = lambda _: True,
+) -> str:
+    """Measure the candidates on the validation set and write the best as RUN/model.
+
+    Returns its name, or '' when somebody wanted to stop meanwhile: then nothing is written. has_time: for
+    something that takes so many seconds; without time for one more measurement only those are compared that were
+    measured in training, by the loss if the last has no more.
+    Candidates: the last and the best checkpoint, the average of the last or best N, the moving average; of equals the
+    first in this order.
+    """
+    metric = recipe.valid.metric
+    results: dict[str, dict[str, float]] = {}
+    # All that is measured now was measured then, and alike; what is not is measured anew.
+    known = {
+        int(entry["update"]): {number: entry[number] for number in validator.names if number in entry}
+        for entry in state.comparable(*validator.names)
+    }
+    cut_short = len(known.get(state.update, {})) not in (0, len(validator.names))
+    by = "loss" if cut_short and not has_time(state.measure_seconds) else metric
+    chosen, chosen_weights = "", dict[str, Tensor]()
+    folder_of = _whole(run, record)
+    for name, updates, file in _candidates(recipe, state, list(folder_of)):
+        newest = max(updates)
+        numbers = known.get(newest, {}) if len(updates) == 1 and file == checkpoint.MODEL else {}
+        is_known = by in numbers and (by != metric or len(numbers) == len(validator.names))
+        if not is_known and results and not has_time(state.measure_seconds):
+            record.say(f"{name:>12}  not measured, as the time is over")
+            continue
+        folders = [folder_of[update] for update in updates]
+        weights = checkpoint.average(folders) if file == checkpoint.MODEL else checkpoint.load_tensors(folders[0], file)
+        if is_known:
+            results[name] = numbers
+        else:
+            checkpoint.load_weights(model, weights, name)
+            results[name], _ = validator.measure(model, lambda: not wants_stop(), lambda: has_time(0.0))
+        if wants_stop():
+            return ""
+        record.say(f"{name:>12}  " + describe(newest, results[name]))
+        if not chosen or goodness(results[name], by) > goodness(results[chosen], by):
+            chosen, chosen_weights = name, weights
+    checkpoint.load_weights(model, chosen_weights, chosen)
+    # The log first: a kill between the two writes the line again, and `Record.resume` drops the one before.
+    record.write("final", state.update, chosen=chosen, candidates=results)
+    run.must_be_held()
+    checkpoint.save(
+        run.model_folder,
+        {checkpoint.MODEL: checkpoint.weights_of(model)},
+        {"update": state.update, "chosen": chosen, "candidates": results, "ends": _ends(recipe)},
+    )
+    record.say(f"the model that translates: {chosen}, the best {by} on the validation set")
+    return chosen
+
+
+def final_update(run: Run) -> int | None:
+    """The update that RUN/model was chosen at; None if there is no whole one."""
+    final = final_choice(run)
+    return None if final is None else int(final["update"])
+
+
+def is_finished(run: Run, recipe: Recipe) -> bool:
+    """Return whether the model was chosen, no checkpoint is newer, and the recipe still asks for the same end."""
+    final = final_choice(run)
+    if final is None or final["update"] < max(run.updates(), default=0):
+        return False
+    ends = _ends(recipe)
+    return all(ends.get(name) == value for name, value in final.get("ends", {}).items())
+
+
+def final_choice(run: Run) -> dict[str, Any] | None:
+    """Return the state of RUN/model, which says how it was chosen; None if there is no whole one."""
+    try:
+        return checkpoint.verify(run.model_folder)
+    except checkpoint.NewerFormat:
+        raise
+    except RunError:
+        return None
+
+
+def _ends(recipe: Recipe) -> dict[str, Any]:
+    """Return the options that decide the end of training and the choice of the model."""
+    train, valid = recipe.train, recipe.valid
+    ends = {"updates": train.updates, "time_budget": train.time_budget, "patience": valid.patience}
+    return {**ends, "metric": valid.metric, "average": train.average}
+
+
+def _whole(run: Run, record: Record) -> dict[int, Path]:
+    """The checkpoints that verify. One that was damaged since it was written must not end up in an average."""
+    found = {}
+    for update in run.updates():
+        try:
+            checkpoint.verify(run.checkpoint(update))
+            found[update] = run.checkpoint(update)
+        except RunError as error:
+            record.say(f"left out a damaged checkpoint: {error}")
+    if not found:
+        raise RunError(f"{run.folder}: no checkpoint is whole, so no model can be chosen. See nmt-train --verify.")
+    return found
+
+
+def _candidates(recipe: Recipe, state: TrainState, updates: list[int]) -> list[tuple[str, list[int], str]]:
+    """Name, updates of the checkpoints to average, and the file in them. updates: of the whole ones, oldest first."""
+    metric, train = recipe.valid.metric, recipe.train
+    last = updates[-1]
+    found = [("last", [last], checkpoint.MODEL)]
+    scores = {update: score for update, score in state.scores(metric).items() if update in updates}
+    best_first = sorted(scores, key=lambda update: (-scores[update], update))
+    if best_first and best_first[0] != last:
+        found.append(("best", best_first[:1], checkpoint.MODEL))
+    averaged = {"none": [], "last": updates[-train.keep_last :], "best": best_first[: train.keep_best]}[train.average]
+    if len(averaged) > 1:
+        found.append((f"average of {train.average} {len(averaged)}", averaged, checkpoint.MODEL))
+    if train.ema:
+        found.append(("moving average", [last], checkpoint.EMA))
+    return found

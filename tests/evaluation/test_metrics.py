@@ -7,12 +7,24 @@ import subprocess
 import sys
 import unicodedata
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from nmt.errors import DataError
-from nmt.evaluation.metrics import bleu_tokens, exact_match, form_note, score, tokenised_note, unspaced_note
+from nmt.evaluation.metrics import (
+    METRICS,
+    Metric,
+    Score,
+    bleu_tokens,
+    exact_match,
+    form_note,
+    score,
+    tokenised_note,
+    unspaced_note,
+)
 from nmt.languages import canonical
+from nmt.recipe.options import ValidConfig
 
 # From the table in sacreBLEU's README: BLEU (13a) and chrF2 on newstest2017 en-de. Of one that begins with a mark, and
 # of one that does not.
@@ -256,3 +268,19 @@ def test_an_exact_match_is_one_with_any_of_the_references():
 
 def test_scores_are_numbers():
     assert all(math.isfinite(found.value) for found in score([""], ["a"]).values())
+
+
+def test_a_metric_is_a_function_of_sources_hypotheses_and_references(monkeypatch):
+    def copied(texts, n_bootstrap):
+        same = sum(
+            a == b and a != c for a, b, c in zip(texts.sources, texts.hypotheses, *texts.references, strict=True)
+        )
+        return Score("copied", 100.0 * same / len(texts.sources), "v1", None, None, "")
+
+    monkeypatch.setitem(METRICS, "copied", Metric("copied", copied, higher_is_better=False))
+    found = score(["a", "b", "c"], ["a", "x", "y"], sources=["a", "b", "z"])
+    assert [*found] == ["bleu", "chrf", "ter", "copied"] and found["copied"].value == pytest.approx(100 / 3)
+
+
+def test_valid_metric_takes_every_metric_of_the_table():
+    assert set(get_args(ValidConfig.model_fields["metric"].annotation)) == {*METRICS, "loss", "accuracy"}

@@ -5,7 +5,7 @@ import torch
 
 from nmt import ops
 from nmt.kernels import half_products, products, switch
-from nmt.training.muon import orthogonalise
+from nmt.training.optim import orthogonalise
 
 if why_not := switch.why_not():
     pytest.skip(f"no kernels here: {why_not}", allow_module_level=True)

@@ -7,29 +7,30 @@ from witness import StopAt
 
 from nmt import checkpoint
 from nmt.data.corpus import Prepared
+from nmt.evaluation.metrics import METRICS, Metric, Score
 from nmt.run import Run
 from nmt.training.launch import launch
 from nmt.training.precision import Precision
 from nmt.training.state import TrainState, changes
-from nmt.training.validate import Validation, Validator
+from nmt.training.validate import Validation, Validator, score_of
 
 ONE = {"pairs": {"pairs": 1}, "translations": {"sentences": 1, "beam": 1}}
 NOW = {"pairs": {"pairs": 50}, "translations": {"sentences": 50, "beam": 1}}
 BEAM = {"pairs": {"pairs": 50}, "translations": {"sentences": 50, "beam": 4}}
 
 
-def entry(update, loss, how=None):
-    return {"update": update, "loss": loss, "bleu": 10 - loss, **({"how": how} if how else {})}
+def entry(update, loss, conditions=None):
+    return {"update": update, "loss": loss, "bleu": 10 - loss, **({"how": conditions} if conditions else {})}
 
 
-@pytest.mark.parametrize("metric, how, best, is_over", [
+@pytest.mark.parametrize("metric, conditions, best, is_over", [
     ("loss", ONE, 4, False), ("bleu", ONE, 4, False),
     ("loss", BEAM, 2, True), ("bleu", BEAM, 4, False),  # a beam leaves the loss alone
     ("loss", None, 2, True), ("bleu", None, 2, True),  # an earlier version did not say how
 ])  # fmt: skip
-def test_what_was_measured_otherwise_is_neither_best_nor_waited_for(metric, how, best, is_over):
-    history = [entry(2, 1.0, how), entry(4, 2.0, NOW), entry(6, 3.0, NOW)]
-    state = TrainState(6, history=history, how=NOW)
+def test_what_was_measured_otherwise_is_neither_best_nor_waited_for(metric, conditions, best, is_over):
+    history = [entry(2, 1.0, conditions), entry(4, 2.0, NOW), entry(6, 3.0, NOW)]
+    state = TrainState(6, history=history, conditions=NOW)
     assert state.best_update(metric) == best
     assert state.out_of_patience(metric, 2) == (best == 2) == is_over
     assert TrainState.from_json(state.to_json(metric), packed=False).history == history
@@ -55,18 +56,18 @@ def test_bleu_of_an_earlier_version_is_compared_where_it_counted_the_same_tokens
 
 
 def test_what_the_numbers_of_a_set_rest_on(recipe_of):
-    def how(data=None, **options):
+    def conditions(data=None, **options):
         recipe = recipe_of(data=data or {}, **options)
-        return Validation(recipe, Prepared.open(recipe.data_folder), Precision("fp32", "", "cpu")).first.how
+        return Validation(recipe, Prepared.open(recipe.data_folder), Precision("fp32", "", "cpu")).first.conditions
 
-    usual = how()
+    usual = conditions()
     assert usual["pairs"] == {"pairs": 12} and usual["translations"]["sentences"] == 12
-    assert how(valid={"max_tokens": 40, "every": 3, "patience": 2}) == usual
-    assert how(valid={"max_sentences": 5})["pairs"] == usual["pairs"]
-    assert how(valid={"max_sentences": 5})["translations"] == {**usual["translations"], "sentences": 5}
-    assert how(valid={"beam": 3})["translations"] == {**usual["translations"], "beam": 3}
-    assert how(decode={"alpha": 0.5})["translations"] == {**usual["translations"], "alpha": 0.5}
-    assert how(valid={"translate": False, "metric": "loss"}) == {"pairs": usual["pairs"]}
+    assert conditions(valid={"max_tokens": 40, "every": 3, "patience": 2}) == usual
+    assert conditions(valid={"max_sentences": 5})["pairs"] == usual["pairs"]
+    assert conditions(valid={"max_sentences": 5})["translations"] == {**usual["translations"], "sentences": 5}
+    assert conditions(valid={"beam": 3})["translations"] == {**usual["translations"], "beam": 3}
+    assert conditions(decode={"alpha": 0.5})["translations"] == {**usual["translations"], "alpha": 0.5}
+    assert conditions(valid={"translate": False, "metric": "loss"}) == {"pairs": usual["pairs"]}
 
 
 @pytest.fixture
@@ -146,3 +147,20 @@ def test_the_log_tells_of_the_updates_before_a_validation_that_ends_training(rec
     assert launch(recipe) == "patience"
     lines = map(json.loads, Run(recipe.run_folder).log_file.read_text(encoding="utf-8").splitlines())
     assert [line["update"] for line in lines if line["kind"] == "train"] == [10, 20, 21]
+
+
+def test_a_metric_of_the_table_decides_what_is_best(recipe_of, monkeypatch):
+    """One that looks at the sources, and of which less is better."""
+
+    def off(texts, n_bootstrap):
+        apart = sum(abs(len(a) - len(b)) for a, b in zip(texts.sources, texts.hypotheses, strict=True))
+        return Score("off", apart, "v1", None, None, "")
+
+    monkeypatch.setitem(METRICS, "off", Metric("OFF", off, higher_is_better=False))
+    recipe = recipe_of(train={"updates": 4}, valid={"every": 2})
+    recipe = recipe.model_copy(update={"valid": recipe.valid.model_copy(update={"metric": "off"})})
+    launch(recipe)
+    history = checkpoint.read_json(Run(recipe.run_folder).checkpoint(4) / checkpoint.STATE)["history"]
+    state = TrainState(4, history=history)
+    assert state.best_update("off") == min(history, key=lambda entry: entry["off"])["update"]
+    assert score_of("off", history[0]["off"]) == f"OFF {history[0]['off']:.2f}" and "ter" not in history[0]

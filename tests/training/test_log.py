@@ -1,9 +1,11 @@
 """The log has the fields of docs/reference.md, with one validation set and with several."""
 
 import contextlib
+import errno
 import io
 import json
 import mmap
+import os
 import re
 import sys
 from pathlib import Path
@@ -16,7 +18,9 @@ from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.data.prepare import prepare
 from nmt.run import Run
+from nmt.training import log as record
 from nmt.training.launch import launch
+from nmt.training.log import Record
 from nmt.training.materials import new_model
 from nmt.training.memory import footprint
 from nmt.training.precision import Precision
@@ -105,7 +109,7 @@ def test_each_validation_set_is_measured_as_the_recipe_says(runs):
         **{name: first[name] for name in NUMBERS},
         "how": Validation(
             runs.several, Prepared.open(runs.several.data_folder), Precision("fp32", "", "cpu")
-        ).first.how,
+        ).first.conditions,
         "sets": {
             name: {number: found[number] for number in NUMBERS if number in found}
             for name, found in first["sets"].items()
@@ -182,3 +186,80 @@ def test_memory_is_what_the_process_holds_now():
     assert list(before) == ["rss_mb"]
     assert 60 < during["rss_mb"] - before["rss_mb"] < 80
     assert after["rss_mb"] < during["rss_mb"] - 50
+
+
+# The log of a run that was killed, resumed and unheard has every line once.
+
+
+@pytest.fixture
+def log(tmp_path):
+    made = Record(tmp_path / "log.jsonl", n_update=30)
+    yield made
+    made.close()
+
+
+def lines(log):
+    return [json.loads(line) for line in log.path.read_bytes().split(b"\n") if line]
+
+
+def test_what_the_checkpoint_does_not_know_of_is_taken_back(log):
+    for kind, update in [("start", 0), ("train", 10), ("valid", 10), ("train", 20), ("valid", 20), ("train", 25)]:
+        log.write(kind, update)
+    log.write("final", 20)
+    with log.path.open("ab") as file:
+        file.write(b'[]\n{"kind": 3}\n{"kind": "tra')
+    log.resume(20, [10])
+    assert [(line["kind"], line["update"]) for line in lines(log)] == [
+        ("start", 0), ("train", 10), ("valid", 10), ("train", 20),
+    ]  # fmt: skip
+    log.write("valid", 20)
+    assert lines(log)[-1] == {"kind": "valid", "update": 20}
+
+
+def test_taking_back_replaces_the_log_in_one_step_and_only_if_it_must(log, monkeypatch):
+    def fail(*_args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    log.write("train", 10)
+    log.write("train", 20)
+    before = log.path.read_bytes()
+    monkeypatch.setattr(os, "replace", fail)
+    log.resume(20, [])
+    with pytest.raises(OSError, match="No space left"):
+        log.resume(10, [])
+    assert log.path.read_bytes() == before
+
+
+def test_a_new_run_begins_a_new_log(log):
+    log.write("train", 10)
+    log.begin()
+    assert lines(log) == []
+
+
+class Gone:
+    """A terminal that is not there any more."""
+
+    encoding = "utf-8"
+
+    def write(self, _text):
+        raise OSError(errno.EIO, "Input/output error")
+
+    def flush(self):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_run_goes_on_when_nobody_can_hear_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(record.sys, "stderr", Gone())
+    made = Record(tmp_path / "log.jsonl", n_update=3)
+    made.say("hello")
+    made.progress(1, loss="3")
+    made.bar.refresh()
+    made.close()
+
+
+def test_the_log_of_another_run_that_took_the_place_is_not_written_to(log):
+    log.write("train", 1)
+    away = log.path.rename(log.path.with_name("away.jsonl"))
+    log.path.touch()
+    log.write("train", 2)
+    assert lines(log) == [] and away.read_bytes().count(b"\n") == 2

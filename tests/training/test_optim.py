@@ -1,14 +1,22 @@
 """Optimizers: which parameter goes where, the order of an update, and Muon's arithmetic."""
 
+import subprocess
+import sys
+from typing import get_args
+
 import pytest
 import torch
 from torch import nn
 
+from nmt import checkpoint
+from nmt.errors import MachineError
 from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.reader import write_recipe
 from nmt.recipe.training_options import OptimConfig
-from nmt.training.muon import Muon, _iterate, orthogonalise
-from nmt.training.optim import apply_update, build_optimizers
+from nmt.run import Run
+from nmt.training.launch import launch
+from nmt.training.optim import OPTIMIZERS, Muon, _iterate, apply_update, build_optimizers, orthogonalise
 
 
 class Small(nn.Module):
@@ -238,3 +246,159 @@ def test_the_scale_comes_down_after_an_infinite_gradient():
     model.w.bias.grad[0] = float("inf")
     assert not apply_update(model, optimizers, scaler, loss=torch.tensor(1.0), clip=1.0)[1]
     assert scaler.get_scale() == 512.0
+
+
+def test_an_optimizer_is_a_function_in_the_table(monkeypatch):
+    def sgd(params, config):
+        return [(torch.optim.SGD(params.groups(params.all, config.weight_decay), lr=config.lr), config.lr)]
+
+    monkeypatch.setitem(OPTIMIZERS, "sgd", sgd)
+    model, config = Small(), OptimConfig(lr=0.1, rate_of={"w.bias": 0.5}).model_copy(update={"name": "sgd"})
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizers = build_optimizers(model, config)
+    optimizers.set_rate(0.5, absolute=False)
+    with_gradients(model)
+    wanted = {
+        name: before[name] - (0.025 if name == "w.bias" else 0.05) * p.grad for name, p in model.named_parameters()
+    }
+    apply_update(model, optimizers, no_scaler(), loss=torch.tensor(1.0), clip=0.0)
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(p.detach(), wanted[name])
+
+
+def test_every_optimizer_of_a_recipe_is_in_the_table():
+    assert set(get_args(OptimConfig.model_fields["name"].annotation)) == set(OPTIMIZERS)
+
+
+# Optimizers that do without torch's compiler are torch's own, and an ordinary training does not import it either.
+
+
+TRAINING = """
+import sys
+from nmt.cli.train import main
+code = main([sys.argv[1]])
+print(code, "torch._dynamo" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)])
+def test_they_move_weights_as_torchs_do(name, kind):
+    shared = ("add_param_group", "zero_grad")
+    assert all(getattr(kind, method) is getattr(torch.optim.Optimizer, method) for method in shared)
+    torch.manual_seed(0)
+    options = {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.3}
+    mine, other = nn.Linear(5, 4), nn.Linear(5, 4)
+    other.load_state_dict(mine.state_dict())
+    optimizers = build_optimizers(mine, OptimConfig(name=name, **options))
+    optimizers.set_rate(1.0, absolute=False)
+    groups = [{"params": [other.weight]}, {"params": [other.bias], "weight_decay": 0.0}]
+    torchs = kind(groups, fused=True, **options)
+    for update in range(4):
+        for here, there in zip(mine.parameters(), other.parameters(), strict=True):
+            here.grad = torch.randn_like(here)
+            there.grad = here.grad.clone()
+        for optimizer in (optimizers.parts[0][0], torchs):
+            vars(optimizer).update(grad_scale=None, found_inf=torch.tensor(float(update == 2)))  # which skips it
+            optimizer.step()
+        assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), other.parameters(), strict=True))
+    optimizers.zero_grad()
+    assert all(param.grad is None for param in mine.parameters())
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"optim": {"name": "adamw"}, "train": {"ema": 0.9}},
+        {
+            "optim": {"name": "muon"},
+            "batch": {"packed": True, "max_tokens": 300},
+            "model": {"n_head": 1, "attn_dropout": 0.0, "lexical_attn": False},
+        },
+    ],
+    ids=["adamw", "muon, packed"],
+)
+def test_a_training_does_without_the_compiler(recipe_of, tmp_path, sections):
+    """It takes three times as long to import as torch does."""
+    train = {"updates": 4, "save_every": 2, **sections.pop("train", {})}
+    recipe = recipe_of(train=train, valid={"every": 2, "max_sentences": 2}, **sections)
+    write_recipe(recipe, tmp_path / "recipe.yaml")
+    command = [sys.executable, "-c", TRAINING, str(tmp_path / "recipe.yaml")]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=False)
+    assert done.stdout == "0 False\n", done.stderr
+
+
+# Schedule-free AdamW against its paper, and what is saved of it.
+
+
+CONFIG = OptimConfig(name="schedulefree", schedule="constant", lr=0.1, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.2)
+
+
+def test_weights_are_those_of_the_paper():
+    """Defazio et al. 2024, algorithm 1, with a warm-up of three updates that our schedule makes."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3, bias=False).double()
+    x = z = model.weight.detach().clone()
+    v, weights, highest = torch.zeros_like(x), 0.0, 0.0
+    optimizers = build_optimizers(model, CONFIG)
+    for t in range(1, 9):
+        y = 0.1 * z + 0.9 * x
+        torch.testing.assert_close(model.weight.detach(), y)
+        g = torch.randn_like(y)
+        model.weight.grad = g.clone()
+        rate = optimizers.set_rate(min(1.0, t / 3), absolute=False)
+        optimizers.parts[0][0].step()
+
+        v = 0.95 * v + 0.05 * g**2
+        z = z - rate * (g / ((v / (1 - 0.95**t)).sqrt() + 1e-8) + 0.2 * y)
+        highest = max(highest, rate)
+        weights += highest**2
+        x = x + highest**2 / weights * (z - x)
+        with optimizers.eval_weights():
+            torch.testing.assert_close(model.weight.detach(), x)
+
+
+def test_looking_changes_no_bit():
+    torch.manual_seed(0)
+    model = nn.Linear(40, 30)
+    optimizers = build_optimizers(model, CONFIG)
+    for _ in range(2):
+        model.weight.grad = torch.randn(30, 40)  # the bias has none yet, and rests all the same
+        optimizers.parts[0][0].step()
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(KeyboardInterrupt), optimizers.eval_weights():
+        assert not torch.equal(model.weight, before[0])
+        raise KeyboardInterrupt
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_watching_a_run_changes_no_bit(recipe_of):
+    y = []
+    for name, valid, save in (("watched", 4, 3), ("unwatched", 1000, 1000)):
+        sections = {"train": {"updates": 12, "save_every": save}, "valid": {"every": valid, "translate": False}}
+        sections["valid"]["metric"] = "loss"
+        recipe = recipe_of(name, optim={"name": "schedulefree"}, **sections)
+        launch(recipe)
+        y.append(checkpoint.load_tensors(Run(recipe.run_folder).checkpoint(12), checkpoint.OPTIMIZER))
+    assert all(torch.equal(y[0][name], tensor) for name, tensor in y[1].items())
+
+
+def test_a_checkpoint_has_the_average_for_translation_and_the_rest_for_going_on(recipe_of):
+    valid = {"every": 6, "translate": False, "metric": "loss"}
+    recipe = recipe_of(optim={"name": "schedulefree"}, train={"updates": 12}, valid=valid)
+    launch(recipe)
+    run = Run(recipe.run_folder)
+    folder = run.checkpoint(12)
+    x, rest = (checkpoint.load_tensors(folder, name) for name in (checkpoint.MODEL, checkpoint.OPTIMIZER))
+    assert rest["0.0|k"] == 12
+    for name, _ in run.load_model(torch.device("cpu"))[0].named_parameters():
+        z, y = rest[f"{name}|z"], rest[f"{name}|y"]
+        torch.testing.assert_close(y, 0.1 * z + 0.9 * x[name], rtol=0, atol=1e-6)
+    assert any(not torch.equal(rest[f"{name}|y"], x[name]) for name in x if f"{name}|y" in rest)
+    history = checkpoint.verify(folder)["history"]
+    assert history[-1]["loss"] < history[0]["loss"]
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "schedulefree", None)
+    with pytest.raises(MachineError, match=r"^optim\.name: schedulefree: .* pip install 'schedulefree>="):
+        build_optimizers(nn.Linear(2, 2), CONFIG)

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -257,3 +258,29 @@ def test_halving_in_validation_is_told_once(recipe_of, monkeypatch, capsys):
     monkeypatch.setattr(room, "new_model", lambda *args: limited(new_model(*args), 60)[0])
     launch(recipe_of(**SHORT))
     assert capsys.readouterr().err.count("memory ran out in validation: batches of") == 1
+
+
+# Memory stays where it is, however long training runs.
+
+
+STATM = Path("/proc/self/statm")
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="no /proc to read the size of this process from")
+def test_memory_grows_by_less_than_twenty_megabytes_in_fifteen_hundred_updates(recipe_of):
+    """Measured over 240 of the first, to be quick, against their share."""
+    recipe = recipe_of(
+        model={"d_model": 8, "d_inner": 8, "n_head": 1},
+        batch={"max_tokens": 24, "per_update": 1},
+        train={"updates": 320, "save_every": 60, "log_every": 50, "ema": 0.9},
+        valid={"every": 60, "max_sentences": 4, "metric": "loss"},
+    )
+    megabytes = []
+
+    def measure():
+        megabytes.append(int(STATM.read_bytes().split()[1]) * 4096 / 1e6)
+        return False
+
+    launch(recipe, measure)
+    assert len(megabytes) >= 320
+    assert megabytes[-1] - megabytes[-240] < 20 * 240 / 1500

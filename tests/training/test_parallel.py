@@ -13,7 +13,6 @@ from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Plan, Position
 from nmt.run import Run
-from nmt.training import parallel
 from nmt.training.launch import launch
 from nmt.training.parallel import Ranks
 
@@ -34,7 +33,7 @@ def test_ddp_neither_sends_buffers_nor_warns_of_its_options():
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            module = parallel.distribute(torch.nn.BatchNorm1d(3), torch.device("cpu"), "ddp")
+            module = Ranks(world_size=2).distribute(torch.nn.BatchNorm1d(3), torch.device("cpu"), "ddp")
         assert not module.will_sync_module_buffers()
     finally:
         group.destroy_process_group()

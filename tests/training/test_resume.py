@@ -14,8 +14,8 @@ from nmt.files import sha256_of
 from nmt.models import base
 from nmt.run import Run
 from nmt.training import state as state_module
-from nmt.training.finish import final_update
 from nmt.training.launch import launch
+from nmt.training.validate import final_update
 from tests.training.conftest import make_recipe
 
 # Two epochs of six updates.

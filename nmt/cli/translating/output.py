@@ -259,7 +259,7 @@ class Report:
         if self.references:
             if not source.strip():
                 self.blank.add(self.n_line)
-            self.sources.append(source if self.args.examples else "")
+            self.sources.append(source)
             self.outputs.append(translation.text)
         if self.args.attention and translation.hypotheses:
             wanted = self.args.lines
@@ -339,7 +339,7 @@ class Report:
     def _print_scores(self, trg_lang: str) -> None:
         """Print BLEU, chrF and TER with signatures and 95 % intervals, and exact match; also as JSON to --scores."""
         first, *more = self.references
-        scores = score(self.outputs, first, more=more, intervals=True, trg_lang=trg_lang)
+        scores = score(self.outputs, first, sources=self.sources, more=more, intervals=True, trg_lang=trg_lang)
         exact = exact_match(self.outputs, first, more=more)
         for one in scores.values():
             _print(one.text)

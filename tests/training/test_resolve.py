@@ -17,7 +17,7 @@ from nmt.training import check as check_module
 from nmt.training import launch as launching
 from nmt.training import resolve as resolve_module
 from nmt.training.engine import Engine
-from nmt.training.heartbeat import Stopped
+from nmt.training.heartbeat import StoppedEarly
 from nmt.training.launch import launch
 from nmt.training.materials import Trial, make_trial, open_data
 from nmt.training.memory import memory_left
@@ -181,7 +181,7 @@ def test_a_stop_while_batches_are_tried_ends_the_run_before_it_begins(recipe_of,
     monkeypatch.setattr(torch.cuda, "get_device_name", str)
     trial = SimpleNamespace(device=torch.device("cuda"), longest=lambda n: n, end=lambda: None, longest_side=9)
     trial.fits = lambda n: tried.append(n) is None
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedEarly):
         resolve_module._choose_max_tokens(trial, 10**6, Ranks(), lambda: len(tried) >= 4)
     assert len(tried) == 4
 

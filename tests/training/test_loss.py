@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy, log_softmax
+from torch.nn.functional import cross_entropy, kl_div, log_softmax, pad
 
 from nmt import ops
-from nmt.ops import smoothed_cross_entropy
+from nmt.ops import consistency, smoothed_cross_entropy
 from nmt.training import validate
 
 PAD = 0
@@ -14,7 +14,8 @@ PAD = 0
 @pytest.fixture(params=["by kernels", "plain"], autouse=True)
 def way(request, monkeypatch):
     if request.param == "plain":
-        monkeypatch.setattr(ops.cross_entropy, "smoothed_cross_entropy", lambda *args: None)
+        for name in ("smoothed_cross_entropy", "consistency"):
+            monkeypatch.setattr(ops.cross_entropy, name, lambda *args: None)
 
 
 def example(dtype=torch.float64, v=11, d=6, n_sentence=4):
@@ -98,3 +99,85 @@ def test_validation_counts_a_batch_in_parts_as_at_once(monkeypatch):
     assert int(hits) == int(again) == int((logits.argmax(-1) == gold)[real].sum()) > 0
     wanted = cross_entropy(logits[real].double(), gold[real], reduction="sum")
     torch.testing.assert_close(torch.stack([loss, parts]), torch.stack([wanted, wanted]), rtol=1e-6, atol=0)
+
+
+# Cross-entropy and divergence of two passes: by definition; the gradient equal to autograd's.
+
+
+SOME = {"ce": (0.5, 0.3), "kl": (1.0, 0.5), "smoothing": 0.1}
+
+
+def two_passes(dtype=torch.float64, b=4, t=5, v=11, d=6):
+    torch.manual_seed(0)
+    p_hidden, q_hidden, weight = (
+        torch.randn(size, dtype=dtype, requires_grad=True) for size in ((b, t, d), (b, t, d), (v, d))
+    )
+    gold = torch.randint(1, v, (b, t))
+    gold[1, 3:] = PAD
+    gold[-1, 1:] = PAD
+    return p_hidden, q_hidden, weight, gold
+
+
+def by_definition(p_hidden, q_hidden, weight, gold, *, ce, kl, smoothing, scale=1.0):
+    real, n_class = gold != PAD, weight.size(0)
+    logits = [(scale * hidden @ weight.t())[real] for hidden in (p_hidden, q_hidden)]
+    target = torch.full_like(logits[0], smoothing / (n_class - 1))
+    target[:, PAD] = 0
+    target.scatter_add_(1, gold[real].unsqueeze(1), torch.full_like(target[:, :1], 1 - smoothing))
+    entropies = sum(part * cross_entropy(z, target, reduction="sum") for part, z in zip(ce, logits, strict=True))
+    log_p, log_q = (log_softmax(z, -1) for z in logits)
+    # torch's kl_div(log Q, log P) is KL(P || Q).
+    kl_pq = kl_div(log_q, log_p, log_target=True, reduction="sum")
+    kl_qp = kl_div(log_p, log_q, log_target=True, reduction="sum")
+    return entropies + kl[0] * kl_pq + kl[1] * kl_qp, entropies
+
+
+@pytest.mark.parametrize("kl", [(1.0, 0.0), (0.0, 1.0), (0.75, 0.75), (3.0, 0.5)])
+@pytest.mark.parametrize("ce", [(0.0, 0.0), (1.0, 0.0), (0.5, 0.5), (0.0, 2.0)])
+@pytest.mark.parametrize(("scale", "smoothing"), [(1.0, 0.0), (0.3, 0.1)])
+def test_value_and_gradients_are_those_of_the_definition(ce, kl, scale, smoothing):
+    *tensors, gold = two_passes()
+    how = {"ce": ce, "kl": kl, "scale": scale, "smoothing": smoothing}
+    wanted, wanted_entropies = by_definition(*tensors, gold, **how)
+    found, entropies = consistency(*tensors, gold, **how)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    torch.testing.assert_close(entropies, wanted_entropies.detach(), rtol=0, atol=1e-12)
+    for a, b in zip(torch.autograd.grad(found / 3, tensors), torch.autograd.grad(wanted / 3, tensors), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_without_divergence_it_is_the_loss_of_one_pass():
+    p_hidden, q_hidden, weight, gold = two_passes()
+    wanted = smoothed_cross_entropy(p_hidden, weight, gold, smoothing=0.1, scale=0.3)
+    found, _ = consistency(p_hidden, q_hidden, weight, gold, ce=(1.0, 0.0), kl=(0.0, 0.0), smoothing=0.1, scale=0.3)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+    for a, b in zip(*(torch.autograd.grad(loss, (p_hidden, weight)) for loss in (found, wanted)), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_the_gradient_is_that_of_finite_differences():
+    *tensors, gold = two_passes(b=2, t=3, v=5, d=3)
+    assert torch.autograd.gradcheck(lambda p, q, w: consistency(p, q, w, gold, **SOME)[0], tensors)
+
+
+def test_padding_changes_neither_value_nor_gradient():
+    p_hidden, q_hidden, weight, gold = two_passes()
+    value, _ = consistency(p_hidden, q_hidden, weight, gold, **SOME)
+    more = torch.randn(4, 9, 6, dtype=torch.float64)
+    longer = torch.cat([p_hidden.detach(), more], dim=1).requires_grad_()
+    other = torch.cat([q_hidden.detach(), -more], dim=1)
+    padded, _ = consistency(longer, other, weight, pad(gold, (0, 9)), **SOME)
+    torch.testing.assert_close(padded, value, rtol=0, atol=1e-12)
+    (grad,), (wanted,) = torch.autograd.grad(padded, longer), torch.autograd.grad(value, p_hidden)
+    torch.testing.assert_close(grad[:, :5], wanted, rtol=0, atol=1e-12)
+    assert not grad[:, 5:].any()
+
+
+def test_consistency_under_bf16_is_close_to_fp32():
+    p_hidden, q_hidden, weight, gold = two_passes(torch.float32)
+    wanted, _ = consistency(p_hidden, q_hidden, weight, gold, **SOME)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, _ = consistency(p_hidden.bfloat16(), q_hidden.bfloat16(), weight, gold, **SOME)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, wanted, rtol=3e-2, atol=0)
+    assert torch.autograd.grad(found, weight)[0].dtype == torch.float32

@@ -191,7 +191,7 @@ def test_without_a_network_there_is_one_warning_and_the_log_goes_on(recipe_of, w
     recipe = recipe_of(**HEARD)
     recipe.run_folder.mkdir()
     record = Record(Run(recipe.run_folder).log_file, n_update=12)
-    record.tell_others(recipe, 0)
+    record.add_sinks(recipe, 0)
     wandb.down = True
     for update in range(1, 4):
         record.write("train", update, loss=1.0)

@@ -165,7 +165,7 @@ def test_a_page_that_no_browser_would_like_is_refused(sentences, tmp_path, monke
 
 
 def test_the_parts_of_the_page_are_installed_with_the_package():
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[2]
     (pattern,) = [
         one
         for one in tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-data"][

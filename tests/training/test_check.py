@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from nmt import checkpoint
 from nmt.cli.train import main
@@ -21,7 +22,7 @@ from nmt.training.check import Findings, check, likely_troubles, measure, second
 from nmt.training.launch import launch
 from nmt.training.materials import make_trial, open_data
 from nmt.training.precision import choose_precision
-from nmt.training.selftest import handful, selftest
+from nmt.training.selftest import handful, selftest, verify_run
 from nmt.training.validate import Validation, Validator
 from tests.training.conftest import write_pairs
 
@@ -307,8 +308,8 @@ def test_a_selftest_passes_and_leaves_nothing_behind(recipe_of, tmp_path, capsys
     "optim", [{"lr": 1e-5}, {"lr": 1e-5, "name": "muon", "muon_lr": 1e-5}, {"rate_of": {"*": 0.001}}]
 )
 def test_a_selftest_is_of_the_model_and_not_of_the_rate(recipe_of, optim):
-    for passed, said in selftest(recipe_of(**{**ABLE, "optim": optim})):
-        assert passed, said
+    for time_share, said in selftest(recipe_of(**{**ABLE, "optim": optim})):
+        assert time_share, said
 
 
 def test_a_selftest_finds_a_decoder_that_sees_the_future(recipe_of, tmp_path, capsys, monkeypatch):
@@ -328,12 +329,12 @@ def test_a_selftest_finds_a_decoder_that_sees_the_future(recipe_of, tmp_path, ca
 def test_a_selftest_judges_by_what_is_found_and_not_by_the_last_digit_of_the_loss(recipe_of, monkeypatch):
     monkeypatch.setattr("nmt.training.selftest.GOAL", 1e-6)
     monkeypatch.setattr("nmt.training.selftest.MOST_UPDATES", 150)
-    assert all(passed for passed, _ in selftest(recipe_of(**ABLE)))
+    assert all(time_share for time_share, _ in selftest(recipe_of(**ABLE)))
 
 
 def test_a_selftest_that_fails_says_what_to_do(recipe_of, monkeypatch):
     monkeypatch.setattr("nmt.training.selftest.MOST_UPDATES", 2)
-    said = [text for passed, text in selftest(recipe_of(**ABLE)) if not passed]
+    said = [text for time_share, text in selftest(recipe_of(**ABLE)) if not time_share]
     assert said and "Try train.precision: fp32" in said[0] and not any("so look at the search" in text for text in said)
 
 
@@ -348,8 +349,8 @@ def test_a_selftest_finds_a_parameter_that_nothing_reaches(recipe_of, monkeypatc
         return model
 
     monkeypatch.setattr(build, with_a_loose_end)
-    passed, text = next(selftest(recipe_of()))
-    assert not passed and "loose_end" in text
+    time_share, text = next(selftest(recipe_of()))
+    assert not time_share and "loose_end" in text
 
 
 def test_the_pairs_of_a_selftest_can_be_told_apart(recipe_of):
@@ -385,3 +386,31 @@ def test_options_of_one_corpus_that_differ_are_told_and_corpora_that_do(recipe_o
     told = str(error.value).split("\n")
     assert told[1].endswith("made with: --data.train.0.max_ratio null")
     assert told[2].startswith("No flag gives this") and told[2].endswith(": data.valid: valid there, valid, news here.")
+
+
+# --verify passes what training wrote, whatever trained it.
+
+
+OPTIMIZERS = {"adam": {}, "adamw": {}, "muon": {}, "schedulefree": {"schedule": "constant"}}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_was_trained_is_whole(recipe_of, capsys, name):
+    recipe = recipe_of(optim={"name": name, **OPTIMIZERS[name]}, train={"updates": 4, "save_every": 2})
+    assert launch(recipe) == "done"
+    capsys.readouterr()
+    assert main(["--verify", str(recipe.run_folder)]) == 0
+    told = [line.split("\t")[2] for line in capsys.readouterr().out.splitlines()]
+    assert told == ["whole"] * 3
+
+
+def test_what_is_of_no_parameter_is_seen(recipe_of):
+    recipe = recipe_of(optim={"name": "adamw"}, train={"updates": 1})
+    launch(recipe)
+    folder = Run(recipe.run_folder).checkpoint(1)
+    state = checkpoint.verify(folder)
+    tensors = {file.name: load_file(file) for file in folder.glob("*.safetensors")}
+    tensors[checkpoint.OPTIMIZER]["nobody|exp_avg"] = torch.zeros(())
+    checkpoint.save(folder, tensors, {name: value for name, value in state.items() if name != "format"})
+    found = [one.complaint for one in verify_run(Run(recipe.run_folder)) if one.complaint]
+    assert len(found) == 1 and "nobody|exp_avg () fits no parameter" in found[0]

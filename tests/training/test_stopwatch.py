@@ -5,7 +5,7 @@ import time
 import pytest
 
 from nmt.run import Run
-from nmt.training.engine import PARTS, Stopwatch
+from nmt.training.engine import PARTS, Stopwatch, duration, size
 from nmt.training.launch import launch
 from nmt.training.reporter import Pace
 from nmt.training.state import TrainState
@@ -63,3 +63,29 @@ def test_timing_a_device_by_events_changes_no_bit(recipe_of, monkeypatch):
     for recipe in (host, events):
         [told] = log_of(recipe, "time")
         assert min(told["forward"], told["backward"], told["step"]) > 0
+
+
+# What people read for seconds and bytes.
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "0.0 s"),
+        (4.21, "4.2 s"),
+        (9.96, "10 s"),
+        (59.6, "1 min 00 s"),
+        (320, "5 min 20 s"),
+        (11_100, "3 h 05 min"),
+        (180_000, "2 days 2 h"),
+    ],
+)
+def test_a_length_of_time(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("n", "text"), [(999, "1.0 kB"), (1_234_567, "1.2 MB"), (3.6e9, "3.6 GB"), (1.2e13, "12,000.0 GB")]
+)
+def test_a_number_of_bytes(n, text):
+    assert size(n) == text
