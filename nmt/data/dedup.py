@@ -13,18 +13,20 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.corpus import Prepared
 from nmt.data.text import Block, Hashes, of_pairs
 from nmt.errors import DataError, NmtError
 from nmt.files import parse_json
 from nmt.recipe.data_options import FilterConfig
 from nmt.recipe.places import RUN_DATA, is_of_run
 from nmt.recipe.reader import load_resolved
+
+if TYPE_CHECKING:
+    from nmt.data.corpus import Prepared
 
 DUPLICATE = "duplicate"
 NEAR_DUPLICATE = "near duplicate"
@@ -425,7 +427,9 @@ def _folder_of(base: Path) -> Path:
     return next((folder for folder in (base, *base.parents[:2]) if is_of_run(folder)), base)
 
 
-def _data_of(base: Path) -> Prepared:
+def _data_of(base: Path) -> "Prepared":
+    from nmt.data.corpus import Prepared  # with pyarrow, which translation does not need
+
     if not is_of_run(base):
         return Prepared.open(base)
     data = Prepared.open(load_resolved(base / "recipe.yaml").data_folder)
@@ -435,7 +439,7 @@ def _data_of(base: Path) -> Prepared:
     return data
 
 
-def _texts(data: Prepared) -> Iterator[tuple[Sequence[str], Sequence[str], Any]]:
+def _texts(data: "Prepared") -> Iterator[tuple[Sequence[str], Sequence[str], Any]]:
     """The training pairs, decoded from what is stored."""
     codecs = (data.subwords.src, data.subwords.trg)
     for start in range(0, data.train.n_pair, _N_PAIR):
