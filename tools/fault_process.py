@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-PATIENCE = 60.0  # seconds for one command; it takes about one
+PATIENCE = 240.0  # seconds for one command; it takes about one, on a busy machine many
 
 
 def has_strace() -> bool:
