@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from promises import check_autocast_to_bf16, check_steps_of_a_search
 
+from nmt import ops
 from nmt.models.build import build_model
-from nmt.models.lstm import Modules
 from nmt.models.lstm.Layers import turned
 from nmt.models.lstm.Models import FeedingDecoder, Seq2Seq
 from nmt.models.lstm.Modules import Recurrence
@@ -336,7 +336,7 @@ def test_under_autocast_the_kernels_get_the_type_that_was_asked_for(cell, widens
     seen, rounded, kernel = [], [], getattr(torch, cell)
 
     def spy(x, state, weights, *how):
-        states = state if isinstance(state, tuple) else (state,)
+        states = (state,) if isinstance(state, torch.Tensor) else state
         read = x, *states, *weights
         seen.append(({tensor.dtype for tensor in read}, torch.is_autocast_enabled("cpu")))
         rounded.append(all(torch.equal(tensor, tensor.bfloat16()) for tensor in read))
@@ -344,7 +344,7 @@ def test_under_autocast_the_kernels_get_the_type_that_was_asked_for(cell, widens
 
     monkeypatch.setattr(torch, cell, spy)
     if widens:
-        monkeypatch.setattr(Modules, "widened", lambda x: x.float())
+        monkeypatch.setattr(ops, "widened", lambda x: x.float())
     torch.manual_seed(1)
     recurrence = Recurrence(ModelConfig(architecture="seq2seq", cell=cell), 3, 4)
     x, visible = torch.randn(2, 5, 3, requires_grad=True), torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
