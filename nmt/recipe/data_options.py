@@ -26,7 +26,7 @@ from nmt.recipe.section import (
 
 
 class FilterConfig(Section):
-    """What drops a training pair, beside a side that is empty or longer than data.max_len."""
+    """Filters that drop a training pair, beside a side that is empty or longer than data.max_len."""
 
     max_ratio: NonNegativeFloat = Field(
         4.0,
@@ -184,7 +184,7 @@ def _effort(parsed: Any) -> tuple[int, int]:
 
 
 class ProtectConfig(Section):
-    """What stands before the model as a placeholder, and is put back after it."""
+    """Items that the model sees as placeholders and that are put back after it."""
 
     protect: Annotated[
         tuple[Kind | OwnPattern, ...], BeforeValidator(_in_order, json_schema_input_type=list[Kind | OwnPattern])
@@ -313,7 +313,7 @@ class ValidationSet(CorpusFiles):
 
 
 class _Sources(Section):
-    """Where the pairs come from."""
+    """Sources of the pairs."""
 
     src_lang: LanguageCode = Field(
         UNTOLD,
@@ -374,7 +374,7 @@ class _Sources(Section):
 
 
 class DataConfig(FilterConfig, ProtectConfig, _Sources):
-    """Where the pairs come from, what in them is protected, and which of them are kept."""
+    """Sources of the pairs, protected items, and filters."""
 
     def filters_of(self, corpus: int) -> FilterConfig:
         """The filters of a training corpus, by its number from 0: its own, and the others as they are here.
