@@ -28,10 +28,10 @@ say "Training a small Transformer on them -> $run"
 say "Translating the test set, none of whose dates occurs in training, and scoring the answers"
 mkdir -p "$out"
 "$BIN/nmt-translate" "$run" --input "$corpus/test.src" --output "$out/test.iso" --ref "$corpus/test.trg" \
-  --scores "$out/scores.json" --examples 5 --attention "$out/attention.png" --lines 1
+  --scores "$out/scores.json" --examples 5 --attention "$out/attention.html" --lines 1
 cat <<EOF
 
-attention picture   $out/attention.png
+attention page      $out/attention.html
 run folder          $run
 translate a date    echo 'the 3rd of May 1999' | $(basename "$(dirname "$BIN")")/$(basename "$BIN")/nmt-translate $run
 your own corpus     see README.md
