@@ -62,7 +62,6 @@ _WRITTEN_IN = {
 }
 _WITHIN = {"Hans": "Hani", "Hant": "Hani", "Hira": "Jpan", "Kana": "Jpan", "Hang": "Kore"}
 UNSPACED = frozenset({"Hani", "Jpan", "Thai", "Laoo", "Khmr", "Mymr", "Tibt", "Java", "Bali", "Lana", "Talu"})
-_WITH_CAPITALS = frozenset({"Latn", "Cyrl", "Grek", "Armn", "Copt", "Glag", "Adlm", "Osge", "Dsrt"})
 _OF_NO_LANGUAGE = frozenset({UNTOLD, "mul", "zxx", "mis"})
 # Words for a side that no language was told of; that they are codes of very small languages is by chance.
 _SIDES = frozenset({"", "src", "trg", "tgt"})
@@ -96,11 +95,6 @@ class Language:
     def is_unspaced(self) -> bool:
         """Written without spaces between words."""
         return bool(self.scripts) and self.scripts <= UNSPACED
-
-    @property
-    def has_capitals(self) -> bool:
-        """Written in letters of two cases, of which a sentence begins with the large one; assumed where not known."""
-        return not self.scripts or bool(self.scripts & _WITH_CAPITALS)
 
 
 @functools.cache

@@ -60,12 +60,6 @@ def test_languages_without_spaces_between_words_are_known():
     assert [code for code in UNSPACED + SPACED if language_of(code).is_unspaced] == UNSPACED
 
 
-def test_languages_without_capitals_are_known():
-    with_capitals = ["de", "ru", "el", "hy", "sr", "vi", "uz", "und", "x-dates"]
-    without = ["ka", "hi", "ar", "ja", "th", "am", "ko", "bo", "he"]
-    assert [code for code in with_capitals + without if language_of(code).has_capitals] == with_capitals
-
-
 def test_english_names_are_told():
     names = {code: language_of(code).name for code in ("jpn", "zho_Hans", "pt-BR", "x-dates", "und")}
     assert names == {

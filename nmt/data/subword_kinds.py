@@ -7,6 +7,7 @@ to ids and back, is in `subwords.py`; words are counted in `letters.py`. The for
 import base64
 import math
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -57,14 +58,6 @@ class Kind:
     beside: tuple[str, ...] = ()
     noun = "subwords"
 
-    def learn(self, words: Counter[str], n_piece: int, longest: int) -> Pieces:
-        """Learn n_piece pieces, or fewer where the text has no more, none of over `longest` bytes."""
-        raise NotImplementedError(f"{self.stored} learns nothing: the recipe is checked")
-
-    def extend(self, old: Pieces, letters: Letters, words: Counter[str], n_new: int, longest: int) -> Pieces:
-        """Add n_new pieces, or fewer where the text has no more. words: in letters."""
-        raise NotImplementedError(f"{self.stored} learns nothing: the recipe is checked")
-
     def complaint(self, table: Mapping[str, Any]) -> str | None:
         """Complaint about the entries of a file beside the pieces, which were checked."""
 
@@ -73,7 +66,19 @@ class Kind:
         return models.BPE({piece: i for i, piece in enumerate(vocab)}, list(merges), byte_fallback=True)
 
 
-class Bpe(Kind):
+class LearntKind(Kind, ABC):
+    """A kind whose pieces are learnt from words."""
+
+    @abstractmethod
+    def learn(self, words: Counter[str], n_piece: int, longest: int) -> Pieces:
+        """Learn n_piece pieces, or fewer where the text has no more, none of over `longest` bytes."""
+
+    @abstractmethod
+    def extend(self, old: Pieces, letters: Letters, words: Counter[str], n_new: int, longest: int) -> Pieces:
+        """Add n_new pieces, or fewer where the text has no more. words: in letters."""
+
+
+class Bpe(LearntKind):
     """Pieces put together by merges."""
 
     stored, beside = "bpe", ("merges",)
@@ -150,7 +155,7 @@ class Char(Bpe):
         return old._replace(vocab=[*old.vocab, *more])
 
 
-class Word(Kind):
+class Word(LearntKind):
     """Whole words; all others are spelled with the letters."""
 
     stored, noun = "word", "words"
@@ -171,7 +176,7 @@ class Word(Kind):
         return models.BPE({piece: i for i, piece in enumerate(vocab)}, [], byte_fallback=True, ignore_merges=True)
 
 
-class Unigram(Kind):
+class Unigram(LearntKind):
     """Pieces with log-probabilities; a word is cut into what is likeliest."""
 
     stored, beside = "unigram", ("scores",)
@@ -242,6 +247,13 @@ KINDS: dict[str, Kind] = {
     "char": Char(),
     "sentencepiece": OfSentencePiece(),
 }
+
+
+def learnt_kind(name: str) -> LearntKind:
+    """Return a kind that the recipe may have learnt."""
+    kind = KINDS[name]
+    assert isinstance(kind, LearntKind), "the recipe is checked"
+    return kind
 
 
 def stored_kinds() -> dict[str, Kind]:

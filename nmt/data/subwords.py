@@ -34,7 +34,7 @@ from nmt.data.letters import (
 )
 from nmt.data.lines import write_lines
 from nmt.data.placeholders import alike, character, kinds_of, names_of, shown
-from nmt.data.subword_kinds import KINDS, complaint_about, content_of, has_characters
+from nmt.data.subword_kinds import KINDS, complaint_about, content_of, has_characters, learnt_kind
 from nmt.errors import DataError
 from nmt.languages import language_of
 from nmt.recipe.data_options import SubwordsConfig, patterns_of
@@ -280,7 +280,7 @@ class Subwords:
             n_piece = config.vocab_size - N_SPECIAL - len(config.symbols) - len(placeholders) - len(tags)
             counted = words_of_sides(sides, config, notes)
             words = Counter({one: n for one, n in counted.items() if one.isascii() or not BYTE_IN_TEXT.search(one)})
-            found = KINDS[config.kind].learn(words, n_piece, LONGEST_PIECE)
+            found = learnt_kind(config.kind).learn(words, n_piece, LONGEST_PIECE)
             codec = Codec(
                 found.vocab,
                 found.merges,

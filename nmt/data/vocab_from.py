@@ -24,7 +24,7 @@ from nmt.data.letters import (
 )
 from nmt.data.manifest import SUBWORDS, read_manifest
 from nmt.data.placeholders import alike, names_of, shown
-from nmt.data.subword_kinds import KINDS, Pieces
+from nmt.data.subword_kinds import KINDS, Pieces, learnt_kind
 from nmt.data.subwords import LONGEST_PIECE, Codec, Subwords
 from nmt.errors import DataError
 from nmt.extras import missing
@@ -263,7 +263,7 @@ def reuse(
                 for part, _ in cut.pre_tokenize_str(word):
                     words[part] += n
             old_pieces = Pieces(codec.plain_vocab(), codec.merges, codec.scores)
-            found = KINDS[config.kind].extend(old_pieces, letters, words, config.extend, LONGEST_PIECE)
+            found = learnt_kind(config.kind).extend(old_pieces, letters, words, config.extend, LONGEST_PIECE)
             pieces, merges, scores = found.vocab, list(found.merges), list(found.scores)
         return Codec(
             pieces,

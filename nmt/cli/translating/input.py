@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import hashlib
+import io
 import json
 import os
 import queue
@@ -81,7 +82,7 @@ def open_input(path: str | None) -> Iterator[BinaryIO]:
         try:
             # A file object of our own: Python locks sys.stdin when it exits, and would abort if the reading thread
             # still waited in it.
-            file: BinaryIO = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
+            file: BinaryIO = io.BufferedReader(io.FileIO(sys.stdin.fileno(), closefd=False))
         except (OSError, ValueError):  # a stdin that a program made of memory has no descriptor
             file = sys.stdin.buffer
         yield file
@@ -281,8 +282,7 @@ def request_reader(args: argparse.Namespace) -> Reader:
 
     Raises NmtError for wrong files of phrases.
     """
-    of_text: Reader = lambda line, _: Request(line)  # noqa: E731
-    read = {"tsv": _of_columns, "jsonl": _of_json}.get(args.input_format, of_text)
+    read = {"tsv": _of_columns, "jsonl": _of_json}.get(args.input_format, _of_text)
     if not (args.terms or args.avoid or args.keep):
         return read
     required = _terms(args.terms) if args.terms else []
@@ -313,6 +313,10 @@ def checking(read: Reader, args: argparse.Namespace, decode: DecodeConfig, sourc
         return request
 
     return checked
+
+
+def _of_text(line: str, place: str) -> Request:
+    return Request(line)
 
 
 def _of_columns(line: str, place: str) -> Request:
