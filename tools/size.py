@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Counted as kernels, apart from the rest of nmt/: C, Triton, their wrappers, int8. Paths that are gone are left out.
-KERNELS = ("nmt/kernels", "nmt/models/int8*.py", "nmt/models/prepacked.py")
+# Counted as kernels, apart from the rest of nmt/: C, Triton, and their wrappers.
+KERNELS = ("nmt/kernels",)
 CODE = (".py", ".c", ".h", ".cu", ".js", ".css", ".html", ".sh")
 TEXTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md")
 

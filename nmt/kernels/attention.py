@@ -24,8 +24,6 @@ from nmt.masks import Mask, PackedMask, Packing, SharedMask
 _FEW = 16  # queries for which it does not pay to turn the keys round
 # How many numbers of fp32 the processor takes at a time.
 _LANES = {"AVX512": 16, "AVX2": 8}.get(torch.backends.cpu.get_cpu_capability(), 4)
-
-
 _SHORT = 256 * 256  # queries x keys up to which attention on the CPU is written out
 
 
