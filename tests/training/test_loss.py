@@ -40,12 +40,14 @@ def by_target_distributions(hidden, weight, gold, smoothing, scale):
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("scale", [1.0, 0.3])
-def test_loss_and_gradients_are_those_of_the_definition(smoothing, scale):
+@pytest.mark.parametrize(("scale", "n_gold"), [(1.0, None), (0.3, 14)])
+def test_loss_and_gradients_are_those_of_the_definition(smoothing, scale, n_gold):
     hidden, weight, gold = example()
+    assert n_gold in (None, (gold != PAD).sum())
     wanted = by_target_distributions(hidden, weight, gold, smoothing, scale)
     wanted_grads = torch.autograd.grad(wanted, (hidden, weight))
-    found = smoothed_cross_entropy(hidden, weight, gold, smoothing=smoothing, scale=scale, pad_idx=PAD)
+    how = {"smoothing": smoothing, "scale": scale, "n_gold": n_gold}
+    found = smoothed_cross_entropy(hidden, weight, gold, **how, pad_idx=PAD)
     found_grads = torch.autograd.grad(found * 1.0, (hidden, weight))
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
     for a, b in zip(found_grads, wanted_grads, strict=True):
