@@ -107,7 +107,7 @@ class Helper:
         package = str(Path(__file__).parents[1])
         paths = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [sys.executable, "-P", "-m", module],  # -P: not from a folder called nmt where the user stands
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **(env or {}), "PYTHONPATH": paths},

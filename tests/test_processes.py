@@ -34,6 +34,15 @@ def test_what_is_printed_in_a_helper_is_no_answer(capfd):
     assert err.count("x") >= 100_000
 
 
+def test_a_helper_is_this_package_wherever_the_user_stands(tmp_path, monkeypatch):
+    for package in ("nmt", "tests"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("raise SystemExit('a folder of the user')")
+    monkeypatch.chdir(tmp_path)
+    with helper() as one:
+        assert one.ask({"name": "me"}) == {}
+
+
 def test_an_error_is_an_answer_and_the_next_task_is_answered():
     with helper() as one:
         one.ask({"name": "me"})
