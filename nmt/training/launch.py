@@ -322,7 +322,8 @@ def refuse_other(run: Run, recipe: Recipe, data: Prepared) -> None:
     """Raise RunError where a folder is that of another run than this recipe's, or no run's. Nothing is written."""
     if run.begun:
         begun = run.recipe()
-        bound = bound_to_length(recipe)
+        # What the clock ends is no other run's to the bit, so the rest of it may be planned anew.
+        bound = [] if begun.train.time_budget else bound_to_length(recipe)
         changed = differences(begun.model_dump(mode="json"), recipe.model_dump(mode="json"))
         if refused := refused_changes(changed, may_end=not bound):
             shown = "; ".join(f"{name} was {old!r}, now {new!r}" for name, (old, new) in sorted(refused.items()))

@@ -13,6 +13,7 @@ import torch
 from nmt import checkpoint
 from nmt.data.plan import Position
 from nmt.recipe.options import Recipe
+from nmt.recipe.training_options import WITHOUT_END
 from nmt.training import budget
 from nmt.training.budget import Budget
 from nmt.training.engine import Outcome, duration, table
@@ -165,6 +166,8 @@ class TrainingReporter:
             now, left = "already behind it", "only the model is chosen anew"
         else:
             now = f"now update {train.updates:,}" if by_updates <= by_clock else f"now time budget {train.time_budget}"
+            if (schedule := self.recipe.optim.schedule) not in WITHOUT_END:
+                left += f"; the learning rate ({schedule}) rises to its place in the new length and falls again"
         self.record.say(f"this run had finished ({', '.join(found)}); its end is {now}, {left}")
 
     def memory(self, update: int, memory: Memory) -> None:

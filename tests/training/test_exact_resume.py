@@ -274,13 +274,25 @@ def test_an_end_that_is_past_is_one(recipe_of):
     assert final_update(run) == LONG
 
 
-def test_what_its_time_ended_goes_on_with_more_of_it(recipe_of):
-    recipe, reached = recipe_of(**{**OPTIONS, "optim": {"schedule": "constant"}}), []
-    for budget, outcome in (("40s", "time"), ("40s", "done"), ("1000s", "done")):
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+def test_what_its_time_ended_goes_on_with_more_of_it(recipe_of, schedule, capsys):
+    recipe, reached = recipe_of(**{**OPTIONS, "optim": {"schedule": schedule, "warmup": 1}}), []
+    many = 10**6
+    for updates, budget, outcome in (
+        (many, "40s", "time"),
+        (many, "40s", "done"),
+        (many, "70s", "time"),
+        (LONG, "", "done"),
+    ):
         clock = map(float, itertools.count()).__next__  # each look at it takes a second
-        assert launch(of_length(recipe, LONG, time_budget=budget), clock=clock) == outcome
+        assert launch(of_length(recipe, updates, time_budget=budget), clock=clock) == outcome
         reached.append(final_update(Run(recipe.run_folder)))
-    assert reached[0] == reached[1] < reached[2] == LONG
+    assert reached[0] == reached[1] < reached[2] < reached[3] == LONG
+    assert (f"the learning rate ({schedule}) rises" in capsys.readouterr().err) == (schedule != "constant")
+    lines = map(json.loads, Run(recipe.run_folder).log_file.open())
+    rate = {line["update"]: line["learning_rate"] for line in lines if line["kind"] == "train"}
+    if schedule == "linear":
+        assert rate[reached[0]] < rate[reached[0] + 1] > rate[reached[2]], rate
 
 
 def test_what_patience_ended_goes_on_with_more_of_it(recipe_of):
