@@ -54,7 +54,6 @@ class BlockSide(NamedTuple):
 
     # For the alignment of lines, as `survey.aligned_by` gives it.
     len: Numbers
-    marks: Numbers
     anchors: Numbers
     n_anchor: Numbers
     # What they are learnt from and encoded by: the units as `Units` has them, with placeholders if there are some.
@@ -208,7 +207,7 @@ class Task:
         for name, side in zip(SIDES, block.sides, strict=True):
             at, n_unit = side.at, side.n_unit
             line = np.repeat(np.arange(len(n_unit), dtype=np.uint32), side.n_anchor)
-            records[f"{name}_len"], records[f"{name}_marks"] = side.len, side.marks
+            records[f"{name}_len"] = side.len
             records[f"{name}_anchors"] = rarity.rarest(side.anchors, line, len(n_unit))
             if not task["words"]:
                 continue

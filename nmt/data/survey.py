@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from nmt.data.alignment_shift import LONGEST as LONGEST_TOLD
 from nmt.data.alignment_shift import RECORD, Alignment, Stretch, records_of
-from nmt.data.arrays import GrownRows, gathered
+from nmt.data.arrays import gathered
 from nmt.data.dedup import LEVELS, PAIR, PARTS, Keys, Known, Leaks
 from nmt.data.letters import units_of
 from nmt.data.sources import Source
-from nmt.data.text import N_HASH, SIDES, Anchors, Block, Dress, Hashes, dress_of_lines, rarity_of, row_hashes, smallest
+from nmt.data.text import N_HASH, SIDES, Anchors, Block, Dress, Hashes, dress_of_lines, rarity_of, row_hashes
 from nmt.data.units import Mask, Numbers, Units, facts_of, hashes_of
 from nmt.data.worker_pool import WorkerPool
 
@@ -100,25 +100,17 @@ def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str,
 def aligned_by(side: Units) -> tuple[dict[str, Any], NDArray[np.int64]]:
     """Return what lines are aligned by, and how often each hash of an anchor occurs.
 
-    Of each line are told: `len`, its characters; `marks`; and the words of which its anchors are chosen later, since
-    they may look alike in other languages: `anchors`, their hashes end to end, and `n_anchor`, how many there are.
+    Of each line are told: `len`, its characters; and the words of which its anchors are chosen later, since they may
+    look alike in other languages: `anchors`, their hashes end to end, and `n_anchor`, how many there are.
     """
-    facts = facts_of(side.known)
-    hashed, n_of = _of_lines(side, facts.words)
-    marks, n_mark = _of_lines(side, facts.marks)
+    hashed, n_of_unit = gathered(*facts_of(side.known).words.of(side.which), side.at)
+    n_of = np.add.reduceat(n_of_unit, side.first)
     told = {
         "len": np.minimum(side.n_char, LONGEST_TOLD).astype(np.uint16),
-        "marks": smallest(marks, np.repeat(np.arange(len(n_mark), dtype=np.uint32), n_mark), len(n_mark)),
         "anchors": hashed,
         "n_anchor": n_of.astype(np.uint32),
     }
     return told, np.bincount(hashed, minlength=N_HASH)
-
-
-def _of_lines(side: Units, rows: GrownRows) -> tuple[NDArray[np.uint16], Numbers]:
-    """From the hashes of units to those of lines, end to end; and how many each line has."""
-    values, n_of = gathered(*rows.of(side.which), side.at)
-    return values, np.add.reduceat(n_of, side.first)
 
 
 def _characters(side: Units, kept: Mask) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:

@@ -17,9 +17,9 @@ from nmt.data.arrays import STEP, mixed, seeds_of
 
 Hashes = NDArray[np.uint64]
 
-# Words of a line that are kept as anchors of its alignment, and marks of it, each as 16 bits.
-N_ANCHOR, N_MARK = 4, 8
-N_HASH = 1 << 16  # words and marks are told by 16 bits, 0 for none
+# Words of a line that are kept as anchors of its alignment, each as 16 bits.
+N_ANCHOR = 4
+N_HASH = 1 << 16  # words are told by 16 bits, 0 for none
 NO_ANCHOR = 0
 MOST_SHOWN = 200  # characters of a text
 
@@ -31,7 +31,6 @@ _LINE_FEED, _SPACE = 10, 32
 _SHORTEST_WORD = 3
 _MOST_RARITY = (1 << 20) - 1
 _ODD = np.uint64(STEP)
-_FACTORS = np.array([0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F], dtype=np.uint32)
 _POWERS = np.cumprod(np.full(64, 0xD6E8FEB86659FD93, dtype=np.uint64))
 
 
@@ -119,36 +118,6 @@ class Block:
         hashed = ((total[wanted] * _ODD) >> np.uint64(48)).astype(np.uint16)
         return np.maximum(hashed, NO_ANCHOR + 1), np.searchsorted(self._ends, starts[wanted])
 
-    def marks(self) -> NDArray[np.uint16]:
-        """(n_line, N_MARK) of what a line is made of, 0 for too few.
-
-        Of many those with the smallest hashes stay, so that a word that is kept in one line is kept in others.
-        """
-        return smallest(*self.all_marks(), len(self.lines))
-
-    def all_marks(self) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
-        """A hash of 16 bits, not 0, and the line of each word, sign, and character of scripts without spaces.
-
-        Of a number it is of how many digits it has and the first of them.
-        """
-        kind, folded = self._kind, self._folded
-        new = kind[1:] != kind[:-1]
-        new |= (kind[1:] == _WIDE) | (kind[1:] == _OTHER)
-        starts = np.concatenate(([0], np.flatnonzero(new) + 1))
-        first = folded[starts]
-        wanted = (first != _SPACE) & (first != _LINE_FEED)
-        lengths, line = np.diff(starts, append=len(kind))[wanted], np.cumsum(first == _LINE_FEED)[wanted]
-        starts, first = starts[wanted], first[wanted]
-        # A hash from what a piece begins with and its length: little work, and hardly a word is like another.
-        last = starts + lengths - 1
-        total = lengths.astype(np.uint32) * _FACTORS[0] + first * _FACTORS[1]
-        number = kind[starts] == _DIGIT
-        of_numbers = total[number]
-        for n, factor in enumerate(_FACTORS[2:], start=1):
-            total += folded[np.minimum(starts + n, last)] * factor
-        total[number] = of_numbers
-        return np.maximum((total >> np.uint32(16)).astype(np.uint16), NO_ANCHOR + 1), line
-
 
 def row_hashes(values: NDArray[Any], n_of: NDArray[Any]) -> Hashes:
     """A hash of each row, one value at least, from what its values are and where each of them stands in it.
@@ -214,14 +183,6 @@ class Rarity:
         shared = self._is_shared[hashed]
         ranks, there = _few_of_each(line[shared], self._rank[hashed[shared]], n_line, N_ANCHOR)
         return np.where(there, self._hash[ranks], np.uint16(NO_ANCHOR))
-
-
-def smallest(hashed: NDArray[np.uint16], line: NDArray[Any], n_line: int) -> NDArray[np.uint16]:
-    """(n_line, N_MARK) different marks of each line, those with the smallest hashes; 0 for too few.
-
-    hashed, line: of the marks.
-    """
-    return _few_of_each(line, hashed, n_line, N_MARK)[0]
 
 
 def _few_of_each(

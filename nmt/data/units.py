@@ -201,20 +201,20 @@ def _numbered(text: bytes, ends: NDArray[np.int64]) -> tuple[list[bytes], Number
 class UnitFacts:
     """By the number of each unit: `bags`, as in `text.py`; `hashes`, of its text.
 
-    And rows: `words` and `marks`, hashes of 16 bits as told there; `codes`, its code points and a line feed.
+    And rows: `words`, hashes of 16 bits as told there; `codes`, its code points and a line feed.
     """
 
     def __init__(self) -> None:
         self._bags, self._hashes = Grown(np.uint64), Grown(np.uint64)
-        self.words, self.marks, self.codes = GrownRows(np.uint16), GrownRows(np.uint16), GrownRows(np.uint32)
+        self.words, self.codes = GrownRows(np.uint16), GrownRows(np.uint32)
 
     def learn(self, units: Sequence[str]) -> None:
         """See the next units."""
         block = Block(units)
         self._bags.add(block.bags())
         self._hashes.add(hashes_of(block))
-        for rows, (hashed, unit) in ((self.words, block.words()), (self.marks, block.all_marks())):
-            rows.add(hashed, np.bincount(unit, minlength=len(units)))
+        hashed, unit = block.words()
+        self.words.add(hashed, np.bincount(unit, minlength=len(units)))
         self.codes.add(block.codes, block.lengths + 1)
 
     @property

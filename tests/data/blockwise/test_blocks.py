@@ -23,7 +23,7 @@ from nmt.data.prepare import prepare
 from nmt.data.sources import Source, Text
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.data.survey import aligned_by, line_hashes
-from nmt.data.text import N_ANCHOR, N_MARK, NO_ANCHOR, Block, Rarity, smallest
+from nmt.data.text import N_ANCHOR, NO_ANCHOR, Block, Rarity
 from nmt.data.units import Lexicon, UnitIds, Units, facts_of, read_cut_words, words_in, write_cut_words
 from nmt.recipe.data_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
@@ -184,18 +184,16 @@ def test_the_few_of_a_line_are_those_that_sorting_finds():
     n_of = rng.integers(0, 20, 300)
     line, hashed = np.repeat(np.arange(300), n_of), rng.integers(1, 60, n_of.sum()).astype(np.uint16)
     rarity = (rng.integers(0, 5, 1 << 16) * rng.choice([1, 1 << 14, 1 << 16], 1 << 16)).astype(np.uint32)
-    few, rare = smallest(hashed, line, 300), Rarity(rarity).rarest(hashed, line, 300)
+    rare = Rarity(rarity).rarest(hashed, line, 300)
     for n in range(300):
         its = sorted(set(hashed[line == n].tolist()))
-        assert [mark for mark in few[n].tolist() if mark] == its[:N_MARK]
         shared = sorted((mark for mark in its if rarity[mark]), key=lambda mark: rarity[mark])
         assert [anchor for anchor in rare[n].tolist() if anchor != NO_ANCHOR] == shared[:N_ANCHOR]
 
 
-def test_marks_are_those_of_whole_lines():
+def test_anchors_are_those_of_whole_lines():
     lines = nasty(5)
-    told, counts = aligned_by(units(lines))
-    assert told["marks"].tolist() == Block(lines).marks().tolist()
+    _, counts = aligned_by(units(lines))
     assert counts.tolist() == np.bincount(Block(lines).words()[0], minlength=1 << 16).tolist()
 
 
@@ -316,7 +314,7 @@ def test_what_a_lexicon_knows_does_not_depend_on_when_it_met_a_unit():
         facts_of(units(lines[start : start + 40], known=many).known)
     late = units(lines, known=many)
     assert late.keys == once.keys and late.which.tolist() != once.which.tolist()
-    for rows in ("words", "marks", "codes"):
+    for rows in ("words", "codes"):
         found = [getattr(facts_of(of.known), rows).of(of.which) for of in (late, once)]
         assert all(map(np.array_equal, *found))
     for values in ("bags", "hashes"):
