@@ -138,7 +138,8 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, given: Sequence[tuple[str
     """Prepare what the recipe names, or only check it. Returns the exit code. given: options of the command line."""
     with importing():
         from nmt.data.prepare import page_beside, prepare
-        from nmt.data.report import DataReport, refuse_foreign_page
+        from nmt.data.report import DataReport
+        from nmt.data.report_words import refuse_foreign_page
     page = None
     if args.check:
         page = Path(args.report) if args.report else page_beside(recipe.data_folder)

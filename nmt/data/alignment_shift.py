@@ -166,7 +166,7 @@ class _Match:
         """Logarithms of lengths, of mean 0 and deviation 1; 0 for an empty line."""
         lengths = records[f"{SIDES[side]}_len"]
         found = (np.log1p(lengths.astype(np.float32)) - self._mean[side]) * self._slope[side]
-        found = np.clip(found, -_FARTHEST_OUT, _FARTHEST_OUT).astype(np.float32)
+        found: Scores = np.clip(found, -_FARTHEST_OUT, _FARTHEST_OUT).astype(np.float32)
         found[lengths == 0] = 0.0
         return found
 

@@ -42,8 +42,8 @@ from nmt.data.manifest import (
     write_manifest,
 )
 from nmt.data.placeholders import held_out_tags, known_tags, must_have_room, protected_pair, tags_of
-from nmt.data.report import DataReport, advice_on_dropped, nothing_left, page, refuse_foreign_page
-from nmt.data.report_words import SWAPPED, sentence
+from nmt.data.report import DataReport, advice_on_dropped, nothing_left
+from nmt.data.report_words import SWAPPED, page, refuse_foreign_page, sentence
 from nmt.data.sources import (
     Source,
     codes_as_text,

@@ -1,6 +1,6 @@
 """Measurements of the pairs, put together from blocks: lengths, scripts, leaks, repetitions, misaligned lines.
 
-Nothing is kept of a pair but, on the disk and until the end, 52 bytes for its alignment and 16 for its repetitions.
+Nothing is kept of a pair but, on the disk and until the end, 20 bytes for its alignment and 16 for its repetitions.
 """
 
 import itertools
@@ -20,12 +20,12 @@ from nmt.data.dedup import LEVELS, PAIR, PARTS, Keys, Known, Leaks
 from nmt.data.letters import units_of
 from nmt.data.sources import Source
 from nmt.data.text import N_HASH, SIDES, Anchors, Block, Dress, Hashes, dress_of_lines, rarity_of, row_hashes
-from nmt.data.units import Mask, Numbers, Units, facts_of, hashes_of
+from nmt.data.units import Mask, Units, facts_of, hashes_of
 from nmt.data.worker_pool import WorkerPool
 
 # Measurements of a block of pairs for the survey.
 LONGEST = 4096  # characters; longer lines are counted as so long
-STEPS = 8  # bars of the histogram of ratios for each doubling
+STEPS = 8  # of the histogram of ratios for each doubling
 FARTHEST = 5  # doublings; ratios beyond are counted as these
 N_STEP = 2 * STEPS * FARTHEST + 1
 
@@ -68,9 +68,10 @@ class Looked(NamedTuple):
     unlike: list[int]
     dress: list[Dress]
     anchor_counts: NDArray[np.uint32]  # (2, N_HASH) occurrences of each hash of an anchor
-    lengths: NDArray[np.int32]  # (2, 2, LONGEST + 1) lines of source and target, read and kept, by their characters
+    n_pair: int  # read
+    lengths: NDArray[np.int32]  # (2, LONGEST + 1) kept lines of source and target, by their characters
     by_length: list[list[tuple[int, int]]]  # characters and number of the shortest and the longest kept pairs
-    ratios: NDArray[np.int32]  # (2, N_STEP) pairs, read and kept
+    ratios: NDArray[np.int32]  # (N_STEP,) kept pairs
     pairs: NDArray[Any]  # hashes of the kept pairs
     src_codes: NDArray[np.uint32]  # code points of the kept lines, and how often each occurs
     src_n_code: NDArray[np.int64]
@@ -82,16 +83,19 @@ class Looked(NamedTuple):
 
 
 def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str, Any]:
-    """Measure a block: counts of all its pairs, and of those that are kept, as fields of `Looked`."""
-    found: dict[str, Any] = {}
-    lengths = np.zeros((2, 2, LONGEST + 1), dtype=np.int32)
-    for n, (name, side) in enumerate(zip(SIDES, (src, trg), strict=True)):
-        clipped = np.minimum(side.n_char, LONGEST)
-        lengths[n] = [np.bincount(chosen, minlength=LONGEST + 1) for chosen in (clipped, clipped[kept])]
+    """Measure the kept pairs of a block, as fields of `Looked`."""
+    found: dict[str, Any] = {"n_pair": len(kept)}
+    n_src, n_trg = src.n_char[kept], trg.n_char[kept]
+    lengths = [np.bincount(np.minimum(n_char, LONGEST), minlength=LONGEST + 1) for n_char in (n_src, n_trg)]
+    found["lengths"] = np.array(lengths, np.int32)
+    order = np.argsort(n_src + n_trg, kind="stable")
+    extremes = order[:N_EXTREME], order[::-1][:N_EXTREME]
+    found["by_length"] = [[(int(n_src[n] + n_trg[n]), int(n)) for n in some] for some in extremes]
+    filled = (n_src > 0) & (n_trg > 0)
+    steps = np.rint(STEPS * (np.log2(n_trg[filled] / n_src[filled]) + FARTHEST)).astype(np.int64)
+    found["ratios"] = np.bincount(np.clip(steps, 0, N_STEP - 1), minlength=N_STEP).astype(np.int32)
+    for name, side in zip(SIDES, (src, trg), strict=True):
         found[f"{name}_codes"], found[f"{name}_n_code"] = _characters(side, kept)
-    found["lengths"] = lengths
-    found["by_length"] = _extremes((src.n_char + trg.n_char)[kept])
-    found["ratios"] = _ratios(src.n_char, trg.n_char, kept)
     found["pairs"] = _pairs(src, trg, kept)
     found |= _leaks(src, trg, kept, held_out)
     return found
@@ -122,20 +126,6 @@ def _characters(side: Units, kept: Mask) -> tuple[NDArray[np.uint32], NDArray[np
     counts[32] -= int(kept.sum())  # the space before each line
     codes = np.flatnonzero(counts)
     return codes.astype(np.uint32), counts[codes]
-
-
-def _extremes(n_char: Numbers) -> list[list[tuple[int, int]]]:
-    """The shortest and the longest kept pairs of a block: characters and number of each."""
-    order = np.argsort(n_char, kind="stable")
-    return [[(int(n_char[n]), int(n)) for n in some] for some in (order[:N_EXTREME], order[::-1][:N_EXTREME])]
-
-
-def _ratios(n_src: NDArray[np.int64], n_trg: NDArray[np.int64], kept: Mask) -> NDArray[np.int32]:
-    filled = (n_src > 0) & (n_trg > 0)
-    steps = np.zeros(len(filled), dtype=np.int64)
-    steps[filled] = np.rint(STEPS * np.log2(n_trg[filled] / n_src[filled])).astype(np.int64)
-    steps = np.clip(steps, -STEPS * FARTHEST, STEPS * FARTHEST) + STEPS * FARTHEST
-    return np.array([np.bincount(steps[chosen], minlength=N_STEP) for chosen in (filled, filled & kept)], np.int32)
 
 
 def _pairs(src: Units, trg: Units, kept: Mask) -> NDArray[Any]:
@@ -201,8 +191,8 @@ class Survey:
         self._files: list[tuple[Source, int]] = []  # and how many records each has
         self._anchors = np.zeros((2, N_HASH), dtype=np.int64)  # of the source that is read
         self.dress = {"train": [Dress(), Dress()]}  # by split, of its sides
-        self.lengths = np.zeros((2, 2, LONGEST + 1), dtype=np.int64)  # side; read, kept
-        self.ratios = np.zeros((2, N_STEP), dtype=np.int64)  # read, kept
+        self.lengths = np.zeros((2, LONGEST + 1), dtype=np.int64)
+        self.ratios = np.zeros(N_STEP, dtype=np.int64)
         self._characters = np.zeros((2, _CODES), dtype=np.int64)
         self.n_kept = 0
         self.shortest: list[tuple[int, int]] = []  # kept pairs: characters of both sides, number
@@ -231,7 +221,7 @@ class Survey:
     def add(self, found: Looked) -> None:
         """Add the next block."""
         source, n_pair = self._files[-1]
-        self._files[-1] = source, n_pair + int(found.lengths[0, 0].sum())
+        self._files[-1] = source, n_pair + found.n_pair
         self.dress["train"] = [a.plus(Dress(*b)) for a, b in zip(self.dress["train"], found.dress, strict=True)]
         shortest, longest = ([(n, self.n_kept + place) for n, place in some] for some in found.by_length)
         self.shortest = sorted([*self.shortest, *shortest])[:N_EXTREME]
@@ -287,17 +277,14 @@ class Survey:
 
     def scripts(self) -> dict[str, dict[str, int]]:
         """Count the characters of each kind that the kept pairs have on each side, most frequent first."""
-        return {side: _by_script(counts) for side, counts in zip(SIDES, self._characters, strict=True)}
+        found = {side: Counter[str]() for side in SIDES}
+        for of, counts in zip(found.values(), self._characters, strict=True):
+            for code in np.flatnonzero(counts).tolist():
+                of[script_of(chr(code))] += int(counts[code])
+        return {side: dict(sorted(of.items(), key=lambda each: (-each[1], each[0]))) for side, of in found.items()}
 
 
-def _by_script(counts: Any) -> dict[str, int]:
-    found: Counter[str] = Counter()
-    for code in np.flatnonzero(counts).tolist():
-        found[_script(chr(code))] += int(counts[code])
-    return dict(sorted(found.items(), key=lambda each: (-each[1], each[0])))
-
-
-def _script(character: str) -> str:
+def script_of(character: str) -> str:
     """The script of a letter, as its name says it, or the kind of another character."""
     kind = unicodedata.category(character)
     if kind[0] == "L":
