@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt.masks import Mask, PackedMask, Packing, SharedMask, as_matrix
+from nmt.masks import Mask, PackedMask, Packing, as_matrix
 
 
 class _NoKernels:
@@ -43,7 +43,6 @@ class Kernels(NamedTuple):
 
     why_not: str  # the reason that there are none; "" where there are
     multiply_fp32: bool = False
-    wide_panels: bool = False  # they can do so with AVX-512, too, where `use_kernels` tells them to
     bf16_in_fp32: bool = False  # products of bf16 are made of fp32, for the processor has none
 
 
@@ -54,24 +53,17 @@ def kernels_here() -> Kernels:
         return Kernels("the folder nmt/kernels is missing")
     if why_not:
         return Kernels(why_not)
-    return Kernels("", products.multiplies_fp32(), products.has_wide_panels(), products.bf16_in_fp32())
+    return Kernels("", products.fp32_in_kernels(), products.bf16_in_fp32())
 
 
-def use_kernels(wanted: bool, *, wide_panels: bool = False) -> None:
-    """Switch the kernels for a CPU on or off in this process. wide_panels: with AVX-512 they multiply fp32, too, which
-    other libraries may do faster there."""
-    switch.use(wanted, wide_panels=wide_panels)
+def use_kernels(wanted: bool) -> None:
+    """Switch the kernels for a CPU on or off in this process."""
+    switch.use(wanted)
 
 
 def kernels_kept() -> AbstractContextManager[object]:
     """Context manager: `use_kernels` inside has no effect on what follows."""
     return switch.kept() or nullcontext()
-
-
-def in_panels(a: Tensor, weight: Tensor) -> Tensor:
-    """a · weightT of fp32, (N, D) and (E, D) -> (N, E), by kernels in panels whatever is switched on."""
-    found = products.in_panels(a, weight)
-    return F.linear(a, weight) if found is None else found
 
 
 def linear(x: Tensor, layer: nn.Module) -> Tensor:
@@ -167,14 +159,6 @@ def packed_mask(query: Packing, key: Packing, *, causal: bool) -> PackedMask:
     return PackedMask(query, key, causal, attentions.prepared(query, key, causal))
 
 
-def shared(mask: Mask) -> Mask:
-    """A mask for all the layers of a stack.
-
-    Only a CPU gains by it; elsewhere layers may be compiled one by one, and would be again for what is shared.
-    """
-    return SharedMask(mask) if isinstance(mask, Tensor) and mask.is_cpu and not torch.compiler.is_compiling() else mask
-
-
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     """Turn each pair of neighbouring columns of x, (B, H, T, d), by its angle: cosines and sines, (T, d / 2) both."""
     found: Tensor | None = attentions.rotate(x, *rotation)
@@ -218,8 +202,7 @@ def lay_side_by_side(layers: Sequence[nn.Linear]) -> None:
 
 
 def int8_product() -> Any:
-    """The class that multiplies states by a matrix in whole numbers of 8 bits, an `Int8Product`; None if nothing does
-    exactly here."""
+    """The class that multiplies states by a matrix in whole numbers of 8 bits; None if nothing does exactly here."""
     return int8_products.int8_product()
 
 

@@ -39,12 +39,11 @@ from nmt.training.precision import Precision, onednn_is_honest
 OURS = "nmt"
 # Median length of a sentence in subwords, and the standard deviation of its logarithm.
 LENGTHS = {"newstest": (24.0, 0.6), "multi30k": (13.0, 0.33)}
-# What a column runs in: precision, and whether fp32 products of the CPU go to oneDNN, or ours to kernels for AVX-512.
+# What a column runs in: precision, and whether fp32 products of the CPU go to oneDNN.
 ARITHMETIC = {
-    "fp32": ("fp32", False, False),
-    "fp32-onednn": ("fp32", True, False),
-    "fp32-panels": ("fp32", False, True),
-    "bf16": ("bf16", False, False),
+    "fp32": ("fp32", False),
+    "fp32-onednn": ("fp32", True),
+    "bf16": ("bf16", False),
 }
 
 
@@ -80,9 +79,9 @@ def data_of(args: argparse.Namespace, recipe: Recipe) -> Any:
 
 def switch(arithmetic: str, device: torch.device) -> Precision:
     """Set the machine to a column's arithmetic."""
-    name, fast, panels = ARITHMETIC[arithmetic]
+    name, fast = ARITHMETIC[arithmetic]
     own = device.type == "cpu" and not ops.kernels_here().why_not
-    precision = Precision(name, "for the benchmark", device.type, fast, kernels=own, panels=own and panels)
+    precision = Precision(name, "for the benchmark", device.type, fast, kernels=own)
     precision.apply()
     return precision
 
@@ -249,8 +248,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if args.peers is None:
         args.peers = [] if args.device == "cuda" else sorted(PEERS)
     if args.arithmetic is None:
-        everything = [name for name, (*_, panels) in ARITHMETIC.items() if ops.kernels_here().wide_panels or not panels]
-        args.arithmetic = ["bf16"] if args.device == "cuda" else everything
+        args.arithmetic = ["bf16"] if args.device == "cuda" else list(ARITHMETIC)
     return args
 
 

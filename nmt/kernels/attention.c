@@ -112,7 +112,7 @@ static void read_head(float *to, int64_t wide, const heads *from, side of, int64
   const int64_t begin = first_of(from, of) + head * from->head, next = next_of(from, of, head, n_head);
   for (int64_t place = 0; place < of.n; place++, to += wide) {
     int64_t first = begin + place * from->place;
-    prefetch_early(from->data, first + next, width, half);
+    prefetch(from->data, first + next, width, half, 0);
     load(to, from->data, first, width, half);
     for (int64_t i = width; i < wide; i++) to[i] = 0.0f;
   }

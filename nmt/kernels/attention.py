@@ -1,10 +1,9 @@
 """Attention by kernels, and the choice among them: `attention`, which `ops.attention` asks.
 
-On a CPU, at the length of sentences: a kernel in C, or, where there is none, two products and a softmax with one
-gradient for the whole. On a GPU: a kernel for the hypotheses of a search, and kernels for packed sentences.
+On a CPU, at the length of sentences: a kernel in C. On a GPU: a kernel for the hypotheses of a search, and kernels for
+packed sentences.
 
-Shapes: B sentences, H query heads, G key/value heads (G divides H), T queries, S keys. Written out, the heads that
-share a key/value head are further queries of it: N = T · H / G.
+Shapes: B sentences, H query heads, G key/value heads (G divides H), T queries, S keys.
 """
 
 import ctypes
@@ -13,18 +12,15 @@ from ctypes import byref, c_float, c_int, c_int64, c_uint64, c_void_p
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from nmt.kernels import on_gpu, spans
-from nmt.kernels.dropping import dropped, n_drop, scale_up, seed, which
+from nmt.kernels.dropping import n_drop, scale_up, seed
 from nmt.kernels.switch import half, switched_on, takes
 from nmt.masks import Mask, PackedMask, Packing, SharedMask
 
 _FEW = 16  # queries for which it does not pay to turn the keys round
-# How many numbers of fp32 the processor takes at a time.
-_LANES = {"AVX512": 16, "AVX2": 8}.get(torch.backends.cpu.get_cpu_capability(), 4)
-_SHORT = 256 * 256  # queries x keys up to which attention on the CPU is written out
+_SHORT = 256 * 256  # queries x keys whose weights fit the caches
 
 
 def attention(
@@ -40,20 +36,11 @@ def attention(
         from nmt.kernels import search_triton
 
         return search_triton.look(q, k, v, mask.made(search_triton.listed), scale), None
-    if not v.is_cpu or torch.compiler.is_compiling():
-        return None
-    # torch's fused kernel has no dropout on a CPU; and its many tiny products are several times slower once those of
-    # fp32 go through oneDNN. Only long inputs, whose weights would not fit the caches, are better there.
-    if not (return_attns or p or q.size(2) * k.size(2) <= _SHORT):
+    # Long inputs, whose weights would not fit the caches, are better in torch's, which has no dropout on a CPU.
+    if return_attns or not v.is_cpu or (not p and q.size(2) * k.size(2) > _SHORT):
         return None
     q, k, v = _narrow(q, k, v)
-    if not return_attns and takes(q, k, v):
-        return in_kernel(q, k, v, mask.mask, scale, p, in_search=mask.in_search), None
-    n_share = q.size(1) // k.size(1)
-    bias, blind = mask.made(added, n_share, torch.promote_types(v.dtype, torch.float32))
-    of_groups = q.reshape(len(q), k.size(1), -1, q.size(3)) if n_share > 1 else q
-    output, attn = written_out(of_groups, k, v, bias, blind, scale, p)
-    return output.reshape(*q.shape[:3], -1), attn.view(*q.shape[:3], -1) if return_attns else None
+    return (in_kernel(q, k, v, mask.mask, scale, p, in_search=mask.in_search), None) if takes(q, k, v) else None
 
 
 def prepared(query: Packing, key: Packing, causal: bool) -> tuple[spans.Spans | None, bool] | None:
@@ -110,26 +97,16 @@ def _narrow(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
-def added(mask: Tensor, n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
-    """Bias that a mask adds to scores of n times its queries, and the queries that may look nowhere, if any."""
-    mask = mask if n == 1 or mask.size(2) == 1 else mask.repeat(1, 1, n, 1)
-    # Half the lowest number, not -inf: a row that is all -inf would become NaN. After the softmax what is hidden is
-    # exactly zero either way.
-    bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min / 2)
-    blind = ~mask.any(dim=-1, keepdim=True)
-    return bias, blind if blind.any() else None
-
-
 # The kernel in C, called with tensors.
 
 
 class _Heads(ctypes.Structure):
     _fields_ = (("data", c_void_p), ("sentence", c_int64), ("head", c_int64), ("place", c_int64))
 
-    @classmethod
-    def of(cls, tensor: Tensor) -> "_Heads":
-        assert tensor.stride(3) == 1 or tensor.size(3) == 1
-        return cls(tensor.data_ptr(), *tensor.stride()[:3])
+
+def _heads(*tensors: Tensor) -> list[Any]:
+    assert all(one.stride(3) == 1 or one.size(3) == 1 for one in tensors)
+    return [byref(_Heads(one.data_ptr(), *one.stride()[:3])) for one in tensors]
 
 
 class _Shape(ctypes.Structure):
@@ -165,37 +142,29 @@ class Attention(NamedTuple):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """(B, H, T, d_k), (B, G, S, d_k), (B, G, S, d_v), of one type -> (B, H, T, d_v), in memory (B, T, H, d_v), and
-        the weights before dropout, (B, H, T, S or more) fp32, where what is behind S is zero. Sentences that lie end to
-        end have their weights one after the other, (H, their queries, keys of the longest or more) each, of which those
-        behind their own keys are not to be read."""
-        q, k, v = (_dense(x) for x in (q, k, v))
+        the weights before dropout, fp32, for the gradient: (B, H, T, S or more), or sentence by sentence where they lie
+        end to end."""
+        q, k, v = (on_gpu.dense(x) for x in (q, k, v))
         shape, lanes = self._shape(q, k, v), switched_on().lanes()
         weight = torch.empty(*q.shape[:3], -(-shape.n_key // lanes) * lanes)
         out = _by_place(q, v.size(3))
-        failed = switched_on().attend(byref(shape), *(byref(_Heads.of(x)) for x in (q, k, v, out)), weight)
-        _check(failed)
+        _check(switched_on().attend(byref(shape), *_heads(q, k, v, out), weight))
         return out, weight
 
     def look_up(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """`forward` for a few queries that see few of the keys, without dropout and without a gradient."""
         assert not self.n_drop and isinstance(self.mask, Tensor)
-        q, k, v = (_dense(x) for x in (q, k, v))
+        q, k, v = (on_gpu.dense(x) for x in (q, k, v))
         out = _by_place(q, v.size(3))
-        failed = switched_on().look_up(byref(self._shape(q, k, v)), *(byref(_Heads.of(x)) for x in (q, k, v, out)))
-        _check(failed)
+        _check(switched_on().look_up(byref(self._shape(q, k, v)), *_heads(q, k, v, out)))
         return out
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, weight: Tensor, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of q, k and v, by the weights of `forward` and the gradient (B, H, T, d_v) of its output."""
-        q, k, v, d_out = (_dense(x) for x in (q, k, v, d_out))
+        q, k, v, d_out = (on_gpu.dense(x) for x in (q, k, v, d_out))
         grads = self._room(q, k, v)
-        failed = switched_on().attend_backward(
-            byref(self._shape(q, k, v)),
-            *(byref(_Heads.of(x)) for x in (q, k, v, d_out)),
-            weight,
-            *(byref(_Heads.of(x)) for x in grads),
-        )
-        _check(failed)
+        given = *_heads(q, k, v, d_out), weight, *_heads(*grads)
+        _check(switched_on().attend_backward(byref(self._shape(q, k, v)), *given))
         return grads
 
     @staticmethod
@@ -216,26 +185,9 @@ class Attention(NamedTuple):
             size = q.size(0), q.size(2), k.size(2)
             apart = (mask.stride(dim) if mask.size(dim) > 1 else 0 for dim in (0, 2))
             where = mask.data_ptr(), *apart, None, None, False
-        return _Shape(
-            size[0],
-            q.size(1),
-            k.size(1),
-            *size[1:],
-            q.size(3),
-            v.size(3),
-            *where,
-            self.scale,
-            self.seed,
-            self.n_drop,
-            self.scale_up,
-            half(q),
-            torch.get_num_threads(),
-        )
-
-
-def _dense(x: Tensor) -> Tensor:
-    """x, whose columns lie side by side."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+        sizes = size[0], q.size(1), k.size(1), *size[1:], q.size(3), v.size(3)
+        chance = self.seed, self.n_drop, self.scale_up
+        return _Shape(*sizes, *where, self.scale, *chance, half(q), torch.get_num_threads())
 
 
 def _by_place(like: Tensor, width: int) -> Tensor:
@@ -295,85 +247,3 @@ def in_kernel(
             return attention.look_up(q, k, v)
         return _in_kernel(q, k, v, attention)
     return _in_kernel(q, k, v, Attention(mask, scale, seed(), n_drop(p), scale_up(p)))
-
-
-# Written out: two products and a softmax. What lies between the products is fp32 at least, which is more exact than
-# bf16 and, as rows are short, faster: torch's softmax takes rows number by number that do not fill one vector of the
-# processor. Those that still do not are made as long.
-
-
-def written_out(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, blind: Tensor | None, scale: float, p: float
-) -> tuple[Tensor, Tensor]:
-    """dropout(softmax(scale · q kT + bias)) v, and the weights before dropout. p: its rate.
-
-    q: (B, G, N, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), of one type; bias: (B or 1, 1, N or 1, S), of fp32 at
-    least; blind: (B or 1, 1, N or 1, 1), True for queries that see nothing, which get zeros. Returns (B, G, N, d_v) in
-    the type of v, and (B, G, N, S) in that of bias.
-    """
-    if torch.is_grad_enabled():
-        return _written_out(q, k, v, bias, blind, scale, p)
-    attn = _weights(q, k, bias, blind, scale)[..., : k.size(2)]
-    used, keep = attn.to(v.dtype), which(attn, p)
-    return torch.matmul(used if keep is None else dropped(used, keep, scale_up(p)), v), attn
-
-
-class _WrittenOut(torch.autograd.Function):
-    """Remembers the weights, which of them were dropped, and what entered the products."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, blind: Tensor | None, scale: float, p: float
-    ) -> tuple[Tensor, Tensor]:
-        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-        wide = _weights(q, k, bias, blind, scale)
-        attn = wide[..., : k.size(2)]
-        used, keep = attn.to(v.dtype), which(attn, p)
-        if keep is not None:
-            used = dropped(used, keep, scale_up(p))
-        ctx.save_for_backward(q, k, v, wide, used, keep)
-        ctx.scale, ctx.scale_up = scale, scale_up(p)
-        ctx.set_materialize_grads(False)
-        return torch.matmul(used, v), attn
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        d_output, d_attn = grads
-        q, k, v, wide, used, keep = ctx.saved_tensors
-        n_key = k.size(2)
-        d_v = None
-        if d_output is not None:
-            d_output = d_output.contiguous()
-            d_v = torch.matmul(used.transpose(2, 3), d_output)
-            d_used = torch.matmul(d_output, v.transpose(2, 3))
-            if keep is not None:
-                d_used = dropped(d_used, keep, ctx.scale_up)
-            d_attn = d_used if d_attn is None else d_attn + d_used
-        if d_attn is None:
-            return (None,) * 7
-        d_wide = d_attn.to(wide.dtype)
-        if n_key < wide.size(3):
-            d_wide = F.pad(d_wide, (0, wide.size(3) - n_key))
-        d_score = torch._softmax_backward_data(d_wide, wide, -1, wide.dtype)[..., :n_key]
-        d_score = d_score.mul_(ctx.scale).to(q.dtype)
-        return torch.matmul(d_score, k), torch.matmul(d_score.transpose(2, 3), q), d_v, None, None, None, None
-
-
-_written_out: Callable[..., tuple[Tensor, Tensor]] = _WrittenOut.apply
-
-
-def _weights(q: Tensor, k: Tensor, bias: Tensor, blind: Tensor | None, scale: float) -> Tensor:
-    """softmax(scale · q kT + bias): (B, G, N, S), and zeros behind it where S is less than _LANES."""
-    n_key = k.size(2)
-    if k.element_size() == 2:
-        k = k.contiguous()  # oneDNN reads a copy of part of a cache much faster than the part itself
-    score = torch.matmul(q, k.transpose(2, 3))
-    # Adding is one pass less than filling, and takes the scale along.
-    if n_key < _LANES:
-        wide = bias.new_empty(*score.shape[:3], _LANES)
-        wide[..., n_key:] = float("-inf")
-        torch.add(bias, score, alpha=scale, out=wide[..., :n_key])
-    else:
-        wide = torch.add(bias, score, alpha=scale)
-    attn = torch.softmax(wide, dim=-1)
-    return attn if blind is None else attn.masked_fill_(blind, 0.0)

@@ -8,8 +8,7 @@
 #include "products.h"
 
 /* With instructions of its own for such sums a processor needs none of this. */
-#if defined HAS_PANELS && !defined __AVX512F__ && !defined __AVXVNNI__
-#include <immintrin.h>
+#if defined HAS_PANELS && !defined __AVXVNNI__
 
 #define HEIGHT 4  /* rows, */
 #define PANEL 16  /* and columns, that are multiplied at a time: their sums are in registers */

@@ -1,7 +1,5 @@
 """The end of a step of a search on a GPU, in Triton: from logits to the hypotheses that go on, in two kernels.
 
-A step of a small batch takes as long as its kernels are many, and this is what most of them were for.
-
 Shapes: B sentences, K hypotheses of each, R = B·K rows, V columns, T steps that there is room for.
 """
 

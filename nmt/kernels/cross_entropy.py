@@ -30,7 +30,7 @@ def chunk_bytes(device: torch.device) -> int:
 
 
 def nll_and_gradient(z: Tensor, gold: Tensor, gold_weight: float, exact: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """A pass over logits z (N, V), which are used up, with gold (N, 1) ids.
+    """A pass over logits z (N, V), which a kernel uses up, with gold (N, 1) ids.
 
     Returns the sum of the log of the softmax's denominator less gold_weight times the gold logit, which is the negative
     log-likelihood where that is 1; the gradient of it by z, (N, V), and what that is to be divided by, (N, 1). All but
@@ -41,39 +41,17 @@ def nll_and_gradient(z: Tensor, gold: Tensor, gold_weight: float, exact: torch.d
         return values.sum(), z, sums.unsqueeze(1)
     wide = z.to(exact)
     top = wide.amax(dim=1, keepdim=True)
-    picked = wide.gather(1, gold)
-    p = wide.sub_(top).exp_()
-    total = p.sum(dim=1, keepdim=True)
-    p.scatter_add_(1, gold, total * -gold_weight)
-    value = (top + total.log() - gold_weight * picked).sum()
-    if z.dtype == torch.float16:
-        root = _root(total)
-        p, total = p.div_(root), total / root
-    return value, p.to(z.dtype), total
-
-
-def _root(total: Tensor) -> Tensor:
-    """The power of two nearest to the square root of (N, 1).
-
-    What is divided by `total` is 1 at most, but up to V at the gold token, more than fp16 can hold; and 1 / V, which
-    hidden states are multiplied by, is less than it holds to its last digit. The roots of both are within.
-    """
-    return total.log2().div_(2).round_().exp2_()
-
-
-def nll_and_gradient_for_compiler(
-    z: Tensor, gold: Tensor, gold_weight: float, exact: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what `nll_and_gradient` does, without a scatter, which would cut the compiled pass in two. Keeps z."""
-    wide = z.to(exact)
-    top = wide.amax(dim=1, keepdim=True)
     p = (wide - top).exp()
     total = p.sum(dim=1, keepdim=True)
+    # Not a scatter, which would cut a compiled pass in two.
     is_gold = torch.arange(z.size(1), device=z.device) == gold
     value = (top + total.log() - gold_weight * wide.gather(1, gold)).sum()
     d_z = torch.where(is_gold, p - gold_weight * total, p)
     if z.dtype == torch.float16:
-        root = _root(total)
+        # The power of two nearest to the root of the total. What is divided by that is 1 at most, but up to V at the
+        # gold token, more than fp16 can hold; and 1 / V, which hidden states are multiplied by, is less than it holds
+        # to its last digit. The roots of both are within.
+        root = total.log2().div(2).round().exp2()
         d_z, total = d_z / root, total / root
     return value, d_z.to(z.dtype), total
 
@@ -81,7 +59,7 @@ def nll_and_gradient_for_compiler(
 @functools.cache
 def _compiled_nll_and_gradient() -> Callable[[Tensor, Tensor, float, torch.dtype], tuple[Tensor, Tensor, Tensor]]:
     # Once for chunks of the full size, and once for what is left of a batch, whatever its size.
-    return torch.compile(nll_and_gradient_for_compiler)
+    return torch.compile(nll_and_gradient)
 
 
 class EvenPart:

@@ -7,6 +7,11 @@
 
 #include "halves.h"
 
+#ifdef HAS_TILES
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #ifdef HAS_HALVES
 #define NEAR (1 << 20)      /* bytes of the right factor that the second cache holds beside the rest */
 #define FEW 4               /* panels of it, for which it pays to lay out one of the left factor */
@@ -222,10 +227,10 @@ void multiply_half(bf16 *out, const bf16 *a, const char *laid, const float *bias
 }
 #endif
 
-/* Whether products of bf16 can be made here. */
+/* Whether products of bf16 can be made here: there are tiles, and the system lets this process use them, or registers do. */
 int has_half_products(void) {
 #ifdef HAS_TILES
-  return has_tiles();
+  return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* XTILEDATA */) == 0;
 #elif defined HAS_HALVES
   return 1;
 #else

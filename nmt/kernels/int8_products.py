@@ -1,13 +1,12 @@
 """Products of states with a matrix in whole numbers of 8 bits: by a kernel of our own where the processor has AVX2 and
 nothing better, else by oneDNN.
 
-Sums are exact, and each output has a scale of its own for its row of the matrix. A processor without instructions for
-such sums adds several products up in 16 bits first. That these are never left, no neighbours in a row of the matrix are
-too large together.
+Sums are exact, and each output has a scale of its own. A processor without instructions for such sums adds several
+products up in 16 bits first, for which no neighbours in a row of the matrix are too large together.
 """
 
 import functools
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -26,30 +25,7 @@ _FOUR = 256.0
 _ROWS = 128  # that states are laid out for
 _AS_PAIRS, _AS_FOURS = (1, 2), (2, 2, 2)  # a row's neighbours
 
-
 Affine = tuple[Tensor, Tensor] | None
-
-
-class Int8Product(Protocol):
-    """x · weightᵀ + bias, (N, D) -> (N, E) fp32, or the ReLU of that as what another such product reads.
-
-    x: fp32 or bf16, or what another product made for this one. A row in which something is not finite becomes NaN.
-    """
-
-    most: ClassVar[int]  # of the whole numbers, from 0 on, that stand for states
-    rounds: ClassVar[bool]  # states as it reads them, so that small products pay, too
-
-    def __init__(
-        self, weight: Tensor, bias: Tensor, step: float, zero: int = 0, affine: Affine = None, *, relu: bool = False
-    ) -> None:
-        """weight: (E, D), bias: (E,), fp32. relu: the output is a ReLU in steps of 1 / most, cut off at one.
-
-        A whole number n stands for the state (n - zero) · step. affine: what states are multiplied by, and what is then
-        added, (D,) both, before they are rounded; None: they only are to be rounded, or are whole numbers.
-        """
-
-    def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
-        """plus: (N, E) fp32 or bf16, which the output, if it is not for a product, is added to: in that type."""
 
 
 @functools.cache
@@ -58,74 +34,51 @@ def bytes_in_kernels() -> bool:
     return not why_not() and bool(library().has_bytes())
 
 
-class BytesLaidOut:
-    """A matrix (E, D) of whole numbers from -127 to 127 that is laid out as the kernel reads it; `bytes_in_kernels` was
-    asked. Of each group of 8 numbers of a row the first two of both halves, of either sign, come to 258 at most, and so
-    do the others: times MOST they have 16 bits.
-    """
-
-    def __init__(self, whole: Tensor, scale: Tensor, bias: Tensor, affine: tuple[Tensor, Tensor] | None = None) -> None:
-        """A sum stands for sum · scale + bias, (E,) both. affine: what states of fp32 are multiplied by, and
-        what is then added, (D,) both, to be rounded to 0 to MOST; None: they only are to be rounded."""
-        self._size = n_out, n_in = whole.shape
-        self._held, self._laid = room(library().size_of_bytes(n_out, n_in))
-        library().lay_out_bytes(self._laid, whole.contiguous(), n_out, n_in)
-        self._scale, self._bias = (F.pad(one.float(), (0, -n_out % PANEL)) for one in (scale, bias))
-        self._affine = [F.pad(one.float(), (0, -n_in % GROUP)) for one in affine] if affine else [None, None]
-        self._room = library().room_of_bytes(n_in)
-
-    def times(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
-        """(N, D) fp32, or what `states` made -> (N, E) fp32, to which plus, of that shape, is added.
-
-        A row in which something is not finite is NaN.
-        """
-        out = torch.empty(len(x), self._size[0])
-        self._multiply(x, out, None if plus is None else plus.contiguous(), None)
-        return out
-
-    def states(self, x: Tensor) -> Tensor:
-        """(N, D) fp32 -> (N, E) and zeros up to whole panels, uint8: sum · scale + bias of each, as whole numbers from
-        0 to MOST."""
-        out = torch.empty(len(x), self._size[0] + -self._size[0] % PANEL, dtype=torch.uint8)
-        self._multiply(x, None, None, out)
-        return out
-
-    def _multiply(self, x: Tensor, out: Tensor | None, plus: Tensor | None, states: Tensor | None) -> None:
-        x, n_thread, (n_out, n_in) = x.contiguous(), torch.get_num_threads(), self._size
-        known = x.dtype == torch.uint8
-        assert (known or x.dtype == torch.float32) and (plus is None or plus.dtype == torch.float32)
-        assert x.size(1) == (n_in + -n_in % PANEL if known else n_in)
-        mine = workroom(n_thread * self._room)
-        matrix = self._laid, self._scale, self._bias
-        rows = (x, None) if known else (None, x)
-        library().multiply_bytes(out, plus, states, *rows, *self._affine, *matrix, len(x), n_out, n_in, mine, n_thread)
-
-
 class ByKernel:
-    """A kernel rounds, multiplies and adds."""
+    """x · weightᵀ + bias, (N, D) -> (N, E) fp32, by a kernel, which rounds, multiplies and adds."""
 
-    most: ClassVar[int] = MOST
-    rounds: ClassVar[bool] = True
+    most: ClassVar[int] = MOST  # of the whole numbers, from 0 on, that stand for states
+    rounds: ClassVar[bool] = True  # states as it reads them, so that small products pay, too
 
     def __init__(
         self, weight: Tensor, bias: Tensor, step: float, zero: int = 0, affine: Affine = None, *, relu: bool = False
     ) -> None:
+        """weight: (E, D), bias: (E,), fp32. relu: the output is a ReLU in steps of 1 / most, cut off at one, as another
+        such product reads it.
+
+        A whole number n stands for the state (n - zero) · step. affine: what states are multiplied by, and what is then
+        added, (D,) both, before they are rounded; None: they only are to be rounded, or are whole numbers.
+        """
+        # Of each group of 8 numbers of a row the first two of both halves, and the others, have 16 bits times MOST.
         whole, scale = in_bytes(weight, _FOUR, _AS_FOURS)
-        scale = scale * step
-        bias = bias - scale * zero * whole.sum(1)
-        unit = self.most if relu else 1
-        self._laid = BytesLaidOut(whole, scale * unit, bias * unit, affine)
+        scale, unit = scale * step, self.most if relu else 1
+        self._size = n_out, n_in = whole.shape
+        self._held, self._laid = room(library().size_of_bytes(n_out, n_in))
+        library().lay_out_bytes(self._laid, whole.contiguous(), n_out, n_in)
+        of_sum = scale * unit, (bias - scale * zero * whole.sum(1)) * unit
+        self._of_sum = [F.pad(one.float(), (0, -n_out % PANEL)) for one in of_sum]
+        self._affine = [F.pad(one.float(), (0, -n_in % GROUP)) for one in affine] if affine else [None, None]
         self._relu = relu
 
     def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
-        x = x if x.dtype == torch.uint8 else x.float()
-        if self._relu:
-            return self._laid.states(x)
-        return self._laid.times(x) if plus is None else self._laid.times(x, plus.float()).to(plus.dtype)
+        """x: fp32 or bf16, or what another product made for this one; a row in which something is not finite becomes
+        NaN. plus: (N, E), which the output, if it is not for a product, is added to: in that type."""
+        (n_out, n_in), n_thread = self._size, torch.get_num_threads()
+        x = (x if x.dtype == torch.uint8 else x.float()).contiguous()
+        beside = None if plus is None else plus.float().contiguous()
+        out = (
+            torch.empty(len(x), n_out + -n_out % PANEL, dtype=torch.uint8) if self._relu else torch.empty(len(x), n_out)
+        )
+        to = (None, None, out) if self._relu else (out, beside, None)
+        rows = (x, None) if x.dtype == torch.uint8 else (None, x)
+        mine = workroom(n_thread * library().room_of_bytes(n_in))
+        matrix = self._laid, *self._of_sum, len(x), n_out, n_in
+        library().multiply_bytes(*to, *rows, *self._affine, *matrix, mine, n_thread)
+        return out if plus is None else out.to(plus.dtype)
 
 
 class ByOneDnn:
-    """oneDNN multiplies."""
+    """The same by oneDNN."""
 
     most: ClassVar[int] = 255
     rounds: ClassVar[bool] = False
@@ -165,7 +118,7 @@ class ByOneDnn:
 
 
 @functools.cache
-def int8_product() -> type[Int8Product] | None:
+def int8_product() -> type[ByKernel] | type[ByOneDnn] | None:
     """The class that multiplies here; None where nothing is exact."""
     if bytes_in_kernels():
         return ByKernel

@@ -120,13 +120,6 @@ ALWAYS void prefetch(const void *at, int64_t first, int64_t n, int half, const i
       __builtin_prefetch(from + i, 0);
 }
 
-/* The same of what is read so much later that the first cache has no room for all until then: into the second, which also
-   waits for more lines at a time. */
-ALWAYS void prefetch_early(const void *at, int64_t first, int64_t n, int half) {
-  const char *from = (const char *)at + first * (half ? 2 : 4);
-  for (int64_t i = 0; i < n * (half ? 2 : 4); i += 64) __builtin_prefetch(from + i, 0, 2);
-}
-
 /* LANES of bf16 as fp32, and back, to the nearest, ties to even. Of AVX-512, GCC finds the instructions for neither. */
 ALWAYS vector widened(halves x) {
 #ifdef __AVX512F__

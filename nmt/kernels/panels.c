@@ -1,7 +1,7 @@
-/* Matrix products of fp32 for processors without tiles: what MKL and oneDNN make, nearer to all that one with AVX2 can.
+/* Matrix products of fp32 for processors of AVX2.
 
-   Six rows times two vectors of columns are twelve sums, which with the numbers that they grow by fill its 16 registers: two
-   products a cycle, if all is read from the first cache. With AVX-512 there are 32 of them, for fourteen rows. So a panel of
+   Six rows times two vectors of columns are twelve sums, which with the numbers that they grow by fill the 16 registers: two
+   products a cycle, if all is read from the first cache.  So a panel of
    columns is laid out as it is read, number of a sum by number of a sum, and meets all the rows that lie in the second cache
    before the next one comes (Goto and van de Geijn 2008, "Anatomy of high-performance matrix multiplication"; Van Zee and
    van de Geijn 2015, "BLIS"). What comes next, rows or columns, is fetched meanwhile, a line now and then.
@@ -12,23 +12,15 @@
 #include "products.h"
 
 #ifdef HAS_PANELS
-#ifdef __AVX512F__
-#define HEIGHT 14         /* rows, */
-#define LAID (2 * DEPTH)  /* numbers of a sum that are laid out at a time, for as many parts of sums one after the other */
-#define IN_PLACE 1        /* whether rows whose sums lie side by side are read there: these are most of a line */
-#else
-#define HEIGHT 6
-#define LAID DEPTH
-#define IN_PLACE 0
-#endif
+#define HEIGHT 6          /* rows, */
 #define PANEL (2 * LANES) /* and columns, that are multiplied at a time, DEPTH numbers of a sum; */
 #define NEAR (96 / HEIGHT * HEIGHT) /* rows that lie in the second cache, */
-#define WIDTH ((1 << 17) / LAID)    /* and columns that are laid out, half a megabyte */
+#define WIDTH ((1 << 17) / DEPTH)    /* and columns that are laid out, half a megabyte */
 #define LINE 16             /* numbers in a line of the cache */
-#define APART (LAID + LINE) /* numbers from one row to the next, where rows are copied */
+#define APART (DEPTH + LINE) /* numbers from one row to the next, where rows are copied */
 #define AHEAD 12          /* numbers of a sum that are fetched before their turn: each is far from the one before */
 #define STEP 16           /* numbers of a sum after which lines are fetched: many at once would be waited for */
-#define ROOM (4 * (LAID * WIDTH + APART * NEAR)) /* bytes */
+#define ROOM (4 * (DEPTH * WIDTH + APART * NEAR)) /* bytes */
 
 /* -- layout ------------------------------------------------------------------------------------------------------- */
 
@@ -77,9 +69,9 @@ typedef struct {
   int64_t stride, n_row, of_row, done;
 } coming;
 
-/* What of a factor is read next: rows of `row` .. end_row, up to `most`, and LAID numbers of their sums from `first` on. */
+/* What of a factor is read next: rows of `row` .. end_row, up to `most`, and DEPTH numbers of their sums from `first` on. */
 static coming soon(factor x, int64_t row, int64_t end_row, int64_t most, int64_t first, int64_t n_sum) {
-  const int64_t n = UP_TO(end_row - row, most), depth = first < n_sum ? UP_TO(n_sum - first, LAID) : 0;
+  const int64_t n = UP_TO(end_row - row, most), depth = first < n_sum ? UP_TO(n_sum - first, DEPTH) : 0;
   if (x.dense) return (coming){x.at + row * x.stride + first, x.stride, depth ? n : 0, PARTS(depth, LINE), 0};
   return (coming){x.at + first * x.stride + row, x.stride, depth, PARTS(n, LINE), 0};
 }
@@ -119,7 +111,7 @@ ALWAYS void multiply_strip(const int n_row, const target *to, int64_t row, int64
     }
     for (const int64_t end = UP_TO(k + STEP, depth); k < end; k++, panel += PANEL) {
       const vector left = *(const vector *)panel, right = *(const vector *)(panel + LANES);
-#pragma GCC unroll 14
+#pragma GCC unroll 6
       for (int r = 0; r < n_row; r++) {
         const float x = at[r / 3][r % 3 * of_row + k * of_number];
         sum[r][0] += x * left;
@@ -150,37 +142,24 @@ ALWAYS void multiply_strips(const target *to, int64_t row, int64_t n, int64_t co
                             int64_t of_strip, int64_t of_row, int64_t of_number, const float *panel, int64_t depth,
                             int plus, const float *bias, int relu, coming next[2]) {
   for (int64_t c = 0; c < width; c += PANEL, panel += depth * PANEL)
-    for (int64_t r = 0; r < n; r += HEIGHT)
-      for (int64_t k = 0; k < depth; k += DEPTH) {
-        const int last = k + DEPTH >= depth;
-        const float *left = a + r / HEIGHT * of_strip + k * of_number;
-#define STRIP(n_row)                                                                                            \
-  case n_row:                                                                                                   \
-    multiply_strip(n_row, to, row + r, column + c, left, of_row, of_number, panel + k * PANEL,                  \
-                   UP_TO(depth - k, DEPTH), plus || k > 0, last ? bias : NULL, last && relu, next);             \
+    for (int64_t r = 0; r < n; r += HEIGHT) {
+#define STRIP(n_row)                                                                                                   \
+  case n_row:                                                                                                          \
+    multiply_strip(n_row, to, row + r, column + c, a + r / HEIGHT * of_strip, of_row, of_number, panel, depth, plus,   \
+                   bias, relu, next);                                                                                  \
     break;
-        switch (UP_TO(n - r, HEIGHT)) {
-#if HEIGHT > 6
-          STRIP(14)
-          STRIP(13)
-          STRIP(12)
-          STRIP(11)
-          STRIP(10)
-          STRIP(9)
-          STRIP(8)
-          STRIP(7)
-#endif
-          STRIP(6)
-          STRIP(5)
-          STRIP(4)
-          STRIP(3)
-          STRIP(2)
-          STRIP(1)
-        }
+      switch (UP_TO(n - r, HEIGHT)) {
+        STRIP(6)
+        STRIP(5)
+        STRIP(4)
+        STRIP(3)
+        STRIP(2)
+        STRIP(1)
       }
+    }
 }
 
-/* Where panels of a right factor of n columns begin in one that is laid out as a whole, LAID numbers of a sum after LAID
+/* Where panels of a right factor of n columns begin in one that is laid out as a whole, DEPTH numbers of a sum after DEPTH
    others. k: their first number, of which there are `depth`. */
 ALWAYS int64_t place_of(int64_t column, int64_t k, int64_t depth, int64_t n) {
   return PARTS(n, PANEL) * PANEL * k + column * depth;
@@ -190,10 +169,10 @@ const int unit_of_rows = HEIGHT, unit_of_columns = PANEL;
 
 void multiply_part(const target *to, factor a, factor b, const char *laid, int64_t n_sum, int64_t row, int64_t end_row,
                    int64_t column, int64_t end_column, char *room) {
-  float *panels = (float *)room, *rows = panels + LAID * WIDTH;
-  for (int64_t k = 0; k < n_sum; k += LAID)
+  float *panels = (float *)room, *rows = panels + DEPTH * WIDTH;
+  for (int64_t k = 0; k < n_sum; k += DEPTH)
     for (int64_t c = column; c < end_column; c += WIDTH) {
-      const int64_t depth = UP_TO(n_sum - k, LAID), width = UP_TO(end_column - c, WIDTH);
+      const int64_t depth = UP_TO(n_sum - k, DEPTH), width = UP_TO(end_column - c, WIDTH);
       const int64_t next_c = c + width < end_column ? c + width : column, next_k = next_c > c ? k : k + depth;
       const int plus = k > 0 || to->add, last = k + depth == n_sum, relu = last && to->relu;
       const float *bias = last ? to->bias : NULL;
@@ -208,7 +187,7 @@ void multiply_part(const target *to, factor a, factor b, const char *laid, int64
         if (a.dense && a.stride % 1024 == 0) { /* rows so far apart meet in the same few lines of the first cache */
           for (int64_t i = 0; i < n; i++) memcpy(rows + i * APART, left + i * of_row, 4 * depth);
           left = rows, of_row = APART, of_strip = HEIGHT * APART;
-        } else if (!a.dense && !IN_PLACE) {
+        } else if (!a.dense) {
           lay_strips(rows, a, r, n, k, depth);
           left = rows, of_number = HEIGHT, of_strip = HEIGHT * depth;
         }
@@ -220,18 +199,15 @@ void multiply_part(const target *to, factor a, factor b, const char *laid, int64
 int64_t size_laid_out(int64_t n_col, int64_t n_sum) { return 4 * PARTS(n_col, PANEL) * PANEL * n_sum; }
 
 void lay_out(char *to, const float *b, int64_t stride, int dense, int64_t n_col, int64_t n_sum) {
-  for (int64_t k = 0; k < n_sum; k += LAID) {
-    const int64_t depth = UP_TO(n_sum - k, LAID);
+  for (int64_t k = 0; k < n_sum; k += DEPTH) {
+    const int64_t depth = UP_TO(n_sum - k, DEPTH);
     lay_panels((float *)to + place_of(0, k, depth, n_col), (factor){b, stride, dense}, 0, n_col, k, depth);
   }
 }
 
 int room_of_part(void) { return ROOM; }
 
-/* Whether products can be made in panels here, and in those of AVX-512, which others may be faster than. */
 int has_panels(void) { return 1; }
-int has_wide_panels(void) { return LANES == 16; }
 #else
 int has_panels(void) { return 0; }
-int has_wide_panels(void) { return 0; }
 #endif

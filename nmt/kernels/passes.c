@@ -34,18 +34,6 @@ void drop_add(void *out, int out_half, const void *x, int x_half, const void *re
   }
 }
 
-/* Which of n elements stay: 1 or 0. */
-void decide(int16_t *out, int64_t n, uint64_t seed, int n_drop, int n_thread) {
-#pragma omp parallel for schedule(static) num_threads(n_thread)
-  for (int64_t block = 0; block < (n + BLOCK - 1) / BLOCK; block++) {
-    int64_t first = block * BLOCK, size = n - first < BLOCK ? n - first : BLOCK;
-    uint16_t decision[BLOCK];
-    draw(decision, seed, first / 4, BLOCK / 4);
-#pragma omp simd
-    for (int64_t i = 0; i < size; i++) out[first + i] = decision[i] >= n_drop;
-  }
-}
-
 /* -- biases ------------------------------------------------------------------------------------------------------- */
 
 /* x (n_row, n_col) + bias, in place, and then the ReLU of that if wanted, which lets NaN through. */

@@ -1,7 +1,4 @@
-"""The kernels that pass over rows, called with tensors: dropout, the softmax of the loss, sums over rows.
-
-What is allocated here is returned. N rows, D columns.
-"""
+"""The kernels that pass over rows, called with tensors: dropout, the softmax of the loss, sums. N rows, D columns."""
 
 from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
@@ -36,13 +33,6 @@ def add_bias(x: Tensor, bias: Tensor, *, relu: bool = False) -> Tensor:
     assert x.is_contiguous()
     switched_on().add_bias(x, half(x), bias, relu, *x.shape, torch.get_num_threads())
     return x
-
-
-def decide(like: Tensor, seed: int, n_drop: int) -> Tensor:
-    """Draw the elements that `drop_add` lets stay: ones and zeros, int16, of the shape of `like`."""
-    out = torch.empty(like.shape, dtype=torch.int16)
-    switched_on().decide(out, out.numel(), seed, n_drop, torch.get_num_threads())
-    return out
 
 
 def exponents(z: Tensor, gold: Tensor, kept: float) -> tuple[Tensor, Tensor]:

@@ -1,16 +1,10 @@
-/* Matrix products of fp32, one that threads share or many that they divide among themselves. What multiplies a part of one
-   is `tiles.c` or `panels.c`, whichever the processor has, or `sparse.c` where there are many zeros. */
+/* Matrix products of fp32, one that threads share or many that they divide among themselves. */
 
 #include "products.h"
 
-#if defined HAS_TILES || defined HAS_PANELS
-/* Bytes that a thread needs. */
-int room_of_thread(void) {
 #ifdef HAS_PANELS
-  if (room_of_sparse() > room_of_part()) return room_of_sparse();
-#endif
-  return room_of_part();
-}
+/* Bytes that a thread needs. */
+int room_of_thread(void) { return room_of_sparse() > room_of_part() ? room_of_sparse() : room_of_part(); }
 
 /* out (n_row, n_col) = a (n_row, n_sum) · b (n_sum, n_col), or that is added to it. Numbers of a sum are dense, or they are
    `stride` numbers apart; then those of all sums are side by side. laid: b, laid out as a whole, or absent. bias may be
@@ -21,9 +15,7 @@ void multiply(float *out, int add, const float *a, int64_t a_stride, int a_dense
               int64_t n_sum, char *room, int n_thread) {
   const target to = {out, bias, n_row, n_col, add, relu};
   const factor left = {a, a_stride, a_dense}, right = {b, b_stride, b_dense};
-#ifdef HAS_PANELS
   const int sparse = zeros && is_sparse(left, n_row, n_sum);
-#endif
 #pragma omp parallel num_threads(n_thread)
   {
     /* The larger side is parted, so that little is laid out more than once. */
@@ -34,11 +26,9 @@ void multiply(float *out, int add, const float *a, int64_t a_stride, int a_dense
     const int64_t row = by_rows ? from : 0, end_row = by_rows ? end : n_row;
     const int64_t column = by_rows ? 0 : from, end_column = by_rows ? n_col : end;
     char *mine = room + me * room_of_thread();
-#ifdef HAS_PANELS
     if (sparse)
       multiply_sparse(&to, left, right, n_sum, row, end_row, column, end_column, mine);
     else
-#endif
       multiply_part(&to, left, right, laid, n_sum, row, end_row, column, end_column, mine);
   }
 }

@@ -1,4 +1,4 @@
-/* Matrix products of fp32: what `products.c` shares out among threads, and `tiles.c`, `panels.c` or `sparse.c` multiply. */
+/* Matrix products of fp32: what `products.c` shares out among threads, and `panels.c` or `sparse.c` multiply. */
 
 #pragma once
 
@@ -19,21 +19,16 @@ typedef struct {
   int add, relu;
 } target;
 
-/* Where the processor has AVX2 or AVX-512, and no tiles: panels are made for its 16 registers of 8 numbers, or 32 of 16. */
-#if defined __AVX2__ && defined __FMA__ && !defined HAS_TILES
+/* Where the processor has AVX2 and no more: panels are made for its 16 registers of 8 numbers. */
+#if defined __AVX2__ && defined __FMA__ && !defined __AVX512F__
 #define HAS_PANELS
 #include <immintrin.h>
 
 #define DEPTH 256 /* numbers of a sum, added one to the other; of a longer one such parts are added up */
-#define THERE _CMP_NEQ_UQ
 
 /* Which numbers are not zero, as NaN is not: bits. */
 ALWAYS uint64_t not_zero(vector x) {
-#ifdef __AVX512F__
-  return _mm512_cmp_ps_mask((__m512)x, (__m512){0}, THERE);
-#else
-  return _mm256_movemask_ps(_mm256_cmp_ps((__m256)x, _mm256_setzero_ps(), THERE));
-#endif
+  return _mm256_movemask_ps(_mm256_cmp_ps((__m256)x, _mm256_setzero_ps(), _CMP_NEQ_UQ));
 }
 #endif
 

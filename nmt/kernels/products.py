@@ -1,5 +1,5 @@
-"""Matrix products on a CPU, by torch or by kernels: of fp32 in tiles or panels, as the processor has them, beside
-panels without the zeros of a factor; and of bf16 the gradients of weights.
+"""Matrix products on a CPU, by torch or by kernels: of fp32 in panels, with or without the zeros of a factor, and of
+bf16 (`half_products.py`).
 
 Where the processor has no instructions for products of bf16, which then take torch ten times as long as those of fp32,
 they are made of fp32: each product of two such numbers is one, to the bit, and sums are rounded as ever at their end.
@@ -17,32 +17,16 @@ from torch import Tensor
 from nmt.kernels import half_products
 from nmt.kernels.compiler import library
 from nmt.kernels.passes import add_bias, add_to, column_sums, turned
-from nmt.kernels.switch import half, in_wide_panels, room, takes, why_not, workroom
+from nmt.kernels.switch import half, room, takes, why_not, workroom
 
 _NARROW = 64  # columns of matrices of which many are multiplied no faster by kernels than by torch
 MAX_RELATIVE_ERROR = 4  # times that of a usual product of fp32, of what may be called one
 
 
-def fp32_in_kernels() -> bool:
-    """True if kernels multiply fp32: the processor has tiles, or AVX2 alone, or AVX-512 and they were told to; and a
-    product against fp64 shows that they are as exact as others."""
-    return multiplies_fp32() and (in_wide_panels() or not library().has_wide_panels())
-
-
-def has_wide_panels() -> bool:
-    """True if they can be told to."""
-    return multiplies_fp32() and bool(library().has_wide_panels())
-
-
-def in_panels(a: Tensor, weight: Tensor) -> Tensor:
-    """a · weightT of fp32, (N, D) and (E, D) -> (N, E), in panels, whatever is switched on: to see how fast that is."""
-    return _multiply(torch.empty(len(a), len(weight)), a, weight.t())
-
-
 @functools.cache
-def multiplies_fp32() -> bool:
-    """True if they can: a product against fp64 shows that they are as exact as others."""
-    if why_not() or not (library().has_tiles() or library().has_panels()):
+def fp32_in_kernels() -> bool:
+    """True if kernels multiply fp32: the processor has AVX2 and no more, and a product shows that they are exact."""
+    if why_not() or not library().has_panels():
         return False
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(64, 512, generator=generator), torch.randn(512, 64, generator=generator)
@@ -180,7 +164,7 @@ def weight_gradient(
         d_out, x = widened(d_out), widened(x)
     if _is_half_gradient(d_out, x):
         return _gradient(torch.empty(d_out.size(1), x.size(1)), d_out, x, add=False).to(dtype)
-    if zeros_in == "x" and _in_kernels(d_out, x) and library().has_panels():
+    if zeros_in == "x" and _in_kernels(d_out, x):
         return turned(product(x.t(), d_out, zeros=True)).to(dtype)
     return product(d_out.t(), x, zeros=zeros_in == "d_out").to(dtype)
 

@@ -1,10 +1,8 @@
 """Attention on a GPU in which each query looks at a span of keys: of sentences that lie end to end, at its own.
 
-The kernels are in Triton, which comes with torch for CUDA. Flash attention of variable lengths, torch's own, computes
-blocks of 128 queries by 128 keys for each sentence, however short it is; at 30 subwords a sentence nearly all of that
-is for nothing. Here a block is of so many queries in a row, whatever sentences they are of, and takes the keys from the
-first that one of them may look at to the last. After T. Dao 2023, "FlashAttention-2".
-No kernel adds up what others add to, so a gradient is the same bit for bit however often it is computed.
+Torch's flash attention of variable lengths computes blocks of 128 queries by 128 keys for each sentence, however short.
+Here a block is of so many queries in a row, whatever sentences they are of, and takes the keys from the first that one
+of them may look at to the last (T. Dao 2023, "FlashAttention-2"). A gradient is the same bit for bit each time.
 
 Shapes: T queries, S keys, H query heads, G key/value heads (G divides H).
 """

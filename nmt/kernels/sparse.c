@@ -12,11 +12,7 @@
 
 #ifdef HAS_PANELS
 #define DEEP 64                  /* numbers of a sum, as many as a word has bits, */
-#ifdef __AVX512F__
-#define MOST 8                   /* vectors of columns, which are a strip, */
-#else
-#define MOST 11
-#endif
+#define MOST 11                  /* vectors of columns, which are a strip, */
 #define MANY 0.75                /* share of what is not zero up to which it pays to leave out the rest */
 #define NEAR 128                 /* and rows, a multiple of DEEP, that are multiplied at a time */
 #define WIDTH (3 * MOST * LANES) /* columns that are laid out */
@@ -87,11 +83,7 @@ static void lay_rows(float *to, uint64_t *there, factor a, int64_t n, int64_t de
 
 /* x · y + sum, rounded once. Of a strip of one vector, whose sums are one chain, GCC would make a product and a sum. */
 ALWAYS vector fused(float x, vector y, vector sum) {
-#ifdef __AVX512F__
-  return (vector)_mm512_fmadd_ps(_mm512_set1_ps(x), (__m512)y, (__m512)sum);
-#else
   return (vector)_mm256_fmadd_ps(_mm256_set1_ps(x), (__m256)y, (__m256)sum);
-#endif
 }
 
 /* Where the sums of a strip go, n_col columns of each row, once they are complete. */
@@ -169,11 +161,9 @@ static void multiply_by(int n_vector, float *sums, float *a, uint64_t *there, co
     VECTORS(6)
     VECTORS(7)
     VECTORS(8)
-#if MOST > 8
     VECTORS(9)
     VECTORS(10)
     VECTORS(11)
-#endif
   }
 }
 

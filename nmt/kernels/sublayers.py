@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmt.kernels import on_gpu, passes, switch
+from nmt.kernels import on_gpu, switch
 from nmt.kernels.dropping import n_drop, scale_up, seed
 from nmt.kernels.linears import dtype_of_products
-from nmt.kernels.norms import Dropping, Norm
+from nmt.kernels.passes import size_of_sums
+from nmt.kernels.switch import half, switched_on, workroom
 
-_ENTERING = "entering"  # what a tensor of the residual stream holds: the same in the type that products are made in
+Known = tuple[Tensor, Tensor | None, bool, float]  # of a norm: weight, bias, True for a LayerNorm, eps
+_NO_DROPOUT = 0, 0, 1.0  # seed, of N_CHANCE values those that are dropped, and the factor of others
 
 
 def sum_and_norm(
@@ -41,56 +43,50 @@ def sum_and_norm(
 def normed(x: Tensor, norm: nn.Module) -> Tensor | None:
     """`ops.normed` by a kernel; None where none takes it."""
     known = _known(x, norm)
-    return None if known is None else _part_and_norm(x, *known, x.dtype)[1]
+    return None if known is None else _part_and_norm(x, x.dtype, *known)[1]
 
 
 def residual_and_input(x: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor] | None:
     """`ops.residual_and_input` by a kernel; None where none takes it."""
-    if norm is not None:
-        known = _known(x, norm)
-        return None if known is None else _part_and_norm(x, *known, dtype_of_products(x))
-    if (entering := getattr(x, _ENTERING, None)) is not None and entering.dtype == dtype_of_products(x):
-        return x, entering
-    if not torch.is_grad_enabled() or not switch.takes(x) or (dtype := dtype_of_products(x)) == x.dtype:
-        return None
-    return _part(x, dtype)
+    if norm is None:
+        return (x, x.to(dtype_of_products(x))) if torch.is_grad_enabled() and switch.takes(x) else None
+    known = _known(x, norm)
+    return None if known is None else _part_and_norm(x, dtype_of_products(x), *known)
 
 
 def add_and_norm(x: Tensor, residual: Tensor, p: float, norm: nn.Module) -> Tensor | None:
     """`ops.add_and_norm` by a kernel; None where none takes it: a word decides for four elements of a row."""
-    takes = switch.takes(x, residual) and (not p or x.size(-1) % 4 == 0)
+    takes = residual.dtype == torch.float32 and switch.takes(x, residual) and (not p or x.size(-1) % 4 == 0)
     known = _known(residual, norm) if takes else None
-    if known is None or residual.dtype != torch.float32:
+    if known is None:
         return None
-    chances = Dropping(seed(), n_drop(p), scale_up(p)) if p else Dropping()
-    enters = dtype_of_products(residual) == torch.bfloat16
-    out, entering = _add_and_norm(x, residual, *known, chances, enters)
-    # The next sub-layer, which is given one tensor, finds there what it would make of it: see `residual_and_input`.
-    setattr(out, _ENTERING, entering)
-    return out
+    return _add_and_norm(x, residual, (seed(), n_drop(p), scale_up(p)) if p else _NO_DROPOUT, *known)
 
 
-def _known(x: Tensor, norm: nn.Module) -> Norm | None:
+def _known(x: Tensor, norm: nn.Module) -> Known | None:
     """The norm as a kernel takes it, if it is in training and there is a kernel."""
     if not torch.is_grad_enabled() or not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
         return None
     bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
     if norm.eps is None or norm.weight.dtype != torch.float32 or not switch.takes(x, norm.weight):
         return None
-    return Norm(norm.weight, bias, isinstance(norm, nn.LayerNorm), norm.eps)
+    return norm.weight, bias, isinstance(norm, nn.LayerNorm), norm.eps
 
 
 class _PartAndNorm(torch.autograd.Function):
-    """Remembers its input, and mean and rate of each row."""
+    """x, and its norm in a type. Remembers its input, and mean and rate of each row."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, centred: bool, eps: float, dtype: torch.dtype
+        ctx: Any, x: Tensor, dtype: torch.dtype, weight: Tensor, bias: Tensor | None, centred: bool, eps: float
     ) -> tuple[Tensor, Tensor]:
         dense = x.contiguous()
-        out, moments = Norm(weight, bias, centred, eps).forward(dense, dtype)
+        out, moments = torch.empty_like(dense, dtype=dtype), torch.empty(2, dense.numel() // dense.size(-1))
+        shape = moments.size(1), x.size(-1)
+        how = weight, bias, *moments, centred, eps
+        switched_on().normalise(out, half(out), dense, half(x), *how, *shape, torch.get_num_threads())
         ctx.save_for_backward(dense, weight, bias, moments)
-        ctx.how = centred, eps
+        ctx.centred = centred
         ctx.set_materialize_grads(False)
         return x, out
 
@@ -99,67 +95,58 @@ class _PartAndNorm(torch.autograd.Function):
         past, d_out = grads
         if d_out is None:
             return past, None, None, None, None, None
-        x, weight, bias, moments = ctx.saved_tensors
-        d_x, d_weight, d_bias = Norm(weight, bias, *ctx.how).backward(d_out, x, moments, past)
-        return d_x, d_weight, d_bias if bias is not None else None, None, None, None
+        beside = None if past is None else past.to(ctx.saved_tensors[0].dtype).contiguous()
+        d_x, d_weight, d_bias = _gradients(ctx, d_out, None, _NO_DROPOUT, beside)
+        return d_x, None, d_weight, d_bias, None, None
 
 
 _part_and_norm: Callable[..., tuple[Tensor, Tensor]] = _PartAndNorm.apply
 
 
 class _AddAndNorm(torch.autograd.Function):
-    """Returns what goes past the next sub-layer, and what enters it, or None where that is the same. Remembers the sum,
-    and mean and rate of each row."""
+    """The norm of residual + dropout(x), fp32. Remembers the sum, and mean and rate of each row."""
 
     @staticmethod
     def forward(
         ctx: Any,
         x: Tensor,
         residual: Tensor,
+        dropping: tuple[int, int, float],
         weight: Tensor,
         bias: Tensor | None,
         centred: bool,
         eps: float,
-        dropping: Dropping,
-        enters: bool,
-    ) -> tuple[Tensor, Tensor | None]:
-        norm, x_dense = Norm(weight, bias, centred, eps), x.contiguous()
-        out, entering, total, moments = norm.after_sum(x_dense, residual.contiguous(), dropping, also_half=enters)
+    ) -> Tensor:
+        x, residual = x.contiguous(), residual.contiguous()
+        out, total = torch.empty_like(residual), torch.empty_like(residual)
+        moments = torch.empty(2, x.numel() // x.size(-1))
+        how = *dropping, weight, bias, *moments, centred, eps
+        shape = moments.size(1), x.size(-1)
+        switched_on().add_and_normalise(out, total, x, half(x), residual, *how, *shape, torch.get_num_threads())
         ctx.save_for_backward(total, weight, bias, moments)
-        ctx.how, ctx.through = (centred, eps), (dropping, x.dtype)
-        ctx.set_materialize_grads(False)
-        return out, entering
+        ctx.centred, ctx.dropping, ctx.dtype = centred, dropping, x.dtype
+        return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        past, d_entering = grads
-        d_out, also = (d_entering, None) if past is None else (past, d_entering)
-        if d_out is None:
-            return (None,) * 8
-        total, weight, bias, moments = ctx.saved_tensors
-        norm = Norm(weight, bias, *ctx.how)
-        d_x, d_residual, d_weight, d_bias = norm.backward_of_sum(d_out, also, total, moments, *ctx.through)
-        return d_x, d_residual, d_weight, d_bias if bias is not None else None, None, None, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        d_x = torch.empty_like(grads[0], dtype=ctx.dtype, memory_format=torch.contiguous_format)
+        d_residual, d_weight, d_bias = _gradients(ctx, grads[0], d_x, ctx.dropping, None)
+        return d_x, d_residual, None, d_weight, d_bias, None, None
 
 
-_add_and_norm: Callable[..., tuple[Tensor, Tensor | None]] = _AddAndNorm.apply
+_add_and_norm: Callable[..., Tensor] = _AddAndNorm.apply
 
 
-class _Part(torch.autograd.Function):
-    """Cast of what enters: its gradient is added to that of what goes past as it is cast back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        ctx.dtype = x.dtype
-        ctx.set_materialize_grads(False)
-        return x, x.to(dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None]:
-        past, d_out = grads
-        if past is None or d_out is None:
-            return past if d_out is None else d_out.to(ctx.dtype), None
-        return passes.drop_add(d_out, past, 0, 0, 1.0, ctx.dtype), None
-
-
-_part: Callable[[Tensor, torch.dtype], tuple[Tensor, Tensor]] = _Part.apply
+def _gradients(
+    ctx: Any, d_out: Tensor, dropped: Tensor | None, dropping: tuple[int, int, float], beside: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The gradients of what is normalised, of weight and bias. beside: another one of the first, to be added to it.
+    dropped: where the first goes as it goes back through dropout."""
+    x, weight, bias, moments = ctx.saved_tensors
+    n_row, n_col = moments.size(1), x.size(-1)
+    d_x, sums, d_out = torch.empty_like(x), torch.empty(2, n_col), d_out.contiguous()
+    grads = d_x, dropped, half(dropped), *dropping, d_out, half(d_out)
+    how = x, half(x), beside, weight, *moments, ctx.centred
+    mine = workroom(size_of_sums(n_row, 2 * n_col))
+    switched_on().normalise_backward(*grads, *how, sums, mine, n_row, n_col, torch.get_num_threads())
+    return d_x, sums[0], None if bias is None else sums[1]

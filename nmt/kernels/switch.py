@@ -1,7 +1,4 @@
-"""The switch that puts the kernels to use, and what they take: dense tensors of fp32 or bf16 on a CPU.
-
-`passes.py`, `norms.py`, `products.py`, `bytes.py`, `attention.py` and `choice.py` call them.
-"""
+"""The switch that puts the kernels to use, and what they take: dense tensors of fp32 or bf16 on a CPU."""
 
 import ctypes
 import threading
@@ -17,32 +14,23 @@ N_CHANCE = 2**16  # a decision of dropout is one of this many equally likely val
 _LINE = 64  # bytes of the cache
 _TYPES = (torch.float32, torch.bfloat16)
 _used: ctypes.CDLL | None = None  # the library, while it is switched on
-_wide_panels = False
 
 
-def use(wanted: bool, *, wide_panels: bool = False) -> None:
-    """Switch the kernels on or off, for all that follows in this process. Raises NotCompiled where there are none.
-
-    wide_panels: with AVX-512 they multiply fp32, too, which other libraries may do faster there.
-    """
-    global _used, _wide_panels
-    _used, _wide_panels = library() if wanted else None, wanted and wide_panels
+def use(wanted: bool) -> None:
+    """Switch the kernels on or off, for all that follows in this process. Raises NotCompiled where there are none."""
+    global _used
+    _used = library() if wanted else None
 
 
 @contextmanager
 def kept() -> Iterator[None]:
     """Put the switch back at the end to where it was."""
-    global _used, _wide_panels
-    before = _used, _wide_panels
+    global _used
+    before = _used
     try:
         yield
     finally:
-        _used, _wide_panels = before
-
-
-def in_wide_panels() -> bool:
-    """True if they were told to multiply fp32 with AVX-512."""
-    return _wide_panels
+        _used = before
 
 
 def why_not() -> str:

@@ -14,8 +14,6 @@
 #define OF_SUMS (4 * TILE) /* and of the sums of two panels */
 
 #ifdef HAS_TILES
-int has_tiles(void);
-
 /* What is written before is in memory: not of all instructions on tiles does GCC know that they read it. */
 #define WRITTEN(place) __asm__ volatile("" : : "r"(place) : "memory")
 

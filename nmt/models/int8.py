@@ -73,7 +73,7 @@ def _tail(numbers: Tensor) -> float:
 _OPTION, _ADVICE = "decode.precision int8", "Take bf16 or fp32."
 
 
-# How states become whole numbers: step, zero and affine, as `Int8Product` takes them.
+# How states become whole numbers: step, zero and affine, as those products take them.
 Steps = tuple[float, int, tuple[Tensor, Tensor] | None]
 
 

@@ -213,15 +213,13 @@ def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device,
     """The arithmetic that the run began with, or a choice for a new run: one for all ranks."""
     remembered = state.get("arithmetic", {})
     if remembered.get("device") == device.type:
-        name, fast = remembered["name"], remembered["fast_fp32"]
-        later = (remembered.get(key, False) for key in ("kernels", "panels"))  # than the first runs
-        mine = Precision(name, "as the run began", device.type, fast, *later)
+        kernels = remembered.get("kernels", False)  # the first runs had none
+        mine = Precision(remembered["name"], "as the run began", device.type, remembered["fast_fp32"], kernels)
     else:
         mine = choose_precision(recipe.train, device)
         names = ("fp32", "bf16", "fp16")
-        name, *switches = ranks.broadcast(names.index(mine.name), mine.fast_fp32, mine.kernels, mine.panels)
-        fast, wanted, panels = map(bool, switches)
-        mine = replace(mine, name=names[int(name)], fast_fp32=fast, kernels=wanted, panels=panels)
+        name, fast, wanted = ranks.broadcast(names.index(mine.name), mine.fast_fp32, mine.kernels)
+        mine = replace(mine, name=names[int(name)], fast_fp32=bool(fast), kernels=bool(wanted))
     why_not = ops.kernels_here().why_not if mine.kernels else ""
     if ranks.any(bool(why_not)):
         mine = replace(

@@ -20,8 +20,7 @@ _SHAPE = (2048, 512, 2048)  # a feed-forward product of a base model, 2,048 toke
 _TRIES = 5  # of each way to multiply
 _MAX_RELATIVE_ERROR = 4  # times that of a usual product of fp32, of what may be called one
 _HOPELESS = 4.0  # times the fastest so far: a way that takes longer is not tried again
-_WORTH = 1.3  # a path must be this much faster before auto takes it,
-_NEARLY = 0.9  # or so nearly as fast, if it leaves out zeros, which are half of what a ReLU makes and more
+_WORTH = 1.3  # a path must be this much faster before auto takes it
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,6 @@ class Precision:
 
     name: fp32, bf16 or fp16. why: one line for the user. fast_fp32: whether fp32 products of the CPU go to oneDNN.
     kernels: whether what lies between products on a CPU is done by kernels of our own, which round in other places.
-    panels: whether those multiply fp32 with AVX-512, too.
     A run keeps the arithmetic that it began with, or a resumed run would not be the same run.
     """
 
@@ -39,11 +37,10 @@ class Precision:
     device: str
     fast_fp32: bool = False
     kernels: bool = False
-    panels: bool = False
 
     def apply(self) -> None:
         """Switch the machine to this arithmetic."""
-        ops.use_kernels(self.kernels, wide_panels=self.panels)
+        ops.use_kernels(self.kernels)
         set_up(self.device)
         if self.device == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32 where a product stays in fp32
@@ -72,12 +69,11 @@ class Precision:
 def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
     """The precision of a new run on this device, with the kernels that it has."""
     if device.type != "cpu" or config.kernels == "torch":
-        return _choose(config.precision, device, kernels_too=False)
+        return _choose(config.precision, device)
     here = ops.kernels_here()
-    chosen = _choose(config.precision, device, kernels_too=not here.why_not)
+    chosen = _choose(config.precision, device)
     why = f"no kernels of our own: {here.why_not}" if here.why_not else "kernels compiled for this processor"
-    multiplies = chosen.panels or (here.multiply_fp32 and not here.wide_panels)
-    if multiplies and chosen.name == "fp32":
+    if here.multiply_fp32 and chosen.name == "fp32":
         why += ", which multiply fp32, too, as exactly as others"
     if chosen.name == "bf16" and here.bf16_in_fp32:
         why += ", which has no instructions for bf16: products of it are made of fp32, exact and no faster than those"
@@ -90,8 +86,8 @@ def must_be_possible(wanted: str, device: torch.device) -> None:
         raise Unavailable("train.precision: fp16 needs a GPU; on a CPU use auto, bf16 or fp32.")
 
 
-def _choose(wanted: str, device: torch.device, *, kernels_too: bool) -> Precision:
-    """auto, fp32, bf16 or fp16 -> the arithmetic of products. kernels_too: whether those may be kernels'."""
+def _choose(wanted: str, device: torch.device) -> Precision:
+    """auto, fp32, bf16 or fp16 -> the arithmetic of products."""
     if device.type == "cuda":
         if wanted != "auto":
             return Precision(wanted, "as the recipe says", "cuda")
@@ -99,26 +95,22 @@ def _choose(wanted: str, device: torch.device, *, kernels_too: bool) -> Precisio
             return Precision("bf16", f"{torch.cuda.get_device_name(device)} has fast bf16", "cuda")
         return Precision("fp16", f"{torch.cuda.get_device_name(device)} has no fast bf16", "cuda")
     must_be_possible(wanted, device)
-    can_panels = kernels_too and ops.kernels_here().wide_panels
     if wanted != "auto":  # nothing is measured: the same recipe gives the same bits on every run
-        return Precision(wanted, "as the recipe says", "cpu", panels=can_panels)
-    speed = _speeds(can_panels)
+        return Precision(wanted, "as the recipe says", "cpu")
+    speed = _speeds()
     usual, switched, bf16 = speed["fp32"], speed["fp32 through oneDNN"], speed["bf16"]
     fast = switched > _WORTH * usual and onednn_is_honest()
     fp32 = switched if fast else usual
     path = "fp32 products through oneDNN" if fast else "fp32 products through torch's default library"
-    in_panels = speed.get("fp32 in panels", 0.0)
-    if panels := in_panels > _NEARLY * fp32:
-        fp32, path = in_panels, "fp32 products in kernels, which leave out zeros"
     figures = f"measured: fp32 {fp32:.0f}, bf16 {bf16:.0f} GFLOP/s; {path}"
     if bf16 > _WORTH * fp32:
-        return Precision("bf16", figures, "cpu", panels=panels)
-    return Precision("fp32", figures, "cpu", fast, panels=panels)
+        return Precision("bf16", figures, "cpu")
+    return Precision("fp32", figures, "cpu", fast)
 
 
 @functools.cache
-def _speeds(panels: bool) -> dict[str, float]:
-    """GFLOP/s of each way to multiply, at its best: 0 for one that this torch has not. panels: those of kernels, too.
+def _speeds() -> dict[str, float]:
+    """GFLOP/s of each way to multiply, at its best: 0 for one that this torch has not.
 
     The ways take turns, and the best of many tries counts: other work on the machine slows down all alike. Measured
     once, so that what is tried before a run is in the arithmetic that the run will have.
@@ -129,8 +121,6 @@ def _speeds(panels: bool) -> dict[str, float]:
         "fp32 through oneDNN": (_product(torch.float32), True),
         "bf16": (_product(torch.bfloat16), False),
     }
-    if panels:
-        ways["fp32 in panels"] = (_product(torch.float32, ops.in_panels), False)
     best = dict.fromkeys(ways, float("inf"))
     for attempt in range(_TRIES + 1):
         for name, (product, switched) in ways.items():

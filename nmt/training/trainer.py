@@ -57,9 +57,7 @@ def save(run: Run, recipe: Recipe, engine: Engine, state: TrainState, *, due: bo
 def _write(run: Run, recipe: Recipe, engine: Engine, state: TrainState, tensors: dict[str, dict[str, Tensor]]) -> None:
     run.must_be_held()
     metric = recipe.valid.metric
-    arithmetic = {
-        name: getattr(engine.precision, name) for name in ("name", "device", "fast_fp32", "kernels", "panels")
-    }
+    arithmetic = {name: getattr(engine.precision, name) for name in ("name", "device", "fast_fp32", "kernels")}
     checkpoint.save(run.checkpoint(state.update), tensors, {**state.to_json(metric), "arithmetic": arithmetic})
     prune(run, recipe, state)
 

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from nmt.masks import SharedMask, as_matrix
+from nmt.masks import SharedMask
 from nmt.models.transformer.Models import get_pad_mask, get_subsequent_mask
 from nmt.models.transformer.Modules import ScaledDotProductAttention
-from nmt.ops import shared
 
 KINDS = [
     {},
@@ -39,15 +38,6 @@ def test_a_mask_that_layers_share_hides_what_it_hides_from_each(n_query, n_kv_he
         assert torch.equal(found, exact) and not found[1, :, 0].any()
         assert attn is exact_attn is None or torch.equal(attn, exact_attn)
     assert shared.made(torch.sum) is shared.made(torch.sum)
-
-
-def test_layers_share_a_mask_on_a_cpu_alone():
-    mask = torch.ones(2, 1, 1, 5, dtype=torch.bool)
-    once = shared(mask)
-    assert isinstance(once, SharedMask) and as_matrix(once) is mask
-    assert shared(once) is once
-    elsewhere = mask.to("meta")
-    assert shared(elsewhere) is elsewhere
 
 
 @torch.no_grad()

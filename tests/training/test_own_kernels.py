@@ -60,14 +60,14 @@ def test_no_padding_is_read_where_they_make_attention(recipe_of, chosen):
 
 def remembered(run, update):
     arithmetic = json.loads((run.checkpoint(update) / checkpoint.STATE).read_bytes())["arithmetic"]
-    assert set(arithmetic) == {"name", "device", "fast_fp32", "kernels", "panels"}
+    assert set(arithmetic) == {"name", "device", "fast_fp32", "kernels"}
     return arithmetic["kernels"]
 
 
 def test_they_are_chosen_where_they_can_be_had(without_compiler):
     found = choose_precision(TrainConfig(precision="fp32"), CPU)
     assert found.kernels and found.why.startswith("as the recipe says; kernels compiled for this processor")
-    assert ("which multiply fp32, too" in found.why) == (found.panels or products.fp32_in_kernels())
+    assert ("which multiply fp32, too" in found.why) == products.fp32_in_kernels()
     found = choose_precision(TrainConfig(precision="fp32", kernels="torch"), CPU)
     assert not found.kernels and "kernels" not in found.why
     without_compiler()

@@ -67,9 +67,9 @@ def new_model(recipe, seed):
     return build_model(recipe.model, N_VOCAB, N_VOCAB, PAD).train()
 
 
-def ours(recipe, seed, own):
-    """The losses a token of our engine. own: with kernels of our own."""
-    precision = Precision("fp32", "", "cpu", kernels=own)
+def ours(recipe, seed):
+    """The losses a token of our engine, with kernels of our own."""
+    precision = Precision("fp32", "", "cpu", kernels=True)
     precision.apply()
     engine = Engine(new_model(recipe, seed), recipe, precision=precision, ranks=Ranks())
     losses, made = [], batches()
@@ -81,22 +81,21 @@ def ours(recipe, seed, own):
     return torch.tensor(losses)
 
 
-def plain(recipe, seed, own, monkeypatch):
+def plain(recipe, seed, monkeypatch):
     """The same from the formulas; only the draws of dropout are ours."""
 
     def decided(p, *shape):
         switch.use(True)
-        found = passes.decide(torch.empty(shape), dropping.seed(), dropping.n_drop(p))
+        how = dropping.seed(), dropping.n_drop(p), 1.0, torch.float32
+        found = passes.drop_add(torch.ones(shape), None, *how)
         switch.use(False)
-        return found.float()
+        return found
 
     def padded(row):
         """(places of sentences that lie end to end, ...) -> (sentences, the longest, ...)"""
         return nn.utils.rnn.pad_sequence(row[: start[-1]].split(start.diff().tolist()), batch_first=True)
 
     def kept(p, x):
-        if not own:
-            return dropping.draw(x, p).to(x.dtype)
         return padded(decided(p, -(-int(start[-1]) // STEP) * STEP, x.size(2)))
 
     def dropped(x, p, residual=None):
@@ -105,15 +104,14 @@ def plain(recipe, seed, own, monkeypatch):
 
     def attend(self, q, k, v, mask, return_attns=False):
         weight = (q @ k.transpose(-2, -1) / self.temperature).masked_fill(~as_matrix(mask), float("-inf")).softmax(-1)
-        if own:  # where a head of a sentence has room for the longest's, and its rows have four decisions a word
-            n_head, n_key, stays = weight.size(1), weight.size(3), []
-            rows = decided(self.dropout.p, n_head * int(start[-1]), -(-n_key // 4) * 4)
-            for one in rows.split((n_head * start.diff()).tolist()):
-                n, words = len(one) // n_head, -(-len(one) // n_head // 4) * 4
-                used = one.view(n_head, -1)[:, : n * words].view(n_head, n, words)[..., :n]
-                stays.append(F.pad(used, (0, n_key - n, 0, weight.size(2) - n)))
-            return (weight * torch.stack(stays) * dropping.scale_up(self.dropout.p)) @ v, None
-        return self.dropout(weight) @ v, None
+        # A head of a sentence has room for the longest's, and its rows have four decisions a word.
+        n_head, n_key, stays = weight.size(1), weight.size(3), []
+        rows = decided(self.dropout.p, n_head * int(start[-1]), -(-n_key // 4) * 4)
+        for one in rows.split((n_head * start.diff()).tolist()):
+            n, words = len(one) // n_head, -(-len(one) // n_head // 4) * 4
+            used = one.view(n_head, -1)[:, : n * words].view(n_head, n, words)[..., :n]
+            stays.append(F.pad(used, (0, n_key - n, 0, weight.size(2) - n)))
+        return (weight * torch.stack(stays) * dropping.scale_up(self.dropout.p)) @ v, None
 
     switch.use(False)
     monkeypatch.setattr(ops, "dropout", dropped)
@@ -141,19 +139,16 @@ def plain(recipe, seed, own, monkeypatch):
 
 # A unit of relu whose input is zero but for rounding falls to either side of its kink, and the runs part by some 1e-3:
 # now and then, whatever else is the same. So two of three are to agree. The others have no kink.
-@pytest.mark.parametrize(
-    ("own", "ffn", "seeds", "n_agree", "bound"),
-    [(False, "gelu", (1,), 1, 1e-5), (True, "gelu", (1,), 1, 1e-5), (True, "relu", (1, 2, 3), 2, 1e-4)],
-)
-def test_a_hundred_updates_have_the_losses_of_the_plain_formulas(own, ffn, seeds, n_agree, bound):
-    if own and (why_not := switch.why_not()):
+@pytest.mark.parametrize(("ffn", "seeds", "n_agree", "bound"), [("gelu", (1,), 1, 1e-5), ("relu", (1, 2, 3), 2, 1e-4)])
+def test_a_hundred_updates_have_the_losses_of_the_plain_formulas(ffn, seeds, n_agree, bound):
+    if why_not := switch.why_not():
         pytest.skip(f"no kernels here: {why_not}")
     differences = []
     for seed in seeds:
-        fast = ours(recipe(ffn), seed, own)
+        fast = ours(recipe(ffn), seed)
         assert fast[-20:].mean() < 0.9 * fast[:20].mean()
         with pytest.MonkeyPatch.context() as monkeypatch:
-            differences.append((fast - plain(recipe(ffn), seed, own, monkeypatch)).abs().max().item())
+            differences.append((fast - plain(recipe(ffn), seed, monkeypatch)).abs().max().item())
         if sum(difference < bound for difference in differences) == n_agree:
             break
     assert sum(difference < bound for difference in differences) == n_agree and max(differences) < 0.01

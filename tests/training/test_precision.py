@@ -11,8 +11,7 @@ from nmt.errors import MachineError
 from nmt.recipe.training_options import TrainConfig
 from nmt.training import precision as room
 from nmt.training.check import check
-from nmt.training.launch import _same_precision, launch
-from nmt.training.parallel import Ranks
+from nmt.training.launch import launch
 from nmt.training.precision import choose_precision
 from nmt.training.selftest import selftest
 
@@ -58,49 +57,6 @@ def test_the_fastest_honest_arithmetic_that_is_worth_it_is_taken(seconds, times,
     assert found.name == name
     assert found.fast_fp32 == (fast and name == "fp32")
     assert found.why.startswith("measured: fp32 ") and ("oneDNN" in found.why) == fast
-
-
-@pytest.mark.parametrize(
-    ("in_panels", "onednn", "bf16", "name", "taken"),
-    [
-        (0.95, 1.0, 0.3, "fp32", True),  # as fast without zeros
-        (0.85, 1.0, 0.3, "fp32", False),
-        (1.7, 2.0, 0.3, "fp32", False),
-        (1.9, 2.0, 2.4, "fp32", True),
-        (1.9, 1.0, 2.4, "fp32", True),  # bf16 is not worth it beside them
-        (1.0, 1.0, 1.4, "bf16", True),  # for what stays in fp32
-        (0.8, 1.0, 1.4, "bf16", False),
-    ],
-)
-def test_panels_for_avx_512_are_taken_where_they_are_fast(in_panels, onednn, bf16, name, taken, monkeypatch):
-    known = {"fp32": 1.0, "fp32 through oneDNN": onednn, "bf16": bf16}
-    monkeypatch.setattr(room, "onednn_is_honest", lambda: True)
-    monkeypatch.setattr(ops, "kernels_here", lambda: ops.Kernels("", multiply_fp32=True, wide_panels=True))
-    monkeypatch.setattr(room, "_speeds", lambda panels: {**known, **({"fp32 in panels": in_panels} if panels else {})})
-    found = choose_precision(TrainConfig(), CPU)
-    assert (found.name, found.panels) == (name, taken)
-    assert ("in kernels, which leave out zeros" in found.why) == (in_panels > 0.9 * max(1.0, onednn))
-    assert not choose_precision(TrainConfig(kernels="torch"), CPU).panels
-
-
-@pytest.mark.parametrize("name", ["fp32", "bf16"])
-def test_who_names_the_arithmetic_has_panels_wherever_there_are_any(name, monkeypatch):
-    for has in (True, False):
-        monkeypatch.setattr(ops, "kernels_here", lambda has=has: ops.Kernels("", wide_panels=has))
-        assert choose_precision(TrainConfig(precision=name), CPU).panels is has
-        assert not choose_precision(TrainConfig(precision=name, kernels="torch"), CPU).panels
-
-
-def test_a_run_goes_on_in_the_panels_that_it_began_in(recipe_of, monkeypatch):
-    used = []
-    monkeypatch.setattr(ops, "kernels_here", lambda: ops.Kernels(""))
-    monkeypatch.setattr(ops, "use_kernels", lambda wanted, *, wide_panels: used.append((wanted, wide_panels)))
-    began = {"name": "fp32", "device": "cpu", "fast_fp32": False, "kernels": True}
-    for known, wide in (({}, False), ({"panels": False}, False), ({"panels": True}, True)):
-        found = _same_precision(recipe_of(), {"arithmetic": {**began, **known}}, CPU, Ranks())
-        assert found.panels is wide
-        found.apply()
-        assert used.pop() == (True, wide)
 
 
 def test_measuring_leaves_the_switches_as_they_were(monkeypatch):

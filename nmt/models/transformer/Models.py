@@ -13,7 +13,7 @@ from nmt.models.layers import Dropout, Stream
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Modules import Place, RotaryEncoding, extend, make_norm, sinusoids
 from nmt.models.transformer.SubLayers import DepthwiseConv, LexicalAttention, Rotation
-from nmt.ops import linear, normed, packed_mask, shared
+from nmt.ops import linear, normed, packed_mask
 from nmt.recipe.model_options import ModelConfig
 
 
@@ -136,7 +136,7 @@ class Encoder(_Stack):
     ) -> tuple[Tensor, list[Tensor]]:
         """(B, S), (B, 1, 1, S) -> (B, S, D), and each layer's weights (B, H, S, S) if asked for."""
         x, rotation = self._enter(self.src_word_emb(src_seq), packing=packing)
-        src_mask, attns = shared(src_mask), []
+        attns = []
         for layer in self.layer_stack:
             if layer.passed_over:
                 continue
@@ -173,7 +173,7 @@ class Decoder(_Stack):
         of_src, of_trg = packing or (None, None)
         x, rotation = self._enter(self.trg_word_emb(trg_seq), packing=of_trg)
         src_rotation = self.enc_rotation(0, enc_output.size(1), of_src)
-        trg_mask, src_mask, slf_attns, enc_attns = shared(trg_mask), shared(src_mask), [], []
+        slf_attns, enc_attns = [], []
         for layer in self.layer_stack:
             if layer.passed_over:
                 continue

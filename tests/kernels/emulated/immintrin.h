@@ -91,28 +91,6 @@ MADE __m512i _mm512_inserti32x4(__m512i a, __m128i part, int which) {
   return x.whole;
 }
 
-MADE __m512 _mm512_set1_ps(float x) {
-  numbers_of out;
-  for (int i = 0; i < 16; i++) out.number[i] = x;
-  return out.floats;
-}
-
-MADE __m512 _mm512_fmadd_ps(__m512 a, __m512 b, __m512 c) { /* rounded once */
-  const numbers_of x = {.floats = a}, y = {.floats = b};
-  numbers_of out = {.floats = c};
-  for (int i = 0; i < 16; i++) out.number[i] = __builtin_fmaf(x.number[i], y.number[i], out.number[i]);
-  return out.floats;
-}
-
-#define _CMP_NEQ_UQ 4 /* not equal, or not to be compared */
-MADE __mmask16 _mm512_cmp_ps_mask(__m512 a, __m512 b, int how) {
-  const numbers_of x = {.floats = a}, y = {.floats = b};
-  if (how != _CMP_NEQ_UQ) __builtin_trap();
-  __mmask16 found = 0;
-  for (int i = 0; i < 16; i++) found |= (x.number[i] != y.number[i]) << i;
-  return found;
-}
-
 #define UNPACK(name, field, n, from) /* of each 16 bytes, n numbers, those `from` on: of a and b in turns */ \
   MADE __m512i name(__m512i a, __m512i b) {                                                                  \
     const numbers_of x = {.whole = a}, y = {.whole = b};                                                     \
@@ -137,10 +115,6 @@ MADE __m512i _mm512_permutex2var_epi16(__m512i a, __m512i places, __m512i b) {
   for (int i = 0; i < 32; i++) out.of16[i] = (at.of16[i] & 32 ? y : x).of16[at.of16[i] & 31];
   return out.whole;
 }
-
-MADE __m512i _mm512_permutexvar_epi16(__m512i places, __m512i a) { return _mm512_permutex2var_epi16(a, places, a); }
-
-/* -- whole numbers ------------------------------------------------------------------------------------------------ */
 
 MADE __m512i _mm512_set1_epi16(short value) {
   numbers_of x;
