@@ -80,7 +80,8 @@ def items_in(text: str, kinds: Sequence[str]) -> Iterator[Item]:
     kinds: of data.protect, patterns among them, which win over kinds where both match.
     """
     for match in _pattern(tuple(kinds)).finditer(text) if kinds else ():
-        yield Item(match.lastgroup or PATTERN, match.group(), match.start(), match.end())
+        if match.group():  # a pattern of one's own may match where nothing stands
+            yield Item(match.lastgroup or PATTERN, match.group(), match.start(), match.end())
 
 
 @lru_cache

@@ -3,16 +3,12 @@
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from nmt.recipe.fields import all_fields, sections
 from nmt.recipe.yaml_marks import Mark
-
-# Other names of options.
-
 
 # Flags without their section, by command: flag, option, and what its value is called.
 SHORT: dict[str, tuple[tuple[str, str, str], ...]] = {
@@ -44,102 +40,44 @@ SHORT: dict[str, tuple[tuple[str, str, str], ...]] = {
 }
 
 # What counts passes over the data elsewhere; here the end is told in updates.
-EPOCHS = {
-    "epoch",
-    "epochs",
-    "n_epoch",
-    "n_epochs",
-    "max_epoch",
-    "max_epochs",
-    "num_epochs",
-    "num_train_epochs",
-    "after_epochs",
+_EPOCHS = "epoch epochs n_epoch n_epochs max_epoch max_epochs num_epochs num_train_epochs after_epochs"
+EPOCHS = set(_EPOCHS.split())
+# What other toolkits, and people, call our options. Of several options the first that a command knows is meant.
+_CALLED = {
+    "train.updates": f"{_EPOCHS} max_steps max_update max_updates train_steps after after_batches",
+    "train.time_budget": "max_time max_seconds",
+    "train.label_smoothing": "smoothing",
+    "train.precision": "amp",
+    "train.precision decode.precision": "fp16 bf16",
+    "train.device device": "cpu gpu",
+    "train.out": "model_dir",
+    "train.out output": "save_dir save_model output_dir",
+    "train.save_every": "save_interval save_steps save_freq",
+    "train.init_from": "finetune_from_model pretrained_model load_model",
+    "optim.lr": "learning_rate learn_rate initial_learning_rate",
+    "optim.name": "optimizer",
+    "optim.schedule": "scheduler lr_scheduler lr_scheduler_type decay_method",
+    "optim.warmup": "warmup_steps warmup_updates n_warmup_steps lr_warmup",
+    "optim.clip": "clip_norm max_grad_norm",
+    "valid.patience": "early_stopping early_stopping_patience",
+    "valid.every": "valid_steps valid_freq eval_steps validate_interval checkpoint_interval",
+    "batch.max_tokens": "per_device_train_batch_size mini_batch_words",
+    "batch.max_tokens decode.max_tokens": "max_tokens batch_size mini_batch",
+    "batch.per_update": "accumulate accum_count update_freq gradient_accumulation_steps",
+    "model.preset": "arch",
+    "model.d_model": "embedding_dim hidden_size rnn_size",
+    "model.d_inner": "ffn_dim transformer_ff",
+    "model.n_enc_layer": "layers n_layers n_layer encoder_layers enc_layers",
+    "model.n_dec_layer": "decoder_layers dec_layers",
+    "model.n_head": "heads n_heads",
+    "subwords.vocab_size": "bpe vocab",
+    "data.src_lang": "source_lang",
+    "data.trg_lang decode.trg_lang": "target_lang",
+    "decode.beam": "beam_size num_beams",
+    "decode.n_best": "nbest nbest_size",
+    "decode.alpha": "lenpen length_penalty_alpha normalize",
 }
-
-# What other toolkits, and people, call our options. Of several the first that a command knows is meant.
-OTHER_NAMES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(EPOCHS, ("train.updates",)),
-    "learning_rate": ("optim.lr",),
-    "learn_rate": ("optim.lr",),
-    "initial_learning_rate": ("optim.lr",),
-    "optimizer": ("optim.name",),
-    "scheduler": ("optim.schedule",),
-    "lr_scheduler": ("optim.schedule",),
-    "lr_scheduler_type": ("optim.schedule",),
-    "decay_method": ("optim.schedule",),
-    "warmup_steps": ("optim.warmup",),
-    "warmup_updates": ("optim.warmup",),
-    "n_warmup_steps": ("optim.warmup",),
-    "lr_warmup": ("optim.warmup",),
-    "clip_norm": ("optim.clip",),
-    "max_grad_norm": ("optim.clip",),
-    "max_steps": ("train.updates",),
-    "max_update": ("train.updates",),
-    "max_updates": ("train.updates",),
-    "train_steps": ("train.updates",),
-    "after": ("train.updates",),
-    "after_batches": ("train.updates",),
-    "max_time": ("train.time_budget",),
-    "max_seconds": ("train.time_budget",),
-    "smoothing": ("train.label_smoothing",),
-    "amp": ("train.precision",),
-    "fp16": ("train.precision", "decode.precision"),
-    "bf16": ("train.precision", "decode.precision"),
-    "cpu": ("train.device", "device"),
-    "gpu": ("train.device", "device"),
-    "save_dir": ("train.out", "output"),
-    "save_model": ("train.out", "output"),
-    "output_dir": ("train.out", "output"),
-    "model_dir": ("train.out",),
-    "save_interval": ("train.save_every",),
-    "save_steps": ("train.save_every",),
-    "save_freq": ("train.save_every",),
-    "finetune_from_model": ("train.init_from",),
-    "pretrained_model": ("train.init_from",),
-    "load_model": ("train.init_from",),
-    "early_stopping": ("valid.patience",),
-    "early_stopping_patience": ("valid.patience",),
-    "valid_steps": ("valid.every",),
-    "valid_freq": ("valid.every",),
-    "eval_steps": ("valid.every",),
-    "validate_interval": ("valid.every",),
-    "checkpoint_interval": ("valid.every",),
-    "max_tokens": ("batch.max_tokens", "decode.max_tokens"),
-    "batch_size": ("batch.max_tokens", "decode.max_tokens"),
-    "per_device_train_batch_size": ("batch.max_tokens",),
-    "mini_batch": ("batch.max_tokens", "decode.max_tokens"),
-    "mini_batch_words": ("batch.max_tokens",),
-    "accumulate": ("batch.per_update",),
-    "accum_count": ("batch.per_update",),
-    "update_freq": ("batch.per_update",),
-    "gradient_accumulation_steps": ("batch.per_update",),
-    "arch": ("model.preset",),
-    "embedding_dim": ("model.d_model",),
-    "hidden_size": ("model.d_model",),
-    "rnn_size": ("model.d_model",),
-    "ffn_dim": ("model.d_inner",),
-    "transformer_ff": ("model.d_inner",),
-    "layers": ("model.n_enc_layer",),
-    "n_layers": ("model.n_enc_layer",),
-    "n_layer": ("model.n_enc_layer",),
-    "encoder_layers": ("model.n_enc_layer",),
-    "enc_layers": ("model.n_enc_layer",),
-    "decoder_layers": ("model.n_dec_layer",),
-    "dec_layers": ("model.n_dec_layer",),
-    "heads": ("model.n_head",),
-    "n_heads": ("model.n_head",),
-    "bpe": ("subwords.vocab_size",),
-    "vocab": ("subwords.vocab_size",),
-    "source_lang": ("data.src_lang",),
-    "target_lang": ("data.trg_lang", "decode.trg_lang"),
-    "beam_size": ("decode.beam",),
-    "num_beams": ("decode.beam",),
-    "nbest": ("decode.n_best",),
-    "nbest_size": ("decode.n_best",),
-    "lenpen": ("decode.alpha",),
-    "length_penalty_alpha": ("decode.alpha",),
-    "normalize": ("decode.alpha",),
-}
+OTHER_NAMES = {word: tuple(ours.split()) for ours, words in _CALLED.items() for word in words.split()}
 
 _ONE_MACHINE = "nmt-preprocess works on one machine, with as many processes as --data.workers says"
 # Options and flags of earlier versions, without dashes: the values that did nothing, and what to use instead.
@@ -164,27 +102,21 @@ def with_trg(name: str) -> str:
     return re.sub(r"(?<![A-Za-z])tgt(?![A-Za-z])", "trg", name)
 
 
-@dataclass(frozen=True)
-class Complaint:
+class Complaint(NamedTuple):
     """One thing that is wrong. place: a Mark in the file, or None for the command line."""
 
     place: Mark | None
     name: str
     text: str
 
-    def line(self, file: str) -> str:
-        """The complaint as the user reads it."""
-        where = "command line" if self.place is None else f"{file}:{self.place.line}"
-        return ": ".join(part for part in (where, self.name, self.text) if part)
-
 
 def in_order(complaints: Iterable[Complaint], file: str) -> str:
-    """All complaints, those of the command line first, then by line."""
-
-    def order(complaint: Complaint) -> tuple[int, int]:
-        return (complaint.place.line, complaint.place.column) if complaint.place else (0, 0)
-
-    return "\n".join(dict.fromkeys(complaint.line(file) for complaint in sorted(complaints, key=order)))
+    """All complaints as the user reads them, those of the command line first, then by line."""
+    lines = []
+    for place, name, text in sorted(complaints, key=lambda one: one.place or Mark(0, 0)):
+        where = "command line" if place is None else f"{file}:{place.line}"
+        lines.append(": ".join(part for part in (where, name, text) if part))
+    return "\n".join(dict.fromkeys(lines))
 
 
 def of_validation(error: ValidationError) -> Iterator[tuple[str, str]]:
@@ -237,9 +169,9 @@ def describe(value: Any) -> str:
         return f"the number {value}"
     if isinstance(value, str):
         return f"the text {_short(value)!r}"
-    if isinstance(value, dict):
-        return f"a mapping {{{_short(', '.join(map(str, value)))}}}"
-    return f"a list of {len(value)}" if isinstance(value, (list, tuple)) else type(value).__name__
+    return (
+        f"a mapping {{{_short(', '.join(map(str, value)))}}}" if isinstance(value, dict) else f"a list of {len(value)}"
+    )
 
 
 def _short(text: str) -> str:
@@ -266,17 +198,12 @@ def _hint(expected: str, found: Any) -> str:
     if expected.startswith("whole number") and isinstance(found, float) and found.is_integer():
         return f" (write {found:.0f})"
     if expected.startswith("true or false") and isinstance(found, str):
-        truth = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}.get(
-            found.lower()
-        )
-        truth = truth or (found.lower() if found.lower() in ("true", "false") else None)
-        return f" (write {truth})" if truth else ""
+        truth = dict.fromkeys(("yes", "on", "y", "true"), "true") | dict.fromkeys(("no", "off", "n", "false"), "false")
+        return f" (write {truth[found.lower()]})" if found.lower() in truth else ""
     if expected.startswith("text") and isinstance(found, (int, float)):
         return " (write it in quotes)"
-    if "number" in expected and isinstance(found, str):
-        bare = found.replace("_", "").replace(",", "").strip()
-        return f" (write {bare})" if bare.isdigit() else ""
-    return ""
+    bare = found.replace("_", "").replace(",", "").strip() if isinstance(found, str) else ""
+    return f" (write {bare})" if "number" in expected and bare.isdigit() else ""
 
 
 def _nearest(name: str) -> str:

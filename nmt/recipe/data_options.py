@@ -3,9 +3,6 @@
 import re
 import warnings
 from collections.abc import Sequence
-
-# Private, but it alone tells a pattern's repeats and groups exactly; tests of refused patterns see it if it changes.
-from re import _parser as parser  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, create_model
@@ -104,7 +101,6 @@ KINDS: tuple[Kind, ...] = get_args(Kind)  # looked for in this order; new ones c
 PATTERN = "pattern"  # the kind of what patterns of one's own find, all of them
 PER_KIND = 10  # this many items of a kind in a line have placeholders; further ones stay text
 OwnPattern = Annotated[str, Field(pattern="^/.+/$")]
-_MOST_PATTERNS, _MOST_WAYS, _MOST_CHARACTERS = 8, 5_000, 500
 
 
 def _in_order(value: Any) -> Any:
@@ -126,61 +122,19 @@ def patterns_of(protect: Sequence[str]) -> tuple[str, ...]:
 
 def complaint_about_patterns(patterns: Sequence[Any]) -> str | None:
     """Return why patterns of data.protect are refused."""
-    if len(patterns) > _MOST_PATTERNS:
-        return f"{len(patterns)} patterns, of which {_MOST_PATTERNS} may be (join some with |)"
     for one in patterns:
         if not isinstance(one, str) or not re.fullmatch("/.{1,200}/", one):
             return "a pattern is no text of at most 200 characters between slashes"
-        if complaint := _complaint_about(one[1:-1]):
-            return f"{one} {complaint}"
+        try:
+            with warnings.catch_warnings(action="error"):
+                pattern = re.compile(f"(?P<{PATTERN}>{one[1:-1]})")  # as a part of a larger one
+        except (re.error, OverflowError, RecursionError, Warning) as error:
+            return f"{one} is no regular expression that can be used ({error})"
+        if len(pattern.groupindex) > 1:
+            return f"{one} has a named group (write it as (?:...))"
+        if pattern.match(""):
+            return f"{one} also matches where nothing stands (make one of its parts necessary)"
     return None
-
-
-def _complaint_about(pattern: str) -> str | None:
-    try:
-        with warnings.catch_warnings(action="error"):
-            parsed = parser.parse(pattern)
-            n_way, n_character = _effort(parsed)
-            re.compile(f"(?P<{PATTERN}>{pattern})")  # as a part of a larger one
-    except (re.error, OverflowError, RecursionError, Warning) as error:
-        return f"is no regular expression that can be used ({error})"
-    if parsed.state.groupdict:
-        return "has a named group (write it as (?:...))"
-    if not parsed.getwidth()[0]:
-        return "also matches where nothing stands (make one of its parts necessary)"
-    if n_way > _MOST_WAYS or n_character > _MOST_CHARACTERS:
-        return (
-            "could take long to look for: it may match in too many ways (give repeats an end, as {1,20} in place of +, "
-            "and no repeats in repeats)"
-        )
-    return None
-
-
-def _effort(parsed: Any) -> tuple[int, int]:
-    """Return bounds on the ways in which a parsed expression can match at one place, and on its characters."""
-    n_way, n_character = 1, 0
-    for code, what in parsed:
-        match code.name:
-            case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
-                least, most, inside = what
-                way, character = _effort(inside)
-                character *= most
-                most = min(int(most), _MOST_CHARACTERS + 1)
-                way = sum(way**n for n in range(min(least, most), most + 1))
-            case "BRANCH":
-                branches = [_effort(one) for one in what[1]]
-                way, character = sum(one[0] for one in branches), max(one[1] for one in branches)
-            case "SUBPATTERN" | "ASSERT" | "ASSERT_NOT":
-                way, character = _effort(what[-1])
-            case "ATOMIC_GROUP":
-                way, character = _effort(what)
-            case "LITERAL" | "NOT_LITERAL" | "ANY" | "IN" | "AT":
-                way, character = 1, 1
-            case _:
-                raise re.error("it refers to a group")
-        n_way = min(n_way * way, _MOST_WAYS + 1)
-        n_character += character
-    return n_way, n_character
 
 
 class ProtectConfig(Section):

@@ -15,25 +15,37 @@ from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import Origin, is_made
-from nmt.recipe.yaml_marks import MAX_BYTES, Document, Mark, parse, quoted
+from nmt.recipe.yaml_marks import MAX_BYTES, Mark, parse, quoted
 
 Overrides = Sequence[tuple[str, str]]
 
 _RESOLVED = "# The whole truth of this run: every option, resolved.\n"
 _NAMES_A_CORPUS = ("src", "trg", "file", "dataset")
+_NO_RECIPE = (
+    "{} is no recipe (a YAML file). To start from text files: nmt-preprocess --train SRC TRG --valid SRC TRG --langs "
+    "SRC TRG --out DIR"
+)
 
 
 def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
     """The recipe in a file, with overrides (dotted name, value as YAML) laid over it before anything is checked.
 
-    path: None for a recipe made of overrides and defaults alone.
+    path: a recipe, or a run or folder of prepared data that has one; None for a recipe of overrides and defaults alone.
     Raises RecipeError with all complaints at once, in the order of the lines.
     """
     if path is None:
         return _read(b"", "the command line", overrides)
-    path = _file_of(Path(path))
+    path = Path(path)
+    path = inside if (inside := path / "recipe.yaml").is_file() else path
+    if is_made(path.parent):
+        refuse_links_out(path.parent)
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot read the recipe: {error.strerror} (expected a YAML file)") from None
     origin = Origin(path, frozenset(name for name, _ in overrides))
-    return _read(_content(path), str(path), overrides, path).coming_from(origin)
+    return _read(content, str(path), overrides, path).coming_from(origin)
 
 
 def changed(recipe: Recipe, overrides: Overrides) -> Recipe:
@@ -48,6 +60,10 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
     complaints = [Complaint(*fault) for fault in document.faults]
     places: dict[str, Mark | None] = dict(document.marks)
     value = {} if document.value is None else document.value
+    if path is not None and document.value is None and not complaints and not overrides:
+        raise RecipeError(f"{path}: the recipe is empty (expected name: and data:, docs/data.md)")
+    if path is not None and value and path.suffix not in (".yaml", ".yml") and not isinstance(value, dict):
+        raise RecipeError(_NO_RECIPE.format(path))
     complaints += _say_trg(value, places)
     is_stored = content.startswith(_RESOLVED.encode())
     pass_over_gone(value, is_stored=is_stored)
@@ -60,16 +76,13 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
         anew = {place for place, _, last in (name.rpartition(".") for name, _ in overrides) if last in _NAMES_A_CORPUS}
         for name, text in overrides:
             complaints.extend(_override(value, places, name, text, anew))
-    if path is not None and (what := _no_recipe(document, path, bool(overrides))):
-        raise RecipeError(what)
-    if complaints and not value:  # not YAML at all: what options it lacks is no news
+    recipe = None
+    if not complaints or value:  # what is not YAML at all lacks options, too, which is no news
+        recipe, found = _validate(value, known_languages)
+        known = {complaint.name for complaint in complaints}
+        complaints += [Complaint(_place(name, text, places), name, text) for name, text in found if name not in known]
+    if recipe is None or complaints:
         raise RecipeError(in_order(complaints, source))
-    recipe, found = _validate(value, known_languages)
-    known = {complaint.name for complaint in complaints}
-    complaints += [Complaint(_place(name, text, places), name, text) for name, text in found if name not in known]
-    if complaints:
-        raise RecipeError(in_order(complaints, source))
-    assert recipe is not None
     return recipe
 
 
@@ -89,19 +102,18 @@ def _as_written(name: str, value: Any) -> str:
     """A value as a flag says it: texts as they are, which is how the options that take any text read them."""
     if isinstance(value, (str, PurePath)):
         return str(value)
-    try:
-        return json.dumps(value, ensure_ascii=False, default=_plain)
+    try:  # paths inside, and numbers of numpy
+        return json.dumps(
+            value, ensure_ascii=False, default=lambda one: one.item() if hasattr(one, "item") else _path(one)
+        )
     except (TypeError, ValueError, RuntimeError):
         raise RecipeError(f"{name}: {value!r:.60} of type {type(value).__name__} is no value of an option.") from None
 
 
-def _plain(value: Any) -> Any:
-    """Convert what JSON does not know: paths, and numbers of numpy."""
-    if isinstance(value, PurePath):
-        return str(value)
-    if not hasattr(value, "item"):
+def _path(value: Any) -> str:
+    if not isinstance(value, PurePath):
         raise TypeError
-    return value.item()
+    return str(value)
 
 
 def load_resolved(path: Path | str) -> Recipe:
@@ -117,33 +129,6 @@ def write_recipe(recipe: Recipe, path: Path | str) -> None:
 def recipe_text(recipe: Recipe) -> str:
     """A recipe as YAML, every option spelled out."""
     return "\n".join(_lines(recipe)) + "\n"
-
-
-def _file_of(path: Path) -> Path:
-    """The recipe that a path names: its own, or that in a run or a folder of prepared data."""
-    return inside if (inside := path / "recipe.yaml").is_file() else path
-
-
-def _content(path: Path) -> bytes:
-    if is_made(path.parent):
-        refuse_links_out(path.parent)
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise RecipeError(f"{path}: cannot read the recipe: {error.strerror} (expected a YAML file)") from None
-
-
-def _no_recipe(document: Document, path: Path, is_overridden: bool) -> str | None:
-    """Return what to say of a file that is none; None if it may be one."""
-    if document.value is None and not document.faults:
-        return None if is_overridden else f"{path}: the recipe is empty (expected name: and data:, docs/data.md)"
-    if path.suffix in (".yaml", ".yml") or isinstance(document.value, dict):
-        return None
-    return (
-        f"{path} is no recipe (a YAML file). To start from text files: nmt-preprocess --train SRC TRG --valid SRC TRG "
-        "--langs SRC TRG --out DIR"
-    )
 
 
 def _say_trg(value: Any, places: dict[str, Mark | None], inside: str = "") -> Iterator[Complaint]:

@@ -7,17 +7,16 @@ number), anchors, aliases, tags and duplicate keys are refused, and size and dep
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
 
-_INT = re.compile(r"[-+]?[0-9]+")
+_INT = re.compile(r"[-+]?[0-9]{1,39}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
@@ -25,8 +24,7 @@ _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 _YAML_1_1_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(NamedTuple):
     """A place in a file, counted from 1."""
 
     line: int
@@ -47,31 +45,28 @@ class Document:
 
 def parse(content: bytes | str) -> Document:
     """Read one YAML document. Never raises for what is in it: that is in `faults`."""
-    document = Document()
+    document, line = Document(), 1
     if len(content) > MAX_BYTES:
         document.faults.append((Mark(1), "", f"larger than {MAX_BYTES:,} bytes (expected a recipe)"))
         return document
     try:
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        assert isinstance(content, bytes)
-        line = content.count(b"\n", 0, error.start) + 1
-        document.faults.append(
-            (Mark(line), "", f"byte {content[error.start]:#04x} is not UTF-8 (save the file as UTF-8)")
-        )
+        if (root := _composed(text)) is not None:
+            document.value = _value(root, "", document)
         return document
-    try:
-        root = _composed(text)
+    except UnicodeDecodeError as error:
+        line += error.object.count(b"\n", 0, error.start)
+        wrong = f"byte {error.object[error.start]:#04x} is not UTF-8 (save the file as UTF-8)"
+    except yaml.reader.ReaderError as error:
+        line += text.count("\n", 0, error.position)
+        wrong = f"character U+{ord(text[error.position]):04X} is not allowed in YAML"
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        document.faults.append((_mark(mark) if mark else Mark(1), "", _in_words(error)))
-        return document
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        document.faults.append((Mark(line), "", f"character U+{ord(text[error.position]):04X} is not allowed in YAML"))
-        return document
-    if root is not None:
-        document.value = _value(root, "", document)
+        line += mark.line if mark else 0
+        context = f"{error.context}, " if error.context else ""
+        tabs = " (indent with spaces, not tabs)" if "\\t" in (error.problem or "") else ""
+        wrong = f"{error.problem}" if isinstance(error, _Refused) else f"not YAML: {context}{error.problem}{tabs}"
+    document.faults.append((Mark(line), "", wrong))
     return document
 
 
@@ -79,13 +74,12 @@ def scalar(text: str) -> Any:
     """Parse an unquoted scalar: None, a bool, an int, a float or text. Raises ValueError for inf and nan."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
-    if len(text) <= 40 and _INT.fullmatch(text):
+    if _INT.fullmatch(text):
         return int(text)
-    if _NOT_FINITE.fullmatch(text) or (_FLOAT.fullmatch(text) and not math.isfinite(float(text))):
+    number = float(text) if _FLOAT.fullmatch(text) else None
+    if _NOT_FINITE.fullmatch(text) or (number is not None and not math.isfinite(number)):
         raise ValueError(f"{text[:40]} is not a finite number")
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    return text
+    return text if number is None else number
 
 
 def quoted(text: str) -> str:
@@ -96,27 +90,29 @@ def quoted(text: str) -> str:
     return f'"{"".join(escaped)}"'
 
 
+class _Refused(yaml.MarkedYAMLError):
+    """YAML that a recipe does not need."""
+
+
 class _Composer(yaml.SafeLoader):
     """PyYAML's composer that stops at aliases, anchors, tags and depth before it builds anything from them."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._depth = 0
+    depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        peek: Callable[[], Any] = self.peek_event
-        event = peek()
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        wrong = None
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-            raise yaml.composer.ComposerError(
-                None, None, "anchors and aliases (& and *) are not allowed", event.start_mark
-            )
-        if event.tag is not None:
-            raise yaml.composer.ComposerError(None, None, f"tags ({event.tag}) are not allowed", event.start_mark)
-        if self._depth >= MAX_DEPTH:
-            raise yaml.composer.ComposerError(None, None, f"nested deeper than {MAX_DEPTH}", event.start_mark)
-        self._depth += 1
+            wrong = "anchors and aliases (& and *) are not allowed"
+        elif event.tag is not None:
+            wrong = f"tags ({event.tag}) are not allowed"
+        elif self.depth >= MAX_DEPTH:
+            wrong = f"nested deeper than {MAX_DEPTH}"
+        if wrong:
+            raise _Refused(None, None, wrong, event.start_mark)
+        self.depth += 1
         node = super().compose_node(parent, index)
-        self._depth -= 1
+        self.depth -= 1
         return node
 
 
@@ -131,56 +127,29 @@ def _value(node: yaml.Node, name: str, document: Document) -> Any:
     if isinstance(node, yaml.MappingNode):
         found: dict[str, Any] = {}
         for key, child in node.value:
-            _put(found, key, child, name, document)
+            place = _mark(key)
+            if not isinstance(key, yaml.ScalarNode):
+                document.faults.append((place, name, "a mapping or list as a key (expected a name)"))
+                continue
+            full = f"{name}.{key.value}" if name else key.value
+            if key.value in found:
+                first = document.marks[full].line
+                document.faults.append((place, full, f"written twice (first in line {first}; keep one)"))
+                continue
+            document.marks[full] = place
+            found[key.value] = _value(child, full, document)
         return found
     if isinstance(node, yaml.SequenceNode):
-        return [_marked(child, _dotted(name, str(n)), child, document) for n, child in enumerate(node.value)]
-    assert isinstance(node, yaml.ScalarNode)
+        document.marks |= {f"{name}.{n}".lstrip("."): _mark(child) for n, child in enumerate(node.value)}
+        return [_value(child, f"{name}.{n}".lstrip("."), document) for n, child in enumerate(node.value)]
     if node.style is not None:  # quoted
         return node.value
     try:
         return scalar(node.value)
     except ValueError as error:
-        document.faults.append((_mark(node.start_mark), name, f"{error}"))
+        document.faults.append((_mark(node), name, str(error)))
         return 0
 
 
-def _put(found: dict[str, Any], key: yaml.Node, child: yaml.Node, name: str, document: Document) -> None:
-    place = _mark(key.start_mark)
-    if not isinstance(key, yaml.ScalarNode):
-        document.faults.append((place, name, "a mapping or list as a key (expected a name)"))
-        return
-    full = _dotted(name, key.value)
-    if key.value in found:
-        first = document.marks[full].line
-        document.faults.append((place, full, f"written twice (first in line {first}; keep one)"))
-        return
-    found[key.value] = _marked(child, full, key, document)
-
-
-def _marked(node: yaml.Node, name: str, place: yaml.Node, document: Document) -> Any:
-    document.marks[name] = _mark(place.start_mark)
-    return _value(node, name, document)
-
-
-def _dotted(prefix: str, name: str) -> str:
-    return f"{prefix}.{name}" if prefix else name
-
-
-def _mark(mark: Any) -> Mark:
-    return Mark(mark.line + 1, mark.column + 1)
-
-
-def _in_words(error: yaml.MarkedYAMLError) -> str:
-    """PyYAML's complaint on one line."""
-    if isinstance(error, yaml.composer.ComposerError) and error.context is None:
-        return error.problem or "not YAML"
-    return f"not YAML: {' '.join(_parts(error))}"
-
-
-def _parts(error: yaml.MarkedYAMLError) -> Iterator[str]:
-    if error.context:
-        yield error.context + ","
-    yield error.problem or "something is wrong here"
-    if error.problem and "\\t" in error.problem:
-        yield "(indent with spaces, not tabs)"
+def _mark(node: yaml.Node) -> Mark:
+    return Mark(node.start_mark.line + 1, node.start_mark.column + 1)

@@ -128,19 +128,7 @@ def test_patterns_of_ones_own_find_items_before_the_kinds_do():
 @pytest.mark.parametrize(
     ("pattern", "complaint"),
     [
-        *(
-            (pattern, "could take long to look for")
-            for pattern in (
-                r"\d+",
-                "a*b",
-                "(?:a{1,9}){1,9}b",
-                "(a|bc){1,20}d",
-                "a(?=.{0,900}b)",
-                "a{600}",
-                "(?:a?){20}b",
-            )
-        ),
-        *((pattern, "also matches where nothing stands") for pattern in ("a?", "a|", "(?<=a)", r"\b")),
+        *((pattern, "also matches where nothing stands") for pattern in ("a?", "a|")),
         *(
             (pattern, "is no regular expression that can be used")
             for pattern in ("[a", "a)(b", "(?i)a", "[[a]", "(a)\\1")
@@ -193,7 +181,6 @@ def test_a_vocabulary_with_placeholders_is_stored(subwords, tmp_path):
     text = (tmp_path / "subwords.json").read_text("utf-8")
     for old, new, complaint in (
         ('"url1"', '"url999"', "placeholders are no list of their names"),
-        ("/<<.{1,40}?>>/", "/<<.+>>/", "could take long to look for"),
         ('"/<<.{1,40}?>>/"', '["/a/"]', "at most 200 characters between slashes"),
         ('"/<<.{1,40}?>>/"', '"url"', "at most 200 characters between slashes"),
         ('"pattern1"', '"emoji11"', "patterns are no list, or without placeholders"),
