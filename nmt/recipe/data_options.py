@@ -127,6 +127,7 @@ def complaint_about_patterns(patterns: Sequence[Any]) -> str | None:
             return "a pattern is no text of at most 200 characters between slashes"
         try:
             with warnings.catch_warnings(action="error"):
+                re.compile(one[1:-1])
                 pattern = re.compile(f"(?P<{PATTERN}>{one[1:-1]})")  # as a part of a larger one
         except (re.error, OverflowError, RecursionError, Warning) as error:
             return f"{one} is no regular expression that can be used ({error})"

@@ -142,6 +142,7 @@ def _value(node: yaml.Node, name: str, document: Document) -> Any:
     if isinstance(node, yaml.SequenceNode):
         document.marks |= {f"{name}.{n}".lstrip("."): _mark(child) for n, child in enumerate(node.value)}
         return [_value(child, f"{name}.{n}".lstrip("."), document) for n, child in enumerate(node.value)]
+    assert isinstance(node, yaml.ScalarNode)
     if node.style is not None:  # quoted
         return node.value
     try:

@@ -155,7 +155,7 @@ def test_an_operation_and_its_gradient_are_the_plain_form(name, dtype, kernels_a
     for one, exact in zip(found, wanted, strict=True):
         error = ERROR[dtype] * (3 if "loss" in name else 1)
         # A hidden unit near zero is on one side of the ReLU or on the other.
-        assert near(one, exact, error) or ("ReLU" in name and (one - exact).norm() < error * exact.norm())
+        assert near(one, exact, error) or ("ReLU" in name and (one - exact).norm() < 4 * error * exact.norm())
 
 
 def test_a_gradient_of_the_loss_is_scaled_in_place_and_asked_for_once():
