@@ -1,7 +1,6 @@
 """The run folder: what lies in it, who may write to it, and the model that translation takes from it.
 
 RUN/  recipe.yaml  subwords.json  data.json  log.jsonl  lock
-      decoding.json  alignment.json  what the recipe said before nmt-translate --tune-… --store
       checkpoints/update-00012000/   what training resumes from
       checkpoints/damaged-update-…/  what it could not resume from, set aside
       model/                         the model that translation uses, chosen when training ends

@@ -30,8 +30,7 @@ NUMBER ||| TRANSLATION ||| SCORE for each hypothesis, best first, NUMBER being t
 --format tsv NUMBER, RANK, SCORE, LOG-PROBABILITY and TRANSLATION between tabs; with --format jsonl an object a line,
 with --format moses NUMBER ||| TRANSLATION ||| F0= LOG-PROBABILITY ||| SCORE, NUMBER from 0 as Moses and Marian have it;
 and with --format pairs one of source, output and flags alone, to train on (docs/data.md). SCORE is the
-log-probability over the length penalty. With --tune-decoding a table: beam, penalty, alpha, BLEU and chrF of what one
-search for the beam holds, ratio of lengths, BLEU* and chrF* of a search of its own, and a mark."""
+log-probability over the length penalty."""
 
 
 _EXAMPLES = (
@@ -144,13 +143,6 @@ def _add_flags(parser: Parser) -> None:
     text = "With --format jsonl: also the attention of --layer and --head, as numbers."
     add("--with-attention", action="store_true", help=text)
 
-    add = parser.add_argument_group("tuning on a validation set").add_argument
-    text = "Translate nothing: find the best beam and length penalty on a validation set, and print them all."
-    add("--tune-decoding", nargs=2, metavar=("SRC", "REF"), help=text)
-    add("--tune-metric", choices=("bleu", "chrf"), help="What is best by; the other decides between equals. [bleu]")
-    add("--tune-beams", type=_numbers, metavar="N,…", help="Beams to try beside the present one. [1,2,4,5,8,12]")
-    add("--store", action="store_true", help="Make the winner what RUN translates with, in its recipe.yaml.")
-
     add = parser.add_argument_group("hardware").add_argument
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1. [default: auto, the GPU if there is one]")
     add("--threads", type=_threads, default=0, metavar="N", help="CPU threads; 0: one a core.")
@@ -169,7 +161,6 @@ def _add_flags(parser: Parser) -> None:
 
 _USUAL = {"layer": "last", "head": "mean"}
 _NEEDS = {"lines": "attention", "attention_of": "attention", "examples": "ref", "scores": "ref"}
-_NEEDS |= dict.fromkeys(("tune_metric", "tune_beams", "store"), "tune_decoding")
 # Flags that would change the lines that are written, or the work, if anything was translated. Other options of a search
 # may be given with --score, as those that the translations were found with.
 _NOT_OF_SCORE = ("ref", "attention", "show_scores", "mbr", "retry_suspect", "terms", "avoid", "keep")
@@ -219,11 +210,6 @@ def _translate(args: argparse.Namespace) -> int:
         from nmt.processes import sleep_while_waiting
 
         sleep_while_waiting()
-    if args.tune_decoding:
-        with importing():
-            from nmt.cli.translating.tune_decoding import tune
-
-        return tune(args, vars(_parser().parse_args(["RUN"])))
     check_flags(args)
     with importing():
         from nmt.cli.translating.job import translate

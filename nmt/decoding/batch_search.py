@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from nmt.data.arrays import Ragged
 from nmt.data.batches import pad
@@ -19,51 +18,10 @@ from nmt.decoding.fixed_search import FixedSearch
 from nmt.decoding.request import Request
 from nmt.decoding.rules import rules_of
 from nmt.decoding.sample import Narrowing, fingerprint, sample
-from nmt.decoding.scorer import Ids, Look, score_tokens
+from nmt.decoding.scorer import Look, score_tokens
 from nmt.errors import OutOfMemory, RecipeError, is_out_of_memory
 from nmt.models.base import SearchModel, evaluating
 from nmt.recipe.decode_options import DecodeConfig
-
-# Coverage.
-
-
-_N_LAYER = 2  # the last ones, which align best
-_LEAST = 1e-4  # of the attention to a word that nothing looked at, whose logarithm would be the end of all comparison
-
-
-def coverage(weights: Tensor) -> float:
-    """The coverage penalty of Wu et al. 2016, section 7, without its weight: the sum over the source of log min(a, 1),
-    a being what all target tokens together gave to a source token. 0: all is covered.
-
-    weights: (n_layer, n_head, T, S), the source's end last, which need not be looked at.
-    """
-    given = weights[-_N_LAYER:].mean((0, 1)).sum(0)[:-1]
-    return float(given.clamp(_LEAST, 1.0).log().sum())
-
-
-def by_coverage(
-    model: SearchModel,
-    src_ids: Sequence[Ids],
-    found: Sequence[Sequence[Hypothesis]],
-    weight: float,
-    *,
-    max_tokens: int,
-) -> list[list[Hypothesis]]:
-    """The hypotheses of each sentence, ranked by their score and `weight` times their coverage together."""
-    pairs = [(sentence, one) for sentence, its in enumerate(found) for one in its]
-    worth = [one.normalised for _, one in pairs]
-
-    def look(pair: int, weights: Tensor) -> None:
-        worth[pair] += weight * coverage(weights)
-
-    src, trg = [src_ids[sentence] for sentence, _ in pairs], [one.ids for _, one in pairs]
-    score_tokens(model, src, trg, max_tokens=max_tokens, look=look)
-    ranked: list[list[Hypothesis]] = [[] for _ in found]
-    for number in sorted(range(len(pairs)), key=lambda number: -worth[number]):
-        sentence, one = pairs[number]
-        ranked[sentence].append(one)
-    return ranked
-
 
 Row = tuple[list[int], Request]  # the ids of a source, without EOS, and what is asked of its translation
 BARE = Request("")  # of ids of which nothing else is known
@@ -105,8 +63,7 @@ class BatchSearch:
         self._subwords, self._config = subwords, config
         raw = subwords.trg.raw(range(subwords.trg.n_text))
         self._characters = characters_of(raw) if whole_characters else None
-        chooses = config.mbr != "none" or config.coverage > 0  # among all that a beam has found
-        n_best = config.beam if chooses else config.n_best
+        n_best = config.n_best if config.mbr == "none" else config.beam  # mbr chooses among all that a beam has found
         self._how = BeamSettings.of(config, bos=BOS, eos=EOS, pad=PAD, n_real=subwords.trg.n_text, n_best=n_best)
 
     def log_probs(
@@ -152,12 +109,8 @@ class BatchSearch:
         with evaluating(self.model):
             if not config.samples:
                 if self.fixed and rules is None:
-                    found = self.fixed(src_seq, self._how, max_len, self._characters)
-                else:
-                    found = search(self.model, src_seq, self._how, max_len, rules=rules, characters=self._characters)
-                if not config.coverage:
-                    return found
-                return by_coverage(self.model, ids, found, config.coverage, max_tokens=config.max_tokens)
+                    return self.fixed(src_seq, self._how, max_len, self._characters)
+                return search(self.model, src_seq, self._how, max_len, rules=rules, characters=self._characters)
             if any(request.requires for request in requests):
                 raise RecipeError("phrases can be required of beam search only: set decode.samples to 0.")
             return sample(

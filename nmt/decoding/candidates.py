@@ -54,27 +54,9 @@ def keep(found: Candidates, beam: int, eos: int) -> Candidates:
     return kept._replace(score=kept.score.masked_fill(kept.token == eos, -torch.inf))
 
 
-# When sentences that are done are taken out of the batch that is searched.
-
-
-# To take them out moves a part of every cache, which costs about so much of a step.
-_COST = 0.05
-
-
-class LeavePolicy:
-    """They leave when, by staying, they have cost as much as that does: so in all never over twice the least possible,
-    whether many are done at once or, in a long batch, one after the other."""
-
-    def __init__(self) -> None:
-        self._wasted = 0.0  # of steps, since the last time
-
-    def pays(self, n_done: int, n_sentence: int) -> bool:
-        """Return whether they leave now: n_done of n_sentence in the step that was made."""
-        self._wasted += n_done / n_sentence
-        if self._wasted < _COST:
-            return False
-        self._wasted = 0.0
-        return True
+def mostly_done(n_done: int, n_sentence: int) -> bool:
+    """Return whether sentences that are done leave the batch: to move a part of every cache costs a 20th of a step."""
+    return 20 * n_done >= n_sentence
 
 
 # UTF-8 in a search.
@@ -90,42 +72,27 @@ _NOWHERE = -1
 
 
 class Characters(NamedTuple):
-    """The tokens that may follow in each state, and the state after them.
+    """The tokens that keep a text in UTF-8. after: (8, V) the state after each token in each state, -1 where it may
+    not follow."""
 
-    inner: (N,) tokens that begin inside a character, which nothing else can follow there. inner_after: (8, N) the state
-    after each of those, -1 where it may not follow. never: (n,) tokens that may not follow between characters, `inner`
-    among them. after: (V,) the state after each of the others.
-    """
-
-    inner: Tensor
-    inner_after: Tensor
-    never: Tensor
     after: Tensor
-
-    def named(self) -> list[tuple[str, Tensor]]:
-        """The parts with their names."""
-        return list(zip(self._fields, self, strict=True))
-
-    def cut(self) -> list[int]:
-        """All tokens that are no whole characters."""
-        return sorted({*self.never.tolist(), *self.after.nonzero().flatten().tolist()})
 
     def to(self, device: torch.device) -> "Characters":
         """The same on a device."""
-        return Characters(*(part.to(device) for part in self))
+        return Characters(self.after.to(device))
+
+    def never(self) -> list[int]:
+        """Tokens that may not follow between characters."""
+        return (self.after[0] == _NOWHERE).nonzero().flatten().tolist()
 
     def follow(self, state: Tensor, token: Tensor) -> Tensor:
         """The states of hypotheses after one more token each. Both of one shape, and so is the result."""
-        place = torch.searchsorted(self.inner, token).clamp(max=len(self.inner) - 1)
-        return torch.where(state > 0, self.inner_after[state, place].clamp(min=0), self.after[token])
+        return self.after[state, token.clamp(max=self.after.size(1) - 1)].long().clamp(min=0)
 
     def forbid(self, logits: Tensor, state: Tensor) -> None:
         """Make impossible what may not follow. logits: (R, V), changed in place; state: (R,)."""
-        inside = state > 0
-        kept = logits[:, self.inner].masked_fill(self.inner_after[state] == _NOWHERE, -torch.inf)
-        logits.index_fill_(1, self.never, -torch.inf)
-        logits.masked_fill_(inside.unsqueeze(1), -torch.inf)
-        logits[:, self.inner] = torch.where(inside.unsqueeze(1), kept, logits[:, self.inner])
+        logits[:, : self.after.size(1)].masked_fill_(self.after[state] == _NOWHERE, -torch.inf)
+        logits[:, self.after.size(1) :] = -torch.inf
 
     def leave_room(self, logits: Tensor, state: Tensor, room: Tensor) -> None:
         """Make impossible what begins a character that the cap would cut, where anything else may follow.
@@ -134,12 +101,10 @@ class Characters(NamedTuple):
         """
         if int(room.min()) >= max(_NEEDED):
             return
-        n_token = len(self.after)
-        token = torch.arange(n_token, device=logits.device).repeat(len(state), 1)
-        after = self.follow(state.unsqueeze(1).expand_as(token), token)
-        fits = logits.new_tensor(_NEEDED)[after] <= room.unsqueeze(1)
-        left = logits[:, :n_token].masked_fill(~fits, -torch.inf)
-        logits[:, :n_token] = torch.where((left > -torch.inf).any(1, keepdim=True), left, logits[:, :n_token])
+        known = logits[:, : self.after.size(1)]
+        needed = torch.tensor(_NEEDED, device=logits.device)[self.after[state].long().clamp(min=0)]
+        left = known.masked_fill(needed > room.unsqueeze(1), -torch.inf)
+        known.copy_(torch.where((left > -torch.inf).any(1, keepdim=True), left, known))
 
     def ends(self, forced: Tensor, score: Tensor, state: Tensor, has_ended: Tensor) -> Tensor:
         """The scores of hypotheses that a cap ends, (B, K): none inside a character if another one of its sentence ends
@@ -147,50 +112,19 @@ class Characters(NamedTuple):
         fine = has_ended | ((state == 0) & (score > -torch.inf)).any(1)
         return forced.masked_fill((state > 0) & fine.unsqueeze(1), -torch.inf)
 
-    def allowed(self, n_column: int, never: Tensor) -> Tensor:
-        """Return which of so many columns may follow in each state and are not among `never`: (8, V) uint8."""
-        allowed = torch.zeros(len(self.inner_after), n_column, dtype=torch.uint8, device=never.device)
-        allowed[:, self.inner] = (self.inner_after != _NOWHERE).to(torch.uint8)
-        allowed[0] = 1
-        allowed[0, self.never] = 0
-        return allowed.index_fill_(1, never, 0)
-
-    def best_inside(self, logits: Tensor, state: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """The n best tokens of each row among those that begin inside a character: two (R, n), logit and token.
-
-        Of logits (R, V); -inf where fewer may follow in the state, (R,).
-        """
-        logits = logits.index_select(1, self.inner).masked_fill(self.inner_after[state] == _NOWHERE, -torch.inf)
-        best, place = logits.topk(min(n, len(self.inner)), dim=-1)
-        missing = n - best.size(1)
-        fill = torch.nn.functional.pad
-        return fill(best, (0, missing), value=-torch.inf), self.inner[fill(place, (0, missing))]
-
 
 def characters_of(pieces: Sequence[bytes]) -> Characters | None:
     """The tokens that may follow each other, from the bytes behind each id; None where every piece is whole characters.
 
     What has no bytes, such as EOS, may follow between characters alone.
     """
-    inner, broken, after = [], [], np.zeros(len(pieces), np.int64)
+    after = np.full((8, len(pieces)), _NOWHERE, dtype=np.int8)
+    after[0] = 0
     for token, raw in enumerate(pieces):
-        if raw.isascii():
-            continue
-        if 0x80 <= raw[0] <= 0xBF:
-            inner.append(token)
-        elif (state := _state_after(raw, 0)) == _NOWHERE:
-            broken.append(token)
-        else:
-            after[token] = state
-    if not inner:
-        return None
-    inner_after = [[_state_after(pieces[token], state) if state else _NOWHERE for token in inner] for state in range(8)]
-    return Characters(
-        torch.tensor(inner),
-        torch.tensor(inner_after),
-        torch.tensor(sorted({*inner, *broken})),
-        torch.from_numpy(after),
-    )
+        if not raw.isascii():
+            for state in range(8):
+                after[state, token] = _state_after(raw, state)
+    return Characters(torch.from_numpy(after)) if (after[1:] > _NOWHERE).any() else None
 
 
 def _state_after(raw: bytes, state: int) -> int:

@@ -11,7 +11,6 @@ Shapes: B sentences of the present shape, K beam, T steps.
 
 import threading
 from contextlib import nullcontext
-from functools import partial
 
 import numpy as np
 import torch
@@ -24,14 +23,13 @@ from nmt.decoding.beam import (
     BeamSettings,
     Hypothesis,
     finish,
-    impossible,
     is_over,
     not_finite,
     ranks,
-    topk_in_characters,
+    topk_tokens,
 )
 from nmt.decoding.candidates import Characters, best_of, continuations, keep
-from nmt.decoding.graph import Buffers, DelayedCopy, Kind, Recorder, Stack, spread, stack_up
+from nmt.decoding.graph import Buffers, DelayedCopy, Recorder
 from nmt.decoding.scorer import States
 from nmt.device import send
 from nmt.models.base import DecoderState, SearchModel
@@ -51,17 +49,17 @@ class FixedState(DecoderState):
     _slots: Tensor  # (K,) those of the token that is being read
 
     def __init__(self, state: DecoderState, places: Buffers, *, n_row: int, n_step: int, prefix: str = "") -> None:
-        super().__init__({}, {}, state.n_sentence)
+        super().__init__(places.put_all(prefix, state.per_sentence), {}, state.n_sentence)
         self._places, self._prefix, self._n_row, self._n_slot = places, prefix, n_row, n_step * n_row
-        self._known = stack_up(places, prefix, state.per_sentence)
-        self.per_sentence = spread(self._known)
-        self.per_row = self._put({name: tensor.repeat_interleave(n_row, 0) for name, tensor in state.per_row.items()})
-        self.n_step = places.alike(prefix + "n_step", 1, (1,), torch.int64)[0].zero_()
+        rows = {name: tensor.repeat_interleave(n_row, 0) for name, tensor in state.per_row.items()}
+        self.per_row = places.put_all(prefix, rows)
+        self.n_step = places.alike(prefix + "n_step", (1,), torch.int64).zero_()
         shape = (state.n_sentence * n_row, self._n_slot)
-        self.ancestry = places.alike(prefix + "ancestry", 1, shape, torch.bool)[0].zero_()
+        self.ancestry = places.alike(prefix + "ancestry", shape, torch.bool).zero_()
         # The caches of a state before: a replayed step finds them without asking `remember` for any.
-        self._caches = {kind: self._cache(kind, names) for kind, names in places.caches.items() if kind[0] == prefix}
-        self.seen = spread(self._caches.values())
+        for name in places.caches:
+            if name.startswith(prefix):
+                self._open(name.removeprefix(prefix))
 
     def look_back(self, visible: Tensor) -> Tensor:
         row = torch.arange(self._n_row, device=visible.device)
@@ -72,73 +70,51 @@ class FixedState(DecoderState):
 
     def remember(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         new = {f"slf_k.{layer}": k, f"slf_v.{layer}": v}
-        for name in new:
+        for name, its in new.items():
             if name not in self.seen:
-                self._open(name, new[name])
+                self._places.caches[self._prefix + name] = its.size(1), its.size(3), its.dtype
+                self._open(name)
         keys, values = (self.seen[name] for name in new)
         ops.store(keys, values, k, v, self._slots, self.n_step)
         return keys, values
 
-    def _open(self, name: str, new: Tensor) -> None:
-        """Make a cache, which moves others like it."""
-        kind = (self._prefix, new.size(1), new.size(3), new.dtype)
-        if kind in self._caches:
-            self._caches[kind].add(name)
-        else:
-            self._caches[kind] = self._cache(kind, [name])
-        self._places.caches[kind] = self._caches[kind].names
-        self.seen = spread(self._caches.values())
+    def _open(self, name: str) -> None:
+        """Make a cache: zeros, since what is hidden is multiplied by zero, which not everything survives."""
+        n_head, width, dtype = self._places.caches[self._prefix + name]
+        shape = (self.n_sentence, n_head, self._n_slot, width)
+        self.seen[name] = self._places.alike(self._prefix + name, shape, dtype).zero_()
 
     def reorder(self, rows: Tensor) -> None:
-        self.per_row = self._put({name: tensor.index_select(0, rows) for name, tensor in self.per_row.items()})
-        (self.ancestry,) = self._put({"ancestry": self.ancestry.index_select(0, rows)}).values()
+        moved = {name: tensor.index_select(0, rows) for name, tensor in self.per_row.items()}
+        self.per_row = self._places.put_all(self._prefix, moved)
+        self.ancestry = self._places.put(self._prefix + "ancestry", self.ancestry.index_select(0, rows))
 
     def keep(self, gaps: Gaps) -> None:
         """As of any state; but here the rows leave with their sentences, since it is known how many each has."""
-        for stack in (*self._known, *self._caches.values()):
-            stack.close(gaps)
-        self.per_sentence, self.seen = spread(self._known), spread(self._caches.values())
-        self.per_row = {name: self._close_rows(tensor, gaps) for name, tensor in self.per_row.items()}
-        self.ancestry = self._close_rows(self.ancestry, gaps)
+
+        def of_rows(value: Tensor) -> Tensor:
+            return gaps.close(value.view(-1, self._n_row, *value.shape[1:])).flatten(0, 1)
+
+        self.per_sentence, self.seen = gaps.close_all(self.per_sentence), gaps.close_all(self.seen)
+        self.per_row = {name: of_rows(tensor) for name, tensor in self.per_row.items()}
+        self.ancestry = of_rows(self.ancestry)
         self.n_sentence = gaps.n
 
     def widen(self, n_step: int) -> None:
         """Make room for so many tokens in all."""
         self._n_slot = n_step * self._n_row
-        for cache in self._caches.values():
-            cache.widen(2, self._n_slot)
-        self.seen = spread(self._caches.values())
-        self.ancestry = self._places.widen(self._prefix + "ancestry", self.ancestry.unsqueeze(0), 2, self._n_slot)[0]
-
-    def _cache(self, kind: Kind, names: list[str]) -> Stack:
-        # Zeros, since what is hidden is multiplied by zero, which not everything survives.
-        _, n_head, width, dtype = kind
-        place = f"{self._prefix}seen.{n_head}.{width}.{dtype}"
-        cache = Stack(self._places, place, names, (self.n_sentence, n_head, self._n_slot, width), dtype)
-        cache.all.zero_()
-        return cache
-
-    def _close_rows(self, value: Tensor, gaps: Gaps) -> Tensor:
-        return gaps.close(value.view(-1, self._n_row, *value.shape[1:])).flatten(0, 1)
-
-    def _put(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: self._places.put(self._prefix + name, value) for name, value in values.items()}
+        for name, cache in self.seen.items():
+            self.seen[name] = self._places.widen(self._prefix + name, cache, 2, self._n_slot)
+        self.ancestry = self._places.widen(self._prefix + "ancestry", self.ancestry, 1, self._n_slot)
 
 
 class FixedStates(States):
     """The fixed states of several models, which move together."""
 
-    def __init__(self, states: States, places: Buffers, *, n_row: int, n_step: int, prefix: str = "") -> None:
-        each = [
-            fixed(state, places, n_row=n_row, n_step=n_step, prefix=f"{prefix}{number}.")
-            for number, state in enumerate(states.states)
-        ]
-        super().__init__(list[DecoderState](each))
-        self._each = each
-
     def widen(self, n_step: int) -> None:
         """Make room for so many tokens in all."""
-        for state in self._each:
+        for state in self.states:
+            assert isinstance(state, FixedState | FixedStates)
             state.widen(n_step)
 
 
@@ -146,9 +122,14 @@ def fixed(
     state: DecoderState, places: Buffers, *, n_row: int, n_step: int, prefix: str = ""
 ) -> "FixedState | FixedStates":
     """A state before its first token, made fixed."""
-    if isinstance(state, States):
-        return FixedStates(state, places, n_row=n_row, n_step=n_step, prefix=prefix)
-    return FixedState(state, places, n_row=n_row, n_step=n_step, prefix=prefix)
+    if not isinstance(state, States):
+        return FixedState(state, places, n_row=n_row, n_step=n_step, prefix=prefix)
+    return FixedStates(
+        [
+            fixed(one, places, n_row=n_row, n_step=n_step, prefix=f"{prefix}{number}.")
+            for number, one in enumerate(state.states)
+        ]
+    )
 
 
 # The hypotheses of a search in fixed shapes, in places that stay, and the end of a step.
@@ -178,7 +159,7 @@ class Table:
         one vocabulary."""
         self._how, self._places, self.room = how, places, room
         self._characters = characters and Characters(
-            *(places.once(f"characters.{name}", partial(part.to, places.device)) for name, part in characters.named())
+            places.once("characters", lambda: characters.after.to(places.device))
         )
         device, n_sentence = max_len.device, len(max_len)
         score = torch.full((n_sentence, how.beam), -torch.inf, dtype=score_type, device=device)
@@ -186,8 +167,7 @@ class Table:
         shape = (n_sentence, room, how.beam)
         self.last = places.put("search.last", max_len.new_full((n_sentence * how.beam,), how.bos))
         self.place = places.put("search.place", max_len.new_zeros(1))
-        self._of = stack_up(
-            places,
+        self.of = places.put_all(
             "search.",
             {
                 "max_len": max_len,
@@ -199,8 +179,7 @@ class Table:
                 "state": max_len.new_zeros(n_sentence, how.beam),
             },
         )
-        self._notes = stack_up(
-            places,
+        self.notes = places.put_all(
             "search.",
             {
                 "token": max_len.new_zeros(shape),
@@ -209,17 +188,20 @@ class Table:
                 "forced": torch.zeros(shape, dtype=torch.bool, device=device),
             },
         )
-        self._spread()
 
     def go_on(self, logits: Tensor) -> Tensor:
         """The end of a step: logits (R, V), which may be changed. Returns which rows the hypotheses continue, (R,)."""
-        if self._how.in_kernels and (rows := self._by_kernels(logits)) is not None:
+        if (rows := self._by_kernels(logits)) is not None:
             return rows
         how, of, score = self._how, self.of, self.of["score"]
         n_column, divisor = logits.size(-1), self.divisors()
-        state = of["state"].flatten()
-        best, token, normaliser, eos_logit = topk_in_characters(
-            logits, min(how.beam + 1, n_column), how.eos, self._never(n_column), self._characters, state
+        best, token, normaliser, eos_logit = topk_tokens(
+            logits,
+            min(how.beam + 1, n_column),
+            how.eos,
+            self._never(n_column),
+            self._characters,
+            of["state"].flatten(),
         )
         at_cap = of["max_len"] <= self.place
         forced_score = score + (eos_logit - normaliser).view_as(score)
@@ -271,24 +253,22 @@ class Table:
 
     def _allowed(self, n_column: int) -> Tensor:
         """(S, V) uint8, 1 for the columns that may be chosen in each state."""
-        never = self._never(n_column)
-        if self._characters:
-            return self._characters.allowed(n_column, never)
-        return torch.ones(1, n_column, dtype=torch.uint8, device=never.device).index_fill_(1, never, 0)
+        never, text = torch.tensor(self._how.impossible(n_column), device=self.last.device), self._characters
+        if text is None:
+            return torch.ones(1, n_column, dtype=torch.uint8, device=never.device).index_fill_(1, never, 0)
+        allowed = torch.zeros(len(text.after), n_column, dtype=torch.uint8, device=never.device)
+        allowed[:, : text.after.size(1)] = text.after >= 0
+        return allowed.index_fill_(1, never, 0)
 
     def keep(self, gaps: Gaps) -> None:
         """Let sentences leave."""
-        for stack in (*self._of, *self._notes):
-            stack.close(gaps)
-        self._spread()
+        self.of, self.notes = gaps.close_all(self.of), gaps.close_all(self.notes)
         self.last = gaps.close(self.last.view(-1, self._how.beam)).flatten()
 
     def widen(self, room: int) -> None:
         """Make room for so many steps."""
         self.room = room
-        for stack in self._notes:
-            stack.widen(1, room)
-        self._spread()
+        self.notes = {name: self._places.widen(f"search.{name}", note, 1, room) for name, note in self.notes.items()}
 
     def divisors(self) -> Tensor:
         """(T + 2,) what scores of hypotheses of each length are divided by."""
@@ -303,11 +283,8 @@ class Table:
         how = self._how
         return self._places.once(
             f"never.{how.pad}.{how.bos}.{how.n_real}",
-            lambda: self.last.new_tensor(impossible(how.pad, how.bos, how.n_real, n_column, self._characters)),
+            lambda: self.last.new_tensor(how.impossible(n_column, self._characters)),
         )
-
-    def _spread(self) -> None:
-        self.of, self.notes = spread(self._of), spread(self._notes)
 
 
 # Steps that there is room for at first; then twice as many, and so on. All of the room is read at every step.

@@ -1,6 +1,6 @@
 """Work that a GPU records once and replays, and what the host hears of it, without either waiting for the other."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from math import prod
 from typing import Any, cast
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from nmt.errors import MachineError
-from nmt.models.layers import Gaps
 
 # Recordings that are kept: of some hundred kernels each, a few megabytes on the device.
 _MOST = 256
@@ -105,101 +104,50 @@ class DelayedCopy:
         return self._told[before]
 
 
-# Memory that stays where it is, for work that a GPU records with the addresses that it reads and writes.
-
-
 _ALIGNED = 16  # numbers: as a kernel likes to read them
-Kind = tuple[str, int, int, torch.dtype]  # of a cache: the prefix of its state, heads, width and type
 
 
 class Buffers:
     """Memory that stays where it is, by name: what has one name lies in one place, whatever its shape at the time.
 
     moves: how often something was given another place, having outgrown its own: recordings from before are void.
-    caches: names of all caches that any state had so far, by their kind.
+    caches: shape of one slot, (heads, width), and type of all caches that any state had so far, by their names.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.moves = 0
-        self.caches: dict[Kind, list[str]] = {}
+        self.caches: dict[str, tuple[int, int, torch.dtype]] = {}
         self._memory: dict[str, Tensor] = {}
 
-    def alike(self, name: str, n: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """The places of n tensors of one shape and type, with whatever lies there: (n, *shape). Each of them is
-        contiguous, and begins where it always does."""
+    def alike(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """The place of a tensor, with whatever lies there."""
         n_number, memory = prod(shape), self._memory.get(name)
-        if memory is None or len(memory) != n or memory.size(1) < n_number or memory.dtype != dtype:
+        if memory is None or len(memory) < n_number or memory.dtype != dtype:
             self.moves += 1
             memory = None
             self._memory.pop(name, None)  # it makes room for the new one, unless somebody still needs it
             room = -(-n_number // _ALIGNED) * _ALIGNED
-            self._memory[name] = memory = torch.empty(n, room, dtype=dtype, device=self.device)
-        return memory[:, :n_number].view(n, *shape)
+            self._memory[name] = memory = torch.empty(room, dtype=dtype, device=self.device)
+        return memory[:n_number].view(shape)
 
     def widen(self, name: str, value: Tensor, dim: int, n: int) -> Tensor:
-        """`value`, which lies there, (N, ...), with n entries along `dim`; the new ones are 0."""
-        shape = (*value.shape[:dim], n, *value.shape[dim + 1 :])
-        is_moved = self._memory[name].size(1) < prod(shape[1:])  # then what is there now stays as it is
-        old = value if is_moved else value.clone()
-        wide = self.alike(name, shape[0], shape[1:], value.dtype).zero_()
+        """`value`, which lies there, with n entries along `dim`; the new ones are 0."""
+        shape, old = (*value.shape[:dim], n, *value.shape[dim + 1 :]), value.clone()
+        wide = self.alike(name, shape, value.dtype).zero_()
         wide.narrow(dim, 0, old.size(dim)).copy_(old)
         return wide
 
     def put(self, name: str, value: Tensor) -> Tensor:
         """A copy of `value`, which may not share memory with the place."""
-        return self.alike(name, 1, tuple(value.shape), value.dtype)[0].copy_(value)
+        return self.alike(name, tuple(value.shape), value.dtype).copy_(value)
+
+    def put_all(self, prefix: str, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copies of tensors by name."""
+        return {name: self.put(prefix + name, value) for name, value in values.items()}
 
     def once(self, name: str, make: Callable[[], Tensor]) -> Tensor:
-        """Return the result of the first `make`, of one dimension."""
+        """Return the result of the first `make`."""
         if name not in self._memory:
-            self._memory[name] = make().unsqueeze(0)
-        return self._memory[name][0]
-
-
-class Stack:
-    """Tensors of one shape and type, by name, side by side in one place: what is done to all of them is one kernel.
-
-    names: in the order of `all`, (N, B, ...).
-    """
-
-    def __init__(
-        self, places: Buffers, name: str, names: list[str], shape: tuple[int, ...], dtype: torch.dtype
-    ) -> None:
-        self._places, self._name, self.names = places, name, names
-        self.all = places.alike(name, len(names), shape, dtype)
-
-    def close(self, gaps: Gaps) -> None:
-        """Let entries leave."""
-        self.all = gaps.close(self.all, 1)
-
-    def widen(self, dim: int, n: int) -> None:
-        """Make it n entries along `dim` of each tensor; the new ones are 0."""
-        self.all = self._places.widen(self._name, self.all, 1 + dim, n)
-
-    def add(self, name: str) -> None:
-        """One more tensor, of zeros."""
-        old, self.names = self.all, [*self.names, name]
-        self.all = self._places.alike(self._name, len(self.names), tuple(old.shape[1:]), old.dtype).zero_()
-        self.all[:-1].copy_(old)
-
-    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        """Each by its name."""
-        return zip(self.names, self.all.unbind(), strict=True)
-
-
-def stack_up(places: Buffers, prefix: str, values: Mapping[str, Tensor]) -> list[Stack]:
-    """Copies of tensors by name, those alike on one pile; the name of a place is prefix and that of the first there."""
-    kinds: dict[tuple[torch.Size, torch.dtype], list[str]] = {}
-    for name, value in values.items():
-        kinds.setdefault((value.shape, value.dtype), []).append(name)
-    stacks = [Stack(places, prefix + names[0], names, tuple(shape), kind) for (shape, kind), names in kinds.items()]
-    for stack in stacks:
-        for name, place in stack:
-            place.copy_(values[name])
-    return stacks
-
-
-def spread(stacks: Iterable[Stack]) -> dict[str, Tensor]:
-    """All that lies on some piles, by name."""
-    return {name: value for stack in stacks for name, value in stack}
+            self._memory[name] = make()
+        return self._memory[name]

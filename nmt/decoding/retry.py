@@ -3,16 +3,10 @@
 What comes out for a line follows from the line alone: other lines, and the batch, have no say in it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-import torch
-
-from nmt.decoding.beam import Hypothesis
-from nmt.decoding.long_lines import join_texts
 from nmt.decoding.request import Request
-from nmt.decoding.scorer import LengthPenalty, length_divisor
 from nmt.decoding.translation import Translation
 from nmt.decoding.translator import Translator
 from nmt.recipe.decode_options import DecodeConfig
@@ -89,62 +83,3 @@ def mend(
             else:
                 answers[number] = Answer(answer.translation, answer.reasons, answer.retry or FIRST)
     return answers
-
-
-# Reranking by other length penalties, for tuning.
-
-
-PENALTIES: tuple[LengthPenalty, ...] = ("wu", "average")
-ALPHAS = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
-# Neither the mildest nor the strongest: it ends about when the others would.
-SEARCHED_WITH: tuple[LengthPenalty, float] = ("wu", 1.0)
-
-
-class Setting(NamedTuple):
-    """The options of beam search that are chosen on validation data."""
-
-    beam: int
-    length_penalty: LengthPenalty
-    alpha: float
-
-    @property
-    def options(self) -> dict[str, object]:
-        """The options by their names in the section `decode`."""
-        return self._asdict()
-
-
-def settings_of(beam: int, present: Setting) -> list[Setting]:
-    """List the settings to try with a beam, the penalty of the present setting among them.
-
-    Greedy search looks no further than its first end, so it has no use for a penalty; and `none` has none for alpha.
-    """
-    if beam == 1:
-        return [present._replace(beam=1)]
-    known = [Setting(beam, "none", present.alpha)]
-    known += [Setting(beam, penalty, alpha) for penalty in PENALTIES for alpha in ALPHAS]
-    here = present._replace(beam=beam)
-    if here not in known:
-        known.append(here)
-    return sorted(known, key=lambda one: (("none", *PENALTIES).index(one.length_penalty), one.alpha))
-
-
-def rerank(translations: Sequence[Translation], setting: Setting) -> list[str]:
-    """The text of the best hypothesis of each line under the length penalty of a setting; of equals the first.
-
-    translations: with all hypotheses that a search under `setting.beam` has kept.
-    """
-    longest = max((len(one.ids) for each in translations for one in each.hypotheses), default=0)
-    divisor = length_divisor(torch.arange(longest + 2), setting.length_penalty, setting.alpha).tolist()
-
-    def best(found: Sequence[Hypothesis]) -> int:
-        return max(range(len(found)), key=lambda n: (found[n].score / divisor[len(found[n].ids) + 1], -n))
-
-    return list(_texts(translations, best))
-
-
-def _texts(translations: Sequence[Translation], best: Callable[[Sequence[Hypothesis]], int]) -> Iterator[str]:
-    for one in translations:
-        if one.split is not None:
-            yield join_texts(one.split, list(_texts(one.parts, best)))
-        else:
-            yield one.texts[best(one.hypotheses)] if one.hypotheses else one.text

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nmt.decoding.beam import Hypothesis, SearchSettings, impossible, not_finite
-from nmt.decoding.candidates import Characters, LeavePolicy
+from nmt.decoding.beam import BeamSettings, Hypothesis, not_finite
+from nmt.decoding.candidates import Characters, mostly_done
 from nmt.decoding.rules import Rules
 from nmt.decoding.scorer import full_precision
 from nmt.models.base import SearchModel
@@ -66,7 +66,7 @@ def draw(p: Tensor, uniform: Tensor) -> Tensor:
 def sample(
     model: SearchModel,
     src_seq: Tensor,
-    how: SearchSettings,
+    how: BeamSettings,
     max_len: Tensor,
     *,
     n: int,
@@ -91,7 +91,7 @@ def sample(
     score = torch.zeros(len(seeds), n, dtype=torch.float64, device=device)
     prefix = src_seq.new_zeros(len(seeds), n, 0)
     live = torch.ones(len(seeds), n, dtype=torch.bool, device=device)
-    never, n_token, leave_policy = last.new_zeros(0), 0, LeavePolicy()
+    never, n_token = last.new_zeros(0), 0
     characters = characters and characters.to(device)
     inside = torch.zeros_like(live, dtype=torch.long)  # where each last character stands: see `Characters`
     while len(sentence):
@@ -101,7 +101,7 @@ def sample(
             row = torch.arange(len(sentence), device=device).repeat_interleave(n)
             logits, normaliser = logits[row], normaliser[row]
             state.reorder(row)
-            never = last.new_tensor(impossible(how.pad, how.bos, how.n_real, logits.size(-1)))
+            never = last.new_tensor(how.impossible(logits.size(-1)))
             if rules is not None:
                 rules.spread(n)
         possible = logits.index_fill(1, never, -torch.inf)
@@ -140,7 +140,7 @@ def sample(
             inside = characters.follow(inside, token)
         if rules is not None:
             rules.follow(torch.arange(n, device=device).expand_as(token), token)
-        if leave_policy.pays(n_done, len(sentence)):
+        if mostly_done(n_done, len(sentence)):
             stay = closing(done)
             state.keep(Gaps.of(stay, device))
             if rules is not None:

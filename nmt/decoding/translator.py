@@ -40,7 +40,7 @@ from nmt.decoding.long_lines import (
 from nmt.decoding.request import Request, Sources, TagsOf, is_blank
 from nmt.decoding.scorer import Look, LookAtPieces, full_precision
 from nmt.decoding.translation import Scored, Translation, read_at_once
-from nmt.errors import NmtError, RecipeError
+from nmt.errors import NmtError
 from nmt.models.base import Attns, SearchModel, evaluating
 from nmt.recipe.decode_options import DecodeConfig
 
@@ -167,8 +167,6 @@ class Translator:
         assert (utility is not None) == (config.mbr != "none")
         self.searcher = BatchSearch(model, subwords, config) if isinstance(model, SearchModel) else model
         self.model = self.searcher.model
-        if config.coverage and not self.attends:
-            raise RecipeError(f"decode.coverage: {config.coverage}, but {NOWHERE}: leave it at 0.")
         self.subwords = subwords
         self.config = config
         self.limits = limits or Limits()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric as SacreMetric
 
 N_BOOTSTRAP = 1000
-IN_NFC = "|form:NFC"  # ends the signature of a score whose texts were not all in that form
+_IN_NFC = "|form:NFC"  # ends the signature of a score whose texts were not all in that form
 _composed, _is_composed = partial(unicodedata.normalize, "NFC"), partial(unicodedata.is_normalized, "NFC")
 
 # Tokens that sacreBLEU cuts with the help of Python packages.
@@ -90,7 +90,7 @@ def score(
     texts = Texts(sources, hypotheses, together, trg_lang)
     found = {name: METRICS[name].measure(texts, n_bootstrap * intervals) for name in metrics or METRICS}
     if not all(map(_is_composed, itertools.chain(hypotheses, *together))):
-        found = {name: replace(one, signature=one.signature + IN_NFC) for name, one in found.items()}
+        found = {name: replace(one, signature=one.signature + _IN_NFC) for name, one in found.items()}
     return found
 
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nmt.data.subwords import BOS, EOS, PAD, Codec, Subwords
-from nmt.decoding.beam import impossible
 from nmt.errors import MachineError
 from nmt.export.safetensors import N_POSITION, beside, position_table
 from nmt.extras import missing
@@ -107,9 +106,7 @@ class Compared:
             beam_size=1,
             min_decoding_length=0,  # to find nothing to say is a translation, too
             max_decoding_length=min(most, N_POSITION - 2),
-            suppress_sequences=[
-                [self._trg[i]] for i in impossible(PAD, BOS, self._subwords.trg.n_text, len(self._trg))
-            ],
+            suppress_sequences=[[self._trg[i]] for i in (PAD, BOS, *range(self._subwords.trg.n_text, len(self._trg)))],
             return_end_token=True,
             **_BATCHES,
         )

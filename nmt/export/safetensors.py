@@ -18,7 +18,6 @@ from nmt.models.base import SearchModel
 from nmt.models.transformer.Models import LearnedPositions, PositionalEncoding
 from nmt.recipe.exports import PRECISIONS
 from nmt.recipe.places import DATA_AT
-from nmt.recipe.reader import RECORD
 from nmt.run import Run
 
 
@@ -65,9 +64,9 @@ def is_exported(folder: Path) -> bool:
 
 
 def beside(folder: Path) -> set[Path]:
-    """Return the files allowed beside an exported model: the record of its data, and what tuning leaves."""
+    """Return the files allowed beside an exported model: the record of its data, and what earlier versions left."""
     there = Run(folder)
-    return {there.data_file, there.lock_path, there.recipe_file.with_name(RECORD)}
+    return {there.data_file, there.lock_path, folder / "decoding.json"}
 
 
 def read(folder: Path) -> SearchModel:

@@ -91,8 +91,13 @@ GONE: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     **dict.fromkeys(("rank", "ranks", "rank-timeout"), ((), _ONE_MACHINE)),
     "gold-alignments": ((), "write word alignments with --alignments, and compare them with another tool"),
+    **dict.fromkeys(
+        ("tune-decoding", "tune-beams", "tune-metric", "store"),
+        ((), "compare values of --decode.beam and --decode.alpha by --ref"),
+    ),
     "tune-alignment": ((), "name the layer and the head: --decode.align_layer and --decode.align_head"),
     "decode.shortlist": ((0,), "set it to 0: every search looks among all subwords"),
+    "decode.coverage": ((0, 0.0), "set it to 0: hypotheses are ranked by score and length penalty alone"),
     "batch.split_rate": ((0,), "set it to 0, and use batch.bpe_dropout"),
 }
 

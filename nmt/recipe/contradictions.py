@@ -377,15 +377,10 @@ def _of_translation(recipe: "Recipe") -> Iterator[str]:
             yield f"decode.{option}: nothing is drawn, as decode.samples is 0 (raise that, or remove this)"
     if decode.samples and decode.diversity:
         yield "decode.diversity: samples differ anyway, as decode.samples is not 0 (remove this, or set that to 0)"
-    if decode.coverage and (decode.samples or decode.mbr != "none"):
-        other = "samples" if decode.samples else "mbr"
-        yield f"decode.coverage: has no say in what decode.{other} chooses (remove one of them)"
     for part in ("a", "b"):
         least, most = getattr(decode, f"min_len_{part}"), getattr(decode, f"max_len_{part}")
         if least > most:
             yield f"decode.min_len_{part}: {least} is more than decode.max_len_{part}, which is {most}"
-    if decode.coverage and grid is None:
-        yield f"decode.coverage: {decode.coverage}, but no word that it writes looks at the source (set it to 0)"
     if decode.align_head and not decode.align_layer:
         yield f"decode.align_head: {decode.align_head}, but of which layer? Name it: decode.align_layer"
     if recipe.model.undecided:

@@ -10,7 +10,7 @@ from nmt.recipe.section import Count, LanguageCode, NonNegativeFloat, PositiveFl
 # What changes how samples are drawn, and means nothing where none are.
 OF_SAMPLES = ("temperature", "top_k", "top_p", "epsilon", "seed")
 # What changes the translations that beam search finds, but for their lengths.
-OF_BEAM = ("beam", "length_penalty", "alpha", "coverage", "no_repeat", "diversity")
+OF_BEAM = ("beam", "length_penalty", "alpha", "no_repeat", "diversity")
 # Subwords that any single character fits into, also where its normal form is several.
 LEAST_SRC_LEN = 16
 
@@ -31,11 +31,6 @@ class DecodeConfig(Section):
         "wu", description="Score / ((5 + length) / 6)^alpha (Wu et al. 2016), score / length^alpha, or the bare score."
     )
     alpha: NonNegativeFloat = Field(1.0, description="Exponent of the length penalty.")
-    coverage: NonNegativeFloat = Field(
-        0.0,
-        description="Of beam search: weight of the coverage penalty (Wu et al. 2016) in the choice among the "
-        "hypotheses that were found: what of the source no token looked at counts against them. Try 0.2.",
-    )
     n_best: PositiveInt = Field(1, description="Hypotheses written for each sentence, best first.")
     samples: Count = Field(
         0, description="Translations drawn from the model for each sentence, in place of beam search; 0: beam search."

@@ -8,9 +8,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from nmt.errors import RecipeError
-from nmt.files import parse_json, refuse_links_out, write_durably
+from nmt.files import refuse_links_out, write_durably
 from nmt.recipe.complaints import GONE, Complaint, in_order, of_validation, option_at, unknown, with_trg
-from nmt.recipe.contradictions import find_contradictions
 from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
@@ -153,14 +152,14 @@ def _say_trg(value: Any, places: dict[str, Mark | None], inside: str = "") -> It
 def pass_over_gone(value: Any, *, is_stored: bool = False) -> None:
     """Remove options of earlier versions from a recipe's raw value, in place, where their value did nothing.
 
-    is_stored: it is that of a run, whose data are made, so that those of the section data are no matter any more.
+    is_stored: it is that of a run, which opens whatever it said: its data are made, and lines are translated without.
     """
     for name, (without_effect, _) in GONE.items():
         title, _, option = name.rpartition(".")
         section = value.get(title) if title and isinstance(value, dict) else value
         if not isinstance(section, dict) or option not in section:
             continue
-        if section[option] in without_effect or (is_stored and title == "data"):
+        if section[option] in without_effect or (is_stored and title in ("data", "decode")):
             del section[option]
 
 
@@ -311,67 +310,6 @@ def as_yaml(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(as_yaml, value))}]"
     return repr(value)
-
-
-# Options of translation that were chosen on validation data and stored in a run's recipe, and the records beside it.
-
-
-RECORD = "decoding.json"
-OPTIONS = ("beam", "length_penalty", "alpha")
-
-
-def store(recipe_file: Path, chosen: Mapping[str, Any], evidence: Mapping[str, Any]) -> None:
-    """Write the chosen options into the recipe of a run, the rest as it is, and their record beside it.
-
-    chosen: a value for each of OPTIONS. evidence: what else the record shall say. Raises RecipeError where the recipe
-    would contradict itself.
-    """
-    recipe = load_resolved(recipe_file)
-    changed = _with(recipe, chosen)
-    if complaints := find_contradictions(changed):
-        raise RecipeError(f"{recipe_file}: with what was chosen it would contradict itself: {'; '.join(complaints)}")
-    record_file, now = recipe_file.with_name(RECORD), _options(recipe)
-    earlier = _stored_record(record_file)
-    before = earlier["before"] if earlier and earlier["stored"] == now else now
-    record = {"before": before, "stored": {option: chosen[option] for option in OPTIONS}, **evidence}
-    # The record first: one that the recipe does not follow is known to be of no force.
-    write_durably(record_file, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode("utf-8"))
-    write_recipe(changed, recipe_file)
-
-
-def kept(recipe: Recipe, recipe_file: Path) -> Recipe:
-    """The recipe to write for a run that goes on with `recipe`: with the options that were stored, where those are in
-    force and the recipe still says what it said before; the recipe itself otherwise, and then the record goes."""
-    there = load_resolved(recipe_file) if recipe_file.is_file() else None
-    record_file = recipe_file.with_name(RECORD)
-    record = _stored_record(record_file)
-    if record and there and _options(there) == record["stored"]:
-        found = _with(recipe, record["stored"])
-        if _options(recipe) == record["before"] and not find_contradictions(found):
-            return found
-    record_file.unlink(missing_ok=True)
-    return recipe
-
-
-def _with(recipe: Recipe, options: Mapping[str, Any]) -> Recipe:
-    decode = recipe.decode.model_copy(update=dict(options))
-    return recipe.model_copy(update={"decode": decode})
-
-
-def _options(recipe: Recipe) -> dict[str, Any]:
-    return {name: getattr(recipe.decode, name) for name in OPTIONS}
-
-
-def _stored_record(record_file: Path) -> dict[str, Any] | None:
-    """The record; None where there is none, or none that can be read: no run depends on it."""
-    try:
-        found = parse_json(record_file.read_bytes())
-    except (OSError, ValueError):
-        return None
-    sound = isinstance(found, dict) and all(
-        isinstance(found.get(key), dict) and set(found[key]) == set(OPTIONS) for key in ("before", "stored")
-    )
-    return found if sound else None
 
 
 # Two resolved recipes, or parts of them, side by side.

@@ -25,7 +25,7 @@ from nmt.extras import version_and_commit
 from nmt.files import write_durably
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import DATA_AT
-from nmt.recipe.reader import differences, kept, write_recipe
+from nmt.recipe.reader import differences, write_recipe
 from nmt.run import SRC_STYLE, USUAL_RATIOS, USUAL_SRC_LEN, VERSION, Newest, Run
 from nmt.training import parallel
 from nmt.training.budget import Budget, bound_to_length
@@ -306,7 +306,7 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
         }
         about = {**_fingerprint(data), **learnt}
         _note_data(run, about, data)
-    write_recipe(kept(recipe, run.recipe_file), run.recipe_file)  # last: it marks the folder as a run
+    write_recipe(recipe, run.recipe_file)  # last: it marks the folder as a run
 
 
 def _note_data(run: Run, about: dict[str, Any], data: Prepared) -> None:

@@ -256,7 +256,7 @@ def test_which_attention_is_drawn_can_be_chosen(translate, tmp_path, kind):
         (["--alignments", "no/such/folder/a"], "cannot be written"),
         (["--output", "OUT", "--alignments", "OUT"], "same file"),
         (["--gold-alignments", "OUT"], "--gold-alignments is gone"),
-        (["--store"], "--tune-decoding"),
+        (["--store"], "--store is gone"),
         (["--engine", "ctranslate2"], "CTranslate2's own Python"),
         (["--decode.align_layer", "3"], "decode.align_layer: 3, but the decoder of the model has 2"),
         (["--decode.align_layer", "1", "--decode.align_head", "3"], "decode.align_head: 3, but"),

@@ -11,12 +11,10 @@ SRC = torch.tensor([[5, 4, 3, 2], [4, 2, 0, 0], [3, 3, 5, 2], [2, 0, 0, 0], [5, 
 PENALTIES = [("wu", 0.0), ("wu", 0.6), ("wu", 1.0), ("average", 1.0), ("average", 0.5), ("none", 1.0)]
 
 
-def run(
-    model: TranslationModel, src: Tensor = SRC, max_len=None, rules=None, early_stop=True, **changes
-) -> list[list[Hypothesis]]:
+def run(model: TranslationModel, src: Tensor = SRC, max_len=None, rules=None, **changes) -> list[list[Hypothesis]]:
     settings = {"bos": BOS, "eos": EOS, "pad": PAD, "beam": 4, "length_penalty": "wu", "alpha": 1.0, **changes}
     max_len = torch.full((len(src),), 12) if max_len is None else max_len
-    return search(model, src, BeamSettings(**settings), max_len, rules=rules, early_stop=early_stop)
+    return search(model, src, BeamSettings(**settings), max_len, rules=rules)
 
 
 def log_prob(model: TranslationModel, src: Tensor, ids: list[int]) -> float:

@@ -178,7 +178,6 @@ CASES = {
     "beam": Case((5, 2, 1), chosen),
     "length_penalty": Case(("wu", "average", "none"), scores_of_lines_and_pieces, {"beam": 1}),
     "alpha": Case((1.0, 0.5, 0.0), scores_of_lines_and_pieces, {"beam": 1}),
-    "coverage": Case((0.0, 5.0), chosen),
     "n_best": Case((1, 2, 3), n_text),
     "samples": Case((0, 2, 5), n_raw),
     "temperature": Case((1.0, 0.3, 3.0), ids, SAMPLES),

@@ -11,7 +11,7 @@ from nmt.decoding import translator as translator_module
 from nmt.decoding.long_lines import Limits
 from nmt.decoding.request import Request, is_blank
 from nmt.decoding.translator import MAX_SRC_LEN, Translator
-from nmt.errors import MachineError, NmtError, RecipeError
+from nmt.errors import MachineError, NmtError
 from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.decode_options import DecodeConfig
 
@@ -264,5 +264,3 @@ def test_a_model_that_does_not_look_at_the_source_says_so(subwords, model):
     (found,) = translator.translate(["the ship"])
     with pytest.raises(NmtError, match="looks at the source"):
         translator.attention(found)
-    with pytest.raises(RecipeError, match=r"decode\.coverage: 0\.2"):
-        Translator(blind, subwords, DecodeConfig(coverage=0.2))

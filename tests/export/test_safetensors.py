@@ -11,7 +11,6 @@ from nmt.errors import RunError
 from nmt.export.parity import BF16, FP16, SAME, Ours, compare
 from nmt.export.safetensors import export, is_exported, read
 from nmt.recipe.exports import PRECISIONS
-from nmt.recipe.reader import store
 from nmt.run import Run
 
 TOLERANCE = {"fp32": SAME, "fp16": FP16, "bf16": BF16}
@@ -40,16 +39,6 @@ def test_python_and_the_command_take_it_for_a_run(run, tmp_path, capsysbinary):
     assert said[0] == said[1] and said[0].count(b"\n") == 2
     a, b = (nmt.load(folder, device="cpu").score(["in May"], ["May"]) for folder in (run.folder, tmp_path / "out"))
     assert a == b
-
-
-def test_what_was_exported_and_tuned_can_be_replaced(run, tmp_path):
-    export(run, None, tmp_path / "out", "fp32")
-    there = Run(tmp_path / "out")
-    with there.lock():
-        store(there.recipe_file, {"beam": 2, "length_penalty": "wu", "alpha": 1.0}, {})
-    assert is_exported(there.folder)
-    there.log_file.write_bytes(b"")
-    assert not is_exported(there.folder)
 
 
 def test_numbers_that_fp16_cannot_hold_are_refused(subwords, tmp_path):

@@ -105,7 +105,6 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("train.compile", {"model": LSTM, "train": {"compile": True}}),
         ("train.checkpoint_activations", {"model": LSTM, "train": {"checkpoint_activations": True}}),
         ("regularize.layer_drop", {"model": LSTM, "regularize": {"layer_drop": 0.1}}),
-        ("decode.coverage", {"model": {"architecture": "peeky"}, "decode": {"coverage": 0.2}}),
     ],
 )
 def test_a_contradiction_is_refused_by_name(name, sections):
@@ -137,7 +136,7 @@ def test_a_contradiction_is_refused_by_name(name, sections):
         {"valid": {"translate": False, "metric": "loss"}},
         {"valid": {"translate": False}, "data": {"valid": {**FILES, "measure": "translate"}}},
         {"data": {"valid": [FILES, {**FILES, "name": "more", "measure": "loss"}]}},
-        {"model": {**LSTM, "enc_direction": "both", "d_model": 7 * 2, "d_emb": 3}, "decode": {"coverage": 0.2}},
+        {"model": {**LSTM, "enc_direction": "both", "d_model": 7 * 2, "d_emb": 3}},
         {"model": {"architecture": "seq2seq", "trg_emb_prj_weight_sharing": False, "d_model": 33}},
     ],
 )
@@ -161,10 +160,3 @@ def test_every_contradiction_names_real_options():
     assert len(messages) >= 2
     for message in messages:
         assert message.partition(":")[0] in known
-
-
-def test_coverage_needs_a_model_whose_words_look_at_the_source(monkeypatch):
-    recipe = Recipe(name="x", decode={"coverage": 0.2})
-    assert not any("coverage" in one for one in find_contradictions(recipe))
-    monkeypatch.setattr(ModelConfig, "attention_grids", {"encoder": (2, 2)})
-    assert any(one.startswith("decode.coverage: 0.2") for one in find_contradictions(recipe))

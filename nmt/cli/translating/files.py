@@ -14,7 +14,7 @@ from nmt.data.lines import complaint_about, count_lines, read_lines
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.attention.drawing import check_path
 
-_READ = ("input", "score", "ref", "terms", "avoid", "tune_decoding")
+_READ = ("input", "score", "ref", "terms", "avoid")
 _WRITTEN = ("output", "scores", "attention", "alignments")
 
 

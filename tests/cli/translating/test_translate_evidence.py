@@ -246,11 +246,6 @@ def test_a_model_that_looks_nowhere_tells_of_everything_else(translate, monkeypa
         assert one == {name: told_otherwise.get(name, wanted[name]) for name in one}
 
 
-def test_coverage_needs_a_model_that_looks_at_the_source(translate, blind):
-    out, err = translate("--decode.coverage", 0.2, code=2)
-    assert "decode.coverage: 0.2, but no word that this model writes looks at the source" in err and out == []
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

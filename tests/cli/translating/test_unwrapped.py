@@ -55,9 +55,7 @@ def test_a_pipe_is_read_as_a_file_under_its_own_name(tmp_path):
     os.mkfifo(pipe)
     file.write_text("x\n")
     threading.Thread(target=lambda: pipe.write_text("Hund\tdog\n"), daemon=True).start()
-    args = argparse.Namespace(
-        terms=str(pipe), avoid=str(file), ref=[str(file)], **dict.fromkeys(["input", "score", "tune_decoding"])
-    )
+    args = argparse.Namespace(terms=str(pipe), avoid=str(file), ref=[str(file)], **dict.fromkeys(["input", "score"]))
     with pytest.raises(DataError, match=f"^{pipe}:1: bad"), files_of_pipes(args):
         assert [Path(args.terms).read_text() for _ in range(2)] == ["Hund\tdog\n"] * 2
         assert (args.avoid, args.ref) == (str(file), [str(file)])

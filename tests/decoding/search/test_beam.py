@@ -54,27 +54,6 @@ def test_a_beam_of_one_is_greedy_search(kind):
         assert hypothesis.finished == (token == EOS)
 
 
-@pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
-@pytest.mark.parametrize(("width", "n_best"), [(1, 1), (2, 1), (4, 2), (7, 7)])
-def test_stopping_early_changes_nothing_but_the_work(kind, alpha, width, n_best):
-    steps = []
-    for early_stop in (True, False):
-        model = HashModel(n_vocab=12, seed=5, sharpness=1.5)
-        found = run(model, beam=width, n_best=n_best, length_penalty=kind, alpha=alpha, early_stop=early_stop)
-        steps.append((found, sum(model.rows_of_step)))
-    assert steps[0][0] == steps[1][0]
-    assert steps[0][1] <= steps[1][1]
-
-
-def test_stopping_early_saves_work():
-    work = {}
-    for early_stop in (True, False):
-        model = HashModel(n_vocab=12, seed=5, sharpness=1.5)
-        run(model, beam=7, length_penalty="none", early_stop=early_stop)
-        work[early_stop] = sum(model.rows_of_step)
-    assert work[True] < work[False]
-
-
 class Certain(HashModel):
     """Sure of six times the same word; that the sentence ends comes second everywhere, and far behind."""
 
@@ -85,11 +64,10 @@ class Certain(HashModel):
         return logits
 
 
-@pytest.mark.parametrize("early_stop", [True, False])
 @pytest.mark.parametrize("width", [1, 2, 5])
 @pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
-def test_a_search_does_not_end_while_a_better_hypothesis_goes_on(kind, alpha, width, early_stop):
-    found = run(Certain(8), SRC[:1], beam=width, length_penalty=kind, alpha=alpha, early_stop=early_stop)
+def test_a_search_does_not_end_while_a_better_hypothesis_goes_on(kind, alpha, width):
+    found = run(Certain(8), SRC[:1], beam=width, length_penalty=kind, alpha=alpha)
     assert found[0][0].ids == [4] * 6 and found[0][0].finished
 
 
@@ -106,7 +84,7 @@ def test_a_batch_translates_like_its_sentences_alone(width):
 
 def test_finished_sentences_leave_the_batch():
     model = HashModel(n_vocab=16, seed=2, sharpness=2.0)
-    run(model, max_len=torch.tensor([1, 1, 12, 12, 12, 12]), early_stop=False)
+    run(model, max_len=torch.tensor([1, 1, 12, 12, 12, 12]))
     assert model.rows_of_step[:3] == [6, 24, 16]
 
 
@@ -208,10 +186,6 @@ def test_damaged_weights_are_an_error_and_no_translation():
         run(model)
 
 
-def test_no_sentences_no_hypotheses():
-    assert run(HashModel(), SRC[:0], max_len=torch.zeros(0, dtype=torch.long)) == []
-
-
 @pytest.mark.parametrize("n_column", [16, 24, 320, 999, 1024, 8000])
 @pytest.mark.parametrize("n", [1, 2, 10])
 def test_looking_in_blocks_finds_what_topk_finds(n_column, n):
@@ -231,16 +205,6 @@ def test_the_total_is_that_of_all_columns(scale, column):
     torch.testing.assert_close(ops.log_total(logits, column), logits.logsumexp(-1), rtol=1e-14, atol=1e-12)
 
 
-def test_continuations_cross_hypotheses_and_tokens():
-    score = torch.tensor([[-1.0, -2.0]])
-    logits = torch.tensor([[0.0, -4.0, -1.0], [0.0, -0.5, -9.0]])
-    every = candidates.continuations(score, *logits.topk(3), torch.zeros(2))
-    found = candidates.best_of(every, every.score, 4)
-    assert found.score.tolist() == [[-1.0, -2.0, -2.0, -2.5]]
-    assert found.parent.tolist() == [[0, 0, 1, 1]]
-    assert found.token.tolist() == [[0, 2, 0, 1]]
-
-
 def test_with_diversity_the_second_best_of_a_hypothesis_falls_behind():
     every = candidates.continuations(torch.tensor([[-1.0, -2.5]]), *torch.zeros(2, 2).topk(2), torch.zeros(2))
     for diversity, parents in ((0.0, [0, 0, 1, 1]), (2.0, [0, 1, 0, 1])):
@@ -248,29 +212,6 @@ def test_with_diversity_the_second_best_of_a_hypothesis_falls_behind():
         found = candidates.best_of(every, beam.ranks(every, 2, how), 4)
         assert found.parent.tolist() == [parents]
         assert found.score.tolist() == [[-1.0 if parent == 0 else -2.5 for parent in parents]]
-
-
-def test_what_does_not_exist_is_filled_up_with_the_impossible():
-    every = candidates.continuations(torch.zeros(1, 1), torch.zeros(1, 3), torch.tensor([[0, 1, 2]]), torch.zeros(1))
-    found = candidates.best_of(every, every.score, 5)
-    assert found.score.tolist() == [[0.0, 0.0, 0.0, -math.inf, -math.inf]]
-
-
-def test_only_an_end_among_the_best_ends_a_hypothesis():
-    found = candidates.Candidates(
-        torch.tensor([[-1.0, -2.0, -3.0, -4.0]]), torch.tensor([[1, 0, 0, 1]]), torch.tensor([[EOS, 7, EOS, 8]])
-    )
-    ended = beam.finish(found, None, None, n_live=2, beam=2, eos=EOS)
-    assert ended.score.tolist() == [[-math.inf, -1.0]]
-    kept = candidates.keep(found, beam=2, eos=EOS)
-    assert (kept.token.tolist(), kept.parent.tolist()) == ([[7, 8]], [[0, 1]])
-
-
-def test_the_cap_ends_whoever_is_left():
-    found = candidates.Candidates(torch.tensor([[-1.0, -2.0]]), torch.tensor([[1, 0]]), torch.tensor([[EOS, 7]]))
-    ended = beam.finish(found, torch.tensor([[-9.0, -1.0]]), torch.tensor([True]), n_live=2, beam=2, eos=EOS)
-    assert ended.score.tolist() == [[-9.0, -1.0]]
-    assert ended.forced.tolist() == [[True, False]]
 
 
 @pytest.mark.parametrize(("kind", "alpha"), PENALTIES)

@@ -12,7 +12,7 @@ from nmt.data.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding import batch_search, fixed_search
 from nmt.decoding.batch_search import BatchSearch
 from nmt.decoding.beam import BeamSettings, search
-from nmt.decoding.fixed_search import FixedSearch, bucket
+from nmt.decoding.fixed_search import FixedSearch
 from nmt.decoding.request import Request
 from nmt.decoding.scorer import Ensemble
 from nmt.decoding.translator import Translator
@@ -157,22 +157,6 @@ def test_sentences_leave_so_that_steps_get_smaller():
     assert_same(found, search(model, src_seq, how(), max_len))
 
 
-def test_all_may_be_done_while_the_host_hears_that_some_are():
-    model = tiny_model(V)
-    src_seq, _ = batch(16, 9)
-    max_len = torch.tensor([3] * 8 + [4] * 8)
-    assert_same(FixedSearch(model)(src_seq, how(), max_len), search(model, src_seq, how(), max_len))
-
-
-def test_nobody_leaves_where_fewer_rows_take_no_less_time(monkeypatch):
-    monkeypatch.setattr(fixed_search, "_FEWEST_ROWS", 100)
-    model = HashModel(V, seed=3, sharpness=3.0)
-    src_seq, _ = batch(64, 9)
-    FixedSearch(model)(src_seq, how(), torch.arange(64))
-    rows = model.rows_of_step
-    assert rows[0] == 64 * 4 and rows[-1] == 32 * 4  # of 25 sentences, which are searched 32 at a time
-
-
 @pytest.mark.parametrize("model", [tiny_model(V, **TRANSFORMERS[1]), recurrent(**RECURRENT[1])])
 def test_a_step_asks_the_device_for_nothing(model):
     """On a device where tensors have no content; what is not there, such as a number of the host, is refused."""
@@ -238,13 +222,3 @@ def test_a_translator_finds_by_it_what_it_finds_without(monkeypatch):
     assert [one.texts for one in found] == [one.texts for n, one in enumerate(wanted) if n != 3]
     (found,) = translator.translate(asked[3:4])
     assert n_searched and found.texts == wanted[3].texts
-
-
-def test_nothing_is_found_for_nobody():
-    assert FixedSearch(tiny_model(V))(torch.zeros(0, 3, dtype=torch.long), how(), torch.zeros(0).long()) == []
-
-
-def test_sizes_are_few_and_near():
-    assert [bucket(n) for n in (1, 8, 9, 33, 64, 65, 81, 100, 129, 1000)] == [8, 8, 16, 40, 64, 80, 96, 112, 160, 1024]
-    for n in range(65, 2000):
-        assert n <= bucket(n) < 1.25 * n + 1

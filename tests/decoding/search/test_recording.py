@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from nmt.decoding.graph import DelayedCopy, Recorder
+from nmt.decoding.graph import Recorder
 from nmt.errors import MachineError
 
 
@@ -64,17 +64,6 @@ def test_work_is_done_then_recorded_then_replayed(heard):
     assert heard == ["a"]
 
 
-def test_no_more_recordings_are_kept_than_agreed(heard, monkeypatch):
-    monkeypatch.setattr("nmt.decoding.graph._MOST", 2)
-    recorder = Recorder(torch.device("cuda"))
-    for key in "aabbacc":  # of which b was used longest ago
-        recorder.run(key, lambda: None)
-    heard.clear()
-    recorder.run("a", lambda: heard.append("again"))
-    recorder.run("b", lambda: heard.append("anew"))
-    assert heard == ["replay", "anew"]
-
-
 @pytest.mark.parametrize(
     ("error", "expected", "message"),
     [
@@ -98,17 +87,3 @@ def test_what_goes_wrong_ends_the_recording(heard, error, expected, message):
     with pytest.raises(expected, match=message):
         recorder.run("a", work)
     assert heard == ["wait", "{", "begin", "wrong", "end", "}"]
-
-
-def test_elsewhere_work_is_only_done(heard):
-    recorder = Recorder(torch.device("cpu"))
-    for _ in range(3):
-        recorder.run("a", lambda: heard.append("a"))
-    assert heard == ["a"] * 3
-
-
-def test_what_stands_there_is_known_one_time_late():
-    late = DelayedCopy(torch.device("cpu"))
-    told = [late.tell(torch.tensor([n, -n])) for n in (5, 6)]
-    assert told[0] is None and told[1].tolist() == [5, -5]
-    assert late.tell(torch.tensor([7, -7])).tolist() == [6, -6]
