@@ -5,7 +5,6 @@ Rows of ids in, hypotheses out. The searches themselves are `beam.py`, `fixed_se
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 
@@ -25,22 +24,6 @@ from nmt.recipe.decode_options import DecodeConfig
 
 Row = tuple[list[int], Request]  # the ids of a source, without EOS, and what is asked of its translation
 BARE = Request("")  # of ids of which nothing else is known
-
-
-class Searcher(Protocol):
-    """Protocol: finds hypotheses for a `Translator`, and scores given translations."""
-
-    @property
-    def model(self) -> SearchModel:
-        """The model behind it, which has attention weights."""
-
-    def search(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
-        """The hypotheses of each row, best first; all rows are one batch."""
-
-    def log_probs(
-        self, src_ids: Sequence[list[int]], trg_ids: Sequence[list[int]], look: Look | None = None
-    ) -> list[list[float]]:
-        """Log-probability of each token of given translations, EOS included. look: told where the model looked."""
 
 
 class BatchSearch:
@@ -69,7 +52,7 @@ class BatchSearch:
     def log_probs(
         self, src_ids: Sequence[list[int]], trg_ids: Sequence[list[int]], look: Look | None = None
     ) -> list[list[float]]:
-        """Log-probability of each token of given translations, EOS included: see `score_tokens`."""
+        """Log-probability of each token of given translations, EOS included. look: told where the model looked."""
         with evaluating(self.model):
             return score_tokens(self.model, src_ids, trg_ids, max_tokens=self._config.max_tokens, look=look)
 
@@ -113,6 +96,7 @@ class BatchSearch:
                 return search(self.model, src_seq, self._how, max_len, rules=rules, characters=self._characters)
             if any(request.requires for request in requests):
                 raise RecipeError("phrases can be required of beam search only: set decode.samples to 0.")
+            narrowing = Narrowing(config.temperature, config.top_k, config.top_p, config.epsilon)
             return sample(
                 self.model,
                 src_seq,
@@ -120,7 +104,7 @@ class BatchSearch:
                 max_len,
                 n=config.samples,
                 seeds=[[config.seed, *fingerprint(row)] for row in ids],
-                narrowing=Narrowing(config.temperature, config.top_k, config.top_p, config.epsilon),
+                narrowing=narrowing,
                 rules=rules,
                 characters=self._characters,
             )

@@ -293,7 +293,6 @@ FIRST_ROOM = 32
 # one; and fewer rows than these are no fewer tiles of a product.
 _SMALLER = 0.75
 _FEWEST_ROWS = 128
-_READ_AT_ONCE = 32  # sentences, whose hypotheses the host makes in less time than a small step takes
 
 
 def bucket(n: int) -> int:
@@ -377,11 +376,11 @@ class _Search:
                 self._leave(done, self._shape_of(n_left))
                 late = DelayedCopy(self._places.device)
             else:  # a step has been heard of that came after all that was sent: it has arrived
-                self._read(_READ_AT_ONCE)
+                self._read()
         self._send(np.arange(len(self._sentence)))
         if self._places.device.type == "cuda":
             torch.cuda.current_stream().synchronize()
-        self._read(len(self._found))
+        self._read()
         if not all(self._found):
             raise not_finite()
         return self._found
@@ -413,18 +412,15 @@ class _Search:
         sent = {name: note[places, : self._n_step].to("cpu", non_blocking=True) for name, note in notes.items()}
         self._sent.append((self._sentence[which], sent))
 
-    def _read(self, n: int) -> None:
-        """Make hypotheses of what has arrived, for n sentences at the most."""
-        while self._sent and n > 0:
-            sentences, notes = self._sent.pop(0)
-            if len(sentences) > n:
-                self._sent.insert(0, (sentences[n:], {name: note[n:] for name, note in notes.items()}))
-            its = {name: note[:n].numpy() for name, note in notes.items()}
+    def _read(self) -> None:
+        """Make hypotheses of what has arrived."""
+        for sentences, notes in self._sent:
+            its = {name: note.numpy() for name, note in notes.items()}
             length = torch.arange(1, its["token"].shape[1] + 1)
             hypotheses = traced(**its, divisors=self._how.divisor(length).numpy(), n=self._how.n_best)
-            for sentence, found in zip(sentences[:n], hypotheses, strict=True):
+            for sentence, found in zip(sentences, hypotheses, strict=True):
                 self._found[sentence] = found
-            n -= len(hypotheses)
+        self._sent.clear()
 
 
 def traced(

@@ -11,7 +11,6 @@ source it is known what stands beside it there, and that decides, whatever its o
 stand beside it, nor may its own first or last character: %%s is another thing than %s to the program that reads it.
 """
 
-import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,7 +31,6 @@ _IS_LETTER = np.isin(np.arange(256), list(LETTERS))
 
 # Of these, the blocks of scripts without spaces: Thai to Tibetan, Burmese, Khmer.
 _WITHOUT_SPACES = (range(0x0E00, 0x1000), range(0x1000, 0x10A0), range(0x1780, 0x1800))
-_MOST_BYTES = 1 << 28  # of tables that are kept; one has a state for each byte of its phrase, x the vocabulary
 
 # How much of the phrase the last bytes may be, whether something was last that it may not follow, and how often it is
 # there.
@@ -90,9 +88,7 @@ class Pieces:
         self._matrix = np.zeros((codec.n_vocab, LONGEST_PIECE), dtype=np.uint8)
         for i, raw in enumerate(self.bytes):
             self._matrix[i, : len(raw)] = np.frombuffer(raw, dtype=np.uint8)
-        self._tables: dict[Wanted, PhraseTable] = {}  # what was asked for last comes last
-        self._n_byte = 0  # of these
-        self._keeping = threading.Lock()
+        self.phrase = lru_cache(128)(self._phrase)
 
     def stream(self, text: str) -> bytes:
         """Return what the subwords of a prefix are put together to: it after a space, as the vocabulary writes it."""
@@ -136,26 +132,8 @@ class Pieces:
             at = self._joined.find(part, self._joined_at[i + 1])
         return found
 
-    def phrase(self, text: str, times: int = 1, room: Room | None = None) -> PhraseTable:
-        """The table of a phrase that has to be there so many times, none overlapping another. room: see `Wanted`.
-
-        Those that were asked for last are kept.
-        """
-        wanted = Wanted(text, times, room)
-        with self._keeping:
-            if (found := self._tables.pop(wanted, None)) is not None:
-                self._tables[wanted] = found
-                return found
-        found = self._table(*wanted)
-        with self._keeping:
-            if wanted not in self._tables:
-                self._tables[wanted] = found
-                self._n_byte += found.after.nbytes
-            while self._n_byte > _MOST_BYTES and len(self._tables) > 1:
-                self._n_byte -= self._tables.pop(next(iter(self._tables))).after.nbytes
-        return found
-
-    def _table(self, text: str, times: int, room: Room | None) -> PhraseTable:
+    def _phrase(self, text: str, times: int = 1, room: Room | None = None) -> PhraseTable:
+        """The table of a phrase that has to be there so many times, none overlapping another. room: see `Wanted`."""
         text = self.codec.normalised(text)
         wanted, room = self.in_bytes(text), room or edges(text)
         byte_table, states = _automaton(wanted, room, times)

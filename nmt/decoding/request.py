@@ -4,9 +4,9 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import accumulate, takewhile
+from itertools import accumulate
 from operator import attrgetter
 
 from nmt.data.placeholders import character, protected, protected_like, renumbered, restored
@@ -19,6 +19,7 @@ Places = tuple[tuple[int, int], ...]  # beginnings and ends in a source as it wa
 LONGEST_PHRASE = 1000  # characters: a search looks for each by a table that grows with it
 
 _LATIN = re.compile(r"[0-9A-Z_a-z]{2}")  # within a word or a number
+_LINE_END = re.compile(r"[\n\r]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,7 @@ class Request:
     """A line to translate, and what its translation has to be like.
 
     required, avoided and tags may be any sequence of texts. Raises DataError for what is no text or no such sequence,
-    for phrases that no line of text can contain as words or that are as long as a page, and a prefix that none can
-    begin with.
+    and for phrases and a prefix that no line of text can have.
     """
 
     source: str
@@ -66,25 +66,18 @@ class Request:
                 raise DataError(f"{name}: expected a list of texts, found {_shown(texts)}.")
             if wrong := [one for one in texts if not isinstance(one, str)]:
                 raise DataError(f"{name}: expected a list of texts, found {_shown(wrong[0])} in it.")
-            if not isinstance(texts, tuple):  # which can be looked up, and does not change
-                object.__setattr__(self, name, tuple(texts))
+            object.__setattr__(self, name, tuple(texts))  # which can be looked up, and does not change
         if len(set(self.tags or ())) < len(self.tags or ()):
             raise DataError(f"tags: one occurs twice, {list(self.tags or ())}. Name each once.")
         if self.trg_lang is not None and (not isinstance(self.trg_lang, str) or not self.trg_lang):
             raise DataError(f"trg_lang: expected the code of a language, found {_shown(self.trg_lang)}.")
-        assert len(self.origins) in (0, len(self.required))
-        if _ends_a_line(self.prefix):
+        if _LINE_END.search(self.prefix):
             raise DataError(f"{self.prefix!r} is no prefix: no translation has a line feed or a carriage return.")
         for phrase in (*self.required, *self.avoided):
-            if not phrase or phrase != phrase.strip() or _ends_a_line(phrase):
+            if not phrase or phrase != phrase.strip() or _LINE_END.search(phrase) or len(phrase) > LONGEST_PHRASE:
                 raise DataError(
-                    f"{phrase!r} is no phrase: one has text, no line feed or carriage return, and no white space "
-                    "around it."
-                )
-            if len(phrase) > LONGEST_PHRASE:
-                raise DataError(
-                    f"{phrase[:40]!r}... is no phrase: it has {len(phrase):,} characters, and one may have "
-                    f"{LONGEST_PHRASE:,}. How a translation begins may be as long as it is: prefix."
+                    f"{phrase[:40]!r} is no phrase: one has text, at most {LONGEST_PHRASE:,} characters, no line feed "
+                    "or carriage return, and no white space around it."
                 )
 
     @property
@@ -106,10 +99,9 @@ class Request:
         after = {one.text for one in self.kept if one.opened[1]}
         rooms = {text: (text not in before, text not in after) for text in n_kept}
         times = Counter[str]()
-        lengths = sorted({len(text) for text in n_kept})
         for whole, n in n_kept.items():
             # What is kept may stand within something else that is kept, and then once is not enough for both.
-            for text in _within(whole, n_kept, lengths):
+            for text in n_kept:
                 times[text] += n * _count(text, whole, rooms[text])
         return found + [Wanted(text, times[text], room) for text, room in rooms.items()]
 
@@ -203,19 +195,8 @@ def _shown(found: object) -> str:
     return f"{text if len(text) <= 60 else text[:57] + '...'} of type {type(found).__name__}"
 
 
-def _ends_a_line(text: str) -> bool:
-    return "\n" in text or "\r" in text
-
-
 def _count(phrase: str, text: str, room: Room | None) -> int:
-    return sum(1 for _ in occurrences(phrase, text, room))
-
-
-def _within(whole: str, texts: Container[str], lengths: Iterable[int]) -> set[str]:
-    """Those of some texts that stand anywhere in another. lengths: theirs, in order: there are far fewer of them."""
-    possible = takewhile(lambda n: n <= len(whole), lengths)
-    parts = (whole[start : start + n] for n in possible for start in range(len(whole) - n + 1))
-    return {part for part in parts if part in texts}
+    return sum(1 for _ in occurrences(phrase, text, room)) if phrase in text else 0
 
 
 def is_blank(line: str) -> bool:
@@ -313,17 +294,14 @@ class Sources:
         if own not in self._tagged:
             if self._tags_of is None and request.is_tagged:
                 raise RecipeError("trg_lang and tags of a line: this model is told none (leave them out).")
-            tagged = self._codec if self._tags_of is None else self._codec.tagged(self._tags_of(*own))
-            self._tagged[own] = tagged
+            self._tagged[own] = self._codec.tagged(self._tags_of(*own)) if self._tags_of else self._codec
         return self._tagged[own]
 
     def encode(self, requests: Sequence[Request]) -> list[list[int]]:
         """Ids of the source of each request, without EOS."""
-        alike: dict[Codec, list[int]] = {}
-        for number, request in enumerate(requests):
-            alike.setdefault(self.codec_of(request), []).append(number)
-        found: list[list[int]] = [[]] * len(requests)
-        for codec, numbers in alike.items():
-            for number, ids in zip(numbers, codec.encode([requests[n].source for n in numbers]), strict=True):
-                found[number] = ids
-        return found
+        codecs = [self.codec_of(request) for request in requests]
+        ids: dict[Codec, Iterator[list[int]]] = {
+            codec: iter(codec.encode([one.source for one, its in zip(requests, codecs, strict=True) if its is codec]))
+            for codec in dict.fromkeys(codecs)
+        }
+        return [next(ids[codec]) for codec in codecs]

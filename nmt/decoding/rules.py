@@ -113,12 +113,8 @@ class Avoided:
 
     def __init__(self, pieces: Pieces, asked: Sequence[Iterable[str]], eos: int) -> None:
         self._end = np.array([eos])
-        sets = [frozenset(one) for one in asked]
-        # What all sentences avoid that avoid anything is in one trie, what a sentence avoids beside that in another.
-        common = frozenset[str]().union(*sets).intersection(*filter(None, sets))
-        parts = [(one & common, one - common) for one in sets]
-        self._tries = [[_trie(pieces, part) for part in both if part] for both in parts]
-        self._places = [[(_START,) * len(tries)] for tries in self._tries]
+        self._tries = [_trie(pieces, frozenset(one)) for one in asked]
+        self._places = [[_START] for _ in asked]
 
     def spread(self, n: int) -> None:
         """Let each sentence, which has one hypothesis, have n of it."""
@@ -126,17 +122,17 @@ class Avoided:
 
     def forbid(self, logits: Tensor) -> None:
         """Make impossible what may not follow. logits: (R, V), changed in place."""
-        n = len(logits) // max(len(self._tries), 1)
         rows, found, lost = list[int](), list[Ids](), list[int]()
-        for b, tries in enumerate(self._tries):
-            for row, places in enumerate(self._places[b] if tries else (), start=b * n):
-                for trie, place in zip(tries, places, strict=True):
-                    if place is _FOUND:
-                        lost.append(row)
-                        continue
-                    found += trie.completing(place)
-                    found += [] if trie.may_end(place) else [self._end]
-                    rows += [row] * (len(found) - len(rows))
+        every = ((trie, place) for trie, places in zip(self._tries, self._places, strict=True) for place in places)
+        for row, (trie, place) in enumerate(every):
+            if trie is None:
+                continue
+            if place is _FOUND:
+                lost.append(row)
+                continue
+            found += trie.completing(place)
+            found += [] if trie.may_end(place) else [self._end]
+            rows += [row] * (len(found) - len(rows))
         if lost:
             logits[lost] = -torch.inf
         if found:
@@ -149,11 +145,8 @@ class Avoided:
             return
         hypotheses = zip(self._tries, self._places, parent.tolist(), token.tolist(), strict=True)
         self._places = [
-            [
-                tuple(trie.after(place, i) for trie, place in zip(tries, before[k], strict=True))
-                for k, i in zip(parents, tokens, strict=True)
-            ]
-            for tries, before, parents, tokens in hypotheses
+            [trie.after(before[k], i) if trie else _START for k, i in zip(parents, tokens, strict=True)]
+            for trie, before, parents, tokens in hypotheses
         ]
 
     def keep(self, sentences: Sequence[int]) -> None:
@@ -162,8 +155,8 @@ class Avoided:
 
 
 @lru_cache(_MOST_TRIES)
-def _trie(pieces: Pieces, phrases: frozenset[str]) -> PhraseTrie:
-    return PhraseTrie(pieces, phrases)
+def _trie(pieces: Pieces, phrases: frozenset[str]) -> PhraseTrie | None:
+    return PhraseTrie(pieces, phrases) if phrases else None
 
 
 # Required phrases.
@@ -204,13 +197,6 @@ class Required:
         """(B, K) whether a hypothesis would lack a phrase if it ended now."""
         n = torch.zeros(self._n_sentence, self._state.size(1), dtype=torch.long, device=self._state.device)
         return n.index_add_(0, self._sentence, (~self._complete[self._state]).long()) > 0
-
-    def get_on(self, row: Tensor, token: Tensor) -> Tensor:
-        """(N,) whether a subword gets a hypothesis on with a phrase that it lacks. row, token: (N,)"""
-        n = self._state.size(1)
-        state = self._state[:, row % n]  # (W, N)
-        more = self._matched[self._next(state, token.expand_as(state))] > self._matched[state]
-        return (more & (self._sentence.unsqueeze(1) == row // n)).any(0)
 
     def follow(self, parent: Tensor, token: Tensor) -> None:
         """Hypothesis k of a sentence is from now on old hypothesis parent[k] and one more token. Both (B, K)."""
@@ -285,8 +271,8 @@ def _padded(rows: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 class Rules:
     """The rules of one batch, and the state of every hypothesis in them.
 
-    min_len: (B,) fewest tokens, EOS not counted. no_repeat: no hypothesis has so many tokens in a row twice, but where
-    its prefix or a required phrase that it lacks wants the last of them; 0: it may.
+    min_len: (B,) fewest tokens, EOS not counted. no_repeat: a hypothesis that has all that is required ends no so many
+    tokens in a row that it had before; 0: it may.
     placeholders: their ids, of which a translation has each that stands for an item of its source, and no other; once
     at most, but where phrases are asked for, which may have items in them.
     """
@@ -330,7 +316,11 @@ class Rules:
         """Make impossible what may not follow. logits: (R, V), changed in place; prefix: (R, t) the tokens so far."""
         n, n_token = self._place.size(1), prefix.size(1)
         if self._no_repeat and n_token >= self._no_repeat:
-            self._forbid_repeats(logits, prefix)
+            windows = prefix.unfold(1, self._no_repeat, 1)  # (R, W, n)
+            last = prefix[:, n_token - self._no_repeat + 1 :].unsqueeze(1)
+            again = (windows[:, :, :-1] == last).all(2) & self.may_end().view(-1, 1)
+            row, window = again.nonzero(as_tuple=True)
+            logits[row, windows[row, window, -1]] = -torch.inf
         logits[:, self._eos].masked_fill_((self._min_len > n_token).repeat_interleave(n), -torch.inf)
         if len(self._placeholders):
             possible = logits[:, self._placeholders]
@@ -405,25 +395,9 @@ class Rules:
 
     def may_end(self) -> Tensor:
         """(B, K) whether a hypothesis has all that is required."""
-        found = self._has_prefix()
-        return found & ~self._required.lacking() if self._required else found
-
-    def _has_prefix(self) -> Tensor:
-        """(B, K) whether a hypothesis has all of its prefix."""
         length = self._place.new_tensor([len(stream) for stream in self._streams])
-        return self._place >= length.unsqueeze(1)
-
-    def _forbid_repeats(self, logits: Tensor, prefix: Tensor) -> None:
-        n = self._no_repeat
-        windows = prefix.unfold(1, n, 1)  # (R, W, n)
-        last = prefix[:, prefix.size(1) - n + 1 :].unsqueeze(1)
-        again = (windows[:, :, :-1] == last).all(2) & self._has_prefix().view(-1, 1)
-        row, window = again.nonzero(as_tuple=True)
-        token = windows[row, window, -1]
-        if self._required:
-            free = ~self._required.get_on(row, token)
-            row, token = row[free], token[free]
-        logits[row, token] = -torch.inf
+        found = self._place >= length.unsqueeze(1)
+        return found & ~self._required.lacking() if self._required else found
 
 
 def rules_of(

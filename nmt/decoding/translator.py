@@ -19,9 +19,9 @@ from nmt.data.arrays import Ragged
 from nmt.data.batches import length_batches, pad
 from nmt.data.placeholders import came_back, protected_like, restored
 from nmt.data.plan import Rows
-from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, Codec, Subwords
+from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, Subwords
 from nmt.data.text import with_ends_of
-from nmt.decoding.batch_search import BARE, BatchSearch, Searcher
+from nmt.decoding.batch_search import BARE, BatchSearch
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.long_lines import (
     MAX_SRC_LEN,
@@ -50,76 +50,6 @@ Utility = Callable[[Sequence[str]], list[float]]
 _LINE_ENDS = str.maketrans("\n\r", "  ")
 
 
-class Answers:
-    """Makes the answers to requests.
-
-    codec: of the target side.
-    """
-
-    def __init__(self, codec: Codec, config: DecodeConfig, utility: Utility | None = None) -> None:
-        self._codec, self._config, self._utility = codec, config, utility
-
-    def of(self, request: Request, src_ids: list[int], found: Sequence[Hypothesis]) -> Translation:
-        """The answer to a line that the model read at once. found: the hypotheses of it, best first or as drawn."""
-        # A line feed inside a translation would shift every line after it.
-        codec, items = self._codec, dict(request.items)
-        texts = [codec.decode(one.ids, items).translate(_LINE_ENDS) for one in found]
-        worth = self._utility(texts) if self._utility else [one.normalised for one in found]
-        best = list(range(len(found)))  # as search ranks them
-        if self._utility or self._config.samples:
-            best.sort(key=lambda n: -worth[n])
-        first: dict[str, int] = {}
-        for n in best:  # the same text can be drawn twice, or found in other subwords
-            first.setdefault(texts[n], n)
-        best = list(first.values())[: self._config.n_best]
-        texts, utilities = [texts[n] for n in best], [worth[n] for n in best] if self._utility else []
-        hypotheses = [found[n] for n in best]
-        missing, doubled = self._came_back(request, hypotheses[0].ids) if codec.protects else ([], [])
-        unmet = self._unmet(request, texts[0])
-        if codec.whitespace == "unified":
-            texts = [with_ends_of(request.source, text) for text in texts]
-        return Translation(texts[0], texts, hypotheses, src_ids, utilities, unmet, items, missing, doubled)
-
-    def of_pieces(self, request: Request, line: Split, parts: list[Translation]) -> Translation:
-        """The answer to a line from those to its pieces: its k-th translation is made of their k-th."""
-        there = [one for one in parts if one.hypotheses]
-        hypotheses = join_hypotheses([one.hypotheses for one in there], self._config.length_penalty, self._config.alpha)
-        each = [one.texts for one in parts]
-        texts = [join_texts(line, ranked(each, rank)) for rank in range(len(hypotheses))]
-        if "\n" not in request.source:  # whose lines are one
-            texts = [text.translate(_LINE_ENDS) for text in texts]
-        utilities = []
-        if self._utility:
-            worth = [ranked([one.utilities for one in there], rank) for rank in range(len(hypotheses))]
-            utilities = [math.fsum(one) / len(one) for one in worth]
-        src_ids = join_ids([one.src_ids for one in there])
-        return Translation(
-            texts[0],
-            texts,
-            hypotheses,
-            src_ids,
-            utilities,
-            self._unmet(request, texts[0][len(line.spaces[0]) :]),
-            missing=[item for part in parts for item in part.missing],
-            doubled=[item for part in parts for item in part.doubled],
-            split=line,
-            parts=parts,
-        )
-
-    def _unmet(self, request: Request, text: str) -> list[str]:
-        if not request.asks:
-            return []
-        # Items come back as they stood in the source, and what is asked is in the letters that the model writes.
-        return request.unmet(self._codec.normalised(text) if self._codec.protects else text)
-
-    def _came_back(self, request: Request, ids: Sequence[int]) -> tuple[list[str], list[str]]:
-        """The items of a source that its translation lacks, and what it has too often."""
-        codec, items = self._codec, dict(request.items)
-        written = [name for i in ids if (name := codec.placeholder(i))]
-        without = codec.decode(ids, dict.fromkeys(codec.placeholders, " "))
-        return came_back(restored(request.source, items), written, without, items, codec.protects)
-
-
 # A piece has at most LONGEST_PIECE bytes, so this many characters have MAX_SRC_LEN pieces or more: the rest of a
 # line of any size need not be looked at.
 _MAX_CHARACTERS = MAX_SRC_LEN * LONGEST_PIECE
@@ -146,7 +76,7 @@ class Encoded(NamedTuple):
 class Translator:
     """Translates lines with one model, in the order in which they come.
 
-    model: what translates; or what searches with it, where that is told more than the options, or is another engine.
+    model: what translates; or what searches with it, where that is told more than the options.
     utility: for minimum Bayes risk, what each of some translations of a line is worth beside the others.
     limits: how long what the model translates at once may be; longer lines are translated in pieces.
     tags_of: the tags to put before a line; without it they are those of the subwords.
@@ -155,7 +85,7 @@ class Translator:
 
     def __init__(
         self,
-        model: SearchModel | Searcher,
+        model: SearchModel | BatchSearch,
         subwords: Subwords,
         config: DecodeConfig,
         utility: Utility | None = None,
@@ -172,7 +102,7 @@ class Translator:
         self.limits = limits or Limits()
         self.sources = Sources(subwords.src, tags_of)
         self._src_lang, self._trg_lang = languages[0], config.trg_lang or languages[1]
-        self._answers = Answers(subwords.trg, config, utility)
+        self._utility = utility
 
     @property
     def attends(self) -> bool:
@@ -258,14 +188,69 @@ class Translator:
         translations: dict[Request, Translation] = {}
         for batch, hypotheses in self.batches(ids, different):
             for number, found in zip(batch, hypotheses, strict=True):
-                translations[different[number]] = self._answers.of(different[number], ids[number], found)
+                translations[different[number]] = self._answer(different[number], ids[number], found)
             # A line that was split is done when all of its pieces are.
             done(sum(count[one] for number in batch if (one := different[number]) not in splits))
         for request, (of_line, pieces) in splits.items():
             parts = [translations.get(piece) or _unread(piece) for piece in pieces]
-            translations[request] = self._answers.of_pieces(request, of_line, parts)
+            translations[request] = self._of_pieces(request, of_line, parts)
             done(count[request])
         return [translations.get(request) or _unread(request) for request in requests]
+
+    def _answer(self, request: Request, src_ids: list[int], found: Sequence[Hypothesis]) -> Translation:
+        """The answer to a line that the model read at once. found: the hypotheses of it, best first or as drawn."""
+        # A line feed inside a translation would shift every line after it.
+        codec, items = self.subwords.trg, dict(request.items)
+        texts = [codec.decode(one.ids, items).translate(_LINE_ENDS) for one in found]
+        worth = self._utility(texts) if self._utility else [one.normalised for one in found]
+        best = list(range(len(found)))  # as search ranks them
+        if self._utility or self.config.samples:
+            best.sort(key=lambda n: -worth[n])
+        first: dict[str, int] = {}
+        for n in best:  # the same text can be drawn twice, or found in other subwords
+            first.setdefault(texts[n], n)
+        best = list(first.values())[: self.config.n_best]
+        texts, utilities = [texts[n] for n in best], [worth[n] for n in best] if self._utility else []
+        hypotheses, unmet = [found[n] for n in best], self._unmet(request, texts[0])
+        missing, doubled = list[str](), list[str]()
+        if codec.protects:  # the items that are lacking, and what is there too often
+            ids = hypotheses[0].ids
+            written = [name for i in ids if (name := codec.placeholder(i))]
+            without = codec.decode(ids, dict.fromkeys(codec.placeholders, " "))
+            missing, doubled = came_back(restored(request.source, items), written, without, items, codec.protects)
+        if codec.whitespace == "unified":
+            texts = [with_ends_of(request.source, text) for text in texts]
+        return Translation(texts[0], texts, hypotheses, src_ids, utilities, unmet, items, missing, doubled)
+
+    def _of_pieces(self, request: Request, line: Split, parts: list[Translation]) -> Translation:
+        """The answer to a line from those to its pieces: its k-th translation is made of their k-th."""
+        there = [one for one in parts if one.hypotheses]
+        hypotheses = join_hypotheses([one.hypotheses for one in there], self.config.length_penalty, self.config.alpha)
+        each = [one.texts for one in parts]
+        texts = [join_texts(line, ranked(each, rank)) for rank in range(len(hypotheses))]
+        if "\n" not in request.source:  # whose lines are one
+            texts = [text.translate(_LINE_ENDS) for text in texts]
+        utilities = []
+        if self._utility:
+            worth = [ranked([one.utilities for one in there], rank) for rank in range(len(hypotheses))]
+            utilities = [math.fsum(one) / len(one) for one in worth]
+        return Translation(
+            texts[0],
+            texts,
+            hypotheses,
+            join_ids([one.src_ids for one in there]),
+            utilities,
+            self._unmet(request, texts[0][len(line.spaces[0]) :]),
+            missing=[item for part in parts for item in part.missing],
+            doubled=[item for part in parts for item in part.doubled],
+            split=line,
+            parts=parts,
+        )
+
+    def _unmet(self, request: Request, text: str) -> list[str]:
+        codec = self.subwords.trg
+        # Items come back as they stood in the source, and what is asked is in the letters that the model writes.
+        return request.unmet(codec.normalised(text) if codec.protects else text) if request.asks else []
 
     def _is_unread(self, request: Request) -> bool:
         """Return whether a line is answered without the model."""

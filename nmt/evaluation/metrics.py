@@ -145,15 +145,6 @@ def unspaced_note(references: Sequence[str], trg_lang: str) -> str | None:
     )
 
 
-def tokenised(texts: Sequence[str], trg_lang: str = "") -> list[str]:
-    """Lines in the tokens in which BLEU counts, with spaces between them."""
-    from sacrebleu.metrics.bleu import BLEU
-
-    metric = metric_of("bleu", trg_lang)
-    assert isinstance(metric, BLEU)
-    return [str(metric.tokenizer(text.rstrip())) for text in texts]
-
-
 def tokenised_note(references: Sequence[str]) -> str | None:
     """Return a note if the punctuation of references is set apart, as in tokenised text; else None."""
     n_apart, n_ended = (sum(line.rstrip().endswith(end) for line in references) for end in (" .", "."))
@@ -176,60 +167,48 @@ def form_note(references: Sequence[str]) -> str | None:
     )
 
 
-def metric_of(name: str, trg_lang: str) -> "SacreMetric":
+def _metric_of(name: str, trg_lang: str) -> "SacreMetric":
     """Return sacreBLEU's metric of a name, blind to differences between canonically equal texts."""
-    metric = _SACREBLEU[name](trg_lang)
-    preprocessed = metric._preprocess_segment
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
+
+    metric: SacreMetric
+    if name == "bleu":
+        # `force` changes no score: it silences a warning that speaks of itself; see `tokenised_note`.
+        metric = BLEU(tokenize=bleu_tokens(trg_lang)[0], force=True)
+    elif name == "chrf":
+        metric = CHRF()
+    else:
+        # Without spaces a sentence would be one word, and TER the share of sentences that are not perfect. By
+        # characters it would take a second or more for a line of other scripts.
+        language = language_of(trg_lang)
+        by_character = language.is_unspaced and language.scripts <= _EAST_ASIAN
+        metric = TER(normalized=by_character, asian_support=by_character)
+    preprocessed, compute = metric._preprocess_segment, metric._compute_score_from_stats
+
+    def compute_plain(stats: list[Any]) -> Any:
+        """sacreBLEU averages resamples with `statistics.mean`, which refuses numpy's float32 beside a plain float."""
+        found = compute(stats)
+        found.score = float(found.score)
+        return found
+
     vars(metric)["_preprocess_segment"] = lambda text: preprocessed(_composed(text))
+    vars(metric)["_compute_score_from_stats"] = compute_plain
     return metric
 
 
-def _bleu(trg_lang: str) -> "SacreMetric":
-    from sacrebleu.metrics.bleu import BLEU
-
-    # `force` changes no score: it silences a warning that speaks of itself; see `tokenised_note`.
-    return BLEU(tokenize=bleu_tokens(trg_lang)[0], force=True)
-
-
-def _chrf(_trg_lang: str) -> "SacreMetric":
-    from sacrebleu.metrics.chrf import CHRF
-
-    return CHRF()
-
-
-def _ter(trg_lang: str) -> "SacreMetric":
-    from sacrebleu.metrics.ter import TER
-
-    # Without spaces a sentence would be one word, and TER the share of sentences that are not perfect. By characters it
-    # would take a second or more for a line of other scripts.
-    language = language_of(trg_lang)
-    by_character = language.is_unspaced and language.scripts <= _EAST_ASIAN
-    return TER(normalized=by_character, asian_support=by_character)
-
-
-_SACREBLEU: dict[str, Callable[[str], "SacreMetric"]] = {"bleu": _bleu, "chrf": _chrf, "ter": _ter}
-
-
 def _by_sacrebleu(name: str, texts: Texts, n_bootstrap: int) -> Score:
-    metric = metric_of(name, texts.trg_lang)
+    metric = _metric_of(name, texts.trg_lang)
     # A list for each reference, not for each sentence: nested the other way round everything scores 100.
-    if n_bootstrap > 1:
-        _make_scores_plain(metric)
-    found = metric.corpus_score(
-        list(texts.hypotheses), [list(one) for one in texts.references], n_bootstrap=n_bootstrap or 1
-    )
+    references = [list(one) for one in texts.references]
+    found = metric.corpus_score(list(texts.hypotheses), references, n_bootstrap=n_bootstrap or 1)
     low = high = None
     if n_bootstrap > 1:
         most = math.inf if found.name == "TER" else 100.0  # TER counts edits, of which there may be more than words
         low, high = max(0.0, found._mean - found._ci), min(most, found._mean + found._ci)
-    return Score(
-        name=found.name,
-        value=found.score,
-        signature=metric.get_signature().format(),
-        low=low,
-        high=high,
-        details=getattr(found, "_verbose", ""),
-    )
+    details = getattr(found, "_verbose", "")
+    return Score(found.name, found.score, metric.get_signature().format(), low, high, details)
 
 
 @dataclass(frozen=True)
@@ -253,22 +232,6 @@ METRICS: dict[str, Metric] = {
 }
 
 
-def _make_scores_plain(metric: "SacreMetric") -> None:
-    """Let resamples score as Python floats.
-
-    sacreBLEU averages them with `statistics.mean`, which refuses numpy's float32 beside the plain float of a resample
-    without a match, or with blank references only: it fails on small sets with blank lines.
-    """
-    compute = metric._compute_score_from_stats
-
-    def compute_plain(stats: list[Any]) -> Any:
-        found = compute(stats)
-        found.score = float(found.score)
-        return found
-
-    vars(metric)["_compute_score_from_stats"] = compute_plain
-
-
 def _check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     """sacreBLEU's own interface scores lists of different lengths without a word."""
     if len(hypotheses) != len(references):
@@ -290,20 +253,20 @@ CHRF_ORDER, CHRF_BETA = 6, 2
 BLEU_ORDER = 4
 
 
-def _counts(units: Sequence[str] | Sequence[tuple[str, ...]], order: int) -> Matrix:
-    """Count each n-gram of `order` units in each text: (N, G) for G different n-grams."""
+def _matches(units: Sequence[str] | Sequence[tuple[str, ...]], order: int) -> tuple[Matrix, Matrix]:
+    """Of n-grams of `order` units: those that two texts have in common, (N, N), and those of each, (N,)."""
     counted = [Counter(text[i : i + order] for i in range(len(text) - order + 1)) for text in units]
     column = {gram: i for i, gram in enumerate({gram: None for one in counted for gram in one})}
-    matrix = np.zeros((len(units), len(column)))
-    for row, one in zip(matrix, counted, strict=True):
+    counts = np.zeros((len(units), len(column)))
+    for row, one in zip(counts, counted, strict=True):
         for gram, n in one.items():
             row[column[gram]] = n
-    return matrix
+    return np.stack([np.minimum(row, counts).sum(1) for row in counts]), counts.sum(1)
 
 
-def _matches(counts: Matrix) -> Matrix:
-    """n-grams that two texts have in common: (N, G) -> (N, N)."""
-    return np.stack([np.minimum(row, counts).sum(1) for row in counts])
+def _divide(a: Matrix, b: Matrix) -> Matrix:
+    """a / b, and 0 where b is 0."""
+    return np.divide(a, b, out=np.zeros(np.broadcast_shapes(a.shape, b.shape)), where=b > 0)
 
 
 def chrf(texts: Sequence[str]) -> Matrix:
@@ -312,22 +275,15 @@ def chrf(texts: Sequence[str]) -> Matrix:
     As in sacreBLEU white space does not count, and orders that one of the two texts is too short for are left out.
     """
     units = ["".join(text.split()) for text in texts]
-    n = len(texts)
-    score, n_order = np.zeros((n, n)), np.zeros((n, n))
-    precision, recall = np.zeros((n, n)), np.zeros((n, n))
+    n_order, precision, recall = np.zeros((3, len(texts), len(texts)))
     for order in range(1, CHRF_ORDER + 1):
-        counts = _counts(units, order)
-        match, total = _matches(counts), counts.sum(1)
-        both = (total[:, None] > 0) & (total[None] > 0)
-        precision += np.divide(match, total[:, None], out=np.zeros((n, n)), where=both)
-        recall += np.divide(match, total[None], out=np.zeros((n, n)), where=both)
+        match, total = _matches(units, order)
+        both = (total[:, None] > 0) & (total > 0)
+        precision += _divide(match, total[:, None] * both)
+        recall += _divide(match, total * both)
         n_order += both
-    precision, recall = (
-        np.divide(part, n_order, out=np.zeros((n, n)), where=n_order > 0) for part in (precision, recall)
-    )
-    weighed = CHRF_BETA**2 * precision + recall
-    np.divide((1 + CHRF_BETA**2) * precision * recall, weighed, out=score, where=weighed > 0)
-    return 100 * score
+    precision, recall = _divide(precision, n_order), _divide(recall, n_order)
+    return 100 * _divide((1 + CHRF_BETA**2) * precision * recall, CHRF_BETA**2 * precision + recall)
 
 
 def bleu(texts: Sequence[str], trg_lang: str = "") -> Matrix:
@@ -335,23 +291,26 @@ def bleu(texts: Sequence[str], trg_lang: str = "") -> Matrix:
 
     As in sacreBLEU: the tokeniser of the language, orders that text i has (effective order), exponential smoothing.
     """
-    units = [tuple(tokens.split()) for tokens in tokenised(texts, trg_lang)]
-    n, length = len(texts), np.array([len(one) for one in units], dtype=np.float64)
-    log_sum, n_order, smooth = np.zeros((n, n)), np.zeros((n, n)), np.ones((n, n))
-    nothing = np.ones((n, n), dtype=bool)
+    from sacrebleu.metrics.bleu import BLEU
+
+    metric = _metric_of("bleu", trg_lang)
+    assert isinstance(metric, BLEU)
+    units = [tuple(str(metric.tokenizer(text.rstrip())).split()) for text in texts]
+    length = np.array([len(one) for one in units], dtype=np.float64)
+    log_sum, n_order, smooth, n_match = np.zeros((4, len(texts), len(texts)))
+    smooth += 1
     for order in range(1, BLEU_ORDER + 1):
-        counts = _counts(units, order)
-        total = np.broadcast_to(counts.sum(1)[:, None], (n, n))
-        match = _matches(counts)
-        nothing &= match == 0
+        match, total = _matches(units, order)
+        total = np.broadcast_to(total[:, None], match.shape)
+        n_match += match
         smooth = np.where((match == 0) & (total > 0), 2 * smooth, smooth)
         right = np.where(match > 0, match, 1 / smooth)
-        log_sum += np.log(right / np.maximum(total, 1), out=np.zeros((n, n)), where=total > 0)
+        log_sum += np.log(right / np.maximum(total, 1), out=np.zeros_like(right), where=total > 0)
         n_order += total > 0
-    mean = np.exp(np.divide(log_sum, n_order, out=np.zeros((n, n)), where=n_order > 0))
+    mean = np.exp(_divide(log_sum, n_order))
     with np.errstate(divide="ignore", invalid="ignore"):
         brevity = np.where(length[:, None] < length[None], np.exp(1 - length[None] / length[:, None]), 1.0)
-    return np.where(nothing, 0.0, 100 * brevity * mean)
+    return np.where(n_match == 0, 0.0, 100 * brevity * mean)
 
 
 def expected_utility(texts: Sequence[str], utility: Utility, trg_lang: str = "") -> list[float]:

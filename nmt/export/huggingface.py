@@ -13,8 +13,7 @@ they do otherwise than we do is put into the weights, so that the result is the 
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,20 +100,8 @@ def library() -> Any:
         import transformers
     except ImportError:
         raise missing("huggingface", "transformers") from None
+    transformers.utils.logging.disable_progress_bar()
     return transformers
-
-
-@contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """No progress bars of theirs meanwhile."""
-    logging = transformers.utils.logging
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 # What is written beside the weights; of the others it depends on the version of transformers which there are.
@@ -141,8 +128,7 @@ def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path)
     there.load_state_dict(weights)
     there.generation_config = _generation(transformers, recipe, subwords)
     folder.mkdir(parents=True, exist_ok=True)
-    with _quiet(transformers):
-        there.save_pretrained(folder)
+    there.save_pretrained(folder)
     make_tokenizer(transformers, subwords.src).save_pretrained(folder)
     for weights_file in folder.glob("*.safetensors"):  # which are for their owner alone
         shutil.copymode(folder / "config.json", weights_file)
@@ -279,10 +265,9 @@ class Compared:
 
     def __init__(self, folder: Path, tags: Sequence[str] = ()) -> None:
         transformers, self._tags = library(), "".join(tags)
-        with _quiet(transformers):
-            tokenizer, model = transformers.AutoTokenizer, transformers.AutoModelForSeq2SeqLM
-            self._tokenizer: Any = tokenizer.from_pretrained(folder, local_files_only=True)
-            self._model: Any = model.from_pretrained(folder, local_files_only=True).eval()
+        tokenizer, model = transformers.AutoTokenizer, transformers.AutoModelForSeq2SeqLM
+        self._tokenizer: Any = tokenizer.from_pretrained(folder, local_files_only=True)
+        self._model: Any = model.from_pretrained(folder, local_files_only=True).eval()
 
     @torch.inference_mode()
     def greedy(self, lines: Sequence[str], most: int) -> list[str]:

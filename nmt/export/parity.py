@@ -4,7 +4,6 @@ What is compared with is anything that translates and scores; each engine has on
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from nmt.data.subwords import Subwords
@@ -47,12 +46,11 @@ BF16 = Tolerance(False, float("inf"), 0.05)
 QUANTISED = Tolerance(False, float("inf"), 0.2)
 
 
-@dataclass(frozen=True)
-class Parity:
+class Parity(NamedTuple):
     """Result of a comparison. n_same: lines that both translate alike by greedy search.
 
-    mean and worst: difference of a token's log-probability. first: the first line that is not, and the two
-    translations of it.
+    mean and worst: difference of a token's log-probability. first: the first line that is not translated alike, and the
+    two translations of it.
     """
 
     n_line: int
@@ -69,6 +67,32 @@ class Parity:
         )
 
 
+class Ours:
+    """A model of ours. Searched with nothing that other engines have not: what it writes may be no UTF-8."""
+
+    def __init__(self, model: SearchModel, subwords: Subwords) -> None:
+        self._model, self._subwords = model, subwords
+
+    def ids(self, lines: Sequence[str], most: int) -> list[list[int]]:
+        """Ids of the translation of each line by greedy search."""
+        config = DecodeConfig(beam=1, max_len_a=0.0, max_len_b=most)
+        searcher = BatchSearch(self._model, self._subwords, config, whole_characters=False)
+        found: dict[int, list[int]] = {}
+        for numbers, hypotheses in Translator(searcher, self._subwords, config).batches(
+            self._subwords.src.encode(lines)
+        ):
+            found.update(zip(numbers.tolist(), (best[0].ids for best in hypotheses), strict=True))
+        return [found[number] for number in range(len(lines))]
+
+    def greedy(self, lines: Sequence[str], most: int) -> list[str]:
+        """The translation of each line by greedy search, which ends it after `most` tokens."""
+        return [self._subwords.trg.decode(ids) for ids in self.ids(lines, most)]
+
+    def score(self, lines: Sequence[str], trg_ids: Sequence[list[int]]) -> list[list[float]]:
+        """Log-probability of each token of given translations of the lines, EOS included."""
+        return score_tokens(self._model, self._subwords.src.encode(lines), trg_ids)
+
+
 def compare(
     model: SearchModel,
     subwords: Subwords,
@@ -82,21 +106,20 @@ def compare(
     Raises RunError, naming the first difference, if the two are not the same model, and DataError if every line is too
     long for them.
     """
-    told = [(line, ids) for line, ids in zip(lines, subwords.src.encode(lines), strict=True) if len(ids) <= MAX_SRC_LEN]
-    if not told:
+    lines = [line for line, ids in zip(lines, subwords.src.encode(lines), strict=True) if len(ids) <= MAX_SRC_LEN]
+    if not lines:
         raise DataError(f"every line to compare on has more than {MAX_SRC_LEN:,} subwords: name other ones.")
-    lines, src_ids = [line for line, _ in told], [ids for _, ids in told]
-    ours = greedy(bare_translator(model, subwords, greedy_config(most)), src_ids)
-    texts = list(zip(lines, map(subwords.trg.decode, ours), exported.greedy(lines, most), strict=True))
+    ours = Ours(model, subwords)
+    trg_ids = ours.ids(lines, most)
+    texts = list(zip(lines, map(subwords.trg.decode, trg_ids), exported.greedy(lines, most), strict=True))
     different = [one for one in texts if one[1] != one[2]]
-    n_same, first = len(texts) - len(different), different[0] if different else None
-    if tolerance.same_text and first:
-        line, a, b = first
+    if tolerance.same_text and different:
+        line, a, b = different[0]
         raise RunError(f"the exported model is another one:\n  {line}\nis here\n  {a}\nand there\n  {b}")
-    scores = zip(score_tokens(model, src_ids, ours), exported.score(lines, ours), strict=True)
+    scores = zip(ours.score(lines, trg_ids), exported.score(lines, trg_ids), strict=True)
     apart = [[abs(a - b) for a, b in zip(*both, strict=True)] for both in scores]
-    every = [one for row in apart for one in row]
-    found = Parity(len(texts), n_same, sum(every) / len(every), max(every), first)
+    every, n_same = [one for row in apart for one in row], len(texts) - len(different)
+    found = Parity(len(texts), n_same, sum(every) / len(every), max(every), different[0] if different else None)
     if not (found.worst <= tolerance.worst and found.mean <= tolerance.mean):  # so that a NaN is no success
         where = max(range(len(apart)), key=lambda n: max(apart[n]))
         raise RunError(
@@ -104,38 +127,3 @@ def compare(
             f"{texts[where][1]}\nas a translation of\n  {lines[where]}"
         )
     return found
-
-
-def bare_translator(model: SearchModel, subwords: Subwords, config: DecodeConfig) -> Translator:
-    """Our search with nothing that other engines have not: what it writes may be no UTF-8."""
-    return Translator(BatchSearch(model, subwords, config, whole_characters=False), subwords, config)
-
-
-def greedy_config(most: int) -> DecodeConfig:
-    """Greedy search that ends a translation after `most` tokens."""
-    return DecodeConfig(beam=1, max_len_a=0.0, max_len_b=most)
-
-
-def greedy(translator: Translator, src_ids: list[list[int]]) -> list[list[int]]:
-    """Ids of the best translation of each row, whatever the translator searches with."""
-    found: dict[int, list[int]] = {}
-    for numbers, hypotheses in translator.batches(src_ids):
-        found.update(zip(numbers.tolist(), (best[0].ids for best in hypotheses), strict=True))
-    return [found[number] for number in range(len(src_ids))]
-
-
-class Ours:
-    """A model of ours that was read again."""
-
-    def __init__(self, model: SearchModel, subwords: Subwords) -> None:
-        self._model, self._subwords = model, subwords
-
-    def greedy(self, lines: Sequence[str], most: int) -> list[str]:
-        """The translation of each line by greedy search, which ends it after `most` tokens."""
-        translator = bare_translator(self._model, self._subwords, greedy_config(most))
-        found = greedy(translator, self._subwords.src.encode(lines))
-        return [self._subwords.trg.decode(ids) for ids in found]
-
-    def score(self, lines: Sequence[str], trg_ids: Sequence[list[int]]) -> list[list[float]]:
-        """Log-probability of each token of given translations of the lines, EOS included."""
-        return score_tokens(self._model, self._subwords.src.encode(lines), trg_ids)

@@ -22,7 +22,6 @@ from typing import Any, Protocol, TextIO
 
 from nmt import checkpoint
 from nmt.errors import MachineError
-from nmt.evaluation.attention.drawing import painter
 from nmt.evaluation.attention.page import Alignment, panels
 from nmt.files import write_durably
 from nmt.progress import Bar
@@ -197,8 +196,9 @@ def _numbers(path: str, value: Any) -> Iterator[tuple[str, float]]:
 
 def _pixels(alignment: Alignment) -> Any:
     """(height, width, 3) numbers from 0 to 1: the mean attention of the last layer."""
-    picture = painter()
     from matplotlib.image import imread  # here, since it takes half a second and few runs draw
+
+    from nmt.evaluation.attention.picture import picture
 
     return imread(io.BytesIO(picture([(alignment, panels(alignment, "last", "mean"))])))[:, :, :3]
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from nmt.data.subwords import BOS, EOS, PAD, Subwords
-from nmt.decoding.scorer import Ensemble
 from nmt.decoding.translator import Translator
 from nmt.models.build import build_model
 from nmt.models.transformer.SubLayers import MultiHeadAttention
@@ -96,11 +95,3 @@ def test_the_weights_are_the_written_out_softmax_of_the_translation_just_produce
                 causal=kind == "decoder",
             )
             torch.testing.assert_close(its, wanted, rtol=0, atol=1e-10)
-
-
-def test_an_ensemble_shows_where_its_first_model_looked(subwords):
-    one, other = tiny_model(subwords, 0).eval(), tiny_model(subwords, 1, n_dec_layer=1).eval()
-    translator = Translator(Ensemble([one, other]), subwords, DecodeConfig(max_len_b=3))
-    (found,) = translator.translate(["the ship"])
-    alone = Translator(one, subwords, DecodeConfig(max_len_b=3)).attention(found)
-    assert all(torch.equal(its, wanted) for its, wanted in zip(translator.attention(found), alone, strict=True))

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from fake_model import HashModel
 
 from nmt.data.subwords import BOS, EOS, PAD
-from nmt.decoding.scorer import Ensemble, score_tokens
+from nmt.decoding.scorer import score_tokens
 from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 
@@ -37,30 +36,3 @@ def test_what_is_seen_of_a_pair_does_not_depend_on_its_batch(options, max_tokens
         alone = model(src_seq, trg_seq, return_attns=True)[1].cross[:, 0]
         assert together[pair].shape == (3, 2, len(trg) + 1, len(src) + 1)
         torch.testing.assert_close(together[pair].double(), alone, rtol=0, atol=1e-6)
-
-
-def test_long_pairs_are_seen_in_smaller_batches(monkeypatch):
-    sizes = []
-    model = tiny_model()
-    monkeypatch.setattr("nmt.decoding.scorer._LONG", 4)
-    model.register_forward_hook(lambda model, inputs, output: sizes.append(len(inputs[0])))
-    seen(model, [[3] * 7] * 8, [[4]] * 8, max_tokens=64)  # 8 places, which count for 16
-    assert sizes == [4, 4]
-
-
-@pytest.mark.parametrize("model", [tiny_model(), tiny_model(**OPTIONS[1]), HashModel(8)], ids=["post", "pre", "any"])
-def test_a_model_that_tells_where_it_looks_gives_the_same_logits(model):
-    src_seq, trg_seq = torch.tensor([[5, 4, EOS], [4, EOS, PAD]]), torch.tensor([[BOS, 3, 4], [BOS, 5, PAD]])
-    logits, attns = model(src_seq, trg_seq, return_attns=True)
-    torch.testing.assert_close(logits, model(src_seq, trg_seq), rtol=0, atol=1e-12)
-    for weights in (one for one in attns if one is not None):
-        assert weights.sum(-1).sub(1.0).abs().max() < 1e-6
-
-
-def test_an_ensemble_looks_as_its_first_model_does_and_scores_as_all():
-    first, second = tiny_model(), tiny_model(4)
-    weights, told = seen(Ensemble([first, second]), SRC_IDS, TRG_IDS)
-    assert told == [pytest.approx(one, abs=1e-12) for one in score_tokens(Ensemble([first, second]), SRC_IDS, TRG_IDS)]
-    assert told != [pytest.approx(one, abs=1e-12) for one in score_tokens(first, SRC_IDS, TRG_IDS)]
-    for found, wanted in zip(weights, seen(first, SRC_IDS, TRG_IDS)[0], strict=True):
-        assert torch.equal(found, wanted)

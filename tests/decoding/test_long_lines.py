@@ -56,13 +56,6 @@ def test_a_split_line_is_its_pieces_and_white_space_and_each_piece_is_within_the
     assert n_split > 50
 
 
-def test_between_the_limits_only_sentences_are_cut(subwords):
-    line, ids = "the old, ship left. in May a b", list(range(25))
-    assert split(line, ids, subwords.src, Limits(20, 100)) is None  # a small letter: one sentence
-    found = split(line.replace("in", "In"), ids, subwords.src, Limits(20, 100))
-    assert found == Split(["the old, ship left.", "In May a b"], ["", " ", ""])
-
-
 def test_every_line_of_several_sentences_is_split_when_asked(subwords):
     every = Limits(every=True)
     ids = [9]
@@ -100,28 +93,12 @@ def test_no_text_is_lost_and_white_space_stands_byte_for_byte(subwords, model):
     assert all(one.split is not None and "\n" not in one.text for one in found)
 
 
-def test_a_carriage_return_of_the_source_does_not_become_a_line(subwords, model):
-    (found,) = Translator(model, subwords, DecodeConfig(), limits=SHORT).translate(["the old ship left\r" * 9])
-    assert found.split is not None and "\r" not in found.text
-
-
 @pytest.mark.parametrize("limits", [Limits(), SHORT])
 def test_lines_of_a_text_are_translated_apart_whatever_their_length(subwords, model, limits):
     lines = ["the old ship left. In May it left. The ship left.", "", "in May"]
     translator = Translator(model, subwords, DecodeConfig(), limits=limits)
     apart = [one.text for one in translator.translate(lines)]
     assert [one.text for one in translator.translate(["\n".join(lines)])] == ["\n".join(apart)]
-
-
-def test_a_line_of_any_size_is_translated_without_encoding_it_whole(subwords, monkeypatch):
-    seen = []
-    encode = subwords.src.encode
-    monkeypatch.setattr(subwords.src, "encode", lambda lines: seen.extend(map(len, lines)) or encode(lines))
-    hashed = HashModel(subwords.trg.n_vocab, seed=2).eval()
-    config = DecodeConfig(beam=1, max_len_a=0.0, max_len_b=1)
-    (found,) = Translator(hashed, subwords, config, limits=SHORT).translate(["x" * 5_000])
-    assert "".join(found.split.pieces) == "x" * 5_000
-    assert max(seen) <= 20 * 64
 
 
 def test_tokens_their_log_probabilities_and_attention_are_those_of_the_pieces_in_a_row(subwords, model):
@@ -151,22 +128,6 @@ def test_a_word_of_the_line_may_be_of_several_pieces():
     text, places = joined(line, ["Hello.", "Bye.", "Le navire.", "En mai"])
     assert text == "Hello. Bye. Le navire.En mai " and first_words(text, places) == [0, 1, 2, 3]
     assert first_words(" a  b", [0, 1, 2, 4, 5]) == [0, 0, 1, 1, 2]
-
-
-def test_words_are_counted_as_if_the_text_was_cut_anew_at_each_place():
-    draw = random.Random(4)
-    for _ in range(200):
-        text = "".join(draw.choices("ab  \u00a0\x1c", k=draw.randint(0, 12)))
-        places = sorted(draw.choices(range(len(text) + 1), k=4))
-        inside = [0 < n < len(text) and not (text[n - 1].isspace() or text[n].isspace()) for n in places]
-        assert first_words(text, places) == [len(text[:n].split()) - cut for n, cut in zip(places, inside, strict=True)]
-
-
-def test_progress_counts_a_split_line_once(translator_of):
-    done = []
-    lines = ["a", "the old ship left. In May a ship left. " * 3, "", "a"]
-    list(translator_of(SHORT).translate(lines, done.append))
-    assert sum(done) == len(lines)
 
 
 @pytest.mark.parametrize(
@@ -203,11 +164,6 @@ def test_a_space_stands_where_the_target_writes_one(pieces, space, texts, wanted
 )
 def test_the_limits_are_what_training_saw_or_what_is_asked_for(options, usual_src_len, wanted):
     assert limits_of(DecodeConfig(**options), max_len=256, usual_src_len=usual_src_len) == wanted
-
-
-def test_any_character_fits_the_smallest_limit(subwords):
-    odd = "🙂\U0001d160\ufb2c\ufdfa\u0390"
-    assert max(map(len, subwords.src.encode(list(odd)))) <= LEAST_SRC_LEN
 
 
 def test_what_is_asked_of_a_line_is_asked_of_the_pieces_it_belongs_to():

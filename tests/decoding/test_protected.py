@@ -1,27 +1,22 @@
 """Items of a source go round the model: what a translation says of them is right in every form it is written in."""
 
-import json
 import re
-from dataclasses import replace
 
 import pytest
 import torch
 from fake_model import CopyModel
 
-from nmt.cli.translating.workers import LineResult
 from nmt.data.placeholders import came_back, character, names_of
 from nmt.data.subwords import Subwords
-from nmt.decoding.beam import Hypothesis
-from nmt.decoding.evidence import AttentionRecorder, words_of_split
+from nmt.decoding.evidence import Evidence, words_of_split
 from nmt.decoding.long_lines import Limits
-from nmt.decoding.phrases import pieces_of
 from nmt.decoding.request import Request, Terms
-from nmt.decoding.retry import Answer
 from nmt.decoding.suspicion import complaints
-from nmt.decoding.translator import Answers, Translator
+from nmt.decoding.translator import Translator
 from nmt.evaluation.alignment import words_of
 from nmt.recipe.data_options import KINDS, SubwordsConfig
-from nmt.recipe.decode_options import AlignBy, DecodeConfig
+from nmt.recipe.decode_options import DecodeConfig
+from nmt.recipe.options import Recipe
 
 LINES = [
     "see http://a.org/b?c=1 now",
@@ -73,12 +68,6 @@ def test_what_comes_back_is_the_text_without_any_placeholder(subwords, model, op
         assert complaints_of(line, found) == []
 
 
-def test_the_model_reads_and_writes_placeholders(subwords, model):
-    (found,) = Translator(model, subwords, DecodeConfig()).translate(LINES[:1])
-    assert found.items == {"url1": "http://a.org/b?c=1"}
-    assert "⟨url1⟩" in subwords.src.pieces(found.src_ids) == subwords.trg.pieces(found.hypotheses[0].ids)
-
-
 def test_a_vocabulary_without_placeholders_protects_nothing(subwords):
     plain = Subwords.train(lambda: LINES, lambda: LINES, SubwordsConfig(vocab_size=300))
     translator = Translator(CopyModel(plain.trg.n_vocab, seed=1).eval(), plain, DecodeConfig())
@@ -117,14 +106,6 @@ def test_items_that_are_lost_or_doubled_are_flagged(subwords):
     assert "<b>" in lost.missing and complaints_of(line, lost) == ["missing"]
 
 
-def test_a_given_translation_is_scored_as_it_was_written(subwords, model):
-    translator = Translator(model, subwords, DecodeConfig())
-    found = list(translator.translate(LINES))
-    for one, scored in zip(found, translator.score(LINES, [each.text for each in found]), strict=True):
-        assert (scored.src_ids, scored.trg_ids, scored.items) == (one.src_ids, one.hypotheses[0].ids, one.items)
-        assert scored.log_prob == pytest.approx(one.hypotheses[0].score, abs=1e-4)
-
-
 def test_a_line_in_pieces_has_the_items_of_each_piece(subwords, model):
     line = "See http://a.org now. <b>The ship</b> left 5 km away. See http://b.org and <i> too."
     translator = Translator(model, subwords, DecodeConfig(), limits=Limits(every=True))
@@ -144,10 +125,9 @@ def test_a_line_in_pieces_has_the_items_of_each_piece(subwords, model):
 def test_words_are_those_of_the_text_though_an_item_has_several(subwords, model):
     translator = Translator(model, subwords, DecodeConfig())
     found = list(translator.translate(LINES))
-    recorder = AttentionRecorder(subwords, AlignBy(0, 0, "write"), translations=found)
-    told = translator.token_log_probs(found, recorder.callback)
-    for n, one in enumerate(found):
-        fields = recorder.fields(n, one.src_ids, one.hypotheses[0].ids, told[n], one.items, {})
+    recipe = Recipe(name="x", data={"src_lang": "en", "trg_lang": "de"})
+    for n, (one, (fields, lost)) in enumerate(zip(found, Evidence(translator, recipe, {}).of(found), strict=True)):
+        assert not lost
         assert fields["items"] == [one.items]
         pairs = [tuple(map(int, pair.split("-"))) for pair in fields["word_alignment"].split()]
         words = [words_of(subwords.trg.raw(one.hypotheses[0].ids, one.items)), fields["alignment"], one.text.split()]
@@ -178,13 +158,6 @@ def test_what_is_asked_may_be_or_contain_an_item(subwords, model):
     assert "http://a.org/b?c=1 look" in found.text and not found.unmet
 
 
-def test_where_phrases_are_asked_no_placeholder_is_written_that_stands_for_nothing(subwords):
-    """One would vanish, and what stands beside it run together."""
-    translator = Translator(Swapping(subwords, "url1", "tag1"), subwords, DecodeConfig(beam=8))
-    (found,) = translator.translate([Request("see http://a.org now", required=("ship",))])
-    assert "ship" in found.text and (found.doubled, found.unmet) == ([], [])
-
-
 def test_what_is_kept_may_be_or_contain_an_item_and_each_that_it_matches_is_wanted(subwords, model):
     line = "5 km or 5 km, see http://a.org now"
     for pattern, wanted in (
@@ -200,44 +173,3 @@ def test_what_is_kept_may_be_or_contain_an_item_and_each_that_it_matches_is_want
         text = f"See <b>. {line}. And 7 <b>."
         (found,) = translator.translate([Terms(kept=re.compile(r"5 km|see \S+|<b>|7"))(Request(text))])
         assert (found.text, found.unmet, bool(found.split)) == (text, [], every)
-
-
-def test_a_phrase_of_text_is_not_met_by_a_placeholder(subwords):
-    pieces = pieces_of(subwords.trg)
-    (ids,) = subwords.trg.encode([f"a {character('url1')}"])
-    table = pieces.phrase("⟨url1⟩")
-    state = 0
-    for i in ids:
-        state = int(table.after[state, i])
-    assert not table.complete[state]
-
-
-def test_terms_of_a_split_line_are_asked_of_the_piece_whose_text_has_them(subwords, model):
-    line = "See http://a.org now. The ship left."
-    terms = Terms([("ship", "ship"), ("a.org", "a.org")])
-    translator = Translator(model, subwords, DecodeConfig(beam=8), limits=Limits(every=True))
-    (found,) = translator.translate([terms(Request(line))])
-    assert found.text == line and found.unmet == []
-
-
-def test_an_answer_goes_as_json_to_another_process_and_back(subwords, model):
-    translator = Translator(model, subwords, DecodeConfig(), limits=Limits(every=True))
-    for one in translator.translate([*LINES, "See 5 <b>. And <i> 7."]):
-        result = LineResult(Answer(one, []), {"tokens": ["a"]}, {})
-        assert LineResult.of_json(json.loads(json.dumps(result.as_json()))) == result
-
-
-def test_words_of_a_line_in_pieces_are_aligned_though_a_piece_has_no_translation(subwords, model):
-    line = "The ship left. See http://b.org too. The ship left."
-    translator = Translator(model, subwords, DecodeConfig(), limits=Limits(every=True))
-    (found,) = translator.translate([line])
-    silent = Hypothesis([], 0.0, 0.0, True)
-    for empty in ({0}, {1}, {2}, {0, 1}, {0, 1, 2}):
-        parts = [replace(one, text="", texts=[""], hypotheses=[silent]) if n in empty else one
-                 for n, one in enumerate(found.parts)]  # fmt: skip
-        told = Answers(subwords.trg, DecodeConfig()).of_pieces(Request(line), found.split, parts)
-        recorder = AttentionRecorder(subwords, AlignBy(0, 0, "write"), translations=[told])
-        translator.token_log_probs([told], recorder.callback)
-        pairs = recorder.words(0, told.src_ids, told.hypotheses[0].ids, {}).split()
-        assert {int(pair.split("-")[1]) for pair in pairs} <= set(range(len(told.text.split())))
-        assert bool(pairs) == bool(told.text.strip())

@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import pytest
 from fake_model import HashModel
 
 from nmt.data.subwords import Subwords
@@ -76,40 +75,6 @@ def test_fewer_reasons_win_and_the_first_stays_among_equals():
     }
     assert beam.asked == ["mended", "drawn", "later", "worse", "less", "half"]  # who looks right is not asked about,
     assert mbr.asked == ["drawn", "later", "worse", "less", "half"]  # nor who has come to
-
-
-def test_samples_are_not_drawn_where_phrases_are_required():
-    beam, mbr = Parrot(a="b?"), Parrot(samples=8)
-    (found,) = mend([Request("a", required=("b",))], [answer("x?")], {"beam": beam, "mbr": mbr}, marks)
-    assert (found.translation.text, found.retry, beam.asked, mbr.asked) == ("x?", "first", ["a"], [])
-
-
-def test_without_tries_everything_stays():
-    (found,) = mend([Request("a")], [answer("x?")], {}, marks)
-    assert (found.translation.text, found.reasons, found.retry) == ("x?", ["?"], None)
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        DecodeConfig(),
-        DecodeConfig(beam=1),
-        DecodeConfig(beam=40, n_best=30, precision="bf16"),
-        DecodeConfig(samples=64, mbr="bleu", top_k=3, n_best=50, beam=2, temperature=0.3),
-        DecodeConfig(length_penalty="average", alpha=0.4, max_len_a=1.5, max_tokens=7),
-    ],
-)
-def test_the_tries_search_wider_and_then_draw_and_leave_the_rest_alone(config):
-    found = tries(config)
-    assert list(found) == ["beam", "mbr"]
-    assert (found["beam"].beam, found["beam"].samples, found["beam"].mbr) == (2 * config.beam, 0, "none")
-    assert found["mbr"].samples >= max(16, config.samples) and found["mbr"].mbr == "chrf"
-    assert found["mbr"].seed != config.seed
-    for one in found.values():
-        assert one.n_best <= min(config.n_best, one.n_candidate)
-        for name in ("length_penalty", "alpha", "max_len_a", "max_len_b", "precision", "max_tokens", "low_score"):
-            assert getattr(one, name) == getattr(config, name)
-        DecodeConfig(**one.model_dump())  # every option within its bounds
 
 
 def test_the_answer_to_a_line_does_not_depend_on_the_others():

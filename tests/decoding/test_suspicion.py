@@ -171,10 +171,6 @@ def test_complaints_are_those_of_the_text_and_those_of_the_search(finished, log_
     assert complaints("Zwei Hunde, 12 Katzen.", found, 4.0, -1.0) == wanted
 
 
-def test_nothing_speaks_against_a_blank_line():
-    assert complaints("\u200b" * 50, Translation("", [""], [], []), 4.0, -1.0) == []
-
-
 @pytest.mark.parametrize("unit", ["x", "ab", "1", "a@", "<"])
 def test_a_line_of_any_size_is_looked_at_in_no_time(unit):
     """Which cannot be timed here: square effort would take days."""

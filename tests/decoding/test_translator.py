@@ -3,15 +3,14 @@ import random
 import pytest
 import torch
 from fake_model import CopyModel
-from forced import score_pairs
 
-from nmt.data.subwords import BOS, EOS, Subwords
+from nmt.data.subwords import EOS, Subwords
 from nmt.data.text import unified
 from nmt.decoding import translator as translator_module
 from nmt.decoding.long_lines import Limits
-from nmt.decoding.request import Request, is_blank
-from nmt.decoding.translator import MAX_SRC_LEN, Translator
-from nmt.errors import MachineError, NmtError
+from nmt.decoding.request import Request
+from nmt.decoding.translator import Translator
+from nmt.errors import NmtError
 from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.decode_options import DecodeConfig
 
@@ -70,35 +69,10 @@ def test_a_blank_line_is_answered_blank_without_the_model(subwords):
     assert [one.score for one in found] == [0.0] * len(lines)
 
 
-@pytest.mark.parametrize("line", [".", "a", "日", " \u0301", "🙂", "-"])
-def test_a_line_with_something_to_see_is_not_blank(line):
-    assert not is_blank(line)
-
-
-def test_blank_lines_do_not_shift_the_others(subwords, model):
-    lines = ["", "a b", " ", "the old ship", ""]
-    assert texts(Translator(model, subwords, DecodeConfig(window=2)), lines) == ["", "a b", "", "the old ship", ""]
-
-
 def test_all_dresses_of_a_line_are_translated_alike_and_keep_the_white_space_at_their_ends(subwords, model):
     lines = ["  the old ship ", "\u00a0the  old\u3000ship", "\ufeffthe old sh\u00adip\u200b", "the old\tship\u3000"]
     found = texts(Translator(model, subwords, DecodeConfig(beam=2)), lines)
     assert found == ["  the old ship ", "\u00a0the old ship", "the old ship", "the old ship\u3000"]
-
-
-def test_identical_lines_are_searched_once(subwords, model):
-    model.rows_of_step.clear()
-    assert texts(Translator(model, subwords, DecodeConfig(beam=1)), ["a b c"] * 50) == ["a b c"] * 50
-    assert max(model.rows_of_step) == 1
-
-
-def test_a_batch_keeps_to_its_budget(subwords, model):
-    model.rows_of_step.clear()
-    ids = subwords.src.encode(some_lines(40))
-    batches = [numbers for numbers, _ in Translator(model, subwords, DecodeConfig(beam=4, max_tokens=200)).batches(ids)]
-    costs = [4 * len(batch) * max(len(ids[n]) + 1 for n in batch) for batch in batches if len(batch) > 1]
-    assert len(costs) > 1 and 100 < max(costs) <= 200
-    assert 4 < max(model.rows_of_step) <= 4 * max(map(len, batches))
 
 
 def test_a_given_pair_too_long_is_cut_and_named(subwords, model, monkeypatch):
@@ -109,42 +83,6 @@ def test_a_given_pair_too_long_is_cut_and_named(subwords, model, monkeypatch):
     assert "first 12 subwords" in found[1].warning
     found = list(Translator(model, subwords, DecodeConfig()).score(["a"] * 3, lines))
     assert [len(one.token_log_probs) for one in found][1] == 13
-
-
-def test_a_given_pair_of_as_many_of_the_longest_pieces_as_are_read_is_read_whole():
-    word = "ab" * 30
-    subwords = Subwords.train(lambda: [word] * 20, lambda: [word] * 20, SubwordsConfig(vocab_size=280))
-    text = " ".join([word] * MAX_SRC_LEN)
-    (ids,) = subwords.trg.encode([text])
-    (scored,) = Translator(CopyModel(subwords.trg.n_vocab).eval(), subwords, DecodeConfig()).score([text], [text])
-    assert len(ids) == MAX_SRC_LEN and scored.src_ids == scored.trg_ids == ids and scored.warning is None
-
-
-def test_output_appears_window_by_window(subwords, model):
-    taken = []
-
-    def lines():
-        for line in some_lines(9):
-            taken.append(line)
-            yield line
-
-    answers = Translator(model, subwords, DecodeConfig(window=3)).translate(lines())
-    next(answers)
-    assert len(taken) == 3
-    assert len(list(answers)) == 8
-
-
-def test_progress_adds_up_to_the_lines(subwords, model):
-    done = []
-    list(Translator(model, subwords, DecodeConfig(window=4)).translate(["a", "", "a", "b c", " ", "a"], done.append))
-    assert sum(done) == 6
-
-
-def test_n_best_comes_best_first_with_its_texts(subwords, model):
-    (found,) = Translator(model, subwords, DecodeConfig(n_best=3)).translate(["the old ship"])
-    assert len(found.texts) == len(found.hypotheses) == 3
-    assert found.text == found.texts[0] == "the old ship"
-    assert found.score == found.hypotheses[0].normalised >= found.hypotheses[1].normalised
 
 
 def test_a_text_that_is_found_in_several_subwords_comes_once(subwords):
@@ -173,15 +111,6 @@ def test_a_prefix_of_a_line_in_pieces_may_begin_with_a_space(subwords, model):
         assert found.text.startswith(f"{space}the old") and found.unmet == []
 
 
-def test_the_score_is_that_of_forced_decoding_over_the_penalty(subwords, model):
-    config = DecodeConfig(length_penalty="wu", alpha=0.7)
-    found = list(Translator(model, subwords, config).translate(some_lines(20)))
-    forced = score_pairs(model, [one.src_ids for one in found], [one.hypotheses[0].ids for one in found])
-    for one, score in zip(found, forced, strict=True):
-        length = len(one.hypotheses[0].ids) + 1
-        assert one.score == pytest.approx(score / ((5 + length) / 6) ** 0.7, abs=1e-9)
-
-
 def test_a_line_feed_in_a_translation_does_not_become_a_line(subwords):
     line_feed = subwords.trg.encode(["\n"])[0][-1]
 
@@ -196,33 +125,6 @@ def test_a_line_feed_in_a_translation_does_not_become_a_line(subwords):
     assert "\n" not in text
 
 
-def test_the_length_cap_follows_the_source(subwords):
-    class NeverEnds(CopyModel):
-        def step(self, last, state):
-            logits = super().step(last, state)
-            logits[:, EOS] -= 99.0
-            return logits
-
-    config = DecodeConfig(beam=1, max_len_a=1.5, max_len_b=3)
-    for one in Translator(NeverEnds(subwords.trg.n_vocab), subwords, config).translate(["a", "the old ship left"]):
-        assert len(one.hypotheses[0].ids) == int(1.5 * len(one.src_ids)) + 3
-        assert not one.hypotheses[0].finished
-
-
-def test_dropout_is_off_while_translating_and_on_again_after(subwords):
-    modes = []
-
-    class Watched(CopyModel):
-        def start(self, src_seq):
-            modes.append(self.training)
-            return super().start(src_seq)
-
-    watched = Watched(subwords.trg.n_vocab).train()
-    list(Translator(watched, subwords, DecodeConfig()).translate(["a"]))
-    assert modes == [False]
-    assert watched.training
-
-
 def test_too_little_memory_halves_the_batch_and_changes_nothing(subwords):
     class SmallMemory(CopyModel):
         def start(self, src_seq):
@@ -232,29 +134,6 @@ def test_too_little_memory_halves_the_batch_and_changes_nothing(subwords):
 
     lines = some_lines(40)
     assert texts(Translator(SmallMemory(subwords.trg.n_vocab), subwords, DecodeConfig()), lines) == lines
-
-
-def test_too_little_memory_for_one_sentence_is_an_error(subwords):
-    class NoMemory(CopyModel):
-        def start(self, src_seq):
-            raise torch.OutOfMemoryError("no memory")
-
-    with pytest.raises(MachineError, match=r"decode\.beam"):
-        list(Translator(NoMemory(subwords.trg.n_vocab), subwords, DecodeConfig()).translate(["a"]))
-
-
-def test_attention_is_that_of_the_best_translation_with_the_ends_of_both_sides(subwords, model, monkeypatch):
-    translator = Translator(model, subwords, DecodeConfig(n_best=4))
-    (found,) = translator.translate(["the old ship"])
-    read, forward = [], model.forward
-    monkeypatch.setattr(
-        model, "forward", lambda src_seq, trg_seq, **how: read.append(trg_seq) or forward(src_seq, trg_seq, **how)
-    )
-    attns = translator.attention(found)
-    assert [one.tolist() for one in read] == [[[BOS, *found.hypotheses[0].ids]]]
-    n_trg, n_src = len(found.hypotheses[0].ids) + 1, len(found.src_ids) + 1
-    assert attns.cross.shape == (2, 3, n_trg, n_src)
-    assert all(one is None or one.shape[2] == one.shape[3] for one in (attns.encoder, attns.decoder))
 
 
 def test_a_model_that_does_not_look_at_the_source_says_so(subwords, model):

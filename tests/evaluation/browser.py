@@ -3,7 +3,6 @@
 It takes a Chromium and its driver, as `apt-get install chromium chromium-driver` brings them, and no package of Python.
 """
 
-import base64
 import contextlib
 import json
 import os
@@ -96,9 +95,6 @@ class Browser:
         keys = [_KEYS.get(name, name) for name in names]
         actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         self._act({"type": "key", "id": "keys", "actions": actions})
-
-    def picture(self, path: Path) -> None:
-        path.write_bytes(base64.b64decode(self._call("GET", f"{self._session}/screenshot")))
 
     def complaints(self) -> list[str]:
         """What the browser has complained about since the last call: errors of scripts, policies that were broken."""

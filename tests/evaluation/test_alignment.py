@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nmt.data.subwords import EOS, Subwords
+from nmt.data.subwords import Subwords
 from nmt.decoding.long_lines import first_words, join_attention
 from nmt.evaluation.alignment import joined_alignment, split, subword_alignment, word_alignment, words_of
 from nmt.recipe.data_options import SubwordsConfig
@@ -54,13 +54,6 @@ def test_words_are_cut_at_white_space_wherever_the_pieces_end(pieces, wanted):
     assert words_of(pieces) == wanted
 
 
-def test_what_is_written_and_what_is_aligned_have_the_same_words(codec):
-    """Also where a model puts bytes together that no text has."""
-    ids = [*codec.encode(["the"])[0], 3 + 0x80, 3 + 0x20, *codec.encode(["ship left"])[0], EOS, codec.size + 1]
-    n_word = max(word for each in words_of(codec.raw(ids)) for word in each) + 1
-    assert n_word == len(codec.decode(ids).split())
-
-
 def test_a_subword_comes_from_what_the_upper_layers_looked_at_most():
     weights = torch.rand(4, 2, 5, 7, generator=torch.Generator().manual_seed(0)) / 9
     wanted = [3, 0, 5, 1]
@@ -93,16 +86,6 @@ def test_the_alignment_of_a_line_in_pieces_is_that_of_each_and_the_ends_between_
     wanted = (line[1:] if when == "read" else line[:-1]).argmax(-1).tolist()
     wanted[3] = wanted[4] = None
     assert found == wanted and found.count(None) == 2
-
-
-def test_where_the_source_is_nothing_but_its_end_nothing_has_an_origin():
-    assert subword_alignment(torch.ones(2, 2, 3, 1), USUAL) == [None, None]
-    assert word_alignment([None, None], [], [[0], [1]]) == ""
-
-
-def test_an_empty_translation_is_aligned_with_nothing():
-    assert subword_alignment(torch.ones(2, 2, 1, 4), USUAL) == []
-    assert word_alignment([], [[0]], []) == ""
 
 
 def test_words_belong_together_where_some_of_their_subwords_do():

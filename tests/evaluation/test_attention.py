@@ -1,23 +1,17 @@
 """Pictures of attention: what they show, of which they are, and that they are whole or not there."""
 
-import gc
-import logging
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from made_sentence import PAIRS, made_sentence, made_subwords
-from matplotlib.figure import Figure
-from matplotlib.image import imread
 
 from nmt.data.subwords import EOS
 from nmt.errors import MachineError, NmtError
 from nmt.evaluation.attention import page as attention_html
-from nmt.evaluation.attention.drawing import check_path, draw, painter
+from nmt.evaluation.attention.drawing import check_path, draw
 from nmt.evaluation.attention.page import Alignment, Axis, Sentence, axis_of, panels, sentence_of
-from nmt.evaluation.attention.picture import picture
 from nmt.extras import EXTRAS
 from nmt.models.base import Attns
 
@@ -37,44 +31,10 @@ def sentence(title: str = "1: a & <b>", **sizes) -> Sentence:
     return Sentence({"cross": one.weights}, src, trg, trg, title)
 
 
-class Complaining:
-    """Warns while a module is looked for, as matplotlib does at home where nothing can be written."""
-
-    def find_spec(self, name, *_):
-        if name == "nmt.evaluation.attention.picture":
-            logging.getLogger("matplotlib").warning("mkdir -p failed for path")
-
-
-def test_what_matplotlib_says_while_it_is_imported_is_not_heard(monkeypatch, caplog):
-    monkeypatch.delitem(sys.modules, "nmt.evaluation.attention.picture")
-    monkeypatch.setattr(sys, "meta_path", [Complaining(), *sys.meta_path])
-    assert painter().__name__ == "picture" and not caplog.records
-    Complaining().find_spec("nmt.evaluation.attention.picture")
-    assert len(caplog.records) == 1  # what it says later is
-
-
-def names(layers, heads) -> list[list[str]]:
-    return [[panel.name for panel in row] for row in panels(alignment(), layers, heads)]
-
-
-def test_layers_are_rows_and_heads_columns_counted_from_one():
-    assert names([1, 3], [2]) == [["layer 1, head 2"], ["layer 3, head 2"]]
-    assert names("last", "mean") == [["layer 3, mean of 4 heads"]]
-    assert [len(row) for row in names("all", "all")] == [4, 4, 4]
-
-
 def test_panels_show_the_weights_of_their_layer_and_head():
     one = alignment()
     assert torch.equal(panels(one, [2], [3])[0][0].weights, one.weights[1, 2])
     assert torch.allclose(panels(one, [2], "mean")[0][0].weights, one.weights[1].mean(0))
-
-
-@pytest.mark.parametrize(
-    ("layers", "heads", "message"), [([4], "mean", "no layer 4.*1 to 3"), ([1], [0, 9], "no head 0, 9")]
-)
-def test_a_layer_or_head_that_is_not_there_is_named(layers, heads, message):
-    with pytest.raises(NmtError, match=message):
-        panels(alignment(), layers, heads)
 
 
 def test_each_kind_of_attention_has_its_own_rows_and_columns():
@@ -87,11 +47,6 @@ def test_each_kind_of_attention_has_its_own_rows_and_columns():
     assert (decoder.trg_pieces, decoder.src_pieces) == (trg, ["<s>", *trg[:-1]])  # what was read when it was written
     for kind in ("cross", "encoder", "decoder"):
         assert one.alignment(kind).weights is one.weights[kind]
-
-
-def test_an_attention_that_the_model_has_not_is_named():
-    with pytest.raises(NmtError, match="encoder, only cross"):
-        sentence().alignment("encoder")
 
 
 def test_what_was_translated_in_pieces_was_begun_anew_for_each():
@@ -121,18 +76,6 @@ def test_words_are_joined_pieces(text, words):
     assert axis.texts == words
     assert len(axis.words) == len(axis.pieces) and axis.words == sorted(axis.words)
     assert set(axis.words) == set(range(len(words)))
-
-
-def test_a_png_is_an_image_that_grows_with_what_it_shows(tmp_path):
-    sizes = []
-    for n, (layers, heads) in enumerate([("last", "mean"), ("all", "all")]):
-        path = tmp_path / f"{n}.png"
-        sentences = [sentence(n_layer=2, n_head=2), sentence(n_layer=2, n_head=2, title="")]
-        draw(sentences[: n + 1], path, layers=layers, heads=heads)
-        image = imread(path)
-        assert image[..., :3].min() < 0.3 < image[..., :3].max()  # dark cells on a light ground
-        sizes.append(image.shape[0] * image.shape[1])
-    assert sizes[0] < sizes[1]
 
 
 @pytest.mark.parametrize(("ending", "begins"), [("svg", b"<?xml"), ("pdf", b"%PDF-"), ("png", b"\x89PNG")])
@@ -167,13 +110,6 @@ def test_a_picture_says_which_attention_it_shows_and_others_are_others(tmp_path)
     assert len(pictures) == 2 * len(all_words)
 
 
-def test_a_very_long_sentence_is_still_drawn(tmp_path):
-    weights = torch.full((1, 1, 2, 260), 1 / 260)
-    src, trg = (Axis([letter] * n, list(range(n)), [letter] * n) for letter, n in (("x", 260), ("y", 2)))
-    draw([Sentence({"cross": weights}, src, trg, trg)], tmp_path / "a.png", layers="all", heads="all")
-    assert max(imread(tmp_path / "a.png").shape) == 60 * 144 < 2**14  # inches, and dots in each
-
-
 @pytest.mark.parametrize("name", ["a.gif", "a", "missing/a.png"])
 def test_a_name_that_cannot_be_drawn_to_is_refused(tmp_path, name):
     with pytest.raises(NmtError):
@@ -189,24 +125,6 @@ def test_a_picture_that_fails_leaves_the_old_one(tmp_path, name):
             draw([sentence()], path, **wrong)
     assert path.read_bytes() == b"old"
     assert [one.name for one in tmp_path.iterdir()] == [name]
-
-
-@pytest.mark.parametrize("is_enabled", [True, False])
-def test_a_picture_leaves_no_figure_in_memory(is_enabled):
-    """Training draws one at each validation, for weeks."""
-    one, usual = alignment(), gc.get_threshold()
-    gc.collect()
-    # What is looked for again and again while it is drawn would not be looked at afterwards.
-    gc.set_threshold(100, 10**6, 10**6)
-    if not is_enabled:
-        gc.disable()
-    try:
-        picture([(one, panels(one, "last", "mean"))])
-        assert not [thing for thing in gc.get_objects() if type(thing) is Figure]
-        assert gc.isenabled() == is_enabled
-    finally:
-        gc.enable()
-        gc.set_threshold(*usual)
 
 
 def test_without_matplotlib_a_page_is_drawn_and_a_picture_says_what_to_install(tmp_path, monkeypatch):

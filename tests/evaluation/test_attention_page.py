@@ -2,9 +2,7 @@
 
 import json
 import re
-import tomllib
 from html.parser import HTMLParser
-from pathlib import Path
 
 import browser
 import numpy as np
@@ -13,10 +11,8 @@ import torch
 from browser import Browser
 from made_sentence import N_DEC_LAYER, N_ENC_LAYER, N_HEAD, PAIRS, made_sentence
 
-from nmt.errors import NmtError
-from nmt.evaluation.attention import page as attention_html
 from nmt.evaluation.attention.drawing import draw
-from nmt.evaluation.attention.page import KINDS, letters, page
+from nmt.evaluation.attention.page import KINDS, page
 
 needs_browser = pytest.mark.skipif(
     not (browser.DRIVER and browser.BROWSER),
@@ -129,10 +125,6 @@ def test_the_page_is_titled_by_languages_and_run_and_names_each_kind_of_attentio
     assert [name for name in KINDS.values() if f'"{name}"' not in text] == []
 
 
-def test_zero_and_one_are_themselves():
-    assert letters(torch.tensor([0.0, 1.0, 1.0 + 1e-9])) == "AA////"
-
-
 @pytest.mark.parametrize("nasty", [text for pair in PAIRS for text in pair])
 def test_nothing_in_a_text_is_markup_or_script(nasty):
     text, plain = (
@@ -157,25 +149,6 @@ def test_the_page_needs_nothing_from_anywhere_and_lets_no_other_script_in(file):
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", text)
 
 
-def test_a_page_that_no_browser_would_like_is_refused(sentences, tmp_path, monkeypatch):
-    monkeypatch.setattr(attention_html, "MOST_BYTES", 10_000)
-    with pytest.raises(NmtError, match="--lines"):
-        draw(sentences, tmp_path / "a.html")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_parts_of_the_page_are_installed_with_the_package():
-    root = Path(__file__).parents[2]
-    (pattern,) = [
-        one
-        for one in tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-data"][
-            "nmt"
-        ]
-        if "attention" in one
-    ]
-    assert {path.suffix for path in (root / "nmt").glob(pattern)} >= {".css", ".html", ".js"}
-
-
 # -- in a browser ------------------------------------------------------------------------------------------------------
 
 
@@ -185,22 +158,6 @@ def choose(shown, name, value):
 
 def shares(shown, side):
     return [float(text) for text in shown.texts(f".token.shared[data-side={side}] small")]
-
-
-@needs_browser
-def test_the_page_opens_with_what_was_asked_for(shown, sentences):
-    assert shown.texts("option") == [one.title for one in sentences]
-    checked = shown.run("return [...document.querySelectorAll('input:checked')].map((one) => [one.name, one.value])")
-    assert checked == [
-        ["kind", "cross"],
-        ["layer", str(N_DEC_LAYER - 1)],
-        ["head", "mean"],
-        ["unit", "words"],
-        ["view", "lines"],
-    ]
-    assert (
-        shown.texts(".looks bdi") == sentences[0].trg.texts and shown.texts(".looked-at bdi") == sentences[0].src.texts
-    )
 
 
 @needs_browser
@@ -243,46 +200,3 @@ def test_everything_can_be_reached_with_the_keyboard(shown, sentences):
     shown.run("document.querySelector('input[name=view]').focus()")
     shown.press("Right")
     assert shown.count("table") == 1 and shown.count("path") == 0
-
-
-@needs_browser
-def test_the_matrix_has_a_cell_for_each_weight_of_each_head(shown, sentences):
-    choose(shown, "view", "matrix")
-    choose(shown, "unit", "pieces")
-    choose(shown, "head", "all")
-    weights = sentences[0].weights["cross"][-1]
-    assert shown.count("figure") == N_HEAD and shown.count("td[data-query]") == weights.numel()
-    assert shown.texts("figcaption") == [f"head {n + 1}" for n in range(N_HEAD)]
-    choose(shown, "head", 1)
-    shown.hover("td[data-query='1'][data-key='2']")
-    src, trg = sentences[0].src.pieces, sentences[0].trg.pieces
-    assert shown.texts("#details") == [f"{trg[1]} looks at {src[2]} {float(weights[1, 1, 2]):.3f}"]
-
-
-@needs_browser
-def test_texts_of_any_script_are_text_and_keep_their_direction(shown, sentences):
-    for number, one in enumerate(sentences):
-        shown.run(
-            "const one = document.querySelector('select'); one.value = arguments[0]; "
-            "one.dispatchEvent(new Event('change'))",
-            str(number),
-        )
-        assert shown.texts(".looks bdi") == one.trg.texts and shown.texts(".looked-at bdi") == one.src.texts
-        assert shown.count("#stage script, #stage b, #stage i") == 0
-        assert shown.count("#stage bdi:not([dir=auto])") == 0
-        assert shown.count("#stage .looked-at bdi[lang=en]") == len(one.src.texts)
-    direction = "return getComputedStyle(document.querySelector(arguments[0])).direction"
-    assert shown.run(direction, ".looked-at bdi") == "rtl"
-
-
-@needs_browser
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("view", ["lines", "matrix"])
-def test_the_page_fits_a_phone_by_day_and_by_night(file, dark, view):
-    with begun(width=360, height=720, dark=dark) as phone:
-        phone.open(file)
-        choose(phone, "view", view)
-        assert phone.run("return document.documentElement.scrollWidth") <= 360
-        colours = phone.run("const its = getComputedStyle(document.body); return [its.color, its.backgroundColor]")
-        ink, ground = (sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours)
-        assert (ink > ground + 400) if dark else (ground > ink + 400)

@@ -1,8 +1,6 @@
 import gzip
 import json
-import math
 import os
-import re
 import subprocess
 import sys
 import unicodedata
@@ -75,16 +73,6 @@ def test_bleu_and_chrf_of_wmt17_systems_are_those_published(system):
     assert "tok:13a" in found["bleu"].signature
 
 
-def test_scores_and_signatures_are_those_of_the_sacrebleu_command(tmp_path):
-    for path, lines in zip((tmp_path / "hyp", tmp_path / "ref"), FILES, strict=True):
-        path.write_bytes("".join(line + "\n" for line in lines).encode("utf-8"))
-    files = [str(tmp_path / "ref"), "-i", str(tmp_path / "hyp")]
-    command = [sys.executable, "-m", "sacrebleu", *files, "-m", "bleu", "chrf", "ter", "-w", "8", "-f", "json"]
-    printed = json.loads(subprocess.run(command, capture_output=True, check=True, encoding="utf-8").stdout)
-    found = [(one.name, one.signature, round(one.value, 8)) for one in score(*FILES).values()]
-    assert found == [(one["name"], one["signature"], one["score"]) for one in printed]
-
-
 def test_several_references_are_scored_as_by_the_sacrebleu_command(tmp_path):
     hypotheses, first = FILES
     second = ["", *hypotheses[1:-1], "something else."][: len(first)]
@@ -100,27 +88,6 @@ def test_several_references_are_scored_as_by_the_sacrebleu_command(tmp_path):
     assert found != [(one.name, one.signature, round(one.value, 8)) for one in score(hypotheses, first).values()]
 
 
-def test_intervals_with_several_references_are_those_of_the_sacrebleu_command(tmp_path):
-    texts = {"hyp": ["the cat sat down", "a dog ran off", "he saw her there"] * 4}
-    texts |= {"ref1": ["the cat sat", "a dog ran", "she saw him there"] * 4, "ref2": ["a cat sat down"] * 12}
-    for path, lines in texts.items():
-        (tmp_path / path).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    files = [str(tmp_path / "ref1"), str(tmp_path / "ref2"), "-i", str(tmp_path / "hyp")]
-    command = [sys.executable, "-m", "sacrebleu", *files, "-w", "6", "--confidence", "--confidence-n", "50"]
-    printed = json.loads(subprocess.run([*command, "-f", "json"], capture_output=True, check=True).stdout)
-    found = score(texts["hyp"], texts["ref1"], ("bleu",), more=[texts["ref2"]], intervals=True, n_bootstrap=50)["bleu"]
-    assert (found.signature, round(found.value, 6)) == (printed["signature"], printed["score"])
-    assert [round((found.low + found.high) / 2, 6), round((found.high - found.low) / 2, 6)] == pytest.approx(
-        [float(printed["confidence_mean"]), float(printed["confidence_var"])], abs=2e-6
-    )
-
-
-def test_a_perfect_translation_scores_100_and_a_shuffled_one_does_not():
-    lines = ["The cat sat on the mat.", "There is a second line here.", "And this is the third one."]
-    assert [found.value for found in score(lines, lines).values()] == pytest.approx([100.0, 100.0, 0.0])
-    assert score(lines, lines[::-1])["bleu"].value < 50
-
-
 @pytest.mark.parametrize("function", [score, exact_match])
 def test_different_counts_are_refused_with_both(function):
     with pytest.raises(DataError, match=r"2 translations but 3 references"):
@@ -128,20 +95,9 @@ def test_different_counts_are_refused_with_both(function):
 
 
 @pytest.mark.parametrize("function", [score, exact_match])
-def test_every_reference_has_a_line_for_each_translation(function):
-    with pytest.raises(DataError, match=r"2 translations but 1 references"):
-        function(["a", "b"], ["a", "b"], more=[["a", "b"], ["a"]])
-
-
-@pytest.mark.parametrize("function", [score, exact_match])
 def test_nothing_to_score_is_said(function):
     with pytest.raises(DataError, match="nothing to score"):
         function([], [])
-
-
-def test_blank_lines_on_both_sides_are_scored():
-    found = score(["", "a b c d e"], ["", "a b c d e"])
-    assert found["bleu"].value == pytest.approx(100.0)
 
 
 def test_intervals_enclose_the_score_and_say_how_they_were_made():
@@ -160,11 +116,6 @@ def test_intervals_enclose_the_score_and_say_how_they_were_made():
 def test_intervals_of_blank_perfect_and_hopeless_translations(references):
     for found in score(["", "a b", "a b"], references, intervals=True).values():
         assert found.low <= found.value <= found.high
-
-
-def test_the_line_for_people_has_name_signature_and_score():
-    found = score(["a b c d"], ["a b c d"], ("bleu",))["bleu"]
-    assert re.match(r"BLEU\|nrefs:1\|case:mixed\|.*version:\S+ = 100\.0 ", found.text)
 
 
 @pytest.mark.parametrize("code", ["zh", "zh-CN", "zh_Hant", "ZH", "zho_Hans", "cmn", "yue", "chinese"])
@@ -250,24 +201,10 @@ def test_tokenised_references_are_noticed_and_raw_ones_are_not():
     assert tokenised_note([]) is None
 
 
-def test_sacrebleu_is_not_left_to_warn_of_its_own_parameters(caplog):
-    lines = ["a dog runs ."] * 120
-    score(lines, lines, ("bleu",))
-    assert not caplog.records
-
-
-def test_exact_match_is_a_percentage_and_blind_to_white_space_at_the_ends():
-    assert exact_match(["2001-01-02 ", "x", "a  b"], ["2001-01-02", "y", "a b"]) == pytest.approx(100 / 3)
-
-
 def test_an_exact_match_is_one_with_any_of_the_references():
     assert exact_match(["a", "b", "c"], ["a", "x", "x"], more=[["x", "b ", "x"], ["a", "x", "x"]]) == pytest.approx(
         200 / 3
     )
-
-
-def test_scores_are_numbers():
-    assert all(math.isfinite(found.value) for found in score([""], ["a"]).values())
 
 
 def test_a_metric_is_a_function_of_sources_hypotheses_and_references(monkeypatch):

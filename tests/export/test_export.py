@@ -13,7 +13,6 @@ from nmt.cli.preprocess import OWN_CORPUS
 from nmt.data.subwords import Subwords
 from nmt.export import ctranslate2, huggingface, parity
 from nmt.export.ctranslate2 import is_exported
-from nmt.extras import EXTRAS
 from nmt.recipe.exports import portable_options, unsupported
 from nmt.recipe.reader import read_recipe
 
@@ -62,19 +61,6 @@ def test_a_quantised_model_is_compared_less_strictly(export, tmp_path):
     assert is_exported(tmp_path / "out")
 
 
-def test_a_quantised_model_that_is_another_one_is_noticed(export, tmp_path, monkeypatch):
-    pytest.importorskip("ctranslate2")
-    linear, seen = ctranslate2._linear, []
-
-    def scaled(spec, *parts, scale=1.0):
-        seen.append(spec)
-        linear(spec, *parts, scale=1.3 * scale if spec is seen[0] else scale)
-
-    monkeypatch.setattr(ctranslate2, "_linear", scaled)
-    assert "the exported model is another one" in export("ctranslate2", "--quantization", "int8", code=2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["lines", "run"]
-
-
 @pytest.mark.parametrize("to", PACKAGE)
 def test_a_run_is_never_replaced(export, run, tmp_path, to):
     """Least of all by what looks like one."""
@@ -92,26 +78,6 @@ def test_what_others_put_beside_a_model_is_never_lost(export, tmp_path, to):
     for name in ("out", "file"):
         assert "so it is not replaced" in export(to, "--overwrite", code=2, output=name)
     assert (tmp_path / "out" / "thesis.txt").exists() and (tmp_path / "file").is_file()
-
-
-def test_a_folder_may_be_replaced_from_within(export, tmp_path, monkeypatch):
-    export("safetensors")
-    monkeypatch.chdir(tmp_path / "out")
-    export("safetensors", "--overwrite", "--output", ".")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["lines", "out", "run"]
-
-
-def test_what_is_no_run_is_said_before_anything_takes_long_to_import(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "nmt.api", None)
-    assert main([str(tmp_path), "--to", "safetensors", "--output", str(tmp_path / "out")]) == 2
-    assert f"{tmp_path} is not a run folder" in capsys.readouterr().err
-
-
-def test_a_checkpoint_is_another_model(export, tmp_path):
-    export("safetensors")
-    export("safetensors", "--checkpoint", "update-00000007", output="other")
-    one, other = (tmp_path / name / "model" / "model.safetensors" for name in ("out", "other"))
-    assert one.read_bytes() != other.read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -153,19 +119,6 @@ def test_a_model_that_differs_is_not_written(export, tmp_path, monkeypatch, to, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lines", "run"]
 
 
-@pytest.mark.parametrize("to", ["ctranslate2", "huggingface"])
-def test_a_missing_package_is_named(export, tmp_path, monkeypatch, to):
-    monkeypatch.setitem(sys.modules, PACKAGE[to], None)
-    assert f"pip install '{EXTRAS[to][PACKAGE[to]]}'" in export(to, code=2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["lines", "run"]
-
-
-def test_no_package_is_needed_but_the_one_that_is_asked_for(export, monkeypatch):
-    for name in ("ctranslate2", "transformers"):
-        monkeypatch.setitem(sys.modules, name, None)
-    export("safetensors")
-
-
 def test_the_page_names_every_option_that_may_be_refused():
     odd = {
         "model.position": "rotary", "model.rotary_enc_attn": "true", "model.lexical_attn": "true",
@@ -192,12 +145,6 @@ def test_what_the_pages_say_to_train_with_for_an_export_is_enough(file):
     assert len(both) == 4
     recipe = read_recipe(None, [*OWN_CORPUS, ("name", "own"), *both.items()])
     assert unsupported(recipe) == {"ctranslate2": [], "huggingface": []}
-
-
-@pytest.mark.parametrize("file", ["docs/export.md"])
-def test_no_command_of_a_page_writes_what_another_one_of_it_wrote(file):
-    written = re.findall(r"--output (\S+)", re.sub(r"`.*?`", "", (ROOT / file).read_text(encoding="utf-8")))
-    assert len(written) >= 3 and len(set(written)) == len(written)
 
 
 @pytest.mark.parametrize("to", PACKAGE)

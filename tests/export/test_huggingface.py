@@ -1,6 +1,5 @@
 """An export for Hugging Face is the same model, through their own front end, or is refused by name."""
 
-import json
 import random
 
 import pytest
@@ -14,7 +13,6 @@ from nmt.export import huggingface as room
 from nmt.export.huggingface import make_tokenizer
 from nmt.export.parity import ROUNDED, compare
 from nmt.recipe.data_options import SubwordsConfig
-from nmt.recipe.exports import of_huggingface
 
 transformers = pytest.importorskip("transformers")
 
@@ -94,19 +92,6 @@ def test_what_has_no_place_there_is_refused_by_name(subwords, tmp_path, options,
     assert not (tmp_path / "out").exists()
 
 
-def test_two_vocabularies_are_refused(subwords):
-    _, recipe = made(subwords)
-    apart = recipe.model_copy(update={"subwords": recipe.subwords.model_copy(update={"joint": False})})
-    assert [name.split(" (")[0] for name in of_huggingface(apart)] == ["subwords.joint: false"]
-
-
-def test_subwords_that_no_tokenizer_there_has_are_refused(subwords):
-    _, recipe = made(subwords)
-    for told, name in (({"kind": "unigram"}, "subwords.kind: unigram"), ({"symbols": ("<url>",)}, "subwords.symbols")):
-        other = recipe.model_copy(update={"subwords": recipe.subwords.model_copy(update=told)})
-        assert [obstacle.split(" (")[0] for obstacle in of_huggingface(other)] == [name]
-
-
 def test_their_tokenizer_knows_whole_words():
     lines = ["der Hund </s> <pad> bellt laut", "die Katze schläft"] * 3
     config = SubwordsConfig(kind="word", vocab_size=290, normalize="nfkc")
@@ -165,10 +150,3 @@ def test_a_translation_is_what_generate_gives_without_further_words(subwords, tm
         for row in ids.tolist():
             written = row[1 : row.index(EOS)]  # where it ends, by itself or at the limit
             assert row[0] == BOS and written and not set(written) & set(never)
-
-
-def test_the_folder_names_no_tokenizer_that_only_one_version_knows(subwords, tmp_path):
-    model, recipe = made(subwords)
-    room.export(model, recipe, subwords, tmp_path / "out")
-    told = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text(encoding="utf-8"))
-    assert told["tokenizer_class"] == "PreTrainedTokenizerFast"

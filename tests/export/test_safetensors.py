@@ -6,7 +6,6 @@ import torch
 from tiny import LINES, made, saved
 
 import nmt
-from nmt.cli.translate import main
 from nmt.errors import RunError
 from nmt.export.parity import BF16, FP16, SAME, Ours, compare
 from nmt.export.safetensors import export, is_exported, read
@@ -26,19 +25,6 @@ def test_a_stripped_run_is_the_same_model_in_less_space(run, subwords, tmp_path,
     assert (found.worst == 0.0) == (precision == "fp32")
     size = sum(path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file())
     assert size < sum(path.stat().st_size for path in run.folder.rglob("*") if path.is_file())
-
-
-def test_python_and_the_command_take_it_for_a_run(run, tmp_path, capsysbinary):
-    export(run, None, tmp_path / "out", "fp32")
-    (tmp_path / "short").write_text("in May\nthe ship\n", encoding="utf-8")
-    said = []
-    for folder in (run.folder, tmp_path / "out"):
-        flags = ["--decode.max_len_b", "5", "--show-scores", "--device", "cpu"]
-        assert main([str(folder), "--input", str(tmp_path / "short"), *flags]) == 0
-        said.append(capsysbinary.readouterr().out)
-    assert said[0] == said[1] and said[0].count(b"\n") == 2
-    a, b = (nmt.load(folder, device="cpu").score(["in May"], ["May"]) for folder in (run.folder, tmp_path / "out"))
-    assert a == b
 
 
 def test_numbers_that_fp16_cannot_hold_are_refused(subwords, tmp_path):

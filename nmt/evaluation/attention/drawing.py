@@ -1,13 +1,12 @@
 """Pictures of attention: a .png, .svg or .pdf by matplotlib, or a page of .html that needs nothing else."""
 
-import logging
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.errors import NmtError
 from nmt.evaluation.attention.page import Heads, Layers, Sentence, page, panels
 from nmt.extras import require
+from nmt.files import write_durably
 from nmt.recipe.model_options import Attention
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -25,21 +24,6 @@ def check_path(path: Path) -> None:
         require("plots", str(path), f"; a page, {PAGE}, needs none")
     if not path.absolute().parent.is_dir():
         raise NmtError(f"{path}: there is no folder {path.parent} to write into; make it first.")
-
-
-def painter() -> Callable[..., bytes]:
-    """Return `picture.picture`, importing matplotlib: slow, and seldom needed.
-
-    Its warnings are muted: without a writable home folder it reports its cache, which concerns no user of a picture.
-    """
-    log = logging.getLogger("matplotlib")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        from nmt.evaluation.attention.picture import picture
-    finally:
-        log.setLevel(level)
-    return picture
 
 
 def draw(
@@ -67,10 +51,7 @@ def draw(
     if suffix == PAGE:
         content = page(sentences, kind, layers, heads, langs, run).encode("utf-8")
     else:
-        content = painter()(grids, suffix.removeprefix("."))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        from nmt.evaluation.attention.picture import picture  # here, since matplotlib is slow to import
+
+        content = picture(grids, suffix.removeprefix("."))
+    write_durably(path, content)

@@ -195,15 +195,21 @@ def page(
             "name fewer or shorter lines with --lines, or draw a picture."
         )
     grids = {each: one.shape[:2] for each, one in sentences[0].weights.items()}
+    layer = (grids[kind][0] if isinstance(layers, str) else layers[-1]) - 1
+    head = heads if isinstance(heads, str) else heads[0] - 1 if len(heads) == 1 else "all"
     data = {
         "kinds": {each: {"layers": n_layer, "heads": n_head} for each, (n_layer, n_head) in grids.items()},
-        "shown": {"kind": kind, "layer": _first_layer(layers, grids[kind][0]), "head": _first_head(heads)},
+        "shown": {"kind": kind, "layer": layer, "head": head},
         "langs": dict(zip(("src", "trg"), langs, strict=True)),
         "sentences": [_sentence(one) for one in sentences],
     }
+    # Without a character that HTML or a script could take for its own: all but ASCII is escaped, and < > &.
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
     html, style, script = (_file(ending) for ending in ("html", "css", "js"))
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
-    parts = {"policy": policy, "style": style, "script": script, "data": _json(data)}
+    parts = {"policy": policy, "style": style, "script": script, "data": text}
     named = [part for part in (" → ".join(langs) if all(langs) else "", run) if part]
     parts["title"] = html_module.escape(f"Attention{': ' if named else ''}{', '.join(named)}")
     before, *rest = html.split("{{")  # and not replaced one by one: a text may say {{script}}
@@ -217,29 +223,9 @@ def letters(weights: Tensor) -> str:
 
 
 def _sentence(sentence: Sentence) -> dict[str, Any]:
+    axes = {"src": sentence.src, "trg": sentence.trg, "read": sentence.read}
     weights = {kind: letters(its) for kind, its in sentence.weights.items()}
-    axes = {"src": _axis(sentence.src), "trg": _axis(sentence.trg), "read": _axis(sentence.read)}
-    return {"title": sentence.title, **axes, "weights": weights}
-
-
-def _axis(axis: Axis) -> dict[str, Any]:
-    return {"pieces": axis.pieces, "words": axis.words, "texts": axis.texts}
-
-
-def _first_layer(layers: Layers, n_layer: int) -> int:
-    return n_layer - 1 if isinstance(layers, str) else layers[-1] - 1
-
-
-def _first_head(heads: Heads) -> int | str:
-    if isinstance(heads, str):
-        return heads
-    return heads[0] - 1 if len(heads) == 1 else "all"
-
-
-def _json(data: dict[str, Any]) -> str:
-    """JSON without a character that HTML or a script could take for its own: all but ASCII is escaped, and < > &."""
-    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return {"title": sentence.title, **{name: axis._asdict() for name, axis in axes.items()}, "weights": weights}
 
 
 def _file(ending: str) -> str:

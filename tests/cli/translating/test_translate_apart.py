@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from made_run import HASTY
 
 from nmt.cli.translating.output import numbers
-from nmt.decoding.evidence import AttentionRecorder, Evidence
+from nmt.decoding import evidence
+from nmt.decoding.evidence import Evidence
 from nmt.decoding.translator import Translator
 
 MADE_OF = HASTY
@@ -48,9 +49,9 @@ def fails_for(word):
 @pytest.mark.parametrize(
     ("owner", "name", "lost"),
     [
-        (AttentionRecorder, "words", {"word_alignment"}),
-        (AttentionRecorder, "_alignment", {"alignment", "word_alignment"}),
-        (AttentionRecorder, "look", {"token_log_probs", "alignment", "word_alignment"}),
+        (evidence, "word_alignment", {"word_alignment"}),
+        (evidence, "joined_alignment", {"alignment", "word_alignment"}),
+        (evidence, "subword_alignment", {"token_log_probs", "alignment", "word_alignment"}),
         (Evidence, "reasons", {"flags"}),
         (Translator, "token_log_probs", {"token_log_probs", "alignment", "word_alignment"}),
     ],
@@ -72,14 +73,15 @@ def test_a_field_that_fails_is_lost_alone_and_said_with_its_line(translate, monk
 def test_a_line_that_fails_in_its_batch_leaves_the_others_what_they_have(translate, monkeypatch):
     source = b"the ship\nthe old ship\nin May"
     whole = [json.loads(line) for line in translate("--format", "jsonl", source=source)[0]]
-    look = AttentionRecorder.look
+    subword_alignment, n_source = evidence.subword_alignment, [len(one["source_tokens"]) for one in whole]
+    assert n_source.count(n_source[1]) == 1
 
-    def fail_on_the_second(self, number, weights, piece=0):
-        if number == 1:
+    def fail_on_the_second(weights, by):
+        if weights.size(-1) == n_source[1]:
             raise ValueError("on purpose")
-        look(self, number, weights, piece)
+        return subword_alignment(weights, by)
 
-    monkeypatch.setattr(AttentionRecorder, "look", fail_on_the_second)
+    monkeypatch.setattr(evidence, "subword_alignment", fail_on_the_second)
     lines, err = translate("--format", "jsonl", "--decode.max_tokens", 4096, source=source)
     told = [json.loads(line) for line in lines]
     assert [one["alignment"] is None for one in told] == [False, True, False]

@@ -25,13 +25,6 @@ def test_a_model_with_itself_is_the_model(n):
         assert [h.score for h in one] == pytest.approx([h.score for h in alone], abs=1e-12)
 
 
-def test_probabilities_are_averaged():
-    models = [HashModel(n_vocab=8, seed=seed, sharpness=seed + 1) for seed in range(3)]
-    src_seq, trg_seq = SRC[:1], torch.tensor([[BOS, 3, 5]])
-    mean = torch.stack([model(src_seq, trg_seq).softmax(-1) for model in models]).mean(0)
-    torch.testing.assert_close(Ensemble(models)(src_seq, trg_seq).exp(), mean, rtol=0, atol=1e-14)
-
-
 def test_what_the_search_says_forced_decoding_says():
     ensemble = Ensemble([HashModel(n_vocab=8, seed=seed) for seed in (1, 2)])
     assert [[h.ids for h in found] for found in find(ensemble)] != [[h.ids for h in f] for f in find(HashModel(8, 1))]

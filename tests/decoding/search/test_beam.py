@@ -82,23 +82,6 @@ def test_a_batch_translates_like_its_sentences_alone(width):
     assert together == alone
 
 
-def test_finished_sentences_leave_the_batch():
-    model = HashModel(n_vocab=16, seed=2, sharpness=2.0)
-    run(model, max_len=torch.tensor([1, 1, 12, 12, 12, 12]))
-    assert model.rows_of_step[:3] == [6, 24, 16]
-
-
-def test_the_best_of_n_is_the_one_best():
-    model = HashModel(n_vocab=16, seed=7)
-    one, many = run(model, beam=6, n_best=1), run(model, beam=6, n_best=6)
-    assert [sentence[0] for sentence in one] == [sentence[0] for sentence in many]
-    for sentence in many:
-        assert len(sentence) == 6
-        assert len({tuple(hypothesis.ids) for hypothesis in sentence}) == 6
-        ranks = [hypothesis.normalised for hypothesis in sentence]
-        assert ranks == sorted(ranks, reverse=True)
-
-
 def test_the_printed_score_is_that_of_forced_decoding():
     model = HashModel(n_vocab=16, seed=9)
     found = run(model, n_best=4, max_len=torch.tensor([12, 2, 0, 5, 12, 1]))
@@ -160,11 +143,6 @@ def test_control_symbols_and_padding_of_the_vocabulary_are_never_produced():
     found = run(LovesControl(n_vocab=16, seed=4), n_best=4, n_real=14)
     ids = {token for sentence in found for one in sentence for token in one.ids}
     assert ids and ids <= set(range(3, 14))
-
-
-def test_a_vocabulary_smaller_than_the_beam_is_enough():
-    found = run(HashModel(n_vocab=4, seed=1), beam=9, n_best=9, max_len=torch.full((6,), 2))
-    assert [len(sentence) for sentence in found] == [3] * 6  # "", "3", "3 3": there are no others
 
 
 def test_equally_good_hypotheses_come_in_the_same_order_in_every_batch():

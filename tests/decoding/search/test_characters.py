@@ -23,7 +23,6 @@ ACROSS = [
     b"\xe3\xe3",
 ]
 PIECES = [b"", b"", b"", *SINGLE, *ACROSS, "に".encode(), b" the"]
-WITHOUT_CUTS = [b"", b"", b"", b"a", "に".encode(), b" the"]
 HOW = {"bos": BOS, "eos": EOS, "pad": PAD, "length_penalty": "wu", "alpha": 1.0, "n_real": len(PIECES)}
 
 
@@ -94,17 +93,3 @@ def test_beam_search_finds_whole_characters_and_so_does_the_search_in_fixed_shap
         # A cap may end all hypotheses of a sentence inside a character, or none.
         assert all(is_utf8(text_of(one.ids)) for one in its) or not any(one.finished for one in its)
     assert FixedSearch(model)(src_seq, how, max_len, characters) == found
-
-
-def test_a_vocabulary_of_whole_characters_asks_for_no_work():
-    assert characters_of(WITHOUT_CUTS) is None
-
-
-def test_where_only_whole_characters_are_likely_nothing_changes():
-    model, how = HashModel(len(PIECES)), BeamSettings(**HOW, beam=3, n_best=3)
-    with torch.no_grad():
-        model.table[:, 3 + 128 : 3 + 256 + len(ACROSS)] -= 50.0
-    src_seq, max_len = sources(20), torch.full((20,), 12)
-    assert search(model, src_seq, how, max_len, characters=characters_of(PIECES)) == search(
-        model, src_seq, how, max_len
-    )

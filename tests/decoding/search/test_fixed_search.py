@@ -1,7 +1,5 @@
 """The search in fixed shapes is the search, whether its steps are made or replayed, and a GPU can record them."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
 from fake_model import HashModel
@@ -34,9 +32,8 @@ RECURRENT = [{"architecture": "seq2seq", "cell": "gru"}, {"architecture": "atten
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
-    """Sentences leave however few go on, and what was sent is read in several parts."""
+    """Sentences leave however few go on."""
     monkeypatch.setattr(fixed_search, "_FEWEST_ROWS", 1)
-    monkeypatch.setattr(fixed_search, "_READ_AT_ONCE", 5)
 
 
 def recurrent(**options):
@@ -126,22 +123,6 @@ def test_recordings_serve_the_batches_to_come():
     assert fixed._recorder.n_recorded == n_recorded
 
 
-def test_a_recording_is_not_used_for_weights_that_lie_elsewhere():
-    model = tiny_model(V)
-    fixed = taped(model)
-    compare(model, fixed)
-    for parameter in model.parameters():
-        parameter.data = parameter.data * 0.9
-    compare(model, fixed)
-
-
-def test_ways_of_asking_do_not_share_recordings():
-    model = tiny_model(V)
-    fixed = taped(model)
-    for changes in ({}, {"alpha": 0.3}, {"n_real": 20}, {"diversity": 0.5}, {}, {"alpha": 0.3}, {"n_real": 20}):
-        compare(model, fixed, longest=6, n_best=4, **changes)
-
-
 def test_models_translate_together_as_well():
     model = Ensemble([tiny_model(V), recurrent(**RECURRENT[1]), tiny_model(V, **TRANSFORMERS[1])]).eval()
     compare(model, taped(model))
@@ -178,18 +159,6 @@ def test_a_step_asks_the_device_for_nothing(model):
     with pytest.raises(KeyboardInterrupt):
         fixed(src_seq.to(device), how(), max_len)
     assert seen
-
-
-def test_threads_take_turns():
-    model = tiny_model(V)
-    fixed = taped(model)
-
-    def one(seed):
-        for _ in range(2):
-            compare(model, fixed, n=9, longest=5, seed=seed)
-
-    with ThreadPoolExecutor(2) as threads:
-        list(threads.map(one, range(2)))
 
 
 def test_after_an_error_nothing_of_it_is_left():
