@@ -1,8 +1,4 @@
-"""Search for one batch; on out-of-memory split it in half and retry.
-
-Rows of ids in, hypotheses out. The searches themselves are `beam.py`, `fixed_search.py` and `sample.py`;
-`translator.py` makes the batches.
-"""
+"""Search for one batch, by `beam.py`, `fixed_search.py` or `sample.py`; on out-of-memory split it in half and retry."""
 
 from collections.abc import Sequence
 
@@ -57,11 +53,8 @@ class BatchSearch:
             return score_tokens(self.model, src_ids, trg_ids, max_tokens=self._config.max_tokens, look=look)
 
     def search(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
-        """Search for one batch; where the memory of the device is too small, for its halves.
-
-        Raises OutOfMemory where it is too small for one sentence, and RecipeError where phrases are required of
-        samples, which cannot be made to contain them.
-        """
+        """Search for one batch; where the memory of the device is too small, for its halves. Raises OutOfMemory for one
+        sentence, and RecipeError where phrases are required of samples."""
         try:
             return self._search_whole(rows)
         except (RuntimeError, MemoryError) as error:

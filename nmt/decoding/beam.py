@@ -85,33 +85,27 @@ class TopK(NamedTuple):
 def topk_tokens(
     logits: Tensor, n: int, eos: int, never: Tensor, characters: Characters | None = None, state: Tensor | None = None
 ) -> TopK:
-    """Of logits (R, V), which may be changed, all columns but `never` taken into account. eos: its column.
+    """Of logits (R, V), which may be changed, the n best but `never`; the normaliser sees every column, like the loss.
 
-    The normaliser sees every column, like the training loss: only producing some of them is forbidden.
-    characters: let none break a character; `never` has those that may not follow between two, and state, (R,), tells
-    where a row stands.
+    characters: let none break a character: `never` has those that may not follow between two; state: (R,) of each row.
     """
-    own, rows, eos_logit = None, None, full_precision(logits[:, eos])
-    if characters is not None and state is not None and not (state.is_cpu and not state.any()):
-        # Nothing that may follow inside a character may follow between two, so the few rows inside choose apart.
-        rows = state.nonzero().squeeze(1) if state.is_cpu else torch.arange(len(state), device=state.device)
-        own = logits[rows]
-        characters.forbid(own, state[rows])
+    eos_logit = full_precision(logits[:, eos])
+    if characters is None or state is None or (state.is_cpu and not state.any()):
+        return TopK(*best_continuations(logits, n, eos, never), eos_logit)
+    # Nothing that may follow inside a character may follow between two, so the few rows inside choose apart.
+    rows = state.nonzero().squeeze(1) if state.is_cpu else torch.arange(len(state), device=state.device)
+    own, inside = logits[rows], (state[rows] > 0).unsqueeze(1)
+    characters.forbid(own, state[rows])
     best, token, normaliser = best_continuations(logits, n, eos, never)
-    if own is not None:
-        value, column = own.topk(n)
-        inside = (state[rows] > 0).unsqueeze(1)
-        best = best.index_copy(0, rows, torch.where(inside, full_precision(value).to(best.dtype), best[rows]))
-        token = token.index_copy(0, rows, torch.where(inside, column, token[rows]))
+    value, column = own.topk(n)
+    best = best.index_copy(0, rows, torch.where(inside, full_precision(value).to(best.dtype), best[rows]))
+    token = token.index_copy(0, rows, torch.where(inside, column, token[rows]))
     return TopK(best, token, normaliser, eos_logit)
 
 
 def ranks(found: Candidates, n: int, how: BeamSettings) -> Tensor:
-    """Rank the n continuations of each hypothesis, (B, C), all of them beside each other; scores stay as they are.
-
-    diversity: a continuation falls behind for every better one of the same hypothesis, so that more hypotheses have
-    descendants (Li et al. 2016, "A simple, fast diverse decoding algorithm").
-    """
+    """Rank the n continuations of each hypothesis, (B, C). diversity: what one falls behind for every better one of the
+    same hypothesis (Li et al. 2016, "A simple, fast diverse decoding algorithm")."""
     if not how.diversity:
         return found.score
     return found.score - how.diversity * torch.arange(n, device=found.score.device).repeat(found.score.size(1) // n)
@@ -137,12 +131,8 @@ def finish(
 def is_over(
     n_ended: Tensor, worst: Tensor, best_live: Tensor, at_cap: Tensor | None, divisor: Tensor, beam: int
 ) -> Tensor:
-    """Find the sentences that are done but for the shortcut: (B,).
-
-    n_ended: how many of a sentence's hypotheses have ended; worst: the normalised score to beat; best_live: the score
-    of the best hypothesis that goes on and could end; divisor: what it would be divided by if it ended next; at_cap:
-    as in `finish`.
-    """
+    """Find the sentences that are done but for the shortcut: (B,). worst: the normalised score to beat; best_live: the
+    score of the best hypothesis that goes on and could end; divisor: of its length if it ended next."""
     done = n_ended >= beam
     if beam > 1:
         done &= best_live / divisor <= worst
@@ -167,12 +157,10 @@ def search(
     rules: Rules | None = None,
     characters: Characters | None = None,
 ) -> list[list[Hypothesis]]:
-    """The n_best translations of each sentence, best first.
+    """The n_best translations of each sentence, best first; fewer only where fewer exist.
 
     src_seq: (B, S) ids as the model reads them; max_len: (B,) most tokens of a translation, EOS not counted.
-    rules: what a translation must and must not contain; where none that was found has all that is required, what has
-    not comes back, unfinished. characters: of the target vocabulary, which translations are whole in. Fewer than n_best
-    come back only where fewer exist.
+    rules: where no hypothesis has all that is required, what has not comes back, unfinished.
     """
     assert 1 <= how.n_best <= how.beam
     n_sentence, device = src_seq.size(0), src_seq.device

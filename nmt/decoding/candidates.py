@@ -22,9 +22,8 @@ class Candidates(NamedTuple):
 def continuations(score: Tensor, best: Tensor, token: Tensor, normaliser: Tensor) -> Candidates:
     """All of the best ways to continue each hypothesis of each sentence by one token, hypothesis by hypothesis.
 
-    score: (B, K) of the live hypotheses; best, token: (B·K, n), the highest possible logits of each row, best first,
-    and their columns; normaliser: (B·K,). A sentence's n best are among the n best of each of its rows, so neither an
-    (R, V) log-softmax is needed, nor more of a row than what a beam keeps of all.
+    score: (B, K); best, token: (B·K, n), the highest logits of each row and their columns; normaliser: (B·K,). A
+    sentence's n best are among the n best of each of its rows, so no (R, V) log-softmax is needed.
     """
     n_sentence, n_live = score.shape
     total = ((best - normaliser.unsqueeze(1)).view(n_sentence, n_live, -1) + score.unsqueeze(2)).flatten(1)

@@ -11,7 +11,6 @@ from torch import Tensor
 from nmt.data.subwords import EOS, Subwords
 from nmt.decoding.long_lines import first_words, join_attention, joined
 from nmt.decoding.request import Request
-from nmt.decoding.scorer import LookAtPieces
 from nmt.decoding.suspicion import complaints
 from nmt.decoding.translation import Scored, Translation, read_at_once
 from nmt.decoding.translator import Translator
@@ -46,7 +45,7 @@ def attempt(name: str, lost: Lost, compute: Callable[[], _T]) -> _T | None:
 
 
 class Seen(NamedTuple):
-    """What is kept of where the model looked in a line, or in a piece of it."""
+    """Record of where the model looked in a line, or in a piece of it."""
 
     alignment: list[int | None]  # the source position of each subword
     attention: list[Panel]  # the layers and heads that are written
@@ -55,7 +54,6 @@ class Seen(NamedTuple):
 class Evidence:
     """Tells how translations came about, and what looks wrong in them.
 
-    recipe: with the options that the translator has. usual_ratios: of the lengths of both sides, by target language.
     attention: which layers and heads are written in full, if any. fields: True for all fields; words: else for the
     alignment of words alone.
     """
@@ -93,11 +91,11 @@ class Evidence:
 
         told: Sequence[list[float] | None] | None = attempt("", {}, lambda: log_probs(0, len(seen)))
         if told is None:  # some line cannot have them: each by itself
-            alone = [
+            alone: list[list[list[float]] | None] = [
                 attempt("token_log_probs", lost[n], partial(log_probs, n, n + 1)) if one.hypotheses else [[]]
                 for n, one in enumerate(translations)
             ]
-            told = [one and one[0] for one in alone]
+            told = [one[0] if one else None for one in alone]
         return [(self._told(*each), each[-1]) for each in zip(translations, seen, told, lost, strict=True)]
 
     def of_given(self, sources: Sequence[Request], targets: Sequence[str]) -> list[tuple[Scored, Fields, Lost]]:
@@ -111,7 +109,7 @@ class Evidence:
             for one, its, missing in zip(scored, seen, lost, strict=True)
         ]
 
-    def _look(self, seen: Sequence[dict[int, Seen]]) -> LookAtPieces | None:
+    def _look(self, seen: Sequence[dict[int, Seen]]) -> Callable[..., object] | None:
         """Return what notes where the model looks in each line; None where there is nothing to see."""
         if not self._translator.attends:
             return None

@@ -1,11 +1,8 @@
-"""The beam search of `beam.py` in tensors that keep their shapes and places: the same translations, and a step that a
-GPU can replay.
+"""The beam search of `beam.py` in tensors that keep their shapes and places: a step that a GPU can record and replay.
 
-A GPU is done with the kernels of a step sooner than Python has ordered them, so ordering is what a search there waits
-for. Here a step asks the device for nothing: what it finds is noted, sent to the host when sentences leave, and read
-there while the device makes further steps. They leave when as many are done that a smaller shape does; until then they
-are searched on, impossible, and so are empty sentences that fill a shape up. Shapes are few, so that recordings are.
-
+A step asks the device for nothing: what it finds is noted, sent to the host when sentences leave, and read there while
+the device makes further steps. Sentences leave when as many are done that a smaller shape does; until then they are
+searched on, impossible, and so are empty sentences that fill a shape up.
 Shapes: B sentences of the present shape, K beam, T steps.
 """
 
@@ -138,12 +135,9 @@ def fixed(
 class Table:
     """All of a search but the state of its model; at first of one that has just begun.
 
-    last: (R,) the newest token of each hypothesis; place: (1,) how many steps have been made. of: by name, of each
-    sentence: max_len; score, (B, K) of its hypotheses, and state, theirs in `Characters`; last_divisor, of the longest
-    one; n_ended; best, (B, n_best) of those that ended, divided by their lengths; done, whether nothing is looked for
-    any longer.
-    notes: by name, of each step, (B, T, K): token and parent, what hypotheses go on with, and which they continue;
-    ended, what those score that have ended, and forced, whether that was at the cap.
+    last: (R,) the newest token of each hypothesis; place: (1,) steps that were made. of: by name, of each sentence;
+    best: (B, n_best) normalised scores of those that ended; last_divisor: of the longest. notes: by name, of each step,
+    (B, T, K): token and parent of those that go on; score of those that ended, and forced, where the cap ended them.
     """
 
     def __init__(
@@ -431,10 +425,9 @@ def traced(
     divisors: NDArray[np.float64],
     n: int,
 ) -> list[list[Hypothesis]]:
-    """The n best hypotheses of each sentence, best first, of what each step has noted: all but divisors (B, T, K).
+    """The n best hypotheses of each sentence, best first, of the notes of each step, (B, T, K), see `Table`.
 
-    token, parent: what goes on after a step, and which of those before it that continues. ended, forced: by those
-    before it. divisors: (T,) of scores of hypotheses that end in each step.
+    divisors: (T,) of scores of hypotheses that end in each step.
     """
     n_sentence, n_step, beam = ended.shape
     rank = (ended.astype(np.float64) / divisors[:, np.newaxis]).reshape(n_sentence, -1)

@@ -17,9 +17,7 @@ _MOST = 256
 class Recorder:
     """Runs work on tensors that stay in their places; on a GPU, from the second time on, as a recording of it.
 
-    The first time is an ordinary one, in which libraries make what they need and kernels are compiled. Work that asks
-    the device for a number, or makes a tensor on the host, cannot be recorded. Elsewhere than on a GPU it is ordinary
-    every time.
+    The first time kernels are compiled. Work that asks the device for a number cannot be recorded.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -108,9 +106,8 @@ _ALIGNED = 16  # numbers: as a kernel likes to read them
 
 
 class Buffers:
-    """Memory that stays where it is, by name: what has one name lies in one place, whatever its shape at the time.
+    """Memory that stays where it is, by name. moves: how often something outgrew its place: recordings are void then.
 
-    moves: how often something was given another place, having outgrown its own: recordings from before are void.
     caches: shape of one slot, (heads, width), and type of all caches that any state had so far, by their names.
     """
 

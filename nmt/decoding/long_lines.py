@@ -1,8 +1,5 @@
-"""Lines longer than training is used to: cut into pieces, and the translations of the pieces put together again.
-
-A model that was trained on sentences translates the first of several and ends. Where a text may be cut is decided in
-`nmt.data.sentences`; here is what is short enough, and what the hypotheses of the pieces make together.
-"""
+"""Lines longer than training is used to: cut into pieces (`nmt.data.sentences`), and their translations joined
+again."""
 
 import math
 import re
@@ -128,11 +125,10 @@ class Split:
 def split(
     line: str, ids: Sequence[int] | None, codec: Codec, limits: Limits, *, emoji: bool = False, language: str = ""
 ) -> Split | None:
-    """The line in pieces of at most `limits.piece` subwords, none with a line feed in it; None if it is translated as
-    it stands.
+    """The line in pieces of at most `limits.piece` subwords, none with a line feed; None if it is translated as it
+    stands.
 
-    ids: its subwords; None if they are `surely_too_long` for a piece. emoji: those at the ends of a piece stand
-    between pieces. language: that of the line.
+    ids: its subwords; None if they are `surely_too_long`. emoji: those at the ends of a piece stand between pieces.
     """
     before, text, after = emoji_at_ends(line) if emoji else ("", line, "")
     if text and len(text) < len(line):
@@ -170,11 +166,8 @@ def surely_too_long(text: str, limit: int) -> bool:
 
 
 def join_texts(line: Split, texts: Sequence[str]) -> str:
-    """The translations of the pieces with the white space of the line between them.
-
-    Where the source has none because its script writes none, a space stands between translations that need one, and
-    where it has one because its script does, none stands between those of scripts without.
-    """
+    """The translations of the pieces with the white space of the line between them, as far as both languages write
+    it."""
     return joined(line, texts)[0]
 
 

@@ -1,14 +1,9 @@
-"""Text that a translation must or must not contain, as automata over subwords.
+"""Text that a translation must or must not contain, as automata over bytes, and tables of them over subwords.
 
-A search builds a translation from subwords, but what is asked of it is text, which can be cut into subwords in many
-ways. So each phrase becomes an automaton over bytes, and that a table over subwords: which state a whole subword leads
-to. Knows bytes and ids; which rows of a batch are in which state is in `rules.py`.
-
-A phrase is found where it stands as words: no letter goes on before or after it. Letters are those of scripts that are
-written with spaces: what comes after a name in Chinese, Japanese or Korean does not make it another word, and a phrase
-that is written in such a script itself, or in Thai, Lao, Tibetan, Burmese or Khmer, is found anywhere. Of a part of the
-source it is known what stands beside it there, and that decides, whatever its own characters are. Where no letter may
-stand beside it, nor may its own first or last character: %%s is another thing than %s to the program that reads it.
+A phrase is found where it stands as words: no letter goes on before or after it. What follows a name in Chinese,
+Japanese or Korean does not make it another word; a phrase in such a script, or in Thai, Lao, Tibetan, Burmese or Khmer,
+is found anywhere. Of a part of the source, what stands beside it there decides. Where no letter may stand beside it,
+nor may its own first or last character: %%s is another thing than %s to the program that reads it.
 """
 
 from bisect import bisect_left, bisect_right
@@ -50,11 +45,9 @@ class Wanted(NamedTuple):
 class PhraseTable:
     """Transitions of the states of a phrase by subwords; states begin with 0, `found` is the last and is never left.
 
-    after: (n_state, n_vocab) the next state. complete: (n_state,) whether the phrase is there if the text ends now, as
-    often as it has to be. left: (n_state,) how many of its subwords are still to come, 0 where it is complete.
-    matched: (n_state,) how many of its bytes are there. onward: for each state the subwords that get on with it: after
-    which that is more, or the space without which it cannot begin. waits: (n_state,) whether all its bytes are there,
-    and no letter may follow.
+    after: (n_state, n_vocab). Of each state: complete: the phrase is there if the text ends now; left: subwords that
+    are still to come; matched: bytes that are there; onward: subwords that get on with it; waits: all its bytes are
+    there, and no letter may follow.
     """
 
     after: NDArray[np.integer[Any]]

@@ -144,11 +144,8 @@ class Request:
         return replace(self, source=source, items=tuple(items.items()))
 
     def in_placeholders(self, kinds: Sequence[str]) -> "Request":
-        """Return the request for a translation before items are put back in it.
-
-        A phrase that stands within an item is there when the item is. What must not be there must not be there as an
-        item, either.
-        """
+        """Return the request for a translation before items are put back in it: what stands within an item is there
+        when the item is."""
         items = dict(self.items)
         if not items or not self.asks:
             return self
@@ -205,11 +202,8 @@ def is_blank(line: str) -> bool:
 
 
 class Terms:
-    """Phrases that go with phrases of the source.
-
-    required: pairs of a phrase of the source and what its translation contains. avoided: pairs of a phrase of the
-    source, "" for any source, and what the translation does not contain. kept: what it matches in the source stays.
-    """
+    """Phrases that go with phrases of the source: pairs of both, required and avoided ("" for any source). kept: what
+    it matches in the source stays."""
 
     def __init__(
         self,
@@ -240,11 +234,8 @@ class Terms:
 
 
 def _parts(source: str, pattern: re.Pattern[str]) -> Iterator[Kept]:
-    """Find the matches of a pattern in a source, without white space around, and with the part of a word before.
-
-    A380 is a name, not a number after a letter, and Latin letters stay as they are in any language. What comes after
-    it may become another ending: 1990er is 1990s.
-    """
+    """Find the matches of a pattern in a source, without white space around, and with the part of a word before: A380
+    is a name. What comes after may become another ending: 1990er is 1990s."""
     end = 0
     for found in pattern.finditer(source):
         if text := found.group().strip():

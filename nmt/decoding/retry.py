@@ -36,11 +36,8 @@ class Answer:
 
 
 def tries(config: DecodeConfig) -> dict[str, DecodeConfig]:
-    """The settings of each try by its name, in order: a beam twice as wide, then minimum Bayes risk over samples.
-
-    A wider beam finds what the search missed; samples find what it never would, since they do not go round in a loop
-    for being likely.
-    """
+    """The settings of each try by its name, in order: a beam twice as wide, which finds what the search missed; then
+    minimum Bayes risk over samples, which leave loops."""
     beam = config.searching().model_copy(
         update={
             "beam": 2 * config.beam,
@@ -68,9 +65,8 @@ def mend(
 ) -> list[Answer]:
     """Translate the lines again that look wrong, one try after another while they do; fewer reasons win.
 
-    found: the translation of each line. again: what translates, by name of the try. why: the reasons against a
-    translation of a line. Of translations with equally many reasons the first stays. Samples cannot be made to contain
-    phrases, so where these are required none are drawn.
+    again: what translates, by name of the try. why: the reasons against a translation of a line. Samples are not drawn
+    where phrases are required.
     """
     answers = [Answer(one, why(request, one)) for request, one in zip(requests, found, strict=True)]
     for name, translator in again.items():

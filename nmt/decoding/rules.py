@@ -1,9 +1,7 @@
 """Constraints of the translations of a batch, and the state of every hypothesis of a search in them.
 
-Subwords that may not follow get the logit -inf; nothing else of a search changes, so what it finds is still ranked by
-the model. Required phrases need more than that, since a beam drops what does not pay at once: the places of a beam are
-shared out among the hypotheses that have none, a part and all of them (Post and Vilar 2018, dynamic beam allocation;
-Hu et al. 2019). Phrases that must be there are automata of `phrases.py`, those that must not are tries.
+Subwords that may not follow get the logit -inf. For required phrases the places of a beam are shared out among the
+hypotheses that have none, a part and all of them (Post and Vilar 2018, dynamic beam allocation; Hu et al. 2019).
 Shapes: B sentences still searched, K hypotheses of each, R = B·K rows, V vocabulary, C candidates.
 """
 
@@ -213,11 +211,8 @@ class Required:
 
     def advancing(self, found: Candidates, logits: Tensor, score: Tensor, normaliser: Tensor) -> Candidates:
         """The likeliest continuation of each hypothesis that gets on with each phrase, or leaves one standing that is
-        there unless a letter follows; but none that is found already.
-
-        found: (B, C), the same number of each hypothesis, one after another; logits: (R, V) of what may follow;
-        score: (B, K); normaliser: (R,). Returns (B, K·P).
-        """
+        there unless a letter follows; but none that is found already. found: (B, C); logits: (R, V). Returns (B,
+        K·P)."""
         n = score.size(1)
         best, which = self._likeliest(logits)
         value = logits.new_full((len(score), n, self._n_column), -torch.inf)
@@ -341,10 +336,7 @@ class Rules:
         self, logits: Tensor, score: Tensor, at_cap: Tensor, forced: Tensor, has_ended: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Find the hypotheses that have to end: as at their cap where nothing may follow, but not against the rules if
-        another one of the sentence has ended, or ends now, as it should.
-
-        logits: (R, V) of what may follow; score: (B, K); at_cap, has_ended: (B,); forced: (B, K) the scores with EOS.
-        """
+        another one of the sentence has ended, or ends now, as it should. forced: (B, K) the scores with EOS."""
         nothing = (logits.amax(-1).view_as(score) + score == -torch.inf).all(1)
         barred = (logits[:, self._eos] == -torch.inf).view_as(score)
         fine = has_ended | (~barred & (score > -torch.inf)).any(1)
@@ -354,11 +346,7 @@ class Rules:
         self, found: Candidates, rank: Tensor, logits: Tensor, score: Tensor, normaliser: Tensor, n: int
     ) -> Candidates:
         """The n continuations of each sentence that share out the places of a beam: first the best of those that lack
-        least of what is required, then the best of those that lack more, …, then the second best of each.
-
-        found, rank: (B, C) what the model would do, and what that is ranked by; what gets on with a phrase is added.
-        logits: (R, V) of what may follow; score: (B, K); normaliser: (R,).
-        """
+        least of what is required, then the best of those that lack more, …, then the second best of each."""
         more = self._required.advancing(found, logits, score, normaliser)
         every = Candidates(*(torch.cat(parts, dim=1) for parts in zip(found, more, strict=True)))
         place = torch.cat([rank, more.score], dim=1).sort(dim=1, descending=True, stable=True).indices

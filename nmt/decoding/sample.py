@@ -1,8 +1,6 @@
 """Sampling over ids: translations drawn from the model's distribution, narrowed first if asked.
 
-Knows no text and nothing of a model but the contract in `nmt.models.base`. What a sentence gets depends on its own
-seed alone, never on its batch: every sample has a row of uniform numbers, one a token, and a token is where its number
-falls in the cumulated distribution.
+What a sentence gets depends on its own seed alone, never on its batch: each sample has a row of uniform numbers.
 Shapes: B sentences still drawn for, K samples a sentence, R = B·K rows, V vocabulary.
 """
 
@@ -77,10 +75,8 @@ def sample(
 ) -> list[list[Hypothesis]]:
     """n translations of each sentence in the order in which they were drawn; more of them begin with the same ones.
 
-    src_seq: (B, S) ids as the model reads them; max_len: (B,) most tokens of a translation, EOS not counted.
-    seeds: B lists of whole numbers, what a sentence's samples follow from. rules: what may not follow, which brings no
-    required phrases about. characters: of the target vocabulary; samples are whole ones. A hypothesis has the
-    log-probability that the model gives it, not that of the narrowed distribution.
+    seeds: B lists of whole numbers. rules: bring no required phrases about. A hypothesis has the log-probability that
+    the model gives it, not that of the narrowed distribution. The rest as of `beam.search`.
     """
     device, eos = src_seq.device, how.eos
     uniform, max_len = _uniform(seeds, n, max_len.tolist()).to(device), max_len.to(device)

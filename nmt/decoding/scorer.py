@@ -5,7 +5,7 @@ What search prints and what forced decoding computes come from here, so they can
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -24,14 +24,8 @@ Ids = Sequence[int] | NDArray[np.int64]
 Look = Callable[[int, Tensor], object]
 
 
-class LookAtPieces(Protocol):
-    """Told the number of a line and where the model looked in it, as `Look`: once for each piece it was translated in.
-
-    piece: its number in the line.
-    """
-
-    def __call__(self, number: int, weights: Tensor, piece: int = 0) -> object:
-        """Take the weights of one piece."""
+# The same of a line, and the number of the piece of it, for each piece that it was translated in.
+LookAtPieces = Callable[[int, Tensor, int], object]
 
 
 # Weights of attention that are kept grow by the square of the length: above this one the batches get smaller.
@@ -43,11 +37,8 @@ LengthPenalty = Literal["wu", "average", "none"]
 
 
 def length_divisor(length: Tensor, kind: LengthPenalty, alpha: float) -> Tensor:
-    """Return the divisor of log-probabilities, by which hypotheses of different lengths compare.
-
-    length: tokens with EOS, any shape. wu: ((5 + length) / 6)^alpha; average: length^alpha; none: 1.
-    The divisor never falls as a hypothesis grows, which is what makes the bound of `beam.search` a bound.
-    """
+    """Return the divisor of log-probabilities, by which hypotheses of some lengths, in tokens with EOS, compare. It
+    never falls as a hypothesis grows, which the bound of `beam.search` needs."""
     real = length.to(torch.float64)
     if kind == "wu":
         return ((5.0 + real) / 6.0) ** alpha
@@ -74,11 +65,10 @@ def score_tokens(
     max_tokens: int = _AT_ONCE,
     look: Look | None = None,
 ) -> list[list[float]]:
-    """Log-probability of each token of given translations, EOS included, by teacher forcing.
+    """Log-probability of each token of given translations, EOS included, by teacher forcing. Ids are without BOS and
+    EOS.
 
-    src_ids, trg_ids: one row of ids a sentence, without BOS and EOS.
-    max_tokens bounds pairs x longest side in one batch; more than _AT_ONCE are never taken. look: called for each pair,
-    in any order, by the same pass.
+    max_tokens bounds pairs x longest side in one batch. look: called for each pair, in any order, by the same pass.
     """
     assert len(src_ids) == len(trg_ids)
     found: list[list[float]] = [[] for _ in src_ids]
@@ -130,11 +120,8 @@ class Ensemble(SearchModel):
         self.attends = models[0].attends
 
     def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> Tensor | tuple[Tensor, Attns]:
-        """(B, S), (B, T) -> (B, T, V) logarithms of the mean probabilities, which are logits as well.
-
-        Where the first model looked, if asked for: layers and heads of different models have nothing to do with each
-        other.
-        """
+        """(B, S), (B, T) -> (B, T, V) logarithms of the mean probabilities. If asked for, where the first model
+        looked."""
         first, *others = self._members()
         rest = [model(src_seq, trg_seq) for model in others]
         if not return_attns:

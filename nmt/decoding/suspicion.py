@@ -166,10 +166,7 @@ def _han_value(run: str) -> int:
     return total + part + digit
 
 
-EMPTY, DAMAGED, REPEATED, COPIED, LOST, ADDED = "empty", "damaged", "repeated", "copied", "lost", "added"
-SCRIPT, RATIO = "script", "ratio"
-CAP, LOW, UNMET = "cap", "low", "unmet"  # what only the search can know
-MISSING, DOUBLED = "missing", "doubled"  # what only who puts protected items back can know
+CAP = "cap"  # which only the search can know
 # A block of at least two characters some times in a row, or one character so often that it is no ellipsis.
 _RUN = {n: re.compile(rf"(\S.{{1,80}}?)\1{{{n - 1},}}", re.DOTALL) for n in (3, 4)}
 _SHORT_RUN = re.compile(r"(\S.{1,3})\1\1", re.DOTALL)
@@ -192,19 +189,19 @@ _FEW_LETTERS = 4  # of other scripts, which a formula may have
 def reasons(
     source: str, output: str, max_ratio: float, usual_ratio: float | None = None, languages: Collection[str] = ()
 ) -> list[str]:
-    """Name reasons for doubt, of `empty`, `damaged`, `repeated`, `copied`, `lost`, `added`, `script`, `ratio`.
+    """Name reasons for doubt.
 
     max_ratio, usual_ratio: as for `is_out_of_ratio`; languages: as for `is_in_foreign_script`.
     """
     checks = {
-        EMPTY: is_empty(source, output),
-        DAMAGED: is_damaged(source, output),
-        REPEATED: is_repeated(source, output),
-        COPIED: is_copied(source, output),
-        LOST: bool(lost(source, output)),
-        ADDED: bool(added(source, output)),
-        SCRIPT: is_in_foreign_script(source, output, languages),
-        RATIO: is_out_of_ratio(source, output, max_ratio, usual_ratio),
+        "empty": is_blank(output) and not is_blank(source),
+        "damaged": output.count(_LOST_CHARACTER) > source.count(_LOST_CHARACTER),  # it ended inside one
+        "repeated": is_repeated(source, output),
+        "copied": is_copied(source, output),
+        "lost": bool(lost(source, output)),
+        "added": bool(added(source, output)),
+        "script": is_in_foreign_script(source, output, languages),
+        "ratio": is_out_of_ratio(source, output, max_ratio, usual_ratio),
     }
     return [name for name, found in checks.items() if found]
 
@@ -217,19 +214,20 @@ def complaints(
     usual_ratio: float | None = None,
     languages: Collection[str] = (),
 ) -> list[str]:
-    """`reasons` of the best translation of a line, and those that lie in how it was found: `cap`, `low`, `missing`,
-    `doubled` and `unmet`.
-
-    low_score: decode.low_score of the recipe.
-    """
+    """`reasons` of the best translation of a line, and those that lie in how it was found. low_score:
+    decode.low_score."""
     if not translation.hypotheses:
         return []
     best = translation.hypotheses[0]
     found = [] if best.finished else [CAP]
     found += reasons(line, translation.text, max_ratio, usual_ratio, languages)
-    found += [LOW] * is_low(best.score, len(best.ids) + 1, low_score)
-    found += [MISSING] * bool(translation.missing) + [DOUBLED] * bool(translation.doubled)
-    return found + [UNMET] * bool(translation.unmet)
+    rest = {
+        "low": is_low(best.score, len(best.ids) + 1, low_score),
+        "missing": translation.missing,
+        "doubled": translation.doubled,
+        "unmet": translation.unmet,
+    }
+    return found + [name for name, holds in rest.items() if holds]
 
 
 def flags_of(translation: Translation, reasons: list[str]) -> list[str]:
@@ -244,21 +242,10 @@ def is_low(log_prob: float, n_token: int, low_score: float) -> bool:
     return low_score < 0 and log_prob / n_token < low_score
 
 
-def is_empty(source: str, output: str) -> bool:
-    """Return whether the output is blank and the source is not."""
-    return is_blank(output) and not is_blank(source)
-
-
-def is_damaged(source: str, output: str) -> bool:
-    """Return whether the output has more characters that were lost (U+FFFD) than the source: it ended inside one."""
-    return output.count(_LOST_CHARACTER) > source.count(_LOST_CHARACTER)
-
-
 def is_repeated(source: str, output: str) -> bool:
-    """Return whether the output goes round in a loop, and the source in none or in one of less than half as many turns.
-
-    A loop is a piece of text four times in a row, or, where that is most of the output and nothing in the source comes
-    twice, three times, or a word twice. Case and punctuation do not count.
+    """Return whether the output goes round in a loop, and the source in none or in one of less than half as many turns:
+    text four times in a row; or three times, or a word twice, where that is most of it and nothing in the source comes
+    twice.
     """
     source, output = source[:_FAR_ENOUGH].casefold(), output[:_FAR_ENOUGH].casefold()
     n_turn = _turns(output)
@@ -266,8 +253,8 @@ def is_repeated(source: str, output: str) -> bool:
         return n_turn > 2 * _turns(source)
     words = f"{_BETWEEN.sub(' ', output).strip()} "
     runs = (_RUN[3], _DOUBLE) if _may_run(words) else (_DOUBLE,)
-    found = max((one for run in runs if (one := run.search(words))), key=_length, default=None)
-    if found is None or 2 * _length(found) <= len(words) or not any(map(str.isalpha, found[1])):
+    found = max((one for run in runs if (one := run.search(words))), key=lambda one: len(one[0]), default=None)
+    if found is None or 2 * len(found[0]) <= len(words) or not any(map(str.isalpha, found[1])):
         return False
     return _turns(source) == 1
 
@@ -294,10 +281,6 @@ def _may_run(text: str) -> bool:
         places.setdefault(text[place : place + _GRAM], []).append(place)
     often = ((found, frozenset(found)) for found in places.values() if len(found) > 2)
     return any(2 * b - a in known for found, known in often for a, b in combinations(found, 2))
-
-
-def _length(found: re.Match[str]) -> int:
-    return len(found[0])
 
 
 def is_copied(source: str, output: str) -> bool:
@@ -338,12 +321,8 @@ def is_in_foreign_script(source: str, output: str, languages: Collection[str]) -
 
 
 def is_out_of_ratio(source: str, output: str, max_ratio: float, usual_ratio: float | None = None) -> bool:
-    """Return whether data.max_ratio dropped all training pairs of such lengths.
-
-    max_ratio: data.max_ratio of the recipe. usual_ratio: characters of a target for one of its source, as learnt from
-    the training pairs. Where that is not known, as in runs begun long ago, neither characters nor UTF-8 bytes may be in
-    a ratio around 1.
-    """
+    """Return whether data.max_ratio dropped all training pairs of such lengths. usual_ratio: characters of a target for
+    one of its source; where it is not known, neither characters nor UTF-8 bytes may be in a ratio around 1."""
     if not max_ratio:
         return False
     median = usual_ratio or 1.0

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from nmt.data.arrays import Ragged
 from nmt.data.batches import length_batches, pad
@@ -76,11 +75,8 @@ class Encoded(NamedTuple):
 class Translator:
     """Translates lines with one model, in the order in which they come.
 
-    model: what translates; or what searches with it, where that is told more than the options.
-    utility: for minimum Bayes risk, what each of some translations of a line is worth beside the others.
-    limits: how long what the model translates at once may be; longer lines are translated in pieces.
-    tags_of: the tags to put before a line; without it they are those of the subwords.
-    languages: codes of the source's and of the usual target's; numbers alone are copied where both write them alike.
+    utility: for minimum Bayes risk, what each of some translations of a line is worth beside the others. tags_of: the
+    tags to put before a line. languages: of both sides; numbers alone are copied where both write them alike.
     """
 
     def __init__(
@@ -112,11 +108,8 @@ class Translator:
     def translate(
         self, lines: Iterable[str | Request], on_progress: Callable[[int], object] | None = None
     ) -> Iterator[Translation]:
-        """One translation for each line, in order, `config.window` lines at a time.
-
-        on_progress: called with the number of lines done since the last call. Raises RecipeError if phrases are
-        required of samples, which cannot be made to contain them.
-        """
+        """One translation for each line, in order, `config.window` lines at a time. on_progress: called with the number
+        of lines done since the last call."""
         coming = iter(lines)
         while window := list(islice(coming, self.config.window)):
             yield from self.search(self.encode(window), on_progress)
@@ -124,11 +117,10 @@ class Translator:
     def score(
         self, sources: Sequence[str | Request], translations: Sequence[str], look: Look | None = None
     ) -> Iterator[Scored]:
-        """Score given translations, in order; all of them go through the model together, but for those that are blank
-        as their source is, which is how such a line is translated.
+        """Score given translations, in order; blank ones of blank sources do not reach the model.
 
         look: told where the model looked in each of the others, by its number. Of a request the source and its tags
-        count. Raises RecipeError for tags that the model has not learnt.
+        count.
         """
         pairs = list(zip(map(self._request, sources), translations, strict=True))
         there = [n for n, (request, text) in enumerate(pairs) if not (is_blank(request.source) and is_blank(text))]
@@ -148,33 +140,23 @@ class Translator:
     def token_log_probs(
         self, translations: Sequence[Translation], look: LookAtPieces | None = None
     ) -> list[list[float]]:
-        """Log-probability of each token of the best translations, EOS included; [] for a blank line.
-
-        look: told where the model looked in each that is not blank, by its number: in each of `read_at_once`, for of
-        all pieces together the weights would grow by the square of the line.
-        """
+        """Log-probability of each token of the best translations, EOS included; [] for a blank line. look: told where
+        the model looked in each of `read_at_once`."""
         places = [(n, piece) for n, one in enumerate(translations) for piece in range(len(read_at_once(one)))]
         read = [part for one in translations for part in read_at_once(one)]
         src_ids, trg_ids = [one.src_ids for one in read], [one.hypotheses[0].ids for one in read]
 
-        def of_pair(pair: int, weights: Tensor) -> None:
-            number, piece = places[pair]
-            if look:
-                look(number, weights, piece)
-
         told: list[list[float]] = [[] for _ in translations]
-        for (number, _), tokens in zip(
-            places, self.searcher.log_probs(src_ids, trg_ids, of_pair if look else None), strict=True
-        ):
+        its = self.searcher.log_probs(
+            src_ids, trg_ids, look and (lambda pair, seen: look(places[pair][0], seen, places[pair][1]))
+        )
+        for (number, _), tokens in zip(places, its, strict=True):
             told[number] += tokens
         return told
 
     def attention(self, translation: Translation) -> Attns:
         """Return the attention weights of the best translation of a line that is not blank: (n_layer, n_head, …) of
-        each kind that the model has, with EOS. Raises NmtError where target words do not look at the source.
-
-        The pieces of a line that was split did not see each other: there the weights are 0.
-        """
+        each kind, with EOS; 0 between pieces. Raises NmtError where target words do not look at the source."""
         if not self.model.attends:
             raise NmtError(f"{NOWHERE}, so there is no attention to show.")
         return join_attns([_attention(self.model, one) for one in read_at_once(translation)])

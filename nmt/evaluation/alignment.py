@@ -20,8 +20,7 @@ N_LAYER = 2
 def subword_alignment(weights: Tensor, by: AlignBy) -> list[int | None]:
     """The source subword that each target subword looked at most, counted from 0; None where there is none to look at.
 
-    weights: (n_layer, n_head, T, S), the ends of both sides last: the target's has no origin and is left out, and the
-    source's, where attention rests when it looks for nothing, is none.
+    weights: (n_layer, n_head, T, S), the ends of both sides last, which count for nothing.
     """
     layers = weights[by.layer - 1 : by.layer] if by.layer else weights[-N_LAYER:]
     seen = layers.mean((0, 1)) if not by.head else layers[0, by.head - 1]  # (T, S)
@@ -88,11 +87,8 @@ def split(text: str, by_character: bool) -> list[str]:
 
 
 def words_of(pieces: Sequence[bytes], by_character: bool = False) -> list[list[int]]:
-    """The words that each piece of a text is part of, counted from 0: one as a rule, none for white space.
-
-    A word is what stands between white space, as `str.split` sees it, or by_character each character. pieces: UTF-8
-    when joined, or nearly so.
-    """
+    """The words, or by_character the characters, that each piece of a text is part of, counted from 0: one as a rule,
+    none for white space, as `str.split` sees it."""
     words: list[list[int]] = []  # of each byte
     n_word, inside = 0, False
     # A byte that is not UTF-8, which is written as U+FFFD, becomes one character here: part of a word as well.

@@ -1,8 +1,7 @@
 """Scores of translations: a table of metrics, those of sacreBLEU with signatures and intervals.
 
-Text comes in as it is in the files: detokenised hypotheses and raw references that no vocabulary has touched. Both are
-compared in Unicode's normal form NFC, which models write, so that what is canonically equal scores as equal. The
-signature says form:NFC where that changed a text.
+Detokenised hypotheses and raw references are compared in Unicode's normal form NFC, so that what is canonically equal
+scores as equal. The signature says form:NFC where that changed a text.
 """
 
 import importlib.util
@@ -76,13 +75,10 @@ def score(
     trg_lang: str = "",
     n_bootstrap: int = N_BOOTSTRAP,
 ) -> dict[str, Score]:
-    """Score translations against one reference each, or several.
+    """Score translations against one reference each, or several (more), by the METRICS of these names, or all.
 
-    more: further references, each of all the lines.
-    metrics: names in METRICS, all if none is given. sources: for the metrics that look at them.
-    intervals: add 95 % intervals from n_bootstrap resamples.
-    trg_lang chooses the tokens of BLEU, see `bleu_tokens`.
-    Raises DataError where there is nothing to score, or not one reference for each hypothesis.
+    sources: for the metrics that look at them. intervals: add 95 % intervals from n_bootstrap resamples. trg_lang: see
+    `bleu_tokens`. Raises DataError unless there is one reference for each hypothesis.
     """
     together = [references, *more]
     for one in together:
@@ -314,11 +310,8 @@ def bleu(texts: Sequence[str], trg_lang: str = "") -> Matrix:
 
 
 def expected_utility(texts: Sequence[str], utility: Utility, trg_lang: str = "") -> list[float]:
-    """Mean likeness of each text to all, itself among them; what stands in the list twice counts twice.
-
-    The text with the highest is the choice of minimum Bayes risk (Eikema and Aziz 2020, "Is MAP decoding all you
-    need?", section 6), if the texts are samples of what a model thinks of a source.
-    """
+    """Mean likeness of each text to all, itself among them: the highest is the choice of minimum Bayes risk (Eikema and
+    Aziz 2020, "Is MAP decoding all you need?", section 6)."""
     different = list(dict.fromkeys(texts))
     likeness = chrf(different) if utility == "chrf" else bleu(different, trg_lang)
     weight = np.array([texts.count(text) for text in different]) / len(texts)

@@ -1,8 +1,5 @@
-"""A Transformer as a CTranslate2 model, one function a box of its Figure 1, and what such a model says of lines.
-
-Shared letters: `spec` is CTranslate2's box, the other argument ours. Vocabulary entries are the subwords by their
-names, so that ids stay what they are.
-"""
+"""A Transformer as a CTranslate2 model, one function a box of its Figure 1: `spec` is CTranslate2's box, the other
+argument ours. Vocabulary entries are the subwords by their names, so that ids stay what they are."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,14 +1,9 @@
 """A Transformer as a model of Hugging Face's transformers: one function a box of its Figure 1.
 
-BART holds models with norm: post, and Blenderbot, which has no norm after the embeddings, those with norm: pre. What
-they do otherwise than we do is put into the weights, so that the result is the same but for rounding:
-
-- Their norms have an epsilon of 1e-5, ours of 1e-6. Of a residual stream that is c times as large the two are the same
-  where c is the root of ten: what is written to the stream is so much larger, what reads from it so much smaller.
-- Their embeddings and logits have no factor of ours: it goes into the embeddings, and is taken out again by the last
-  norm of the decoder, after which comes nothing but the projection. So a shared matrix stays shared.
-- Their position tables are trained and have an end; a table of sinusoids is one of them.
-- Biases that we do not have are zero there.
+BART holds models with norm: post, and Blenderbot, which has no norm after the embeddings, those with norm: pre. Their
+norms have an epsilon of 1e-5, ours of 1e-6, which is the same of a residual stream that is sqrt(10) times as large:
+what writes to the stream becomes so much larger, what reads from it so much smaller. Factors of embeddings and logits
+go into the embeddings, and are taken out again by the last norm, so that a shared matrix stays shared.
 """
 
 import json

@@ -47,11 +47,8 @@ QUANTISED = Tolerance(False, float("inf"), 0.2)
 
 
 class Parity(NamedTuple):
-    """Result of a comparison. n_same: lines that both translate alike by greedy search.
-
-    mean and worst: difference of a token's log-probability. first: the first line that is not translated alike, and the
-    two translations of it.
-    """
+    """Result of a comparison. n_same: lines that both translate alike by greedy search; mean and worst: difference of a
+    token's log-probability; first: the first line that is not translated alike, and its two translations."""
 
     n_line: int
     n_same: int
@@ -101,11 +98,8 @@ def compare(
     tolerance: Tolerance,
     most: int = MOST_TOKENS,
 ) -> Parity:
-    """Translate and score with both, on the CPU. most: tokens of a translation.
-
-    Raises RunError, naming the first difference, if the two are not the same model, and DataError if every line is too
-    long for them.
-    """
+    """Translate and score with both, on the CPU. most: tokens of a translation. Raises RunError, naming the first
+    difference, if the two are not the same model, and DataError if every line is too long."""
     lines = [line for line, ids in zip(lines, subwords.src.encode(lines), strict=True) if len(ids) <= MAX_SRC_LEN]
     if not lines:
         raise DataError(f"every line to compare on has more than {MAX_SRC_LEN:,} subwords: name other ones.")

@@ -37,11 +37,9 @@ def draw(
     run: str = "",
 ) -> None:
     """Draw one kind of attention of some sentences below each other, each as a grid of layers x heads; or a page of all
-    of it, on which that is what is shown first. Replaces `path`, whose ending decides.
+    of it, by the ending of `path`. langs: of source and target. run: its name, for the title of a page.
 
-    langs: of source and target: a browser may write the same character in another way in another language. run: its
-    name, for the title of a page.
-    The file is there whole or not at all. Raises NmtError for what the model has not, and for a page of too many bytes.
+    Raises NmtError for what the model has not, and for a page of too many bytes.
     """
     assert sentences
     check_path(path)
