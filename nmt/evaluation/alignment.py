@@ -81,11 +81,6 @@ def characters_note(recipe: Recipe) -> str | None:
     )
 
 
-def split(text: str, by_character: bool) -> list[str]:
-    """The words of a text, or its characters without white space."""
-    return [character for character in text if not character.isspace()] if by_character else text.split()
-
-
 def words_of(pieces: Sequence[bytes], by_character: bool = False) -> list[list[int]]:
     """The words, or by_character the characters, that each piece of a text is part of, counted from 0: one as a rule,
     none for white space, as `str.split` sees it."""

@@ -16,7 +16,7 @@ from nmt.export.safetensors import N_POSITION, beside, position_table
 from nmt.extras import missing
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Decoder, Encoder, LearnedPositions, PositionalEncoding, Transformer
-from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward
+from nmt.models.transformer.SubLayers import MultiHeadAttention
 from nmt.recipe.exports import of_ctranslate2, refuse_unsupported
 from nmt.recipe.model_options import ModelConfig
 from nmt.run import Run
@@ -43,21 +43,17 @@ def export(model: Transformer, config: ModelConfig, subwords: Subwords, folder: 
     refuse_unsupported("ctranslate2", of_ctranslate2(config))
     ct2 = library()
     box, common = ct2.specs.transformer_spec, _common(ct2, config)
-
-    def shared(n_kv_head: int | None) -> int | None:
-        return n_kv_head if n_kv_head != config.n_head else None
-
-    of_encoder = shared(config.enc_n_kv_head or config.n_kv_head)
+    kv_heads = [None if n == config.n_head else n for n in (config.enc_n_kv_head or config.n_kv_head, config.n_kv_head)]
     spec = ct2.specs.TransformerSpec(
-        box.TransformerEncoderSpec(config.n_enc_layer, config.n_head, num_heads_kv=of_encoder, **common),
-        box.TransformerDecoderSpec(config.n_dec_layer, config.n_head, num_heads_kv=shared(config.n_kv_head), **common),
+        box.TransformerEncoderSpec(config.n_enc_layer, config.n_head, num_heads_kv=kv_heads[0], **common),
+        box.TransformerDecoderSpec(config.n_dec_layer, config.n_head, num_heads_kv=kv_heads[1], **common),
     )
     spec.config.layer_norm_epsilon = 1e-6
     spec.config.add_source_eos = True
     spec.config.decoder_start_token = spec.config.bos_token
     with torch.inference_mode():
-        _encoder(spec.encoder, model.encoder, config)
-        _decoder(spec.decoder, model.decoder, config)
+        _stack(spec.encoder, model.encoder, config)
+        _stack(spec.decoder, model.decoder, config)
         _linear(spec.decoder.projection, model.trg_word_prj, scale=model.logit_scale)
     spec.register_source_vocabulary(entries(subwords.src))
     spec.register_target_vocabulary(entries(subwords.trg))
@@ -147,41 +143,27 @@ def _common(ct2: Any, config: ModelConfig) -> dict[str, Any]:
     return found
 
 
-def _encoder(spec: Any, encoder: Encoder, config: ModelConfig) -> None:
+def _stack(spec: Any, stack: Encoder | Decoder, config: ModelConfig) -> None:
     embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
-    _enter(spec, embeddings, encoder.src_word_emb.weight, encoder)
-    _leave(spec, encoder.layer_norm, config)
-    for box, layer in zip(spec.layer, encoder.layer_stack, strict=True):
-        assert isinstance(layer, EncoderLayer)
-        _attention(box.self_attention, layer.slf_attn)
-        _ffn(box.ffn, layer.pos_ffn)
-
-
-def _decoder(spec: Any, decoder: Decoder, config: ModelConfig) -> None:
-    _enter(spec, spec.embeddings, decoder.trg_word_emb.weight, decoder)
-    _leave(spec, decoder.layer_norm, config)
-    for box, layer in zip(spec.layer, decoder.layer_stack, strict=True):
-        assert isinstance(layer, DecoderLayer)
-        _attention(box.self_attention, layer.slf_attn)
-        _attention(box.attention, layer.enc_attn, self_attention=False)
-        _ffn(box.ffn, layer.pos_ffn)
-
-
-def _enter(spec: Any, embeddings: Any, weight: Tensor, stack: Encoder | Decoder) -> None:
-    """Words and positions. The scale goes into the matrix: one number that nobody can forget."""
+    word_emb = stack.src_word_emb if isinstance(stack, Encoder) else stack.trg_word_emb
+    # The scale goes into the matrix: one number that nobody can forget.
     spec.scale_embeddings = False
-    embeddings.weight = _array(weight * stack.emb_scale)
-    if hasattr(spec, "position_encodings") and not _is_rotary(stack):
+    embeddings.weight = _array(word_emb.weight * stack.emb_scale)
+    is_rotary = not isinstance(stack.position_enc, PositionalEncoding | LearnedPositions)
+    if hasattr(spec, "position_encodings") and not is_rotary:
         spec.position_encodings.encodings = _array(position_table(stack.position_enc))
-
-
-def _is_rotary(stack: Encoder | Decoder) -> bool:
-    return not isinstance(stack.position_enc, PositionalEncoding | LearnedPositions)
-
-
-def _leave(spec: Any, norm: nn.Module, config: ModelConfig) -> None:
-    """The stack's own norm: after the embeddings with norm 'post', after the last layer with norm 'pre'."""
-    _norm(spec.layer_norm if config.norm == "pre" else spec.layernorm_embedding, norm)
+    # The stack's own norm: after the embeddings with norm 'post', after the last layer with norm 'pre'.
+    _norm(spec.layer_norm if config.norm == "pre" else spec.layernorm_embedding, stack.layer_norm)
+    for box, layer in zip(spec.layer, stack.layer_stack, strict=True):
+        assert isinstance(layer, EncoderLayer | DecoderLayer)
+        _attention(box.self_attention, layer.slf_attn)
+        if isinstance(layer, DecoderLayer):
+            _attention(box.attention, layer.enc_attn, self_attention=False)
+        _norm(box.ffn.layer_norm, layer.pos_ffn.layer_norm)
+        _linear(box.ffn.linear_0, layer.pos_ffn.w_1)
+        _linear(box.ffn.linear_1, layer.pos_ffn.w_2)
+        if hasattr(box.ffn, "linear_0_noact"):
+            _linear(box.ffn.linear_0_noact, layer.pos_ffn.w_3)
 
 
 def _attention(spec: Any, attention: MultiHeadAttention, *, self_attention: bool = True) -> None:
@@ -193,14 +175,6 @@ def _attention(spec: Any, attention: MultiHeadAttention, *, self_attention: bool
         _linear(spec.linear[0], rows[0])
         _linear(spec.linear[1], *rows[1:])
     _linear(spec.linear[-1], attention.fc)
-
-
-def _ffn(spec: Any, ffn: PositionwiseFeedForward) -> None:
-    _norm(spec.layer_norm, ffn.layer_norm)
-    _linear(spec.linear_0, ffn.w_1)
-    _linear(spec.linear_1, ffn.w_2)
-    if hasattr(spec, "linear_0_noact"):
-        _linear(spec.linear_0_noact, ffn.w_3)
 
 
 def _linear(spec: Any, *parts: nn.Linear, scale: float = 1.0) -> None:

@@ -37,8 +37,14 @@ from nmt.recipe.options import Recipe
 
 def make_tokenizer(transformers: Any, codec: Codec) -> Any:
     """A fast tokenizer, which ends every text with EOS and never finds a control symbol in one."""
-    pad, bos, eos = names = _control_names(codec)
-    tokenizer = Tokenizer(_bpe(codec, names))
+    # No merge makes control symbols, so no text does. One named like a piece gets a space, which no piece ends with.
+    usual, pieces = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}, codec.names()
+    pad, bos, eos = names = [f"{usual[i]} " if usual[i] in pieces else usual[i] for i in range(N_SPECIAL)]
+    vocab = {name: i for i, name in enumerate([*names, *pieces, *codec.tags])}
+    assert vocab[eos] == EOS and len(vocab) == codec.size
+    is_word = codec.kind == "word"
+    bpe: Any = models.BPE(vocab, codec.merges, byte_fallback=codec.characters, ignore_merges=is_word)
+    tokenizer = Tokenizer(bpe)
     # A space before every text, even one that begins with a space, as `Codec.encode` puts it there.
     form: dict[str, list[Any]] = {"nfc": [normalizers.NFC()], "nfkc": [normalizers.NFKC()], "none": []}
     steps = [*form[codec.normalize], normalizers.Prepend(" ")]
@@ -69,19 +75,6 @@ def make_tokenizer(transformers: Any, codec: Codec) -> Any:
     )
 
 
-def _bpe(codec: Codec, names: list[str]) -> Any:
-    """The pieces with their ids, the control symbols before them: no merge makes those, so no text does."""
-    vocab = {name: i for i, name in enumerate([*names, *codec.names(), *codec.tags])}
-    assert vocab[names[EOS]] == EOS and len(vocab) == codec.size
-    return models.BPE(vocab, codec.merges, byte_fallback=codec.characters, ignore_merges=codec.kind == "word")
-
-
-def _control_names(codec: Codec) -> list[str]:
-    """Names of control symbols, by their ids. One that a piece has gets a space, which no piece of text ends with."""
-    usual, taken = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}, set(codec.names())
-    return [f"{usual[i]} " if usual[i] in taken else usual[i] for i in range(N_SPECIAL)]
-
-
 _LARGER = (1e-5 / 1e-6) ** 0.5  # the residual stream there, for their norms to do what ours do
 _N_TOGETHER = 32  # lines in a batch of a comparison
 _N_SKIPPED = 2  # rows of BART's position table before that of the first position
@@ -95,7 +88,8 @@ def library() -> Any:
         import transformers
     except ImportError:
         raise missing("huggingface", "transformers") from None
-    transformers.utils.logging.disable_progress_bar()
+    theirs: Any = transformers.utils.logging
+    theirs.disable_progress_bar()
     return transformers
 
 

@@ -23,18 +23,13 @@ from nmt.run import Run
 
 def copy_front_end(run: Run, folder: Path) -> None:
     """Put recipe, subwords, and what is known of the training data into a folder: what reading and writing take."""
-    there = Run(folder)
-    for source, target in zip(_front_end(run), _front_end(there), strict=True):
-        if source == run.data_file and source.exists():
-            known = checkpoint.read_json(source)
-            told = {key: value for key, value in known.items() if key != DATA_AT}  # the folder is of no use elsewhere
-            target.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8", newline="\n")
-        elif source.exists():
-            shutil.copyfile(source, target)
-
-
-def _front_end(run: Run) -> list[Path]:
-    return [run.recipe_file, run.subwords_file, run.data_file]
+    for file in (run.recipe_file, run.subwords_file):
+        shutil.copyfile(file, folder / file.name)
+    if run.data_file.exists():
+        known = checkpoint.read_json(run.data_file)
+        told = {key: value for key, value in known.items() if key != DATA_AT}  # the folder is of no use elsewhere
+        text = json.dumps(told, indent=1) + "\n"
+        (folder / run.data_file.name).write_text(text, encoding="utf-8", newline="\n")
 
 
 def export(run: Run, name: str | None, folder: Path, precision: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from fake_model import CopyModel
 
-from nmt.data.subwords import EOS, Subwords
+from nmt.data.subwords import BOS, EOS, Subwords
 from nmt.data.text import unified
 from nmt.decoding import translator as translator_module
 from nmt.decoding.long_lines import Limits
@@ -134,6 +134,20 @@ def test_too_little_memory_halves_the_batch_and_changes_nothing(subwords):
 
     lines = some_lines(40)
     assert texts(Translator(SmallMemory(subwords.trg.n_vocab), subwords, DecodeConfig()), lines) == lines
+
+
+def test_attention_is_that_of_the_best_translation_with_the_ends_of_both_sides(subwords, model, monkeypatch):
+    translator = Translator(model, subwords, DecodeConfig(n_best=4))
+    (found,) = translator.translate(["the old ship"])
+    read, forward = [], model.forward
+    monkeypatch.setattr(
+        model, "forward", lambda src_seq, trg_seq, **how: read.append(trg_seq) or forward(src_seq, trg_seq, **how)
+    )
+    attns = translator.attention(found)
+    assert [one.tolist() for one in read] == [[[BOS, *found.hypotheses[0].ids]]]
+    n_trg, n_src = len(found.hypotheses[0].ids) + 1, len(found.src_ids) + 1
+    assert attns.cross.shape == (2, 3, n_trg, n_src)
+    assert all(one is None or one.shape[2] == one.shape[3] for one in (attns.encoder, attns.decoder))
 
 
 def test_a_model_that_does_not_look_at_the_source_says_so(subwords, model):

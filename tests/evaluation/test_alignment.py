@@ -5,7 +5,7 @@ import torch
 
 from nmt.data.subwords import Subwords
 from nmt.decoding.long_lines import first_words, join_attention
-from nmt.evaluation.alignment import joined_alignment, split, subword_alignment, word_alignment, words_of
+from nmt.evaluation.alignment import joined_alignment, subword_alignment, word_alignment, words_of
 from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.decode_options import AlignBy, DecodeConfig
 
@@ -99,5 +99,4 @@ def test_words_of_text_without_spaces_are_its_characters():
     pieces = [" 私は".encode(), "学生".encode(), " です".encode()[:3], " です".encode()[3:], b"."]
     assert words_of(pieces) == [[0], [0], [1], [1], [1]]
     assert words_of(pieces, True) == [[0, 1], [2, 3], [4], [4, 5], [6]]
-    assert len(split("私は 学生 です.", True)) == 7 and split("私は 学生", False) == ["私は", "学生"]
     assert first_words("私は 学生 です.", [0, 1, 3, 6], True) == [0, 1, 2, 4]
