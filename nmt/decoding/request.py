@@ -125,8 +125,7 @@ class Request:
             for phrase, places in both
             if (inside := tuple((at - start, to - start) for at, to in places if start <= at and to <= end))
         }
-        first, beyond = (bisect_left(self.kept, place, key=attrgetter("start")) for place in (start, end + 1))
-        kept = [one for one in self.kept[first:beyond] if one.end <= end]
+        kept = [one for one in self.kept if start <= one.start and one.end <= end]
         source, items = renumbered(piece, dict(self.items))
         return replace(
             self,
@@ -250,14 +249,10 @@ def _translations(terms: Sequence[tuple[str, str]], source: str) -> list[tuple[s
     """The terms that stand in the source outside of longer ones, in the order in which they stand there: what the
     translation has, and where the source has it.
     """
-    taken: list[tuple[int, int]] = []  # in order
     found: list[tuple[tuple[int, int], str]] = []
     for phrase, translation in terms:
         for start, end in occurrences(phrase, source):
-            place = bisect_left(taken, (start, end))
-            before, after = taken[max(place - 1, 0) : place], taken[place : place + 1]
-            if all(end <= other or start >= beyond for other, beyond in before + after):
-                taken.insert(place, (start, end))
+            if all(end <= other or start >= beyond for (other, beyond), _ in found):
                 found.append(((start, end), translation))
     return [(translation, place) for place, translation in sorted(found)]
 
