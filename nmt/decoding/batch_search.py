@@ -10,8 +10,9 @@ from nmt.data.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.beam import BeamSettings, Hypothesis, search
 from nmt.decoding.candidates import characters_of
 from nmt.decoding.fixed_search import FixedSearch
+from nmt.decoding.phrases import pieces_of
 from nmt.decoding.request import Request
-from nmt.decoding.rules import rules_of
+from nmt.decoding.rules import Rules
 from nmt.decoding.sample import Narrowing, fingerprint, sample
 from nmt.decoding.scorer import Look, score_tokens
 from nmt.errors import OutOfMemory, RecipeError, is_out_of_memory
@@ -81,7 +82,17 @@ class BatchSearch:
         # Bare ids ask nothing of placeholders: they may be those of any text.
         is_bare = any(request is BARE for _, request in rows)
         placeholders = {} if is_bare else self._subwords.trg.placeholder_ids()
-        rules = rules_of(config, requests, self._subwords.trg, min_len.to(self.model.device), placeholders)
+        rules = None
+        if placeholders or config.no_repeat or int(min_len.max()) or any(request.asks for request in requests):
+            rules = Rules(
+                pieces_of(self._subwords.trg),
+                requests,
+                min_len=min_len.to(self.model.device),
+                no_repeat=config.no_repeat,
+                eos=EOS,
+                placeholders=placeholders,
+                n=config.samples or 1,
+            )
         with evaluating(self.model):
             if not config.samples:
                 if self.fixed and rules is None:

@@ -5,6 +5,7 @@ import math
 import re
 import string
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -198,21 +199,19 @@ def _meet_unspaced(before: str, after: str) -> tuple[bool, bool]:
 def first_words(text: str, places: Sequence[int], by_character: bool = False) -> list[int]:
     """The number of the word, as white space cuts them, that stands at each of some places of a text, from 0.
 
-    places: none before the one that it follows. by_character: each character is a word, white space aside.
+    by_character: each character is a word, white space aside.
     """
-    if by_character:
-        return [sum(not character.isspace() for character in text[:place]) for place in places]
+    starts = [
+        place
+        for place, character in enumerate(text)
+        if not character.isspace() and (by_character or not place or text[place - 1].isspace())
+    ]
 
     def goes_on(place: int) -> bool:
-        return 0 < place < len(text) and not text[place - 1].isspace() and not text[place].isspace()
+        inside = 0 < place < len(text) and not by_character
+        return inside and not text[place - 1].isspace() and not text[place].isspace()
 
-    found, n_word, start = [], 0, 0  # n_word: that begin before `start`
-    for place in places:
-        if place > start:
-            n_word += len(text[start:place].split()) - goes_on(start)
-            start = place
-        found.append(n_word - goes_on(place))
-    return found
+    return [bisect_left(starts, place) - goes_on(place) for place in places]
 
 
 def ranked(parts: Sequence[Sequence[One]], rank: int) -> list[One]:

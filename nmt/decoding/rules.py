@@ -13,11 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt.data.subwords import EOS, Codec
 from nmt.decoding.candidates import Candidates, best_of
-from nmt.decoding.phrases import LETTERS, Pieces, Wanted, edges, pieces_of
+from nmt.decoding.phrases import LETTERS, Pieces, Wanted, edges
 from nmt.decoding.request import Request
-from nmt.recipe.decode_options import DecodeConfig
 
 # Avoided phrases.
 
@@ -109,14 +107,10 @@ class Avoided:
     asked: those of each sentence.
     """
 
-    def __init__(self, pieces: Pieces, asked: Sequence[Iterable[str]], eos: int) -> None:
+    def __init__(self, pieces: Pieces, asked: Sequence[Iterable[str]], eos: int, n: int) -> None:
         self._end = np.array([eos])
         self._tries = [_trie(pieces, frozenset(one)) for one in asked]
-        self._places = [[_START] for _ in asked]
-
-    def spread(self, n: int) -> None:
-        """Let each sentence, which has one hypothesis, have n of it."""
-        self._places = [places * n for places in self._places]
+        self._places = [[_START] * n for _ in asked]
 
     def forbid(self, logits: Tensor) -> None:
         """Make impossible what may not follow. logits: (R, V), changed in place."""
@@ -163,7 +157,7 @@ def _trie(pieces: Pieces, phrases: frozenset[str]) -> PhraseTrie | None:
 class Required:
     """The phrases of a batch, and the states of every hypothesis in them. asked: those of each sentence."""
 
-    def __init__(self, pieces: Pieces, asked: Sequence[Sequence[Wanted]], device: torch.device) -> None:
+    def __init__(self, pieces: Pieces, asked: Sequence[Sequence[Wanted]], device: torch.device, n: int) -> None:
         every = [(b, column, wanted) for b, one in enumerate(asked) for column, wanted in enumerate(one)]
         tables = {wanted: pieces.phrase(*wanted) for _, _, wanted in every}
         first, n_state = dict[Wanted, int](), 0
@@ -175,7 +169,7 @@ class Required:
             torch.tensor(part, dtype=torch.long, device=device)
             for part in ([b for b, _, _ in every], [n for _, n, _ in every], [first[one] for _, _, one in every])
         )
-        self._state = self._first.unsqueeze(1)  # (W, K)
+        self._state = self._first.unsqueeze(1).repeat(1, n)  # (W, K)
         if tables:  # one after another: (n_state, …), and (n_state, M) the subwords that get on with a phrase, or -1
             parts = [(one.after, one.complete, one.left, one.matched, one.waits) for one in tables.values()]
             self._after, self._complete, self._left, self._matched, self._waits = (
@@ -186,10 +180,6 @@ class Required:
     def __bool__(self) -> bool:
         """Return whether any sentence still searched has any."""
         return len(self._sentence) > 0
-
-    def spread(self, n: int) -> None:
-        """Let each sentence, which has one hypothesis, have n of it."""
-        self._state = self._state.repeat(1, n)
 
     def lacking(self) -> Tensor:
         """(B, K) whether a hypothesis would lack a phrase if it ended now."""
@@ -269,7 +259,7 @@ class Rules:
     min_len: (B,) fewest tokens, EOS not counted. no_repeat: a hypothesis that has all that is required ends no so many
     tokens in a row that it had before; 0: it may.
     placeholders: their ids, of which a translation has each that stands for an item of its source, and no other; once
-    at most, but where phrases are asked for, which may have items in them.
+    at most, but where phrases are asked for, which may have items in them. n: hypotheses of each sentence at first.
     """
 
     def __init__(
@@ -281,31 +271,26 @@ class Rules:
         no_repeat: int,
         eos: int,
         placeholders: Mapping[str, int] | None = None,
+        n: int = 1,
     ) -> None:
         self._pieces, self._eos, self._no_repeat = pieces, eos, no_repeat
         self._min_len = min_len
         self._streams = [pieces.stream(one.prefix) if one.prefix else b"" for one in asked]
         self._n_byte = torch.from_numpy(pieces.n_byte).to(min_len.device)
         self._no_space = torch.tensor([raw[:1] != b" " for raw in pieces.bytes], device=min_len.device)
-        self._place = min_len.new_zeros(len(asked), 1)  # (B, K) bytes of the prefix that are there
-        self._required = Required(pieces, [one.wanted for one in asked], min_len.device)
-        self._avoided = Avoided(pieces, [one.avoided for one in asked], eos)
+        self._place = min_len.new_zeros(len(asked), n)  # (B, K) bytes of the prefix that are there
+        self._required = Required(pieces, [one.wanted for one in asked], min_len.device, n)
+        self._avoided = Avoided(pieces, [one.avoided for one in asked], eos, n)
         # (B, K, placeholders) which may still follow.
         names, self._placeholders = list(placeholders or {}), min_len.new_tensor(list((placeholders or {}).values()))
         there = [[name in dict(one.items) for name in names] for one in asked]
-        self._left = torch.tensor(there, device=min_len.device, dtype=torch.bool).unsqueeze(1)
+        self._left = torch.tensor(there, device=min_len.device, dtype=torch.bool).unsqueeze(1).repeat(1, n, 1)
         self._free = torch.tensor([[one.asks] for one in asked], device=min_len.device)  # (B, 1)
 
     @property
     def requires(self) -> bool:
         """True where any sentence still searched has to contain a phrase."""
         return bool(self._required)
-
-    def spread(self, n: int) -> None:
-        """Let each sentence, which has one hypothesis, have n of it."""
-        self._place, self._left = self._place.repeat(1, n), self._left.repeat(1, n, 1)
-        self._required.spread(n)
-        self._avoided.spread(n)
 
     def forbid(self, logits: Tensor, prefix: Tensor) -> None:
         """Make impossible what may not follow. logits: (R, V), changed in place; prefix: (R, t) the tokens so far."""
@@ -386,14 +371,3 @@ class Rules:
         length = self._place.new_tensor([len(stream) for stream in self._streams])
         found = self._place >= length.unsqueeze(1)
         return found & ~self._required.lacking() if self._required else found
-
-
-def rules_of(
-    config: DecodeConfig, asked: Sequence[Request], codec: Codec, min_len: Tensor, placeholders: Mapping[str, int]
-) -> Rules | None:
-    """Make the constraints of a batch, None where there are none. asked: of each sentence; min_len: (B,)"""
-    no_repeat = config.no_repeat
-    if not (any(one.asks for one in asked) or no_repeat or int(min_len.max()) or placeholders):
-        return None
-    pieces = pieces_of(codec)
-    return Rules(pieces, asked, min_len=min_len, no_repeat=no_repeat, eos=EOS, placeholders=placeholders)

@@ -98,8 +98,6 @@ def sample(
             logits, normaliser = logits[row], normaliser[row]
             state.reorder(row)
             never = last.new_tensor(how.impossible(logits.size(-1)))
-            if rules is not None:
-                rules.spread(n)
         possible = logits.index_fill(1, never, -torch.inf)
         nothing = torch.zeros_like(live)
         if rules is not None:
