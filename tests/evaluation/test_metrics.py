@@ -33,28 +33,14 @@ PUBLISHED = {
 # Translations, and references: plain, in Unicode, and with carriage returns and blanks.
 FILES = (
     [
-        "The cat sat.",
-        "A second line, here!",
-        "Übung macht den Meister …",
-        "日本語 と 🙂",
-        "naïve ﬁn",
-        "a b\rc d",
-        "",
-        "x\u2028y z w\x0b v",
-        "  ",
+        "The cat sat.", "A second line, here!", "Übung macht den Meister …", "日本語 と 🙂", "naïve ﬁn", "a b\rc d", "",
+        "x\u2028y z w\x0b v", "  ",
     ],
     [
-        "The cat sat.",
-        "One second line is here!",
-        "Übung macht Meister…",
-        "日本 と 🙃",
-        "naive fin",
-        "a b c d",
-        "b",
-        "x y z w v",
-        "e",
+        "The cat sat.", "One second line is here!", "Übung macht Meister…", "日本 と 🙃", "naive fin", "a b c d", "b",
+        "x y z w v", "e",
     ],
-)
+)  # fmt: skip
 
 
 def wmt17(name: str) -> list[str]:
