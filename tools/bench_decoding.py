@@ -162,7 +162,7 @@ def work(args: argparse.Namespace) -> None:
 
 def sources_of(args: argparse.Namespace, model: Model) -> Ids:
     """The lines of the input as ids."""
-    return model.subwords.src.encode([line or "" for line in islice(read_lines(args.input), args.lines)])
+    return model.subwords.src.encode(list(islice(read_lines(args.input), args.lines)))
 
 
 # -- who asks them -----------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def bleu_of(args: argparse.Namespace) -> Callable[[Ids], str]:
     if not args.ref:
         return lambda _: ""
     model = nmt.load(args.run, device="cpu")
-    references = [line or "" for line in islice(read_lines(args.ref), args.lines)]
+    references = list(islice(read_lines(args.ref), args.lines))
 
     def bleu(found: Ids) -> str:
         texts = [model.subwords.trg.decode(ids) for ids in found]

@@ -171,10 +171,10 @@ def _unpack(files: list[Path], folder: Path, n_line: int) -> tuple[int, list[Pat
         def lines(n: int = n, file: Path = file) -> Iterator[str]:
             for line in itertools.islice(read_lines(file), n_line or None):
                 counts[n] += 1
-                yield line or ""
+                yield line
 
         write_lines(path, lines())
-        write_lines(folder / f"valid.{n}", (line or "" for line in itertools.islice(read_lines(path), _N_VALID)))
+        write_lines(folder / f"valid.{n}", itertools.islice(read_lines(path), _N_VALID))
         plain.append(path)
     if counts[0] != counts[1] or not counts[0]:
         raise DataError(f"{files[0]} has {counts[0]:,} lines and {files[1]} {counts[1]:,}: expected as many, and some.")

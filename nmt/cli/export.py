@@ -144,7 +144,7 @@ def _target(args: argparse.Namespace, model: "Model") -> _Target:
 
 
 def _lines(args: argparse.Namespace) -> list[str] | None:
-    return None if args.lines is None else _some(args.lines, [line or "" for line in read_lines(args.lines)])
+    return None if args.lines is None else _some(args.lines, list(read_lines(args.lines)))
 
 
 def _validation_lines(prepared: Path) -> list[str]:

@@ -60,8 +60,8 @@ _DESCRIPTION = """\
 Read the parallel text of RECIPE, drop the training pairs that teach nothing, learn subwords, and write the folder that
 nmt-train reads. Without a recipe, name the files: --train SRC TRG --valid SRC TRG --langs SRC TRG --out DIR, or one
 file with both sides, CSV, TSV, JSONL, TMX, Parquet or Arrow; a recipe for them, to train with and to edit, is then
-DIR/recipe.yaml. Files are UTF-8, plain or compressed (.gz, .zst, .xz); a recipe may also name datasets and stdin
-(docs/data.md). Relative names are looked for beside the recipe, then in the current folder, then in the one that the
+DIR/recipe.yaml. Files are UTF-8, plain or compressed (.gz, .zst, .xz); a recipe may also name datasets (docs/data.md).
+Relative names are looked for beside the recipe, then in the current folder, then in the one that the
 environment variable NMT_DATA names."""
 
 _EXAMPLES = (

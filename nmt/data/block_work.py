@@ -19,7 +19,6 @@ from nmt.data.arrays import Ragged, gathered
 from nmt.data.corpus import dtype_of_ids
 from nmt.data.dedup import N_SHOWN, count_duplicates, keys_of, kinds_of
 from nmt.data.filters import (
-    BAD_UTF8,
     CODES,
     HELD_OUT,
     KEPT,
@@ -33,7 +32,6 @@ from nmt.data.filters import (
     reason_to_drop,
 )
 from nmt.data.letters import WordsOf
-from nmt.data.lines import is_plain, lines_of_block
 from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
 from nmt.data.survey import HeldOut, Looked, aligned_by, measured
@@ -287,20 +285,7 @@ class Task:
         self, block: Mapping[str, Any]
     ) -> tuple[tuple[Units, Units], NDArray[np.uint8], dict[int, str], Counter[str]]:
         """Both sides of a block; what each pair is dropped for, as a code; why some cannot be read; what is odd."""
-        notes, unread = Counter[str](), dict[int, str]()
-        texts = [block[f"{name}_raw" if "src_raw" in block else f"{name}_lines"] for name in SIDES]
-        if "src_raw" in block:
-            if not all(is_plain(text, block["first"], self._longest) for text in texts):
-                lines = self._lines_of_raw(block, notes)
-                unread = {n: BAD_UTF8 for n, pair in enumerate(zip(*lines, strict=True)) if None in pair}
-                texts = [_joined([line or "" for line in side]) for side in lines]
-        else:
-            unread = dict.fromkeys(block["bad"], BAD_UTF8)
-            sides = [text.decode("utf-8").split("\n") for text in texts]
-            for n, reason in reversed(block["flaws"]):  # the first of a pair counts
-                unread[n] = reason
-                sides[0][n] = sides[1][n] = ""
-            texts = [_joined(side) for side in sides]
+        notes, unread, texts = Counter[str](), dict(block["flaws"]), [block[name] for name in SIDES]
         src, trg = (
             Units(text, self._normalize, self._fresh(self._known, name))
             for name, text in zip(SIDES, texts, strict=True)
@@ -323,20 +308,6 @@ class Task:
             if alike.any():
                 found[alike] |= np.isin(Block(side.some(alike)).near()[0], self._drawn)
         return found
-
-    def _lines_of_raw(self, block: Mapping[str, Any], notes: Counter[str]) -> tuple[list[str | None], ...]:
-        source = self._sources[block["source"]]
-        return tuple(
-            lines_of_block(
-                block[f"{name}_raw"],
-                source[name],
-                block["first"],
-                bad_utf8=self._config.bad_utf8,
-                longest=self._longest,
-                notes=notes,
-            )
-            for name in SIDES
-        )
 
     def _protected(
         self, sides: tuple[Units, Units], kept: NDArray[np.bool_], notes: Counter[str]

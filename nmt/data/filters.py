@@ -8,14 +8,14 @@ import itertools
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.dedup import DUPLICATE, NEAR_DUPLICATE, TRANSLATIONS
-from nmt.data.scripts import identifier, is_in_another_language, is_in_another_script, languages_like, scripts_of
+from nmt.data.scripts import is_in_another_language, is_in_another_script, languages_like, scripts_of
 from nmt.data.subwords import LONGEST_PIECE
 from nmt.recipe.data_options import FilterConfig
 
@@ -44,7 +44,7 @@ def is_unusual(n_src: int, n_trg: int, usual: UsualRatio) -> bool:
     return max(n_src, n_trg) >= SHORT and not usual.low * n_src <= n_trg <= usual.high * n_src
 
 
-def usual_ratio(pairs: Iterable[tuple[str | None, str | None]], config: FilterConfig) -> UsualRatio | None:
+def usual_ratio(pairs: Iterable[tuple[str, str]], config: FilterConfig) -> UsualRatio | None:
     """Learn the ratio from the beginning of a corpus; None where no pair has text, or no filter asks.
 
     config: bounds the ratio by a factor (max_ratio), by standard deviations of its logarithm (max_ratio_spread), or by
@@ -81,9 +81,8 @@ SYMBOLS = "mostly symbols"
 REPEATS = "repeats itself"
 LANGUAGE = "another language"
 HELD_OUT = "held out"  # for validation, or like a pair that is
-# What `oddities` looks for, and U+FEFF.
+# What `oddities` looks for: U+FEFF, control characters and line breaks.
 ODD = re.compile("[\ufeff\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-_LINE_BREAKER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 # Tab, line breaks of all kinds and the marks of direction are in good texts, too, and so are U+0080 to U+009F, which
 # the quotes and dashes of windows-1252 become when it is taken for Latin-1.
@@ -153,23 +152,23 @@ class FilterKind(NamedTuple):
     make: Callable[[Corpus], Drops | None]
 
 
-def _on_a_side(flag: Callable[[str], bool]) -> Drops:
-    return lambda src, trg: flag(src) or flag(trg)
-
-
-def _by_option(option: str, flag: Callable[[str, Any], bool]) -> Callable[[Corpus], Drops | None]:
+def _on_a_side(option: str, flag: Callable[[str, Any], bool]) -> Callable[[Corpus], Drops | None]:
     """A filter of single texts whose option is its bound, or False or 0 for off."""
 
     def make(corpus: Corpus) -> Drops | None:
         bound = getattr(corpus.config, option)
-        return _on_a_side(lambda text: flag(text, bound)) if bound else None
+        return (lambda src, trg: flag(src, bound) or flag(trg, bound)) if bound else None
 
     return make
 
 
 def _of_length(corpus: Corpus) -> Drops:
     most = most_bytes(corpus.max_len)
-    return lambda src, trg: _has_more_bytes(src, trg, most)
+
+    def is_longer(text: str) -> bool:
+        return 4 * len(text) > most and len(text.encode("utf-8")) > most
+
+    return lambda src, trg: is_longer(src) or is_longer(trg)
 
 
 def _of_ratio(corpus: Corpus) -> Drops | None:
@@ -189,10 +188,8 @@ def _of_script(corpus: Corpus) -> Drops | None:
 def _of_language(corpus: Corpus) -> Drops | None:
     if not (least := corpus.config.max_other_language):
         return None
-    (identify, _), (src_own, trg_own) = identifier(), map(languages_like, corpus.languages)
-    return lambda src, trg: (
-        is_in_another_language(src, src_own, least, identify) or is_in_another_language(trg, trg_own, least, identify)
-    )
+    src_own, trg_own = map(languages_like, corpus.languages)
+    return lambda src, trg: is_in_another_language(src, src_own, least) or is_in_another_language(trg, trg_own, least)
 
 
 def filters_of(
@@ -203,14 +200,9 @@ def filters_of(
     return [Filter(kind.reason, drops) for kind in FILTERS if (drops := kind.make(corpus))]
 
 
-def reason_to_drop(src: str | None, trg: str | None, filters: Sequence[Filter]) -> str | None:
-    """Return the first filter that rejects a pair, None if it is kept; a side that is None was not UTF-8."""
-    if src is None or trg is None:
-        return BAD_UTF8
-    for reason, drops in filters:
-        if drops(src, trg):
-            return reason
-    return None
+def reason_to_drop(src: str, trg: str, filters: Iterable[Filter]) -> str | None:
+    """Return the reason of the first filter that rejects a pair, None if it is kept."""
+    return next((reason for reason, drops in filters if drops(src, trg)), None)
 
 
 def most_bytes(max_len: int) -> int:
@@ -218,29 +210,10 @@ def most_bytes(max_len: int) -> int:
     return max_len * LONGEST_PIECE
 
 
-def oddities(text: str) -> tuple[str, ...]:
-    """Return what is odd about a line and harmless to us, as keys of `report.DataReport.notes`."""
-    if text.isprintable():
-        return ()
-    found = []
-    if "\ufeff" in text:
-        found.append("bom_inside")
-    if _LINE_BREAKER.search(text):
-        found.append("control")
-    return tuple(found)
-
-
-def _has_empty_side(src: str, trg: str) -> bool:
-    return not src or not trg or src.isspace() or trg.isspace()
-
-
-def _is_copy(src: str, trg: str) -> bool:
-    return src == trg or src.strip() == trg.strip()
-
-
-def _has_more_bytes(src: str, trg: str, most: int) -> bool:
-    longest = max(len(src), len(trg))
-    return 4 * longest > most and max(len(src.encode("utf-8")), len(trg.encode("utf-8"))) > most
+def oddities(text: str) -> list[str]:
+    """What is odd about a line and harmless to us, as keys of `report.DataReport.notes`."""
+    found = ODD.findall(text) if not text.isprintable() else []
+    return ["bom_inside"] * ("\ufeff" in found) + ["control"] * any(one != "\ufeff" for one in found)
 
 
 def has_control(text: str) -> bool:
@@ -314,15 +287,19 @@ def _run_around(raw: bytes, place: int, period: int) -> tuple[int, int]:
 # All filters on text, cheap ones first: a pair is counted under the first that drops it. A new one is a row here and an
 # option in `FilterConfig`.
 FILTERS = [
-    FilterKind(EMPTY, "", lambda corpus: _has_empty_side),
-    FilterKind(IDENTICAL, "drop_identical", lambda corpus: _is_copy if corpus.config.drop_identical else None),
+    FilterKind(EMPTY, "", lambda _: lambda src, trg: not src.strip() or not trg.strip()),
+    FilterKind(
+        IDENTICAL,
+        "drop_identical",
+        lambda corpus: (lambda src, trg: src.strip() == trg.strip()) if corpus.config.drop_identical else None,
+    ),
     FilterKind(TOO_LONG, "max_len", _of_length),
     FilterKind(RATIO, "max_ratio", _of_ratio),
-    FilterKind(CONTROL, "drop_control", _by_option("drop_control", lambda text, _: has_control(text))),
-    FilterKind(DAMAGED, "drop_damaged", _by_option("drop_damaged", lambda text, _: is_damaged(text))),
+    FilterKind(CONTROL, "drop_control", _on_a_side("drop_control", lambda text, _: has_control(text))),
+    FilterKind(DAMAGED, "drop_damaged", _on_a_side("drop_damaged", lambda text, _: is_damaged(text))),
     FilterKind(SCRIPT, "min_script", _of_script),
-    FilterKind(SYMBOLS, "max_symbols", _by_option("max_symbols", is_mostly_symbols)),
-    FilterKind(REPEATS, "max_repeats", _by_option("max_repeats", repeats_itself)),
+    FilterKind(SYMBOLS, "max_symbols", _on_a_side("max_symbols", is_mostly_symbols)),
+    FilterKind(REPEATS, "max_repeats", _on_a_side("max_repeats", repeats_itself)),
     FilterKind(LANGUAGE, "max_other_language", _of_language),
 ]
 # The option of each reason; those of `dedup.py` compare pairs.

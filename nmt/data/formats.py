@@ -1,361 +1,216 @@
-"""Lines of which each is a record, TSV or JSONL: the texts in some of their columns.
+"""Forms of files with pairs: text, TSV, CSV, JSONL, TMX, Parquet, Arrow, and datasets of the Hugging Face Hub.
 
-A record is a line, whatever is in it, so numbers of lines are those of `wc -l` and nothing shifts. In TSV a tab ends a
-column and nothing else means anything, quotes neither; every line has as many columns as the first.
+Each has a reader of records, from which the texts of some columns are taken. Record n of TSV and JSONL is line n. In
+TSV a tab ends a column and quotes mean nothing. Tables are streamed; `a.b` is b inside a.
 """
 
 import contextlib
 import csv
+import hashlib
 import io
 import itertools
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from nmt.data.filters import BAD_RECORD, TOO_LONG
-from nmt.data.lines import BOM, open_text, read_lines
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nmt.data.filters import BAD_RECORD, BAD_UTF8, TOO_LONG
+from nmt.data.lines import bad_utf8, count_lines, first_bytes, open_text, refuse_stream, text_lines
 from nmt.errors import DataError
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-# Content of one field of a line or row.
-Column = int | str  # its number from 1, or its name
+Column = int | str  # the number of a column from 1, or its name
 Policy = Literal["refuse", "drop"]
+TABLES = ("parquet", "arrow", "dataset")
+_LONGEST = 1 << 22  # bytes of a record of TSV or JSONL, characters of a field of CSV: far more than pairs have
+_N_LOOKED_AT = 100  # records by which names of columns are told
+_N_ROW = 512  # of a table that are in memory at once
 
 
-@dataclass(frozen=True)
-class Flaw:
+class Flaw(NamedTuple):
     """Stands in place of a text. reason: one of `filters.REASONS`; what: the same of this very place, for a message."""
 
     reason: str
     what: str
 
 
-# None: it is not UTF-8, and data.bad_utf8 says drop.
-Found = str | Flaw | None
+Found = str | Flaw
 
 
-def shown(names: Iterable[str]) -> str:
-    """Some names, for a message."""
-    first = [name if len(name) <= 30 else f"{name[:27]}..." for name in itertools.islice(names, 13)]
-    return ", ".join(map(repr, first[:12])) + (", ..." if len(first) > 12 else "")
+@dataclass(frozen=True)
+class Loaded:
+    """A dataset to load: its name on the hub or its folder, and what of it."""
+
+    name: str
+    subset: str | None
+    split: str
+    found: list[Any] = field(default_factory=list, compare=False)  # the dataset, once it is loaded
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.name, self.subset, self.split) if part)
+
+    def dataset(self) -> Any:
+        """The `datasets.Dataset`. DataError where there is none."""
+        if not self.found:
+            # Imported here: it takes a second, and few corpora are datasets.
+            from datasets import load_dataset
+            from datasets.exceptions import DatasetsError
+
+            logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+            try:
+                self.found.append(load_dataset(self.name, self.subset, split=self.split))
+            except (DatasetsError, OSError, ValueError, RuntimeError, LookupError, TypeError, ImportError) as error:
+                what = " ".join(str(error).split())[:500]
+                raise DataError(
+                    f"dataset {self}: cannot be loaded ({what}). Its name, subset and split are as on its page of the "
+                    "hub; a folder of files is named by its path; scripts of datasets are not run."
+                ) from None
+        return self.found[0]
 
 
-def _nothing(_: int) -> None:
-    """The default for `joined`: ignore it."""
+Place = Path | Loaded
 
 
 @dataclass(frozen=True)
 class Reading:
     """Policy of reading. longest: bytes of a text that are wanted; a longer one may come out cut, but not shorter than
-    `longest - 4`. notes: counts what is odd but harmless; joined: gets the number of a line or row whose text had line
-    feeds.
+    `longest - 4`. notes: counts what is odd but harmless; joined: gets numbers of records whose text had line feeds.
     """
 
     bad_utf8: Policy
     bad_records: Policy
     longest: int
     notes: Counter[str] = field(default_factory=Counter)
-    joined: Callable[[int], None] = _nothing
+    joined: Callable[[int], object] = lambda _: None
 
-    def settle(self, found: Found, name: object, number: int) -> Found:
-        """Return what was found in a line or row of a file or dataset, unless it is to be refused."""
-        if isinstance(found, Flaw) and found.reason == BAD_RECORD and self.bad_records == "refuse":
-            raise DataError(
-                f"{name}:{number}: {found.what}. Expected text there: mend the file; pairs of training corpora can be "
-                "dropped and counted instead: data.bad_records: drop."
-            )
+    def text(self, found: bytes | Found, place: object, number: int) -> Found:
+        """Return what was found in a record as one line of text, or a flaw, unless that is to be refused."""
+        if isinstance(found, bytes):
+            found = _decoded(found)
+        if isinstance(found, Flaw):
+            policy = {BAD_UTF8: self.bad_utf8, BAD_RECORD: self.bad_records}.get(found.reason)
+            if policy == "refuse":
+                option = "bad_utf8" if found.reason == BAD_UTF8 else "bad_records"
+                raise DataError(
+                    f"{place}:{number}: {found.what} Mend the file; pairs of training corpora can be dropped and "
+                    f"counted instead: data.{option}: drop."
+                )
+        elif "\n" in found:
+            self.joined(number)
+            return " ".join(piece for line in found.split("\n") if (piece := line.removesuffix("\r")))
         return found
 
-    def one_line(self, text: str, number: int) -> str:
-        """A text as a line: pieces between line feeds, put together by spaces; those at the ends go without."""
-        if "\n" not in text:
-            return text
-        self.joined(number)
-        return " ".join(piece for line in text.split("\n") if (piece := line.removesuffix("\r")))
 
-    def decode(self, raw: bytes, name: object, number: int) -> str | None:
-        """The text of some bytes, of which at most `longest` are looked at."""
-        cut = len(raw) > self.longest
-        raw = raw[: self.longest]
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            if cut and error.start >= len(raw) - 4:
-                return raw[: error.start].decode("utf-8")  # cut inside a character: that is our doing
-            if self.bad_utf8 == "drop":
-                return None
-            raise DataError(
-                f"{name}:{number}: invalid UTF-8 at byte {error.start + 1} of the text (0x{raw[error.start]:02X}). "
-                "Write the file again in UTF-8; pairs of training corpora can be dropped instead: data.bad_utf8: drop."
-            ) from None
-
-
-# Bytes of a line that are taken apart: far more than pairs have, and little even where a bracket becomes an object.
-_LONGEST = 1 << 22
-# The key under which nmt-translate says what looks wrong, and what it says there of translations that look right.
-FLAGS = "flags"
-_HARMLESS = {"split"}
-_LONGEST_FLAG = 20
-# Whole numbers are no texts, and however long they are, they are JSON: Python would refuse those of 4,300 digits.
-_JSON = json.JSONDecoder(parse_int=float)
-# Lines in which a key must occur, or it is the wrong one.
-_N_LOOKED_AT = 100
-
-
-def read_records(
-    path: Path, form: str, columns: Sequence[Column], reading: Reading, *, header: bool, drop_flagged: bool = False
-) -> Iterator[tuple[Found, ...]]:
-    """The texts of some columns of every line, one by one. form: tsv or jsonl; header: the first line holds none.
-
-    drop_flagged: of JSONL; in place of texts that are flagged stands a flaw.
-    """
-    lines = enumerate(read_lines(path, bad_utf8=reading.bad_utf8, longest=_LONGEST, notes=reading.notes), start=1)
-    take = _Keys(columns, drop_flagged=drop_flagged).take if form == "jsonl" else None
-    for number, line in lines:
-        if take is None and line is not None:
-            places, complaint = _places(line, columns, header=header)
-            if complaint:
-                raise DataError(f"{path}: {complaint}")
-            take = _Tabs(places, line.count("\t") + 1).take
-            if header:
-                continue
-        if line is None:
-            yield (None,) * len(columns)
-        elif take is None or _is_cut(line):
-            yield (Flaw(TOO_LONG, f"a line of over {_LONGEST - 4:,} bytes"),) * len(columns)
-        else:
-            found = take(line)
-            for one in found:
-                reading.settle(one, path, number)
-            yield tuple(reading.one_line(one, number) if isinstance(one, str) else one for one in found)
-
-
-def complaint_about_records(
-    path: Path, form: str, columns: Sequence[Column], *, header: bool, drop_flagged: bool = False
-) -> str | None:
-    """Return why these columns cannot be read from the file, as far as its first lines tell."""
-    lines = (line for line in read_lines(path, bad_utf8="drop", longest=_LONGEST) if line is not None)
-    if form == "tsv":
-        first = next(lines, "")
-        return _places(first, columns, header=header)[1] if first else None
-    start = [line for line in itertools.islice(lines, _N_LOOKED_AT) if not _is_cut(line)]
-    if found := _complaint_about_keys(start, columns):
-        return found
-    if drop_flagged and (found := _complaint_about_keys(start, [FLAGS])):
-        return f"drop_flagged: {found} Was it written by nmt-translate --format jsonl?"
-    return None
-
-
-def names_in_records(path: Path, form: str) -> list[str]:
-    """The columns of the first line of TSV; the keys of the first object of JSONL, `a.b` for b inside a."""
-    line = next(iter(read_lines(path, bad_utf8="drop", longest=_LONGEST)), None) or ""
-    if form == "tsv":
-        return line.split("\t")
-    record = _parsed(line)
-    if isinstance(record, Flaw):
-        return []
-    inside = [f"{key}.{name}" for key, value in record.items() if isinstance(value, dict) for name in value]
-    return [key for key, value in record.items() if isinstance(value, str)] + inside
-
-
-def _is_cut(line: str) -> bool:
-    return 4 * len(line) > _LONGEST - 4 and len(line.encode("utf-8")) > _LONGEST - 4
-
-
-def _places(first: str, columns: Sequence[Column], *, header: bool) -> tuple[list[int], str]:
-    """Find where columns stand in a line of TSV, from 0, by its first line; and what is wrong with them, or nothing."""
-    names = first.split("\t")
-    if "\t" not in first:
-        return [], f"no tab in the first line: {shown([first])}. Is it TSV? (CSV: format: csv)"
-    places = []
-    for column in columns:
-        if isinstance(column, int):
-            if column > len(names):
-                return [], f"no column {column}: its first line has {len(names)}, counted from 1."
-            places.append(column - 1)
-        elif not header or names.count(column) != 1:
-            how = "there are" if column not in names else "it occurs more than once in"
-            return [], f"no column {column!r} by its first line: {how} {shown(names)}."
-        else:
-            places.append(names.index(column))
-    return places, ""
-
-
-class _Tabs:
-    """Takes texts out of lines of TSV."""
-
-    def __init__(self, places: Sequence[int], n_column: int) -> None:
-        self._places, self._n_column = places, n_column
-
-    def take(self, line: str) -> tuple[Found, ...]:
-        """The texts in a line, in the order of the columns."""
-        texts = line.split("\t")
-        if len(texts) != self._n_column:
-            what = f"{len(texts)} columns, but the first line has {self._n_column}"
-            return (Flaw(BAD_RECORD, what),) * len(self._places)
-        return tuple(texts[place] for place in self._places)
-
-
-class _Keys:
-    """Takes texts out of lines of JSONL: a key by its name, or `a.b` for b inside a where there is no key `a.b`."""
-
-    def __init__(self, columns: Sequence[Column], *, drop_flagged: bool) -> None:
-        self._keys = [str(column) for column in columns]
-        self._parts = sorted({part for key in self._keys for part in (key, *key.split("."))})
-        self._drops_flagged = drop_flagged
-
-    def take(self, line: str) -> tuple[Found, ...]:
-        """The texts in a line, in the order of the keys."""
-        record = _parsed(line)
-        if isinstance(record, Flaw):
-            return (record,) * len(self._keys)
-        if twice := self._twice(line):
-            return (Flaw(BAD_RECORD, f"the key {twice!r} more than once in an object"),) * len(self._keys)
-        if self._drops_flagged and (flaw := _flagged(record)):
-            return (flaw,) * len(self._keys)
-        return tuple(self._text(record, key) for key in self._keys)
-
-    def _twice(self, line: str) -> str | None:
-        """One of the keys, or a part of one, that an object has more than once: which text is meant, nothing tells."""
-        suspect = [part for part in self._parts if line.count(f'"{part}"') > 1]  # or in an object or text elsewhere
-        if not suspect:
-            return None
-        found: list[str] = []
-
-        def look(pairs: list[tuple[str, Any]]) -> None:
-            names = [name for name, _ in pairs]
-            found.extend(part for part in suspect if names.count(part) > 1)
-
-        json.JSONDecoder(object_pairs_hook=look, parse_int=float).decode(line)
-        return next(iter(found), None)
-
-    def _text(self, record: dict[str, Any], key: str) -> Found:
-        there, value = _value(record, key)
-        if not there:
-            return Flaw(BAD_RECORD, f"no key {key!r}; there are {shown(record)}")
-        if not isinstance(value, str):
-            return Flaw(BAD_RECORD, f"{_KINDS.get(type(value), 'a number')} under the key {key!r}")
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError:
-            return Flaw(BAD_RECORD, f"half a surrogate pair under the key {key!r}, which is no character")
-        return value
-
-
-_KINDS = {type(None): "null", bool: "true or false", dict: "an object", list: "a list"}
-
-
-def _parsed(line: str) -> dict[str, Any] | Flaw:
+def _decoded(raw: bytes) -> Found:
     try:
-        record = _JSON.decode(line)
-    except (ValueError, RecursionError) as error:
-        what = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        return Flaw(BAD_RECORD, f"not JSON ({what})" if line.strip() else "a blank line in place of a JSON object")
-    if not isinstance(record, dict):
-        return Flaw(BAD_RECORD, f"{_KINDS.get(type(record), 'text or a number')} in place of a JSON object")
-    return record
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return Flaw(BAD_UTF8, bad_utf8(error))
 
 
-def _value(record: dict[str, Any], key: str) -> tuple[bool, Any]:
-    """Return whether a key is there, and what is under it."""
-    if key in record:
-        return True, record[key]
-    here: Any = record
-    for part in key.split("."):
-        if not isinstance(here, dict) or part not in here:
-            return False, None
-        here = here[part]
-    return True, here
+def shown(names: Iterable[str]) -> str:
+    """Some names, for a message."""
+    first = [name if len(name) <= 30 else f"{name[:27]}..." for name in itertools.islice(names, 13)]
+    return ", ".join(map(repr, first[:12])) + (", ..." if len(first) > 12 else "") or "none"
 
 
-def _flagged(record: dict[str, Any]) -> Flaw | None:
-    """The first thing that is said against a translation."""
-    flags = record.get(FLAGS)
-    if not isinstance(flags, list) or not all(isinstance(flag, str) for flag in flags):
-        return Flaw(BAD_RECORD, f"no list of texts under the key {FLAGS!r}, which drop_flagged asks for")
-    found = next((flag for flag in flags if flag not in _HARMLESS), None)
-    return None if found is None else Flaw(f"flagged {found[:_LONGEST_FLAG]}", f"a translation that is flagged {found}")
-
-
-def _complaint_about_keys(start: Sequence[str], columns: Sequence[Column]) -> str | None:
-    records = [record for line in start if isinstance(record := _parsed(line), dict)]
-    if not start:
-        return None
-    is_list = start[0].lstrip().startswith("[")
-    if is_list or not records:
-        why = "it begins like one list" if is_list else "no line of its first is a JSON object"
-        return f"not JSONL, one JSON object a line: {why}."
-    for column in columns:
-        if isinstance(column, int):
-            return f"column {column}: JSONL has keys and no numbers of columns; there are {shown(records[0])}."
-        if not any(_value(record, column)[0] for record in records):
-            return f"no key {column!r} in its first {len(start):,} lines; there are {shown(records[0])}."
-    return None
-
-
-# CSV and TMX.
-_MAX_FIELD = 1 << 22  # characters of a field of CSV
-_N_UNITS_READ = 100  # units of TMX by which its languages are told
-_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
-_KEPT_TAGS = {"hi"}  # of TMX: those whose content is text of the sentence
-
-
-def read_documents(
-    path: Path, form: str, columns: Sequence[Column], reading: Reading, *, header: bool
+def read_columns(
+    place: Place, form: str, columns: Sequence[Column], reading: Reading, *, header: bool, drop_flagged: bool
 ) -> Iterator[tuple[Found, ...]]:
-    """The texts of some columns or languages of every record, one by one. form: csv or tmx."""
-    records = _of_csv(path, columns, header=header) if form == "csv" else _of_tmx(path, columns)
-    for number, found in enumerate(records, start=1 + header):
-        for one in found:
-            reading.settle(one, path, number)
-        yield tuple(reading.one_line(one, number) if isinstance(one, str) else one for one in found)
+    """The texts of some columns of every record. columns: none for text, whose lines are all there is.
+
+    header: the first record holds none. drop_flagged: of JSONL; in place of texts that are flagged stands a flaw.
+    """
+    rows: Iterator[tuple[bytes | Found, ...]]
+    if form in TABLES:
+        rows = _rows(place, columns, reading.longest)
+    elif form == "text":
+        rows = ((line,) for line in text_lines(_file(place), reading.longest, reading.notes))
+    else:
+        kind = _KINDS[form]
+        rows = kind.texts(kind.records(_file(place), reading.notes), columns, header, drop_flagged)
+    for number, row in enumerate(rows, start=1 + header):
+        yield tuple([reading.text(found, place, number) for found in row])
 
 
-def count_records(path: Path, form: str) -> int:
-    """The number of records, a header included."""
-    records = _rows(path) if form == "csv" else _units(path)
-    return sum(1 for _ in records)
-
-
-def names_in_document(path: Path, form: str) -> list[str]:
-    """The names in the first record of CSV, the languages of the first units of TMX."""
-    if form == "csv":
-        return next(_rows(path), [])
+def names_in(place: Place, form: str) -> list[str]:
+    """The names of all columns, keys or languages that have text, as far as the first records tell."""
+    if form in TABLES:
+        with _table(place) as (schema, _):
+            return [name for name, _ in _ways_to_text(schema)]
     found: dict[str, None] = {}
-    for _, unit in zip(range(_N_UNITS_READ), _units(path), strict=False):
-        found |= dict.fromkeys(unit)
+    for record in itertools.islice(_KINDS[form].records(_file(place), Counter()), _N_LOOKED_AT):
+        if isinstance(record, list):
+            return record
+        found |= dict.fromkeys(_text_keys(record) if isinstance(record, dict) else ())
     return list(found)
 
 
-def complaint_about_document(path: Path, form: str, columns: Sequence[Column]) -> str | None:
-    """Return why these columns or languages cannot be read, as far as the first records tell."""
-    try:
-        names = names_in_document(path, form)
-        for column in columns:
-            if form == "csv":
-                _place(names, column)
-            elif str(column) not in names:
-                return f"no text of the language {str(column)!r} in its first units; there are {shown(names)}."
-    except DataError as error:
-        return str(error).removeprefix(f"{path}: ")
-    return None
+def count_records(place: Place, form: str) -> int:
+    """The number of records, a header included."""
+    if form in TABLES:
+        with _table(place) as (_, batches):
+            return sum(map(len, batches))
+    if form in ("csv", "tmx"):
+        return sum(1 for _ in _KINDS[form].records(_file(place), Counter()))
+    return count_lines(_file(place))
 
 
-def _rows(path: Path) -> Iterator[list[str]]:
+def check_column(place: Place, form: str, column: Column) -> None:
+    """Raise DataError for a column that is not there, as far as the first records tell."""
+    names = names_in(place, form)
+    if not names and form not in TABLES and not count_records(place, form):
+        return  # it is empty, which is told later
+    by_number = isinstance(column, int) and form in ("tsv", "csv")
+    if not (0 < int(column) <= len(names) if by_number else names.count(str(column)) == 1):
+        expected = _KINDS[form].expected if form in _KINDS else "columns of text, by name"
+        raise DataError(f"{place}: not one column {column!r} of text: there are {shown(names)}. Expected {expected}.")
+
+
+def size_and_digest(loaded: Loaded, column: Column) -> tuple[int, str]:
+    """Bytes of the texts in a column of a dataset, and their SHA-256."""
+    size, digest = 0, hashlib.sha256()
+    for (value,) in _rows(loaded, (column,), None):
+        digest.update(f"{len(value)}:".encode() + value if isinstance(value, bytes) else b"-")
+        size += len(value) if isinstance(value, bytes) else 0
+    return size, digest.hexdigest()
+
+
+def _file(place: Place) -> Path:
+    assert isinstance(place, Path)
+    return place
+
+
+# TSV and CSV.
+Record = list[str] | dict[str, Any] | Flaw
+
+
+def _lines(path: Path, notes: Counter[str]) -> Iterator[Found]:
+    for raw in text_lines(path, _LONGEST, notes):
+        is_cut = len(raw) > _LONGEST - 4
+        yield Flaw(TOO_LONG, f"a line of over {_LONGEST - 4:,} bytes.") if is_cut else _decoded(raw)
+
+
+def _tsv(path: Path, notes: Counter[str]) -> Iterator[list[str] | Flaw]:
+    return (line if isinstance(line, Flaw) else line.split("\t") for line in _lines(path, notes))
+
+
+def _csv(path: Path, _: Counter[str]) -> Iterator[list[str]]:
     """The records of CSV, blank lines left out; columns are parted by commas, or by semicolons where there are more."""
-    csv.field_size_limit(_MAX_FIELD)
+    csv.field_size_limit(_LONGEST)
     with open_text(path) as raw:
-        start = raw.peek(len(BOM)) if isinstance(raw, io.BufferedReader) else b""
-        head = start.removeprefix(BOM).split(b"\n", 1)[0]
+        head = raw.peek(4096).partition(b"\n")[0]
         delimiter = ";" if head.count(b";") > head.count(b",") else ","
-        text = io.TextIOWrapper(raw, "utf-8-sig", newline="")
+        rows = csv.reader(io.TextIOWrapper(raw, "utf-8-sig", newline=""), delimiter=delimiter, strict=True)
         try:
-            rows = csv.reader(text, delimiter=delimiter, strict=True)
             yield from filter(None, rows)
         except UnicodeDecodeError:
             raise DataError(
@@ -363,65 +218,125 @@ def _rows(path: Path) -> Iterator[list[str]]:
             ) from None
         except csv.Error as error:
             raise DataError(f"{path}:{rows.line_num}: not CSV ({error}). Look at the quotes there.") from None
-        finally:
-            with contextlib.suppress(ValueError):
-                text.detach()
 
 
-def _place(names: Sequence[str], column: Column) -> int:
-    """Return where a column stands, from 0."""
-    if isinstance(column, int):
-        if column > len(names):
-            raise DataError(f"no column {column}: its first record has {len(names)}, counted from 1.")
-        return column - 1
-    if names.count(column) != 1:
-        how = "there are" if column not in names else "it occurs more than once in"
-        raise DataError(f"no column {column!r} by its first record: {how} {shown(names)}.")
-    return names.index(column)
-
-
-def _of_csv(path: Path, columns: Sequence[Column], *, header: bool) -> Iterator[tuple[Found, ...]]:
-    rows = _rows(path)
-    first = next(rows, [])
-    places = [_place(first, column) for column in columns]
-    for row in rows if header else _before(first, rows):
-        if len(row) == len(first):
-            yield tuple(row[place] for place in places)
+def _of_fields(
+    records: Iterable[Record], columns: Sequence[Column], header: bool, _: bool
+) -> Iterator[tuple[Found, ...]]:
+    n_column, places = 0, list[int]()
+    for record in records:
+        if not isinstance(record, list):
+            yield (cast(Flaw, record),) * len(columns)
+            continue
+        if not n_column:
+            n_column = len(record)
+            places = [column - 1 if isinstance(column, int) else record.index(column) for column in columns]
+            if header:
+                continue
+        if len(record) == n_column:
+            yield tuple([record[at] for at in places])
         else:
-            flaw = Flaw(BAD_RECORD, f"{len(row)} columns, but the first record has {len(first)}")
+            flaw = Flaw(BAD_RECORD, f"{len(record)} columns, but the first record has {n_column}.")
             yield (flaw,) * len(columns)
 
 
-def _before(first: list[str], rows: Iterator[list[str]]) -> Iterator[list[str]]:
-    if first:
-        yield first
-    yield from rows
+# JSONL.
+# The key under which nmt-translate says what looks wrong, and what it says there of translations that look right.
+_FLAGS, _HARMLESS = "flags", {"split"}
+_LONGEST_FLAG = 20
+# Whole numbers are no texts, and however long they are, they are JSON: Python would refuse those of 4,300 digits.
+_JSON = json.JSONDecoder(parse_int=float)
+_JSON_KINDS = {
+    type(None): "null",
+    bool: "true or false",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "an object",
+}
 
 
-def _of_tmx(path: Path, columns: Sequence[Column]) -> Iterator[tuple[Found, ...]]:
-    for unit in _units(path):
-        yield tuple(unit.get(str(column), "") for column in columns)
+def _jsonl(path: Path, notes: Counter[str]) -> Iterator[dict[str, Any] | Flaw]:
+    for line in _lines(path, notes):
+        if isinstance(line, Flaw):
+            yield line
+            continue
+        try:
+            record = _JSON.decode(line)
+        except (ValueError, RecursionError) as error:
+            record = Flaw(BAD_RECORD, f"not JSON ({error}).")
+        if not isinstance(record, dict | Flaw):
+            record = Flaw(BAD_RECORD, f"{_JSON_KINDS[type(record)]} in place of a JSON object.")
+        yield record
 
 
-def _units(path: Path) -> Iterator[dict[str, str]]:
-    """The texts of each unit by their languages, in the order of the file."""
+def _of_keys(
+    records: Iterable[Record], columns: Sequence[Column], _: bool, drop_flagged: bool
+) -> Iterator[tuple[Found, ...]]:
+    for record in records:
+        flaw = record if isinstance(record, Flaw) else None
+        if isinstance(record, dict) and drop_flagged:
+            flaw = _flagged(record)
+        if flaw or not isinstance(record, dict):
+            yield (cast(Flaw, flaw),) * len(columns)
+        else:
+            yield tuple([_text_under(record, str(column)) for column in columns])
+
+
+def _text_under(record: dict[str, Any], key: str) -> Found:
+    """The text under a key, or under `a.b` for b inside a where there is no key `a.b`."""
+    value: Any = record
+    for part in (key,) if key in record else key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return Flaw(BAD_RECORD, f"no key {key!r}; there are {shown(record)}.")
+        value = value[part]
+    if not isinstance(value, str):
+        return Flaw(BAD_RECORD, f"{_JSON_KINDS[type(value)]} under the key {key!r}.")
+    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+        return Flaw(BAD_RECORD, f"half a surrogate pair under the key {key!r}, which is no character.")
+    return value
+
+
+def _text_keys(record: dict[str, Any]) -> Iterator[str]:
+    for key, value in record.items():
+        if isinstance(value, str):
+            yield key
+        elif isinstance(value, dict):
+            yield from (f"{key}.{name}" for name in _text_keys(value))
+
+
+def _flagged(record: dict[str, Any]) -> Flaw | None:
+    """The first thing that is said against a translation."""
+    flags = record.get(_FLAGS)
+    if not isinstance(flags, list) or not all(isinstance(flag, str) for flag in flags):
+        return Flaw(BAD_RECORD, f"no list of texts under the key {_FLAGS!r}, which drop_flagged asks for.")
+    found = next((flag for flag in flags if flag not in _HARMLESS), None)
+    return (
+        None if found is None else Flaw(f"flagged {found[:_LONGEST_FLAG]}", f"a translation that is flagged {found}.")
+    )
+
+
+# TMX.
+_LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+
+
+def _tmx(path: Path, _: Counter[str]) -> Iterator[dict[str, str]]:
+    """The texts of each unit by their languages."""
     # Imported here: few corpora are TMX.
     from xml.etree.ElementTree import ParseError
 
     from defusedxml.common import DefusedXmlException
     from defusedxml.ElementTree import iterparse
 
-    n_unit = 0
+    body: Any = None
     with open_text(path) as file:
         try:
-            body: Any = None
             for event, element in iterparse(file, events=("start", "end"), forbid_dtd=False):
                 name = _tag(element)
-                if event == "start":
-                    body = element if name == "body" else body
-                elif name == "tu":
-                    n_unit += 1
-                    yield _texts(element)
+                if event == "start" and name == "body":
+                    body = element
+                elif event == "end" and name == "tu":
+                    yield _texts_of_unit(element)
                     if body is not None:
                         body.clear()  # or the whole file is in memory at the end
         except DefusedXmlException:
@@ -429,10 +344,10 @@ def _units(path: Path) -> Iterator[dict[str, str]]:
                 f"{path}: declares entities of its own, which are not read. Write it without them."
             ) from None
         except ParseError as error:
-            raise DataError(f"{path}: after {n_unit:,} units: not TMX, or damaged ({error}).") from None
+            raise DataError(f"{path}: not TMX, or damaged ({error}).") from None
 
 
-def _texts(unit: "Element") -> dict[str, str]:
+def _texts_of_unit(unit: "Element") -> dict[str, str]:
     found: dict[str, str] = {}
     for variant in unit:
         segment = next((child for child in variant if _tag(child) == "seg"), None)
@@ -443,12 +358,115 @@ def _texts(unit: "Element") -> dict[str, str]:
 
 
 def _pieces(element: "Element") -> Iterator[str]:
+    """The text of a segment without inline markup; what <hi> highlights is text of the sentence."""
     yield element.text or ""
     for child in element:
-        if _tag(child) in _KEPT_TAGS:
+        if _tag(child) == "hi":
             yield from _pieces(child)
         yield child.tail or ""
 
 
 def _tag(element: "Element") -> str:
     return str(element.tag).rpartition("}")[2]
+
+
+def _of_units(records: Iterable[Record], columns: Sequence[Column], _: bool, __: bool) -> Iterator[tuple[Found, ...]]:
+    for record in records:
+        assert isinstance(record, dict)
+        yield tuple([record.get(str(column), "") for column in columns])
+
+
+class _Kind(NamedTuple):
+    """A form of files of records: their reader, what takes the texts of columns from them, and what columns are."""
+
+    records: Callable[[Path, Counter[str]], Iterator[Record]]
+    texts: Callable[[Iterable[Record], Sequence[Column], bool, bool], Iterator[tuple[Found, ...]]]
+    expected: str
+
+
+_KINDS = {
+    "tsv": _Kind(_tsv, _of_fields, "columns between tabs (CSV: format: csv)"),
+    "csv": _Kind(_csv, _of_fields, "columns between commas"),
+    "jsonl": _Kind(_jsonl, _of_keys, "a JSON object a line, with texts"),
+    "tmx": _Kind(_tmx, _of_units, "units with texts of that language"),
+}
+
+
+# Parquet, Arrow and datasets.
+_Way = tuple[str, ...]  # the names of a column and of the fields inside it that lead to the texts
+
+
+@contextlib.contextmanager
+def _table(place: Place, names: list[str] | None = None) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+    """Open a table: its schema, and its rows, of some columns if it can choose."""
+    try:
+        if isinstance(place, Loaded):
+            dataset = place.dataset()
+            chosen = (dataset.select_columns(names) if names else dataset).with_format("arrow")
+            rows = (batch for part in chosen.iter(batch_size=_N_ROW) for batch in part.to_batches())
+            yield dataset.features.arrow_schema, rows
+            return
+        refuse_stream(place)
+        with open(place, "rb") as opened:
+            head = opened.read(8)
+        if head.startswith(b"PAR1"):
+            # Imported here: few corpora are Parquet.
+            from pyarrow.parquet import ParquetFile
+
+            with ParquetFile(place, buffer_size=1 << 20, pre_buffer=False) as parquet:
+                yield parquet.schema_arrow, parquet.iter_batches(_N_ROW, columns=names, use_threads=False)
+            return
+        # Not mapped: a file that becomes shorter while it is read would end the process by SIGBUS.
+        with pa.OSFile(str(place)) as file:
+            if head.startswith(b"ARROW1"):
+                reader = pa.ipc.open_file(file)
+                yield reader.schema, map(reader.get_batch, range(reader.num_record_batches))
+            else:
+                stream = pa.ipc.open_stream(file)
+                yield stream.schema, iter(stream)
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, pa.ArrowException):
+            raise DataError(f"{place}: cannot be read ({error.strerror or error}).") from None
+        what = str(error).split("\n")[0][:300]
+        raise DataError(
+            f"{place}: neither Parquet nor Arrow, or damaged ({what}). Download or write it again."
+        ) from None
+
+
+def _ways_to_text(fields: Iterable[pa.Field]) -> Iterator[tuple[str, _Way]]:
+    """The names of all columns of text, also inside structs, and where they are."""
+    for each in fields:
+        kind = each.type.value_type if pa.types.is_dictionary(each.type) else each.type
+        if pa.types.is_struct(kind):
+            yield from ((f"{each.name}.{name}", (each.name, *way)) for name, way in _ways_to_text(kind))
+        elif str(kind).removeprefix("large_").removesuffix("_view") in ("string", "binary"):
+            yield each.name, (each.name,)
+
+
+def _rows(place: Place, columns: Sequence[Column], longest: int | None) -> Iterator[tuple[bytes | Flaw, ...]]:
+    """The bytes of the texts of some columns, at most `longest` of each."""
+    with _table(place) as (schema, _):
+        of = dict(_ways_to_text(schema))
+        ways = [of[str(column)] for column in columns]
+    with _table(place, list(dict.fromkeys(way[0] for way in ways))) as (_, batches):
+        for batch in batches:
+            batch.validate()
+            for start in range(0, len(batch), _N_ROW):
+                part = batch.slice(start, _N_ROW)
+                yield from zip(*(_texts(part, way, longest) for way in ways), strict=True)
+
+
+def _texts(rows: pa.RecordBatch, way: _Way, longest: int | None) -> Iterator[bytes | Flaw]:
+    array = rows.column(way[0])
+    array = pc.struct_field(array, list(way[1:])) if len(way) > 1 else array
+    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    # As bytes, so that a text which is not UTF-8 is found where it stands.
+    array = array.cast(pa.large_binary())
+    array.validate(full=True)
+    if longest is not None:
+        array = pc.binary_slice(array, 0, longest + 1)
+    for value in array.to_pylist():
+        if value is None:
+            yield Flaw(BAD_RECORD, f"null in the column {'.'.join(way)!r}.")
+        else:
+            yield value if longest is None else first_bytes(value, longest)

@@ -4,6 +4,7 @@ In memory is one entry for each block. What a block holds is in `block_work.py`.
 """
 
 import bisect
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -16,7 +17,7 @@ from nmt.data.arrays import STEP, Ragged, mixed
 from nmt.data.block_work import read_block
 from nmt.data.corpus import in_batches, write_arrow
 from nmt.data.filters import TOO_LONG, filters_of, most_bytes
-from nmt.data.formats import Reading
+from nmt.data.formats import Flaw, Reading
 from nmt.data.manifest import SUBWORDS
 from nmt.data.placeholders import tags_of
 from nmt.data.report import DataReport
@@ -133,6 +134,30 @@ def encode_training_pairs(
     return corpora
 
 
+# A line of a validation or test file is kept whole whatever it is, but this is no line of text.
+LONGEST_KEPT = 1 << 20
+
+
+def reading_of(source: Source, data: DataConfig | None, report: DataReport | None) -> Reading:
+    """Return the policy of reading a source, of a training one by its options; its oddities go to the report."""
+
+    def joined(number: int) -> None:
+        if report is not None:
+            report.note("line_feed", f"{source.src.name}:{number}")
+
+    notes = Counter[str]() if report is None else report.notes
+    if data is None:
+        return Reading("refuse", "refuse", LONGEST_KEPT, notes, joined)
+    # What is cut there is too long all the same.
+    return Reading(data.bad_utf8, data.bad_records, most_bytes(data.max_len) + 8, notes, joined)
+
+
+def texts_of(source: Source, data: DataConfig) -> Iterator[tuple[str, str]]:
+    """All pairs of a training source, empty ones for those that are no text; what is odd is noted elsewhere."""
+    for src, trg in source.pairs(reading_of(source, data, None)):
+        yield ("", "") if isinstance(src, Flaw) or isinstance(trg, Flaw) else (src, trg)
+
+
 def progress_bar(what: str, total: int) -> Bar:
     """A progress bar that counts pairs."""
     return Bar(total=total, desc=what, unit=" pairs", unit_scale=True)
@@ -142,7 +167,6 @@ def progress_bar(what: str, total: int) -> Bar:
 AUTO_SHARE, AUTO_LEAST, AUTO_MOST = 0.01, 200, 2000
 _LARGEST_SHARE = 0.2  # of the training pairs, whatever is asked for
 _SPARE = 3  # as many candidates as pairs: some are dropped by the filters
-_N_PAIR = 10_000
 
 
 class _Candidate(NamedTuple):
@@ -201,7 +225,9 @@ def _candidates(training: Sequence[Source], data: DataConfig) -> tuple[list[_Can
     best: list[_Candidate] = []
     n_pair = 0
     for source in training:
-        for src, trg in _blocks(source, data):
+        pairs = texts_of(source, data)
+        while block := list(islice(pairs, N_ROW)):
+            src, trg = zip(*block, strict=True)
             n_pair += len(src)
             (of_src, _, n_src, _), (of_trg, _, n_trg, _) = (Block(side).near() for side in (src, trg))
             rank = mixed(of_src * np.uint64(STEP))
@@ -214,11 +240,3 @@ def _candidates(training: Sequence[Source], data: DataConfig) -> tuple[list[_Can
             ]
             best = sorted(best)[: _SPARE * max(1, n_to_hold_out(data.valid_size or 0, n_pair))]
     return best, n_pair
-
-
-def _blocks(source: Source, data: DataConfig) -> Iterator[tuple[list[str], list[str]]]:
-    """The texts of a source, empty for what is none."""
-    pairs = source.pairs(Reading(data.bad_utf8, data.bad_records, most_bytes(data.max_len) + 8))
-    while block := list(islice(pairs, _N_PAIR)):
-        src, trg = ([text if isinstance(text, str) else "" for text in side] for side in zip(*block, strict=True))
-        yield src, trg

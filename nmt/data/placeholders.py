@@ -66,12 +66,10 @@ PATTERNS: dict[Kind, str] = {
 
 
 class Item(NamedTuple):
-    """An item and where it stands in its text."""
+    """An item of a text."""
 
     kind: str
     text: str
-    start: int
-    end: int
 
 
 def items_in(text: str, kinds: Sequence[str]) -> Iterator[Item]:
@@ -79,16 +77,20 @@ def items_in(text: str, kinds: Sequence[str]) -> Iterator[Item]:
 
     kinds: of data.protect, patterns among them, which win over kinds where both match.
     """
-    for match in _pattern(tuple(kinds)).finditer(text) if kinds else ():
-        if match.group():  # a pattern of one's own may match where nothing stands
-            yield Item(match.lastgroup or PATTERN, match.group(), match.start(), match.end())
+    return (_item(match) for match in _pattern(tuple(kinds)).finditer(text) if match[0])
+
+
+def _item(match: re.Match[str]) -> Item:
+    return Item(match.lastgroup or PATTERN, match[0])
 
 
 @lru_cache
 def _pattern(kinds: tuple[str, ...]) -> re.Pattern[str]:
+    """Expression for items; it may match where nothing stands, if a pattern of the user does."""
     own = "|".join(f"(?:{pattern[1:-1]})" for pattern in patterns_of(kinds))
     found = [f"(?P<{PATTERN}>{own})"] * bool(own)
-    return re.compile("|".join([*found, *(f"(?P<{kind}>{PATTERNS[kind]})" for kind in KINDS if kind in kinds)]))
+    found += [f"(?P<{kind}>{PATTERNS[kind]})" for kind in KINDS if kind in kinds]
+    return re.compile("|".join(found) or "(?!)")
 
 
 # One character for each number of each kind; a vocabulary says by name which of them it has.
@@ -139,15 +141,17 @@ def protected(text: str, kinds: Sequence[str]) -> tuple[str, Items]:
 
     Of a kind the first PER_KIND are replaced. `restored` gives the text back.
     """
-    text = _clean(text)
-    count, items, named = Counter[str](), Items(), list[tuple[Item, str]]()
-    for item in items_in(text, kinds):
-        count[item.kind] += 1
-        if count[item.kind] <= PER_KIND:
-            name = f"{item.kind}{count[item.kind]}"
-            items[name] = item.text
-            named.append((item, name))
-    return _replaced(text, named), items
+    count, items = Counter[str](), Items()
+
+    def replaced(match: re.Match[str]) -> str:
+        kind, text = _item(match)
+        count[kind] += bool(text)
+        if not text or count[kind] > PER_KIND:
+            return text
+        items[f"{kind}{count[kind]}"] = text
+        return _CHARACTER_OF[f"{kind}{count[kind]}"]
+
+    return _pattern(tuple(kinds)).sub(replaced, _clean(text)), items
 
 
 def protected_like(text: str, items: Mapping[str, str], kinds: Sequence[str]) -> str:
@@ -158,9 +162,13 @@ def protected_like(text: str, items: Mapping[str, str], kinds: Sequence[str]) ->
     names: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, its in reversed(list(items.items())):
         names[_KIND_OF[name], its].append(name)
+
+    def replaced(match: re.Match[str]) -> str:
+        free = names.get(_item(match))
+        return _CHARACTER_OF[free.pop()] if free else match[0]
+
     text = _clean(text)
-    found = items_in(text, kinds) if items else ()
-    return _replaced(text, [(item, free.pop()) for item in found if (free := names.get((item.kind, item.text)))])
+    return _pattern(tuple(kinds)).sub(replaced, text) if items else text
 
 
 def protected_pair(src: str, trg: str, kinds: Sequence[str]) -> tuple[str, str, bool]:
@@ -168,7 +176,7 @@ def protected_pair(src: str, trg: str, kinds: Sequence[str]) -> tuple[str, str, 
 
     Also returns whether that was so.
     """
-    here, there = (Counter((item.kind, item.text) for item in items_in(text, kinds)) for text in (src, trg))
+    here, there = (Counter(items_in(text, kinds)) for text in (src, trg))
     if here != there:
         return src, trg, False
     if not here:
@@ -209,14 +217,6 @@ def came_back(
     there = Counter(items.get(name, shown(name)) for name in written)
     there += Counter(item.text for item in items_in(text, kinds) if item.text in wanted)
     return sorted((wanted - there).elements()), sorted((there - wanted).elements())
-
-
-def _replaced(text: str, named: Sequence[tuple[Item, str]]) -> str:
-    parts, at = [], 0
-    for item, name in named:
-        parts += [text[at : item.start], _CHARACTER_OF[name]]
-        at = item.end
-    return "".join([*parts, text[at:]])
 
 
 def _clean(text: str) -> str:

@@ -46,14 +46,9 @@ from nmt.data.report import DataReport, advice_on_dropped, nothing_left
 from nmt.data.report_words import SWAPPED, page, refuse_foreign_page, sentence
 from nmt.data.sources import (
     Source,
-    codes_as_text,
     facts_of,
     find_sources,
-    other_languages,
-    refuse_changed,
-    spooled,
     stamps_of,
-    survey,
     told,
     unknown_languages,
 )
@@ -178,13 +173,12 @@ def prepare(
     sources = find_sources(recipe)
     for line in told(sources):
         talk(line)
-    with spooled(sources, only_report or folder, talk) as at_hand:
-        lap = _Laps({} if stages is None else stages)
-        if recipe.data.valid_size and not recipe.data.valid:
-            at_hand = with_held_out(at_hand, recipe.data)
-            talk(f"valid: {at_hand[-1].src.name.partition(', ')[0]}, and near copies of them left out of it")
-        job = _Job(recipe, folder, at_hand, talk, report or DataReport(), only_report, lap, overwrite)
-        return _prepare(job)
+    lap = _Laps({} if stages is None else stages)
+    if recipe.data.valid_size and not recipe.data.valid:
+        sources = with_held_out(sources, recipe.data)
+        talk(f"valid: {sources[-1].src.name.partition(', ')[0]}, and near copies of them left out of it")
+    job = _Job(recipe, folder, sources, talk, report or DataReport(), only_report, lap, overwrite)
+    return _prepare(job)
 
 
 @dataclass(frozen=True)
@@ -207,7 +201,7 @@ def _prepare(job: _Job) -> dict[str, Any]:
     recipe, report = job.recipe, job.report
     present = None if job.only_report else refuse_foreign_files(job.folder)
     stamps = stamps_of(job.sources)
-    inputs = survey(job.sources, facts_of(job.sources))
+    inputs = facts_of(job.sources)
     job.inputs.extend(inputs)
     job.lap("hash")
     given = find_subwords(*recipe.subwords.vocab_names, origin=recipe.origin) if recipe.subwords.vocab_from else None
@@ -222,7 +216,10 @@ def _prepare(job: _Job) -> dict[str, Any]:
         splits = dict.fromkeys(source.split for source in job.sources if source.split != "train")
         held_out = {split: read_held_out(job.sources, split, report) for split in splits}
         subwords, corpora = _prepare_training_pairs(job, held_out, given, temporary)
-        refuse_changed(stamps)
+        if changed := [str(path) for path, stamp in stamps_of(job.sources).items() if stamps[path] != stamp]:
+            raise DataError(
+                f"{', '.join(changed)}: changed while it was read. Prepare again when nothing else writes to it."
+            )
         job.lap("encode and write")
         if not report.n_kept:
             raise _stopped(job, nothing_left(report.as_dict(), job.sources, recipe.data))
@@ -289,10 +286,6 @@ def _note_beforehand(job: _Job, inputs: list[dict[str, Any]]) -> None:
     """Note in the report what is told before any pair is read."""
     for language in unknown_languages(job.recipe.data):
         job.report.note("language", language)
-    for where in other_languages(job.sources, job.recipe.data):
-        job.report.note("other_language", where)
-    for where in codes_as_text(job.sources, job.recipe.data):
-        job.report.note("header", where)
     job.report.n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
 
 

@@ -138,7 +138,7 @@ def _findings(survey: Survey, sources: Sequence[Source], held_out: Mapping[str, 
                 "trg": source.trg.name,
                 "pairs": aligned.n_pair,
                 "from": source.first_number,
-                "trg_from": source.trg.first_number,
+                "trg_from": 1 + source.trg.header,
                 "judged": aligned.can_be_judged,
                 "strength": round(aligned.strength, 3),
                 "stretches": [

@@ -5,8 +5,8 @@ Russian passes for Bulgarian here; py3langid tells them apart. The scripts of a 
 
 import functools
 import re
-from collections.abc import Callable
 from re import Pattern
+from typing import Any
 
 from nmt.errors import DataError
 from nmt.extras import missing
@@ -126,39 +126,28 @@ _OTHER_NAMES = {"nb": "no", "fil": "tl"}  # of the package
 _FEW_LETTERS = 20
 _LETTER = re.compile(r"[^\W\d_]")
 
-Identify = Callable[[str], tuple[str, float]]
 
-
-def is_in_another_language(text: str, own: frozenset[str], max_probability: float, identify: Identify) -> bool:
+def is_in_another_language(text: str, own: frozenset[str], max_probability: float) -> bool:
     """Return whether a text of 20 letters or more is in a language beside `own`, with a higher probability."""
-    if not has_enough_letters(text):
+    if len(_LETTER.findall(text)) < _FEW_LETTERS:
         return False
-    language, probability = identify(text)
+    language, probability = identifier().classify(text)
     return language not in own and probability > max_probability
 
 
-def has_enough_letters(text: str) -> bool:
-    """Return whether a text is long enough for its language to be told."""
-    return len(_LETTER.findall(text)) >= _FEW_LETTERS
-
-
 @functools.cache
-def identifier() -> tuple[Identify, frozenset[str]]:
-    """Return the function that tells the language of a text with its probability, and the codes that it knows.
-
-    Raises MachineError without the package.
-    """
+def identifier() -> Any:
+    """The `LanguageIdentifier` of py3langid. Raises MachineError without the package."""
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError:
         raise missing("langid", "data.max_other_language", ", or set the option to 0") from None
-    found = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-    return found.classify, frozenset(found.labels) - {"zxx"}
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
 def languages_like(code: str) -> frozenset[str]:
     """The language of a code and those that may be taken for it; "zxx", no language at all, passes everywhere."""
-    _, known = identifier()
+    known = set(identifier().labels) - {"zxx"}
     primary = language_of(code).primary
     primary = _OTHER_NAMES.get(primary, primary)
     if primary not in known:

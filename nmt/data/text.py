@@ -95,15 +95,12 @@ class Block:
 
     def _between_numbers(self) -> NDArray[np.int64]:
         """Places of one or two characters of punctuation or white space between digits: the first of them."""
-        digits = np.flatnonzero(self._kind == _DIGIT)
+        digit = self._kind == _DIGIT
+        parts = (self._kind == _OTHER) & (self._folded != _LINE_FEED)
+        digits = np.flatnonzero(digit)
         gap = np.diff(digits)
         found = digits[:-1][(gap == 2) | (gap == 3)] + 1
-        following = np.minimum(found + 1, len(self._kind) - 1)
-        fit = (self._kind[found] == _OTHER) & (self._folded[found] != _LINE_FEED)
-        fit &= (self._kind[following] == _DIGIT) | (
-            (self._kind[following] == _OTHER) & (self._folded[following] != _LINE_FEED)
-        )
-        chosen: NDArray[np.int64] = found[fit]
+        chosen: NDArray[np.int64] = found[parts[found] & (digit | parts)[found + 1]]
         return chosen
 
     def words(self) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
@@ -168,44 +165,21 @@ class Rarity:
     def __init__(self, occurred: NDArray[np.uint32]) -> None:
         """occurred: how often each hash did in both, 0 where one of them has it not."""
         self._is_shared = occurred > 0
-        # By 16 bits at a time numpy sorts by counting.
-        order = np.argsort((occurred & np.uint32(0xFFFF)).astype(np.uint16), kind="stable")
-        order = order[np.argsort((occurred >> np.uint32(16)).astype(np.uint16)[order], kind="stable")]
-        self._hash = order.astype(np.uint16)
-        self._rank = np.empty(len(order), np.uint32)
-        self._rank[order] = np.arange(len(order), dtype=np.uint32)
+        self._hash = np.argsort(occurred, kind="stable").astype(np.uint16)
+        self._rank = np.empty(len(occurred), np.uint64)
+        self._rank[self._hash] = np.arange(len(occurred), dtype=np.uint64)
 
     def rarest(self, hashed: NDArray[np.uint16], line: NDArray[Any], n_line: int) -> NDArray[np.uint16]:
-        """(n_line, N_ANCHOR) different words of each line, NO_ANCHOR for too few.
-
-        hashed, line: of the words, lines ascending.
-        """
+        """(n_line, N_ANCHOR) different words of each line, NO_ANCHOR for too few. hashed, line: of the words."""
         shared = self._is_shared[hashed]
-        ranks, there = _few_of_each(line[shared], self._rank[hashed[shared]], n_line, N_ANCHOR)
-        return np.where(there, self._hash[ranks], np.uint16(NO_ANCHOR))
-
-
-def _few_of_each(
-    line: NDArray[Any], rank: NDArray[Any], n_line: int, most: int
-) -> tuple[NDArray[np.uint16], NDArray[np.bool_]]:
-    """(n_line, most) the lowest different ranks of each line, all below 65,536; 0 for too few; and which are there.
-
-    line: ascending.
-    """
-    # One key to sort by: line, then rank, so that equal words of a line stand together. The lines are in order, which
-    # is most of the work for a sort that sees it.
-    wide: Any = np.uint32 if n_line < 1 << 16 else np.uint64
-    key = line.astype(wide)
-    key <<= wide(16)
-    key |= rank
-    key.sort(kind="stable")
-    key = key[np.append(True, key[1:] != key[:-1])[: len(key)]]
-    starts = np.searchsorted(key, np.arange(n_line + 1, dtype=wide) << wide(16))
-    place = starts[:-1, None] + np.arange(most)
-    there = place < starts[1:, None]
-    found = np.zeros((n_line, most), dtype=np.uint16)
-    found[there] = (key[place[there]] & wide(0xFFFF)).astype(np.uint16)
-    return found, there
+        # One key to sort by: line, then rank, so that equal words of a line stand together.
+        key = np.unique(line[shared].astype(np.uint64) << np.uint64(16) | self._rank[hashed[shared]])
+        starts = np.searchsorted(key, np.arange(n_line + 1, dtype=np.uint64) << np.uint64(16))
+        place = starts[:-1, None] + np.arange(N_ANCHOR)
+        there = place < starts[1:, None]
+        found = np.full((n_line, N_ANCHOR), NO_ANCHOR, dtype=np.uint16)
+        found[there] = self._hash[key[place[there]] & np.uint64(0xFFFF)]
+        return found
 
 
 @functools.cache

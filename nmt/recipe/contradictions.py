@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from nmt.recipe.options import Recipe
     from nmt.recipe.training_options import OptimConfig, RegularizeConfig, TrainConfig
 
-STDIN = "-"  # the file that stands for standard input
 # What is in a file, by the ending of its name less .gz and the like; anything else is text.
 ENDINGS = {f".{kind}": kind for kind in ("tsv", "jsonl", "parquet", "arrow", "csv", "tmx")} | {".ndjson": "jsonl"}
 # What is not read, and how it becomes what is.
@@ -76,17 +75,9 @@ def _of_data(data: "DataConfig") -> Iterator[str]:
         yield from _of_flags(f"data.train.{n}", corpus)
     named: dict[str, CorpusFiles] = {f"data.train.{n}": files for n, files in enumerate(data.train)}
     named |= {f"data.valid.{n}": files for n, files in enumerate(data.valid)}
-    n_stdin = 0
     for where, files in (named | ({"data.test": data.test} if data.test else {})).items():
         yield from _of_place(where, files)
         yield from _of_columns(where, files)
-        for option in ("src", "trg", "file"):
-            n = names_of(getattr(files, option)).count(STDIN)
-            n_stdin += n
-            if n and not where.startswith("data.train"):
-                yield f"{where}.{option}: {STDIN} is stdin, which only a training corpus can be read from (name a file)"
-            elif n and n_stdin > 1:
-                yield f"{where}.{option}: stdin, {STDIN}, is read already (there is only one; name a file)"
 
 
 def _of_place(where: str, files: "CorpusFiles") -> Iterator[str]:

@@ -201,7 +201,7 @@ class CorpusFiles(Tagged):
     file: str | list[str] | None = Field(
         None,
         description="In place of src and trg: file, list or pattern of files with both sides, CSV, TSV, JSONL, TMX, "
-        "Parquet or Arrow; - is stdin, for a training corpus.",
+        "Parquet or Arrow.",
     )
     dataset: str | None = Field(
         None, description="In place of src and trg: a dataset for load_dataset, by its name on the hub or its folder."

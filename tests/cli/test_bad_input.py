@@ -34,7 +34,7 @@ def prepared(tmp_path, monkeypatch, capsys, src, trg, *flags):
         (DE + b"x", EN, [], "a.de has 3 lines but a.en has 2"),
         (b"", b"", [], "no lines in a.de and a.en"),
         (DE.decode().encode("utf-16"), EN, [], "a.de: looks like UTF-16"),
-        (DE + b"f\xfcr\n", EN + b"for\n", [], "a.de:3: invalid UTF-8 at byte 2 of the line (0xFC)"),
+        (DE + b"f\xfcr\n", EN + b"for\n", [], "a.de:3: invalid UTF-8 at byte 2 (0xFC)"),
         (DE, EN, ["--data.out", "v.de"], "v.de: "),
         (DE, EN, ["--data.out", "v.de/out"], "v.de"),
         (DE, EN, ["--data.max_ratio", "-1"], "data.max_ratio"),

@@ -283,7 +283,7 @@ def test_wide_text_and_damaged_gzip_are_refused(translate, tmp_path):
     (tmp_path / "wide").write_bytes("the old ship left in May\n".encode("utf-16"))
     assert "UTF-16" in translate("--input", tmp_path / "wide", code=2)[1]
     (tmp_path / "cut.gz").write_bytes(gzip.compress(SOURCE * 50)[:-20])
-    assert "damaged gzip" in translate("--input", tmp_path / "cut.gz", code=2)[1]
+    assert "damaged compressed file" in translate("--input", tmp_path / "cut.gz", code=2)[1]
 
 
 def test_a_folder_without_a_run_is_named(folder, capsys, monkeypatch, tmp_path):

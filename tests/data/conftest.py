@@ -1,6 +1,68 @@
-"""Lets the tests of this folder import `tests.data.awkward`, however pytest was started."""
+"""A folder to write corpora in and to prepare them; and `tests.data` can be imported, however pytest was started."""
 
+import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nmt.data.corpus import Prepared
+from nmt.data.prepare import prepare
+from nmt.errors import DataError
+from nmt.recipe.options import Recipe
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+
+
+@pytest.fixture
+def at(tmp_path, monkeypatch):
+    """at.write(name, content or rows), at.prepare(train, **data), which returns the report, at.refused, at.texts."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+    def write(name, content):
+        if name.endswith(".parquet") and isinstance(content, list):
+            pq.write_table(pa.Table.from_pylist(content), name)
+            return name
+        if name.endswith(".arrow") and isinstance(content, list):
+            rows = pa.Table.from_pylist(content)
+            with pa.ipc.new_file(name, rows.schema) as writer:
+                writer.write_table(rows)
+            return name
+        if isinstance(content, list):
+            content = "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in content)
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        return name
+
+    def run(train, *, valid=None, vocab_size=264, **data):
+        train = train if isinstance(train, list) else [train]
+        data = {
+            "train": train,
+            "valid": [valid or {"src": "v.de", "trg": "v.en"}],
+            "alarms": "warn",
+            "workers": 1,
+            **data,
+        }
+        recipe = Recipe.model_validate({"name": "test", "data": data, "subwords": {"vocab_size": vocab_size}})
+        said = []
+        prepare(recipe, tmp_path / "out", overwrite=True, talk=said.append)
+        report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+        return SimpleNamespace(said=said, recipe=recipe, **report)
+
+    def refused(train, *expected, **more):
+        with pytest.raises(DataError) as error:
+            run(train, **more)
+        for words in expected:
+            assert words in str(error.value)
+        assert not list(tmp_path.glob(".*")) and not (tmp_path / "out").exists()
+        return str(error.value)
+
+    def texts():
+        return Prepared.open(tmp_path / "out").valid.texts()
+
+    write("v.de", "eins zwei\n")
+    write("v.en", "one two\n")
+    return SimpleNamespace(write=write, prepare=run, refused=refused, texts=texts, folder=tmp_path)

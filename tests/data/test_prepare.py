@@ -204,14 +204,14 @@ def test_missing_files_are_refused_all_at_once_with_the_places_tried(recipe, tmp
     data = recipe.data.model_copy(
         update={
             "train": [TrainingCorpus(src="multi30k.x.de", trg="gone.en")],
-            "valid": [ValidationSet(src=".", trg="gone.en")],
+            "valid": [ValidationSet(src="v.de", trg="gone.fr")],
         }
     )
     with pytest.raises(DataError) as error:
         prepare(recipe.model_copy(update={"data": data}), tmp_path / "out")
     message = str(error.value)
     assert str(Path("multi30k.x.de").absolute()) in message and str(tmp_path / "corpora" / "multi30k.x.de") in message
-    assert "download_multi30k" in message and "data.valid: .: is a folder" in message
+    assert "download_multi30k" in message and "data.valid: no file gone.fr: tried" in message
 
 
 def test_relative_files_are_found_in_the_folder_that_nmt_data_names(recipe, tmp_path, monkeypatch):

@@ -41,7 +41,6 @@ def read(tmp_path):
         ("{file: a.tsv, src_column: 1, trg_column: en, header: false}", "without one 'en' names no column"),
         ("{src: [], trg: b}", "data.train.0.src: no name in it"),
         ("{src: [a, ''], trg: b}", "data.train.0.src: no name in it"),
-        ("{src: '-', trg: '-'}", "data.train.0.trg: stdin, -, is read already"),
         ("{src: [a, 5], trg: b}", "data.train.0.src: expected text, or a list of them | null, found the number 5"),
     ],
 )
@@ -55,12 +54,6 @@ def test_a_corpus_that_cannot_be_meant_is_refused_with_its_line(read, corpus, co
 
 def lines(error):
     return str(error.value).split("\n")
-
-
-@pytest.mark.parametrize("split", ["valid", "test"])
-def test_only_training_pairs_come_from_stdin(read, split):
-    with pytest.raises(RecipeError, match=rf"data\.{split}.*\.file: - is stdin, which only a training corpus"):
-        read("{file: '-', format: tsv, src_column: 1, trg_column: 2}", split)
 
 
 def test_all_that_is_wrong_in_a_list_of_corpora_is_told_at_once(read):

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from nmt.cli.parser import must_be_free
-from nmt.data.lines import complaint_about, count_lines, read_lines
+from nmt.data.lines import check_text, count_lines, read_lines
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.attention.drawing import check_path
 
@@ -88,8 +88,8 @@ def check_paths(args: argparse.Namespace, *, finishing: bool = False) -> None:
             if flag in _WRITTEN and other != flag:
                 raise NmtError(f"{name}: --{flag} and --{other.replace('_', '-')} are the same file. Name two.")
     for name in (args.input, args.score, args.terms, args.avoid):
-        if name and (complaint := complaint_about(name)):
-            raise DataError(complaint)
+        if name:
+            check_text(name)
     if args.input and args.score:
         check_count(count_lines(args.input), count_lines(args.score), args.score, args)
     if args.attention:
@@ -119,7 +119,7 @@ def check_outputs(
 
 def read_references(args: argparse.Namespace) -> list[list[str]]:
     """Read the lines of each reference. Raises DataError unless each has a line for each of the input."""
-    references = [[line for line in read_lines(name) if line is not None] for name in args.ref or ()]
+    references = [list(read_lines(name)) for name in args.ref or ()]
     if args.input and references and args.input_format != "wrapped":
         check_references(count_lines(args.input), references, args)
     for name, lines in zip(args.ref or (), references, strict=True):

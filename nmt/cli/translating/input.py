@@ -10,7 +10,6 @@ import queue
 import re
 import sys
 import threading
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
@@ -21,10 +20,8 @@ from nmt.cli.begin import Stop
 from nmt.cli.translating.files import check_count, source_name
 from nmt.cli.translating.workers import Item
 from nmt.data.lines import (
-    DAMAGE,
     LONGEST_LINE,
     StreamLine,
-    damaged,
     decode_line,
     opened,
     read_lines,
@@ -89,10 +86,7 @@ def open_input(path: str | None) -> Iterator[BinaryIO]:
         return
     with opened(path) as file, open(path, "rb") as watched:  # that file, whatever gets its name
         before = _stamp(watched)
-        try:
-            yield file
-        except DAMAGE as error:
-            raise damaged(path, error) from None
+        yield file
         if _stamp(watched) != before:
             raise DataError(f"{path}: changed while it was read. Translate it again when nothing writes to it.")
 
@@ -129,7 +123,7 @@ def read_windows(
             break
         n_read += len(lines)
         if args.score:
-            targets = [line or "" for line in islice(given, len(lines))]
+            targets = list(islice(given, len(lines)))
             if len(targets) < len(lines):
                 check_count(n_read, n_read - len(lines) + len(targets), args.score, args)
             lines = [line._replace(target=target) for line, target in zip(lines, targets, strict=True)]
@@ -200,7 +194,7 @@ def windows(lines: Iterable[T], size: int, patience: float | None = PATIENCE) ->
                 if stop.is_set():
                     return
             error = None
-        except (OSError, EOFError, ValueError, MemoryError, zlib.error, NmtError) as found:
+        except (OSError, ValueError, MemoryError, NmtError) as found:
             error = found
         finally:
             put(_End(error))
@@ -395,7 +389,7 @@ def _columns(path: str, least: int) -> list[tuple[str, str]]:
     """Read a file of phrases as pairs, of which the first is "" where a line has one column. least: columns."""
     pairs = []
     for number, line in enumerate(read_lines(path), start=1):
-        columns = [column.strip() for column in (line or "").split("\t")]
+        columns = [column.strip() for column in line.split("\t")]
         if not least <= len(columns) <= 2 or not all(columns):
             first = "two columns" if least == 2 else "a phrase, or"
             raise DataError(

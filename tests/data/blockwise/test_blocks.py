@@ -13,14 +13,9 @@ from nmt.data import block_work, keep, letters
 from nmt.data import keep as blocks
 from nmt.data import units as lexicon_file
 from nmt.data.arrays import gathered
-from nmt.data.filters import most_bytes
-from nmt.data.formats import Reading
-from nmt.data.keep import blocks_of
 from nmt.data.letters import WordCounts, WordsOf, in_words, is_easy, words_of_easy
-from nmt.data.lines import lines_of_block, read_lines
 from nmt.data.placeholders import BYTES, protected
 from nmt.data.prepare import prepare
-from nmt.data.sources import Source, Text
 from nmt.data.subwords import Subwords
 from nmt.data.survey import aligned_by, line_hashes
 from nmt.data.text import N_ANCHOR, NO_ANCHOR, Block, Rarity
@@ -31,48 +26,11 @@ from tests.data.test_prepare import SRC, TRG, recipe_in
 
 PARTS = [
     *AWKWARD,
-    *[
-        "a",
-        "b",
-        "été,",
-        "12",
-        "345",
-        "...",
-        "--",
-        "....",
-        "«Ça»",
-        "<b>",
-        "\t",
-        "\xa0",
-        "\u3000",
-        "\u200b",
-        "\u00ad",
-        "\u200c",
-        "می‌خ",
-        "\u00a8",
-        "�",
-        "\x00",
-        "\x1b",
-        "fÃ¼r",
-        "donâ€™t",
-        "Ð¿Ñ€Ð¸",
-        "Wort",
-        "слово",
-        "日本",
-        "語",
-        "½",
-        "ﬁ",
-        "K",
-    ],
-    "ha" * 30,
-    "nein " * 14,
-    "x" * 150,
-    "http://www.слово.ru/пример",
-    "a long sentence of plain words",
-    "e\u0301 \u0301",
-    "  ",
-    "",
-]
+    "a", "b", "été,", "12", "345", "...", "--", "....", "«Ça»", "<b>", "\t", "\xa0", "\u3000", "\u200b", "\u00ad",
+    "\u200c", "می‌خ", "\u00a8", "�", "\x00", "\x1b", "fÃ¼r", "donâ€™t", "Ð¿Ñ€Ð¸", "Wort", "слово", "日本", "語", "½",
+    "ﬁ", "K", "ha" * 30, "nein " * 14, "x" * 150, "http://www.слово.ru/пример", "a long sentence of plain words",
+    "e\u0301 \u0301", "  ", "",
+]  # fmt: skip
 LINES = [line for line in PARTS if "\n" not in line]
 
 
@@ -186,30 +144,6 @@ def test_lines_that_are_near_have_the_same_bag():
         for key, bag in zip(hashes.tolist(), bags.tolist(), strict=True):
             assert bag_of.setdefault(key, bag) == bag
     assert len(set(numberless.tolist())) < len(set(near.tolist())) < len(set(lines))
-
-
-@pytest.mark.parametrize("most_bytes_of_block", [50, 1 << 22])
-def test_files_are_cut_at_the_same_lines_of_both_sides(tmp_path, monkeypatch, most_bytes_of_block):
-    monkeypatch.setattr(blocks, "N_PAIR", 7)
-    monkeypatch.setattr(blocks, "_CHUNK", 64)
-    monkeypatch.setattr(blocks, "_MOST_BYTES", most_bytes_of_block)
-    longest = most_bytes(1) + 8
-    raw = {"src": b"\xef\xbb\xbf", "trg": b""}
-    for seed, name in enumerate(raw):
-        raw[name] += b"\n".join(line.encode() for line in [*nasty(seed, 60), "y" * 500 + "é", "end\r"])
-        (tmp_path / name).write_bytes(raw[name])
-    source = Source("train", *(Text(name, tmp_path / name) for name in raw))
-    reading = Reading("refuse", "refuse", longest)
-    found = {"src": [], "trg": []}
-    for block in blocks_of(source, reading):
-        for name, lines in found.items():
-            assert block["first"] == len(lines) + 1
-            lines += lines_of_block(
-                block[f"{name}_raw"], name, block["first"], bad_utf8="refuse", longest=longest, notes=reading.notes
-            )
-            assert len(lines) == block["first"] - 1 + block["n_pair"] and block["n_pair"] <= 7
-    for name, lines in found.items():
-        assert lines == list(read_lines(tmp_path / name, longest=longest))
 
 
 @pytest.mark.parametrize("protect", [[], ["number", "tag", "url"]])

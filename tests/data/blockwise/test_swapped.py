@@ -10,45 +10,13 @@ from tests.data.reporting.test_report import report_of
 from tests.data.test_prepare import write
 
 DE = [
-    "der",
-    "die",
-    "das",
-    "und",
-    "nicht",
-    "mit",
-    "von",
-    "auf",
-    "ein",
-    "ist",
-    "wir",
-    "sie",
-    "haben",
-    "werden",
-    "auch",
-    "nach",
-    "bei",
-    "aus",
-]
+    "der", "die", "das", "und", "nicht", "mit", "von", "auf", "ein", "ist", "wir", "sie", "haben", "werden", "auch",
+    "nach", "bei", "aus",
+]  # fmt: skip
 EN = [
-    "the",
-    "of",
-    "and",
-    "to",
-    "in",
-    "that",
-    "is",
-    "was",
-    "for",
-    "on",
-    "with",
-    "as",
-    "they",
-    "have",
-    "will",
-    "also",
-    "after",
-    "from",
-]
+    "the", "of", "and", "to", "in", "that", "is", "was", "for", "on", "with", "as", "they", "have", "will", "also",
+    "after", "from",
+]  # fmt: skip
 NAMES = [f"Name{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
 
 

@@ -21,8 +21,6 @@ def reason(src, trg, *, max_len=10, languages=("de", "en"), usual=USUAL, **optio
     ("src", "trg", "expected"),
     [
         ("ein Hund", "a dog", None),
-        (None, "a dog", "bad UTF-8"),
-        ("ein Hund", None, "bad UTF-8"),
         ("", "a dog", "empty side"),
         ("ein Hund", " \t\u3000\u2028", "empty side"),
         ("a dog", " a dog ", "identical sides"),
@@ -74,12 +72,12 @@ def test_a_language_that_is_not_known_is_in_any_script():
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("plain", ()),
-        ("tab\tand no-break\u00a0space", ()),
-        ("a\rb", ("control",)),
-        ("a\u2028b", ("control",)),
-        ("NUL\x00", ("control",)),
-        ("\ufeffBOM\x0b", ("bom_inside", "control")),
+        ("plain", []),
+        ("tab\tand no-break\u00a0space", []),
+        ("a\rb", ["control"]),
+        ("a\u2028b", ["control"]),
+        ("NUL\x00", ["control"]),
+        ("\ufeffBOM\x0b", ["bom_inside", "control"]),
     ],
 )
 def test_oddities_of_a_line(text, found):

@@ -1,81 +1,209 @@
-"""The filters in nmt-preprocess: what it drops and tells, and folders that were made before there were filters."""
+"""The filters in nmt-preprocess: what is dropped and told, filters of single corpora, and folders made before those."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
 from nmt.data.manifest import changed_settings, later_filters, settings_of
 from nmt.data.prepare import prepare
-from nmt.errors import DataError
-from nmt.recipe.data_options import DataConfig, FilterConfig, SubwordsConfig, TrainingCorpus, ValidationSet
+from nmt.errors import DataError, RecipeError
+from nmt.recipe.data_options import DataConfig, FilterConfig, OwnFilters
 from nmt.recipe.options import Recipe
+from nmt.recipe.reader import read_recipe, write_recipe
 
 NEW = FilterConfig.model_fields.keys() - {"max_ratio", "drop_identical", "drop_duplicates"}
-
-
-def write(path, lines):
-    path.write_bytes("".join(line + "\n" for line in lines).encode())
-    return str(path)
-
-
-def recipe_in(folder, corpora, valid=(("gültig",), ("valid",)), **data):
-    train = [
-        TrainingCorpus(src=write(folder / f"{name}.de", src), trg=write(folder / f"{name}.en", trg))
-        for name, (src, trg) in corpora.items()
-    ]
-    sets = [ValidationSet(src=write(folder / "v.de", valid[0]), trg=write(folder / "v.en", valid[1]))]
-    config = DataConfig(src_lang="de", trg_lang="en", train=train, valid=sets, alarms="warn", workers=1, **data)
-    return Recipe(name="test", data=config, subwords=SubwordsConfig(vocab_size=300))
-
-
 GOOD = [
-    f"Satz {word} über Hunde" for word in ("eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun")
+    (f"Haus {name} am See im Wald", f"house {name} by the lake")
+    for name in ["one", "two", "three", "four", "five", "six"]
 ]
-BAD = ["ein\x00Hund", "fÃ¼r", "собаки громко лают", "12 34 56 78 90 12 34 56 78 90", "ja " * 20]
-REASONS = ["control characters", "damaged text", "another script", "mostly symbols", "repeats itself"]
+LONG = ("ein recht kurzer Satz über Hunde", "a sentence about dogs " * 3)  # twice as long
+RUSSIAN = ("собаки громко лают ночью", "dogs bark loudly at night")
+UNLIKE = "qy xk wv zj " + " ".join(f"{a}{b}" for a, b in zip("abcdefghijk", "zyxwvutsrqp", strict=True))
+BAD = {
+    "ein\x00Hund": "control characters",
+    "fÃ¼r": "damaged text",
+    "собаки громко лают": "another script",
+    "12 34 56 78 90 12 34 56 78 90": "mostly symbols",
+    "ja " * 20: "repeats itself",
+}
 
 
-def report_of(folder):
-    return json.loads((folder / "report.json").read_text(encoding="utf-8"))
+@pytest.fixture
+def own(at):
+    """own(*options, pairs, **data): the report of as many corpora of the same pairs as there are options."""
+
+    def run(*options, pairs=GOOD, **data):
+        train = []
+        for n, each in enumerate(options):
+            for k, side in enumerate(("src", "trg")):
+                at.write(f"{n}.{side}", "".join(f"{pair[k]} {n}\n" for pair in pairs))
+            train.append({"src": f"{n}.src", "trg": f"{n}.trg", **each})
+        return at.prepare(train, vocab_size=300, **{"src_lang": "de", "trg_lang": "en", **data})
+
+    return run
 
 
-def test_every_drop_has_its_reason_and_place_and_held_out_lines_stay(tmp_path):
-    trg = [f"{line} in English" for line in GOOD]
-    recipe = recipe_in(tmp_path, {"t": ([*GOOD, *BAD], [*trg, *(["a rather short line of text"] * 5)])}, (BAD, BAD))
-    manifest = prepare(recipe, tmp_path / "out", talk=lambda line: None)
-    assert manifest["n_pair"] == {"train": len(GOOD), "valid": len(BAD)}
-    dropped = report_of(tmp_path / "out")["dropped"]
-    assert report_of(tmp_path / "out")["notes"] == {"control": 2}, "of the two held-out lines: only those were kept"
-    expected = {reason: [f"{tmp_path / 't.de'}:{len(GOOD) + n}"] for n, reason in enumerate(REASONS, start=1)}
-    assert {reason: of["first"] for reason, of in dropped.items()} == expected
+def dropped(report):
+    return [one["dropped"] for one in report.corpora]
 
 
-def test_each_corpus_has_a_usual_ratio_of_its_own(tmp_path):
+def test_every_drop_has_its_reason_and_place_and_held_out_lines_stay(at):
+    at.write("t.de", "".join(f"{line}\n" for line in [*(src for src, _ in GOOD), *BAD]))
+    at.write("t.en", "".join(f"{line}\n" for line in [*(trg for _, trg in GOOD), *["a rather short line of text"] * 5]))
+    at.write("bad", "".join(f"{line}\n" for line in BAD))
+    valid = {"src": "bad", "trg": "bad"}
+    report = at.prepare({"src": "t.de", "trg": "t.en"}, valid=valid, vocab_size=300, src_lang="de", trg_lang="en")
+    assert report.kept == len(GOOD) and at.texts()[0] == list(BAD)
+    assert report.notes == {"control": 2}, "of the two held-out lines: only those were kept"
+    found = {reason: of["first"] for reason, of in report.dropped.items()}
+    assert found == {reason: [f"t.de:{len(GOOD) + n}"] for n, reason in enumerate(BAD.values(), start=1)}
+
+
+def test_each_corpus_has_a_usual_ratio_of_its_own(at):
     """A pair that is usual in one corpus is dropped from the other."""
     rng = np.random.default_rng(1)
 
-    def texts(n):
-        return ["".join(rng.choice(list("abcdefghij klm"), size=length)) for length in n]
+    def texts(lengths):
+        return ["".join(rng.choice(list("abcdefghij klm"), size=length)) + "\n" for length in lengths]
 
     lengths = rng.integers(60, 120, 50)
-    short, long = (texts(lengths), texts(lengths)), (texts(lengths), texts(3 * lengths))
-    odd = texts([80]), texts([240])
-    corpora = {"short": (short[0] + odd[0], short[1] + odd[1]), "long": (long[0] + odd[0], long[1] + odd[1])}
-    said: list[str] = []
-    prepare(recipe_in(tmp_path, corpora, max_ratio_spread=6.0, max_len=999), tmp_path / "out", talk=said.append)
-    report = report_of(tmp_path / "out")
-    assert report["dropped"] == {"length ratio": {"count": 1, "first": [f"{tmp_path / 'short.de'}:51"]}}
-    medians = {name: round(of["median"]) for name, of in report["usual_ratio"].items()}
-    assert medians == {str(tmp_path / "short.de"): 1, str(tmp_path / "long.de"): 3}
-    assert any("long.de: the target has 3.0" in line for line in said)
+    for name, factor in (("short", 1), ("long", 3)):
+        at.write(f"{name}.de", "".join(texts([*lengths, 80])))
+        at.write(f"{name}.en", "".join(texts([*(factor * lengths), 240])))
+    corpora = [{"src": f"{name}.de", "trg": f"{name}.en"} for name in ("short", "long")]
+    report = at.prepare(corpora, max_ratio_spread=6.0, max_len=999, vocab_size=300)
+    assert report.dropped == {"length ratio": {"count": 1, "first": ["short.de:51"]}}
+    assert {name: round(of["median"]) for name, of in report.usual_ratio.items()} == {"short.de": 1, "long.de": 3}
+    assert any("long.de: target/source length 3.0" in line for line in report.said)
 
 
-def test_duplicates_are_found_across_corpora(tmp_path):
-    trg = [f"{line} in English" for line in GOOD]
-    corpora = {"a": (GOOD, trg), "b": ([GOOD[3].upper(), "Neu"], [trg[3], "new"])}
-    prepare(recipe_in(tmp_path, corpora, drop_near_duplicates=True), tmp_path / "out", talk=lambda line: None)
-    assert report_of(tmp_path / "out")["dropped"]["near duplicate"]["first"] == [f"{tmp_path / 'b.de'}:1"]
+def test_a_filter_of_a_corpus_is_its_own_and_the_others_are_those_of_all(own, at):
+    report = own({}, {"max_ratio": 1.5}, pairs=[*GOOD, LONG, ("gleich", "gleich")])
+    assert dropped(report) == [{"identical sides": 1}, {"identical sides": 1, "length ratio": 1}]
+    assert [(one["read"], one["kept"]) for one in report.corpora] == [(8, 7), (8, 6)]
+    assert any("1.src: 8 read, 2 dropped (identical sides 1, length ratio 1), 6 kept" in line for line in report.said)
+    page = (at.folder / "out" / "report.html").read_text(encoding="utf-8")
+    row = next(one for one in page.split("<tr>") if "1.src <small>identical sides 1, length ratio 1</small>" in one)
+    assert re.findall(r"<td class=n>(\d+)</td>", row) == ["8", "2", "6"]
+
+
+@pytest.mark.parametrize(
+    ("options", "pairs", "data", "expected"),
+    [
+        ([{}, {"max_ratio": 0}], [*GOOD, LONG], {"max_ratio": 1.5}, [{"length ratio": 1}, {}]),
+        (
+            [{}, {"src_lang": "ru"}, {"min_script": 0}],
+            [*GOOD, RUSSIAN, RUSSIAN],
+            {},
+            [{"another script": 2}, {"another script": len(GOOD)}, {}],
+        ),
+        (
+            [{}, {"drop_duplicates": True, "src": ["0.src", "1.src"], "trg": ["0.trg", "1.trg"]}],
+            [*GOOD, *GOOD[:2]],
+            {},
+            [{}, {"duplicate": 8 + 2}],
+        ),
+        (
+            [{}, {"max_translations": 2}],
+            [*GOOD, (GOOD[0][0], "another house"), (GOOD[0][0], "a third house")],
+            {},
+            [{}, {"many translations": 1}],
+        ),
+        (
+            [{}, {"max_ratio_spread": 6.0}],
+            [*((f"{a} " * 4, f"{b} " * 4) for a, b in GOOD), (LONG[0] * 2, f"{LONG[1]}, not {LONG[1]}")],
+            {"max_ratio": 0},
+            [{}, {"length ratio": 1}],
+        ),
+        ([{}, {"src_lang": "nl"}], [*GOOD, (UNLIKE, UNLIKE[::-1])], {"max_len": 22}, [{"too long": 1}] * 2),
+    ],
+    ids=["off", "script", "duplicates", "translations", "spread", "too long"],
+)
+def test_filters_of_single_corpora(own, options, pairs, data, expected):
+    assert dropped(own(*options, pairs=pairs, **data)) == expected
+
+
+def test_other_filters_of_a_corpus_are_other_data_unless_they_say_the_same(own, at):
+    recipe = own({}, {}).recipe
+
+    def again(**options):
+        first, second = recipe.data.train
+        data = recipe.data.model_copy(update={"train": [first, second.model_copy(update=options)]})
+        said = []
+        prepare(recipe.model_copy(update={"data": data}), at.folder / "out", talk=said.append)
+        return said[0]
+
+    assert "nothing to do" in again(src_lang="de", max_ratio=4.0, drop_control=True)
+    with pytest.raises(DataError, match=r"data\.train\.1\.max_ratio: None there, 3\.0 here"):
+        again(max_ratio=3.0)
+    with pytest.raises(DataError, match=r"data\.train\.1\.src_lang: None there, 'ru' here"):
+        again(src_lang="ru")
+    settings = json.loads((at.folder / "out" / "manifest.json").read_text(encoding="utf-8"))["settings"]
+    assert not [name for name in settings["data"] if name.startswith("train")], "as before corpora had their own"
+
+
+def test_every_filter_can_be_a_corpus_own_with_its_own_bounds():
+    assert OwnFilters.model_fields.keys() == FilterConfig.model_fields.keys()
+    assert set(OwnFilters().model_dump().values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("own", "complaint"),
+    [
+        ("max_ratio: 0.5", r":3: data\.train\.1\.max_ratio: 0\.5 is below 1"),
+        ("max_ratio: -1", r"data\.train\.1\.max_ratio: expected a number >= 0(\.0)? \| null, found the number -1"),
+        ("min_script: 1.5", r"data\.train\.1\.min_script: expected a number >= 0\.0, < 1\.0 \| null"),
+        ("max_repeats: 2", r"data\.train\.1\.max_repeats: expected 0 \| whole number >= 3 \| null"),
+        ("max_len: 3", r"data\.train\.1\.max_len: unknown option \(did you mean data\.max_len\?\)"),
+        ("drop_flagged: true", r"drop_flagged: flags stand in the JSONL .* data\.train\.1\.format says"),
+    ],
+)
+def test_what_no_corpus_can_have_is_refused_by_name(tmp_path, own, complaint):
+    path = tmp_path / "r.yaml"
+    corpora = f"[{{src: a, trg: b}},\n          {{src: a, trg: b, {own}}}]"
+    path.write_text(f"name: x\ndata: {{train: {corpora}}}\n", encoding="utf-8")
+    with pytest.raises(RecipeError, match=complaint):
+        read_recipe(path)
+
+
+def test_a_recipe_that_is_written_out_has_the_filters_of_its_corpora(tmp_path):
+    files = {"src": "a", "trg": "b"}
+    data = DataConfig(
+        src_lang="de", trg_lang="en", train=[files, {**files, "max_ratio": 0, "src_lang": "ru"}], valid=[files]
+    )
+    write_recipe(Recipe(name="t", data=data), tmp_path / "r.yaml")
+    again = read_recipe(tmp_path / "r.yaml").data
+    assert again.filters_of(1) == data.filters_of(1) != again.filters_of(0)
+    assert again.languages_of(1) == ("ru", "en")
+
+
+FLAGS = (["low"], [], ["split"], ["repeated", "low"], ["split", "cap"], [])
+
+
+def test_lines_that_look_wrong_are_dropped_and_counted_by_what_they_are_flagged(at):
+    def write(flags):
+        rows = zip(GOOD, flags, strict=True)
+        return at.write("a.jsonl", [{"source": src, "output": trg} | flag for (src, trg), flag in rows])
+
+    columns = {"src_column": "source", "trg_column": "output", "drop_flagged": True}
+    report = at.prepare({"file": write([{"flags": flags} for flags in FLAGS]), **columns})
+    assert report.dropped == {
+        "flagged low": {"count": 1, "first": ["a.jsonl:1"]},
+        "flagged repeated": {"count": 1, "first": ["a.jsonl:4"]},
+        "flagged cap": {"count": 1, "first": ["a.jsonl:5"]},
+    }
+    at.write("other", "".join(f"{trg}\n" for _, trg in GOOD))
+    one_side = {"src": "a.jsonl", "src_column": "source", "trg": "other", "drop_flagged": True}
+    assert at.prepare(one_side).kept == 3, "one side that is flagged is enough"
+    assert at.prepare({"file": "a.jsonl", **columns, "drop_flagged": False}).kept == 6
+    write([{"flags": []}, {}, *[{"flags": []}] * 4])
+    with pytest.raises(DataError, match=r"a\.jsonl:2: no list of texts under the key 'flags'"):
+        at.prepare({"file": "a.jsonl", **columns})
+    tsv = at.write("a.tsv", "".join(f"{src}\t{trg}\n" for src, trg in GOOD))
+    with pytest.raises(DataError, match=r"a\.tsv: drop_flagged is for JSONL, and this is tsv"):
+        at.prepare({"file": tsv, "src_column": 1, "trg_column": 2, "drop_flagged": True})
 
 
 def older(settings):
@@ -94,26 +222,20 @@ def older(settings):
     ],
 )
 def test_a_filter_that_was_not_known_is_a_change_where_somebody_asks_for_it(options, changed):
-    there = older(settings_of(Recipe(name="test")))
-    assert changed_settings(there, settings_of(Recipe(name="test", data=DataConfig(**options)))) == changed
-
-
-def test_between_folders_that_know_the_filters_every_difference_counts():
-    there = settings_of(Recipe(name="test"))
-    here = settings_of(Recipe(name="test", data=DataConfig(min_script=0.0)))
-    assert changed_settings(there, here) == ["data.min_script: 0.2 there, 0.0 here"]
+    there, here = settings_of(Recipe(name="test")), settings_of(Recipe(name="test", data=DataConfig(**options)))
+    assert changed_settings(older(there), here) == changed
     assert later_filters(there, here) == []
 
 
-def test_an_older_folder_is_left_as_it_is_and_told_what_it_could_have(tmp_path):
-    recipe = recipe_in(tmp_path, {"t": (GOOD, [f"{line} in English" for line in GOOD])})
-    prepare(recipe, tmp_path / "out", talk=lambda line: None)
-    path = tmp_path / "out" / "manifest.json"
+def test_an_older_folder_is_left_as_it_is_and_told_what_it_could_have(own, at):
+    recipe = own({}).recipe
+    path = at.folder / "out" / "manifest.json"
     manifest = json.loads(path.read_text(encoding="utf-8"))
     manifest["settings"] = older(manifest["settings"])
     path.write_text(json.dumps(manifest), encoding="utf-8")
-    said: list[str] = []
-    prepare(recipe, tmp_path / "out", talk=said.append)
+    said = []
+    prepare(recipe, at.folder / "out", talk=said.append)
     assert "nothing to do" in said[0] and "data.min_script" in said[1] and "max_translations" not in said[1]
+    data = recipe.data.model_copy(update={"max_translations": 5})
     with pytest.raises(DataError, match=r"data\.max_translations: 0 there, 5 here"):
-        prepare(recipe_in(tmp_path, {"t": (GOOD, GOOD)}, max_translations=5), tmp_path / "out")
+        prepare(recipe.model_copy(update={"data": data}), at.folder / "out")

@@ -1,196 +1,275 @@
-"""The same pairs in any form are the same data; what is no text in them is refused, or dropped and counted."""
+"""The same pairs in any form are the same data, columns are found by name, and validation pairs are drawn."""
 
+import csv
 import gzip
+import io
 import json
 import lzma
+from argparse import Namespace
+from pathlib import Path
 from types import SimpleNamespace
+from xml.sax.saxutils import escape
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nmt.cli.preprocess import main
+from nmt.cli.translating.input import Line
+from nmt.cli.translating.output import output_lines
+from nmt.cli.translating.workers import LineResult
 from nmt.data.corpus import Prepared
+from nmt.data.formats import names_in
+from nmt.data.kept import n_to_hold_out
 from nmt.data.prepare import prepare
+from nmt.data.sources import columns_by_name
+from nmt.decoding.beam import Hypothesis
+from nmt.decoding.request import Request
+from nmt.decoding.retry import Answer
+from nmt.decoding.translation import Translation
 from nmt.errors import DataError
-from nmt.recipe.data_options import DataConfig, SubwordsConfig, TrainingCorpus, ValidationSet
-from nmt.recipe.options import Recipe
 from tests.data.awkward import AWKWARD
 from tests.data.test_prepare import NO_FILTERS
 
+PLAIN = [(f'Satz "{n}", über {n % 7} Hunde', f"sentence '{n}' about {n % 7} dogs") for n in range(60)]
 AWKWARD_PAIRS = [(f"{n} {line}", f"{line} {n}") for n, line in enumerate(AWKWARD) if "\t" not in line]
-# The mark comes first only where it is not the first of a file.
-PAIRS = [(f'Satz "{n}" über {n % 7} Hunde', f"sentence '{n}' about {n % 7} dogs") for n in range(60)] + AWKWARD_PAIRS
+PAIRS = PLAIN + AWKWARD_PAIRS  # a mark comes first only where it is not the first of a file
 SRC, TRG = ([pair[side] for pair in PAIRS] for side in (0, 1))
+WORDS = [f"{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(300)]
+MANY = [(f"Zeile {n} {word}", f"line {n} {word}") for n, word in enumerate(WORDS)]
 
 
 def lines_of(lines):
     return "".join(line + "\n" for line in lines).encode()
 
 
-def write(path, content):
-    path.write_bytes(content)
-    return str(path)
+def tsv(rows, *header):
+    return lines_of(["\t".join(row) for row in [*([header] if header else []), *rows]])
 
 
-def tsv(pairs=PAIRS, header=()):
-    return lines_of(["\t".join(row) for row in [*([header] if header else []), *pairs]])
-
-
-def jsonl(pairs=PAIRS):
+def jsonl(pairs):
     return lines_of([json.dumps({"de": src, "x": {"en": trg}, "n": 1.5}, ensure_ascii=False) for src, trg in pairs])
 
 
-def table(src=SRC, trg=TRG, kind=None):
-    kind = kind or pa.string()
-    nested = pa.StructArray.from_arrays([pa.array(src, kind), pa.array(trg, kind)], ["de", "en"])
-    return pa.table({"id": pa.array(range(len(src))), "translation": nested, "x.de": pa.array(src, kind)})
+def as_csv(pairs, head=("id", "German", "en-US")):
+    csv.writer(text := io.StringIO()).writerows([head, *((n, *pair) for n, pair in enumerate(pairs))])
+    return b"\xef\xbb\xbf" + text.getvalue().encode()
 
 
-def parquet(path, rows=None, **kwargs):
-    pq.write_table(table() if rows is None else rows, path, **kwargs)
-    return str(path)
+def as_tmx(pairs):
+    units = (
+        f'<tu><prop>x</prop><tuv xml:lang="de-AT"><seg>{escape(a)}<bpt i="1">&lt;b&gt;</bpt></seg></tuv>'
+        f'<tuv lang="EN"><seg>{escape(b)}</seg></tuv></tu>'
+        for a, b in pairs
+    )
+    head = '<?xml version="1.0"?><!DOCTYPE tmx SYSTEM "tmx14.dtd"><tmx version="1.4"><header/><body>'
+    return f"{head}{''.join(units)}</body></tmx>".encode()
 
 
-def arrow(path, rows=None, new=pa.ipc.new_file, **kwargs):
-    rows = table() if rows is None else rows
-    with new(str(path), rows.schema, **kwargs) as writer:
+def table(kind=None):
+    src, trg = (pa.array(side, kind or pa.string()) for side in (SRC, TRG))
+    nested = pa.StructArray.from_arrays([src, trg], ["de", "en"])
+    return pa.table({"id": pa.array(range(len(SRC))), "translation": nested, "x.de": src})
+
+
+def arrow(path, rows, new=pa.ipc.new_file):
+    with new(str(path), rows.schema) as writer:
         writer.write_table(rows, max_chunksize=17)
-    return str(path)
 
 
-TWO = {"src_column": "translation.de", "trg_column": "translation.en"}
+ONE, TWO = {"src_column": 1, "trg_column": 2}, {"src_column": "de", "trg_column": "x.en"}
+INSIDE = {"src_column": "translation.de", "trg_column": "translation.en"}
+# One corpus in every form. The last ones hold no awkward lines: plain.de and plain.en are theirs.
+FORMS = {
+    "list": {"src": ["part.1.de", "part.2.de.gz"], "trg": ["part.1.en", "part.2.en.xz"]},
+    "pattern": {"src": "part.*.de*", "trg": "part.*.en*"},
+    "crlf and mark": {"src": "crlf.de", "trg": "no-end.en"},
+    "tsv": {"file": "a.tsv", **ONE},
+    "tsv, more columns": {"file": "b.tsv.gz", "src_column": 3, "trg_column": 1},
+    "tsv, header": {"file": "h.txt", "format": "tsv", "src_column": "de", "trg_column": "en"},
+    "tsv, one side": {"src": "a.tsv", "src_column": 1, "trg": "a.en"},
+    "jsonl": {"file": "a.jsonl", **TWO},
+    "jsonl, two files": {"file": ["1.jsonl", "2.jsonl"], **TWO},
+    "parquet": {"file": "a.parquet", **INSIDE},
+    "parquet, dot in a name": {"src": "a.parquet", "src_column": "x.de", "trg": "a.en"},
+    "parquet, bytes": {"file": "y.parquet", **INSIDE},
+    "arrow file": {"file": "a.arrow", **INSIDE},
+    "arrow stream": {"file": "s.arrow", **INSIDE},
+    "arrow, views": {"file": "v.arrow", **INSIDE},
+    "arrow, dictionaries": {"file": "d.arrow", "src_column": "a", "trg_column": "b"},
+    "dataset": {"dataset": "set", "split": "train", **INSIDE},
+    "found in csv": {"file": "c.csv.gz"},
+    "found in tsv": {"file": "c.tsv"},
+    "found in jsonl": {"file": "c.jsonl"},
+    "found in tmx": {"file": "c.tmx"},
+}
 
 
-def corpora(folder):
-    """One corpus in every form: name -> options of CorpusFiles."""
-    one, two = {"src_column": 1, "trg_column": 2}, {"src_column": "de", "trg_column": "x.en"}
+def write_all(folder):
     half = len(PAIRS) // 2
-    write(folder / "part.1.de", lines_of(SRC[:half]))
-    write(folder / "part.1.en", lines_of(TRG[:half]))
-    write(folder / "part.2.de.gz", gzip.compress(lines_of(SRC[half:])))
-    write(folder / "part.2.en.gz", lzma.compress(lines_of(TRG[half:])))  # not by the name: see below
-    (folder / "part.2.en.gz").rename(folder / "part.2.en.xz")
+    for name, content in {
+        "a.de": lines_of(SRC),
+        "a.en": lines_of(TRG),
+        "plain.de": lines_of([a for a, _ in PLAIN]),
+        "plain.en": lines_of([b for _, b in PLAIN]),
+        "part.1.de": lines_of(SRC[:half]),
+        "part.1.en": lines_of(TRG[:half]),
+        "part.2.de.gz": gzip.compress(lines_of(SRC[half:])),
+        "part.2.en.xz": lzma.compress(lines_of(TRG[half:])),
+        "crlf.de": b"\xef\xbb\xbf" + lines_of(SRC).replace(b"\n", b"\r\n"),
+        "no-end.en": lines_of(TRG)[:-1],
+        "a.tsv": tsv(PAIRS),
+        "b.tsv.gz": gzip.compress(tsv([(t, "0.5", s) for s, t in PAIRS])),
+        "h.txt": b"\xef\xbb\xbf" + tsv(PAIRS, "de", "en"),
+        "a.jsonl": jsonl(PAIRS),
+        "1.jsonl": jsonl(PAIRS[:9]),
+        "2.jsonl": jsonl(PAIRS[9:]),
+        "c.csv.gz": gzip.compress(as_csv(PLAIN)),
+        "c.tsv": tsv([(b, a) for a, b in PLAIN], "target", "source"),
+        "c.jsonl": lines_of([json.dumps({"n": 1, "translation": {"en": b, "de": a}}) for a, b in PLAIN]),
+        "c.tmx": as_tmx(PLAIN),
+    }.items():
+        (folder / name).write_bytes(content)
+    pq.write_table(table(), folder / "a.parquet", row_group_size=23)
+    pq.write_table(table(pa.binary()), folder / "y.parquet")
     (folder / "set").mkdir()
-    parquet(folder / "set" / "train.parquet")
-    return {
-        "text": {"src": write(folder / "a.de", lines_of(SRC)), "trg": write(folder / "a.en", lines_of(TRG))},
-        "list": {
-            "src": [str(folder / "part.1.de"), str(folder / "part.2.de.gz")],
-            "trg": [str(folder / "part.1.en"), str(folder / "part.2.en.xz")],
-        },
-        "pattern": {"src": str(folder / "part.*.de*"), "trg": str(folder / "part.*.en*")},
-        "crlf and mark": {
-            "src": write(folder / "c.de", b"\xef\xbb\xbf" + lines_of(SRC).replace(b"\n", b"\r\n")),
-            "trg": write(folder / "c.en", lines_of(TRG)[:-1]),
-        },
-        "tsv": {"file": write(folder / "a.tsv", tsv()), **one},
-        "tsv, more columns": {
-            "file": write(folder / "b.tsv.gz", gzip.compress(tsv([(t, "0.5", s) for s, t in PAIRS]))),
-            "src_column": 3,
-            "trg_column": 1,
-        },
-        "tsv, header": {
-            "file": write(folder / "h.txt", b"\xef\xbb\xbf" + tsv(header=("de", "en"))),
-            "format": "tsv",
-            "src_column": "de",
-            "trg_column": "en",
-        },
-        "tsv, one side": {"src": str(folder / "a.tsv"), "src_column": 1, "trg": str(folder / "a.en")},
-        "jsonl": {"file": write(folder / "a.jsonl", jsonl()), **two},
-        "jsonl, two files": {
-            "file": [write(folder / "1.jsonl", jsonl(PAIRS[:9])), write(folder / "2.jsonl", jsonl(PAIRS[9:]))],
-            **two,
-        },
-        "parquet": {"file": parquet(folder / "a.parquet", row_group_size=23), **TWO},
-        "parquet, dot in a name": {
-            "src": parquet(folder / "b.parquet"),
-            "src_column": "x.de",
-            "trg": str(folder / "a.en"),
-        },
-        "parquet, bytes": {"file": parquet(folder / "y.parquet", table(kind=pa.binary())), **TWO},
-        "arrow file": {"file": arrow(folder / "a.arrow"), **TWO},
-        "arrow stream": {"file": arrow(folder / "s.arrow", new=pa.ipc.new_stream), **TWO},
-        "arrow, views": {"file": arrow(folder / "v.arrow", table(kind=pa.string_view())), **TWO},
-        "arrow, dictionaries": {
-            "file": arrow(
-                folder / "d.arrow",
-                pa.table({"a": pa.array(SRC).dictionary_encode(), "b": pa.array(TRG).dictionary_encode()}),
-            ),
-            "src_column": "a",
-            "trg_column": "b",
-        },
-        "dataset": {"dataset": str(folder / "set"), "split": "train", **TWO},
-    }
-
-
-FORMS = [
-    *("text", "list", "pattern", "crlf and mark", "tsv", "tsv, more columns", "tsv, header"),
-    *("tsv, one side", "jsonl", "jsonl, two files", "parquet", "parquet, dot in a name"),
-    *("parquet, bytes", "arrow file", "arrow stream", "arrow, views", "arrow, dictionaries"),
-    "dataset",
-]
+    pq.write_table(table(), folder / "set" / "train.parquet")
+    arrow(folder / "a.arrow", table())
+    arrow(folder / "s.arrow", table(), pa.ipc.new_stream)
+    arrow(folder / "v.arrow", table(pa.string_view()))
+    columns = {"a": pa.array(SRC).dictionary_encode(), "b": pa.array(TRG).dictionary_encode()}
+    arrow(folder / "d.arrow", pa.table(columns))
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """The corpus in every form, and what was prepared from the plainest."""
-    folder = tmp_path_factory.mktemp("forms")
-    of = corpora(folder)
-    assert sorted(of) == sorted(FORMS)
-    prepare(recipe_of(of["text"], of["text"]), folder / "out")
-    return SimpleNamespace(folder=folder, of=of, out=folder / "out")
-
-
-def recipe_of(train, valid, **data):
-    return Recipe(
-        name="test",
-        data=DataConfig(
-            train=[TrainingCorpus(**train)],
-            valid=[ValidationSet(**valid)],
-            alarms="warn",
-            workers=1,
-            **NO_FILTERS,
-            **data,
-        ),
-        subwords=SubwordsConfig(vocab_size=300),
-    )
-
-
-@pytest.fixture
-def small(tmp_path):
-    """A function that prepares a small corpus with good text to validate on, and returns its report."""
-
-    def run(*, valid=None, **train):
-        text = {"src": write(tmp_path / "v.de", b"eins\n"), "trg": write(tmp_path / "v.en", b"one\n")}
-        data = {name: train.pop(name) for name in ("bad_records", "bad_utf8", "max_len") if name in train}
-        prepare(recipe_of(train or text, valid or text, **data), tmp_path / "out", overwrite=True)
-        return json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
-
-    return run
+def corpora(tmp_path_factory):
+    """A folder with all the files, and what was prepared from the lines of text, once it was."""
+    write_all(folder := tmp_path_factory.mktemp("forms"))
+    return SimpleNamespace(folder=folder, prepared={})
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_same_pairs_in_any_form_are_the_same_data(made, tmp_path, form, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    recipe = recipe_of(made.of[form], made.of[form])
-    prepare(recipe, tmp_path / "out")
-    for name in ("train.arrow", "valid.arrow", "subwords.json"):
-        assert (tmp_path / "out" / name).read_bytes() == (made.out / name).read_bytes(), name
+def test_the_same_pairs_in_any_form_are_the_same_data(at, corpora, form, monkeypatch):
+    monkeypatch.chdir(corpora.folder)
+    name = "plain" if form.startswith("found") else "a"
+
+    def prepared(corpus):
+        how = {"src_lang": "de", "trg_lang": "en", "vocab_size": 300, **NO_FILTERS}
+        report = at.prepare(corpus, valid=corpus, **how)
+        files = ("train.arrow", "valid.arrow", "subwords.json")
+        return [(at.folder / "out" / name).read_bytes() for name in files], report.recipe
+
+    if name not in corpora.prepared:
+        corpora.prepared[name], _ = prepared({"src": f"{name}.de", "trg": f"{name}.en"})
+    found, recipe = prepared(FORMS[form])
+    assert found == corpora.prepared[name]
+    assert at.texts() == tuple(map(list, zip(*(PLAIN if name == "plain" else PAIRS), strict=True)))
     said = []
-    prepare(recipe, tmp_path / "out", talk=said.append)
-    assert "nothing to do" in said[-1]
-    assert not list(tmp_path.glob(".*"))
+    prepare(recipe, at.folder / "out", talk=said.append)
+    assert "nothing to do" in said[-1] and not list(at.folder.glob(".*"))
 
 
-def test_what_was_prepared_has_every_character_that_was_written(made):
-    data = Prepared.open(made.out)
-    assert data.valid.texts() == (SRC, TRG) and data.train.n_pair == len(PAIRS)
-
-
-def test_another_column_is_other_data(small, tmp_path):
-    path = write(tmp_path / "a.tsv", b"ein Hund\ta dog\tun chien\n" * 9)
-    small(file=path, src_column=1, trg_column=2)
-    text = {"src": str(tmp_path / "v.de"), "trg": str(tmp_path / "v.en")}
-    for other in ({"src_column": 1, "trg_column": 3}, {"src_column": 1, "trg_column": 2, "header": True}):
+def test_another_column_is_other_data(at):
+    at.write("a.tsv", b"ein Hund\ta dog\tun chien\n" * 9)
+    report = at.prepare({"file": "a.tsv", **ONE})
+    for other in ({"trg_column": 3}, {"header": True}):
+        (corpus,) = report.recipe.data.train
+        data = report.recipe.data.model_copy(update={"train": [corpus.model_copy(update=other)]})
         with pytest.raises(DataError, match=r"a\.tsv is new.*--overwrite"):
-            prepare(recipe_of({"file": path, **other}, text), tmp_path / "out")
+            prepare(report.recipe.model_copy(update={"data": data}), at.folder / "out")
+
+
+def test_one_file_is_enough_for_the_command_and_copies_of_pairs_that_are_held_out_leave_training(at, capsys):
+    again = [(a.upper() + "!", f"other {n}") for n, (a, _) in enumerate(MANY)] + [
+        (f"anders {n}", b.upper() + " .") for n, (_, b) in enumerate(MANY)
+    ]
+    at.write("c.csv", as_csv([*MANY, *again]))
+    assert main(["c.csv", "--langs", "de", "en", "--valid-size", "0.1", "--accept-alarms"]) == 0
+    assert "source and target are 'German' and 'en-US'" in (said := capsys.readouterr().err)
+    assert "90 pairs held out of training" in said and Prepared.open(Path("prepared/c")).valid.n_pair == 90
+    report = json.loads(Path("prepared/c/report.json").read_text(encoding="utf-8"))
+    (row,) = report["leaks"]["rows"]
+    assert row["lines"] == 90 and all(n == 0 for n in row["near"].values())
+    assert report["dropped"]["held out"]["count"] >= 2 * 90
+
+
+def test_how_many_are_held_out():
+    told = [("auto", 900), ("auto", 10_000), ("auto", 100_000), ("auto", 10**7), (0.05, 1000), (50, 1000), (900, 1000)]
+    assert [n_to_hold_out(*each) for each in told] == [180, 200, 1000, 2000, 50, 50, 200]
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["id", "en", "de"], ("de", "en")),
+        (["English", "German"], ("German", "English")),
+        (["eng", "deu"], ("deu", "eng")),
+        (["de", "de-AT", "en"], ("de", "en")),
+        (["en-US", "de_DE"], ("de_DE", "en-US")),
+        (["translation.de", "translation.en"], ("translation.de", "translation.en")),
+        (["Source", "Target", "score"], ("Source", "Target")),
+        (["tgt", "src"], ("src", "tgt")),
+        (["fr", "en"], None),
+    ],
+)
+def test_columns_are_found_by_languages_or_sides(names, found):
+    assert columns_by_name(names, ("de", "en")) == found
+
+
+def test_languages_of_tmx_are_told_as_they_stand_there(tmp_path):
+    (tmp_path / "c.tmx").write_bytes(as_tmx(PLAIN))
+    assert names_in(tmp_path / "c.tmx", "tmx") == ["de-AT", "EN"]
+
+
+def test_files_by_pattern_find_their_partners_and_it_is_told_which(at):
+    for year in ("2019", "2020", "b"):
+        at.write(f"news.{year}.de", f"das ist {year}\nnoch eins {year}\n")
+        at.write(f"news.{year}.en.txt", f"this is {year}\none more {year}\n")
+    both = {"src": "news.*.de", "trg": "news.*.en.txt"}
+    assert "train: news.2019.de with news.2019.en.txt" in at.prepare(both, valid=both).said
+    assert at.texts()[0] == [f"{what} {year}" for year in ("2019", "2020", "b") for what in ("das ist", "noch eins")]
+    at.write("news.2021.de", "x\n")
+    at.write("news.2022.en.txt", "x\n")
+    with pytest.raises(DataError, match=r"no partner on the other side for news\.2021\.de, news\.2022\.en\.txt\."):
+        at.prepare(both)
+    with pytest.raises(DataError, match=r"4 files of src \(news.2019.de, .*\) but 1 of trg \(v\.en\)"):
+        at.prepare({**both, "trg": "v.en"})
+
+
+@pytest.mark.parametrize("name", ["line\nfeed.de", "c: colon, comma.de", "a*.de", "[ab].de", " 'quoted\" #.de"])
+def test_a_name_is_a_name_whatever_is_in_it(at, name):
+    at.write("ab.de", "other\nlines\n")
+    at.write(name, "eins\n")
+    assert at.prepare({"src": name, "trg": "v.en"}).read == 1
+
+
+def test_prepared_data_that_has_the_name_of_its_corpus_is_not_taken_for_it(at):
+    (at.folder / "c.tsv").mkdir()
+    at.write("c.tsv/manifest.json", "{}")
+    at.refused({"file": "c.tsv", **ONE}, "no file c.tsv: tried")
+
+
+def test_a_file_that_is_both_sides_is_told_of(at):
+    said = at.prepare({"src": "v.de", "trg": "v.en"}, valid={"src": "v.de", "trg": "v.de"}).said
+    assert "WARNING: valid: v.de is source and target: nothing is translated there" in said
+    assert not any("WARNING: train" in line for line in said)
+
+
+def test_what_nmt_translate_writes_is_a_corpus(at):
+    hypothesis = Hypothesis([5], -0.5, -0.25, True)
+    outputs, sources = ["ein Hund", "zwei Hunde", "drei \t Katzen"], ["a dog", "two dogs", "three cats"]
+    for kind in ("jsonl", "tsv"):
+        args, written = Namespace(format=kind, score=None, retry_suspect=False), []
+        for n, (source, text) in enumerate(zip(sources, outputs, strict=True), start=1):
+            answer = Answer(Translation(text, [text], [hypothesis], [5]), [])
+            result = LineResult(answer, {"token_log_probs": [-0.5]})
+            written += output_lines(args, Line(Request(source), {}, {}), n, result, [], n_best=1)
+        at.write(f"out.{kind}", lines_of(written))
+    at.write("mono.en", lines_of(sources))
+    for corpus in (
+        {"file": "out.jsonl", "src_column": "output", "trg_column": "source"},
+        {"src": "out.tsv", "src_column": 5, "trg": "mono.en"},
+    ):
+        assert at.prepare(corpus, valid=corpus).kept == 3
+        assert [line.replace("\t", " ") for line in at.texts()[0]] == ["ein Hund", "zwei Hunde", "drei   Katzen"]
+        assert at.texts()[1] == sources

@@ -348,18 +348,6 @@ def test_validation_pairs_without_text_are_named_and_a_set_of_nothing_else_is_re
         report_of(tmp_path / "other", valid=(sides[0], [""] * 7))
 
 
-def test_files_in_another_language_than_the_recipe_says_are_noted(tmp_path):
-    pytest.importorskip("py3langid")
-    english = [f"The old ship left the harbour in May with {n} men on board." for n in range(60)]
-    german = [f"Das alte Schiff verließ im Mai mit {n} Männern an Bord den Hafen." for n in range(60)]
-    found = report_of(tmp_path, english, german, src_lang="no", trg_lang="de")
-    assert found["noted"]["other_language"] == [f"{tmp_path / 't.de'}:en"]
-    assert any("1 sides of training files look like another language" in text for text in remarks(found))
-    for name, how in {"right": {"src_lang": "en"}, "made up": {"src_lang": "x-own"}}.items():
-        (tmp_path / name).mkdir()
-        assert "other_language" not in report_of(tmp_path / name, english, german, trg_lang="de", **how)["notes"]
-
-
 def test_languages_of_no_known_script_are_noted(tmp_path):
     found = report_of(tmp_path, src_lang="x-made", trg_lang="und")
     assert found["notes"]["language"] == 2 and found["noted"]["language"] == ["x-made", "und"]
@@ -389,16 +377,6 @@ def test_the_summary_tells_in_how_many_pairs_of_files_lines_are_shifted(tmp_path
     stretch = {"first": 3, "last": 70, "offset": 1, "gain": 9.0}
     facts["alignment"][1]["stretches"] = [stretch, stretch]
     assert "misaligned lines: found in 1 of 2 pairs of files; 1 could be judged, stretches: 2" in table(facts)
-
-
-def test_a_first_line_of_tsv_that_holds_the_language_codes_is_noted_where_it_is_taken_for_a_pair(tmp_path):
-    rows = ["DE\ten", *(f"{src}\t{trg}" for src, trg in zip(SRC, TRG, strict=True))]
-    how = {"file": write(tmp_path / "t.tsv", rows), "src_column": 1, "trg_column": 2}
-    found = report_of(tmp_path, train=[TrainingCorpus(**how)])
-    assert found["noted"]["header"] == [f"{tmp_path / 't.tsv'}:1"] and found["read"] == len(rows)
-    assert any("1 files of TSV have the language codes" in text for text in remarks(found))
-    (tmp_path / "told").mkdir()
-    assert "header" not in report_of(tmp_path / "told", train=[TrainingCorpus(**how, header=True)])["notes"]
 
 
 def test_overlap_with_the_pairs_of_the_run_that_this_one_begins_with_is_found_or_said_to_be_unknown(tmp_path):

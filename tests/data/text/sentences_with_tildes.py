@@ -17,19 +17,7 @@ O capitão não tem razão.
 Há dez lições no livro de orações.
 A romã e a avelã são frutos.
 Ninguém sabe onde está o ímã.
-Ela tem fé e paciência.
-O órfão mora com a tia Conceição.
-Um campeão não chora em vão.
-A solução é simples: água e sabão.
-O âmbito da questão é político.
-Há câmaras em cada câmbio.
-O ângulo é de cem graus.
-A âncora está no fundo.
-Então até amanhã.
-O cão é o melhor amigo do homem.
-Três mães e seis irmãs.
-O vulcão entrou em erupção.
-A nação inteira ficou em silêncio."""
+Ela tem fé e paciência."""
 VIETNAMESE = """Tôi đã ăn cơm rồi.
 Mã số của anh là gì?
 Cây cầu này rất cũ.
@@ -47,19 +35,7 @@ Nhà ga cách đây ba cây số.
 Ông ấy bị ngã trên cầu thang.
 Thật vậy à? Tôi không tin.
 Đây là lần đầu tiên tôi đến đây.
-Nước lã và hồ.
-Cái cân này bị hỏng.
-Con mèo nằm trên ghế.
-Hôm qua trời mưa cả ngày.
-Anh ta đã quên mã.
-Tôi thích uống cà phê sữa đá.
-Tất cả mọi người đều bình đẳng.
-Bạn có thể giúp tôi không?
-Gió thổi mạnh từ phía tây.
-Chiếc áo này giá bao nhiêu?
-Em bé đang ngủ trong phòng.
-Họ xây nhà bên bờ sông.
-Ân nhân của làng đã đi xa."""
+Nước lã và hồ."""
 TURKISH = """Hâlâ bekliyorum, kâr yok.
 İstanbul'da hava çok güzel.
 Bu kâğıt kimin?
@@ -77,16 +53,4 @@ Mahkûm serbest bırakıldı.
 Şu ağacın altında oturalım.
 Balık suda yaşar.
 Işıklar sönünce uyuduk.
-Âşık oldum, ne yapayım?
-Âdet yerini bulsun.
-Üç kişi yolda kaldı.
-Kış geldi, kar yağıyor.
-Sükûnet içinde çalıştık.
-Ödevimi bitirdim.
-Gazeteci soruyu yanıtladı.
-Bizim köyde imkân az.
-Müzik dinlemeyi severim.
-Ümit her zaman var.
-Çay mı içersin, kahve mi?
-Dağın tepesinde bir ev var.
-Lâf lâfı açar."""
+Âşık oldum, ne yapayım?"""

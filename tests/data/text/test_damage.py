@@ -35,30 +35,10 @@ def test_control_characters(text, found):
 
 
 WORDS = [
-    "für Größe",
-    "déjà vu à Noël",
-    "año, corazón",
-    "“quoted” – it’s…",
-    "naïve™",
-    "не знаю",
-    "Россия",
-    "Ελλάδα",
-    "السلام عليكم",
-    "שלום לכם",
-    "नमस्ते",
-    "สวัสดี",
-    "你好世界",
-    "こんにちは",
-    "안녕하세요",
-    "FRANÇAIS",
-    "ÉTAT",
-    "FÜR",
-    "São Paulo",
-    "Việt Nam",
-    "bağ",
-    "Öl",
-    "20°C",
-]
+    "für Größe", "déjà vu à Noël", "año, corazón", "“quoted” – it’s…", "naïve™", "не знаю", "Россия", "Ελλάδα",
+    "السلام عليكم", "שלום לכם", "नमस्ते", "สวัสดี", "你好世界", "こんにちは", "안녕하세요", "FRANÇAIS",
+    "ÉTAT", "FÜR", "São Paulo", "Việt Nam", "bağ", "Öl", "20°C",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", WORDS)
@@ -73,28 +53,8 @@ def test_utf8_that_was_read_as_another_encoding_is_damaged(text, encoding):
 
 # What may stand right after a word, and right before it.
 AFTER = [
-    "",
-    "…",
-    "!",
-    "”",
-    "’",
-    "»",
-    "›",
-    "“",
-    "–",
-    "—",
-    "™",
-    "®",
-    "€",
-    "€ 5",
-    "²",
-    "ª",
-    "º",
-    "†",
-    "\u00a0É",
-    "…E",
-    "–E",
-]
+    "", "…", "!", "”", "’", "»", "›", "“", "–", "—", "™", "®", "€", "€ 5", "²", "ª", "º", "†", "\u00a0É", "…E", "–E",
+]  # fmt: skip
 BEFORE = ["", "“", "«", "‹", "„", "¿", "€", "–"]
 
 

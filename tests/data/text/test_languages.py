@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,9 +36,12 @@ def test_a_side_in_another_language_drops_the_pair(src, trg, found):
         ("x" * 20, "da", 0.99, False),
     ],
 )
-def test_few_letters_little_certainty_and_languages_much_alike_are_no_reason(text, language, probability, found):
-    own = frozenset({"no", "da"})
-    assert is_in_another_language(text, own, 0.9, lambda text: (language, probability)) == found
+def test_few_letters_little_certainty_and_languages_much_alike_are_no_reason(
+    monkeypatch, text, language, probability, found
+):
+    told = SimpleNamespace(classify=lambda text: (language, probability))
+    monkeypatch.setattr("nmt.data.scripts.identifier", lambda: told)
+    assert is_in_another_language(text, frozenset({"no", "da"}), 0.9) == found
 
 
 @needs_package

@@ -267,13 +267,6 @@ def test_pairs_without_items_are_prepared_as_without_the_option(tmp_path):
     assert manifest["settings"]["data"]["protect"] == ["tag", "url", "number"]
 
 
-def test_a_corpus_without_items_is_prepared_byte_for_byte_as_without_the_option(tmp_path):
-    plain, _ = made(tmp_path / "a", SRC, TRG, "plain", vocab_size=300)
-    recipe, _ = made(tmp_path / "b", SRC, TRG, "same", vocab_size=300 + 2 * PER_KIND, protect=("url", "tag"))
-    for name in ("train.arrow", "valid.arrow"):
-        assert (recipe.data_folder / name).read_bytes() == (plain.data_folder / name).read_bytes()
-
-
 def test_references_stay_and_the_report_counts(tmp_path):
     items = [one.format(n) for n, one in enumerate(ITEMS)], [one.format(n) for n, one in enumerate(OTHERS)]
     recipe, _ = made(tmp_path / "b", *items, "protected", vocab_size=380, protect=KINDS)

@@ -1,0 +1,258 @@
+"""What is no text in a file of pairs, and files that cannot be read: refused, or dropped and counted."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nmt.data import prepare as preparing
+from nmt.errors import DataError
+
+TABS = {"src_column": 1, "trg_column": 2}
+KEYS = {"src_column": "de", "trg_column": "en"}
+GOOD = {"de": "ein Hund", "en": "a dog"}
+TMX = (
+    '<tmx><body><tu><tuv xml:lang="de"><seg>ein Hund</seg></tuv><tuv xml:lang="en-GB"><seg>a dog</seg></tuv></tu>'
+    "</body></tmx>"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "bad", "what"),
+    [
+        ("a.tsv", "ein Hund\ta dog\nein Hund\n", TABS, 2, "1 columns, but the first record has 2"),
+        ("a.tsv", "ein Hund\ta dog\nein\tHund\ta dog\n", TABS, 2, "3 columns, but the first record has 2"),
+        ("a.tsv", "de\ten\nein Hund\ta dog\n\n", KEYS, 3, "1 columns, but the first record has 2"),
+        ("a.csv", "de,en\nein Hund,a dog\n\nx,y,z\n", KEYS, 3, "3 columns, but the first record has 2"),
+        ("a.jsonl", [GOOD, {"de": 5, "en": "x"}], KEYS, 2, "a number under the key 'de'"),
+        ("a.jsonl", [GOOD, {"de": "x", "en": None}], KEYS, 2, "null under the key 'en'"),
+        ("a.jsonl", [GOOD, {"de": "x", "en": ["y"]}], KEYS, 2, "a list under the key 'en'"),
+        ("a.jsonl", [GOOD, {"de": "x", "fr": "y"}], KEYS, 2, "no key 'en'; there are 'de', 'fr'"),
+        ("a.jsonl", [GOOD, '{"de": "x", "en'], KEYS, 2, "not JSON"),
+        ("a.jsonl", [GOOD, "[" * 100_000], KEYS, 2, "not JSON"),
+        ("a.jsonl", [GOOD, '{"de": 1' + "0" * 5000 + ', "en": "x"}'], KEYS, 2, "a number under the key 'de'"),
+        ("a.jsonl", [GOOD, ""], KEYS, 2, "not JSON"),
+        ("a.jsonl", [GOOD, ["x", "y"]], KEYS, 2, "a list in place of a JSON object"),
+        ("a.jsonl", [GOOD, '{"de": "\\ud800", "en": "x"}'], KEYS, 2, "half a surrogate pair"),
+        ("a.parquet", [GOOD, {"de": None, "en": "x"}], KEYS, 2, "null in the column 'de'"),
+        ("a.arrow", [GOOD, {"de": "x", "en": None}], KEYS, 2, "null in the column 'en'"),
+    ],
+)
+def test_what_is_no_text_is_refused_with_its_place_or_its_pair_dropped(at, name, content, columns, bad, what):
+    if name == "a.jsonl":
+        content = [row if isinstance(row, dict | str) else str(row).replace("'", '"') for row in content]
+    at.write(name, content)
+    at.refused({"file": name, **columns}, f"{name}:{bad}: ", what, "data.bad_records: drop")
+    report = at.prepare({"file": name, **columns}, bad_records="drop")
+    assert report.dropped == {"bad record": {"count": 1, "first": [f"{name}:{bad}"]}}
+    assert (report.read, report.kept) == (2, 1)
+    with pytest.raises(DataError, match=f"{name}:{bad}: "):  # nothing is dropped that is measured on
+        at.prepare({"src": "v.de", "trg": "v.en"}, valid={"file": name, **columns}, bad_records="drop")
+
+
+def test_what_stands_beside_the_keys_of_a_line_of_json_does_no_harm(at):
+    beside = ('{"n": 1' + "0" * 5000 + ", ", '{"id": "de", "also": {"de": 1, "en": 2}, ', '{"n": 1, "n": 2, ')
+    at.write("a.jsonl", "".join(f'{start}"de": "Hund {n}", "en": "dog"}}\n' for n, start in enumerate(beside)))
+    assert at.prepare({"file": "a.jsonl", **KEYS}, valid={"file": "a.jsonl", **KEYS}).read == 3
+    assert at.texts()[0] == ["Hund 0", "Hund 1", "Hund 2"]
+
+
+def test_bad_utf8_in_any_form_is_refused_with_its_place_or_its_pair_dropped(at):
+    raw = pa.array([b"gut", b"f\xfcr"], pa.binary())  # as no honest writer makes a column of text
+    rows = pa.table({"de": pa.Array.from_buffers(pa.string(), 2, raw.buffers()), "en": ["good", "for"]})
+    pq.write_table(rows, "a.parquet")
+    with pa.ipc.new_stream("a.arrow", rows.schema) as writer:
+        writer.write_table(rows)
+    at.write("a.tsv", b"gut\tgood\nf\xfcr\tfor\n")
+    at.write("a.jsonl", b'{"de": "gut", "en": "good"}\n{"de": "f\xfcr", "en": "for"}\n')
+    at.write("a.de", b"gut\nf\xfcr\n")
+    at.write("a.en", b"good\nfor\n")
+    for name in ("a.parquet", "a.arrow", "a.tsv", "a.jsonl", "a.de"):
+        both = {"src": "a.de", "trg": "a.en"}
+        corpus = both if name == "a.de" else {"file": name, **(TABS if name == "a.tsv" else KEYS)}
+        with pytest.raises(DataError, match=rf"{name}:2: invalid UTF-8 at byte \d+ \(0xFC\).*data\.bad_utf8: drop"):
+            at.prepare(corpus)
+        report = at.prepare(corpus, bad_utf8="drop")
+        assert report.dropped == {"bad UTF-8": {"count": 1, "first": [f"{name}:2"]}}
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_a_field_of_several_lines_becomes_one_line_and_shifts_nothing(at, name):
+    rows = [{"de": "a\r\nb\n\nc", "en": "\nx\n"}, {"de": "\r\n", "en": "c\rd\r"}, {"de": "last", "en": "LAST"}]
+    corpus = {"file": at.write(name, rows), **KEYS}
+    report = at.prepare(corpus, valid=corpus)
+    assert at.texts() == (["a b c", "", "last"], ["x", "c\rd\r", "LAST"])
+    assert report.notes["line_feed"] == 6, "three texts, in training and in validation"
+    assert set(report.noted["line_feed"]) == {f"{name}:1", f"{name}:2"}
+    assert any("6 texts had line feeds inside" in line and f"{name}:1, 1, 2" in line for line in report.said)
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.jsonl", "a.parquet", "a.arrow", "a.de", "a.tsv.zst"])
+def test_one_line_of_twenty_megabytes_is_dropped_as_too_long_and_costs_little(at, name):
+    rows = [GOOD, {"de": "x" * 20_000_000, "en": "x"}, {"de": "y", "en": "x" * 20_000_000}, GOOD]
+    corpus = {"file": name, **KEYS}
+    if ".tsv" in name:
+        corpus = {"file": name, **TABS}
+        content = "".join(f"{row['de']}\t{row['en']}\n" for row in rows).encode()
+        at.write(name, pa.Codec("zstd").compress(content, asbytes=True) if name.endswith("zst") else content)
+    elif name == "a.de":
+        corpus = {"src": "a.de", "trg": "a.en"}
+        for side in ("de", "en"):
+            at.write(f"a.{side}", "".join(row[side] + "\n" for row in rows))
+    else:
+        at.write(name, rows)
+    start = time.process_time()
+    report = at.prepare(corpus)
+    assert time.process_time() - start < 4
+    assert report.dropped == {"too long": {"count": 2, "first": [f"{name}:2", f"{name}:3"]}}
+
+
+@pytest.mark.parametrize(
+    ("corpus", "expected"),
+    [
+        ({"file": "a.tsv", "src_column": 1, "trg_column": 3}, ["a.tsv: not one column 3", "'ein Hund', 'a dog'"]),
+        ({"file": "a.tsv", "src_column": "fr", "trg_column": "b"}, ["not one column 'fr'", "'ein Hund', 'a dog'"]),
+        ({"file": "twice.tsv", **KEYS}, ["not one column 'de'", "there are 'de', 'de', 'en'"]),
+        ({"file": "v.de", "format": "tsv", **TABS}, ["v.de: not one column 2", "'eins zwei'", "between tabs"]),
+        ({"file": "a.csv", "format": "tsv", **KEYS}, ["a.csv: not one column 'de'", "CSV: format: csv"]),
+        ({"file": "a.csv", "src_column": "fr", "trg_column": "en"}, ["not one column 'fr'", "'de', 'en'"]),
+        ({"file": "quote.csv", **KEYS}, ["quote.csv:2: not CSV", "quotes"]),
+        ({"file": "a.tmx", "src_column": "fr", "trg_column": "en"}, ["not one column 'fr'", "'de', 'en-GB'"]),
+        ({"file": "cut.tmx", **KEYS}, ["cut.tmx: not TMX, or damaged"]),
+        ({"file": "bomb.tmx", **KEYS}, ["bomb.tmx: declares entities"]),
+        ({"file": "a.xlsx"}, ["a.xlsx: is a spreadsheet. Save it as CSV"]),
+        ({"file": "a.xlf"}, ["a.xlf: is XLIFF. Make CSV of it"]),
+        ({"file": "a.jsonl"}, ["which of its keys are fr and en? There are 'de', 'en'"]),
+        ({"file": "v.de", **TABS}, ["the name does not tell", "format: tsv"]),
+        ({"src": "a.tsv", "trg": "v.en"}, ["a.tsv: tsv has columns or keys: which one is it?"]),
+        ({"src": "a.tsv", "trg": "a.tsv"}, ["a.tsv is source and target. A file with both sides is named once"]),
+        ({"file": "a.jsonl", "src_column": "fr", "trg_column": "en"}, ["not one column 'fr'", "'de', 'en'"]),
+        ({"file": "a.jsonl", **TABS}, ["not one column 1", "'de', 'en'"]),
+        ({"file": "list.jsonl", **KEYS}, ["not one column 'de'", "there are none", "a JSON object a line"]),
+        ({"file": "v.de", "format": "jsonl", **KEYS}, ["not one column 'de'", "a JSON object a line"]),
+        ({"file": "a.jsonl", "header": True, **KEYS}, ["header is for TSV and CSV, and this is jsonl"]),
+        ({"file": "a.parquet", "src_column": "n", "trg_column": "en"}, ["not one column 'n'", "'t.x', 'de', 'en'"]),
+        ({"file": "a.parquet", "src_column": "t", "trg_column": "en"}, ["not one column 't' of text"]),
+        ({"file": "a.parquet", "src_column": 1, "trg_column": "en"}, ["columns of text, by name"]),
+        ({"file": "cut.parquet", **KEYS}, ["cut.parquet: neither Parquet nor Arrow, or damaged"]),
+        ({"file": "cut.arrow", **KEYS}, ["cut.arrow: neither Parquet nor Arrow, or damaged"]),
+        ({"file": "page.parquet", **KEYS}, ["page.parquet: neither Parquet nor Arrow"]),
+        ({"file": "line\nfeed.none", **KEYS}, ["no file line\\nfeed.none: tried"]),
+        ({"file": "folder.parquet", **KEYS}, ["folder.parquet: cannot be read (Is a directory)"]),
+        ({"file": "*.none", **KEYS}, ["no file matches *.none: tried"]),
+        ({"file": "empty.tsv", **TABS}, ["no lines in empty.tsv."]),
+        ({"file": "names.tsv", **KEYS}, ["no lines in names.tsv."]),
+        ({"dataset": "folder.parquet", "split": "train", **KEYS}, ["dataset folder.parquet train: cannot be loaded"]),
+        ({"dataset": "script", "split": "train", **KEYS}, ["cannot be loaded", "scripts of datasets are not run"]),
+        ({"dataset": "data", "split": "none", **KEYS}, ["dataset data none: cannot be loaded", "none"]),
+        ({"dataset": "data", "split": "train", **TABS}, ["data train: not one column 1", "'de', 'en'"]),
+        ({"dataset": "nobody/nothing", "split": "train", **KEYS}, ["dataset nobody/nothing train: cannot be loaded"]),
+        (
+            {"src": ["one", "two"], "trg": ["two", "one"]},  # as many on the whole
+            ["one has 1 lines but two has 2.", "two has 2 lines but one has 1."],
+        ),
+        ({"src": "twice.tsv", "src_column": 3, "trg": "v.en"}, ["twice.tsv has 2 lines but v.en has 1."]),
+    ],
+)
+def test_what_cannot_be_read_is_refused_before_any_work(at, corpus, expected):
+    languages = {"src_lang": "fr", "trg_lang": "en"} if "fr and en" in expected[0] else {}
+    for name, content in {
+        "a.tsv": "ein Hund\ta dog\n",
+        "a.csv": "de,en\nein Hund,a dog\n",
+        "quote.csv": 'de,en\n"ein" Hund,a dog\n',
+        "a.tmx": TMX,
+        "cut.tmx": TMX[:40],
+        "bomb.tmx": '<!DOCTYPE tmx [<!ENTITY a "aa">]>' + TMX,
+        "a.xlsx": "PK",
+        "a.xlf": "<xliff/>",
+        "twice.tsv": "de\tde\ten\nx\ty\tz\n",
+        "a.jsonl": [GOOD],
+        "list.jsonl": '[\n{"de": "x", "en": "y"\n}\n]\n',
+        "page.parquet": "<html>404</html>",
+        "empty.tsv": "",
+        "names.tsv": "de\ten\n",
+        "one": "x\n",
+        "two": "y\nz\n",
+        "a.parquet": [{"n": 5, "t": {"x": "y"}, **GOOD}],
+        "a.arrow": [GOOD],
+    }.items():
+        at.write(name, content)
+    for name in ("parquet", "arrow"):
+        whole = (at.folder / f"a.{name}").read_bytes()
+        at.write(f"cut.{name}", whole[: len(whole) // 2])
+    for name in ("folder.parquet", "script", "data"):
+        (at.folder / name).mkdir()
+    at.write("script/script.py", "open('ran', 'w').close()\n")
+    at.write("data/train.parquet", [GOOD])
+    at.refused(corpus, *expected, **languages)
+    assert not (at.folder / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["pipe.de", "pipe.parquet", "pipe.jsonl"])
+def test_a_pipe_is_refused_and_not_waited_for(at, name):
+    os.mkfifo(name)
+
+    def too_long(*_):
+        raise AssertionError("it is waited for")
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(5)
+    try:
+        at.refused({"src": name, "trg": "v.en"} if name == "pipe.de" else {"file": name, **KEYS}, "a pipe or device")
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("filters", [{}, {"drop_duplicates": True}])
+@pytest.mark.parametrize(
+    "change", [lambda old: old + old, lambda old: old[:4], lambda old: old.replace("i", "I")], ids=["+", "-", "other"]
+)
+@pytest.mark.parametrize("sides", [("a.de",), ("a.de", "a.en")])
+def test_files_that_change_between_two_readings_are_refused(at, monkeypatch, filters, change, sides):
+    content = {"a.de": "ein Hund\nzwei Hunde\n", "a.en": "one big dog\ntwo big dogs\n"}
+
+    def facts_of(*args):
+        found = real(*args)
+        for name in sides:
+            at.write(name, change(content[name]))
+        return found
+
+    for name, text in content.items():
+        at.write(name, text)
+    real = preparing.facts_of
+    monkeypatch.setattr(preparing, "facts_of", facts_of)
+    at.refused({"src": "a.de", "trg": "a.en"}, "changed while ", **filters)
+
+
+CUT = """
+import os, sys
+from pathlib import Path
+from nmt.data.formats import Reading, read_columns
+from nmt.errors import DataError
+path = Path(sys.argv[1])
+reading = Reading("refuse", "refuse", 2000)
+rows = read_columns(path, "arrow", ("de", "en"), reading, header=False, drop_flagged=False)
+next(rows)
+os.truncate(path, path.stat().st_size // 3)
+try:
+    list(rows)
+except DataError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("write", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_a_table_that_is_cut_while_it_is_read_is_refused(tmp_path, write):
+    path = tmp_path / "a.arrow"
+    rows = pa.table({"de": [f"ein Hund {n} {'x' * 500}" for n in range(6000)], "en": ["a dog"] * 6000})
+    with write(str(path), rows.schema) as writer:
+        writer.write_table(rows, max_chunksize=1000)
+    done = subprocess.run([sys.executable, "-c", CUT, str(path)], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode().startswith(f"{path}: neither Parquet nor Arrow, or damaged (")
