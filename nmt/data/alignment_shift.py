@@ -165,8 +165,8 @@ class _Match:
     def _lengths(self, records: Records, side: int) -> Scores:
         """Logarithms of lengths, of mean 0 and deviation 1; 0 for an empty line."""
         lengths = records[f"{SIDES[side]}_len"]
-        found = (np.log1p(lengths.astype(np.float32)) - self._mean[side]) * self._slope[side]
-        found: Scores = np.clip(found, -_FARTHEST_OUT, _FARTHEST_OUT).astype(np.float32)
+        logs = (np.log1p(lengths.astype(np.float32)) - self._mean[side]) * self._slope[side]
+        found: Scores = np.clip(logs, -_FARTHEST_OUT, _FARTHEST_OUT).astype(np.float32)
         found[lengths == 0] = 0.0
         return found
 
