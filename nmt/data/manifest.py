@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from nmt.data.lines import write_lines
-from nmt.data.placeholders import alike, tags_of_splits, told_language
-from nmt.data.text import split_of
+from nmt.data.placeholders import alike, tags_of_splits
 from nmt.errors import DataError, MachineError
 from nmt.files import exchange, lock_file, parse_json, refuse_links_out, sha256_of, sync_file, sync_folder
 from nmt.languages import language_of
-from nmt.recipe.data_options import DataConfig, FilterConfig, Tagged, TrainingCorpus
+from nmt.recipe.data_options import DataConfig, FilterConfig
 from nmt.recipe.draft import SCHEMA
-from nmt.recipe.fields import all_fields
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import MANIFEST
 from nmt.recipe.reader import differences, pass_over_gone
@@ -57,9 +55,6 @@ _VERSION = "nmt"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[a-z0-9]+)?")
 _LARGEST = 1 << 20
 
-# An option of a corpus beside its files, and its value; None: as the section `data` has it.
-_Own = Iterator[tuple[str, Any]]
-
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
     """The options that decide what is in the folder, and no others: two equal answers mean equal data."""
@@ -83,15 +78,11 @@ def _own_settings(data: DataConfig, n: int) -> dict[str, Any]:
 
 def changed_settings(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
     """Return where two answers of `settings_of` differ, as `data.max_len: 256 there, 100 here`."""
-    return [f"{name}: {a!r} there, {b!r} here" for name, (a, b) in changes_of_settings(there, here).items()]
+    changed = differences(_settings_known(there, here), here)
+    return [f"{name}: {a!r} there, {b!r} here" for name, (a, b) in changed.items()]
 
 
-def changes_of_settings(there: dict[str, Any], here: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """{dotted name: (there, here)} of all that makes other data."""
-    return differences(settings_known(there, here), here)
-
-
-def settings_known(there: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
+def _settings_known(there: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
     """The settings of a folder with those options that were not known yet when it was made.
 
     Such an option has its default, which does what was done then; but a filter that was not known was off. One that is
@@ -206,77 +197,6 @@ def _are_files(files: Any) -> bool:
         and isinstance(entry.get("sha256"), str)
         for name, entry in files.items()
     )
-
-
-def flags_of_settings(there: dict[str, Any], recipe: Recipe) -> tuple[str, set[str]]:
-    """The flags that make `settings_of` a recipe what is `there`, as one gives them to a shell; and those names of
-    `changed_settings` that they settle. No flag settles what belongs to a corpus that the recipe does not have.
-    """
-    here = settings_of(recipe)
-    changed, data = changes_of_settings(there, here), settings_known(there, here)["data"]
-    have_flags = {field.name for field in all_fields() if not field.inner}
-    settled = {name for name in changed if name in have_flags}
-    found = {name: changed[name][0] for name in changed if name in settled}
-    for n, own in enumerate(recipe.data.train):
-        place = f"data.train.{n}"
-        settled |= {f"{place}.{option}" for option in TrainingCorpus.model_fields} & changed.keys()
-        found |= {f"{place}.{option}": value for option, value in _own_flags(own, data, f"train.{n}.")}
-    n_lang = len({own.trg_lang or data["trg_lang"] for own in recipe.data.train})
-    for split, places, wanted in _tagged(recipe.data, data["tags"]):
-        settled |= {f"data.tags.{split}"} & changed.keys()
-        # Where no tag tells a language, there was one.
-        one_lang = split == "train" and n_lang > 1 and not any(map(_languages, wanted))
-        for (place, files), tags in zip(places, wanted, strict=True):
-            found |= {f"{place}.{option}": value for option, value in _tags(files, tags, data["trg_lang"], one_lang)}
-    return " ".join(
-        f"--{name} {shlex.quote(value if isinstance(value, str) else json.dumps(value))}"
-        for name, value in found.items()
-    ), settled
-
-
-def _own_flags(own: TrainingCorpus, data: dict[str, Any], place: str) -> _Own:
-    """Yield what a training corpus has to say otherwise. data: the section as it was there; place: its corpus."""
-    for name in FilterConfig.model_fields:
-        mine, wanted = getattr(own, name), data.get(place + name)
-        if (data[name] if mine is None else mine) != (data[name] if wanted is None else wanted):
-            yield name, wanted
-    src_lang = data.get(f"{place}src_lang", data["src_lang"])
-    if (own.src_lang or data["src_lang"]) != src_lang:
-        yield "src_lang", src_lang
-    if own.drop_flagged != (drops := data.get(f"{place}drop_flagged", False)):
-        yield "drop_flagged", drops
-
-
-def _tagged(
-    data: DataConfig, there: dict[str, list[list[str]]]
-) -> Iterator[tuple[str, list[tuple[str, Tagged]], list[list[str]]]]:
-    """Each split of a recipe, its corpora by their places, and the tags that each had there.
-
-    A split that was not there, or had other corpora, is left out.
-    """
-    splits: dict[str, list[tuple[str, Tagged]]] = {
-        "train": [(f"data.train.{n}", files) for n, files in enumerate(data.train)],
-        **{split_of(files.name): [(f"data.valid.{n}", files)] for n, files in enumerate(data.valid)},
-    }
-    if data.test:
-        splits["test"] = [("data.test", data.test)]
-    for split, places in splits.items():
-        wanted = there.get(split, []) if there else [[]] * len(places)
-        if len(wanted) == len(places):
-            yield split, places, wanted
-
-
-def _tags(files: Tagged, wanted: list[str], trg_lang: str, one_lang: bool) -> _Own:
-    """Yield what a corpus has to say to have these tags. one_lang: all corpora have to be in the usual language."""
-    if files.tags != (tags := [tag.strip("<>") for tag in wanted if not told_language(tag)]):
-        yield "tags", tags
-    for lang in [trg_lang] if one_lang else _languages(wanted):
-        if (files.trg_lang or trg_lang) != lang:
-            yield "trg_lang", lang
-
-
-def _languages(tags: list[str]) -> list[str]:
-    return [lang for tag in tags if (lang := told_language(tag))]
 
 
 # A folder that appears whole or not at all.

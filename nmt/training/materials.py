@@ -12,7 +12,6 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from nmt.data.batches import Batch, make_batch
 from nmt.data.corpus import Prepared
-from nmt.data.manifest import flags_of_settings
 from nmt.data.plan import Plan
 from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD
 from nmt.errors import DataError, OutOfMemory, is_out_of_memory
@@ -136,16 +135,10 @@ def open_data(recipe: Recipe) -> Prepared:
         )
     data = Prepared.open(folder)
     if changed := data.differences(recipe):
-        message = [f"{folder} was prepared with other settings: {'; '.join(changed)}."]
-        flags, settled = flags_of_settings(data.settings, recipe)
-        if flags:
-            message.append(f"To train on this data, give nmt-train the options that it was made with: {flags}")
-        if rest := [one for one in changed if one.partition(": ")[0] not in settled]:
-            message.append(f"No flag gives this; the recipe's lists of corpora have to: {'; '.join(rest)}.")
-        message.append(
-            "For other data, run nmt-preprocess again with --overwrite, or give the recipe another data.out."
+        raise DataError(
+            f"{folder} was prepared with other settings: {'; '.join(changed)}. Give the options of that folder, "
+            "prepare the data again with nmt-preprocess and --overwrite, or choose another folder with --data.out."
         )
-        raise DataError("\n".join(message))
     return data
 
 
