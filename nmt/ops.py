@@ -26,7 +26,6 @@ try:
         dropping,
         int8_products,
         linears,
-        on_gpu,
         passes,
         products,
         sublayers,
@@ -35,7 +34,7 @@ try:
 except ImportError:
     missing: Any = _NoKernels()
     attentions = choice = cross_entropy = int8_products = missing
-    dropping = linears = on_gpu = passes = products = sublayers = switch = missing
+    dropping = linears = passes = products = sublayers = switch = missing
 
 
 class Kernels(NamedTuple):
@@ -390,8 +389,3 @@ def end_of_step(
     n_step: (1,) steps that were made. divisors: (T + 2,) of each length.
     """
     return choice.end_of_step(logits, allowed, state, of, notes, last, n_step, divisors, eos, diversity)
-
-
-def attends_packed(device: torch.device, width: int) -> bool:
-    """True where kernels of a GPU do attention in packed rows of 16 bits, with heads of this width."""
-    return bool(on_gpu.attends(device, width))

@@ -34,17 +34,12 @@ from nmt.training.feed import Feed
 from nmt.training.materials import new_model
 from nmt.training.memory import Work
 from nmt.training.parallel import Ranks
-from nmt.training.precision import Precision, onednn_is_honest
+from nmt.training.precision import Precision
 
 OURS = "nmt"
 # Median length of a sentence in subwords, and the standard deviation of its logarithm.
 LENGTHS = {"newstest": (24.0, 0.6), "multi30k": (13.0, 0.33)}
-# What a column runs in: precision, and whether fp32 products of the CPU go to oneDNN.
-ARITHMETIC = {
-    "fp32": ("fp32", False),
-    "fp32-onednn": ("fp32", True),
-    "bf16": ("bf16", False),
-}
+ARITHMETIC = ("fp32", "bf16")  # precisions, a column each
 
 
 class Synthetic:
@@ -79,9 +74,8 @@ def data_of(args: argparse.Namespace, recipe: Recipe) -> Any:
 
 def switch(arithmetic: str, device: torch.device) -> Precision:
     """Set the machine to a column's arithmetic."""
-    name, fast = ARITHMETIC[arithmetic]
     own = device.type == "cpu" and not ops.kernels_here().why_not
-    precision = Precision(name, "for the benchmark", device.type, fast, kernels=own)
+    precision = Precision(arithmetic, "for the benchmark", device.type, kernels=own)
     precision.apply()
     return precision
 
@@ -196,8 +190,6 @@ def compare(args: argparse.Namespace, argv: Sequence[str]) -> None:
             print(f"{arithmetic:14}{contender.name:12}{sum(unit[0]['tokens'] for unit in mine) / seconds:16,.0f}")
     for contender in contenders:
         contender.leave()
-    if "fp32-onednn" in args.arithmetic and not onednn_is_honest():
-        print("fp32-onednn: computes in bf16 on this processor, so it does not count as fp32")
 
 
 def make_recipe(args: argparse.Namespace, path: Path) -> Path:
@@ -212,7 +204,7 @@ def make_recipe(args: argparse.Namespace, path: Path) -> Path:
         "train.log_every": str(max(1, args.batches // 4)),
         "train.device": args.device,
         "train.threads": str(args.threads),
-        "train.precision": ARITHMETIC[args.arithmetic[0]][0],
+        "train.precision": args.arithmetic[0],
         "valid.translate": "false",
         "valid.metric": "loss",
         **dict(pair.partition("=")[::2] for pair in args.set),

@@ -101,20 +101,17 @@ def train(args: argparse.Namespace) -> int:
 def _verify(named: Path) -> int:
     """Print which parts of a run folder are whole. Returns the exit code."""
     with importing():
-        from nmt.progress import Bar
         from nmt.run import Run
-        from nmt.training.selftest import folders_of, verify_run
+        from nmt.training.selftest import verify_run
     folder = named.parent if named.name == RECIPE and is_run(named.parent) else named
-    run, n_damaged = Run(folder), 0
-    with Bar(total=len(folders_of(run)), unit="folder", leave=False) as bar:
-        for finding in verify_run(run):
-            bar.update()
-            n_damaged += bool(finding.complaint)
-            verdict = f"damaged: {printable(finding.complaint)}" if finding.complaint else "whole"
-            write_stdout(f"{finding.name}\t{'?' if finding.update is None else finding.update}\t{verdict}\n")
-    if not bar.total:
+    found, damaged = 0, False
+    for name, update, complaint in verify_run(Run(folder)):
+        found, damaged = found + 1, damaged or bool(complaint)
+        verdict = f"damaged: {printable(complaint)}" if complaint else "whole"
+        write_stdout(f"{name}\t{'?' if update is None else update}\t{verdict}\n")
+    if not found:
         print(f"{folder}: no checkpoint was saved yet", file=sys.stderr)
-    return 2 if n_damaged else 0
+    return 2 if damaged else 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -47,12 +47,6 @@ def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return all(x.size(-1) in _WIDTHS and x.size(-1) * x.itemsize <= _MOST_BYTES for x in (q, v))
 
 
-def attends(device: torch.device, width: int) -> bool:
-    """True if those of attention take heads of this width in 16 bits."""
-    head = torch.empty(width, dtype=torch.bfloat16)
-    return works(device) and fits(head, head, head)
-
-
 def takes_hypotheses(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """True if that of a search takes (B, H, K, d_k), (B, G, S, d_k), (B, G, S, d_v): all that look at one head's keys
     are one tile."""

@@ -28,7 +28,7 @@ class BatchConfig(Section):
     max_tokens: PositiveInt | Literal["auto"] = Field(
         4096,
         description="Bound on sentences x longest sentence in one batch, so on memory. auto: measured when training "
-        "begins: on a GPU the largest that fits, on a CPU the smallest that is as fast as any.",
+        "begins, the largest that fits a GPU; on a CPU 2,048 or less.",
     )
     per_update: PositiveInt = Field(
         1, description="Batches per update over all devices: more devices are faster, not different."
@@ -156,7 +156,7 @@ class TrainConfig(Section):
         "between them. The results are the same.",
     )
     timeout: PositiveFloat = Field(
-        600.0, description="Seconds of silence after which a process of several counts as dead, and ends the run."
+        600.0, description="Seconds that a process of several waits for another before the run ends."
     )
     compile: bool = Field(False, description="torch.compile the model: norm, dropout and residual become one pass.")
     cuda_graphs: bool = Field(

@@ -34,21 +34,13 @@ def foreseen(recipe: Recipe, *, update_seconds: float, valid_seconds: float) -> 
     update_seconds, valid_seconds: what one of each takes. Set-up and saving are left out of account.
     """
     train, every, budget = recipe.train, recipe.valid.every, recipe.train.budget_seconds
-    if every == "auto":
-        n_valid = int(1 / max(BY_CLOCK, _RESTS * valid_seconds / budget)) or 1
-        in_time = (budget - (n_valid - 1 + n_measured_at_end(train)) * valid_seconds) / update_seconds
-        return max(1, min(train.updates, int(max(in_time, _LEAST * budget / update_seconds)))), n_valid
-    if not budget:
-        return train.updates, -(-train.updates // every)
-    planned_at = PLANNED_AT * budget / update_seconds
-    is_planned = is_to_be_planned(planned_at, recipe, PLANNED_AT)
-    left = budget - (n_measured_at_end(train) + is_planned) * valid_seconds
-    in_time = left / (update_seconds + valid_seconds / every)
-    if in_time < every:
-        in_time = left / update_seconds
-    in_time = max(in_time, (planned_at if is_planned else every) + _LEAST * budget / update_seconds)
-    n_update = max(1, min(train.updates, int(in_time)))
-    return n_update, -(-n_update // every) + (is_planned and planned_at < n_update)
+    between = float(max(BY_CLOCK * budget, _RESTS * valid_seconds) / update_seconds if every == "auto" else every)
+    n_update = float(train.updates)
+    if budget:
+        left = budget - n_measured_at_end(train) * valid_seconds
+        in_time = max(_LEAST * budget / update_seconds, left / (update_seconds + valid_seconds / between))
+        n_update = max(1.0, min(n_update, in_time))
+    return int(n_update), max(1, math.ceil(n_update / between))
 
 
 def is_to_be_planned(update: float, recipe: Recipe, time_share: float) -> bool:

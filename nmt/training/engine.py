@@ -5,12 +5,10 @@ are read while the next one is computed. On a CPU waiting costs nothing, and the
 """
 
 import copy
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -23,129 +21,30 @@ from nmt.models.base import TranslationModel
 from nmt.recipe.options import Recipe
 from nmt.training.memory import Memory, Work
 from nmt.training.objective import Objective
-from nmt.training.optim import Optimizers, apply_update, build_optimizers
-from nmt.training.parallel import Ranks, gather, import_early, local
+from nmt.training.optim import apply_update, build_optimizers
+from nmt.training.parallel import Ranks, gather, local
 from nmt.training.precision import Precision
-
-T = TypeVar("T")
-Part = Literal["data", "forward", "backward", "step", "validation", "saving", "telling"]
-PARTS: tuple[Part, ...] = ("data", "forward", "backward", "step", "validation", "saving", "telling")
-
-
-class Stopwatch:
-    """Seconds of each part since the process began to train.
-
-    event: makes an event of the device with `record`, `query` and `elapsed_time` (in ms), as torch.cuda.Event does;
-    None where the device is the host itself.
-    """
-
-    def __init__(self, event: Callable[[], Any] | None = None) -> None:
-        self.seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
-        self.begin = time.perf_counter()
-        self._event = event
-        self._passing: deque[tuple[Part, Any, Any]] = deque()  # in the order in which the device comes by
-
-    @classmethod
-    def of(cls, device: torch.device) -> "Stopwatch":
-        """The stopwatch for a device."""
-        if device.type != "cuda":
-            return cls()
-        return cls(lambda: cast(Any, torch.cuda.Event)(enable_timing=True))  # which has no type hints
-
-    @contextmanager
-    def host(self, part: Part) -> Iterator[None]:
-        """Time what this process does or waits for inside."""
-        begin = time.perf_counter()
-        yield
-        self.seconds[part] += time.perf_counter() - begin
-
-    @contextmanager
-    def device(self, part: Part) -> Iterator[None]:
-        """Time what the device does of the work that it is given inside."""
-        if self._event is None:
-            start = time.perf_counter()
-            yield
-            self.seconds[part] += time.perf_counter() - start
-            return
-        begin, end = self._event(), self._event()
-        begin.record()
-        yield
-        end.record()
-        self._passing.append((part, begin, end))
-        self._read()
-
-    def waiting(self, part: Part, items: Iterable[T]) -> Iterator[T]:
-        """The items, timing how long each is waited for."""
-        coming = iter(items)
-        while True:
-            with self.host(part):
-                item = next(coming, coming)
-            if item is coming:
-                return
-            yield cast(T, item)
-
-    def read(self) -> dict[str, float]:
-        """Seconds of each part, of all that is none of them as `other`, and in all as `seconds`.
-
-        A GPU works while the process waits for data or saves: so the parts may add up to more than all, and then there
-        is no other.
-        """
-        self._read()
-        total = time.perf_counter() - self.begin
-        return {**self.seconds, "other": max(0.0, total - sum(self.seconds.values())), "seconds": total}
-
-    def _read(self) -> None:
-        while self._passing and self._passing[0][2].query():
-            part, begin, end = self._passing.popleft()
-            self.seconds[part] += begin.elapsed_time(end) / 1000
-
-
-def table(seconds: dict[str, float]) -> list[str]:
-    """Format what `Stopwatch.read` returns, as lines for people."""
-    total = max(1e-9, seconds["seconds"])
-    return [
-        f"{'in all' if part == 'seconds' else part:>12} {spent:11,.1f} s {spent / total:7.1%}"
-        for part, spent in seconds.items()
-    ]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of an update. loss: summed over its n_gold tokens of all ranks. norm: of the gradient.
-
-    rate: the learning rate, that of the first optimizer. moved: False where loss or gradient were not finite, and the
-    weights stayed. stop: somebody wants to stop. time_share: share of the time budget, by the clock of rank 0.
-    """
+    """Outcome of an update. loss: summed over its n_gold tokens of all ranks. norm: of the gradient. moved: False
+    where one of these was not finite and the weights stayed. stop: somebody wants to. time_share: of the budget."""
 
     loss: float
     norm: float
     n_gold: int
-    rate: float
+    rate: float  # of learning, that of the first optimizer
     moved: bool
     stop: bool
     time_share: float
 
 
-@dataclass(frozen=True)
-class _Pending:
-    """An update on its way: five numbers that the device still computes, and when they will have arrived."""
-
-    numbers: Tensor  # loss, wish to stop, share of the time, norm, whether the weights moved
-    arrived: torch.cuda.Event | None
-    n_gold: int
-    rate: float
-
-    def read(self) -> Outcome:
-        if self.arrived is not None:
-            self.arrived.synchronize()
-        loss, wish, time_share, norm, moved = self.numbers.tolist()
-        return Outcome(loss, norm, self.n_gold, self.rate, moved > 0, wish > 0, time_share)
-
-
 class Engine:
     """A model in training, with what moves it.
 
-    late: whether `settle` may be put off until the next update is under way, which keeps a GPU busy.
+    late: whether `settle` may be put off until the next update is under way, which keeps a GPU busy. first_tag: see
+    `Objective`.
     """
 
     def __init__(
@@ -155,30 +54,29 @@ class Engine:
         *,
         precision: Precision,
         ranks: Ranks,
-        stopwatch: Stopwatch | None = None,
         first_tag: int | None = None,
     ) -> None:
-        """first_tag: see `Objective`."""
         self.model, self.recipe, self.precision, self.ranks = model, recipe, precision, ranks
-        self.stopwatch = stopwatch or Stopwatch.of(model.device)
+        train = recipe.train
         # Rank 0 validates with whole weights, for which a model that is cut needs a twin.
-        is_cut = ranks.world_size > 1 and recipe.train.parallel == "fsdp"
+        is_cut = ranks.world_size > 1 and train.parallel == "fsdp"
         self._twin = copy.deepcopy(model).cpu() if is_cut and ranks.is_main else None
-        smoothing, compiled = recipe.train.label_smoothing, recipe.train.compile
-        objective = Objective(model, smoothing, recipe.regularize, compiled=compiled, first_tag=first_tag)
-        self.objective = ranks.distribute(objective, model.device, recipe.train.parallel)
-        self.optimizers: Optimizers = build_optimizers(model, recipe.optim)
-        import_early(recipe, model.device)
+        objective = Objective(
+            model, train.label_smoothing, recipe.regularize, compiled=train.compile, first_tag=first_tag
+        )
+        self.objective = ranks.distribute(objective, model.device, train.parallel)
+        self.optimizers = build_optimizers(model, recipe.optim)
         self.scaler = precision.scaler()
-        self.ema = [p.detach().clone() for p in model.parameters()] if recipe.train.ema else []
+        self.ema = [p.detach().clone() for p in model.parameters()] if train.ema else []
         self.late = model.device.type == "cuda" and self.optimizers.guarded and not self.scaler.is_enabled()
-        self.longest = recipe.data.max_len + 1  # with EOS
         self.memory = Memory()
         # After its first backward pass ddp lays out anew what it adds up together, and so in which order: without a
         # rehearsal the first update after a resume would round otherwise than in the run that went through.
         self._rehearse = ranks.world_size > 1
-        self._pending: _Pending | None = None
         self._loss_sum, self._n_gold = torch.zeros(()), 0  # of the update whose gradient is there
+        # Of the update under way: loss, wish to stop, share of the time, norm and whether the weights moved; when they
+        # will have arrived from a GPU; tokens and learning rate.
+        self._pending: tuple[Tensor, Any, int, float] | None = None
 
     def backward(self, work: list[Work], n_gold: int, *, share: float = 0.0) -> None:
         """Accumulate the gradient of an update: that of the loss of all ranks' batches over their n_gold tokens.
@@ -208,7 +106,10 @@ class Engine:
                 with self.ranks.exchange(self.objective, now=is_last):
                     loss_sum += self._backward_of(item, n_gold, share)
                 if self.recipe.train.cuda_graphs and not is_last:
-                    self._save_gradients(saved)
+                    # Each replay writes its gradients where the one before left its own, so those are copied elsewhere.
+                    for parameter in self.model.parameters():
+                        if parameter.grad is not None and parameter.grad is not saved.get(parameter):
+                            parameter.grad = saved[parameter] = parameter.grad.clone()
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -216,35 +117,47 @@ class Engine:
         self._loss_sum, self._n_gold = loss_sum.double(), n_gold
         return None
 
-    def _save_gradients(self, saved: dict[Tensor, Tensor]) -> None:
-        """Have gradients lie where no replay writes: each writes where the one before left its own. saved: by the
-        parameter, those that lie so already, and are added to; all of them afterwards."""
-        for parameter in self.model.parameters():
-            if parameter.grad is not None and parameter.grad is not saved.get(parameter):
-                parameter.grad = saved[parameter] = parameter.grad.clone()
-
     def _backward_of(self, item: Work, n_gold: int, share: float) -> Tensor:
         """Add the gradient of one batch to that of the update. Returns its loss, or 0 where it does not count."""
-        batch, packing = self.laid_out(item.batch.to(self.model.device))
-        _seed(item.seed, self.model.device)
+        device, batch = self.model.device, item.batch.to(self.model.device)
+        # A compiled model uses no kernels of ours, which alone read padded batches without their padding.
+        packs = self.precision.kernels and self.model.packs and not self.recipe.train.compile
+        if batch.src_start is None and packs:
+            batch = end_to_end(batch)
+        # Not `torch.manual_seed`, which takes a millisecond where CUDA is not in use.
+        torch.default_generator.manual_seed(item.seed)
+        if device.type == "cuda":
+            torch.cuda.manual_seed_all(item.seed)
         if self.recipe.train.cuda_graphs:  # what the last replay left in the graphs' memory may be overwritten
             cast(Any, torch.compiler).cudagraph_mark_step_begin()
-        with self.stopwatch.device("forward"), self.precision.autocast():
+        with self.precision.autocast():
             loss, reported = self.objective(
                 batch.src_seq,
                 batch.trg_seq,
                 batch.gold,
-                packing,
+                self.packing_of(batch, None if packs else self.recipe.data.max_len + 1),
                 n_gold=batch.n_gold,
                 share=share,
                 layer_seed=item.layer_seed,
             )
         # Gradients are averaged over ranks, so the sum over ranks needs the factor back.
         weight = self.ranks.world_size / n_gold if item.counts else 0.0
-        with self.stopwatch.device("backward"):
-            self.scaler.scale(loss * weight).backward()
+        self.scaler.scale(loss * weight).backward()
         counted: Tensor = reported if item.counts else torch.zeros_like(reported)
         return counted
+
+    @staticmethod
+    def packing_of(batch: Batch, longest: int | None) -> tuple[Packing, Packing] | None:
+        """Return the packing of source and target, or None if the batch is padded.
+
+        longest: bound on a sentence, EOS counted; None: the longest sentence of the batch."""
+        if batch.src_start is None or batch.trg_start is None:
+            return None
+        src, trg = (
+            Packing.of(start, longest or int(start.diff().max()), seq.size(1))
+            for start, seq in ((batch.src_start, batch.src_seq), (batch.trg_start, batch.trg_seq))
+        )
+        return src, trg
 
     def _give_up_if_hopeless(self, failed: Work) -> None:
         """Raise where a smaller batch would not help."""
@@ -263,30 +176,6 @@ class Engine:
         if n == 1:
             raise OutOfMemory(f"{what}: too long to train on. Make data.max_len smaller and prepare the data. {advice}")
 
-    def laid_out(self, batch: Batch) -> tuple[Batch, tuple[Packing, Packing] | None]:
-        """A batch as the model is to read it: where attention has kernels on a CPU, without any padding."""
-        if batch.src_start is None and self.packs:
-            batch = end_to_end(batch)
-        return batch, self.packing_of(batch, None if self.packs else self.longest)
-
-    @property
-    def packs(self) -> bool:
-        """Return whether padded batches are packed. A compiled model uses no kernels of ours."""
-        return self.precision.kernels and self.model.packs and not self.recipe.train.compile
-
-    @staticmethod
-    def packing_of(batch: Batch, longest: int | None) -> tuple[Packing, Packing] | None:
-        """Return the packing of source and target, or None if the batch is padded.
-
-        longest: bound on a sentence, EOS counted; None: the longest sentence of the batch."""
-        if batch.src_start is None or batch.trg_start is None:
-            return None
-        src, trg = (
-            Packing.of(start, longest or int(start.diff().max()), seq.size(1))
-            for start, seq in ((batch.src_start, batch.src_seq), (batch.trg_start, batch.trg_seq))
-        )
-        return src, trg
-
     def step(self, factor: float, update: int, *, wish: bool = False, time_share: float = 0.0) -> None:
         """Move the weights by the gradient, if it and the loss are finite.
 
@@ -299,13 +188,18 @@ class Engine:
         # Filled on the device, so that a GPU need not wait for a copy.
         mine = [torch.full((), value, dtype=torch.float64, device=self.model.device) for value in said]
         loss, *said_by_all = self.ranks.add_up(torch.stack([self._loss_sum, *mine])).unbind()
-        with self.stopwatch.device("step"):
-            norm, moved = apply_update(
-                self.model, self.optimizers, self.scaler, loss=loss, clip=self.recipe.optim.clip, late=self.late
-            )
-            if self.ema:
-                self._average(moved, update)
-        self._pending = self._send(torch.stack([loss, *said_by_all, norm.double(), moved.double()]), rate)
+        norm, moved = apply_update(
+            self.model, self.optimizers, self.scaler, loss=loss, clip=self.recipe.optim.clip, late=self.late
+        )
+        if self.ema:
+            self._average(moved, update)
+        numbers, arrived = torch.stack([loss, *said_by_all, norm.double(), moved.double()]), None
+        if numbers.device.type == "cuda":
+            arrived = cast(Any, torch.cuda.Event)()  # which has no type hints
+            host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            numbers = host.copy_(numbers, non_blocking=True)
+            arrived.record()
+        self._pending = numbers, arrived, self._n_gold, rate
 
     @property
     def is_waited_for(self) -> bool:
@@ -314,16 +208,13 @@ class Engine:
 
     def settle(self) -> Outcome | None:
         """Return the outcome of the last update; None if it was returned before. Waits for the device."""
-        pending, self._pending = self._pending, None
-        return pending.read() if pending else None
-
-    def _send(self, numbers: Tensor, rate: float) -> _Pending:
-        if numbers.device.type != "cuda":
-            return _Pending(numbers, None, self._n_gold, rate)
-        arrived = cast(Any, torch.cuda.Event)()  # which has no type hints
-        host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True).copy_(numbers, non_blocking=True)
-        arrived.record()
-        return _Pending(host, arrived, self._n_gold, rate)
+        if self._pending is None:
+            return None
+        (numbers, arrived, n_gold, rate), self._pending = self._pending, None
+        if arrived is not None:
+            arrived.synchronize()
+        loss, wish, time_share, norm, moved = numbers.tolist()
+        return Outcome(loss, norm, n_gold, rate, moved > 0, wish > 0, time_share)
 
     @torch.no_grad()
     def _average(self, moved: Tensor, update: int) -> None:
@@ -355,15 +246,6 @@ class Engine:
             yield self._twin.to(device)
         finally:
             self._twin.cpu()
-
-
-def _seed(seed: int, device: torch.device) -> None:
-    """Have what is drawn from now on follow from a seed. `torch.manual_seed` goes through all devices there could be,
-    and where CUDA is not in use writes down who called it, each time: a millisecond.
-    """
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed_all(seed)
 
 
 # Seconds and bytes as people say them.

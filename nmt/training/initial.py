@@ -1,10 +1,11 @@
 """The first weights of a run: chance, what the training pairs tell, or what another run has learnt.
 
 Beginning with another run's weights is not going on with it: nothing but weights is taken, and the new run has its own
-data, optimizer, update numbers and folder. Resuming is `trainer.restore`.
+data, optimizer, update numbers and folder. Resuming is `Trainer.restore`.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,68 +42,39 @@ def cooccurrence_embeddings(
     n_vocab counts all rows. A subword that occurs nowhere gets noise. At most MAX_PAIRS pairs are looked at, evenly
     spread over the corpus. Unless quiet, stderr has a progress bar.
     """
-    occurrence = _Occurrence(*_occurrences(corpus, trg_offset), n_vocab)
+    n_pair = min(corpus.n_pair, MAX_PAIRS)
+    src, trg = corpus.pairs(np.arange(n_pair) * corpus.n_pair // n_pair)
+    every_id = np.concatenate([*src, *(row + trg_offset for row in trg)])
+    of_pair = np.concatenate([np.repeat(np.arange(n_pair), list(map(len, side))) for side in (src, trg)])
+    n_id = int(every_id.max(initial=0)) + 1
+    key = np.unique(of_pair * n_id + every_id)  # a subword in a pair counts once
+    ids, pairs = key % n_id, key // n_id
+    # The sparse matrix A (subwords x pairs) of 1 / sqrt(pairs of the subword · subwords of the pair).
+    per_id, per_pair = np.bincount(ids, minlength=n_vocab), np.bincount(pairs)
+    weight = (per_id[ids] * per_pair[pairs].astype(np.float64)) ** -0.5
+    by_id = np.argsort(ids, kind="stable")
+    times = _product(pairs[by_id], per_id, weight[by_id])  # A x: (pairs, K) -> (subwords, K)
+    transposed_times = _product(ids, per_pair, weight)  # AT x: (subwords, K) -> (pairs, K)
+    # Its first left singular vectors, or as many as it has, each times the root of its singular value.
     generator = torch.Generator().manual_seed(seed % 2**63)
+    n_found = min(width + 1 + _N_EXTRA, n_vocab, len(per_pair))
+    y = times(torch.randn(len(per_pair), n_found, generator=generator))
+    for _ in Bar(range(_N_POWER), desc="first embeddings", disable=quiet, leave=False):
+        y = times(transposed_times(torch.linalg.qr(y).Q))
+    vectors, squares, _ = torch.linalg.svd(y, full_matrices=False)
+    vectors = (vectors[:, : width + 1] * squares[: width + 1] ** 0.25)[:, 1:]  # the first tells only how frequent
     known = torch.zeros(n_vocab, width)
-    vectors = _singular_vectors(occurrence, width + 1, generator, quiet)[:, 1:]  # the first tells only how frequent
     known[:, : vectors.size(1)] = normalize(vectors, dim=1)
     noise = torch.randn(n_vocab, width, generator=generator) * width**-0.5
     seen = known.any(dim=1, keepdim=True)
     return torch.where(seen, (1 - _NOISE) ** 0.5 * known + _NOISE**0.5 * noise, noise)
 
 
-def _occurrences(corpus: Corpus, trg_offset: int) -> tuple[Ids, Ids]:
-    """Return the occurrences of subwords in pairs, each once: ids and pair numbers, sorted by pair."""
-    n_pair = min(corpus.n_pair, MAX_PAIRS)
-    src, trg = corpus.pairs(np.arange(n_pair) * corpus.n_pair // n_pair)
-    pair = np.arange(n_pair)
-    ids = np.concatenate([*src, *(row + trg_offset for row in trg)])
-    of_pair = np.concatenate([np.repeat(pair, list(map(len, side))) for side in (src, trg)])
-    n_id = int(ids.max(initial=0)) + 1
-    key = np.unique(of_pair * n_id + ids)
-    return key % n_id, key // n_id
-
-
-class _Occurrence:
-    """The sparse matrix A (subwords x pairs) of 1 / sqrt(pairs of the subword · subwords of the pair)."""
-
-    def __init__(self, ids: Ids, pairs: Ids, n_vocab: int) -> None:
-        per_id, per_pair = np.bincount(ids, minlength=n_vocab), np.bincount(pairs)
-        weight = (per_id[ids] * per_pair[pairs].astype(np.float64)) ** -0.5
-        by_id = np.argsort(ids, kind="stable")
-        self.shape = (n_vocab, len(per_pair))
-        self._of_id = self._bags(pairs[by_id], per_id, weight[by_id])
-        self._of_pair = self._bags(ids, per_pair, weight)
-
-    @staticmethod
-    def _bags(members: Ids, sizes: Ids, weight: NDArray[np.floating]) -> tuple[Tensor, Tensor, Tensor]:
-        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        return torch.from_numpy(members), torch.from_numpy(starts), torch.from_numpy(weight).float()
-
-    def times(self, x: Tensor) -> Tensor:
-        """A x: (pairs, K) -> (subwords, K)"""
-        return self._product(self._of_id, x)
-
-    def transposed_times(self, x: Tensor) -> Tensor:
-        """AT x: (subwords, K) -> (pairs, K)"""
-        return self._product(self._of_pair, x)
-
-    @staticmethod
-    def _product(bags: tuple[Tensor, Tensor, Tensor], x: Tensor) -> Tensor:
-        members, starts, weight = bags
-        product: Tensor = embedding_bag(members, x, starts, mode="sum", per_sample_weights=weight)
-        return product
-
-
-def _singular_vectors(a: _Occurrence, n: int, generator: torch.Generator, quiet: bool = True) -> Tensor:
-    """The first n left singular vectors of A, or as many as it has, each times the root of its singular value."""
-    n_found = min(n + _N_EXTRA, *a.shape)
-    y = a.times(torch.randn(a.shape[1], n_found, generator=generator))
-    for _ in Bar(range(_N_POWER), desc="first embeddings", disable=quiet, leave=False):
-        y = a.times(a.transposed_times(torch.linalg.qr(y).Q))
-    vectors, squares, _ = torch.linalg.svd(y, full_matrices=False)
-    rooted: Tensor = vectors[:, :n] * squares[:n] ** 0.25
-    return rooted
+def _product(members: Ids, sizes: Ids, weight: NDArray[np.floating]) -> Callable[[Tensor], Tensor]:
+    """Return the product with a sparse matrix, whose rows have so many of these members, each with a weight."""
+    starts = torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)[:-1]]))
+    bags, weights = torch.from_numpy(members), torch.from_numpy(weight).float()
+    return lambda x: embedding_bag(bags, x, starts, mode="sum", per_sample_weights=weights)
 
 
 OTHERWISE = "with these options the same weights compute something else here"
@@ -124,37 +96,34 @@ class Fate:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class Taken:
-    """Result of `take_origin`: the checkpoint and the fates. others: what `other_computation` finds."""
-
-    folder: Path
-    checkpoint: str
-    fates: list[Fate]
-    others: dict[str, tuple[Any, Any]]
-
-
 def first_weights(model: TranslationModel, data: Prepared, recipe: Recipe, record: Record) -> None:
     """Replace what chance gave by what is known better, and say so."""
     if recipe.model.emb_init == "cooccurrence":
         record.say(start_embeddings(model, data, recipe.seed, quiet=record.quiet))
     if recipe.train.init_from:
-        taken = take_origin(model, data, recipe)
-        fates, others = taken.fates, taken.others
-        lines = [f"first weights from {taken.folder}, {taken.checkpoint}:", *_table(fates)]
+        folder, name, fates, others = take_origin(model, data, recipe)
+        record.say(f"first weights from {folder}, {name}:")
+        loaded = [fate.n_number for fate in fates if fate.kind == "loaded"]
+        record.say(f"  loaded   {len(loaded)} parameters, {sum(loaded):,} numbers")
+        for kind in ("grown", "skipped", "unused"):
+            for fate in fates:
+                if fate.kind == kind:
+                    record.say(f"  {kind:8} {fate.name}: {fate.why}")
         if others:
-            lines += [f"  warning: {OTHERWISE}:", *(f"    {text}" for text in options_told(others))]
-        record.say("\n".join(lines))
+            record.say("\n".join([f"  warning: {OTHERWISE}:", *(f"    {text}" for text in options_told(others))]))
         by_kind = {kind: {f.name: f.why for f in fates if f.kind == kind} for kind in ("grown", "skipped")}
         plain = {kind: [f.name for f in fates if f.kind == kind] for kind in ("loaded", "unused")}
-        record_options = {"options": {name: list(values) for name, values in others.items()}} if others else {}
-        record.write(
-            "init", 0, run=str(taken.folder), checkpoint=taken.checkpoint, **by_kind, **plain, **record_options
-        )
+        changed = {"options": {name: list(values) for name, values in others.items()}} if others else {}
+        record.write("init", 0, run=str(folder), checkpoint=name, **by_kind, **plain, **changed)
 
 
-def take_origin(model: TranslationModel, data: Prepared, recipe: Recipe) -> Taken:
-    """Copy into a model what fits of the run that train.init_from names. Raises RunError if nothing does."""
+def take_origin(
+    model: TranslationModel, data: Prepared, recipe: Recipe
+) -> tuple[Path, str, list[Fate], dict[str, tuple[Any, Any]]]:
+    """Copy into a model what fits of the run that train.init_from names. Raises RunError if nothing does.
+
+    Returns the run folder, the name of the checkpoint, the fates of all parameters, and what `other_computation` finds.
+    """
     run, name = find_origin(recipe)
     other, name = run.load_model(torch.device("cpu"), name)
     fates = take_over(model, data.subwords, other, run.subwords())
@@ -163,7 +132,7 @@ def take_origin(model: TranslationModel, data: Prepared, recipe: Recipe) -> Take
             f"train.init_from: no parameter of {run.folder}, {name} fits this recipe's model: {fates[0].name}: "
             f"{fates[0].why}; and so on. Give this recipe that run's model options."
         )
-    return Taken(run.folder, name, fates, other_computation(run.recipe().model, recipe.model))
+    return run.folder, name, fates, other_computation(run.recipe().model, recipe.model)
 
 
 def check_origin(recipe: Recipe, run: Run) -> None:
@@ -239,28 +208,27 @@ def take_over(
 
 
 def other_computation(there: ModelConfig, here: ModelConfig) -> dict[str, tuple[Any, Any]]:
-    """Options of the model by which equal weights mean something else here: {name: (there, here)}, as computed with.
+    """Options of the model by which equal weights may mean something else here: {name: (there, here)}.
 
     Not those that a parameter's name or shape shows, nor those of training. A matrix that was shared there and is not
     here is the same in all its places; the other way round it is that of one place.
     """
-    record_options = differences(there.model_dump(), here.model_dump())
-    values = ((name, _meaning(there, name), _meaning(here, name)) for name in record_options if name not in _NO_MATTER)
+    said = differences(there.model_dump(), here.model_dump()).keys() - _NO_MATTER
+    changed = differences(_with_defaults(there), _with_defaults(here))
     return {
         name: (old, new)
-        for name, old, new in values
-        if old != new and not (name.endswith("_sharing") and old and not new)
+        for name, (old, new) in changed.items()
+        if name in said and not (name.endswith("_sharing") and old and not new)
     }
 
 
-def _meaning(model: ModelConfig, name: str) -> Any:
-    """The value of an option, with what stands for an empty one."""
-    value = getattr(model, name)
-    if value is None and name in ("d_k", "d_v"):
-        return model.d_model // model.n_head
-    if value is None and name == "enc_n_kv_head":
-        return _meaning(model, "n_kv_head")
-    return model.n_head if value is None and name == "n_kv_head" else value
+def _with_defaults(model: ModelConfig) -> dict[str, Any]:
+    """Options of a model, with what stands for the empty ones."""
+    found = model.model_dump()
+    heads = {"n_kv_head": model.n_head, "enc_n_kv_head": model.n_kv_head or model.n_head}
+    for name, value in {**heads, **dict.fromkeys(("d_k", "d_v"), model.d_model // model.n_head)}.items():
+        found[name] = value if found[name] is None else found[name]
+    return found
 
 
 def start_embeddings(model: TranslationModel, data: Prepared, seed: int, *, quiet: bool = True) -> str:
@@ -326,18 +294,10 @@ def _by(tensor: Tensor) -> str:
     return " x ".join(map(str, tensor.shape))
 
 
-def _table(fates: list[Fate]) -> list[str]:
-    """Lines for people: what was loaded in one, the rest one by one."""
-    loaded = [fate for fate in fates if fate.kind == "loaded"]
-    lines = [f"  loaded   {len(loaded)} parameters, {sum(fate.n_number for fate in loaded):,} numbers"]
-    rest = (fate for kind in ("grown", "skipped", "unused") for fate in fates if fate.kind == kind)
-    return lines + [f"  {fate.kind:8} {fate.name}: {fate.why}" for fate in rest]
-
-
 def options_told(others: dict[str, tuple[Any, Any]]) -> list[str]:
     """Format what `other_computation` finds, for people."""
-    return [f"model.{name}: {_said(there)} there, {_said(here)} here" for name, (there, here) in others.items()]
 
+    def said(value: Any) -> str:
+        return str(value).lower() if isinstance(value, bool) else str(value)
 
-def _said(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return [f"model.{name}: {said(there)} there, {said(here)} here" for name, (there, here) in others.items()]

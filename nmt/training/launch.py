@@ -6,9 +6,9 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import torch
 
 from nmt import checkpoint, ops
 from nmt.data.corpus import Prepared
-from nmt.data.plan import Mixture
 from nmt.data.subwords import Subwords
 from nmt.decoding.long_lines import usual_len
 from nmt.device import choose_device
@@ -30,17 +29,16 @@ from nmt.run import SRC_STYLE, USUAL_RATIOS, USUAL_SRC_LEN, VERSION, Newest, Run
 from nmt.training import parallel
 from nmt.training.budget import Budget, bound_to_length
 from nmt.training.feed import Feed
-from nmt.training.heartbeat import StoppedEarly
 from nmt.training.initial import check_origin, first_weights
 from nmt.training.log import Record
-from nmt.training.materials import make_trial, new_model, open_data, require_extras
+from nmt.training.materials import new_model, open_data, require_extras
 from nmt.training.optim import freeze, rate_factors
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_precision, must_be_possible
-from nmt.training.resolve import check_space, resolve
+from nmt.training.resolve import StoppedEarly, check_space, resolve
 from nmt.training.state import ENDS, begun_in_other_batches, refused_changes
 from nmt.training.trainer import Trainer
-from nmt.training.validate import choose_final, final_choice, final_update, is_finished
+from nmt.training.validate import choose_final, final_choice, finished_at
 
 
 def launch(
@@ -59,41 +57,33 @@ def launch(
     must_be_possible(recipe.train.precision, device)
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
-    try:
-        ranks, device = parallel.join(device, recipe.train.timeout, wants_stop)
-    except StoppedEarly:
-        print("stopped before all ranks had come: the same command begins again", file=sys.stderr)
-        return "stopped"
+    ranks, device = parallel.join(device, recipe.train.timeout)
     with ranks.together():
         if not run.begun:  # before a folder is made; of one that is there it is not known yet whether it is finished
             require_extras(recipe, logs=ranks.is_main)
         with run.lock() if ranks.is_main else nullcontext():
-            with ranks.main_first():
+            ranks.of_main(run.tidy)
+            begun = run.recipe() if ranks.of_main(lambda: run.begun) else None
+
+            def say(text: str) -> None:
                 if ranks.is_main:
-                    run.tidy()
+                    print(text, file=sys.stderr)
+
             try:
-                recipe = _resolved(recipe, data, run, device, ranks, wants_stop)
+                recipe = resolve(recipe, data, begun, ranks, device, say, wants_stop)
             except StoppedEarly:
-                if ranks.is_main:
-                    print("stopped before the first update: the same command begins again", file=sys.stderr)
+                say("stopped before the first update: the same command begins again")
                 return "stopped"
-            with ranks.main_first():
-                if ranks.is_main:
-                    claim(run, recipe, data)
-            return _train(recipe, data, run, device, ranks, wants_stop, budget)
-
-
-def _resolved(
-    recipe: Recipe, data: Prepared, run: Run, device: torch.device, ranks: Ranks, wants_stop: Callable[[], bool]
-) -> Recipe:
-    """The recipe without `auto`, the same on every rank; rank 0 knows whether there is a run that began with it."""
-    begun = run.recipe() if ranks.broadcast(float(run.begun))[0] else None
-
-    def say(text: str) -> None:
-        if ranks.is_main:
-            print(text, file=sys.stderr)
-
-    return resolve(recipe, data, begun, ranks, lambda known: make_trial(known, data, device), say, wants_stop)
+            ranks.of_main(lambda: claim(run, recipe, data))
+            if (update := ranks.of_main(lambda: finished_at(run, recipe))) is not None:
+                say(f"{run.folder}: already trained to update {update:,}; nothing to do.")
+                return "done"
+            require_extras(recipe, logs=ranks.is_main)
+            record = Record(run.log_file, n_update=recipe.train.updates, quiet=not ranks.is_main)
+            try:
+                return _train(recipe, data, run, device, ranks, record, wants_stop, budget)
+            finally:
+                record.close()
 
 
 def _train(
@@ -102,83 +92,43 @@ def _train(
     run: Run,
     device: torch.device,
     ranks: Ranks,
+    record: Record,
     wants_stop: Callable[[], bool],
     budget: Budget,
 ) -> str:
-    if _was_finished(run, recipe, ranks):
-        return "done"
-    require_extras(recipe, logs=ranks.is_main)
-    record = Record(run.log_file, n_update=recipe.train.updates, quiet=not ranks.is_main)
-    try:
-        folder, state = _start(run, recipe, ranks)
-        precision = _same_precision(recipe, state, device, ranks)
-        precision.apply()
-        feed = Feed(recipe, data, ranks)  # first, since it goes on with its preparations while the model is made
-        model = new_model(recipe, data, device)
-        if ranks.is_main:
-            check_space(run, recipe, model)
-        frozen = freeze(model, recipe.train.freeze)
-        rate_factors(model, recipe.optim.rate_of)  # refused before the first weights, which take a while
-        if folder is None:
-            record.begin()
-            first_weights(model, data, recipe, record)
-        elif recipe.train.init_from:
-            record.say(f"train.init_from is for a new run: this one has checkpoints, and goes on from {folder.name}")
-        if frozen:
-            record.say(frozen)
-        trainer = Trainer(
-            recipe,
-            data,
-            model,
-            feed=feed,
-            precision=precision,
-            ranks=ranks,
-            run=run,
-            record=record,
-            wants_stop=wants_stop,
-            budget=budget,
-        )
-        if folder is not None:
-            _resume(trainer, folder, state, precision, device)
-        with trainer.stopwatch.host("telling"):
-            record.add_sinks(recipe, trainer.state.update)
-        if folder is None:
-            _introduce(trainer, data, precision, device)
-        outcome = _choose_model(trainer, trainer.train())
-        trainer.reporter.time_spent(trainer.state.update, trainer.stopwatch.read())
-        record.say(_farewell(outcome, run, trainer))
-        return outcome
-    finally:
-        record.close()
+    state = ranks.of_main(lambda: find_start(run, recipe).state)  # rank 0 chooses, lest others see another
+    folder = run.checkpoint(state["update"]) if state else None
+    precision = _same_precision(recipe, state, device, ranks)
+    precision.apply()
+    feed = Feed(recipe, data, ranks)  # first, since it goes on with its preparations while the model is made
+    model = new_model(recipe, data, device)
+    if ranks.is_main:
+        check_space(run, recipe, model)
+    frozen = freeze(model, recipe.train.freeze)
+    rate_factors(model, recipe.optim.rate_of)  # refused before the first weights, which take a while
+    if folder is None:
+        record.begin()
+        first_weights(model, data, recipe, record)
+    elif recipe.train.init_from:
+        record.say(f"train.init_from is for a new run: this one has checkpoints, and goes on from {folder.name}")
+    if frozen:
+        record.say(frozen)
+    trainer = Trainer(recipe, data, model, feed, precision, ranks, run, record, wants_stop, budget)
+    if folder is not None:
+        _resume(trainer, folder, state)
+    record.add_sinks(recipe, trainer.state.update)
+    if folder is None:
+        _introduce(trainer, data)
+    outcome = _choose_model(trainer, trainer.train())
+    record.say(_farewell(outcome, run, trainer))
+    return outcome
 
 
-def _was_finished(run: Run, recipe: Recipe, ranks: Ranks) -> bool:
-    """Return whether there is nothing left to do, and say so."""
-    with ranks.main_first():
-        update = final_update(run) if ranks.is_main and is_finished(run, recipe) else None
-    if update is not None:
-        print(f"{run.folder}: already trained to update {update:,}; nothing to do.", file=sys.stderr)
-    return ranks.any(update is not None)
-
-
-def _start(run: Run, recipe: Recipe, ranks: Ranks) -> tuple[Path | None, dict[str, Any]]:
-    """The checkpoint to go on from and its state; (None, {}) for a new run. Rank 0 chooses, lest others see another."""
-    with ranks.main_first():
-        found = find_start(run, recipe) if ranks.is_main else None
-    (update,) = ranks.broadcast(found.state["update"] if found is not None and found.folder is not None else -1)
-    if update < 0:
-        return None, {}
-    if found is not None:
-        return found.folder, found.state
-    folder = run.checkpoint(int(update))
-    return folder, checkpoint.read_json(folder / checkpoint.STATE)
-
-
-def _resume(trainer: Trainer, folder: Path, state: dict[str, Any], precision: Precision, device: torch.device) -> None:
+def _resume(trainer: Trainer, folder: Path, state: dict[str, Any]) -> None:
     """Take up a checkpoint, and say from where the run goes on."""
-    ranks = trainer.ranks
-    final = final_choice(trainer.run) if ranks.is_main else None
-    had_ended = ranks.any(final is not None and final["update"] == state["update"])
+    device, precision = trainer.model.device, trainer.engine.precision
+    final = trainer.ranks.of_main(lambda: final_choice(trainer.run))
+    had_ended = final is not None and final["update"] == state["update"]
     trainer.restore(folder, state, had_ended=had_ended)
     if had_ended and final is not None:
         trainer.reporter.another_end(final, trainer.state)
@@ -192,21 +142,21 @@ def _resume(trainer: Trainer, folder: Path, state: dict[str, Any], precision: Pr
 
 def _choose_model(trainer: Trainer, outcome: str) -> str:
     """Choose the final model, unless training was stopped. Returns the outcome then: choosing can be stopped, too."""
-    with trainer.ranks.main_first():
-        if outcome != "stopped" and trainer.ranks.is_main:
-            with trainer.stopwatch.host("validation"), trainer.engine.whole_model() as whole:
-                chosen = choose_final(
-                    trainer.recipe,
-                    trainer.run,
-                    whole,
-                    trainer.state,
-                    trainer.validation.first,
-                    trainer.record,
-                    trainer.wants_stop,
-                    lambda seconds: trainer.budget.has_time(trainer.state, seconds),
-                )
-            outcome = outcome if chosen else "stopped"
-    return "stopped" if trainer.ranks.broadcast(float(outcome == "stopped"))[0] else outcome
+
+    def choose() -> str:
+        with trainer.engine.whole_model() as whole:
+            return choose_final(
+                trainer.recipe,
+                trainer.run,
+                whole,
+                trainer.state,
+                trainer.validation.first,
+                trainer.record,
+                trainer.wants_stop,
+                lambda seconds: trainer.budget.has_time(trainer.state, seconds),
+            )
+
+    return outcome if outcome != "stopped" and trainer.ranks.of_main(choose) else "stopped"
 
 
 def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device, ranks: Ranks) -> Precision:
@@ -216,21 +166,17 @@ def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device,
         kernels = remembered.get("kernels", False)  # the first runs had none
         mine = Precision(remembered["name"], "as the run began", device.type, remembered["fast_fp32"], kernels)
     else:
-        mine = choose_precision(recipe.train, device)
-        names = ("fp32", "bf16", "fp16")
-        name, fast, wanted = ranks.broadcast(names.index(mine.name), mine.fast_fp32, mine.kernels)
-        mine = replace(mine, name=names[int(name)], fast_fp32=bool(fast), kernels=bool(wanted))
+        mine = Precision(**ranks.of_main(lambda: asdict(choose_precision(recipe.train, device))))
     why_not = ops.kernels_here().why_not if mine.kernels else ""
     if ranks.any(bool(why_not)):
-        mine = replace(
-            mine, kernels=False, why=f"{mine.why}, but without kernels: {why_not or 'another rank has none'}"
-        )
+        why = f"{mine.why}, but without kernels: {why_not or 'another rank has none'}"
+        mine = replace(mine, kernels=False, why=why)
     return mine
 
 
-def _introduce(trainer: Trainer, data: Prepared, precision: Precision, device: torch.device) -> None:
-    model, record, recipe = trainer.model, trainer.record, trainer.recipe
-    n_param = sum(p.numel() for p in model.parameters())
+def _introduce(trainer: Trainer, data: Prepared) -> None:
+    model, record, recipe, precision = trainer.model, trainer.record, trainer.recipe, trainer.engine.precision
+    device, n_param = model.device, sum(p.numel() for p in model.parameters())
     padding = trainer.feed.plan.padding_share(0)
     n_update = trainer.feed.plan.n_update(0)
     record.write(
@@ -251,20 +197,16 @@ def _introduce(trainer: Trainer, data: Prepared, precision: Precision, device: t
         data=data.train.fingerprint,
         seed=recipe.seed,
     )
-    if trainer.feed.plan.mixture is not None:
-        record.say("\n".join(["an epoch is made of:", *_mixture(trainer.feed.plan.mixture, data)]))
+    if (mixture := trainer.feed.plan.mixture) is not None:
+        n_all = sum(weight * size for weight, size in zip(mixture.weights, mixture.sizes, strict=True))
+        record.say("an epoch is made of:")
+        for corpus, size, weight in zip(data.manifest["corpora"], mixture.sizes, mixture.weights, strict=True):
+            record.say(f"  {size:>11,} pairs x {weight:.4g}  {size * weight / n_all:>6.1%}  {corpus['name']}")
     record.say(
         f"{recipe.name}: {n_param:,} parameters, {data.train.n_pair:,} pairs, {n_update:,} updates an epoch, padding "
         f"{padding:.1%}, {recipe.train.updates:,} updates to go on {device} in {precision.name} ({precision.why}); "
         f"nmt {version_and_commit()}"
     )
-
-
-def _mixture(mixture: Mixture, data: Prepared) -> Iterator[str]:
-    """A line for each corpus: its pairs, how often they are visited, and its share."""
-    n_all = sum(weight * size for weight, size in zip(mixture.weights, mixture.sizes, strict=True))
-    for corpus, size, weight in zip(data.manifest["corpora"], mixture.sizes, mixture.weights, strict=True):
-        yield f"  {size:>11,} pairs x {weight:.4g}  {size * weight / n_all:>6.1%}  {corpus['name']}"
 
 
 def _farewell(outcome: str, run: Run, trainer: Trainer) -> str:
@@ -355,10 +297,7 @@ def _is_only_begun(run: Run) -> bool:
     try:
         if run.subwords_file.name in names:
             Subwords.load(run.subwords_file)
-        if run.data_file.name not in names:
-            return True
-        known = set(checkpoint.read_json(run.data_file)) - {USUAL_SRC_LEN, USUAL_RATIOS, SRC_STYLE, VERSION, DATA_AT}
-        return known == {"train", "valid", "subwords"}
+        return run.data_file.name not in names or {"train", "valid"} <= set(checkpoint.read_json(run.data_file))
     except (NmtError, TypeError):
         return False
 

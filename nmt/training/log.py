@@ -1,13 +1,6 @@
 """Logging: log.jsonl for machines, one progress line for people, TensorBoard and Weights & Biases.
 
-Every line of log.jsonl is one JSON object with `kind` and `update`; docs/reference.md explains every field:
-    init    the run that the first weights are from, and which were loaded, grown, skipped, unused
-    start   versions, device, precision, parameters, fingerprint of the data
-    train   loss, learning rate, gradient norm, target tokens a second, epoch: means since the line before
-    memory  memory ran out: how many times so far, and the cost from which on batches are halved
-    valid   loss, perplexity, accuracy, bleu, chrf with signatures, examples
-    final   the candidates for the final model with their scores, and the one chosen
-    time    where the time went
+Every line of log.jsonl is a JSON object with `kind` and `update`; docs/reference.md explains every field.
 """
 
 import contextlib
@@ -15,10 +8,9 @@ import io
 import json
 import secrets
 import sys
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from nmt import checkpoint
 from nmt.errors import MachineError
@@ -28,58 +20,6 @@ from nmt.progress import Bar
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 
-Fields = Mapping[str, Any]
-
-
-class Sink(Protocol):
-    """Receiver of the lines of the log. fields: numbers, texts and structures of them, and the odd Alignment."""
-
-    def write(self, kind: str, update: int, fields: Fields) -> None:
-        """Take one line."""
-
-    def close(self) -> None:
-        """There will be no more."""
-
-
-class JsonLines:
-    """log.jsonl: one JSON object a line. Pictures are left out."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        # Kept open: should the run folder be moved away and another run begin there, its log is not ours to write to.
-        self._file: TextIO | None = None
-
-    def write(self, kind: str, update: int, fields: Fields) -> None:
-        """Append one line; it is in the file when this returns. Raises MachineError where it cannot be written."""
-        shown = {name: value for name, value in fields.items() if not isinstance(value, Alignment)}
-        line = json.dumps({"kind": kind, "update": update, **shown}, ensure_ascii=False)
-        try:
-            if self._file is None:
-                self._file = self.path.open("a", encoding="utf-8", newline="\n")
-            self._file.write(line + "\n")
-            self._file.flush()
-        except OSError as error:
-            saved = Run(self.path.parent).updates()
-            begins = (
-                f"goes on from {checkpoint.name_of(saved[-1])}" if saved else "begins anew, for nothing was saved yet"
-            )
-            raise MachineError(
-                f"{self.path}: the log cannot be written: {error.strerror}. Free some space or mend the disk: the same "
-                f"command then {begins}."
-            ) from error
-
-    def replace(self, content: bytes) -> None:
-        """Put other lines in place of all those so far."""
-        self.close()
-        write_durably(self.path, content)
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._file is not None:
-            with contextlib.suppress(OSError):  # what cannot be written was complained about by `write`
-                self._file.close()
-        self._file = None
-
 
 class TensorBoard:
     """Scalars, sample translations and pictures of attention, as events in a folder.
@@ -87,14 +27,14 @@ class TensorBoard:
     since: the update that training goes on from; what an earlier process wrote after it counts no more.
     """
 
+    name = "TensorBoard"
+
     def __init__(self, folder: Path, since: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._excepthook = threading.excepthook
-        threading.excepthook = self._leave_out
         self.events: Any = SummaryWriter(str(folder), purge_step=since + 1 if since else 0)
 
-    def write(self, kind: str, update: int, fields: Fields) -> None:
+    def write(self, kind: str, update: int, fields: Mapping[str, Any]) -> None:
         """Write one line's events; they are in the file when this returns, for a kill may come at any time."""
         for name, value in _numbers(kind, fields):
             self.events.add_scalar(name, value, update)
@@ -106,42 +46,37 @@ class TensorBoard:
         self.events.flush()
 
     def close(self) -> None:
-        """Close the file."""
         self.events.close()
-        threading.excepthook = self._excepthook
-
-    def _leave_out(self, args: threading.ExceptHookArgs) -> None:
-        """Print what ended a thread, but not of the writer's own: its error is raised here, too, and told in a line."""
-        if not type(args.thread).__module__.startswith("tensorboard."):
-            self._excepthook(args)
 
 
 class WeightsAndBiases:
     """Scalars, sample translations and pictures of attention, sent to Weights & Biases.
 
-    The project is the recipe's name, the run is the run folder.
-
-    Where a resumed run repeats updates that were sent already, Weights & Biases keeps the first values; they are equal.
-    say: told when there is a wait for its server, which takes minutes if it cannot be reached.
+    The project is the recipe's name, the run is the run folder. Where a resumed run repeats updates that were sent
+    already, Weights & Biases keeps the first values; they are equal.
     """
 
-    def __init__(self, recipe: Recipe, folder: Path, say: Callable[[str], None]) -> None:
+    name = "Weights & Biases"
+
+    def __init__(self, recipe: Recipe, folder: Path) -> None:
         import wandb
 
+        identity = folder / "wandb" / "run-id"  # drawn once, then read
+        if not (identity.is_file() and identity.read_text(encoding="ascii").strip()):
+            identity.parent.mkdir(exist_ok=True)
+            identity.write_text(secrets.token_hex(8) + "\n", encoding="ascii", newline="\n")
         self.wandb: Any = wandb
-        self.say = say
-        say("waiting for Weights & Biases ...")
         self.run: Any = wandb.init(
             project=recipe.name,
             name=folder.name,
-            id=_identity(folder / "wandb" / "run-id"),
+            id=identity.read_text(encoding="ascii").strip(),
             resume="allow",
             dir=str(folder),
             config=recipe.model_dump(mode="json"),
             settings=wandb.Settings(console="off", quiet=True),  # standard error is ours
         )
 
-    def write(self, kind: str, update: int, fields: Fields) -> None:
+    def write(self, kind: str, update: int, fields: Mapping[str, Any]) -> None:
         """Send one line. It is sent by a process of Weights & Biases, so nothing waits for the network."""
         shown: dict[str, Any] = dict(_numbers(kind, fields))
         for name, value in fields.items():
@@ -153,36 +88,7 @@ class WeightsAndBiases:
         self.run.log(shown, step=update)
 
     def close(self) -> None:
-        """Send what is left."""
-        self.say("waiting for Weights & Biases to take what is left ...")
         self.run.finish()
-
-
-class Courtesy:
-    """A sink that training can do without: its first failure is told, and it is not asked again."""
-
-    def __init__(self, name: str, make: Callable[[], Sink], complain: Callable[[str], None]) -> None:
-        self.name, self.complain = name, complain
-        self.sink: Sink | None = None
-        self._try(lambda: setattr(self, "sink", make()))
-
-    def write(self, kind: str, update: int, fields: Fields) -> None:
-        """Take one line if there was no failure yet."""
-        if (sink := self.sink) is not None:
-            self._try(lambda: sink.write(kind, update, fields))
-
-    def close(self) -> None:
-        """Close it if there was no failure."""
-        if (sink := self.sink) is not None:
-            self._try(sink.close)
-
-    def _try(self, act: Callable[[], object]) -> None:
-        try:
-            act()
-        except Exception as error:
-            self.sink = None
-            reason = str(error).split("\n")[0]
-            self.complain(f"warning: {self.name} failed and is left out from here on: {type(error).__name__}: {reason}")
 
 
 def _numbers(path: str, value: Any) -> Iterator[tuple[str, float]]:
@@ -208,51 +114,47 @@ def _markdown(examples: list[dict[str, str]]) -> str:
     return "\n\n".join("\n".join(f"    {what:9}  {text}" for what, text in example.items()) for example in examples)
 
 
-def _identity(path: Path) -> str:
-    """The name under which Weights & Biases knows a run: drawn once, then read."""
-    known = path.read_text(encoding="ascii").strip() if path.is_file() else ""
-    if not known:
-        known = secrets.token_hex(8)
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(known + "\n", encoding="ascii", newline="\n")
-    return known
-
-
 class Record:
-    """The log of a run. Silent when `quiet`: ranks other than the first."""
+    """The log of a run: log.jsonl, the progress line, and what else the recipe names.
+
+    Silent when `quiet`: ranks other than the first.
+    """
 
     def __init__(self, path: Path, *, n_update: int, quiet: bool = False) -> None:
-        self.path = path
-        self.quiet = quiet
-        self.talk = _Talk(sys.stderr)
-        self.bar = Bar(
-            total=n_update,
-            unit="upd",
-            dynamic_ncols=True,
-            disable=quiet,
-            file=self.talk,
-            mininterval=1,
-            delay=0,
-            # The time left is ours to tell: tqdm knows of no validations to come.
-            bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}{postfix}]",
-        )
-        self.lines = JsonLines(path)
-        self.sinks: list[Sink] = [self.lines]
+        self.path, self.quiet, self.talk = path, quiet, _Talk(sys.stderr)
+        # The time left is ours to tell: tqdm knows of no validations to come.
+        look = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}{postfix}]"
+        options: dict[str, Any] = {"unit": "upd", "dynamic_ncols": True, "mininterval": 1, "delay": 0}
+        self.bar = Bar(total=n_update, disable=quiet, file=self.talk, bar_format=look, **options)
+        # Kept open: should the run folder be moved away and another run begin there, its log is not ours to write to.
+        self._file: TextIO | None = None
+        self.sinks: list[TensorBoard | WeightsAndBiases] = []
 
     def add_sinks(self, recipe: Recipe, since: int) -> None:
         """Send all lines from here on to what else the recipe names, of a run that goes on from update `since`."""
         folder = self.path.parent
-        wanted: list[tuple[str, bool, Callable[[], Sink]]] = [
-            ("TensorBoard", recipe.train.tensorboard, lambda: TensorBoard(folder / "tensorboard", since)),
-            ("Weights & Biases", recipe.train.wandb, lambda: WeightsAndBiases(recipe, folder, self.say)),
-        ]
-        if not self.quiet:
-            self.sinks += [Courtesy(name, make, self.say) for name, is_wanted, make in wanted if is_wanted]
+        if recipe.train.tensorboard and not self.quiet:
+            with self._left_out_if_it_fails(TensorBoard):
+                self.sinks.append(TensorBoard(folder / "tensorboard", since))
+        if recipe.train.wandb and not self.quiet:
+            self.say("waiting for Weights & Biases ...")  # for minutes, if its server cannot be reached
+            with self._left_out_if_it_fails(WeightsAndBiases):
+                self.sinks.append(WeightsAndBiases(recipe, folder))
+
+    @contextlib.contextmanager
+    def _left_out_if_it_fails(self, sink: Any) -> Iterator[None]:
+        """Training can do without a sink: its first failure is told, and it is not asked again."""
+        try:
+            yield
+        except Exception as error:
+            self.sinks = [one for one in self.sinks if one is not sink]
+            reason = str(error).split("\n")[0]
+            self.say(f"warning: {sink.name} failed and is left out from here on: {type(error).__name__}: {reason}")
 
     def begin(self) -> None:
         """Begin the log of a new run: what an attempt wrote that was killed before its first checkpoint goes."""
         if not self.quiet and self.path.exists():
-            self.lines.replace(b"")
+            self._replace(b"")
 
     def resume(self, update: int, validated: Collection[int]) -> None:
         """Continue the log of a resumed run: what its checkpoint does not know of is taken back.
@@ -266,12 +168,37 @@ class Record:
         content = self.path.read_bytes()
         kept = [line for line in content.split(b"\n") if _is_known(line, update, validated)]
         if (known := b"".join(line + b"\n" for line in kept)) != content:
-            self.lines.replace(known)
+            self._replace(known)
+
+    def _replace(self, content: bytes) -> None:
+        self._close_file()
+        write_durably(self.path, content)
 
     def write(self, kind: str, update: int, **fields: Any) -> None:
-        """Append one line to log.jsonl, and tell the others."""
-        if not self.quiet:
-            for sink in self.sinks:
+        """Append one line to log.jsonl, without pictures, and tell the others. It is in the file when this returns.
+
+        Raises MachineError where it cannot be written.
+        """
+        if self.quiet:
+            return
+        shown = {name: value for name, value in fields.items() if not isinstance(value, Alignment)}
+        line = json.dumps({"kind": kind, "update": update, **shown}, ensure_ascii=False)
+        try:
+            if self._file is None:
+                self._file = self.path.open("a", encoding="utf-8", newline="\n")
+            self._file.write(line + "\n")
+            self._file.flush()
+        except OSError as error:
+            saved = Run(self.path.parent).updates()
+            begins = (
+                f"goes on from {checkpoint.name_of(saved[-1])}" if saved else "begins anew, for nothing was saved yet"
+            )
+            raise MachineError(
+                f"{self.path}: the log cannot be written: {error.strerror}. Free some space or mend the disk: the same "
+                f"command then {begins}."
+            ) from error
+        for sink in self.sinks:
+            with self._left_out_if_it_fails(sink):
                 sink.write(kind, update, fields)
 
     def progress(self, update: int, **shown: str) -> None:
@@ -288,8 +215,16 @@ class Record:
 
     def close(self) -> None:
         self.bar.close()
+        self._close_file()
         for sink in self.sinks:
-            sink.close()
+            with self._left_out_if_it_fails(sink):
+                sink.close()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # what cannot be written was complained about by `write`
+                self._file.close()
+        self._file = None
 
 
 def _is_known(line: bytes, update: int, validated: Collection[int]) -> bool:

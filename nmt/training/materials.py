@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 
 from nmt.data.batches import Batch, make_batch
 from nmt.data.corpus import Prepared
@@ -68,12 +67,6 @@ class Trial:
         self.engine.settle()
         return time.perf_counter() - begin
 
-    def speed(self, max_tokens: int) -> tuple[float, float]:
-        """Target tokens a second in typical batches of that size, and the seconds that one of them took."""
-        work = self.typical(max_tokens)
-        seconds = [min(self.seconds([item]) for _ in range(2)) for item in work]
-        return sum(item.batch.n_gold for item in work) / sum(seconds), max(seconds)
-
     def fits(self, work: Work) -> bool:
         """Return whether memory holds an update of this batch."""
         self.engine.memory = Memory()
@@ -88,24 +81,6 @@ class Trial:
             return False
         finally:
             self.engine.optimizers.zero_grad()
-
-    def held_bytes(self, work: Work) -> int:
-        """Return the bytes that the forward pass of a batch keeps for its backward pass."""
-        kept: dict[int, int] = {}
-
-        def note(tensor: torch.Tensor) -> torch.Tensor:
-            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-            return tensor
-
-        batch = work.batch.to(self.device)
-        with saved_tensors_hooks(note, lambda tensor: tensor), self.engine.precision.autocast():
-            loss, _ = self.engine.objective(
-                batch.src_seq, batch.trg_seq, batch.gold, n_gold=batch.n_gold, share=1.0, layer_seed=0
-            )
-        for parameter in self.engine.model.parameters():
-            kept.pop(parameter.untyped_storage().data_ptr(), None)
-        del loss
-        return sum(kept.values())
 
     def end(self) -> None:
         """Give the memory back."""

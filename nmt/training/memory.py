@@ -6,6 +6,7 @@ own, for no generator can draw part of a tensor's masks: not those of the whole 
 always the same ones for the same pieces.
 """
 
+import contextlib
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,9 @@ import numpy as np
 import torch
 
 from nmt.data.batches import Batch, halves
+
+if sys.platform != "win32":
+    import resource
 
 
 @dataclass(frozen=True)
@@ -67,47 +71,21 @@ class Memory:
 # How much memory the machine has left, and how much this process takes, as far as the system says so by itself.
 
 
-if sys.platform != "win32":
-    import resource
-
 _MB = 1 << 20
 
 
-def memory_left(device: torch.device | None = None, root: Path = Path("/")) -> int | None:
-    """Bytes that may still be used, of a GPU, or else by the CPU within the limits of its control groups, if known."""
-    if device is not None and device.type == "cuda":
+def memory_left(device: torch.device) -> int | None:
+    """Bytes that may still be used: of a GPU, or by the CPU within the limits of its control groups, if known."""
+    if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    left = [_number_after(root / "proc/meminfo", "MemAvailable:", 1024), *_left_in_groups(root)]
-    known = [number for number in left if number is not None]
-    return max(0, min(known)) if known else None
-
-
-def _left_in_groups(root: Path) -> list[int | None]:
-    """Return the bytes left under the limit of each control group of this process, in either version of them."""
-    found: list[int | None] = []
-    for line in (_text(root / "proc/self/cgroup") or "").split("\n"):
-        number, _, rest = line.partition(":")
-        kinds, _, path = rest.partition(":")
-        if number == "0":
-            top, limit, used = root / "sys/fs/cgroup", "memory.max", "memory.current"
-        elif "memory" in kinds.split(","):
-            top, limit, used = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
-        else:
-            continue
-        group = top / path.strip("/")
-        # Inside a container the path may be that of the host; the group itself is then seen at the top.
-        for folder in [group, *group.parents]:
-            if folder.is_relative_to(top):
-                found.append(_left_in_group(folder, limit, used))
-    return found
-
-
-def _left_in_group(folder: Path, limit: str, used: str) -> int | None:
-    most, now = (_text(folder / name) for name in (limit, used))
-    if most is None or now is None or not most.strip().isdigit():  # "max": no limit
-        return None
-    reclaimable = _number_after(folder / "memory.stat", "inactive_file", 1) or 0  # page cache: the kernel gives it back
-    return int(most) - int(now) + reclaimable
+    left = [_number_after(Path("/proc/meminfo"), "MemAvailable:", 1024)]
+    group = Path("/sys/fs/cgroup", *_text(Path("/proc/self/cgroup")).strip().rpartition(":")[2].split("/"))
+    for folder in (group, *group.parents):
+        most, used = _text(folder / "memory.max").strip(), _text(folder / "memory.current").strip()
+        if most.isdigit() and used.isdigit():
+            cache = _number_after(folder / "memory.stat", "inactive_file", 1) or 0  # the kernel gives it back
+            left.append(int(most) - int(used) + cache)
+    return min((max(0, number) for number in left if number is not None), default=None)
 
 
 def forget_peak(device: torch.device) -> None:
@@ -115,10 +93,8 @@ def forget_peak(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     elif sys.platform == "linux":
-        try:
+        with contextlib.suppress(OSError):  # some containers forbid it: then it is the peak since the process began
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-        except OSError:
-            return  # some containers forbid it: then it is the peak since the process began
 
 
 def peak(device: torch.device) -> int | None:
@@ -131,31 +107,26 @@ def peak(device: torch.device) -> int | None:
 def footprint(device: torch.device) -> dict[str, float]:
     """{"rss_mb": memory of the process now, "device_peak_mb": most that torch ever held on the GPU}, where known."""
     found = {}
-    if (rss := _resident()) is not None:
-        found["rss_mb"] = round(rss / _MB, 1)
+    resident = _number_after(Path("/proc/self/status"), "VmRSS:", 1024)
+    if resident is None and sys.platform != "win32":  # macOS
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if resident is not None:
+        found["rss_mb"] = round(resident / _MB, 1)
     if device.type == "cuda":
         found["device_peak_mb"] = round(torch.cuda.max_memory_allocated(device) / _MB, 1)
     return found
 
 
-def _resident() -> int | None:
-    """Bytes in memory now; on macOS the most there ever were; None on Windows."""
-    if sys.platform == "win32":
-        return None
-    now = _number_after(Path("/proc/self/status"), "VmRSS:", 1024)
-    return now if now is not None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
 def _number_after(path: Path, word: str, factor: int) -> int | None:
     """The number on the line of a file that begins with a word."""
-    for line in (_text(path) or "").split("\n"):
+    for line in _text(path).split("\n"):
         if line.split()[:1] == [word]:
             return int(line.split()[1]) * factor
     return None
 
 
-def _text(path: Path) -> str | None:
+def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError:
-        return None
+        return ""

@@ -18,14 +18,9 @@ from nmt.recipe.training_options import RegularizeConfig
 def drop_words(seq: Tensor, p: float, first_tag: int | None = None) -> Tensor:
     """Drop every word of (B, L) ids with probability p: x_i = b_i · E[w_i], b_i from Bernoulli(1 - p).
 
-    Y. Gal and Z. Ghahramani 2016, "A theoretically grounded application of dropout in recurrent neural networks", on
-    embeddings; for each position by itself, as R. Sennrich et al. 2016, "Edinburgh neural machine translation systems
-    for WMT 16". PAD, BOS and EOS stay: they tell where a sentence is, not what it says. So do ids from first_tag on,
-    which tell what is to be made of it.
-
-    Words that stay are not divided by 1 - p, as in the token cutoff of D. Shen et al. 2020, "A simple but tough-to-beat
-    data augmentation approach for natural language understanding and generation", which SimCut takes up: they are then
-    as large against their positions as in translation, and the layers that read them normalise anyway.
+    Gal and Ghahramani 2016, on embeddings; each position by itself, as Sennrich et al. 2016. PAD, BOS, EOS and tags,
+    from first_tag on, stay. Words that stay are not divided by 1 - p, as in the token cutoff of Shen et al. 2020: they
+    are then as large against their positions as in translation.
     """
     if not p:
         return seq
@@ -38,9 +33,8 @@ def drop_words(seq: Tensor, p: float, first_tag: int | None = None) -> Tensor:
 def leave_out(layers: Sequence[Layer], p: float, seed: int) -> bool:
     """Leave out every layer with probability p until the next call. Returns whether any is left out.
 
-    LayerDrop, A. Fan et al. 2020, "Reducing Transformer depth on demand with structured dropout": b · layer(x) +
-    (1 - b) · x, b from Bernoulli(1 - p) for each layer; nothing is scaled, and translation has all layers. The seed is
-    one for a whole update: processes that hold a layer's weights together must agree whether to run it.
+    LayerDrop, Fan et al. 2020: b · layer(x) + (1 - b) · x, b from Bernoulli(1 - p) for each layer. The seed is one for
+    a whole update: processes that hold a layer's weights together must agree whether to run it.
     """
     draws = torch.rand(len(layers), generator=torch.Generator().manual_seed(seed))
     for layer, draw in zip(layers, draws.tolist(), strict=True):

@@ -7,13 +7,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from nmt.errors import RecipeError
-from nmt.extras import missing
 from nmt.models.base import Blocked
 from nmt.ops import product_of_each
 from nmt.recipe.training_options import OptimConfig
@@ -114,26 +113,13 @@ class Muon(WithoutCompiler):
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "block": None})
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Move every parameter that has a gradient; a closure is called before, and its loss returned."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Move every parameter that has a gradient."""
         waiting: dict[tuple[int, int], list[_Stack]] = defaultdict(list)
         for group in self.param_groups:
-            same_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
-            for param in group["params"]:
-                if param.grad is not None:
-                    same_shape[param.shape].append(param)
-            for params in same_shape.values():
+            having = [param for param in group["params"] if param.grad is not None]
+            for params in _grouped(having, lambda param: param.shape).values():
                 stack = self._look_ahead(params, group)
                 if stack.ahead.numel() > _SMALL:
                     _move([stack])
@@ -141,9 +127,8 @@ class Muon(WithoutCompiler):
                     waiting[min(stack.block), max(stack.block)].append(stack)
         for alike in waiting.values():
             _move(alike)
-        return loss
 
-    def _look_ahead(self, params: list[Tensor], group: dict[str, Any]) -> "_Stack":
+    def _look_ahead(self, params: list[nn.Parameter], group: dict[str, Any]) -> "_Stack":
         """Decay parameters of one shape in a group, and return the step that momentum gives them."""
         for param in params:
             if "momentum" not in self.state[param]:
@@ -163,7 +148,7 @@ class _Stack(NamedTuple):
     """Parameters of one shape, and where they would go, (N, rows, columns). block: the shape of the matrices that each
     is composed of. factor: what their direction is multiplied by."""
 
-    params: list[Tensor]
+    params: list[nn.Parameter]
     ahead: Tensor
     block: tuple[int, int]
     factor: float
@@ -171,7 +156,8 @@ class _Stack(NamedTuple):
 
 def _move(alike: list[_Stack]) -> None:
     """Move parameters whose blocks have one shape, or that shape turned."""
-    blocks = [_lying(_split(one.ahead, one.block)) for one in alike]
+    split = [_split(one.ahead, one.block) for one in alike]
+    blocks = [part if part.size(1) <= part.size(2) else part.mT for part in split]
     together = torch.cat(blocks) if len(blocks) > 1 else blocks[0]
     directions = torch.split(orthogonalise(together), [len(part) for part in blocks])
     for (params, ahead, block, factor), direction in zip(alike, directions, strict=True):
@@ -179,11 +165,6 @@ def _move(alike: list[_Stack]) -> None:
         moved = _join(upright, ahead.shape[1:]).unbind()
         steps = [local(laid_out_like(param, one)) for param, one in zip(params, moved, strict=True)]
         torch._foreach_add_([local(param) for param in params], steps, alpha=factor)
-
-
-def _lying(matrices: Tensor) -> Tensor:
-    """(N, rows, columns), turned if there are more rows than columns."""
-    return matrices if matrices.size(1) <= matrices.size(2) else matrices.mT
 
 
 def _split(x: Tensor, block: tuple[int, int]) -> Tensor:
@@ -260,10 +241,8 @@ COUNTED = ("k", "weight_sum", "lr_max")  # numbers that it keeps in its groups a
 
 def schedule_free_adamw(groups: list[dict[str, Any]], config: OptimConfig) -> torch.optim.Optimizer:
     """Return the optimizer, ready for its first update. Warm-up is left to our schedule, which sets its rate."""
-    try:
-        from schedulefree import AdamWScheduleFree
-    except ImportError:
-        raise missing("schedulefree", "optim.name: schedulefree") from None
+    from schedulefree import AdamWScheduleFree
+
     optimizer: torch.optim.Optimizer = AdamWScheduleFree(groups, lr=config.lr, betas=config.betas, eps=config.eps)
     vars(optimizer)["n_moment"] = 3  # one, and two points beside the one that is saved as the weights
     to_train_weights(optimizer)

@@ -1,18 +1,22 @@
 """Distributed training: DDP or FSDP, collectives, and this rank's share of the work. One process is world size 1.
 
-`torchrun` starts the processes and sets the environment. `heartbeat.py` watches that all ranks are alive.
+`torchrun` starts the processes, sets the environment, and ends the others when one fails.
 """
 
+import contextlib
 import importlib
 import inspect
+import itertools
+import json
 import os
+import secrets
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from typing import Any, Literal, TypeVar, cast
 
 import torch
@@ -20,14 +24,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from nmt import ops
-from nmt.device import is_ampere
 from nmt.errors import MachineError, NmtError, RunError
 from nmt.processes import ADDRESS, place_of
-from nmt.recipe.options import Recipe
-from nmt.training import heartbeat
-from nmt.training.heartbeat import Heartbeat, RankInfo, Store, rendezvous
 
 Parallel = Literal["ddp", "fsdp"]
+T = TypeVar("T")
 
 
 def _shard(module: nn.Module, device: torch.device) -> nn.Module:
@@ -110,42 +111,14 @@ def checksum(tensors: list[Tensor]) -> int:
     return total
 
 
-# When torch's compiler is imported, which takes three times as long as torch.
-
-
-def import_compiler() -> None:
-    """Import it, unless it is there."""
-    importlib.import_module("torch._dynamo")
-
-
-def import_early(recipe: Recipe, device: torch.device) -> None:
-    """Import it where torch would within an update: to compute activations anew, and for its own attention in packed
-    rows of 16 bits, which wants a GPU of Ampere or later."""
-    model = recipe.model
-    if recipe.train.checkpoint_activations:
-        import_compiler()
-    if recipe.batch.packed and device.type == "cuda" and is_ampere(device):
-        if ops.attends_packed(device, model.d_k or model.d_model // model.n_head):
-            return
-        import_compiler()
-        importlib.import_module("torch.nn.attention.varlen")
-
-
-T = TypeVar("T")
-# Nobody waits for this one: `Heartbeat` knows better who is late. It is finite because torch wants a number.
-_FOR_EVER = timedelta(days=30)
-
-
 @dataclass(frozen=True)
 class Ranks:
-    """This process (rank) among all (world_size). watch: who is alive, where there is more than one."""
+    """This process (rank) among all (world_size). store: keys and values that all see, where there are several."""
 
     rank: int = 0
     world_size: int = 1
-    local_rank: int = 0
-    cards: list[RankInfo] = field(default_factory=list)
-    watch: Heartbeat | None = None
-    store: Store | None = None
+    store: Any = None  # torch's stores have no type hints
+    _n_wait: Iterator[int] = field(default_factory=itertools.count)
 
     @property
     def is_main(self) -> bool:
@@ -165,7 +138,6 @@ class Ranks:
     def add_up(self, numbers: Tensor) -> Tensor:
         """Add up a tensor over all ranks, where it is; a GPU does so while this process goes on."""
         if self.world_size > 1:
-            self._next_turn()
             dist.all_reduce(numbers)
         return numbers
 
@@ -179,10 +151,6 @@ class Ranks:
     def any(self, value: bool) -> bool:
         """Return whether it is true on any rank, so that all ranks stop at the same update."""
         return self.sum(float(value))[0] > 0
-
-    def broadcast(self, *values: float) -> list[float]:
-        """Return rank 0's values on every rank; the others wait for them."""
-        return self.sum(*(values if self.is_main else (0.0,) * len(values)))
 
     def least(self, value: float) -> float:
         """The smallest of the ranks' numbers."""
@@ -205,7 +173,6 @@ class Ranks:
         """Context manager of a backward pass: gradients are exchanged in the last one of an update only."""
         if self.world_size == 1:
             return nullcontext()
-        self._next_turn()
         if isinstance(module, nn.parallel.DistributedDataParallel):
             return nullcontext() if now else module.no_sync()
         cast(Any, module).set_requires_gradient_sync(now)
@@ -219,63 +186,64 @@ class Ranks:
         numbers[self.rank] = number
         found = self.add_up(numbers).tolist()
         usual = Counter(found).most_common(1)[0][0]
-        return [str(self.cards[rank]) for rank, number in enumerate(found) if number != usual]
+        return [f"rank {rank}" for rank, number in enumerate(found) if number != usual]
 
-    @contextmanager
-    def main_first(self) -> Iterator[None]:
-        """Context manager: at its end the other ranks wait for rank 0, however long it takes, unless it dies."""
-        if self.watch is None or self.store is None:
-            yield
-            return
-        self._next_turn()
-        self.watch.n_wait += 1
-        key = f"wait/{self.watch.n_wait}"
-        self.watch.alone = self.is_main
-        yield
-        self.watch.alone = False
+    def of_main(self, work: Callable[[], T]) -> T:
+        """Return what rank 0's work returns, which JSON must hold; the others wait for it however long it takes."""
+        if self.store is None:
+            return work()
+        key, pause = f"of_main/{next(self._n_wait)}", 0.01
         if self.is_main:
-            self.store.set(key, "over")
-        else:
-            pause = 0.01
-            while not self.store.check([key]):
-                self.watch.check()
-                time.sleep(pause)
-                pause = min(0.2, 1.2 * pause)
-
-    def _next_turn(self) -> None:
-        if self.watch is not None:
-            self.watch.turn += 1
+            found = work()
+            self.store.set(key, json.dumps(found))
+            return found
+        while not self.store.check([key]):
+            self._raise_failure()
+            time.sleep(pause)
+            pause = min(0.2, 1.2 * pause)
+        return cast(T, json.loads(self.store.get(key)))
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """The life of the group. An error inside reaches all ranks; a rank that died is named by a MachineError."""
-        if self.watch is None:
+        """The life of the group. The error of a rank is told to all; a lost connection is a MachineError."""
+        if self.store is None:
             yield
             return
         try:
             yield
+            self.any(False)  # the store may end with rank 0
         except BaseException as error:
             if _is_broken_connection(error):
-                self.watch.raise_verdict()
+                self._raise_failure()
+                raise MachineError(
+                    f"rank {self.rank} lost another rank, which is dead, frozen or stuck for longer than train.timeout "
+                    f"({_in_short(error)}). What the others printed, or the system log of their machines, may say why. "
+                    "The same command goes on from the last checkpoint."
+                ) from None
             code = error.exit_code if isinstance(error, NmtError) else MachineError.exit_code
-            self.watch.fail(_in_short(error), code)
+            who = f"rank {self.rank} (process {os.getpid()} on {socket.gethostname()})"
+            with contextlib.suppress(RuntimeError):
+                self.store.set("failed", json.dumps([f"{who} stopped with an error: {_in_short(error)}", code]))
             raise
-        self.watch.leave()
         dist.destroy_process_group()
 
+    def _raise_failure(self) -> None:
+        """Raise the error that another rank ended with, if one did."""
+        with contextlib.suppress(RuntimeError):
+            if self.store.check(["failed"]):
+                why, code = json.loads(self.store.get("failed"))
+                raise (NmtError if code == NmtError.exit_code else MachineError)(why)
 
-def join(
-    device: torch.device, timeout: float, wants_stop: Callable[[], bool] = lambda: False
-) -> tuple[Ranks, torch.device]:
+
+def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
     """Join the group that torchrun describes in the environment; alone without one. Returns this rank's device.
 
-    timeout: seconds. Raises MachineError naming the ranks that do not come, and Stopped when wants_stop says so
-    meanwhile, and NmtError for an environment that torchrun would not leave.
+    timeout: seconds. Raises MachineError where a rank does not come, NmtError for what torchrun would not leave.
     """
     rank, world_size, local_rank = place_of(needed=ADDRESS)
     if world_size == 1:
         return Ranks(), device
-    import_compiler()  # as ddp and fsdp would later, when others wait for this rank
+    importlib.import_module("torch._dynamo")  # as ddp and fsdp would later, when others wait for this rank
     if device.type == "cuda":
         if local_rank >= (n_gpu := torch.cuda.device_count()):
             raise MachineError(
@@ -284,21 +252,45 @@ def join(
             )
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
+    patience, backend = timedelta(seconds=timeout), "nccl" if device.type == "cuda" else "gloo"
     try:
-        # The store is torchrun's, so this waits for no other rank, and a signal is heeded in `rendezvous`.
-        store, _, _ = next(cast(Any, dist).rendezvous("env://", timeout=timedelta(seconds=timeout)))
-        store, cards = rendezvous(
-            store, rank, world_size, timeout, partial(heartbeat.prepare, world_size=world_size), wants_stop
-        )
-    except dist.DistError as error:
+        store, _, _ = next(cast(Any, dist).rendezvous("env://", timeout=patience))
+        store = cast(Any, dist).PrefixStore(_agreed_name(store, rank, world_size, timeout), store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=patience)
+    except RuntimeError as error:
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise MachineError(
-            f"rank {rank} did not meet the others at {where} within {timeout:g} s (train.timeout): {_in_short(error)}"
+            f"rank {rank} did not meet the {world_size - 1} others at {where} within {timeout:g} s (train.timeout): "
+            f"{_in_short(error)}. Look at what each of them printed."
         ) from error
-    heart = Heartbeat(store, rank, cards, timeout)
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=cast(Any, store), rank=rank, world_size=world_size, timeout=_FOR_EVER)
-    return Ranks(rank, world_size, local_rank, cards, heart, store), device
+    return Ranks(rank, world_size, store), device
+
+
+def _agreed_name(store: Any, rank: int, world_size: int, timeout: float) -> str:
+    """Wait for all ranks. Returns a name of this group alone: after a restart torchrun's store has the keys of before.
+
+    Rank 0 writes down what each rank calls itself, until each has confirmed a list with its own name in it.
+    """
+
+    def read(kind: str) -> list[str]:
+        keys = [f"{kind}/{number}" for number in range(world_size)]
+        return [store.get(key).decode() if store.check([key]) else "" for key in keys]
+
+    mine, deadline = secrets.token_hex(8), time.monotonic() + timeout
+    store.set(f"name/{rank}", mine)
+    while time.monotonic() < deadline:
+        if rank == 0:
+            store.set("roster", " ".join(read("name")) if all(read("name")) else "")
+        roster = store.get("roster").decode() if store.check(["roster"]) else ""
+        if mine in roster.split():
+            store.set(f"confirmed/{rank}", roster)
+            if rank == 0 and set(read("confirmed")) == {roster}:
+                store.set("agreed", roster)
+            if store.check(["agreed"]) and store.get("agreed").decode() == roster:
+                return roster
+        time.sleep(0.05)
+    absent = [number for number, name in enumerate(read("name")) if not name]
+    raise RuntimeError(f"missing is rank {', '.join(map(str, absent)) or '?'}")
 
 
 def refuse_many(flag: str) -> None:
@@ -319,7 +311,7 @@ def _meeting_place() -> str:
 
 def _is_broken_connection(error: BaseException) -> bool:
     """Return whether a collective failed because of another rank. Gloo says so in words only."""
-    if isinstance(error, dist.DistError):
-        return True
-    words = str(error).lower()
-    return isinstance(error, RuntimeError) and ("gloo" in words or "connection" in words or "nccl" in words)
+    words = ("gloo", "connection", "nccl", "timed out")
+    return isinstance(error, dist.DistError) or (
+        isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+    )

@@ -16,7 +16,7 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import WITHOUT_END
 from nmt.training import budget
 from nmt.training.budget import Budget
-from nmt.training.engine import Outcome, duration, table
+from nmt.training.engine import Outcome, duration
 from nmt.training.log import Record
 from nmt.training.memory import Memory, footprint
 from nmt.training.state import Sums, TrainState, changes
@@ -54,14 +54,14 @@ class Pace:
     """Speed of this process: the mean of its last hundred updates, without the first, which sets things up."""
 
     def __init__(self) -> None:
-        self.n_update = 0
+        self.is_set_up = False
         self.recent = deque[float](maxlen=100)
 
     def add(self, seconds: float) -> None:
         """Count an update that took so long."""
-        self.n_update += 1
-        if self.n_update > 1:
+        if self.is_set_up:
             self.recent.append(seconds)
+        self.is_set_up = True
 
     @property
     def seconds(self) -> float:
@@ -80,13 +80,8 @@ class Pace:
         n_saving = n_validation + n_left / recipe.train.save_every
         return n_left * self.seconds + n_validation * state.measure_seconds + n_saving * state.save_seconds
 
-    def reaches(self, state: TrainState, recipe: Recipe, seconds: float) -> int:
-        """The update that is reached in so many seconds, which are less than there are `left`."""
-        return state.update + int((recipe.train.updates - state.update) * seconds / self.left(state, recipe))
-
 
 MAX_BAD = 10  # updates in a row without a finite gradient before training gives up
-FORETOLD_AFTER = 20  # updates of a process before it says how long the run will take
 
 
 class TrainingReporter:
@@ -129,19 +124,6 @@ class TrainingReporter:
         if time_share:
             shown["time"] = f"{min(1.0, time_share):.0%}"
         self.record.progress(state.update, epoch=f"{state.position.epoch}", **shown)
-
-    def update_took(self, seconds: float, state: TrainState) -> None:
-        """Count an update, and say what the run will cost once that can be judged."""
-        self.pace.add(seconds)
-        if self.pace.n_update != FORETOLD_AFTER or (left := self._left(state)) <= 0:
-            return
-        to = f"update {self.recipe.train.updates:,}"
-        if left < self.pace.left(state, self.recipe):
-            reached = self.pace.reaches(state, self.recipe, left)
-            to = f"the end of train.time_budget, at about update {reached:,}"
-        end = time.strftime("%A %Y-%m-%d %H:%M", time.localtime(time.time() + left))
-        apart = "" if state.measure_seconds else ", validations and checkpoints not counted"
-        self.record.say(f"{self.pace.seconds:.3g} s an update: about {duration(left)} to {to}, until {end}{apart}")
 
     def _left(self, state: TrainState) -> float:
         """Seconds until the end of training, by updates or by the time budget."""
@@ -233,11 +215,6 @@ class TrainingReporter:
             f"{metric} is measured otherwise than when it was last: {shown}. {n_other:,} earlier validations do not "
             "count any more for what is best, for valid.patience and for the final model."
         )
-
-    def time_spent(self, update: int, spent: dict[str, float]) -> None:
-        """Say where the time of this process went. spent: what `Stopwatch.read` returns."""
-        self.record.write("time", update, **{part: round(seconds, 6) for part, seconds in spent.items()})
-        self.record.say("\n".join(table(spent)))
 
 
 def divergence_message(

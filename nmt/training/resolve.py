@@ -5,9 +5,7 @@ on the device, which may change between two parts of a run.
 """
 
 import contextlib
-import os
 import shutil
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -25,18 +23,18 @@ from nmt.recipe.reader import languages_in
 from nmt.recipe.training_options import BatchConfig
 from nmt.run import Run, unwritable
 from nmt.training.engine import size
-from nmt.training.heartbeat import StoppedEarly
-from nmt.training.materials import Trial
-from nmt.training.memory import memory_left
+from nmt.training.materials import Trial, make_trial
 from nmt.training.optim import build_optimizers
 from nmt.training.parallel import Ranks
 
+
+class StoppedEarly(Exception):
+    """Somebody wants to stop before there is anything to save."""
+
+
 LEAST = 512  # tokens of the smallest batch that is tried
 _MARGIN = 1.15  # a batch so much larger must fit, too
-_SHARE = 0.5  # of the CPU's memory that may be filled: others need some, and reading ahead does
-_HIDDEN = 2.0  # of what a forward pass leaves, how much its backward pass needs at its worst
-_NEAR = 0.97  # of the best speed: as good as the best
-_PATIENCE = 30.0  # seconds spent on finding the fastest batch
+_ON_CPU = 2048
 _FOR_UPDATES = 0.8  # of a time budget: the rest is for validations and checkpoints
 _UPDATES_PER_EPOCH = 100  # that must be left where the batch is the update
 
@@ -46,43 +44,39 @@ def resolve(
     data: Prepared,
     begun: Recipe | None,
     ranks: Ranks,
-    make_trial: Callable[[Recipe], Trial],
+    device: torch.device,
     say: Callable[[str], None],
     wants_stop: Callable[[], bool] = lambda: False,
 ) -> Recipe:
-    """The recipe with a value for every `auto` that training needs. Raises Stopped when wants_stop says so meanwhile.
+    """The recipe with a value for every `auto` that training needs. Raises StoppedEarly when wants_stop says so.
 
-    begun: the recipe of the run that goes on, None for a new one. make_trial: how a model of a recipe is tried on this
-    rank's device; called only if a batch size is to be found. say: told what was chosen and why.
+    begun: the recipe of the run that goes on, None for a new one. say: told what was chosen and why.
     """
     n_token = int(data.train.trg_len.sum()) + data.train.n_pair  # with EOS
     if recipe.model.preset == "auto":
         if begun is not None:
-            recipe = _with(recipe, "model", {**_undecided(recipe.model, begun.model), "preset": begun.model.preset})
+            decided = begun.model.model_dump(include=recipe.model.undecided)
+            recipe = _with(recipe, "model", {**decided, "preset": begun.model.preset})
         else:
             preset, options = preset_for(n_token)
             recipe = _with(recipe, "model", {**options, **_given(recipe.model), "preset": preset})
-            say(_why_preset(recipe.model, data.train.n_pair, n_token))
+            model = recipe.model
+            say(
+                f"model.preset: auto: {data.train.n_pair:,} pairs, {n_token / 1e6:,.1f} M target tokens -> {preset}: "
+                f"{model.n_enc_layer}+{model.n_dec_layer} layers of width {model.d_model}, dropout {model.dropout:g}; "
+                "a larger model would learn a corpus of this size by heart, a smaller one not learn all of it"
+            )
     if recipe.batch.max_tokens == "auto":
         if begun is not None:
             recipe = _with(recipe, "batch", {"max_tokens": begun.batch.max_tokens})
         else:
-            say("batch.max_tokens: auto: trying batches ...")
             most, why_most = most_tokens(recipe.batch, n_token, ranks.world_size)
-            number, why = _choose_max_tokens(make_trial(recipe), most, ranks, wants_stop)
+            number, why = min(most, _ON_CPU), "larger batches are hardly faster on a CPU"
+            if device.type == "cuda":
+                say("batch.max_tokens: auto: trying batches ...")
+                number, why = _largest_on_gpu(make_trial(recipe, data, device), most, ranks, wants_stop)
             recipe = _with(recipe, "batch", {"max_tokens": number})
             say(f"batch.max_tokens: auto: {number:,}: {why}; {why_most}")
-    return _with_pace(recipe, begun, ranks, make_trial, say)
-
-
-def _with_pace(
-    recipe: Recipe,
-    begun: Recipe | None,
-    ranks: Ranks,
-    make_trial: Callable[[Recipe], Trial],
-    say: Callable[[str], None],
-) -> Recipe:
-    """The recipe with a schedule, a warm-up and, but by the clock, an interval of validations that suit its length."""
     optim, train = recipe.optim, recipe.train
     chosen: dict[str, Any] = {}
     if optim.schedule == "auto":
@@ -95,7 +89,8 @@ def _with_pace(
     elif "warmup" in chosen:
         n_update, why = train.updates, ""
         if train.time_budget:
-            seconds = ranks.broadcast(_seconds_of_update(recipe, make_trial, ranks.world_size))[0]
+            seconds = _seconds_of_update(recipe, data, device, ranks.world_size)
+            seconds = ranks.of_main(lambda: seconds)
             n_update = min(n_update, int(_FOR_UPDATES * train.budget_seconds / seconds))
             why = f" that train.time_budget, {train.time_budget}, has room for"
         chosen["warmup"] = warmup_of(n_update)
@@ -103,7 +98,7 @@ def _with_pace(
         say(f"optim.warmup: auto: {chosen['warmup']:,} of about {n_update:,} updates{why}; optim.schedule: {schedule}")
     if chosen:
         recipe = _with(recipe, "optim", chosen)
-    if recipe.valid.every == "auto" and not train.time_budget:
+    if recipe.valid.every == "auto" and not train.time_budget:  # else by the clock
         recipe = _with(recipe, "valid", {"every": max(1, min(500, train.updates // 10))})
     return recipe
 
@@ -113,12 +108,12 @@ def warmup_of(n_update: int) -> int:
     return min(max(10, min(200, n_update // 20)), max(1, n_update))
 
 
-def _seconds_of_update(recipe: Recipe, make_trial: Callable[[Recipe], Trial], world_size: int) -> float:
+def _seconds_of_update(recipe: Recipe, data: Prepared, device: torch.device, world_size: int) -> float:
     """About how long an update will take: that of a typical batch, as often as an update has one on each rank."""
     plain = recipe.train.model_copy(update={"compile": False, "cuda_graphs": False})  # compiling would take minutes
     optim = recipe.optim.model_copy(update={"warmup": 1, "schedule": "constant"})
     batch = recipe.batch
-    trial = make_trial(recipe.model_copy(update={"train": plain, "optim": optim}))
+    trial = make_trial(recipe.model_copy(update={"train": plain, "optim": optim}), data, device)
     try:
         assert batch.max_tokens != "auto"
         work = trial.typical(batch.max_tokens)
@@ -150,19 +145,6 @@ def _given(model: ModelConfig) -> dict[str, Any]:
     return model.model_dump(include=model.model_fields_set)
 
 
-def _undecided(model: ModelConfig, begun: ModelConfig) -> dict[str, Any]:
-    """Return the options that a preset may have decided when a run began."""
-    return begun.model_dump(include=model.undecided)
-
-
-def _why_preset(model: ModelConfig, n_pair: int, n_token: int) -> str:
-    return (
-        f"model.preset: auto: {n_pair:,} pairs, {n_token / 1e6:,.1f} M target tokens -> {model.preset}: "
-        f"{model.n_enc_layer}+{model.n_dec_layer} layers of width {model.d_model}, dropout {model.dropout:g}; "
-        "a larger model would learn a corpus of this size by heart, a smaller one not learn all of it"
-    )
-
-
 # -- how large a batch ---------------------------------------------------------------------------------------------
 
 
@@ -176,16 +158,12 @@ def most_tokens(batch: BatchConfig, n_token: int, world_size: int) -> tuple[int,
     return max(LEAST, each), f"at most {max(LEAST, each):,} {why}"
 
 
-def _choose_max_tokens(trial: Trial, most: int, ranks: Ranks, wants_stop: Callable[[], bool]) -> tuple[int, str]:
+def _largest_on_gpu(trial: Trial, most: int, ranks: Ranks, wants_stop: Callable[[], bool]) -> tuple[int, str]:
     """The number for all ranks, and why it is that one."""
     try:
-        if trial.device.type == "cuda":
-            number = largest_that_fits(
-                lambda n: not wants_stop() and trial.fits(trial.longest(int(_MARGIN * n))), LEAST, most
-            )
-            why = f"the largest that fits the memory of {torch.cuda.get_device_name(trial.device)} with a margin"
-        else:
-            number, why = _choose_on_cpu(trial, most, ranks.world_size, wants_stop)
+        number = largest_that_fits(
+            lambda n: not wants_stop() and trial.fits(trial.longest(int(_MARGIN * n))), LEAST, most
+        )
     finally:
         trial.end()
     if ranks.any(wants_stop()):
@@ -197,6 +175,7 @@ def _choose_max_tokens(trial: Trial, most: int, ranks: Ranks, wants_stop: Callab
             "make data.max_len smaller and prepare the data again."
         )
     least = int(ranks.least(number))
+    why = f"the largest that fits the memory of {torch.cuda.get_device_name(trial.device)} with a margin"
     return least, why if least == number else f"the smallest of what {ranks.world_size} ranks chose"
 
 
@@ -213,38 +192,6 @@ def largest_that_fits(fits: Callable[[int], bool], least: int, most: int) -> int
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
     return good
-
-
-def _choose_on_cpu(trial: Trial, most: int, n_process: int, wants_stop: Callable[[], bool]) -> tuple[int, str]:
-    """On a CPU larger batches soon stop paying, so the fastest is looked for, and memory is only a bound."""
-    begin = time.perf_counter()
-    smallest = trial.longest(LEAST)
-    trial.seconds([smallest])  # the first pays for set-up, and for the optimizer's state
-    room = memory_left()
-    per_token = _HIDDEN * trial.held_bytes(smallest) / smallest.cost
-    bound = most if room is None else min(most, int(_SHARE * room / n_process / per_token))
-    speed: dict[int, float] = {}
-    size, too_long = LEAST, False
-    while size <= bound:
-        speed[size], seconds = trial.speed(size)
-        ahead = speed[size] * _NEAR >= max((v for n, v in speed.items() if n < size), default=0.0)
-        too_long = time.perf_counter() - begin + 12 * seconds > _PATIENCE  # what the next size would take, too
-        if not ahead or size == bound or too_long or wants_stop():
-            break
-        size = min(2 * size, bound)
-    if not speed:
-        return 0, ""
-    number = smallest_near_best(speed)
-    shown = ", ".join(f"{n:,}: {v:,.0f}" for n, v in speed.items())
-    why = "the smallest within 3 % of the fastest tried"
-    if too_long and size < bound:
-        why += f", and to try larger ones would have taken more than {_PATIENCE:.0f} s"
-    return number, f"{why} (target tokens/s by size: {shown})"
-
-
-def smallest_near_best(speed: dict[int, float]) -> int:
-    """The smallest size whose speed is as good as the best."""
-    return min(size for size, value in speed.items() if value >= _NEAR * max(speed.values()))
 
 
 # How much disk the checkpoints of a run will take, known before the first update.
@@ -265,30 +212,24 @@ def checkpoint_bytes(model: nn.Module, recipe: Recipe) -> int:
     return int(weights * (2 if recipe.train.ema else 1) + moments)
 
 
-def bytes_needed(one: int, there: int, *, keep_last: int, keep_best: int) -> int:
-    """Free bytes that a run needs whose checkpoints take `one` byte count each, `there` being taken by them already.
+def bytes_needed(run: Run, recipe: Recipe, one: int) -> int:
+    """Free bytes that a run needs whose checkpoints take `one` byte count each, beside those that are there.
 
     The newest and the best are kept, and one more is being written before an old one may go. The model that is chosen
     at the end is smaller than a checkpoint, and written when none is.
     """
-    return max(0, (keep_last + keep_best + 1) * one - there)
-
-
-def bytes_there(run: Run) -> int:
-    """Bytes that the checkpoints of a run take already, which may come and go meanwhile."""
-    found = 0
+    there = 0
     for update in run.updates():  # what was set aside as damaged is nobody's to delete
-        for folder, _, names in os.walk(run.checkpoint(update)):
-            for name in names:
-                with contextlib.suppress(FileNotFoundError):
-                    found += os.stat(os.path.join(folder, name)).st_size
-    return found
+        for path in run.checkpoint(update).rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # they may come and go meanwhile
+                there += path.stat().st_size if path.is_file() else 0
+    return max(0, (recipe.train.keep_last + recipe.train.keep_best + 1) * one - there)
 
 
 def check_space(run: Run, recipe: Recipe, model: nn.Module) -> None:
     """Raise MachineError if the checkpoints will not fit on the disk, and RunError if they may not be written there."""
     one, keep = checkpoint_bytes(model, recipe), recipe.train
-    needed = bytes_needed(one, bytes_there(run), keep_last=keep.keep_last, keep_best=keep.keep_best)
+    needed = bytes_needed(run, recipe, one)
     free = shutil.disk_usage(run.folder).free
     if free < needed:
         raise MachineError(

@@ -5,7 +5,6 @@ A handful of pairs is learnt by heart, without anything that hinders that, and t
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ from nmt.recipe.training_options import OptimConfig, RegularizeConfig
 from nmt.run import Run
 from nmt.training.engine import Engine
 from nmt.training.launch import needed_of
-from nmt.training.materials import make_trial, new_model, open_data
+from nmt.training.materials import new_model, open_data
 from nmt.training.memory import Work
 from nmt.training.optim import is_count
 from nmt.training.parallel import Ranks, refuse_many
@@ -56,7 +55,7 @@ def selftest(recipe: Recipe) -> Iterator[tuple[bool, str]]:
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
     recipe = without_hindrance(recipe)
-    recipe = resolve(recipe, data, None, Ranks(), lambda known: make_trial(known, data, device), lambda _: None)
+    recipe = resolve(recipe, data, None, Ranks(), device, lambda _: None)
     precision = choose_precision(recipe.train, device)
     precision.apply()
     engine = Engine(new_model(recipe, data, device).train(), recipe, precision=precision, ranks=Ranks())
@@ -157,42 +156,28 @@ def _is_found_again(engine: Engine, batch: Batch, recipe: Recipe, data: Prepared
 # Whether what a run folder holds is whole.
 
 
-@dataclass(frozen=True)
-class Finding:
-    """Finding about one folder. complaint: '' where it is whole. update: None where it cannot be read."""
+def verify_run(run: Run) -> Iterator[tuple[str, int | None, str]]:
+    """Yield name, update and complaint, '' where it is whole, of each checkpoint, and of the model that was chosen.
 
-    name: str
-    update: int | None
-    complaint: str
-
-
-def folders_of(run: Run) -> list[Path]:
-    """Return the folders to verify: the checkpoints, oldest first, and the model that was chosen, if it was.
-
-    Whatever has the name of one. Raises RunError if what should hold the checkpoints is no folder.
+    The update is None where it cannot be read. Raises RunError where recipe or subwords are not the run's, or where
+    what should hold the checkpoints is no folder.
     """
-    if os.path.lexists(run.checkpoints) and not run.checkpoints.is_dir():
-        raise RunError(f"{run.checkpoints}: is no folder, so there is no checkpoint in it: it was replaced.")
-    there = run.checkpoints.iterdir() if run.checkpoints.is_dir() else ()
-    updates = sorted(update for path in there if (update := checkpoint.update_of(path)) is not None)
-    chosen = [run.model_folder] if os.path.lexists(run.model_folder) else []
-    return [*map(run.checkpoint, updates), *chosen]
-
-
-def verify_run(run: Run) -> Iterator[Finding]:
-    """One finding for each of `folders_of`, after checking that recipe and subwords are the run's."""
     recipe, subwords = run.recipe(), run.subwords()
     known = checkpoint.read_json(run.data_file)
     if not isinstance(known, dict) or known.get("subwords") != subwords.sha256:
         raise RunError(f"{run.data_file}: does not say which subwords the run was trained with: it was changed.")
+    if os.path.lexists(run.checkpoints) and not run.checkpoints.is_dir():
+        raise RunError(f"{run.checkpoints}: is no folder, so there is no checkpoint in it: it was replaced.")
     with torch.device("meta"):  # names and shapes without memory
         model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
-    for folder in folders_of(run):
+    there = run.checkpoints.iterdir() if run.checkpoints.is_dir() else ()
+    updates = sorted(update for path in there if (update := checkpoint.update_of(path)) is not None)
+    for folder in [*map(run.checkpoint, updates), *([run.model_folder] if os.path.lexists(run.model_folder) else [])]:
         try:
-            yield Finding(folder.name, _verified(folder, recipe, model, chosen=folder == run.model_folder), "")
+            yield folder.name, _verified(folder, recipe, model, chosen=folder == run.model_folder), ""
         except NmtError as error:
             if os.path.lexists(folder):  # else a training under way has deleted it meanwhile
-                yield Finding(folder.name, checkpoint.update_of(folder), str(error))
+                yield folder.name, checkpoint.update_of(folder), str(error)
 
 
 def _verified(folder: Path, recipe: Recipe, model: TranslationModel, *, chosen: bool) -> int:

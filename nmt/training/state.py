@@ -1,13 +1,12 @@
 """State of a run: the few numbers that do not follow from the update number, and what may change on resume."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from nmt.data.plan import VERSION, Position, same_batches
 from nmt.evaluation.metrics import METRICS
-from nmt.languages import language_of
 from nmt.training.memory import Memory
 
 # Options that leave the weights alone, so that a run may go on under other values of them.
@@ -34,9 +33,7 @@ MAY_CHANGE = (
 # And these only say when it ends, where no update depends on that.
 ENDS = ("train.updates", "train.time_budget")
 _NO_BATCH = 2**32 - 1  # an index that no batch has
-Conditions = dict[
-    str, dict[str, Any]
-]  # on which of them, and found how: {"pairs": {what: its value}, "translations": {...}}
+Conditions = dict[str, dict[str, Any]]  # what numbers rest on: {"pairs": {what: its value}, "translations": {...}}
 
 
 @dataclass
@@ -52,67 +49,42 @@ class Sums:
 
 @dataclass
 class TrainState:
-    """State that a checkpoint keeps beside tensors.
+    """State that a checkpoint keeps beside tensors."""
 
-    update: updates applied so far. position: the next update's place in the data. n_skipped: updates whose gradient
-    was not finite, and n_bad of them without a good one since. n_token: target tokens seen. seconds: spent training.
-    history: one entry a validation, {update, loss, accuracy, bleu, ...} of the first set, and those of further ones
-    under "sets": {name: {loss, ...}}; "how" has what those of the first rest on. how: the same as it is now, which the
-    recipe says and no checkpoint. stops: checkpoints that are there only because somebody stopped the run: they
-    must leave no trace in what is kept and averaged later. wall_seconds: all the time so far; measure_seconds and
-    save_seconds: what the longest validation and the slowest checkpoint took of it; planned_at: of all the time, when
-    it was last found out how much is needed at the end, and planned_share of the schedule had passed. memory: what is
-    known to be too large for it. since_log: updates that the next line of the log will tell of, too. best_before: the
-    update that was best by what was measured before it was measured as now.
-    """
-
-    update: int = 0
-    position: Position = field(default_factory=Position)
-    n_skipped: int = 0
-    n_bad: int = 0
-    n_token: int = 0
-    seconds: float = 0.0
+    update: int = 0  # updates applied so far
+    position: Position = field(default_factory=Position)  # of the next update in the data
+    n_skipped: int = 0  # updates whose gradient was not finite
+    n_bad: int = 0  # of those, without a good one since
+    n_token: int = 0  # target tokens seen
+    seconds: float = 0.0  # spent in updates
+    # An entry for each validation, {update, loss, bleu, ...} of the first set, of further ones under "sets": {name:
+    # {loss, ...}}, and under "how" what those of the first rest on.
     history: list[dict[str, Any]] = field(default_factory=list)
     scaler: dict[str, Any] = field(default_factory=dict)
+    # Checkpoints that are there only for a stop: they leave no trace in what is kept and averaged.
     stops: list[int] = field(default_factory=list)
-    wall_seconds: float = 0.0
-    measure_seconds: float = 0.0
-    save_seconds: float = 0.0
+    wall_seconds: float = 0.0  # all the time so far
+    measure_seconds: float = 0.0  # of the longest validation
+    save_seconds: float = 0.0  # of the slowest checkpoint
+    # When it was last found out how much time is needed at the end, the share of the schedule that had passed then, and
+    # the budget it was planned for.
     planned_at: float = 0.0
     planned_share: float = 0.0
     planned_for: float | None = None
     validated_share: float = 0.0
     measure_share: float = 0.0
     memory: Memory = field(default_factory=Memory)
-    since_log: Sums = field(default_factory=Sums)
-    conditions: Conditions = field(default_factory=dict)
-    best_before: int | None = None
+    since_log: Sums = field(default_factory=Sums)  # updates that the next line of the log will tell of, too
+    conditions: Conditions = field(default_factory=dict)  # "how" it is now, which the recipe says and no checkpoint
+    best_before: int | None = None  # the best update by what was measured before it was measured as now
 
     def to_json(self, metric: str) -> dict[str, Any]:
         """As state.json holds it."""
-        return {
-            "update": self.update,
-            "epoch": self.position.epoch,
-            "update_in_epoch": self.position.update,
-            "plan": VERSION,
-            "n_skipped": self.n_skipped,
-            "n_bad": self.n_bad,
-            "n_token": self.n_token,
-            "seconds": self.seconds,
-            "history": self.history,
-            "scaler": self.scaler,
-            "stops": self.stops,
-            "wall_seconds": self.wall_seconds,
-            "measure_seconds": self.measure_seconds,
-            "save_seconds": self.save_seconds,
-            "planned_at": self.planned_at,
-            "planned_share": self.planned_share,
-            "planned_for": self.planned_for,
-            "validated_share": self.validated_share,
-            "memory": asdict(self.memory),
-            "since_log": asdict(self.since_log),
-            "best_update": self.best_to_keep(metric),
-        }
+        found = asdict(self)
+        for name in ("position", "measure_share", "conditions", "best_before"):
+            del found[name]
+        place = {"epoch": self.position.epoch, "update_in_epoch": self.position.update, "plan": VERSION}
+        return {**found, **place, "best_update": self.best_to_keep(metric)}
 
     @classmethod
     def from_json(cls, state: dict[str, Any], *, packed: bool) -> "TrainState":
@@ -120,23 +92,11 @@ class TrainState:
 
         packed: whether batches are.
         """
-        clocks = ("wall_seconds", "measure_seconds", "save_seconds", "planned_at", "planned_share", "planned_for")
-        added = ("stops", *clocks, "validated_share")
-        later = {name: state[name] for name in added if name in state}
-        return cls(
-            state["update"],
-            Position(state["epoch"], 0 if begun_in_other_batches(state, packed=packed) else state["update_in_epoch"]),
-            state["n_skipped"],
-            state["n_bad"],
-            state["n_token"],
-            state["seconds"],
-            state["history"],
-            state["scaler"],
-            memory=Memory(**state.get("memory", {})),
-            since_log=Sums(**state.get("since_log", {})),
-            best_before=state.get("best_update"),
-            **later,
-        )
+        found = {name: value for name, value in state.items() if name in {one.name for one in fields(cls)}}
+        anew = begun_in_other_batches(state, packed=packed)
+        found["position"] = Position(state["epoch"], 0 if anew else state["update_in_epoch"])
+        found["memory"], found["since_log"] = Memory(**state.get("memory", {})), Sums(**state.get("since_log", {}))
+        return cls(**found, best_before=state.get("best_update"))
 
     def comparable(self, *metrics: str) -> list[dict[str, Any]]:
         """The validations that measured these metrics as they are measured now, as far as an entry says."""
@@ -178,10 +138,6 @@ def changes(entry: dict[str, Any], conditions: Conditions, metric: str) -> dict[
     """
     on = "translations" if metric in METRICS else "pairs"
     then, now = entry.get("how", {}).get(on, {}), conditions.get(on, {})
-    if "trg_lang" in then:  # earlier versions counted words in all languages but three, in the form of the files
-        by_words = not then["trg_lang"].lower().startswith(("zh", "ja", "ko"))
-        then = {"tokens": "13a" if by_words else now.get("tokens"), "form": "of the file", **then}
-        then["trg_lang"] = language_of(then["trg_lang"]).code
     return {what: (then[what], now[what]) for what in then.keys() & now.keys() if then[what] != now[what]}
 
 

@@ -5,11 +5,11 @@ loop. What follows from the position in the data is computed, so a resumed run i
 """
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from nmt import checkpoint
 from nmt.data.corpus import Prepared
@@ -20,7 +20,7 @@ from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training import budget
 from nmt.training.budget import Budget
-from nmt.training.engine import Engine, Stopwatch
+from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.log import Record
 from nmt.training.parallel import Ranks, checksum, is_cut, laid_out_like
@@ -36,9 +36,17 @@ def save(run: Run, recipe: Recipe, engine: Engine, state: TrainState, *, due: bo
     """Commit a checkpoint of this moment, then delete those that may go. All ranks must call it together.
 
     due: whether an undisturbed run would have saved here, too. A checkpoint that is only there for a stop goes with the
-    next save, so that the run keeps and averages what it would have without the stop.
+    next save, so that the run keeps and averages what it would have without the stop. Raises TrainingError before
+    anything is written if the ranks have come apart.
     """
-    _compare_ranks(engine, state)
+    uncut = [param for param in engine.model.parameters() if not is_cut(param)]
+    where = [state.update, state.position.epoch, state.position.update, state.n_token, state.n_skipped]
+    if odd := engine.ranks.outliers(checksum([*uncut, torch.tensor(where, device=engine.model.device)])):
+        raise TrainingError(
+            f"update {state.update}: {', '.join(odd)} holds other weights, or stands elsewhere, than the other ranks, "
+            "so nothing was saved: suspect the memory or the device of that machine. The same command goes on from the "
+            "last checkpoint, when all were equal."
+        )
     there = set(run.updates()) - {state.update}  # of those that went nobody needs to know why they were there
     state.stops = [update for update in state.stops if update in there] + [state.update] * (not due)
     state.scaler, state.memory = engine.scaler.state_dict(), engine.memory
@@ -49,17 +57,15 @@ def save(run: Run, recipe: Recipe, engine: Engine, state: TrainState, *, due: bo
         }
         if engine.ema:
             tensors[checkpoint.EMA] = {**tensors[checkpoint.MODEL], **engine.gather(engine.ema_weights())}
-        with engine.ranks.main_first():
-            if engine.ranks.is_main:
-                _write(run, recipe, engine, state, tensors)
 
+        def write() -> None:
+            run.must_be_held()
+            arithmetic = {name: value for name, value in asdict(engine.precision).items() if name != "why"}
+            told = {**state.to_json(recipe.valid.metric), "arithmetic": arithmetic}
+            checkpoint.save(run.checkpoint(state.update), tensors, told)
+            prune(run, recipe, state)
 
-def _write(run: Run, recipe: Recipe, engine: Engine, state: TrainState, tensors: dict[str, dict[str, Tensor]]) -> None:
-    run.must_be_held()
-    metric = recipe.valid.metric
-    arithmetic = {name: getattr(engine.precision, name) for name in ("name", "device", "fast_fp32", "kernels")}
-    checkpoint.save(run.checkpoint(state.update), tensors, {**state.to_json(metric), "arithmetic": arithmetic})
-    prune(run, recipe, state)
+        engine.ranks.of_main(write)
 
 
 def prune(run: Run, recipe: Recipe, state: TrainState) -> None:
@@ -77,38 +83,6 @@ def prune(run: Run, recipe: Recipe, state: TrainState) -> None:
         checkpoint.remove(run.checkpoint(update))
 
 
-def restore(folder: Path, saved: dict[str, Any], engine: Engine) -> TrainState:
-    """Take up a verified checkpoint and its state."""
-    weights = checkpoint.load_tensors(folder, checkpoint.MODEL)
-    for name, mine in checkpoint.weights_of(engine.model).items():
-        if is_cut(mine) and name in weights:
-            weights[name] = laid_out_like(mine, weights[name])
-    checkpoint.load_weights(engine.model, weights, str(folder))
-    engine.optimizers.load_state(engine.model, checkpoint.load_tensors(folder, checkpoint.OPTIMIZER))
-    state = TrainState.from_json(saved, packed=engine.recipe.batch.packed)
-    if state.scaler:
-        engine.scaler.load_state_dict(state.scaler)
-    engine.memory = state.memory
-    if engine.ema:
-        average = checkpoint.load_tensors(folder, checkpoint.EMA)
-        for name, part in engine.ema_weights().items():
-            part.copy_(laid_out_like(part, average[name]))
-    return state
-
-
-def _compare_ranks(engine: Engine, state: TrainState) -> None:
-    """Raise TrainingError before anything is written if the ranks have come apart."""
-    whole = [param for param in engine.model.parameters() if not is_cut(param)]
-    where = [state.update, state.position.epoch, state.position.update, state.n_token, state.n_skipped]
-    odd = engine.ranks.outliers(checksum([*whole, torch.tensor(where, device=engine.model.device)]))
-    if odd:
-        raise TrainingError(
-            f"update {state.update}: {', '.join(odd)} holds other weights, or stands elsewhere, than the other ranks, "
-            "so nothing was saved: suspect the memory or the device of that machine. The same command goes on from the "
-            "last checkpoint, when all were equal."
-        )
-
-
 class Trainer:
     """A model in training. `train` runs until the recipe's last update, the end of its time, early stopping or a wish.
 
@@ -120,25 +94,21 @@ class Trainer:
         recipe: Recipe,
         data: Prepared,
         model: TranslationModel,
-        *,
         feed: Feed,
         precision: Precision,
         ranks: Ranks,
         run: Run,
         record: Record,
-        wants_stop: Callable[[], bool] = lambda: False,
-        budget: Budget | None = None,
+        wants_stop: Callable[[], bool],
+        budget: Budget,
     ) -> None:
         self.recipe, self.model, self.run, self.record = recipe, model, run, record
         self.ranks, self.wants_stop = ranks, wants_stop
         self.validation = Validation(recipe, data, precision)
-        self.budget, self.time_share = budget or Budget(recipe.train), 0.0
+        self.budget, self.time_share = budget, 0.0
         self.state = TrainState(conditions=self.validation.first.conditions, planned_for=self.budget.seconds)
-        self.stopwatch = Stopwatch.of(model.device)
         first_tag = data.subwords.src.n_text
-        self.engine = Engine(
-            model, recipe, precision=precision, ranks=ranks, stopwatch=self.stopwatch, first_tag=first_tag
-        )
+        self.engine = Engine(model, recipe, precision=precision, ranks=ranks, first_tag=first_tag)
         self.feed = feed
         self.meter = Meter()
         self.reporter = TrainingReporter(recipe, record, self.budget, model.device)
@@ -146,8 +116,21 @@ class Trainer:
 
     def restore(self, folder: Path, saved: dict[str, Any], *, had_ended: bool = False) -> None:
         """Take up a verified checkpoint. had_ended: the run ended there, by a recipe that may have said so."""
-        conditions, self.state = self.state.conditions, restore(folder, saved, self.engine)
-        self.state.conditions = conditions
+        engine, conditions = self.engine, self.state.conditions
+        weights = checkpoint.load_tensors(folder, checkpoint.MODEL)
+        for name, mine in checkpoint.weights_of(engine.model).items():
+            if is_cut(mine) and name in weights:
+                weights[name] = laid_out_like(mine, weights[name])
+        checkpoint.load_weights(engine.model, weights, str(folder))
+        engine.optimizers.load_state(engine.model, checkpoint.load_tensors(folder, checkpoint.OPTIMIZER))
+        self.state = TrainState.from_json(saved, packed=self.recipe.batch.packed)
+        self.state.conditions, engine.memory = conditions, self.state.memory
+        if self.state.scaler:
+            engine.scaler.load_state_dict(self.state.scaler)
+        if engine.ema:
+            average = checkpoint.load_tensors(folder, checkpoint.EMA)
+            for name, part in engine.ema_weights().items():
+                part.copy_(laid_out_like(part, average[name]))
         self.time_share = self.budget.resume(self.state)
         if had_ended and not budget.stop_reason(self.state, self.recipe, self.time_share):
             budget.undo_end(self.state, self.recipe)
@@ -163,8 +146,7 @@ class Trainer:
         self.budget.count_time(self.state)  # for the checkpoint to know
         self.state.since_log = self.meter.sums
         begin = self.budget.clock()
-        with self.stopwatch.host("saving"):
-            save(self.run, self.recipe, self.engine, self.state, due=planned)
+        save(self.run, self.recipe, self.engine, self.state, due=planned)
         self.budget.saved(self.state, self.budget.clock() - begin, self.time_share)
 
     def train(self) -> str:
@@ -176,7 +158,7 @@ class Trainer:
             return over
         self.model.train()
         self.meter.restart_clock()
-        for portion in self.stopwatch.waiting("data", self.feed.begin(state.position)):
+        for portion in self.feed.begin(state.position):
             share = budget.share(state, recipe, self.time_share, under_way=engine.is_waited_for)
             engine.backward(portion.work, self.feed.n_gold(portion), share=share)
             self.reporter.memory(state.update, engine.memory)
@@ -220,7 +202,7 @@ class Trainer:
                 raise TrainingError(
                     divergence_message(state, self.position_under_way, outcome, scaler.get_scale(), self.run.updates())
                 )
-        self.reporter.update_took(seconds, state)
+        self.reporter.pace.add(seconds)
         return outcome.stop
 
     def _after_update(self, stop: bool) -> str:
@@ -245,8 +227,7 @@ class Trainer:
 
     def _log(self) -> None:
         """Write the line of the log about the updates since the line before."""
-        with self.stopwatch.host("telling"):
-            self.reporter.updates(self.state, self.meter, self.time_share)
+        self.reporter.updates(self.state, self.meter, self.time_share)
         self.meter = Meter()
 
     def _catch_up(self) -> bool:
@@ -269,40 +250,42 @@ class Trainer:
     def validate(self) -> tuple[bool, str]:
         """Measure the model on the validation sets, on rank 0; every rank remembers the numbers.
 
-        Returns whether it was finished, and on rank 0 why it could not be: memory was too small, or the scores of a
-        search were not finite. Nothing is remembered unless it was finished: what was trained is to be saved then
-        before anything else.
+        Returns whether it was finished, and why it could not be: memory was too small, or the scores of a search were
+        not finite. Nothing is remembered unless it was finished: what was trained is to be saved then before anything
+        else.
         """
-        measured, trouble, state = dict[str, Measured](), "", self.state
-        too_large = self.validation.too_large
+        state, too_large, measured = self.state, self.validation.too_large, dict[str, Measured]()
         begin = self.budget.clock()
-        with self.stopwatch.host("validation"), self.engine.optimizers.eval_weights():
+        with self.engine.optimizers.eval_weights():
             weights = self.engine.gather(checkpoint.weights_of(self.model))
-            with self.ranks.main_first():
-                if self.ranks.is_main:
-                    try:
-                        with self.engine.whole_model(weights) as model:
-                            measured = self.validation.measure(
+
+            def measure() -> str:
+                try:
+                    with self.engine.whole_model(weights) as model:
+                        measured.update(
+                            self.validation.measure(
                                 model, lambda: not self.wants_stop(), lambda: self.budget.has_time(state)
                             )
-                    except (MachineError, RuntimeError, MemoryError) as error:
-                        if not isinstance(error, MachineError) and not is_out_of_memory(error):
-                            raise
-                        trouble = str(error)  # and not the error, which holds every tensor of the attempt
-        if self.ranks.any(self.wants_stop() or bool(trouble)):
+                        )
+                except (MachineError, RuntimeError, MemoryError) as error:
+                    if not isinstance(error, MachineError) and not is_out_of_memory(error):
+                        raise
+                    return str(error)  # and not the error, which holds every tensor of the attempt
+                return ""
+
+            trouble = self.ranks.of_main(measure)
+        if self.ranks.any(self.wants_stop()) or trouble:
             return False, trouble
         if self.ranks.is_main:
             if self.validation.too_large and not too_large:
                 self.reporter.halved_in_validation(self.validation.too_large)
-            with self.stopwatch.host("telling"):
-                self.reporter.validation(state.update, measured, self.validation.first_name)
-                if not self.budget.has_time(state):
-                    self.reporter.cut_short(state.update)
+            self.reporter.validation(state.update, measured, self.validation.first_name)
+            if not self.budget.has_time(state):
+                self.reporter.cut_short(state.update)
         state.validated_share = self.time_share
         self.budget.measured(state, self.budget.clock() - begin, self.time_share)
-        flat = self.validation.flat(measured)
-        *numbers, self.time_share, state.measure_share = self.ranks.broadcast(
-            *flat, self.budget.count_time(state), state.measure_share
+        entry, self.time_share, state.measure_share = self.ranks.of_main(
+            lambda: (self.validation.entry(measured), self.budget.count_time(state), state.measure_share)
         )
-        state.history.append({"update": state.update, **self.validation.entry(numbers)})
+        state.history.append({"update": state.update, **entry})
         return True, ""

@@ -11,20 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from nmt import checkpoint
-from nmt.data.batches import Batch, length_batches, make_batch
+from nmt.data.batches import length_batches, make_batch
 from nmt.data.corpus import Corpus, Prepared
 from nmt.data.placeholders import held_out_tags
 from nmt.data.subwords import PAD, Subwords
 from nmt.data.text import split_of
 from nmt.decoding.long_lines import Limits, limits_of, usual_len
-from nmt.decoding.translation import Translation, is_too_wide
+from nmt.decoding.translation import is_too_wide
 from nmt.decoding.translator import Translator
 from nmt.errors import OutOfMemory, RunError, is_out_of_memory
-from nmt.evaluation.attention.page import Alignment, sentence_of
+from nmt.evaluation.attention.page import sentence_of
 from nmt.evaluation.metrics import METRICS, bleu_tokens, form_note, score
 from nmt.models.base import TranslationModel
-from nmt.recipe.decode_options import OF_BEAM, DecodeConfig
-from nmt.recipe.options import Recipe, ValidConfig
+from nmt.recipe.data_options import ValidationSet
+from nmt.recipe.decode_options import OF_BEAM
+from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training.log import Record
 from nmt.training.memory import Memory, Work
@@ -57,36 +58,34 @@ def _as_written(model: TranslationModel) -> Iterator[None]:
 class Validator:
     """Measures a model on one corpus, always the same way.
 
-    translate: whether BLEU and chrF are measured too. max_sentences: only the first so many pairs are measured, 0: all;
-    None: the loss on all, translations on as many as `config` says. draws: keep where the model looked in one example.
-    limits: as in nmt-translate.
+    files: what the recipe says of the set; None for a corpus that was made. limits: as in nmt-translate. draws: keep
+    where the model looked in one example.
     """
 
     def __init__(
         self,
         corpus: Corpus,
         subwords: Subwords,
-        config: ValidConfig,
-        decode: DecodeConfig,
+        recipe: Recipe,
+        files: ValidationSet | None,
         precision: Precision,
-        trg_lang: str,
+        limits: Limits,
         *,
-        src_lang: str = "",
-        translate: bool = True,
-        max_sentences: int | None = None,
-        draws: bool = False,
-        limits: Limits | None = None,
+        draws: bool,
     ) -> None:
-        self.translate, self.draws, self.limits = translate, draws, limits
-        self.corpus, self.subwords, self.config = corpus, subwords, config
-        self.precision, self.src_lang, self.trg_lang = precision, src_lang, trg_lang
-        search = {"beam": config.beam, "n_best": 1, "max_tokens": config.max_tokens}
-        self.decode = decode.searching().model_copy(update=search)
+        self.corpus, self.subwords, self.config = corpus, subwords, recipe.valid
+        self.precision, self.limits, self.draws = precision, limits, draws
+        measure, most = (files.measure, files.max_sentences) if files else (None, None)
+        self.translate = recipe.valid.translate if measure is None else measure == "translate"
+        self.src_lang, self.trg_lang = recipe.data.src_lang, (files and files.trg_lang) or recipe.data.trg_lang
+        search = {"beam": self.config.beam, "n_best": 1, "max_tokens": self.config.max_tokens}
+        self.decode = recipe.decode.searching().model_copy(update=search)
         src, trg = corpus.texts()
-        n = (config.max_sentences if max_sentences is None else max_sentences) or len(src)
+        # Without a number of its own the loss is measured on all, translations on as many as valid.max_sentences says.
+        n = (self.config.max_sentences if most is None else most) or len(src)
         self.src, self.trg = src[:n], trg[:n]
         longest = np.maximum(corpus.src_len, corpus.trg_len).astype(np.int64) + 1  # with EOS
-        self.batches = length_batches(longest[: max_sentences or None], config.max_tokens)
+        self.batches = length_batches(longest[: most or None], self.config.max_tokens)
         self.memory = Memory()
 
     @property
@@ -155,28 +154,23 @@ class Validator:
                 break
             left = [Work(make_batch(*self.corpus.picked(rows)))]
             while left := self.memory.pieces(left):
-                found = self._try(model, left[0].batch)
-                if found is None:
+                try:
+                    batch = left[0].batch.to(model.device)
+                    with self.precision.measuring():
+                        logits = model(batch.src_seq, batch.trg_seq)
+                    summed, hits = _loss_and_hits(logits, batch.gold)
+                    loss, n_right, n_gold = loss + float(summed), n_right + int(hits), n_gold + batch.n_gold
+                    ran_out = False
+                except (RuntimeError, MemoryError) as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    ran_out = True  # and out of this clause, whose error holds every tensor
+                if ran_out:
                     self._ran_out(model, left[0])
-                    continue
-                loss += found[0]
-                n_right += found[1]
-                n_gold += left.pop(0).batch.n_gold
+                else:
+                    del left[0]
         mean = loss / max(1, n_gold)
         return {"loss": mean, "perplexity": math.exp(min(mean, 50.0)), "accuracy": n_right / max(1, n_gold)}
-
-    def _try(self, model: TranslationModel, batch: Batch) -> tuple[float, int] | None:
-        """The summed loss of a batch and how many tokens were found; None where memory ran out."""
-        try:
-            there = batch.to(model.device)
-            with self.precision.measuring():
-                logits = model(there.src_seq, there.trg_seq)
-            loss, hits = _loss_and_hits(logits, there.gold)
-            return float(loss), int(hits)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            return None
 
     def _ran_out(self, model: TranslationModel, failed: Work) -> None:
         """Remember a batch that was too large. Raises OutOfMemory where it has no halves."""
@@ -218,15 +212,11 @@ class Validator:
         beside["examples"] = [{"source": self.src[i], "output": output[i], "reference": self.trg[i]} for i in picked]
         can_be_drawn = (found[i] for i in picked if found[i].hypotheses and not is_too_wide(found[i]))
         if self.draws and translator.attends and (drawn := next(can_be_drawn, None)):
-            beside["attention"] = self._attention(translator, drawn)
+            with self.precision.measuring():
+                attns = translator.attention(drawn)
+            seen = sentence_of(attns, drawn.src_ids, drawn.hypotheses[0].ids, self.subwords, drawn.text)
+            beside["attention"] = seen.alignment("cross")
         return {name: one.value for name, one in scores.items()}, beside
-
-    def _attention(self, translator: Translator, drawn: Translation) -> Alignment:
-        """Return the cross-attention of a translation."""
-        with self.precision.measuring():
-            attns = translator.attention(drawn)
-        seen = sentence_of(attns, drawn.src_ids, drawn.hypotheses[0].ids, self.subwords, drawn.text)
-        return seen.alignment("cross")
 
 
 def _loss_and_hits(logits: Tensor, gold: Tensor) -> tuple[Tensor, Tensor]:
@@ -249,20 +239,10 @@ class Validation:
         usual = usual_len(data.train.src_len)
         limits = limits_of(recipe.decode, max_len=recipe.data.max_len, usual_src_len=usual)
         for name, corpus in data.valid_sets.items():
-            measure = files_of[name].measure if name in files_of else None
-            self.sets[name] = Validator(
-                corpus,
-                data.subwords.tagged(tags.get(split_of(name), ())),
-                recipe.valid,
-                recipe.decode,
-                precision,
-                (files_of[name].trg_lang if name in files_of else None) or recipe.data.trg_lang,
-                src_lang=recipe.data.src_lang,
-                translate=recipe.valid.translate if measure is None else measure == "translate",
-                max_sentences=files_of[name].max_sentences if name in files_of else None,
-                draws=not self.sets and (recipe.train.tensorboard or recipe.train.wandb),
-                limits=limits,
-            )
+            subwords = data.subwords.tagged(tags.get(split_of(name), ()))
+            draws = not self.sets and (recipe.train.tensorboard or recipe.train.wandb)
+            files = files_of.get(name)
+            self.sets[name] = Validator(corpus, subwords, recipe, files, precision, limits, draws=draws)
         self.first_name, self.first = next(iter(self.sets.items()))
 
     @property
@@ -280,23 +260,15 @@ class Validation:
             if name == self.first_name or in_time()
         }
 
-    def flat(self, measured: dict[str, Measured]) -> list[float]:
-        """The numbers in a row, to be told to other ranks; NaN where one is missing."""
-        return [
-            measured[name][0].get(number, math.nan) if name in measured else math.nan
-            for name, validator in self.sets.items()
-            for number in validator.names
-        ]
-
-    def entry(self, flat: list[float]) -> dict[str, Any]:
-        """Turn `flat`'s numbers into an entry of the history; those of further sets stand under "sets"."""
-        left = iter(flat)
+    def entry(self, measured: dict[str, Measured]) -> dict[str, Any]:
+        """Return the entry of the history: the first set's numbers and what they rest on, the others' under "sets"."""
         numbers = {
-            name: {number: value for number in validator.names if not math.isnan(value := next(left))}
-            for name, validator in self.sets.items()
+            name: {number: found[number] for number in self.sets[name].names if number in found}
+            for name, (found, _) in measured.items()
         }
         first = {**numbers.pop(self.first_name), "how": self.first.conditions}
-        return {**first, "sets": numbers} if numbers else first
+        others = {name: numbers.get(name, {}) for name in self.sets if name != self.first_name}
+        return {**first, "sets": others} if others else first
 
 
 def fields_of(measured: dict[str, Measured]) -> dict[str, Any]:
@@ -384,19 +356,13 @@ def choose_final(
     return chosen
 
 
-def final_update(run: Run) -> int | None:
-    """The update that RUN/model was chosen at; None if there is no whole one."""
-    final = final_choice(run)
-    return None if final is None else int(final["update"])
-
-
-def is_finished(run: Run, recipe: Recipe) -> bool:
-    """Return whether the model was chosen, no checkpoint is newer, and the recipe still asks for the same end."""
-    final = final_choice(run)
+def finished_at(run: Run, recipe: Recipe) -> int | None:
+    """Return the update that RUN/model is of, if no checkpoint is newer and the recipe asks for the same end."""
+    final, ends = final_choice(run), _ends(recipe)
     if final is None or final["update"] < max(run.updates(), default=0):
-        return False
-    ends = _ends(recipe)
-    return all(ends.get(name) == value for name, value in final.get("ends", {}).items())
+        return None
+    is_same = all(ends.get(name) == value for name, value in final.get("ends", {}).items())
+    return int(final["update"]) if is_same else None
 
 
 def final_choice(run: Run) -> dict[str, Any] | None:

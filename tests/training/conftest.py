@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,46 +14,14 @@ import pytest
 from nmt.data.prepare import prepare
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe
+from nmt.training.launch import launch
 
-WORDS = [
-    "ein",
-    "der",
-    "Mann",
-    "Hund",
-    "rot",
-    "blau",
-    "läuft",
-    "sitzt",
-    "groß",
-    "klein",
-    "zwei",
-    "drei",
-    "Haus",
-    "Ball",
-    "spielt",
-    "im",
-    "Park",
-]
-ENGLISH = [
-    "a",
-    "the",
-    "man",
-    "dog",
-    "red",
-    "blue",
-    "runs",
-    "sits",
-    "big",
-    "small",
-    "two",
-    "three",
-    "house",
-    "ball",
-    "plays",
-    "in",
-    "park",
-]
-TRANSLATION = dict(zip(WORDS, ENGLISH, strict=True))
+TRANSLATION = {
+    "ein": "a", "der": "the", "Mann": "man", "Hund": "dog", "rot": "red", "blau": "blue", "läuft": "runs",
+    "sitzt": "sits", "groß": "big", "klein": "small", "zwei": "two", "drei": "three", "Haus": "house", "Ball": "ball",
+    "spielt": "plays", "im": "in", "Park": "park",
+}  # fmt: skip
+WORDS = list(TRANSLATION)
 
 
 def write_pairs(folder, name, n, seed):
@@ -106,6 +75,39 @@ def make_recipe(corpus, out, **sections):
 def recipe_of(corpus, tmp_path):
     """recipe_of(run name, section={option: value}, ...) -> Recipe."""
     return lambda run="run", **sections: make_recipe(corpus, tmp_path / run, **sections)
+
+
+# Two epochs of six updates.
+SHORT = {"batch": {"max_tokens": 400}, "train": {"updates": 12, "save_every": 3, "log_every": 1}, "valid": {"every": 4}}
+
+
+@pytest.fixture
+def short_of(recipe_of):
+    """short_of(run name, section={option: value}, ...) -> Recipe of a run of twelve updates."""
+
+    def short_of(run="run", **sections):
+        mixed = {
+            name: {**SHORT.get(name, {}), **more} if isinstance(more, dict) else more for name, more in sections.items()
+        }
+        return recipe_of(run, **{**SHORT, **mixed})
+
+    return short_of
+
+
+@pytest.fixture(scope="session")
+def whole(corpus, tmp_path_factory):
+    """The recipe of a short run that nothing happened to. Read only."""
+    recipe = make_recipe(corpus, tmp_path_factory.mktemp("uninterrupted") / "whole", **SHORT)
+    assert launch(recipe) == "done"
+    return recipe
+
+
+@pytest.fixture
+def finished(whole, short_of):
+    """The recipe of a copy of that run."""
+    recipe = short_of()
+    shutil.copytree(whole.run_folder, recipe.run_folder)
+    return recipe
 
 
 class Group:

@@ -1,15 +1,13 @@
 """Processes that train together, for the tests: started once, then forked, since to import torch takes seconds.
 
 One JSON object a line comes in and goes out. {"launch": ...} starts ranks as torchrun does and tells their process
-numbers, {"elastic": ...} starts torchrun's own engine, {"wait": ...} tells the exit codes. With "legs", numbers of
-updates, the ranks train so long at a time and note which pairs they saw.
+numbers, {"elastic": ...} starts torchrun's own engine, {"wait": ...} tells the exit codes.
 """
 
 import io
 import json
 import os
 import signal
-import socket
 import sys
 import time
 
@@ -18,22 +16,14 @@ import torch._dynamo
 import torch.distributed.fsdp
 import torch.distributed.tensor
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-from witness import train_one_rank
 
 from nmt.cli import train
-from nmt.training import parallel
 from nmt.training.engine import Engine
 from nmt.training.validate import Validator
 
 torch.set_num_threads(1)
 
-KEPT = []  # what must not be collected while this process lives
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+STORES = []  # what must not be collected while this process lives
 
 
 class Faulty(train.StopSignal):
@@ -44,14 +34,12 @@ class Faulty(train.StopSignal):
     def __call__(self):
         Faulty.left -= 1
         if Faulty.left == 0:
-            if self.what in ("SIGKILL", "SIGSTOP"):
-                os.kill(os.getpid(), getattr(signal, self.what))
-            elif self.what == "exit":
-                os._exit(0)
+            if self.what == "SIGKILL":
+                os.kill(os.getpid(), signal.SIGKILL)
             elif self.what == "error":
                 raise RuntimeError("a wheel came off")
             elif self.what == "hang":
-                time.sleep(1000)
+                time.sleep(16)
             elif self.what == "drift":
                 drift()
         return super().__call__() or (self.what == "stop" and Faulty.left <= 0)
@@ -68,29 +56,23 @@ def drift():
     Engine.step = wrong
 
 
-def be_rank(job):
+def be_rank(job, ports=()):
     """Train as the rank that the environment names. fault: {rank: [what, at which update]}."""
     fault = job.get("fault", {}).get(os.environ["RANK"])
     if fault and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         Faulty.what, Faulty.left = fault
         train.StopSignal = Faulty
-        join = parallel.join
-        parallel.join = lambda device, timeout, _: join(device, timeout)  # it counts updates, not looks for others
     if "slow_validation" in job:
         measure = Validator.measure
         Validator.measure = lambda *args: time.sleep(job["slow_validation"]) or measure(*args)
     said = os.open(f"{job['said']}.{os.environ['RANK']}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(said, 2)
     sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), encoding="utf-8", line_buffering=True)
-    if "legs" in job:
-        train_one_rank(job["recipes"][0], f"{job['said']}.{os.environ['RANK']}.seen", job["legs"])
-        return 0
-    # A second recipe finds the place where the ranks met for the first.
-    if len(job["recipes"]) > 1:
-        KEPT.append(next(torch.distributed.rendezvous("env://")))
-    for recipe in job["recipes"]:
-        if code := train.main([recipe]):
-            break
+    code = 0
+    for number, recipe in enumerate(job["recipes"]):
+        if ports:
+            os.environ["MASTER_PORT"] = str(ports[number])
+        code = code or train.main([recipe])
     return code
 
 
@@ -106,15 +88,18 @@ def fork(body):
 
 
 def launch(job):
-    """What torchrun does, without its start-up time: ranks that find each other by the environment."""
-    n, port = job["world_size"], free_port()
-    if "legs" in job:
-        job["legs"] = [(length, free_port()) for length in job["legs"]]
-    group = {"WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    """What torchrun does, without its start-up time: ranks that meet in a store, another one for each recipe."""
+    n, address = job["world_size"], "127.0.0.1"
+    stores = [
+        torch.distributed.TCPStore(address, 0, is_master=True, wait_for_workers=False, use_libuv=False)
+        for _ in job["recipes"]
+    ]
+    STORES.extend(stores)
+    group = {"WORLD_SIZE": str(n), "MASTER_ADDR": address, "TORCHELASTIC_USE_AGENT_STORE": "True"}
 
     def rank(number):
         os.environ.update(group, RANK=str(number), LOCAL_RANK=str(number))
-        return be_rank(job)
+        return be_rank(job, [store.port for store in stores])
 
     return [fork(lambda number=number: rank(number)) for number in range(n) if number not in job.get("absent", [])]
 

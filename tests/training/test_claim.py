@@ -16,7 +16,7 @@ from nmt.training import launch as claiming
 from nmt.training.engine import size
 from nmt.training.launch import claim, find_start, launch
 from nmt.training.materials import new_model
-from nmt.training.resolve import bytes_needed, check_space, checkpoint_bytes
+from nmt.training.resolve import check_space, checkpoint_bytes
 from tests.disk import full_disk
 
 
@@ -81,12 +81,6 @@ def test_what_would_alter_the_run_is_refused_with_what_to_do_instead(made, recip
         claim(run, recipe_of(train={"ema": 0.5, "updates": 60}), data)
 
 
-def test_more_updates_are_remembered(made, recipe_of):
-    _, data, run = made
-    claim(run, recipe_of(train={"updates": 60}), data)
-    assert run.recipe().train.updates == 60
-
-
 def test_data_json_has_the_version_that_trained_last_which_is_no_reason_to_refuse(made, monkeypatch):
     recipe, data, run = made
     begun = json.loads(run.data_file.read_bytes())
@@ -118,12 +112,6 @@ def test_when_none_is_whole_nothing_is_touched(made):
     with pytest.raises(RunError, match="no checkpoint is whole"):
         find_start(run, recipe)
     assert run.updates() == [1, 2, 3]
-
-
-def test_a_checkpoint_without_the_moving_average_that_the_recipe_wants_is_not_gone_on_from(made, recipe_of):
-    _, _, run = made
-    with pytest.raises(RunError, match=r"ema\.safetensors: missing"):
-        find_start(run, recipe_of(train={"ema": 0.9}))
 
 
 def test_what_a_newer_version_wrote_is_neither_passed_over_nor_set_aside(made):
@@ -167,16 +155,6 @@ def test_the_size_of_a_checkpoint_is_known_before_it_is_written(recipe_of, varia
     launch(recipe)
     files = list(Run(recipe.run_folder).checkpoint(1).glob("*.safetensors"))
     assert checkpoint_bytes(model, recipe) == pytest.approx(sum(file.stat().st_size for file in files), rel=0.07)
-
-
-@pytest.mark.parametrize("one, there, keep_last, keep_best, needed", [
-    (100, 0, 3, 1, 500),  # kept: three newest and the best; and one being written
-    (100, 400, 3, 1, 100),  # going on, when all that are kept are there
-    (100, 900, 3, 1, 0),
-    (100, 0, 1, 1, 300),
-])  # fmt: skip
-def test_what_must_be_free(one, there, keep_last, keep_best, needed):
-    assert bytes_needed(one, there, keep_last=keep_last, keep_best=keep_best) == needed
 
 
 def test_a_run_that_will_not_fit_is_refused_with_the_numbers(recipe_of, monkeypatch):

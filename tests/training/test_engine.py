@@ -94,25 +94,6 @@ def test_the_first_update_that_is_skipped_is_told_and_the_end_counts_them(
     assert said.count("; 2 more were skipped, whose loss or gradient was not finite") == 2  # of two processes
 
 
-def test_the_learning_rate_counts_only_updates_that_moved_the_weights(recipe_of, late, spoilt):
-    rates = {}
-    for name in ("now", "later"):
-        recipe = recipe_of(
-            name,
-            optim={"schedule": "linear", "warmup": 10},
-            train={"log_every": 1, "updates": 11},
-            valid={"translate": False, "metric": "loss"},
-        )
-        spoilt(2, 3, 7)
-        if name == "later":
-            late()
-        launch(recipe)
-        lines = Run(recipe.run_folder).log_file.read_text(encoding="utf-8").split("\n")
-        rates[name] = [line.split('"learning_rate": ')[1].split(",")[0] for line in lines if "learning_rate" in line]
-    assert rates["now"] == rates["later"]
-    assert [float(rate) for rate in rates["now"][:10]] == pytest.approx([3e-3 * u / 10 for u in range(1, 11)])
-
-
 # On a GPU nothing in an update may ask for a number: the host would wait for the device, and the device for orders.
 
 

@@ -1,21 +1,17 @@
 """The feed: batches of the shapes that the plan counted with."""
 
 import json
-import os
 from collections import Counter
 from itertools import islice
-from pathlib import Path
 
 import pytest
 from witness import pairs_of, plan_of, train_in_legs
 
-from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
 from nmt.data.prepare import prepare
 from nmt.data.subwords import PAD
 from nmt.recipe.options import Recipe
-from nmt.run import Run
 from nmt.training.feed import Feed
 from nmt.training.parallel import Ranks
 
@@ -77,7 +73,7 @@ def test_noise_pads_no_other_pairs_and_any_number_of_ranks_has_the_same_pairs(re
     assert held > 0.8 * cost
 
 
-# Every pair moves the weights exactly once an epoch: over all ranks, over stops inside an epoch and at its end.
+# Every pair moves the weights exactly once an epoch: over stops inside an epoch and at its end.
 
 
 def count(*legs):
@@ -102,18 +98,3 @@ def test_one_process(two_epochs):
     assert count(first) < wanted
     assert count(first, rest_of_first) == wanted
     assert count(second) == wanted
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the ranks are forked")
-def test_two_processes_of_which_one_has_nothing_to_do_at_times(two_epochs, start):
-    recipe, n_first = two_epochs
-    wanted = count(pairs_of(recipe))
-    group = start(recipe, legs=[3, n_first - 3, None])
-    assert group.wait() == [0, 0], group.words(0) + group.words(1)
-    ranks = [json.loads(Path(f"{group.said}.{rank}.seen").read_text(encoding="utf-8")) for rank in (0, 1)]
-    first, rest_of_first, second = zip(*ranks, strict=True)
-    assert all(first) and count(*first) < wanted
-    assert count(*first, *rest_of_first) == wanted
-    assert count(*second) == wanted
-    state = checkpoint.verify(Run(recipe.run_folder).checkpoint(recipe.train.updates))
-    assert state["n_token"] == 2 * sum(len(trg) + 1 for _, trg in pairs_of(recipe))

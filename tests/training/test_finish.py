@@ -3,12 +3,11 @@
 import contextlib
 import io
 import json
-import shlex
 import statistics
 from pathlib import Path
 
 import pytest
-from test_resume import StopAtUpdate, digest_of_model
+from witness import StopAtUpdate, digest
 
 from nmt import checkpoint
 from nmt.data.plan import Position
@@ -18,7 +17,7 @@ from nmt.run import USUAL_RATIOS, USUAL_SRC_LEN, Run
 from nmt.training.launch import launch
 from nmt.training.log import Record
 from nmt.training.materials import new_model, open_data
-from nmt.training.state import TrainState, goodness
+from nmt.training.state import TrainState
 from nmt.training.validate import choose_final
 
 NAN = float("nan")
@@ -45,13 +44,6 @@ def trained(corpus, tmp_path_factory):
     recipe = Recipe.model_validate({**tree, "optim": {"schedule": "constant", "warmup": 2}})
     launch(recipe)
     return recipe
-
-
-def test_the_command_that_comes_next_can_be_pasted_into_a_shell(recipe_of, capsys):
-    recipe = recipe_of("it's $HOME; a run", train={"updates": 1}, valid={"translate": False, "metric": "loss"})
-    launch(recipe)
-    command = capsys.readouterr().err.rpartition("Translate with: ")[2].partition("\n")[0]
-    assert shlex.split(command) == ["nmt-translate", str(recipe.run_folder)]
 
 
 @pytest.mark.parametrize(
@@ -101,35 +93,12 @@ def choose(recipe, state, judge):
     return name, [line.strip() for line in said.getvalue().split("\n") if "  update " in line]
 
 
-def test_each_candidate_is_shown_with_the_update_that_it_is_of(trained):
-    history = [{"update": update, "loss": loss} for update, loss in ((2, 3.0), (4, 2.0), (6, 2.5))]
-    _, rows = choose(trained, TrainState(6, history=history), Judge(4.0, 5.0))
-    assert rows == [
-        "last  update 6: loss 2.5000",
-        "best  update 4: loss 2.0000",
-        "average of last 3  update 6: loss 4.0000",
-        "moving average  update 6: loss 5.0000",
-    ]
-
-
-def test_where_the_history_lacks_a_number_that_is_measured_now_the_candidate_is_measured(trained):
-    recipe = trained.model_copy(update={"valid": trained.valid.model_copy(update={"metric": "bleu"})})
-    state = TrainState(6, history=[{"update": 6, "loss": 2.5}])
-    found, rows = choose(recipe, state, Judge(9.0, 8.0, 7.0, names=("loss", "bleu")))
-    assert (found, rows[0]) == ("last", "last  update 6: loss 9.0000, bleu 9.00")
-
-
 @pytest.mark.parametrize(("n_pair", "chosen"), [(1, "average of last 3"), (50, "last")])
 def test_what_was_measured_otherwise_is_measured_anew(trained, n_pair, chosen):
     history = [{"update": 6, "loss": 2.5, "how": {"pairs": {"pairs": n_pair}}}]
     state = TrainState(6, history=history, conditions={"pairs": {"pairs": 50}})
     judge = Judge(*([5.0] if n_pair == 1 else []), 4.0, 6.0)
     assert choose(trained, state, judge)[0] == chosen
-
-
-def test_what_is_no_number_is_worse_than_any():
-    assert goodness({"loss": NAN}, "loss") < goodness({"loss": 1e9}, "loss") < goodness({"loss": 1.0}, "loss")
-    assert goodness({}, "bleu") < goodness({"bleu": 0.0}, "bleu")
 
 
 # Options of search that were stored in a run's recipe, and what training notes for translation.
@@ -144,43 +113,44 @@ def in_force(run):
 
 def test_training_goes_on_bit_for_bit_after_storing_and_keeps_what_was_stored(recipe_of, capsys):
     options = {"valid": {"beam": 2, "every": 5}, "train": {"updates": 8, "log_every": 1}}  # a beam uses the penalty
-    whole, halves = (Run(recipe_of(name).run_folder) for name in ("whole", "halves"))
-    launch(recipe_of("whole", **options))
-    assert launch(recipe_of("halves", **options), StopAtUpdate(halves, 4)) == "stopped"
-    store(halves.recipe_file, CHOSEN, {"metric": "bleu"})
-    launch(recipe_of("halves", **options))
-    assert digest_of_model(halves) == digest_of_model(whole)
-    assert in_force(halves) == CHOSEN
-    launch(recipe_of("halves", **options))  # finished: nothing to do, and nothing undone
-    assert in_force(halves) == CHOSEN
+    whole, halves = (recipe_of(name, **options) for name in ("whole", "halves"))
+    run = Run(halves.run_folder)
+    launch(whole)
+    assert launch(halves, StopAtUpdate(halves, 4)) == "stopped"
+    store(run.recipe_file, CHOSEN, {"metric": "bleu"})
+    launch(halves)
+    assert digest(halves) == digest(whole)
+    assert in_force(run) == CHOSEN
+    launch(halves)  # finished: nothing to do, and nothing undone
+    assert in_force(run) == CHOSEN
     assert "already trained" in capsys.readouterr().err
     launch(recipe_of("halves", **options, decode={"beam": 4}))
-    assert in_force(halves) == {"beam": 4, "length_penalty": "wu", "alpha": 1.0}
+    assert in_force(run) == {"beam": 4, "length_penalty": "wu", "alpha": 1.0}
 
 
-def test_a_run_knows_how_long_the_source_lines_of_its_training_are(recipe_of):
-    recipe = recipe_of(train={"updates": 2})
-    launch(recipe)
-    run = Run(recipe.run_folder)
-    with open(recipe.data.train[0].src, encoding="utf-8", newline="\n") as file:
-        lines = file.read().split("\n")[:-1]
-    lengths = sorted(map(len, run.subwords().src.encode(lines)))
+@pytest.fixture
+def known(whole):
+    """What a run knows of its training, and the lines that it was trained on, by side."""
+    sides = (whole.data.train[0].src, whole.data.train[0].trg)
+    return Run(whole.run_folder), [Path(side).read_text(encoding="utf-8").split("\n")[:-1] for side in sides]
+
+
+def test_a_run_knows_how_long_the_source_lines_of_its_training_are(known):
+    run, (sources, _) = known
+    lengths = sorted(map(len, run.subwords().src.encode(sources)))
     assert sum(length > run.usual_src_len() for length in lengths) <= len(lengths) / 100
     assert sum(length >= run.usual_src_len() for length in lengths) >= len(lengths) / 100
 
 
-def test_a_run_knows_the_usual_ratio_of_lengths_by_target_language(recipe_of):
-    recipe = recipe_of(train={"updates": 2})
-    launch(recipe)
-    sides = (recipe.data.train[0].src, recipe.data.train[0].trg)
-    lines = [Path(side).read_text(encoding="utf-8").split("\n")[:-1] for side in sides]
+def test_a_run_knows_the_usual_ratio_of_lengths_by_target_language(known):
+    run, lines = known
     median = statistics.median(len(trg) / len(src) for src, trg in zip(*lines, strict=True))
-    assert Run(recipe.run_folder).usual_ratios() == {recipe.data.trg_lang: pytest.approx(median, rel=0.02)}
+    assert run.usual_ratios() == {"en": pytest.approx(median, rel=0.02)}
 
 
 def test_a_run_that_was_begun_before_that_was_noted_goes_on(recipe_of):
     run, recipe = Run(recipe_of().run_folder), recipe_of(train={"updates": 3, "log_every": 1})
-    assert launch(recipe, StopAtUpdate(run, 2)) == "stopped"
+    assert launch(recipe, StopAtUpdate(recipe, 2)) == "stopped"
     known = json.loads(run.data_file.read_bytes())
     del known[USUAL_SRC_LEN], known[USUAL_RATIOS]
     run.data_file.write_bytes(json.dumps(known).encode() + b"\n")

@@ -11,7 +11,7 @@ from nmt.evaluation.metrics import METRICS, Metric, Score
 from nmt.run import Run
 from nmt.training.launch import launch
 from nmt.training.precision import Precision
-from nmt.training.state import TrainState, changes
+from nmt.training.state import TrainState
 from nmt.training.validate import Validation, Validator, score_of
 
 ONE = {"pairs": {"pairs": 1}, "translations": {"sentences": 1, "beam": 1}}
@@ -34,25 +34,6 @@ def test_what_was_measured_otherwise_is_neither_best_nor_waited_for(metric, cond
     assert state.best_update(metric) == best
     assert state.out_of_patience(metric, 2) == (best == 2) == is_over
     assert TrainState.from_json(state.to_json(metric), packed=False).history == history
-
-
-def test_a_change_is_told_by_name():
-    assert changes(entry(2, 1.0, ONE), NOW, "chrf") == {"sentences": (1, 50)}
-    assert changes(entry(2, 1.0, BEAM), NOW, "accuracy") == {}
-    assert changes(entry(2, 1.0, {"pairs": {}}), {**NOW, "pairs": {"pairs": 50, "new": 1}}, "loss") == {}
-
-
-@pytest.mark.parametrize(
-    "then, now, tokens, changed",
-    [("eng", "en", "13a", False), ("ja", "ja", "char", False), ("zh-CN", "zh-CN", "zh", False),
-     ("jpn", "ja", "char", True), ("th", "th", "char", True), ("yue", "yue", "zh", True), ("kok", "kok", "13a", False)],
-)  # fmt: skip
-def test_bleu_of_an_earlier_version_is_compared_where_it_counted_the_same_tokens(then, now, tokens, changed):
-    now = {"translations": {"trg_lang": now, "tokens": tokens}}
-    assert bool(changes(entry(2, 1.0, {"translations": {"trg_lang": then}}), now, "bleu")) == changed
-    assert changes(entry(2, 1.0, now), now, "bleu") == {}
-    in_nfc = {"translations": {**now["translations"], "form": "NFC"}}
-    assert changes(entry(2, 1.0, now), in_nfc, "bleu") == {"form": ("of the file", "NFC")}
 
 
 def test_what_the_numbers_of_a_set_rest_on(recipe_of):

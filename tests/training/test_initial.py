@@ -17,7 +17,6 @@ from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.training_options import OptimConfig
 from nmt.run import Run
-from nmt.training import initial
 from nmt.training.initial import cooccurrence_embeddings, other_computation, start_embeddings, take_over
 from nmt.training.launch import launch
 from nmt.training.materials import new_model, open_data
@@ -46,13 +45,6 @@ def kinds(fates):
 
 
 # -- another run's weights ------------------------------------------------------------------------------------------
-
-
-def test_an_equal_model_is_copied_whole():
-    subwords = one(codec("ab", "cd", "ef"))
-    model, other = a_model(subwords, 0), a_model(subwords, 1)
-    assert set(kinds(take_over(model, subwords, other, subwords)).values()) == {"loaded"}
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
 def test_rows_go_where_their_subword_is_even_if_the_vocabularies_are_equally_large():
@@ -98,13 +90,6 @@ def test_a_matrix_that_is_shared_here_takes_each_row_from_the_first_that_has_it_
     first = N_SPECIAL + 256
     wanted = torch.stack([source[first], source[first + 1], target[first]])
     assert torch.equal(model.output_weight[first : first + 3], wanted)
-
-
-def test_matrices_that_are_shared_there_only_are_all_taken():
-    subwords = one(codec("ab"))
-    model, other = a_model(subwords, 0, **UNTIED), a_model(subwords, 1)
-    assert set(kinds(take_over(model, subwords, other, subwords)).values()) == {"loaded"}
-    assert all(torch.equal(e.weight, other.output_weight) for e in (*model.embeddings, model.trg_word_prj))
 
 
 def test_what_does_not_fit_is_told_with_both_shapes_and_keeps_its_value():
@@ -175,22 +160,6 @@ def test_options_by_which_equal_weights_compute_something_else_are_warned_of(rec
 )
 def test_what_names_and_shapes_do_not_show_is_found_in_the_options(there, here, found):
     assert other_computation(ModelConfig(**{**SIZE, **there}), ModelConfig(**{**SIZE, **here})) == found
-
-
-def test_going_on_is_not_beginning_again(recipe_of, capsys):
-    parent = recipe_of("parent", train={"updates": 3})
-    launch(parent)
-    sections = {"train": {"updates": 5, "init_from": str(parent.run_folder)}}
-    whole, chain = recipe_of("whole", **sections), recipe_of("chain", **sections)
-    launch(whole)
-    questions = iter(range(100))
-    assert launch(chain, lambda: next(questions) >= 2) == "stopped"
-    capsys.readouterr()
-    launch(chain)
-    said = capsys.readouterr().err
-    assert "train.init_from is for a new run: this one has checkpoints" in said and "first weights" not in said
-    weights = [checkpoint.load_tensors(Run(r.run_folder).checkpoint(5), checkpoint.MODEL) for r in (whole, chain)]
-    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
 
 
 def test_a_run_goes_on_when_its_origin_is_gone(recipe_of, tmp_path):
@@ -264,18 +233,6 @@ def test_frozen_parameters_get_no_gradient_no_decay_and_no_state_and_the_others_
     assert moved[0] > moved[1] and moved[1] == set(grads[1])
 
 
-def test_any_name_of_a_shared_matrix_freezes_it_and_the_line_says_what_else_it_is():
-    model = a_model(one(codec("ab")))
-    said = freeze(model, ["trg_word_prj.*"])
-    assert [name for name, p in model.named_parameters() if not p.requires_grad] == ["encoder.src_word_emb.weight"]
-    assert said.endswith("encoder.src_word_emb.weight is also decoder.trg_word_emb.weight and trg_word_prj.weight")
-
-
-def test_freezing_everything_is_refused():
-    with pytest.raises(RecipeError, match=r"^train\.freeze: encoder\.\*, decoder\.\* freezes every parameter, so"):
-        freeze(a_model(one(codec("ab"))), ["encoder.*", "decoder.*"])
-
-
 def test_the_first_pattern_that_fits_gives_the_factor():
     model = a_model(one(codec("ab")))
     found = rate_factors(model, {"decoder.*norm*": 0.5, "decoder.*": 0.1})
@@ -333,54 +290,6 @@ def test_a_word_begins_next_to_its_translation():
     assert torch.equal(nearest(rows), (torch.arange(60) + 30) % 60)
 
 
-def test_sides_that_share_no_ids_are_told_apart():
-    corpus = Pairs()
-    shared = cooccurrence_embeddings(corpus, 60, 16, trg_offset=0, seed=1)
-    corpus.n_word = 0  # the same words on both sides, which the offset makes two
-    corpus_rows = cooccurrence_embeddings(corpus, 60, 16, trg_offset=30, seed=1)
-    torch.testing.assert_close(corpus_rows, shared)
-
-
-def test_the_vectors_are_those_of_the_exact_decomposition():
-    corpus = Pairs()
-    ids, pairs = initial._occurrences(corpus, 0)
-    dense = torch.zeros(60, corpus.n_pair)
-    dense[ids, pairs] = 1.0
-    dense = dense / (dense.sum(1, keepdim=True) * dense.sum(0, keepdim=True)).sqrt()
-    occurrence = initial._Occurrence(ids, pairs, 60)
-    torch.testing.assert_close(occurrence.times(torch.eye(corpus.n_pair)), dense)
-    torch.testing.assert_close(occurrence.transposed_times(torch.eye(60)), dense.T.contiguous())
-    found = initial._singular_vectors(occurrence, 12, torch.Generator().manual_seed(0))
-    vectors, values, _ = torch.linalg.svd(dense)
-    exact = vectors[:, :12] * values[:12].sqrt()
-    torch.testing.assert_close(found @ found.T, exact @ exact.T, rtol=0, atol=1e-3)
-    torch.testing.assert_close(values[0], torch.tensor(1.0))  # the one that is left out
-
-
-@pytest.mark.parametrize("width", [16, 200])
-def test_the_size_is_that_of_a_normal_initialisation_and_the_unseen_are_noise(width):
-    rows = cooccurrence_embeddings(Pairs(), 80, width, trg_offset=0, seed=1)
-    assert rows.shape == (80, width) and bool(torch.isfinite(rows).all())
-    torch.testing.assert_close(rows.norm(dim=1).mean(), torch.tensor(1.0), rtol=0, atol=0.1)
-    unseen = normalize(rows[60:], dim=1)
-    assert (unseen @ unseen.T).fill_diagonal_(0).abs().mean() < 0.35
-    assert len(rows.unique(dim=0)) == 80
-
-
-def test_the_seed_decides_and_the_most_pairs_are_kept_to(monkeypatch):
-    corpus = Pairs()
-    one = cooccurrence_embeddings(corpus, 60, 16, trg_offset=0, seed=1)
-    assert torch.equal(one, cooccurrence_embeddings(corpus, 60, 16, trg_offset=0, seed=1))
-    assert not torch.equal(one, cooccurrence_embeddings(corpus, 60, 16, trg_offset=0, seed=2))
-    monkeypatch.setattr(initial, "MAX_PAIRS", 100)
-    _, pairs = initial._occurrences(corpus, 0)
-    assert pairs.max() == 99
-    few = Pairs()
-    few.src = few.src[::4]
-    few.n_pair = 100
-    assert np.array_equal(initial._occurrences(few, 0)[0], initial._occurrences(corpus, 0)[0])
-
-
 @pytest.mark.parametrize("shared", [True, False])
 def test_training_begins_from_them_and_the_output_layer_too(recipe_of, shared):
     recipe = recipe_of("run", model={"emb_init": "cooccurrence", "emb_src_trg_weight_sharing": shared})
@@ -394,11 +303,3 @@ def test_training_begins_from_them_and_the_output_layer_too(recipe_of, shared):
     word = {side: data.subwords.trg.encode([text])[0][-1] for side, text in (("de", "Hund"), ("en", "dog"))}
     near = torch.cosine_similarity(source.weight[word["de"]], target.weight, dim=1)
     assert near[word["en"]] > 0.6
-
-
-def test_a_resumed_run_does_not_begin_again(recipe_of, capsys):
-    recipe = recipe_of("run", model={"emb_init": "cooccurrence"}, train={"updates": 6})
-    assert launch(recipe, iter([False] * 2 + [True] * 9).__next__) == "stopped"
-    assert "co-occurrence in 300 pairs" in capsys.readouterr().err
-    assert launch(recipe) == "done"
-    assert "co-occurrence" not in capsys.readouterr().err

@@ -4,8 +4,6 @@ import contextlib
 import errno
 import io
 import json
-import mmap
-import os
 import re
 import sys
 from pathlib import Path
@@ -13,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from witness import StopAt, digest, log_of
 
 from nmt import checkpoint
 from nmt.data.corpus import Prepared
@@ -22,13 +21,11 @@ from nmt.training import log as record
 from nmt.training.launch import launch
 from nmt.training.log import Record
 from nmt.training.materials import new_model
-from nmt.training.memory import footprint
 from nmt.training.precision import Precision
 from nmt.training.state import refused_changes
 from nmt.training.validate import Validation
 from tests.documented import documented
 from tests.training.conftest import make_recipe, write_pairs
-from tests.training.test_resume import StopAt, digest
 
 # Whether a field that is not always there is to be expected here.
 EXPECTED_WHEN = {"except on Windows": sys.platform != "win32", "on a GPU": False, "where translated": True}
@@ -39,11 +36,6 @@ SHORT = {
     "train": {"updates": 24, "log_every": 6, "save_every": 100},
     "valid": {"every": 12, "max_tokens": 60},
 }
-
-
-def log_of(recipe, *kinds):
-    lines = [json.loads(line) for line in Run(recipe.run_folder).log_file.read_bytes().split(b"\n") if line]
-    return [line for line in lines if not kinds or line["kind"] in kinds]
 
 
 def state_of(recipe):
@@ -118,7 +110,7 @@ def test_each_validation_set_is_measured_as_the_recipe_says(runs):
 
 
 def test_the_first_set_decides_and_the_others_change_nothing(runs):
-    assert digest(Run(runs.one.run_folder), 24) == digest(Run(runs.several.run_folder), 24)
+    assert digest(runs.one, 24) == digest(runs.several, 24)
     a, b = state_of(runs.one), state_of(runs.several)
     assert a["best_update"] == b["best_update"]
     assert a["history"] == [{name: entry[name] for name in entry if name != "sets"} for entry in b["history"]]
@@ -140,53 +132,27 @@ def test_of_a_set_that_is_measured_in_part_only_that_part_counts(runs):
     assert first_set(max_sentences=0) == (12, 12, loss)
 
 
-def test_a_stop_among_several_sets_remembers_nothing_and_is_made_up_for(runs, capsys):
+def test_a_stop_among_several_sets_remembers_nothing_and_is_made_up_for(runs):
     chain = runs.recipe_of("chain")
     assert launch(chain, StopAt(19)) == "stopped"  # twelve updates ask, then each batch of a set
     state = checkpoint.verify(Run(chain.run_folder).checkpoint(12))
     assert (state["update"], state["history"]) == (12, []) and not log_of(chain, "valid")
     assert launch(chain) == "done"
     assert state_of(chain)["history"] == state_of(runs.several)["history"]
-    # Each of the two processes says where its time went.
-    told = log_of(chain, "time")
-    assert [line["update"] for line in told] == [12, 24]
-    parts = ("data", "forward", "backward", "step", "validation", "saving", "telling", "other")
-    for line in told:
-        assert sum(line[part] for part in parts) == pytest.approx(line["seconds"], abs=0.01)
-        assert all(line[part] > 0 for part in parts)
-    assert len(re.findall(r"in all +[\d.]+ s +100\.0%", capsys.readouterr().err)) == 2
 
 
 def test_a_run_may_go_on_with_other_further_sets():
     assert refused_changes({"data.valid": (["a", "b"], ["a"]), "data.train": (["a"], ["b"])}).keys() == {"data.train"}
 
 
-def test_after_twenty_updates_it_is_told_when_the_run_will_end(runs):
-    pattern = r"[\d.e-]+ s an update: about [\d.]+ s to update 24, until \w+ \d{4}-\d\d-\d\d \d\d:\d\d\n"
-    assert len(re.findall(pattern, runs.one_said)) == 1  # with a validation behind it, so that it is counted in
-    assert "left=" in runs.one_said and "best=bleu" in runs.one_said
-
-
 def test_the_bar_tells_the_speed_of_the_last_interval_and_the_last_line_that_of_the_run(runs):
     *_, last = log_of(runs.one, "train")
     state = state_of(runs.one)
+    assert "left=" in runs.one_said and "best=bleu" in runs.one_said
     shown = re.findall(r"tok/s now=([\d,]+)", runs.one_said)[-1].replace(",", "")
     assert abs(int(shown) - last["tokens_per_second"]) < 1  # the log rounds to tenths
     (mean,) = re.findall(r"([\d,]+) tokens/s on average\. Translate with", runs.one_said)
     assert int(mean.replace(",", "")) == pytest.approx(state["n_token"] / state["seconds"], rel=0.01)
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells what a process holds now")
-def test_memory_is_what_the_process_holds_now():
-    before = footprint(torch.device("cpu"))
-    with mmap.mmap(-1, 64 << 20) as held:  # past any allocator that keeps what is freed
-        for page in range(0, len(held), mmap.PAGESIZE):
-            held[page] = 1
-        during = footprint(torch.device("cpu"))
-    after = footprint(torch.device("cpu"))
-    assert list(before) == ["rss_mb"]
-    assert 60 < during["rss_mb"] - before["rss_mb"] < 80
-    assert after["rss_mb"] < during["rss_mb"] - 50
 
 
 # The log of a run that was killed, resumed and unheard has every line once.
@@ -215,20 +181,6 @@ def test_what_the_checkpoint_does_not_know_of_is_taken_back(log):
     ]  # fmt: skip
     log.write("valid", 20)
     assert lines(log)[-1] == {"kind": "valid", "update": 20}
-
-
-def test_taking_back_replaces_the_log_in_one_step_and_only_if_it_must(log, monkeypatch):
-    def fail(*_args):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    log.write("train", 10)
-    log.write("train", 20)
-    before = log.path.read_bytes()
-    monkeypatch.setattr(os, "replace", fail)
-    log.resume(20, [])
-    with pytest.raises(OSError, match="No space left"):
-        log.resume(10, [])
-    assert log.path.read_bytes() == before
 
 
 def test_a_new_run_begins_a_new_log(log):

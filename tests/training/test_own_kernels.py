@@ -11,7 +11,6 @@ from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
 from nmt.data.subwords import PAD
-from nmt.recipe.training_options import TrainConfig
 from nmt.run import Run
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
@@ -64,17 +63,6 @@ def remembered(run, update):
     return arithmetic["kernels"]
 
 
-def test_they_are_chosen_where_they_can_be_had(without_compiler):
-    found = choose_precision(TrainConfig(precision="fp32"), CPU)
-    assert found.kernels and found.why.startswith("as the recipe says; kernels compiled for this processor")
-    assert ("which multiply fp32, too" in found.why) == products.fp32_in_kernels()
-    found = choose_precision(TrainConfig(precision="fp32", kernels="torch"), CPU)
-    assert not found.kernels and "kernels" not in found.why
-    without_compiler()
-    found = choose_precision(TrainConfig(precision="fp32"), CPU)
-    assert not found.kernels and "no kernels of our own: there is no C compiler" in found.why
-
-
 def test_a_run_that_lost_its_compiler_goes_on_and_says_so(recipe_of, without_compiler, capsys):
     recipe = recipe_of(train={"updates": 14})
     run = Run(recipe.run_folder)
@@ -83,19 +71,3 @@ def test_a_run_that_lost_its_compiler_goes_on_and_says_so(recipe_of, without_com
     capsys.readouterr()
     assert launch(recipe) == "done" and not remembered(run, 14)
     assert "as the run began, but without kernels: there is no C compiler" in capsys.readouterr().err
-
-
-def test_a_run_of_before_there_were_any_goes_on_without(recipe_of, monkeypatch):
-    recipe, verify = recipe_of(train={"updates": 14}), checkpoint.verify
-    run = Run(recipe.run_folder)
-    with monkeypatch.context() as before:
-        before.setattr(switch, "why_not", lambda: "nobody has thought of them yet")
-        assert launch(recipe, StopAt(7)) == "stopped" and not remembered(run, 8)
-    monkeypatch.setattr(checkpoint, "verify", lambda *told: forgetful(verify(*told)))
-    assert launch(recipe) == "done" and not remembered(run, 14)
-
-
-def forgetful(state):
-    """A state as it was written then."""
-    state.get("arithmetic", {}).pop("kernels", None)
-    return state

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_check import HEALTHY
 from witness import StopAt
 
 from nmt import checkpoint
@@ -13,23 +12,24 @@ from nmt.recipe.model_options import AUTO, PRESETS, ModelConfig, preset_for
 from nmt.recipe.reader import read_recipe, recipe_text
 from nmt.recipe.training_options import BatchConfig
 from nmt.run import Run
-from nmt.training import check as check_module
-from nmt.training import launch as launching
 from nmt.training import resolve as resolve_module
 from nmt.training.engine import Engine
-from nmt.training.heartbeat import StoppedEarly
 from nmt.training.launch import launch
 from nmt.training.materials import Trial, make_trial, open_data
-from nmt.training.memory import memory_left
 from nmt.training.parallel import Ranks
-from nmt.training.resolve import LEAST, largest_that_fits, most_tokens, resolve, smallest_near_best, warmup_of
+from nmt.training.resolve import (
+    LEAST,
+    StoppedEarly,
+    largest_that_fits,
+    most_tokens,
+    resolve,
+    warmup_of,
+)
 
 
 def resolved(recipe, begun=None, ranks=None):
     data, said = open_data(recipe), []
-    found = resolve(
-        recipe, data, begun, ranks or Ranks(), lambda known: make_trial(known, data, torch.device("cpu")), said.append
-    )
+    found = resolve(recipe, data, begun, ranks or Ranks(), torch.device("cpu"), said.append)
     return found, said
 
 
@@ -63,52 +63,11 @@ def test_the_largest_that_fits_is_found_to_an_eighth_in_few_tries(true_limit):
     assert len(tried) < 16 and max(tried) <= 100_000
 
 
-def test_of_sizes_that_are_nearly_as_fast_the_smallest_is_taken():
-    assert smallest_near_best({512: 800.0, 1024: 975.0, 2048: 1000.0, 4096: 990.0}) == 1024
-    assert smallest_near_best({512: 500.0, 1024: 960.0, 2048: 1000.0}) == 2048
-
-
 def test_a_batch_is_no_larger_than_is_of_use():
     assert most_tokens(BatchConfig(tokens_per_update=25_000), 10**8, 8)[0] == 3125
     assert most_tokens(BatchConfig(tokens_per_update=1000), 10**8, 8)[0] == LEAST
     assert most_tokens(BatchConfig(), 400_000, 1)[0] == 4000
     assert most_tokens(BatchConfig(per_update=2), 400_000, 2)[0] == 2000
-
-
-@pytest.mark.parametrize(
-    ("files", "left"),
-    [
-        ({"proc/meminfo": "MemTotal: 99 kB\nMemAvailable:    8 kB\n"}, 8 * 1024),
-        (
-            {
-                "proc/meminfo": "MemAvailable: 8000 kB\n",
-                "proc/self/cgroup": "0::/job/step\n",
-                "sys/fs/cgroup/job/step/memory.max": "max\n",
-                "sys/fs/cgroup/job/step/memory.current": "10\n",
-                "sys/fs/cgroup/job/memory.max": "5000\n",
-                "sys/fs/cgroup/job/memory.current": "3000\n",
-                "sys/fs/cgroup/job/memory.stat": "anon 1\ninactive_file 500\n",
-            },
-            2500,
-        ),
-        (
-            {
-                "proc/meminfo": "MemAvailable: 8000 kB\n",
-                "proc/self/cgroup": "3:cpu:/x\n9:memory,other:/docker/1\n",
-                "sys/fs/cgroup/memory/memory.limit_in_bytes": "700\n",
-                "sys/fs/cgroup/memory/memory.usage_in_bytes": "900\n",
-            },
-            0,
-        ),
-        ({}, None),
-    ],
-    ids=["no group", "version 2, limit above", "version 1, in a container", "not Linux"],
-)
-def test_the_memory_left_is_the_least_of_what_the_kernel_tells(tmp_path, files, left):
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    assert memory_left(root=tmp_path) == left
 
 
 # -- recipes -------------------------------------------------------------------------------------------------------
@@ -164,62 +123,35 @@ def test_a_run_remembers_what_auto_was_and_goes_on_with_it(recipe_of, capsys, mo
     assert f"batch.max_tokens: auto: {LEAST:,}: " in told and "model.preset: auto: 300 pairs" in told
     # Whatever would be chosen now: the run goes on as it began.
     monkeypatch.setattr(resolve_module, "preset_for", None)
-    monkeypatch.setattr(resolve_module, "_choose_max_tokens", None)
+    monkeypatch.setattr(resolve_module, "most_tokens", None)
     assert launch(recipe_of(**wish)) == "done"
     assert run.recipe() == known
     with pytest.raises(RunError, match=r"batch\.max_tokens was 512, now 513"):
         launch(recipe_of(**{**wish, "batch": {"max_tokens": 513, "per_update": 1}}))
 
 
-def test_a_stop_while_batches_are_tried_ends_the_run_before_it_begins(recipe_of, capsys, monkeypatch):
-    tried = []
-    monkeypatch.setattr(Trial, "speed", lambda self, size: (tried.append(size), (float(size), 0.0))[1])
-    recipe = recipe_of(batch={"max_tokens": "auto", "tokens_per_update": 10**5, "per_update": 1})
-    assert launch(recipe, lambda: len(tried) >= 2) == "stopped"
-    assert tried == [LEAST, 2 * LEAST] and not Run(recipe.run_folder).exists
-    assert "stopped before the first update" in capsys.readouterr().err
+def on_gpu(monkeypatch, limit, ranks, wants_stop=lambda _: False):
+    """The choice for a GPU whose memory holds so many tokens; and what was tried."""
     monkeypatch.setattr(torch.cuda, "get_device_name", str)
-    trial = SimpleNamespace(device=torch.device("cuda"), longest=lambda n: n, end=lambda: None, longest_side=9)
-    trial.fits = lambda n: tried.append(n) is None
-    with pytest.raises(StoppedEarly):
-        resolve_module._choose_max_tokens(trial, 10**6, Ranks(), lambda: len(tried) >= 4)
-    assert len(tried) == 4
+    tried = []
+    trial = SimpleNamespace(device="cuda", longest=lambda n: n, end=lambda: None, longest_side=9)
+    trial.fits = lambda n: tried.append(n) or n <= limit
+    return tried, lambda: resolve_module._largest_on_gpu(trial, 10**6, ranks, lambda: wants_stop(tried))
 
 
-def test_what_auto_was_in_a_run_that_saved_nothing_is_forgotten(recipe_of, monkeypatch):
-    plain, numbers = recipe_of(batch={"max_tokens": "auto"}), iter([600, 700, 800])
-    monkeypatch.setattr(resolve_module, "_choose_max_tokens", lambda *_: (next(numbers), "because"))
-    monkeypatch.setattr(launching, "_train", lambda *_: "killed before its first checkpoint")
-    monkeypatch.setattr(check_module, "measure", lambda *_: HEALTHY)
-    for model in (ModelConfig(preset="auto", d_model=256), ModelConfig(preset="auto")):
-        recipe = plain.model_copy(update={"model": model})
-        launch(recipe)
-    known = Run(plain.run_folder).recipe()
-    assert (known.model.d_model, known.batch.max_tokens) == (PRESETS["tiny"]["d_model"], 700)
-    said = []
-    check_module.check(recipe, said.append)
-    assert any("auto: 800" in text for text in said)
-
-
-def test_the_choice_is_the_same_on_every_rank(recipe_of, monkeypatch):
-    monkeypatch.setattr(Ranks, "least", lambda self, number: min(number, 600.0))  # the other rank chose 600
+def test_the_batch_of_a_gpu_is_what_fits_the_smallest_of_all(monkeypatch):
+    _, choose = on_gpu(monkeypatch, 2000, Ranks())
+    number, why = choose()
+    assert 1500 < 1.15 * number <= 2000 and "the largest that fits the memory" in why
+    monkeypatch.setattr(Ranks, "least", lambda self, number: 600.0)
     monkeypatch.setattr(Ranks, "any", lambda self, value: value)
-    monkeypatch.setattr(resolve_module, "_choose_on_cpu", lambda *_: (900, "because"))
-    recipe, said = resolved(recipe_of(batch={"max_tokens": "auto"}), ranks=Ranks(1, 2))
-    assert recipe.batch.max_tokens == 600
-    assert "the smallest of what 2 ranks chose" in said[-1]
-
-
-def test_memory_bounds_the_batch_of_a_cpu(recipe_of, monkeypatch):
-    recipe = recipe_of(batch={"max_tokens": "auto", "tokens_per_update": 4096, "per_update": 1})
-    speeds = iter([(100.0, 0.0), (200.0, 0.0), (300.0, 0.0), (400.0, 0.0)])
-    monkeypatch.setattr(Trial, "speed", lambda self, size: next(speeds))
-    monkeypatch.setattr(Trial, "held_bytes", lambda self, work: 1000 * work.cost)
-    monkeypatch.setattr(resolve_module, "memory_left", lambda: 2000 * 2 * 1300)
-    assert resolved(recipe)[0].batch.max_tokens == 1300
-    monkeypatch.setattr(resolve_module, "memory_left", lambda: 1000)
+    assert on_gpu(monkeypatch, 2000, Ranks(1, 2))[1]() == (600, "the smallest of what 2 ranks chose")
     with pytest.raises(MachineError, match="not even a batch of 512 tokens"):
-        resolved(recipe)
+        on_gpu(monkeypatch, 100, Ranks())[1]()
+    tried, choose = on_gpu(monkeypatch, 10**9, Ranks(), lambda tried: len(tried) >= 4)
+    with pytest.raises(StoppedEarly):
+        choose()
+    assert len(tried) == 4
 
 
 def test_the_longest_batch_is_as_large_as_it_may_be_and_the_typical_ones_are_the_corpus(recipe_of):
@@ -234,7 +166,6 @@ def test_the_longest_batch_is_as_large_as_it_may_be_and_the_typical_ones_are_the
     typical = trial.typical(200)
     assert len(typical) == 3 and all(work.cost <= 200 for work in typical)
     assert typical[0].batch.gold.size(1) < typical[2].batch.gold.size(1)
-    assert trial.held_bytes(trial.longest(1000)) > 1.6 * trial.held_bytes(trial.longest(500)) > 0
 
 
 def test_a_batch_fits_that_runs_and_does_not_where_memory_runs_out(recipe_of, monkeypatch):

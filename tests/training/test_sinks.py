@@ -2,23 +2,21 @@
 
 import json
 import sys
-import threading
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from witness import StopAt, digest, log_of
 
 from nmt import checkpoint
 from nmt.errors import MachineError
 from nmt.run import Run
 from nmt.training.check import check
 from nmt.training.launch import launch
-from nmt.training.log import Courtesy, JsonLines, Record, TensorBoard
+from nmt.training.log import Record, TensorBoard
 from tests.disk import full_disk
 from tests.training.conftest import make_recipe
-from tests.training.test_log import log_of
-from tests.training.test_resume import StopAt, digest
 
 SHORT = {
     "batch": {"per_update": 1},
@@ -93,7 +91,7 @@ def numbers_of(line, path=""):
 
 
 def test_nobody_who_listens_changes_a_bit(runs):
-    assert digest(Run(runs.alone.run_folder), 8) == digest(Run(runs.heard.run_folder), 8)
+    assert digest(runs.alone, 8) == digest(runs.heard, 8)
 
     def told(recipe):
         changing = ("tokens_per_second", "seconds", "rss_mb")
@@ -148,25 +146,6 @@ def test_a_resumed_run_goes_on_in_the_same_curves(recipe_of, wandb):
     assert checkpoint.verify(Run(recipe.run_folder).checkpoint(8))["update"] == 8
 
 
-def test_a_full_disk_for_tensorboard_is_told_in_a_line_and_by_no_thread(tmp_path, monkeypatch):
-    printed, complaints = [], []
-    monkeypatch.setattr(threading, "excepthook", lambda args: printed.append(str(args.exc_value)))
-    board = Courtesy("TensorBoard", lambda: TensorBoard(tmp_path, 0), complaints.append)
-    with full_disk():
-        board.write("train", 1, {"loss": 3.25})
-        for thread in threading.enumerate():
-            if type(thread).__module__.startswith("tensorboard."):
-                thread.join(10)
-
-    def fail():
-        raise ValueError("of another thread")
-
-    other = threading.Thread(target=fail)
-    other.start()
-    other.join()
-    assert len(complaints) == 1 and "OSError" in complaints[0] and printed == ["of another thread"]
-
-
 def test_a_run_needs_the_packages_that_hear_it_until_it_is_finished(recipe_of, wandb, monkeypatch, capsys):
     recipe = recipe_of(**UNDRAWN)
     stop = StopAt(2)
@@ -187,28 +166,10 @@ def test_a_run_needs_the_packages_that_hear_it_until_it_is_finished(recipe_of, w
     assert any(line.startswith("speed") for line in check(recipe, lambda _: None))
 
 
-def test_without_a_network_there_is_one_warning_and_the_log_goes_on(recipe_of, wandb, capsys):
-    recipe = recipe_of(**HEARD)
-    recipe.run_folder.mkdir()
-    record = Record(Run(recipe.run_folder).log_file, n_update=12)
-    record.add_sinks(recipe, 0)
-    wandb.down = True
-    for update in range(1, 4):
-        record.write("train", update, loss=1.0)
-    record.close()
-    warnings = [line for line in capsys.readouterr().err.split("\n") if "warning" in line]
-    assert len(warnings) == 1 and "Weights & Biases" in warnings[0] and "RuntimeError: no network" in warnings[0]
-    assert (wandb.n_asked, wandb.n_finished) == (1, 0)
-    assert [line["update"] for line in log_of(recipe)] == [1, 2, 3]
-    assert len(events_of(recipe.run_folder / "tensorboard").Scalars("train/loss")) == 3
-
-
 def test_a_log_that_cannot_be_written_is_an_error_that_says_where_the_run_goes_on(tmp_path):
-    log = tmp_path / "log.jsonl"
     with pytest.raises(MachineError, match=r"directory.*begins anew"):
-        JsonLines(tmp_path).write("train", 1, {"loss": 1.0})
+        Record(tmp_path, n_update=9).write("train", 1, loss=1.0)
     (tmp_path / "checkpoints" / "update-00000007").mkdir(parents=True)
-    lines = JsonLines(log)
+    log = tmp_path / "log.jsonl"
     with full_disk(), pytest.raises(MachineError, match=rf"^{log}: .*large.*goes on from update-00000007\."):
-        lines.write("train", 8, {"loss": 1.0})
-    lines.close()
+        Record(log, n_update=9).write("train", 8, loss=1.0)

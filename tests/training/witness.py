@@ -1,15 +1,14 @@
-"""What can be seen of a run from outside: which pairs moved the weights, and how an epoch is cut into updates."""
+"""What can be seen of a run from outside: its files, its log, and which pairs moved the weights."""
 
+import hashlib
 import json
-import os
-from pathlib import Path
 
+from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Plan
 from nmt.data.subwords import PAD
-from nmt.recipe.reader import load_resolved
+from nmt.run import Run
 from nmt.training import launch as room
-from nmt.training import parallel
 from nmt.training.engine import Engine
 
 
@@ -22,6 +21,56 @@ class StopAt:
     def __call__(self):
         self.left -= 1
         return self.left < 0
+
+
+class StopAtUpdate:
+    """Wants to stop at an update of a run that logs each one."""
+
+    def __init__(self, recipe, update):
+        self.recipe, self.update = recipe, update
+
+    def __call__(self):
+        return max(logged(self.recipe, "train", "loss"), default=0) >= self.update - 1
+
+
+def log_of(recipe, *kinds):
+    """The lines of the log, or of some kinds."""
+    file = Run(recipe.run_folder).log_file
+    lines = [json.loads(line) for line in file.read_bytes().split(b"\n") if line] if file.exists() else []
+    return [line for line in lines if not kinds or line["kind"] in kinds]
+
+
+def logged(recipe, kind, what):
+    """{update: number} of the log, each update at most once."""
+    found = [(line["update"], line[what]) for line in log_of(recipe, kind)]
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+CLOCKS = ("seconds", "wall_seconds", "measure_seconds", "save_seconds", "stops")  # of state.json, and what stops made
+
+
+def left_by(recipe):
+    """All that a run leaves but for clocks, and the log: of each folder its state and the SHA-256 of its tensors."""
+    run, found = Run(recipe.run_folder), {}
+    for folder in [*([run.model_folder] if run.model_folder.exists() else []), *map(run.checkpoint, run.updates())]:
+        state = {name: told for name, told in checkpoint.verify(folder).items() if name not in CLOCKS}
+        files = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.glob("*.safetensors")}
+        found[folder.name] = (files, state)
+    return found
+
+
+def digest(recipe, update=None):
+    """SHA-256 of the tensors of a checkpoint, or of the model that translates."""
+    run = Run(recipe.run_folder)
+    folder = run.model_folder if update is None else run.checkpoint(update)
+    checkpoint.verify(folder)
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.glob("*.safetensors")}
+
+
+def final_update(run):
+    """The update that the model was chosen at."""
+    return checkpoint.verify(run.model_folder)["update"]
 
 
 def plan_of(recipe):
@@ -102,17 +151,3 @@ def train_in_legs(recipe, lengths):
     finally:
         room.new_model, Engine.backward = make, backward
     return legs
-
-
-def train_one_rank(file, seen, legs):
-    """Be the rank that the environment names in a run of several legs, each a length and a port; changes the process.
-
-    file: of the recipe. seen: the file to write the pairs of each leg to.
-    """
-    recipe, found = load_resolved(Path(file)), []
-    join = parallel.join
-    parallel.join = lambda device, timeout, _: join(device, timeout)  # `StopAt` counts updates, not looks for others
-    for length, port in legs:
-        os.environ["MASTER_PORT"] = str(port)  # at the old one a slow rank could meet the group that is leaving
-        found += train_in_legs(recipe, [length])
-    Path(seen).write_text(json.dumps(found), encoding="utf-8")
