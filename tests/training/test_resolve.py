@@ -79,12 +79,6 @@ def test_a_preset_is_chosen_from_the_corpus_and_options_beside_it_win(recipe_of)
     assert "300 pairs" in said[0] and "-> tiny" in said[0]
 
 
-def test_a_small_corpus_gets_the_dropout_that_goes_with_its_preset(recipe_of):
-    found, _ = resolved(recipe_of().model_copy(update={"model": ModelConfig(preset="auto")}))
-    assert found.model.preset == "tiny" and found.model.dropout == AUTO[0][2]["dropout"] > ModelConfig().dropout
-    assert found.model.model_dump(include=set(PRESETS["tiny"])) == PRESETS["tiny"]
-
-
 def test_what_auto_has_not_decided_yet_is_not_written_down(tmp_path):
     recipe = read_recipe(None, [("name", "x"), ("model.preset", "auto"), ("model.d_inner", "96")])
     (tmp_path / "again.yaml").write_text(recipe_text(recipe), encoding="utf-8")
@@ -98,16 +92,6 @@ def test_a_preset_that_contradicts_an_option_beside_it_is_refused_by_name(recipe
     recipe = recipe_of().model_copy(update={"model": ModelConfig(preset="auto", n_head=48)})
     with pytest.raises(RecipeError, match=r"model\.n_head: 48 heads do not divide"):
         resolved(recipe)
-
-
-def test_a_batch_size_that_is_neither_a_number_nor_auto_is_complained_about_once():
-    with pytest.raises(RecipeError) as caught:
-        read_recipe(None, [("name", "x"), ("batch.max_tokens", "big"), ("model.d_model", "0")])
-    lines = sorted(str(caught.value).split("\n"))
-    assert len(lines) == 2
-    assert lines[0].startswith(
-        "command line: batch.max_tokens: expected a whole number >= 1 | auto, found the text 'big'"
-    )
 
 
 # -- batches -------------------------------------------------------------------------------------------------------

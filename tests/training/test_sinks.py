@@ -12,7 +12,6 @@ from witness import StopAt, digest, log_of
 from nmt import checkpoint
 from nmt.errors import MachineError
 from nmt.run import Run
-from nmt.training.check import check
 from nmt.training.launch import launch
 from nmt.training.log import Record, TensorBoard
 from tests.disk import full_disk
@@ -144,26 +143,6 @@ def test_a_resumed_run_goes_on_in_the_same_curves(recipe_of, wandb):
     one, again = wandb.begun
     assert one["id"] == again["id"] and again["resume"] == "allow"
     assert checkpoint.verify(Run(recipe.run_folder).checkpoint(8))["update"] == 8
-
-
-def test_a_run_needs_the_packages_that_hear_it_until_it_is_finished(recipe_of, wandb, monkeypatch, capsys):
-    recipe = recipe_of(**UNDRAWN)
-    stop = StopAt(2)
-    assert launch(recipe, stop) == "stopped"
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    log = log_of(recipe)
-    for work in (launch, lambda recipe: check(recipe, lambda _: None)):
-        with pytest.raises(MachineError, match=r"^train\.wandb: .* pip install 'wandb>="):
-            work(recipe)
-    assert log_of(recipe) == log
-    monkeypatch.setitem(sys.modules, "wandb", wandb)
-    launch(recipe)
-    for package in ("wandb", "tensorboard"):
-        monkeypatch.setitem(sys.modules, package, None)
-    capsys.readouterr()
-    assert launch(recipe) == "done"
-    assert "already trained to update 8; nothing to do" in capsys.readouterr().err
-    assert any(line.startswith("speed") for line in check(recipe, lambda _: None))
 
 
 def test_a_log_that_cannot_be_written_is_an_error_that_says_where_the_run_goes_on(tmp_path):
