@@ -7,12 +7,11 @@ import statistics
 from pathlib import Path
 
 import pytest
-from witness import StopAtUpdate, digest
+from witness import StopAtUpdate
 
 from nmt import checkpoint
 from nmt.data.plan import Position
 from nmt.recipe.options import Recipe
-from nmt.recipe.reader import OPTIONS, store
 from nmt.run import USUAL_RATIOS, USUAL_SRC_LEN, Run
 from nmt.training.launch import launch
 from nmt.training.log import Record
@@ -99,33 +98,6 @@ def test_what_was_measured_otherwise_is_measured_anew(trained, n_pair, chosen):
     state = TrainState(6, history=history, conditions={"pairs": {"pairs": 50}})
     judge = Judge(*([5.0] if n_pair == 1 else []), 4.0, 6.0)
     assert choose(trained, state, judge)[0] == chosen
-
-
-# Options of search that were stored in a run's recipe, and what training notes for translation.
-
-
-CHOSEN = {"beam": 3, "length_penalty": "average", "alpha": 0.4}
-
-
-def in_force(run):
-    return {name: getattr(run.recipe().decode, name) for name in OPTIONS}
-
-
-def test_training_goes_on_bit_for_bit_after_storing_and_keeps_what_was_stored(recipe_of, capsys):
-    options = {"valid": {"beam": 2, "every": 5}, "train": {"updates": 8, "log_every": 1}}  # a beam uses the penalty
-    whole, halves = (recipe_of(name, **options) for name in ("whole", "halves"))
-    run = Run(halves.run_folder)
-    launch(whole)
-    assert launch(halves, StopAtUpdate(halves, 4)) == "stopped"
-    store(run.recipe_file, CHOSEN, {"metric": "bleu"})
-    launch(halves)
-    assert digest(halves) == digest(whole)
-    assert in_force(run) == CHOSEN
-    launch(halves)  # finished: nothing to do, and nothing undone
-    assert in_force(run) == CHOSEN
-    assert "already trained" in capsys.readouterr().err
-    launch(recipe_of("halves", **options, decode={"beam": 4}))
-    assert in_force(run) == {"beam": 4, "length_penalty": "wu", "alpha": 1.0}
 
 
 @pytest.fixture
