@@ -35,11 +35,8 @@ TRANSLATIONS = "many translations"
 NO_KEY = 0  # of a pair that is not asked about
 _DIGIT = re.compile(r"\d")
 _NO_WORD = re.compile(r"[\W_]+")
-_KEYS_AT_ONCE = 1 << 20  # keys in memory at once, at 40 bytes
-_KEYS_READ = 1 << 18  # keys read at once
-
-# Gives the keys of a kind in pieces, in order, anew at each call.
-Pieces = Callable[[], Iterator[Hashes]]
+_AT_ONCE = 1 << 20  # keys in memory at once, at some 60 bytes
+_READ = 1 << 18  # keys read at once
 
 
 def kinds_of(filters: Iterable[FilterConfig]) -> tuple[str, ...]:
@@ -61,25 +58,14 @@ def keys_of(src: Sequence[str], trg: Sequence[str], kinds: Iterable[str]) -> dic
     return {kind: np.array([hash_of(text) for text in texts[kind]()], np.uint64) for kind in kinds}
 
 
-def in_pieces(path: Path) -> Pieces:
-    """The keys of a file."""
-
-    def pieces() -> Iterator[Hashes]:
-        start = 0
-        while len(keys := np.fromfile(path, np.uint64, _KEYS_READ, offset=8 * start)):
-            yield keys
-            start += len(keys)
-
-    return pieces
-
-
 def repeated(
-    keys: Mapping[str, Pieces], filters: Sequence[FilterConfig], n_of: Sequence[int]
+    keys: Mapping[str, Hashes], filters: Sequence[FilterConfig], n_of: Sequence[int]
 ) -> list[tuple[str, NDArray[np.int64]]]:
-    """Yield the pairs that those before them leave no place for: reasons, each with the numbers of its pairs.
+    """Return the pairs that those before them leave no place for: reasons, each with the numbers of its pairs.
 
-    keys: of all pairs, by kind, NO_KEY for pairs that are not asked about. filters: what is asked of the first pairs,
-    then of the next ones; n_of: how many those are. A pair that stays counts for those after it, whatever they ask for.
+    keys: of all pairs, by kind, arrays or files mapped to memory; NO_KEY for pairs that are not asked about. filters:
+    what is asked of the first pairs, then of the next ones; n_of: how many those are. A pair that stays counts for
+    those after it, whatever they ask for.
     """
     ends = np.cumsum(n_of, dtype=np.int64)
     is_gone, found = np.zeros(int(ends[-1]), dtype=bool), []
@@ -89,8 +75,7 @@ def repeated(
     }
     for kind, (reason, drops) in asks.items():
         if kind in keys:
-            parts = [later for _, later in _repeats(keys[kind], len(is_gone))]
-            again = np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
+            again = np.sort(np.concatenate([_later(keys[kind][at], at) for at in _shares(keys[kind])]))
             again = again[np.array(drops)[np.searchsorted(ends, again, side="right")] & ~is_gone[again]]
             found.append((reason, again))
             is_gone[again] = True
@@ -100,54 +85,48 @@ def repeated(
     return found
 
 
-def _repeats(pieces: Pieces, n_pair: int, is_gone: NDArray[np.bool_] | None = None) -> Iterator[tuple[Hashes, Any]]:
-    """By shares of the keys: those of pairs that are there, sorted, and the numbers of those that came before."""
-    n_share = np.uint64(max(1, -(-n_pair // _KEYS_AT_ONCE)))
+def _shares(keys: Hashes) -> Iterator[NDArray[np.int64]]:
+    """The places of the keys, share by share, so that equal keys are in one share."""
+    n_share = np.uint64(max(1, -(-len(keys) // _AT_ONCE)))
     for share in range(int(n_share)):
-        mine, numbers, start = [], [], 0
-        for piece in pieces():
-            chosen = (piece % n_share == share) & (piece != NO_KEY)
-            if is_gone is not None:
-                chosen &= ~is_gone[start : start + len(piece)]
-            place = np.flatnonzero(chosen)
-            mine.append(piece[place])
-            numbers.append(place + start)
-            start += len(piece)
-        keys = np.concatenate([np.empty(0, np.uint64), *mine])
-        order = np.argsort(keys, kind="stable")
-        keys = keys[order]
-        again = np.append(False, keys[1:] == keys[:-1])[: len(keys)]
-        yield keys, np.concatenate([np.empty(0, np.int64), *numbers])[order][again]
+        found = [np.empty(0, np.int64)]
+        for start in range(0, len(keys), _READ):
+            found.append(np.flatnonzero(keys[start : start + _READ] % n_share == share) + start)
+        yield np.concatenate(found)
+
+
+def _later(keys: Hashes, at: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Those of the places whose key came before."""
+    order = np.argsort(keys, kind="stable")
+    later, before = order[1:], order[:-1]
+    found: NDArray[np.int64] = at[later[(keys[later] == keys[before]) & (keys[later] != NO_KEY)]]
+    return found
 
 
 def _too_often(
-    keys: Mapping[str, Pieces], is_gone: NDArray[np.bool_], most: NDArray[np.int64], ends: NDArray[np.int64]
+    keys: Mapping[str, Hashes], is_gone: NDArray[np.bool_], most: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Numbers of the pairs whose source or target was kept `most` times before, 0 for any number.
 
     most: for the pairs up to each of the ends.
     """
-    often, least = {}, int(most[most > 0].min(initial=len(is_gone)))
+    least = int(most[most > 0].min(initial=len(is_gone)))
+    of_often = np.zeros(len(is_gone), dtype=bool)
     for side in ("src", "trg"):
-        parts = []
-        for found, _ in _repeats(keys[side], len(is_gone), is_gone):
-            different, times = np.unique(found, return_counts=True)
-            parts.append(different[times > least])
-        often[side] = np.sort(np.concatenate(parts))
+        for at in _shares(keys[side]):
+            its = at[~is_gone[at]]
+            different, which, times = np.unique(keys[side][its], return_inverse=True, return_counts=True)
+            of_often[its] |= ((times > least) & (different != NO_KEY))[which]
     kept: dict[str, Counter[int]] = {"src": Counter(), "trg": Counter()}
-    dropped, start = [], 0
-    for src, trg in zip(keys["src"](), keys["trg"](), strict=True):
-        of_often = np.isin(src, often["src"]) | np.isin(trg, often["trg"])
-        asked = np.flatnonzero(of_often & (src != NO_KEY) & ~is_gone[start : start + len(src)])
-        its_most = most[np.searchsorted(ends, start + asked, side="right")]
-        for n, few in zip(asked.tolist(), its_most.tolist(), strict=True):
-            pair = int(src[n]), int(trg[n])
-            if few and max(kept["src"][pair[0]], kept["trg"][pair[1]]) >= few:
-                dropped.append(start + n)
-                continue
-            kept["src"][pair[0]] += 1
-            kept["trg"][pair[1]] += 1
-        start += len(src)
+    dropped = []
+    asked = np.flatnonzero(of_often)
+    for n, few in zip(asked.tolist(), most[np.searchsorted(ends, asked, side="right")].tolist(), strict=True):
+        src, trg = int(keys["src"][n]), int(keys["trg"][n])
+        if few and max(kept["src"][src], kept["trg"][trg]) >= few:
+            dropped.append(n)
+        else:
+            kept["src"][src] += 1
+            kept["trg"][trg] += 1
     return np.array(dropped, np.int64)
 
 
@@ -176,9 +155,6 @@ PAIR = np.dtype([("src", "<u8"), ("trg", "<u8")])
 N_SHOWN = 5
 N_NOTED = 10  # places of what is odd but harmless
 
-_PAIRS_AT_ONCE = 1 << 20  # pairs in memory at once, at some 60 bytes
-_PAIRS_READ = 1 << 20  # pairs read at once
-
 
 def count_duplicates(path: Path) -> dict[str, Any]:
     """Count repetitions among the pairs of the file.
@@ -187,61 +163,24 @@ def count_duplicates(path: Path) -> dict[str, Any]:
     "sources": distinct ones with several targets, "targets": with several sources,
     "most": [(number of a pair, times), ...] the most frequent pairs, by their first occurrence, counted from 0}
     """
-    n_pair = path.stat().st_size // PAIR.itemsize
-    n_share = max(1, -(-n_pair // _PAIRS_AT_ONCE))
-    before, again, most, several = 0, 0, [], {}
+    pairs = np.memmap(path, PAIR, "r") if path.stat().st_size else np.empty(0, PAIR)
+    n_again, n_before, several, most = 0, 0, {}, list[tuple[int, int]]()
     for side, other in (("src", "trg"), ("trg", "src")):
         several[side] = 0
-        for share in range(n_share):
-            mine, partner, number = _share(path, side, other, share, n_share)
-            again_there = _repeated(mine)  # most are not, and say nothing here
-            order = again_there[np.lexsort((number[again_there], partner[again_there], mine[again_there]))]
+        for number in _shares(pairs[side]):
+            mine, partner = pairs[side][number], pairs[other][number]
+            order = np.lexsort((number, partner, mine))
             mine, partner, number = mine[order], partner[order], number[order]
-            fresh = np.ones(len(mine), dtype=bool)
-            fresh[1:] = (mine[1:] != mine[:-1]) | (partner[1:] != partner[:-1])
-            distinct = mine[fresh]
-            _, n_partner = np.unique(distinct, return_counts=True)
-            several[side] += int((n_partner > 1).sum())
+            is_first = np.append(True, (mine[1:] != mine[:-1]) | (partner[1:] != partner[:-1]))[: len(mine)]
+            several[side] += int((np.unique(mine[is_first], return_counts=True)[1] > 1).sum())
             if side == "src":
-                before += int((~fresh).sum())
-                firsts = np.flatnonzero(fresh)
-                times = np.diff(firsts, append=len(mine))
-                again += int(times[times > 1].sum())
-                best = np.lexsort((number[firsts], -times))[:N_SHOWN]
-                most += [(int(number[firsts[k]]), int(times[k])) for k in best if times[k] > 1]
+                first, times = number[is_first], np.diff(np.flatnonzero(is_first), append=len(mine))
+                n_before += len(mine) - len(first)
+                n_again += int(times[times > 1].sum())
+                best = np.lexsort((first, -times))[:N_SHOWN]
+                most += [(int(first[k]), int(times[k])) for k in best if times[k] > 1]
     most = sorted(most, key=lambda each: (-each[1], each[0]))[:N_SHOWN]
-    return {"pairs": before, "again": again, "sources": several["src"], "targets": several["trg"], "most": most}
-
-
-def _repeated(values: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """The places of all values that stand there more than once."""
-    order = np.argsort(values)
-    ordered = values[order]
-    as_before = np.zeros(len(values), dtype=bool)
-    as_before[1:] = ordered[1:] == ordered[:-1]
-    is_repeated = as_before.copy()
-    is_repeated[:-1] |= as_before[1:]
-    return order[is_repeated]
-
-
-def _share(
-    path: Path, side: str, other: str, share: int, n_share: int
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
-    """The pairs whose hash of one side falls into a share: that hash, the other side's, and the pair's number."""
-    found = []
-    for start, pairs in _pieces(path):
-        mine = np.flatnonzero(pairs[side] % np.uint64(n_share) == share)
-        found.append((pairs[side][mine], pairs[other][mine], mine + start))
-    columns = [np.concatenate(column) for column in zip(*found, strict=True)] if found else []
-    empty = np.empty(0, np.uint64)
-    return (columns[0], columns[1], columns[2]) if columns else (empty, empty, np.empty(0, np.int64))
-
-
-def _pieces(path: Path) -> Iterator[tuple[int, NDArray[Any]]]:
-    start = 0
-    while len(pairs := np.fromfile(path, PAIR, _PAIRS_READ, offset=start * PAIR.itemsize)):
-        yield start, pairs
-        start += len(pairs)
+    return {"pairs": n_before, "again": n_again, "sources": several["src"], "targets": several["trg"], "most": most}
 
 
 # Overlap: lines of the validation and test files that are in the training data, where a score measures memorisation.

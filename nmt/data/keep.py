@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.block_work import task_of
-from nmt.data.dedup import NO_KEY, in_pieces, kinds_of, repeated
+from nmt.data.dedup import NO_KEY, kinds_of, repeated
 from nmt.data.filters import CODES, KEPT, MOST_LEARNT, oddities, usual_ratio
 from nmt.data.formats import Flaw
 from nmt.data.kept import LONGEST_KEPT, KeptPairs, near_hashes, progress_bar, reading_of, texts_of
@@ -238,8 +238,8 @@ def _decide(
     codes = np.concatenate([np.empty(0, np.uint8), *parts])
     if len(codes) != report.n_read:
         raise _changed(report.n_read, len(codes))
-    keys_in = {kind: in_pieces(path) for kind, path in paths.items()}
-    for reason, numbers in repeated(keys_in, own, n_of):
+    stored = {kind: np.memmap(path, np.uint64, "r") for kind, path in paths.items() if len(codes)}
+    for reason, numbers in repeated(stored, own, n_of):
         codes[numbers] = CODES[reason]
     for path in paths.values():
         path.unlink()

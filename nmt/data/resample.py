@@ -1,34 +1,25 @@
 """Subword regularisation: each word of a training pair is cut anew into pieces, differently each time the pair is read.
 
-BPE-dropout (Provilkov, Emelianenko, Voita 2020) leaves out merges by chance, so that pieces of other borders come out;
-of a unigram vocabulary a way to cut the word is drawn by its probability (Kudo 2018). Ids are enough: they are the
-bytes of the text. What comes out depends on (seed, epoch, pair, place in the pair) and on nothing else, so resuming is
-exact and any number of ranks gives the same.
-
-A word is looked up rather than cut: of each there are N_WAY ways (`bpe_dropout.py`), each drawn once from a seed made
-of the word and the number of the way; new words are cut together. A batch then costs some array operations. What is
-forgotten is drawn again to the same end. Words are told apart by 64 bits of hash: that any two of a million are taken
-for one another has a chance of 3 in 10^8.
+Ids are enough: they are the bytes of the text. What comes out depends on (seed, epoch, pair, place in the pair) and on
+nothing else, so resuming is exact and any number of ranks gives the same. Of each word there are N_WAY ways
+(`bpe_dropout.py`), each drawn once from a seed made of the word and the number of the way; what is forgotten is drawn
+again to the same end. Words are told apart by 64 bits of hash. And noise: words in capitals or mistyped.
 """
 
 import itertools
 import re
-from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.arrays import STEP, Ints, Numbers, Ragged, gathered, mixed, places, seeds_of, turns
-from nmt.data.bpe_dropout import N_WAY, Merges, Unigram, Ways
+from nmt.data.arrays import STEP, GrownRows, Ints, Numbers, Ragged, in_order, mixed, places, seeds_of, turns
+from nmt.data.bpe_dropout import LONGEST, Merges, Unigram
 from nmt.data.corpus import Corpus, Ids
 from nmt.data.letters import LETTER, kind_of
 from nmt.data.plan import Rows
 from nmt.data.subwords import N_SPECIAL, Codec, Subwords
-from nmt.processes import n_core
-from nmt.progress import Bar
 from nmt.recipe.training_options import NoiseConfig
 
 # Where words begin in ids, as far as the pieces tell, without a look at the text.
@@ -75,23 +66,20 @@ class WordStarts:
         return begins
 
 
-_LONGEST = 200  # letters of a word; a longer one stays as it is stored
+N_WAY = 16  # ways to cut a word
+_MOST_REMEMBERED = 1_000_000  # ways, some 150 MB
 _AS_STORED = -1
 
-Cut = Callable[[Sequence[str], Numbers], tuple[Ints, Ints]]
+Cut = Callable[[Sequence[str], Numbers], Ragged]  # from words, in letters, and a seed for each to a way to cut each
 
 
 class Resampler:
     """Cuts the words of texts anew, which are ids."""
 
     def __init__(self, codec: Codec, cut: Cut) -> None:
-        """cut: from W words, in letters, and (W, N) seeds, one for each way, to the ids of all ways of a word, end to
-        end, and how many each way has. Symbols are not given to it, and the word without letters has no ids.
-        """
-        self._cut = cut
-        self._codec = codec
-        self.begins = WordStarts(codec)
-        self._kept = Ways()
+        self._codec, self._cut, self.begins = codec, cut, WordStarts(codec)
+        self._number = dict[int, int]()  # by a hash of the word and the number of its way, a row of these:
+        self._ways = GrownRows(np.int32)
 
     def __call__(self, rows: Ragged, pairs: NDArray[np.int64], seed: int, most: Ints | None = None) -> Ragged:
         """Ids of texts, without BOS and EOS -> of the same texts.
@@ -99,14 +87,15 @@ class Resampler:
         pairs: their numbers. seed: of the draws, together with those. most: how many ids each may become, no fewer than
         it has; in a text that would have more, words stay as they are stored, drawn by chance.
         """
-        ids, n_id = _wide(rows)
-        first, n_in_unit, kept = self._words(ids, n_id)
+        ids, n_id = rows.values.astype(np.int64, copy=False), rows.lengths.astype(np.int64, copy=False)
+        first = np.flatnonzero(self.begins(ids, n_id))
+        n_in_unit = np.diff(first, append=len(ids))
         of_row = np.repeat(np.arange(len(n_id)), n_id)[first]
         n_unit = np.bincount(of_row, minlength=len(n_id))
         of_pair = mixed(pairs.astype(np.uint64) + mixed(np.array([seed], np.uint64)))
         chance = mixed(of_pair[of_row] + seeds_of(turns(n_unit)))
-        way = kept + (chance % np.uint64(N_WAY)).astype(np.int64)
-        n_new = self._kept.n_id(way)
+        way = self._known(ids, first, n_in_unit, chance % np.uint64(N_WAY))
+        n_new = self._ways.n_of(way)
         if most is not None:
             too_many = np.bincount(of_row, n_new, minlength=len(n_id)).astype(np.int64) - most
             order = np.lexsort((mixed(chance), of_row))  # the words of each text, in an order of chance
@@ -115,76 +104,56 @@ class Resampler:
             before -= before[np.repeat(np.cumsum(n_unit) - n_unit, n_unit)]  # in the same text
             stay = order[(before < too_many[of_row]) & (saved > 0)]
             way[stay], n_new[stay] = _AS_STORED, n_in_unit[stay]
-        found = self._kept.gathered(way, ids, first, n_new)
+        place = places(np.where(way < 0, first, self._ways.starts(way)), n_new)
+        is_stored = np.repeat(way < 0, n_new)
+        found = self._ways.values[np.where(is_stored, 0, place)].astype(np.int64)
+        found[is_stored] = ids[place[is_stored]]
         return Ragged(found, np.bincount(of_row, n_new, minlength=len(n_id)).astype(np.int64))
 
-    def meet(self, rows: Ragged) -> None:
-        """Draw the ways of all words of some texts that were not met yet."""
-        self._words(*_wide(rows))
-
     def usual(self, pieces: Ints) -> NDArray[np.float64]:
-        """Mean number of ids of each of some pieces where it is a word, over its ways, which are known then."""
-        known = self._known(pieces, np.arange(len(pieces)), np.ones(len(pieces), dtype=np.int64))
-        usual: NDArray[np.float64] = self._kept.n_id(known[:, None] + np.arange(N_WAY)).mean(axis=1)
+        """Mean number of ids of each of some pieces where it is a word, over its ways."""
+        every, once = np.repeat(pieces, N_WAY), np.ones(len(pieces) * N_WAY, dtype=np.int64)
+        known = self._known(every, np.arange(len(every)), once, np.tile(np.arange(N_WAY, dtype=np.uint64), len(pieces)))
+        usual: NDArray[np.float64] = self._ways.n_of(known).reshape(-1, N_WAY).mean(axis=1)
         return usual
 
-    def _words(self, ids: Ids, n_id: Ints) -> tuple[Ints, Ints, Ints]:
-        """The words of texts: where each begins in `ids`, how many it has of them, and where its ways begin."""
-        first = np.flatnonzero(self.begins(ids, n_id))
-        n_in_unit = np.diff(first, append=len(ids))
-        return first, n_in_unit, self._known(ids, first, n_in_unit)
+    def _known(self, ids: Ints, first: Ints, n_in_unit: Ints, way: Numbers) -> Ints:
+        """Rows of ways of words; those that are new are drawn."""
+        if len(self._number) > _MOST_REMEMBERED:
+            self._number.clear()
+            self._ways = GrownRows(np.int32)
+        in_word = np.arange(len(ids)) - np.repeat(first, n_in_unit)
+        hashes = np.add.reduceat(mixed(ids.astype(np.uint64) * np.uint64(STEP) + in_word.astype(np.uint64)), first)
+        seeds = mixed(hashes + seeds_of(way))
+        keys = (hashes & ~np.uint64(N_WAY - 1) | way).tolist()
+        new = {key: n for n, key in enumerate(keys) if key not in self._number}
+        self._number.update(zip(new, itertools.count(len(self._number)), strict=False))
+        where = np.array(list(new.values()), np.int64)
+        ways = self._drawn(Ragged(ids[places(first[where], n_in_unit[where])], n_in_unit[where]), seeds[where])
+        self._ways.add(ways.values, ways.lengths)
+        return np.fromiter(map(self._number.__getitem__, keys), np.int64, len(keys))
 
-    def _known(self, ids: Ints, first: Ints, n_in_unit: Ints) -> Ints:
-        """Starts of the ways of words; those of new words are drawn."""
-        unit = _numbers_of(ids, first, n_in_unit)
-        return self._kept.first(unit, lambda new: self._drawn(ids, first[new], n_in_unit[new], unit[new]))
+    def _drawn(self, units: Ragged, seeds: Numbers) -> Ragged:
+        """A way to cut each unit: those of its words, of which it has several where nothing tells them apart."""
+        words = [self._words_of(unit) for unit in units.rows()]
+        n_word = np.array(list(map(len, words)), np.int64)
+        seeds = mixed(np.repeat(seeds, n_word) + seeds_of(turns(n_word)))
+        ways = self._cut([word for its in words for word in its], seeds)
+        unit = np.repeat(np.repeat(np.arange(len(words)), n_word), ways.lengths)
+        of_units = Ragged(ways.values, np.bincount(unit, minlength=len(words)))
+        is_cut = n_word > 0
+        return Ragged(
+            *in_order([of_units.some(is_cut), units.some(~is_cut)], [np.flatnonzero(is_cut), np.flatnonzero(~is_cut)])
+        )
 
-    def _drawn(self, ids: Ints, first: Ints, n_in_unit: Ints, unit: Numbers) -> tuple[Ints, Ints]:
-        """All ways of words: their ids end to end, and how many each has."""
-        stored = ids[places(first, n_in_unit)]
-        units = self._words_of(stored, np.cumsum(n_in_unit) - n_in_unit)
-        n_word = np.array(list(map(len, units)))
-        seeds = mixed(unit[:, None] + seeds_of(np.arange(N_WAY)))
-        seeds = mixed(np.repeat(seeds, n_word, axis=0) + seeds_of(turns(n_word))[:, None])
-        found, n_found = self._cut(list(itertools.chain.from_iterable(units)), seeds)
-        # Of each way of a unit those of its words; where none has any ids, the unit as it is stored.
-        way = np.repeat(np.tile(np.arange(N_WAY), len(units)), n_in_way := np.repeat(n_word, N_WAY))
-        at = places(np.repeat(np.cumsum(n_word) - n_word, N_WAY), n_in_way) * N_WAY + way
-        found, n_found = gathered(found, n_found, at)
-        n_id = np.add.reduceat(n_found, np.cumsum(n_in_way) - n_in_way)
-        at = np.where(n_id, np.arange(len(n_id)), len(n_id) + np.repeat(np.arange(len(units)), N_WAY))
-        return gathered(np.append(found, stored), np.append(n_id, n_in_unit), at)
-
-    def _words_of(self, ids: Ints, first: Ints) -> list[Sequence[str]]:
-        """The words of units, in letters; one that has none where a unit stays as it is stored."""
-        is_word = np.logical_and.reduceat(self.begins.is_letters[ids], first).tolist()
-        ends, all_ids, vocab = [*first[1:].tolist(), len(ids)], ids.tolist(), self._codec.vocab
-        words: list[Sequence[str]] = []
-        for begin, end, is_one in zip(first.tolist(), ends, is_word, strict=True):
-            unit = all_ids[begin:end]
-            if self.begins.is_symbol[unit[0]]:
-                words.append(("",))
-                continue
-            letters = "".join([vocab[i - N_SPECIAL] for i in unit])
-            if len(letters) > _LONGEST:
-                words.append(("",))
-            elif is_one:
-                words.append((letters,))
-            else:
-                text = b"".join(self._codec.raw(unit)).decode("utf-8")
-                words.append(self._codec.letters.words(text))
-        return words
-
-
-def _wide(rows: Ragged) -> tuple[Ints, Ints]:
-    """Ids and how many each row has, to reckon with."""
-    return rows.values.astype(np.int64, copy=False), rows.lengths.astype(np.int64, copy=False)
-
-
-def _numbers_of(ids: Ids, first: Ints, n_in_unit: Ints) -> Numbers:
-    """A number for each word, by which it is known: made of its ids and their order."""
-    place = np.arange(len(ids)) - np.repeat(first, n_in_unit)
-    return np.add.reduceat(mixed(ids.astype(np.uint64) * np.uint64(STEP) + place.astype(np.uint64)), first)
+    def _words_of(self, unit: Ids) -> list[str]:
+        """The words of a unit, in letters; none where it stays as it is."""
+        letters = "".join([self._codec.vocab[i - N_SPECIAL] for i in unit.tolist() if not self.begins.is_symbol[i]])
+        if not letters or len(letters) > LONGEST:
+            return []
+        if self.begins.is_letters[unit].all():
+            return [letters]
+        return self._codec.letters.words(b"".join(self._codec.raw(unit.tolist())).decode("utf-8"))
 
 
 def with_dropout(codec: Codec, rate: float) -> Resampler:
@@ -194,16 +163,9 @@ def with_dropout(codec: Codec, rate: float) -> Resampler:
     for rank, (a, b) in enumerate(codec.merges):
         known.setdefault((id_of[a], id_of[b]), (rank, id_of[a + b]))
     merges = Merges(known, rate)
-
-    letters = [piece for piece in codec.plain_vocab() if len(piece) == 1]
-    id_of_code = np.zeros(max(map(ord, letters)) + 1, dtype=np.int64)
-    id_of_code[list(map(ord, letters))] = [id_of[letter] for letter in letters]
-
-    def cut(words: Sequence[str], seeds: Numbers) -> tuple[Ints, Ints]:
-        letters = id_of_code[np.frombuffer("".join(words).encode("utf-32-le"), np.uint32)]
-        return merges.cut(letters, np.array(list(map(len, words)), dtype=np.int64), seeds)
-
-    return Resampler(codec, cut)
+    return Resampler(
+        codec, lambda words, seeds: merges.cut(Ragged.of([[id_of[one] for one in word] for word in words]), seeds)
+    )
 
 
 def with_probabilities(codec: Codec, alpha: float) -> Resampler:
@@ -213,7 +175,6 @@ def with_probabilities(codec: Codec, alpha: float) -> Resampler:
     return Resampler(codec, Unigram(pieces, alpha).cut)
 
 
-# How long texts usually become when their words are cut anew.
 class Growth:
     """Expected number of ids of a text whose words are cut anew.
 
@@ -223,31 +184,30 @@ class Growth:
 
     def __init__(self, codec: Codec, resampler: Resampler, sample: Ragged) -> None:
         """sample: of the texts that will be asked for."""
-        self._resampler = resampler
+        self._begins, self._n_piece = resampler.begins, codec.size
         usual = np.ones(codec.size)
         pieces = np.array(
             [piece for piece in range(N_SPECIAL, N_SPECIAL + len(codec.plain_vocab())) if _is_text(codec, piece)]
         )
         usual[pieces] = resampler.usual(pieces)
-        begins = np.flatnonzero(resampler.begins(sample.values, sample.lengths))
+        begins = np.flatnonzero(self._begins(sample.values, sample.lengths))
         words = Ragged(sample.values, np.diff(begins, append=len(sample.values)))
         words = words.some(words.lengths > 1)
         factor = 1.0
         if n_word := len(words.lengths):
             factor = len(resampler(words, np.arange(n_word), 0).values) / usual[words.values].sum()
-        # Of a piece that is part of a word, then of one that is a word.
-        self._usual, self._n_piece = np.concatenate([usual * factor, usual]), codec.size
+        self._usual = np.concatenate(
+            [usual * factor, usual]
+        )  # of a piece that is part of a word, and of one that is one
 
     def lengths(self, rows: Ragged) -> NDArray[np.float64]:
         """Expected number of ids of each text, no fewer than it has."""
         ids, n_id = rows.values.astype(np.intp), rows.lengths.astype(np.int64)
-        begins = self._resampler.begins(ids, n_id)
+        begins = self._begins(ids, n_id)
         is_whole = begins & np.append(begins[1:], True)
-        becomes = np.zeros(len(n_id))
-        some = n_id > 0
-        becomes[some] = np.add.reduceat(
-            self._usual.take(ids + is_whole * self._n_piece), (np.cumsum(n_id) - n_id)[some]
-        )
+        becomes, some = np.zeros(len(n_id)), n_id > 0
+        starts = (np.cumsum(n_id) - n_id)[some]
+        becomes[some] = np.add.reduceat(self._usual.take(ids + is_whole * self._n_piece), starts)
         grown: NDArray[np.float64] = np.maximum(becomes, n_id)
         return grown
 
@@ -261,28 +221,17 @@ def _is_text(codec: Codec, piece: int) -> bool:
     return True
 
 
-# Pairs whose words are cut anew in each epoch, and the lengths that they get by it.
 _N_MEASURED = 1000  # pairs
-_MOST_THREADS = 4
-_N_AT_ONCE = 100_000  # ids of a side, or some more: operations on arrays that stay in the processor's cache
-_N_MET = 5  # so many times that are read for their words alone
+_N_AT_ONCE = 10_000  # pairs
 
 
 class Resampled:
-    """Pairs of a corpus, cut anew in each epoch."""
+    """Pairs of a corpus, cut anew in each epoch; src_len and trg_len are the subwords that all will have at most."""
 
     def __init__(
-        self,
-        corpus: Corpus,
-        subwords: Subwords,
-        *,
-        bpe_dropout: float,
-        unigram_alpha: float,
-        seed: int,
-        most: int,
-        quiet: bool = False,
+        self, corpus: Corpus, subwords: Subwords, *, bpe_dropout: float, unigram_alpha: float, seed: int, most: int
     ) -> None:
-        """most: ids of a side, which none grows over. quiet: no bar, since another process shows it."""
+        """most: ids of a side, which none grows over."""
 
         def resampler(codec: Codec) -> Resampler:
             return with_dropout(codec, bpe_dropout) if bpe_dropout else with_probabilities(codec, unigram_alpha)
@@ -290,56 +239,23 @@ class Resampled:
         self._src = resampler(subwords.src)
         self._trg = self._src if subwords.joint else resampler(subwords.trg)
         self._seed = seed
-        self._n_at_once = 1 + int(_N_AT_ONCE / (1 + corpus.src_len.mean()))  # pairs
-        # In subwords, as those of the corpus, that all pairs will have.
-        self.src_len, self.trg_len = self._lengths(corpus, subwords, most, quiet)
-        # While the model is made, when cores are idle: in the first epoch it would be beside the training.
-        thread = ThreadPoolExecutor(1, thread_name_prefix="meet-words")
-        self._met = thread.submit(self._meet, corpus)
-        thread.shutdown(wait=False)
+        sample = corpus.picked(np.unique(np.linspace(0, corpus.n_pair - 1, _N_MEASURED).astype(np.int64)))
+        growths = Growth(subwords.src, self._src, sample[0]), Growth(subwords.trg, self._trg, sample[1])
+        self.src_len, self.trg_len = lengths = [np.empty(corpus.n_pair, dtype=np.int32) for _ in growths]
+        for start in range(0, corpus.n_pair, _N_AT_ONCE):
+            stop = min(start + _N_AT_ONCE, corpus.n_pair)
+            sides = corpus.rows(start, stop)
+            for rows, growth, all_lengths, own in zip(sides, growths, lengths, self._seeds(), strict=True):
+                chance = mixed(np.arange(start, stop, dtype=np.uint64) * np.uint64(STEP) + np.uint64(own))
+                # Up or down by chance, so that many pairs together grow as they should.
+                whole = np.floor(growth.lengths(rows) + (chance >> np.uint64(11)) * 2.0**-53).astype(np.int32)
+                all_lengths[start:stop] = np.clip(whole, rows.lengths, np.maximum(most, rows.lengths))
 
     def cut(self, src: Ragged, trg: Ragged, rows: Rows, epoch: int) -> tuple[Ragged, Ragged]:
         """The ids of some pairs as they are in an epoch. rows: their numbers."""
-        self._met.result()
         seeds = self._seeds(epoch)
         src_len, trg_len = (lengths[rows].astype(np.int64) for lengths in (self.src_len, self.trg_len))
         return self._src(src, rows, seeds[0], src_len), self._trg(trg, rows, seeds[1], trg_len)
-
-    def _lengths(
-        self, corpus: Corpus, subwords: Subwords, most: int, quiet: bool
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        sample = corpus.picked(np.unique(np.linspace(0, corpus.n_pair - 1, _N_MEASURED).astype(np.int64)))
-        sides = ((subwords.src, self._src, sample[0]), (subwords.trg, self._trg, sample[1]))
-        growths = [Growth(codec, resampler, some) for codec, resampler, some in sides]
-        seeds = self._seeds()
-        lengths = [np.empty(corpus.n_pair, dtype=np.int32) for _ in sides]
-
-        def tell(start: int) -> None:
-            stop = min(start + self._n_at_once, corpus.n_pair)
-            for rows, growth, all_lengths, seed in zip(corpus.rows(start, stop), growths, lengths, seeds, strict=True):
-                chance = mixed(np.arange(start, stop, dtype=np.uint64) * np.uint64(STEP) + np.uint64(seed))
-                usual = growth.lengths(rows)
-                # Up or down by chance, so that many pairs together grow as they should.
-                whole = np.floor(usual + (chance >> np.uint64(11)) * 2.0**-53).astype(np.int32)
-                all_lengths[start:stop] = np.clip(whole, rows.lengths, np.maximum(most, rows.lengths))
-
-        parts = range(0, corpus.n_pair, self._n_at_once)
-        threads = ThreadPoolExecutor(min(_MOST_THREADS, n_core()))
-        try:
-            told = threads.map(tell, parts)
-            unit = f" x {self._n_at_once} pairs"
-            deque(Bar(told, desc="lengths", total=len(parts), unit=unit, disable=quiet, leave=False), maxlen=0)
-        finally:
-            threads.shutdown(cancel_futures=True)
-        return lengths[0], lengths[1]
-
-    def _meet(self, corpus: Corpus) -> None:
-        """Draw the ways of the words of some pairs: of all there are in a small corpus, else of most that are met."""
-        starts = range(0, corpus.n_pair, self._n_at_once)
-        for at in np.unique(np.linspace(0, len(starts) - 1, _N_MET).astype(int)).tolist():
-            sides = corpus.rows(starts[at], min(starts[at] + self._n_at_once, corpus.n_pair))
-            for rows, resampler in zip(sides, (self._src, self._trg), strict=True):
-                resampler.meet(rows)
 
     def _seeds(self, *epoch: int) -> list[int]:
         return [int(seed) for seed in np.random.SeedSequence([self._seed, *epoch]).generate_state(2, np.uint64)]

@@ -58,7 +58,6 @@ class Feed:
                 unigram_alpha=batch.unigram_alpha,
                 seed=recipe.seed,
                 most=min(self.longest, self.max_tokens) - 1,
-                quiet=not ranks.is_main,
             )
         lengths = self.resampled or data.train
         self.plan = Plan(

@@ -4,36 +4,38 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from functools import partial
 
 import numpy as np
 import pytest
 
-from nmt.data import dedup as room
-from nmt.data.dedup import hash_of, in_pieces, keys_of, kinds_of, repeated, skeleton
+from nmt.data import dedup
+from nmt.data.dedup import NO_KEY, hash_of, keys_of, kinds_of, repeated, skeleton
 from nmt.recipe.data_options import FilterConfig
 
 
-def reasons(pairs, **options):
-    config = FilterConfig(**options)
-    keys = keys_of(*zip(*pairs, strict=True), kinds_of([config]))
+def told_by(pairs, filters, n_of):
+    keys = keys_of(*zip(*pairs, strict=True), kinds_of(filters))
     found = [None] * len(pairs)
-    for reason, numbers in repeated({kind: partial(iter, [of]) for kind, of in keys.items()}, [config], [len(pairs)]):
+    for reason, numbers in repeated(keys, filters, n_of):
         for n in numbers.tolist():
             assert found[n] is None
             found[n] = reason
     return found
 
 
-def one_by_one(pairs, *, drop_duplicates, drop_near_duplicates, max_translations):
-    """The same, pair after pair, with everything in memory."""
+def reasons(pairs, **options):
+    return told_by(pairs, [FilterConfig(**options)], [len(pairs)])
+
+
+def one_by_one(pairs, filters):
+    """The same, pair after pair, with everything in memory. filters: of each pair."""
     exact, near, sides, found = set(), set(), Counter(), []
-    for src, trg in pairs:
-        if drop_duplicates and (src, trg) in exact:
+    for (src, trg), config in zip(pairs, filters, strict=True):
+        if config.drop_duplicates and (src, trg) in exact:
             found.append("duplicate")
-        elif drop_near_duplicates and (skeleton(src), skeleton(trg)) in near:
+        elif config.drop_near_duplicates and (skeleton(src), skeleton(trg)) in near:
             found.append("near duplicate")
-        elif max_translations and max(sides["src", src], sides["trg", trg]) >= max_translations:
+        elif config.max_translations and max(sides["src", src], sides["trg", trg]) >= config.max_translations:
             found.append("many translations")
         else:
             found.append(None)
@@ -87,62 +89,30 @@ def test_what_makes_near_duplicates(one, other, alike):
     assert (skeleton(one) == skeleton(other)) == alike
 
 
-@pytest.mark.parametrize("exact", [True, False])
-@pytest.mark.parametrize("near", [True, False])
-@pytest.mark.parametrize("most", [0, 1, 3])
-def test_however_the_keys_are_shared_out_and_read_pairs_are_dropped_as_one_by_one(
-    exact, near, most, tmp_path, monkeypatch
-):
-    rng = random.Random(f"{exact} {near} {most}")
-    pairs = [tuple(rng.choice("aAbBcCdDeEfF!?") + rng.choice("12") for _ in "st") for _ in range(600)]
-    options = {"drop_duplicates": exact, "drop_near_duplicates": near, "max_translations": most}
-    assert reasons(pairs, **options) == one_by_one(pairs, **options)
-    monkeypatch.setattr(room, "_KEYS_AT_ONCE", 50)
-    monkeypatch.setattr(room, "_KEYS_READ", 37)
-    config, told = FilterConfig(**options), [None] * len(pairs)
-    for kind, keys in keys_of(*zip(*pairs, strict=True), kinds_of([config])).items():
-        keys.tofile(tmp_path / kind)
-    files = {kind: in_pieces(tmp_path / kind) for kind in kinds_of([config])}
-    for reason, numbers in repeated(files, [config], [len(pairs)]):
-        for n in numbers.tolist():
-            told[n] = reason
-    assert told == one_by_one(pairs, **options)
-
-
-def test_each_corpus_is_judged_by_its_own_filters_and_remembered_for_all():
-    rng = random.Random(3)
-    pairs = [tuple(rng.choice("aAbBcC!") + rng.choice("12") for _ in "st") for _ in range(400)]
-    filters = [
-        FilterConfig(max_translations=4),
-        FilterConfig(drop_duplicates=True),
-        FilterConfig(drop_near_duplicates=True, max_translations=2),
-        FilterConfig(),
-    ]
-    n_of = [100, 120, 150, 30]
-    own = [one for one, n in zip(filters, n_of, strict=True) for _ in range(n)]
-    exact, near, sides, expected = set(), set(), Counter(), {}
-    for n, ((src, trg), config) in enumerate(zip(pairs, own, strict=True)):
-        most = config.max_translations
-        if config.drop_duplicates and (src, trg) in exact:
-            expected[n] = "duplicate"
-        elif config.drop_near_duplicates and (skeleton(src), skeleton(trg)) in near:
-            expected[n] = "near duplicate"
-        elif most and max(sides["src", src], sides["trg", trg]) >= most:
-            expected[n] = "many translations"
-        else:
-            sides.update((("src", src), ("trg", trg)))
-        exact.add((src, trg))
-        near.add((skeleton(src), skeleton(trg)))
-    keys = keys_of(*zip(*pairs, strict=True), kinds_of(filters))
-    found = repeated({kind: partial(iter, [of]) for kind, of in keys.items()}, filters, n_of)
-    assert {n: reason for reason, numbers in found for n in numbers.tolist()} == expected
-    assert len(set(expected.values())) == 3
+@pytest.mark.parametrize("at_once", [1 << 20, 50])
+def test_each_corpus_is_judged_by_its_own_filters_and_remembered_for_all(at_once, monkeypatch):
+    monkeypatch.setattr(dedup, "_AT_ONCE", at_once)
+    monkeypatch.setattr(dedup, "_READ", 37)
+    for seed in range(30):
+        rng = random.Random(seed)
+        pairs = [tuple(rng.choice("aAbBcCdD!?") + rng.choice("12") for _ in "st") for _ in range(400)]
+        filters = [
+            FilterConfig(
+                drop_duplicates=rng.random() < 0.4,
+                drop_near_duplicates=rng.random() < 0.4,
+                max_translations=rng.choice([0, 0, 1, 2, 4]),
+            )
+            for _ in range(rng.choice([1, 4]))
+        ]
+        n_of = [400] if len(filters) == 1 else [100, 120, 150, 30]
+        own = [one for one, n in zip(filters, n_of, strict=True) for _ in range(n)]
+        assert told_by(pairs, filters, n_of) == one_by_one(pairs, own), seed
 
 
 def test_pairs_that_are_not_asked_about_are_no_reason_to_drop_others():
     config = FilterConfig(drop_duplicates=True, max_translations=1)
-    keys = {kind: np.array([room.NO_KEY, 7, room.NO_KEY, 7, 8], np.uint64) for kind in kinds_of([config])}
-    found = dict(repeated({kind: partial(iter, [of]) for kind, of in keys.items()}, [config], [5]))
+    keys = {kind: np.array([NO_KEY, 7, NO_KEY, 7, 8], np.uint64) for kind in kinds_of([config])}
+    found = dict(repeated(keys, [config], [5]))
     assert found["duplicate"].tolist() == [3] and found["many translations"].tolist() == []
 
 

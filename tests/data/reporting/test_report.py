@@ -219,8 +219,8 @@ def test_a_test_set_that_is_in_the_validation_set_is_told_of(tmp_path):
 
 @pytest.mark.parametrize("share", [1 << 22, 40])
 def test_repetitions_are_those_of_a_slow_count_however_little_memory_there_is(tmp_path, monkeypatch, share):
-    monkeypatch.setattr(dedup, "_PAIRS_AT_ONCE", share)
-    monkeypatch.setattr(dedup, "_PAIRS_READ", 17)
+    monkeypatch.setattr(dedup, "_AT_ONCE", share)
+    monkeypatch.setattr(dedup, "_READ", 17)
     draw = random.Random(1)
     pairs = [(draw.randrange(40), draw.randrange(5)) for _ in range(300)]
     scrambled = [(a * 0x9E3779B97F4A7C15 % 2**64, b) for a, b in pairs]

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from nmt.data.arrays import mixed, seeds_of
+from nmt.data.arrays import Ragged, mixed, seeds_of
 from nmt.data.bpe_dropout import Merges
 
 
@@ -48,23 +48,20 @@ def merges():
 
 
 def cut(merges, rate, words, seeds):
-    """The ways of each word, as lists of tuples."""
-    letters = np.array(list(itertools.chain.from_iterable(words)), dtype=np.int64)
-    ids, n_id = Merges(merges, rate).cut(letters, np.array(list(map(len, words)), dtype=np.int64), seeds)
-    ways = iter(np.split(ids, np.cumsum(n_id)[:-1]))
-    return [[tuple(next(ways).tolist()) for _ in range(seeds.shape[1])] for _ in words]
+    """A way of each word, as tuples."""
+    return [tuple(way.tolist()) for way in Merges(merges, rate).cut(Ragged.of(words), seeds).rows()]
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.9])
-@pytest.mark.parametrize("n_way", [1, 7])
-def test_ways_together_are_ways_alone(merges, rate, n_way):
+def test_words_together_are_cut_by_the_rule_as_each_alone(merges, rate):
     rng = np.random.default_rng(2)
-    words = [rng.integers(0, 5, rng.integers(0, 30)).tolist() for _ in range(60)]
-    seeds = rng.integers(0, 2**64, (len(words), n_way), dtype=np.uint64)
+    words = [rng.integers(0, 5, rng.integers(0, 30)).tolist() for _ in range(400)]
+    seeds = rng.integers(0, 2**64, len(words), dtype=np.uint64)
     found = cut(merges, rate, words, seeds)
-    for word, ways, row in zip(words, found, seeds, strict=True):
-        assert ways == [tuple(by_the_rule(word, merges, drawn(rate, seed))) for seed in row]
-    assert rate == 0.9 or max(max(way) for ways in found for way in ways if way) > 10  # merges of merges were made
+    assert found == [
+        tuple(by_the_rule(word, merges, drawn(rate, seed))) for word, seed in zip(words, seeds, strict=True)
+    ]
+    assert rate == 0.9 or max(max(way) for way in found if way) > 10  # merges of merges were made
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
@@ -76,8 +73,8 @@ def test_a_way_is_as_likely_as_when_each_merge_is_left_out_by_itself(merges, rat
     ruled = Counter(
         tuple(by_the_rule(word, merges, lambda _, n: [chance.random() < rate for _ in range(n)])) for _ in range(n_way)
     )
-    seeds = np.random.default_rng(3).integers(0, 2**64, (1, n_way), dtype=np.uint64)
-    found = Counter(cut(merges, rate, [word], seeds)[0])
+    seeds = np.random.default_rng(3).integers(0, 2**64, n_way, dtype=np.uint64)
+    found = Counter(cut(merges, rate, [word] * n_way, seeds))
     assert len(ruled) > 5
     for way in ruled | found:
         assert found[way] / n_way == pytest.approx(ruled[way] / n_way, abs=0.03)
@@ -85,5 +82,5 @@ def test_a_way_is_as_likely_as_when_each_merge_is_left_out_by_itself(merges, rat
 
 def test_nothing_is_merged_where_nothing_is_there(merges):
     for none in ([], [[]], [[], []]):
-        assert cut(merges, 0.1, none, np.zeros((len(none), 2), dtype=np.uint64)) == [[(), ()]] * len(none)
-    assert cut({}, 0.1, [[0, 1, 2], [], [3]], np.zeros((3, 1), dtype=np.uint64)) == [[(0, 1, 2)], [()], [(3,)]]
+        assert cut(merges, 0.1, none, np.zeros(len(none), dtype=np.uint64)) == [()] * len(none)
+    assert cut({}, 0.1, [[0, 1, 2], [], [3]], np.zeros(3, dtype=np.uint64)) == [(0, 1, 2), (), (3,)]

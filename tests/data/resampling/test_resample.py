@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from nmt.data.arrays import Ragged
-from nmt.data.bpe_dropout import N_WAY
 from nmt.data.letters import BYTE_OF
-from nmt.data.resample import with_dropout, with_probabilities
+from nmt.data.resample import N_WAY, with_dropout, with_probabilities
 from nmt.data.subwords import N_SPECIAL, Codec, Subwords
 from nmt.errors import RecipeError
 from nmt.recipe.data_options import SubwordsConfig
@@ -104,7 +103,7 @@ def test_ways_that_were_forgotten_are_drawn_again_to_the_same_end(monkeypatch):
     resampler, ids = with_dropout(BPE, 0.3), arrays(BPE)
     whole, other = (listed(cut(with_dropout(BPE, 0.3), ids, PAIRS, seed)) for seed in (1, 2))
     assert listed(cut(resampler, ids, PAIRS, 1)) == whole
-    monkeypatch.setattr("nmt.data.bpe_dropout._MOST_WORDS", 3)
+    monkeypatch.setattr("nmt.data.resample._MOST_REMEMBERED", 3)
     assert listed(cut(resampler, ids, PAIRS, 2)) == other
     assert listed(cut(resampler, ids[:4], PAIRS[:4], 1)) == whole[:4]
 
@@ -169,8 +168,7 @@ def test_dropout_moves_borders_and_does_not_only_split():
 
 def chances(resampler, word, n=20_000):
     seeds = np.random.default_rng(3).integers(0, 2**64, n, dtype=np.uint64)
-    ids, n_id = resampler._cut([word], seeds[None])
-    found = Counter(tuple(way.tolist()) for way in np.split(ids, np.cumsum(n_id)[:-1]))
+    found = Counter(tuple(way.tolist()) for way in resampler._cut([word] * n, seeds).rows())
     return {ids: count / n for ids, count in found.items()}
 
 

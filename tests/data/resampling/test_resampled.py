@@ -152,24 +152,3 @@ def test_lengths_follow_from_the_seed_and_from_no_order(monkeypatch):
     assert np.array_equal(again.src_len, resampled.src_len) and np.array_equal(again.trg_len, resampled.trg_len)
     assert not np.array_equal(other.src_len, resampled.src_len)
     assert other.src_len.sum() == pytest.approx(resampled.src_len.sum(), rel=0.01)
-
-
-@pytest.mark.parametrize("joint", [True, False])
-def test_the_words_of_a_small_corpus_are_known_before_its_first_batch(monkeypatch, joint):
-    _, corpus, resampled = made(joint=joint)
-    rows = np.arange(corpus.n_pair)
-    resampled.cut(*corpus.picked(rows[:1]), rows[:1], 0)
-    monkeypatch.setattr(
-        "nmt.data.resample.Resampler._drawn", lambda *_: pytest.fail("a word was met first in training")
-    )
-    resampled.cut(*corpus.picked(rows), rows, 0)
-
-
-@pytest.mark.parametrize("kind", RATES)
-def test_words_that_were_met_before_are_cut_as_those_that_were_not(kind, monkeypatch):
-    _, corpus, resampled = made(kind)
-    monkeypatch.setattr("nmt.data.resample._N_MET", 0)
-    _, _, unprepared = made(kind)
-    rows = np.random.default_rng(1).permutation(corpus.n_pair)
-    for a, b in zip(*(one.cut(*corpus.picked(rows), rows, 3) for one in (resampled, unprepared)), strict=True):
-        assert np.array_equal(a.values, b.values) and np.array_equal(a.lengths, b.lengths)
