@@ -224,37 +224,27 @@ def _files_of(folder: Path) -> dict[str, dict[str, Any]]:
     if folder.is_symlink() or path.is_symlink():
         raise RunError(f"{folder}: is a link or has one for a manifest; the checkpoint is not one of ours.")
     manifest = read_json(path, _MAX_MANIFEST)
-    if not isinstance(manifest, dict) or type(manifest.get("format")) is not int:
-        raise RunError(f"{path}: damaged: it names no format.")
-    if manifest["format"] > FORMAT and not _is_ours(folder):
-        raise NewerFormat(
-            f"{folder}: written in format {manifest['format']} by a newer nmt; this one reads format {FORMAT}. "
-            "Upgrade nmt."
-        )
-    if manifest["format"] != FORMAT:
-        raise RunError(f"{path}: damaged: format {manifest['format']}, expected {FORMAT}.")
-    files = manifest.get("files")
-    if not isinstance(files, dict) or not files:
-        raise RunError(f"{path}: damaged: it lists no files.")
-    for name, entry in files.items():
+    number, files = (manifest.get("format"), manifest.get("files")) if isinstance(manifest, dict) else (None, None)
+    if type(number) is int and number > FORMAT:
+        try:  # a state that says this format has a manifest that was damaged
+            is_newer = read_json(folder / STATE).get("format") != FORMAT
+        except (RunError, AttributeError):
+            is_newer = True
+        if is_newer:
+            raise NewerFormat(
+                f"{folder}: written in format {number} by a newer nmt; this one reads format {FORMAT}. Upgrade nmt."
+            )
+    if type(number) is not int or number != FORMAT:
+        raise RunError(f"{path}: damaged: format {number}, expected {FORMAT}.")
+    entries = files.values() if isinstance(files, dict) else ()
+    if not files or not all(
+        isinstance(one, dict) and type(one.get("size")) is int and isinstance(one.get("sha256"), str) for one in entries
+    ):
+        raise RunError(f"{path}: damaged: it does not list its files with sizes and SHA-256.")
+    for name in files:
         if not _PLAIN_NAME.fullmatch(name):
             raise RunError(f"{folder}: {name!r} is not a plain file name; the checkpoint is not one of ours.")
-        if (
-            not isinstance(entry, dict)
-            or type(entry.get("size")) is not int
-            or not isinstance(entry.get("sha256"), str)
-        ):
-            raise RunError(f"{path}: damaged: the entry of {name} has no size or no SHA-256.")
-    return files
-
-
-def _is_ours(folder: Path) -> bool:
-    """Return whether the state says this format: then a manifest that says a newer one was damaged."""
-    try:
-        state = read_json(folder / STATE)
-    except RunError:
-        return False
-    return isinstance(state, dict) and state.get("format") == FORMAT
+    return dict(files)
 
 
 def _unreadable(path: Path, error: OSError) -> Exception:

@@ -42,19 +42,6 @@ def test_what_is_saved_is_loaded(folder):
     assert checkpoint.update_of(folder) == 7 and checkpoint.update_of(folder.parent) is None
 
 
-@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
-def test_who_may_read_what_is_saved_is_said_by_the_umask_alone(tmp_path, mask):
-    before = os.umask(mask)
-    try:
-        checkpoint.save(tmp_path / "run" / checkpoint.name_of(7), tensors(), {"update": 7})
-    finally:
-        os.umask(before)
-    there = (tmp_path / "run" / checkpoint.name_of(7)).iterdir()
-    assert {path.name: path.stat().st_mode & 0o777 for path in there} == dict.fromkeys(
-        [checkpoint.MODEL, checkpoint.STATE, checkpoint.MANIFEST], 0o666 & ~mask
-    )
-
-
 def test_a_shared_matrix_is_stored_once_and_shared_after_loading():
     model = Tied()
     weights = {name: tensor.clone() for name, tensor in checkpoint.weights_of(model).items()}
@@ -102,13 +89,6 @@ def test_every_single_flipped_bit_truncation_and_deletion_is_seen(folder, name):
 def test_a_damaged_manifest_is_refused(folder, manifest):
     (folder / checkpoint.MANIFEST).write_text(manifest + "\n", encoding="utf-8")
     with pytest.raises(RunError):
-        checkpoint.verify(folder)
-
-
-def test_a_manifest_without_its_last_byte_is_refused(folder):
-    path = folder / checkpoint.MANIFEST
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(RunError, match="its end is missing"):
         checkpoint.verify(folder)
 
 
@@ -228,7 +208,7 @@ def test_saving_again_replaces(folder):
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-def test_where_names_cannot_be_exchanged_a_kill_between_two_renames_loses_nothing(folder, monkeypatch):
+def test_a_kill_between_two_renames_loses_nothing(folder, monkeypatch):
     real = os.replace
 
     def killed(source, target):

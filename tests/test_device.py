@@ -1,14 +1,10 @@
 """Which device is taken, and which kernels torch takes on it."""
 
-import warnings
-from types import SimpleNamespace
-
 import pytest
 import torch
 
-from nmt import api, device
+from nmt import device
 from nmt.errors import MachineError, NmtError
-from nmt.training.precision import Precision
 
 CUDA = torch.device("cuda")
 
@@ -29,32 +25,6 @@ def test_attention_of_cudnn_is_off_on_a_gpu_alone():
     device.set_up("cuda")
     assert not torch.backends.cuda.cudnn_sdp_enabled()
     assert torch.backends.cuda.mem_efficient_sdp_enabled() and torch.backends.cuda.flash_sdp_enabled()
-
-
-def test_copies_of_recurrent_weights_are_no_news_on_a_gpu():
-    told = "RNN module weights are not part of single contiguous chunk of memory. This means they need to be compacted"
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        device.set_up("cuda")
-        warnings.warn(told, UserWarning, stacklevel=1)
-        with pytest.raises(UserWarning):
-            warnings.warn("something else", UserWarning, stacklevel=1)
-
-
-def test_it_is_off_in_training():
-    Precision("bf16", "", "cuda").apply()
-    assert not torch.backends.cuda.cudnn_sdp_enabled()
-
-
-def test_it_is_off_in_translation(monkeypatch):
-    seen = []
-    run = SimpleNamespace(subwords=lambda: None, load_model=lambda *_: seen.append(1) or (None, "model"))
-    monkeypatch.setattr(api, "Run", lambda _folder: run)
-    monkeypatch.setattr(api, "choose_device", lambda _name: CUDA)
-    monkeypatch.setattr(api, "try_device", lambda _device: None)
-    monkeypatch.setattr(api, "Model", lambda *_: None)
-    api.load("RUN", device="cuda")
-    assert seen and not torch.backends.cuda.cudnn_sdp_enabled()
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ R = B·K rows, row b·K + k being hypothesis k of sentence b.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -189,19 +190,15 @@ class SearchModel(nn.Module, ABC):
         return next(self.parameters()).device
 
 
-class evaluating:
+@contextmanager
+def evaluating(model: SearchModel) -> Iterator[None]:
     """Context manager: eval mode, restoring the previous mode."""
-
-    def __init__(self, model: SearchModel) -> None:
-        self._model, self._training = model, model.training
-
-    def __enter__(self) -> None:
-        if self._training:
-            self._model.eval()
-
-    def __exit__(self, *_: object) -> None:
-        if self._training:
-            self._model.train()
+    before = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(before)
 
 
 class TranslationModel(SearchModel):

@@ -5,6 +5,7 @@ It says what differs from the defaults and what is most often changed. The run f
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -44,7 +45,6 @@ _COMMENTS = {
 }
 # Written though they have their defaults.
 _SHOWN = ("subwords.vocab_size", "model.preset", "model.dropout", "batch.max_tokens", "train.updates", "valid.every")
-_OFFERED = {"train": ("time_budget: 20m",)}  # written as comments where they are not set
 
 
 def write_draft(recipe: Recipe, path: Path) -> None:
@@ -55,59 +55,50 @@ def write_draft(recipe: Recipe, path: Path) -> None:
 
 def draft_text(recipe: Recipe) -> str:
     """The recipe as YAML, less what has its default."""
-    return _HEAD + "\n".join(_lines(recipe)) + "\n"
+    lines = [f"{line:{_COLUMN}}  # {_COMMENTS[name]}" if name in _COMMENTS else line for line, name in _lines(recipe)]
+    return _HEAD + "\n".join(lines) + "\n"
 
 
-def _lines(recipe: Recipe) -> Iterator[str]:
-    for name in type(recipe).model_fields:
-        value = getattr(recipe, name)
-        if not isinstance(value, BaseModel):
-            if value != type(recipe).model_fields[name].default:
-                yield _commented(f"{name}: {as_yaml(value)}", name)
-        elif lines := list(_of_section(name, value)):
-            yield _commented(f"{name}:", name)
-            yield from lines
+def _lines(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """The lines and the option or section that each is of."""
+    for section in type(recipe).model_fields:
+        options = getattr(recipe, section)
+        if not isinstance(options, BaseModel):
+            if options != type(recipe).model_fields[section].default:
+                yield f"{section}: {as_yaml(options)}", section
+            continue
+        inside = list(_of_section(section, options))
+        if inside:
+            yield f"{section}:", section
+            yield from inside
 
 
-def _of_section(section: str, options: BaseModel) -> Iterator[str]:
-    usual = _usual(options)
-    left_out = options.undecided | options.useless if isinstance(options, ModelConfig) else set()
+def _of_section(section: str, options: BaseModel) -> Iterator[tuple[str, str]]:
+    usual: BaseModel = type(options)()
+    left_out = set[str]()
+    if isinstance(options, ModelConfig):  # whose defaults depend on a few options, which are then always written
+        leading = ("architecture", "trg_emb_prj_weight_sharing")
+        of_these = ModelConfig.model_validate({name: getattr(options, name) for name in (*leading, "preset")})
+        usual = of_these.model_copy(update={name: getattr(usual, name) for name in leading})
+        left_out = options.undecided | options.useless
     for name in sorted(type(options).model_fields, key=lambda name: name != "preset"):  # the rest as declared
         full, value = f"{section}.{name}", getattr(options, name)
         if name in left_out or (value == getattr(usual, name) and full not in _SHOWN):
             continue
         if isinstance(value, list) and value and isinstance(value[0], BaseModel):
-            yield f"  {name}:"
-            yield from (f"    - {_mapping(part)}" for part in value)
+            yield f"  {name}:", ""
+            yield from ((f"    - {_short(part)}", "") for part in value)
         else:
-            text = _mapping(value) if isinstance(value, BaseModel) else as_yaml(value)
-            yield _commented(f"  {name}: {text}", full)
-    for offer in _OFFERED.get(section, ()):
-        name = offer.partition(":")[0]
-        if getattr(options, name) == getattr(usual, name):
-            yield _commented(f"  # {offer}", f"{section}.{name}")
+            yield f"  {name}: {_short(value)}", full
+    if section == "train" and not getattr(options, "time_budget", ""):
+        yield "  # time_budget: 20m", "train.time_budget"
 
 
-def _usual(options: BaseModel) -> BaseModel:
-    """The section with its defaults, which for a model depend on a few options that are then always written."""
-    if not isinstance(options, ModelConfig):
-        return type(options)()
-    leading = ("architecture", "trg_emb_prj_weight_sharing")
-    known = {name: getattr(options, name) for name in (*leading, "preset")}
-    usual = ModelConfig.model_validate(known)
-    return usual.model_copy(update={name: getattr(ModelConfig(), name) for name in leading})
-
-
-def _mapping(part: BaseModel) -> str:
-    """A corpus on one line, less what has its default."""
-    values = {name: (getattr(part, name), field) for name, field in type(part).model_fields.items()}
-    told = (
-        f"{name}: {as_yaml(value)}"
-        for name, (value, field) in values.items()
-        if value != field.get_default(call_default_factory=True, validated_data={})
-    )
+def _short(value: Any) -> str:
+    """A value on one line; a corpus less what has its default."""
+    if not isinstance(value, BaseModel):
+        return as_yaml(value)
+    fields = type(value).model_fields.items()
+    usual = {name: field.get_default(call_default_factory=True, validated_data={}) for name, field in fields}
+    told = (f"{name}: {as_yaml(getattr(value, name))}" for name in usual if getattr(value, name) != usual[name])
     return f"{{{', '.join(told)}}}"
-
-
-def _commented(line: str, name: str) -> str:
-    return f"{line:{_COLUMN}}  # {_COMMENTS[name]}" if name in _COMMENTS else line

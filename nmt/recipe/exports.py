@@ -77,35 +77,26 @@ def of_ctranslate2(config: ModelConfig) -> Iterator[str]:
 
 def of_huggingface(recipe: Recipe) -> Iterator[str]:
     """Options whose models no architecture there holds exactly, each with its value."""
-    config = recipe.model
-    if config.position == "rotary":
-        yield "model.position: rotary"
-    for name in ("rotary_enc_attn", "lexical_attn", "qk_norm", "enc_conv"):
-        if getattr(config, name):
-            yield f"model.{name}"
-    if config.norm_kind != "layer":
-        yield f"model.norm_kind: {config.norm_kind}"
-    if config.ffn not in _OF_HUGGINGFACE:
-        yield f"model.ffn: {config.ffn}"
-    for name in ("n_kv_head", "enc_n_kv_head"):
-        if getattr(config, name) not in (None, config.n_head):
-            yield f"model.{name} other than model.n_head"
-    for name in ("d_k", "d_v"):
-        if getattr(config, name) not in (None, config.d_model // config.n_head):
-            yield f"model.{name} other than model.d_model / model.n_head"
-    if not recipe.subwords.joint:
-        yield "subwords.joint: false (a tokenizer there has one vocabulary)"
-    if recipe.subwords.kind == "unigram":
-        yield "subwords.kind: unigram (a tokenizer there would find the control symbols in text)"
-    if recipe.subwords.kind == "sentencepiece":
-        yield "subwords.kind: sentencepiece (it says itself how text is cut; ours is checked to be that)"
-    if recipe.subwords.symbols:
-        yield "subwords.symbols (a tokenizer there has other words for what touches them)"
-    if recipe.data.protect:
-        yield "data.protect (nothing there puts items back)"
-
-
-# Precisions that weights can be written in.
+    config, subwords = recipe.model, recipe.subwords
+    width = config.d_model // config.n_head
+    yield from (f"model.{name}" for name in ("rotary_enc_attn", "lexical_attn", "qk_norm") if getattr(config, name))
+    for is_odd, told in (
+        (config.enc_conv, "model.enc_conv"),
+        (config.position == "rotary", "model.position: rotary"),
+        (config.norm_kind != "layer", f"model.norm_kind: {config.norm_kind}"),
+        (config.ffn not in _OF_HUGGINGFACE, f"model.ffn: {config.ffn}"),
+        (config.n_kv_head not in (None, config.n_head), "model.n_kv_head other than model.n_head"),
+        (config.enc_n_kv_head not in (None, config.n_head), "model.enc_n_kv_head other than model.n_head"),
+        (config.d_k not in (None, width), "model.d_k other than model.d_model / model.n_head"),
+        (config.d_v not in (None, width), "model.d_v other than model.d_model / model.n_head"),
+        (not subwords.joint, "subwords.joint: false (a tokenizer there has one vocabulary)"),
+        (subwords.kind == "unigram", "subwords.kind: unigram (control symbols would be found in text there)"),
+        (subwords.kind == "sentencepiece", "subwords.kind: sentencepiece (it says itself how text is cut)"),
+        (subwords.symbols, "subwords.symbols (a tokenizer there has other words for what touches them)"),
+        (recipe.data.protect, "data.protect (nothing there puts items back)"),
+    ):
+        if is_odd:
+            yield told
 
 
 PRECISIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # our names, and torch's

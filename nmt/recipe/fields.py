@@ -64,12 +64,16 @@ def _walk(model: type[BaseModel], prefix: str, section: str) -> Iterator[Field]:
         if model is Recipe and inner:
             yield from _walk(inner, f"{name}.", name)
             continue
-        kind = _by_example(info.examples) if info.examples else _kind(info.annotation, info.metadata)
+        kind = _kind(info.annotation, info.metadata)
+        if info.examples:  # which tell more than a pattern
+            kind = f"text like {', '.join(info.examples[:-1])} or {info.examples[-1]}"
         yield Field(
             name=prefix + name,
             section=section,
             kind=kind,
-            default=_default(info),
+            default="required"
+            if info.is_required()
+            else _as_yaml(info.get_default(call_default_factory=True, validated_data={})),
             help=info.description or "",
             is_text=kind.startswith("text") and get_origin(info.annotation) is not list,
             inner=prefix.count(".") > 1,
@@ -115,40 +119,21 @@ def _kind(annotation: Any, metadata: list[Any]) -> str:
     return " ".join([_PLAIN_KINDS[annotation], ", ".join(_bounds(metadata))]).rstrip()
 
 
-def _by_example(examples: list[Any]) -> str:
-    """The kind of a text that examples tell more about than its pattern."""
-    *most, last = examples
-    return f"text like {', '.join(most)} or {last}"
-
-
 def _bounds(metadata: list[Any]) -> Iterator[str]:
-    least = next((item.ge for item in metadata if isinstance(item, bounds.Ge)), None)
-    most = next((item.le for item in metadata if isinstance(item, bounds.Le)), None)
-    if isinstance(least, int) and isinstance(most, int):
-        yield f"from {least:,} to {most:,}"
-        metadata = [item for item in metadata if not isinstance(item, bounds.Ge | bounds.Le)]
-    for item in metadata:
-        if isinstance(item, FieldInfo):
-            yield from _bounds(item.metadata)
-        elif isinstance(item, bounds.Ge):
-            yield f">= {item.ge}"
-        elif isinstance(item, bounds.Gt):
-            yield f"> {item.gt}"
-        elif isinstance(item, bounds.Le):
-            yield f"<= {item.le}"
-        elif isinstance(item, bounds.Lt):
-            yield f"< {item.lt}"
-        elif isinstance(item, bounds.MaxLen):
+    flat = [one for item in metadata for one in (item.metadata if isinstance(item, FieldInfo) else [item])]
+    told = {type(item): item for item in flat}
+    least, most = told.get(bounds.Ge), told.get(bounds.Le)
+    if least and most and isinstance(least.ge, int) and isinstance(most.le, int):
+        yield f"from {least.ge:,} to {most.le:,}"
+        flat = [item for item in flat if item not in (least, most)]
+    for item in flat:
+        for name, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<")):
+            if (bound := getattr(item, name, None)) is not None:
+                yield f"{sign} {bound}"
+        if isinstance(item, bounds.MaxLen):
             yield f"of at most {item.max_length} characters"
         elif pattern := getattr(item, "pattern", None):
             yield f"matching {pattern}"
-
-
-def _default(info: FieldInfo) -> str:
-    if info.is_required():
-        return "required"
-    value = info.get_default(call_default_factory=True, validated_data={})
-    return _as_yaml(value)
 
 
 def _as_yaml(value: Any) -> str:
@@ -167,7 +152,21 @@ def _as_yaml(value: Any) -> str:
 
 def option_tables() -> str:
     """Markdown: a table of options per section, then the presets."""
-    return "\n".join([*_options(), *_presets()]) + "\n"
+    lines = list[str]()
+    for section, about in sections():
+        lines += [f"## `{section}`" if section else "## The experiment", "", about, ""]
+        lines += ["| option | type | default | meaning |", "|---|---|---|---|"]
+        for field in all_fields():
+            if field.section == section and not field.inner:
+                cells = (text.replace("|", "\\|") for text in (field.kind, field.default, field.help))
+                lines.append(f"| `{field.name}` | {' | '.join(cells)} |")
+        lines.append("")
+    names = list(dict.fromkeys(name for sizes in PRESETS.values() for name in sizes))
+    lines += ["## Presets", "", "What `model.preset` stands for; an option written beside it wins.", ""]
+    lines += [f"| preset | {' | '.join(f'`{name}`' for name in names)} |", "|---" * (len(names) + 1) + "|"]
+    for preset, sizes in PRESETS.items():
+        lines.append(f"| `{preset}` | {' | '.join(str(sizes.get(name, '')) for name in names)} |")
+    return "\n".join(lines) + "\n"
 
 
 def json_schema() -> str:
@@ -178,33 +177,3 @@ def json_schema() -> str:
     }
     schema["title"] = "nmt recipe"
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
-
-
-def _options() -> Iterator[str]:
-    for section, about in sections():
-        yield f"## `{section}`" if section else "## The experiment"
-        yield ""
-        yield about
-        yield ""
-        yield "| option | type | default | meaning |"
-        yield "|---|---|---|---|"
-        for field in all_fields():
-            if field.section == section and not field.inner:
-                yield f"| `{field.name}` | {_cell(field.kind)} | {_cell(field.default)} | {_cell(field.help)} |"
-        yield ""
-
-
-def _presets() -> Iterator[str]:
-    names = list(dict.fromkeys(name for sizes in PRESETS.values() for name in sizes))
-    yield "## Presets"
-    yield ""
-    yield "What `model.preset` stands for; an option written beside it wins."
-    yield ""
-    yield f"| preset | {' | '.join(f'`{name}`' for name in names)} |"
-    yield "|---" * (len(names) + 1) + "|"
-    for preset, sizes in PRESETS.items():
-        yield f"| `{preset}` | {' | '.join(str(sizes.get(name, '')) for name in names)} |"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")

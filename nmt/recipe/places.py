@@ -56,19 +56,26 @@ class Origin:
 
     def folders(self, option: str) -> list[Path]:
         """The folders in which what an option names is looked for, in this order."""
-        here, beside = Path(), self._beside()
+        here, beside = Path(), [self.file.parent] if self.file else []
+        for above in beside[0].resolve().parents[:_ABOVE] if self.prepared or self.run else ():
+            beside.append(here if above == Path.cwd() else above)
+            if beside[-1] == here:  # what lies above the current folder belongs to other work
+                break
+        # The command line gave the option, or a file in one of the mappings that it holds.
+        inside = (name for name in self.given if name.startswith(f"{option}."))
+        is_given = option in self.given or any(name.rpartition(".")[2] in _NAME_FILES for name in inside)
         found: dict[Path, Path] = {}
-        for folder in [here, *beside] if self._is_given(option) else [*beside, here]:
+        for folder in [here, *beside] if is_given else [*beside, here]:
             found.setdefault(folder.absolute(), folder)
         return list(found.values())
-
-    def find(self, option: str, name: str, is_there: Callable[[Path], bool]) -> Path:
-        """The first place of a name where what it names is; where it is nowhere, its place in the current folder."""
-        return next((place for place in self.places(option, name) if is_there(place)), Path(name))
 
     def places(self, option: str, name: str) -> list[Path]:
         """The paths that `find` tries."""
         return list(dict.fromkeys(folder / name for folder in self.folders(option)))
+
+    def find(self, option: str, name: str, is_there: Callable[[Path], bool]) -> Path:
+        """The first place of a name where what it names is; where it is nowhere, its place in the current folder."""
+        return next((place for place in self.places(option, name) if is_there(place)), Path(name))
 
     def tried(self, option: str, name: str) -> str:
         """The same for a message."""
@@ -82,19 +89,3 @@ class Origin:
             return None
         place = told.get(DATA_AT) if isinstance(told, dict) else None
         return Path(place) if isinstance(place, str) and is_prepared(Path(place)) else None
-
-    def _is_given(self, option: str) -> bool:
-        """Return whether the command line gave the option, or a file in one of the mappings that it holds."""
-        in_option = (name for name in self.given if name.startswith(f"{option}."))
-        return option in self.given or any(name.rpartition(".")[2] in _NAME_FILES for name in in_option)
-
-    def _beside(self) -> list[Path]:
-        if self.file is None:
-            return []
-        folder, here = self.file.parent, Path.cwd()
-        found = [folder]
-        for above in folder.resolve().parents[:_ABOVE] if self.prepared or self.run else ():
-            found.append(Path() if above == here else above)
-            if above == here:  # what lies above the current folder belongs to other work
-                break
-        return found

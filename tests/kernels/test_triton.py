@@ -1,17 +1,12 @@
 """The kernels in Triton are their formulas: on a GPU, or without one in Triton's interpreter if that is installed."""
 
-import contextlib
 import functools
 import importlib
 import importlib.util
-import subprocess
-import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-import nmt.kernels
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.decoding import beam, fixed_search
 from nmt.decoding.beam import BeamSettings
@@ -26,15 +21,6 @@ from nmt.recipe.model_options import ModelConfig
 pytestmark = pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS, but there was no current CUDA context")
 # Lengths of sentences on both sides: longer than a block and empty ones are among them.
 QUERIES, KEYS = (3, 70, 1, 0, 20, 5, 31), (5, 20, 0, 2, 40, 130, 3)
-
-
-def cannot(error):
-    """A probe that ends in an error."""
-
-    def probe(*_args, **_named):
-        raise error
-
-    return probe
 
 
 def dtypes(device):
@@ -127,33 +113,6 @@ def test_hypotheses_look_where_their_mask_lets_them(n_row, n_head, n_kv_head, n_
             assert shape[0] == 1 or not found[0, :, 0].any()
 
 
-def test_the_places_of_a_mask_are_listed(device):
-    search = importlib.import_module("nmt.kernels.search_triton")
-    torch.manual_seed(3)
-    for n_row, n_key in ((1, 5), (4, 300), (33, 40), (64, 9)):
-        mask = torch.rand(3, 1, n_row, n_key, device=device) < 0.5 / n_row
-        mask[1] = False
-        n, places, bits = search.listed(mask)
-        assert n.tolist() == mask.any(2).sum((1, 2)).tolist()
-        for sentence in range(3):
-            place = places[sentence, : n[sentence]].long()
-            assert place.tolist() == mask[sentence, 0].any(0).nonzero().flatten().tolist()
-            told = (bits[sentence, : n[sentence], None] >> torch.arange(64 if n_row > 1 else 8, device=device)) & 1 != 0
-            assert torch.equal(told.T[:n_row], mask[sentence, 0][:, place])
-            assert n_row > 1 or told.all()
-
-
-def test_what_is_new_goes_into_the_slots_of_its_step(device):
-    search = importlib.import_module("nmt.kernels.search_triton")
-    torch.manual_seed(4)
-    whole = torch.randn(3, 4, 6, 16 + 16 + 32, device=device)  # as a product gives it, head by head
-    _, new_k, new_v = whole.transpose(1, 2).split([16, 16, 32], 3)
-    k, v = torch.zeros(2, 3, 6, 12, 16, device=device)[0], torch.zeros(3, 6, 12, 32, device=device)
-    search.write(k, v, new_k, new_v, torch.tensor([2], device=device))
-    for cache, new in ((k, new_k), (v, new_v)):
-        assert torch.equal(cache[:, :, 8:12], new) and not cache[:, :, :8].any()
-
-
 @pytest.mark.parametrize(("n_column", "width"), [(320, 64), (8000, 64), (10_040, 8), (1000, 64)])
 def test_a_pass_over_logits_finds_their_sum_and_what_is_best(n_column, width, device, monkeypatch):
     search = importlib.import_module("nmt.kernels.search_triton")
@@ -224,45 +183,6 @@ def test_the_end_of_a_step_is_that_of_the_search(n_column, changes, device, monk
         assert table.of["done"].all()
 
 
-def test_a_sentence_is_done_when_it_is_in_the_search(device, monkeypatch):
-    importlib.import_module("nmt.kernels.choice_triton")
-    monkeypatch.setattr(on_gpu, "takes", lambda *_: False)
-    how = BeamSettings(bos=BOS, eos=EOS, pad=PAD, beam=2, length_penalty="average", alpha=1.0)
-    generator = torch.Generator().manual_seed(5)
-    n = 200
-    beside, table = (
-        Table(how, Buffers(device), torch.full((n,), 9, device=device), 6, torch.float32) for _ in range(2)
-    )
-    score, off = torch.rand(n, 2, generator=generator), 0.5 * torch.rand(n, 1, generator=generator)
-    best = (-4 * score.amin(1, keepdim=True) - 0.7) / 4 + off - 0.25  # near to what goes on
-    logits = 4 * torch.randn(2 * n, 64, generator=generator)
-    for one in (beside, table):
-        one.place.fill_(2)
-        one.of["n_ended"][::2] = 2  # of the others only those are that nothing to come can beat
-        one.of["score"].copy_(-4 * score.sort(1).values)
-        one.of["best"].copy_(best)
-    beside.go_on(logits.clone().to(device))
-    by_kernels(table, logits.to(device))
-    assert torch.equal(table.of["done"], beside.of["done"]) and 20 < int(table.of["done"].sum()) < n - 20
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter, that there are such numbers
-def test_numbers_that_are_none_are_chosen_once(device):
-    """A search whose scores are not finite ends with an error that says so, and on its way reads no other's memory."""
-    importlib.import_module("nmt.kernels.choice_triton")
-    how = BeamSettings(bos=BOS, eos=EOS, pad=PAD, beam=4, length_penalty="none", alpha=0.0)
-    table = Table(how, Buffers(device), torch.full((3,), 9, device=device), 4, torch.float32)
-    for number in (torch.nan, torch.inf, -torch.inf):
-        logits = torch.randn(12, 640, device=device)
-        logits[:, ::3] = number
-        rows = by_kernels(table, logits)
-        assert rows.tolist() == sorted(rows.tolist(), key=lambda row: row // 4) and int(rows.max()) < 12
-        assert int(table.last.min()) >= 0 and int(table.last.max()) < 640
-    logits = torch.full((12, 640), torch.nan, device=device)
-    by_kernels(table, logits)
-    assert len(set(table.last[:4].tolist())) == 4  # four of one hypothesis, so all are different
-
-
 @pytest.mark.parametrize("changes", [{}, {"n_best": 4, "diversity": 0.4}, {"beam": 1}])
 def test_a_search_by_kernels_finds_what_the_search_finds(changes, device, monkeypatch):
     importlib.import_module("nmt.kernels.choice_triton")
@@ -306,37 +226,3 @@ def test_what_they_do_not_take_goes_another_way(monkeypatch):
     assert spans.are_near(made(1 << 21, 8, 64), made(1 << 15, 8, 64)) and not spans.are_near(made(1 << 22, 8, 64))
     monkeypatch.setattr(on_gpu, "works", lambda device: False)
     assert not on_gpu.takes_hypotheses(q, k, v) and not on_gpu.takes(v)
-
-
-@pytest.mark.parametrize(
-    ("is_there", "capability", "probe", "works"),
-    [
-        (True, (8, 0), lambda device: True, True),
-        (True, (7, 5), lambda device: True, False),
-        (False, (9, 0), lambda device: True, False),
-        (True, (9, 0), lambda device: False, False),
-    ],
-)
-def test_kernels_are_made_where_a_small_one_can_be(is_there, capability, probe, works, monkeypatch):
-    device = torch.device("cuda", 7)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace() if is_there else None)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    monkeypatch.setitem(sys.modules, "nmt.kernels.tiles_triton", SimpleNamespace(counts=probe))
-    monkeypatch.setattr(nmt.kernels, "tiles_triton", SimpleNamespace(counts=probe), raising=False)
-    for cached in (on_gpu.works, on_gpu.is_new):
-        cached.cache_clear()
-    assert on_gpu.works(device) == works and on_gpu.is_new(device) == (capability >= (8, 0))
-    for cached in (on_gpu.works, on_gpu.is_new):
-        cached.cache_clear()
-
-
-def test_the_small_one_counts(device, monkeypatch):
-    probe = importlib.import_module("nmt.kernels.tiles_triton")
-    assert probe.counts(device)
-    from triton import TritonError
-
-    errors = RuntimeError("Failed to find C compiler"), subprocess.CalledProcessError(1, "gcc"), TritonError("ptxas")
-    for error in errors:
-        monkeypatch.setattr(probe, "_count", {(1,): cannot(error)})
-        assert not probe.counts(device)

@@ -1,8 +1,18 @@
 """What every model keeps, whatever its family: checks that the tests of more than one of them make."""
 
+import random
+
 import torch
 
 from nmt.models.layers import Gaps
+
+
+def some_combinations(options, n):
+    """n seeded combinations in which every option takes each of its values equally often."""
+    columns = {name: [values[i % len(values)] for i in range(n)] for name, values in options.items()}
+    for name, column in columns.items():
+        random.Random(name).shuffle(column)
+    return [{name: column[i] for name, column in columns.items()} for i in range(n)]
 
 
 @torch.no_grad()

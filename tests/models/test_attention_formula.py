@@ -9,7 +9,6 @@ import torch
 from promises import check_steps_of_a_search
 from torch import Tensor
 
-from nmt import ops
 from nmt.masks import PackedMask, Packing, as_matrix
 from nmt.models.transformer import SubLayers
 from nmt.models.transformer.Models import get_pad_mask, get_subsequent_mask
@@ -22,11 +21,9 @@ SEQ = torch.tensor([[5, 6, 7, 8, 9, 4], [7, 6, 5, 0, 0, 0], [0, 0, 0, 0, 0, 0]])
 KV_HEADS = pytest.mark.parametrize("n_kv_head", [4, 2, 1], ids=["MHA", "GQA", "MQA"])
 
 
-@pytest.fixture(params=["kernels", "plain"])
-def attention(request, monkeypatch) -> ScaledDotProductAttention:
-    """With the temperature of the paper, by what the package prefers here, and by plain torch."""
-    if request.param == "plain":
-        monkeypatch.setattr(ops, "attentions", ops._NoKernels())
+@pytest.fixture
+def attention() -> ScaledDotProductAttention:
+    """With the temperature of the paper."""
     return ScaledDotProductAttention(D_K**0.5, attn_dropout=0.0)
 
 

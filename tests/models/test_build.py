@@ -118,23 +118,6 @@ def test_forward_is_the_projection_of_decode_hidden(make, batch):
     assert torch.equal(model(*batch), model.project(hidden))
 
 
-def test_grouped_heads_make_the_key_and_value_projections_that_small(make):
-    attention = make(n_kv_head=2, d_k=6, d_v=5).decoder.layer_stack[0].enc_attn
-    shapes = [tuple(layer.weight.shape) for layer in (attention.w_qs, attention.w_ks, attention.w_vs, attention.fc)]
-    assert shapes == [(24, 16), (12, 16), (10, 16), (16, 20)]
-
-
-@torch.no_grad()
-def test_heads_that_share_equal_heads_with_copies(make, batch):
-    shared, full = make(n_kv_head=2), make()
-    state = shared.state_dict()
-    for name, weight in state.items():
-        if "w_ks" in name or "w_vs" in name:
-            state[name] = weight.view(2, 4, 16).repeat_interleave(2, dim=0).reshape(16, 16)
-    full.load_state_dict(state)
-    assert (full(*batch) - shared(*batch)).abs().max() < 1e-12
-
-
 def test_biases_are_where_the_options_put_them(make):
     biased = {
         n for n, _ in make(attn_bias=True, ffn_bias=False).named_parameters() if n.endswith("bias") and "norm" not in n
@@ -201,14 +184,3 @@ def test_copies_and_saved_weights_give_the_same_logits(make, batch, options):
     loaded.load_state_dict(model.state_dict(), strict=True)
     assert torch.equal(twin(*batch), model(*batch))
     assert torch.equal(loaded(*batch), model(*batch))
-
-
-def test_the_seed_decides_the_weights():
-    config = ModelConfig(d_model=16, d_inner=16, n_head=2, n_enc_layer=1, n_dec_layer=1)
-
-    def weights(seed):
-        torch.manual_seed(seed)
-        return torch.cat([p.flatten() for p in build_model(config, 8, 8).parameters()])
-
-    assert torch.equal(weights(1), weights(1))
-    assert not torch.equal(weights(1), weights(2))

@@ -34,17 +34,6 @@ def test_a_dropped_word_is_zero_and_the_others_are_what_they_are_in_translation(
     assert torch.equal(embedding.weight.grad.sum(1), torch.tensor([0.0, 0.0, 0.0, 4.0, 4.0, 4.0, 4.0]))
 
 
-def test_embeddings_look_for_dropped_words_only_when_told_to_and_never_in_translation(make):
-    seq = torch.tensor([[DROPPED]])
-    for embedding in make().train().embeddings:
-        with pytest.raises(IndexError):
-            embedding(seq)
-        embedding.may_drop = True
-        assert not embedding(seq).any()
-        with pytest.raises(IndexError):
-            embedding.eval()(seq)
-
-
 @pytest.mark.parametrize("options", [{}, {"norm": "pre", "position": "rotary", "lexical_attn": True}])
 def test_nothing_in_the_model_knows_which_word_was_dropped_but_all_that_one_was(training, batch, options):
     """Lexical attention looks words up once more, and must not find one there."""

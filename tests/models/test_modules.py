@@ -2,68 +2,12 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from nmt import ops
 from nmt.device import set_up
 from nmt.models.layers import Dropout
 from nmt.models.transformer.Modules import RotaryEncoding, ScaledDotProductAttention
 from nmt.ops import rotate
-
-
-@pytest.mark.parametrize("p", [0.1, 0.15, 0.5, 0.9])
-def test_dropout_drops_the_share_it_says_and_keeps_the_mean(p):
-    torch.manual_seed(1)
-    x = torch.ones(1_000_003)
-    y = Dropout(p).train()(x)
-    assert abs((y == 0).double().mean().item() - p) < 4 * (p * (1 - p) / x.numel()) ** 0.5
-    assert abs(y.double().mean().item() - 1) < 4 * (p / (1 - p) / x.numel()) ** 0.5
-    assert y.unique().numel() == 2
-    assert y.max().item() == pytest.approx(1 / (1 - p), rel=2e-4)
-    # The four decisions that share a random word are as independent as those that do not.
-    kept = (y != 0).double()
-    for distance in (1, 2, 3, 4):
-        both = (kept[:-distance] * kept[distance:]).mean().item()
-        assert abs(both - (1 - p) ** 2) < 5e-3
-
-
-def test_every_sixteen_bits_of_a_dropout_word_are_uniform():
-    """A rate of one half separates the sign bit, which bounds short of 64 bits would leave at zero."""
-    torch.manual_seed(2)
-    kept = (Dropout(0.5).train()(torch.ones(400_000)) != 0).view(-1, 4).double().mean(0)
-    assert (kept - 0.5).abs().max() < 0.01
-
-
-def test_dropout_follows_the_seed_and_nothing_else():
-    x, dropout = torch.randn(7, 5), Dropout(0.3).train()
-    torch.manual_seed(4)
-    first, second = dropout(x), dropout(x)
-    torch.manual_seed(4)
-    assert torch.equal(dropout(x), first)
-    assert torch.equal(dropout(x), second)
-    assert not torch.equal(first, second)
-
-
-@pytest.mark.parametrize("residual_dtype", [torch.float32, torch.float64])
-def test_dropout_passes_the_gradient_to_what_it_kept(residual_dtype):
-    x = torch.randn(6, 11, requires_grad=True)
-    residual = torch.randn(6, 11, dtype=residual_dtype, requires_grad=True)
-    dropout = Dropout(0.4).train()
-    torch.manual_seed(5)
-    factor = dropout(torch.ones(6, 11))
-    torch.manual_seed(5)
-    total = dropout.add(x, residual)
-    assert total.dtype == residual_dtype
-    assert torch.allclose(total, residual + x * factor)
-    seen = torch.randn(6, 11, dtype=residual_dtype)
-    total.backward(seen)
-    assert x.grad.dtype == torch.float32
-    assert torch.allclose(x.grad, seen.float() * factor)
-    assert torch.equal(residual.grad, seen)
-    torch.manual_seed(5)
-    y = x.detach().clone().requires_grad_()
-    dropout(y).backward(seen.float())
-    assert torch.allclose(x.grad, y.grad)
 
 
 def test_dropout_is_nothing_in_evaluation_and_at_rate_zero():
@@ -93,19 +37,6 @@ def test_the_fused_kernel_gives_zeros_where_nothing_may_be_seen(device, dtype, m
     assert all(grad.isfinite().all() for grad in torch.autograd.grad(output.sum(), leaves))
 
 
-def test_attention_dropout_has_the_right_mean_either_way(monkeypatch):
-    torch.manual_seed(7)
-    q, k, v = (torch.randn(1, 1, 3, 4) for _ in range(3))
-    mask = torch.ones(1, 1, 1, 3, dtype=torch.bool)
-    attention = ScaledDotProductAttention(2.0, 0.3).train()
-    expected = F.scaled_dot_product_attention(q, k, v)
-    for kernels in (ops.attentions, ops._NoKernels()):
-        monkeypatch.setattr(ops, "attentions", kernels)
-        outputs = torch.stack([attention(q, k, v, mask)[0] for _ in range(3000)])
-        assert outputs.std(0).max() > 0.1
-        assert (outputs.mean(0) - expected).abs().max() < 0.06
-
-
 def test_rotary_products_depend_on_the_distance_alone_and_keep_lengths():
     torch.manual_seed(8)
     encoding = RotaryEncoding(8, n_position=5).double()
@@ -121,15 +52,6 @@ def test_rotary_products_depend_on_the_distance_alone_and_keep_lengths():
     assert not torch.allclose((at(q, 0) * at(k, 1)).sum(), (at(q, 0) * at(k, 2)).sum(), atol=1e-3)
     assert torch.allclose(at(q, 9).norm(), q.norm(), atol=1e-6)
     assert torch.equal(at(q, 0), q)
-
-
-def test_self_attention_with_rotary_positions_sees_distances_and_nothing_else(make):
-    model = make(position="rotary", d_k=8)
-    attention, positions = model.encoder.layer_stack[0].slf_attn, model.encoder.position_enc
-    x, mask = torch.randn(2, 5, 16).double(), torch.ones(1, 1, 1, 5, dtype=torch.bool)
-    here, there = (attention(x, None, mask, positions(first, 5))[0] for first in (0, 13))
-    assert (here - there).abs().max() < 1e-5
-    assert (here - attention(x, None, mask)[0]).abs().max() > 1e-2
 
 
 @torch.no_grad()
@@ -154,16 +76,6 @@ def test_attention_over_the_source_with_rotary_positions_sees_how_far_ahead_a_wo
     )
     assert (here - there).abs().max() < 1e-5
     assert (here - ahead).abs().max() > 1e-2
-
-
-def test_rotation_turns_each_pair_by_its_own_angle():
-    cos, sin = RotaryEncoding(4, n_position=10)(3, 2)
-    angle = torch.tensor([[3.0, 3.0 / 100], [4.0, 4.0 / 100]])
-    assert torch.allclose(cos, angle.cos())
-    assert torch.allclose(sin, angle.sin())
-    turned = rotate(torch.tensor([[1.0, 0.0, 0.0, 1.0]]).view(1, 1, 1, 4), (cos[:1], sin[:1]))
-    a, b = angle[0]
-    assert torch.allclose(turned.flatten(), torch.stack([a.cos(), a.sin(), -b.sin(), b.cos()]))
 
 
 @pytest.mark.parametrize(

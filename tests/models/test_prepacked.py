@@ -1,7 +1,5 @@
 """Linear layers laid out for the processor multiply as they did, and hold the same parameters."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -73,23 +71,3 @@ def test_where_there_is_nothing_to_be_won_it_is_the_model(make, monkeypatch):
 
     monkeypatch.setattr(pytest.importorskip("nmt.kernels.products"), "_by_onednn", fails)
     assert prepacked(model) is model
-
-
-def test_gradients_go_through_the_weight_itself():
-    layer = linear_of(torch.float32)
-    packed, x = PrepackedLinear(layer), torch.randn(4, 40)
-    packed(x).square().sum().backward()
-    mine = copy.deepcopy(layer.weight.grad)
-    layer.weight.grad = None
-    layer(x).square().sum().backward()
-    assert torch.equal(mine, layer.weight.grad)
-
-
-def test_what_is_multiplied_by_is_what_was_laid_out():
-    pytest.importorskip("nmt.kernels.products")  # without which nothing is laid out
-    layer = linear_of(torch.float32)
-    packed, x = PrepackedLinear(layer), torch.randn(4, 40)
-    with torch.inference_mode():
-        before = packed(x)
-        layer.weight.zero_()
-        assert torch.equal(packed(x), before) and before.abs().min() > 0

@@ -1,14 +1,10 @@
 """The recurrent family: each formula once more by hand, padding that changes nothing, and steps that are the whole."""
 
-import itertools
-import random
-
 import pytest
 import torch
 import torch.nn.functional as F
-from promises import check_autocast_to_bf16, check_steps_of_a_search
+from promises import check_autocast_to_bf16, check_steps_of_a_search, some_combinations
 
-from nmt import ops
 from nmt.models.build import build_model
 from nmt.models.lstm.Layers import turned
 from nmt.models.lstm.Models import FeedingDecoder, Seq2Seq
@@ -32,15 +28,7 @@ OPTIONS = {
 }
 
 
-def some_combinations(n):
-    """n seeded combinations in which every option takes each of its values equally often."""
-    columns = {name: [values[i % len(values)] for i in range(n)] for name, values in OPTIONS.items()}
-    for name, column in columns.items():
-        random.Random(name).shuffle(column)
-    return [{name: column[i] for name, column in columns.items()} for i in range(n)]
-
-
-COMBINATIONS = some_combinations(36)
+COMBINATIONS = some_combinations(OPTIONS, 36)
 
 
 def make(seed=3, **options) -> Seq2Seq:
@@ -56,12 +44,6 @@ def make(seed=3, **options) -> Seq2Seq:
         if parameter.dim() == 1:
             torch.nn.init.uniform_(parameter, -1.0, 1.0)
     return model
-
-
-def test_any_two_values_of_two_options_meet_in_some_combination():
-    for one, two in itertools.combinations(OPTIONS, 2):
-        met = {(options[one], options[two]) for options in COMBINATIONS}
-        assert met == set(itertools.product(OPTIONS[one], OPTIONS[two])), (one, two)
 
 
 # -- padding and steps ---------------------------------------------------------------------------------------------
@@ -96,15 +78,6 @@ def test_step_by_step_logits_are_the_teacher_forced_ones_under_reordering_beams(
     state.reorder(sentences.repeat_interleave(k))
     assert {name: tensor.data_ptr() for name, tensor in state.per_sentence.items()} == known  # never copied for a beam
     check_steps_of_a_search(model, src_seq, state, words.repeat_interleave(k, 0), k, (3, 2, 4, 1, 2))
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("options", COMBINATIONS[:12])
-def test_logits_are_the_projection_of_decode_hidden(batch, options):
-    model = make(**options)
-    hidden = model.decode_hidden(*batch)
-    assert torch.allclose(model(*batch), hidden @ model.output_weight.T * model.logit_scale, rtol=0, atol=1e-12)
-    assert hidden.size(-1) == model.output_weight.size(1)
 
 
 @torch.no_grad()
@@ -193,18 +166,6 @@ def test_a_recurrence_is_its_formula_and_padding_leaves_its_state_alone(cell):
             assert (found[row, t] - h).abs().max() < 1e-12
         for part, wanted in zip(last, (h, c), strict=False):
             assert (part[row] - wanted).abs().max() < 1e-12
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_any_padding_leaves_the_state_as_it_is_to_the_bit(cell, dtype):
-    torch.manual_seed(1)
-    recurrence = Recurrence(ModelConfig(architecture="seq2seq", cell=cell), 3, 4).to(dtype)
-    state = tuple(torch.randn(2, 4, dtype=dtype) for _ in recurrence.nothing(torch.empty(2, dtype=dtype)))
-    padding = 30 * torch.randn(2, 9, 3, dtype=dtype)
-    _, last = recurrence(padding, state, torch.zeros(2, 9, dtype=torch.bool))
-    assert all(torch.equal(part, wanted) for part, wanted in zip(last, state, strict=True))
 
 
 @torch.no_grad()
@@ -327,36 +288,3 @@ def test_autocast_to_bf16_trains_and_decodes(batch, architecture, cell):
     found = half.step(batch[1][:, 0], state)
     assert found.dtype == torch.bfloat16
     assert (found.float() - exact[:, 0]).abs().max() < 0.1 * exact.abs().max()
-
-
-@pytest.mark.parametrize("widens", [False, True])
-@pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_under_autocast_the_kernels_get_the_type_that_was_asked_for(cell, widens, monkeypatch):
-    """Or its numbers in fp32, where the processor does not multiply it."""
-    seen, rounded, kernel = [], [], getattr(torch, cell)
-
-    def spy(x, state, weights, *how):
-        states = (state,) if isinstance(state, torch.Tensor) else state
-        read = x, *states, *weights
-        seen.append(({tensor.dtype for tensor in read}, torch.is_autocast_enabled("cpu")))
-        rounded.append(all(torch.equal(tensor, tensor.bfloat16()) for tensor in read))
-        return kernel(x, state, weights, *how)
-
-    monkeypatch.setattr(torch, cell, spy)
-    if widens:
-        monkeypatch.setattr(ops, "widened", lambda x: x.float())
-    torch.manual_seed(1)
-    recurrence = Recurrence(ModelConfig(architecture="seq2seq", cell=cell), 3, 4)
-    x, visible = torch.randn(2, 5, 3, requires_grad=True), torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
-    grads = []
-    for half in (False, True):
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            output, last = recurrence(x, recurrence.nothing(x), visible)
-        assert {part.dtype for part in (output, *last)} == {torch.bfloat16 if half else torch.float32}
-        loss = output.float().square().sum() + sum(part.float().sum() for part in last)
-        grads.append(torch.autograd.grad(loss, (x, *recurrence.parameters())))
-    assert seen == [({torch.float32}, False), ({torch.float32 if widens else torch.bfloat16}, False)]
-    assert rounded == [False, True]
-    for exact, found in zip(*grads, strict=True):  # they reach the weights in full precision
-        assert found.dtype == torch.float32
-        assert (found - exact).norm() < 0.05 * exact.norm()

@@ -1,11 +1,8 @@
 """Decoding token by token is the forward pass, whatever the options and whatever search does to the beams."""
 
-import itertools
-import random
-
 import pytest
 import torch
-from promises import check_steps_of_a_search
+from promises import check_steps_of_a_search, some_combinations
 
 from nmt.models import base
 
@@ -32,28 +29,13 @@ OPTIONS = {
 }
 
 
-def some_combinations(n: int) -> list[dict]:
-    """n seeded combinations in which every option takes each of its values equally often."""
-    columns = {}
-    for name, values in OPTIONS.items():
-        columns[name] = [values[i % len(values)] for i in range(n)]
-        random.Random(name).shuffle(columns[name])
-    return [{name: column[i] for name, column in columns.items()} for i in range(n)]
-
-
-COMBINATIONS = some_combinations(48)
+COMBINATIONS = some_combinations(OPTIONS, 48)
 
 
 def options_of(combination: dict) -> dict:
     """The options of the model: one position goes with a second option."""
     both = combination["position"] == "rotary over the source too"
     return {**combination, "position": "rotary", "rotary_enc_attn": True} if both else combination
-
-
-def test_any_two_values_of_two_options_meet_in_some_combination():
-    for one, two in itertools.combinations(OPTIONS, 2):
-        met = {(options[one], options[two]) for options in COMBINATIONS}
-        assert met == set(itertools.product(OPTIONS[one], OPTIONS[two])), (one, two)
 
 
 @torch.no_grad()
@@ -116,13 +98,6 @@ def test_a_table_that_grew_during_translation_serves_training(make, position):
     logits = model(seq, seq)
     logits.sum().backward()
     assert torch.equal(logits, expected)
-
-
-def test_positions_beyond_a_learned_table_repeat_its_last_row(make):
-    position_enc = make(position="learned", n_position=4).encoder.position_enc
-    added = position_enc(torch.zeros(1, 7, 16).double(), first=2)
-    table = position_enc.pos_emb.weight
-    assert torch.equal(added[0], table[[2, 3, 3, 3, 3, 3, 3]])
 
 
 @torch.no_grad()

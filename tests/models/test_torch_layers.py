@@ -58,32 +58,9 @@ def torch_logits(model, src_seq: Tensor, trg_seq: Tensor, norm: str, ffn: str) -
     return leave(model.decoder, x) @ model.trg_word_prj.weight.T * 0.25  # 1 / sqrt(d_model)
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("ffn", ["relu", "gelu"])
+@pytest.mark.parametrize(("norm", "ffn"), [("post", "gelu"), ("pre", "relu")])
 def test_the_whole_model_equals_the_layers_of_torch(make, batch, norm, ffn):
     model = make(norm=norm, ffn=ffn, attn_bias=True, dropout=0.0)
     expected = torch_logits(model, *batch, norm, ffn)
     assert (model(*batch) - expected).abs().max() < 1e-12
     assert (model.train()(*batch) - expected).abs().max() < 1e-12
-
-
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_one_layer_equals_that_of_torch_under_a_random_mask(make, norm):
-    model = make(norm=norm, attn_bias=True)
-    x, memory = torch.randn(3, 5, 16).double(), torch.randn(3, 4, 16).double()
-    see_self = torch.rand(5, 5) < 0.6
-    see_self.fill_diagonal_(True)
-    see_memory = torch.rand(3, 1, 1, 4) < 0.6
-    see_memory[..., 0] = True
-    ours, theirs = (
-        model.encoder.layer_stack[0],
-        torch_layer(model.encoder.layer_stack[0], nn.TransformerEncoderLayer, norm, "relu"),
-    )
-    assert (ours(x, see_self.view(1, 1, 5, 5))[0] - theirs(x, src_mask=~see_self)).abs().max() < 1e-12
-    ours, theirs = (
-        model.decoder.layer_stack[1],
-        torch_layer(model.decoder.layer_stack[1], nn.TransformerDecoderLayer, norm, "relu"),
-    )
-    found, _, _ = ours(x, memory, see_self.view(1, 1, 5, 5), see_memory)
-    expected = theirs(x, memory, tgt_mask=~see_self, memory_key_padding_mask=~see_memory[:, 0, 0])
-    assert (found - expected).abs().max() < 1e-12

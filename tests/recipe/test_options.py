@@ -20,11 +20,6 @@ def test_base_is_what_a_model_without_preset_is():
     assert ModelConfig(preset="base").model_dump(exclude={"preset"}) == ModelConfig().model_dump(exclude={"preset"})
 
 
-def test_a_recipe_cannot_be_changed():
-    with pytest.raises(ValidationError):
-        Recipe(name="x").name = "y"
-
-
 def test_a_projection_of_its_own_has_no_scale_unless_one_is_asked_for():
     assert ModelConfig(trg_emb_prj_weight_sharing=False).scale_emb_or_prj == "none"
     assert ModelConfig().scale_emb_or_prj == "prj"

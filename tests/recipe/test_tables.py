@@ -24,11 +24,6 @@ def _option_tables_tool():
     return module
 
 
-def test_a_count_is_told_as_this_many():
-    """So many is very many."""
-    assert not [field.name for field in all_fields() if "so many" in field.help]
-
-
 @pytest.mark.parametrize("name", ["README.md", "schema.json"])
 def test_the_generated_file_is_what_the_options_say(name):
     wanted = _option_tables_tool().readme() if name == "README.md" else json_schema()
@@ -74,9 +69,3 @@ def test_a_recipe_that_ships_tells_what_one_must_know(path):
     comment = "\n".join(line for line in lines if line.startswith("#"))
     for word in ("Corpus", "Hardware", "nmt-preprocess", "nmt-translate", path.name):
         assert word in comment, word
-
-
-def test_recipes_ship():
-    names = {path.name for path in RECIPES}
-    assert {"dates.yaml", "multi30k.de-en.yaml", "multi30k.en-de.yaml"} <= names
-    assert {"wmt14.en-de.base.yaml", "wmt14.en-de.big.yaml"} <= names
