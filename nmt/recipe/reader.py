@@ -59,10 +59,12 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
     complaints = [Complaint(*fault) for fault in document.faults]
     places: dict[str, Mark | None] = dict(document.marks)
     value = {} if document.value is None else document.value
-    if path is not None and document.value is None and not complaints and not overrides:
-        raise RecipeError(f"{path}: the recipe is empty (expected name: and data:, docs/data.md)")
-    if path is not None and value and path.suffix not in (".yaml", ".yml") and not isinstance(value, dict):
-        raise RecipeError(_NO_RECIPE.format(path))
+    if path is not None and not isinstance(document.value, dict):
+        is_empty = document.value is None and not complaints
+        if is_empty and not overrides:
+            raise RecipeError(f"{path}: the recipe is empty (expected name: and data:, docs/data.md)")
+        if not is_empty and path.suffix not in (".yaml", ".yml"):
+            raise RecipeError(_NO_RECIPE.format(path))
     complaints += _say_trg(value, places)
     is_stored = content.startswith(_RESOLVED.encode())
     pass_over_gone(value, is_stored=is_stored)
