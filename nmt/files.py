@@ -155,7 +155,7 @@ def parse_json(text: bytes) -> Any:
     """The value of a JSON text of ours. ValueError for what Python lets pass: NaN, 1e999, a key that occurs twice."""
     try:
         return json.loads(
-            text.decode("utf-8"), object_pairs_hook=_without_twins, parse_constant=_no_number, parse_float=_finite
+            text.decode("utf-8"), object_pairs_hook=_without_twins, parse_constant=_finite, parse_float=_finite
         )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
@@ -168,14 +168,9 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
-
-
 def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text} is too large for a number")
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is no finite number")
     return value
 
 

@@ -141,32 +141,19 @@ class Gaps(NamedTuple):
     def close(self, value: Tensor, dim: int = 0) -> Tensor:
         """A tensor of all entries, which is changed: those that stay, in the same memory."""
         if len(self.target):
-            wide = _in_large_numbers(value, dim)
-            wide.index_copy_(dim, self.target, wide.index_select(dim, self.source))
+            value.index_copy_(dim, self.target, value.index_select(dim, self.source))
         return value.narrow(dim, 0, self.n)
 
     def close_all(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """`close` for tensors by name, of which some may be one and the same."""
         closed: dict[tuple[object, ...], Tensor] = {}
-        for value in values.values():
-            if (key := _identity(value)) not in closed:
-                closed[key] = self.close(value)
-        return {name: closed[_identity(value)] for name, value in values.items()}
-
-
-def _in_large_numbers(value: Tensor, dim: int) -> Tensor:
-    """The same memory as numbers of 8 bytes, if it can be seen so: a GPU moves them one by one."""
-    n_share = 8 // value.itemsize
-    if value.dim() <= dim + 1 or value.is_complex() or value.stride(-1) != 1:
-        return value
-    if any(n % n_share for n in (value.size(-1), value.storage_offset(), *value.stride()[:-1])):
-        return value
-    return value.view(torch.int64)
-
-
-def _identity(value: Tensor) -> tuple[object, ...]:
-    """Key of tensors that are the same numbers in the same memory."""
-    return value.data_ptr(), value.shape, value.stride(), value.dtype
+        found = dict[str, Tensor]()
+        for name, value in values.items():
+            its = value.data_ptr(), value.shape, value.stride(), value.dtype
+            if its not in closed:
+                closed[its] = self.close(value)
+            found[name] = closed[its]
+        return found
 
 
 def closing(done: Tensor, n: int | None = None) -> Tensor:
