@@ -247,16 +247,11 @@ def test_a_selftest_that_fails_says_what_to_do(recipe_of, monkeypatch):
     assert said and "Try train.precision: fp32" in said[0] and not any("so look at the search" in text for text in said)
 
 
-def test_options_that_the_data_was_made_with_and_that_were_forgotten_are_told_before_it_is_replaced(recipe_of):
-    recipe = recipe_of(data={"max_ratio": 0.0, "src_lang": "no"})
-    with pytest.raises(DataError) as error:
-        open_data(recipe)
-    changed, forgotten, other = str(error.value).split("\n")
-    assert "data.src_lang: 'de' there, 'no' here" in changed
-    assert forgotten.endswith(
-        "give nmt-train the options that it was made with: --data.src_lang de --data.max_ratio 9.0"
-    )
-    assert "--overwrite" in other
+def test_data_of_other_settings_is_told_before_it_is_replaced(recipe_of):
+    with pytest.raises(
+        DataError, match=r"data\.src_lang: 'de' there, 'no' here.* prepare the data again .* --overwrite"
+    ):
+        open_data(recipe_of(data={"max_ratio": 0.0, "src_lang": "no"}))
 
 
 # --verify
