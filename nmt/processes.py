@@ -4,7 +4,7 @@ They are started anew rather than forked: a fork of a process with threads, such
 stdin, answers go over stdout, both as mappings of arrays, texts and numbers; what a library prints goes to stderr. A
 helper ends when its stdin does, so none outlives the process that started it.
 
-`data/worker_pool.py` and `cli/translating/workers.py` decide which helper is given what.
+`data/worker_pool.py` decides which helper is given what.
 """
 
 import contextlib

@@ -46,8 +46,6 @@ class Bar(_Tqdm):
             super().clear(*args, **kwargs)
 
     def close(self) -> None:
-        if not hasattr(self, "start_t"):  # what __init__ sets last: a signal ended it before
-            return
         if not self._in_place and not self.disable:
             # Of what took no time nothing is told, unless it was to be seen from the beginning.
             if self.leave and self.n != self._told and (self._told is not None or not self.delay):

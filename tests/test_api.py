@@ -8,9 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
-from types import SimpleNamespace
+from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
 
 import numpy as np
@@ -18,13 +17,13 @@ import pytest
 import torch
 
 import nmt
-from nmt import api, checkpoint, ops
+from nmt import checkpoint
 from nmt.cli.translate import main
 from nmt.data.subwords import PAD, Subwords
 from nmt.errors import DataError, RecipeError, RunError
 from nmt.models import int8
 from nmt.models.build import build_model
-from nmt.models.prepacked import PrepackedLinear, prepacked
+from nmt.models.prepacked import prepacked
 from nmt.ops import int8_product
 from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.reader import read_recipe, write_recipe
@@ -102,42 +101,6 @@ def test_numbers_of_8_bits_are_another_arithmetic_of_the_same_model(folders):
         assert model.translator(model.decode(precision="int8")).model is ready
 
 
-@pytest.mark.skipif(not int8_product(), reason="no exact products of 8 bits here")
-@pytest.mark.parametrize("packs", [True, False])
-@pytest.mark.parametrize("faster", [True, False])
-def test_what_8_bits_leave_to_others_is_in_bf16_where_that_is_faster(folders, faster, packs, monkeypatch):
-    monkeypatch.setattr(api, "half_is_faster", lambda: faster)
-    if not packs:
-        monkeypatch.setattr(api, "prepacked", lambda model: model)
-    model = nmt.load(folders[0], device="cpu")
-    ready = model.translator(model.decode(precision="int8")).model
-    assert {p.dtype for p in ready.parameters()} == {torch.bfloat16 if faster else torch.float32}
-    assert any(isinstance(module, int8.Int8FeedForward) for module in ready.modules())
-    assert not any(isinstance(module, int8.Int8FeedForward) for module in model.model.modules())
-    exact, narrow = ([one.score for one in model.translate(LINES, precision=name)] for name in ("fp32", "int8"))
-    assert narrow != exact and narrow == pytest.approx(exact, rel=0.02)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_what_translates_on_a_cpu_is_laid_out_for_it_once(folders, precision):
-    for model in (nmt.load(folders[0], device="cpu"), nmt.load(folders, device="cpu")):
-        if not ops.laid_out(torch.zeros(8, 8, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)):
-            pytest.skip(f"nothing lays out matrices of {precision} for this processor")
-        ready = model.translator(model.decode(precision=precision)).model
-        assert any(isinstance(module, PrepackedLinear) for module in ready.modules())
-        assert model.translator(model.decode(precision=precision)).model is ready
-        assert not any(isinstance(module, PrepackedLinear) for module in model.model.modules())
-
-
-def test_steps_are_replayed_on_a_gpu_unless_switched_off_and_for_each_arithmetic_by_recordings_of_its_own(folders):
-    model = nmt.load(folders[0], device="cpu")
-    assert model.translator(model.decode()).searcher.fixed is None
-    there = SimpleNamespace(device=torch.device("cuda"))
-    usual, half = model.decode(), model.decode(precision="bf16")
-    assert model._fixed_for(there, model.decode(cuda_graphs=False)) is None
-    assert model._fixed_for(there, usual) is model._fixed_for(there, usual) is not model._fixed_for(there, half)
-
-
 def test_an_ensemble_is_neither_of_its_models(folders):
     both = nmt.load(folders)
     one, other, mean = (
@@ -179,20 +142,6 @@ def test_a_pair_of_blank_lines_has_no_tokens_and_no_score(folders):
     assert last.log_prob == pytest.approx(found[-1].log_prob, abs=1e-5)
 
 
-@pytest.mark.parametrize("one", ["in May", b"in May"])
-def test_one_text_is_no_list_of_letters(folders, one):
-    model = nmt.load(folders[0], device="cpu")
-    for call in (
-        lambda: model.translate(one),
-        lambda: model.score(one, ["a"] * 6),
-        lambda: model.score(["a"] * 6, one),
-    ):
-        with pytest.raises(
-            DataError, match=r"expected a list of texts, found one, b?'in May' of type .*: put it in a list"
-        ):
-            call()
-
-
 @pytest.mark.parametrize(
     ("lines", "error", "message"),
     [
@@ -232,12 +181,6 @@ def test_a_model_searches_as_its_recipe_said_when_it_was_loaded(folders, tmp_pat
     assert (model.translate(LINES), model.decode()) == before and before[1] == model.recipe.decode
 
 
-@pytest.mark.parametrize("run", [[], ["one"]])
-def test_nothing_to_load_is_told(folders, run):
-    with pytest.raises(RunError, match="name one at least"):
-        nmt.load([folders[0] for _ in run], checkpoint=[])
-
-
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
@@ -267,26 +210,6 @@ def test_numbers_of_numpy_are_numbers_and_what_is_no_value_is_named(folders):
         model.decode(beam={4})
 
 
-def test_nothing_is_asked_of_a_translation_that_is_given(folders):
-    with pytest.raises(DataError, match="sources, number 2: prefix, required and avoided"):
-        nmt.load(folders[0], device="cpu").score(["a", nmt.Request("a", prefix="b")], ["b", "b"])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"beem": 3}, r"beem: .*\(did you mean beam\?\)"),
-        ({"beam": 0}, "beam"),
-        ({"n_best": 9}, "n_best: 9"),
-        ({"top_p": 0.5}, "top_p.*samples"),
-        ({"shortlist": 256}, "shortlist: is gone; set it to 0"),
-    ],
-)
-def test_options_that_are_none_are_refused(folders, options, message):
-    with pytest.raises(RecipeError, match=f"^{message}"):
-        nmt.load(folders[0]).translate(LINES, **options)
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -297,7 +220,17 @@ def test_options_that_are_none_are_refused(folders, options, message):
         (lambda run: nmt.load(run).translate(5), "lines: expected a list of texts, found 5 of type int"),
         (lambda run: nmt.load(run).score(None, ["a"]), "sources: expected a list of texts, found None"),
         (lambda run: nmt.load(run).translate(["a"], beam=-1), "beam: expected a whole number"),
+        (lambda run: nmt.load(run).translate("in May"), "lines: expected a list of texts, found one, 'in May' of type"),
+        (lambda run: nmt.load(run).score(b"in May", ["a"] * 6), "sources: expected a list of texts, found one, b'in "),
+        (lambda run: nmt.load([]), "name one at least"),
+        (lambda run: nmt.load(run, checkpoint=[]), "name one at least"),
+        (lambda run: nmt.load([run, run], checkpoint="model"), "several runs"),
+        (lambda run: nmt.load(run.parent), "not a run folder"),
+        (lambda run: nmt.load(run).score([nmt.Request("a", prefix="b")], ["b"]), "sources, number 1: prefix, required"),
         (lambda run: nmt.load(run).translate(["a"], beam="wide"), "beam: expected a whole number"),
+        (lambda run: nmt.load(run).translate(["a"], n_best=9), "n_best: 9"),
+        (lambda run: nmt.load(run).translate(["a"], top_p=0.5), "top_p.*samples"),
+        (lambda run: nmt.load(run).translate(["a"], shortlist=256), "^shortlist: is gone; set it to 0"),
         (lambda run: nmt.load(run).translate(["a"], beam_size=3), r"beam_size: .*\(did you mean beam\?\)"),
     ],
 )
@@ -313,15 +246,6 @@ def test_memory_that_runs_out_is_told_and_an_error_of_our_own_stays_what_it_is(f
         with pytest.raises(seen) as found:
             model.translate(LINES)
         assert found.value is raised or "out of memory: of all (make" in str(found.value)
-
-
-def test_what_is_no_run_or_does_not_go_together_is_refused(folders, tmp_path):
-    with pytest.raises(RunError, match="not a run folder"):
-        nmt.load(tmp_path)
-    with pytest.raises(RunError, match="several runs"):
-        nmt.load(folders, checkpoint="model")
-    with pytest.raises(AttributeError, match="lode"):
-        nmt.lode("runs/mine")
 
 
 def test_another_vocabulary_than_that_of_training_is_refused_with_both_fingerprints(folders, tmp_path):
@@ -363,27 +287,13 @@ def test_a_translation_tells_what_json_lines_tell_of_it(folders, capsysbinary, m
 
 
 def test_threads_may_share_a_model(folders, monkeypatch):
-    wanted = [one.text for one in nmt.load(folders[0]).translate(LINES * 5)]
-    model, made, n_thread = nmt.load(folders[0]), [], 4
-    together, found = threading.Barrier(n_thread), []
-
-    def slowly(given):
-        made.append(given)
-        time.sleep(0.1)  # so that whoever need not wait comes here, too
-        return prepacked(given)
-
-    def work():
-        together.wait()
-        found.append([one.text for one in model.translate(LINES * 5)])
-
+    wanted, made = [one.text for one in nmt.load(folders[0]).translate(LINES * 5)], []
+    model = nmt.load(folders[0])
+    slowly = lambda given: (made.append(given), time.sleep(0.1), prepacked(given))[-1]  # noqa: E731
     monkeypatch.setattr("nmt.api.prepacked", slowly)
-    threads = [threading.Thread(target=work) for _ in range(n_thread)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(made) == 1  # by the first, for all of them
-    assert found == [wanted] * n_thread
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: [one.text for one in model.translate(LINES * 5)], range(4)))
+    assert found == [wanted] * 4 and len(made) == 1  # by the first, for all of them
 
 
 def test_a_request_says_what_a_translation_is_like(folders):

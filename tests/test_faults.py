@@ -1,4 +1,4 @@
-"""Every command is broken on purpose, in a few of the ways of the whole sweep, and nothing is lost."""
+"""nmt-translate is broken on purpose, in a few of the ways of the whole sweep, and nothing is lost."""
 
 import subprocess
 import sys
@@ -11,8 +11,8 @@ SWEEP = Path(__file__).parents[1] / "tools" / "sweep_faults.py"
 
 
 @pytest.mark.skipif(not has_strace(), reason="needs strace, and the right to watch other processes")
-def test_a_few_faults_of_each_kind_are_survived_by_each_command():
-    command = [sys.executable, str(SWEEP), "--short"]
+def test_a_few_faults_of_each_kind_are_survived():
+    command = [sys.executable, str(SWEEP), "translate", "--short"]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=1500, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {line.split()[0] for line in done.stdout.splitlines()} >= {"nmt-preprocess", "nmt-train", "nmt-translate"}
+    assert done.stdout.startswith("nmt-translate")

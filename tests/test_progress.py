@@ -1,12 +1,8 @@
 """Progress bars: redrawn on a terminal, a line now and then elsewhere, and silent where nothing takes long."""
 
-import gc
 import io
-import sys
-from itertools import count
 
 import pytest
-import tqdm.std
 
 from nmt import progress
 from nmt.progress import Bar
@@ -67,53 +63,3 @@ def test_on_a_terminal_it_is_redrawn(clock):
         for _ in range(10):
             bar.update()
     assert stream.getvalue().count("\r") >= 10 and stream.getvalue().count("\n") == 1
-
-
-def test_what_was_there_before_counts_for_no_speed(clock):
-    stream = io.StringIO()
-    with Bar(total=10, initial=6, file=stream, mininterval=0, delay=0) as bar:
-        bar.unpause()
-        clock[0] += progress.EVERY
-        bar.update(2)
-        assert bar.format_dict["n"] == 8 and bar.format_dict["initial"] == 6
-    assert "8/10" in stream.getvalue()
-
-
-class _Interrupting:
-    """A trace that raises KeyboardInterrupt at the nth line of what makes a bar, as a signal may."""
-
-    FILES = (progress.__file__, tqdm.std.__file__)
-
-    def __init__(self, nth):
-        self.left = nth
-
-    def __call__(self, frame, event, arg):
-        if frame.f_code.co_name not in ("__new__", "__init__") or frame.f_code.co_filename not in self.FILES:
-            return None
-        if event == "line":
-            self.left -= 1
-            if self.left < 0:
-                raise KeyboardInterrupt
-        return self
-
-
-def test_a_signal_while_a_bar_is_made_says_nothing_of_its_own(monkeypatch):
-    unraisable = []
-    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
-    before = sys.gettrace()
-    gc.freeze()  # what was there before need not be looked through each time
-    for nth in count():
-        stream, trace = io.StringIO(), _Interrupting(nth)
-        sys.settrace(trace)
-        try:
-            Bar(desc="reading", total=10, file=stream).close()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
-        gc.collect()
-        assert (unraisable, stream.getvalue()) == ([], ""), nth
-        if trace.left >= 0:
-            break
-    gc.unfreeze()
-    assert nth > 50

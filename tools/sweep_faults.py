@@ -376,7 +376,7 @@ def jobs(folder: Path, names: list[str]) -> Iterator[Job]:
     passing = trained(folder)
     (folder / "out").unlink()
     files = ["--input", "corpus/train.de", "--output", "disk/out", "--alignments", "disk/links"]
-    search = ["--device", "cpu", "--threads", "1", "--workers", "1", "--decode.beam", "2", "--decode.window", "40"]
+    search = ["--device", "cpu", "--threads", "1", "--decode.beam", "2", "--decode.window", "40"]
     scores = ["--ref", "corpus/train.en", "--scores", "disk/scores.json"]
     shorter, fewer = ("--decode.max_len_b", "1"), ("--subwords.vocab_size", "300")
     every = [

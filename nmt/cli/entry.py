@@ -1,32 +1,11 @@
-"""The installed commands. What each of them imports, it imports after `begin`, which sees to Ctrl-C meanwhile; `ended`
-does when the work is over.
-"""
+"""The installed commands: a module is imported when Ctrl-C is seen to, and its work done."""
 
 import importlib
 import sys
+from functools import partial
 
 from nmt.cli.begin import begin, ended
 from nmt.extras import incomplete
-
-
-def preprocess() -> int:
-    """nmt-preprocess."""
-    return _run("preprocess")
-
-
-def train() -> int:
-    """nmt-train."""
-    return _run("train")
-
-
-def translate() -> int:
-    """nmt-translate."""
-    return _run("translate")
-
-
-def export() -> int:
-    """nmt-export."""
-    return _run("export")
 
 
 def _run(command: str) -> int:
@@ -37,3 +16,6 @@ def _run(command: str) -> int:
         print(f"nmt-{command}: error: {incomplete(error)}", file=sys.stderr)
         return ended(2)
     return ended(main())
+
+
+preprocess, train, translate, export = (partial(_run, name) for name in ("preprocess", "train", "translate", "export"))

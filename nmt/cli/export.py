@@ -1,10 +1,5 @@
 """nmt-export: a trained model for another engine, and the proof that it is still the same model."""
 
-if __name__ == "__main__":  # as `python -m`; the commands themselves begin there
-    from nmt.cli.begin import begin, ended
-
-    begin()
-
 import argparse
 import os
 import shutil
@@ -190,4 +185,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(ended(main()))
+    sys.exit(main())

@@ -21,7 +21,7 @@ _OVERRIDE = "override:"
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong with the arguments in a line, as all errors are told, and which flag was probably meant."""
+    """Tells a mistake in the arguments in a line, with the flag that was probably meant."""
 
     def __init__(
         self, prog: str | None = None, *, description: str = "", epilog: str = "", examples: Sequence[str] = ()
@@ -32,7 +32,12 @@ class Parser(argparse.ArgumentParser):
         self.section_groups: dict[str, Any] = {}  # of the options of the recipe
         self.short: dict[str, str] = {}  # the short flag of an option
         self.add_argument(
-            "-h", "--help", action=_HelpAction, metavar="SECTION", help="Show this help, or the options of a section."
+            *("-h", "--help"),
+            action=_Show,
+            show=lambda parser, section: parser.format_help_of(section) or parser.format_help(),
+            nargs="?",
+            metavar="SECTION",
+            help="Show this help, or the options of a section.",
         )
 
     def add_common_flags(self, tool: str) -> None:
@@ -41,10 +46,16 @@ class Parser(argparse.ArgumentParser):
         self.formatter_class = _Help
         self.allow_abbrev = False  # an abbreviation that works today is ambiguous when an option is added
         self.add_argument("--debug", action="store_true", help="Show the traceback of an error.")
-        self.add_argument("--version", action=_Version, help="Show the version and stop.")
+        self.add_argument(
+            "--version",
+            action=_Show,
+            show=lambda parser, _: f"{parser.prog} {version()}\n",
+            nargs=0,
+            help="Show the version and stop.",
+        )
 
     def in_our_words(self, given: Sequence[str]) -> list[str]:
-        """The arguments with trg in flags that are written with tgt."""
+        """Write trg in flags that are written with tgt."""
         known, found = self._option_string_actions, list(given)
         for n, word in enumerate(itertools.takewhile(lambda word: word != "--", given)):
             flag, equals, value = word.partition("=")
@@ -59,14 +70,14 @@ class Parser(argparse.ArgumentParser):
         Before anything else is looked at, since the value of such a flag would be taken for a file that is wanted.
         """
         words = itertools.takewhile(lambda word: word != "--", given)
-        flags = [word.partition("=")[0] for word in words if word.startswith("--") and " " not in word]
+        flags = dict.fromkeys(word.partition("=")[0] for word in words if word.startswith("--") and " " not in word)
         known = self._option_string_actions
-        for flag in [flag for flag in dict.fromkeys(flags) if flag not in known]:
+        for flag in flags:
             name = flag.removeprefix("--")
             option = option_named(name)  # of a corpus in a list, as in --data.train.0.src
-            if option is not None and f"--{option.name}" in known:
+            if flag not in known and option is not None and f"--{option.name}" in known:
                 self.add_argument(flag, dest=_OVERRIDE + name, metavar="VALUE", help=argparse.SUPPRESS)
-        if unknown := [flag for flag in dict.fromkeys(flags) if flag not in known]:
+        if unknown := [flag for flag in flags if flag not in known]:
             shown = "--help-all" if "--help-all" in known else "--help"
             self._refuse([self._about_unknown(flag, given, f". All: {self.prog} {shown}") for flag in unknown])
 
@@ -85,8 +96,8 @@ class Parser(argparse.ArgumentParser):
         return ": --updates N"
 
     def read(self, given: Sequence[str]) -> argparse.Namespace:
-        """The arguments, flags and others in any order. Leaves with exit code 2 where one is wrong; and where one is
-        empty, which is a variable of a script that was never set, and no way to say that a flag is not meant.
+        """Parse the arguments, flags and others in any order. Leaves with exit code 2 where one is wrong, or empty:
+        that is a variable of a script that was never set.
         """
         found = self.parse_intermixed_args(given)
         for action in self._actions:
@@ -94,13 +105,6 @@ class Parser(argparse.ArgumentParser):
             if not action.dest.startswith(_OVERRIDE) and "" in (value if isinstance(value, list) else [value]):
                 self.error(f'argument {"/".join(action.option_strings) or action.metavar}: is empty, ""')
         return found
-
-    def print_help(self, file: Any = None) -> None:
-        """Print the help. argparse itself says nothing where that cannot be written."""
-        if file is None:
-            write_stdout(self.format_help())
-        else:
-            super().print_help(file)
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong, and no usage, which is longer than a screen; exit code 2."""
@@ -117,71 +121,68 @@ class Parser(argparse.ArgumentParser):
         self.exit(2)
 
     def format_help(self) -> str:
-        """The flags of the command itself, and how to see those of the recipe, which are longer than many screens."""
+        """Describe the flags of the command itself, and how to see those of the recipe."""
         of_recipe = self.section_groups.values()
-        return self._format([group for group in self._action_groups if group not in of_recipe], self._about_overrides())
-
-    def format_help_of(self, section: str) -> str:
-        """The options of a section of the recipe."""
-        formatter, group = self._get_formatter(), self.section_groups[section]
-        formatter.start_section(group.title)
-        formatter.add_text(group.description)
-        formatter.add_arguments(group._group_actions)
-        formatter.end_section()
-        return formatter.format_help()
+        formatter = self._with_usage([group for group in self._action_groups if group not in of_recipe])
+        if sections := [section for section in self.section_groups if section]:
+            n_option = sum(len(group._group_actions) for group in of_recipe)
+            flags = ", ".join(f"--{section}.OPTION" for section in sections)
+            formatter.start_section("options of the recipe")
+            formatter.add_text(
+                f"{n_option} options of the recipe are flags too, by their dotted names: {flags} VALUE. Those of a "
+                f"section: {self.prog} --help {sections[0]}. All: {self.prog} --help-all, or recipes/README.md. One "
+                "of them: its flag without VALUE."
+            )
+            formatter.end_section()
+        return self._ended(formatter)
 
     def format_help_all(self) -> str:
-        """All flags."""
-        return self._format(self._action_groups)
+        """Describe all flags."""
+        return self._ended(self._with_usage(self._action_groups))
 
-    def _format(self, groups: Iterable[Any], about_others: str = "") -> str:
+    def format_help_of(self, section: str | None) -> str:
+        """Describe the options of a section of the recipe; "" where there is none."""
+        formatter = self._get_formatter()
+        _add_groups(formatter, filter(None, [self.section_groups.get(section or "?")]))
+        return formatter.format_help()
+
+    def _with_usage(self, groups: Iterable[Any]) -> argparse.HelpFormatter:
         formatter = self._get_formatter()
         formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
         formatter.add_text(self.description)
-        for group in groups:
-            formatter.start_section(group.title)
-            formatter.add_text(group.description)
-            formatter.add_arguments(group._group_actions)
-            formatter.end_section()
-        if about_others:
-            formatter.start_section("options of the recipe")
-            formatter.add_text(about_others)
-            formatter.end_section()
+        _add_groups(formatter, groups)
+        return formatter
+
+    def _ended(self, formatter: argparse.HelpFormatter) -> str:
         formatter.add_text(self.epilog)
         examples = "".join(f"  {line}\n" for line in self.examples)
         return formatter.format_help() + (f"\nexamples:\n{examples}" if examples else "")
 
-    def _about_overrides(self) -> str:
-        sections = [section for section in self.section_groups if section]
-        if not sections:
-            return ""
-        n_option = sum(len(group._group_actions) for group in self.section_groups.values())
-        flags = ", ".join(f"--{section}.OPTION" for section in sections)
-        return (
-            f"{n_option} options of the recipe are flags too, by their dotted names: {flags} VALUE. Those of a "
-            f"section: {self.prog} --help {sections[0]}. All: {self.prog} --help-all, or recipes/README.md. One of "
-            "them: its flag without VALUE."
-        )
+
+def _add_groups(formatter: argparse.HelpFormatter, groups: Iterable[Any]) -> None:
+    for group in groups:
+        formatter.start_section(group.title)
+        formatter.add_text(group.description)
+        formatter.add_arguments(group._group_actions)
+        formatter.end_section()
 
 
 def add_override_flags(parser: "Parser", only: Sequence[str] | None = None) -> None:
-    """One flag `--section.option VALUE` for every option, in a group per section, and --help-all, which lists them.
+    """Add a flag `--section.option VALUE` for every option, in a group per section, and --help-all.
 
     only: the sections wanted, "" standing for the options outside any section; all when None.
     """
-    parser.add_argument("--help-all", action=_HelpAll, help="Show the options of the recipe too, and stop.")
-    fields = all_fields()
+    text = "Show the options of the recipe too, and stop."
+    parser.add_argument("--help-all", action=_Show, show=lambda it, _: it.format_help_all(), nargs=0, help=text)
     for section, about in sections():
         if only is not None and section not in only:
             continue
         group = parser.add_argument_group(f"{section} options" if section else "options of the recipe", about)
         parser.section_groups[section] = group
-        for field in fields:
+        for field in all_fields():
             if field.section == section:
                 text = field.help if field.inner else f"{field.help} [{field.kind}; default: {field.default}]"
-                group.add_argument(
-                    f"--{field.name}", dest=_OVERRIDE + field.name, metavar="VALUE", help=text.replace("%", "%%")
-                )
+                _add_override(group, f"--{field.name}", field.name, "VALUE", text)
 
 
 def add_short_flags(parser: "Parser", tool: str) -> None:
@@ -193,17 +194,21 @@ def add_short_flags(parser: "Parser", tool: str) -> None:
 
 
 def add_shorthand(parser: "Parser", group: argparse._ArgumentGroup, flag: str, name: str, metavar: str) -> None:
-    """A short flag for an option of the recipe."""
+    """Add a short flag for an option of the recipe."""
     field = option_named(name)
     assert field is not None, name
     values = f"{field.kind}; " if "|" in field.kind else ""
     text = f"{field.help.split('. ')[0].removesuffix('.')}. [{values}default: {field.default}]"
-    group.add_argument(flag, dest=_OVERRIDE + name, metavar=metavar, help=text.replace("%", "%%"))
+    _add_override(group, flag, name, metavar, text)
     parser.short[name] = flag
 
 
+def _add_override(group: argparse._ArgumentGroup, flag: str, name: str, metavar: str, text: str) -> None:
+    group.add_argument(flag, dest=_OVERRIDE + name, metavar=metavar, help=text.replace("%", "%%"))
+
+
 def overrides_of(arguments: argparse.Namespace) -> list[tuple[str, str]]:
-    """The (dotted name, value as written) of each flag of `add_override_flags` that was given."""
+    """Return (dotted name, value as written) of each option of the recipe that was given as a flag."""
     return [
         (name.removeprefix(_OVERRIDE), value)
         for name, value in vars(arguments).items()
@@ -221,38 +226,15 @@ class _Help(argparse.HelpFormatter):
         super().add_usage(usage, own, groups, prefix)
 
 
-class _HelpAction(argparse.Action):
-    """Show the flags of the command, or the options of a section of the recipe."""
+class _Show(argparse.Action):
+    """Write a text to stdout, and stop. show: gives it, of the parser and the flag's value."""
 
-    def __init__(self, option_strings: Sequence[str], dest: str, **kwargs: Any) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs="?", default=argparse.SUPPRESS, **kwargs)
+    def __init__(self, option_strings: Sequence[str], dest: str, show: Callable[[Any, Any], str], **kwargs: Any):
+        super().__init__(option_strings, argparse.SUPPRESS, default=argparse.SUPPRESS, **kwargs)
+        self._show = show
 
-    def __call__(self, parser: argparse.ArgumentParser, _: Any, section: Any, *rest: Any) -> None:
-        assert isinstance(parser, Parser)
-        write_stdout(parser.format_help_of(section) if section in parser.section_groups else parser.format_help())
-        parser.exit()
-
-
-class _HelpAll(argparse.Action):
-    """Show all flags, where --help shows those of the command itself."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
-
-    def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> None:
-        assert isinstance(parser, Parser)
-        write_stdout(parser.format_help_all())
-        parser.exit()
-
-
-class _Version(argparse.Action):
-    """Look the version up only when it is asked for."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
-        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
-
-    def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> None:
-        write_stdout(f"{parser.prog} {version()}\n")
+    def __call__(self, parser: argparse.ArgumentParser, _: Any, value: Any, *rest: Any) -> None:
+        write_stdout(self._show(parser, value))
         parser.exit()
 
 

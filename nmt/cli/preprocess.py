@@ -3,11 +3,6 @@
 Imports nothing but the recipe before that is read, so that --help and mistakes in it are answered at once.
 """
 
-if __name__ == "__main__":  # as `python -m`; the commands themselves begin there
-    from nmt.cli.begin import begin, ended
-
-    begin()
-
 import argparse
 import json
 import re
@@ -29,32 +24,10 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.places import is_prepared
 from nmt.recipe.reader import as_yaml, load_resolved, read_recipe
 
-# The recipe by which nmt-preprocess --vocab-from RUN goes on from the weights of a run with other text.
-
-
-# About a seventh of the rates of a new run. The warm-up, auto, is a twentieth of the run, at most 200 updates.
+# For `--vocab-from RUN`, which goes on from the weights of RUN: about a seventh of the rates of a new run.
+# The warm-up, auto, is a twentieth of the run, at most 200 updates.
 _GENTLY = (("optim.lr", "3e-4"), ("optim.muon_lr", "6e-4"), ("train.updates", "5000"))
 _OF_SUBWORDS = ("kind", "joint", "normalize", "symbols")
-
-
-def is_trained(folder: Path) -> bool:
-    """Return whether the folder is a run that has weights, and no prepared data."""
-    has_weights = (folder / "model").is_dir() or any(folder.glob("checkpoints/update-*"))
-    return is_run(folder) and not is_prepared(folder) and has_weights
-
-
-def fine_tuned(folder: str) -> list[tuple[str, str]]:
-    """Return what a recipe has to say to begin with the weights of a run: (dotted name, value as YAML)."""
-    base: Recipe = load_resolved(Path(folder) / RECIPE)
-    model = [name for name in type(base.model).model_fields if name not in base.model.useless]
-    return [
-        ("data.protect", as_yaml(base.data.protect)),
-        *((f"subwords.{name}", as_yaml(getattr(base.subwords, name))) for name in _OF_SUBWORDS),
-        *((f"model.{name}", as_yaml(getattr(base.model, name))) for name in model),
-        ("train.init_from", folder),
-        *_GENTLY,
-    ]
-
 
 _DESCRIPTION = """\
 Read the parallel text of RECIPE, drop the training pairs that teach nothing, learn subwords, and write the folder that
@@ -305,15 +278,24 @@ def _files(names: Sequence[str], flag: str) -> dict[str, str]:
 
 def _own_options(vocab_from: str | None) -> Sequence[tuple[str, str]]:
     """Return what a model of one's own is trained with: a new one, or that of the run whose subwords are taken."""
-    if vocab_from is None or not is_trained(Path(vocab_from)):
+    folder = Path(vocab_from or "")
+    has_weights = (folder / "model").is_dir() or any(folder.glob("checkpoints/update-*"))
+    if vocab_from is None or not has_weights or not is_run(folder) or is_prepared(folder):
         return OWN_CORPUS
-    print(
+    _talk(
         f"{vocab_from} is a run: the recipe has its model, begins with its weights (train.init_from), and has a lower "
-        "learning rate and a short warm-up",
-        file=sys.stderr,
+        "learning rate and a short warm-up"
     )
-    new = [(name, value) for name, value in OWN_CORPUS if not name.startswith("model.")]
-    return [*new, *fine_tuned(vocab_from)]
+    base: Recipe = load_resolved(folder / RECIPE)
+    model = [name for name in type(base.model).model_fields if name not in base.model.useless]
+    return [
+        *((name, value) for name, value in OWN_CORPUS if not name.startswith("model.")),
+        ("data.protect", as_yaml(base.data.protect)),
+        *((f"subwords.{name}", as_yaml(getattr(base.subwords, name))) for name in _OF_SUBWORDS),
+        *((f"model.{name}", as_yaml(getattr(base.model, name))) for name in model),
+        ("train.init_from", vocab_from),
+        *_GENTLY,
+    ]
 
 
 def _language(code: str) -> str:
@@ -335,4 +317,4 @@ def _yaml(value: object) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(ended(main()))
+    sys.exit(main())

@@ -3,11 +3,6 @@
 Imports no torch before the recipe is read, so that --help and mistakes in the recipe are answered at once.
 """
 
-if __name__ == "__main__":  # as `python -m`; the commands themselves begin there
-    from nmt.cli.begin import begin, ended
-
-    begin()
-
 import argparse
 import os
 import sys
@@ -147,4 +142,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(ended(main()))
+    sys.exit(main())

@@ -3,11 +3,6 @@
 Imports no torch, so that --help and mistakes in the flags are answered at once.
 """
 
-if __name__ == "__main__":  # as `python -m`; the commands themselves begin there
-    from nmt.cli.begin import begin, ended
-
-    begin()
-
 import argparse
 import sys
 from collections.abc import Callable, Sequence
@@ -74,21 +69,6 @@ def _threads(text: str) -> int:
     return number
 
 
-def _workers(text: str) -> str | int:
-    if text == "auto":
-        return text
-    if not (number := _count(text)):
-        raise argparse.ArgumentTypeError("0 is too few")
-    return number
-
-
-def _ranks(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text)):
-        array = "; in a job of sbatch --array=0-3: --rank $SLURM_ARRAY_TASK_ID --ranks 4"
-        raise argparse.ArgumentTypeError(f"{text!r} is not 1, 2, ...{array if text == 'array' else ''}")
-    return int(text)
-
-
 def _add_flags(parser: Parser) -> None:
     add_short_flags(parser, "nmt-translate")
     add = parser.add_argument_group("input").add_argument
@@ -146,17 +126,6 @@ def _add_flags(parser: Parser) -> None:
     add = parser.add_argument_group("hardware").add_argument
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1. [default: auto, the GPU if there is one]")
     add("--threads", type=_threads, default=0, metavar="N", help="CPU threads; 0: one a core.")
-    text = (
-        "Translate with N processes on the CPU, each with its own copy of the model, and one thread unless --threads "
-    )
-    text += "says otherwise; auto: one a core, where the input is a file that is worth it. [default: 1]"
-    add("--workers", type=_workers, default=1, metavar="N|auto", help=text)
-
-    add = parser.add_argument_group("several machines").add_argument
-    add("--rank", type=_count, metavar="I", help="With --ranks: which of them this is, from 0.")
-    text = "This many commands, on any machines, share --input and one folder for --output: each answers its windows, "
-    text += "and the last one joins the parts. Under torchrun both are known."
-    add("--ranks", type=_ranks, metavar="N", help=text)
 
 
 _USUAL = {"layer": "last", "head": "mean"}
@@ -223,4 +192,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(ended(main()))
+    sys.exit(main())

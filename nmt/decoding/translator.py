@@ -52,7 +52,6 @@ _LINE_ENDS = str.maketrans("\n\r", "  ")
 # A piece has at most LONGEST_PIECE bytes, so this many characters have MAX_SRC_LEN pieces or more: the rest of a
 # line of any size need not be looked at.
 _MAX_CHARACTERS = MAX_SRC_LEN * LONGEST_PIECE
-_SHARED_BATCHES = 4  # that lines in pieces should make together, so that pieces of one length find one another
 NOWHERE = "no word that this model writes looks at the source"
 
 
@@ -62,14 +61,6 @@ class Encoded(NamedTuple):
     requests: list[Request]
     ids: dict[Request, list[int]]
     splits: dict[Request, tuple[Split, list[Request]]]
-
-    def only(self, places: Sequence[int]) -> "Encoded":
-        """Choose some lines."""
-        requests = [self.requests[place] for place in places]
-        splits = {one: self.splits[one] for one in requests if one in self.splits}
-        texts = [one for one in requests if one not in splits]
-        texts += [piece for _, pieces in splits.values() for piece in pieces]
-        return Encoded(requests, {one: self.ids[one] for one in texts if one in self.ids}, splits)
 
 
 class Translator:
@@ -284,24 +275,6 @@ class Translator:
         """
         for batch in self._batches(ids):
             yield batch, self.searcher.search([(ids[n], requests[n] if requests else BARE) for n in batch])
-
-    def divide(self, encoded: Encoded) -> list[tuple[list[int], Encoded]]:
-        """Divide different lines into parts that can be searched apart, each with the places of its lines.
-
-        A part is a batch, as `search` would make it; of lines that are split, some batches.
-        """
-        requests, ids_of, splits = encoded
-        whole = [place for place, request in enumerate(requests) if request in ids_of and request not in splits]
-        parts = [[whole[n] for n in sorted(batch)] for batch in self._batches([ids_of[requests[n]] for n in whole])]
-        room = 0
-        for place in (place for place, request in enumerate(requests) if request in splits):
-            if room <= 0:
-                parts.append([])
-                room = _SHARED_BATCHES * self.config.max_tokens
-            parts[-1].append(place)
-            room -= self._cost(ids_of.get(piece, []) for piece in splits[requests[place]][1]).sum()
-        unread = [place for place, one in enumerate(requests) if one not in ids_of and one not in splits]
-        return [(part, encoded.only(part)) for part in ([unread] if unread else []) + parts]
 
     def _batches(self, ids: Sequence[list[int]]) -> list[Rows]:
         return length_batches(self._cost(ids), self.config.max_tokens)

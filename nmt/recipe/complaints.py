@@ -76,6 +76,7 @@ _CALLED = {
     "decode.beam": "beam_size num_beams",
     "decode.n_best": "nbest nbest_size",
     "decode.alpha": "lenpen length_penalty_alpha normalize",
+    "input-format=wrapped": "unwrap",
 }
 OTHER_NAMES = {word: tuple(ours.split()) for ours, words in _CALLED.items() for word in words.split()}
 
@@ -89,7 +90,10 @@ GONE: dict[str, tuple[tuple[Any, ...], str]] = {
         "in a clone of the repository python tools/make_dates.py OUT writes the corpus (name its files in data.train, "
         "data.valid and data.test)",
     ),
-    **dict.fromkeys(("rank", "ranks", "rank-timeout"), ((), _ONE_MACHINE)),
+    **dict.fromkeys(
+        ("rank", "ranks", "workers"), ((), "split what nmt-translate reads; nmt-preprocess has --data.workers")
+    ),
+    "rank-timeout": ((), _ONE_MACHINE),
     "gold-alignments": ((), "write word alignments with --alignments, and compare them with another tool"),
     **dict.fromkeys(
         ("tune-decoding", "tune-beams", "tune-metric", "store"),
@@ -233,7 +237,11 @@ def nearest(name: str, known: Sequence[str]) -> list[str]:
     """
     section, _, word = name.rpartition(".")
     word = _plain_word(word)
-    others = {other: full[0] for other, names in OTHER_NAMES.items() if (full := [n for n in names if n in known])}
+    others = {
+        other: full[0]
+        for other, names in OTHER_NAMES.items()
+        if (full := [n for n in names if n.split("=")[0] in known])
+    }
     if not section and word in others:
         return [others[word]]
     if same_word := [full for full in known if _last_word(full) == word]:

@@ -11,10 +11,6 @@ def test_a_fast_input_comes_in_full_windows():
     assert list(windows(range(10), 4)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
-def test_an_empty_input_has_no_window():
-    assert list(windows([], 4)) == []
-
-
 def test_what_has_arrived_is_handed_over_when_the_input_pauses():
     go_on = threading.Event()
 

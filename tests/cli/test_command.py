@@ -58,11 +58,6 @@ def test_being_stopped_is_silent(stop, code, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_what_the_body_returns_is_the_exit_code():
-    assert run("nmt-x", lambda _: None, Parser(), []) == 0
-    assert run("nmt-x", lambda _: 143, Parser(), []) == 143
-
-
 def test_words_of_a_file_cannot_command_the_terminal(capsys):
     run("nmt-x", fail_with(NmtError("line \x1b[2Jgone\x07 \u202egr\u00fcn")), Parser(), [])
     shown = capsys.readouterr().err
@@ -100,17 +95,6 @@ def test_where_nobody_reads_what_was_asked_for_that_is_silent(unbuffered, given)
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, env=env, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")
-
-
-def test_a_closed_pipe_is_silent():
-    with subprocess.Popen([sys.executable, "-c", PRINTING], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.readline()
-        process.stdout.close()
-        shown = process.stderr.read()
-        assert process.wait() in (0, 141)
-    assert shown == b""
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full")

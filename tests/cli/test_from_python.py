@@ -103,14 +103,6 @@ def test_ctrl_c_saves_and_is_a_keyboard_interrupt_then(prepared, tmp_path, monke
     assert list((tmp_path / "run" / "checkpoints").iterdir())
 
 
-def test_in_a_thread_of_its_own_training_leaves_signals_alone(prepared, tmp_path):
-    before, found = signal.getsignal(signal.SIGINT), []
-    thread = threading.Thread(target=lambda: found.append(nmt.train(prepared, train={"out": tmp_path / "run"})))
-    thread.start()
-    thread.join()
-    assert found == [tmp_path / "run"] and signal.getsignal(signal.SIGINT) is before
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -77,13 +77,6 @@ def test_a_mistake_has_one_message_and_its_exit_code(folder, monkeypatch, capsys
     assert "Traceback" not in said
 
 
-def test_the_attention_of_an_empty_input_is_told_from_that_of_blank_lines(folder, monkeypatch, capsys):
-    monkeypatch.chdir(folder)
-    for name, told in (("no lines", "the input is empty"), ("blank", "all 2 are blank")):
-        assert translate.main(["q", "--attention", "a.html", "--out", f"{name}.out", "--input", name]) == 2
-        assert told in capsys.readouterr().err
-
-
 def test_fp16_on_a_cpu_is_refused_before_a_folder_is_made(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     assert preprocess.main([*FILES.split(), "data", "--vocab-size", "280"]) == 0

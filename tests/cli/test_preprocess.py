@@ -64,13 +64,6 @@ def test_files_alone_get_a_recipe_to_train_with(files, capsys):
     assert "nothing to do" in capsys.readouterr().err
 
 
-def test_an_edited_recipe_does_not_spoil_the_data_beside_it(files):
-    assert main(OWN) == 0
-    with open("my data/recipe.yaml", "a", encoding="utf-8") as file:
-        file.write("# more dropout next time\n")
-    Prepared.open("my data")
-
-
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [

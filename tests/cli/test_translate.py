@@ -16,10 +16,8 @@ from made_run import SOURCE
 
 from nmt.cli.translate import main
 from nmt.cli.translating import job as translate_job
-from nmt.cli.translating.job import small_batches_notes
 from nmt.data.subwords import Subwords
 from nmt.decoding.scorer import score_tokens
-from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
 
@@ -28,9 +26,6 @@ def test_as_many_lines_come_out_as_go_in_and_blank_stays_blank(translate):
     lines, _ = translate()
     assert [bool(line) for line in lines] == [True, False, True, True, False, True]
     assert translate("--decode.window", 1, "--decode.max_tokens", 1)[0] == lines
-
-
-def test_nothing_in_nothing_out(translate):
     assert translate(source=b"")[0] == []
 
 
@@ -77,10 +72,10 @@ def test_an_output_that_exists_is_replaced_only_when_told_and_only_when_whole(tr
     _, err = translate("--output", out, code=2)
     assert "--overwrite" in err and out.read_bytes() == b"old\n"
     with monkeypatch.context() as patch:
-        patch.setattr("nmt.cli.translating.job.output_lines", lambda *_, **__: 1 / 0)
+        patch.setattr("nmt.cli.translating.output.flags_of", lambda *_: 1 / 0)
         translate("--output", out, "--overwrite", code=1)
     assert out.read_bytes() == b"old\n"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "out.txt.journal"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]
     translate("--output", out, "--overwrite")
     assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]
     assert len(out.read_bytes().split(b"\n")) == 7
@@ -106,17 +101,6 @@ def test_n_best_writes_number_translation_and_score_best_first(translate):
     scores = [one["score"] for line in told for one in (line["n_best"] if line["output"] else [line])]
     assert [float(score) for _, _, score in fields] == pytest.approx(scores, abs=1e-5)
     assert all(line["n_best"][0]["score"] >= line["n_best"][-1]["score"] for line in told if line["output"])
-
-
-def test_options_of_search_are_those_of_the_recipe(translate):
-    assert "decode.n_best" in translate("--decode.n_best", 9, code=2)[1]
-    assert "decode.beam" in translate("--decode.beam", 0, code=2)[1]
-    assert translate("--decode.beam", 1)[0] != []
-
-
-def test_a_checkpoint_is_chosen_by_name(translate):
-    assert translate("--checkpoint", "update-00000007")[0] == translate()[0]
-    assert "update-00000007" in translate("--checkpoint", "best", code=2)[1]
 
 
 def test_a_reference_is_scored_raw_and_as_json(translate, tmp_path):
@@ -170,50 +154,22 @@ def test_a_run_that_has_not_ended_says_which_checkpoint_translates(folder, tmp_p
         assert err.count("training has not ended") == err.count(note) == n_note
 
 
-def test_a_run_that_goes_on_after_its_end_says_that_its_model_is_of_before(folder, tmp_path, capsys, monkeypatch):
-    source = tmp_path / "in"
-    source.write_bytes(b"the ship\n")
-    note = f"nmt-translate: note: {folder}: training goes on since its model was chosen"
-    for goes_on, flags in ((False, []), (True, []), (True, ["--checkpoint", "update-00000007"])):
-        monkeypatch.setattr(Run, "goes_on", lambda run, goes_on=goes_on: goes_on)
-        assert main([str(folder), "--input", str(source), *flags]) == 0
-        assert (note in capsys.readouterr().err) == (goes_on and not flags)
-
-
-def test_who_asks_for_bf16_where_it_is_slower_is_told(folder, tmp_path, capsys, monkeypatch):
-    source = tmp_path / "in"
-    source.write_bytes(b"the ship\n")
-    for faster, precision in ((False, "bf16"), (False, "fp32"), (True, "bf16")):
-        monkeypatch.setattr(translate_job, "half_is_faster", lambda faster=faster: faster)
-        flags = [f"--decode.precision={precision}", "--device=cpu", "--input", str(source)]
-        assert main([str(folder), *flags]) == 0
-        told = "note: decode.precision bf16 is slower than fp32" in capsys.readouterr().err
-        assert told == (precision == "bf16" and not faster)
-
-
 @pytest.mark.parametrize(
-    ("options", "device", "n_line", "flags"),
+    ("device", "n_line", "options", "told"),
     [
-        ({}, "cuda", 1001, "--decode.max_tokens 1048576 --decode.window 10000"),
-        ({"window": 5000}, "cuda", 1001, "--decode.max_tokens 1048576"),
-        ({"max_tokens": 99, "window": 10000}, "cuda", 1001, None),
-        ({}, "cuda", 1000, None),  # which are one window
-        ({}, "cuda", None, None),
-        ({}, "cpu", 1001, None),
+        ("cuda", 1001, [], "--decode.max_tokens 1048576 --decode.window 10000\n"),
+        ("cuda", 1001, ["--decode.window=5000"], "--decode.max_tokens 1048576\n"),
+        ("cuda", 1000, [], None),  # which are one window
+        ("cpu", 1001, [], None),
     ],
 )
-def test_who_translates_much_on_a_gpu_in_small_batches_is_told(options, device, n_line, flags):
-    found = small_batches_notes(DecodeConfig(**options), device, n_line)
-    assert found == ([f"note: a GPU is faster with more lines at once: {flags}"] if flags else [])
-
-
-@pytest.mark.parametrize(("device", "flags"), [("cuda", []), ("cpu", []), ("cpu", ["--workers", "auto"])])
-def test_on_a_gpu_lines_are_counted_for_that_note(folder, tmp_path, capsys, monkeypatch, device, flags):
-    source = tmp_path / "in"
-    source.write_bytes(b"the ship\n" * 1001)
+def test_who_translates_much_on_a_gpu_in_small_batches_is_told(
+    translate, tmp_path, monkeypatch, device, n_line, options, told
+):
+    (tmp_path / "in").write_bytes(b"the ship\n" * n_line)
     monkeypatch.setattr(translate_job, "choose_device", lambda _name: torch.device(device))
-    assert main([str(folder), "--input", str(source), *flags]) == 0
-    assert ("note: a GPU is faster with more lines at once" in capsys.readouterr().err) == (device == "cuda")
+    _, err = translate("--input", tmp_path / "in", *options)
+    assert (f"note: a GPU is faster with more lines at once: {told}" in err) if told else ("a GPU is" not in err)
 
 
 def data_of(path):
@@ -265,6 +221,14 @@ def test_which_attention_is_drawn_can_be_chosen(translate, tmp_path, kind):
         (["--ref", "OUT.missing"], "no such file"),
         (["--output", "no/such/folder/a"], "cannot be written"),
         (["--device", "abacus"], "--device cpu"),
+        (["--checkpoint", "best"], "update-00000007"),
+        (["--decode.beam", "0"], "decode.beam"),
+        (["--score", "OUT.missing"], "no such file"),
+        (["--decode.top_k", "3"], "decode.samples is 0"),
+        (["--decode.samples", "2", "--decode.n_best", "3"], "more than decode.samples, which is 2"),
+        (["--mbr", "2"], "three or more"),
+        (["--format", "jsonl", "--show-scores"], "leave it out"),
+        (["--format", "xml"], "invalid choice"),
     ],
 )
 def test_what_cannot_be_done_is_said_without_a_traceback(translate, tmp_path, flags, message):
@@ -324,28 +288,6 @@ def test_a_line_that_is_typed_is_answered_before_the_next_and_nothing_is_importe
     out, err = process.communicate(timeout=60)
     assert out == b"" and process.returncode == 0
     assert err.endswith(b"\n\n"), err
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-def test_a_full_disk_is_never_success(folder):
-    with open("/dev/full", "wb") as full:
-        process = start(folder, stdin=subprocess.PIPE, stdout=full, stderr=subprocess.PIPE)
-        _, err = process.communicate(SOURCE, timeout=60)
-    assert process.returncode == 1
-    assert b"No space left" in err and b"Traceback" not in err and b"Exception" not in err
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no broken pipes")
-def test_a_reader_that_goes_away_is_no_error(folder):
-    process = start(folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process.stdout.close()
-    process.stdin.write(b"the ship\n")
-    process.stdin.flush()
-    # Its own input is still open: the reading thread must not keep the program from ending.
-    assert process.wait(timeout=60) == 141
-    process.stdin.close()
-    assert b"error" not in process.stderr.read()
-    process.stderr.close()
 
 
 def test_json_lines_tell_everything_and_agree_with_themselves(translate):
@@ -445,22 +387,6 @@ def test_mbr_is_samples_and_a_choice(translate):
         assert utilities == sorted(utilities, reverse=True)
         assert len({each["output"] for each in one["n_best"]}) == len(utilities)
     assert translate("--mbr", 8, "--decode.samples", 16)[0] == translate("--mbr", 16)[0]
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--score", "OUT.missing"], "no such file"),
-        (["--decode.top_k", "3"], "decode.samples is 0"),
-        (["--decode.samples", "2", "--decode.n_best", "3"], "more than decode.samples, which is 2"),
-        (["--mbr", "2"], "three or more"),
-        (["--format", "jsonl", "--show-scores"], "leave it out"),
-        (["--format", "xml"], "invalid choice"),
-    ],
-)
-def test_what_is_not_meant_is_said(translate, tmp_path, flags, message):
-    _, err = translate(*(flag.replace("OUT", str(tmp_path / "out")) for flag in flags), code=2)
-    assert message in err and "Traceback" not in err
 
 
 def test_help_needs_nothing_that_takes_long_to_import():

@@ -91,7 +91,7 @@ def check_paths(args: argparse.Namespace, *, finishing: bool = False) -> None:
         if name:
             check_text(name)
     if args.input and args.score:
-        check_count(count_lines(args.input), count_lines(args.score), args.score, args)
+        check_count(count_lines(args.input), count_lines(args.score), args.score, args.input)
     if args.attention:
         check_path(Path(args.attention))
     if args.input and args.lines and (n_line := count_lines(args.input)) < max(args.lines):
@@ -99,16 +99,13 @@ def check_paths(args: argparse.Namespace, *, finishing: bool = False) -> None:
     check_outputs(args, finishing=finishing)
 
 
-def check_outputs(
-    args: argparse.Namespace, *, finishing: bool, only: tuple[str, ...] | None = None, worked: bool = False
-) -> None:
+def check_outputs(args: argparse.Namespace, *, finishing: bool, worked: bool = False) -> None:
     """Raise NmtError if a file that is written is neither free nor may be replaced.
 
-    finishing: an earlier process had found them free; only: flags whose files are looked at; worked: whether all is
-    translated, and in the journal.
+    finishing: an earlier process had written them, and was killed then; worked: all is translated, and in the journal.
     """
     advice = "Move it away and start again, which goes on from the journal" if worked else "Choose another name"
-    for flag in only or _WRITTEN:
+    for flag in _WRITTEN:
         if not (name := getattr(args, flag)):
             continue
         path = Path(name)
@@ -123,12 +120,8 @@ def read_references(args: argparse.Namespace) -> list[list[str]]:
     if args.input and references and args.input_format != "wrapped":
         check_references(count_lines(args.input), references, args)
     for name, lines in zip(args.ref or (), references, strict=True):
-        if len(lines) != len(references[0]):
-            raise DataError(
-                f"{args.ref[0]} has {len(references[0]):,} lines but {name} has {len(lines):,}: line n of every "
-                "reference must be a translation of line n of the input."
-            )
-        if lines and not any(map(str.strip, lines)):
+        check_count(len(references[0]), len(lines), name, args.ref[0])
+        if not any(map(str.strip, lines)):
             raise DataError(f"{name}: all {len(lines):,} lines are blank, so there is nothing to score.")
     return references
 
@@ -136,15 +129,15 @@ def read_references(args: argparse.Namespace) -> list[list[str]]:
 def check_references(n_line: int, references: Sequence[Sequence[str]], args: argparse.Namespace) -> None:
     """Raise DataError for references that have not one line for each of the input, by name."""
     for name, lines in zip(args.ref or (), references, strict=True):
-        check_count(n_line, len(lines), name, args)
+        check_count(n_line, len(lines), name, args.input)
 
 
-def check_count(n_line: int, n_given: int, given: str, args: argparse.Namespace) -> None:
-    """Raise DataError if input and the file `given` have different numbers of lines, or no line at all."""
+def check_count(n_line: int, n_given: int, given: str, other: str | None) -> None:
+    """Raise DataError if `other` (None: stdin) and the file `given` have different numbers of lines, or none."""
     if n_line != n_given:
         raise DataError(
-            f"{args.input or 'the input'} has {n_line:,} lines but {given} has {n_given:,}: line n of one must be the "
+            f"{other or 'the input'} has {n_line:,} lines but {given} has {n_given:,}: line n of one must be the "
             "translation of line n of the other."
         )
     if not n_line:
-        raise DataError(f"{given}: no lines, so nothing to score.")
+        raise DataError(f"{given}: no lines, so nothing to compare.")

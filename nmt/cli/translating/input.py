@@ -18,7 +18,6 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from nmt.cli.begin import Stop
 from nmt.cli.translating.files import check_count, source_name
-from nmt.cli.translating.workers import Item
 from nmt.data.lines import (
     LONGEST_LINE,
     StreamLine,
@@ -50,19 +49,15 @@ class Line(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Lines of the input that are sorted and batched together."""
+    """Lines of the input that are sorted and batched together. first: the number of the first of them."""
 
     lines: list[Line]
-
-    @property
-    def items(self) -> list[Item]:
-        """The lines as the model is given them."""
-        return [(line.request, line.target) for line in self.lines]
+    first: int
 
     @property
     def digest(self) -> str:
         """Hash of the lines."""
-        return hashlib.sha256(repr(self.items).encode("utf-8", "surrogatepass")).hexdigest()
+        return hashlib.sha256(repr(self.lines).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 # Bytes to windows.
@@ -103,21 +98,19 @@ def read_windows(
     size: int,
     *,
     stop: Stop,
-    ahead: bool,
     notes: Counter[str],
 ) -> Iterator[Window]:
     """Read the input window by window, each of `size` lines at most and none empty.
 
-    ahead: whether windows are in work while another is read; else a signal ends the command while it waits.
-    notes: counts what is odd but harmless. Raises DataError for a request that is none, and for more or fewer
-    translations under --score than lines.
+    A signal ends the command while it waits. notes: counts what is odd but harmless. Raises DataError for a request
+    that is none, and for more or fewer translations under --score than lines.
     """
     n_read, given = 0, read_lines(args.score) if args.score else iter(())
     # In a pipe what has arrived is answered at once. Else windows are full, so that a restart cuts the same ones.
     patience = None if args.input or args.output else PATIENCE
     coming = windows(_lines(file, request_of, args, notes), size, patience)
     while True:
-        with stop.finishing(ahead):
+        with stop.finishing(False):
             lines = next(coming, None)
         if lines is None:
             break
@@ -125,11 +118,11 @@ def read_windows(
         if args.score:
             targets = list(islice(given, len(lines)))
             if len(targets) < len(lines):
-                check_count(n_read, n_read - len(lines) + len(targets), args.score, args)
+                check_count(n_read, n_read - len(lines) + len(targets), args.score, args.input)
             lines = [line._replace(target=target) for line, target in zip(lines, targets, strict=True)]
-        yield Window(lines)
+        yield Window(lines, n_read - len(lines) + 1)
     if surplus := sum(1 for _ in given):
-        check_count(n_read, n_read + surplus, args.score, args)
+        check_count(n_read, n_read + surplus, args.score, args.input)
 
 
 def _lines(file: BinaryIO, request_of: Reader, args: argparse.Namespace, notes: Counter[str]) -> Iterator[Line]:
@@ -164,61 +157,52 @@ def _text_of(line: StreamLine, place: str, args: argparse.Namespace) -> tuple[st
 PATIENCE = 0.05
 
 
-class _End(NamedTuple):
-    """End of the input, with the error that ended it."""
-
-    error: Exception | None = None
-
-
 def windows(lines: Iterable[T], size: int, patience: float | None = PATIENCE) -> Iterator[list[T]]:
     """Cut lines into lists of at most `size`, none of them empty.
 
     A list is full, or ends where the input ended or was silent for `patience` seconds; None: however long it is silent.
     An error of `lines` is raised after the lines before it. A thread reads, since a read of a pipe may block.
     """
-    arrived: queue.Queue[T | _End] = queue.Queue(maxsize=2 * size)
+    arrived: queue.Queue[tuple[T] | Exception | None] = queue.Queue(maxsize=2 * size)  # None: the end
     stop = threading.Event()
 
-    def put(thing: T | _End) -> None:
+    def put(thing: tuple[T] | Exception | None) -> None:
         while not stop.is_set():
             with contextlib.suppress(queue.Full):
                 arrived.put(thing, timeout=0.2)
                 return
 
     def read() -> None:
-        # `_End` comes whatever happens here; and an end without a reason is not taken for the end of the input.
-        error: Exception | None = MachineError("the input could not be read to its end.")
+        end: Exception | None = MachineError("the input could not be read to its end.")
         try:
             for line in lines:
-                put(line)
+                put((line,))
                 if stop.is_set():
                     return
-            error = None
-        except (OSError, ValueError, MemoryError, NmtError) as found:
-            error = found
-        finally:
-            put(_End(error))
+            end = None
+        except (OSError, ValueError, MemoryError, NmtError) as error:
+            end = error
+        finally:  # whatever happens
+            put(end)
 
     # A daemon: a thread that waits for a terminal cannot be woken, and Ctrl-C must not wait for it.
     threading.Thread(target=read, name="reader", daemon=True).start()
     try:
-        end = None
-        while end is None:
+        while True:
             window: list[T] = []
-            thing: T | _End | None = arrived.get()
-            while thing is not None:
-                if isinstance(thing, _End):
-                    end = thing
-                    break
-                window.append(thing)
-                thing = None
-                if len(window) < size:
-                    with contextlib.suppress(queue.Empty):
-                        thing = arrived.get(timeout=patience)
+            thing = arrived.get()
+            with contextlib.suppress(queue.Empty):
+                while isinstance(thing, tuple):
+                    window += thing
+                    if len(window) == size:
+                        break
+                    thing = arrived.get(timeout=patience)
             if window:
                 yield window
-        if end.error is not None:
-            raise end.error
+            if isinstance(thing, Exception):
+                raise thing
+            if thing is None:
+                return
     finally:
         stop.set()
 
@@ -272,16 +256,19 @@ def _joined(text: str, more: str) -> str:
 
 
 def request_reader(args: argparse.Namespace) -> Reader:
-    """Return the function that makes a request of a line and the name of its place, file:number.
+    """Return the function that makes a request of a line and its place, file:number.
 
     Raises NmtError for wrong files of phrases.
     """
-    read = {"tsv": _of_columns, "jsonl": _of_json}.get(args.input_format, _of_text)
+    read: Reader = {"tsv": _of_columns, "jsonl": _of_json}.get(args.input_format, lambda line, place: Request(line))
     if not (args.terms or args.avoid or args.keep):
         return read
     required = _terms(args.terms) if args.terms else []
     avoided = _columns(args.avoid, least=1) if args.avoid else []
-    terms = Terms(required, avoided, _pattern(args.keep) if args.keep else None)
+    try:
+        terms = Terms(required, avoided, re.compile(args.keep) if args.keep else None)
+    except re.error as error:
+        raise NmtError(f"--keep {args.keep}: no regular expression ({error}).") from None
     return lambda line, place: terms(read(line, place))
 
 
@@ -309,10 +296,6 @@ def checking(read: Reader, args: argparse.Namespace, decode: DecodeConfig, sourc
     return checked
 
 
-def _of_text(line: str, place: str) -> Request:
-    return Request(line)
-
-
 def _of_columns(line: str, place: str) -> Request:
     source, *more = line.split("\t")
     if len(more) > 1:
@@ -328,10 +311,8 @@ def _of_json(line: str, place: str) -> Request:
         return Request("")
     try:
         found = json.loads(line, object_pairs_hook=_object)
-    except _Twice as error:
-        raise DataError(
-            f"{place}: an object that has the key {error.args[0]!r} twice: leave one of them out."
-        ) from None
+    except DataError as error:
+        raise DataError(f"{place}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: not JSON ({error}). --input-format jsonl has an object a line.") from None
     if not isinstance(found, dict) or not isinstance(found.get("source"), str):
@@ -339,22 +320,15 @@ def _of_json(line: str, place: str) -> Request:
     for key in found.keys() - set(GIVEN):
         if near := get_close_matches(key, GIVEN[1:], 1, _NEAR):
             raise DataError(f"{place}: unknown key {key!r}: did you mean {near[0]}? Else give it another name.")
-        del found[key]
-    found = {key: _text(value) for key, value in found.items()}
-    return _asked(place, **{**found, "source": without_end(found["source"])})
-
-
-class _Twice(Exception):
-    """Raised for a key that an object has twice."""
+    asked = {key: _text(value) for key, value in found.items() if key in GIVEN}
+    return _asked(place, **{**asked, "source": without_end(asked["source"])})
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict[str, Any]()
-    for key, value in pairs:
-        if key in found:
-            raise _Twice(key)
-        found[key] = value
-    return found
+    for key, n in Counter(key for key, _ in pairs).items():
+        if n > 1:
+            raise DataError(f"an object that has the key {key!r} twice: leave one of them out.")
+    return dict(pairs)
 
 
 def _asked(place: str, source: str, **asked: Any) -> Request:
@@ -401,13 +375,6 @@ def _columns(path: str, least: int) -> list[tuple[str, str]]:
     if not pairs:
         raise DataError(f"{path}: no phrases.")
     return pairs
-
-
-def _pattern(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise NmtError(f"--keep {text}: no regular expression ({error}).") from None
 
 
 def _shown(found: object) -> str:

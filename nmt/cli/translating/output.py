@@ -1,41 +1,38 @@
 """Output of nmt-translate: lines in each format, word alignments, and the report when every line has its result."""
 
 import argparse
-import contextlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
 from nmt.cli.begin import printable
-from nmt.cli.translating.files import check_count, name_of, source_name
-from nmt.cli.translating.input import Line
-from nmt.cli.translating.workers import LineResult, LineTranslator
+from nmt.cli.translating.files import check_references, name_of, source_name
+from nmt.cli.translating.input import Line, Window
+from nmt.cli.translating.model import LineResult, LineTranslator
 from nmt.data.lines import write_lines
 from nmt.data.text import style_notes, traits_of
-from nmt.decoding.evidence import WORDS, attention_note, log_prob_of, lost_note
-from nmt.decoding.retry import BETTER, KEPT, MENDED
+from nmt.decoding.evidence import WORDS, Fields, attention_note, log_prob_of, lost_note
+from nmt.decoding.request import Request
+from nmt.decoding.retry import BETTER, KEPT, MENDED, Answer
 from nmt.decoding.suspicion import CAP, flags_of
-from nmt.decoding.translation import MOST_SHOWN, Scored, Translation, is_in_pieces, is_too_wide
-from nmt.decoding.translator import NOWHERE, Translator
+from nmt.decoding.translation import MOST_SHOWN, Scored, is_in_pieces, is_too_wide
+from nmt.decoding.translator import NOWHERE
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.alignment import characters_note, trg_lang_of
 from nmt.evaluation.attention.drawing import draw
 from nmt.evaluation.attention.page import Alignment, panels, sentence_of
 from nmt.evaluation.metrics import bleu_tokens, exact_match, form_note, score, tokenised_note, unspaced_note
-from nmt.files import replacing
 from nmt.progress import Bar
 from nmt.recipe.model_options import Attention, ModelConfig
 from nmt.run import Run
 
 _LINE_ENDS = str.maketrans("\n\r", "  ")
-_COLUMN_ENDS = str.maketrans("\t\n\r", "   ")
 MOST_NUMBERS = 10  # of lines that are named
 N_PICTURE = 3  # lines that are drawn where none are named
 _FAR_ENOUGH = 1000  # characters of a line that are looked at for its style
@@ -61,95 +58,100 @@ def numbers(lines: Sequence[int]) -> str:
 # Lines.
 
 
-def output_lines(
-    args: argparse.Namespace, line: Line, number: int, result: LineResult, flags: list[str], *, n_best: int
-) -> list[str]:
-    """Write the result of a line in the format that was asked for: one line, or one for each of the n best.
+@dataclass(frozen=True)
+class Record:
+    """Result of a line: lines of the output, and what the report needs, in values of JSON."""
 
-    flags: what is odd about the line or its translation, by name.
-    """
-    if args.score:
-        return [_scored_line(args, line, number, result.scored, result.evidence)]
-    one, evidence = result.answer.translation, result.evidence
+    lines: list[str]
+    text: str = ""  # the translation
+    links: str = ""  # the word alignment
+    warnings: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)  # against the translation
+    outcome: str = ""  # of what was translated once more
+    in_pieces: bool = False
+    is_cut: bool = False  # ended at the limit of its length
+    is_read: bool = False  # by the model
+
+
+def records_of(
+    args: argparse.Namespace,
+    model: LineTranslator,
+    window: Window,
+    on_progress: Callable[[int], object] | None = None,
+) -> list[Record]:
+    """Translate or score the lines of a window, and write them in the format that was asked for."""
+    results = model.results([(line.request, line.target) for line in window.lines], on_progress)
+    n_best = model.translator.config.n_best
+    numbered = enumerate(zip(window.lines, results, strict=True), start=window.first)
+    return [_record(args, line, number, result, n_best) for number, (line, result) in numbered]
+
+
+def _record(args: argparse.Namespace, line: Line, number: int, result: LineResult, n_best: int) -> Record:
+    warnings = [*line.odd.values(), attention_note(result.evidence), lost_note(result.lost)]
+    links = result.evidence.get(WORDS) or ""
+    if isinstance(result.found, Scored):
+        warnings.append(result.found.warning or "")
+        lines = [_scored_line(args, line, number, result.found, result.evidence)]
+        return Record(lines, links=links, warnings=list(filter(None, warnings)))
+    one, reasons = result.found.translation, result.found.reasons
+    flags = [*line.odd, *flags_of(one, reasons)]
+    return Record(
+        _lines(args, line, number, result.found, result.evidence, flags, n_best),
+        one.text,
+        links,
+        list(filter(None, warnings)),
+        [name for name in reasons if name != CAP],  # which has a warning of its own
+        result.found.outcome or "",
+        is_in_pieces(one) and "\n" not in line.request.source,
+        bool(one.hypotheses) and not one.hypotheses[0].finished,
+        bool(one.hypotheses),
+    )
+
+
+def _lines(
+    args: argparse.Namespace, line: Line, number: int, answer: Answer, evidence: Fields, flags: list[str], n_best: int
+) -> list[str]:
+    one = answer.translation
     if args.format == "pairs":
         return [_json({**line.beside, "source": line.request.source, "output": one.text, "flags": flags})]
     if args.format == "jsonl":
-        tried = {"retry": result.answer.retry} if args.retry_suspect else {}
-        return [json_line(line, one, number, evidence, {"flags": flags, **tried})]
-    scores = [(each.normalised, each.score) for each in one.hypotheses] or [(0.0, 0.0)]
-    found = list(zip(one.texts, scores, strict=True))
+        tried = {"retry": answer.retry} if args.retry_suspect else {}
+        head = {"id": number, **line.beside, "source": line.request.source, "output": one.text}
+        scores = {"score": one.score, "log_prob": log_prob_of(one, evidence["token_log_probs"])}
+        return [_json({**head, **scores, **evidence, "flags": flags, **tried, "n_best": one.n_best})]
+    scored = [(each.normalised, each.score) for each in one.hypotheses] or [(0.0, 0.0)]
+    found = [(text.translate(_LINE_ENDS), *scores) for text, scores in zip(one.texts, scored, strict=True)]
     if args.format == "tsv":
         return [
-            f"{number}\t{rank}\t{score:.6f}\t{log_prob:.6f}\t{text.translate(_COLUMN_ENDS)}"
-            for rank, (text, (score, log_prob)) in enumerate(found, start=1)
+            f"{number}\t{rank}\t{score:.6f}\t{log_prob:.6f}\t{_column(text)}"
+            for rank, (text, score, log_prob) in enumerate(found, start=1)
         ]
-    found = [(text.translate(_LINE_ENDS), both) for text, both in found]
     if args.format == "moses":  # as Moses and Marian count, from 0
         return [
             f"{number - 1} ||| {text.replace('|||', '| | |')} ||| F0= {log_prob:.6f} ||| {score:.6f}"
-            for text, (score, log_prob) in found
+            for text, score, log_prob in found
         ]
     if n_best > 1:
-        return [f"{number} ||| {text} ||| {score:.6f}" for text, (score, _) in found]
-    return [f"{score:.6f}\t{text}" if args.show_scores else text for text, (score, _) in found[:1]]
+        return [f"{number} ||| {text} ||| {score:.6f}" for text, score, _ in found]
+    return [f"{score:.6f}\t{text}" if args.show_scores else text for text, score, _ in found[:1]]
 
 
-def json_line(line: Line, one: Translation, number: int, evidence: dict[str, Any], more: dict[str, Any]) -> str:
-    """Write all that is known of a line as JSON. evidence: of the best translation; more: fields after it."""
-    scores = {"score": one.score, "log_prob": log_prob_of(one, evidence["token_log_probs"])}
-    head = {"id": number, **line.beside, "source": line.request.source, "output": one.text}
-    return _json({**head, **scores, **evidence, **more, "n_best": one.n_best})
-
-
-def _scored_line(args: argparse.Namespace, line: Line, number: int, scored: Scored, evidence: dict[str, Any]) -> str:
+def _scored_line(args: argparse.Namespace, line: Line, number: int, scored: Scored, evidence: Fields) -> str:
     target = line.target or ""
     if args.format == "jsonl":
         head = {"id": number, **line.beside, "source": line.request.source, "output": target}
         return _json({**head, "log_prob": scored.log_prob, **evidence})
     if args.format == "text":
         return f"{scored.log_prob:.6f}"
-    return f"{number}\t{scored.log_prob:.6f}\t{len(scored.token_log_probs)}\t{target.translate(_COLUMN_ENDS)}"
+    return f"{number}\t{scored.log_prob:.6f}\t{len(scored.token_log_probs)}\t{_column(target.translate(_LINE_ENDS))}"
+
+
+def _column(text: str) -> str:
+    return text.replace("\t", " ")
 
 
 def _json(found: dict[str, Any]) -> str:
     return json.dumps(found, ensure_ascii=False)
-
-
-class Alignments:
-    """File of word alignments, a line each. A context manager: without `finish` nothing is left of it."""
-
-    def __init__(self, args: argparse.Namespace) -> None:
-        self._args = args
-        self._file: BinaryIO | None = None
-        self._replacing: AbstractContextManager[BinaryIO] | None = None
-
-    def __enter__(self) -> "Alignments":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._replacing:
-            unfinished = NmtError("not finished")
-            with contextlib.suppress(NmtError):
-                self._replacing.__exit__(type(unfinished), unfinished, None)
-
-    def add(self, alignment: str) -> None:
-        """Write the alignment of a line and its translation."""
-        if self._args.alignments:
-            self._open().write(alignment.encode("ascii") + b"\n")
-
-    def finish(self) -> None:
-        """Give the file its name, now that every line is there."""
-        if self._args.alignments:
-            self._open()
-            assert self._replacing
-            found, self._replacing = self._replacing, None
-            found.__exit__(None, None, None)
-
-    def _open(self) -> BinaryIO:
-        if self._file is None:  # and not before, as what a killed process left in its place is deleted first
-            self._replacing = replacing(Path(self._args.alignments))
-            self._file = self._replacing.__enter__()
-        return self._file
 
 
 # Attention.
@@ -169,18 +171,12 @@ def check_attention(args: argparse.Namespace, model: ModelConfig, *, attends: bo
         panels(Alignment(torch.empty(*model.attention_grids[kind], 0, 0), [], []), args.layer, args.head)
 
 
-def draw_attention(
-    args: argparse.Namespace,
-    translator: Translator,
-    drawn: dict[int, tuple[str, Translation]],
-    langs: tuple[str, str],
-    n_line: int,
-) -> None:
-    """Draw --attention. drawn: sources and translations of the lines to draw, by number; n_line: of the input.
+def _draw(args: argparse.Namespace, lines: LineTranslator, drawn: dict[int, Request], n_line: int) -> None:
+    """Draw --attention. drawn: the lines to draw, by number; n_line: of the input.
 
     Raises NmtError if a line of --lines is blank or not there, or no line can be drawn.
     """
-    source = source_name(args)
+    source, translator, recipe = source_name(args), lines.translator, lines.recipe
     if not n_line:
         raise NmtError(f"{source}: the input is empty: no line to draw the attention of.")
     if missing := [str(number) for number in args.lines or () if number not in drawn]:
@@ -192,26 +188,22 @@ def draw_attention(
         raise NmtError(f"{source}: no line to draw the attention of: all {n_line:,} are blank.")
     kind: Attention = args.attention_of or "cross"
     sentences = []
-    for number, (line, one) in sorted(drawn.items()):
+    found = lines.results([(request, None) for request in drawn.values()])
+    for (number, request), result in zip(drawn.items(), found, strict=True):
+        assert isinstance(result.found, Answer)
+        one = result.found.translation
         if is_too_wide(one):
             warn(
                 f"{source}:{number}: not drawn, as its {len(one.parts):,} pieces have more than {MOST_SHOWN:,} subwords"
             )
             continue
+        title = f"{number}: {request.source if kind == 'encoder' else one.text}"
         attns, trg_ids = translator.attention(one), one.hypotheses[0].ids
-        title = f"{number}: {line if kind == 'encoder' else one.text}"
         sentences.append(sentence_of(attns, one.src_ids, trg_ids, translator.subwords, title))
     if not sentences:
         raise NmtError(f"{source}: no line that can be drawn: name shorter ones with --lines.")
-    draw(
-        sentences,
-        Path(args.attention),
-        kind=kind,
-        layers=args.layer,
-        heads=args.head,
-        langs=langs,
-        run=Path(args.run[0]).resolve().name,
-    )
+    langs, run = (recipe.data.src_lang, trg_lang_of(recipe)), Path(args.run[0]).resolve().name
+    draw(sentences, Path(args.attention), kind=kind, layers=args.layer, heads=args.head, langs=langs, run=run)
 
 
 # The report.
@@ -223,72 +215,62 @@ class Report:
 
     args: argparse.Namespace
     references: list[list[str]]
-    alignments: Alignments
     n_line: int = 0
     n_cut: int = 0
     split: list[int] = field(default_factory=list)  # numbers of the lines that were translated in pieces
     sources: list[str] = field(default_factory=list)
     blank: set[int] = field(default_factory=set)  # numbers of sources without text
     outputs: list[str] = field(default_factory=list)
-    drawn: dict[int, tuple[str, Translation]] = field(default_factory=dict)
+    links: list[str] = field(default_factory=list)  # word alignments
+    drawn: dict[int, Request] = field(default_factory=dict)
     suspicious: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)  # of what was translated once more
     style: Counter[str] = field(default_factory=Counter)  # of the lines: how they are written
     notes: Counter[str] = field(default_factory=Counter)  # what is odd but harmless in the input
 
-    def add(self, line: Line, result: LineResult) -> list[str]:
-        """Count a line, and print its warnings. Returns what is odd about it or its translation, by name."""
+    def add(self, line: Line, record: Record) -> None:
+        """Count a line, and print its warnings."""
         self.n_line += 1
-        warnings = [*line.odd.values(), attention_note(result.evidence), lost_note(result.lost)]
-        if self.args.score:
-            warnings.append(result.scored.warning or "")
-        for text in filter(None, warnings):
+        for text in record.warnings:
             warn(f"{source_name(self.args)}:{self.n_line}: {text}")
-        self.alignments.add(result.evidence.get(WORDS) or "")
+        if self.args.alignments:
+            self.links.append(record.links)
         if self.args.score:
-            return []
-        source, answer = line.request.source, result.answer
-        translation = answer.translation
+            return
+        source = line.request.source
         self.style.update(traits_of(source[:_FAR_ENOUGH]))
-        self.suspicious.update(name for name in answer.reasons if name != CAP)  # which has a warning of its own
-        if answer.outcome:
-            self.outcomes[answer.outcome] += 1
-        if is_in_pieces(translation) and "\n" not in source:
+        self.suspicious.update(record.reasons)
+        if record.outcome:
+            self.outcomes[record.outcome] += 1
+        if record.in_pieces:
             self.split.append(self.n_line)
-        self.n_cut += bool(translation.hypotheses) and not translation.hypotheses[0].finished
+        self.n_cut += record.is_cut
         if self.references:
             if not source.strip():
                 self.blank.add(self.n_line)
             self.sources.append(source)
-            self.outputs.append(translation.text)
-        if self.args.attention and translation.hypotheses:
+            self.outputs.append(record.text)
+        if self.args.attention and record.is_read:
             wanted = self.args.lines
             if self.n_line in wanted if wanted else len(self.drawn) < N_PICTURE:
-                self.drawn[self.n_line] = source, translation
-        return [*line.odd, *flags_of(translation, answer.reasons)]
+                self.drawn[self.n_line] = line.request
 
     def finish(self, lines: LineTranslator) -> None:
-        """Print the report, now that every line is there.
+        """Print the report, now that every line is there, and write what is made of all lines.
 
         Raises DataError for references of another number of lines, NmtError for what cannot be drawn.
         """
         args, translator, recipe = self.args, lines.translator, lines.recipe
-        trg_lang = trg_lang_of(recipe)
         for note in [*self._input_notes(), *style_notes(Run(args.run[0]).src_style(), self.style)]:
             say(note)
         if self.n_cut:
             warn(f"{self.n_cut:,} translations were ended at the limit of decode.max_len_a and decode.max_len_b")
         if self.split:
             limits = translator.limits
-            why = (
-                "sentence by sentence"
-                if limits.every
-                else f"in pieces, as they have more than {limits.line:,} subwords"
-            )
-            which = "" if limits.every else f": {numbers(self.split)}"
-            many = f"{len(self.split):,} of {self.n_line:,} lines"
-            say(f"note: {many} were translated {why}{which} (--format jsonl flags them)")
-        if told := ", ".join(f"{name} {n:,}" for name, n in self.suspicious.most_common() if n):
+            why = f"in pieces, as they have more than {limits.line:,} subwords: {numbers(self.split)}"
+            why = "sentence by sentence" if limits.every else why
+            say(f"note: {len(self.split):,} of {self.n_line:,} lines were translated {why} (--format jsonl flags them)")
+        if told := ", ".join(f"{name} {n:,}" for name, n in self.suspicious.most_common()):
             say(f"note: translations that look wrong, of {self.n_line:,}: {told} (--format jsonl flags the lines)")
         if n_tried := self.outcomes.total():
             counts = f"{self.outcomes[MENDED]:,} mended, {self.outcomes[BETTER]:,} better but not right"
@@ -297,38 +279,37 @@ class Report:
         aligns = args.alignments or (args.format == "jsonl" and translator.attends)
         if aligns and (units := characters_note(recipe)):
             say(f"note: {units}")
-        self.alignments.finish()
+        if args.alignments:
+            write_lines(args.alignments, self.links)
         if self.references:
-            for name, lines_of_one in zip(args.ref, self.references, strict=True):
-                check_count(self.n_line, len(lines_of_one), name, args)
-            for name, lines_of_one in zip(args.ref, self.references, strict=True):
-                for text in blank_notes(name_of(args, name), lines_of_one, self.blank):
+            check_references(self.n_line, self.references, args)
+            for name, reference in zip(args.ref, self.references, strict=True):
+                for text in blank_notes(name_of(args, name), reference, self.blank):
                     warn(text)
             self._print_examples()
-            self._print_scores(trg_lang)
+            self._print_scores(trg_lang_of(recipe))
         if args.attention:
-            draw_attention(args, translator, self.drawn, (recipe.data.src_lang, trg_lang), self.n_line)
+            _draw(args, lines, self.drawn, self.n_line)
             say(f"attention: {args.attention}")
 
     def _input_notes(self) -> list[str]:
         name, found = source_name(self.args), self.notes
-        notes = [f"note: {name} began with a byte order mark, which was removed"] if found["bom"] else []
-        if found["inner bom"]:
-            notes.append(
-                f"note: {found['inner bom']:,} lines of {name} had a byte order mark within, which was removed"
-            )
-        if keys := [key.removeprefix("key ") for key in found if key.startswith("key ")]:
-            notes.append(f"note: keys of {name} that only the answers get: {', '.join(keys[:MOST_NUMBERS])}")
-        if found["crlf"]:
-            notes.append(f"note: {found['crlf']:,} lines of {name} ended with a carriage return, which was removed")
-        return notes
+        keys = [key.removeprefix("key ") for key in found if key.startswith("key ")]
+        notes = {
+            f"{name} began with a byte order mark, which was removed": found["bom"],
+            f"{found['inner bom']:,} lines of {name} had a byte order mark within, which was removed": found[
+                "inner bom"
+            ],
+            f"keys of {name} that only the answers get: {', '.join(keys[:MOST_NUMBERS])}": keys,
+            f"{found['crlf']:,} lines of {name} ended with a carriage return, which was removed": found["crlf"],
+        }
+        return [f"note: {text}" for text, is_so in notes.items() if is_so]
 
     def _print_examples(self) -> None:
         """Print sources with translation and references, taken at even distances."""
         n = min(self.args.examples, len(self.sources))
-        names = (
-            ["reference"] if len(self.references) == 1 else [f"reference {i + 1}" for i in range(len(self.references))]
-        )
+        n_ref = len(self.references)
+        names = [f"reference {i + 1}" for i in range(n_ref)] if n_ref > 1 else ["reference"]
         columns = ("source", self.sources), ("translation", self.outputs), *zip(names, self.references, strict=True)
         for i in range(n):
             line = i * len(self.sources) // n

@@ -6,8 +6,6 @@ import pytest
 import torch
 from made_run import OPTIONS, SOURCE, make_run
 
-LINES = ["the ship", "für Übung", "", "the old ship left", "in May the old ship left", "ship", " ", "in May"] * 3
-
 
 def write(path, lines):
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
@@ -44,14 +42,6 @@ def test_the_format_of_the_translations_is_their_own_affair(translate, tmp_path,
     assert read(tmp_path / "links") == read(tmp_path / "wanted")
 
 
-def test_workers_and_small_windows_write_the_same_lines(translate, tmp_path):
-    source = write(tmp_path / "in", LINES)
-    for name, flags in {"one": ("-i", source), "two": ("--workers", 2), "small": ("--decode.window", 1)}.items():
-        translate(*flags, "-o", tmp_path / f"{name}.out", "--alignments", tmp_path / name, source=source.read_bytes())
-    assert read(tmp_path / "one") == read(tmp_path / "two") == read(tmp_path / "small")
-    assert len(read(tmp_path / "one")) == len(LINES)
-
-
 def test_what_is_there_is_replaced_only_when_told_and_only_when_whole(translate, tmp_path, monkeypatch):
     links = tmp_path / "links"
     links.write_bytes(b"old\n")
@@ -63,22 +53,6 @@ def test_what_is_there_is_replaced_only_when_told_and_only_when_whole(translate,
     assert links.read_bytes() == b"old\n" and [path.name for path in tmp_path.iterdir()] == ["links"]
     translate("--alignments", links, "--overwrite")
     assert len(read(links)) == 6
-
-
-def test_a_journal_without_alignments_does_not_do_for_them(translate, tmp_path, monkeypatch):
-    source = write(tmp_path / "in", LINES)
-    with monkeypatch.context() as patch:
-        patch.setattr("nmt.cli.translating.job.hashlib.sha256", lambda: 1 / 0)
-        translate("-i", source, "-o", tmp_path / "out", "--decode.window", 4, code=1)
-        assert not (tmp_path / "out.journal").exists()  # nothing was answered yet
-    with monkeypatch.context() as patch:
-        patch.setattr("nmt.cli.translating.job.Journal.mark", lambda *_: 1 / 0)
-        translate("-i", source, "-o", tmp_path / "out", "--decode.window", 4, code=1)
-    assert (tmp_path / "out.journal").exists()
-    _, err = translate("-i", source, "-o", tmp_path / "out", "--decode.window", 4, "--alignments", tmp_path / "links")
-    assert "made with another word alignments" in err
-    translate("--alignments", tmp_path / "wanted", source=source.read_bytes())
-    assert read(tmp_path / "links") == read(tmp_path / "wanted")
 
 
 @pytest.mark.parametrize("when", ["written", "read"])

@@ -7,7 +7,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_run import HASTY
 
-from nmt.cli.translating.output import numbers
 from nmt.decoding import evidence
 from nmt.decoding.evidence import Evidence
 from nmt.decoding.translator import Translator
@@ -87,9 +86,3 @@ def test_a_line_that_fails_in_its_batch_leaves_the_others_what_they_have(transla
     assert [one["alignment"] is None for one in told] == [False, True, False]
     assert [one["word_alignment"] for one in told if one["alignment"]] == [whole[n]["word_alignment"] for n in (0, 2)]
     assert err.count("internal error") == 1 and "<stdin>:2: " in err
-
-
-def test_lines_are_named_up_to_ten_and_then_counted():
-    assert numbers([4]) == "line 4"
-    assert numbers([2, 1_000]) == "lines 2, 1,000"
-    assert numbers(range(1, 14)) == "lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 3 more"

@@ -71,21 +71,6 @@ def test_attention_is_written_on_demand_for_the_layers_and_heads_that_are_asked_
 LONG = ["--decode.max_src_len", 20, "--format", "jsonl"]
 
 
-def test_what_a_line_in_pieces_shows_is_looked_at_piece_by_piece(translate, monkeypatch):
-    sizes, real = [], translate_evidence.subword_alignment
-    monkeypatch.setattr(
-        translate_evidence,
-        "subword_alignment",
-        lambda weights, by: sizes.append(weights.shape[-1]) or real(weights, by),
-    )
-    source = b"the old ship left in May " * 9
-    (one,) = objects(translate(*LONG, source=source)[0])
-    assert one["flags"][0] == "split" and max(sizes) <= 21 < sum(sizes) == len(one["source_tokens"])
-    ends = [place for place, token in enumerate(one["tokens"]) if token == "</s>"]
-    assert [place for place, origin in enumerate(one["alignment"]) if origin is None] == ends
-    assert all(one["source_tokens"][i] != "</s>" for i in one["alignment"] if i is not None)
-
-
 def test_more_attention_than_can_be_written_is_left_out_and_the_line_is_named(translate, monkeypatch):
     source = b"the ship\n" + b"the old ship left in May " * 9
     flags = [*LONG, "--with-attention", "--head", "all"]
@@ -158,12 +143,6 @@ def test_what_looks_wrong_is_tried_again_and_counted(translate, monkeypatch):
     assert [(one["output"], one["retry"]) for one in alone] == [(one["output"], one["retry"]) for one in again]
 
 
-def test_a_translation_without_reasons_is_not_tried_again(translate):
-    source = b"\n \n"
-    lines, err = translate("--retry-suspect", "--format", "jsonl", source=source)
-    assert [one["retry"] for one in objects(lines)] == [None, None] and "tried again" not in err
-
-
 def test_several_references_all_count(translate, tmp_path):
     lines, _ = translate()
     others = [["wrong"] * 6, [*lines[:3], "wrong", *lines[4:]], ["", *lines[1:]]]
@@ -217,24 +196,6 @@ def test_a_reference_that_is_shorter_than_the_others_is_named(translate, tmp_pat
 def blind(monkeypatch):
     """The model of a run becomes one that writes without looking at the source, as far as anybody can ask it."""
     monkeypatch.setattr("nmt.models.base.SearchModel.attends", False)
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [["--attention", "OUT.html"], ["--with-attention", "--format", "jsonl"], ["--alignments", "OUT"]],
-)
-def test_a_model_that_looks_nowhere_says_so_before_the_work(translate, tmp_path, blind, flags):
-    out, err = translate(*(flag.replace("OUT", str(tmp_path / "out")) for flag in flags), code=2)
-    assert f"{flags[0]}: no word that this model writes looks at the source" in err and out == []
-
-
-def test_an_attention_that_the_model_has_not_is_named_before_the_work(translate, tmp_path, monkeypatch):
-    monkeypatch.setattr("nmt.recipe.model_options.ModelConfig.attention_grids", {"cross": (1, 1)})
-    flags = ("--attention", tmp_path / "a.png", "--attention-of", "encoder")
-    out, err = translate(*flags, code=2)
-    assert "--attention-of encoder: this model has no such attention, only cross" in err and out == []
-    out, err = translate("--attention", tmp_path / "a.png", "--layer", 2, code=2)
-    assert "layers 1 to 1" in err and out == []
 
 
 def test_a_model_that_looks_nowhere_tells_of_everything_else(translate, monkeypatch):

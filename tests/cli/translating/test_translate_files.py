@@ -65,10 +65,6 @@ def test_what_a_link_leads_to_is_replaced_and_the_link_stays(translate, files):
     assert sorted(os.listdir(files / "there")) == ["new", "old"]
 
 
-def test_pairs_are_a_format_of_what_is_written_alone(translate):
-    assert "invalid choice: 'pairs'" in translate("--input-format", "pairs", code=2)[1]
-
-
 def test_odd_ends_of_lines_and_a_mark_at_the_start_are_told_once(translate, files):
     (files / "odd").write_bytes(b"\xef\xbb\xbfthe ship\r\n\r\nin May\r\n")
     for flags in ("--decode.window", 1), ("--output", files / "out"):
@@ -77,19 +73,15 @@ def test_odd_ends_of_lines_and_a_mark_at_the_start_are_told_once(translate, file
         assert f"note: 3 lines of {files / 'odd'} ended with a carriage return, which was removed" in err
         assert f"note: {files / 'odd'} began with a byte order mark, which was removed" in err
     assert "note: 3 lines of <stdin>" in translate(source=b"a\r\nb\r\nc\r\n")[1]
+    wanted, _ = translate(source=b"the ship\nin May\n")
+    lines, err = translate(source="\ufeffthe ship\n\ufeffin May\n".encode())
+    assert lines == wanted and "note: 1 lines of <stdin> had a byte order mark within, which was removed" in err
     assert "carriage" not in translate()[1] and "mark" not in translate()[1]
 
 
 def test_lines_that_an_input_has_not_are_told_before_the_work(translate, files):
     out, err = translate("--input", files / "in", "--attention", files / "a.html", "--lines", "1,99", code=2)
     assert not out and f"--lines 99: nothing to draw there: {files / 'in'} has 6 lines" in err
-
-
-@pytest.mark.parametrize("flag", ["--ref", "--score"])
-def test_bad_bytes_beside_the_input_are_not_said_to_be_dropped_by_an_option(translate, files, flag):
-    (files / "bad").write_bytes(b"f\xfcr\n" * 6)
-    _, err = translate("--input", files / "in", flag, files / "bad", code=2)
-    assert "bad:1: invalid UTF-8" in err and "bad_utf8" not in err
 
 
 @pytest.mark.parametrize(("stream", "advice"), [("stdin", "--input"), ("stdout", "--output")])

@@ -108,16 +108,6 @@ def test_what_a_model_without_attention_cannot_show_is_refused_before_the_work(t
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("to", ["ctranslate2", "huggingface"])
-def test_an_engine_that_has_no_such_model_is_refused_by_name(folders, tmp_path, capsys, to):
-    (tmp_path / "lines").write_text("in May\n", encoding="utf-8")
-    flags = ["--output", str(tmp_path / "out"), "--lines", str(tmp_path / "lines")]
-    assert export([folders["attention"], "--to", to, *flags]) == 2
-    said = capsys.readouterr().err
-    assert "model.architecture: attention" in said and "--to safetensors" in said
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_it_is_exported_for_ourselves(translate, folders, tmp_path, name):
     (tmp_path / "lines").write_bytes(SOURCE + b"\n")

@@ -7,7 +7,7 @@ import pytest
 
 from nmt.cli.translating.input import request_reader
 from nmt.decoding.phrases import Wanted
-from nmt.decoding.request import Kept, Request
+from nmt.decoding.request import Request
 from nmt.errors import DataError, NmtError
 
 
@@ -24,10 +24,6 @@ def written(tmp_path):
         return str(path)
 
     return write
-
-
-def test_a_line_of_text_is_only_text():
-    assert read('{"source": "a"}\tb') == Request('{"source": "a"}\tb')
 
 
 def test_columns_are_the_source_and_how_its_translation_begins():
@@ -104,28 +100,6 @@ def test_what_is_kept_is_wanted_as_it_is_and_as_often_as_the_source_has_it():
         read("a", keep="(")
 
 
-def test_what_is_kept_has_what_stands_before_it_in_its_word_and_may_have_another_ending():
-    assert read("der A380 ", keep=r"\d+\s").kept == (Kept("A380", 4, 8),)
-    assert read("1990er, {x}s", keep=r"\d+|\{x\}").kept == (
-        Kept("1990", 0, 4, (False, True)),
-        Kept("{x}", 8, 11, (False, True)),
-    )
-    assert read("Ту154", keep=r"\d+").kept == (Kept("154", 2, 5, (True, False)),)
-    assert [one.text for one in read("AB12", keep=r"\d").kept] == ["AB1", "2"]
-    kept = read("A380 und 1990er", keep=r"\d+")
-    assert kept.unmet("A380 and 1990s") == [] and kept.unmet("380 and 1990") == ["A380"]
-
-
-def test_what_is_kept_is_not_glued_to_a_word_that_it_stands_apart_from_in_the_source():
-    kept = read("Ein {name} läuft.", keep=r"\{\w+\}")
-    for text in ("A{name} runs.", "A {name}runs.", "A {name}2.", "Á{name}"):
-        assert kept.unmet(text) == ["{name}"]
-    for text in ("A {name} runs.", "{name}", "({name}), yes", "“{name}”"):
-        assert kept.unmet(text) == []
-    within = read("Das{name}-Rad", keep=r"\{\w+\}")
-    assert within.unmet("The{name}") == [] and within.unmet("{name}bike") == ["{name}"]
-
-
 @pytest.mark.parametrize("text", ["a\n", "a\tb\tc\n", "a\t\n", "\tb\n", "\n"])
 def test_a_line_that_is_no_pair_of_terms_is_named(written, text):
     with pytest.raises(DataError, match=r"phrases:2: expected two columns"):
@@ -137,16 +111,6 @@ def test_two_translations_of_one_term_are_refused_with_their_lines(written):
         read("a", terms=written("Hund\tdog\nhund\tdoggy\nHund\tdog\nHund\thound\n"))
     assert read("Hund", terms=written("Hund\tdog\nhund\tdoggy\nHund\tdog\n")).required == ("dog",)
     assert read("Hund", avoid=written("Hund\tdog\nHund\thound\n")).avoided == ("dog", "hound")
-
-
-def test_a_phrase_that_no_line_can_have_is_refused_with_its_place(written):
-    with pytest.raises(DataError, match=r"phrases:1: 'a.rb' is no phrase"):
-        read("a", avoid=written("a\rb\n"))
-
-
-def test_an_empty_file_of_phrases_is_refused(written):
-    with pytest.raises(DataError, match="no phrases"):
-        read("a", avoid=written(""))
 
 
 def objects(*found):
@@ -182,13 +146,6 @@ def test_keys_that_are_not_ours_go_on_to_the_answer(translate):
     assert json.loads(line)["id"] == "a7"
     (line,), _ = translate("--input-format", "jsonl", source=given)
     assert line == told["output"]
-
-
-def test_a_byte_order_mark_within_the_input_is_removed_with_a_note(translate):
-    wanted, _ = translate(source=b"the ship\nin May\n")
-    lines, err = translate(source="\ufeffthe ship\n\ufeffin May\n".encode())
-    assert lines == wanted
-    assert "note: 1 lines of <stdin> had a byte order mark within, which was removed" in err
 
 
 def test_n_best_lists_as_moses_has_them_count_from_0_and_have_four_fields(translate):

@@ -3,16 +3,13 @@
 import io
 import json
 import sys
-from dataclasses import asdict
 
 import pytest
 from made_run import OPTIONS, make_run
 
 import nmt
 from nmt.cli.translate import main
-from nmt.cli.translating.input import Line, Window
-from nmt.cli.translating.workers import _request
-from nmt.decoding.request import Kept, Request
+from nmt.decoding.request import Request
 from nmt.errors import RecipeError
 
 TAGS = ("<2en>", "<2fr>", "<bt>", "<news>")
@@ -65,14 +62,6 @@ def test_the_same_text_with_other_tags_is_another_line(translate):
     assert scores[:4] == scores[4:] and len(set(scores)) == 4
     alone = [translate([line])[0][0]["score"] for line in LINES[:4]]
     assert scores[:4] == pytest.approx(alone, rel=1e-5)
-
-
-def test_a_journal_and_a_worker_tell_lines_apart_that_ask_for_something_else():
-    requests = [Request(**{**line, "tags": tuple(line["tags"]) if "tags" in line else None}) for line in LINES]
-    kept = (Kept("ship", 8, 12, (False, True)),)
-    requests += [Request(SHIP, "", ("x",), ("y",), (((4, 7), (8, 12)),)), Request(SHIP, kept=kept)]
-    assert [_request(json.loads(json.dumps(asdict(request)))) for request in requests] == requests
-    assert len({Window([Line(request, {}, {})]).digest for request in requests}) == len(requests)
 
 
 def test_the_pieces_of_a_long_line_have_its_tags(translate):

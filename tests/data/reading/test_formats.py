@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from nmt.cli.preprocess import main
+from nmt.cli.translating import output
 from nmt.cli.translating.input import Line
-from nmt.cli.translating.output import output_lines
-from nmt.cli.translating.workers import LineResult
+from nmt.cli.translating.model import LineResult
 from nmt.data.corpus import Prepared
 from nmt.data.formats import names_in
 from nmt.data.kept import n_to_hold_out
@@ -263,7 +263,7 @@ def test_what_nmt_translate_writes_is_a_corpus(at):
         for n, (source, text) in enumerate(zip(sources, outputs, strict=True), start=1):
             answer = Answer(Translation(text, [text], [hypothesis], [5]), [])
             result = LineResult(answer, {"token_log_probs": [-0.5]})
-            written += output_lines(args, Line(Request(source), {}, {}), n, result, [], n_best=1)
+            written += output._record(args, Line(Request(source), {}, {}), n, result, 1).lines
         at.write(f"out.{kind}", lines_of(written))
     at.write("mono.en", lines_of(sources))
     for corpus in (
