@@ -43,6 +43,11 @@ from nmt.run import Run
 _T = TypeVar("_T", bound=str | Request)
 
 
+def _told_field(name: str, doc: str) -> Any:
+    """Property of a translation that is computed from evidence."""
+    return property(lambda translation: translation._told.get(name), doc=doc)
+
+
 class Translation(Found):
     """The answer to one line, and what `nmt-translate --format jsonl` tells of it, under the same names.
 
@@ -51,6 +56,14 @@ class Translation(Found):
     """
 
     _origin: tuple["Model", Evidence, Request] | None = None
+
+    tokens: list[str] | None = _told_field("tokens", "Its subwords and the end.")
+    token_log_probs: list[float] | None = _told_field("token_log_probs", "Log-probabilities by forced decoding.")
+    source_tokens: list[str] | None = _told_field("source_tokens", "The subwords that the model read, and the end.")
+    alignment: list[int | None] | None = _told_field(
+        "alignment", "For each of the tokens its place in source_tokens, from 0; None for the end."
+    )
+    word_alignment: str | None = _told_field("word_alignment", "Words that belong together: 0-0 1-2.")
 
     @classmethod
     def of(cls, found: Found, line: str | Request, model: "Model", evidence: Evidence) -> "Translation":
@@ -66,39 +79,16 @@ class Translation(Found):
         return flags_of(self, evidence.reasons(request, self))
 
     @property
-    def tokens(self) -> list[str] | None:
-        """Its subwords and the end."""
-        return self._told.get("tokens")
-
-    @property
-    def token_log_probs(self) -> list[float] | None:
-        """The log-probability of each of the tokens, by forced decoding."""
-        return self._told.get("token_log_probs")
-
-    @property
     def log_prob(self) -> float:
-        """Their sum."""
+        """Sum of token_log_probs."""
         return log_prob_of(self, self.token_log_probs)
-
-    @property
-    def source_tokens(self) -> list[str] | None:
-        """The subwords that the model read, and the end."""
-        return self._told.get("source_tokens")
-
-    @property
-    def alignment(self) -> list[int | None] | None:
-        """For each of the tokens the place in source_tokens, from 0, that it came from; None for the end."""
-        return self._told.get("alignment")
-
-    @property
-    def word_alignment(self) -> str | None:
-        """Words that belong together, in the Pharaoh format: 0-0 1-2."""
-        return self._told.get("word_alignment")
 
     @cached_property
     def _told(self) -> Fields:
         model, evidence, _ = self._known
-        return model.told(self, evidence)
+        model._mind_fork()
+        ((found, _),) = evidence.of([self])
+        return found
 
     @property
     def _known(self) -> tuple["Model", Evidence, Request]:
@@ -133,12 +123,6 @@ class Model:
         self._fixed: dict[str, FixedSearch] = {}  # likewise
         self._making = threading.Lock()
         self._process = os.getpid()
-
-    def told(self, translation: Found, evidence: Evidence) -> Fields:
-        """Return how one of its translations came about."""
-        self._mind_fork()
-        ((fields, _),) = evidence.of([translation])
-        return fields
 
     def __repr__(self) -> str:
         data, n_param = self.recipe.data, sum(one.numel() for one in self.model.parameters())
