@@ -17,48 +17,29 @@ if TYPE_CHECKING:  # takes some 70 ms to import, which --help has no use for
     from langcodes import Language as Tag
 
 UNTOLD = "und"
-# Scripts by ISO 15924, each with the languages written in it, by the shortest codes. East Asian ones stand for all that
-# their texts are full of. Where several scripts are in use, each of them is right. Languages that are not here have the
-# scripts of CLDR, which knows rare uses, too, such as Hindi in Latin letters.
+# Scripts by ISO 15924, East Asian ones for all that their texts are full of, of languages of which CLDR does not tell
+# those in use: several, each of them right, or one that is not the first of CLDR.
 _WRITTEN_IN = {
-    "Latn": "af ak an ay az ber bi bik bm br bs ca ceb ch co crh cs cy da de ee en eo es et eu ff fi fil fj fo fr fy "
-    "ga gd gl gn gv ha haw hmn hr ht hu ia id ig ilo io is it iu jv kab kg ki kk kl kr ku la lb lg li lij ln lt ltg "
-    "lu lv mg mh mi min ms mt na nan nb nd ng nl nn no nr nso ny oc om pag pap pl pt qu rm rn ro rw sc se sg sk sl sm "
-    "sn so sq sr ss st su sv sw szl tg tk tn to tpi tr ts tt ty tzm uz ve vec vi vo wa war wo xh yo za zgh zu",
-    "Cyrl": "ab av az ba be bg bs bua ce chm crh cu cv kk kv ky mk mn myv os ro ru sah sr tg tk tt tyv udm uk uz",
-    "Arab": "ar ary arz az azb bal ckb dv fa ha kk ks ku lah lrc ms mzn ps sd tg ug ur uz",
-    "Deva": "awa bho brx doi gom hi hne ks mag mai mr ne new sa sat sd",
-    "Grek": "el grc pnt",
-    "Hebr": "hbo he lad yi",
-    "Armn": "hy hyw",
-    "Geor": "ka xmf",
-    "Beng": "as bn bpy mni",
-    "Guru": "pa",
-    "Gujr": "gu",
-    "Orya": "or",
-    "Taml": "ta",
-    "Telu": "te",
-    "Knda": "kn tcy",
-    "Mlym": "ml",
-    "Sinh": "si",
-    "Thai": "th",
-    "Laoo": "lo",
-    "Tibt": "bo dz",
-    "Mymr": "my shn",
-    "Khmr": "km",
-    "Ethi": "am gez ti tig",
-    "Hani": "gan hak lzh nan wuu yue zh",
-    "Jpan": "ja",
-    "Kore": "ko",
-    "Mong": "mn",
-    "Thaa": "dv",
-    "Nkoo": "nqo",
-    "Cans": "cr iu",
-    "Cher": "chr",
-    "Mtei": "mni",
-    "Olck": "sat",
+    "Arab": "azb",
+    "Arab Cyrl Latn": "az kk tg uz",
+    "Arab Deva": "ks sd",
+    "Arab Latn": "ha ku ms",
+    "Arab Thaa": "dv",
+    "Armn": "hyw",
+    "Beng Deva": "unr",
+    "Beng Mtei": "mni",
+    "Cans Latn": "iu",
+    "Cyrl Latn": "bs crh ro sr tk tt",
+    "Cyrl Mong": "mn",
+    "Deva Limb": "lif",
+    "Deva Olck": "sat",
+    "Grek": "grc",
+    "Hani Latn": "nan",
+    "Hebr": "hbo",
+    "Latn": "hmn",
+    "Latn Nkoo": "man",
+    "Latn Tfng": "ber kab rif tzm zgh",
     "Syrc": "arc syc",
-    "Tfng": "ber kab tzm zgh",
 }
 _WITHIN = {"Hans": "Hani", "Hant": "Hani", "Hira": "Jpan", "Kana": "Jpan", "Hang": "Kore"}
 UNSPACED = frozenset({"Hani", "Jpan", "Thai", "Laoo", "Khmr", "Mymr", "Tibt", "Java", "Bali", "Lana", "Talu"})
@@ -151,26 +132,26 @@ def _scripts_of(primary: str) -> frozenset[str]:
     """The scripts of a language, by its shortest code."""
     if primary in _OF_NO_LANGUAGE or primary.startswith("x-"):
         return frozenset()
-    if found := {script for script, languages in _WRITTEN_IN.items() if primary in languages.split()}:
-        return frozenset(found)
+    for scripts, languages in _WRITTEN_IN.items():
+        if primary in languages.split():
+            return frozenset(scripts.split())
     from langcodes.data_dicts import LIKELY_SUBTAGS
 
-    likely = (
-        full.split("-")[1] for part, full in LIKELY_SUBTAGS.items() if part == primary or part.startswith(f"{primary}-")
-    )
-    return frozenset(_WITHIN.get(script, script) for script in likely)
+    likely = LIKELY_SUBTAGS.get(primary)
+    return frozenset(_WITHIN.get(script, script) for script in likely.split("-")[1:2]) if likely else frozenset()
 
 
 def _nearest(code: str) -> str:
     """The code that was probably meant by one that is not known: that of a country's language, or of a name; or ""."""
     import langcodes
+    from langcodes.data_dicts import LIKELY_SUBTAGS
 
     text = code.strip().lower()
     if len(text) == 2 and (country := langcodes.Language.get(f"und-{text}")).is_valid() and text != "xx":
         return country.maximize().language or ""
-    known = sorted({language for languages in _WRITTEN_IN.values() for language in languages.split()})
+    known = sorted(code for code in LIKELY_SUBTAGS if len(code) == 2)
     names = {language_of(one).name.lower(): one for one in known} | {one: one for one in known}
     close = difflib.get_close_matches(text, names, n=1, cutoff=0.7)
     if not close and len(text) == 2:
-        close = [one for one in known if len(one) == 2 and one[0] == text[0]]
+        close = [one for one in known if one[0] == text[0]]
     return names[close[0]] if close else ""

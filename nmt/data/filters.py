@@ -211,7 +211,7 @@ def most_bytes(max_len: int) -> int:
 
 
 def oddities(text: str) -> list[str]:
-    """What is odd about a line and harmless to us, as keys of `report.DataReport.notes`."""
+    """Return what is odd about a line and harmless to us, as keys of `report.DataReport.notes`."""
     found = ODD.findall(text) if not text.isprintable() else []
     return ["bom_inside"] * ("\ufeff" in found) + ["control"] * any(one != "\ufeff" for one in found)
 

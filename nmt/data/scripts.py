@@ -10,7 +10,7 @@ from typing import Any
 
 from nmt.errors import DataError
 from nmt.extras import missing
-from nmt.languages import UNSPACED, language_of
+from nmt.languages import language_of
 
 # By the codes of ISO 15924; East Asian ones with the other scripts that their texts are full of.
 _HAN = "\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U000323af"
@@ -73,36 +73,19 @@ def is_in_another_script(text: str, scripts: frozenset[str], min_share: float) -
     """
     if not scripts or ("Latn" in scripts and text.isascii()):
         return False
-    own, other = _letters(scripts)
+    own, other = letters_of(scripts)
     if other.search(text) is None:
         return False
     text = _ADDRESS.sub(" ", text)
-    n_other = _n_byte(other.findall(text))
-    if n_other < _FEW:
-        return False
-    n_own = _n_byte(own.findall(text))
-    return n_own < min_share * (n_own + n_other)
-
-
-def letters_of_others(scripts: frozenset[str]) -> Pattern[str]:
-    """Return the pattern of letters of all other scripts."""
-    return _letters(scripts)[1]
-
-
-def letters_unspaced() -> Pattern[str]:
-    """Return the pattern of letters of scripts that are written without spaces."""
-    return _letters(frozenset(UNSPACED & _RANGES.keys()))[0]
+    n_own, n_other = (len("".join(letters.findall(text)).encode("utf-8")) for letters in (own, other))
+    return n_other >= _FEW and n_own < min_share * (n_own + n_other)
 
 
 @functools.cache
-def _letters(scripts: frozenset[str]) -> tuple[Pattern[str], Pattern[str]]:
+def letters_of(scripts: frozenset[str]) -> tuple[Pattern[str], Pattern[str]]:
     """Return the patterns of characters of these scripts, and of letters of all others."""
-    ranges = "".join(_RANGES[script] for script in sorted(scripts))
+    ranges = "".join(_RANGES.get(script, "") for script in sorted(scripts))
     return re.compile(f"[{ranges}]+"), re.compile(f"[^\\W\\d_{ranges}]+")
-
-
-def _n_byte(pieces: list[str]) -> int:
-    return len("".join(pieces).encode("utf-8"))
 
 
 # Language of a text, told by py3langid.

@@ -12,7 +12,7 @@ from itertools import combinations
 
 from nmt.data.filters import UsualRatio, is_unusual
 from nmt.data.placeholders import PATTERNS
-from nmt.data.scripts import letters_of_others, scripts_of
+from nmt.data.scripts import letters_of, scripts_of
 from nmt.decoding.request import is_blank
 from nmt.decoding.translation import Translation, is_in_pieces
 
@@ -311,7 +311,7 @@ def is_in_foreign_script(source: str, output: str, languages: Collection[str]) -
     scripts = list(map(scripts_of, languages))
     if not scripts or not all(scripts) or (output.isascii() and any("Latn" in one for one in scripts)):
         return False
-    others = letters_of_others(frozenset().union(*scripts))
+    others = letters_of(frozenset().union(*scripts))[1]
 
     def is_foreign(text: str) -> bool:
         n_foreign, n_letter = sum(map(len, others.findall(text))), sum(map(str.isalpha, text))

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.scripts import letters_unspaced
+from nmt.data.scripts import letters_of
 from nmt.errors import DataError
-from nmt.languages import language_of
+from nmt.languages import UNSPACED, language_of
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric as SacreMetric
@@ -132,7 +132,7 @@ def unspaced_note(references: Sequence[str], trg_lang: str) -> str | None:
     text = "".join(references)
     n_letter = sum(map(str.isalpha, text))
     n_word = sum(len(line.split()) for line in references)
-    n_unspaced = sum(map(len, letters_unspaced().findall(text)))
+    n_unspaced = sum(map(len, letters_of(UNSPACED)[0].findall(text)))
     if 2 * n_unspaced <= n_letter or n_unspaced <= _LONG_WORD * n_word:
         return None
     return (
