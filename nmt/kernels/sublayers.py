@@ -95,8 +95,7 @@ class _PartAndNorm(torch.autograd.Function):
         past, d_out = grads
         if d_out is None:
             return past, None, None, None, None, None
-        beside = None if past is None else past.to(ctx.saved_tensors[0].dtype).contiguous()
-        d_x, d_weight, d_bias = _gradients(ctx, d_out, None, _NO_DROPOUT, beside)
+        d_x, d_weight, d_bias = _gradients(ctx, d_out, None, _NO_DROPOUT, past)
         return d_x, None, d_weight, d_bias, None, None
 
 
@@ -142,7 +141,8 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The gradients of what is normalised, of weight and bias. beside: another one of the first, to be added to it.
     dropped: where the first goes as it goes back through dropout."""
-    x, weight, bias, moments = ctx.saved_tensors
+    x, weight, bias, moments = ctx.saved_tensors  # once: activations that are computed anew cannot be unpacked again
+    beside = None if beside is None else beside.to(x.dtype).contiguous()
     n_row, n_col = moments.size(1), x.size(-1)
     d_x, sums, d_out = torch.empty_like(x), torch.empty(2, n_col), d_out.contiguous()
     grads = d_x, dropped, half(dropped), *dropping, d_out, half(d_out)
