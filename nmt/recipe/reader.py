@@ -201,8 +201,7 @@ def _override(
         here = here[part]
     if isinstance(here, list) and outer and outer.many:
         if len(here) > 1:
-            which = " or ".join(_each(here, place, last))
-            yield Complaint(None, name, f"{place} is a list of {len(here)}: say which, {which}")
+            yield Complaint(None, name, f"{place} is a list of {len(here)}: say which, as {place}.0.{last}")
             return
         here, name = here[0], f"{place}.0.{last}"
     if not isinstance(here, dict):
@@ -211,14 +210,6 @@ def _override(
     for old in [old for old in places if old == name or old.startswith(f"{name}.")]:
         del places[old]
     places[name] = None
-
-
-def _each(corpora: list[Any], place: str, option: str) -> Iterator[str]:
-    """The names that an option of one corpus has in a list of them, each with what tells the corpus from others."""
-    for n, corpus in enumerate(corpora):
-        known = corpus if isinstance(corpus, dict) else {}
-        key = next((key for key in ("name", *_NAMES_A_CORPUS) if key in known), None)
-        yield f"{place}.{n}.{option}" + (f" ({key}: {as_yaml(known[key])})" if key else "")
 
 
 def languages_in(value: Any) -> frozenset[str]:

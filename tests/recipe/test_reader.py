@@ -246,10 +246,7 @@ def test_an_override_of_one_option_of_a_corpus_leaves_the_rest_of_a_list_of_one(
 def test_of_several_corpora_an_override_says_which(complaints):
     text = "name: x\ndata: {train: [{src: a, trg: b}, {file: [c.tsv, d.tsv], src_column: 1, trg_column: 2}, {}]}\n"
     line, *_ = complaints(text, [("data.train.max_ratio", "2")])
-    assert line == (
-        "command line: data.train.max_ratio: data.train is a list of 3: say which, data.train.0.max_ratio (src: a) or "
-        "data.train.1.max_ratio (file: [c.tsv, d.tsv]) or data.train.2.max_ratio"
-    )
+    assert line.endswith(": data.train.max_ratio: data.train is a list of 3: say which, as data.train.0.max_ratio")
 
 
 def test_a_number_is_for_options_of_which_there_are_several(complaints):
