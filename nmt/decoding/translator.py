@@ -163,7 +163,7 @@ class Translator:
             for number, found in zip(batch, hypotheses, strict=True):
                 translations[different[number]] = self._answer(different[number], ids[number], found)
             # A line that was split is done when all of its pieces are.
-            done(sum(count[one] for number in batch if (one := different[number]) not in splits))
+            done(sum(count[different[number]] for number in batch))
         for request, (of_line, pieces) in splits.items():
             parts = [translations.get(piece) or _unread(piece) for piece in pieces]
             translations[request] = self._of_pieces(request, of_line, parts)
