@@ -5,14 +5,12 @@ A batch is searched in `batch_search.py`.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from nmt.data.arrays import Ragged
 from nmt.data.batches import length_batches, pad
@@ -46,6 +44,7 @@ from nmt.recipe.decode_options import DecodeConfig
 # For minimum Bayes risk: what each of some translations of a line is worth beside the others.
 Utility = Callable[[Sequence[str]], list[float]]
 
+Splits = dict[Request, tuple[Split, list[Request]]]  # lines in pieces
 _LINE_ENDS = str.maketrans("\n\r", "  ")
 
 
@@ -53,14 +52,6 @@ _LINE_ENDS = str.maketrans("\n\r", "  ")
 # line of any size need not be looked at.
 _MAX_CHARACTERS = MAX_SRC_LEN * LONGEST_PIECE
 NOWHERE = "no word that this model writes looks at the source"
-
-
-class Encoded(NamedTuple):
-    """Lines as the model reads them: requests, one each; ids of each different text; and the lines in pieces."""
-
-    requests: list[Request]
-    ids: dict[Request, list[int]]
-    splits: dict[Request, tuple[Split, list[Request]]]
 
 
 class Translator:
@@ -103,7 +94,7 @@ class Translator:
         of lines done since the last call."""
         coming = iter(lines)
         while window := list(islice(coming, self.config.window)):
-            yield from self.search(self.encode(window), on_progress)
+            yield from self.search(*self.encode(window), on_progress)
 
     def score(
         self, sources: Sequence[str | Request], translations: Sequence[str], look: Look | None = None
@@ -152,9 +143,14 @@ class Translator:
             raise NmtError(f"{NOWHERE}, so there is no attention to show.")
         return join_attns([_attention(self.model, one) for one in read_at_once(translation)])
 
-    def search(self, encoded: Encoded, on_progress: Callable[[int], object] | None = None) -> list[Translation]:
+    def search(
+        self,
+        requests: Sequence[Request],
+        ids_of: Mapping[Request, list[int]],
+        splits: Splits,
+        on_progress: Callable[[int], object] | None = None,
+    ) -> list[Translation]:
         """Translate encoded lines. Identical ones are searched for once; blank ones never reach the model."""
-        requests, ids_of, splits = encoded
         count, done = Counter(requests), on_progress or (lambda n_line: None)
         done(sum(n for request, n in count.items() if request not in ids_of and request not in splits))
         different, ids = list(ids_of), list(ids_of.values())
@@ -243,14 +239,15 @@ class Translator:
         request = request.changed(trg.normalised, trg.normalised_prefix) if request.asks else request
         return request.protected(kinds) if (kinds := self.subwords.src.protects) else request
 
-    def encode(self, lines: Sequence[str | Request]) -> Encoded:
-        """Encode each different text once, and split lines that are too long for the model."""
+    def encode(self, lines: Sequence[str | Request]) -> tuple[list[Request], dict[Request, list[int]], Splits]:
+        """Encode each different text once, and split lines that are too long for the model: a request for each line,
+        ids of each different text, and the lines in pieces."""
         every = [self._request(line) for line in lines]
         requests = [request for request in dict.fromkeys(every) if not self._is_unread(request)]
         limits, encode = self.limits, self.sources.encode
         short = [request for request in requests if not surely_too_long(request.source, limits.piece)]
         ids_of = dict(zip(short, encode(short), strict=True))
-        splits: dict[Request, tuple[Split, list[Request]]] = {}
+        splits: Splits = {}
         for request in requests:
             own = limits if request.can_be_split else Limits()
             emoji = self.config.copy_letterless and not request.asks
@@ -264,7 +261,7 @@ class Translator:
         new = dict.fromkeys(piece for _, pieces in splits.values() for piece in pieces if not self._is_unread(piece))
         rest = [request for request in (*requests, *new) if request not in ids_of and request not in splits]
         ids_of.update(zip(rest, encode(rest), strict=True))
-        return Encoded(every, ids_of, splits)
+        return every, ids_of, splits
 
     def batches(
         self, ids: Sequence[list[int]], requests: Sequence[Request] | None = None
@@ -273,15 +270,10 @@ class Translator:
 
         requests: what is asked of each row's translation, if anything is.
         """
-        for batch in self._batches(ids):
-            yield batch, self.searcher.search([(ids[n], requests[n] if requests else BARE) for n in batch])
-
-    def _batches(self, ids: Sequence[list[int]]) -> list[Rows]:
-        return length_batches(self._cost(ids), self.config.max_tokens)
-
-    def _cost(self, ids: Iterable[list[int]]) -> NDArray[np.int64]:
         # A batch costs sentences x hypotheses x longest source, and the source ends with EOS.
-        return np.array([(len(row) + 1) * self.config.n_candidate for row in ids], dtype=np.int64)
+        cost = np.array([(len(row) + 1) * self.config.n_candidate for row in ids], dtype=np.int64)
+        for batch in length_batches(cost, self.config.max_tokens):
+            yield batch, self.searcher.search([(ids[n], requests[n] if requests else BARE) for n in batch])
 
 
 def _unread(request: Request) -> Translation:

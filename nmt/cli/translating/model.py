@@ -93,7 +93,7 @@ class LineTranslator:
                 lost = unflagged.setdefault(request, {})
                 return attempt("flags", lost, lambda: self._evidence.reasons(request, translation)) or []
 
-            answers = mend(requests, self.translator.search(self.translator.encode(requests), done), self._again, why)
+            answers = mend(requests, list(self.translator.translate(requests, done)), self._again, why)
             told = self._evidence.of([one.translation for one in answers])
             found = {
                 item: LineResult(answer, fields, lost | unflagged[item[0]])
