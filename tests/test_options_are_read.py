@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 NO_EFFECT = {
     "nmt/recipe/decode_options.py": {"searching"},
     "nmt/recipe/data_options.py": {"filters_of"},
-    "nmt/data/manifest.py": {"_own_settings"},
+    "nmt/data/manifest.py": {"settings_of"},
     "nmt/training/budget.py": {"n_measured_at_end"},
     "nmt/training/resolve.py": {"check_space", "checkpoint_bytes"},
     "nmt/training/validate.py": {"how"},

@@ -35,9 +35,7 @@ from nmt.data.manifest import (
     beside,
     building,
     changed_settings,
-    later_filters,
     refuse_foreign_files,
-    remove_abandoned,
     settings_of,
     write_manifest,
 )
@@ -275,10 +273,7 @@ def _is_there(job: _Job, present: dict[str, Any], inputs: list[dict[str, Any]], 
             "Replace it with --overwrite, or choose another folder with data.out."
         )
     Prepared.open(job.folder)
-    remove_abandoned(job.folder)
     job.talk(f"{job.folder}: already prepared from the same files with the same settings, nothing to do")
-    if later := later_filters(present["settings"], settings):
-        job.talk(f"{job.folder}: was made before there were {', '.join(later)}; with --overwrite they filter it, too")
     return True
 
 

@@ -15,7 +15,7 @@ import pytest
 from nmt.data import kept
 from nmt.data import prepare as room
 from nmt.data.corpus import Prepared, dtype_of_ids
-from nmt.data.manifest import settings_of
+from nmt.data.manifest import building, settings_of
 from nmt.data.prepare import prepare
 from nmt.errors import DataError
 from nmt.extras import version_and_commit
@@ -250,6 +250,18 @@ def test_a_folder_records_the_version_of_nmt_and_another_version_finds_nothing_t
     del manifest["nmt"]  # as in folders made before
     (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     assert Prepared.open(tmp_path / "out").train.n_pair == len(SRC)
+
+
+def test_of_two_that_make_a_folder_the_second_is_refused_and_what_a_killed_one_left_is_removed(tmp_path):
+    out, left = tmp_path / "out", tmp_path / ".out.preparing"
+    left.mkdir()
+    (left / "half").touch()
+    (tmp_path / ".out.preparing.lock").write_text("1")
+    with building(out, replace=None) as made:
+        assert made == left and not list(made.iterdir())
+        with pytest.raises(DataError, match=f"is making it .process {os.getpid()}"), building(out, replace=None):
+            pass
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_folder_with_other_files_is_never_touched(recipe, tmp_path):
