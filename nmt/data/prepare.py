@@ -12,7 +12,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -166,62 +165,64 @@ def prepare(
     report: a fresh one, for a caller who wants to know more. only_report: write the page of the report there, and
     leave the folder as it is. stages: gets the seconds that each stage took.
     """
-    talk = talk or _to_stderr
-    use_threads(recipe.data.workers)
+    talk, report, data = talk or _to_stderr, report or DataReport(), recipe.data
+    lap = _Laps({} if stages is None else stages)
+    use_threads(data.workers)
     sources = find_sources(recipe)
     for line in told(sources):
         talk(line)
-    lap = _Laps({} if stages is None else stages)
-    if recipe.data.valid_size and not recipe.data.valid:
-        sources = with_held_out(sources, recipe.data)
+    if data.valid_size and not data.valid:
+        sources = with_held_out(sources, data)
         talk(f"valid: {sources[-1].src.name.partition(', ')[0]}, and near copies of them left out of it")
-    job = _Job(recipe, folder, sources, talk, report or DataReport(), only_report, lap, overwrite)
-    return _prepare(job)
-
-
-@dataclass(frozen=True)
-class _Job:
-    """A request, once all the text is in files: the `sources`. The rest as `prepare` has it."""
-
-    recipe: Recipe
-    folder: Path
-    sources: Sequence[Source]
-    talk: Talk
-    report: DataReport
-    only_report: Path | None
-    lap: "_Laps"
-    overwrite: bool
-    inputs: list[dict[str, Any]] = field(default_factory=list)  # as the manifest tells them, once they are known
-
-
-def _prepare(job: _Job) -> dict[str, Any]:
-    """Make the folder stage by stage; return the manifest."""
-    recipe, report = job.recipe, job.report
-    present = None if job.only_report else refuse_foreign_files(job.folder)
-    stamps = stamps_of(job.sources)
-    inputs = facts_of(job.sources)
-    job.inputs.extend(inputs)
-    job.lap("hash")
+    present = None if only_report else refuse_foreign_files(folder)
+    stamps, inputs = stamps_of(sources), facts_of(sources)
+    lap("hash")
+    n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
+    texts = inputs.copy()  # what the page shows
     given = find_subwords(*recipe.subwords.vocab_names, origin=recipe.origin) if recipe.subwords.vocab_from else None
     if given:
         inputs += given.facts()
     settings = settings_of(recipe)
-    if present is not None and _is_there(job, present, inputs, settings):
+    if present is not None and not overwrite:
+        if changed := _changes(present, inputs, settings):
+            raise DataError(
+                f"{folder}: holds data prepared from other files or with other settings ({'; '.join(changed)}). "
+                "Replace it with --overwrite, or choose another folder with data.out."
+            )
+        Prepared.open(folder)
+        talk(f"{folder}: already prepared from the same files with the same settings, nothing to do")
         return present
-    must_have_room(recipe.data, recipe.subwords)
-    with beside(job.only_report) if job.only_report else building(job.folder, replace=present) as temporary:
-        _note_beforehand(job, inputs)
-        splits = dict.fromkeys(source.split for source in job.sources if source.split != "train")
-        held_out = {split: read_held_out(job.sources, split, report) for split in splits}
-        subwords, corpora = _prepare_training_pairs(job, held_out, given, temporary)
-        if changed := [str(path) for path, stamp in stamps_of(job.sources).items() if stamps[path] != stamp]:
+
+    def write_page(place: Path, *, dated: bool = True) -> None:
+        made = f"Made by nmt-preprocess {version_and_commit()} from the recipe {recipe.name}"
+        made += f" on {time.strftime('%Y-%m-%d %H:%M')}." if dated else "."
+        html = page(report.as_dict(), recipe.name, (data.src_lang, data.trg_lang), texts, made)
+        write_lines(place, html.split("\n"))
+
+    def stopped(why: str, advice: str = "") -> AlarmError:
+        place = only_report or page_beside(folder)
+        with contextlib.suppress(DataError):  # another file has that name
+            refuse_foreign_page(place)
+            write_page(place)
+            why += f" The report is {place}."
+        return AlarmError(f"{why} No data was written.{advice}")
+
+    must_have_room(data, recipe.subwords)
+    with beside(only_report) if only_report else building(folder, replace=present) as temporary:
+        for language in unknown_languages(data):
+            report.note("language", language)
+        report.n_read = n_read
+        splits = dict.fromkeys(source.split for source in sources if source.split != "train")
+        held_out = {split: read_held_out(sources, split, report) for split in splits}
+        made = _prepare_training_pairs(recipe, sources, held_out, given, report, temporary, talk, lap)
+        if changed := [str(path) for path, stamp in stamps_of(sources).items() if stamps[path] != stamp]:
             raise DataError(
                 f"{', '.join(changed)}: changed while it was read. Prepare again when nothing else writes to it."
             )
-        job.lap("encode and write")
-        if not report.n_kept:
-            raise _stopped(job, nothing_left(report.as_dict(), job.sources, recipe.data))
-        report.corpora = corpora
+        lap("encode and write")
+        if made is None or not report.n_kept:
+            raise stopped(nothing_left(report.as_dict(), sources, data))
+        subwords, report.corpora = made
         assert report.survey is not None
         # A model of SentencePiece is of no run of ours.
         bases = [path.parent for path in given.paths if path.name == SUBWORDS] if given else []
@@ -231,148 +232,88 @@ def _prepare(job: _Job) -> dict[str, Any]:
         report.found["leaks"]["rows"] += rows
         for base in unknown:
             report.note("base", base)
-        report.on_dropped = advice_on_dropped(report.as_dict(), job.sources, recipe.data)
-        stops = recipe.data.alarms == "stop" and not job.only_report
-        if stops and (found := report.as_dict()["alarms"]):
-            _tell(job)
-            n_more = f" (1 of {len(found):,} alarms, see above)" if found[1:] else ""
-            raise _stopped(
-                job, f"{sentence(found[0])}{n_more}", " If this is right: --accept-alarms (data.alarms: warn)."
-            )
-        n_pair = {"train": report.n_kept, **_write_held_out(recipe, held_out, subwords, temporary)}
-        files = [SUBWORDS, REPORT, PAGE, *(f"{split}.arrow" for split in n_pair)]
-        write_draft(recipe, temporary / RECIPE)
+        report.on_dropped = advice_on_dropped(report.as_dict(), sources, data)
         facts = report.as_dict()
-        _write_report(job, facts, temporary)
+        if data.alarms == "stop" and not only_report and (found := facts["alarms"]):
+            for line in report.table():
+                talk(line)
+            n_more = f" (1 of {len(found):,} alarms, see above)" if found[1:] else ""
+            raise stopped(f"{sentence(found[0])}{n_more}", " If this is right: --accept-alarms (data.alarms: warn).")
+        n_pair, tags = {"train": report.n_kept}, held_out_tags(data)
+        for split, (src, trg, _) in held_out.items():
+            tables = _held_out_tables(src, trg, subwords.tagged(tags.get(split, ())))
+            n_pair[split] = write_arrow(temporary / f"{split}.arrow", tables, subwords)
+        write_draft(recipe, temporary / RECIPE)
+        write_lines(temporary / REPORT, json.dumps(facts, indent=1, ensure_ascii=False).split("\n"))
+        write_page(temporary / PAGE, dated=False)  # the bytes of a folder do not depend on when it was made
+        if only_report:
+            write_page(only_report)
         content = {
             "inputs": inputs,
             "settings": settings,
             "n_pair": n_pair,
-            "corpora": corpora,
+            "corpora": report.corpora,
             "n_vocab": {"src": subwords.src.n_vocab, "trg": subwords.trg.n_vocab},
             "ids": str(dtype_of_ids(subwords)),
             "subwords_sha256": subwords.sha256,
             "tokenizers": metadata.version("tokenizers"),
             "nmt": version_and_commit(),
         }
+        files = [SUBWORDS, REPORT, PAGE, *(f"{split}.arrow" for split in n_pair)]
         manifest = write_manifest(temporary, content, files)
-    job.lap("report")
+    lap("report")
+    for line in report.table():
+        talk(line)
     n_token = facts["subwords"]["trg"]["pieces"] + n_pair["train"]
-    _say(job, n_pair, None if given else large_vocabulary(subwords.trg.size, n_token))
+    if not given and (large := large_vocabulary(subwords.trg.size, n_token)):
+        talk(f"note: {large}")
+    pairs = ", ".join(f"{n:,} {split}" for split, n in n_pair.items())
+    talk(f"{only_report or folder / PAGE}: the report, for a browser")
+    talk(f"{folder}: {pairs} pairs{' would be prepared; nothing is written there' if only_report else ''}")
     return manifest
 
 
-def _is_there(job: _Job, present: dict[str, Any], inputs: list[dict[str, Any]], settings: dict[str, Any]) -> bool:
-    """Return whether what is asked for is there already. Another folder is refused or replaced."""
-    changed = _changes(present, inputs, settings)
-    if job.overwrite:
-        return False
-    if changed:
-        raise DataError(
-            f"{job.folder}: holds data prepared from other files or with other settings ({'; '.join(changed)}). "
-            "Replace it with --overwrite, or choose another folder with data.out."
-        )
-    Prepared.open(job.folder)
-    job.talk(f"{job.folder}: already prepared from the same files with the same settings, nothing to do")
-    return True
-
-
-def _note_beforehand(job: _Job, inputs: list[dict[str, Any]]) -> None:
-    """Note in the report what is told before any pair is read."""
-    for language in unknown_languages(job.recipe.data):
-        job.report.note("language", language)
-    job.report.n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
-
-
 def _prepare_training_pairs(
-    job: _Job,
+    recipe: Recipe,
+    sources: Sequence[Source],
     held_out: dict[str, Texts],
     given: Given | None,
-    temporary: Path,
-) -> tuple[Subwords, list[dict[str, Any]]]:
-    """Keep, count, learn and encode, into train.arrow; return the subwords, and the corpora for the manifest.
-
-    given: subwords that are not learnt.
+    report: DataReport,
+    folder: Path,
+    talk: Talk,
+    lap: "_Laps",
+) -> tuple[Subwords, list[dict[str, Any]]] | None:
+    """Keep, count, learn and encode, into train.arrow; return the subwords, and the corpora for the manifest; None if
+    no pair is kept. given: subwords that are not learnt.
     """
-    recipe, report, n_read = job.recipe, job.report, job.report.n_read
-    with WorkerPool(n_process(recipe.data, n_read)) as workers:
-        kept = keep_training_pairs(job.sources, held_out, recipe.data, recipe.subwords, report, temporary, workers)
-        job.lap("read and filter")
+    with WorkerPool(n_process(recipe.data, report.n_read)) as workers:
+        kept = keep_training_pairs(sources, held_out, recipe.data, recipe.subwords, report, folder, workers)
+        lap("read and filter")
         counts = count_words_of(kept, recipe.subwords, _SAMPLE_SEED, report, workers)
-        job.lap("count")
+        lap("count")
         assert report.survey is not None
         finish = report.survey.begin_to_finish(workers)
-        with progress_bar("looking for misaligned lines", n_read) as progress:
+        with progress_bar("looking for misaligned lines", report.n_read) as progress:
             if not len(kept):
                 finish(progress.update)
-                report.conclude(job.sources, held_out, kept.shown)
-                raise _stopped(job, nothing_left(report.as_dict(), job.sources, recipe.data))
-            subwords = _learn(recipe, given, kept, counts, report, job.talk)
-            subwords.save(temporary / SUBWORDS)
-            job.lap("learn")
+                report.conclude(sources, held_out, kept.shown)
+                return None
+            subwords = _learn(recipe, given, kept, counts, report, talk)
+            subwords.save(folder / SUBWORDS)
+            lap("learn")
             finish(progress.update)
-        report.conclude(job.sources, held_out, kept.shown)
-        report.found["swapped"] = swapped(job.sources, kept, held_out, recipe.data)
-        job.lap("conclude")
-        corpora = encode_training_pairs(recipe.data, subwords, kept, report, temporary, workers)
+        report.conclude(sources, held_out, kept.shown)
+        report.found["swapped"] = swapped(sources, kept, held_out, recipe.data)
+        lap("conclude")
+        corpora = encode_training_pairs(recipe.data, subwords, kept, report, folder, workers)
     kept.remove()
     return subwords, corpora
-
-
-def _write_held_out(recipe: Recipe, held_out: dict[str, Texts], subwords: Subwords, folder: Path) -> dict[str, int]:
-    """The ids of the validation and test sets, with their texts, a file for each; return how many pairs each has."""
-    tags, n_pair = held_out_tags(recipe.data), {}
-    for split, (src, trg, _) in held_out.items():
-        tables = _held_out_tables(src, trg, subwords.tagged(tags.get(split, ())))
-        n_pair[split] = write_arrow(folder / f"{split}.arrow", tables, subwords)
-    return n_pair
-
-
-def _write_report(job: _Job, facts: dict[str, Any], folder: Path) -> None:
-    """Write the report as JSON and as a page, and the page where else it is asked for."""
-    write_lines(folder / REPORT, json.dumps(facts, indent=1, ensure_ascii=False).split("\n"))
-    _write_page(job, facts, folder / PAGE, dated=False)  # the bytes of a folder do not depend on when it was made
-    if job.only_report:
-        _write_page(job, facts, job.only_report)
-
-
-def _write_page(job: _Job, facts: dict[str, Any], place: Path, *, dated: bool = True) -> None:
-    data, made = job.recipe.data, f"Made by nmt-preprocess {version_and_commit()} from the recipe {job.recipe.name}"
-    if dated:
-        made += f" on {time.strftime('%Y-%m-%d %H:%M')}"
-    html = page(facts, job.recipe.name, (data.src_lang, data.trg_lang), job.inputs, f"{made}.")
-    write_lines(place, html.split("\n"))
-
-
-def _stopped(job: _Job, why: str, advice: str = "") -> AlarmError:
-    """The error of corpora that are not prepared; its report is written beside the folder that they were to be in."""
-    place = job.only_report or page_beside(job.folder)
-    with contextlib.suppress(DataError):  # another file has that name
-        refuse_foreign_page(place)
-        _write_page(job, job.report.as_dict(), place)
-        why += f" The report is {place}."
-    return AlarmError(f"{why} No data was written.{advice}")
 
 
 def page_beside(folder: Path) -> Path:
     """Return where the report of data lies that is not written: beside the folder."""
     folder = folder if folder.name.strip(".") else folder.resolve()
     return folder.with_name(f"{folder.name}.report.html")
-
-
-def _tell(job: _Job) -> None:
-    for line in job.report.table():
-        job.talk(line)
-
-
-def _say(job: _Job, n_pair: dict[str, int], large: str | None) -> None:
-    """Tell how it went. n_pair: of each split; large: a word on the size of the vocabulary."""
-    _tell(job)
-    if large:
-        job.talk(f"note: {large}")
-    told = ", ".join(f"{n:,} {split}" for split, n in n_pair.items())
-    job.talk(f"{job.only_report or job.folder / PAGE}: the report, for a browser")
-    job.talk(f"{job.folder}: {told} pairs{' would be prepared; nothing is written there' if job.only_report else ''}")
 
 
 def use_threads(n: int) -> None:
