@@ -80,13 +80,6 @@ Answering = Callable[[dict[str, Any]], Content]  # from a task to its answer
 _BEGIN = b"-- answers of nmt begin --\n"  # a line; what was printed before is no answer
 
 
-def n_core() -> int:
-    """Cores that this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def sleep_while_waiting() -> None:
     """Have threads of OpenMP sleep, not spin, while they wait for each other. Call it before torch is imported.
 

@@ -65,15 +65,6 @@ def plan(mixture, lengths, **options):
     return Plan(lengths, lengths, **settings)
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_plan_visits_what_the_mixture_says(packed):
-    lengths = np.random.default_rng(5).integers(1, 12, 60).astype(np.int32)
-    mixture = Mixture((40, 20), (0.5, 3.0))
-    for epoch in range(3):
-        batches = [rows for update in plan(mixture, lengths, packed=packed).updates(epoch) for rows in update]
-        assert sorted(np.concatenate(batches)) == sorted(mixture.rows(3, epoch))
-
-
 def test_a_mixture_that_changes_nothing_leaves_the_order_as_it_was():
     lengths = np.random.default_rng(5).integers(1, 12, 60).astype(np.int32)
     even = Mixture((40, 20), (1.0, 1.0))

@@ -22,17 +22,6 @@ def batches(a_plan, epoch):
     return [rows for update in a_plan.updates(epoch) for rows in update]
 
 
-@pytest.mark.parametrize("epoch", [0, 1, 7])
-def test_an_epoch_visits_every_pair_exactly_once(epoch):
-    assert sorted(np.concatenate(batches(plan(), epoch))) == list(range(1000))
-
-
-def test_no_batch_exceeds_the_token_budget_on_either_side():
-    src, trg = lengths()
-    for rows in batches(plan(), 0):
-        assert len(rows) * (max(src[rows].max(), trg[rows].max()) + 1) <= 400
-
-
 def test_a_pair_longer_than_the_budget_is_a_batch_of_its_own():
     a_plan = Plan(np.array([5, 900, 5]), np.array([5, 1, 5]), seed=0, max_tokens=100, per_update=1, pool=10)
     assert sorted(rows.tolist() for rows in batches(a_plan, 0)) in ([[0, 2], [1]], [[1], [2, 0]])
@@ -45,28 +34,6 @@ def test_the_order_depends_on_seed_and_epoch_and_nothing_else():
         assert all(np.array_equal(a, b) for a, b in zip(batches(first, epoch), batches(second, epoch), strict=True))
     assert not np.array_equal(np.concatenate(batches(first, 0)), np.concatenate(batches(first, 1)))
     assert not np.array_equal(np.concatenate(batches(first, 0)), np.concatenate(batches(plan(seed=2), 0)))
-
-
-def test_an_update_has_per_update_batches_and_positions_walk_over_the_epoch_edge():
-    a_plan = plan()
-    n = len(a_plan.updates(0))
-    assert {len(update) for update in a_plan.updates(0)[:-1]} == {3}
-    _, after = a_plan.at(Position(0, n - 2))
-    assert after == Position(0, n - 1)
-    _, after = a_plan.at(after)
-    assert after == Position(1, 0)
-
-
-@pytest.mark.parametrize("max_tokens", [50, 400, 3000])
-@pytest.mark.parametrize("wanted", [1, 700, 2500, 10**6])
-def test_an_update_takes_batches_until_it_has_the_tokens_wanted(wanted, max_tokens):
-    a_plan = plan(tokens_per_update=wanted, per_update=1, max_tokens=max_tokens)
-    updates = a_plan.updates(2)
-    assert sorted(np.concatenate(batches(a_plan, 2))) == list(range(1000))
-    for update in updates:
-        assert update and a_plan.n_gold(update[:-1]) < wanted  # so without its last batch it had too few
-    assert all(a_plan.n_gold(update) >= wanted for update in updates[:-1])
-    assert len(updates) > 1 or wanted == 10**6
 
 
 def test_gold_tokens_are_counted_with_end_marks_and_without_padding():
@@ -90,56 +57,6 @@ def test_sides_are_padded_to_few_lengths_and_batches_still_fit(longest, max_toke
         n_long += max(n_src, n_trg) > 64
     assert n_long or longest < 64
     assert a_plan.padding_share(0) == pytest.approx(1 - sum(int(side.sum()) + 5000 for side in sides) / n_held)
-
-
-def test_shapes_of_long_sentences_come_back():
-    rng = np.random.default_rng(0)
-    src = rng.integers(60, 250, 40_000, dtype=np.int32)
-    trg = (src * rng.uniform(0.8, 1.25, len(src))).astype(np.int32)
-    a_plan, shapes = Plan(src, trg, seed=1, max_tokens=4000, per_update=1, pool=10_000), []
-    for rows in batches(a_plan, 0):
-        shapes.append((len(rows), *(a_plan.padded(int(side[rows].max()) + 1) for side in (src, trg))))
-    assert len(set(shapes)) < 0.3 * len(shapes)
-
-
-@pytest.mark.parametrize("max_tokens", [41, 400, 50_000])
-def test_a_packed_batch_fits_its_rows_and_is_full(max_tokens):
-    src, trg = lengths()
-    a_plan = Plan(src, trg, seed=1, max_tokens=max_tokens, per_update=3, pool=300, packed=True)
-    found = batches(a_plan, 0)
-    assert sorted(np.concatenate(found)) == list(range(1000))
-    used = [max((src[rows] + 1).sum(), (trg[rows] + 1).sum()) for rows in found]
-    assert max(used) <= max_tokens and max(map(len, found)) <= a_plan.most_packed
-    # The pair after a batch did not fit any more.
-    for rows, after, n in zip(found, found[1:], used, strict=False):
-        more = np.append(rows, after[0])
-        assert max((src[more] + 1).sum(), (trg[more] + 1).sum()) > max_tokens or len(rows) == a_plan.most_packed, n
-
-
-@pytest.mark.parametrize("max_tokens, median, spread", [
-    (4096, 24, 0.6), (16_384, 24, 0.6), (16_384, 13, 0.33), (16_384, 3, 0.4)
-])  # fmt: skip
-def test_a_packed_batch_has_places_for_hardly_more_sentences_than_it_holds(max_tokens, median, spread):
-    rng = np.random.default_rng(0)
-    src = (median * np.exp(spread * rng.standard_normal(10_000))).astype(np.int32)
-    trg = (src * np.exp(0.15 * rng.standard_normal(len(src)))).astype(np.int32)
-    a_plan = Plan(src, trg, seed=1, max_tokens=max_tokens, per_update=1, pool=300, packed=True)
-    full = batches(a_plan, 0)[:-1]
-    n_of = list(map(len, full))
-    assert max(n_of) < a_plan.most_packed < 1.25 * np.mean(n_of) + 64
-    assert np.mean([max((src[rows] + 1).sum(), (trg[rows] + 1).sum()) for rows in full]) > 0.98 * max_tokens
-
-
-def test_the_most_sentences_of_a_packed_batch_follow_from_what_an_epoch_visits():
-    short, long = np.full(500, 7, dtype=np.int32), np.full(500, 63, dtype=np.int32)
-    sides = np.concatenate([short, long])
-    how = {"seed": 1, "max_tokens": 6400, "per_update": 1, "pool": 300, "packed": True}
-    assert Plan(sides, sides, **how).most_packed == 256  # 1.25 * 6400 / 36 = 222
-    for weights, most in (((1.0, 0.0), 1024), ((0.0, 2.0), 128), ((8.0, 1.0), 576)):
-        a_plan = Plan(sides, sides, mixture=Mixture((500, 500), weights), **how)
-        assert a_plan.most_packed == most  # 1.25 * 6400 / 8, / 64, / 14.2
-        assert max(map(len, batches(a_plan, 0))) <= most
-    assert Plan(short, 8 * short + 7, **how).most_packed == 128  # the longer side is full first
 
 
 def test_only_packed_batches_are_others_since_version_2():
