@@ -4,8 +4,6 @@ import contextlib
 import io
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -62,15 +60,6 @@ def test_a_helper_that_cannot_begin_says_why_and_ends():
         with pytest.raises(DataError, match="no such data"):
             one.ask({"name": "me", "refuse": "no such data"})
         assert one.process.wait(10) == DataError.exit_code
-
-
-def test_a_helper_that_nobody_listens_to_ends_without_a_word():
-    listens, tells = os.pipe()
-    os.close(listens)
-    command = [sys.executable, "-c", "from nmt.processes import serve; serve(dict)"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=tells, stderr=subprocess.PIPE, check=False)
-    os.close(tells)
-    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_a_helper_that_is_killed_is_lost():

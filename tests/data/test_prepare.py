@@ -7,14 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from nmt.data import kept
 from nmt.data import prepare as room
-from nmt.data.corpus import Prepared, dtype_of_ids
+from nmt.data.corpus import Prepared
 from nmt.data.manifest import building, settings_of
 from nmt.data.prepare import prepare
 from nmt.errors import DataError
@@ -123,22 +121,6 @@ def test_the_datasets_library_opens_the_files(recipe, tmp_path):
     assert dataset.column_names == ["src", "trg", "src_len", "trg_len", "src_text", "trg_text"]
     assert dataset[2]["src_text"] == VALID[2]
     assert dataset.features["src"].feature.dtype == "uint16"
-
-
-def test_rows_are_found_across_record_batches(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "N_ROW", 7)
-    monkeypatch.setattr(room, "N_ROW", 7)
-    prepare(recipe, tmp_path / "out")
-    data = Prepared.open(tmp_path / "out")
-    assert [row.tolist() for row in data.train.pairs([0, 6, 7, 13, 14, 199])[0]] == data.subwords.src.encode(
-        [SRC[n] for n in (0, 6, 7, 13, 14, 199)]
-    )
-
-
-@pytest.mark.parametrize(("n_vocab", "dtype"), [(1 << 16, "uint16"), ((1 << 16) + 8, "int32")])
-def test_ids_take_two_bytes_only_where_they_fit(n_vocab, dtype):
-    codec = SimpleNamespace(n_vocab=n_vocab)
-    assert dtype_of_ids(SimpleNamespace(src=codec, trg=codec)) == np.dtype(dtype)
 
 
 def test_what_is_dropped_is_accounted_for(tmp_path):

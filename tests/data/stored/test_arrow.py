@@ -1,40 +1,20 @@
-"""Arrow files of ids: their batches, the widths of their numbers, and how `datasets` sees them."""
+"""Arrow files of ids: their batches, and the widths of their numbers."""
 
-import json
 from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from datasets import Dataset
 
 from nmt.data.arrays import Ragged
-from nmt.data.corpus import _Rows, table_of, write_arrow
-from nmt.data.subwords import Subwords
-from nmt.recipe.data_options import SubwordsConfig
+from nmt.data.corpus import _Rows
 
-U16 = np.dtype(np.uint16)
 NO_FILE = pa.py_buffer(b"")  # where Arrow has put its arrays elsewhere
-
-
-def rows(lists):
-    return Ragged.of(lists, U16)
 
 
 def test_an_id_that_does_not_fit_is_never_stored():
     with pytest.raises(AssertionError, match="do not fit"):
-        Ragged.of([[1 << 16]], U16)
-
-
-def test_datasets_reads_what_is_written(tmp_path):
-    subwords = Subwords.train(lambda: ["a"], lambda: ["b"], SubwordsConfig(vocab_size=264))
-    table = table_of(rows([[5, 6], []]), rows([[7], [8, 9]]))
-    table = table.append_column("src_text", pa.array(["a", "b"], pa.large_string()))
-    assert write_arrow(tmp_path / "x.arrow", [table], subwords) == 2
-    found = Dataset.from_file(str(tmp_path / "x.arrow"))
-    assert found.to_dict() == table.to_pydict()
-    described = json.loads(pa.ipc.open_stream(str(tmp_path / "x.arrow")).schema.metadata[b"huggingface"])
-    assert described == json.loads(pa.schema(found.features.arrow_schema).metadata[b"huggingface"])
+        Ragged.of([[1 << 16]], np.dtype(np.uint16))
 
 
 def test_rows_beyond_two_to_the_31_ids_are_found(tmp_path):
