@@ -11,7 +11,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -198,37 +197,23 @@ _NOWHERE = np.iinfo(np.int64).max
 _FEWEST_CHARACTERS = 10  # without numbers, for a line to be compared without them
 
 
-@dataclass(frozen=True)
-class Keys:
-    """The hashes of some pairs: for each level, of source, target and pair; and which of them may be compared."""
-
-    hashes: dict[tuple[str, str], Hashes]
-    usable: dict[tuple[str, str], NDArray[np.bool_]]
+class Keys(dict[tuple[str, str], Hashes]):
+    """The hashes of some pairs, by level and part; NO_KEY where a line has too little to be compared."""
 
     @classmethod
     def of(cls, src: Block, trg: Block) -> "Keys":
         """The hashes of the pairs whose sides two blocks are."""
-        hashes: dict[tuple[str, str], Hashes] = {}
-        usable: dict[tuple[str, str], NDArray[np.bool_]] = {}
+        keys, usable = cls(), dict[tuple[str, str], NDArray[np.bool_]]()
         for part, block in (("src", src), ("trg", trg)):
             near, numberless, length, n_digit = block.near()
             for level, found in zip(LEVELS, (block.exact(), near, numberless), strict=True):
-                hashes[level, part] = found
-                usable[level, part] = length > 0
+                keys[level, part], usable[level, part] = found, length > 0
             usable["numberless", part] = length - n_digit >= _FEWEST_CHARACTERS
         for level in LEVELS:
-            hashes[level, "pair"] = of_pairs(hashes[level, "src"], hashes[level, "trg"])
-            hashes[level, "reversed"] = of_pairs(hashes[level, "trg"], hashes[level, "src"])
-            usable[level, "pair"] = usable[level, "src"] & usable["near", "trg"]
-            usable[level, "reversed"] = usable[level, "trg"] & usable["near", "src"]
-        return cls(hashes, usable)
-
-    def only(self, which: NDArray[np.int64]) -> "Keys":
-        """The hashes of some of the pairs, by their numbers."""
-        return Keys(
-            {key: found[which] for key, found in self.hashes.items()},
-            {key: found[which] for key, found in self.usable.items()},
-        )
+            for part, one, other in (("pair", "src", "trg"), ("reversed", "trg", "src")):
+                keys[level, part] = of_pairs(keys[level, one], keys[level, other])
+                usable[level, part] = usable[level, one] & usable["near", other]
+        return cls({key: np.where(usable[key], found, np.uint64(NO_KEY)) for key, found in keys.items()})
 
 
 class Known:
@@ -242,11 +227,9 @@ class Known:
         """Find the pairs that are there, and their places among the hashes."""
         found = {}
         for key, known in self.hashes.items():
-            if len(known):
-                mine = _counterpart(key)
-                place, there = _find(known, keys.hashes[mine])
-                pairs = np.flatnonzero(there & keys.usable[mine])
-                found[key] = pairs, place[pairs]
+            place, there = _find(known, keys[_counterpart(key)])
+            pairs = np.flatnonzero(there)
+            found[key] = pairs, place[pairs]
         return found
 
 
@@ -259,11 +242,11 @@ class Leaks:
         self.n_source = 0  # training pairs whose source is, to the letter, one of these
         hashes = {}
         for key in ((level, part) for level in LEVELS for part in PARTS):
-            found = [keys.hashes[key][keys.usable[key]] for keys in self.splits.values()]
-            hashes[key] = np.unique(np.concatenate(found)) if found else np.empty(0, np.uint64)
+            found = np.unique(np.concatenate([np.empty(0, np.uint64), *(keys[key] for keys in self.splits.values())]))
+            hashes[key] = found[found != NO_KEY]
         self.known = Known(hashes)
         self._known = hashes
-        self._first = {key: np.full(len(known), _NOWHERE) for key, known in hashes.items()}
+        self._first = {key: np.full(len(known) + 1, _NOWHERE) for key, known in hashes.items()}
 
     def look(self, keys: Keys, numbers: NDArray[np.int64]) -> None:
         """Compare some training pairs. numbers: what the pairs are called."""
@@ -291,13 +274,9 @@ class Leaks:
 
     def places(self, split: str, key: tuple[str, str]) -> NDArray[np.int64]:
         """The number of the first training pair like each line of a split, -1 where there is none."""
-        keys = self.splits[split]
-        place, there = _find(self._known[key], keys.hashes[key])
-        found = np.full(len(there), -1, dtype=np.int64)
-        mine = np.flatnonzero(there & keys.usable[key])
-        first = self._first[key][place[mine]]
-        found[mine[first < _NOWHERE]] = first[first < _NOWHERE]
-        return found
+        place, there = _find(self._known[key], self.splits[split][key])
+        first = self._first[key][place]
+        return np.where(there & (first < _NOWHERE), first, -1)
 
     def examples(self, split: str, most: int) -> Iterator[tuple[str, str, int, int]]:
         """(level, part, line from 0, number of the training pair), the most alike first, each line once."""
@@ -312,9 +291,9 @@ class Leaks:
                     yield level, part, line, int(places[line])
 
     def _in_splits(self, keys: Keys, others: Sequence[str], key: tuple[str, str]) -> NDArray[np.bool_]:
-        its = _counterpart(key)
-        there = np.concatenate([self.splits[name].hashes[its][self.splits[name].usable[its]] for name in others])
-        return np.isin(keys.hashes[key], there) & keys.usable[key]
+        there = np.concatenate([self.splits[name][_counterpart(key)] for name in others])
+        shared: NDArray[np.bool_] = np.isin(keys[key], there) & (keys[key] != NO_KEY)
+        return shared
 
 
 def _counterpart(key: tuple[str, str]) -> tuple[str, str]:
@@ -334,11 +313,11 @@ def _find(known: Hashes, wanted: Hashes) -> tuple[NDArray[np.int64], NDArray[np.
 def _row(split: str, where: str, keys: Keys, found: dict[tuple[str, str], NDArray[np.bool_]]) -> dict[str, Any]:
     counts: dict[str, dict[str, int]] = {level: {} for level in LEVELS}
     for part in PARTS:
-        so_far = np.zeros(len(keys.hashes["exact", part]), bool)
+        so_far = np.zeros(len(keys["exact", part]), bool)
         for level in LEVELS:  # a line that is too short to be compared without numbers is found as it was before
             so_far |= found[level, part]
             counts[level][part] = int(so_far.sum())
-    return {"split": split, "in": where, "lines": len(keys.hashes["exact", "src"]), **counts}
+    return {"split": split, "in": where, "lines": len(keys["exact", "src"]), **counts}
 
 
 def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[str, Any]], list[str]]:

@@ -124,18 +124,6 @@ class Codec:
         found = self._encode_texts([" " + self.normalised(line) for line in lines])
         return [[*self._before, *ids] for ids in found] if self._before else found
 
-    def encode_units(self, units: Sequence[str]) -> list[list[int]]:
-        """Ids of parts that lines were cut into at spaces, each with the space before it; nothing is remembered.
-
-        Not for SentencePiece, whose lines have to be whole.
-        """
-        assert self._speller is None, "lines have to be whole"
-        texts = [" " + self.normalised(unit[1:]) for unit in units]
-        if self._symbol is not None:
-            return self._encode_texts(texts)
-        batch = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [[i + N_SPECIAL for i in each.ids] for each in batch]
-
     def _encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of normalised texts with the space before them: lines, or the parts that lines were cut into at spaces.
 

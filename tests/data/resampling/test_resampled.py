@@ -12,20 +12,8 @@ from nmt.data.resample import Growth, Resampled, with_dropout, with_probabilitie
 from nmt.data.subwords import Subwords
 from nmt.recipe.data_options import SubwordsConfig
 
-WORDS = [
-    "the",
-    "a",
-    "man",
-    "woman",
-    "two",
-    "dogs",
-    "sleeping",
-    "unbelievable",
-    "quickly",
-    "house-boat",
-    "über",
-    "<url>",
-]
+WORDS = ["the", "a", "man", "woman", "two", "dogs", "sleeping", "unbelievable", "quickly", "house-boat",
+    "über", "<url>"]  # fmt: skip
 RATES = {"bpe": {"bpe_dropout": 0.3, "unigram_alpha": 0.0}, "unigram": {"bpe_dropout": 0.0, "unigram_alpha": 0.05}}
 
 

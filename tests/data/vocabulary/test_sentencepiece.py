@@ -24,24 +24,8 @@ sentencepiece = pytest.importorskip("sentencepiece", reason="the extra sentencep
 pytest.importorskip("google.protobuf", reason="the extra sentencepiece is not installed")
 
 DRAW = random.Random(1)
-WORDS = [
-    "the",
-    "cat",
-    "cats",
-    "sat",
-    "on",
-    "aab",
-    "abab",
-    "aaaa",
-    "die",
-    "Katze",
-    "saß",
-    "naïve",
-    "1234",
-    "日本",
-    "(iii)",
-    "...",
-]
+WORDS = ["the", "cat", "cats", "sat", "on", "aab", "abab", "aaaa", "die", "Katze", "saß", "naïve",
+    "1234", "日本", "(iii)", "..."]  # fmt: skip
 TEXT = [" ".join(DRAW.choices(WORDS, k=12)) for _ in range(150)]
 LETTERS = "aaabb t▁  .\t\u00a0\u3000éé¨ﬁ①日本ｱﾞ\u200b\x01\u0301🙂'\u2028"
 NASTY = [
