@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -86,21 +85,6 @@ def test_fp16_on_a_cpu_is_refused_before_a_folder_is_made(folder, monkeypatch, c
     said = capsys.readouterr().err
     assert said == "nmt-train: error: train.precision: fp16 needs a GPU; on a CPU use auto, bf16 or fp32.\n"
     assert not Path("runs").exists()
-
-
-def test_a_hub_that_cannot_be_reached_is_asked_once(folder, monkeypatch):
-    text = "name: x\ndata: {train: {dataset: a/b, split: train, src_column: a, trg_column: b}, "
-    text += "valid: {src: v.de, trg: v.en}}\n"
-    (folder / "hub.yaml").write_text(text, encoding="utf-8")
-    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    begin = time.monotonic()
-    command = [sys.executable, "-m", "nmt.cli.preprocess", "hub.yaml"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and time.monotonic() - begin < 180
-    (line,) = done.stderr.splitlines()
-    assert "dataset a/b train: the hub http://127.0.0.1:9 cannot be reached" in line
 
 
 @pytest.mark.parametrize("command", ["translate"])
