@@ -391,45 +391,36 @@ class VocabularyUse:
     """Counts as pairs are encoded; eight bytes a piece of the vocabulary. Languages without spaces have no words."""
 
     def __init__(self, subwords: Subwords, langs: tuple[str, str]) -> None:
-        self._subwords = subwords
-        codecs = {"src": subwords.src, "trg": subwords.trg}
-        self._sides = {
-            name: _Side(codec, has_words=not language_of(lang).is_unspaced)
-            for (name, codec), lang in zip(codecs.items(), langs, strict=True)
+        self._joint = subwords.joint
+        self._codecs = {"src": subwords.src, "trg": subwords.trg}
+        self._has_words = {
+            side: not language_of(lang).is_unspaced for side, lang in zip(self._codecs, langs, strict=True)
         }
-        self.sizes = subwords.src.size, subwords.trg.size
+        self._counts = {side: np.zeros(codec.size, np.int64) for side, codec in self._codecs.items()}
+        self._n_word, self._n_character = Counter[str](), Counter[str]()
 
     def add(self, side: str, n_word: int, n_character: int, counts: NDArray[np.integer[Any]]) -> None:
         """Some lines of a side: what they have, and how often each id is in them."""
-        mine = self._sides[side]
-        mine.n_word += n_word
-        mine.n_character += n_character
-        mine.counts += counts
+        self._n_word[side] += n_word
+        self._n_character[side] += n_character
+        self._counts[side] += counts
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, by side; a joint vocabulary also as a whole."""
-        found = {name: {**side.fertility(), **_coverage(side.codec, side.counts)} for name, side in self._sides.items()}
-        if self._subwords.joint:
-            total = self._sides["src"].counts + self._sides["trg"].counts
-            found["joint"] = _coverage(self._subwords.src, total)
+        found: dict[str, Any] = {}
+        for side, codec in self._codecs.items():
+            n_word, n_character, n_piece = self._n_word[side], self._n_character[side], int(self._counts[side].sum())
+            of_words = {"words": n_word, "pieces_per_word": round(n_piece / max(n_word, 1), 3)}
+            found[side] = {
+                **(of_words if self._has_words[side] else {}),
+                "characters": n_character,
+                "pieces": n_piece,
+                "characters_per_piece": round(n_character / max(n_piece, 1), 3),
+                **_coverage(codec, self._counts[side]),
+            }
+        if self._joint:
+            found["joint"] = _coverage(self._codecs["src"], self._counts["src"] + self._counts["trg"])
         return found
-
-
-class _Side:
-    def __init__(self, codec: Codec, *, has_words: bool) -> None:
-        self.codec, self.has_words = codec, has_words
-        self.counts = np.zeros(codec.size, dtype=np.int64)
-        self.n_word = self.n_character = 0
-
-    def fertility(self) -> dict[str, Any]:
-        n_piece = int(self.counts.sum())
-        of_words = {"words": self.n_word, "pieces_per_word": round(n_piece / max(self.n_word, 1), 3)}
-        return {
-            **(of_words if self.has_words else {}),
-            "characters": self.n_character,
-            "pieces": n_piece,
-            "characters_per_piece": round(self.n_character / max(n_piece, 1), 3),
-        }
 
 
 def _coverage(codec: Codec, counts: Any) -> dict[str, Any]:
