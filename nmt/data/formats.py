@@ -6,11 +6,16 @@ TSV a tab ends a column and quotes mean nothing. Tables are streamed; `a.b` is b
 
 import contextlib
 import csv
+import functools
 import hashlib
 import io
 import itertools
 import json
 import logging
+import os
+import ssl
+import urllib.error
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +37,7 @@ Policy = Literal["refuse", "drop"]
 TABLES = ("parquet", "arrow", "dataset")
 _LONGEST = 1 << 22  # bytes of a record of TSV or JSONL, characters of a field of CSV: far more than pairs have
 _N_LOOKED_AT = 100  # records by which names of columns are told
+_HUB_SECONDS = 5
 _N_ROW = 512  # of a table that are in memory at once
 
 
@@ -60,20 +66,39 @@ class Loaded:
     def dataset(self) -> Any:
         """The `datasets.Dataset`. DataError where there is none."""
         if not self.found:
-            # Imported here: it takes a second, and few corpora are datasets.
+            logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+            unreachable = None if Path(self.name).exists() else _why_no_hub()
+            if unreachable:  # what was loaded before is still found, and nothing is tried again and again
+                os.environ["HF_HUB_OFFLINE"] = "1"
+            # Imported here: it takes a second, and reads the environment.
             from datasets import load_dataset
             from datasets.exceptions import DatasetsError
 
-            logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
             try:
                 self.found.append(load_dataset(self.name, self.subset, split=self.split))
             except (DatasetsError, OSError, ValueError, RuntimeError, LookupError, TypeError, ImportError) as error:
-                what = " ".join(str(error).split())[:500]
+                what = unreachable or " ".join(str(error).split())[:500]
                 raise DataError(
                     f"dataset {self}: cannot be loaded ({what}). Its name, subset and split are as on its page of the "
                     "hub; a folder of files is named by its path; scripts of datasets are not run."
                 ) from None
         return self.found[0]
+
+
+@functools.cache
+def _why_no_hub() -> str | None:
+    """Return why the hub cannot be reached; None if it can, or is not to be asked. One try of a few seconds."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return None
+    hub = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    try:
+        urllib.request.urlopen(urllib.request.Request(hub, method="HEAD"), timeout=_HUB_SECONDS).close()
+    except urllib.error.HTTPError:
+        return None  # which is an answer
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        return None if isinstance(reason, ssl.SSLError) else f"the hub {hub} cannot be reached ({reason})"
+    return None
 
 
 Place = Path | Loaded

@@ -57,7 +57,7 @@ def opened(path: Path | str) -> io.BufferedReader:
         case "gzip":
             raw = gzip.GzipFile(path)
         case "xz":
-            raw = lzma.LZMAFile(path)  # noqa: SIM115
+            raw = _Xz(path)
         case "zstd":
             # Imported here: it takes time, and every command reads lines. Python has its own zstd from 3.14 on.
             import pyarrow as pa
@@ -66,6 +66,37 @@ def opened(path: Path | str) -> io.BufferedReader:
         case _:
             return open(path, "rb")
     return io.BufferedReader(raw, _CHUNK)
+
+
+class _Xz(io.RawIOBase):
+    """Streams of xz one after another, with zeros between them. `lzma.LZMAFile` would end unseen at anything else."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._file = open(path, "rb")  # noqa: SIM115
+        self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            given = b""
+            if self._stream.eof:
+                given = self._stream.unused_data.lstrip(b"\0")
+                while not given:
+                    if not (read := self._file.read(_CHUNK)):
+                        return 0
+                    given = read.lstrip(b"\0")
+                self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+            elif self._stream.needs_input and not (given := self._file.read(_CHUNK)):
+                raise EOFError("it ends too early")
+            if data := self._stream.decompress(given, len(buffer)):
+                buffer[: len(data)] = data
+                return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def refuse_stream(path: Path | str) -> None:

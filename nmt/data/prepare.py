@@ -41,6 +41,7 @@ from nmt.data.manifest import (
 from nmt.data.placeholders import held_out_tags, known_tags, must_have_room, protected_pair, tags_of
 from nmt.data.report import DataReport, advice_on_dropped, nothing_left
 from nmt.data.report_words import SWAPPED, page, refuse_foreign_page, sentence
+from nmt.data.scripts import identifier, languages_like
 from nmt.data.sources import (
     Source,
     facts_of,
@@ -55,12 +56,14 @@ from nmt.data.survey import Texts
 from nmt.data.vocab_from import Given, account_of, find_subwords, reuse
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import AlarmError, DataError
-from nmt.extras import version_and_commit
+from nmt.extras import is_installed, version_and_commit
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.draft import write_draft
 from nmt.recipe.options import Recipe
 
-# Detection of swapped files.
+# Detection of other languages and of swapped files.
+_MOST_LINES, _FEWEST_TOLD, _NEARLY_ALL, _CERTAIN = 200, 50, 0.8, 0.9
+_LONG_ENOUGH = 20  # letters
 N_LINE = 4000  # of a file that are looked at, at most; fewer where there are many training files
 _FEWEST_LINES, _N_LINE_IN_ALL = 200, 100_000
 _N_BLOCK = 4  # which the lines of a training file are taken from
@@ -71,6 +74,26 @@ _WORD = re.compile(r"[^\W\d_\u0e00-\U0010ffff]+|[^\W\d_\u0000-\u0dff]")
 _TIMES = 4  # so much more often on one training side than on the other: a word of that side
 _FEWEST = 10  # different words that vote
 _SHARE_VOTING = 0.2  # of the words of a side
+
+
+def other_languages(sources: Sequence[Source], kept: KeptPairs, data: DataConfig) -> Iterator[str]:
+    """Sides of training files of which nearly all lines are in another language than theirs, as file:language.
+
+    Asked where the package is installed and no filter asks it anyway.
+    """
+    if not is_installed("langid"):
+        return
+    for n, source in enumerate(source for source in sources if source.split == "train"):
+        if data.filters_of(source.corpus).max_other_language:
+            continue
+        some, languages = _some_lines(kept, n, _MOST_LINES), data.languages_of(source.corpus)
+        for text, language, lines in zip((source.src, source.trg), languages, some, strict=True):
+            with contextlib.suppress(DataError):  # a language that the package does not know
+                own = languages_like(language)
+                told = [identifier().classify(line) for line in lines if sum(map(str.isalpha, line)) >= _LONG_ENOUGH]
+                found = Counter(code for code, share in told if share > _CERTAIN and code not in own).most_common(1)
+                if len(told) >= _FEWEST_TOLD and found and found[0][1] > _NEARLY_ALL * len(told):
+                    yield f"{text.name}:{found[0][0]}"
 
 
 def swapped(
@@ -303,6 +326,8 @@ def _prepare_training_pairs(
             lap("learn")
             finish(progress.update)
         report.conclude(sources, held_out, kept.shown)
+        for where in other_languages(sources, kept, recipe.data):
+            report.note("other_language", where)
         report.found["swapped"] = swapped(sources, kept, held_out, recipe.data)
         lap("conclude")
         corpora = encode_training_pairs(recipe.data, subwords, kept, report, folder, workers)

@@ -52,6 +52,8 @@ _NOTES = {
     "unlike_items": "{n} pairs have other items of data.protect on one side than on the other: they stay as they are",
     "language": "of {n} languages no script is known, so that no pair is dropped for another script (data.min_script; "
     "und: data.src_lang or data.trg_lang is missing)",
+    "other_language": "{n} sides of training files look like another language than the recipe says "
+    "(data.max_other_language drops such pairs)",
     "blank": "{n} pairs of validation or test sets have a side without text: they lower the scores",
     "base": "the training pairs of {n} runs or folders that this one begins with cannot be read: overlap with them is "
     "unknown",

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,18 @@ def test_exit_codes_are_those_of_the_documented_table():
     assert list(rows) == ["code", "0", "1", "2", "3", "130, 143", "141"]
     assert (NmtError.exit_code, Unavailable.exit_code, MachineError.exit_code) == (2, 2, 1)
     assert "internal error" in rows["1"] and "GPU" in rows["2"] and "alarms" in rows["3"]
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once(folder, monkeypatch):
+    text = "name: x\ndata: {train: {dataset: a/b, split: train, src_column: a, trg_column: b}, "
+    text += "valid: {src: v.de, trg: v.en}}\n"
+    (folder / "hub.yaml").write_text(text, encoding="utf-8")
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    begin = time.monotonic()
+    command = [sys.executable, "-m", "nmt.cli.preprocess", "hub.yaml"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and time.monotonic() - begin < 180
+    (line,) = done.stderr.splitlines()
+    assert "dataset a/b train: cannot be loaded (the hub http://127.0.0.1:9 cannot be reached" in line

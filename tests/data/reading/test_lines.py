@@ -11,7 +11,17 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from nmt.data.lines import check_text, count_lines, decode_line, read_lines, read_stream, text_lines, write_lines
+from nmt.data.lines import (
+    check_text,
+    count_lines,
+    decode_line,
+    open_text,
+    opened,
+    read_lines,
+    read_stream,
+    text_lines,
+    write_lines,
+)
 from nmt.errors import DataError
 from tests.data.awkward import AWKWARD
 
@@ -97,6 +107,15 @@ def test_a_compressed_file_is_the_text_in_it_whatever_its_name_and_however_many_
 def test_frames_that_pzstd_writes_before_its_own_are_skipped(tmp_path):
     skipped = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"size"
     assert list(read_lines(made(tmp_path, skipped + zstd(TEXT) + skipped + zstd(b"last\n")))) == [*LINES, "last"]
+
+
+def test_zeros_between_streams_of_xz_are_skipped_and_anything_else_there_is_refused(tmp_path):
+    padded = lzma.compress(TEXT) + bytes(400_000) + lzma.compress(b"last\n") + bytes(8)
+    assert opened(made(tmp_path, padded)).read() == TEXT + b"last\n"
+    for damage in (b"garbage" + lzma.compress(b"last\n"), lzma.compress(b"last\n")[:-9]):
+        path = made(tmp_path, lzma.compress(TEXT) + damage, "text.xz")
+        with pytest.raises(DataError, match=r"text\.xz: damaged compressed file \("), open_text(path) as file:
+            file.read()
 
 
 @pytest.mark.parametrize("ending", WAYS)

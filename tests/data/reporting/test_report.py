@@ -404,3 +404,15 @@ def test_overlap_with_the_pairs_of_the_run_that_this_one_begins_with_is_found_or
         assert [row["near"]["pair"] for row in rows] == ([] if wanted else [40])
         assert [f"{tmp_path / 'run'} (" in one and wanted in one for one in unknown] == ([True] if wanted else [])
     assert any("40 of 40 valid pairs" in one["found"] and str(base) in one["found"] for one in found["alarms"])
+
+
+def test_files_in_another_language_than_the_recipe_says_are_noted(tmp_path):
+    pytest.importorskip("py3langid")
+    english = [f"The old ship left the harbour in May with {n} men on board." for n in range(60)]
+    german = [f"Das alte Schiff verließ im Mai mit {n} Männern an Bord den Hafen." for n in range(60)]
+    found = report_of(tmp_path, english, german, src_lang="no", trg_lang="de")
+    assert found["noted"]["other_language"] == [f"{tmp_path / 't.de'}:en"]
+    assert any("1 sides of training files look like another language" in text for text in remarks(found))
+    for name, how in {"right": {"src_lang": "en"}, "made up": {"src_lang": "x-own"}}.items():
+        (tmp_path / name).mkdir()
+        assert "other_language" not in report_of(tmp_path / name, english, german, trg_lang="de", **how)["notes"]
