@@ -36,7 +36,7 @@ from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
 from nmt.data.survey import HeldOut, Looked, aligned_by, measured
 from nmt.data.text import SIDES, Block, Rarity, cut, dress_of
-from nmt.data.units import Lexicon, Units, facts_of, ids_in, words_in
+from nmt.data.units import KnownCuts, Lexicon, Units, facts_of, ids_in, read_cut_words, words_in
 from nmt.data.worker_pool import Work, serve_as_worker
 from nmt.processes import read_packed, write_packed
 from nmt.recipe.data_options import DataConfig, FilterConfig, SubwordsConfig
@@ -141,6 +141,7 @@ class Task:
         self._longest = most_bytes(self._config.max_len) + 8  # what is cut there is too long all the same
         self._filters = [self._filters_of(source) for source in self._sources]
         self._subwords: Subwords | None = None
+        self._cuts: list[KnownCuts] = []
 
     def _filters_of(self, source: Mapping[str, Any]) -> list[Filter]:
         usual = UsualRatio(*source["usual"]) if source["usual"] else None
@@ -232,14 +233,18 @@ class Task:
     def encode(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """The ids of the kept pairs of a block, and which of them are not too long.
 
-        task: file and offset of the block; `subwords`: their file; `before`: ids that every source begins with.
+        task: file and offset of the block; `subwords`: their file; `cut_words`: for each vocabulary the file of how
+        words are cut, or none; `before`: ids that every source begins with.
         """
         if self._subwords is None:
             self._subwords = Subwords.load(task["subwords"])
+            paths = [Path(path) if path else None for path in task["cut_words"]]
+            cuts = {path: read_cut_words(path) for path in paths}
+            self._cuts = [cuts[paths[0]], cuts[paths[-1]]]
         dtype, block = dtype_of_ids(self._subwords), read_block(task["file"], task["offset"])
         codecs, rows = (self._subwords.src, self._subwords.trg), []
-        for name, side, codec in zip(SIDES, block.sides, codecs, strict=True):
-            values, lengths = self._ids_of_lines(side, block.kept, name, codec)
+        for name, side, codec, cuts_of in zip(SIDES, block.sides, codecs, self._cuts, strict=True):
+            values, lengths = self._ids_of_lines(side, block.kept, name, codec, cuts_of)
             if name == "src" and task["before"]:
                 starts = np.cumsum(lengths, dtype=np.int64) - lengths
                 values = np.insert(values, np.repeat(starts, len(task["before"])), task["before"] * len(starts))
@@ -255,7 +260,7 @@ class Task:
         return answer
 
     def _ids_of_lines(
-        self, side: BlockSide, kept: NDArray[np.bool_], name: str, codec: Codec
+        self, side: BlockSide, kept: NDArray[np.bool_], name: str, codec: Codec, cuts: KnownCuts
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Ids of the kept lines of a side, end to end, and how many each has."""
         n_unit = side.n_unit.astype(np.int64)
@@ -264,7 +269,7 @@ class Task:
             lines = Ragged.of(codec.encode(texts), np.dtype(np.int32))
             return lines.values, lines.lengths.astype(np.int64)
         known, units = self._units_of(side, name)
-        ids = ids_in(known, codec).rows.of(units)
+        ids = ids_in(known, self._words_of, codec, cuts).rows.of(units)
         values, n_id = gathered(*ids, side.at if kept.all() else side.at[np.repeat(kept, n_unit)])
         ends = np.concatenate([[0], np.cumsum(n_id)])[np.cumsum(n_unit[kept])]
         return values, np.diff(ends, prepend=0)

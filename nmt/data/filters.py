@@ -22,7 +22,7 @@ from nmt.recipe.data_options import FilterConfig
 # Ratio of the lengths of a translation and its source, in characters, beside the ratio that is usual in its corpus.
 # Under so many characters on both sides a ratio says little: "Yes." may well take six words elsewhere.
 SHORT = 40
-MOST_LEARNT = 1_000_000
+MOST_LEARNT = 100_000
 _ENOUGH = 100  # long pairs to learn from; where there are fewer, short ones count too
 
 # A median absolute deviation is so much of the standard deviation of a normal distribution.

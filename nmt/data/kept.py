@@ -24,6 +24,7 @@ from nmt.data.report import DataReport
 from nmt.data.sources import Source, Text
 from nmt.data.subwords import Subwords, VocabularyUse
 from nmt.data.text import SIDES, VALID, Block, Hashes
+from nmt.data.units import write_cut_words
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import DataError
 from nmt.progress import Bar
@@ -106,11 +107,16 @@ def encode_training_pairs(
     """Write train.arrow without the pairs that turn out too long; return the corpora for the manifest."""
     tags = [subwords.src.tag_ids(tags_of(corpus, config)) for corpus in config.train] or [[]]
     use = report.vocabulary = VocabularyUse(subwords, (config.src_lang, config.trg_lang))
+    cut_words: list[str | None] = []
+    for name, codec in subwords.by_side().items():
+        if codec.cut_words:
+            write_cut_words(folder / f"words.{name}", codec.cut_words)
+        cut_words.append(str(folder / f"words.{name}") if codec.cut_words else None)
+    shared = {"subwords": str(folder / SUBWORDS), "cut_words": cut_words}
 
     def tasks() -> Iterator[dict[str, Any]]:
         for block in kept.blocks:
-            before = tags[kept.corpus(block)]
-            yield {"file": block.file, "offset": block.offset, "before": before, "subwords": str(folder / SUBWORDS)}
+            yield {"file": block.file, "offset": block.offset, "before": tags[kept.corpus(block)], **shared}
 
     def rows() -> Iterator[tuple[Ragged, Ragged]]:
         with progress_bar("encoding", len(kept)) as progress:
@@ -126,6 +132,8 @@ def encode_training_pairs(
                 progress.update(block.n_kept)
 
     report.n_kept = write_arrow(folder / "train.arrow", in_batches(rows(), N_ROW), subwords)
+    for path in filter(None, cut_words):
+        Path(path).unlink()
     corpora = []
     for n, each in kept.corpora().items():
         usual = report.learnt_ratios.get(each["name"])

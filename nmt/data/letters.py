@@ -12,12 +12,13 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Regex, pre_tokenizers
 
+from nmt.data.learners import NO_PIECE
 from nmt.data.placeholders import PLACEHOLDER
 from nmt.data.text import unified
 from nmt.errors import DataError
@@ -341,6 +342,14 @@ COVERAGE = 0.9995
 Lines = Callable[[], Iterable[str]] | Counter[str]
 
 
+class CutWords(NamedTuple):
+    """Words that were learnt from, and the numbers of the pieces that each is cut into, end to end."""
+
+    words: list[str]
+    values: NDArray[np.int32]
+    lengths: NDArray[np.int64]
+
+
 def counted_characters(words: Mapping[str, int]) -> dict[str, int]:
     """Return how often each character occurs in words, by its code point."""
     joined = np.frombuffer("".join(words).encode("utf-32-le"), np.uint32)
@@ -378,6 +387,15 @@ def within(words: Counter[str], letters: Iterable[str]) -> Counter[str]:
             if part:
                 found[part] += n
     return found
+
+
+def often_cut(words: Counter[str], values: NDArray[np.int32], lengths: NDArray[np.int64]) -> CutWords:
+    """The words that occur most, cut. values, lengths: as in `CutWords`, of all words."""
+    order = np.argsort(-np.fromiter(words.values(), np.int64, len(words)), kind="stable")
+    often = np.zeros(len(words), dtype=bool)
+    often[order[:MOST_REMEMBERED]] = True
+    often[np.repeat(np.arange(len(words)), lengths)[values == NO_PIECE]] = False
+    return CutWords(list(itertools.compress(words, often.tolist())), values[np.repeat(often, lengths)], lengths[often])
 
 
 def words_of_sides(sides: Sequence[Lines], config: SubwordsConfig, notes: Counter[str] | None = None) -> Counter[str]:

@@ -20,10 +20,12 @@ from nmt.data.letters import (
     BYTE_OF,
     ByteLetters,
     CharacterLetters,
+    CutWords,
     Letters,
     alphabet_of,
     counted_characters,
     most_frequent,
+    often_cut,
     texts_of_rules,
     within,
 )
@@ -43,6 +45,7 @@ class Pieces(NamedTuple):
     vocab: list[str]
     merges: Sequence[tuple[str, str]] = ()
     scores: Sequence[float] = ()
+    cut: CutWords | None = None
 
 
 class Kind:
@@ -87,7 +90,10 @@ class Bpe(LearntKind):
         words = within(words, letters)
         # In place of a piece for each byte.
         saved = {one: (n - 1) * characters[one] for one, n in letters.items() if one not in BYTE_LETTERS}
-        return Pieces(*merges_of(words, letters, n_piece, longest, saved))
+        vocab, merges, values, lengths = merges_of(words, letters, n_piece, longest, saved)
+        if values is None or lengths is None:
+            return Pieces(vocab, merges)
+        return Pieces(vocab, merges, cut=often_cut(words, values, lengths))
 
     def extend(self, old: Pieces, letters: Letters, words: Counter[str], n_new: int, longest: int) -> Pieces:
         """Go on from the old pieces, which are letters to the learner of new merges."""
@@ -108,7 +114,7 @@ class Bpe(LearntKind):
         # Some more than wanted: a merge may make a piece that is there already.
         n_piece = len(vocab) + n_new + n_new // 4 + 100
         there, merges = set(vocab), list(old.merges)
-        for pair in merges_of(spelled, n_byte, n_piece, longest + 1)[1]:
+        for pair in merges_of(spelled, n_byte, n_piece, longest + 1).merges if spelled else ():
             if n_new == 0:
                 break
             a, b = ("".join(vocab[ord(alias) - _FIRST_ALIAS] for alias in part) for part in pair)
@@ -179,7 +185,7 @@ class Unigram(LearntKind):
         """Begin with the pieces of BPE, and drop the least useful ones."""
         letters = _frequent_letters(words, n_piece)
         words = within(words, letters)
-        pieces = merges_of(words, letters, n_piece * _SEED_PIECES, longest)[0]
+        pieces = merges_of(words, letters, n_piece * _SEED_PIECES, longest).vocab
         vocab, scores = learn_scores(words, pieces, [*letters], n_piece)
         return Pieces(vocab, [], scores)
 
@@ -188,7 +194,7 @@ class Unigram(LearntKind):
         more = alphabet_of(counted_characters(words), n_new // 2, letters.n_byte)
         n_byte = {**letters.n_byte, **CharacterLetters(more).n_byte} if more else letters.n_byte
         words = within(words, n_byte)
-        candidates = merges_of(words, n_byte, len(n_byte) + _SEED_PIECES * n_new, longest)[0]
+        candidates = merges_of(words, n_byte, len(n_byte) + _SEED_PIECES * n_new, longest).vocab
         found, scores = learn_scores(words, candidates, [*old.vocab, *more], len(old.vocab) + n_new)
         score_of = dict(zip(found, scores, strict=True))
         new = [piece for piece in found if piece not in set(old.vocab)]

@@ -24,6 +24,7 @@ from nmt.data.letters import (
     BYTE_IN_TEXT,
     ByteLetters,
     CharacterLetters,
+    CutWords,
     Lines,
     SentencePiece,
     Speller,
@@ -93,6 +94,7 @@ class Codec:
         plain = self.names()[: len(vocab)]
         self._tokenizer = Tokenizer(KINDS[kind].model(plain, merges, scores))
         self._tokenizer.pre_tokenizer = self.letters.pre_tokenizer
+        self.cut_words: CutWords | None = None  # how words are cut, where learning has found it out
         self._bytes = list(map(self.letters.raw, self.vocab))
         letters = list(map(character, placeholders))
         # What has been encoded; symbols and placeholders are no matter of the tokenizer.
@@ -267,7 +269,7 @@ class Subwords:
             counted = words_of_sides(sides, config, notes)
             words = Counter({one: n for one, n in counted.items() if one.isascii() or not BYTE_IN_TEXT.search(one)})
             found = learnt_kind(config.kind).learn(words, n_piece, LONGEST_PIECE)
-            return Codec(
+            codec = Codec(
                 found.vocab,
                 found.merges,
                 config.normalize,
@@ -280,6 +282,9 @@ class Subwords:
                 characters=True,
                 whitespace=config.whitespace,
             )
+            # A unit with a placeholder or symbol in it is not made of words alone.
+            codec.cut_words = None if placeholders or config.symbols else found.cut
+            return codec
 
         src = codec_of(src_lines, trg_lines, tags=tags) if config.joint else codec_of(src_lines, tags=tags)
         return cls(src, src if config.joint else codec_of(trg_lines), config.normalize)

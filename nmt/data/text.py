@@ -172,8 +172,10 @@ class Rarity:
     def rarest(self, hashed: NDArray[np.uint16], line: NDArray[Any], n_line: int) -> NDArray[np.uint16]:
         """(n_line, N_ANCHOR) different words of each line, NO_ANCHOR for too few. hashed, line: of the words."""
         shared = self._is_shared[hashed]
-        # One key to sort by: line, then rank, so that equal words of a line stand together.
-        key = np.unique(line[shared].astype(np.uint64) << np.uint64(16) | self._rank[hashed[shared]])
+        # One key to sort by: line, then rank, so that equal words of a line stand together. Lines are in order already.
+        key = line[shared].astype(np.uint64) << np.uint64(16) | self._rank[hashed[shared]]
+        key.sort(kind="stable")
+        key = key[np.append(True, key[1:] != key[:-1])[: len(key)]]
         starts = np.searchsorted(key, np.arange(n_line + 1, dtype=np.uint64) << np.uint64(16))
         place = starts[:-1, None] + np.arange(N_ANCHOR)
         there = place < starts[1:, None]

@@ -13,13 +13,13 @@ from nmt.data import block_work, keep, letters
 from nmt.data import keep as blocks
 from nmt.data import units as lexicon_file
 from nmt.data.arrays import gathered
-from nmt.data.letters import WordCounts, WordsOf, in_words, is_easy, words_of_easy
+from nmt.data.letters import CutWords, WordCounts, WordsOf, in_words, is_easy, words_of_easy
 from nmt.data.placeholders import BYTES, protected
 from nmt.data.prepare import prepare
-from nmt.data.subwords import Subwords
+from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.data.survey import aligned_by, line_hashes
 from nmt.data.text import N_ANCHOR, NO_ANCHOR, Block, Rarity
-from nmt.data.units import Lexicon, Units, facts_of, ids_in, words_in
+from nmt.data.units import Lexicon, UnitIds, Units, facts_of, read_cut_words, words_in, write_cut_words
 from nmt.recipe.data_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 from tests.data.test_prepare import SRC, TRG, recipe_in
@@ -80,12 +80,13 @@ def test_units_put_together_are_the_lines(seed):
 )
 @pytest.mark.parametrize("symbols", [(), ("<b>", "12")])
 @pytest.mark.parametrize("kinds", [(), ("number", "tag", "url")])
-def test_units_are_encoded_and_learnt_from_as_their_lines_are(normalize, whitespace, symbols, kinds):
+def test_units_are_encoded_and_learnt_from_as_their_lines_are(tmp_path, normalize, whitespace, symbols, kinds):
     lines = [protected(line, kinds)[0] for line in nasty(7, 120)]
     assert any("\ud800" <= letter <= "\udbff" for line in lines for letter in line) == bool(kinds)
     config = SubwordsConfig(vocab_size=400, normalize=normalize, whitespace=whitespace, symbols=symbols)
     subwords = Subwords.train(lambda: lines, lambda: lines[:50], config, protect=kinds)
     of, words_of = units(lines, normalize), WordsOf(config)
+    codec = subwords.src
     rows = np.split(of.at, np.cumsum(of.n_unit)[:-1])
     notes, of_lines = Counter(), Counter()
     plain = Counter(word for line in lines for word in words_of(f" {line}", of_lines))
@@ -95,13 +96,34 @@ def test_units_are_encoded_and_learnt_from_as_their_lines_are(normalize, whitesp
     assert dict(zip(words, n.tolist(), strict=True)) == plain and notes == of_lines and notes["word_cap"] > 1
     texts = [texts_of(of)[n] for n in occur]
     assert words == list(dict.fromkeys(word for text in texts for word in words_of(text, Counter())))
-    values, n_id = ids_in(of.known, subwords.src).rows.of(of.which)
-    found = [ids.tolist() for ids in np.split(values, np.cumsum(n_id)[:-1])]
-    assert [[i for n in row for i in found[n]] for row in rows] == subwords.src.encode(lines)
+    cut = CutWords(
+        words[::2], *as_rows([[i - N_SPECIAL for i in codec.cut(codec.letters.raw(word))] for word in words[::2]])
+    )
+    write_cut_words(tmp_path / "cut", cut)
+    for path in (None, tmp_path / "cut") if not symbols and not kinds else (None,):
+        ids = UnitIds(codec, words_in(of.known, words_of), read_cut_words(path))
+        ids.learn(of.known.part("texts", Texts).units)
+        values, n_id = ids.rows.of(of.which)
+        found = [ids.tolist() for ids in np.split(values, np.cumsum(n_id)[:-1])]
+        assert [[i for n in row for i in found[n]] for row in rows] == codec.encode(lines)
+
+
+class Texts:
+    """A part of a lexicon that remembers the units."""
+
+    def __init__(self):
+        self.units = []
+
+    def learn(self, units):
+        self.units += units
 
 
 def pieces_of(text):
     return [word for word, _ in in_words().pre_tokenize_str(text)]
+
+
+def as_rows(lists):
+    return np.concatenate([np.array(each, np.int32) for each in lists]), np.array([len(each) for each in lists])
 
 
 def test_words_to_align_by_are_those_of_whole_lines():

@@ -1,0 +1,61 @@
+"""The merges of BPE, learnt from counted words: those that the tokenizers library learns from the text."""
+
+import json
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from nmt.data import learners
+from nmt.data.learners import merges_of
+from nmt.data.letters import BYTE_OF, ByteLetters
+from nmt.data.subwords import N_SPECIAL, Codec
+
+
+def as_the_library(words, n_piece, longest):
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.BpeTrainer(
+        vocab_size=n_piece,
+        initial_alphabet=list(BYTE_OF),
+        special_tokens=[],
+        max_token_length=longest,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((" ".join([word] * n) for word, n in words.items()), trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    return sorted(model["vocab"], key=model["vocab"].get), [tuple(merge) for merge in model["merges"]]
+
+
+@pytest.mark.parametrize("many", [0, 20])
+@pytest.mark.parametrize("letters", ["ab", "abcde", "abcdefghij\u0120"])
+def test_merges_are_those_of_the_library(letters, many, monkeypatch):
+    monkeypatch.setattr(learners, "_MANY", many)
+    n_cut = 0
+    for seed in range(30):
+        rng = random.Random(f"{letters} {seed}")
+        n_word = rng.randint(1, 80)
+        words = Counter(
+            {"".join(rng.choices(letters, k=rng.randint(1, 14))): rng.choice([1, 1, 2, 3, 50]) for _ in range(n_word)}
+        )
+        n_piece, longest = 256 + rng.randint(0, 120), rng.choice([3, 5, 8, 64])
+        found = merges_of(words, ByteLetters.n_byte, n_piece, longest)
+        assert (found.vocab, found.merges) == as_the_library(words, n_piece, longest), seed
+        if found.values is not None:
+            n_cut += 1
+            codec, rows = Codec(found.vocab, found.merges), np.split(found.values, np.cumsum(found.lengths)[:-1])
+            assert [codec.cut(codec.letters.raw(word)) for word in words] == [
+                (row + N_SPECIAL).tolist() for row in rows
+            ], seed
+    assert n_cut > 10, "where no piece came up twice it is known how the words are cut"
+
+
+def test_counts_go_beyond_32_bits():
+    words = Counter({"ab": 1 << 40, "cd": (1 << 40) + 1, "ef": 7})
+    assert merges_of(words, ByteLetters.n_byte, 259, 64).merges == [("c", "d"), ("a", "b"), ("e", "f")]
+
+
+def test_no_words_have_no_merges():
+    assert merges_of(Counter(), ByteLetters.n_byte, 300, 64)[:2] == (sorted(BYTE_OF), [])
