@@ -34,8 +34,7 @@ from nmt.decoding.translator import Translator
 from nmt.device import choose_device, set_up, try_device
 from nmt.errors import DataError, MachineError, RecipeError, RunError, all_ours
 from nmt.models.base import SearchModel
-from nmt.models.int8 import to_int8
-from nmt.models.prepacked import half_is_faster, prepacked
+from nmt.models.int8 import half_is_faster, prepacked, to_int8
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.reader import changed, overrides_of
 from nmt.run import Run

@@ -23,7 +23,7 @@ from nmt.data.subwords import PAD, Subwords
 from nmt.errors import DataError, RecipeError, RunError
 from nmt.models import int8
 from nmt.models.build import build_model
-from nmt.models.prepacked import prepacked
+from nmt.models.int8 import prepacked
 from nmt.ops import int8_product
 from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.reader import read_recipe, write_recipe

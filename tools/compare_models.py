@@ -29,8 +29,8 @@ import nmt
 from nmt.api import Model
 from nmt.data.corpus import Corpus, Prepared
 from nmt.decoding.translation import Translation
-from nmt.evaluation.attention.page import Alignment, Panel, sentence_of
-from nmt.evaluation.attention.picture import picture
+from nmt.evaluation.attention_page import Alignment, Panel, sentence_of
+from nmt.evaluation.attention_picture import picture
 from nmt.evaluation.metrics import score
 from nmt.recipe.reader import read_recipe
 

@@ -14,7 +14,7 @@ from nmt.cli.parser import Parser, must_be_free, run
 from nmt.data.lines import read_lines
 from nmt.errors import DataError, NmtError
 from nmt.files import RECIPE, check_is_run, exchange
-from nmt.recipe.exports import PRECISIONS, refuse_unsupported, unsupported
+from nmt.recipe.draft import PRECISIONS, refuse_unsupported, unsupported
 from nmt.recipe.reader import load_resolved
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ class _Target(NamedTuple):
 
 def _target(args: argparse.Namespace, model: "Model") -> _Target:
     """Each engine's package is imported only if it is wanted."""
-    from nmt.export import parity, safetensors
+    from nmt.export import parity
+    from nmt.export import parity as safetensors
     from nmt.models.transformer.Models import Transformer
 
     if args.to == "safetensors":

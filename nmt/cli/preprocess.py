@@ -19,7 +19,7 @@ from nmt.errors import AlarmError, RecipeError
 from nmt.files import RECIPE, is_run
 from nmt.languages import canonical
 from nmt.recipe.contradictions import ENDINGS, NOT_READ
-from nmt.recipe.exports import exports_note, portable_options, unsupported
+from nmt.recipe.draft import exports_note, portable_options, unsupported
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import is_prepared
 from nmt.recipe.reader import as_yaml, load_resolved, read_recipe

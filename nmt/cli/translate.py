@@ -1,4 +1,4 @@
-"""nmt-translate: its flags and their combinations. The work is in `translating/job.py`.
+"""nmt-translate: its flags and their combinations. The work is in `translate_job.py`.
 
 Imports no torch, so that --help and mistakes in the flags are answered at once.
 """
@@ -181,7 +181,7 @@ def _translate(args: argparse.Namespace) -> int:
         sleep_while_waiting()
     check_flags(args)
     with importing():
-        from nmt.cli.translating.job import translate
+        from nmt.cli.translate_job import translate
 
     return translate(args)
 

@@ -128,6 +128,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest.setdefault(_CORPORA, [{"name": "", "n_pair": manifest["n_pair"]["train"]}])
         is_whole = (
             set(manifest) - {_VERSION} == _KEYS | {_CORPORA}
+            and all(type(each["n_pair"]) is int and each["n_pair"] >= 0 for each in manifest[_CORPORA])
             and sum(each["n_pair"] for each in manifest[_CORPORA]) == manifest["n_pair"]["train"]
             and all(
                 _PLAIN_NAME.fullmatch(name) and type(each["size"]) is int and isinstance(each["sha256"], str)

@@ -23,8 +23,17 @@ from nmt.data.arrays import Ragged
 from nmt.data.block_work import read_block
 from nmt.data.corpus import Prepared, dtype_of_ids, table_of, texts_as_arrow, write_arrow
 from nmt.data.dedup import overlap_with_bases
-from nmt.data.keep import count_words_of, keep_training_pairs, n_process, read_held_out
-from nmt.data.kept import N_ROW, KeptPairs, encode_training_pairs, progress_bar, with_held_out
+from nmt.data.keep import (
+    N_ROW,
+    KeptPairs,
+    count_words_of,
+    encode_training_pairs,
+    keep_training_pairs,
+    n_process,
+    progress_bar,
+    read_held_out,
+    with_held_out,
+)
 from nmt.data.lines import write_lines
 from nmt.data.manifest import (
     PAGE,

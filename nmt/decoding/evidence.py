@@ -22,7 +22,7 @@ from nmt.evaluation.alignment import (
     word_alignment,
     words_of,
 )
-from nmt.evaluation.attention.page import Alignment, Heads, Layers, Panel, panels
+from nmt.evaluation.attention_page import Alignment, Heads, Layers, Panel, panels
 from nmt.recipe.options import Recipe
 
 Fields = dict[str, Any]

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from nmt.data.subwords import BOS, EOS, PAD, Codec, Subwords
 from nmt.errors import MachineError
-from nmt.export.safetensors import N_POSITION, beside, position_table
+from nmt.export.parity import N_POSITION, beside, position_table
 from nmt.extras import missing
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Decoder, Encoder, LearnedPositions, PositionalEncoding, Transformer
 from nmt.models.transformer.SubLayers import MultiHeadAttention
-from nmt.recipe.exports import of_ctranslate2, refuse_unsupported
+from nmt.recipe.draft import of_ctranslate2, refuse_unsupported
 from nmt.recipe.model_options import ModelConfig
 from nmt.run import Run
 

@@ -23,13 +23,13 @@ from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD, Codec, Subwords
 from nmt.data.text import DROPPED, SPACES
 from nmt.decoding.long_lines import MAX_SRC_LEN
 from nmt.decoding.scorer import gold_log_probs
-from nmt.export.safetensors import N_POSITION, position_table
+from nmt.export.parity import N_POSITION, position_table
 from nmt.extras import missing
 from nmt.files import parse_json
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Decoder, Encoder, Transformer
 from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward
-from nmt.recipe.exports import of_huggingface, refuse_unsupported
+from nmt.recipe.draft import of_huggingface, refuse_unsupported
 from nmt.recipe.options import Recipe
 
 # Our subwords as a tokenizer of Hugging Face's transformers.

@@ -24,8 +24,8 @@ from nmt.data.subwords import large_vocabulary
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device, is_ampere
 from nmt.errors import OutOfMemory, RunError, is_out_of_memory
-from nmt.models.prepacked import half_is_faster
-from nmt.recipe.exports import exports_note
+from nmt.models.int8 import half_is_faster
+from nmt.recipe.draft import exports_note
 from nmt.recipe.model_options import PRESETS, preset_for
 from nmt.recipe.options import Recipe
 from nmt.run import Run

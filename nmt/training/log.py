@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from nmt import checkpoint
 from nmt.errors import MachineError
-from nmt.evaluation.attention.page import Alignment, panels
+from nmt.evaluation.attention_page import Alignment, panels
 from nmt.files import write_durably
 from nmt.progress import Bar
 from nmt.recipe.options import Recipe
@@ -104,7 +104,7 @@ def _pixels(alignment: Alignment) -> Any:
     """(height, width, 3) numbers from 0 to 1: the mean attention of the last layer."""
     from matplotlib.image import imread  # here, since it takes half a second and few runs draw
 
-    from nmt.evaluation.attention.picture import picture
+    from nmt.evaluation.attention_picture import picture
 
     return imread(io.BytesIO(picture([(alignment, panels(alignment, "last", "mean"))])))[:, :, :3]
 

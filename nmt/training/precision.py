@@ -9,7 +9,7 @@ import torch
 from nmt import ops
 from nmt.device import is_ampere, set_up
 from nmt.errors import Unavailable
-from nmt.models.prepacked import half_is_faster
+from nmt.models.int8 import half_is_faster
 from nmt.recipe.training_options import TrainConfig
 
 

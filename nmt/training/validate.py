@@ -20,7 +20,7 @@ from nmt.decoding.long_lines import Limits, limits_of, usual_len
 from nmt.decoding.translation import is_too_wide
 from nmt.decoding.translator import Translator
 from nmt.errors import OutOfMemory, RunError, is_out_of_memory
-from nmt.evaluation.attention.page import sentence_of
+from nmt.evaluation.attention_page import sentence_of
 from nmt.evaluation.metrics import METRICS, bleu_tokens, form_note, score
 from nmt.models.base import TranslationModel
 from nmt.recipe.data_options import ValidationSet
@@ -352,7 +352,7 @@ def choose_final(
         {checkpoint.MODEL: checkpoint.weights_of(model)},
         {"update": state.update, "chosen": chosen, "candidates": results, "ends": _ends(recipe)},
     )
-    record.say(f"the model that translates: {chosen}, the best {by} on the validation set")
+    record.say(f"final model: {chosen}, the best {by} on the validation set")
     return chosen
 
 

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from nmt.cli.translating.input import windows
+from nmt.cli.translate_input import windows
 from nmt.errors import DataError
 
 

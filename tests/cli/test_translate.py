@@ -14,8 +14,8 @@ import pytest
 import torch
 from made_run import SOURCE
 
+from nmt.cli import translate_job as translate_job
 from nmt.cli.translate import main
-from nmt.cli.translating import job as translate_job
 from nmt.data.subwords import Subwords
 from nmt.decoding.scorer import score_tokens
 from nmt.recipe.reader import read_recipe
@@ -72,7 +72,7 @@ def test_an_output_that_exists_is_replaced_only_when_told_and_only_when_whole(tr
     _, err = translate("--output", out, code=2)
     assert "--overwrite" in err and out.read_bytes() == b"old\n"
     with monkeypatch.context() as patch:
-        patch.setattr("nmt.cli.translating.output.flags_of", lambda *_: 1 / 0)
+        patch.setattr("nmt.cli.translate_output.flags_of", lambda *_: 1 / 0)
         translate("--output", out, "--overwrite", code=1)
     assert out.read_bytes() == b"old\n"
     assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]
@@ -251,7 +251,7 @@ def test_wide_text_and_damaged_gzip_are_refused(translate, tmp_path):
 
 
 def test_a_folder_without_a_run_is_named(folder, capsys, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "nmt.cli.translating.job", None)  # nothing that takes long to import is needed
+    monkeypatch.setitem(sys.modules, "nmt.cli.translate_job", None)  # nothing that takes long to import is needed
     for runs in ([tmp_path], [folder, tmp_path], [tmp_path / "none"]):
         assert main([*map(str, runs)]) == 2
         assert f"{runs[-1]} is not a run folder" in capsys.readouterr().err
@@ -412,9 +412,9 @@ def test_the_count_of_what_looks_wrong_is_told(translate, monkeypatch):
         *["blank", "low"],
     ]
     assert all("repeated" in line for line in lines if "blank" not in line)
-    assert "translations that look wrong, of 6: repeated 4, low 4 (" in err
+    assert "suspicious translations, of 6: repeated 4, low 4 (" in err
     _, err = translate("--decode.low_score", 0)  # which no score is below
-    assert "translations that look wrong, of 6: repeated 4 (" in err
+    assert "suspicious translations, of 6: repeated 4 (" in err
 
 
 def test_what_is_asked_of_a_line_is_in_its_translation_or_said_to_be_missing(translate, tmp_path):

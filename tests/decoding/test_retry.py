@@ -7,8 +7,7 @@ from fake_model import HashModel
 from nmt.data.subwords import Subwords
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.request import Request
-from nmt.decoding.retry import mend, tries
-from nmt.decoding.suspicion import complaints
+from nmt.decoding.suspicion import complaints, mend, tries
 from nmt.decoding.translation import Translation
 from nmt.decoding.translator import Translator
 from nmt.evaluation.metrics import expected_utility

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from nmt.data.subwords import Subwords
-from nmt.evaluation.attention.page import Sentence, sentence_of
+from nmt.evaluation.attention_page import Sentence, sentence_of
 from nmt.models.base import Attns
 from nmt.recipe.data_options import SubwordsConfig
 

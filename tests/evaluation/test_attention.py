@@ -9,9 +9,9 @@ from made_sentence import PAIRS, made_sentence, made_subwords
 
 from nmt.data.subwords import EOS
 from nmt.errors import MachineError, NmtError
-from nmt.evaluation.attention import page as attention_html
-from nmt.evaluation.attention.drawing import check_path, draw
-from nmt.evaluation.attention.page import Alignment, Axis, Sentence, axis_of, panels, sentence_of
+from nmt.evaluation import attention_page as attention_html
+from nmt.evaluation.attention_drawing import check_path, draw
+from nmt.evaluation.attention_page import Alignment, Axis, Sentence, axis_of, panels, sentence_of
 from nmt.extras import EXTRAS
 from nmt.models.base import Attns
 
@@ -90,7 +90,7 @@ def test_the_ending_chooses_the_kind_of_picture_and_the_same_sentence_gives_the_
 
 def test_a_picture_says_which_attention_it_shows_and_others_are_others(tmp_path):
     one, other, pictures = made_sentence(*PAIRS[0]), made_sentence(*PAIRS[0], seed=1), set()
-    page = Path(attention_html.__file__).with_name("page.js").read_text(encoding="utf-8")
+    page = Path(attention_html.__file__).with_name("attention_page.js").read_text(encoding="utf-8")
     all_words = {
         "cross": "cross: translation at source",
         "encoder": "encoder: source at itself",

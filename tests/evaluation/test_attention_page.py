@@ -11,8 +11,8 @@ import torch
 from browser import Browser
 from made_sentence import N_DEC_LAYER, N_ENC_LAYER, N_HEAD, PAIRS, made_sentence
 
-from nmt.evaluation.attention.drawing import draw
-from nmt.evaluation.attention.page import KINDS, page
+from nmt.evaluation.attention_drawing import draw
+from nmt.evaluation.attention_page import KINDS, page
 
 needs_browser = pytest.mark.skipif(
     not (browser.DRIVER and browser.BROWSER),

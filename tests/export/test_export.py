@@ -13,7 +13,7 @@ from nmt.cli.preprocess import OWN_CORPUS
 from nmt.data.subwords import Subwords
 from nmt.export import ctranslate2, huggingface, parity
 from nmt.export.ctranslate2 import is_exported
-from nmt.recipe.exports import portable_options, unsupported
+from nmt.recipe.draft import portable_options, unsupported
 from nmt.recipe.reader import read_recipe
 
 ROOT = Path(__file__).parents[2]

@@ -7,9 +7,8 @@ from tiny import LINES, made, saved
 
 import nmt
 from nmt.errors import RunError
-from nmt.export.parity import BF16, FP16, SAME, Ours, compare
-from nmt.export.safetensors import export, is_exported, read
-from nmt.recipe.exports import PRECISIONS
+from nmt.export.parity import BF16, FP16, SAME, Ours, compare, export, is_exported, read
+from nmt.recipe.draft import PRECISIONS
 from nmt.run import Run
 
 TOLERANCE = {"fp32": SAME, "fp16": FP16, "bf16": BF16}

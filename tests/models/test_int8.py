@@ -11,9 +11,8 @@ from nmt import ops
 from nmt.errors import MachineError, RunError
 from nmt.models import int8
 from nmt.models.build import build_model
-from nmt.models.int8 import LEAST, Int8FeedForward, Int8Linear, Int8Projection, to_int8
+from nmt.models.int8 import LEAST, Int8FeedForward, Int8Linear, Int8Projection, prepacked, to_int8
 from nmt.models.layers import Stream
-from nmt.models.prepacked import prepacked
 from nmt.models.transformer.SubLayers import PositionwiseFeedForward
 from nmt.recipe.model_options import ModelConfig
 

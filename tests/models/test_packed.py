@@ -13,9 +13,8 @@ from nmt.models.build import build_model as build
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import RegularizeConfig
-from nmt.training.engine import Engine
+from nmt.training.engine import Engine, Objective
 from nmt.training.materials import compile_parts
-from nmt.training.objective import Objective
 
 SIZES = {"d_model": 16, "d_inner": 32, "n_enc_layer": 2, "n_dec_layer": 2, "n_head": 4, "dropout": 0.0, "n_position": 8}
 N_PLACE, LONGEST = 40, 12

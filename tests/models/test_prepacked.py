@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from nmt import ops
-from nmt.models import prepacked as prepacking
-from nmt.models.prepacked import PrepackedLinear, prepacked
+from nmt.models import int8 as prepacking
+from nmt.models.int8 import PrepackedLinear, prepacked
 
 
 def linear_of(dtype, bias=True):

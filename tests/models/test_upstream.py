@@ -11,7 +11,7 @@ from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.training_options import OptimConfig, RegularizeConfig
 from nmt.training.budget import learning_rate_factor
-from nmt.training.objective import Objective
+from nmt.training.engine import Objective
 
 N_VOCAB, D, D_INNER, N_LAYER, N_HEAD, D_K, D_V, N_POSITION = 13, 12, 20, 2, 3, 5, 6, 9
 SIZES = {"d_model": D, "d_inner": D_INNER, "n_enc_layer": N_LAYER, "n_dec_layer": N_LAYER, "n_head": N_HEAD}

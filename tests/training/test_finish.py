@@ -68,7 +68,7 @@ def test_the_better_of_the_candidates_ships_and_the_log_says_so(trained, capsys,
     with run.lock():
         model = new_model(trained, open_data(trained), "cpu")
         assert choose_final(trained, run, model, state, judge, record) == chosen
-    assert f"the model that translates: {chosen}, the best loss on the validation set" in capsys.readouterr().err
+    assert f"final model: {chosen}, the best loss on the validation set" in capsys.readouterr().err
     line = json.loads(run.log_file.read_text(encoding="utf-8").strip().split("\n")[-1])
     assert (line["kind"], line["chosen"]) == ("final", chosen) and chosen in line["candidates"]
 

@@ -10,8 +10,8 @@ from nmt.models.build import build_model
 from nmt.recipe.options import ModelConfig
 from nmt.recipe.training_options import RegularizeConfig
 from nmt.run import Run
+from nmt.training.engine import Objective
 from nmt.training.launch import launch
-from nmt.training.objective import Objective
 from nmt.training.selftest import selftest
 
 PAD, N_VOCAB, SMOOTHING = 0, 40, 0.1

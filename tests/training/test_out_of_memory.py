@@ -13,11 +13,10 @@ from nmt.data.plan import Position
 from nmt.errors import MachineError, is_out_of_memory
 from nmt.run import Run
 from nmt.training import launch as room
-from nmt.training.engine import Engine
+from nmt.training.engine import Engine, Objective
 from nmt.training.feed import Feed
 from nmt.training.launch import launch
 from nmt.training.materials import new_model
-from nmt.training.objective import Objective
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
 from nmt.training.validate import Validation

@@ -13,9 +13,9 @@ from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.training_options import RegularizeConfig
 from nmt.run import Run
+from nmt.training.engine import Objective, drop_words, leave_out
 from nmt.training.launch import launch
 from nmt.training.materials import new_model
-from nmt.training.objective import Objective, drop_words, leave_out
 
 V = 24
 

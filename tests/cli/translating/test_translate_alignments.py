@@ -48,7 +48,7 @@ def test_what_is_there_is_replaced_only_when_told_and_only_when_whole(translate,
     out, err = translate("--alignments", links, code=2)
     assert "--overwrite" in err and out == []
     with monkeypatch.context() as patch:
-        patch.setattr("nmt.cli.translating.output.Report.add", lambda *_: 1 / 0)
+        patch.setattr("nmt.cli.translate_output.Report.add", lambda *_: 1 / 0)
         translate("--alignments", links, "--overwrite", code=1)
     assert links.read_bytes() == b"old\n" and [path.name for path in tmp_path.iterdir()] == ["links"]
     translate("--alignments", links, "--overwrite")

@@ -11,7 +11,7 @@ from nmt.cli.begin import printable
 from nmt.data.subwords import BOS, EOS
 from nmt.decoding import evidence as translate_evidence
 from nmt.decoding.translator import Translator
-from nmt.evaluation.attention.page import Alignment, panels
+from nmt.evaluation.attention_page import Alignment, panels
 from nmt.evaluation.metrics import score
 from nmt.run import Run
 from tests.documented import documented

@@ -8,11 +8,11 @@ import pytest
 from fault_process import Child
 from made_run import HASTY
 
+from nmt.cli import translate_input as translate_input
 from nmt.cli.translate import main
-from nmt.cli.translating import input as translate_input
-from nmt.cli.translating.journal import Journal
-from nmt.cli.translating.model import LineTranslator
-from nmt.cli.translating.output import Record
+from nmt.cli.translate_job import Journal
+from nmt.cli.translate_model import LineTranslator
+from nmt.cli.translate_output import Record
 from nmt.errors import NmtError
 from tests.disk import full_disk
 

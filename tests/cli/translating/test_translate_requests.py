@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from nmt.cli.translating.input import request_reader
+from nmt.cli.translate_input import request_reader
 from nmt.decoding.phrases import Wanted
 from nmt.decoding.request import Request
 from nmt.errors import DataError, NmtError

@@ -12,7 +12,7 @@ from made_run import HASTY
 
 from nmt.cli.begin import Stop
 from nmt.cli.translate import main
-from nmt.cli.translating.model import LineTranslator
+from nmt.cli.translate_model import LineTranslator
 
 SOURCE = b"the ship\nin May\nthe old ship\nleft\n"
 MADE_OF = HASTY

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nmt.cli.translating.files import files_of_pipes
-from nmt.cli.translating.input import unwrapped
+from nmt.cli.translate_files import files_of_pipes
+from nmt.cli.translate_input import unwrapped
 from nmt.data.lines import read_lines, read_stream
 from nmt.errors import DataError
 

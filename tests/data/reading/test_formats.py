@@ -14,18 +14,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nmt.cli import translate_output
 from nmt.cli.preprocess import main
-from nmt.cli.translating import output
-from nmt.cli.translating.input import Line
-from nmt.cli.translating.model import LineResult
+from nmt.cli.translate_input import Line
+from nmt.cli.translate_model import LineResult
 from nmt.data.corpus import Prepared
 from nmt.data.formats import names_in
-from nmt.data.kept import n_to_hold_out
+from nmt.data.keep import n_to_hold_out
 from nmt.data.prepare import prepare
 from nmt.data.sources import columns_by_name
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.request import Request
-from nmt.decoding.retry import Answer
+from nmt.decoding.suspicion import Answer
 from nmt.decoding.translation import Translation
 from nmt.errors import DataError
 from tests.data.awkward import AWKWARD
@@ -263,7 +263,7 @@ def test_what_nmt_translate_writes_is_a_corpus(at):
         for n, (source, text) in enumerate(zip(sources, outputs, strict=True), start=1):
             answer = Answer(Translation(text, [text], [hypothesis], [5]), [])
             result = LineResult(answer, {"token_log_probs": [-0.5]})
-            written += output._record(args, Line(Request(source), {}, {}), n, result, 1).lines
+            written += translate_output._record(args, Line(Request(source), {}, {}), n, result, 1).lines
         at.write(f"out.{kind}", lines_of(written))
     at.write("mono.en", lines_of(sources))
     for corpus in (

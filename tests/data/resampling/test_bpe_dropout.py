@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nmt.data.arrays import Ragged, mixed, seeds_of
-from nmt.data.bpe_dropout import Merges
+from nmt.data.resample import Merges
 
 
 def by_the_rule(word, merges, left_out):

@@ -16,7 +16,7 @@ from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.data.vocab_from import find_subwords, reuse
 from nmt.errors import DataError, MachineError, RecipeError
 from nmt.recipe.data_options import SubwordsConfig
-from nmt.recipe.exports import of_huggingface
+from nmt.recipe.draft import of_huggingface
 from nmt.recipe.reader import read_recipe
 from tests.data.awkward import AWKWARD
 

@@ -8,10 +8,10 @@ from fake_model import HashModel
 
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.decoding import fixed_search
+from nmt.decoding.batch_search import Narrowing, sample
 from nmt.decoding.beam import BeamSettings, search
 from nmt.decoding.candidates import characters_of
 from nmt.decoding.fixed_search import FixedSearch
-from nmt.decoding.sample import Narrowing, sample
 
 SINGLE = [bytes([byte]) for byte in range(256)]
 ACROSS = [

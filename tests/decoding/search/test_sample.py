@@ -5,8 +5,8 @@ import torch
 from fake_model import HashModel
 from forced import score_pairs
 
+from nmt.decoding.batch_search import Narrowing, draw, sample
 from nmt.decoding.beam import BeamSettings, not_finite
-from nmt.decoding.sample import Narrowing, draw, sample
 from nmt.decoding.scorer import length_divisor
 from nmt.errors import MachineError
 

@@ -10,7 +10,7 @@ from nmt.data.subwords import EOS, PAD
 from nmt.decoding.beam import BeamSettings, search
 from nmt.decoding.scorer import score_tokens
 from nmt.models.build import build_model
-from nmt.models.prepacked import prepacked
+from nmt.models.int8 import prepacked
 from nmt.recipe.model_options import ModelConfig
 
 products = pytest.importorskip("nmt.kernels.products")

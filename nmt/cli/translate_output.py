@@ -12,21 +12,20 @@ from typing import Any
 import torch
 
 from nmt.cli.begin import printable
-from nmt.cli.translating.files import check_references, name_of, source_name
-from nmt.cli.translating.input import Line, Window
-from nmt.cli.translating.model import LineResult, LineTranslator
+from nmt.cli.translate_files import check_references, name_of, source_name
+from nmt.cli.translate_input import Line, Window
+from nmt.cli.translate_model import LineResult, LineTranslator
 from nmt.data.lines import write_lines
 from nmt.data.text import style_notes, traits_of
 from nmt.decoding.evidence import WORDS, Fields, attention_note, log_prob_of, lost_note
 from nmt.decoding.request import Request
-from nmt.decoding.retry import BETTER, KEPT, MENDED, Answer
-from nmt.decoding.suspicion import CAP, flags_of
+from nmt.decoding.suspicion import BETTER, CAP, KEPT, MENDED, Answer, flags_of
 from nmt.decoding.translation import MOST_SHOWN, Scored, is_in_pieces, is_too_wide
 from nmt.decoding.translator import NOWHERE
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.alignment import characters_note, trg_lang_of
-from nmt.evaluation.attention.drawing import draw
-from nmt.evaluation.attention.page import Alignment, panels, sentence_of
+from nmt.evaluation.attention_drawing import draw
+from nmt.evaluation.attention_page import Alignment, panels, sentence_of
 from nmt.evaluation.metrics import bleu_tokens, exact_match, form_note, score, tokenised_note, unspaced_note
 from nmt.progress import Bar
 from nmt.recipe.model_options import Attention, ModelConfig
@@ -271,7 +270,7 @@ class Report:
             why = "sentence by sentence" if limits.every else why
             say(f"note: {len(self.split):,} of {self.n_line:,} lines were translated {why} (--format jsonl flags them)")
         if told := ", ".join(f"{name} {n:,}" for name, n in self.suspicious.most_common()):
-            say(f"note: translations that look wrong, of {self.n_line:,}: {told} (--format jsonl flags the lines)")
+            say(f"note: suspicious translations, of {self.n_line:,}: {told} (--format jsonl flags the lines)")
         if n_tried := self.outcomes.total():
             counts = f"{self.outcomes[MENDED]:,} mended, {self.outcomes[BETTER]:,} better but not right"
             kept = f"{self.outcomes[KEPT]:,} as they were"

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from nmt.cli.begin import Stop
-from nmt.cli.translating.files import check_count, source_name
+from nmt.cli.translate_files import check_count, source_name
 from nmt.data.lines import (
     LONGEST_LINE,
     StreamLine,

@@ -8,7 +8,7 @@ from nmt.api import load
 from nmt.cli.parser import overrides_of
 from nmt.decoding.evidence import Evidence, Fields, Lost, attempt
 from nmt.decoding.request import Request
-from nmt.decoding.retry import Answer, mend, tries
+from nmt.decoding.suspicion import Answer, mend, tries
 from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
 from nmt.recipe.options import Recipe

@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure, SubFigure
 
-from nmt.evaluation.attention.page import KINDS, Alignment, Panel
+from nmt.evaluation.attention_page import KINDS, Alignment, Panel
 
 Grid = tuple[Alignment, list[list[Panel]]]
 

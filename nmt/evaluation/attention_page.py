@@ -229,7 +229,7 @@ def _sentence(sentence: Sentence) -> dict[str, Any]:
 
 
 def _file(ending: str) -> str:
-    return Path(__file__).with_name(f"page.{ending}").read_text(encoding="utf-8")
+    return Path(__file__).with_name(f"attention_page.{ending}").read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

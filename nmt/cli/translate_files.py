@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from nmt.cli.parser import must_be_free
 from nmt.data.lines import check_text, count_lines, read_lines
 from nmt.errors import DataError, NmtError
-from nmt.evaluation.attention.drawing import check_path
+from nmt.evaluation.attention_drawing import check_path
 
 _READ = ("input", "score", "ref", "terms", "avoid")
 _WRITTEN = ("output", "scores", "attention", "alignments")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.errors import NmtError
-from nmt.evaluation.attention.page import Heads, Layers, Sentence, page, panels
+from nmt.evaluation.attention_page import Heads, Layers, Sentence, page, panels
 from nmt.extras import require
 from nmt.files import write_durably
 from nmt.recipe.model_options import Attention
@@ -49,7 +49,7 @@ def draw(
     if suffix == PAGE:
         content = page(sentences, kind, layers, heads, langs, run).encode("utf-8")
     else:
-        from nmt.evaluation.attention.picture import picture  # here, since matplotlib is slow to import
+        from nmt.evaluation.attention_picture import picture  # here, since matplotlib is slow to import
 
         content = picture(grids, suffix.removeprefix("."))
     write_durably(path, content)
