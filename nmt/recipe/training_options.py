@@ -138,7 +138,7 @@ class TrainConfig(Section):
         description='Patterns of names of parameters that stay as they are: ["encoder.*", "*emb.weight"].',
     )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
-        "auto", description="auto measures the machine and says what it chose; the others measure nothing."
+        "auto", description="auto: bf16 where the device has instructions for it, else fp32, or fp16 on a GPU."
     )
     kernels: Literal["auto", "torch"] = Field(
         "auto",

@@ -1,4 +1,4 @@
-"""Arithmetic of training: chosen by measuring this machine, never by the name of its processor."""
+"""Arithmetic of training: what the recipe says, or the fastest that the device has instructions for."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -88,5 +88,5 @@ def _choose(wanted: str, device: torch.device) -> Precision:
     must_be_possible(wanted, device)
     if wanted != "auto":
         return Precision(wanted, "as the recipe says", "cpu")
-    name, why = ("bf16", "twice as fast") if half_is_faster() else ("fp32", "no faster")
-    return Precision(name, f"this processor was measured to be {why} in bf16", "cpu")
+    name, how_many = ("bf16", "") if half_is_faster() else ("fp32", "no ")
+    return Precision(name, f"this processor has {how_many}instructions for bf16", "cpu")
