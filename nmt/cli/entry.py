@@ -1,4 +1,4 @@
-"""The installed commands: a module is imported when Ctrl-C is seen to, and its work done."""
+"""The installed commands: each imports its module only once Ctrl-C is seen to."""
 
 import importlib
 import sys

@@ -136,8 +136,8 @@ def check_count(n_line: int, n_given: int, given: str, other: str | None) -> Non
     """Raise DataError if `other` (None: stdin) and the file `given` have different numbers of lines, or none."""
     if n_line != n_given:
         raise DataError(
-            f"{other or 'the input'} has {n_line:,} lines but {given} has {n_given:,}: line n of one must be the "
-            "translation of line n of the other."
+            f"{other or 'the input'} has {n_line:,} lines but {given} has {n_given:,}: line n of one must belong "
+            "to line n of the other."
         )
     if not n_line:
         raise DataError(f"{given}: no lines, so nothing to compare.")

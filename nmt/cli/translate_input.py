@@ -54,10 +54,9 @@ class Window(NamedTuple):
     lines: list[Line]
     first: int
 
-    @property
     def digest(self) -> str:
-        """Hash of the lines."""
-        return hashlib.sha256(repr(self.lines).encode("utf-8", "surrogatepass")).hexdigest()
+        """Hash the lines."""
+        return hashlib.sha256(repr(self.lines).encode()).hexdigest()
 
 
 # Bytes to windows.

@@ -1,6 +1,8 @@
 """Work of nmt-translate: read windows of lines, translate them, write them in order, to stdout or through a journal."""
 
 import argparse
+import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -26,7 +28,7 @@ from nmt.decoding.request import Request
 from nmt.device import choose_device
 from nmt.errors import NmtError
 from nmt.extras import version
-from nmt.files import lock_file, naming, remove_leftovers, replacing, sync_folder
+from nmt.files import lock_file, naming, remove_leftovers, replacing, sha256_of, sync_folder
 from nmt.models.int8 import half_is_faster
 from nmt.progress import Bar
 from nmt.recipe.decode_options import DecodeConfig
@@ -38,7 +40,7 @@ from nmt.run import Run
 
 FORMAT = 3
 _SYNC_EVERY = 1.0  # seconds: what a loss of power can cost; a killed process loses less
-_COMPLETE = {"complete": True}  # the last line, where the output is written and about to get its name
+_COMPLETE = "complete"  # key of the last line, where the output is written and about to get its name: its SHA-256
 
 
 def _line(value: dict[str, Any]) -> bytes:
@@ -58,20 +60,23 @@ def _read(path: Path) -> Generator[tuple[int, dict[str, Any]], None, None]:
             yield end, json.loads(text)
 
 
-def is_complete(path: Path) -> bool:
-    """Return True for the journal of a process that had written its output when it was killed."""
+def was_written(output: Path, path: Path) -> bool:
+    """Return True for the journal of a process that had written its files when it was killed, if output is its own."""
     last = deque(_read(path), maxlen=1) if path.is_file() else ()
-    return any(value == _COMPLETE for _, value in last)
+    return any(
+        _COMPLETE in value and (not output.is_file() or value[_COMPLETE] == sha256_of(output)) for _, value in last
+    )
 
 
 class Journal:
     """Journal that this process writes, with what an earlier process had written in it. A context manager.
 
     settings: what records depend on beside the lines, in values that JSON gives back. say: called with messages.
+    fits: whether all that was in it is of these settings and, as far as it was taken, of this input.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], say: Callable[[str], object]) -> None:
-        self.path, self._say = path, say
+        self.path, self._say, self.fits = path, say, True
         self._file = path.open("a+b", buffering=0)  # unbuffered: a write that failed is not tried again
         try:
             try:
@@ -144,9 +149,9 @@ class Journal:
         if time.monotonic() - self._synced > _SYNC_EVERY:
             self._sync()
 
-    def complete(self) -> None:
+    def complete(self, sha256: str) -> None:
         """Keep durably that the output is written and about to get its name."""
-        self._write(_COMPLETE)
+        self._write({_COMPLETE: sha256})
         self._sync()
 
     def _write(self, value: dict[str, Any]) -> None:
@@ -162,8 +167,10 @@ class Journal:
 
     def _set_aside(self, n_byte: int, why: str) -> None:
         """Continue with the first n_byte; all of it is kept under another name, for it may have cost hours."""
-        beside = self.path.with_name(f"{self.path.name}.unused")
+        names = (f"{self.path.name}.unused{f'-{n}' if n > 1 else ''}" for n in itertools.count(1))
+        beside = next(one for name in names if not (one := self.path.with_name(name)).exists())
         shutil.copyfile(self.path, beside)
+        self.fits = False
         self._file.truncate(n_byte)
         self._say(f"{self.path}: {why}, so it is not used {'further' if n_byte else 'here'}; kept as {beside.name}")
 
@@ -181,7 +188,7 @@ def translate(args: argparse.Namespace) -> int:
     """Run the command behind the flags. Returns the exit code; raises NmtError."""
     with files_of_pipes(args), Stop() as stop:
         follow_links(args)
-        finishing = bool(args.output) and is_complete(Path(f"{args.output}.journal"))
+        finishing = bool(args.output) and was_written(Path(args.output), Path(f"{args.output}.journal"))
         check_paths(args, finishing=finishing)
         report = Report(args, read_references(args))
         if args.output:
@@ -256,11 +263,12 @@ def _answered(
     size = job.model.translator.config.window
     with open_input(args.input) as file, bar:
         for window in read_windows(file, args, job.request_of, size, stop=stop, notes=report.notes):
-            records = journal.take(window.digest) if journal else None
+            digest = window.digest() if journal else ""
+            records = journal.take(digest) if journal else None
             if records is None:
                 records = records_of(args, job.model, window, bar.update)
                 if journal:
-                    journal.add(window.digest, records)
+                    journal.add(digest, records)
             for line, record in zip(window.lines, records, strict=True):
                 report.add(line, record)
             yield records
@@ -279,6 +287,8 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, finishing:
     """
     output = Path(args.output)
     with Journal(Path(f"{args.output}.journal"), _settings(args), say) as journal:
+        if not journal.fits:
+            check_outputs(args, finishing=False)
         if journal.n_line:
             say(f"{journal.path.name} has the answers to {journal.n_line:,} lines: going on from there")
         wrong: Exception | None = None
@@ -286,12 +296,15 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, finishing:
             job = _job(args)
             for name in filter(None, (args.output, args.scores, args.alignments)):
                 remove_leftovers(Path(name))
+            written = hashlib.sha256()
             with replacing(output) as file:
                 for records in _answered(job, stop, report, journal):
-                    file.write("".join(f"{line}\n" for record in records for line in record.lines).encode())
+                    text = "".join(f"{line}\n" for record in records for line in record.lines).encode()
+                    written.update(text)
+                    file.write(text)
                 # Hours may have passed. What was killed just before it could delete the journal left an output.
-                check_outputs(args, finishing=finishing, worked=True)
-                journal.complete()
+                check_outputs(args, finishing=finishing and journal.fits, worked=True)
+                journal.complete(written.hexdigest())
                 try:
                     report.finish(job.model)
                 except Exception as error:

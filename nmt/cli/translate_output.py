@@ -150,7 +150,9 @@ def _column(text: str) -> str:
 
 
 def _json(found: dict[str, Any]) -> str:
-    return json.dumps(found, ensure_ascii=False)
+    return (
+        json.dumps(found, ensure_ascii=False).encode("utf-8", "replace").decode("utf-8")
+    )  # no half of a surrogate pair
 
 
 # Attention.

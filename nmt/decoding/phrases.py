@@ -81,7 +81,7 @@ class Pieces:
         self._matrix = np.zeros((codec.n_vocab, LONGEST_PIECE), dtype=np.uint8)
         for i, raw in enumerate(self.bytes):
             self._matrix[i, : len(raw)] = np.frombuffer(raw, dtype=np.uint8)
-        self.phrase = lru_cache(128)(self._phrase)
+        self.phrase = lru_cache(16)(self._phrase)  # each takes up to 60 MB
 
     def stream(self, text: str) -> bytes:
         """Return what the subwords of a prefix are put together to: it after a space, as the vocabulary writes it."""

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from fault_process import Child
@@ -77,6 +78,8 @@ def test_a_journal_that_does_not_fit_is_not_used_and_not_lost(path, settings, wh
     found, said = known(path, {**SETTINGS, **(settings or {})})
     assert not found and len(said) == 1 and why in said[0] and "kept as j.unused" in said[0]
     assert path.with_name("j.unused").read_bytes() == before and not path.exists()
+    path.write_bytes(b"another\n")
+    assert "kept as j.unused-2" in known(path)[1][0] and path.with_name("j.unused").read_bytes() == before
 
 
 def test_two_processes_cannot_write_the_same_output(path):
@@ -138,7 +141,12 @@ def renamed(*args, replace=os.replace):
 
 @pytest.mark.parametrize(
     ("owner", "name", "harm", "n", "n_kept"),
-    [(Journal, "_write", half, 1, 0), (Journal, "_write", half, 4, 4), (os, "replace", renamed, 3, 9)],
+    [
+        (Journal, "_write", half, 1, 0),
+        (Journal, "_write", half, 4, 4),
+        (os, "replace", renamed, 1, 9),
+        (os, "replace", renamed, 3, 9),
+    ],
 )
 def test_killed_at_any_instant_it_goes_on_and_ends_with_the_same_bytes_and_words(
     folder, translate, place, tmp_path_factory, owner, name, harm, n, n_kept
@@ -156,6 +164,21 @@ def test_killed_at_any_instant_it_goes_on_and_ends_with_the_same_bytes_and_words
     _, wanted = translate(*flags_of(place), "--overwrite")
     assert found == files_of(place)
     assert [line for line in err.split("\n") if "out.journal" not in line] == wanted.split("\n")
+
+
+@pytest.mark.parametrize("changed", ["input", "option", "output"])
+def test_an_output_that_a_journal_does_not_vouch_for_is_not_replaced(translate, place, monkeypatch, changed):
+    flags = ["-i", place / "in", "-o", place / "out", *WINDOW]
+    with monkeypatch.context() as patch:  # killed before it could delete the journal
+        patch.setattr(Path, "unlink", lambda *_: 1 / 0)
+        translate(*flags, code=1)
+    if changed == "output":
+        (place / "out").write_bytes(b"by hand\n")
+    if changed == "input":
+        (place / "in").write_bytes(SOURCE.replace(b"May", b"June"))
+    before = (place / "out").read_bytes()
+    _, err = translate(*flags, *(["--decode.beam", 2] if changed == "option" else []), code=2)
+    assert "out exists already" in err and (place / "out").read_bytes() == before
 
 
 def test_a_full_disk_costs_nothing_but_time(translate, place):

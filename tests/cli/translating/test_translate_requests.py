@@ -137,10 +137,12 @@ def test_lines_of_a_text_are_translated_apart_and_joined_by_its_line_feeds(trans
 
 
 def test_keys_that_are_not_ours_go_on_to_the_answer(translate):
-    given = objects({"id": "a7", "source": "the ship", "meta": {"page": 3}, "score": "mine"})
+    given = objects({"id": "a7", "source": "the ship", "meta": {"page": 3, "half\ud800": 1}, "score": "mine"})
     (line,), err = translate("--input-format", "jsonl", "--format", "jsonl", source=given)
     told = json.loads(line)
-    assert (told["id"], told["meta"], told["source"]) == ("a7", {"page": 3}, "the ship") and told["score"] < 0
+    assert (told["id"], told["meta"], told["source"]) == ("a7", {"page": 3, "half?": 1}, "the ship") and told[
+        "score"
+    ] < 0
     assert "note: keys of <stdin> that only the answers get: id, meta, score" in err
     (line,), _ = translate("--input-format", "jsonl", "--format", "pairs", source=given)
     assert json.loads(line)["id"] == "a7"
