@@ -17,6 +17,7 @@ from nmt.recipe.section import (
     Rate,
     Section,
     list_to_tuple,
+    one_or_many,
 )
 
 # The options of the filters.
@@ -25,50 +26,31 @@ from nmt.recipe.section import (
 class FilterConfig(Section):
     """Filters that drop a training pair, beside a side that is empty or longer than data.max_len."""
 
-    max_ratio: NonNegativeFloat = Field(
-        4.0,
-        description="Largest factor by which the ratio of the two sides' characters may differ from the median of its "
-        "corpus; short pairs (under 40 characters both) are exempt; 0: any ratio.",
-    )
-    max_ratio_spread: NonNegativeFloat = Field(
-        0.0,
-        description="The same, in robust standard deviations of the logarithm of that ratio (6 is mild); where both "
-        "are given, the narrower one counts; 0: any.",
-    )
-    drop_identical: bool = Field(True, description="Drop training pairs whose two sides are the same text.")
-    drop_control: bool = Field(
-        True, description="Drop pairs with control characters inside, such as NUL; tabs and line breaks are none."
-    )
-    drop_damaged: bool = Field(
-        True, description="Drop pairs with U+FFFD, or with UTF-8 that was read as another encoding (fÃ¼r, donâ€™t)."
-    )
-    min_script: Rate = Field(
-        0.2,
-        description="Least share of a side's letters, in bytes, that are of a script of its language, from 15 bytes of "
-        "other letters on; a language that is not known has any script; 0: any share.",
-    )
-    max_symbols: Rate = Field(
-        0.9,
-        description="Largest share of digits, punctuation and symbols in a side of 20 characters or more, a row of "
-        "dots counted as one; 0: any.",
-    )
-    max_repeats: Literal[0] | Annotated[int, Field(ge=3)] = Field(
-        5,
-        description="Most times in a row that a piece of text, with letters and 48 bytes or more in all, may stand; 0: "
-        "any number.",
-    )
-    max_other_language: Rate = Field(
-        0.0,
-        description="Drop pairs with a side that is in another language with a higher probability than this, says "
-        "py3langid (extra langid); 0: do not ask.",
-    )
-    drop_duplicates: bool = Field(False, description="Keep a training pair that occurs again only once.")
-    drop_near_duplicates: bool = Field(
-        False, description="The same for pairs that differ in case, digits, punctuation, spaces or width alone."
-    )
-    max_translations: Count = Field(
-        0, description="Keep at most this many pairs with the same source, and with the same target; 0: all."
-    )
+    max_ratio: NonNegativeFloat = 4.0
+    """Largest factor between a pair's ratio of characters and the median of its corpus, from 40 characters on; 0:
+    any."""
+    max_ratio_spread: NonNegativeFloat = 0.0
+    """The same in robust standard deviations of its logarithm (6 is mild); the narrower counts; 0: any."""
+    drop_identical: bool = True
+    """Drop training pairs whose two sides are the same text."""
+    drop_control: bool = True
+    """Drop pairs with control characters inside, such as NUL; tabs and line breaks are none."""
+    drop_damaged: bool = True
+    """Drop pairs with U+FFFD, or with UTF-8 that was read as another encoding (fÃ¼r, donâ€™t)."""
+    min_script: Rate = 0.2
+    """Least share of a side's letters in a script of its language, from 15 bytes of others on; 0: any."""
+    max_symbols: Rate = 0.9
+    """Largest share of digits, punctuation and symbols in a side of 20 characters or more; 0: any."""
+    max_repeats: Literal[0] | Annotated[int, Field(ge=3)] = 5
+    """Most times in a row that a piece of text, with letters and 48 bytes in all, may stand; 0: any."""
+    max_other_language: Rate = 0.0
+    """Drop pairs with a side in another language, by py3langid (extra langid), more probable than this; 0: off."""
+    drop_duplicates: bool = False
+    """Keep a training pair that occurs again only once."""
+    drop_near_duplicates: bool = False
+    """The same for pairs that differ in case, digits, punctuation, spaces or width alone."""
+    max_translations: Count = 0
+    """Keep at most this many pairs with the same source, and with the same target; 0: all."""
 
 
 def _own_fields() -> dict[str, Any]:
@@ -143,16 +125,9 @@ class ProtectConfig(Section):
 
     protect: Annotated[
         tuple[Kind | OwnPattern, ...], BeforeValidator(_in_order, json_schema_input_type=list[Kind | OwnPattern])
-    ] = Field(
-        (),
-        description="Items that translations keep as they are: url, email, number (digits, with a unit), tag (XML, "
-        "HTML), host (www.example.com), mention (@name, #name), path (/usr/bin), emoji, and what regular "
-        "expressions between slashes find ('/[A-Z]{2}-[0-9]{4}/'). Placeholders stand for them, in training where both "
-        "sides have the same ones; see docs/subwords.md.",
-    )
-
-
-# The options by which pairs are told apart.
+    ] = ()
+    """Items kept in translation as placeholders: number (with a unit), host (www.example.com), mention (@name, #name),
+    …, and regular expressions ('/[A-Z]{2}-[0-9]{4}/'); docs/subwords.md."""
 
 
 # A tag is shown as <tag>; a digit at its beginning would make <2fr> of 2fr, which is a language's.
@@ -162,24 +137,11 @@ Tag = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=50)]
 class Tagged(Section):
     """Pairs that a model can tell from others."""
 
-    trg_lang: LanguageCode | None = Field(
-        None,
-        description="Language of the target side, where it is not data.trg_lang. If the training corpora have several, "
-        "every source begins with a control symbol that says into which, and nmt-translate takes --trg-lang.",
-    )
-    tags: list[Tag] = Field(
-        default_factory=list,
-        description="Control symbols to put before each source, as [bt] for translated text or [news] for a domain; "
-        "nmt-translate puts those of decode.tags before its lines.",
-    )
-
-
-def _one_or_many(value: Any) -> Any:
-    return [value] if isinstance(value, dict) else value
-
-
-def _none_one_or_many(value: Any) -> Any:
-    return [] if value is None else _one_or_many(value)
+    trg_lang: LanguageCode | None = None
+    """Language of the target side, where it is not data.trg_lang: one of several, which nmt-translate takes as
+    --trg-lang."""
+    tags: list[Tag] = Field(default_factory=list)
+    """Control symbols to put before each source: [bt] for translated text, [news] for a domain; see decode.tags."""
 
 
 # The name of a column or key, `translation.de` for one inside another, or a number from 1 where columns have none.
@@ -192,140 +154,91 @@ class CorpusFiles(Tagged):
     a column for each side.
     """
 
-    src: str | list[str] | None = Field(
-        None, description="File of source sentences, one a line; a list of files; or a pattern like news.*.de.gz."
-    )
-    trg: str | list[str] | None = Field(
-        None, description="File of target sentences, one a line; as many files as there are of src, in their order."
-    )
-    file: str | list[str] | None = Field(
-        None,
-        description="In place of src and trg: file, list or pattern of files with both sides, CSV, TSV, JSONL, TMX, "
-        "Parquet or Arrow.",
-    )
-    dataset: str | None = Field(
-        None, description="In place of src and trg: a dataset for load_dataset, by its name on the hub or its folder."
-    )
-    subset: str | None = Field(None, description="Which configuration of the dataset, where it has several: de-en.")
-    split: str | None = Field(None, description="Which split of the dataset: train, validation, train[:1000].")
-    src_column: Column | None = Field(
-        None,
-        description="Column or key of the source sentence: its name, translation.de for one inside another, a language "
-        "of TMX, or in TSV and CSV its number from 1; empty, in a file: found by its name, as de, German or source.",
-    )
-    trg_column: Column | None = Field(None, description="The same of the target sentence.")
-    format: Format | None = Field(
-        None,
-        description="What is in the files; empty: by the ending, .csv, .tsv, .jsonl, .tmx, .parquet or .arrow, less "
-        ".gz, .zst or .xz; anything else is text, a sentence a line.",
-    )
-    header: bool | None = Field(
-        None,
-        description="The first line of TSV or CSV names its columns; empty: it does where one is chosen by name.",
-    )
-
-    unescape: bool = Field(
-        False,
-        description="Undo what the scripts of Moses did to these files: entities (&apos;), @-@, spaces before full "
-        "stops and the like, where it is plain what stood there before.",
-    )
+    src: str | list[str] | None = None
+    """File of source sentences, one a line; a list of files; or a pattern like news.*.de.gz."""
+    trg: str | list[str] | None = None
+    """File of target sentences, one a line; as many files as there are of src, in their order."""
+    file: str | list[str] | None = None
+    """In place of src and trg: files with both sides: CSV, TSV, JSONL, TMX, Parquet or Arrow."""
+    dataset: str | None = None
+    """In place of src and trg: a dataset for load_dataset, by its name on the hub or its folder."""
+    subset: str | None = None
+    """Which configuration of the dataset, where it has several: de-en."""
+    split: str | None = None
+    """Which split of the dataset: train, validation, train[:1000]."""
+    src_column: Column | None = None
+    """Column or key of the source: its name, translation.de for one inside another, in TSV and CSV its number; empty:
+    found by language."""
+    trg_column: Column | None = None
+    """The same of the target sentence."""
+    format: Format | None = None
+    """What is in the files; empty: by the ending, less .gz, .zst or .xz; any other is text, a sentence a line."""
+    header: bool | None = None
+    """The first line of TSV or CSV names its columns; empty: it does where one is chosen by name."""
+    unescape: bool = False
+    """Undo what the scripts of Moses did to these files: entities (&apos;), @-@, spaces before full stops."""
 
 
 class TrainingCorpus(OwnFilters, CorpusFiles):
     """One corpus to train on, how often its pairs are visited, and by which filters of its own they are chosen."""
 
-    src_lang: LanguageCode | None = Field(
-        None, description="Language of the source side, where it is not data.src_lang: for the filters."
-    )
-    drop_flagged: bool = Field(
-        False,
-        description="Drop the lines of JSONL that nmt-translate wrote and flagged: repeated, copied, lost, ratio, low, "
-        "cap, unmet, missing, doubled, blank, cut, invalid_utf8; one that was only split stays.",
-    )
-    weight: PositiveFloat = Field(
-        1.0,
-        description="How often each pair of this corpus is visited in an epoch, on average: 3 thrice, 0.25 a quarter "
-        "of the pairs, another one in each epoch. Changing it needs no new preparation.",
-    )
+    src_lang: LanguageCode | None = None
+    """Language of the source side, where it is not data.src_lang: for the filters."""
+    drop_flagged: bool = False
+    """Drop the lines of JSONL that nmt-translate wrote and flagged; one that was only split stays."""
+    weight: PositiveFloat = 1.0
+    """Visits of each pair in an epoch: 3 thrice, 0.25 another quarter each epoch. Changing it needs no new
+    preparation."""
 
 
 class ValidationSet(CorpusFiles):
     """Pairs to validate on, what they are called in the log, and how much is measured on them."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=50)] = Field(
-        "valid", description="What the log and the prepared data call the set; each has a name of its own."
-    )
-    measure: Literal["translate", "loss"] | None = Field(
-        None,
-        description="translate: loss, perplexity, accuracy, BLEU and chrF; loss: the first three, much faster; empty: "
-        "as valid.translate says.",
-    )
-    max_sentences: Count | None = Field(
-        None,
-        description="Measure at most this many pairs of the set, the first ones; 0: all; empty: the loss on all, "
-        "translations on valid.max_sentences.",
-    )
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=50)] = "valid"
+    """What the log and the prepared data call the set; each has a name of its own."""
+    measure: Literal["translate", "loss"] | None = None
+    """translate: all metrics; loss: loss, perplexity and accuracy, much faster; empty: as valid.translate says."""
+    max_sentences: Count | None = None
+    """Measure at most this many pairs of the set, the first ones; 0: all; empty: translate valid.max_sentences."""
 
 
 class _Sources(Section):
     """Sources of the pairs."""
 
-    src_lang: LanguageCode = Field(
-        UNTOLD,
-        description="Language of the source side: de, pt-BR, zho_Hans, japanese; und: not told; x-NAME: a made-up one.",
-    )
-    trg_lang: LanguageCode = Field(
-        UNTOLD,
-        description="Language of the target side. The scripts that are expected and the words of BLEU follow it.",
-    )
+    src_lang: LanguageCode = UNTOLD
+    """Language of the source side: de, pt-BR, zho_Hans, japanese; und: not told; x-NAME: a made-up one."""
+    trg_lang: LanguageCode = UNTOLD
+    """Language of the target side. The scripts that are expected and the words of BLEU follow it."""
     train: Annotated[
         list[TrainingCorpus],
-        BeforeValidator(_one_or_many, json_schema_input_type=TrainingCorpus | list[TrainingCorpus]),
-    ] = Field(
-        default_factory=list,
-        description="Training pairs, one mapping like {src: FILE, trg: FILE} or a list of them; see docs/data.md.",
-    )
-    temperature: Annotated[float, Field(ge=1.0)] = Field(
-        1.0,
-        description="Of several training corpora: above 1 small ones are visited more often, so that shares go with "
-        "the sizes to the power of 1 / temperature; a corpus' weight multiplies that.",
-    )
+        BeforeValidator(one_or_many(dict), json_schema_input_type=TrainingCorpus | list[TrainingCorpus]),
+    ] = Field(default_factory=list)
+    """Training pairs, one mapping like {src: FILE, trg: FILE} or a list of them; see docs/data.md."""
+    temperature: Annotated[float, Field(ge=1.0)] = 1.0
+    """Above 1 small corpora are visited more often: shares go with sizes to the power of 1 / temperature, times
+    weights."""
     valid: Annotated[
         list[ValidationSet],
-        BeforeValidator(_none_one_or_many, json_schema_input_type=ValidationSet | list[ValidationSet] | None),
-    ] = Field(
-        default_factory=list,
-        description="Validation pairs, one such mapping or a list of them, each with a name; no line is dropped. The "
-        "first set decides what is best and when to stop.",
-    )
-    valid_size: Annotated[float, Field(gt=0)] | Literal["auto"] | None = Field(
-        None,
-        description="Where data.valid is empty: pairs held out of training for validation, a number or, below 1, a "
-        "share; auto: 1 %, 200 to 2,000. Near copies of them are left out of training.",
-    )
-    test: CorpusFiles | None = Field(
-        None, description="Test pairs, kept out of everything; for the record and the quick start."
-    )
-    out: str = Field("", description="Folder of the prepared data; empty: prepared/NAME.")
-    alarms: Literal["stop", "warn"] = Field(
-        "stop",
-        description="Swapped files, misaligned lines, validation pairs among the training pairs, most pairs dropped: "
-        "stop before any data is written, or only warn; --accept-alarms is warn.",
-    )
-    max_len: PositiveInt = Field(
-        256, description="Longest side of a training pair, in subwords; longer pairs are dropped."
-    )
-    bad_utf8: Literal["refuse", "drop"] = Field(
-        "refuse", description="A line that is not UTF-8: stop, or drop its pair and count it."
-    )
-    bad_records: Literal["refuse", "drop"] = Field(
-        "refuse",
-        description="A line of TSV or JSONL, or a row of a table, with no text in a column that is read: stop, or drop "
-        "its pair and count it.",
-    )
-    workers: Count = Field(
-        0, description="Processes that share the work of preparing; 0: one a core. The data is the same for any number."
-    )
+        BeforeValidator(one_or_many(dict), json_schema_input_type=ValidationSet | list[ValidationSet] | None),
+    ] = Field(default_factory=list)
+    """Validation pairs, one such mapping or a list, each with a name; the first decides what is best and when to
+    stop."""
+    valid_size: Annotated[float, Field(gt=0)] | Literal["auto"] | None = None
+    """Without data.valid: pairs held out of training, a number or, below 1, a share; auto: 1 %, 200 to 2,000."""
+    test: CorpusFiles | None = None
+    """Test pairs, kept out of everything; for the record and the quick start."""
+    out: str = ""
+    """Folder of the prepared data; empty: prepared/NAME."""
+    alarms: Literal["stop", "warn"] = "stop"
+    """Corpora that look wrong as a whole: stop before any data is written, or only warn, as --accept-alarms."""
+    max_len: PositiveInt = 256
+    """Longest side of a training pair, in subwords; longer pairs are dropped."""
+    bad_utf8: Literal["refuse", "drop"] = "refuse"
+    """A line that is not UTF-8: stop, or drop its pair and count it."""
+    bad_records: Literal["refuse", "drop"] = "refuse"
+    """A line of TSV or JSONL, or a row of a table, without text in a column: stop, or drop and count it."""
+    workers: Count = 0
+    """Processes that share the work of preparing; 0: one a core. The data is the same for any number."""
 
 
 class DataConfig(FilterConfig, ProtectConfig, _Sources):
@@ -357,50 +270,30 @@ SMALLEST = 264  # pieces: 256 bytes and the control symbols, in a round number
 class SubwordsConfig(Section):
     """Pieces of bytes: no unknown token whatever the kind, and decoding gives the text back byte for byte."""
 
-    kind: Literal["bpe", "unigram", "word", "char", "sentencepiece"] = Field(
-        "bpe",
-        description="Pieces: bpe, learnt parts of words, put together by merges; unigram, parts of words, each with a "
-        "probability (Kudo 2018); word, whole words, rare ones byte by byte; char, single characters, rare ones byte "
-        "by byte; sentencepiece, those of a model file of SentencePiece, which vocab_from names.",
-    )
-    vocab_size: Annotated[int, Field(ge=SMALLEST, le=1_000_000)] = Field(
-        8000,
-        description="Pieces, control symbols, `symbols` and 256 bytes included; the model's size is the next multiple "
-        "of 8.",
-    )
-    joint: bool = Field(True, description="One vocabulary for both languages.")
-    normalize: Literal["nfc", "nfkc", "none"] = Field(
-        "nfc",
-        description="Unicode normalisation before encoding, stored with the subwords; nfkc also makes one of variants: "
-        "full-width letters, ligatures, no-break spaces.",
-    )
-    whitespace: Literal["unified", "kept"] = Field(
-        "unified",
-        description="White space before encoding, stored with the subwords. unified: each run is one space, none is at "
-        "the ends, and what cannot be seen is dropped: byte order marks, soft hyphens, zero-width spaces, marks of "
-        "direction, and joiners in scripts without them. With vocab_from that of the old subwords counts.",
-    )
+    kind: Literal["bpe", "unigram", "word", "char", "sentencepiece"] = "bpe"
+    """bpe: merged parts of words; unigram: parts with probabilities (Kudo 2018); word; char; sentencepiece: of the
+    model file that vocab_from names."""
+    vocab_size: Annotated[int, Field(ge=SMALLEST, le=1_000_000)] = 8000
+    """Pieces, control symbols, `symbols` and 256 bytes included; the model's size is the next multiple of 8."""
+    joint: bool = True
+    """One vocabulary for both languages."""
+    normalize: Literal["nfc", "nfkc", "none"] = "nfc"
+    """Unicode normalisation before encoding, stored with the subwords; nfkc also unifies full-width letters, ligatures,
+    no-break spaces."""
+    whitespace: Literal["unified", "kept"] = "unified"
+    """unified: runs of white space are one space, none at the ends, invisible characters dropped; stored with the
+    subwords."""
     symbols: Annotated[
         tuple[str, ...], BeforeValidator(list_to_tuple, json_schema_input_type=list[str]), Field(max_length=1000)
-    ] = Field(
-        (),
-        description="Placeholders, as <url>: each is one piece, never cut, where it stands in the text and no letter "
-        "or digit touches it.",
-    )
-    vocab_from: str = Field(
-        "",
-        description="Take the subwords of a run or a folder of prepared data instead of learning them; vocab_size is "
-        "theirs then. Needed to go on from that run's weights with all rows of the embeddings. Or a model file of "
-        "SentencePiece, .spm or .model; with joint: false also two of them, SRC.spm,TRG.spm.",
-    )
-    extend: Count = Field(
-        0, description="With vocab_from: learn this many more pieces from this text, for each vocabulary."
-    )
-    max_train_lines: PositiveInt = Field(
-        10_000_000,
-        description="Lines that pieces are learnt from; a seeded sample when there are more. Of a line its first "
-        "10,000 characters count, words over 100 characters are cut.",
-    )
+    ] = ()
+    """Placeholders, as <url>: each is one piece, never cut, where no letter or digit touches it."""
+    vocab_from: str = ""
+    """Subwords of a run or prepared data, as its weights need, or of .spm or .model files of SentencePiece:
+    SRC.spm,TRG.spm with joint: false."""
+    extend: Count = 0
+    """With vocab_from: learn this many more pieces from this text, for each vocabulary."""
+    max_train_lines: PositiveInt = 10_000_000
+    """Lines that pieces are learnt from; a seeded sample when there are more."""
 
     @property
     def vocab_names(self) -> list[str]:

@@ -26,104 +26,74 @@ class AlignBy(NamedTuple):
 class DecodeConfig(Section):
     """Translation of lines in nmt-translate and at the end of training. Training validates by beam search."""
 
-    beam: PositiveInt = Field(5, description="Hypotheses kept for each sentence; 1 is greedy.")
-    length_penalty: Literal["wu", "average", "none"] = Field(
-        "wu", description="Score / ((5 + length) / 6)^alpha (Wu et al. 2016), score / length^alpha, or the bare score."
-    )
-    alpha: NonNegativeFloat = Field(1.0, description="Exponent of the length penalty.")
-    n_best: PositiveInt = Field(1, description="Hypotheses written for each sentence, best first.")
-    samples: Count = Field(
-        0, description="Translations drawn from the model for each sentence, in place of beam search; 0: beam search."
-    )
-    temperature: PositiveFloat = Field(
-        1.0, description="Of samples: divides the logits; below 1 what is likely gets likelier."
-    )
-    top_k: Count = Field(0, description="Of samples: draw from the k likeliest tokens only; 0: from all.")
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
-        1.0, description="Of samples: draw from the likeliest tokens that together have this probability."
-    )
-    epsilon: Rate = Field(0.0, description="Of samples: draw from tokens of at least this probability only.")
-    seed: Count = Field(
-        1, description="Of samples: what is drawn for a line follows from this and from the line, not from its batch."
-    )
-    mbr: Literal["none", "chrf", "bleu"] = Field(
-        "none",
-        description="Minimum Bayes risk: the best of the samples, or of the hypotheses of the beam, is the one that is "
-        "most like all of them by sentence chrF or BLEU.",
-    )
-    precision: Literal["fp32", "bf16", "int8"] = Field(
-        "fp32",
-        description="Arithmetic of the model in nmt-translate. bf16 is much faster where the processor has it, and "
-        "scores are off in their third digit. int8, on a CPU: the feed-forward sub-layers of a Transformer and its "
-        "product with the vocabulary in 8 bits, on some processors most of its attention, too, and all else in bf16, "
-        "or in fp32 where the processor multiplies that faster.",
-    )
-    cuda_graphs: bool = Field(
-        True,
-        description="On a GPU, in nmt-translate: a step of beam search is recorded as a CUDA graph and replayed rather "
-        "than ordered kernel by kernel, in a few fixed shapes: two to three times as fast. The same translations up to "
-        "the arithmetic. Not for lines of which anything is asked, and samples, which are found as without.",
-    )
-    low_score: Annotated[float, Field(le=0.0)] = Field(
-        -1.5,
-        description="A translation whose mean log-probability of a token, its end among them, is below this is flagged "
-        "`low`; 0: none is.",
-    )
-    align_layer: Count = Field(
-        0, description="Decoder layer whose attention alignments are read off, from 1; 0: the mean of the last two."
-    )
-    align_head: Count = Field(0, description="Head of align_layer that they are read off, from 1; 0: the mean of all.")
-    align_when: Literal["written", "read"] = Field(
-        "written",
-        description="Whether a subword comes from where the model looked when it wrote it, or a step later, when it "
-        "had read it (Chen et al. 2020, SHIFT-ATT), which fits some deep models better.",
-    )
-    align_units: Literal["auto", "words", "characters"] = Field(
-        "auto",
-        description="Of which alignments are pairs: words, as white space cuts them; characters, white space aside; "
-        "auto: characters on a side whose language has no spaces between words. For segmented text: words.",
-    )
-    trg_lang: LanguageCode = Field(
-        "", description="Of a model for several target languages: the one to translate into; empty: data.trg_lang."
-    )
-    tags: list[Tag] = Field(
-        default_factory=list,
-        description="What to say of each line beside its text, by tags of the training corpora: [news].",
-    )
-    max_len_a: NonNegativeFloat = Field(2.0, description="A translation has at most a x source length + b tokens.")
-    max_len_b: PositiveInt = Field(20, description="See max_len_a.")
-    min_len_a: NonNegativeFloat = Field(0.0, description="A translation has at least a x source length + b tokens.")
-    min_len_b: Count = Field(0, description="See min_len_a.")
-    no_repeat: Count = Field(
-        0, description="No translation has this many subwords in a row twice, but for what is asked of it; 0: it may."
-    )
-    diversity: NonNegativeFloat = Field(
-        0.0,
-        description="Of beam search: what a continuation falls behind for each better one of the same hypothesis (Li "
-        "et al. 2016): with 0.5 or more the n best differ more.",
-    )
-    split: Literal["long", "every"] = Field(
-        "long",
-        description="Which lines are translated sentence by sentence: those longer than 99 of 100 source lines of "
-        "training, or every one.",
-    )
-    copy_letterless: bool = Field(
-        True,
-        description="Copy lines without a letter (`...`, `😀`), and numbers alone where both languages write them in "
-        "the digits 0 to 9; emoji at the ends of a line are taken off before the model and put back.",
-    )
-    max_src_len: Literal[0] | Annotated[int, Field(ge=LEAST_SRC_LEN)] = Field(
-        0,
-        description="Longest source in subwords that is translated in one piece: longer lines are split into "
-        "sentences, longer sentences into clauses; 0: lines by what is usual in training, see split, sentences by "
-        "data.max_len.",
-    )
-    max_tokens: PositiveInt = Field(
-        16384,
-        description="Bound on sentences x hypotheses of each x longest source in one batch; larger batches are faster, "
-        "and take more memory.",
-    )
-    window: PositiveInt = Field(1000, description="Lines that are sorted and batched together.")
+    beam: PositiveInt = 5
+    """Hypotheses kept for each sentence; 1 is greedy."""
+    length_penalty: Literal["wu", "average", "none"] = "wu"
+    """Score / ((5 + length) / 6)^alpha (Wu et al. 2016), score / length^alpha, or the bare score."""
+    alpha: NonNegativeFloat = 1.0
+    """Exponent of the length penalty."""
+    n_best: PositiveInt = 1
+    """Hypotheses written for each sentence, best first."""
+    samples: Count = 0
+    """Translations drawn from the model for each sentence, in place of beam search; 0: beam search."""
+    temperature: PositiveFloat = 1.0
+    """Of samples: divides the logits; below 1 what is likely gets likelier."""
+    top_k: Count = 0
+    """Of samples: draw from the k likeliest tokens only; 0: from all."""
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Of samples: draw from the likeliest tokens that together have this probability."""
+    epsilon: Rate = 0.0
+    """Of samples: draw from tokens of at least this probability only."""
+    seed: Count = 1
+    """Of samples: what is drawn for a line follows from this and from the line, not from its batch."""
+    mbr: Literal["none", "chrf", "bleu"] = "none"
+    """Minimum Bayes risk: take the sample or hypothesis that is most like all of them by sentence chrF or BLEU."""
+    precision: Literal["fp32", "bf16", "int8"] = "fp32"
+    """Arithmetic in nmt-translate. bf16: fast where the processor has it, scores change in the third digit. int8, on a
+    CPU: the largest products in 8 bits."""
+    cuda_graphs: bool = True
+    """On a GPU, replay steps of beam search as CUDA graphs, two to three times as fast; not for constraints and
+    samples."""
+    low_score: Annotated[float, Field(le=0.0)] = -1.5
+    """Flag a translation `low` whose mean log-probability of a token, its end included, is below this; 0: none."""
+    align_layer: Count = 0
+    """Decoder layer whose attention alignments are read off, from 1; 0: the mean of the last two."""
+    align_head: Count = 0
+    """Head of align_layer that they are read off, from 1; 0: the mean of all."""
+    align_when: Literal["written", "read"] = "written"
+    """Where the model looked when it wrote a subword, or one step later, when it read it (Chen et al. 2020)."""
+    align_units: Literal["auto", "words", "characters"] = "auto"
+    """Units of alignments: words between white space, or characters; auto: characters in languages without spaces
+    between words."""
+    trg_lang: LanguageCode = ""
+    """Of a model for several target languages: the one to translate into; empty: data.trg_lang."""
+    tags: list[Tag] = Field(default_factory=list)
+    """Tags of the training corpora to put before each line: [news]."""
+    max_len_a: NonNegativeFloat = 2.0
+    """A translation has at most a x source length + b tokens."""
+    max_len_b: PositiveInt = 20
+    """See max_len_a."""
+    min_len_a: NonNegativeFloat = 0.0
+    """A translation has at least a x source length + b tokens."""
+    min_len_b: Count = 0
+    """See min_len_a."""
+    no_repeat: Count = 0
+    """No run of this many subwords occurs twice in a translation, except in phrases that are required; 0: any may."""
+    diversity: NonNegativeFloat = 0.0
+    """Of beam search: penalty of a continuation for each better one of the same hypothesis (Li et al. 2016); 0.5 makes
+    the n best differ."""
+    split: Literal["long", "every"] = "long"
+    """Lines translated sentence by sentence: those longer than 99 of 100 source lines of training, or every one."""
+    copy_letterless: bool = True
+    """Copy lines without a letter (`...`, `😀`), and numbers that both languages write alike; emoji at the ends are put
+    back."""
+    max_src_len: Literal[0] | Annotated[int, Field(ge=LEAST_SRC_LEN)] = 0
+    """Subwords translated in one piece; longer lines are split into sentences, those into clauses; 0: as usual in
+    training, see split."""
+    max_tokens: PositiveInt = 16384
+    """Bound on sentences x hypotheses x longest source in one batch: larger is faster and takes more memory."""
+    window: PositiveInt = 1000
+    """Lines that are sorted and batched together."""
 
     @property
     def n_candidate(self) -> int:

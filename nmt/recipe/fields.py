@@ -74,7 +74,7 @@ def _walk(model: type[BaseModel], prefix: str, section: str) -> Iterator[Field]:
             default="required"
             if info.is_required()
             else _as_yaml(info.get_default(call_default_factory=True, validated_data={})),
-            help=info.description or "",
+            help=" ".join((info.description or "").split()),
             is_text=kind.startswith("text") and get_origin(info.annotation) is not list,
             inner=prefix.count(".") > 1,
             many=inner is not None and get_origin(info.annotation) is list,

@@ -6,7 +6,7 @@ that its architecture has no use for.
 
 from typing import Any, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from nmt.recipe.section import Count, NonNegativeFloat, PositiveInt, Rate, Section
 
@@ -51,128 +51,100 @@ ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
 class AnyModelOptions(Section):
     """Options of every model."""
 
-    architecture: Literal["transformer", "seq2seq", "peeky", "attention"] = Field(
-        "transformer",
-        description="The kind of model. transformer; or recurrent: seq2seq, whose decoder begins with the encoder's "
-        "last state; peeky, which sees that state at every step; attention, which looks at all states of the encoder "
-        "at every step.",
-    )
-    d_model: PositiveInt = Field(
-        512, description="Width of the residual stream, and of the embeddings; of a recurrent state."
-    )
-    dropout: Rate = Field(
-        0.1,
-        description="Dropout on sub-layer outputs (the residual branches); between recurrent layers and at the end.",
-    )
-    emb_dropout: Rate | None = Field(None, description="Dropout on embeddings + positions; empty: dropout.")
-    trg_emb_prj_weight_sharing: bool = Field(True, description="The output projection is the target embedding.")
-    emb_src_trg_weight_sharing: bool = Field(
-        True, description="Source and target embedding are one; needs subwords.joint."
-    )
-    scale_emb_or_prj: Literal["emb", "prj", "none"] = Field(
-        "prj",
-        description="With a shared projection, scale embeddings by the root of their width, or logits by its inverse, "
-        "or none; recurrent models, which hardly hear a word otherwise: emb.",
-    )
-    lexical_attn: bool = Field(
-        False,
-        description="Look at the source once more (the Transformer with a head of its own, architecture attention with "
-        "the weights that it has) and add the embeddings of the words that are found to the last state: a word's own "
-        "way to its translation; with emb_init: cooccurrence, a dictionary to begin with.",
-    )
-    emb_init: Literal["xavier", "normal", "cooccurrence"] = Field(
-        "xavier",
-        description="First embeddings: Xavier-uniform as every matrix; normal of variance 1 / d_model, which "
-        "scale_emb_or_prj: emb makes as large as the positions; or of that size, but with subwords that occur in "
-        "the same training pairs, as translations do, near each other: a dictionary before the first update.",
-    )
+    architecture: Literal["transformer", "seq2seq", "peeky", "attention"] = "transformer"
+    """transformer; or recurrent: seq2seq begins with the encoder's last state, peeky sees it at every step, attention
+    looks at all states."""
+    d_model: PositiveInt = 512
+    """Width of the residual stream, and of the embeddings; of a recurrent state."""
+    dropout: Rate = 0.1
+    """Dropout on sub-layer outputs (the residual branches); between recurrent layers and at the end."""
+    emb_dropout: Rate | None = None
+    """Dropout on embeddings + positions; empty: dropout."""
+    trg_emb_prj_weight_sharing: bool = True
+    """The output projection is the target embedding."""
+    emb_src_trg_weight_sharing: bool = True
+    """Source and target embedding are one; needs subwords.joint."""
+    scale_emb_or_prj: Literal["emb", "prj", "none"] = "prj"
+    """With a shared projection: scale embeddings by the root of their width, or logits by its inverse; recurrent
+    models: emb."""
+    lexical_attn: bool = False
+    """Lexical attention: add the embeddings of the source words looked at to the last state (not: seq2seq, peeky)."""
+    emb_init: Literal["xavier", "normal", "cooccurrence"] = "xavier"
+    """First embeddings: Xavier-uniform; normal of variance 1 / d_model; or so, with subwords of the same training pairs
+    near each other."""
 
 
 class TransformerOptions(Section):
     """Options of the Transformer alone. The defaults of a model without preset are those of the upstream layout."""
 
-    preset: Literal["auto", "tiny", "small", "base", "big"] | None = Field(
-        None,
-        description="Sizes to start from; any option beside it refines it. auto: by the size of the corpus, when "
-        "training begins; a small corpus gets more dropout, too.",
-    )
-    d_inner: PositiveInt = Field(2048, description="Width inside the feed-forward sub-layer.")
-    n_enc_layer: PositiveInt = Field(6, description="Encoder layers.")
-    n_dec_layer: PositiveInt = Field(6, description="Decoder layers.")
-    n_head: PositiveInt = Field(8, description="Attention heads.")
-    n_kv_head: PositiveInt | None = Field(
-        None, description="Key/value heads: n_head = MHA, 1 = MQA, between = GQA; empty: n_head."
-    )
-    enc_n_kv_head: PositiveInt | None = Field(
-        None,
-        description="The same of the encoder's self-attention, which keeps nothing from step to step that fewer heads "
-        "would make smaller; empty: n_kv_head.",
-    )
-    d_k: PositiveInt | None = Field(None, description="Width of a query and a key; empty: d_model / n_head.")
-    d_v: PositiveInt | None = Field(None, description="Width of a value; empty: d_model / n_head.")
-    norm: Literal["post", "pre"] = Field(
-        "post", description="Normalise after each residual (the paper) or before each sub-layer."
-    )
-    norm_kind: Literal["layer", "rms"] = Field("layer", description="LayerNorm or RMSNorm.")
-    ffn: Literal["relu", "gelu", "swiglu", "relu2"] = Field(
-        "relu", description="Activation inside the feed-forward sub-layer."
-    )
-    position: Literal["sinusoid", "learned", "rotary"] = Field(
-        "sinusoid", description="How a position is told; none has a hidden length limit."
-    )
-    n_position: PositiveInt = Field(
-        200, description="Rows of the position table: sinusoids go on beyond it, learned positions repeat its last row."
-    )
-    rotary_enc_attn: bool = Field(
-        False,
-        description="Rotary positions in the attention over the source too, which then sees how far ahead or behind "
-        "a source word is; without it no position is told there.",
-    )
-    enc_conv: Count = Field(
-        0,
-        description="So many neighbouring words, an odd number, are mixed into each before every encoder layer, by a "
-        "depthwise convolution: what stands side by side need not be found by attention, which helps models of "
-        "characters most; 0: none.",
-    )
-    qk_norm: bool = Field(False, description="Normalise queries and keys per head before their product.")
-    attn_bias: bool = Field(False, description="Biases in the attention projections.")
-    ffn_bias: bool = Field(True, description="Biases in the feed-forward sub-layer.")
-    attn_dropout: Rate | None = Field(None, description="Dropout on attention weights; empty: dropout.")
-    act_dropout: Rate = Field(0.0, description="Dropout inside the feed-forward sub-layer, after the activation.")
-    prj_transform: bool = Field(
-        False,
-        description="A square matrix, orthogonal at first, before the shared projection: without it what is left of a "
-        "word's own embedding makes that word likely to be written again.",
-    )
+    preset: Literal["auto", "tiny", "small", "base", "big"] | None = None
+    """Sizes to start from; an option beside it wins. auto: by the size of the corpus, with more dropout for small
+    ones."""
+    d_inner: PositiveInt = 2048
+    """Width inside the feed-forward sub-layer."""
+    n_enc_layer: PositiveInt = 6
+    """Encoder layers."""
+    n_dec_layer: PositiveInt = 6
+    """Decoder layers."""
+    n_head: PositiveInt = 8
+    """Attention heads."""
+    n_kv_head: PositiveInt | None = None
+    """Key/value heads: n_head = MHA, 1 = MQA, between = GQA; empty: n_head."""
+    enc_n_kv_head: PositiveInt | None = None
+    """The same of the encoder's self-attention; empty: n_kv_head."""
+    d_k: PositiveInt | None = None
+    """Width of a query and a key; empty: d_model / n_head."""
+    d_v: PositiveInt | None = None
+    """Width of a value; empty: d_model / n_head."""
+    norm: Literal["post", "pre"] = "post"
+    """Normalise after each residual (the paper) or before each sub-layer."""
+    norm_kind: Literal["layer", "rms"] = "layer"
+    """LayerNorm or RMSNorm."""
+    ffn: Literal["relu", "gelu", "swiglu", "relu2"] = "relu"
+    """Activation inside the feed-forward sub-layer."""
+    position: Literal["sinusoid", "learned", "rotary"] = "sinusoid"
+    """How a position is told; none has a hidden length limit."""
+    n_position: PositiveInt = 200
+    """Rows of the position table: sinusoids go on beyond it, learned positions repeat its last row."""
+    rotary_enc_attn: bool = False
+    """Rotary positions in the attention over the source, too."""
+    enc_conv: Count = 0
+    """Neighbouring words, an odd number, that a depthwise convolution mixes before every encoder layer; helps models of
+    characters; 0: none."""
+    qk_norm: bool = False
+    """Normalise queries and keys per head before their product."""
+    attn_bias: bool = False
+    """Biases in the attention projections."""
+    ffn_bias: bool = True
+    """Biases in the feed-forward sub-layer."""
+    attn_dropout: Rate | None = None
+    """Dropout on attention weights; empty: dropout."""
+    act_dropout: Rate = 0.0
+    """Dropout inside the feed-forward sub-layer, after the activation."""
+    prj_transform: bool = False
+    """A square matrix, orthogonal at first, before the shared projection, against repeating the last word."""
 
 
 class RecurrentOptions(Section):
     """Options of the recurrent models alone."""
 
-    cell: Literal["lstm", "gru"] = Field("lstm", description="Of recurrent models: what remembers.")
-    n_rnn_layer: PositiveInt = Field(1, description="Of recurrent models: layers of the encoder, and of the decoder.")
-    d_emb: PositiveInt | None = Field(None, description="Of recurrent models: width of embeddings; empty: d_model.")
-    enc_direction: Literal["forward", "backward", "both"] = Field(
-        "forward",
-        description="Of recurrent models: the encoder reads from the first word to the last, or backward, or both "
-        "ways, each with half of d_model.",
-    )
-    attn_score: Literal["dot", "general", "additive"] = Field(
-        "dot",
-        description="Of architecture attention: how well a state of the decoder and one of the encoder agree: their "
-        "product (Luong), the same with a matrix between them, or a small network (Bahdanau).",
-    )
-    input_feeding: bool = Field(
-        False,
-        description="Of architecture attention: what was found in the source also enters the next step; training then "
-        "goes step by step.",
-    )
-    variational_dropout: bool = Field(
-        False, description="Of recurrent models: dropout draws once a sentence, not for every word anew."
-    )
-    forget_bias: NonNegativeFloat = Field(
-        1.0, description="Of cell lstm: first bias of the forget gate: the larger, the longer a new model remembers."
-    )
+    cell: Literal["lstm", "gru"] = "lstm"
+    """Of recurrent models: what remembers."""
+    n_rnn_layer: PositiveInt = 1
+    """Of recurrent models: layers of the encoder, and of the decoder."""
+    d_emb: PositiveInt | None = None
+    """Of recurrent models: width of embeddings; empty: d_model."""
+    enc_direction: Literal["forward", "backward", "both"] = "forward"
+    """Of recurrent models: order in which the encoder reads; both: each way with half of d_model."""
+    attn_score: Literal["dot", "general", "additive"] = "dot"
+    """Of architecture attention: score of two states: their product, with a matrix between them (Luong), or a small
+    network (Bahdanau)."""
+    input_feeding: bool = False
+    """Of architecture attention: what was found in the source enters the next step; training goes step by step."""
+    variational_dropout: bool = False
+    """Of recurrent models: dropout draws once a sentence, not for every word anew."""
+    forget_bias: NonNegativeFloat = 1.0
+    """Of cell lstm: first bias of the forget gate: the larger, the longer a new model remembers."""
 
 
 class ModelConfig(RecurrentOptions, TransformerOptions, AnyModelOptions):

@@ -22,19 +22,21 @@ from nmt.recipe.training_options import BatchConfig, OptimConfig, RegularizeConf
 class ValidConfig(Section):
     """When the model is measured, by what, and when to stop."""
 
-    every: PositiveInt | Literal["auto"] = Field(
-        1000,
-        description="Updates between two validations. auto: with train.time_budget about ten by the clock, fewer where "
-        "they would take more than a sixth of the time; else a tenth of train.updates, at most 500.",
-    )
-    metric: Literal["bleu", "chrf", "ter", "loss", "accuracy"] = Field(
-        "bleu", description="What the best checkpoint is best in."
-    )
-    patience: Count = Field(0, description="Validations without a new best before training stops; 0: never.")
-    beam: PositiveInt = Field(1, description="Beam of the validation translations; 1 is greedy.")
-    max_sentences: Count = Field(0, description="Translate at most this many validation pairs, the first ones; 0: all.")
-    translate: bool = Field(True, description="Translate the validation set for BLEU and chrF.")
-    max_tokens: PositiveInt = Field(8192, description="Bound on sentences x longest sentence in one validation batch.")
+    every: PositiveInt | Literal["auto"] = 1000
+    """Updates between two validations. auto: about ten in a time budget, at most a sixth of it; else a tenth of the
+    updates, at most 500."""
+    metric: Literal["bleu", "chrf", "ter", "loss", "accuracy"] = "bleu"
+    """What the best checkpoint is best in."""
+    patience: Count = 0
+    """Validations without a new best before training stops; 0: never."""
+    beam: PositiveInt = 1
+    """Beam of the validation translations; 1 is greedy."""
+    max_sentences: Count = 0
+    """Translate at most this many validation pairs, the first ones; 0: all."""
+    translate: bool = True
+    """Translate the validation set for BLEU and chrF."""
+    max_tokens: PositiveInt = 8192
+    """Bound on sentences x longest sentence in one validation batch."""
 
     def is_regular(self, update: int) -> bool:
         """Return whether a validation is due at an update by its number; by the clock there is none."""
@@ -44,20 +46,28 @@ class ValidConfig(Section):
 class Recipe(Section):
     """One experiment, whole."""
 
-    name: PlainName = Field(description="Name of the experiment: letters, digits, dots, dashes; names its folders.")
-    seed: Count = Field(1, description="Seed of everything that is drawn.")
-    data: DataConfig = Field(default_factory=lambda: DataConfig(), description="Corpora and filters.")
-    subwords: SubwordsConfig = Field(default_factory=lambda: SubwordsConfig(), description="The vocabulary.")
-    model: ModelConfig = Field(default_factory=lambda: ModelConfig(), description="The model.")
-    batch: BatchConfig = Field(default_factory=lambda: BatchConfig(), description="What an update is made of.")
-    optim: OptimConfig = Field(default_factory=lambda: OptimConfig(), description="Optimizer and schedule.")
-    train: TrainConfig = Field(default_factory=lambda: TrainConfig(), description="Length, precision, checkpoints.")
-    regularize: RegularizeConfig = Field(
-        default_factory=lambda: RegularizeConfig(),
-        description="What the model must do without while it is trained.",
-    )
-    valid: ValidConfig = Field(default_factory=lambda: ValidConfig(), description="Validation.")
-    decode: DecodeConfig = Field(default_factory=lambda: DecodeConfig(), description="Translation.")
+    name: PlainName
+    """Name of the experiment: letters, digits, dots, dashes; names its folders."""
+    seed: Count = 1
+    """Seed of everything that is drawn."""
+    data: DataConfig = Field(default_factory=lambda: DataConfig())
+    """Corpora and filters."""
+    subwords: SubwordsConfig = Field(default_factory=lambda: SubwordsConfig())
+    """The vocabulary."""
+    model: ModelConfig = Field(default_factory=lambda: ModelConfig())
+    """The model."""
+    batch: BatchConfig = Field(default_factory=lambda: BatchConfig())
+    """What an update is made of."""
+    optim: OptimConfig = Field(default_factory=lambda: OptimConfig())
+    """Optimizer and schedule."""
+    train: TrainConfig = Field(default_factory=lambda: TrainConfig())
+    """Length, precision, checkpoints."""
+    regularize: RegularizeConfig = Field(default_factory=lambda: RegularizeConfig())
+    """What the model must do without while it is trained."""
+    valid: ValidConfig = Field(default_factory=lambda: ValidConfig())
+    """Validation."""
+    decode: DecodeConfig = Field(default_factory=lambda: DecodeConfig())
+    """Translation."""
 
     _origin: Origin = PrivateAttr(default_factory=Origin)
 

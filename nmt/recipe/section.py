@@ -1,6 +1,7 @@
 """Base class of the sections of a recipe, strict and frozen, and the bounded numbers of their options."""
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
@@ -44,13 +45,20 @@ class Section(BaseModel):
     """A part of a recipe: frozen, strict about types, unknown keys and infinities refused."""
 
     # What checks a part of a recipe is built when first asked to: --help needs none of it.
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True, use_attribute_docstrings=True
+    )
 
 
 def seconds_of(duration: str) -> float:
     """The length of a `Duration`; 0 for an empty one."""
     unit = {"d": 86400, "h": 3600, "m": 60, "s": 1}
     return float(sum(int(number) * unit[letter] for number, letter in re.findall(r"(\d+)([dhms])", duration)))
+
+
+def one_or_many(kind: type) -> Callable[[Any], Any]:
+    """Return a validator that takes one value of this kind for a list of it, and nothing for an empty list."""
+    return lambda value: [value] if isinstance(value, kind) else [] if value is None else value
 
 
 def list_to_tuple(value: Any) -> Any:
