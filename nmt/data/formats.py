@@ -39,6 +39,7 @@ _LONGEST = 1 << 22  # bytes of a record of TSV or JSONL, characters of a field o
 _N_LOOKED_AT = 100  # records by which names of columns are told
 _HUB_SECONDS = 5
 _N_ROW = 512  # of a table that are in memory at once
+_DEEPEST = 20  # objects inside each other in which names are looked for
 
 
 class Flaw(NamedTuple):
@@ -166,8 +167,11 @@ def read_columns(
         yield tuple([reading.text(found, place, number) for found in row])
 
 
-def names_in(place: Place, form: str) -> list[str]:
-    """The names of all columns, keys or languages that have text, as far as the first records tell."""
+def names_in(place: Place, form: str, *, header: bool = False) -> list[str]:
+    """The names of all columns, keys or languages that have text, as far as the first records tell.
+
+    header: the first record has to be readable.
+    """
     if form in TABLES:
         with _table(place) as (schema, _):
             return [name for name, _ in _ways_to_text(schema)]
@@ -175,23 +179,27 @@ def names_in(place: Place, form: str) -> list[str]:
     for record in itertools.islice(_KINDS[form].records(_file(place), Counter()), _N_LOOKED_AT):
         if isinstance(record, list):
             return record
+        if header and isinstance(record, Flaw):
+            raise DataError(f"{place}:1: {record.what} Mend the line, which has the names of the columns.")
         found |= dict.fromkeys(_text_keys(record) if isinstance(record, dict) else ())
     return list(found)
 
 
 def count_records(place: Place, form: str) -> int:
     """The number of records, a header included."""
+    if isinstance(place, Loaded):
+        return len(place.dataset())
     if form in TABLES:
-        with _table(place) as (_, batches):
+        with _table(place, []) as (_, batches):
             return sum(map(len, batches))
     if form in ("csv", "tmx"):
         return sum(1 for _ in _KINDS[form].records(_file(place), Counter()))
     return count_lines(_file(place))
 
 
-def check_column(place: Place, form: str, column: Column) -> None:
-    """Raise DataError for a column that is not there, as far as the first records tell."""
-    names = names_in(place, form)
+def check_column(place: Place, form: str, column: Column, *, header: bool = False) -> None:
+    """Raise DataError for a column that is not there, as far as the first records tell. header: of `names_in`."""
+    names = names_in(place, form, header=header)
     if not names and form not in TABLES and not count_records(place, form):
         return  # it is empty, which is told later
     by_number = isinstance(column, int) and form in ("tsv", "csv")
@@ -286,6 +294,9 @@ def _jsonl(path: Path, notes: Counter[str]) -> Iterator[dict[str, Any] | Flaw]:
         if isinstance(line, Flaw):
             yield line
             continue
+        if not line.strip():
+            yield Flaw(BAD_RECORD, "a blank line in place of a JSON object.")
+            continue
         try:
             record = _JSON.decode(line)
         except (ValueError, RecursionError) as error:
@@ -322,12 +333,12 @@ def _text_under(record: dict[str, Any], key: str) -> Found:
     return value
 
 
-def _text_keys(record: dict[str, Any]) -> Iterator[str]:
+def _text_keys(record: dict[str, Any], depth: int = 1) -> Iterator[str]:
     for key, value in record.items():
         if isinstance(value, str):
             yield key
-        elif isinstance(value, dict):
-            yield from (f"{key}.{name}" for name in _text_keys(value))
+        elif isinstance(value, dict) and depth < _DEEPEST:
+            yield from (f"{key}.{name}" for name in _text_keys(value, depth + 1))
 
 
 def _flagged(record: dict[str, Any]) -> Flaw | None:
@@ -423,7 +434,7 @@ _Way = tuple[str, ...]  # the names of a column and of the fields inside it that
 
 @contextlib.contextmanager
 def _table(place: Place, names: list[str] | None = None) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-    """Open a table: its schema, and its rows, of some columns if it can choose."""
+    """Open a table: its schema, and its rows, of some columns. names: none for as little as tells their number."""
     try:
         if isinstance(place, Loaded):
             dataset = place.dataset()
@@ -443,12 +454,15 @@ def _table(place: Place, names: list[str] | None = None) -> Iterator[tuple[pa.Sc
             return
         # Not mapped: a file that becomes shorter while it is read would end the process by SIGBUS.
         with pa.OSFile(str(place)) as file:
-            if head.startswith(b"ARROW1"):
-                reader = pa.ipc.open_file(file)
-                yield reader.schema, map(reader.get_batch, range(reader.num_record_batches))
-            else:
-                stream = pa.ipc.open_stream(file)
-                yield stream.schema, iter(stream)
+            is_file = head.startswith(b"ARROW1")
+            new: Any = pa.ipc.open_file if is_file else pa.ipc.open_stream
+            schema = new(file).schema
+            # None would be all of them.
+            fields = [] if names is None else [schema.get_field_index(name) for name in names] or [0]
+            file.seek(0)
+            reader = new(file, options=pa.ipc.IpcReadOptions(included_fields=fields))
+            batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
+            yield schema, batches
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None and not isinstance(error, pa.ArrowException):
             raise DataError(f"{place}: cannot be read ({error.strerror or error}).") from None
@@ -459,8 +473,12 @@ def _table(place: Place, names: list[str] | None = None) -> Iterator[tuple[pa.Sc
 
 
 def _ways_to_text(fields: Iterable[pa.Field]) -> Iterator[tuple[str, _Way]]:
-    """The names of all columns of text, also inside structs, and where they are."""
+    """The names of all columns of text, also inside structs, and where they are; none that several columns have."""
+    fields = list(fields)
+    n_of = Counter(each.name for each in fields)
     for each in fields:
+        if n_of[each.name] > 1:
+            continue
         kind = each.type.value_type if pa.types.is_dictionary(each.type) else each.type
         if pa.types.is_struct(kind):
             yield from ((f"{each.name}.{name}", (each.name, *way)) for name, way in _ways_to_text(kind))

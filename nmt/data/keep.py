@@ -7,7 +7,6 @@ counted with file and line. Nothing is encoded here.
 
 import bisect
 import contextlib
-import itertools
 import os
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +22,7 @@ from nmt.data.block_work import read_block, task_of
 from nmt.data.corpus import in_batches, write_arrow
 from nmt.data.dedup import NO_KEY, kinds_of, repeated
 from nmt.data.filters import CODES, KEPT, MOST_LEARNT, TOO_LONG, filters_of, most_bytes, oddities, usual_ratio
-from nmt.data.formats import Flaw, Reading
+from nmt.data.formats import Flaw, Found, Reading
 from nmt.data.letters import WordCounts, drawn
 from nmt.data.manifest import SUBWORDS
 from nmt.data.placeholders import tags_of
@@ -244,7 +243,7 @@ def _candidates(training: Sequence[Source], data: DataConfig) -> tuple[list[_Can
     n_pair = 0
     for source in training:
         pairs = texts_of(source, data)
-        while block := list(islice(pairs, N_ROW)):
+        for block in cut_blocks(pairs):
             src, trg = zip(*block, strict=True)
             n_pair += len(src)
             (of_src, _, n_src, _), (of_trg, _, n_trg, _) = (Block(side).near() for side in (src, trg))
@@ -261,7 +260,23 @@ def _candidates(training: Sequence[Source], data: DataConfig) -> tuple[list[_Can
 
 
 N_PAIR = 10_000  # of a block, by which the work on a corpus is shared out
+_MOST_CHARACTERS = 1 << 22  # of a side of a block, or a few more: blocks of long lines have fewer pairs
 _WORTHWHILE = 2 * N_PAIR  # pairs for which it pays to start a process
+
+
+def cut_blocks(pairs: Iterator[tuple[Found, Found]]) -> Iterator[list[tuple[Found, Found]]]:
+    """Cut pairs into blocks."""
+    while True:
+        block, n_char = list[tuple[Found, Found]](), 0
+        while len(block) < N_PAIR and n_char < _MOST_CHARACTERS:
+            some = list(islice(pairs, min(100, N_PAIR - len(block))))
+            if not some:
+                break
+            n_char += max(sum(map(len, side)) for side in zip(*some, strict=True))
+            block += some
+        if not block:
+            return
+        yield block
 
 
 def blocks_of(
@@ -273,7 +288,7 @@ def blocks_of(
     """
     for n_source, source in enumerate(training):
         pairs, first = source.pairs(reading_of(source, config, report)), source.first_number
-        while block := list(itertools.islice(pairs, N_PAIR)):
+        for block in cut_blocks(pairs):
             flaws = []
             for n, pair in enumerate(block):
                 if flaw := next((found for found in pair if isinstance(found, Flaw)), None):

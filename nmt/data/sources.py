@@ -58,7 +58,7 @@ class Text:
     def check(self) -> None:
         """Raise DataError if this cannot be read, as far as a look tells."""
         if not isinstance(self.place, tuple) and self.column is not None:
-            check_column(self.place, self.form, self.column)
+            check_column(self.place, self.form, self.column, header=self.header)
         elif isinstance(self.place, Path):
             check_text(self.place)
 

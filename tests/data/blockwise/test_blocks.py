@@ -195,6 +195,11 @@ def test_the_bytes_do_not_depend_on_who_does_the_work(tmp_path, monkeypatch, pro
     assert capfd.readouterr().err.count("a library says hello") == 2
 
 
+def test_blocks_of_long_lines_have_fewer_pairs():
+    blocks = list(keep.cut_blocks(iter([("x" * 20_000, "y")] * 500 + [("x", "y")] * 25_000)))
+    assert list(map(len, blocks)) == [300, 10_000, 10_000, 5_200]
+
+
 def test_easy_words_are_cut_as_all_others():
     rng = random.Random(1)
     letters = "aZ9é ÿ'ß×÷.!~\x7f\u0100s_ÀdreveTmll½ªµ\u00a0’«—…řſяЖҁ҂°"

@@ -36,7 +36,7 @@ TMX = (
         ("a.jsonl", [GOOD, '{"de": "x", "en'], KEYS, 2, "not JSON"),
         ("a.jsonl", [GOOD, "[" * 100_000], KEYS, 2, "not JSON"),
         ("a.jsonl", [GOOD, '{"de": 1' + "0" * 5000 + ', "en": "x"}'], KEYS, 2, "a number under the key 'de'"),
-        ("a.jsonl", [GOOD, ""], KEYS, 2, "not JSON"),
+        ("a.jsonl", [GOOD, " "], KEYS, 2, "a blank line in place of a JSON object."),
         ("a.jsonl", [GOOD, ["x", "y"]], KEYS, 2, "a list in place of a JSON object"),
         ("a.jsonl", [GOOD, '{"de": "\\ud800", "en": "x"}'], KEYS, 2, "half a surrogate pair"),
         ("a.parquet", [GOOD, {"de": None, "en": "x"}], KEYS, 2, "null in the column 'de'"),
@@ -147,6 +147,11 @@ def test_one_line_of_twenty_megabytes_is_dropped_as_too_long_and_costs_little(at
         ({"file": "*.none", **KEYS}, ["no file matches *.none: tried"]),
         ({"file": "empty.tsv", **TABS}, ["no lines in empty.tsv."]),
         ({"file": "names.tsv", **KEYS}, ["no lines in names.tsv."]),
+        ({"file": "latin.tsv", **KEYS}, ["latin.tsv:1: invalid UTF-8 at byte 2 (0xFC)"]),
+        ({"file": "latin.tsv", "header": True, **TABS}, ["latin.tsv:1: invalid UTF-8 at byte 2 (0xFC)"]),
+        ({"file": "deep.jsonl", **KEYS}, ["not one column 'de'", "there are 'id'"]),
+        ({"file": "twice.parquet", **KEYS}, ["not one column 'de' of text: there are 'en'"]),
+        ({"file": "twice.arrow", **KEYS}, ["not one column 'de' of text: there are 'en'"]),
         ({"dataset": "folder.parquet", "split": "train", **KEYS}, ["dataset folder.parquet train: cannot be loaded"]),
         ({"dataset": "script", "split": "train", **KEYS}, ["cannot be loaded", "scripts of datasets are not run"]),
         ({"dataset": "data", "split": "none", **KEYS}, ["dataset data none: cannot be loaded", "none"]),
@@ -176,6 +181,8 @@ def test_what_cannot_be_read_is_refused_before_any_work(at, corpus, expected):
         "page.parquet": "<html>404</html>",
         "empty.tsv": "",
         "names.tsv": "de\ten\n",
+        "latin.tsv": b"d\xfc\ten\nein Hund\ta dog\n",
+        "deep.jsonl": '{"id": "x", "a": ' + 500 * '{"a": ' + '"x"' + 501 * "}" + "\n",
         "one": "x\n",
         "two": "y\nz\n",
         "a.parquet": [{"n": 5, "t": {"x": "y"}, **GOOD}],
@@ -185,11 +192,15 @@ def test_what_cannot_be_read_is_refused_before_any_work(at, corpus, expected):
     for name in ("parquet", "arrow"):
         whole = (at.folder / f"a.{name}").read_bytes()
         at.write(f"cut.{name}", whole[: len(whole) // 2])
+    twice = pa.table([["x"], ["y"], ["z"]], names=["de", "de", "en"])
+    pq.write_table(twice, "twice.parquet")
+    with pa.ipc.new_file("twice.arrow", twice.schema) as writer:
+        writer.write_table(twice)
     for name in ("folder.parquet", "script", "data"):
         (at.folder / name).mkdir()
     at.write("script/script.py", "open('ran', 'w').close()\n")
     at.write("data/train.parquet", [GOOD])
-    at.refused(corpus, *expected, **languages)
+    at.refused(corpus, *expected, **languages, bad_utf8="drop")
     assert not (at.folder / "ran").exists()
 
 
