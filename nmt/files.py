@@ -1,5 +1,6 @@
-"""Safe files: digests, durable writes, locks, and JSON read strictly."""
+"""Safe files: digests, durable writes, locks, JSON read strictly, and pages of HTML that load nothing."""
 
+import base64
 import ctypes
 import errno
 import hashlib
@@ -7,9 +8,10 @@ import io
 import json
 import math
 import os
+import re
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -149,6 +151,20 @@ def exchange(one: Path, other: Path) -> bool:
     if (number := ctypes.get_errno()) in _CANNOT:
         return False
     raise OSError(number, os.strerror(number), str(one), None, str(other))
+
+
+def filled_page(frame: Path, parts: Mapping[str, str]) -> str:
+    """An HTML page that loads nothing: its frame with `{{name}}` replaced by parts, and by the style and the script
+    beside it, which alone its policy lets in."""
+    inside = {name: frame.with_suffix(f".{ending}") for name, ending in (("style", "css"), ("script", "js"))}
+    texts = {name: path.read_text(encoding="utf-8") for name, path in inside.items() if path.exists()}
+    policy = "default-src 'none'; base-uri 'none'; form-action 'none'"
+    for name, text in texts.items():
+        digest = base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+        policy += f"; {name}-src 'sha256-{digest}'"
+    every = {**parts, **texts, "policy": policy}
+    # In one pass: a text may say {{style}}.
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: every[found[1]], frame.read_text(encoding="utf-8"))
 
 
 def parse_json(text: bytes) -> Any:

@@ -6,7 +6,6 @@ each window of lines, where a change of offset has a price. Pairs are read from 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,36 +39,6 @@ Records = NDArray[Any]
 Scores = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """Source lines first to last, counted from 1, do not match the target lines beside them.
-
-    offset: they match those so many lines later; None: none near enough. gain: nats by which that is more likely.
-    """
-
-    first: int
-    last: int
-    offset: int | None
-    gain: float
-
-
-@dataclass(frozen=True)
-class Alignment:
-    """Misaligned stretches of two files, and the strength of the match elsewhere.
-
-    strength: nats by which a line matches its own better than another; near 0 where, say, all lines are equally long.
-    """
-
-    n_pair: int
-    stretches: tuple[Stretch, ...]
-    strength: float
-
-    @property
-    def can_be_judged(self) -> bool:
-        """True if a shift would have been found."""
-        return self.n_pair >= FEWEST and self.strength >= WEAKEST
-
-
 def records_of(src: Block, trg: Block, anchors: Anchors) -> Records:
     """Records of some pairs for `find_shifts`, all lines in the order of the file."""
     records = np.empty(len(src.lines), RECORD)
@@ -79,10 +48,17 @@ def records_of(src: Block, trg: Block, anchors: Anchors) -> Records:
     return records
 
 
-def find_shifts(path: Path, first: int, n_pair: int) -> Alignment:
-    """Look for misaligned lines among the records first to first + n_pair of a file of `RECORD`s."""
+def find_shifts(path: Path, first: int, n_pair: int) -> dict[str, Any]:
+    """Look for misaligned lines among the records first to first + n_pair of a file of `RECORD`s.
+
+    {"pairs": n_pair, "strength": nats by which a line matches its own better than another, near 0 where, say, all lines
+    are equally long, "judged": whether a shift would have been found, "stretches": [{"first", "last": source lines from
+    1 that do not match the target lines beside them, "offset": they match those so many lines later, None for none near
+    enough, "gain": nats by which that is more likely}, ...]}
+    """
+    found: dict[str, Any] = {"pairs": n_pair, "judged": False, "strength": 0.0, "stretches": []}
     if n_pair < FEWEST:
-        return Alignment(n_pair, (), 0.0)
+        return found
     match = _Match(path, first, n_pair)
     sums = np.concatenate([_in_windows(match.scores(*chunk)) for chunk in _chunks(n_pair)])
     way = _best_way(sums)
@@ -90,19 +66,20 @@ def find_shifts(path: Path, first: int, n_pair: int) -> Alignment:
     own = sums[good, way[good]].sum(dtype=np.float64)
     others = (sums[good, :_N_OFFSET].sum(dtype=np.float64) - own) / (_N_OFFSET - 1)
     strength = float(own - others) / n_pair
+    found |= {"judged": strength >= WEAKEST, "strength": round(strength, 3)}
     if strength < WEAKEST:  # nothing matches: a path through noise is no shift
-        return Alignment(n_pair, (), strength)
+        return found
     changes = (np.flatnonzero(way[1:] != way[:-1]) + 1).tolist()
     ends = [*(match.place(int(way[k - 1]), int(way[k]), k * _WINDOW) for k in changes), n_pair]
     ends = np.maximum.accumulate(ends).tolist()  # each was placed by itself
-    stretches = []
     for k, after, start, end in zip([0, *changes], [*changes, len(way)], [0, *ends[:-1]], ends, strict=True):
         state = int(way[k])
         if state == FARTHEST or end - start < (_FEWEST_ALONE if state == _NONE else 1):
             continue
         gain = float((sums[k:after, state] - sums[k:after, FARTHEST]).sum(dtype=np.float64))
-        stretches.append(Stretch(start + 1, end, None if state == _NONE else state - FARTHEST, gain))
-    return Alignment(n_pair, tuple(stretches), strength)
+        offset = None if state == _NONE else state - FARTHEST
+        found["stretches"].append({"first": start + 1, "last": end, "offset": offset, "gain": round(gain, 1)})
+    return found
 
 
 def _chunks(n_pair: int) -> Iterator[tuple[int, int]]:

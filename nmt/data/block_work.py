@@ -34,7 +34,7 @@ from nmt.data.filters import (
 from nmt.data.letters import WordsOf
 from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
-from nmt.data.survey import HeldOut, Looked, aligned_by, measured
+from nmt.data.survey import Looked, aligned_by, measured
 from nmt.data.text import SIDES, Block, Rarity, cut, dress_of
 from nmt.data.units import KnownCuts, Lexicon, Units, facts_of, ids_in, read_cut_words, words_in
 from nmt.data.worker_pool import Work, serve_as_worker
@@ -136,7 +136,7 @@ class Task:
         self._path = Path(setup["folder"]) / f"blocks.{number}"
         self._sources = setup["sources"]
         self._kinds = kinds_of(FilterConfig.model_validate(source["filters"]) for source in self._sources)
-        self._held_out = HeldOut.unpacked(setup)
+        self._setup = setup
         self._drawn, self._drawn_bags = (setup.get(name, np.empty(0, np.uint64)) for name in ("drawn", "drawn_bags"))
         self._longest = most_bytes(self._config.max_len) + 8  # what is cut there is too long all the same
         self._filters = [self._filters_of(source) for source in self._sources]
@@ -189,7 +189,7 @@ class Task:
             [block["first"] + n for n in unlike],
             [dress_of(side.text + b"\n") for side in left],
             np.array(counts, np.uint32),
-            **measured(*sides, kept, self._held_out),
+            **measured(*sides, kept, self._setup),
         )._asdict()
 
     def count(self, task: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,9 +222,7 @@ class Task:
 
     def shifts(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """Find misaligned lines of two files. task: `path` of the records, the `first` of the files, `n_pair`."""
-        found = find_shifts(Path(task["path"]), task["first"], task["n_pair"])
-        stretches = [(each.first, each.last, each.offset, each.gain) for each in found.stretches]
-        return {"n_pair": found.n_pair, "stretches": stretches, "strength": found.strength}
+        return find_shifts(Path(task["path"]), task["first"], task["n_pair"])
 
     def duplicates(self, task: Mapping[str, Any]) -> dict[str, Any]:
         """Count repeated pairs. task: `path` of the hashes of pairs."""

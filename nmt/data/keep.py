@@ -365,7 +365,7 @@ def keep_training_pairs(
             }
             for source, filters, ratio in zip(training, own, usual, strict=True)
         ],
-        **survey.held_out.packed(),
+        **survey.held_out,
     }
     if config.valid_size and not config.valid and VALID in held_out:
         setup |= dict(zip(("drawn", "drawn_bags"), near_hashes(*held_out[VALID][:2]), strict=True))
@@ -418,7 +418,7 @@ def count_words_of(
         for n, block in enumerate(kept.blocks):
             flags = {f"{name}_chosen": flags[n] for name, flags in chosen.items()}
             unpacked = {name: np.unpackbits(bits, count=block.n_kept).astype(bool) for name, bits in flags.items()}
-            what = {"file": block.file, "offset": block.offset, "rarity": survey.rarity(n), "words": learns}
+            what = {"file": block.file, "offset": block.offset, "rarity": survey.rarity(block.source), "words": learns}
             yield {**what, **unpacked}
 
     counts = WordCounts(), WordCounts()

@@ -6,13 +6,11 @@ Measurements are in `survey.py`; alarms, summary and page, made of these facts a
 import bisect
 import itertools
 import random
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from nmt.data import filters
 from nmt.data.dedup import N_NOTED, N_SHOWN
@@ -21,15 +19,11 @@ from nmt.data.report_words import alarms, shortened, table, warnings
 from nmt.data.scripts import is_in_another_script, scripts_of
 from nmt.data.sources import Source
 from nmt.data.subwords import VocabularyUse
-from nmt.data.survey import FARTHEST, STEPS, Survey, Texts, script_of
+from nmt.data.survey import Survey, Texts
 from nmt.data.text import SIDES, cut
 from nmt.recipe.data_options import DataConfig
 
 _N_DRAWN = 10  # pairs that are shown, drawn from the kept ones
-_NEARLY_ALL = 0.9
-
-# The places, file:line, and the texts of some kept pairs, by their numbers.
-Kept = Callable[[Iterable[int]], dict[int, tuple[str, str, str]]]
 
 
 @dataclass
@@ -71,10 +65,43 @@ class DataReport:
             if texts:
                 self.examples.setdefault(reason, []).append(_shown(place, *texts))
 
-    def conclude(self, sources: Sequence[Source], held_out: Mapping[str, Texts], kept: Kept) -> None:
-        """Take over what the survey, which is finished, has found."""
-        assert self.survey is not None
-        self.found = _findings(self.survey, sources, held_out, kept)
+    def conclude(
+        self,
+        sources: Sequence[Source],
+        held_out: Mapping[str, Texts],
+        kept: Callable[[Iterable[int]], dict[int, tuple[str, str, str]]],
+    ) -> None:
+        """Take over what the survey, which is finished, has found. kept: place and texts of kept pairs by number."""
+        survey = self.survey
+        assert survey is not None
+        leaks = [
+            (split, *example) for split in survey.leaks.splits for example in survey.leaks.examples(split, N_SHOWN)
+        ]
+        samples = {
+            "random": sorted(random.Random(0).sample(range(survey.n_kept), min(_N_DRAWN, survey.n_kept))),
+            "shortest": [number for _, number in survey.shortest],
+            "longest": [number for _, number in survey.longest],
+        }
+        most = survey.duplicates["most"]
+        numbers = itertools.chain((number for *_, number in leaks), (number for number, _ in most), *samples.values())
+        train = {number: _shown(*pair) for number, pair in kept(set(numbers)).items()}
+        examples = []
+        for split, level, part, line, number in leaks:
+            texts = held_out[split]
+            found = _shown(_place(sources, split, texts.ends, line), texts.src[line], texts.trg[line])
+            examples.append(
+                {"level": level, "part": part, **found, **{f"train_{k}": v for k, v in train[number].items()}}
+            )
+        self.found = {
+            "leaks": {"rows": survey.leaks.rows(), "examples": examples},
+            "samples": {kind: [train[n] for n in some] for kind, some in samples.items()},
+            "duplicates": survey.duplicates | {"most": [{"times": times, **train[n]} for n, times in most]},
+            "alignment": [_alignment(source, found) for source, found in survey.alignments],
+            "dress": {
+                split: {side: one._asdict() for side, one in zip(SIDES, both, strict=True)}
+                for split, both in survey.dress.items()
+            },
+        }
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; docs/reference.md explains every entry."""
@@ -94,12 +121,12 @@ class DataReport:
             facts["corpora"] = []
             for n, one in enumerate(self.corpora):
                 of = self.dropped_of.get(n, Counter())
-                reasons_of = dict(sorted(of.items(), key=lambda each: (-each[1], each[0])))
-                counts = {"read": one["n_pair"] + of.total(), "kept": one["n_pair"], "dropped": reasons_of}
+                counts = {"read": one["n_pair"] + of.total(), "kept": one["n_pair"], "dropped": dict(of.most_common())}
                 facts["corpora"].append({"name": one["name"], **counts})
         if self.vocabulary:
             facts["subwords"] = self.vocabulary.as_dict()
-        return {**facts, "alarms": alarms(facts, self.on_dropped), "warnings": warnings(facts)}
+        found = [{"found": found, "advice": advice} for found, advice in alarms(facts, self.on_dropped)]
+        return {**facts, "alarms": found, "warnings": [*warnings(facts)]}
 
     def table(self) -> list[str]:
         """For people: one screen."""
@@ -110,63 +137,12 @@ def _shown(place: str, src: str, trg: str) -> dict[str, str]:
     return {"place": place, "src": cut(src), "trg": cut(trg)}
 
 
-def _findings(survey: Survey, sources: Sequence[Source], held_out: Mapping[str, Texts], kept: Kept) -> dict[str, Any]:
-    """Everything but what became of each pair."""
-    leaks = [(split, *example) for split in survey.leaks.splits for example in survey.leaks.examples(split, N_SHOWN)]
-    samples = {
-        "random": sorted(random.Random(0).sample(range(survey.n_kept), min(_N_DRAWN, survey.n_kept))),
-        "shortest": [number for _, number in survey.shortest],
-        "longest": [number for _, number in survey.longest],
-    }
-    most = survey.duplicates["most"]
-    train = kept(
-        {*(number for *_, number in leaks), *(number for number, _ in most), *itertools.chain(*samples.values())}
-    )
-    examples = []
-    for split, level, part, line, number in leaks:
-        texts, (place, src, trg) = held_out[split], train[number]
-        found = _shown(_place(sources, split, texts.ends, line), texts.src[line], texts.trg[line])
-        there = {f"train_{name}": text for name, text in _shown(place, src, trg).items()}
-        examples.append({"level": level, "part": part, **found, **there})
-    alignment = []
-    for source, aligned in survey.alignments:
-        before = source.first_number - 1
-        alignment.append(
-            {
-                "split": source.split,
-                "src": source.src.name,
-                "trg": source.trg.name,
-                "pairs": aligned.n_pair,
-                "from": source.first_number,
-                "trg_from": 1 + source.trg.header,
-                "judged": aligned.can_be_judged,
-                "strength": round(aligned.strength, 3),
-                "stretches": [
-                    {"first": e.first + before, "last": e.last + before, "offset": e.offset, "gain": round(e.gain, 1)}
-                    for e in aligned.stretches
-                ],
-            }
-        )
-    steps = np.array([2.0 ** (n / STEPS - FARTHEST) for n in range(len(survey.ratios))])
-    return {
-        "leaks": {"rows": survey.leaks.rows(), "examples": examples},
-        "samples": {kind: [_shown(*train[n]) for n in some] for kind, some in samples.items()},
-        "duplicates": {
-            **{key: survey.duplicates[key] for key in ("pairs", "again", "sources", "targets")},
-            "most": [{"times": times, **_shown(*train[n])} for n, times in most],
-        },
-        "alignment": alignment,
-        "lengths": {
-            side: {str(q): _quantile(counts, q) for q in (1, 50, 99, 100)}
-            for side, counts in zip(SIDES, survey.lengths, strict=True)
-        },
-        "ratios": {str(q): round(float(steps[_quantile(survey.ratios, q)]), 4) for q in (1, 50, 99)},
-        "scripts": survey.scripts(),
-        "dress": {
-            split: {side: one._asdict() for side, one in zip(SIDES, both, strict=True)}
-            for split, both in survey.dress.items()
-        },
-    }
+def _alignment(source: Source, found: Mapping[str, Any]) -> dict[str, Any]:
+    """The alignment of two files, in lines of the source file."""
+    before = source.first_number - 1
+    stretches = [{**one, "first": one["first"] + before, "last": one["last"] + before} for one in found["stretches"]]
+    files = {"split": source.split, "src": source.src.name, "trg": source.trg.name}
+    return {**files, "from": source.first_number, "trg_from": 1 + source.trg.header, **found, "stretches": stretches}
 
 
 def _place(sources: Sequence[Source], split: str, ends: Sequence[int], line: int) -> str:
@@ -176,23 +152,12 @@ def _place(sources: Sequence[Source], split: str, ends: Sequence[int], line: int
     return f"{source.src.name}:{line - (ends[n - 1] if n else 0) + source.first_number}"
 
 
-def _quantile(counts: NDArray[np.int64], percent: int) -> int:
-    """The place in a histogram that so many per cent of its counts come up to."""
-    total = int(counts.sum())
-    return int(np.searchsorted(np.cumsum(counts), max(1, np.ceil(percent / 100 * total)))) if total else 0
-
-
 def nothing_left(facts: Mapping[str, Any], sources: Sequence[Source], data: DataConfig) -> str:
     """Return why no pair is left. facts: those of the report; sources: of all splits."""
-    counts = {reason: each["count"] for reason, each in facts["dropped"].items()}
-    reason, *others = sorted(counts, key=lambda reason: -counts[reason])
-    n, n_read = counts[reason], facts["read"]
-    many = "all" if n == n_read else "nearly all" if n >= _NEARLY_ALL * n_read else f"{n:,}"
-    first = shortened(facts["dropped"][reason]["first"])
-    told = f"No training pair is left of {n_read:,}: {many} dropped for {reason} ({first})"
-    told += f": {advice_on_dropped(facts, sources, data)}"
-    also = (f"{reason} {counts[reason]:,} ({shortened(facts['dropped'][reason]['first'])})" for reason in others)
-    return f"{told} Others: {', '.join(also)}." if others else told
+    by_count = sorted(facts["dropped"].items(), key=lambda item: -item[1]["count"])
+    told = (f"{each['count']:,} dropped for {reason} ({shortened(each['first'])})" for reason, each in by_count)
+    left = f"No training pair is left of {facts['read']:,}"
+    return f"{left}: {', '.join(told)}: {advice_on_dropped(facts, sources, data)}"
 
 
 def advice_on_dropped(facts: Mapping[str, Any], sources: Sequence[Source], data: DataConfig) -> str:
@@ -210,8 +175,11 @@ def advice_on_dropped(facts: Mapping[str, Any], sources: Sequence[Source], data:
         for side, language, file in sides:
             scripts = scripts_of(language)
             if is_in_another_script(each[side], scripts, least):
-                letters = Counter(script_of(c) for c in each[side] if c.isalpha()).most_common(1)[0][0]
-                wanted = ", ".join(sorted(scripts))
-                found.append(f"{side}_lang is {language} ({wanted}), the letters of {file.name} are {letters}")
+                # Named by the script first, in all of Unicode: LATIN SMALL LETTER A, CJK UNIFIED IDEOGRAPH-4E00.
+                letters = Counter(unicodedata.name(c, "?").split()[0] for c in each[side] if c.isalpha())
+                found.append(
+                    f"{side}_lang is {language} ({', '.join(sorted(scripts))}), the letters of {file.name} are "
+                    f"{letters.most_common(1)[0][0]}"
+                )
     told = "; ".join(found) or f"expected are those of {data.src_lang} and {data.trg_lang}"
     return f"{told}. Is --langs (data.src_lang, data.trg_lang) right?"

@@ -1,22 +1,18 @@
-"""The report in words: alarms, warnings, a summary of one screen, and a page.
+"""The report in words: alarms, warnings, a summary of one screen, and a page; made from report.json alone.
 
-All of it is made from the entries of report.json and nothing else. The page has no script and loads nothing; its frame
-and style are `report_page.html` and `.css`. Texts of a corpus are hostile: `_text` escapes each, and the policy of the
-page lets neither script nor picture in.
+Texts of a corpus are hostile: `_text` escapes each, and the policy of the page lets neither script nor picture in.
 """
 
-import base64
-import hashlib
 import html
-import itertools
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from nmt.data.letters import LINE_CAP, WORD_CAP
 from nmt.data.text import Dress
 from nmt.errors import DataError
+from nmt.files import filled_page
 
 # Beyond these shares something is seriously wrong.
 MOST_LEAKED = 0.01  # of a validation or test set, as whole pairs
@@ -25,20 +21,11 @@ MOST_DROPPED = 0.5  # of the training pairs
 MOST_SHIFTED = 0.01  # of the pairs of two files
 SWAPPED = 0.9  # of the words that tell, on each side; in right order it is a few in a hundred
 
-_MOST_STRETCHES = 3  # of a file, in words
 _MOST_OF_A_KIND = 8  # corpora, notes, warnings that the summary has
-_N_ROWS = 12  # of a table of the page that are seen at once
 _MARK = b'<meta name="generator" content="nmt-preprocess">'
 _LONGEST_HEAD = 2000
 
 Facts = Mapping[str, Any]
-
-
-class Alarm(TypedDict):
-    """One thing that is seriously wrong."""
-
-    found: str
-    advice: str
 
 
 _NOTES = {
@@ -62,91 +49,69 @@ _NOTES = {
 _SIDE = {"src": "source", "trg": "target"}
 
 
-def alarms(facts: Facts, on_dropped: str = "") -> list[Alarm]:
-    """Alarms, each beyond a threshold that it names. on_dropped: advice where most pairs are."""
-    found = [
-        Alarm(
-            found=f"the training files look swapped: the words of {one['train_src']}, the source, are those of "
+def alarms(facts: Facts, on_dropped: str = "") -> Iterator[tuple[str, str]]:
+    """Found and advice of each alarm; the threshold is in the text. on_dropped: advice where most pairs are."""
+    for one in facts.get("swapped", ()):
+        yield (
+            f"the training files look swapped: the words of {one['train_src']}, the source, are those of "
             f"{one['trg']}, a target, and the words of {one['train_trg']} those of {one['src']} (alarm above "
             f"{percent(SWAPPED, 1)} of the words that tell)",
-            advice="Swap the two files of --train (data.train.src and trg), or those of the other set, whichever are "
-            "the wrong way round: a model learns the direction of the training files.",
+            "Swap the two files of --train (data.train.src and trg), or those of the other set, whichever are wrong: "
+            "a model learns the direction of the training files.",
         )
-        for one in facts.get("swapped", ())
-    ]
-    for one in facts.get("alignment", ()):
-        if (n := _n_shifted(one)) > MOST_SHIFTED * one["pairs"]:
-            told, advice = _shift(one, one["stretches"][0])
-            if n_more := len(one["stretches"]) - 1:
-                told += f"; {n_more:,} more stretches are in the report"
+    for one, n in _shifted(facts):
+        if n > MOST_SHIFTED * one["pairs"]:
+            told, advice = _shift(one)
             share = _share(n, one["pairs"], MOST_SHIFTED)
-            found.append(
-                Alarm(found=f"misaligned lines in {n:,} of {one['pairs']:,} pairs {share}: {told}", advice=advice)
-            )
-    n_dropped = _n_dropped(facts)
-    if n_dropped > MOST_DROPPED * facts["read"]:
-        reason = max(facts["dropped"], key=lambda reason: facts["dropped"][reason]["count"])
-        told = f"{n_dropped:,} of {facts['read']:,} training pairs are dropped"
-        told += f" {_share(n_dropped, facts['read'], MOST_DROPPED)}"
-        found.append(
-            Alarm(
-                found=f"{told}, most for {reason} ({facts['dropped'][reason]['count']:,})",
-                advice=on_dropped or "Look at the reasons, and at the first lines dropped for each.",
-            )
+            yield f"misaligned lines in {n:,} of {one['pairs']:,} pairs {share}: {told}", advice
+    if (n := _n_dropped(facts)) > MOST_DROPPED * facts["read"]:
+        reason, most = max(facts["dropped"].items(), key=lambda item: item[1]["count"])
+        yield (
+            f"{n:,} of {facts['read']:,} training pairs are dropped {_share(n, facts['read'], MOST_DROPPED)}, most for "
+            f"{reason} ({most['count']:,})",
+            on_dropped or "Look at the reasons, and at the first lines dropped for each.",
         )
     for split, side, train, held in _dresses(facts):
         if split != "train" and train.differs(held):
-            found.append(
-                Alarm(
-                    found=f"the {_SIDE[side]} side of {split} is written otherwise than that of training: "
-                    f"{_dress(held)}, in training {_dress(train)} (alarm where only one looks processed by Moses)",
-                    advice="Undo it there (unescape: true of the corpus in the recipe), or take text of one kind.",
-                )
+            yield (
+                f"the {_SIDE[side]} side of {split} is written otherwise than that of training: {_dress(held)}, in "
+                f"training {_dress(train)} (alarm where only one looks processed by Moses)",
+                "Undo it there (unescape: true of the corpus in the recipe), or take text of one kind.",
             )
     for row, part, n, chance in _overlaps(facts):
         if n > chance:
-            share = _share(n, row["lines"], chance_overlap(facts))
-            turned = " with source and target exchanged" if part == "reversed" else ""
-            found.append(
-                Alarm(
-                    found=f"{n:,} of {row['lines']:,} {row['split']} pairs {share} are in {_where(row)}{turned}, "
-                    f"ignoring case and punctuation; {row['exact'].get(part, 0):,} exactly",
-                    advice="Take them out of the training files: a score on them measures memorisation.",
-                )
+            yield (
+                f"{n:,} of {row['lines']:,} {row['split']} pairs {_share(n, row['lines'], chance_overlap(facts))} are "
+                f"in {_where(row, part)}, ignoring case and punctuation; {row['exact'].get(part, 0):,} exactly",
+                "Take them out of the training files: a score on them measures memorisation.",
             )
-    return found
 
 
-def warnings(facts: Facts) -> list[str]:
-    """Return findings that are worth a look and may be right."""
-    found = []
-    for one in facts.get("alignment", ()):
-        files = f"{one['src']} and {one['trg']}"
-        if 0 < _n_shifted(one) <= MOST_SHIFTED * one["pairs"]:
-            found += [" ".join(_shift(one, stretch)) for stretch in one["stretches"][:_MOST_STRETCHES]]
-            if (n_more := len(one["stretches"]) - _MOST_STRETCHES) > 0:
-                found.append(f"{files}: {n_more:,} more stretches of misaligned lines: see the report.")
+def warnings(facts: Facts) -> Iterator[str]:
+    """Findings that are worth a look and may be right."""
+    for one, n in _shifted(facts):
+        if 0 < n <= MOST_SHIFTED * one["pairs"]:
+            yield f"misaligned lines in {n:,} of {one['pairs']:,} pairs: {' '.join(_shift(one))}"
         if not one["judged"] and one["pairs"] >= 1000:
-            found.append(
-                f"{files}: lines of one side tell nothing of their lines of the other, as where one file is in another "
-                "order. Check that line n of one translates line n of the other; misaligned lines would not be found."
+            yield (
+                f"{one['src']} and {one['trg']}: lines of one side tell nothing of their lines of the other, as where "
+                "one file is in another order. Check that line n of one translates line n of the other; misaligned "
+                "lines would not be found."
             )
     for row, part, n, chance in _overlaps(facts):
         of = f"of {row['lines']:,} {row['split']}"
         if 0 < n <= chance:
-            turned = ", with source and target exchanged" if part == "reversed" else ""
-            found.append(f"{n:,} {of} pairs are in {_where(row)}{turned}.")
+            yield f"{n:,} {of} pairs are in {_where(row, part)}."
         if part == "pair" and (n_src := row["near"]["src"]) > n:
-            found.append(f"{n_src:,} {of} sources are in {_where(row)}, {n_src - n:,} of them with another target.")
+            yield f"{n_src:,} {of} sources are in {_where(row, part)}, {n_src - n:,} of them with another target."
     for row in facts.get("leaks", {}).get("rows", ()):
         if row["in"] == "valid" and (n := row["near"]["pair"]):
             of = f"{n:,} of {row['lines']:,} {row['split']} pairs"
-            found.append(f"{of} are in the validation pairs, by which the best model is chosen.")
+            yield f"{of} are in the validation pairs, by which the best model is chosen."
     again = facts.get("duplicates", {}).get("pairs", 0)
     if again > 0.1 * max(facts["kept"], 1):
         share = percent(again, facts["kept"])
-        found.append(f"{again:,} kept pairs ({share}) are duplicates: data.drop_duplicates keeps one of each.")
-    return found
+        yield f"{again:,} kept pairs ({share}) are duplicates: data.drop_duplicates keeps one of each."
 
 
 def _share(n: float, of: float, limit: float) -> str:
@@ -157,25 +122,28 @@ def _n_dropped(facts: Facts) -> int:
     return sum(each["count"] for each in facts["dropped"].values())
 
 
-def _n_shifted(one: Facts) -> int:
-    return sum(each["last"] - each["first"] + 1 for each in one["stretches"])
+def _shifted(facts: Facts) -> Iterable[tuple[Facts, int]]:
+    """The alignment of each pair of files, and how many of their lines are misaligned."""
+    for one in facts.get("alignment", ()):
+        yield one, sum(each["last"] - each["first"] + 1 for each in one["stretches"])
 
 
-def _shift(one: Facts, stretch: Facts) -> tuple[str, str]:
-    """A stretch of misaligned lines, and what to do about it."""
-    src, trg, offset, first, last = one["src"], one["trg"], stretch["offset"], stretch["first"], stretch["last"]
-    whole = last == one["pairs"] + one["from"] - 1
-    lines = f"{src}:{first}: " + (f"from line {first:,} to the end" if whole else f"lines {first:,} to {last:,}")
-    look = f"Look at both files around line {first:,}" + ("" if whole else f" and around line {last:,}")
+def _shift(one: Facts) -> tuple[str, str]:
+    """The first stretch of misaligned lines of two files, and what to do about it."""
+    src, trg, stretch = one["src"], one["trg"], one["stretches"][0]
+    first, last, offset = stretch["first"], stretch["last"], stretch["offset"]
+    n_more = len(one["stretches"]) - 1
+    more = f" ({n_more:,} more stretches are in the report)" if n_more else ""
+    lines = f"{src}:{first}: lines {first:,} to {last:,}{more}"
+    look = f"Look at both files around lines {first:,} and {last:,}"
     if offset is None:
         return f"{lines}, {src} and {trg} do not match, also not a few lines apart.", f"{look}."
     of_file = offset + one["trg_from"] - one["from"]  # a line of names above one side is none of the pairs
-    n = "a line" if abs(offset) == 1 else f"{abs(offset)} lines"
     longer, shorter = (trg, src) if offset > 0 else (src, trg)
     harm = "training on such pairs teaches nothing" if one["split"] == "train" else "a score on such pairs is void"
     return (
-        f"{lines}, line n of {src} goes with line n{of_file:+d} of {trg}: {n} too many in {longer}, or missing from "
-        f"{shorter}, at about line {first:,}.",
+        f"{lines}, line n of {src} goes with line n{of_file:+d} of {trg}: {abs(offset)} too many in {longer}, or "
+        f"missing from {shorter}, at about line {first:,}.",
         f"{look}, repair them and prepare again: {harm}.",
     )
 
@@ -209,41 +177,64 @@ def chance_overlap(facts: Facts) -> float:
     return min(0.9, MOST_LEAKED + 2 * again)
 
 
-def _where(row: Facts) -> str:
+def _where(row: Facts, part: str) -> str:
     """Training pairs, those of this data or of the run that it begins with."""
-    return f"the training pairs{row['in'].removeprefix('train')}"
+    turned = ", with source and target exchanged" if part == "reversed" else ""
+    return f"the training pairs{row['in'].removeprefix('train')}{turned}"
 
 
 def table(facts: Facts) -> list[str]:
     """One screen: the pairs, why some were dropped, what they are like, and at the end what is wrong with them."""
-    corpora = facts.get("corpora", [])
-    worst = sorted(range(len(corpora)), key=lambda n: corpora[n]["kept"] / max(1, corpora[n]["read"]))
-    lines = []
-    for one in (corpora[n] for n in sorted(worst[:_MOST_OF_A_KIND])):
-        told = ", ".join(f"{reason} {n:,}" for reason, n in one["dropped"].items())
-        n_dropped = f"{sum(one['dropped'].values()):,} dropped{f' ({told})' if told else ''}"
-        lines.append(f"{one['name']}: {one['read']:,} read, {n_dropped}, {one['kept']:,} kept")
     return [
-        *_counts(facts),
-        *_first(lines, "corpora", len(corpora)),
-        *_first(remarks(facts), "notes"),
-        *_measures(facts),
-        *_first([f"ALARM: {sentence(one)}" for one in facts.get("alarms", ())], "alarms"),
-        *_first([f"warning: {text}" for text in facts.get("warnings", ())], "warnings"),
+        *summary(facts, _MOST_OF_A_KIND),
+        *_first([f"ALARM: {sentence(one)}" for one in facts.get("alarms", ())], "alarms", _MOST_OF_A_KIND),
+        *_first([f"warning: {text}" for text in facts.get("warnings", ())], "warnings", _MOST_OF_A_KIND),
     ]
 
 
-def _counts(facts: Facts) -> Iterable[str]:
-    yield f"training pairs: {facts['read']:,} read, {_n_dropped(facts):,} dropped, {facts['kept']:,} kept"
+def summary(facts: Facts, most: int | None = None) -> list[str]:
+    """The pairs, why some were dropped, and what they are like. most: of corpora, notes and misaligned stretches."""
+    lines = [f"training pairs: {facts['read']:,} read, {_n_dropped(facts):,} dropped, {facts['kept']:,} kept"]
     for reason, each in facts["dropped"].items():
-        yield f"  {each['count']:>9,}  {reason:<18}  {shortened(each['first'])}"
+        lines.append(f"  {each['count']:>9,}  {reason:<18}  {shortened(each['first'])}")
+    corpora = []
+    for one in sorted(facts.get("corpora", []), key=lambda one: one["kept"] / max(1, one["read"])):  # most lost first
+        told = ", ".join(f"{reason} {n:,}" for reason, n in one["dropped"].items())
+        n_dropped = f"{sum(one['dropped'].values()):,} dropped{f' ({told})' if told else ''}"
+        corpora.append(f"{one['name']}: {one['read']:,} read, {n_dropped}, {one['kept']:,} kept")
+    lines += [*_first(corpora, "corpora", most), *_first(remarks(facts), "notes", most), *_subwords(facts)]
+    if "duplicates" not in facts:
+        return lines
+    of, files = facts["duplicates"], facts["alignment"]
+    lines.append(
+        f"duplicates: {of['pairs']:,} pairs; {of['sources']:,} sources with several targets, {of['targets']:,} targets "
+        "with several sources"
+    )
+    if rows := facts["leaks"]["rows"]:
+        lines.append(
+            "overlap (source / target / pair / exchanged):        exactly         ignoring case and punctuation"
+        )
+    for row in rows:
+        exact, near = (
+            " / ".join(f"{row[level].get(part, 0):,}" for part in ("src", "trg", "pair", "reversed"))
+            for level in ("exact", "near")
+        )
+        lines.append(f"  {row['lines']:>7,} {row['split']} lines in {row['in']:<16}  {exact:<20}  {near}")
+    n_found, n_judged = (sum(bool(one[what]) for one in files) for what in ("stretches", "judged"))
+    lines.append(f"misaligned lines: in {n_found:,} of {len(files):,} pairs of files; {n_judged:,} could be judged")
+    shifts = [
+        f"{one['src']} and {one['trg']}: lines {each['first']:,} to {each['last']:,} "
+        + ("match none near" if each["offset"] is None else f"are shifted by {each['offset']:+d}")
+        for one in files
+        for each in one["stretches"]
+    ]
+    return [*lines, *_first(shifts, "stretches", most)]
 
 
-def _first(texts: Sequence[str], what: str, n: int = 0) -> Iterable[str]:
-    """Lines of the summary, not more than a screen has room for. n: how many there are, if these are not all."""
-    yield from (f"  {text}" for text in texts[:_MOST_OF_A_KIND])
-    if (n_more := max(n, len(texts)) - _MOST_OF_A_KIND) > 0:
-        yield f"  ... {n_more:,} more {what}: see the report"
+def _first(texts: Sequence[str], what: str, most: int | None) -> Iterable[str]:
+    yield from (f"  {text}" for text in texts[:most])
+    if most is not None and len(texts) > most:
+        yield f"  ... {len(texts) - most:,} more {what}: see the report"
 
 
 def remarks(facts: Facts) -> list[str]:
@@ -265,13 +256,7 @@ def remarks(facts: Facts) -> list[str]:
     return lines
 
 
-def _measures(facts: Facts) -> Iterable[str]:
-    if "lengths" in facts:
-        ratio = facts["ratios"]
-        told = [f"{side} {of['50']:,} (99 %: {of['99']:,})" for side, of in facts["lengths"].items()]
-        told.append(f"trg/src {ratio['50']:.2f} (98 %: {ratio['1']:.2f} to {ratio['99']:.2f})")
-        yield f"characters per line: {'; '.join(told)}"
-        yield f"scripts: {'; '.join(f'{side} {_shares(of)}' for side, of in facts['scripts'].items())}"
+def _subwords(facts: Facts) -> Iterable[str]:
     if subwords := facts.get("subwords"):
         told = []
         for side in _SIDE:
@@ -284,38 +269,11 @@ def _measures(facts: Facts) -> Iterable[str]:
                 f"  {side} vocabulary: {use['occur']:,} of {use['size']:,} pieces occur, {rare['10']:,} fewer than 10 "
                 f"times, {rare['100']:,} fewer than 100 times"
             )
-    if "duplicates" in facts:
-        of = facts["duplicates"]
-        yield (
-            f"duplicates: {of['pairs']:,} pairs; {of['sources']:,} sources with several targets, {of['targets']:,} "
-            "targets with several sources"
-        )
-        if rows := facts["leaks"]["rows"]:
-            yield "overlap (source / target / pair / exchanged):        exactly         ignoring case and punctuation"
-        for row in rows:
-            exact, near = (
-                " / ".join(f"{row[level].get(part, 0):,}" for part in ("src", "trg", "pair", "reversed"))
-                for level in ("exact", "near")
-            )
-            yield f"  {row['lines']:>7,} {row['split']} lines in {row['in']:<16}  {exact:<20}  {near}"
-        n_judged = sum(one["judged"] for one in facts["alignment"])
-        stretches = [len(one["stretches"]) for one in facts["alignment"] if one["stretches"]]
-        found = f"found in {len(stretches):,}" if stretches else "none found in any"
-        more = f", stretches: {sum(stretches):,}" if stretches else ""
-        judged = f"{len(facts['alignment']):,} pairs of files; {n_judged:,} could be judged"
-        yield f"misaligned lines: {found} of {judged}{more}"
 
 
-def sentence(alarm: Alarm) -> str:
+def sentence(alarm: Mapping[str, str]) -> str:
     """An alarm as sentences: what was found, and the advice."""
     return f"{alarm['found'].rstrip('.')}. {alarm['advice']}"
-
-
-def _shares(counts: dict[str, int]) -> str:
-    """Scripts of letters by their share: `Latin 99.9 %, Greek 0.1 %`."""
-    letters = {name: n for name, n in counts.items() if name[0].isupper()}
-    shown = [f"{name} {percent(n, sum(letters.values()))}" for name, n in list(letters.items())[:3]]
-    return (", ".join(shown) or "none") + (f" and {len(letters) - 3} more" if len(letters) > 3 else "")
 
 
 def percent(n: float, of: float) -> str:
@@ -344,18 +302,14 @@ def page(
     facts: Facts, name: str, langs: tuple[str, str], inputs: Sequence[Mapping[str, Any]] = (), made: str = ""
 ) -> str:
     """The text of the page. facts: the content of report.json; inputs: of the manifest; made: by what, and when."""
-    frame, style = (
-        Path(__file__).with_name(f"report_page.{end}").read_text(encoding="utf-8") for end in ("html", "css")
-    )
-    digest = base64.b64encode(hashlib.sha256(style.encode("utf-8")).digest()).decode("ascii")
-    parts = {
-        "policy": f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
-        "style": style,
-        "title": f"{_text(name)}: {_text(langs[0])} → {_text(langs[1])}",
-        "body": "\n".join((*_verdict(facts), *_pairs(facts), *_files(facts, inputs, made))),
-    }
-    before, *rest = frame.split("{{")  # and not replaced one by one: a text may say {{style}}
-    return before + "".join(parts[key] + after for key, _, after in (one.partition("}}") for one in rest))
+    title = f"{_text(name)}: {_text(langs[0])} → {_text(langs[1])}"
+    files = [
+        f"{each['name']} ({each.get('split', '')} {each.get('side', '')}): {each['size']:,} bytes, SHA-256 begins "
+        f"{each['sha256'][:16]}"
+        for each in inputs
+    ]
+    body = [*_verdict(facts), *_pairs(facts), f"<h2>Files</h2><pre>{_lines(files)}</pre>", f"<p>{_text(made)}</p>"]
+    return filled_page(Path(__file__).with_name("report_page.html"), {"title": title, "body": "\n".join(body)})
 
 
 def refuse_foreign_page(path: Path) -> None:
@@ -377,9 +331,7 @@ def _verdict(facts: Facts) -> Iterable[str]:
     if not facts["alarms"]:
         yield f'<p class="fine"><strong>No alarm.</strong>{" See the warnings." if facts["warnings"] else ""}</p>'
     yield from (f'<p class="warning">{_text(text)}</p>' for text in facts["warnings"])
-    yield f"<h2>Summary</h2><pre>{'<br>'.join(map(_text, (*_counts(facts), *_measures(facts))))}</pre>"
-    if told := [_text(text.removeprefix("note: ")) for text in remarks(facts)]:
-        yield f"<h2>Also noticed</h2><ul><li>{'</li><li>'.join(told)}</li></ul>"
+    yield f"<h2>Summary</h2><pre>{_lines(summary(facts))}</pre>"
 
 
 def _pairs(facts: Facts) -> Iterable[str]:
@@ -401,67 +353,11 @@ def _pairs(facts: Facts) -> Iterable[str]:
     if most := facts.get("duplicates", {}).get("most"):
         yield _more("Most frequent pairs", _examples((f"{e['times']:,} times, first {e['place']}", e) for e in most))
     if found := facts.get("leaks", {}).get("examples"):
-        both = [
-            ((e["place"], e), (f"training: {e['train_place']}", {"src": e["train_src"], "trg": e["train_trg"]}))
-            for e in found
-        ]
-        yield _more("Overlap with the training pairs", _examples(itertools.chain.from_iterable(both)))
-    for side, of in facts.get("subwords", {}).items():
-        if "most_frequent" in of:
-            pieces = (f"<bdi>{_text(piece)}</bdi> <small>{n:,}</small>" for piece, n in of["most_frequent"])
-            inside = " ".join(f"<span class=piece>{piece}</span>" for piece in pieces)
-            yield _more(f"Most frequent pieces, {side}", f"<p>{inside}</p>")
-
-
-def _files(facts: Facts, inputs: Sequence[Mapping[str, Any]], made: str) -> Iterable[str]:
-    """Tables of corpora, of alignment and of files."""
-    if corpora := facts.get("corpora"):
-        body = []
-        for one in corpora:
-            why = ", ".join(f"{_text(reason)} {n:,}" for reason, n in one["dropped"].items())
-            numbers = (one["read"], sum(one["dropped"].values()), one["kept"])
-            body.append([f"{_text(one['name'])} <small>{why}</small>", *(f"{n:,}" for n in numbers)])
-        yield "<h2>Corpora</h2>" + _table(["Corpus", "read", "dropped", "kept"], body, 1, "corpora")
-    if "alignment" in facts:
-        body = []
-        for one in sorted(facts["alignment"], key=lambda one: not one["stretches"]):  # what is wrong first
-            found = [
-                f"lines {each['first']:,} to {each['last']:,}: "
-                + ("no match near" if each["offset"] is None else f"shifted by {each['offset']:+d}")
-                for each in one["stretches"]
-            ]
-            names = "<br>".join(map(_text, dict.fromkeys((one["src"], one["trg"]))))
-            verdict = "; ".join(found) or ("yes" if one["judged"] else "cannot be told")
-            body.append([f"{names} <small>{_text(one['split'])}</small>", verdict, f"{one['pairs']:,}"])
-        table_of_files = _table(["Files", "line by line", "pairs"], body, 2, "pairs of files")
-        yield "<h2>Are the files parallel?</h2>" + table_of_files
-    if inputs:
-        body = []
-        for each in inputs:
-            of = f"<small>{_text(each.get('split', ''))} {_text(each.get('side', ''))}</small>"
-            digest = f"<code>{_text(each['sha256'][:16])}</code>"
-            body.append([f"{_text(each['name'])} {of}", f"{each['size']:,}", digest])
-        yield "<h2>Files</h2>" + _table(["File", "bytes", "SHA-256 begins"], body, 1, "files")
-    if made:
-        yield f"<p><small>{_text(made)}</small></p>"
-
-
-def _table(head: Sequence[str], body: Sequence[Sequence[str]], n_text: int, what: str) -> str:
-    """A table whose first rows are seen at once, the others when asked for. Cells are HTML.
-
-    n_text: columns that hold text; the others hold numbers.
-    """
-
-    def row(cells: Sequence[str], tag: str) -> str:
-        of = (f"<{tag}{' class=n' if k >= n_text else ''}>{cell}</{tag}>" for k, cell in enumerate(cells))
-        return f"<tr>{''.join(of)}</tr>"
-
-    def whole(rows: Sequence[Sequence[str]]) -> str:
-        inside = f"<thead>{row(head, 'th')}</thead><tbody>{''.join(row(cells, 'td') for cells in rows)}</tbody>"
-        return f'<div class="wide" tabindex="0"><table>{inside}</table></div>'
-
-    rest = body[_N_ROWS:]
-    return whole(body[:_N_ROWS]) + (_more(f"{len(rest):,} more {what}", whole(rest)) if rest else "")
+        both = []
+        for e in found:
+            trained_on = {"src": e["train_src"], "trg": e["train_trg"]}
+            both += [(e["place"], e), (f"training: {e['train_place']}", trained_on)]
+        yield _more("Overlap with the training pairs", _examples(both))
 
 
 def _examples(examples: Iterable[tuple[str, Mapping[str, str]]]) -> str:
@@ -474,6 +370,10 @@ def _examples(examples: Iterable[tuple[str, Mapping[str, str]]]) -> str:
 
 def _more(summary: str, inside: str) -> str:
     return f"<details><summary>{summary}</summary>{inside}</details>"
+
+
+def _lines(texts: Iterable[str]) -> str:
+    return "<br>".join(map(_text, texts))
 
 
 def _line(text: str) -> str:

@@ -174,11 +174,6 @@ class Units:
             return np.zeros(len(self), dtype=bool)
         return np.logical_or.reduceat(of_units[self.at], self.first)
 
-    def counts(self, chosen: Mask) -> Numbers:
-        """Count each unit in some of the lines."""
-        at = self.at if chosen.all() else self.at[np.repeat(chosen, self.n_unit)]
-        return np.bincount(at, minlength=len(self.keys))
-
     def n_word(self) -> Numbers:
         """Words of each line, between white space of any kind."""
         found = self.n_unit.copy()
@@ -201,12 +196,12 @@ def _numbered(text: bytes, ends: NDArray[np.int64]) -> tuple[list[bytes], Number
 class UnitFacts:
     """By the number of each unit: `bags`, as in `text.py`; `hashes`, of its text.
 
-    And rows: `words`, hashes of 16 bits as told there; `codes`, its code points and a line feed.
+    And rows: `words`, hashes of 16 bits as told there.
     """
 
     def __init__(self) -> None:
         self._bags, self._hashes = Grown(np.uint64), Grown(np.uint64)
-        self.words, self.codes = GrownRows(np.uint16), GrownRows(np.uint32)
+        self.words = GrownRows(np.uint16)
 
     def learn(self, units: Sequence[str]) -> None:
         """See the next units."""
@@ -215,7 +210,6 @@ class UnitFacts:
         self._hashes.add(hashes_of(block))
         hashed, unit = block.words()
         self.words.add(hashed, np.bincount(unit, minlength=len(units)))
-        self.codes.add(block.codes, block.lengths + 1)
 
     @property
     def bags(self) -> Hashes:

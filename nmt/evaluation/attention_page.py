@@ -4,9 +4,7 @@ Its script and style are `page.js` and `page.css`, inside the page; nothing is l
 The texts are data: the script is given JSON, in which no character can end it, and shows them as text.
 """
 
-import base64
-import hashlib
-import html as html_module
+import html
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from torch import Tensor
 from nmt.data.sentences import writes_no_space
 from nmt.data.subwords import BOS, EOS, Codec, Subwords
 from nmt.errors import NmtError
+from nmt.files import filled_page
 from nmt.models.base import Attns
 from nmt.recipe.model_options import ATTENTIONS, Attention
 
@@ -207,13 +206,9 @@ def page(
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    html, style, script = (_file(ending) for ending in ("html", "css", "js"))
-    policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
-    parts = {"policy": policy, "style": style, "script": script, "data": text}
     named = [part for part in (" → ".join(langs) if all(langs) else "", run) if part]
-    parts["title"] = html_module.escape(f"Attention{': ' if named else ''}{', '.join(named)}")
-    before, *rest = html.split("{{")  # and not replaced one by one: a text may say {{script}}
-    return before + "".join(parts[name] + after for name, _, after in (one.partition("}}") for one in rest))
+    title = html.escape(f"Attention{': ' if named else ''}{', '.join(named)}")
+    return filled_page(Path(__file__).with_name("attention_page.html"), {"title": title, "data": text})
 
 
 def letters(weights: Tensor) -> str:
@@ -226,12 +221,3 @@ def _sentence(sentence: Sentence) -> dict[str, Any]:
     axes = {"src": sentence.src, "trg": sentence.trg, "read": sentence.read}
     weights = {kind: letters(its) for kind, its in sentence.weights.items()}
     return {"title": sentence.title, **{name: axis._asdict() for name, axis in axes.items()}, "weights": weights}
-
-
-def _file(ending: str) -> str:
-    return Path(__file__).with_name(f"attention_page.{ending}").read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    """Return the hash by which a content security policy admits this script or style and no other."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"

@@ -50,7 +50,7 @@ def test_a_mistake_is_told_with_code_two_and_nothing_is_left(tmp_path, monkeypat
 
 def test_a_corpus_of_which_nothing_is_left_is_an_alarm(tmp_path, monkeypatch, capsys):
     code, said = prepared(tmp_path, monkeypatch, capsys, b"\n \n", EN)
-    assert code == 3 and "2: all dropped for empty side (a.de:1, 2)" in said and not (tmp_path / "out").exists()
+    assert code == 3 and "2: 2 dropped for empty side (a.de:1, 2)" in said and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A browser without a window, driven over the W3C WebDriver protocol: what a test of a page needs of it, and no more.
+"""The tags of a page; and a browser without a window, driven over the W3C WebDriver protocol, as tests need it.
 
 It takes a Chromium and its driver, as `apt-get install chromium chromium-driver` brings them, and no package of Python.
 """
@@ -13,7 +13,10 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from html.parser import HTMLParser
 from pathlib import Path
+
+import pytest
 
 DRIVER = shutil.which("chromedriver")
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
@@ -31,6 +34,33 @@ _KEYS = {
     "Right": "\ue014",
     "Down": "\ue015",
 }
+
+
+needs_browser = pytest.mark.skipif(
+    not (DRIVER and BROWSER), reason="no chromedriver or no chromium: apt-get install chromium chromium-driver"
+)
+
+
+class Tags(HTMLParser):
+    """Every tag of a page with the names of its attributes, and what its scripts and styles say."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open, self.tags, self.inside = [], [], {}
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, *sorted(name for name, _ in attrs)))
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("script", "style"):
+            self.inside.setdefault(self.open[-1], []).append(data)
 
 
 class Browser:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_sentence import PAIRS, made_sentence, made_subwords
 
 from nmt.data.subwords import EOS
 from nmt.errors import MachineError, NmtError
@@ -14,6 +13,7 @@ from nmt.evaluation.attention_drawing import check_path, draw
 from nmt.evaluation.attention_page import Alignment, Axis, Sentence, axis_of, panels, sentence_of
 from nmt.extras import EXTRAS
 from nmt.models.base import Attns
+from tests.evaluation.made_sentence import PAIRS, made_sentence, made_subwords
 
 SRC = ["▁Das", "▁<b>", "&", "$x$", "日本", "</s>"]
 TRG = ["▁The", '▁"q"', "<0A>", "</s>"]

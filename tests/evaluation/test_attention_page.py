@@ -2,22 +2,16 @@
 
 import json
 import re
-from html.parser import HTMLParser
 
-import browser
 import numpy as np
 import pytest
 import torch
-from browser import Browser
-from made_sentence import N_DEC_LAYER, N_ENC_LAYER, N_HEAD, PAIRS, made_sentence
 
 from nmt.evaluation.attention_drawing import draw
 from nmt.evaluation.attention_page import KINDS, page
+from tests.evaluation.browser import Browser, Tags, needs_browser
+from tests.evaluation.made_sentence import N_DEC_LAYER, N_ENC_LAYER, N_HEAD, PAIRS, made_sentence
 
-needs_browser = pytest.mark.skipif(
-    not (browser.DRIVER and browser.BROWSER),
-    reason="no chromedriver or no chromium: apt-get install chromium chromium-driver",
-)
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 
@@ -54,28 +48,6 @@ def shown(opened, file):
     opened.open(file)
     yield opened
     assert opened.complaints() == []  # no script failed, and nothing was asked of the network
-
-
-class Tags(HTMLParser):
-    """Every tag of a page, and what its scripts and styles say."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open, self.tags, self.inside = [], [], {}
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if self.open and self.open[-1] in ("script", "style"):
-            self.inside.setdefault(self.open[-1], []).append(data)
 
 
 def data_of(text: str) -> dict:

@@ -90,7 +90,7 @@ def test_units_are_encoded_and_learnt_from_as_their_lines_are(tmp_path, normaliz
     rows = np.split(of.at, np.cumsum(of.n_unit)[:-1])
     notes, of_lines = Counter(), Counter()
     plain = Counter(word for line in lines for word in words_of(f" {line}", of_lines))
-    n_of = of.counts(np.ones(len(lines), bool))
+    n_of = np.bincount(of.at, minlength=len(of.keys))
     occur = np.flatnonzero(n_of)
     words, n = words_in(of.known, words_of).counted(of.which[occur], n_of[occur], notes)
     assert dict(zip(words, n.tolist(), strict=True)) == plain and notes == of_lines and notes["word_cap"] > 1
@@ -253,9 +253,7 @@ def test_what_a_lexicon_knows_does_not_depend_on_when_it_met_a_unit():
         facts_of(units(lines[start : start + 40], known=many).known)
     late = units(lines, known=many)
     assert late.keys == once.keys and late.which.tolist() != once.which.tolist()
-    for rows in ("words", "codes"):
-        found = [getattr(facts_of(of.known), rows).of(of.which) for of in (late, once)]
-        assert all(map(np.array_equal, *found))
+    assert all(map(np.array_equal, *(facts_of(of.known).words.of(of.which) for of in (late, once))))
     for values in ("bags", "hashes"):
         assert np.array_equal(*(getattr(facts_of(of.known), values)[of.which] for of in (late, once)))
 
