@@ -1,8 +1,4 @@
-"""Start and end of a command, its signals, and its text in a terminal. Imports the standard library alone.
-
-While modules are imported, which takes seconds with torch, and when the work is over, Ctrl-C ends the command at once
-and without a word. Python collects no garbage meanwhile, which would take half a second in all.
-"""
+"""Start and end of a command, its signals, and its text in a terminal. Imports the standard library alone."""
 
 import contextlib
 import errno
@@ -11,26 +7,24 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-_is_command = False  # True in the process of a command, and not in others that call it
-
 
 def begin() -> None:
-    """Mark the process as that of a command: until `begun` Ctrl-C ends it at once, and no garbage is collected."""
-    global _is_command
-    _is_command = True
-    _on_interrupt(signal.default_int_handler, _end)
+    """Have Ctrl-C end the process at once, without a word, and no garbage collected: importing torch takes seconds."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else others have decided about it
+        signal.signal(signal.SIGINT, _end)
     gc.disable()
 
 
 def begun() -> None:
-    """Make Ctrl-C a KeyboardInterrupt again, and let garbage be collected."""
-    _on_interrupt(_end, signal.default_int_handler)
-    if _is_command:
+    """Make Ctrl-C a KeyboardInterrupt again, and have garbage collected, now that all is imported."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not gc.isenabled():
         gc.freeze()  # what was imported is needed to the end
         gc.enable()
 
@@ -40,28 +34,6 @@ def ended(code: int) -> int:
     begin()
     gc.freeze()
     return code
-
-
-@contextmanager
-def importing() -> Iterator[None]:
-    """Context manager: import later than at the top of a module what takes long."""
-    collects = gc.isenabled()
-    _on_interrupt(signal.default_int_handler, _end)
-    gc.disable()
-    try:
-        yield
-    finally:
-        _on_interrupt(_end, signal.default_int_handler)
-        if _is_command:
-            gc.freeze()
-        if collects:
-            gc.enable()
-
-
-def _on_interrupt(before: Any, after: Any) -> None:
-    """Change what Ctrl-C does, unless others have decided about it. In a thread of its own a command has no say."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is before:
-        signal.signal(signal.SIGINT, after)
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
@@ -95,38 +67,40 @@ def write_stdout(text: str) -> None:
         raise OSError(error.errno, error.strerror, "<stdout>") from None
 
 
-# Ctrl-C and other signals that end a command.
-
-
 class Stop:
-    """Ends the command at a signal, with the exit code that a shell expects. A context manager.
+    """Signals that end a command, with the exit code that a shell expects. A context manager.
 
-    At once, but inside `finishing`: there `ask` does it, and a second signal at once.
+    They end it at once; inside `finishing` they are remembered, for the work to ask, and a second Ctrl-C ends it.
     """
 
-    def __init__(self, names: Sequence[str] = ("SIGINT", "SIGTERM")) -> None:
-        self._names, self._number = names, 0
-        self._ended = 0  # number of the signal that has ended the command
-        self._waits = False
+    def __init__(
+        self,
+        names: Sequence[str] = ("SIGINT", "SIGTERM"),
+        told: str = "stopping after the lines in work; Ctrl-C once more: at once",
+    ) -> None:
+        self._names, self._told = names, told
+        self.number = 0  # of the signal that came
+        self._waits = self._has_raised = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Stop":
-        self._before = _catch(self._names, self._note)
+        if threading.current_thread() is threading.main_thread():
+            for name in self._names:
+                number = getattr(signal, name, None)  # Windows has not all of them
+                if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # as nohup wants it
+                    self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         # Code in C that was interrupted may make an error of its own of it.
-        if self._ended and kind is not None and issubclass(kind, Exception):
-            raise SystemExit(128 + self._ended) from None
+        if self._has_raised and kind is not None and issubclass(kind, Exception):
+            raise SystemExit(self.exit_code) from None
 
     @contextmanager
     def finishing(self, wanted: bool = True) -> Iterator[None]:
-        """Context manager: delay the end by a signal until the body is done.
-
-        With wanted=False, where the body only waits for input, end at once, also by a signal that came just before.
-        """
+        """Context manager: remember signals. With wanted=False, where the body only waits for input, end at one."""
         before, self._waits = self._waits, wanted
         try:
             if not wanted:
@@ -137,59 +111,23 @@ class Stop:
 
     def ask(self) -> None:
         """End the command if a signal came meanwhile: raises SystemExit."""
-        if self._number:
-            raise SystemExit(128 + self._number)
-
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        if not self._waits or self._number:
-            self._ended = number
-            raise SystemExit(128 + number)
-        self._number = number
-        _tell(number, "stopping after the lines in work; again: at once")
-
-
-class StopSignal:
-    """Remembers a signal that ends training; the loop asks between two updates. A second Ctrl-C does not wait.
-
-    Its handlers stay until the process ends, or until `let_go`.
-    """
-
-    def __init__(self, names: Sequence[str] = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")) -> None:
-        self.number = 0
-        self._before = _catch(names, self._note)
-
-    def let_go(self) -> None:
-        """Put the handlers back that there were."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        if self.number == signal.SIGINT == number:
-            raise KeyboardInterrupt
-        self.number = number
-        _tell(number, "stopping; what is trained is saved first")
+        if self.number:
+            raise SystemExit(self.exit_code)
 
     def __call__(self) -> bool:
+        """Return whether a signal came."""
         return self.number != 0
 
     @property
     def exit_code(self) -> int:
-        """The exit code that a shell expects of a program stopped by a signal."""
+        """The exit code that a shell expects of a program stopped by the signal; 0 for none."""
         return 128 + self.number if self.number else 0
 
-
-def _catch(names: Sequence[str], note: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
-    """Have `note` called at these signals, but those that are ignored, as nohup wants it.
-
-    Returns what was done at them before, by number.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return {}
-    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]  # Windows has not all of them
-    return {one: signal.signal(one, note) for one in numbers if signal.getsignal(one) != signal.SIG_IGN}
-
-
-def _tell(number: int, what: str) -> None:
-    with contextlib.suppress(OSError):
-        # Past Python's buffers, which may be in the middle of a write, to a terminal that may be gone.
-        os.write(2, f"\n{signal.Signals(number).name}: {what}\n".encode("ascii"))
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        is_second, self.number = self.number == number == signal.SIGINT, number
+        if is_second or not self._waits:
+            self._has_raised = True
+            raise KeyboardInterrupt if is_second else SystemExit(self.exit_code)
+        with contextlib.suppress(OSError):
+            # Past Python's buffers, which may be in the middle of a write, to a terminal that may be gone.
+            os.write(2, f"\n{signal.Signals(number).name}: {self._told}\n".encode("ascii"))

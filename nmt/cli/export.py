@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from nmt.cli.begin import importing, printable
+from nmt.cli.begin import begun, printable
 from nmt.cli.parser import Parser, must_be_free, run
 from nmt.data.lines import read_lines
 from nmt.errors import DataError, NmtError
@@ -41,14 +41,14 @@ def export(args: argparse.Namespace) -> int:
             raise NmtError(f"--{flag} belongs to --to {target}: leave it out.")
     check_is_run(Path(args.run))
     refuse_unsupported(args.to, unsupported(load_resolved(Path(args.run) / RECIPE)).get(args.to, ()))
-    with importing():
-        from nmt.processes import sleep_while_waiting
+    from nmt.processes import sleep_while_waiting
 
-        sleep_while_waiting()
-        from nmt.api import load
-        from nmt.data.placeholders import tags_of
-        from nmt.export.parity import ROUNDED, compare
+    sleep_while_waiting()
+    from nmt.api import load
+    from nmt.data.placeholders import tags_of
+    from nmt.export.parity import ROUNDED, compare
 
+    begun()
     folder = Path(os.path.abspath(args.output))  # "." has no name to be written beside
     lines = _lines(args)
     model = load(args.run, checkpoint=args.checkpoint, device="cpu")
@@ -182,7 +182,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--precision", choices=PRECISIONS, help="Of the weights of --to safetensors. [default: fp32]")
     add("--checkpoint", metavar="NAME", help="A checkpoint of the run, like update-00012000.")
     add("--lines", metavar="FILE", help="Source lines to compare on; by default those of the validation set.")
-    return run("nmt-export", export, parser, argv)
+    return run(export, parser, argv)
 
 
 if __name__ == "__main__":

@@ -57,18 +57,14 @@ def train(recipe: Given, **options: Any) -> Path:
     Ctrl-C saves, and is a KeyboardInterrupt then; a second one does not wait. Raises RecipeError for options, DataError
     where the data are not prepared, RunError for a run folder, MachineError where training cannot go on.
     """
-    from nmt.cli.begin import StopSignal
-    from nmt.cli.train import prepare_libraries
+    from nmt.cli.begin import Stop
+    from nmt.cli.train import STOPPING, prepare_libraries
     from nmt.training.launch import launch
 
     found = _read(recipe, options)
     prepare_libraries()
-    with _as_it_was():
-        stop = StopSignal(("SIGINT",))
-        try:
-            outcome = launch(found, stop)
-        finally:
-            stop.let_go()
+    with _as_it_was(), Stop(("SIGINT",), STOPPING) as stop, stop.finishing():
+        outcome = launch(found, stop)
     if stop() or outcome == "stopped":
         raise KeyboardInterrupt
     return found.run_folder

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from nmt.cli.begin import begun, printable, write_stdout
+from nmt.cli.begin import printable, write_stdout
 from nmt.errors import NmtError, as_ours, is_of_machine
 from nmt.extras import incomplete, version
 from nmt.recipe.complaints import EPOCHS, GONE, SHORT, nearest, with_trg
@@ -23,63 +23,53 @@ _OVERRIDE = "override:"
 class Parser(argparse.ArgumentParser):
     """Tells a mistake in the arguments in a line, with the flag that was probably meant."""
 
-    def __init__(
-        self, prog: str | None = None, *, description: str = "", epilog: str = "", examples: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, prog: str, *, description: str = "", epilog: str = "", examples: Sequence[str] = ()) -> None:
         """examples: commands for the end of the help."""
-        super().__init__(prog, description=description, epilog=epilog, add_help=False)
+        # No abbreviations: one that works today is ambiguous when an option is added.
+        super().__init__(
+            prog, description=description, epilog=epilog, add_help=False, allow_abbrev=False, formatter_class=_Help
+        )
         self.examples = examples
         self.section_groups: dict[str, Any] = {}  # of the options of the recipe
         self.short: dict[str, str] = {}  # the short flag of an option
-        self.add_argument(
-            *("-h", "--help"),
-            action=_Show,
-            show=lambda parser, section: parser.format_help_of(section) or parser.format_help(),
-            nargs="?",
-            metavar="SECTION",
-            help="Show this help, or the options of a section.",
-        )
-
-    def add_common_flags(self, tool: str) -> None:
-        """Take the name of a command, and the flags that all commands have beside their own."""
-        self.prog = tool
-        self.formatter_class = _Help
-        self.allow_abbrev = False  # an abbreviation that works today is ambiguous when an option is added
+        # How many updates an epoch has, for the end of a message about a flag among the arguments.
+        self.about_epochs: Callable[[str, Sequence[str]], str] = lambda flag, given: ": --updates N"
+        text = "Show this help, or the options of a section."
+        self.add_argument("-h", "--help", action=_Show, show=Parser.help_of, nargs="?", metavar="SECTION", help=text)
         self.add_argument("--debug", action="store_true", help="Show the traceback of an error.")
-        self.add_argument(
-            "--version",
-            action=_Show,
-            show=lambda parser, _: f"{parser.prog} {version()}\n",
-            nargs=0,
-            help="Show the version and stop.",
-        )
+        text = "Show the version and stop."
+        self.add_argument("--version", action=_Show, show=lambda it, _: f"{it.prog} {version()}\n", nargs=0, help=text)
 
-    def in_our_words(self, given: Sequence[str]) -> list[str]:
-        """Write trg in flags that are written with tgt."""
-        known, found = self._option_string_actions, list(given)
+    def read(self, given: Sequence[str]) -> argparse.Namespace:
+        """Parse the arguments, flags and others in any order. Leaves with exit code 2 where one is wrong.
+
+        Unknown flags are refused first, since the value of one would be taken for a file that is wanted. Flags that
+        are written with tgt have trg, and those that name a corpus by its number are known. An empty argument is a
+        variable of a script that was never set.
+        """
+        known, words, unknown = self._option_string_actions, list(given), dict[str, None]()
         for n, word in enumerate(itertools.takewhile(lambda word: word != "--", given)):
             flag, equals, value = word.partition("=")
+            if not flag.startswith("--") or " " in flag or flag in known:
+                continue
             ours = with_trg(flag)
-            if word.startswith("--") and flag not in known and (ours in known or option_named(ours[2:])):
-                found[n] = ours + equals + value
+            option = option_named(ours[2:])
+            if ours not in known and option is not None and f"--{option.name}" in known:  # as --data.train.0.src
+                self.add_argument(ours, dest=_OVERRIDE + ours[2:], metavar="VALUE", help=argparse.SUPPRESS)
+            if ours in known:
+                words[n] = ours + equals + value
+            else:
+                unknown[flag] = None
+        if unknown:
+            hint = f". All: {self.prog} {'--help-all' if '--help-all' in known else '--help'}"
+            self._refuse([self._about_unknown(flag, given, hint) for flag in unknown])
+        found = self.parse_intermixed_args(words)
+        for action in self._actions:
+            of_action = getattr(found, action.dest, None)
+            is_empty = "" in (of_action if isinstance(of_action, list) else [of_action])
+            if is_empty and not action.dest.startswith(_OVERRIDE):
+                self.error(f'argument {"/".join(action.option_strings) or action.metavar}: is empty, ""')
         return found
-
-    def refuse_unknown(self, given: Sequence[str]) -> None:
-        """Leave with exit code 2 if a flag is none of ours; make those ours that name a corpus by its number.
-
-        Before anything else is looked at, since the value of such a flag would be taken for a file that is wanted.
-        """
-        words = itertools.takewhile(lambda word: word != "--", given)
-        flags = dict.fromkeys(word.partition("=")[0] for word in words if word.startswith("--") and " " not in word)
-        known = self._option_string_actions
-        for flag in flags:
-            name = flag.removeprefix("--")
-            option = option_named(name)  # of a corpus in a list, as in --data.train.0.src
-            if flag not in known and option is not None and f"--{option.name}" in known:
-                self.add_argument(flag, dest=_OVERRIDE + name, metavar="VALUE", help=argparse.SUPPRESS)
-        if unknown := [flag for flag in flags if flag not in known]:
-            shown = "--help-all" if "--help-all" in known else "--help"
-            self._refuse([self._about_unknown(flag, given, f". All: {self.prog} {shown}") for flag in unknown])
 
     def _about_unknown(self, flag: str, given: Sequence[str], hint: str) -> str:
         names = [known.removeprefix("--") for known in self._option_string_actions if known.startswith("--")]
@@ -90,21 +80,6 @@ class Parser(argparse.ArgumentParser):
             return f"{flag}: the end is given in updates{self.about_epochs(flag, given)}{hint}"
         meant = dict.fromkeys(self.short.get(found, f"--{found}") for found in nearest(name, names))
         return f"{flag}: unknown option" + (f" (did you mean {' or '.join(meant)}?)" if meant else "") + hint
-
-    def about_epochs(self, flag: str, given: Sequence[str]) -> str:
-        """Return how many updates an epoch has, for the end of a message."""
-        return ": --updates N"
-
-    def read(self, given: Sequence[str]) -> argparse.Namespace:
-        """Parse the arguments, flags and others in any order. Leaves with exit code 2 where one is wrong, or empty:
-        that is a variable of a script that was never set.
-        """
-        found = self.parse_intermixed_args(given)
-        for action in self._actions:
-            value = getattr(found, action.dest, None)
-            if not action.dest.startswith(_OVERRIDE) and "" in (value if isinstance(value, list) else [value]):
-                self.error(f'argument {"/".join(action.option_strings) or action.metavar}: is empty, ""')
-        return found
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong, and no usage, which is longer than a screen; exit code 2."""
@@ -122,10 +97,20 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """Describe the flags of the command itself, and how to see those of the recipe."""
-        of_recipe = self.section_groups.values()
-        formatter = self._with_usage([group for group in self._action_groups if group not in of_recipe])
-        if sections := [section for section in self.section_groups if section]:
-            n_option = sum(len(group._group_actions) for group in of_recipe)
+        return self.help_of(None)
+
+    def help_of(self, wanted: str | None) -> str:
+        """Describe the options of a section of the recipe, or all flags ("all"), or those of the command itself."""
+        formatter, of_recipe = self._get_formatter(), self.section_groups
+        if wanted and wanted in of_recipe:
+            _add_groups(formatter, [of_recipe[wanted]])
+            return formatter.format_help()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        everything = wanted == "all"
+        _add_groups(formatter, [one for one in self._action_groups if everything or one not in of_recipe.values()])
+        if sections := [section for section in of_recipe if section and not everything]:
+            n_option = sum(len(group._group_actions) for group in of_recipe.values())
             flags = ", ".join(f"--{section}.OPTION" for section in sections)
             formatter.start_section("options of the recipe")
             formatter.add_text(
@@ -134,26 +119,6 @@ class Parser(argparse.ArgumentParser):
                 "of them: its flag without VALUE."
             )
             formatter.end_section()
-        return self._ended(formatter)
-
-    def format_help_all(self) -> str:
-        """Describe all flags."""
-        return self._ended(self._with_usage(self._action_groups))
-
-    def format_help_of(self, section: str | None) -> str:
-        """Describe the options of a section of the recipe; "" where there is none."""
-        formatter = self._get_formatter()
-        _add_groups(formatter, filter(None, [self.section_groups.get(section or "?")]))
-        return formatter.format_help()
-
-    def _with_usage(self, groups: Iterable[Any]) -> argparse.HelpFormatter:
-        formatter = self._get_formatter()
-        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
-        formatter.add_text(self.description)
-        _add_groups(formatter, groups)
-        return formatter
-
-    def _ended(self, formatter: argparse.HelpFormatter) -> str:
         formatter.add_text(self.epilog)
         examples = "".join(f"  {line}\n" for line in self.examples)
         return formatter.format_help() + (f"\nexamples:\n{examples}" if examples else "")
@@ -167,13 +132,13 @@ def _add_groups(formatter: argparse.HelpFormatter, groups: Iterable[Any]) -> Non
         formatter.end_section()
 
 
-def add_override_flags(parser: "Parser", only: Sequence[str] | None = None) -> None:
+def add_override_flags(parser: Parser, only: Sequence[str] | None = None) -> None:
     """Add a flag `--section.option VALUE` for every option, in a group per section, and --help-all.
 
     only: the sections wanted, "" standing for the options outside any section; all when None.
     """
     text = "Show the options of the recipe too, and stop."
-    parser.add_argument("--help-all", action=_Show, show=lambda it, _: it.format_help_all(), nargs=0, help=text)
+    parser.add_argument("--help-all", action=_Show, show=lambda it, _: it.help_of("all"), nargs=0, help=text)
     for section, about in sections():
         if only is not None and section not in only:
             continue
@@ -185,15 +150,15 @@ def add_override_flags(parser: "Parser", only: Sequence[str] | None = None) -> N
                 _add_override(group, f"--{field.name}", field.name, "VALUE", text)
 
 
-def add_short_flags(parser: "Parser", tool: str) -> None:
+def add_short_flags(parser: Parser) -> None:
     """Add the short flags of a command. Of a short and a dotted name of one option the last counts."""
     about = "For options of the recipe; what it says counts where the flag is not given."
     group = parser.add_argument_group("common options", about)
-    for flag, name, metavar in SHORT[tool]:
+    for flag, name, metavar in SHORT[parser.prog]:
         add_shorthand(parser, group, flag, name, metavar)
 
 
-def add_shorthand(parser: "Parser", group: argparse._ArgumentGroup, flag: str, name: str, metavar: str) -> None:
+def add_shorthand(parser: Parser, group: argparse._ArgumentGroup, flag: str, name: str, metavar: str) -> None:
     """Add a short flag for an option of the recipe."""
     field = option_named(name)
     assert field is not None, name
@@ -244,22 +209,14 @@ class _Show(argparse.Action):
 # The others are in nmt/errors.py, at the errors; all in docs/reference.md.
 INTERNAL, INTERRUPTED, READER_GONE = 1, 130, 141
 
-Body = Callable[[argparse.Namespace], int | None]
 
-
-def run(tool: str, body: Body, parser: Parser, argv: Sequence[str] | None = None) -> int:
+def run(body: Callable[[argparse.Namespace], int | None], parser: Parser, argv: Sequence[str] | None = None) -> int:
     """Parse `argv`, call `body(arguments)` and turn whatever happens into an exit code and a readable message."""
-    _stand_in_for_closed()
-    _speak_utf8()
-    parser.add_common_flags(tool)
+    _prepare_streams()
     given = sys.argv[1:] if argv is None else argv
     try:
         try:
-            given = parser.in_our_words(given)
-            parser.refuse_unknown(given)
-            arguments = parser.read(given)
-            begun()
-            code = body(arguments) or 0
+            code = body(parser.read(given)) or 0
         except SystemExit as stop:  # after --help and --version, too
             code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
         if sys.stdout is not None:
@@ -275,7 +232,7 @@ def run(tool: str, body: Body, parser: Parser, argv: Sequence[str] | None = None
         if "--debug" in given:
             traceback.print_exc()
         for line in message.split("\n"):
-            print(f"{tool}: error: {printable(line)}", file=sys.stderr)
+            print(f"{parser.prog}: error: {printable(line)}", file=sys.stderr)
         if isinstance(error, OSError):
             _abandon_stdout()
         return code
@@ -305,8 +262,10 @@ def _explain(error: Exception) -> tuple[int, str]:
     return INTERNAL, f"internal error (please report it; --debug shows the traceback): {what}"
 
 
-def _stand_in_for_closed() -> None:
-    """Open standard streams that a shell has closed (`2>&-`): no other file may get their numbers, which libraries
+def _prepare_streams() -> None:
+    """Write UTF-8 and bare newlines whatever the locale or system: our output is data for other programs.
+
+    Standard streams that a shell has closed (`2>&-`) are opened: no other file may get their numbers, which libraries
     write to, and stderr must not get into the output.
     """
     for number in range(3):
@@ -316,10 +275,6 @@ def _stand_in_for_closed() -> None:
             os.open(os.devnull, os.O_RDWR)  # which gets the lowest number that is free
     if sys.stderr is None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
-
-
-def _speak_utf8() -> None:
-    """Write UTF-8 and bare newlines whatever the locale or system: our output is data for other programs."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
     if isinstance(sys.stderr, io.TextIOWrapper):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nmt.cli.begin import Stop, importing, printable, write_stdout
+from nmt.cli.begin import Stop, begun, printable, write_stdout
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run
 from nmt.data.lines import without_ending
 from nmt.errors import AlarmError, RecipeError
@@ -100,8 +100,9 @@ def preprocess(args: argparse.Namespace) -> int:
 
 def _show(folder: Path, n: int) -> int:
     """Print n pairs of prepared data. Returns the exit code."""
-    with importing():
-        from nmt.data.corpus import show_pairs
+    from nmt.data.corpus import show_pairs
+
+    begun()
     for line in show_pairs(folder, n):
         write_stdout(f"{printable(line)}\n")
     return 0
@@ -109,10 +110,11 @@ def _show(folder: Path, n: int) -> int:
 
 def _prepare(recipe: Recipe, args: argparse.Namespace, given: Sequence[tuple[str, str]]) -> int:
     """Prepare what the recipe names, or only check it. Returns the exit code. given: options of the command line."""
-    with importing():
-        from nmt.data.prepare import page_beside, prepare
-        from nmt.data.report import DataReport
-        from nmt.data.report_words import refuse_foreign_page
+    from nmt.data.prepare import page_beside, prepare
+    from nmt.data.report import DataReport
+    from nmt.data.report_words import refuse_foreign_page
+
+    begun()
     page = None
     if args.check:
         page = Path(args.report) if args.report else page_beside(recipe.data_folder)
@@ -202,9 +204,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     files.add_argument("--langs", help="languages, as in: --langs de en", nargs=2, metavar=two, type=_language)
     files.add_argument("--out", metavar="DIR", help="folder of the prepared data; its name becomes that of the recipe")
-    add_short_flags(parser, "nmt-preprocess")
+    add_short_flags(parser)
     add_override_flags(parser)
-    return run("nmt-preprocess", preprocess, parser, argv)
+    return run(preprocess, parser, argv)
 
 
 def _overrides(args: argparse.Namespace) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from nmt.cli.begin import StopSignal, importing, printable, write_stdout
+from nmt.cli.begin import Stop, begun, printable, write_stdout
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run
 from nmt.errors import NmtError
 from nmt.files import RECIPE, is_run
@@ -30,32 +30,29 @@ _EXAMPLES = (
 )
 
 
-class _Parser(Parser):
-    """Knows how many updates make an epoch."""
+STOPPING = "stopping; what is trained is saved first"
 
-    def about_epochs(self, flag: str, given: Sequence[str]) -> str:
-        """Return how many updates the epochs are that were asked for, where the recipe has prepared data."""
-        recipe = next((word for word in given if Path(word).exists()), None)
-        value = next((after for word, after in pairwise([*given, ""]) if word == flag), "")
-        value = next((word.partition("=")[2] for word in given if word.startswith(f"{flag}=")), value)
-        n_update = _updates_of_epoch(Path(recipe)) if recipe else None
-        if n_update is None:
-            return f"{super().about_epochs(flag, given)}; --check tells how many an epoch has"
-        n_epoch = int(value) if value.isdecimal() and int(value) else 1
-        return f"; one epoch here is {n_update:,} updates: --updates {n_epoch * n_update}"
+
+def _about_epochs(flag: str, given: Sequence[str]) -> str:
+    """Return how many updates the epochs are that were asked for, where the recipe has prepared data."""
+    value = next((after for word, after in pairwise([*given, ""]) if word == flag), "")
+    value = next((word.partition("=")[2] for word in given if word.startswith(f"{flag}=")), value)
+    n_epoch = int(value) if value.isdecimal() and int(value) else 1
+    for word in given:
+        if Path(word).exists() and (n_update := _updates_of_epoch(Path(word))):
+            return f"; one epoch here is {n_update:,} updates: --updates {n_epoch * n_update}"
+    return ": --updates N; --check tells how many an epoch has"
 
 
 def _updates_of_epoch(path: Path) -> int | None:
     """Count the updates of an epoch of a recipe's prepared data; None where that cannot be told."""
-    with importing():
-        from nmt.training.feed import Feed
-        from nmt.training.materials import open_data
-        from nmt.training.parallel import Ranks
+    from nmt.training.feed import Feed
+    from nmt.training.materials import open_data
+    from nmt.training.parallel import Ranks
+
     try:
         recipe = read_recipe(path)
-        if recipe.batch.max_tokens == "auto":
-            return None
-        return Feed(recipe, open_data(recipe), Ranks()).plan.n_update(0)
+        return None if recipe.batch.max_tokens == "auto" else Feed(recipe, open_data(recipe), Ranks()).plan.n_update(0)
     except NmtError:
         return None
 
@@ -74,10 +71,11 @@ def train(args: argparse.Namespace) -> int:
     if args.verify:
         return _verify(Path(args.recipe))
     recipe = read_recipe(Path(args.recipe), overrides_of(args))
-    with importing():
-        from nmt.training.check import check
-        from nmt.training.launch import launch
-        from nmt.training.selftest import selftest
+    from nmt.training.check import check
+    from nmt.training.launch import launch
+    from nmt.training.selftest import selftest
+
+    begun()
     prepare_libraries()
     if args.check:
         found = check(recipe, lambda text: print(text, file=sys.stderr))
@@ -89,53 +87,51 @@ def train(args: argparse.Namespace) -> int:
             write_stdout(f"{'pass' if passed else 'FAIL'}  {text}\n")
             failed += not passed
         return 1 if failed else 0
-    stop = StopSignal()
-    return stop.exit_code if launch(recipe, stop) == "stopped" else 0
+    with Stop(("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP"), STOPPING) as stop, stop.finishing():
+        return stop.exit_code if launch(recipe, stop) == "stopped" else 0
 
 
 def _verify(named: Path) -> int:
     """Print which parts of a run folder are whole. Returns the exit code."""
-    with importing():
-        from nmt.run import Run
-        from nmt.training.selftest import verify_run
+    from nmt.run import Run
+    from nmt.training.selftest import verify_run
+
+    begun()
     folder = named.parent if named.name == RECIPE and is_run(named.parent) else named
-    found, damaged = 0, False
+    complaints = []
     for name, update, complaint in verify_run(Run(folder)):
-        found, damaged = found + 1, damaged or bool(complaint)
+        complaints.append(complaint)
         verdict = f"damaged: {printable(complaint)}" if complaint else "whole"
         write_stdout(f"{name}\t{'?' if update is None else update}\t{verdict}\n")
-    if not found:
+    if not complaints:
         print(f"{folder}: no checkpoint was saved yet", file=sys.stderr)
-    return 2 if damaged else 0
+    return 2 if any(complaints) else 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
-    parser = _Parser(prog="nmt-train", description=_DESCRIPTION, examples=_EXAMPLES)
+    parser = Parser("nmt-train", description=_DESCRIPTION, examples=_EXAMPLES)
+    parser.about_epochs = _about_epochs
     parser.add_argument("recipe", metavar="RECIPE", help="the recipe, a YAML file; or a run folder, to go on with it")
-    instead = parser.add_mutually_exclusive_group()
-    instead.add_argument(
-        "--verify",
-        action="store_true",
-        help="Train nothing: check every checkpoint in the run folder RECIPE, and its model, against the manifests and "
-        "the run's recipe. One line each on stdout: name, update, and whole or damaged: why. Exit code 2 if one is "
-        "damaged.",
+    add = parser.add_mutually_exclusive_group().add_argument
+    text = (
+        "Train nothing: check every checkpoint in the run folder RECIPE, and its model, against the manifests and the "
     )
-    instead.add_argument(
-        "--check",
-        action="store_true",
-        help="Train nothing: measure what the recipe needs here (memory, time, disk), and say what is likely to go "
-        "wrong. Leaves nothing behind.",
+    text += (
+        "run's recipe. One line each on stdout: name, update, and whole or damaged: why. Exit code 2 if one is damaged."
     )
-    instead.add_argument(
-        "--selftest",
-        action="store_true",
-        help="Train nothing: let the model learn a few pairs by heart and find them again by beam search; exit code 1 "
-        "if it cannot. Leaves nothing behind.",
+    add("--verify", action="store_true", help=text)
+    text = (
+        "Train nothing: measure what the recipe needs here (memory, time, disk), and say what is likely to go wrong. "
     )
-    add_short_flags(parser, "nmt-train")
+    add("--check", action="store_true", help=f"{text}Leaves nothing behind.")
+    text = (
+        "Train nothing: let the model learn a few pairs by heart and find them again by beam search; exit code 1 if it "
+    )
+    add("--selftest", action="store_true", help=f"{text}cannot. Leaves nothing behind.")
+    add_short_flags(parser)
     add_override_flags(parser)
-    code = run("nmt-train", train, parser, argv)
+    code = run(train, parser, argv)
     if code and os.environ.get("WORLD_SIZE", "1") != "1":
         os._exit(code)  # an ordinary end would wait for ranks that are gone
     return code

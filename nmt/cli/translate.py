@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nmt.cli.begin import importing
+from nmt.cli.begin import begun
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, add_shorthand, overrides_of, run
 from nmt.errors import NmtError
 from nmt.files import check_is_run
@@ -44,33 +44,23 @@ _INPUT = (
 
 
 def _numbers(text: str) -> list[int]:
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = [0]
-    if min(numbers) < 1:
+    if not all(part.isascii() and part.isdigit() and int(part) for part in text.split(",")):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers from 1, like 1,2,5")
-    return numbers
+    return [int(part) for part in text.split(",")]
 
 
 def _numbers_or(*words: str) -> Callable[[str], str | list[int]]:
     return lambda text: text if text in words else _numbers(text)
 
 
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a count")
+def _threads(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > MOST_THREADS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of threads, 0 to {MOST_THREADS:,}")
     return int(text)
 
 
-def _threads(text: str) -> int:
-    if (number := _count(text)) > MOST_THREADS:
-        raise argparse.ArgumentTypeError(f"{text} are more than {MOST_THREADS:,}")
-    return number
-
-
 def _add_flags(parser: Parser) -> None:
-    add_short_flags(parser, "nmt-translate")
+    add_short_flags(parser)
     add = parser.add_argument_group("input").add_argument
     add("--input", "-i", metavar="FILE", help="Read this file, plain or compressed (.gz, .zst, .xz), and not stdin.")
     add("--input-format", choices=INPUT_FORMATS, default="text", help=_INPUT)
@@ -89,7 +79,7 @@ def _add_flags(parser: Parser) -> None:
     text = "Phrases that no translation has; with two columns, none of a source that has the phrase in the first."
     add("--avoid", metavar="FILE", help=text)
     add("--keep", metavar="REGEX", help="What this matches in the source is in the translation as it is.")
-    add("--mbr", type=_count, metavar="N", help="Short for --decode.samples N --decode.mbr chrf.")
+    add("--mbr", metavar="N", help="Short for --decode.samples N --decode.mbr chrf.")
     text = "Translate again what looks wrong, with a wider beam, then by sampling; fewer reasons win."
     add("--retry-suspect", action="store_true", help=text)
 
@@ -102,8 +92,6 @@ def _add_flags(parser: Parser) -> None:
     text = "Raw reference: print BLEU, chrF, TER and exact match to stderr; given several times, all of them count."
     add("--ref", metavar="FILE", action="append", help=text)
     add("--scores", metavar="FILE", help="Also write the scores of --ref as JSON.")
-    text = "Print N sources, translations and references to stderr."
-    add("--examples", type=_count, default=0, metavar="N", help=text)
     add("--score", metavar="FILE", help="Translate nothing: write log-probabilities of the translations in this file.")
 
     add = parser.add_argument_group("word alignments and attention").add_argument
@@ -116,79 +104,64 @@ def _add_flags(parser: Parser) -> None:
     text += "the translation at what was written before. [default: cross]"
     add("--attention-of", choices=ATTENTIONS, help=text)
     add("--lines", type=_numbers, metavar="N,…", help="Lines to draw. [default: the first three that are not blank]")
-    text = "Layers to draw or write. [default: last]"
+    text = "Layers to draw. [default: last]"
     add("--layer", type=_numbers_or("all", "last"), metavar="N,…|all|last", help=text)
-    text = "Heads to draw or write. [default: mean]"
+    text = "Heads to draw. [default: mean]"
     add("--head", type=_numbers_or("all", "mean"), metavar="N,…|all|mean", help=text)
-    text = "With --format jsonl: also the attention of --layer and --head, as numbers."
-    add("--with-attention", action="store_true", help=text)
 
     add = parser.add_argument_group("hardware").add_argument
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1. [default: auto, the GPU if there is one]")
     add("--threads", type=_threads, default=0, metavar="N", help="CPU threads; 0: one a core.")
 
 
-_USUAL = {"layer": "last", "head": "mean"}
-_NEEDS = {"lines": "attention", "attention_of": "attention", "examples": "ref", "scores": "ref"}
-# Flags that would change the lines that are written, or the work, if anything was translated. Other options of a search
-# may be given with --score, as those that the translations were found with.
-_NOT_OF_SCORE = ("ref", "attention", "show_scores", "mbr", "retry_suspect", "terms", "avoid", "keep")
-
-
 def check_flags(args: argparse.Namespace) -> None:
     """Validate flag combinations before loading the model, and fill in --layer and --head. Raises NmtError."""
-    for flag, usual in _USUAL.items():
-        if getattr(args, flag) is None:
-            setattr(args, flag, usual)
-        elif not (args.attention or args.with_attention):
-            raise NmtError(f"--{flag} needs --attention or --with-attention.")
-    for flag, needed in _NEEDS.items():
-        if getattr(args, flag) and not getattr(args, needed):
-            raise NmtError(f"--{flag} needs --{needed}.".replace("_", "-"))
-    if args.score:
-        given = [flag.replace("_", "-") for flag in _NOT_OF_SCORE if getattr(args, flag)]
-        given += [name for name, _ in overrides_of(args) if name == "decode.n_best"]
-        given += [f"input-format {args.input_format}"] * (args.input_format in ("tsv", "wrapped"))
-        if given:
-            raise NmtError(f"--score translates nothing, so --{given[0]} has nothing to do: leave it out.")
-        if args.format in ("pairs", "moses"):
-            raise NmtError(
-                f"--score translates nothing, and --format {args.format} is for what was translated: name another."
-            )
-    if args.show_scores and args.format != "text":
-        has = "has no place for scores" if args.format == "pairs" else "has the scores anyway"
-        raise NmtError(f"--show-scores: --format {args.format} {has}: leave it out.")
-    if args.with_attention and args.format != "jsonl":
-        raise NmtError(f"--with-attention: --format {args.format} has no place for it: add --format jsonl.")
-
-
-def _parser() -> Parser:
-    parser = Parser("nmt-translate", description=_DESCRIPTION, epilog=_EPILOG, examples=_EXAMPLES)
-    parser.add_argument(
-        "run", metavar="RUN", nargs="+", help="The run folder that nmt-train wrote; several make an ensemble."
-    )
-    _add_flags(parser)
-    add_override_flags(parser, ["decode"])
-    return parser
+    # Flags that would change the lines that are written, or the work, if anything was translated. Other options of a
+    # search may be given with --score, as those that the translations were found with.
+    unused = ("ref", "attention", "show_scores", "mbr", "retry_suspect", "terms", "avoid", "keep")
+    idle = [flag.replace("_", "-") for flag in unused if getattr(args, flag)]
+    idle += [name for name, _ in overrides_of(args) if name == "decode.n_best"]
+    idle += [f"input-format {args.input_format}"] * (args.input_format in ("tsv", "wrapped"))
+    place = "has no place for scores" if args.format == "pairs" else "has the scores anyway"
+    for is_wrong, message in (
+        (args.lines and not args.attention, "--lines needs --attention."),
+        (args.attention_of and not args.attention, "--attention-of needs --attention."),
+        (args.layer and not args.attention, "--layer needs --attention."),
+        (args.head and not args.attention, "--head needs --attention."),
+        (args.scores and not args.ref, "--scores needs --ref."),
+        (args.score and idle, f"--score translates nothing, so --{''.join(idle[:1])} has nothing to do: leave it out."),
+        (
+            args.score and args.format in ("pairs", "moses"),
+            f"--score translates nothing, and --format {args.format} is for what was translated: name another.",
+        ),
+        (args.show_scores and args.format != "text", f"--show-scores: --format {args.format} {place}: leave it out."),
+    ):
+        if is_wrong:
+            raise NmtError(message)
+    args.layer, args.head = args.layer or "last", args.head or "mean"
 
 
 def _translate(args: argparse.Namespace) -> int:
     for folder in args.run:
         check_is_run(Path(folder))
-    with importing():  # before torch
-        from nmt.processes import sleep_while_waiting
+    from nmt.processes import sleep_while_waiting
 
-        sleep_while_waiting()
+    sleep_while_waiting()  # before torch
     check_flags(args)
-    with importing():
-        from nmt.cli.translate_job import translate
+    from nmt.cli.translate_job import translate
 
+    begun()
     return translate(args)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
-    return run("nmt-translate", _translate, _parser(), argv)
+    parser = Parser("nmt-translate", description=_DESCRIPTION, epilog=_EPILOG, examples=_EXAMPLES)
+    text = "The run folder that nmt-train wrote; several make an ensemble."
+    parser.add_argument("run", metavar="RUN", nargs="+", help=text)
+    _add_flags(parser)
+    add_override_flags(parser, ["decode"])
+    return run(_translate, parser, argv)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,30 @@
-"""Input of nmt-translate: bytes to lines, lines to requests, requests to windows; and files of phrases."""
+"""Input of nmt-translate: the files that flags name, bytes to lines, lines to requests; and files of phrases."""
 
 import argparse
 import contextlib
-import hashlib
 import io
 import json
 import os
 import queue
 import re
+import shutil
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from nmt.cli.begin import Stop
-from nmt.cli.translate_files import check_count, source_name
+from nmt.cli.parser import must_be_free
 from nmt.data.lines import (
     LONGEST_LINE,
     StreamLine,
+    check_text,
+    count_lines,
     decode_line,
     opened,
     read_lines,
@@ -29,12 +33,16 @@ from nmt.data.lines import (
 )
 from nmt.data.sentences import ends_a_sentence, writes_no_space
 from nmt.decoding.request import GIVEN, Request, Sources, Terms, is_blank
-from nmt.errors import DataError, MachineError, NmtError, RecipeError
+from nmt.errors import DataError, NmtError, RecipeError
+from nmt.evaluation.attention_drawing import check_path
 from nmt.recipe.decode_options import DecodeConfig
 
+_READ = ("input", "score", "ref", "terms", "avoid")
+_WRITTEN = ("output", "scores", "attention", "alignments")
 _NEAR = 0.85  # likeness of keys from which one is taken for a typing error of the other
 
-Reader = Callable[[str, str], Request]
+# Makes the request of a line, and the fields of an object that are for its answer. Raises DataError or RecipeError.
+Reader = Callable[[str], tuple[Request, dict[str, Any]]]
 Odd = dict[str, str]  # what is odd about a line that is translated all the same: by flag, the note about it
 T = TypeVar("T")
 
@@ -42,21 +50,118 @@ T = TypeVar("T")
 class Line(NamedTuple):
     """A line of the input: what is odd about it, the fields beside it for its answer, and a given translation."""
 
+    number: int  # from 1
     request: Request
     odd: Odd
     beside: dict[str, Any]
     target: str | None = None
 
 
-class Window(NamedTuple):
-    """Lines of the input that are sorted and batched together. first: the number of the first of them."""
+# Files, and what is wrong with them before any work.
 
-    lines: list[Line]
-    first: int
 
-    def digest(self) -> str:
-        """Hash the lines."""
-        return hashlib.sha256(repr(self.lines).encode()).hexdigest()
+def source_name(args: argparse.Namespace) -> str:
+    """Return the name of the input in messages."""
+    return args.input or "<stdin>"
+
+
+@contextlib.contextmanager
+def files_of_pipes(args: argparse.Namespace) -> Iterator[None]:
+    """Copy pipes that flags name to files, as they are read more than once. Their names end like those of the pipes."""
+    with TemporaryDirectory(prefix="nmt-pipes-") as folder:
+
+        def copied(name: str) -> str:
+            if not Path(name).is_fifo():  # other streams, such as devices, may never end
+                return name
+            path = f"{mkdtemp(dir=folder)}/{Path(name).name}"
+            with open(name, "rb") as pipe, open(path, "xb") as file:
+                shutil.copyfileobj(pipe, file)
+            return path
+
+        for flag in _READ:
+            if given := getattr(args, flag):
+                setattr(args, flag, list(map(copied, given)) if isinstance(given, list) else copied(given))
+        yield
+
+
+def follow_links(args: argparse.Namespace) -> None:
+    """Replace names of links by those of the files that they lead to, where outputs are written; refuse devices."""
+    for flag in _WRITTEN:
+        name = getattr(args, flag)
+        if name and os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name)):
+            instead = "Leave --output out for stdout, or name" if flag == "output" else "Name"
+            raise NmtError(f"--{flag} {name}: is no file, but a device or a pipe. {instead} a file.")
+        if name and os.path.islink(name):
+            setattr(args, flag, os.path.realpath(name))
+
+
+def check_paths(args: argparse.Namespace, *, finishing: bool) -> None:
+    """Raise NmtError or DataError for all that is wrong with files and can be known before any work.
+
+    finishing: see `check_outputs`.
+    """
+    if not args.input and sys.stdin is None:
+        raise NmtError("stdin is closed, so there is nothing to read: name a file with --input.")
+    if not args.output and sys.stdout is None:
+        raise NmtError("stdout is closed, so there is nowhere to write to: name a file with --output.")
+    taken: dict[str, str] = {}  # a file that is written twice, or written and read, would hold only what came last
+    for flag in (*_READ, *_WRITTEN):
+        given = getattr(args, flag) or ()
+        for name in [given] if isinstance(given, str) else given:
+            other = taken.setdefault(os.path.realpath(name), flag)
+            if flag in _WRITTEN and other != flag:
+                raise NmtError(f"{name}: --{flag} and --{other} are the same file. Name two.")
+    for name in filter(None, (args.input, args.score, args.terms, args.avoid)):
+        check_text(name)
+    if args.input and args.score:
+        check_count(count_lines(args.input), count_lines(args.score), args.score, args.input)
+    if args.attention:
+        check_path(Path(args.attention))
+    if args.input and args.lines and (n_line := count_lines(args.input)) < max(args.lines):
+        raise NmtError(f"--lines {max(args.lines)}: nothing to draw there: {args.input} has {n_line:,} lines.")
+    check_outputs(args, finishing=finishing)
+
+
+def check_outputs(args: argparse.Namespace, *, finishing: bool, worked: bool = False) -> None:
+    """Raise NmtError if a file that is written is neither free nor may be replaced.
+
+    finishing: an earlier process had written them, and was killed then; worked: all is translated, and in the journal.
+    """
+    advice = "Move it away and start again, which goes on from the journal" if worked else "Choose another name"
+    for name in filter(None, (getattr(args, flag) for flag in _WRITTEN)):
+        must_be_free(Path(name), overwrite=args.overwrite or finishing, advice=advice)
+        if os.path.isdir(name):
+            raise NmtError(f"{name}: cannot be written: it is a folder. Name a file.")
+
+
+def read_references(args: argparse.Namespace) -> list[list[str]]:
+    """Read the lines of each reference. Raises DataError unless each has a line for each of the input."""
+    references = [list(read_lines(name)) for name in args.ref or ()]
+    is_known = args.input and references and args.input_format != "wrapped"
+    check_references(count_lines(args.input) if is_known else None, references, args)
+    return references
+
+
+def check_references(n_line: int | None, references: list[list[str]], args: argparse.Namespace) -> None:
+    """Raise DataError for references that have not one line for each of the input (None: not known yet), or no text."""
+    for name, lines in zip(args.ref or (), references, strict=True):
+        if n_line is None:
+            check_count(len(references[0]), len(lines), name, args.ref[0])
+        else:
+            check_count(n_line, len(lines), name, args.input)
+        if not any(map(str.strip, lines)):
+            raise DataError(f"{name}: all {len(lines):,} lines are blank, so there is nothing to score.")
+
+
+def check_count(n_line: int, n_given: int, given: str, other: str | None) -> None:
+    """Raise DataError if `other` (None: stdin) and the file `given` have different numbers of lines, or none."""
+    if n_line != n_given:
+        raise DataError(
+            f"{other or 'the input'} has {n_line:,} lines but {given} has {n_given:,}: line n of one must belong "
+            "to line n of the other."
+        )
+    if not n_line:
+        raise DataError(f"{given}: no lines, so nothing to compare.")
 
 
 # Bytes to windows.
@@ -98,7 +203,7 @@ def read_windows(
     *,
     stop: Stop,
     notes: Counter[str],
-) -> Iterator[Window]:
+) -> Iterator[list[Line]]:
     """Read the input window by window, each of `size` lines at most and none empty.
 
     A signal ends the command while it waits. notes: counts what is odd but harmless. Raises DataError for a request
@@ -107,7 +212,7 @@ def read_windows(
     n_read, given = 0, read_lines(args.score) if args.score else iter(())
     # In a pipe what has arrived is answered at once. Else windows are full, so that a restart cuts the same ones.
     patience = None if args.input or args.output else PATIENCE
-    coming = windows(_lines(file, request_of, args, notes), size, patience)
+    coming = windows(_lines(file, args, request_of, notes), size, patience)
     while True:
         with stop.finishing(False):
             lines = next(coming, None)
@@ -119,12 +224,12 @@ def read_windows(
             if len(targets) < len(lines):
                 check_count(n_read, n_read - len(lines) + len(targets), args.score, args.input)
             lines = [line._replace(target=target) for line, target in zip(lines, targets, strict=True)]
-        yield Window(lines, n_read - len(lines) + 1)
+        yield lines
     if surplus := sum(1 for _ in given):
         check_count(n_read, n_read + surplus, args.score, args.input)
 
 
-def _lines(file: BinaryIO, request_of: Reader, args: argparse.Namespace, notes: Counter[str]) -> Iterator[Line]:
+def _lines(file: BinaryIO, args: argparse.Namespace, request_of: Reader, notes: Counter[str]) -> Iterator[Line]:
     # A thread reads them that may outlive the job, and then must not be the last to know the model: to let go of
     # tensors while Python ends would abort the process.
     name = source_name(args)
@@ -133,12 +238,13 @@ def _lines(file: BinaryIO, request_of: Reader, args: argparse.Namespace, notes: 
         if _MARK in text:  # of files that were put together
             notes["inner bom"] += 1
             text = text.replace(_MARK, "")
-        request = request_of(text, f"{name}:{number}")
-        beside = {}  # keys of an object that are not ours go on to its answer
-        if args.input_format == "jsonl" and args.format in ("jsonl", "pairs") and text.strip():
-            beside = {key: value for key, value in json.loads(text).items() if key not in GIVEN}
+        try:
+            request, beside = request_of(text)
+        except (DataError, RecipeError) as error:
+            raise DataError(f"{name}:{number}: {error}") from None
+        if args.format in ("jsonl", "pairs"):
             notes.update(dict.fromkeys((f"key {key}" for key in beside), 1))
-        yield Line(request, odd, beside)
+        yield Line(number, request, odd, beside)
 
 
 def _text_of(line: StreamLine, place: str, args: argparse.Namespace) -> tuple[str, Odd]:
@@ -172,17 +278,14 @@ def windows(lines: Iterable[T], size: int, patience: float | None = PATIENCE) ->
                 return
 
     def read() -> None:
-        end: Exception | None = MachineError("the input could not be read to its end.")
         try:
             for line in lines:
                 put((line,))
                 if stop.is_set():
                     return
-            end = None
-        except (OSError, ValueError, MemoryError, NmtError) as error:
-            end = error
-        finally:  # whatever happens
-            put(end)
+            put(None)
+        except Exception as error:
+            put(error)
 
     # A daemon: a thread that waits for a terminal cannot be woken, and Ctrl-C must not wait for it.
     threading.Thread(target=read, name="reader", daemon=True).start()
@@ -207,7 +310,7 @@ def windows(lines: Iterable[T], size: int, patience: float | None = PATIENCE) ->
 
 
 _MARK = "\ufeff"  # byte order mark
-_ITEM = re.compile(r"(?:[-*•]|(\d{1,3})[.)])\s")
+_ITEM = re.compile(r"(?:[-*•]|\d{1,3}[.)])\s")  # the beginning of a list item
 _HYPHENS = "-\u00ad\u2010"
 # Words before which a hyphen stands for what follows later: Vor- und Nachteile, pre- or postwar.
 _AFTER_HYPHEN = frozenset(("und", "oder", "bis", "and", "or", "to", "et", "ou", "y", "o", "e", "en", "of", "og", "och"))
@@ -215,22 +318,15 @@ _AFTER_HYPHEN = frozenset(("und", "oder", "bis", "and", "or", "to", "et", "ou", 
 
 def unwrapped(lines: Iterable[tuple[str, Odd]]) -> Iterator[tuple[str, Odd]]:
     """Join hard-wrapped lines up to the end of a sentence, a list item or a blank line, which stays."""
-    text, odd, next_item = "", Odd(), "1"
+    text, odd = "", Odd()
     for line, its in lines:
         bare = line.strip()
-        item = _ITEM.match(bare)
-        number = item[1] if item else None
-        # A date may go on with a number and a full stop, too.
-        starts = item and (not number or number == next_item != "1" or text.endswith(":"))
-        if text and (not bare or starts or len(text) + len(bare) > LONGEST_LINE):
+        if text and (not bare or _ITEM.match(bare) or len(text) + len(bare) > LONGEST_LINE):
             yield text, odd
             text, odd = "", {}
         if not bare:
             yield line, its
-            next_item = "1"
             continue
-        if number and not text:
-            next_item = str(int(number) + 1)
         text, odd = _joined(text, bare), {**odd, **its}
         if ends_a_sentence(text):
             yield text, odd
@@ -243,98 +339,75 @@ def _joined(text: str, more: str) -> str:
     """Join a line and the next one, without the hyphen of a word that was divided."""
     if not text or (writes_no_space(text[-1]) and writes_no_space(more[0])):
         return text + more
-    if text[-1] not in _HYPHENS or not text[-2:-1].isalnum():
-        return f"{text} {more}"
-    if not more[0].islower():
-        return text + more
-    is_divided = text[-2].islower() and more.split(maxsplit=1)[0] not in _AFTER_HYPHEN
-    return text[:-1] + more if is_divided else f"{text} {more}"
+    if text[-1] in _HYPHENS and text[-2:-1].isalnum():
+        if not more[0].islower():
+            return text + more
+        if text[-2].islower() and more.split(maxsplit=1)[0] not in _AFTER_HYPHEN:
+            return text[:-1] + more
+    return f"{text} {more}"
 
 
 # Lines to requests.
 
 
-def request_reader(args: argparse.Namespace) -> Reader:
-    """Return the function that makes a request of a line and its place, file:number.
-
-    Raises NmtError for wrong files of phrases.
-    """
-    read: Reader = {"tsv": _of_columns, "jsonl": _of_json}.get(args.input_format, lambda line, place: Request(line))
-    if not (args.terms or args.avoid or args.keep):
-        return read
-    required = _terms(args.terms) if args.terms else []
-    avoided = _columns(args.avoid, least=1) if args.avoid else []
-    try:
-        terms = Terms(required, avoided, re.compile(args.keep) if args.keep else None)
-    except re.error as error:
-        raise NmtError(f"--keep {args.keep}: no regular expression ({error}).") from None
-    return lambda line, place: terms(read(line, place))
+def reader_of(input_format: str) -> Reader:
+    """Return the function that reads lines of a format."""
+    return {"tsv": _of_columns, "jsonl": _of_json}.get(input_format, lambda line: (Request(line), {}))
 
 
-def checking(read: Reader, args: argparse.Namespace, decode: DecodeConfig, sources: Sources) -> Reader:
-    """Have a reader also raise DataError for languages and tags that the model does not know, and for constraints that
-    this command cannot meet.
-    """
+def checked(args: argparse.Namespace, terms: Terms | None, decode: DecodeConfig, sources: Sources) -> Reader:
+    """Return the reader of the input. It also refuses languages, tags and constraints that cannot be met here."""
+    read = reader_of(args.input_format)
 
-    def checked(line: str, place: str) -> Request:
-        request = read(line, place)
+    def checked(line: str) -> tuple[Request, dict[str, Any]]:
+        request, beside = read(line)
+        if terms:
+            request = terms(request)
+        if args.input_format != "jsonl":  # where each line may have a language and constraints of its own
+            return request, beside
         if not is_blank(request.source):  # which the model never sees
-            try:
-                sources.codec_of(request)
-            except RecipeError as error:
-                raise DataError(f"{place}: {error}") from None
+            sources.codec_of(request)
         if args.score and request.asks:
             raise DataError(
-                f"{place}: --score translates nothing, so prefix, required and avoided have nothing to do: leave them "
-                "out."
+                "--score translates nothing, so prefix, required and avoided have nothing to do: leave them out."
             )
         if decode.samples and request.requires:
-            raise DataError(f"{place}: phrases can be required of beam search only: set decode.samples to 0.")
-        return request
+            raise DataError("phrases can be required of beam search only: set decode.samples to 0.")
+        return request, beside
 
     return checked
 
 
-def _of_columns(line: str, place: str) -> Request:
-    source, *more = line.split("\t")
-    if len(more) > 1:
+def _of_columns(line: str) -> tuple[Request, dict[str, Any]]:
+    columns = line.split("\t")
+    if len(columns) > 2:
         raise DataError(
-            f"{place}: {len(more) + 1} columns, but --input-format tsv has two: the source, and how its translation "
-            "begins."
+            f"{len(columns)} columns, but --input-format tsv has two: the source, and how its translation begins."
         )
-    return _asked(place, source, prefix=more[0] if more else "")
+    return Request(columns[0], prefix="".join(columns[1:])), {}
 
 
-def _of_json(line: str, place: str) -> Request:
+def _of_json(line: str) -> tuple[Request, dict[str, Any]]:
     if not line.strip():
-        return Request("")
+        return Request(""), {}
     try:
         found = json.loads(line, object_pairs_hook=_object)
-    except DataError as error:
-        raise DataError(f"{place}: {error}") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: not JSON ({error}). --input-format jsonl has an object a line.") from None
+        raise DataError(f"not JSON ({error}). --input-format jsonl has an object a line.") from None
     if not isinstance(found, dict) or not isinstance(found.get("source"), str):
-        raise DataError(f'{place}: expected an object with the text "source", found {_shown(found)}.')
+        raise DataError(f'expected an object with the text "source", found {_shown(found)}.')
     for key in found.keys() - set(GIVEN):
         if near := get_close_matches(key, GIVEN[1:], 1, _NEAR):
-            raise DataError(f"{place}: unknown key {key!r}: did you mean {near[0]}? Else give it another name.")
-    asked = {key: _text(value) for key, value in found.items() if key in GIVEN}
-    return _asked(place, **{**asked, "source": without_end(asked["source"])})
+            raise DataError(f"unknown key {key!r}: did you mean {near[0]}? Else give it another name.")
+    asked = {key: _text(found.pop(key)) for key in GIVEN if key in found}
+    return Request(**{**asked, "source": without_end(asked["source"])}), found
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    for key, n in Counter(key for key, _ in pairs).items():
-        if n > 1:
-            raise DataError(f"an object that has the key {key!r} twice: leave one of them out.")
-    return dict(pairs)
-
-
-def _asked(place: str, source: str, **asked: Any) -> Request:
-    try:
-        return Request(source, **asked)
-    except DataError as error:
-        raise DataError(f"{place}: {error}") from None
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise DataError(f"a key occurs twice in {_shown([key for key, _ in pairs])}: leave one of them out.")
+    return found
 
 
 def _text(found: Any) -> Any:
@@ -344,21 +417,30 @@ def _text(found: Any) -> Any:
     return list(map(_text, found)) if isinstance(found, list) else found
 
 
-def _terms(path: str) -> list[tuple[str, str]]:
-    """Read a file of terms, in which a phrase has one translation."""
-    pairs = _columns(path, least=2)
+# Phrases.
+
+
+def terms_of(args: argparse.Namespace) -> Terms | None:
+    """Read --terms, --avoid and --keep. Raises NmtError for wrong ones."""
+    if not (args.terms or args.avoid or args.keep):
+        return None
+    required = _phrases(args.terms, 2) if args.terms else []
     first: dict[str, int] = {}
-    for number, (phrase, translation) in enumerate(pairs, start=1):
+    for number, (phrase, translation) in enumerate(required, start=1):
         before = first.setdefault(phrase, number)
-        if (other := pairs[before - 1][1]) != translation:
+        if (other := required[before - 1][1]) != translation:
             raise DataError(
-                f"{path}:{number}: the term {_shown(phrase)} is {_shown(translation)} here, and {_shown(other)} in "
-                f"line {before}. Only one of them can be required: take the other out."
+                f"{args.terms}:{number}: the term {_shown(phrase)} is {_shown(translation)} here, and {_shown(other)} "
+                f"in line {before}. Only one of them can be required: take the other out."
             )
-    return pairs
+    try:
+        kept = re.compile(args.keep) if args.keep else None
+    except re.error as error:
+        raise NmtError(f"--keep {args.keep}: no regular expression ({error}).") from None
+    return Terms(required, _phrases(args.avoid, 1) if args.avoid else (), kept)
 
 
-def _columns(path: str, least: int) -> list[tuple[str, str]]:
+def _phrases(path: str, least: int) -> list[tuple[str, str]]:
     """Read a file of phrases as pairs, of which the first is "" where a line has one column. least: columns."""
     pairs = []
     for number, line in enumerate(read_lines(path), start=1):
@@ -369,7 +451,10 @@ def _columns(path: str, least: int) -> list[tuple[str, str]]:
                 f"{path}:{number}: expected {first}, a phrase of the source and one of the translation between tabs, "
                 f"found {_shown(line)}."
             )
-        _asked(f"{path}:{number}", "", avoided=(columns[-1],))  # or it says why that is no phrase
+        try:
+            Request("", avoided=(columns[-1],))
+        except DataError as error:
+            raise DataError(f"{path}:{number}: {error}") from None
         pairs.append((columns[0] if len(columns) == 2 else "", columns[-1]))
     if not pairs:
         raise DataError(f"{path}: no phrases.")

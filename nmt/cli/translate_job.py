@@ -14,15 +14,25 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from nmt.cli.begin import Stop, write_stdout
-from nmt.cli.translate_files import check_outputs, check_paths, files_of_pipes, follow_links, name_of, read_references
-from nmt.cli.translate_input import Reader, checking, open_input, read_windows, request_reader
-from nmt.cli.translate_model import LineTranslator, fingerprints, recipe_of
-from nmt.cli.translate_output import Record, Report, check_attention, records_of, say
+from nmt.cli.translate_input import (
+    Line,
+    Reader,
+    check_outputs,
+    check_paths,
+    checked,
+    files_of_pipes,
+    follow_links,
+    open_input,
+    read_references,
+    read_windows,
+    terms_of,
+)
+from nmt.cli.translate_output import LineTranslator, Record, Report, check_attention, fingerprints, recipe_of, say
 from nmt.data.lines import count_lines
 from nmt.decoding.request import Request
 from nmt.device import choose_device
@@ -32,13 +42,12 @@ from nmt.files import lock_file, naming, remove_leftovers, replacing, sha256_of,
 from nmt.models.int8 import half_is_faster
 from nmt.progress import Bar
 from nmt.recipe.decode_options import DecodeConfig
-from nmt.recipe.options import Recipe
 from nmt.run import Run
 
 # Journal of nmt-translate.
 
 
-FORMAT = 3
+FORMAT = 4
 _SYNC_EVERY = 1.0  # seconds: what a loss of power can cost; a killed process loses less
 _COMPLETE = "complete"  # key of the last line, where the output is written and about to get its name: its SHA-256
 
@@ -175,13 +184,12 @@ class Journal:
         self._say(f"{self.path}: {why}, so it is not used {'further' if n_byte else 'here'}; kept as {beside.name}")
 
 
-# Flags on which no record depends. All others are part of what a journal was made with; the runs, their checkpoints
-# and the options of decoding are so by their content.
+# Flags on which no record depends, beside its line. All others are part of what a journal was made with; the runs,
+# their checkpoints and the options of decoding are so by their content, and phrases are part of the lines.
 _NO_MATTER = (
-    *("run", "checkpoint", "mbr", "input", "output", "overwrite", "ref", "scores", "examples"),
-    *("alignments", "attention", "attention_of", "lines", "threads", "debug", "pipes"),
+    *("run", "checkpoint", "mbr", "input", "input_format", "output", "overwrite", "ref", "scores", "alignments"),
+    *("attention", "attention_of", "lines", "layer", "head", "threads", "debug", "score", "terms", "avoid", "keep"),
 )
-_OF_ATTENTION = ("layer", "head")  # matter where they are written for each line
 
 
 def translate(args: argparse.Namespace) -> int:
@@ -193,41 +201,28 @@ def translate(args: argparse.Namespace) -> int:
         report = Report(args, read_references(args))
         if args.output:
             _to_file(args, stop, report, finishing=finishing)
-        else:
-            job = _job(args)
-            # As bytes, whatever the locale, and flushed window by window for the reader at the other end.
-            with stop.finishing(), closing(_answered(job, stop, report)) as windows:
-                for records in windows:
-                    write_stdout("".join(f"{line}\n" for record in records for line in record.lines))
-                    stop.ask()
-            report.finish(job.model)
+            return 0
+        model, request_of = _load(args)
+        # As bytes, whatever the locale, and flushed window by window for the reader at the other end.
+        with stop.finishing(), closing(_records(args, model, request_of, stop, report)) as windows:
+            for records in windows:
+                write_stdout(_text(records))
+                stop.ask()
+        report.finish(model)
     return 0
 
 
-class _Job(NamedTuple):
-    """The loaded model, and the function that reads a line."""
-
-    args: argparse.Namespace
-    model: LineTranslator
-    request_of: Reader
-
-
-def _job(args: argparse.Namespace) -> _Job:
-    """Load the model."""
-    request_of = request_reader(args)
-    device = choose_device(args.device)
-    n_line = count_lines(args.input) if args.input and device.type == "cuda" else None
+def _load(args: argparse.Namespace) -> tuple[LineTranslator, Reader]:
+    """Load the model, and what reads a line for it. Raises NmtError for flags that do not go with the model."""
+    terms, device = terms_of(args), choose_device(args.device)
     if args.threads:
         torch.set_num_threads(args.threads)
     model = LineTranslator(args)
-    decode, sources = model.recipe.decode, model.translator.sources
-    for run, name in model.unfinished.items():
-        goes_on = "training goes on since its model was chosen; translating with that, and with others by --checkpoint"
-        say(f"note: {run}: {f'training has not ended; translating with {name}' if name else goes_on}")
-    if device.type == "cuda" and (n_line or 0) > DecodeConfig().window:
+    decode, usual, sources = model.recipe.decode, DecodeConfig(), model.translator.sources
+    if device.type == "cuda" and args.input and count_lines(args.input) > usual.window:
         more = {"max_tokens": 1_048_576, "window": 10_000}
-        usual = [name for name in more if getattr(decode, name) == getattr(DecodeConfig(), name)]
-        if flags := " ".join(f"--decode.{name} {more[name]}" for name in usual):
+        names = [name for name in more if getattr(decode, name) == getattr(usual, name)]
+        if flags := " ".join(f"--decode.{name} {more[name]}" for name in names):
             say(f"note: a GPU is faster with more lines at once: {flags}")
     if device.type == "cpu" and decode.precision == "bf16" and not half_is_faster():
         say("note: decode.precision bf16 is slower than fp32 on this processor: take fp32")
@@ -240,18 +235,20 @@ def _job(args: argparse.Namespace) -> _Job:
     for flag in ("terms", "keep"):
         if decode.samples and getattr(args, flag):
             raise NmtError(f"--{flag}: phrases can be required of beam search only: set decode.samples to 0.")
-    if args.input_format == "jsonl":  # where each line may have a language and constraints of its own
-        request_of = checking(request_of, args, decode, sources)
-    else:
+    if args.input_format != "jsonl":
         sources.codec_of(Request(""))
-    return _Job(args, model, request_of)
+    return model, checked(args, terms, decode, sources)
 
 
-def _answered(
-    job: _Job, stop: Stop, report: Report, journal: Journal | None = None
+def _records(
+    args: argparse.Namespace,
+    model: LineTranslator,
+    request_of: Reader,
+    stop: Stop,
+    report: Report,
+    journal: Journal | None = None,
 ) -> Generator[list[Record], None, None]:
     """Read windows and give their records, in order: those of a journal, or of the model."""
-    args = job.args
     shown = bool(args.output) or (sys.stderr.isatty() and not sys.stdout.isatty())  # a bar between lines is in the way
     bar = Bar(
         desc="scoring" if args.score else "translating",
@@ -260,20 +257,28 @@ def _answered(
         unit=" lines",
         disable=not shown,
     )
-    size = job.model.translator.config.window
+    size = model.translator.config.window
     with open_input(args.input) as file, bar:
-        for window in read_windows(file, args, job.request_of, size, stop=stop, notes=report.notes):
-            digest = window.digest() if journal else ""
+        for lines in read_windows(file, args, request_of, size, stop=stop, notes=report.notes):
+            digest = _digest(lines) if journal else ""
             records = journal.take(digest) if journal else None
             if records is None:
-                records = records_of(args, job.model, window, bar.update)
+                records = model.records(lines, bar.update)
                 if journal:
                     journal.add(digest, records)
-            for line, record in zip(window.lines, records, strict=True):
+            for line, record in zip(lines, records, strict=True):
                 report.add(line, record)
             yield records
     if journal:
         journal.take("")  # if there is more, it was of another input
+
+
+def _digest(lines: list[Line]) -> str:
+    return hashlib.sha256(repr(lines).encode()).hexdigest()
+
+
+def _text(records: Iterable[Record]) -> str:
+    return "".join(f"{line}\n" for record in records for line in record.lines)
 
 
 # --output.
@@ -293,20 +298,20 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, finishing:
             say(f"{journal.path.name} has the answers to {journal.n_line:,} lines: going on from there")
         wrong: Exception | None = None
         try:
-            job = _job(args)
+            model, request_of = _load(args)
             for name in filter(None, (args.output, args.scores, args.alignments)):
                 remove_leftovers(Path(name))
             written = hashlib.sha256()
             with replacing(output) as file:
-                for records in _answered(job, stop, report, journal):
-                    text = "".join(f"{line}\n" for record in records for line in record.lines).encode()
+                for records in _records(args, model, request_of, stop, report, journal):
+                    text = _text(records).encode()
                     written.update(text)
                     file.write(text)
                 # Hours may have passed. What was killed just before it could delete the journal left an output.
                 check_outputs(args, finishing=finishing and journal.fits, worked=True)
                 journal.complete(written.hexdigest())
                 try:
-                    report.finish(job.model)
+                    report.finish(model)
                 except Exception as error:
                     wrong = error
         except BaseException:
@@ -322,12 +327,9 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, finishing:
 
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
     """Collect the settings that records depend on, beside the lines, in values of JSON."""
-    recipe: Recipe = recipe_of(args)
-    device = choose_device(args.device).type
-    no_matter = _NO_MATTER if args.with_attention else _NO_MATTER + _OF_ATTENTION
-    flags = {f"--{name}": value for name, value in vars(args).items() if ":" not in name and name not in no_matter}
+    recipe, device = recipe_of(args), choose_device(args.device).type
+    flags = {f"--{name}": value for name, value in vars(args).items() if ":" not in name and name not in _NO_MATTER}
     flags |= {"--device": device, "--score": bool(args.score)}
-    flags |= {f"--{name}": name_of(args, path) for name in ("terms", "avoid") if (path := getattr(args, name))}
     flags |= {"word alignments": args.format == "jsonl" or bool(args.alignments)}
     decode = {f"decode.{name}": value for name, value in recipe.decode.model_dump(mode="json").items()}
     if device == "cpu":  # where there are none

@@ -1,4 +1,4 @@
-"""Output of nmt-translate: lines in each format, word alignments, and the report when every line has its result."""
+"""Results of nmt-translate: the model behind the flags, lines in each format, and the report at the end."""
 
 import argparse
 import json
@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 
+from nmt.api import load
 from nmt.cli.begin import printable
-from nmt.cli.translate_files import check_references, name_of, source_name
-from nmt.cli.translate_input import Line, Window
-from nmt.cli.translate_model import LineResult, LineTranslator
+from nmt.cli.parser import overrides_of
+from nmt.cli.translate_input import Line, check_references, source_name
 from nmt.data.lines import write_lines
 from nmt.data.text import style_notes, traits_of
-from nmt.decoding.evidence import WORDS, Fields, attention_note, log_prob_of, lost_note
+from nmt.decoding.evidence import WORDS, Evidence, Fields, Lost, attempt, log_prob_of, lost_note
 from nmt.decoding.request import Request
-from nmt.decoding.suspicion import BETTER, CAP, KEPT, MENDED, Answer, flags_of
-from nmt.decoding.translation import MOST_SHOWN, Scored, is_in_pieces, is_too_wide
-from nmt.decoding.translator import NOWHERE
+from nmt.decoding.suspicion import BETTER, CAP, KEPT, MENDED, Answer, flags_of, mend, tries
+from nmt.decoding.translation import MOST_SHOWN, Scored, Translation, is_too_wide
+from nmt.decoding.translator import NOWHERE, Translator
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.alignment import characters_note, trg_lang_of
 from nmt.evaluation.attention_drawing import draw
@@ -29,12 +29,15 @@ from nmt.evaluation.attention_page import Alignment, panels, sentence_of
 from nmt.evaluation.metrics import bleu_tokens, exact_match, form_note, score, tokenised_note, unspaced_note
 from nmt.progress import Bar
 from nmt.recipe.model_options import Attention, ModelConfig
+from nmt.recipe.options import Recipe
+from nmt.recipe.reader import read_recipe
 from nmt.run import Run
 
 _LINE_ENDS = str.maketrans("\n\r", "  ")
 MOST_NUMBERS = 10  # of lines that are named
 N_PICTURE = 3  # lines that are drawn where none are named
 _FAR_ENOUGH = 1000  # characters of a line that are looked at for its style
+_NO_REASON = ("blank", "letterless", "split", CAP)  # flags that are no doubt about a translation, or told by themselves
 
 
 def say(text: str) -> None:
@@ -54,7 +57,7 @@ def numbers(lines: Sequence[int]) -> str:
     return f"lines {told} and {more:,} more" if more > 0 else f"line{'s' * (len(lines) > 1)} {told}"
 
 
-# Lines.
+# The model.
 
 
 @dataclass(frozen=True)
@@ -65,52 +68,116 @@ class Record:
     text: str = ""  # the translation
     links: str = ""  # the word alignment
     warnings: list[str] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)  # against the translation
+    flags: list[str] = field(default_factory=list)  # of the translation
     outcome: str = ""  # of what was translated once more
-    in_pieces: bool = False
-    is_cut: bool = False  # ended at the limit of its length
-    is_read: bool = False  # by the model
 
 
-def records_of(
-    args: argparse.Namespace,
-    model: LineTranslator,
-    window: Window,
-    on_progress: Callable[[int], object] | None = None,
-) -> list[Record]:
-    """Translate or score the lines of a window, and write them in the format that was asked for."""
-    results = model.results([(line.request, line.target) for line in window.lines], on_progress)
-    n_best = model.translator.config.n_best
-    numbered = enumerate(zip(window.lines, results, strict=True), start=window.first)
-    return [_record(args, line, number, result, n_best) for number, (line, result) in numbered]
+def recipe_of(args: argparse.Namespace) -> Recipe:
+    """Read the recipe of the first run with the options that were given; --mbr counts less than those it stands for.
+
+    Raises RunError for what is no run, and RecipeError for options.
+    """
+    run = Run(args.run[0])
+    if not run.exists:
+        run.recipe()  # raises RunError
+    short = [] if args.mbr is None else [("decode.samples", args.mbr), ("decode.mbr", "chrf")]
+    given = overrides_of(args)
+    return read_recipe(run.recipe_file, [one for one in short if one[0] not in dict(given)] + given)
 
 
-def _record(args: argparse.Namespace, line: Line, number: int, result: LineResult, n_best: int) -> Record:
-    warnings = [*line.odd.values(), attention_note(result.evidence), lost_note(result.lost)]
-    links = result.evidence.get(WORDS) or ""
-    if isinstance(result.found, Scored):
-        warnings.append(result.found.warning or "")
-        lines = [_scored_line(args, line, number, result.found, result.evidence)]
-        return Record(lines, links=links, warnings=list(filter(None, warnings)))
-    one, reasons = result.found.translation, result.found.reasons
-    flags = [*line.odd, *flags_of(one, reasons)]
+def fingerprints(args: argparse.Namespace) -> list[str]:
+    """Identify the weights and vocabularies that `LineTranslator` loads. Raises RunError, as `recipe_of` does."""
+    return [Run(run).fingerprint(name) for run in args.run for name in args.checkpoint or [None]]
+
+
+class LineTranslator:
+    """The model behind the flags, which translates lines, or scores given translations of them."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.recipe = args, recipe_of(args)
+        model, decode = load(args.run, checkpoint=args.checkpoint, device=args.device), self.recipe.decode
+        self.translator: Translator = model.translator(decode)
+        for run, name in () if args.checkpoint else zip(args.run, model.weights, strict=True):
+            if name != Run(run).model_folder.name:
+                say(f"note: {run}: training has not ended; translating with {name}")
+            elif Run(run).goes_on():
+                say(
+                    f"note: {run}: training goes on since its model was chosen; translating with that, and with others "
+                    "by --checkpoint"
+                )
+        again = tries(decode) if args.retry_suspect else {}
+        self._again: dict[str, Translator] = {name: model.translator(one) for name, one in again.items()}
+        self._evidence = Evidence(
+            self.translator,
+            self.recipe,
+            Run(args.run[0]).usual_ratios(),
+            fields=args.format == "jsonl",
+            words=bool(args.alignments),
+        )
+
+    def records(
+        self, lines: Sequence[Line], on_progress: Callable[[int], object] = lambda n_line: None
+    ) -> list[Record]:
+        """Translate or score lines, equal ones once, and write them in the format that was asked for.
+
+        on_progress: called with the number of lines done since the last call.
+        """
+        different = list(dict.fromkeys((line.request, line.target) for line in lines))
+        requests = [request for request, _ in different]
+        results: Sequence[tuple[Answer | Scored, Fields, Lost]]
+        if self.args.score:
+            results = self._evidence.of_given(requests, [target or "" for _, target in different])
+            on_progress(len(different))
+        else:
+            unflagged: dict[Request, Lost] = {}
+            answers = self.answers(requests, unflagged, on_progress)
+            told = self._evidence.of([answer.translation for answer in answers])
+            results = [
+                (answer, fields, lost | unflagged[request])
+                for request, answer, (fields, lost) in zip(requests, answers, told, strict=True)
+            ]
+        on_progress(len(lines) - len(different))
+        of_line, n_best = dict(zip(different, results, strict=True)), self.translator.config.n_best
+        return [record_of(self.args, line, *of_line[line.request, line.target], n_best) for line in lines]
+
+    def answers(
+        self,
+        requests: Sequence[Request],
+        unflagged: dict[Request, Lost],
+        on_progress: Callable[[int], object] | None = None,
+    ) -> list[Answer]:
+        """Translate lines, and again what looks wrong under --retry-suspect. unflagged: gets errors in their flags."""
+
+        def why(request: Request, translation: Translation) -> list[str]:
+            lost = unflagged.setdefault(request, {})
+            return attempt("flags", lost, lambda: self._evidence.reasons(request, translation)) or []
+
+        return mend(requests, list(self.translator.translate(requests, on_progress)), self._again, why)
+
+
+# Lines.
+
+
+def record_of(
+    args: argparse.Namespace, line: Line, found: Answer | Scored, evidence: Fields, lost: Lost, n_best: int
+) -> Record:
+    """Write the translation or the score of a line in the format that was asked for."""
+    warnings = [*line.odd.values(), lost_note(lost)]
+    links = evidence.get(WORDS) or ""
+    if isinstance(found, Scored):
+        warnings.append(found.warning or "")
+        return Record([_scored_line(args, line, found, evidence)], links=links, warnings=list(filter(None, warnings)))
+    flags = flags_of(found.translation, found.reasons)
+    lines = _lines(args, line, found, evidence, [*line.odd, *flags], n_best)
     return Record(
-        _lines(args, line, number, result.found, result.evidence, flags, n_best),
-        one.text,
-        links,
-        list(filter(None, warnings)),
-        [name for name in reasons if name != CAP],  # which has a warning of its own
-        result.found.outcome or "",
-        is_in_pieces(one) and "\n" not in line.request.source,
-        bool(one.hypotheses) and not one.hypotheses[0].finished,
-        bool(one.hypotheses),
+        lines, found.translation.text, links, list(filter(None, warnings)), flags, outcome=found.outcome or ""
     )
 
 
 def _lines(
-    args: argparse.Namespace, line: Line, number: int, answer: Answer, evidence: Fields, flags: list[str], n_best: int
+    args: argparse.Namespace, line: Line, answer: Answer, evidence: Fields, flags: list[str], n_best: int
 ) -> list[str]:
-    one = answer.translation
+    one, number = answer.translation, line.number
     if args.format == "pairs":
         return [_json({**line.beside, "source": line.request.source, "output": one.text, "flags": flags})]
     if args.format == "jsonl":
@@ -135,14 +202,15 @@ def _lines(
     return [f"{score:.6f}\t{text}" if args.show_scores else text for text, score, _ in found[:1]]
 
 
-def _scored_line(args: argparse.Namespace, line: Line, number: int, scored: Scored, evidence: Fields) -> str:
+def _scored_line(args: argparse.Namespace, line: Line, scored: Scored, evidence: Fields) -> str:
     target = line.target or ""
     if args.format == "jsonl":
-        head = {"id": number, **line.beside, "source": line.request.source, "output": target}
+        head = {"id": line.number, **line.beside, "source": line.request.source, "output": target}
         return _json({**head, "log_prob": scored.log_prob, **evidence})
     if args.format == "text":
         return f"{scored.log_prob:.6f}"
-    return f"{number}\t{scored.log_prob:.6f}\t{len(scored.token_log_probs)}\t{_column(target.translate(_LINE_ENDS))}"
+    text = _column(target.translate(_LINE_ENDS))
+    return f"{line.number}\t{scored.log_prob:.6f}\t{len(scored.token_log_probs)}\t{text}"
 
 
 def _column(text: str) -> str:
@@ -150,9 +218,8 @@ def _column(text: str) -> str:
 
 
 def _json(found: dict[str, Any]) -> str:
-    return (
-        json.dumps(found, ensure_ascii=False).encode("utf-8", "replace").decode("utf-8")
-    )  # no half of a surrogate pair
+    text = json.dumps(found, ensure_ascii=False)
+    return text.encode("utf-8", "replace").decode("utf-8")  # no half of a surrogate pair
 
 
 # Attention.
@@ -160,12 +227,11 @@ def _json(found: dict[str, Any]) -> str:
 
 def check_attention(args: argparse.Namespace, model: ModelConfig, *, attends: bool) -> None:
     """Raise NmtError for attention that is asked for and not there: none, no such kind, layer or head."""
-    asked = [flag for flag in ("attention", "with_attention", "alignments") if getattr(args, flag)]
+    asked = [flag for flag in ("attention", "alignments") if getattr(args, flag)]
     if asked and not attends:
-        flag = asked[0].replace("_", "-")
-        raise NmtError(f"--{flag}: {NOWHERE}, so there is no attention to show: leave it out.")
-    kinds: list[Attention] = [args.attention_of or "cross"] if args.attention else []
-    for kind in kinds + ["cross"] * bool(args.with_attention):
+        raise NmtError(f"--{asked[0]}: {NOWHERE}, so there is no attention to show: leave it out.")
+    if args.attention:
+        kind: Attention = args.attention_of or "cross"
         if kind not in model.attention_grids:
             known = ", ".join(model.attention_grids)
             raise NmtError(f"--attention-of {kind}: this model has no such attention, only {known}.")
@@ -178,21 +244,15 @@ def _draw(args: argparse.Namespace, lines: LineTranslator, drawn: dict[int, Requ
     Raises NmtError if a line of --lines is blank or not there, or no line can be drawn.
     """
     source, translator, recipe = source_name(args), lines.translator, lines.recipe
-    if not n_line:
-        raise NmtError(f"{source}: the input is empty: no line to draw the attention of.")
     if missing := [str(number) for number in args.lines or () if number not in drawn]:
         raise NmtError(
             f"--lines {','.join(missing)}: nothing to draw there: the input has {n_line:,} lines, and a blank line has "
             "no attention."
         )
-    if not drawn:
-        raise NmtError(f"{source}: no line to draw the attention of: all {n_line:,} are blank.")
     kind: Attention = args.attention_of or "cross"
     sentences = []
-    found = lines.results([(request, None) for request in drawn.values()])
-    for (number, request), result in zip(drawn.items(), found, strict=True):
-        assert isinstance(result.found, Answer)
-        one = result.found.translation
+    for (number, request), answer in zip(drawn.items(), lines.answers(list(drawn.values()), {}), strict=True):
+        one = answer.translation
         if is_too_wide(one):
             warn(
                 f"{source}:{number}: not drawn, as its {len(one.parts):,} pieces have more than {MOST_SHOWN:,} subwords"
@@ -202,9 +262,10 @@ def _draw(args: argparse.Namespace, lines: LineTranslator, drawn: dict[int, Requ
         attns, trg_ids = translator.attention(one), one.hypotheses[0].ids
         sentences.append(sentence_of(attns, one.src_ids, trg_ids, translator.subwords, title))
     if not sentences:
-        raise NmtError(f"{source}: no line that can be drawn: name shorter ones with --lines.")
+        raise NmtError(f"{source}: of its {n_line:,} lines none can be drawn: all are empty, blank or too long.")
     langs, run = (recipe.data.src_lang, trg_lang_of(recipe)), Path(args.run[0]).resolve().name
     draw(sentences, Path(args.attention), kind=kind, layers=args.layer, heads=args.head, langs=langs, run=run)
+    say(f"attention: {args.attention}")
 
 
 # The report.
@@ -217,44 +278,38 @@ class Report:
     args: argparse.Namespace
     references: list[list[str]]
     n_line: int = 0
-    n_cut: int = 0
     split: list[int] = field(default_factory=list)  # numbers of the lines that were translated in pieces
     sources: list[str] = field(default_factory=list)
-    blank: set[int] = field(default_factory=set)  # numbers of sources without text
     outputs: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)  # word alignments
     drawn: dict[int, Request] = field(default_factory=dict)
-    suspicious: Counter[str] = field(default_factory=Counter)
+    flags: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)  # of what was translated once more
     style: Counter[str] = field(default_factory=Counter)  # of the lines: how they are written
     notes: Counter[str] = field(default_factory=Counter)  # what is odd but harmless in the input
 
     def add(self, line: Line, record: Record) -> None:
         """Count a line, and print its warnings."""
-        self.n_line += 1
+        self.n_line = line.number
         for text in record.warnings:
-            warn(f"{source_name(self.args)}:{self.n_line}: {text}")
+            warn(f"{source_name(self.args)}:{line.number}: {text}")
         if self.args.alignments:
             self.links.append(record.links)
         if self.args.score:
             return
         source = line.request.source
         self.style.update(traits_of(source[:_FAR_ENOUGH]))
-        self.suspicious.update(record.reasons)
-        if record.outcome:
-            self.outcomes[record.outcome] += 1
-        if record.in_pieces:
-            self.split.append(self.n_line)
-        self.n_cut += record.is_cut
+        self.flags.update(record.flags)
+        self.outcomes.update([record.outcome] if record.outcome else ())
+        if "split" in record.flags and "\n" not in source:
+            self.split.append(line.number)
         if self.references:
-            if not source.strip():
-                self.blank.add(self.n_line)
             self.sources.append(source)
             self.outputs.append(record.text)
-        if self.args.attention and record.is_read:
+        if self.args.attention and not {"blank", "letterless"}.intersection(record.flags):
             wanted = self.args.lines
-            if self.n_line in wanted if wanted else len(self.drawn) < N_PICTURE:
-                self.drawn[self.n_line] = line.request
+            if line.number in wanted if wanted else len(self.drawn) < N_PICTURE:
+                self.drawn[line.number] = line.request
 
     def finish(self, lines: LineTranslator) -> None:
         """Print the report, now that every line is there, and write what is made of all lines.
@@ -264,14 +319,14 @@ class Report:
         args, translator, recipe = self.args, lines.translator, lines.recipe
         for note in [*self._input_notes(), *style_notes(Run(args.run[0]).src_style(), self.style)]:
             say(note)
-        if self.n_cut:
-            warn(f"{self.n_cut:,} translations were ended at the limit of decode.max_len_a and decode.max_len_b")
+        if n_cut := self.flags[CAP]:
+            warn(f"{n_cut:,} translations were ended at the limit of decode.max_len_a and decode.max_len_b")
         if self.split:
             limits = translator.limits
             why = f"in pieces, as they have more than {limits.line:,} subwords: {numbers(self.split)}"
             why = "sentence by sentence" if limits.every else why
             say(f"note: {len(self.split):,} of {self.n_line:,} lines were translated {why} (--format jsonl flags them)")
-        if told := ", ".join(f"{name} {n:,}" for name, n in self.suspicious.most_common()):
+        if told := ", ".join(f"{name} {n:,}" for name, n in self.flags.most_common() if name not in _NO_REASON):
             say(f"note: suspicious translations, of {self.n_line:,}: {told} (--format jsonl flags the lines)")
         if n_tried := self.outcomes.total():
             counts = f"{self.outcomes[MENDED]:,} mended, {self.outcomes[BETTER]:,} better but not right"
@@ -285,13 +340,11 @@ class Report:
         if self.references:
             check_references(self.n_line, self.references, args)
             for name, reference in zip(args.ref, self.references, strict=True):
-                for text in blank_notes(name_of(args, name), reference, self.blank):
+                for text in blank_notes(name, reference, self.sources):
                     warn(text)
-            self._print_examples()
             self._print_scores(trg_lang_of(recipe))
         if args.attention:
             _draw(args, lines, self.drawn, self.n_line)
-            say(f"attention: {args.attention}")
 
     def _input_notes(self) -> list[str]:
         name, found = source_name(self.args), self.notes
@@ -305,18 +358,6 @@ class Report:
             f"{found['crlf']:,} lines of {name} ended with a carriage return, which was removed": found["crlf"],
         }
         return [f"note: {text}" for text, is_so in notes.items() if is_so]
-
-    def _print_examples(self) -> None:
-        """Print sources with translation and references, taken at even distances."""
-        n = min(self.args.examples, len(self.sources))
-        n_ref = len(self.references)
-        names = [f"reference {i + 1}" for i in range(n_ref)] if n_ref > 1 else ["reference"]
-        columns = ("source", self.sources), ("translation", self.outputs), *zip(names, self.references, strict=True)
-        for i in range(n):
-            line = i * len(self.sources) // n
-            _print(f"line {line + 1:,}")
-            for name, texts in columns:
-                _print(f"  {name:<11} {texts[line]}")
 
     def _print_scores(self, trg_lang: str) -> None:
         """Print BLEU, chrF and TER with signatures and 95 % intervals, and exact match; also as JSON to --scores."""
@@ -341,21 +382,22 @@ class Report:
             write_lines(self.args.scores, json.dumps(found, indent=2, ensure_ascii=False).split("\n"))
 
 
-def blank_notes(name: str, references: Sequence[str], blank: set[int]) -> list[str]:
-    """Describe references without text, and sources without. name: of their file; blank: numbers of such sources.
+def blank_notes(name: str, references: Sequence[str], sources: Sequence[str]) -> list[str]:
+    """Describe references without text, and sources without. name: of their file.
 
     Raises DataError where no line has both.
     """
-    missing = [n for n, line in enumerate(references, start=1) if not line.strip() and n not in blank]
-    alone = [n for n, line in enumerate(references, start=1) if line.strip() and n in blank]
-    if len(references) == len(blank) + len(missing):
+    there = [(bool(source.strip()), bool(line.strip())) for source, line in zip(sources, references, strict=True)]
+    if (True, True) not in there:
         raise DataError(f"{name}: no line has text beside a source that has some, so nothing can be compared.")
-    told = (missing, "references are blank where the source is not"), (alone, "have text where the source is blank")
-    return [
-        f"{name}: {len(found):,} of {len(references):,} {what} ({numbers(found)}): they lower the scores"
-        for found, what in told
-        if found
-    ]
+    notes = []
+    for odd, what in {
+        (True, False): "references are blank where the source is not",
+        (False, True): "have text where the source is blank",
+    }.items():
+        if found := [number for number, one in enumerate(there, start=1) if one == odd]:
+            notes.append(f"{name}: {len(found):,} of {len(there):,} {what} ({numbers(found)}): they lower the scores")
+    return notes
 
 
 def _print(text: str) -> None:

@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from nmt.data.subwords import EOS, Subwords
-from nmt.decoding.long_lines import first_words, join_attention, joined
+from nmt.decoding.long_lines import first_words, joined
 from nmt.decoding.request import Request
 from nmt.decoding.suspicion import complaints
 from nmt.decoding.translation import Scored, Translation, read_at_once
@@ -22,14 +21,13 @@ from nmt.evaluation.alignment import (
     word_alignment,
     words_of,
 )
-from nmt.evaluation.attention_page import Alignment, Heads, Layers, Panel, panels
 from nmt.recipe.options import Recipe
 
 Fields = dict[str, Any]
 Lost = dict[str, str]  # fields of a line that could not be computed, each with the error
 _T = TypeVar("_T")
 WORDS = "word_alignment"  # the field that --alignments writes by itself
-MOST_WEIGHTS = 10_000_000  # of attention that are written of a line: as many take a gigabyte while they become text
+Seen = dict[int, list[int | None]]  # the source position of each subword of a line, by the number of the piece
 
 
 def attempt(name: str, lost: Lost, compute: Callable[[], _T]) -> _T | None:
@@ -44,18 +42,10 @@ def attempt(name: str, lost: Lost, compute: Callable[[], _T]) -> _T | None:
         return None
 
 
-class Seen(NamedTuple):
-    """Record of where the model looked in a line, or in a piece of it."""
-
-    alignment: list[int | None]  # the source position of each subword
-    attention: list[Panel]  # the layers and heads that are written
-
-
 class Evidence:
     """Tells how translations came about, and what looks wrong in them.
 
-    attention: which layers and heads are written in full, if any. fields: True for all fields; words: else for the
-    alignment of words alone.
+    fields: True for all fields; words: else for the alignment of words alone.
     """
 
     def __init__(
@@ -63,13 +53,12 @@ class Evidence:
         translator: Translator,
         recipe: Recipe,
         usual_ratios: Mapping[str, float],
-        attention: tuple[Layers, Heads] | None = None,
         *,
         fields: bool = True,
         words: bool = True,
     ) -> None:
         self._translator, self._recipe, self._usual_ratios = translator, recipe, usual_ratios
-        self._attention, self._fields, self._words = attention, fields, words
+        self._fields, self._words = fields, words
 
     def reasons(self, request: Request, translation: Translation) -> list[str]:
         """Reasons against a translation."""
@@ -84,7 +73,7 @@ class Evidence:
         if not (self._fields or self._words):
             return [({}, {}) for _ in translations]
         lost: list[Lost] = [{} for _ in translations]
-        seen: list[dict[int, Seen]] = [{} for _ in translations]
+        seen: list[Seen] = [{} for _ in translations]
 
         def log_probs(first: int, end: int) -> list[list[float]]:
             return self._translator.token_log_probs(translations[first:end], self._look(seen[first:end]))
@@ -101,7 +90,7 @@ class Evidence:
     def of_given(self, sources: Sequence[Request], targets: Sequence[str]) -> list[tuple[Scored, Fields, Lost]]:
         """Score given translations. Returns the same of them."""
         lost: list[Lost] = [{} for _ in sources]
-        seen: list[dict[int, Seen]] = [{} for _ in sources]
+        seen: list[Seen] = [{} for _ in sources]
         is_told = self._fields or self._words
         scored = self._translator.score(sources, targets, self._look(seen) if is_told else None)
         return [
@@ -109,22 +98,17 @@ class Evidence:
             for one, its, missing in zip(scored, seen, lost, strict=True)
         ]
 
-    def _look(self, seen: Sequence[dict[int, Seen]]) -> Callable[..., object] | None:
+    def _look(self, seen: Sequence[Seen]) -> Callable[..., object] | None:
         """Return what notes where the model looks in each line; None where there is nothing to see."""
         if not self._translator.attends:
             return None
 
         def look(number: int, weights: Tensor, piece: int = 0) -> None:
-            chosen = panels(Alignment(weights, [], []), *self._attention) if self._attention else []
-            # A copy, since a view would keep the weights of the whole batch.
-            copies = [replace(one, weights=one.weights.clone()) for row in chosen for one in row]
-            seen[number][piece] = Seen(subword_alignment(weights, self._recipe.decode.align_by), copies)
+            seen[number][piece] = subword_alignment(weights, self._recipe.decode.align_by)
 
         return look
 
-    def _told(
-        self, one: Translation | Scored, seen: Mapping[int, Seen], log_probs: list[float] | None, lost: Lost
-    ) -> Fields:
+    def _told(self, one: Translation | Scored, seen: Seen, log_probs: list[float] | None, lost: Lost) -> Fields:
         """Return what is written of a line. log_probs: None where they could not be computed. lost: gets the fields
         that cannot be computed, which are None."""
         subwords, src_ids, attends = self._translator.subwords, one.src_ids, self._translator.attends
@@ -134,7 +118,7 @@ class Evidence:
 
         def alignment() -> list[int | None]:
             src_len = [len(part.src_ids) for part in (read_at_once(split) if split else [one])]
-            return joined_alignment([part.alignment for part in pieces], src_len)
+            return joined_alignment(pieces, src_len)
 
         def words() -> str:
             by_character = ByCharacter.of(self._recipe)
@@ -150,7 +134,7 @@ class Evidence:
                 lost[WORDS] = lost.pop("token_log_probs")
                 return {WORDS: None}
             return {WORDS: attempt(WORDS, lost, words)}
-        is_blank, of_attention = log_probs == [], ("alignment", WORDS, *["attention"] * bool(self._attention))
+        is_blank = log_probs == []
         found: Fields = {
             "tokens": attempt("tokens", lost, lambda: [] if is_blank else subwords.trg.pieces([*trg_ids, EOS])),
             "token_log_probs": log_probs,
@@ -161,11 +145,11 @@ class Evidence:
         if subwords.src.placeholders:
             found["items"] = [dict(part.items) for part in (split.parts if split else [one])]
         if attends and log_probs is None:  # by the same pass
-            lost |= dict.fromkeys(of_attention, lost["token_log_probs"])
+            lost |= dict.fromkeys(("alignment", WORDS), lost["token_log_probs"])
             return found | dict.fromkeys(lost)
-        computed = (lambda: [*alignment(), None] if pieces else [], words, lambda: _weights(pieces))
-        for name, compute in zip(of_attention if attends else (), computed, strict=False):
-            found[name] = attempt(name, lost, compute)
+        if attends:
+            found["alignment"] = attempt("alignment", lost, lambda: [*alignment(), None] if pieces else [])
+            found[WORDS] = attempt(WORDS, lost, words)
         return found
 
 
@@ -173,30 +157,9 @@ def _trg_ids(one: Translation) -> list[int]:
     return one.hypotheses[0].ids if one.hypotheses else []
 
 
-def _weights(pieces: Sequence[Seen]) -> list[Fields]:
-    """The attention of a line that is written: none of a blank line, or of one that has too much of it."""
-    found: list[Fields] = []
-    for of_pieces in zip(*(one.attention for one in pieces), strict=True):
-        blocks = [one.weights for one in of_pieces]
-        n_trg, n_src = (sum(one.size(axis) for one in blocks) for axis in (0, 1))
-        if n_trg * n_src * len(pieces[0].attention) > MOST_WEIGHTS:
-            return []
-        # Four significant digits: attention is many numbers, and none of them means more.
-        weights = [[float(f"{x:.4g}") for x in row] for row in join_attention(blocks).tolist()]
-        found.append({"layer": of_pieces[0].layer, "head": of_pieces[0].head or "mean", "weights": weights})
-    return found
-
-
 def log_prob_of(translation: Translation, of_tokens: Sequence[float] | None) -> float:
     """The log-probability of a translation by forced decoding, or where that could not be done as the search has it."""
     return translation.hypotheses[0].score if of_tokens is None else math.fsum(of_tokens)
-
-
-def attention_note(evidence: Fields) -> str:
-    """Note about attention that is left out, "" for none."""
-    if evidence.get("attention") == [] and evidence.get("tokens"):
-        return f"its attention, of more than {MOST_WEIGHTS:,} weights, is left out"
-    return ""
 
 
 def lost_note(lost: Lost) -> str:

@@ -93,6 +93,8 @@ GONE: dict[str, tuple[tuple[Any, ...], str]] = {
     **dict.fromkeys(
         ("rank", "ranks", "workers"), ((), "split what nmt-translate reads; nmt-preprocess has --data.workers")
     ),
+    "with-attention": ((), "--attention FILE.html has the weights of all layers and heads"),
+    "examples": ((), "put the files side by side: paste -d '\\n' IN OUT REF"),
     "rank-timeout": ((), _ONE_MACHINE),
     "gold-alignments": ((), "write word alignments with --alignments, and compare them with another tool"),
     **dict.fromkeys(

@@ -1,10 +1,10 @@
 """Ctrl-C while a command still imports its modules, or when its work is over, ends it without a word."""
 
+import gc
 import os
 import signal
 import subprocess
 import sys
-import threading
 import tomllib
 from pathlib import Path
 
@@ -55,27 +55,21 @@ def test_every_installed_command_begins_there():
     assert all(callable(getattr(entry, place.partition(":")[2])) for place in scripts.values())
 
 
-def test_who_has_decided_about_ctrl_c_already_is_left_alone_and_so_it_is_in_a_thread():
-    before, found = signal.getsignal(signal.SIGINT), []
-
-    def work():
-        with begin.importing():
-            found.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert found == [before]
+def test_ctrl_c_is_an_interrupt_once_all_is_imported_unless_others_have_decided_about_it():
+    before = signal.getsignal(signal.SIGINT)
     try:
         for decided in (signal.SIG_IGN, lambda *_: None):
             signal.signal(signal.SIGINT, decided)
-            with begin.importing():
-                assert signal.getsignal(signal.SIGINT) is decided
-            assert signal.getsignal(signal.SIGINT) is decided
+            begin.begin()
+            assert signal.getsignal(signal.SIGINT) is decided and not gc.isenabled()
+            begin.begun()
+            assert signal.getsignal(signal.SIGINT) is decided and gc.isenabled()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        with begin.importing():
-            assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        begin.begin()
+        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        begin.begun()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     finally:
+        begin.begun()
         signal.signal(signal.SIGINT, before)

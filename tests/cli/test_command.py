@@ -40,7 +40,7 @@ def fail_with(error):
     ],
 )
 def test_an_error_becomes_a_message_and_an_exit_code(error, code, message, capsys):
-    assert run("nmt-x", fail_with(error), Parser(), []) == code
+    assert run(fail_with(error), Parser("nmt-x"), []) == code
     shown = capsys.readouterr().err
     assert message in shown
     assert shown.startswith("nmt-x: error: ")
@@ -48,18 +48,18 @@ def test_an_error_becomes_a_message_and_an_exit_code(error, code, message, capsy
 
 
 def test_debug_shows_the_traceback(capsys):
-    assert run("nmt-x", fail_with(NmtError("no")), Parser(), ["--debug"]) == 2
+    assert run(fail_with(NmtError("no")), Parser("nmt-x"), ["--debug"]) == 2
     assert "Traceback" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (SystemExit(3), 3), (SystemExit(), 0)])
 def test_being_stopped_is_silent(stop, code, capsys):
-    assert run("nmt-x", fail_with(stop), Parser(), []) == code
+    assert run(fail_with(stop), Parser("nmt-x"), []) == code
     assert capsys.readouterr() == ("", "")
 
 
 def test_words_of_a_file_cannot_command_the_terminal(capsys):
-    run("nmt-x", fail_with(NmtError("line \x1b[2Jgone\x07 \u202egr\u00fcn")), Parser(), [])
+    run(fail_with(NmtError("line \x1b[2Jgone\x07 \u202egr\u00fcn")), Parser("nmt-x"), [])
     shown = capsys.readouterr().err
     assert "\x1b" not in shown
     assert "\\x1b[2Jgone\\x07 \\u202egr\u00fcn" in shown
@@ -73,7 +73,7 @@ from nmt.cli.parser import Parser
 def body(_):
     for _ in range(100_000):
         print("gr\\u00fcn \\u65e5\\u672c")
-sys.exit(run("nmt-x", body, Parser()))
+sys.exit(run(body, Parser("nmt-x")))
 """
 
 
@@ -117,7 +117,7 @@ def test_where_streams_are_closed_no_file_takes_their_place(tmp_path):
         "    print('said to nobody', file=sys.stderr)\n"
         f"    with open({str(tmp_path / 'out')!r}, 'w') as file:\n"
         "        file.write(str(file.fileno()))\n"
-        "sys.exit(run('nmt-x', body, Parser(), []))\n"
+        "sys.exit(run(body, Parser('nmt-x'), []))\n"
     )
     shell = 'exec "$@" <&- >&- 2>&-'
     assert subprocess.run(["/bin/sh", "-c", shell, "sh", sys.executable, "-c", body], check=False).returncode == 0

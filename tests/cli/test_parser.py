@@ -13,20 +13,20 @@ MAINS = [preprocess.main, train.main, translate.main, export.main]
 
 
 def parser():
-    found = Parser()
+    found = Parser("nmt-x")
     add_override_flags(found)
     return found
 
 
 def refusal(given, capsys):
     """What is printed about arguments of a command that takes a RECIPE, two files, and the options of decode."""
-    found = Parser()
+    found = Parser("nmt-x")
     found.add_argument("recipe", metavar="RECIPE")
     found.add_argument("--train", nargs=2, metavar=("SRC", "TRG"), help="files of text")
     found.add_argument("--keep")
     found.add_argument("--trg-lang")
     add_override_flags(found, ["decode"])
-    assert run("nmt-x", lambda _: 0, found, given) == 2
+    assert run(lambda _: 0, found, given) == 2
     told, shown = capsys.readouterr()
     assert not told
     lines = [line.rpartition(". All: nmt-x ") for line in shown.splitlines()]
@@ -67,8 +67,8 @@ def test_a_mistake_in_the_flags_is_a_line_with_the_flag_that_was_meant(given, me
 
 def test_a_flag_of_an_earlier_version_is_refused_with_what_to_use_instead(capsys, monkeypatch):
     monkeypatch.setitem(GONE, "old", ((), "use nmt-export"))
-    parser = Parser()
-    assert run("nmt-x", lambda _: 0, parser, ["--old", "x", "--new"]) == 2
+    parser = Parser("nmt-x")
+    assert run(lambda _: 0, parser, ["--old", "x", "--new"]) == 2
     gone, unknown = capsys.readouterr().err.splitlines()
     assert gone == f"{parser.prog}: error: --old is gone: use nmt-export"
     assert "--new: unknown option" in unknown and unknown.endswith("--help")
@@ -79,13 +79,13 @@ def test_all_unknown_flags_are_told_at_once(capsys):
 
 
 def test_what_only_looks_like_a_flag_is_a_value():
-    found = Parser()
+    found = Parser("nmt-x")
     found.add_argument("words", nargs="*")
-    assert run("nmt-x", lambda args: len(args.words), found, ["--two words", "--", "--flag"]) == 2
+    assert run(lambda args: len(args.words), found, ["--two words", "--", "--flag"]) == 2
 
 
 def test_help_all_lists_every_option_once_with_its_default(capsys):
-    assert run("nmt-x", lambda _: 0, parser(), ["--help-all"]) == 0
+    assert run(lambda _: 0, parser(), ["--help-all"]) == 0
     shown = capsys.readouterr().out
     for field in all_fields():
         assert shown.count(f"--{field.name} VALUE") == 1, field.name
@@ -120,7 +120,7 @@ def test_the_help_fits_a_terminal_of_80_columns(main, flag, capsys, monkeypatch)
 def test_an_option_of_one_corpus_is_given_by_its_number(capsys):
     given = ["--data.train.0.max_ratio", "2", "--data.valid.1.name=dev"]
     told = []
-    assert run("nmt-x", lambda args: told.extend(overrides_of(args)), parser(), given) == 0
+    assert run(lambda args: told.extend(overrides_of(args)), parser(), given) == 0
     assert sorted(told) == [("data.train.0.max_ratio", "2"), ("data.valid.1.name", "dev")]
     assert refusal(["RECIPE", "--decode.0.beam", "5"], capsys) == [
         "--decode.0.beam: unknown option (did you mean --decode.beam?)"
@@ -155,8 +155,8 @@ def test_help_of_a_section_shows_its_options_alone(main, monkeypatch, capsys):
 
 
 def test_a_short_flag_is_the_option_and_the_last_counts():
-    found = Parser()
-    add_short_flags(found, "nmt-train")
+    found = Parser("nmt-train")
+    add_short_flags(found)
     add_override_flags(found)
     given = ["--lr", "1", "--optim.lr", "2", "--time-budget=20m", "--train.updates", "3", "--updates", "4"]
     told = {"optim.lr": "2", "train.time_budget": "20m", "train.updates": "4"}
@@ -166,7 +166,7 @@ def test_a_short_flag_is_the_option_and_the_last_counts():
 def test_tgt_is_trg_in_flags(capsys):
     told = []
     given = ["--data.tgt_lang", "de", "--data.train.0.tgt=x", "--decode.tgt_lang", "fr"]
-    assert run("nmt-x", lambda args: told.extend(overrides_of(args)), parser(), given) == 0
+    assert run(lambda args: told.extend(overrides_of(args)), parser(), given) == 0
     assert sorted(told) == [("data.train.0.trg", "x"), ("data.trg_lang", "de"), ("decode.trg_lang", "fr")]
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nmt import checkpoint
-from nmt.cli.begin import StopSignal
+from nmt.cli.begin import Stop
 from nmt.cli.train import main
 from nmt.data.subwords import Subwords
 from nmt.models.build import build_model
@@ -34,29 +34,28 @@ def handlers():
 @posix
 @pytest.mark.parametrize("name", ["SIGINT", "SIGUSR1"])
 def test_a_signal_is_remembered_and_told(handlers, capfd, name):
-    stop = StopSignal()
-    assert not stop() and stop.exit_code == 0
-    os.kill(os.getpid(), getattr(signal, name))
-    assert stop() and stop.exit_code == 128 + getattr(signal, name)
-    assert f"{name}: stopping; what is trained is saved first" in capfd.readouterr().err
+    with Stop(["SIGINT", "SIGUSR1"], "saving first") as stop, stop.finishing():
+        assert not stop() and stop.exit_code == 0
+        os.kill(os.getpid(), getattr(signal, name))
+        assert stop() and stop.exit_code == 128 + getattr(signal, name)
+    assert f"{name}: saving first" in capfd.readouterr().err
 
 
 @posix
 def test_a_second_ctrl_c_stops_at_once_and_a_second_sigterm_does_not(handlers):
-    stop = StopSignal()
-    for _ in range(2):
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert stop.exit_code == 143
-    os.kill(os.getpid(), signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), Stop() as stop, stop.finishing():
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.exit_code == 143
+        os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
 
 
 @posix
 def test_what_nohup_wants_ignored_stays_ignored(handlers):
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    stop = StopSignal()
-    os.kill(os.getpid(), signal.SIGHUP)
+    with Stop(["SIGHUP"]) as stop:
+        os.kill(os.getpid(), signal.SIGHUP)
     assert not stop()
 
 

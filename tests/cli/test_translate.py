@@ -107,11 +107,10 @@ def test_a_reference_is_scored_raw_and_as_json(translate, tmp_path):
     lines, _ = translate()
     ref = tmp_path / "ref.gz"
     ref.write_bytes(gzip.compress("".join(line + "\r\n" for line in [*lines[:-1], "wrong"]).encode("utf-8")))
-    out, err = translate("--ref", ref, "--scores", tmp_path / "scores.json", "--examples", 2)
+    out, err = translate("--ref", ref, "--scores", tmp_path / "scores.json")
     assert out == lines
     for name in ("BLEU|nrefs:1|bs:1000", "chrF2|", "TER|", "95 %", "exact match = 83.3 % of 6 lines"):
         assert name in err
-    assert "line 1\n" in err and "line 4\n" in err and "line 2\n" not in err and "für Übung" in err
     scores = json.loads((tmp_path / "scores.json").read_text(encoding="utf-8"))
     assert scores["exact_match"] == pytest.approx(500 / 6)
     assert scores["bleu"]["low"] <= scores["bleu"]["high"]

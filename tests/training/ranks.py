@@ -26,7 +26,7 @@ torch.set_num_threads(1)
 STORES = []  # what must not be collected while this process lives
 
 
-class Faulty(train.StopSignal):
+class Faulty(train.Stop):
     """Asked once an update whether to stop; does something else at the n-th time."""
 
     what, left = "", -1
@@ -61,7 +61,7 @@ def be_rank(job, ports=()):
     fault = job.get("fault", {}).get(os.environ["RANK"])
     if fault and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         Faulty.what, Faulty.left = fault
-        train.StopSignal = Faulty
+        train.Stop = Faulty
     if "slow_validation" in job:
         measure = Validator.measure
         Validator.measure = lambda *args: time.sleep(job["slow_validation"]) or measure(*args)

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 from made_run import OPTIONS, SOURCE, make_run
 
 
@@ -93,16 +92,6 @@ def test_layer_and_head_are_chosen_by_name_for_all_that_is_written(translate, tm
         assert read(tmp_path / "links") == words_of_json(lines)
         found[layer, head, when] = tuple(read(tmp_path / "links"))
     assert len(set(found.values())) > 1
-
-
-def test_the_named_head_is_what_is_read(translate, tmp_path):
-    flags = ("--format", "jsonl", "--with-attention", "--layer", 2, "--head", 2)
-    by = ("--decode.align_layer", 2, "--decode.align_head", 2)
-    for line in translate(*flags, *by)[0]:
-        one = json.loads(line)
-        if "blank" not in one["flags"]:
-            weights = torch.tensor(one["attention"][0]["weights"])[:-1, :-1]
-            assert one["alignment"] == [*weights.argmax(-1).tolist(), None]
 
 
 # -- text without spaces -----------------------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ from made_run import HASTY
 from nmt.cli import translate_input as translate_input
 from nmt.cli.translate import main
 from nmt.cli.translate_job import Journal
-from nmt.cli.translate_model import LineTranslator
-from nmt.cli.translate_output import Record
+from nmt.cli.translate_output import LineTranslator, Record
 from nmt.errors import NmtError
 from tests.disk import full_disk
 
@@ -31,7 +30,7 @@ def no_bar(monkeypatch):
 
 
 def records(n, n_line=10):
-    return [Record([f"ü{n}"], "a", warnings=["x"], is_cut=True)] * n_line
+    return [Record([f"ü{n}"], "a", warnings=["x"], flags=["cap"])] * n_line
 
 
 def known(path, settings=SETTINGS):
@@ -106,10 +105,10 @@ def at(n, harm, otherwise):
 @pytest.fixture
 def meanwhile():
     """Have something done while the model answers for the n-th time, or let it fail."""
-    real = LineTranslator.results
+    real = LineTranslator.records
 
     def put(n=3, harm=lambda: 1 / 0):
-        patch.setattr(LineTranslator, "results", at(n, lambda *args: (harm(), real(*args))[1], real))
+        patch.setattr(LineTranslator, "records", at(n, lambda *args: (harm(), real(*args))[1], real))
 
     with pytest.MonkeyPatch.context() as patch:
         yield put
@@ -118,7 +117,7 @@ def meanwhile():
 def flags_of(place):
     names = {"input": "in", "output": "out", "ref": "ref", "scores": "scores.json", "alignments": "links"}
     paths = [part for flag, name in names.items() for part in (f"--{flag}", str(place / name))]
-    return [*paths, "--format", "jsonl", "--decode.n_best", "2", "--examples", "2", *map(str, WINDOW)]
+    return [*paths, "--format", "jsonl", "--decode.n_best", "2", *map(str, WINDOW)]
 
 
 def files_of(place):
@@ -196,14 +195,14 @@ def test_after_a_signal_the_model_is_asked_only_for_what_is_missing(translate, p
     _, err = translate(*flags, source=SOURCE, code=143)  # from stdin as well
     assert "out.journal keeps the answers to 4 lines; the same command goes on there" in err
     assert sorted(files_of(place)) == ["in", "out.journal", "ref"]
-    asked, real = [], LineTranslator.results
+    asked, real = [], LineTranslator.records
 
-    def noted(model, items, *rest):
-        asked.extend(request.source for request, _ in items)
-        return real(model, items, *rest)
+    def noted(model, lines, *rest):
+        asked.extend(line.request.source for line in lines)
+        return real(model, lines, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LineTranslator, "results", noted)
+        patch.setattr(LineTranslator, "records", noted)
         translate(*flags, source=SOURCE)
     assert asked == LINES[4:]
     wanted, _ = translate(*WINDOW, source=SOURCE)

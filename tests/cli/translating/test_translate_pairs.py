@@ -21,7 +21,6 @@ def test_pairs_are_three_fields_of_json_and_need_no_second_pass(translate, monke
     ("flags", "complaint"),
     [
         (["--show-scores"], "--format pairs has no place for scores"),
-        (["--with-attention"], "--format pairs has no place for it"),
         (["--decode.n_best", "2"], "decode.n_best is 2: set it to 1"),
         (["--score", "given"], "--format pairs is for what was translated"),
     ],

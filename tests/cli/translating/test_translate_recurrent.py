@@ -99,11 +99,10 @@ def test_attention_of_a_recurrent_model_is_seen(translate, folders, tmp_path):
     assert "cross" in said
 
 
-@pytest.mark.parametrize("flags", [["--attention", "a.png"], ["--alignments", "a"], ["--with-attention"]])
+@pytest.mark.parametrize("flags", [["--attention", "a.png"], ["--alignments", "a"]])
 def test_what_a_model_without_attention_cannot_show_is_refused_before_the_work(translate, folders, tmp_path, flags):
     parts = [tmp_path / part if part.startswith("a") else part for part in flags]
-    more = ["--format", "jsonl"] if "--with-attention" in flags else []
-    lines, said = translate(folders["peeky"], *parts, *more, code=2)
+    lines, said = translate(folders["peeky"], *parts, code=2)
     assert not lines and "no word that this model writes looks at the source" in said
     assert not list(tmp_path.iterdir())
 

@@ -2,18 +2,20 @@
 
 import argparse
 import json
+import re
 
 import pytest
 
-from nmt.cli.translate_input import request_reader
+from nmt.cli.translate_input import reader_of, terms_of
 from nmt.decoding.phrases import Wanted
 from nmt.decoding.request import Request
 from nmt.errors import DataError, NmtError
 
 
 def read(line: str, input_format: str = "text", **files: str) -> Request:
-    args = argparse.Namespace(**{"input_format": input_format, "terms": None, "avoid": None, "keep": None, **files})
-    return request_reader(args)(line, "in:7")
+    terms = terms_of(argparse.Namespace(**{"terms": None, "avoid": None, "keep": None, **files}))
+    request, _ = reader_of(input_format)(line)
+    return terms(request) if terms else request
 
 
 @pytest.fixture
@@ -29,9 +31,9 @@ def written(tmp_path):
 def test_columns_are_the_source_and_how_its_translation_begins():
     assert read("a b\tThe ", "tsv") == Request("a b", prefix="The ")
     assert read("a b", "tsv") == read("a b\t", "tsv") == Request("a b")
-    with pytest.raises(DataError, match="in:7: 3 columns"):
+    with pytest.raises(DataError, match="3 columns"):
         read("a\tb\tc", "tsv")
-    with pytest.raises(DataError, match=r"in:7: 'b.rc' is no prefix"):
+    with pytest.raises(DataError, match=r"'b.rc' is no prefix"):
         read("a\tb\rc", "tsv")
 
 
@@ -54,7 +56,7 @@ def test_an_object_says_all_that_can_be_asked():
         ("[" * 100_000, "not JSON"),
         ('["source"]', "expected an object"),
         ('{"prefix": "a"}', "expected an object"),
-        ('{"source": "a", "source": "b"}', "the key 'source' twice"),
+        ('{"source": "a", "source": "b"}', "a key occurs twice in ['source', 'source']"),
         ('{"source": 5}', "found {'source': 5}"),
         ('{"source": "a", "prefx": "b"}', "unknown key 'prefx'"),
         ('{"source": "a", "prefix": null}', "prefix: expected a text, found None"),
@@ -69,9 +71,8 @@ def test_an_object_says_all_that_can_be_asked():
     ],
 )
 def test_what_is_no_request_is_refused_with_its_place(line, complaint):
-    with pytest.raises(DataError, match=r"^in:7: ") as error:
+    with pytest.raises(DataError, match=re.escape(complaint)):
         read(line, "jsonl")
-    assert complaint in str(error.value)
 
 
 def test_terms_are_required_where_the_source_has_them_as_words_and_longer_ones_come_first(written):

@@ -12,17 +12,17 @@ from made_run import HASTY
 
 from nmt.cli.begin import Stop
 from nmt.cli.translate import main
-from nmt.cli.translate_model import LineTranslator
+from nmt.cli.translate_output import LineTranslator
 
 SOURCE = b"the ship\nin May\nthe old ship\nleft\n"
 MADE_OF = HASTY
 
 
-@pytest.mark.parametrize(("name", "twice"), [("SIGINT", False), ("SIGTERM", True)])
+@pytest.mark.parametrize(("name", "twice"), [("SIGINT", True), ("SIGTERM", False)])
 def test_lines_in_work_are_finished_and_a_second_signal_does_not_wait(translate, monkeypatch, name, twice):
     wanted, _ = translate("--decode.window", 1)
     handler = signal.getsignal(getattr(signal, name))
-    real, calls = LineTranslator.results, []
+    real, calls = LineTranslator.records, []
 
     def signalled(*args):
         calls.append(args)
@@ -32,7 +32,7 @@ def test_lines_in_work_are_finished_and_a_second_signal_does_not_wait(translate,
                 time.sleep(0.01)
         return real(*args)
 
-    monkeypatch.setattr(LineTranslator, "results", signalled)
+    monkeypatch.setattr(LineTranslator, "records", signalled)
     lines, err = translate("--decode.window", 1, code=128 + getattr(signal, name))
     assert lines == wanted[: 1 if twice else 2]
     assert "Traceback" not in err

@@ -14,10 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nmt.cli import translate_output
 from nmt.cli.preprocess import main
 from nmt.cli.translate_input import Line
-from nmt.cli.translate_model import LineResult
+from nmt.cli.translate_output import record_of
 from nmt.data.corpus import Prepared
 from nmt.data.formats import names_in
 from nmt.data.keep import n_to_hold_out
@@ -262,8 +261,8 @@ def test_what_nmt_translate_writes_is_a_corpus(at):
         args, written = Namespace(format=kind, score=None, retry_suspect=False), []
         for n, (source, text) in enumerate(zip(sources, outputs, strict=True), start=1):
             answer = Answer(Translation(text, [text], [hypothesis], [5]), [])
-            result = LineResult(answer, {"token_log_probs": [-0.5]})
-            written += translate_output._record(args, Line(Request(source), {}, {}), n, result, 1).lines
+            fields = {"token_log_probs": [-0.5]}
+            written += record_of(args, Line(n, Request(source), {}, {}), answer, fields, {}, 1).lines
         at.write(f"out.{kind}", lines_of(written))
     at.write("mono.en", lines_of(sources))
     for corpus in (
