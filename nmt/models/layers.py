@@ -1,7 +1,7 @@
 """Pieces that models of any family are made of: dropout, the residual stream, a convolution, gaps in a batch."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -68,16 +68,17 @@ def convolved(x: Tensor, there: Tensor, weight: Tensor) -> Tensor:
 
     x: (B, L, D); there: (B, L, 1), False at padding; weight: (k, D), k odd. Returns (B, L, D) in the type of x.
     """
-    if torch.compiler.is_compiling():
-        return convolved_within(x, there.squeeze(2).int() - 1, weight)
-    return _convolved(x, there, weight.to(x.dtype))
+    n, half, out = x.size(1), weight.size(0) // 2, x
+    beside = F.pad(x * there, (0, 0, half, half))
+    for i, column in enumerate(weight.to(x.dtype)):
+        out = out + column * beside[:, i : i + n]
+    return out
 
 
 def convolved_within(x: Tensor, sentence: Tensor, weight: Tensor) -> Tensor:
     """`convolved` of neighbours in the same sentence: several may lie end to end in a row.
 
     x: (B, L, D); sentence: (B, L), which one each place belongs to, negative at padding; weight: (k, D), k odd.
-    A compiler makes one pass of it.
     """
     n, half, out = x.size(1), weight.size(0) // 2, x
     beside, of_beside = F.pad(x, (0, 0, half, half)), F.pad(sentence, (half, half), value=-1)
@@ -85,38 +86,6 @@ def convolved_within(x: Tensor, sentence: Tensor, weight: Tensor) -> Tensor:
         near = (of_beside[:, i : i + n] == sentence).unsqueeze(2)
         out = out + column * beside[:, i : i + n].masked_fill(~near, 0.0)
     return out
-
-
-class _Convolved(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, there: Tensor, weight: Tensor) -> Tensor:
-        seen, out = x * there, x.clone()
-        for i, place, beside in _neighbours(x.size(1), weight.size(0)):
-            out[:, place].addcmul_(seen[:, beside], weight[i])
-        ctx.save_for_backward(seen, there, weight)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor]:
-        (d_out,) = grads
-        seen, there, weight = ctx.saved_tensors
-        d_seen, d_weight = torch.zeros_like(d_out), torch.zeros_like(weight)
-        for i, place, beside in _neighbours(seen.size(1), weight.size(0)):
-            d_seen[:, beside].addcmul_(d_out[:, place], weight[i])
-            d_weight[i] = (d_out[:, place] * seen[:, beside]).sum((0, 1))
-        return d_seen.mul_(there).add_(d_out), None, d_weight
-
-
-_convolved: Callable[[Tensor, Tensor, Tensor], Tensor] = _Convolved.apply
-
-
-def _neighbours(n: int, k: int) -> Iterator[tuple[int, slice, slice]]:
-    """For each of k neighbours, the places of n that have it, and where it is."""
-    for i in range(k):
-        ahead = i - k // 2
-        first, end = max(0, -ahead), min(n, n - ahead)
-        if first < end:
-            yield i, slice(first, end), slice(first + ahead, end + ahead)
 
 
 # Entries of a batch that leave while others stay.
