@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nmt.data.filters import BAD_RECORD, BAD_UTF8, TOO_LONG
-from nmt.data.lines import bad_utf8, count_lines, first_bytes, open_text, refuse_stream, text_lines
+from nmt.data.lines import bad_utf8, count_lines, first_bytes, open_text, refuse_stream, text_blocks, text_lines
 from nmt.errors import DataError
 
 if TYPE_CHECKING:
@@ -148,18 +148,30 @@ def shown(names: Iterable[str]) -> str:
     return ", ".join(map(repr, first[:12])) + (", ..." if len(first) > 12 else "") or "none"
 
 
+def read_text(path: Path, reading: Reading) -> Iterator[Found]:
+    """The lines of a file of text."""
+    n_line = 0
+    for block in text_blocks(path, reading.longest, reading.notes):
+        lines: list[Found] = []
+        with contextlib.suppress(UnicodeDecodeError):
+            lines += block.decode("utf-8").split("\n")
+        if not lines or 4 * max(map(len, lines)) > reading.longest:
+            cut = (first_bytes(raw, reading.longest) for raw in block.split(b"\n"))
+            lines = [reading.text(raw, path, number) for number, raw in enumerate(cut, start=n_line + 1)]
+        n_line += len(lines)
+        yield from lines
+
+
 def read_columns(
     place: Place, form: str, columns: Sequence[Column], reading: Reading, *, header: bool, drop_flagged: bool
 ) -> Iterator[tuple[Found, ...]]:
-    """The texts of some columns of every record. columns: none for text, whose lines are all there is.
+    """The texts of some columns of every record.
 
     header: the first record holds none. drop_flagged: of JSONL; in place of texts that are flagged stands a flaw.
     """
     rows: Iterator[tuple[bytes | Found, ...]]
     if form in TABLES:
         rows = _rows(place, columns, reading.longest)
-    elif form == "text":
-        rows = ((line,) for line in text_lines(_file(place), reading.longest, reading.notes))
     else:
         kind = _KINDS[form]
         rows = kind.texts(kind.records(_file(place), reading.notes), columns, header, drop_flagged)

@@ -21,7 +21,7 @@ from nmt.data.arrays import STEP, Ragged, mixed
 from nmt.data.block_work import read_block, task_of
 from nmt.data.corpus import in_batches, write_arrow
 from nmt.data.dedup import NO_KEY, kinds_of, repeated
-from nmt.data.filters import CODES, KEPT, MOST_LEARNT, TOO_LONG, filters_of, most_bytes, oddities, usual_ratio
+from nmt.data.filters import CODES, KEPT, TOO_LONG, filters_of, most_bytes, oddities, usual_ratio
 from nmt.data.formats import Flaw, Found, Reading
 from nmt.data.letters import WordCounts, drawn
 from nmt.data.manifest import SUBWORDS
@@ -290,9 +290,9 @@ def blocks_of(
         pairs, first = source.pairs(reading_of(source, config, report)), source.first_number
         for block in cut_blocks(pairs):
             flaws = []
-            for n, pair in enumerate(block):
-                if flaw := next((found for found in pair if isinstance(found, Flaw)), None):
-                    flaws.append((n, flaw.reason))
+            for n, (src, trg) in enumerate(block):
+                if isinstance(src, Flaw) or isinstance(trg, Flaw):
+                    flaws.append((n, src.reason if isinstance(src, Flaw) else cast(Flaw, trg).reason))
                     block[n] = ("", "")
             sides = ("\n".join([*cast(Iterable[str], side), ""]).encode("utf-8") for side in zip(*block, strict=True))
             found = dict(zip(SIDES, sides, strict=True))
@@ -345,11 +345,7 @@ def keep_training_pairs(
     training = [source for source in sources if source.split == "train"]
     own = [config.filters_of(source.corpus) for source in training]
     survey = report.survey = Survey(folder, sources, held_out)
-    with progress_bar("learning the ratio", min(report.n_read, MOST_LEARNT * len(training))) as bar:
-        usual = [
-            usual_ratio((pair for pair in texts_of(source, config) if not bar.update()), filters)
-            for source, filters in zip(training, own, strict=True)
-        ]
+    usual = [usual_ratio(texts_of(source, config), filters) for source, filters in zip(training, own, strict=True)]
     report.learnt_ratios |= {
         source.src.name: ratio for source, ratio in zip(training, usual, strict=True) if ratio is not None
     }

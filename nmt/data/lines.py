@@ -168,35 +168,47 @@ class StreamLine(NamedTuple):
         return self.n_byte > len(self.raw)
 
 
-def _lines_of(
-    file: BinaryIO, name: Path | str, longest: int | None, notes: Counter[str] | None
-) -> Iterator[StreamLine]:
-    """The lines of a stream, each as soon as it is there; no byte order mark at the start.
+def text_blocks(path: Path | str, longest: int | None = None, notes: Counter[str] | None = None) -> Iterator[bytes]:
+    """The lines of a text file in blocks of about a megabyte, with line feeds between them.
 
-    longest: bytes of a line that are wanted; the rest of a longer one is read and forgotten, so that none can fill the
-    memory. notes: counts what is odd but harmless, under the keys "bom" and "crlf"; the carriage returns stay.
+    A carriage return at the end of a line is left out, and a byte order mark at the start. longest: bytes of a line
+    that are wanted; what comes of a longer one has more, and may differ after so many. notes: counts what is odd but
+    harmless, under the keys "bom" and "crlf".
     """
     notes = Counter() if notes is None else notes
-    most = -1 if longest is None else longest + len(BOM) + 1
-    is_first = True
-    while raw := file.readline(most):
-        n_rest, is_whole = 0, raw.endswith(b"\n")
-        while not is_whole and len(raw) == most and (rest := file.readline(_CHUNK)):
-            is_whole = rest.endswith(b"\n")
-            n_rest += len(rest) - is_whole
-        if is_first and not is_whole and b"\r" in raw[:-1]:
-            raise DataError(
-                f"{name}: its lines end with carriage returns alone. Convert it: tr '\\r' '\\n' < IN > OUT."
-            )
-        raw = raw.removesuffix(b"\n")
-        if is_first and raw.startswith(BOM):
-            notes["bom"] += 1
-            raw = raw.removeprefix(BOM)
-        if raw.endswith(b"\r"):
-            notes["crlf"] += 1
-        n_byte = len(raw) + n_rest
-        yield StreamLine(raw if longest is None else first_bytes(raw, longest), n_byte)
-        is_first = False
+    with open_text(path) as file:
+        begun, is_first = b"", True
+        while chunk := file.read(_CHUNK):
+            if is_first:
+                if b"\n" not in chunk:
+                    _refuse_carriage_returns(path, chunk)
+                if chunk.startswith(BOM):
+                    notes["bom"] += 1
+                    chunk = chunk.removeprefix(BOM)
+                is_first = False
+            lines, feed, rest = chunk.rpartition(b"\n")
+            if feed:
+                yield _without_returns(begun + lines + feed, notes)
+                begun = rest
+            else:
+                begun += rest
+            if longest is not None:
+                begun = begun[: longest + 2]  # or one line could fill the memory
+        if begun:
+            yield _without_returns(begun + b"\n", notes)
+
+
+def _without_returns(lines: bytes, notes: Counter[str]) -> bytes:
+    """Some lines without the carriage returns and line feeds at their ends, but the line feeds between them."""
+    if n_return := lines.count(b"\r\n"):
+        notes["crlf"] += n_return
+        lines = lines.replace(b"\r\n", b"\n")
+    return lines[:-1]
+
+
+def _refuse_carriage_returns(name: Path | str, begun: bytes) -> None:
+    if b"\r" in begun[:-1]:
+        raise DataError(f"{name}: its lines end with carriage returns alone. Convert it: tr '\\r' '\\n' < IN > OUT.")
 
 
 def first_bytes(raw: bytes, most: int) -> bytes:
@@ -210,14 +222,10 @@ def first_bytes(raw: bytes, most: int) -> bytes:
 
 
 def text_lines(path: Path | str, longest: int | None = None, notes: Counter[str] | None = None) -> Iterator[bytes]:
-    """The lines of a text file as bytes, without one carriage return at the end.
-
-    longest: bytes of a line that are wanted; what comes out of a longer one is longer than `longest - 4` bytes.
-    notes: counts what is odd but harmless, under the keys "bom" and "crlf".
-    """
-    with open_text(path) as file:
-        for line in _lines_of(file, path, longest, notes):
-            yield line.raw if line.is_cut else line.raw.removesuffix(b"\r")
+    """The lines of a text file as bytes: see `text_blocks`. Longer ones are cut, to more than `longest - 4` bytes."""
+    for block in text_blocks(path, longest, notes):
+        lines = block.split(b"\n")
+        yield from lines if longest is None else (first_bytes(line, longest) for line in lines)
 
 
 def read_lines(path: Path | str) -> Iterator[str]:
@@ -252,15 +260,30 @@ def without_end(line: str) -> str:
 
 
 def read_stream(file: BinaryIO, name: str, notes: Counter[str] | None = None) -> Iterator[StreamLine]:
-    """The lines to translate of a stream, each as soon as it is there.
+    """The lines to translate of a stream, each as soon as it is there; no byte order mark at the start.
 
     Of a line of more than `LONGEST_LINE` bytes comes its beginning, up to a blank if there is one near. name: of the
-    stream, for the DataError that is raised where it is no text. notes: of `text_lines`.
+    stream, for the DataError that is raised where it is no text. notes: of `text_blocks`.
     """
+    notes = Counter() if notes is None else notes
+    most, is_first = LONGEST_LINE + len(BOM) + 1, True
     with errors_of(name):
         if isinstance(file, io.BufferedReader):
             _refuse_wide(name, file)
-        for line in _lines_of(file, name, LONGEST_LINE, notes):
+        while raw := file.readline(most):
+            n_rest, is_whole = 0, raw.endswith(b"\n")
+            while not is_whole and len(raw) == most and (rest := file.readline(_CHUNK)):
+                is_whole = rest.endswith(b"\n")
+                n_rest += len(rest) - is_whole
+            if is_first and not is_whole:
+                _refuse_carriage_returns(name, raw)
+            raw = raw.removesuffix(b"\n")
+            if is_first and raw.startswith(BOM):
+                notes["bom"] += 1
+                raw = raw.removeprefix(BOM)
+            is_first = False
+            notes["crlf"] += raw.endswith(b"\r")
+            line = StreamLine(first_bytes(raw, LONGEST_LINE), len(raw) + n_rest)
             blank = max(line.raw.rfind(white, LONGEST_LINE - _NEAR) for white in (b" ", b"\t")) if line.is_cut else -1
             yield line if blank < 0 else line._replace(raw=line.raw[:blank])
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from nmt.data.formats import (
     Column,
@@ -21,6 +21,7 @@ from nmt.data.formats import (
     count_records,
     names_in,
     read_columns,
+    read_text,
     shown,
     size_and_digest,
 )
@@ -110,24 +111,33 @@ class Source:
 
     def pairs(self, reading: Reading) -> Iterator[tuple[Found, Found]]:
         """All pairs. What is in one file is read in one go."""
+        rows: Iterator[tuple[Found, ...]]
         if self.src.column is not None and self.src.place == self.trg.place:
-            rows = _read([self.src, self.trg], reading)
+            rows = _read_columns([self.src, self.trg], reading)
         else:
-            sides = _read([self.src], reading), _read([self.trg], reading)
-            rows = ((src, trg) for (src,), (trg,) in zip(*sides, strict=True))
+            rows = zip(_read(self.src, reading), _read(self.trg, reading), strict=True)
+        if self.src.moses or self.trg.moses:
+            rows = ((_undressed(src, self.src.moses), _undressed(trg, self.trg.moses)) for src, trg in rows)
         try:
-            for src, trg in rows:
-                yield _undressed(src, self.src.moses), _undressed(trg, self.trg.moses)
+            yield from cast("Iterator[tuple[Found, Found]]", rows)
         except ValueError:
             raise DataError(f"{self.src.name} or {self.trg.name} changed while it was read.") from None
 
 
-def _read(texts: Sequence[Text], reading: Reading) -> Iterator[tuple[Found, ...]]:
-    """Some columns of one place."""
-    text = texts[0]
+def _read(text: Text, reading: Reading) -> Iterator[Found]:
+    """One side that is alone in its place."""
     if isinstance(text.place, tuple):
-        return ((line,) for line in text.place)
-    columns = [each.column for each in texts if each.column is not None]
+        return iter(text.place)
+    if text.column is not None:
+        return (found for (found,) in _read_columns([text], reading))
+    assert isinstance(text.place, Path)
+    return read_text(text.place, reading)
+
+
+def _read_columns(texts: Sequence[Text], reading: Reading) -> Iterator[tuple[Found, ...]]:
+    """Some columns of one place."""
+    text, columns = texts[0], [each.column for each in texts if each.column is not None]
+    assert not isinstance(text.place, tuple)
     return read_columns(text.place, text.form, columns, reading, header=text.header, drop_flagged=text.drop_flagged)
 
 
