@@ -15,7 +15,6 @@ EXTRAS = {
     "huggingface": {"transformers": "transformers>=5.0"},
     "langid": {"py3langid": "py3langid>=0.4"},
     "plots": {"matplotlib": "matplotlib>=3.8"},
-    "schedulefree": {"schedulefree": "schedulefree>=1.4"},
     "sentencepiece": {"sentencepiece": "sentencepiece>=0.2", "google.protobuf": "protobuf>=4.21"},
     "tensorboard": {"tensorboard": "tensorboard>=2.16", "matplotlib": "matplotlib>=3.8"},
     "wandb": {"wandb": "wandb>=0.18", "matplotlib": "matplotlib>=3.8"},

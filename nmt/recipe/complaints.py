@@ -106,6 +106,8 @@ GONE: dict[str, tuple[tuple[Any, ...], str]] = {
     "decode.coverage": ((0, 0.0), "set it to 0: hypotheses are ranked by score and length penalty alone"),
     "batch.split_rate": ((0,), "set it to 0, and use batch.bpe_dropout"),
 }
+# A value that is gone: (option, value), and what the recipe of a run is read with, which translates as it did.
+GONE_VALUES = {("optim.name", "schedulefree"): "adamw"}
 
 
 def with_trg(name: str) -> str:

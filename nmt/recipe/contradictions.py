@@ -309,13 +309,6 @@ def _of_optim(optim: "OptimConfig", train: "TrainConfig") -> Iterator[str]:
             f"optim.weight_decay: {optim.weight_decay} is added to the gradient by optim.name adam, and so much "
             "outweighs it: the model would not learn (write adamw, whose decay stands apart from the gradient)"
         )
-    if optim.name == "schedulefree":
-        if schedule not in ("constant", "auto"):
-            yield f"optim.schedule: optim.name schedulefree averages weights in place of {schedule} (write constant)"
-        if train.ema:
-            yield "train.ema: the weights of optim.name schedulefree are an average already (set this to 0)"
-        if not optim.betas[0]:
-            yield "optim.betas: with optim.name schedulefree the first must be above 0"
 
 
 def _of_train(train: "TrainConfig") -> Iterator[str]:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from nmt.errors import RecipeError
 from nmt.files import refuse_links_out, write_durably
-from nmt.recipe.complaints import GONE, Complaint, in_order, of_validation, option_at, unknown, with_trg
+from nmt.recipe.complaints import GONE, GONE_VALUES, Complaint, in_order, of_validation, option_at, unknown, with_trg
 from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
@@ -163,6 +163,10 @@ def pass_over_gone(value: Any, *, is_stored: bool = False) -> None:
             continue
         if section[option] in without_effect or (is_stored and title in ("data", "decode")):
             del section[option]
+    for (name, gone), instead in GONE_VALUES.items() if is_stored and isinstance(value, dict) else ():
+        title, _, option = name.partition(".")
+        if isinstance(value.get(title), dict) and value[title].get(option) == gone:
+            value[title][option] = instead
 
 
 def _override(

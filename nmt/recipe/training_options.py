@@ -47,9 +47,8 @@ class BatchConfig(Section):
 class OptimConfig(Section):
     """The optimizer, its learning rate over the updates, and clipping."""
 
-    name: Literal["adam", "adamw", "muon", "schedulefree"] = "adam"
-    """muon: orthogonalised momentum for matrices, adamw for the rest; schedulefree: adamw that averages its weights
-    (needs the schedulefree extra)."""
+    name: Literal["adam", "adamw", "muon"] = "adam"
+    """muon: orthogonalised momentum for matrices, adamw for the rest."""
     lr: PositiveFloat = 1e-3
     """Peak learning rate (noam computes its own: see lr_mul)."""
     muon_lr: PositiveFloat = 0.02
@@ -64,7 +63,7 @@ class OptimConfig(Section):
     """Decay of matrices; decoupled in all but adam."""
     schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "wsd", "constant", "auto"] = "noam"
     """Learning rate after a linear warm-up; wsd stays at its peak, then decays. auto: linear with train.time_budget,
-    else inverse_sqrt (constant for schedulefree)."""
+    else inverse_sqrt."""
     warmup: Count | Literal["auto"] = 4000
     """Updates of linear warm-up. auto: a twentieth of the run, from 10 to 200."""
     lr_mul: PositiveFloat = 2.0

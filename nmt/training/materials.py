@@ -14,7 +14,7 @@ from nmt.data.corpus import Prepared
 from nmt.data.plan import Plan
 from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD
 from nmt.errors import DataError, OutOfMemory, is_out_of_memory
-from nmt.extras import EXTRAS, require
+from nmt.extras import require
 from nmt.models.base import TranslationModel
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
@@ -92,8 +92,6 @@ class Trial:
 
 def require_extras(recipe: Recipe, *, logs: bool = True) -> None:
     """Raise MachineError where a package that training takes is not installed. logs: this rank writes the log, too."""
-    if recipe.optim.name in EXTRAS:
-        require(recipe.optim.name, f"optim.name: {recipe.optim.name}")
     for extra, is_wanted in (("tensorboard", recipe.train.tensorboard), ("wandb", recipe.train.wandb)):
         if is_wanted and logs:
             require(extra, f"train.{extra}")

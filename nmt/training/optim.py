@@ -3,8 +3,7 @@
 import difflib
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, TypeVar
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from nmt.errors import RecipeError
+from nmt.errors import RecipeError, RunError
 from nmt.models.base import Blocked
 from nmt.ops import product_of_each
 from nmt.recipe.training_options import OptimConfig
@@ -105,8 +104,6 @@ class Muon(WithoutCompiler):
     Without blocks this is `torch.optim.Muon` with adjust_lr_fn="match_rms_adamw" (a test compares). It is ours because
     torch's knows no blocks, takes the matrices one by one, and always iterates in bf16, which many CPUs only emulate.
     """
-
-    n_moment = 1
 
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0.95, weight_decay: float = 0.0
@@ -233,49 +230,6 @@ def _meant(names: Mapping[nn.Parameter, list[str]], pattern: str, option: str) -
     return found
 
 
-# Schedule-free AdamW.
-
-
-COUNTED = ("k", "weight_sum", "lr_max")  # numbers that it keeps in its groups and changes itself
-
-
-def schedule_free_adamw(groups: list[dict[str, Any]], config: OptimConfig) -> torch.optim.Optimizer:
-    """Return the optimizer, ready for its first update. Warm-up is left to our schedule, which sets its rate."""
-    from schedulefree import AdamWScheduleFree
-
-    optimizer: torch.optim.Optimizer = AdamWScheduleFree(groups, lr=config.lr, betas=config.betas, eps=config.eps)
-    vars(optimizer)["n_moment"] = 3  # one, and two points beside the one that is saved as the weights
-    to_train_weights(optimizer)
-    return optimizer
-
-
-def is_schedule_free(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether an optimizer is schedule-free."""
-    return "train_mode" in optimizer.defaults
-
-
-@torch.no_grad()
-def to_eval_weights(optimizer: torch.optim.Optimizer) -> None:
-    """Put the average x where y is, and y into the optimizer's state."""
-    for group in optimizer.param_groups:
-        for param in group["params"]:
-            state = optimizer.state[param]
-            if "z" in state:  # before the first update all three are one
-                state["y"] = param.clone()
-                param.lerp_(state["z"], 1 - 1 / group["betas"][0])  # y = (1 - beta1) z + beta1 x
-        group["train_mode"] = False
-
-
-@torch.no_grad()
-def to_train_weights(optimizer: torch.optim.Optimizer) -> None:
-    """Put y back, bit for bit."""
-    for group in optimizer.param_groups:
-        for param in group["params"]:
-            if "y" in optimizer.state[param]:
-                param.copy_(optimizer.state[param].pop("y"))
-        group["train_mode"] = True
-
-
 Kind = TypeVar("Kind", bound=Hashable)
 
 
@@ -305,60 +259,31 @@ class Optimizers:
         for optimizer, _ in self.parts:
             optimizer.zero_grad()
 
-    @contextmanager
-    def eval_weights(self) -> Iterator[None]:
-        """Context manager: the weights as they are measured and saved, which schedule-free training keeps elsewhere."""
-        mine = [optimizer for optimizer, _ in self.parts if is_schedule_free(optimizer)]
-        for optimizer in mine:
-            to_eval_weights(optimizer)
-        try:
-            yield
-        finally:
-            for optimizer in mine:
-                to_train_weights(optimizer)
-
     def state(self, model: nn.Module) -> dict[str, Tensor]:
-        """Every tensor of the optimizers' state, named `parameter|quantity`, and what they count in their groups."""
+        """Every tensor of the optimizers' state, named `parameter|quantity`."""
         name_of: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
-        tensors = {
+        return {
             f"{name_of[param]}|{quantity}": value
             for optimizer, _ in self.parts
             for param, values in optimizer.state.items()
             for quantity, value in values.items()
         }
-        counts = {
-            f"{part}.{number}|{quantity}": torch.tensor(group[quantity], dtype=torch.float64)
-            for part, (optimizer, _) in enumerate(self.parts)
-            for number, group in enumerate(optimizer.param_groups)
-            for quantity in (COUNTED if is_schedule_free(optimizer) else ())
-        }
-        return tensors | counts
 
     def load_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:
         """Put back what `state` gave, once the model has its weights. The optimizers must be new."""
-        by_param: dict[str, dict[str, Tensor]] = {}
-        for key, value in state.items():
-            name, quantity = key.split("|")
-            by_param.setdefault(name, {})[quantity] = value
         params = dict(model.named_parameters())
-        for part, (optimizer, _) in enumerate(self.parts):
-            for number, group in enumerate(optimizer.param_groups):
-                counts = by_param.pop(f"{part}.{number}", {})
-                group.update({name: type(group[name])(value.item()) for name, value in counts.items()})
-            mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
-            for name, values in by_param.items():
-                if id(params[name]) in mine:
-                    optimizer.state[params[name]] = {
-                        quantity: laid_out_like(params[name], value) for quantity, value in values.items()
-                    }
-            if is_schedule_free(optimizer):
-                to_train_weights(optimizer)  # saved at rest
-
-
-def is_count(key: str) -> bool:
-    """Return whether a name in `Optimizers.state` is a count of an optimizer, and no state of a parameter."""
-    group, _, quantity = key.partition("|")
-    return quantity in COUNTED and group.replace(".", "", 1).isdecimal()
+        optimizer_of = {
+            p: optimizer for optimizer, _ in self.parts for g in optimizer.param_groups for p in g["params"]
+        }
+        for key, value in state.items():
+            name, _, quantity = key.partition("|")
+            if name not in params:
+                raise RunError(
+                    f"{key}: the state of an optimizer that is gone. Begin a new run with --train.init_from."
+                )
+            param = params[name]
+            if param in optimizer_of:
+                optimizer_of[param].state[param][quantity] = laid_out_like(param, value)
 
 
 @dataclass(frozen=True)
@@ -407,15 +332,11 @@ def _muon(params: Parameters, config: OptimConfig) -> Parts:
     return [(muon, config.muon_lr), *rest]
 
 
-# An optimizer by its name in optim.name. `n_moment` of an optimizer that is not Adam's kin: numbers that it keeps for
-# each number of a parameter.
+# An optimizer by its name in optim.name.
 OPTIMIZERS: dict[str, Callable[[Parameters, OptimConfig], Parts]] = {
     "adam": lambda params, config: _adam(Adam, params, config, params.all),
     "adamw": lambda params, config: _adam(AdamW, params, config, params.all),
     "muon": _muon,
-    "schedulefree": lambda params, config: [
-        (schedule_free_adamw(params.groups(params.all, config.weight_decay), config), config.lr)
-    ],
 }
 
 

@@ -152,9 +152,13 @@ class Ranks:
         """Return whether it is true on any rank, so that all ranks stop at the same update."""
         return self.sum(float(value))[0] > 0
 
-    def least(self, value: float) -> float:
-        """The smallest of the ranks' numbers."""
-        return min(self.sum(*(value if rank == self.rank else 0.0 for rank in range(self.world_size))))
+    def of_each(self, number: int) -> list[int]:
+        """The whole numbers of all ranks."""
+        if self.world_size == 1:
+            return [number]
+        numbers = torch.zeros(self.world_size, dtype=torch.int64, device=_meeting_place())
+        numbers[self.rank] = number
+        return [int(found) for found in self.add_up(numbers).tolist()]
 
     def distribute(self, module: nn.Module, device: torch.device, parallel: Parallel) -> nn.Module:
         """Wrap a module so that its backward pass averages gradients over the ranks. fsdp replaces its parameters."""
@@ -180,27 +184,22 @@ class Ranks:
 
     def outliers(self, number: int) -> list[str]:
         """Ranks whose number is not that of most."""
-        if self.world_size == 1:
-            return []
-        numbers = torch.zeros(self.world_size, dtype=torch.int64, device=_meeting_place())
-        numbers[self.rank] = number
-        found = self.add_up(numbers).tolist()
+        found = self.of_each(number)
         usual = Counter(found).most_common(1)[0][0]
-        return [f"rank {rank}" for rank, number in enumerate(found) if number != usual]
+        return [f"rank {rank}" for rank, other in enumerate(found) if other != usual]
 
     def of_main(self, work: Callable[[], T]) -> T:
         """Return what rank 0's work returns, which JSON must hold; the others wait for it however long it takes."""
         if self.store is None:
             return work()
-        key, pause = f"of_main/{next(self._n_wait)}", 0.01
+        key = f"of_main/{next(self._n_wait)}"
         if self.is_main:
             found = work()
             self.store.set(key, json.dumps(found))
             return found
         while not self.store.check([key]):
             self._raise_failure()
-            time.sleep(pause)
-            pause = min(0.2, 1.2 * pause)
+            time.sleep(0.05)
         return cast(T, json.loads(self.store.get(key)))
 
     @contextmanager
@@ -255,8 +254,11 @@ def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
     patience, backend = timedelta(seconds=timeout), "nccl" if device.type == "cuda" else "gloo"
     try:
         store, _, _ = next(cast(Any, dist).rendezvous("env://", timeout=patience))
-        store = cast(Any, dist).PrefixStore(_agreed_name(store, rank, world_size, timeout), store)
+        # After a restart torchrun's store has the keys of before.
+        store = cast(Any, dist).PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=patience)
+        (drawn,) = Ranks(rank, world_size).sum(secrets.randbits(32) if rank == 0 else 0.0)
+        store = cast(Any, dist).PrefixStore(f"group {drawn:.0f}", store)
     except RuntimeError as error:
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise MachineError(
@@ -264,33 +266,6 @@ def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
             f"{_in_short(error)}. Look at what each of them printed."
         ) from error
     return Ranks(rank, world_size, store), device
-
-
-def _agreed_name(store: Any, rank: int, world_size: int, timeout: float) -> str:
-    """Wait for all ranks. Returns a name of this group alone: after a restart torchrun's store has the keys of before.
-
-    Rank 0 writes down what each rank calls itself, until each has confirmed a list with its own name in it.
-    """
-
-    def read(kind: str) -> list[str]:
-        keys = [f"{kind}/{number}" for number in range(world_size)]
-        return [store.get(key).decode() if store.check([key]) else "" for key in keys]
-
-    mine, deadline = secrets.token_hex(8), time.monotonic() + timeout
-    store.set(f"name/{rank}", mine)
-    while time.monotonic() < deadline:
-        if rank == 0:
-            store.set("roster", " ".join(read("name")) if all(read("name")) else "")
-        roster = store.get("roster").decode() if store.check(["roster"]) else ""
-        if mine in roster.split():
-            store.set(f"confirmed/{rank}", roster)
-            if rank == 0 and set(read("confirmed")) == {roster}:
-                store.set("agreed", roster)
-            if store.check(["agreed"]) and store.get("agreed").decode() == roster:
-                return roster
-        time.sleep(0.05)
-    absent = [number for number, name in enumerate(read("name")) if not name]
-    raise RuntimeError(f"missing is rank {', '.join(map(str, absent)) or '?'}")
 
 
 def refuse_many(flag: str) -> None:

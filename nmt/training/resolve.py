@@ -24,7 +24,6 @@ from nmt.recipe.training_options import BatchConfig
 from nmt.run import Run, unwritable
 from nmt.training.engine import size
 from nmt.training.materials import Trial, make_trial
-from nmt.training.optim import build_optimizers
 from nmt.training.parallel import Ranks
 
 
@@ -80,8 +79,7 @@ def resolve(
     optim, train = recipe.optim, recipe.train
     chosen: dict[str, Any] = {}
     if optim.schedule == "auto":
-        without_budget = "constant" if optim.name == "schedulefree" else "inverse_sqrt"
-        chosen["schedule"] = "linear" if train.time_budget and optim.name != "schedulefree" else without_budget
+        chosen["schedule"] = "linear" if train.time_budget else "inverse_sqrt"
     if optim.warmup == "auto":
         chosen["warmup"] = 0
     if begun is not None:
@@ -174,7 +172,7 @@ def _largest_on_gpu(trial: Trial, most: int, ranks: Ranks, wants_stop: Callable[
             f"fits the memory of {trial.device}. Make the model smaller, set train.checkpoint_activations to true, or "
             "make data.max_len smaller and prepare the data again."
         )
-    least = int(ranks.least(number))
+    least = min(ranks.of_each(number))
     why = f"the largest that fits the memory of {torch.cuda.get_device_name(trial.device)} with a margin"
     return least, why if least == number else f"the smallest of what {ranks.world_size} ranks chose"
 
@@ -197,19 +195,11 @@ def largest_that_fits(fits: Callable[[int], bool], least: int, most: int) -> int
 # How much disk the checkpoints of a run will take, known before the first update.
 
 
-_HEADER = 200  # bytes about a tensor in a safetensors file, at most about
-
-
 def checkpoint_bytes(model: nn.Module, recipe: Recipe) -> int:
-    """Bytes of one checkpoint: weights, what the optimizers remember, and the moving average if there is one."""
-    weights = sum(tensor.nbytes + _HEADER for tensor in checkpoint.weights_of(model).values())
-    moments = sum(
-        getattr(optimizer, "n_moment", 2) * (param.nbytes + _HEADER)
-        for optimizer, _ in build_optimizers(model, recipe.optim).parts
-        for group in optimizer.param_groups
-        for param in group["params"]
-    )
-    return int(weights * (2 if recipe.train.ema else 1) + moments)
+    """About the bytes of one checkpoint: weights, two moments (of muon one), and the moving average if there is one."""
+    weights = sum(tensor.nbytes for tensor in checkpoint.weights_of(model).values())
+    moments = 2 * sum(param.nbytes for param in model.parameters() if param.requires_grad)
+    return weights * (2 if recipe.train.ema else 1) + moments
 
 
 def bytes_needed(run: Run, recipe: Recipe, one: int) -> int:

@@ -27,7 +27,6 @@ from nmt.training.engine import Engine
 from nmt.training.launch import needed_of
 from nmt.training.materials import new_model, open_data
 from nmt.training.memory import Work
-from nmt.training.optim import is_count
 from nmt.training.parallel import Ranks, refuse_many
 from nmt.training.precision import choose_precision
 from nmt.training.resolve import resolve
@@ -194,7 +193,6 @@ def _verified(folder: Path, recipe: Recipe, model: TranslationModel, *, chosen: 
     if not chosen:
         for key, tensor in checkpoint.load_tensors(folder, checkpoint.OPTIMIZER).items():
             name, _, _ = key.partition("|")
-            fits = tensor.shape in (shapes[name], torch.Size()) if name in shapes else is_count(key)
-            if not fits:
+            if name not in shapes or tensor.shape not in (shapes[name], torch.Size()):
                 raise RunError(f"{folder / checkpoint.OPTIMIZER}: {key} {tuple(tensor.shape)} fits no parameter.")
     return int(state["update"])

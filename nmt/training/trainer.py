@@ -6,6 +6,7 @@ loop. What follows from the position in the data is computed, so a resumed run i
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,22 +51,21 @@ def save(run: Run, recipe: Recipe, engine: Engine, state: TrainState, *, due: bo
     there = set(run.updates()) - {state.update}  # of those that went nobody needs to know why they were there
     state.stops = [update for update in state.stops if update in there] + [state.update] * (not due)
     state.scaler, state.memory = engine.scaler.state_dict(), engine.memory
-    with engine.optimizers.eval_weights():
-        tensors = {
-            checkpoint.MODEL: engine.gather(checkpoint.weights_of(engine.model)),
-            checkpoint.OPTIMIZER: engine.gather(engine.optimizers.state(engine.model)),
-        }
-        if engine.ema:
-            tensors[checkpoint.EMA] = {**tensors[checkpoint.MODEL], **engine.gather(engine.ema_weights())}
+    tensors = {
+        checkpoint.MODEL: engine.gather(checkpoint.weights_of(engine.model)),
+        checkpoint.OPTIMIZER: engine.gather(engine.optimizers.state(engine.model)),
+    }
+    if engine.ema:
+        tensors[checkpoint.EMA] = {**tensors[checkpoint.MODEL], **engine.gather(engine.ema_weights())}
 
-        def write() -> None:
-            run.must_be_held()
-            arithmetic = {name: value for name, value in asdict(engine.precision).items() if name != "why"}
-            told = {**state.to_json(recipe.valid.metric), "arithmetic": arithmetic}
-            checkpoint.save(run.checkpoint(state.update), tensors, told)
-            prune(run, recipe, state)
+    def write() -> None:
+        run.must_be_held()
+        arithmetic = {name: value for name, value in asdict(engine.precision).items() if name != "why"}
+        told = {**state.to_json(recipe.valid.metric), "arithmetic": arithmetic}
+        checkpoint.save(run.checkpoint(state.update), tensors, told)
+        prune(run, recipe, state)
 
-        engine.ranks.of_main(write)
+    engine.ranks.of_main(write)
 
 
 def prune(run: Run, recipe: Recipe, state: TrainState) -> None:
@@ -256,24 +256,20 @@ class Trainer:
         """
         state, too_large, measured = self.state, self.validation.too_large, dict[str, Measured]()
         begin = self.budget.clock()
-        with self.engine.optimizers.eval_weights():
-            weights = self.engine.gather(checkpoint.weights_of(self.model))
+        weights = self.engine.gather(checkpoint.weights_of(self.model))
 
-            def measure() -> str:
-                try:
-                    with self.engine.whole_model(weights) as model:
-                        measured.update(
-                            self.validation.measure(
-                                model, lambda: not self.wants_stop(), lambda: self.budget.has_time(state)
-                            )
-                        )
-                except (MachineError, RuntimeError, MemoryError) as error:
-                    if not isinstance(error, MachineError) and not is_out_of_memory(error):
-                        raise
-                    return str(error)  # and not the error, which holds every tensor of the attempt
-                return ""
+        def measure() -> str:
+            try:
+                with self.engine.whole_model(weights) as model:
+                    has_time = partial(self.budget.has_time, state)
+                    measured.update(self.validation.measure(model, lambda: not self.wants_stop(), has_time))
+            except (MachineError, RuntimeError, MemoryError) as error:
+                if not isinstance(error, MachineError) and not is_out_of_memory(error):
+                    raise
+                return str(error)  # and not the error, which holds every tensor of the attempt
+            return ""
 
-            trouble = self.ranks.of_main(measure)
+        trouble = self.ranks.of_main(measure)
         if self.ranks.any(self.wants_stop()) or trouble:
             return False, trouble
         if self.ranks.is_main:

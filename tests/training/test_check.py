@@ -81,16 +81,10 @@ def test_a_check_tells_what_will_be_and_leaves_nothing_behind(recipe_of, tmp_pat
     assert "likely trouble" in out and "trying" in err and "trying" not in out
 
 
-@pytest.mark.parametrize(
-    ("option", "extra"),
-    [("train.wandb", "wandb"), ("train.tensorboard", "tensorboard"), ("optim.name: schedulefree", "schedulefree")],
-)
+@pytest.mark.parametrize(("option", "extra"), [("train.wandb", "wandb"), ("train.tensorboard", "tensorboard")])
 def test_a_package_that_is_missing_is_told_before_there_is_a_run_folder(recipe_of, monkeypatch, option, extra):
     monkeypatch.setitem(sys.modules, extra, None)
-    if extra == "schedulefree":
-        recipe = recipe_of(optim={"name": extra, "schedule": "constant"})
-    else:
-        recipe = recipe_of(train={extra: True})
+    recipe = recipe_of(train={extra: True})
     for work in (launch, lambda recipe: check(recipe, lambda _: None)):
         with pytest.raises(MachineError, match=rf"^{option}: .* pip install '{extra}>="):
             work(recipe)

@@ -208,7 +208,7 @@ def test_a_recipe_that_failed_before_its_first_checkpoint_may_be_mended(recipe_o
 # -- freezing, and rates by name ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon", "schedulefree"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon"])
 def test_frozen_parameters_get_no_gradient_no_decay_and_no_state_and_the_others_what_they_got(recipe_of, optimizer):
     subwords = one(codec("ab"))
     config = OptimConfig(name=optimizer, schedule="constant", lr=0.1, weight_decay=0.5)
@@ -225,7 +225,7 @@ def test_frozen_parameters_get_no_gradient_no_decay_and_no_state_and_the_others_
         grads.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
         apply_update(model, optimizers, torch.amp.GradScaler("cpu", enabled=False), loss=loss.detach(), clip=0.0)
         moved.append({name for name, p in model.named_parameters() if not torch.equal(p, before[name])})
-        with_state = {key.split("|")[0] for key in optimizers.state(model)} - {"0.0", "0.1"}
+        with_state = {key.split("|")[0] for key in optimizers.state(model)}
         assert with_state == set(grads[-1])
     frozen = {name for name in grads[0] if name.startswith("encoder.") or "norm" in name}
     assert frozen and grads[0].keys() - grads[1].keys() == frozen

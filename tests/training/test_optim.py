@@ -7,13 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from nmt import checkpoint
 from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.reader import write_recipe
 from nmt.recipe.training_options import OptimConfig
-from nmt.run import Run
-from nmt.training.launch import launch
 from nmt.training.optim import OPTIMIZERS, Muon, apply_update, build_optimizers
 
 
@@ -85,7 +82,7 @@ def test_the_heads_of_attention_are_blocks_for_muon():
     assert block_of[id(ffn.w_1.weight)] is None and block_of[id(ffn.w_2.weight)] is None
 
 
-@pytest.mark.parametrize("name, n_part", [("adam", 1), ("adamw", 1), ("muon", 2), ("schedulefree", 1)])
+@pytest.mark.parametrize("name, n_part", [("adam", 1), ("adamw", 1), ("muon", 2)])
 def test_every_parameter_has_exactly_one_optimizer(name, n_part):
     model = Small()
     optimizers = build_optimizers(model, OptimConfig(name=name))
@@ -97,7 +94,7 @@ def test_every_parameter_has_exactly_one_optimizer(name, n_part):
         assert [id(p) for p in in_muon] == [id(model.w.weight)]
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "muon", "schedulefree"])
+@pytest.mark.parametrize("name", ["adam", "adamw", "muon"])
 def test_state_comes_back_bit_for_bit(name):
     config = OptimConfig(name=name)
 
@@ -211,49 +208,3 @@ def test_a_training_does_without_the_compiler(recipe_of, tmp_path):
     command = [sys.executable, "-c", TRAINING, str(tmp_path / "recipe.yaml")]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=False)
     assert done.stdout == "0 False\n", done.stderr
-
-
-# Schedule-free AdamW against its paper, and what is saved of it.
-
-
-CONFIG = OptimConfig(name="schedulefree", schedule="constant", lr=0.1, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.2)
-
-
-def test_weights_are_those_of_the_paper():
-    """Defazio et al. 2024, algorithm 1, with a warm-up of three updates that our schedule makes."""
-    torch.manual_seed(0)
-    model = nn.Linear(4, 3, bias=False).double()
-    x = z = model.weight.detach().clone()
-    v, weights, highest = torch.zeros_like(x), 0.0, 0.0
-    optimizers = build_optimizers(model, CONFIG)
-    for t in range(1, 9):
-        y = 0.1 * z + 0.9 * x
-        torch.testing.assert_close(model.weight.detach(), y)
-        g = torch.randn_like(y)
-        model.weight.grad = g.clone()
-        rate = optimizers.set_rate(min(1.0, t / 3), absolute=False)
-        optimizers.parts[0][0].step()
-
-        v = 0.95 * v + 0.05 * g**2
-        z = z - rate * (g / ((v / (1 - 0.95**t)).sqrt() + 1e-8) + 0.2 * y)
-        highest = max(highest, rate)
-        weights += highest**2
-        x = x + highest**2 / weights * (z - x)
-        with optimizers.eval_weights():
-            torch.testing.assert_close(model.weight.detach(), x)
-
-
-def test_a_checkpoint_has_the_average_for_translation_and_the_rest_for_going_on(recipe_of):
-    valid = {"every": 6, "translate": False, "metric": "loss"}
-    recipe = recipe_of(optim={"name": "schedulefree"}, train={"updates": 12}, valid=valid)
-    launch(recipe)
-    run = Run(recipe.run_folder)
-    folder = run.checkpoint(12)
-    x, rest = (checkpoint.load_tensors(folder, name) for name in (checkpoint.MODEL, checkpoint.OPTIMIZER))
-    assert rest["0.0|k"] == 12
-    for name, _ in run.load_model(torch.device("cpu"))[0].named_parameters():
-        z, y = rest[f"{name}|z"], rest[f"{name}|y"]
-        torch.testing.assert_close(y, 0.1 * z + 0.9 * x[name], rtol=0, atol=1e-6)
-    assert any(not torch.equal(rest[f"{name}|y"], x[name]) for name in x if f"{name}|y" in rest)
-    history = checkpoint.verify(folder)["history"]
-    assert history[-1]["loss"] < history[0]["loss"]

@@ -127,7 +127,7 @@ def test_the_batch_of_a_gpu_is_what_fits_the_smallest_of_all(monkeypatch):
     _, choose = on_gpu(monkeypatch, 2000, Ranks())
     number, why = choose()
     assert 1500 < 1.15 * number <= 2000 and "the largest that fits the memory" in why
-    monkeypatch.setattr(Ranks, "least", lambda self, number: 600.0)
+    monkeypatch.setattr(Ranks, "of_each", lambda self, number: [number, 600])
     monkeypatch.setattr(Ranks, "any", lambda self, value: value)
     assert on_gpu(monkeypatch, 2000, Ranks(1, 2))[1]() == (600, "the smallest of what 2 ranks chose")
     with pytest.raises(MachineError, match="not even a batch of 512 tokens"):

@@ -38,7 +38,6 @@ FORCED = {"every": 4, "translate": False, "metric": "loss"}
 
 VARIANTS = {
     "muon": {"model": {"emb_init": "cooccurrence"}, "optim": {"name": "muon", "muon_lr": 3e-3}},
-    "schedule-free": {"optim": {"name": "schedulefree"}},
     "upstream's model": {"model": {"norm": "post"}, "optim": {"schedule": "noam"}, "train": {"ema": 0.9}},
     "bf16": {"train": {"precision": "bf16"}},
     "packed": {"model": {"attn_dropout": 0.0}, "batch": {"packed": True, "max_tokens": 357, "bpe_dropout": 0.2}},
