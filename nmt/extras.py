@@ -16,8 +16,8 @@ EXTRAS = {
     "langid": {"py3langid": "py3langid>=0.4"},
     "plots": {"matplotlib": "matplotlib>=3.8"},
     "sentencepiece": {"sentencepiece": "sentencepiece>=0.2", "google.protobuf": "protobuf>=4.21"},
-    "tensorboard": {"tensorboard": "tensorboard>=2.16", "matplotlib": "matplotlib>=3.8"},
-    "wandb": {"wandb": "wandb>=0.18", "matplotlib": "matplotlib>=3.8"},
+    "tensorboard": {"tensorboard": "tensorboard>=2.16"},
+    "wandb": {"wandb": "wandb>=0.18"},
 }
 _CLONE = Path(__file__).resolve().parents[1]
 _SECONDS = 1.0  # for git, which takes hundredths

@@ -28,7 +28,6 @@ NO_EFFECT = {
     "nmt/data/manifest.py": {"settings_of"},
     "nmt/training/budget.py": {"n_measured_at_end"},
     "nmt/training/resolve.py": {"check_space", "checkpoint_bytes"},
-    "nmt/training/validate.py": {"how"},
 }
 
 

@@ -9,8 +9,6 @@ from nmt.recipe.section import Count, LanguageCode, NonNegativeFloat, PositiveFl
 
 # What changes how samples are drawn, and means nothing where none are.
 OF_SAMPLES = ("temperature", "top_k", "top_p", "epsilon", "seed")
-# What changes the translations that beam search finds, but for their lengths.
-OF_BEAM = ("beam", "length_penalty", "alpha", "no_repeat", "diversity")
 # Subwords that any single character fits into, also where its normal form is several.
 LEAST_SRC_LEN = 16
 

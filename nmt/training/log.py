@@ -4,7 +4,6 @@ Every line of log.jsonl is a JSON object with `kind` and `update`; docs/referenc
 """
 
 import contextlib
-import io
 import json
 import secrets
 import sys
@@ -14,7 +13,6 @@ from typing import Any, TextIO
 
 from nmt import checkpoint
 from nmt.errors import MachineError
-from nmt.evaluation.attention_page import Alignment, panels
 from nmt.files import write_durably
 from nmt.progress import Bar
 from nmt.recipe.options import Recipe
@@ -22,7 +20,7 @@ from nmt.run import Run
 
 
 class TensorBoard:
-    """Scalars, sample translations and pictures of attention, as events in a folder.
+    """Scalars and sample translations, as events in a folder.
 
     since: the update that training goes on from; what an earlier process wrote after it counts no more.
     """
@@ -39,9 +37,7 @@ class TensorBoard:
         for name, value in _numbers(kind, fields):
             self.events.add_scalar(name, value, update)
         for name, value in fields.items():
-            if isinstance(value, Alignment):
-                self.events.add_image(f"{kind}/{name}", _pixels(value), update, dataformats="HWC")
-            elif name == "examples":
+            if name == "examples":
                 self.events.add_text(f"{kind}/{name}", _markdown(value), update)
         self.events.flush()
 
@@ -50,7 +46,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Scalars, sample translations and pictures of attention, sent to Weights & Biases.
+    """Scalars and sample translations, sent to Weights & Biases.
 
     The project is the recipe's name, the run is the run folder. Where a resumed run repeats updates that were sent
     already, Weights & Biases keeps the first values; they are equal.
@@ -80,9 +76,7 @@ class WeightsAndBiases:
         """Send one line. It is sent by a process of Weights & Biases, so nothing waits for the network."""
         shown: dict[str, Any] = dict(_numbers(kind, fields))
         for name, value in fields.items():
-            if isinstance(value, Alignment):
-                shown[f"{kind}/{name}"] = self.wandb.Image(_pixels(value))
-            elif name == "examples" and value:
+            if name == "examples" and value:
                 rows = [list(example.values()) for example in value]
                 shown[f"{kind}/{name}"] = self.wandb.Table(columns=list(value[0]), data=rows)
         self.run.log(shown, step=update)
@@ -98,15 +92,6 @@ def _numbers(path: str, value: Any) -> Iterator[tuple[str, float]]:
             yield from _numbers(f"{path}/{name}", part)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield path, value
-
-
-def _pixels(alignment: Alignment) -> Any:
-    """(height, width, 3) numbers from 0 to 1: the mean attention of the last layer."""
-    from matplotlib.image import imread  # here, since it takes half a second and few runs draw
-
-    from nmt.evaluation.attention_picture import picture
-
-    return imread(io.BytesIO(picture([(alignment, panels(alignment, "last", "mean"))])))[:, :, :3]
 
 
 def _markdown(examples: list[dict[str, str]]) -> str:
@@ -175,14 +160,13 @@ class Record:
         write_durably(self.path, content)
 
     def write(self, kind: str, update: int, **fields: Any) -> None:
-        """Append one line to log.jsonl, without pictures, and tell the others. It is in the file when this returns.
+        """Append one line to log.jsonl, and tell the others. It is in the file when this returns.
 
         Raises MachineError where it cannot be written.
         """
         if self.quiet:
             return
-        shown = {name: value for name, value in fields.items() if not isinstance(value, Alignment)}
-        line = json.dumps({"kind": kind, "update": update, **shown}, ensure_ascii=False)
+        line = json.dumps({"kind": kind, "update": update, **fields}, ensure_ascii=False)
         try:
             if self._file is None:
                 self._file = self.path.open("a", encoding="utf-8", newline="\n")

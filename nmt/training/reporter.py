@@ -19,7 +19,7 @@ from nmt.training.budget import Budget
 from nmt.training.engine import Outcome, duration
 from nmt.training.log import Record
 from nmt.training.memory import Memory, footprint
-from nmt.training.state import Sums, TrainState, changes
+from nmt.training.state import Sums, TrainState
 from nmt.training.validate import Measured, describe, fields_of, score_of
 
 # Sums over the updates since the last line of the log, and how long the rest of the run will take.
@@ -198,22 +198,6 @@ class TrainingReporter:
         self.record.say(
             f"memory ran out in validation: batches of {too_large:,} tokens (sentences x longest side) and more are "
             "measured in halves from now on, with the same result. A smaller valid.max_tokens avoids the detour."
-        )
-
-    def measured_otherwise(self, state: TrainState) -> None:
-        """Say so if the first set was measured otherwise when it was last, or not by the metric that counts now."""
-        metric = self.recipe.valid.metric
-        if state.history and not any(metric in entry for entry in state.history):
-            best = state.best_before
-            stays = "" if best is None else f" {checkpoint.name_of(best)}, the best of before, stays until one is."
-            self.record.say(f"no validation was measured by valid.metric {metric} yet.{stays}")
-        if not state.history or not (changed := changes(state.history[-1], state.conditions, metric)):
-            return
-        shown = ", ".join(f"{what} {then} before and {now} now" for what, (then, now) in sorted(changed.items()))
-        n_other = len(state.history) - len(state.comparable(metric))
-        self.record.say(
-            f"{metric} is measured otherwise than when it was last: {shown}. {n_other:,} earlier validations do not "
-            "count any more for what is best, for valid.patience and for the final model."
         )
 
 

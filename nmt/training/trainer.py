@@ -27,7 +27,7 @@ from nmt.training.log import Record
 from nmt.training.parallel import Ranks, checksum, is_cut, laid_out_like
 from nmt.training.precision import Precision
 from nmt.training.reporter import MAX_BAD, Meter, TrainingReporter, divergence_message
-from nmt.training.state import TrainState, scores_of
+from nmt.training.state import TrainState
 from nmt.training.validate import Measured, Validation
 
 # A run's checkpoints.
@@ -70,9 +70,7 @@ def save(run: Run, recipe: Recipe, engine: Engine, state: TrainState, *, due: bo
 
 def prune(run: Run, recipe: Recipe, state: TrainState) -> None:
     """Delete the checkpoints that may go: after each save, and on resuming, should a kill have come between the two."""
-    scores = state.scores(recipe.valid.metric) or scores_of(state.history, recipe.valid.metric)
-    if not scores and state.best_before is not None:  # nothing was measured by this metric
-        scores = {state.best_before: 0.0}
+    scores = state.scores(recipe.valid.metric)
     mere_stops = {update for update in run.updates() if update in state.stops and update != state.update}
     too_many = checkpoint.checkpoints_to_delete(
         {update: scores.get(update) for update in run.updates() if update not in mere_stops},
@@ -106,7 +104,7 @@ class Trainer:
         self.ranks, self.wants_stop = ranks, wants_stop
         self.validation = Validation(recipe, data, precision)
         self.budget, self.time_share = budget, 0.0
-        self.state = TrainState(conditions=self.validation.first.conditions, planned_for=self.budget.seconds)
+        self.state = TrainState(planned_for=self.budget.seconds)
         first_tag = data.subwords.src.n_text
         self.engine = Engine(model, recipe, precision=precision, ranks=ranks, first_tag=first_tag)
         self.feed = feed
@@ -116,7 +114,7 @@ class Trainer:
 
     def restore(self, folder: Path, saved: dict[str, Any], *, had_ended: bool = False) -> None:
         """Take up a verified checkpoint. had_ended: the run ended there, by a recipe that may have said so."""
-        engine, conditions = self.engine, self.state.conditions
+        engine = self.engine
         weights = checkpoint.load_tensors(folder, checkpoint.MODEL)
         for name, mine in checkpoint.weights_of(engine.model).items():
             if is_cut(mine) and name in weights:
@@ -124,7 +122,7 @@ class Trainer:
         checkpoint.load_weights(engine.model, weights, str(folder))
         engine.optimizers.load_state(engine.model, checkpoint.load_tensors(folder, checkpoint.OPTIMIZER))
         self.state = TrainState.from_json(saved, packed=self.recipe.batch.packed)
-        self.state.conditions, engine.memory = conditions, self.state.memory
+        engine.memory = self.state.memory
         if self.state.scaler:
             engine.scaler.load_state_dict(self.state.scaler)
         if engine.ema:
@@ -139,7 +137,6 @@ class Trainer:
             prune(self.run, self.recipe, self.state)
         self.record.resume(self.state.update, [int(entry["update"]) for entry in self.state.history])
         self.reporter.n_failed = self.state.memory.n_failed
-        self.reporter.measured_otherwise(self.state)
 
     def save(self, *, planned: bool = True) -> None:
         """Commit a checkpoint of this moment. planned: not only because somebody stops the run."""

@@ -17,26 +17,21 @@ from nmt.data.placeholders import held_out_tags
 from nmt.data.subwords import PAD, Subwords
 from nmt.data.text import split_of
 from nmt.decoding.long_lines import Limits, limits_of, usual_len
-from nmt.decoding.translation import is_too_wide
 from nmt.decoding.translator import Translator
 from nmt.errors import OutOfMemory, RunError, is_out_of_memory
-from nmt.evaluation.attention_page import sentence_of
-from nmt.evaluation.metrics import METRICS, bleu_tokens, form_note, score
+from nmt.evaluation.metrics import METRICS, score
 from nmt.models.base import TranslationModel
 from nmt.recipe.data_options import ValidationSet
-from nmt.recipe.decode_options import OF_BEAM
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training.log import Record
 from nmt.training.memory import Memory, Work
 from nmt.training.precision import Precision
-from nmt.training.state import Conditions, TrainState, goodness
+from nmt.training.state import TrainState, goodness
 
 N_EXAMPLE = 3
 _AT_ONCE = 1 << 23  # logits that are looked at in full precision
 FORCED = ("loss", "perplexity", "accuracy")
-# Options of `decode` on which, beside OF_BEAM, it depends what the translations are.
-_LENGTHS = ("max_len_a", "max_len_b", "min_len_a", "min_len_b", "max_src_len", "split")
 Measured = tuple[dict[str, float], dict[str, Any]]  # numbers, and signatures and examples beside them
 
 
@@ -58,8 +53,7 @@ def _as_written(model: TranslationModel) -> Iterator[None]:
 class Validator:
     """Measures a model on one corpus, always the same way.
 
-    files: what the recipe says of the set; None for a corpus that was made. limits: as in nmt-translate. draws: keep
-    where the model looked in one example.
+    files: what the recipe says of the set; None for a corpus that was made. limits: as in nmt-translate.
     """
 
     def __init__(
@@ -70,11 +64,9 @@ class Validator:
         files: ValidationSet | None,
         precision: Precision,
         limits: Limits,
-        *,
-        draws: bool,
     ) -> None:
         self.corpus, self.subwords, self.config = corpus, subwords, recipe.valid
-        self.precision, self.limits, self.draws = precision, limits, draws
+        self.precision, self.limits = precision, limits
         measure, most = (files.measure, files.max_sentences) if files else (None, None)
         self.translate = recipe.valid.translate if measure is None else measure == "translate"
         self.src_lang, self.trg_lang = recipe.data.src_lang, (files and files.trg_lang) or recipe.data.trg_lang
@@ -96,18 +88,6 @@ class Validator:
     @property
     def _of_translations(self) -> list[str]:
         return [name for name, metric in METRICS.items() if metric.always or name == self.config.metric]
-
-    @property
-    def conditions(self) -> Conditions:
-        """The settings that the numbers depend on beside model and set, so that only like is compared with like."""
-        found: Conditions = {"pairs": {"pairs": sum(map(len, self.batches))}}
-        if self.translate:
-            deciding = {name: getattr(self.decode, name) for name in (*OF_BEAM, *_LENGTHS)}
-            found["translations"] = {"sentences": len(self.src), "trg_lang": self.trg_lang, **deciding}
-            found["translations"]["tokens"] = bleu_tokens(self.trg_lang)[0]
-            if form_note(self.trg):
-                found["translations"]["form"] = "NFC"
-        return found
 
     def measure(
         self,
@@ -210,12 +190,6 @@ class Validator:
         picked = [i * len(output) // n_example for i in range(n_example)]
         beside: dict[str, Any] = {f"{name}_signature": one.signature for name, one in scores.items()}
         beside["examples"] = [{"source": self.src[i], "output": output[i], "reference": self.trg[i]} for i in picked]
-        can_be_drawn = (found[i] for i in picked if found[i].hypotheses and not is_too_wide(found[i]))
-        if self.draws and translator.attends and (drawn := next(can_be_drawn, None)):
-            with self.precision.measuring():
-                attns = translator.attention(drawn)
-            seen = sentence_of(attns, drawn.src_ids, drawn.hypotheses[0].ids, self.subwords, drawn.text)
-            beside["attention"] = seen.alignment("cross")
         return {name: one.value for name, one in scores.items()}, beside
 
 
@@ -240,9 +214,7 @@ class Validation:
         limits = limits_of(recipe.decode, max_len=recipe.data.max_len, usual_src_len=usual)
         for name, corpus in data.valid_sets.items():
             subwords = data.subwords.tagged(tags.get(split_of(name), ()))
-            draws = not self.sets and (recipe.train.tensorboard or recipe.train.wandb)
-            files = files_of.get(name)
-            self.sets[name] = Validator(corpus, subwords, recipe, files, precision, limits, draws=draws)
+            self.sets[name] = Validator(corpus, subwords, recipe, files_of.get(name), precision, limits)
         self.first_name, self.first = next(iter(self.sets.items()))
 
     @property
@@ -261,12 +233,12 @@ class Validation:
         }
 
     def entry(self, measured: dict[str, Measured]) -> dict[str, Any]:
-        """Return the entry of the history: the first set's numbers and what they rest on, the others' under "sets"."""
+        """Return the entry of the history: the first set's numbers, and the others' under "sets"."""
         numbers = {
             name: {number: found[number] for number in self.sets[name].names if number in found}
             for name, (found, _) in measured.items()
         }
-        first = {**numbers.pop(self.first_name), "how": self.first.conditions}
+        first = numbers.pop(self.first_name)
         others = {name: numbers.get(name, {}) for name in self.sets if name != self.first_name}
         return {**first, "sets": others} if others else first
 
@@ -315,25 +287,23 @@ def choose_final(
     """
     metric = recipe.valid.metric
     results: dict[str, dict[str, float]] = {}
-    # All that is measured now was measured then, and alike; what is not is measured anew.
     known = {
         int(entry["update"]): {number: entry[number] for number in validator.names if number in entry}
-        for entry in state.comparable(*validator.names)
+        for entry in state.history
     }
-    cut_short = len(known.get(state.update, {})) not in (0, len(validator.names))
-    by = "loss" if cut_short and not has_time(state.measure_seconds) else metric
+    # The last may have no scores of translations, for which the time was over.
+    by = metric if metric in known.get(state.update, {metric}) or has_time(state.measure_seconds) else "loss"
     chosen, chosen_weights = "", dict[str, Tensor]()
     folder_of = _whole(run, record)
     for name, updates, file in _candidates(recipe, state, list(folder_of)):
         newest = max(updates)
         numbers = known.get(newest, {}) if len(updates) == 1 and file == checkpoint.MODEL else {}
-        is_known = by in numbers and (by != metric or len(numbers) == len(validator.names))
-        if not is_known and results and not has_time(state.measure_seconds):
+        if by not in numbers and results and not has_time(state.measure_seconds):
             record.say(f"{name:>12}  not measured, as the time is over")
             continue
         folders = [folder_of[update] for update in updates]
         weights = checkpoint.average(folders) if file == checkpoint.MODEL else checkpoint.load_tensors(folders[0], file)
-        if is_known:
+        if by in numbers:
             results[name] = numbers
         else:
             checkpoint.load_weights(model, weights, name)

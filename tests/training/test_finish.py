@@ -1,7 +1,5 @@
 """The better on validation of last, best, average and moving average is what ships, and the log says so."""
 
-import contextlib
-import io
 import json
 import statistics
 from pathlib import Path
@@ -11,13 +9,14 @@ from witness import StopAtUpdate
 
 from nmt import checkpoint
 from nmt.data.plan import Position
+from nmt.evaluation.metrics import METRICS, Metric, Score
 from nmt.recipe.options import Recipe
 from nmt.run import USUAL_RATIOS, USUAL_SRC_LEN, Run
 from nmt.training.launch import launch
 from nmt.training.log import Record
 from nmt.training.materials import new_model, open_data
 from nmt.training.state import TrainState
-from nmt.training.validate import choose_final
+from nmt.training.validate import choose_final, score_of
 
 NAN = float("nan")
 MODEL = {"d_model": 16, "d_inner": 32, "n_enc_layer": 1, "n_dec_layer": 1, "n_head": 2}
@@ -59,7 +58,7 @@ def trained(corpus, tmp_path_factory):
 )
 def test_the_better_of_the_candidates_ships_and_the_log_says_so(trained, capsys, history, measured, chosen):
     run = Run(trained.run_folder)
-    entries = [{"update": update, "loss": loss} for update, loss in zip((2, 4, 6), history, strict=True)]
+    entries = [{"update": update, "loss": loss, "how": {}} for update, loss in zip((2, 4, 6), history, strict=True)]
     # What is not finite is not in a history; then the last weights are measured again.
     judge = Judge(*([NAN] if history[2] != history[2] else []), *measured)
     state = TrainState(6, Position(), history=[entry for entry in entries if entry["loss"] == entry["loss"]])
@@ -81,23 +80,6 @@ def test_the_better_of_the_candidates_ships_and_the_log_says_so(trained, capsys,
         "moving average": lambda: checkpoint.load_tensors(folders[6], checkpoint.EMA),
     }[chosen]()
     assert ships.keys() == wanted.keys() and all((ships[name] == tensor).all() for name, tensor in wanted.items())
-
-
-def choose(recipe, state, judge):
-    """The name of what is chosen, and each row that is shown of a candidate."""
-    run = Run(recipe.run_folder)
-    with run.lock(), contextlib.redirect_stderr(io.StringIO()) as said:
-        model = new_model(recipe, open_data(recipe), "cpu")
-        name = choose_final(recipe, run, model, state, judge, Record(run.log_file, n_update=6))
-    return name, [line.strip() for line in said.getvalue().split("\n") if "  update " in line]
-
-
-@pytest.mark.parametrize(("n_pair", "chosen"), [(1, "average of last 3"), (50, "last")])
-def test_what_was_measured_otherwise_is_measured_anew(trained, n_pair, chosen):
-    history = [{"update": 6, "loss": 2.5, "how": {"pairs": {"pairs": n_pair}}}]
-    state = TrainState(6, history=history, conditions={"pairs": {"pairs": 50}})
-    judge = Judge(*([5.0] if n_pair == 1 else []), 4.0, 6.0)
-    assert choose(trained, state, judge)[0] == chosen
 
 
 @pytest.fixture
@@ -128,3 +110,45 @@ def test_a_run_that_was_begun_before_that_was_noted_goes_on(recipe_of):
     run.data_file.write_bytes(json.dumps(known).encode() + b"\n")
     assert run.usual_src_len() is None and run.usual_ratios() == {}
     assert launch(recipe) == "done"
+
+
+def test_a_finished_run_that_is_asked_to_choose_otherwise_does(recipe_of, capsys):
+    usual = {"valid": {"every": 4, "translate": False, "metric": "loss"}}
+    averaged, plain = (recipe_of(**usual, train={"updates": 8, "average": name}) for name in ("last", "none"))
+    run = Run(averaged.run_folder)
+
+    def candidates():
+        return {name.split()[0] for name in checkpoint.verify(run.model_folder)["candidates"]}
+
+    assert launch(averaged) == "done" and candidates() == {"last", "average"}
+    assert launch(plain) == "done" and candidates() == {"last"}
+    capsys.readouterr()
+    assert launch(plain) == "done" and "nothing to do" in capsys.readouterr().err
+
+
+def test_the_log_tells_of_the_updates_before_a_validation_that_ends_training(recipe_of):
+    recipe = recipe_of(
+        optim={"lr": 1e-12},
+        train={"updates": 100, "log_every": 10},
+        valid={"every": 7, "patience": 2, "metric": "accuracy", "translate": False},
+    )
+    assert launch(recipe) == "patience"
+    lines = map(json.loads, Run(recipe.run_folder).log_file.read_text(encoding="utf-8").splitlines())
+    assert [line["update"] for line in lines if line["kind"] == "train"] == [10, 20, 21]
+
+
+def test_a_metric_of_the_table_decides_what_is_best(recipe_of, monkeypatch):
+    """One that looks at the sources, and of which less is better."""
+
+    def off(texts, n_bootstrap):
+        apart = sum(abs(len(a) - len(b)) for a, b in zip(texts.sources, texts.hypotheses, strict=True))
+        return Score("off", apart, "v1", None, None, "")
+
+    monkeypatch.setitem(METRICS, "off", Metric("OFF", off, higher_is_better=False))
+    recipe = recipe_of(train={"updates": 4}, valid={"every": 2})
+    recipe = recipe.model_copy(update={"valid": recipe.valid.model_copy(update={"metric": "off"})})
+    launch(recipe)
+    history = checkpoint.read_json(Run(recipe.run_folder).checkpoint(4) / checkpoint.STATE)["history"]
+    state = TrainState(4, history=history)
+    assert state.best_update("off") == min(history, key=lambda entry: entry["off"])["update"]
+    assert score_of("off", history[0]["off"]) == f"OFF {history[0]['off']:.2f}" and "ter" not in history[0]

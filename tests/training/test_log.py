@@ -99,9 +99,6 @@ def test_each_validation_set_is_measured_as_the_recipe_says(runs):
     assert state_of(runs.several)["history"][0] == {
         "update": 12,
         **{name: first[name] for name in NUMBERS},
-        "how": Validation(
-            runs.several, Prepared.open(runs.several.data_folder), Precision("fp32", "", "cpu")
-        ).first.conditions,
         "sets": {
             name: {number: found[number] for number in NUMBERS if number in found}
             for name, found in first["sets"].items()

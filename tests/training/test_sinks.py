@@ -1,6 +1,5 @@
 """What hears the log beside log.jsonl: it hears all of it, once, and can neither change nor end a run."""
 
-import json
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
@@ -33,7 +32,6 @@ class FakeWandb(ModuleType):
         super().__init__("wandb")
         self.__spec__ = ModuleSpec("wandb", None)
         self.begun, self.told, self.n_finished, self.n_asked, self.down = [], [], 0, 0, False
-        self.Image = lambda pixels: ("image", pixels.shape)
         self.Table = lambda columns, data: ("table", columns, data)
         self.Settings = dict
 
@@ -98,10 +96,9 @@ def test_nobody_who_listens_changes_a_bit(runs):
         return [{name: value for name, value in line.items() if name not in changing} for line in lines]
 
     assert told(runs.alone) == told(runs.heard)
-    assert "attention" not in json.dumps(told(runs.heard))  # pictures are not for the log
 
 
-def test_weights_and_biases_hears_every_number_of_the_log_and_sees_the_pictures(runs):
+def test_weights_and_biases_hears_every_number_of_the_log(runs):
     [begun] = runs.wandb.begun
     assert (begun["project"], begun["name"], runs.wandb.n_finished) == ("tiny", "heard", 1)
     assert begun["config"] == runs.heard.model_dump(mode="json")
@@ -112,19 +109,17 @@ def test_weights_and_biases_hears_every_number_of_the_log_and_sees_the_pictures(
     for values in validated:
         kind, columns, rows = values["valid/examples"]
         assert (kind, columns, len(rows)) == ("table", ["source", "output", "reference"], 3)
-        assert values["valid/attention"][0] == "image" and values["valid/attention"][1][2] == 3
 
 
-def test_tensorboard_shows_every_number_the_examples_and_a_picture_of_attention(runs):
+def test_tensorboard_shows_every_number_and_the_examples(runs):
     events = events_of(runs.heard.run_folder / "tensorboard")
     expected = {}
     for line in log_of(runs.heard):
         for name, value in numbers_of(line, line["kind"] + "/").items():
             expected.setdefault(name, []).append((line["update"], pytest.approx(value)))
     assert {name: [(e.step, e.value) for e in events.Scalars(name)] for name in events.Tags()["scalars"]} == expected
-    pictures, texts = events.Images("valid/attention"), events.Tensors("valid/examples/text_summary")
-    assert [event.step for event in pictures] == [event.step for event in texts] == [4, 8]
-    assert all(event.encoded_image_string.startswith(b"\x89PNG") for event in pictures)
+    texts = events.Tensors("valid/examples/text_summary")
+    assert [event.step for event in texts] == [4, 8]
     example = log_of(runs.heard, "valid")[0]["examples"][0]
     assert example["source"] in texts[0].tensor_proto.string_val[0].decode()
 
