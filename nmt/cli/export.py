@@ -14,7 +14,7 @@ from nmt.cli.parser import Parser, must_be_free, run
 from nmt.data.lines import read_lines
 from nmt.errors import DataError, NmtError
 from nmt.files import RECIPE, check_is_run, exchange
-from nmt.recipe.draft import PRECISIONS, refuse_unsupported, unsupported
+from nmt.recipe.draft import PRECISIONS, refuse_unsupported
 from nmt.recipe.reader import load_resolved
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def export(args: argparse.Namespace) -> int:
         if getattr(args, flag) and args.to != target:
             raise NmtError(f"--{flag} belongs to --to {target}: leave it out.")
     check_is_run(Path(args.run))
-    refuse_unsupported(args.to, unsupported(load_resolved(Path(args.run) / RECIPE)).get(args.to, ()))
+    refuse_unsupported(args.to, load_resolved(Path(args.run) / RECIPE))
     from nmt.processes import sleep_while_waiting
 
     sleep_while_waiting()
@@ -127,7 +127,7 @@ def _target(args: argparse.Namespace, model: "Model") -> _Target:
     from nmt.export import ctranslate2
 
     def write(folder: Path, quantization: str | None) -> None:
-        ctranslate2.export(transformer, model.recipe.model, model.subwords, folder, quantization)
+        ctranslate2.export(transformer, model.recipe, model.subwords, folder, quantization)
         safetensors.copy_front_end(model.run, folder)
 
     return _Target(

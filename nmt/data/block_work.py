@@ -40,7 +40,6 @@ from nmt.data.units import KnownCuts, Lexicon, Units, facts_of, ids_in, read_cut
 from nmt.data.worker_pool import Work, serve_as_worker
 from nmt.processes import read_packed, write_packed
 from nmt.recipe.data_options import DataConfig, FilterConfig, SubwordsConfig
-from nmt.recipe.reader import languages_in
 
 # File of blocks of training pairs.
 Mask = NDArray[np.bool_]
@@ -127,7 +126,7 @@ class Task:
 
     def __init__(self, setup: Mapping[str, Any], number: int = 0) -> None:
         """setup: what `keep_training_pairs` says. number: of this process, from 0; each has a file of its own."""
-        self._config = DataConfig.model_validate(setup["data"], context=languages_in(setup["data"]))
+        self._config = DataConfig.model_validate(setup["data"], context=True)
         subwords = SubwordsConfig.model_validate(setup["subwords"])
         self._normalize, self._words_of = subwords.normalize, WordsOf(subwords)
         # What is learnt from is the text itself, or else has placeholders, which nothing can be measured of.

@@ -17,8 +17,9 @@ from nmt.extras import missing
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Decoder, Encoder, LearnedPositions, PositionalEncoding, Transformer
 from nmt.models.transformer.SubLayers import MultiHeadAttention
-from nmt.recipe.draft import of_ctranslate2, refuse_unsupported
+from nmt.recipe.draft import refuse_unsupported
 from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.options import Recipe
 from nmt.run import Run
 
 _ITS_FILES = ("config.json", "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json")
@@ -35,13 +36,13 @@ def library() -> Any:
     return ctranslate2
 
 
-def export(model: Transformer, config: ModelConfig, subwords: Subwords, folder: Path, quantization: str | None) -> None:
+def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path, quantization: str | None) -> None:
     """Write a CTranslate2 model. quantization: one of its names, like int8, or None for fp32.
 
     Raises RunError, naming the options, for a model that it cannot hold exactly.
     """
-    refuse_unsupported("ctranslate2", of_ctranslate2(config))
-    ct2 = library()
+    refuse_unsupported("ctranslate2", recipe)
+    ct2, config = library(), recipe.model
     box, common = ct2.specs.transformer_spec, _common(ct2, config)
     kv_heads = [None if n == config.n_head else n for n in (config.enc_n_kv_head or config.n_kv_head, config.n_kv_head)]
     spec = ct2.specs.TransformerSpec(

@@ -29,7 +29,7 @@ from nmt.files import parse_json
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Decoder, Encoder, Transformer
 from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward
-from nmt.recipe.draft import of_huggingface, refuse_unsupported
+from nmt.recipe.draft import refuse_unsupported
 from nmt.recipe.options import Recipe
 
 # Our subwords as a tokenizer of Hugging Face's transformers.
@@ -109,7 +109,7 @@ def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path)
 
     Raises RunError, naming the options, for a model that no architecture of transformers holds exactly.
     """
-    refuse_unsupported("huggingface", of_huggingface(recipe))
+    refuse_unsupported("huggingface", recipe)
     transformers = library()
     with torch.inference_mode():
         weights = _weights(model, recipe)

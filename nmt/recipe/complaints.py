@@ -1,14 +1,17 @@
 """Error messages about a recipe, one line each: place, dotted name, found, expected, nearest name."""
 
 import difflib
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
 from nmt.recipe.fields import all_fields, sections
-from nmt.recipe.yaml_marks import Mark
+
+# What is wrong with a recipe: the line in its file, None for the command line; the dotted name; and what it is.
+Complaint = tuple[int | None, str, str]
 
 # Flags without their section, by command: flag, option, and what its value is called.
 SHORT: dict[str, tuple[tuple[str, str, str], ...]] = {
@@ -115,123 +118,81 @@ def with_trg(name: str) -> str:
     return re.sub(r"(?<![A-Za-z])tgt(?![A-Za-z])", "trg", name)
 
 
-class Complaint(NamedTuple):
-    """One thing that is wrong. place: a Mark in the file, or None for the command line."""
-
-    place: Mark | None
-    name: str
-    text: str
-
-
 def in_order(complaints: Iterable[Complaint], file: str) -> str:
     """All complaints as the user reads them, those of the command line first, then by line."""
-    lines = []
-    for place, name, text in sorted(complaints, key=lambda one: one.place or Mark(0, 0)):
-        where = "command line" if place is None else f"{file}:{place.line}"
-        lines.append(": ".join(part for part in (where, name, text) if part))
-    return "\n".join(dict.fromkeys(lines))
+    told = []
+    for line, name, text in sorted(complaints, key=lambda one: one[0] or 0):
+        where = "command line" if line is None else f"{file}:{line}"
+        told.append(": ".join(part for part in (where, name, text) if part))
+    return "\n".join(dict.fromkeys(told))
 
 
 def of_validation(error: ValidationError) -> Iterator[tuple[str, str]]:
     """(dotted name, what is wrong) for each thing that pydantic found; several for contradictions."""
     for found in error.errors(include_url=False):
-        name = ".".join(map(str, option_at(found["loc"], found["type"])))
-        if found["type"] == "value_error" and not name:
+        name, kind = _option_at(found["loc"]), found["type"]
+        if kind == "value_error" and not name:  # from `find_contradictions`
             for line in str(found["ctx"]["error"]).split("\n"):
                 dotted, _, text = line.partition(": ")
                 yield dotted, text
-        elif found["type"] == "language":
-            yield name, found["msg"]
-        elif found["type"] == "extra_forbidden":
+        elif kind == "value_error":
+            yield name, str(found["ctx"]["error"])
+        elif kind == "extra_forbidden":
+            name = ".".join(map(str, found["loc"]))
             yield name, unknown(name)
-        elif found["type"] == "missing":
+        elif kind == "missing":
             yield name, f"missing (expected {_expected(name)})"
         else:
-            expected = _expected(name)
+            expected, value = _expected(name), found["input"]
             article = "a " if expected.startswith(("whole number", "number")) else ""
-            yield (
-                name,
-                f"expected {article}{expected}, found {describe(found['input'])}{_hint(expected, found['input'])}",
-            )
+            shown = "nothing" if value is None else json.dumps(value, ensure_ascii=False, default=str)
+            shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+            yield name, f"expected {article}{expected}, found {shown}{_hint(expected, value)}"
 
 
-def option_at(loc: tuple[int | str, ...], kind: str) -> tuple[int | str, ...]:
-    """The place of an option, less what pydantic adds to it where an option takes two kinds of values."""
-    known = {field.name for field in all_fields()}
-    inside = next((n for n, part in enumerate(loc) if str(part).startswith("list[")), None)
-    if inside is not None:  # of an option that takes one or a list
-        return loc[:inside]
-    if kind != "extra_forbidden" and _without_numbers(".".join(map(str, loc[:-1]))) in known:
-        inner = _without_numbers(".".join(map(str, loc))) in known
-        return loc if inner or isinstance(loc[-1], int) else loc[:-1]
-    return loc
+def _option_at(loc: tuple[int | str, ...]) -> str:
+    """The dotted name of an option, less what pydantic adds to it where one takes two kinds of values."""
+    known = {"", *(field.name for field in all_fields()), *dict(sections())}
+    names = (".".join(map(str, loc[:n])) for n in range(len(loc), -1, -1))
+    return next(name for name in names if _without_numbers(name) in known)
 
 
 def unknown(name: str) -> str:
-    """The complaint about a dotted name that no option has."""
-    return f"is gone; {GONE[name][1]}" if name in GONE else f"unknown option{_nearest(name)}"
-
-
-def describe(value: Any) -> str:
-    """A value that was found, in a few words."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (int, float)):
-        return f"the number {value}"
-    if isinstance(value, str):
-        return f"the text {_short(value)!r}"
-    return (
-        f"a mapping {{{_short(', '.join(map(str, value)))}}}" if isinstance(value, dict) else f"a list of {len(value)}"
-    )
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."
+    """The complaint about a dotted name that no option has, with those that were probably meant or are known there."""
+    if name in GONE:
+        return f"is gone; {GONE[name][1]}"
+    plain, place = _without_numbers(name), name.rpartition(".")[0]
+    section = plain.rpartition(".")[0]
+    if meant := nearest(plain, [f.name for f in all_fields() if f.inner and f.name.rpartition(".")[0] == section]):
+        return f"unknown option (did you mean {place}.{meant[0].rpartition('.')[2]}?)"  # with the number in a list
+    known = [*(field.name for field in all_fields() if not field.inner), *filter(None, dict(sections()))]
+    if meant := nearest(plain, known):
+        return f"unknown option (did you mean {' or '.join(meant)}?)"
+    here = [full.rpartition(".")[2] for full in known if full.rpartition(".")[0] == section]
+    return f"unknown option (known here: {', '.join(here)})" if here else "unknown option"
 
 
 def _expected(name: str) -> str:
     """Return the values that an option takes, in words."""
     plain = _without_numbers(name)
-    if not plain:
-        return "a mapping of sections and options"
-    for field in all_fields():
-        if field.name == plain:
-            return field.kind
     if plain in dict(sections()):
-        return "a section, a mapping of options"
-    return _expected(plain.rpartition(".")[0]) if "." in plain else "another value"  # a part of an option's value
+        return "a section, a mapping of options" if plain else "a mapping of sections and options"
+    return next(field.kind for field in all_fields() if field.name == plain)
 
 
 def _hint(expected: str, found: Any) -> str:
     """Return a hint for the commonest mistakes."""
-    if expected.startswith("text like 90s") and (number := re.fullmatch(r"([1-9][0-9]*)( ?min(ute)?s?)?", str(found))):
+    text = str(found).lower()
+    if expected.startswith("text like 90s") and (number := re.fullmatch(r"([1-9][0-9]*)( ?min(ute)?s?)?", text)):
         return f" (did you mean {number[1]}m?)"
     if expected.startswith("whole number") and isinstance(found, float) and found.is_integer():
         return f" (write {found:.0f})"
-    if expected.startswith("true or false") and isinstance(found, str):
-        truth = dict.fromkeys(("yes", "on", "y", "true"), "true") | dict.fromkeys(("no", "off", "n", "false"), "false")
-        return f" (write {truth[found.lower()]})" if found.lower() in truth else ""
+    if expected.startswith("true or false") and text in ("yes", "on", "y", "no", "off", "n"):
+        return f" (write {str(text in ('yes', 'on', 'y')).lower()})"
     if expected.startswith("text") and isinstance(found, (int, float)):
         return " (write it in quotes)"
-    bare = found.replace("_", "").replace(",", "").strip() if isinstance(found, str) else ""
-    return f" (write {bare})" if "number" in expected and bare.isdigit() else ""
-
-
-def _nearest(name: str) -> str:
-    """The known name that was probably meant, or the names that are known there, in brackets."""
-    plain = _without_numbers(name)
-    place, section = name.rpartition(".")[0], plain.rpartition(".")[0]
-    inner = {f.name.rpartition(".")[2] for f in all_fields() if f.inner and f.name.rpartition(".")[0] == section}
-    if close := difflib.get_close_matches(name.rpartition(".")[2].lower(), sorted(inner), n=1, cutoff=0.7):
-        return f" (did you mean {place}.{close[0]}?)"  # a part of an option's value, like the others beside it
-    known = [field.name for field in all_fields() if not field.inner]
-    known += [title for title, _ in sections() if title]
-    if found := nearest(plain, known):
-        return f" (did you mean {' or '.join(found)}?)"
-    here = [full.rpartition(".")[2] for full in known if full.rpartition(".")[0] == section]
-    return f" (known here: {', '.join(here)})" if here else ""
+    bare = re.sub("[_,]", "", text)
+    return f" (write {bare})" if "number" in expected and isinstance(found, str) and bare.isdigit() else ""
 
 
 def nearest(name: str, known: Sequence[str]) -> list[str]:
@@ -239,8 +200,7 @@ def nearest(name: str, known: Sequence[str]) -> list[str]:
 
     That with the same word elsewhere (there may be several), another toolkit's word, or a near spelling; or none.
     """
-    section, _, word = name.rpartition(".")
-    word = _plain_word(word)
+    section, word = name.rpartition(".")[0], _last_word(name)
     others = {
         other: full[0]
         for other, names in OTHER_NAMES.items()
@@ -259,11 +219,8 @@ def nearest(name: str, known: Sequence[str]) -> list[str]:
 
 
 def _last_word(full: str) -> str:
-    return _plain_word(full.rpartition(".")[2])
-
-
-def _plain_word(word: str) -> str:
-    return word.lower().replace("-", "_")  # as flags have it
+    """The last part of a name, as flags have it, too."""
+    return full.rpartition(".")[2].lower().replace("-", "_")
 
 
 def _without_numbers(name: str) -> str:

@@ -76,7 +76,7 @@ class DecodeConfig(Section):
     min_len_b: Count = 0
     """See min_len_a."""
     no_repeat: Count = 0
-    """No run of this many subwords occurs twice in a translation, except in phrases that are required; 0: any may."""
+    """No n-gram of this many subwords occurs twice once the prefix and the required phrases are there; 0: any may."""
     diversity: NonNegativeFloat = 0.0
     """Of beam search: penalty of a continuation for each better one of the same hypothesis (Li et al. 2016); 0.5 makes
     the n best differ."""

@@ -3,7 +3,6 @@
 It says what differs from the defaults and what is most often changed. The run folder has every option, resolved.
 """
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,60 +55,56 @@ def write_draft(recipe: Recipe, path: Path) -> None:
 
 def draft_text(recipe: Recipe) -> str:
     """The recipe as YAML, less what has its default."""
-    lines = [f"{line:{_COLUMN}}  # {_COMMENTS[name]}" if name in _COMMENTS else line for line, name in _lines(recipe)]
+    lines = list[str]()
+
+    def add(line: str, name: str) -> None:
+        lines.append(f"{line:{_COLUMN}}  # {_COMMENTS[name]}" if name in _COMMENTS else line)
+
+    for section, options in recipe:
+        if not isinstance(options, BaseModel):
+            if options != type(recipe).model_fields[section].default:
+                add(f"{section}: {as_yaml(options)}", section)
+            continue
+        usual, left_out = _usual(options)
+        told = [
+            name
+            for name, value in options
+            if name not in left_out and (value != getattr(usual, name) or f"{section}.{name}" in _SHOWN)
+        ]
+        if told:
+            add(f"{section}:", section)
+        for name in sorted(told, key=lambda name: name != "preset"):
+            value = getattr(options, name)
+            if isinstance(value, list) and value and isinstance(value[0], BaseModel):
+                lines += [f"  {name}:", *(f"    - {_short(part)}" for part in value)]
+            else:
+                add(f"  {name}: {_short(value)}", f"{section}.{name}")
+        if section == "train" and not recipe.train.time_budget:
+            add("  # time_budget: 20m", "train.time_budget")
     return _HEAD + "\n".join(lines) + "\n"
 
 
-def _lines(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """The lines and the option or section that each is of."""
-    for section in type(recipe).model_fields:
-        options = getattr(recipe, section)
-        if not isinstance(options, BaseModel):
-            if options != type(recipe).model_fields[section].default:
-                yield f"{section}: {as_yaml(options)}", section
-            continue
-        inside = list(_of_section(section, options))
-        if inside:
-            yield f"{section}:", section
-            yield from inside
-
-
-def _of_section(section: str, options: BaseModel) -> Iterator[tuple[str, str]]:
+def _usual(options: BaseModel) -> tuple[BaseModel, set[str]]:
+    """The options of a section with their defaults, and those of the section that mean nothing."""
     usual: BaseModel = type(options)()
-    left_out = set[str]()
-    if isinstance(options, ModelConfig):  # whose defaults depend on a few options, which are then always written
-        leading = ("architecture", "trg_emb_prj_weight_sharing")
-        of_these = ModelConfig.model_validate({name: getattr(options, name) for name in (*leading, "preset")})
-        usual = of_these.model_copy(update={name: getattr(usual, name) for name in leading})
-        left_out = options.undecided | options.useless
-    for name in sorted(type(options).model_fields, key=lambda name: name != "preset"):  # the rest as declared
-        full, value = f"{section}.{name}", getattr(options, name)
-        if name in left_out or (value == getattr(usual, name) and full not in _SHOWN):
-            continue
-        if isinstance(value, list) and value and isinstance(value[0], BaseModel):
-            yield f"  {name}:", ""
-            yield from ((f"    - {_short(part)}", "") for part in value)
-        else:
-            yield f"  {name}: {_short(value)}", full
-    if section == "train" and not getattr(options, "time_budget", ""):
-        yield "  # time_budget: 20m", "train.time_budget"
+    if not isinstance(options, ModelConfig):
+        return usual, set()
+    # Its defaults depend on a few options, which are then always written.
+    leading = ("architecture", "trg_emb_prj_weight_sharing")
+    of_these = ModelConfig.model_validate({name: getattr(options, name) for name in (*leading, "preset")})
+    return of_these.model_copy(update={name: getattr(usual, name) for name in leading}), (
+        options.undecided | options.useless
+    )
 
 
 def _short(value: Any) -> str:
     """A value on one line; a corpus less what has its default."""
-    if not isinstance(value, BaseModel):
-        return as_yaml(value)
-    fields = type(value).model_fields.items()
-    usual = {name: field.get_default(call_default_factory=True, validated_data={}) for name, field in fields}
-    told = (f"{name}: {as_yaml(getattr(value, name))}" for name in usual if getattr(value, name) != usual[name])
-    return f"{{{', '.join(told)}}}"
+    return as_yaml(value.model_dump(exclude_defaults=True) if isinstance(value, BaseModel) else value)
 
 
 # Engines that a model can be exported to, and the options of a recipe that they have no place for.
 
 
-_OF_HUGGINGFACE = ("relu", "gelu", "relu2")
-_OF_CTRANSLATE2 = ("relu", "gelu", "swiglu")
 # Values with which either engine takes a model, by the option that it would refuse.
 _PORTABLE = {
     "model.architecture": "transformer",
@@ -128,29 +123,51 @@ _PORTABLE = {
 
 def unsupported(recipe: Recipe) -> dict[str, list[str]]:
     """Options that each engine cannot hold, with their values, by engine; an empty list where it takes the model."""
-    if recipe.model.architecture != "transformer":
-        odd = [f"model.architecture: {recipe.model.architecture}"]
-        return {"ctranslate2": odd, "huggingface": odd}
-    return {"ctranslate2": list(of_ctranslate2(recipe.model)), "huggingface": list(of_huggingface(recipe))}
+    model, subwords = recipe.model, recipe.subwords
+    ct2, hf, both = ("ctranslate2",), ("huggingface",), ("ctranslate2", "huggingface")
+    if model.architecture != "transformer":
+        return {engine: [f"model.architecture: {model.architecture}"] for engine in both}
+    width = model.d_model // model.n_head
+    rows: tuple[tuple[tuple[str, ...], object, str], ...] = (
+        (both, model.lexical_attn, "model.lexical_attn"),
+        (ct2, model.prj_transform, "model.prj_transform"),
+        (both, model.rotary_enc_attn, "model.rotary_enc_attn"),
+        (both, model.qk_norm, "model.qk_norm"),
+        (both, model.enc_conv, "model.enc_conv"),
+        (hf, model.position == "rotary", "model.position: rotary"),
+        (hf, model.norm_kind != "layer", f"model.norm_kind: {model.norm_kind}"),
+        (ct2, model.ffn == "relu2", "model.ffn: relu2"),
+        (hf, model.ffn == "swiglu", "model.ffn: swiglu"),
+        (hf, model.n_kv_head not in (None, model.n_head), "model.n_kv_head other than model.n_head"),
+        (hf, model.enc_n_kv_head not in (None, model.n_head), "model.enc_n_kv_head other than model.n_head"),
+        (ct2, model.d_k != model.d_v, "model.d_k other than model.d_v"),
+        (hf, model.d_k not in (None, width), "model.d_k other than model.d_model / model.n_head"),
+        (hf, model.d_v not in (None, width), "model.d_v other than model.d_model / model.n_head"),
+        (hf, not subwords.joint, "subwords.joint: false (a tokenizer there has one vocabulary)"),
+        (hf, subwords.kind == "unigram", "subwords.kind: unigram (control symbols would be found in text there)"),
+        (hf, subwords.kind == "sentencepiece", "subwords.kind: sentencepiece (it says itself how text is cut)"),
+        (hf, subwords.symbols, "subwords.symbols (a tokenizer there has other words for what touches them)"),
+        (hf, recipe.data.protect, "data.protect (nothing there puts items back)"),
+    )
+    return {engine: [told for engines, is_odd, told in rows if is_odd and engine in engines] for engine in both}
 
 
-def refuse_unsupported(engine: str, found: Iterable[str]) -> None:
-    """Raise RunError, with what to train with instead, if anything is unsupported."""
-    if told := list(found):
+def refuse_unsupported(engine: str, recipe: Recipe) -> None:
+    """Raise RunError, with what to train with instead, if an engine has no place for the model of a recipe."""
+    if told := unsupported(recipe).get(engine):
         raise RunError(
             f"{engine} has no place for {', '.join(told)}, so this model cannot be exported to it. Train with "
-            f"{portable_flags(told)} for that. --to safetensors takes any model."
+            f"{_portable_flags(told)} for that. --to safetensors takes any model."
         )
 
 
 def portable_options(found: list[str]) -> list[tuple[str, str]]:
     """The options to train with instead of some that `unsupported` found."""
     names = dict.fromkeys(one.split()[0].rstrip(":") for one in found)
-    return [(name, _PORTABLE[name]) for name in names if name in _PORTABLE]
+    return [(name, _PORTABLE[name]) for name in names]
 
 
-def portable_flags(found: list[str]) -> str:
-    """The same as flags of a command."""
+def _portable_flags(found: list[str]) -> str:
     return " ".join(f"--{name} {value}" for name, value in portable_options(found))
 
 
@@ -159,43 +176,8 @@ def exports_note(recipe: Recipe) -> str:
     found = unsupported(recipe)
     taken = ", ".join(["nmt", *(engine for engine, its in found.items() if not its)])
     missing = [one for its in found.values() for one in its]
-    more = f"; for {' and '.join(e for e, its in found.items() if its)}: {portable_flags(missing)}" if missing else ""
-    return f"{taken}{more}"
-
-
-def of_ctranslate2(config: ModelConfig) -> Iterator[str]:
-    """Options whose models CTranslate2 has no boxes for, each with its value."""
-    for name in ("lexical_attn", "prj_transform", "rotary_enc_attn", "qk_norm", "enc_conv"):
-        if getattr(config, name):
-            yield f"model.{name}"
-    if config.ffn not in _OF_CTRANSLATE2:
-        yield f"model.ffn: {config.ffn}"
-    if config.d_k != config.d_v:
-        yield "model.d_k other than model.d_v"
-
-
-def of_huggingface(recipe: Recipe) -> Iterator[str]:
-    """Options whose models no architecture there holds exactly, each with its value."""
-    config, subwords = recipe.model, recipe.subwords
-    width = config.d_model // config.n_head
-    yield from (f"model.{name}" for name in ("rotary_enc_attn", "lexical_attn", "qk_norm") if getattr(config, name))
-    for is_odd, told in (
-        (config.enc_conv, "model.enc_conv"),
-        (config.position == "rotary", "model.position: rotary"),
-        (config.norm_kind != "layer", f"model.norm_kind: {config.norm_kind}"),
-        (config.ffn not in _OF_HUGGINGFACE, f"model.ffn: {config.ffn}"),
-        (config.n_kv_head not in (None, config.n_head), "model.n_kv_head other than model.n_head"),
-        (config.enc_n_kv_head not in (None, config.n_head), "model.enc_n_kv_head other than model.n_head"),
-        (config.d_k not in (None, width), "model.d_k other than model.d_model / model.n_head"),
-        (config.d_v not in (None, width), "model.d_v other than model.d_model / model.n_head"),
-        (not subwords.joint, "subwords.joint: false (a tokenizer there has one vocabulary)"),
-        (subwords.kind == "unigram", "subwords.kind: unigram (control symbols would be found in text there)"),
-        (subwords.kind == "sentencepiece", "subwords.kind: sentencepiece (it says itself how text is cut)"),
-        (subwords.symbols, "subwords.symbols (a tokenizer there has other words for what touches them)"),
-        (recipe.data.protect, "data.protect (nothing there puts items back)"),
-    ):
-        if is_odd:
-            yield told
+    others = " and ".join(engine for engine, its in found.items() if its)
+    return f"{taken}; for {others}: {_portable_flags(missing)}" if others else taken
 
 
 PRECISIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # our names, and torch's

@@ -16,7 +16,7 @@ MANIFEST = "manifest.json"  # in a folder of prepared data
 RUN_DATA = "data.json"  # in a run: digests of the data and subwords that it was trained with
 DATA_AT = "folder"  # key of RUN_DATA: where that data was
 _ABOVE = 2
-_NAME_FILES = ("src", "trg", "file", "dataset")
+NAMES_A_CORPUS = ("src", "trg", "file", "dataset")
 
 
 def is_prepared(folder: Path) -> bool:
@@ -63,7 +63,7 @@ class Origin:
                 break
         # The command line gave the option, or a file in one of the mappings that it holds.
         inside = (name for name in self.given if name.startswith(f"{option}."))
-        is_given = option in self.given or any(name.rpartition(".")[2] in _NAME_FILES for name in inside)
+        is_given = option in self.given or any(name.rpartition(".")[2] in NAMES_A_CORPUS for name in inside)
         found: dict[Path, Path] = {}
         for folder in [here, *beside] if is_given else [*beside, here]:
             found.setdefault(folder.absolute(), folder)

@@ -9,17 +9,17 @@ from pydantic import BaseModel, ValidationError
 
 from nmt.errors import RecipeError
 from nmt.files import refuse_links_out, write_durably
-from nmt.recipe.complaints import GONE, GONE_VALUES, Complaint, in_order, of_validation, option_at, unknown, with_trg
+from nmt.languages import canonical
+from nmt.recipe.complaints import GONE, GONE_VALUES, Complaint, in_order, of_validation, unknown, with_trg
 from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
-from nmt.recipe.places import Origin, is_made
-from nmt.recipe.yaml_marks import MAX_BYTES, Mark, parse, quoted
+from nmt.recipe.places import NAMES_A_CORPUS, Origin, is_made
+from nmt.recipe.yaml_marks import MAX_BYTES, parse, quoted
 
 Overrides = Sequence[tuple[str, str]]
 
 _RESOLVED = "# The whole truth of this run: every option, resolved.\n"
-_NAMES_A_CORPUS = ("src", "trg", "file", "dataset")
 _NO_RECIPE = (
     "{} is no recipe (a YAML file). To start from text files: nmt-preprocess --train SRC TRG --valid SRC TRG --langs "
     "SRC TRG --out DIR"
@@ -55,34 +55,37 @@ def changed(recipe: Recipe, overrides: Overrides) -> Recipe:
 
 def _read(content: bytes, source: str, overrides: Overrides, path: Path | None = None) -> Recipe:
     """source: what the content is of. path: its file, if it is of one."""
-    document = parse(content)
-    complaints = [Complaint(*fault) for fault in document.faults]
-    places: dict[str, Mark | None] = dict(document.marks)
-    value = {} if document.value is None else document.value
-    if path is not None and not isinstance(document.value, dict):
-        is_empty = document.value is None and not complaints
+    document = parse(content, with_trg)
+    value, complaints = document.value, list[Complaint](document.faults)
+    if path is not None and not isinstance(value, dict):
+        is_empty = value is None and not complaints
         if is_empty and not overrides:
             raise RecipeError(f"{path}: the recipe is empty (expected name: and data:, docs/data.md)")
         if not is_empty and path.suffix not in (".yaml", ".yml"):
             raise RecipeError(_NO_RECIPE.format(path))
-    complaints += _say_trg(value, places)
+    value = {} if value is None else value
+    lines: dict[str, int | None] = dict(document.lines)
     is_stored = content.startswith(_RESOLVED.encode())
-    pass_over_gone(value, is_stored=is_stored)
-    # Languages that were not known by their codes have been written down as they were told: such recipes stay readable.
-    known_languages = languages_in(value) if is_stored else frozenset()
     if isinstance(value, dict):
-        for title, _ in sections():
-            if title in value and value[title] is None:  # a title over nothing, or over comments
-                value[title] = {}
-        anew = {place for place, _, last in (name.rpartition(".") for name, _ in overrides) if last in _NAMES_A_CORPUS}
+        pass_over_gone(value, is_stored=is_stored)
+        value |= {title: {} for title, _ in sections() if title in value and value[title] is None}  # over comments
+        data = value.get("data")
+        for _, option, last in (name.split(".") for name, _ in overrides if name.count(".") == 2):
+            if isinstance(data, dict) and isinstance(data.get(option), list) and last in NAMES_A_CORPUS:
+                del data[option]  # a corpus is named anew
         for name, text in overrides:
-            complaints.extend(_override(value, places, name, text, anew))
-    recipe = None
-    if not complaints or value:  # what is not YAML at all lacks options, too, which is no news
-        recipe, found = _validate(value, known_languages)
-        known = {complaint.name for complaint in complaints}
-        complaints += [Complaint(_place(name, text, places), name, text) for name, text in found if name not in known]
-    if recipe is None or complaints:
+            try:
+                name = _override(value, name, text)
+            except RecipeError as error:
+                complaints.append((None, name, str(error)))
+            lines = {old: line for old, line in lines.items() if not f"{old}.".startswith(f"{name}.")} | {name: None}
+    if value or not complaints:  # what is not YAML at all lacks options, too, which is no news
+        try:
+            recipe = Recipe.model_validate(value, context=is_stored)
+        except ValidationError as error:
+            known = {name for _, name, _ in complaints}
+            complaints += [(_line(*one, lines), *one) for one in of_validation(error) if one[0] not in known]
+    if complaints:
         raise RecipeError(in_order(complaints, source))
     return recipe
 
@@ -96,25 +99,21 @@ def overrides_of(options: Mapping[str, Any]) -> list[tuple[str, str]]:
     for name, value in options.items():
         inside = isinstance(value, Mapping) and name in titles
         flat |= {f"{name}.{option}": one for option, one in value.items()} if inside else {name: value}
-    return [(name, _as_written(name, value)) for name, value in flat.items() if value is not None]
+    found = []
+    for name, value in flat.items():
+        try:
+            if value is not None:  # texts as they are, which is how the options that take any text read them
+                is_text = isinstance(value, (str, PurePath))
+                found.append((name, str(value) if is_text else json.dumps(value, ensure_ascii=False, default=_plain)))
+        except (AttributeError, TypeError, ValueError, RuntimeError):
+            what = f"{value!r:.60} of type {type(value).__name__}"
+            raise RecipeError(f"{name}: {what} is no value of an option.") from None
+    return found
 
 
-def _as_written(name: str, value: Any) -> str:
-    """A value as a flag says it: texts as they are, which is how the options that take any text read them."""
-    if isinstance(value, (str, PurePath)):
-        return str(value)
-    try:  # paths inside, and numbers of numpy
-        return json.dumps(
-            value, ensure_ascii=False, default=lambda one: one.item() if hasattr(one, "item") else _path(one)
-        )
-    except (TypeError, ValueError, RuntimeError):
-        raise RecipeError(f"{name}: {value!r:.60} of type {type(value).__name__} is no value of an option.") from None
-
-
-def _path(value: Any) -> str:
-    if not isinstance(value, PurePath):
-        raise TypeError
-    return str(value)
+def _plain(value: Any) -> Any:
+    """A path or a number of numpy as JSON has it."""
+    return str(value) if isinstance(value, PurePath) else value.item()
 
 
 def load_resolved(path: Path | str) -> Recipe:
@@ -130,25 +129,6 @@ def write_recipe(recipe: Recipe, path: Path | str) -> None:
 def recipe_text(recipe: Recipe) -> str:
     """A recipe as YAML, every option spelled out."""
     return "\n".join(_lines(recipe)) + "\n"
-
-
-def _say_trg(value: Any, places: dict[str, Mark | None], inside: str = "") -> Iterator[Complaint]:
-    """Rename options that are written with tgt for trg, in place, in a recipe's raw value and in its places."""
-    if isinstance(value, list):
-        for n, part in enumerate(value):
-            yield from _say_trg(part, places, f"{inside}{n}.")
-    if not isinstance(value, dict):
-        return
-    for key in list(value):
-        ours = with_trg(key)
-        if ours != key and option_named(inside + ours) and not option_named(inside + key):
-            if ours in value:
-                yield Complaint(places[inside + key], inside + key, f"written twice, as {ours}, too (keep one)")
-            value[ours] = value.pop(key)
-            for old in [old for old in places if f"{old}.".startswith(f"{inside}{key}.")]:
-                places[inside + ours + old.removeprefix(inside + key)] = places.pop(old)
-            key = ours
-        yield from _say_trg(value[key], places, f"{inside}{key}.")
 
 
 def pass_over_gone(value: Any, *, is_stored: bool = False) -> None:
@@ -169,112 +149,61 @@ def pass_over_gone(value: Any, *, is_stored: bool = False) -> None:
             value[title][option] = instead
 
 
-def _override(
-    value: dict[str, Any], places: dict[str, Mark | None], name: str, text: str, anew: set[str]
-) -> Iterator[Complaint]:
-    """Lay one override over the recipe's raw value, in place, and forget where the old value stood.
+def _override(value: dict[str, Any], name: str, text: str) -> str:
+    """Lay one override over the recipe's raw value, in place, and return the name with its number in a list.
 
-    anew: names of options whose parts are told from the start, so that a list that is there goes.
+    Raises RecipeError for what cannot be laid over.
     """
-    option = option_named(name)
-    if option is None:
-        yield Complaint(None, name, "name an option, not a section" if name in dict(sections()) else unknown(name))
-        return
+    if not (option := option_named(name)):
+        raise RecipeError("name an option, not a section" if name in dict(sections()) else unknown(name))
     new: Any = text
-    if not option.is_text:
+    if name.endswith(("src_lang", "trg_lang")) and text:
+        new = canonical(text)  # in a stored recipe, too, which may have others
+    elif not option.is_text:
         document = parse(text)
         if document.faults:
-            yield from (Complaint(None, name, fault) for _, _, fault in document.faults)
-            return
+            raise RecipeError(document.faults[0][2])
         new = document.value
     here: Any = value
     place, _, last = name.rpartition(".")
-    outer = option_named(place)  # None where a number says which of a list is meant
     for part in place.split(".") if place else ():
         if part.isdecimal():
             inside = here if isinstance(here, list) else [here]  # one mapping is as good as a list of it
             if int(part) >= len(inside):
-                yield Complaint(None, name, f"there is no such place, the list is of {len(inside)}")
-                return
+                raise RecipeError(f"there is no such place, the list is of {len(inside)}")
             here = inside[int(part)]
-            continue
-        if not isinstance(here, dict):
-            break
-        if here.get(part) in (None, []) or (isinstance(here[part], list) and outer and place in anew):
-            here[part] = {}
-        here = here[part]
-    if isinstance(here, list) and outer and outer.many:
+        elif isinstance(here, dict):
+            if here.get(part) in (None, []):
+                here[part] = {}
+            here = here[part]
+    if isinstance(here, list):
         if len(here) > 1:
-            yield Complaint(None, name, f"{place} is a list of {len(here)}: say which, as {place}.0.{last}")
-            return
+            raise RecipeError(f"{place} is a list of {len(here)}: say which, as {place}.0.{last}")
         here, name = here[0], f"{place}.0.{last}"
-    if not isinstance(here, dict):
-        return  # what stands in the file instead of a mapping is complained about where it stands
-    here[last] = new
-    for old in [old for old in places if old == name or old.startswith(f"{name}.")]:
-        del places[old]
-    places[name] = None
+    if isinstance(here, dict):  # what stands in the file instead of a mapping is complained about where it stands
+        here[last] = new
+    return name
 
 
-def languages_in(value: Any) -> frozenset[str]:
-    """The languages of a recipe's raw value, wherever they are told."""
-    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    found: set[str] = set()
-    for key, part in parts:
-        found |= {part} if key in ("src_lang", "trg_lang") and isinstance(part, str) else languages_in(part)
-    return frozenset(found)
-
-
-def _validate(value: Any, known_languages: frozenset[str]) -> tuple[Recipe | None, list[tuple[str, str]]]:
-    """The recipe, or (dotted name, complaint) pairs. Contradictions are looked for even among other mistakes.
-
-    known_languages: codes that are let through as they are.
-    """
-    try:
-        return Recipe.model_validate(value, context=known_languages), []
-    except ValidationError as error:
-        found = list(of_validation(error))
-        bad = [option_at(issue["loc"], issue["type"]) for issue in error.errors(include_url=False)]
-    if not isinstance(value, dict) or () in bad:
-        return None, found
-    try:  # with the mistaken options left out, the defaults stand in for them
-        Recipe.model_validate({"name": "unnamed", **_without(value, bad)}, context=known_languages)
-    except ValidationError as error:
-        wrong = {name for name, _ in found}
-        more = [(name, text) for name, text in of_validation(error) if name not in wrong]
-        found += [(name, text) for name, text in more if not any(other in text for other in wrong)]
-    return None, found
-
-
-def _without(value: Any, bad: list[tuple[int | str, ...]], here: tuple[int | str, ...] = ()) -> Any:
-    """A raw value less the parts at the given locations."""
-    if isinstance(value, dict):
-        return {key: _without(part, bad, (*here, key)) for key, part in value.items() if (*here, key) not in bad}
-    if isinstance(value, list):  # a place in which all is wrong stays, or the others would get its number
-        return [_without(part, bad, (*here, n)) for n, part in enumerate(value)]
-    return value
-
-
-def _place(name: str, text: str, places: dict[str, Mark | None]) -> Mark | None:
-    """Return the place of a complaint: the option, another option it names, its section, or the first line."""
+def _line(name: str, text: str, lines: Mapping[str, int | None]) -> int | None:
+    """Return the line of a complaint: the option's, that of another it names, its section's, or the first."""
     plain = ".".join(part for part in name.split(".") if not part.isdigit())
     for known in (name, plain, *(word.strip("(),;") for word in text.split() if "." in word)):
-        if known in places:
-            return places[known]
+        if known in lines:
+            return lines[known]
     while "." in name:
         name = name.rpartition(".")[0]
-        if name in places:
-            return places[name]
-    return Mark(1)
+        if name in lines:
+            return lines[name]
+    return 1
 
 
 def _lines(model: BaseModel, indent: str = "") -> Iterator[str]:
     # What a preset will decide is no truth yet, and written down it would be taken for the user's wish.
     left_out = model.undecided | model.useless if isinstance(model, ModelConfig) else set()
-    for name in type(model).model_fields:
+    for name, value in model:
         if name in left_out:
             continue
-        value = getattr(model, name)
         if isinstance(value, BaseModel):
             yield f"{indent}{name}:"
             yield from _lines(value, indent + "  ")
@@ -286,27 +215,16 @@ def _lines(model: BaseModel, indent: str = "") -> Iterator[str]:
 
 
 def as_yaml(value: Any) -> str:
-    """A value on one line."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
+    """A value on one line; of a corpus what is given."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(exclude_none=True)
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, dict):
         return f"{{{', '.join(f'{quoted(key)}: {as_yaml(part)}' for key, part in value.items())}}}"
-    if isinstance(value, BaseModel):
-        fields = type(value).model_fields
-        told = {name: getattr(value, name) for name in fields}
-        parts = (
-            f"{name}: {as_yaml(part)}"
-            for name, part in told.items()
-            if part is not None or fields[name].default is not None
-        )
-        return f"{{{', '.join(parts)}}}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(as_yaml, value))}]"
-    return repr(value)
+    return json.dumps(value)
 
 
 # Two resolved recipes, or parts of them, side by side.

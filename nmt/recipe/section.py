@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
-from pydantic_core import PydanticCustomError
 
 from nmt.errors import RecipeError
 from nmt.languages import canonical
@@ -29,13 +28,13 @@ PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_le
 
 
 def _language(code: str, info: ValidationInfo) -> str:
-    """The one form of a language code. One that is not known stays where the context has it: it was stored so."""
+    """The one form of a language code. In a stored recipe (context: true) one that is not known stays as it is."""
     try:
         return canonical(code) if code else code
     except RecipeError as error:
-        if code in (info.context or ()):
+        if info.context:
             return code
-        raise PydanticCustomError("language", "{told}", {"told": str(error)}) from None
+        raise ValueError(str(error)) from None
 
 
 LanguageCode = Annotated[str, AfterValidator(_language)]

@@ -1,4 +1,4 @@
-"""A strict YAML reader that remembers where everything stood. It knows no option.
+"""A strict YAML reader that remembers the line of everything. It knows no option.
 
 YAML's traps are closed: scalars are those of the YAML 1.2 core schema (`no`, `on` and `1:30` are text, `1e-4` is a
 number), anchors, aliases, tags and duplicate keys are refused, and size and depth are bounded.
@@ -7,9 +7,10 @@ number), anchors, aliases, tags and duplicate keys are refused, and size and dep
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -24,35 +25,28 @@ _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 _YAML_1_1_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
-class Mark(NamedTuple):
-    """A place in a file, counted from 1."""
-
-    line: int
-    column: int = 1
-
-
 @dataclass
 class Document:
-    """Parsed YAML: its value, the place of each dotted name, and its faults.
+    """Parsed YAML: its value, the line of each dotted name, from 1, and its faults.
 
-    faults: (place, dotted name or "", what is wrong).
+    faults: (line, dotted name or "", what is wrong).
     """
 
     value: Any = None
-    marks: dict[str, Mark] = field(default_factory=dict)
-    faults: list[tuple[Mark, str, str]] = field(default_factory=list)
+    lines: dict[str, int] = field(default_factory=dict)
+    faults: list[tuple[int, str, str]] = field(default_factory=list)
 
 
-def parse(content: bytes | str) -> Document:
-    """Read one YAML document. Never raises for what is in it: that is in `faults`."""
+def parse(content: bytes | str, rename: Callable[[str], str] = str) -> Document:
+    """Read one YAML document. Never raises for what is in it: that is in `faults`. rename: says what a key means."""
     document, line = Document(), 1
     if len(content) > MAX_BYTES:
-        document.faults.append((Mark(1), "", f"larger than {MAX_BYTES:,} bytes (expected a recipe)"))
+        document.faults.append((1, "", f"larger than {MAX_BYTES:,} bytes (expected a recipe)"))
         return document
     try:
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
         if (root := _composed(text)) is not None:
-            document.value = _value(root, "", document)
+            document.value = _value(root, "", document, rename)
         return document
     except UnicodeDecodeError as error:
         line += error.object.count(b"\n", 0, error.start)
@@ -66,7 +60,7 @@ def parse(content: bytes | str) -> Document:
         context = f"{error.context}, " if error.context else ""
         tabs = " (indent with spaces, not tabs)" if "\\t" in (error.problem or "") else ""
         wrong = f"{error.problem}" if isinstance(error, _Refused) else f"not YAML: {context}{error.problem}{tabs}"
-    document.faults.append((Mark(line), "", wrong))
+    document.faults.append((line, "", wrong))
     return document
 
 
@@ -122,35 +116,33 @@ def _composed(text: str) -> yaml.Node | None:
     return _Composer(text).get_single_node()
 
 
-def _value(node: yaml.Node, name: str, document: Document) -> Any:
-    """The value of a node; its marks and faults go into the document."""
+def _value(node: yaml.Node, name: str, document: Document, rename: Callable[[str], str]) -> Any:
+    """The value of a node; its lines and faults go into the document."""
     if isinstance(node, yaml.MappingNode):
         found: dict[str, Any] = {}
         for key, child in node.value:
-            place = _mark(key)
+            line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
-                document.faults.append((place, name, "a mapping or list as a key (expected a name)"))
+                document.faults.append((line, name, "a mapping or list as a key (expected a name)"))
                 continue
-            full = f"{name}.{key.value}" if name else key.value
-            if key.value in found:
-                first = document.marks[full].line
-                document.faults.append((place, full, f"written twice (first in line {first}; keep one)"))
+            meant = rename(key.value)
+            full = f"{name}.{meant}" if name else meant
+            if meant in found:
+                first = document.lines[full]
+                document.faults.append((line, full, f"written twice (first in line {first}; keep one)"))
                 continue
-            document.marks[full] = place
-            found[key.value] = _value(child, full, document)
+            document.lines[full] = line
+            found[meant] = _value(child, full, document, rename)
         return found
     if isinstance(node, yaml.SequenceNode):
-        document.marks |= {f"{name}.{n}".lstrip("."): _mark(child) for n, child in enumerate(node.value)}
-        return [_value(child, f"{name}.{n}".lstrip("."), document) for n, child in enumerate(node.value)]
+        parts = {f"{name}.{n}".lstrip("."): child for n, child in enumerate(node.value)}
+        document.lines |= {full: child.start_mark.line + 1 for full, child in parts.items()}
+        return [_value(child, full, document, rename) for full, child in parts.items()]
     assert isinstance(node, yaml.ScalarNode)
     if node.style is not None:  # quoted
         return node.value
     try:
         return scalar(node.value)
     except ValueError as error:
-        document.faults.append((_mark(node), name, str(error)))
+        document.faults.append((node.start_mark.line + 1, name, str(error)))
         return 0
-
-
-def _mark(node: yaml.Node) -> Mark:
-    return Mark(node.start_mark.line + 1, node.start_mark.column + 1)

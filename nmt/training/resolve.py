@@ -19,7 +19,6 @@ from nmt.errors import MachineError, RecipeError
 from nmt.recipe.complaints import of_validation
 from nmt.recipe.model_options import ModelConfig, preset_for
 from nmt.recipe.options import Recipe
-from nmt.recipe.reader import languages_in
 from nmt.recipe.training_options import BatchConfig
 from nmt.run import Run, unwritable
 from nmt.training.engine import size
@@ -130,7 +129,7 @@ def _with(recipe: Recipe, section: str, options: dict[str, Any]) -> Recipe:
     tree["model"] = _given(recipe.model)  # the rest are defaults, which a preset may change, or mean nothing to it
     tree[section] |= options
     try:
-        return Recipe.model_validate(tree, context=languages_in(tree)).coming_from(recipe.origin)
+        return Recipe.model_validate(tree, context=True).coming_from(recipe.origin)
     except ValidationError as error:
         complaints = "\n".join(f"{name}: {text}" for name, text in of_validation(error))
         raise RecipeError(

@@ -7,6 +7,8 @@ from nmt.recipe import complaints as names
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import changed, load_resolved, read_recipe, recipe_text, write_recipe
 
+FILE = "file: a.tsv, src_column: 1, trg_column: 2"
+
 
 @pytest.fixture
 def read(tmp_path):
@@ -26,10 +28,6 @@ def complaints(read, tmp_path):
         return str(caught.value).replace(f"{tmp_path / 'recipe.yaml'}", "recipe.yaml").split("\n")
 
     return complaints_about
-
-
-def test_a_name_is_enough(read):
-    assert read("name: x\n") == Recipe(name="x")
 
 
 def test_everything_that_is_wrong_is_told_at_once_in_the_order_of_the_lines(complaints):
@@ -54,15 +52,13 @@ modle: {}
 """
     assert complaints(text) == [
         "recipe.yaml:1: name: missing (expected text of at most 100 characters, matching ^[A-Za-z0-9][A-Za-z0-9._-]*$)",
-        "recipe.yaml:1: seed: expected a whole number >= 0, found the number 8.0 (write 8)",
-        "recipe.yaml:3: data.src_lang: expected text, found the number 12 (write it in quotes)",
+        "recipe.yaml:1: seed: expected a whole number >= 0, found 8.0 (write 8)",
+        "recipe.yaml:3: data.src_lang: expected text, found 12 (write it in quotes)",
         "recipe.yaml:5: data.train: written twice (first in line 4; keep one)",
-        "recipe.yaml:8: model.n_head: 5 heads do not divide model.d_model, which is 128 (take 1, 2, 4, 8, 16, "
-        "32 or 64, or give both model.d_k and model.d_v)",
         "recipe.yaml:10: train.lr: unknown option (did you mean optim.lr?)",
-        "recipe.yaml:11: train.compile: expected true or false, found the text 'yes' (write true)",
-        "recipe.yaml:13: optim.lr: expected a number > 0.0, found the text 'fast'",
-        "recipe.yaml:14: optim.warmup: expected a whole number >= 0 | auto, found the text '1_000' (write 1000)",
+        'recipe.yaml:11: train.compile: expected true or false, found "yes" (write true)',
+        'recipe.yaml:13: optim.lr: expected a number > 0.0, found "fast"',
+        'recipe.yaml:14: optim.warmup: expected a whole number >= 0 | auto, found "1_000" (write 1000)',
         "recipe.yaml:15: optim.eps: .inf is not a finite number",
         "recipe.yaml:16: optim.lerning_rate: unknown option (did you mean optim.lr?)",
         "recipe.yaml:17: modle: unknown option (did you mean model?)",
@@ -101,14 +97,9 @@ def test_tgt_is_trg_in_a_recipe_too(read, complaints):
     train = "[{src: a, tgt: b, tgt_lang: fr}]"
     text = f"name: x\ndata: {{tgt_lang: de, train: {train}, valid: {{file: a.tsv, src_column: 1, tgt_column: 2}}}}\n"
     assert read(text) == read(text.replace("tgt", "trg"))
-    assert read('name: x\noptim: {rate_of: {"tgt": 0.1}}').optim.rate_of == {"tgt": 0.1}
     assert complaints("name: x\ndata:\n  trg_lang: de\n  tgt_lang: fr\n") == [
-        "recipe.yaml:4: data.tgt_lang: written twice, as trg_lang, too (keep one)"
+        "recipe.yaml:4: data.trg_lang: written twice (first in line 3; keep one)"
     ]
-
-
-def test_norwegian_is_a_language(read):
-    assert read("name: x\ndata: {src_lang: no}\n").data.src_lang == "no"
 
 
 @pytest.mark.parametrize(
@@ -133,26 +124,19 @@ def test_numbers_are_numbers(read):
     [
         ("seed: true", "seed: expected a whole number >= 0, found true"),
         ("optim: {lr: true}", "optim.lr: expected a number > 0.0, found true"),
-        ("optim: {lr: -1}", "optim.lr: expected a number > 0.0, found the number -1"),
+        ("optim: {lr: -1}", "optim.lr: expected a number > 0.0, found -1"),
         ("optim: {betas: [0.9]}", "optim.betas.1: missing (expected list of 2: number >= 0.0, < 1.0)"),
-        ("optim: {betas: [0.9, 2]}", "optim.betas.1: expected list of 2: number >= 0.0, < 1.0, found the number 2"),
-        ("train: {time_budget: 20min}", "expected text like 90s, 20m, 1h30m or 2d, found the text '20min'"),
-        ("train: {time_budget: 90}", "expected text like 90s, 20m, 1h30m or 2d, found the number 90"),
-        ("train: {time_budget: 0s}", "expected text like 90s, 20m, 1h30m or 2d, found the text '0s'"),
+        ("optim: {betas: [0.9, 2]}", "optim.betas.1: expected list of 2: number >= 0.0, < 1.0, found 2"),
+        ("train: {time_budget: 20min}", 'expected text like 90s, 20m, 1h30m or 2d, found "20min"'),
+        ("train: {time_budget: 90}", "expected text like 90s, 20m, 1h30m or 2d, found 90"),
+        ("train: {time_budget: 0s}", 'expected text like 90s, 20m, 1h30m or 2d, found "0s"'),
         (
             "optim: {schedule: cosin}",
-            "expected noam | inverse_sqrt | cosine | linear | wsd | constant | auto, found the text 'cosin'",
+            'expected noam | inverse_sqrt | cosine | linear | wsd | constant | auto, found "cosin"',
         ),
         ("model: {d_model: null}", "model.d_model: expected a whole number >= 1, found nothing"),
-        ("model: 5", "model: expected a section, a mapping of options, found the number 5"),
-        (
-            "data: {valid: {src: a}}",
-            "data.valid.0.trg: missing (expected a file; or {file: …} or {dataset: …} with both sides)",
-        ),
-        (
-            "data: {train: {src: a}}",
-            "data.train.0.trg: missing (expected a file; or {file: …} or {dataset: …} with both sides)",
-        ),
+        ("model: 5", "model: expected a section, a mapping of options, found 5"),
+        ("data: {valid: {src: a}}", "data.valid.0.trg: missing (expected a file; or {file: …} or {dataset: …} with bo"),
         (
             "data: {train: [{src: a, trg: b}, x]}",
             "data.train.1: expected mapping {trg_lang, tags, src, trg, file, dataset, ",
@@ -165,23 +149,18 @@ def test_a_wrong_type_or_bound_says_what_is_expected(complaints, written, compla
     assert complaint in line
 
 
-def test_a_section_with_nothing_in_it_is_the_default(read):
-    assert read("name: x\nmodel:\n  # d_model: 3\n") == Recipe(name="x")
-
-
-@pytest.mark.parametrize("text", ["- a\n", "just text\n", "5\n"])
-def test_what_is_no_mapping_is_no_recipe(complaints, text):
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("- a\n", "expected a mapping of sections and options"),
+        ("just text\n", "expected a mapping of sections and options"),
+        ("", "recipe.yaml: the recipe is empty"),
+        ("name: [x\n", "not YAML"),
+    ],
+)
+def test_what_is_no_recipe_gets_one_complaint_only(complaints, text, complaint):
     (line,) = complaints(text)
-    assert "expected a mapping of sections and options" in line
-
-
-def test_an_empty_file_is_told_to_be_empty(complaints):
-    assert complaints("")[0].startswith("recipe.yaml: the recipe is empty")
-
-
-def test_a_file_that_is_not_yaml_gets_one_complaint_only(complaints):
-    (line,) = complaints("name: [x\n")
-    assert "not YAML" in line
+    assert complaint in line
 
 
 @pytest.mark.parametrize("name", ["absent.yaml", "."])
@@ -190,21 +169,39 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
         read_recipe(tmp_path / name)
 
 
-def test_of_a_folder_the_recipe_in_it_is_read(tmp_path):
-    (tmp_path / "recipe.yaml").write_text("name: x\n", encoding="utf-8")
-    assert read_recipe(tmp_path) == Recipe(name="x")
+@pytest.mark.parametrize(
+    ("corpus", "complaint"),
+    [
+        ("{trg: b}", "data.train.0.src: missing (expected a file; or {file: …} or {dataset: …} with both sides)"),
+        ("{}", "data.train.0.trg: missing"),
+        (f"{{{FILE}, dataset: d, split: s}}", "data.train.0.dataset: data.train.0.file is given as well"),
+        (f"{{{FILE}, src: a}}", "data.train.0.src: data.train.0.file is given as well"),
+        ("{file: a.tsv, trg_column: 2}", "data.train.0.src_column: missing (expected the name of a column or key"),
+        ("{file: a.tsv, src_column: 2, trg_column: 2}", "data.train.0.trg_column: 2 is data.train.0.src_column, too"),
+        ("{file: a.tsv, src_column: 0, trg_column: 2}", "a whole number >= 1 | text | null, found 0"),
+        ("{dataset: d, src_column: a, trg_column: b}", "data.train.0.split: missing (expected the split"),
+        (f"{{{FILE}, split: train}}", "data.train.0.split: there is no data.train.0.dataset to choose from"),
+        ("{src: a, trg: b, subset: x}", "data.train.0.subset: there is no data.train.0.dataset"),
+        (f"{{{FILE}, format: text}}", "data.train.0.file: data.train.0.format is text"),
+        ("{src: a, trg: b, format: tsv}", "data.train.0.format: tsv, but no column is chosen"),
+        ("{file: a.tsv, src_column: 1, trg_column: en, header: false}", "without one 'en' names no column"),
+        ("{src: [], trg: b}", "data.train.0.src: no name in it"),
+        ("{src: [a, ''], trg: b}", "data.train.0.src: no name in it"),
+        ("{src: [a, 5], trg: b}", "data.train.0.src: expected text, or a list of them | null, found 5"),
+    ],
+)
+def test_a_corpus_that_cannot_be_meant_is_refused_with_its_line(complaints, corpus, complaint):
+    assert any(
+        line.startswith("recipe.yaml:4: ") and complaint in line
+        for line in complaints(f"name: x\ndata:\n  train:\n    - {corpus}\n")
+    )
 
 
 def test_a_contradiction_stands_at_the_line_of_what_was_written(complaints):
     assert complaints("name: x\n\nsubwords:\n  joint: false\n") == [
-        "recipe.yaml:4: model.emb_src_trg_weight_sharing: source and target cannot share embeddings when their "
-        "vocabularies differ, and subwords.joint is false (set this to false, or subwords.joint to true)"
+        "recipe.yaml:4: model.emb_src_trg_weight_sharing: needs one vocabulary, but subwords.joint is "
+        "false (change one)"
     ]
-
-
-def test_no_contradiction_is_made_up_from_the_default_of_a_mistaken_option(complaints):
-    (line,) = complaints("name: x\nmodel: {n_head: 7, d_model: many}\n")
-    assert "model.d_model: expected a whole number" in line
 
 
 def test_an_override_wins_over_the_file_before_anything_is_checked(read):
@@ -243,50 +240,44 @@ def test_an_override_of_one_option_of_a_corpus_leaves_the_rest_of_a_list_of_one(
     assert (corpus.src, corpus.trg) == ("y", "z")
 
 
-def test_of_several_corpora_an_override_says_which(complaints):
-    text = "name: x\ndata: {train: [{src: a, trg: b}, {file: [c.tsv, d.tsv], src_column: 1, trg_column: 2}, {}]}\n"
-    line, *_ = complaints(text, [("data.train.max_ratio", "2")])
-    assert line.endswith(": data.train.max_ratio: data.train is a list of 3: say which, as data.train.0.max_ratio")
-
-
-def test_a_number_is_for_options_of_which_there_are_several(complaints):
-    (line,) = complaints("name: x\ndata: {test: {src: a, trg: b}}\n", [("data.test.0.src", "z")])
-    assert line.startswith("command line: data.test.0.src: unknown option")
-    assert complaints("name: x\ndata: [5]\n", [("data.max_len", "9")])[0].startswith(
-        "recipe.yaml:2: data: expected a sec"
-    )
-
-
 def test_an_override_of_a_text_is_taken_as_it_stands(read):
     recipe = read("name: x\n", [("name", "2024"), ("data.src_lang", "no"), ("train.out", "a: b"), ("data.out", "")])
     assert (recipe.name, recipe.data.src_lang, recipe.train.out, recipe.data.out) == ("2024", "no", "a: b", "")
 
 
+@pytest.mark.parametrize(
+    ("text", "override", "complaint"),
+    [
+        ("decode: 5", ("decode.beam", "3"), "recipe.yaml:2: decode: expected a section, a mapping of options, found 5"),
+        ("data: [5]", ("data.max_len", "9"), "recipe.yaml:2: data: expected a section"),
+        ("data: {test: {src: a, trg: b}}", ("data.test.0.src", "z"), "command line: data.test.0.src: unknown option"),
+        (
+            "data: {train: [{src: a, trg: b}]}",
+            ("data.train.3.src", "z"),
+            "command line: data.train.3.src: there is no such place, the list is of 1",
+        ),
+        (
+            "data: {train: [{src: a, trg: b}, {file: [c.tsv, d.tsv]}, {src: c, trg: d}]}",
+            ("data.train.max_ratio", "2"),
+            "command line: data.train.max_ratio: data.train is a list of 3: say which, as data.train.0.max_ratio",
+        ),
+    ],
+)
+def test_an_override_that_has_no_place_is_told(complaints, text, override, complaint):
+    (line,) = complaints(f"name: x\n{text}\n", [override])
+    assert line.startswith(complaint)
+
+
 def test_a_mistaken_override_is_told_to_be_on_the_command_line(complaints):
-    overrides = [("optim.lr", "fast"), ("optim.rl", "1"), ("model", "{}"), ("seed", "[1"), ("decode.n_best", "9")]
+    overrides = [("optim.lr", "fast"), ("optim.rl", "1"), ("model", "{}"), ("seed", "[1")]
     assert complaints("name: x\nwrong: 1\n", overrides) == [
         "command line: optim.rl: unknown option (did you mean optim.lr?)",
         "command line: model: name an option, not a section",
         "command line: seed: not YAML: while parsing a flow sequence, expected ',' or ']', but got '<stream end>'",
-        "command line: optim.lr: expected a number > 0.0, found the text 'fast'",
-        "command line: decode.n_best: 9 is more than decode.beam, which is 5",
+        'command line: optim.lr: expected a number > 0.0, found "fast"',
         "recipe.yaml:2: wrong: unknown option (known here: name, seed, data, subwords, model, batch, optim, train, "
         "regularize, valid, decode)",
     ]
-
-
-def test_an_override_does_not_hide_a_mistake_in_the_file(complaints):
-    (line,) = complaints("name: x\ndecode: 5\n", [("decode.beam", "3")])
-    assert line == "recipe.yaml:2: decode: expected a section, a mapping of options, found the number 5"
-
-
-def test_an_override_of_a_place_that_a_list_does_not_have_is_refused(complaints):
-    (line,) = complaints("name: x\ndata: {train: [{src: a, trg: b}]}\n", [("data.train.3.src", "z")])
-    assert line == "command line: data.train.3.src: there is no such place, the list is of 1"
-
-
-def test_a_recipe_can_be_made_of_overrides_alone():
-    assert read_recipe(None, [("name", "x"), ("model.n_head", "4")]).model.n_head == 4
 
 
 @pytest.mark.parametrize(
@@ -303,7 +294,11 @@ def test_the_resolved_recipe_spells_everything_out_and_reads_back_equal(tmp_path
             "name": "1e4",
             "data": {
                 "src_lang": "no",
-                "train": [{"src": "C:\\a b", "trg": 'x"\u2028\U0001f600'}, {"src": "~", "trg": "1"}],
+                "train": [
+                    {"src": "C:\\a b", "trg": 'x"\u2028\U0001f600'},
+                    {"src": ["~", "1*"], "src_column": 5, "trg": "1"},
+                    {"dataset": "d", "split": "train[:9]", "src_column": "translation.de", "trg_column": "no"},
+                ],
             },
             "model": model,
             "optim": {"betas": [0.5, 0.9], "lr": 1e-7},
@@ -312,19 +307,12 @@ def test_the_resolved_recipe_spells_everything_out_and_reads_back_equal(tmp_path
     path = tmp_path / "resolved.yaml"
     write_recipe(recipe, path)
     assert load_resolved(path) == recipe
-    assert [file.name for file in tmp_path.iterdir()] == ["resolved.yaml"]
+    assert "null}" not in path.read_text(encoding="utf-8")  # of a corpus only what there is
     written = [line.strip().split(":")[0] for line in recipe_text(recipe).split("\n")]
     for section in ("model", "optim", "train", "decode"):
         for name in type(getattr(recipe, section)).model_fields:
             # What means nothing to the model is no truth about it.
             assert (name in written) == (section != "model" or name not in recipe.model.useless)
-
-
-def test_a_failed_write_leaves_nothing(tmp_path):
-    (tmp_path / "resolved.yaml").mkdir()
-    with pytest.raises(OSError):
-        write_recipe(Recipe(name="x"), tmp_path / "resolved.yaml")
-    assert [file.name for file in tmp_path.iterdir()] == ["resolved.yaml"]
 
 
 def test_languages_are_read_by_any_of_their_codes_and_names(read):

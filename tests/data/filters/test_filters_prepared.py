@@ -153,7 +153,7 @@ def test_every_filter_can_be_a_corpus_own_with_its_own_bounds():
     ("own", "complaint"),
     [
         ("max_ratio: 0.5", r":3: data\.train\.1\.max_ratio: 0\.5 is below 1"),
-        ("max_ratio: -1", r"data\.train\.1\.max_ratio: expected a number >= 0(\.0)? \| null, found the number -1"),
+        ("max_ratio: -1", r"data\.train\.1\.max_ratio: expected a number >= 0(\.0)? \| null, found -1"),
         ("min_script: 1.5", r"data\.train\.1\.min_script: expected a number >= 0\.0, < 1\.0 \| null"),
         ("max_repeats: 2", r"data\.train\.1\.max_repeats: expected 0 \| whole number >= 3 \| null"),
         ("max_len: 3", r"data\.train\.1\.max_len: unknown option \(did you mean data\.max_len\?\)"),

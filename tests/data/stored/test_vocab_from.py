@@ -106,7 +106,7 @@ def test_what_is_no_vocabulary_is_refused(tmp_path):
         find_subwords(str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match=r"vocab_from: no .*subwords\.json"):
         find_subwords(str(tmp_path))
-    with pytest.raises(RecipeError, match=r"subwords\.extend: there is nothing to extend"):
+    with pytest.raises(RecipeError, match=r"subwords\.extend: has no effect while subwords\.vocab_from is empty"):
         read_recipe(None, [("name", "x"), ("subwords.extend", "5")])
 
 

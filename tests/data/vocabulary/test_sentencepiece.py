@@ -16,7 +16,7 @@ from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.data.vocab_from import find_subwords, reuse
 from nmt.errors import DataError, MachineError, RecipeError
 from nmt.recipe.data_options import SubwordsConfig
-from nmt.recipe.draft import of_huggingface
+from nmt.recipe.draft import unsupported
 from nmt.recipe.reader import read_recipe
 from tests.data.awkward import AWKWARD
 
@@ -240,4 +240,4 @@ def test_data_is_prepared_with_one_model_or_two(tmp_path, joint, capsys):
 
 def test_hugging_face_refuses_it():
     recipe = read_recipe(None, [("name", "x"), ("subwords.kind", "sentencepiece"), ("subwords.vocab_from", "m.spm")])
-    assert any("subwords.kind: sentencepiece" in one for one in of_huggingface(recipe))
+    assert any("subwords.kind: sentencepiece" in one for one in unsupported(recipe)["huggingface"])
