@@ -4,8 +4,8 @@
 
 It is written beside its place, every file and the folder are synced, and one rename commits it. The manifest has
 the size and SHA-256 of every file; loading checks them. Nothing is pickled. `run.py` knows where checkpoints lie.
-Beside them lie, for a moment or after a kill, .NAME.new.tmp (being written), .NAME.old.tmp (replaced) and
-.NAME.gone.tmp (being deleted).
+Beside them lie, for a moment or after a kill, .NAME.new.tmp (being written), .NAME.old.tmp (replaced)
+and .NAME.gone.tmp (being deleted).
 """
 
 import errno
@@ -63,11 +63,10 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) ->
     wanted = weights_of(model)
     wrong = [f"{name} is missing" for name in wanted.keys() - weights.keys()]
     wrong += [f"{name} is not in the model" for name in weights.keys() - wanted.keys()]
-    wrong += [
-        f"{name} is {tuple(weights[name].shape)}, the model wants {tuple(tensor.shape)}"
-        for name, tensor in wanted.items()
-        if name in weights and weights[name].shape != tensor.shape
-    ]
+    for name in wanted.keys() & weights.keys():
+        found, expected = tuple(weights[name].shape), tuple(wanted[name].shape)
+        if found != expected:
+            wrong.append(f"{name} is {found}, the model wants {expected}")
     if wrong:
         shown = "; ".join(sorted(wrong)[:5])
         raise RunError(f"{where}: the weights do not fit the recipe's model: {shown}. Was recipe.yaml edited?")
@@ -83,28 +82,45 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
     Raises TrainingError for weights that are not finite, and MachineError when the disk is full or fails; in both cases
     what was there before is untouched.
     """
-    _refuse_not_finite(folder, tensors)
-    beside = _hidden(folder, "new")
+    for file in (MODEL, EMA):
+        for name, tensor in tensors.get(file, {}).items():
+            if not bool(torch.isfinite(tensor).all()):
+                raise TrainingError(
+                    f"{folder}: not written, because {name} holds numbers that are not finite. Earlier checkpoints "
+                    "are untouched. Train anew with a lower optim.lr, a longer optim.warmup, optim.clip, or in fp32."
+                )
+    beside, old = _hidden(folder, "new"), _hidden(folder, "old")
     try:
         if not folder.parent.exists():
             folder.parent.mkdir()  # no parents: a run folder that was removed is not made again in part
             sync_folder(folder.parent.parent)
         shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
         beside.mkdir()
         for name, named in tensors.items():
             save_file({key: tensor.contiguous() for key, tensor in named.items()}, beside / name)
         _write_json(beside / STATE, {"format": FORMAT, **state})
-        for name in tensors:  # whoever may read the others may read these, which safetensors makes for the owner alone
-            shutil.copymode(beside / STATE, beside / name)
-        files = {
-            path.name: {"size": path.stat().st_size, "sha256": sha256_of(path)} for path in sorted(beside.iterdir())
-        }
-        for name in files:
-            sync_file(beside / name)
+        files = {}
+        for path in sorted(beside.iterdir()):
+            shutil.copymode(beside / STATE, path)  # safetensors makes its files for the owner alone
+            files[path.name] = {"size": path.stat().st_size, "sha256": sha256_of(path)}
+            sync_file(path)
         _write_json(beside / MANIFEST, {"format": FORMAT, "files": files})
         sync_file(beside / MANIFEST)
         sync_folder(beside)
-        _put_in_place(beside, folder)
+        if folder.exists() and exchange(beside, folder):
+            os.replace(beside, old)
+        else:
+            if folder.exists():
+                os.replace(folder, old)
+            try:  # a kill here leaves no checkpoint of that name; `recover` brings the old one back
+                os.replace(beside, folder)
+            except OSError:
+                if old.exists():
+                    os.replace(old, folder)
+                raise
+        sync_folder(folder.parent)
+        shutil.rmtree(old, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(beside, ignore_errors=True)
         full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
@@ -120,27 +136,6 @@ def _hidden(folder: Path, what: str) -> Path:
     return folder.with_name(f".{folder.name}.{what}.tmp")
 
 
-def _put_in_place(beside: Path, folder: Path) -> None:
-    """Give a complete folder its name. What had the name before is there until that moment, and deleted after it."""
-    if not folder.exists():
-        os.replace(beside, folder)
-        sync_folder(folder.parent)
-        return
-    old = _hidden(folder, "old")
-    shutil.rmtree(old, ignore_errors=True)
-    if exchange(beside, folder):
-        os.replace(beside, old)
-    else:
-        os.replace(folder, old)
-        try:  # a kill here leaves no checkpoint of that name; `recover` brings the old one back
-            os.replace(beside, folder)
-        except OSError:
-            os.replace(old, folder)
-            raise
-    sync_folder(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
 def recover(parent: Path) -> None:
     """Finish or undo what a killed process left half-done in a folder of checkpoints. For who holds the lock."""
     for path in parent.iterdir():
@@ -150,16 +145,6 @@ def recover(parent: Path) -> None:
                 os.replace(path, parent / name)
             else:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _refuse_not_finite(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
-    for file in (MODEL, EMA):
-        for name, tensor in tensors.get(file, {}).items():
-            if not bool(torch.isfinite(tensor).all()):
-                raise TrainingError(
-                    f"{folder}: not written, because {name} holds numbers that are not finite. Earlier checkpoints "
-                    "are untouched. Train anew with a lower optim.lr, a longer optim.warmup, optim.clip, or in fp32."
-                )
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -180,8 +165,10 @@ def read_json(path: Path, largest: int = _MAX_JSON) -> Any:
         raise RunError(f"{path}: missing.") from None
     except ValueError as error:
         raise RunError(f"{path}: damaged: {error}.") from None
+    except PermissionError:
+        raise
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise RunError(f"{path}: cannot be read: {error.strerror}.") from None
 
 
 def verify(folder: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
@@ -200,8 +187,10 @@ def verify(folder: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
             raise RunError(f"{path}: {size:,} bytes, the manifest says {entry['size']:,}: it was cut or replaced.")
         try:
             digest = sha256_of(path)
+        except PermissionError:  # a file that we may not read is not damaged
+            raise
         except OSError as error:
-            raise _unreadable(path, error) from None
+            raise RunError(f"{path}: cannot be read: {error.strerror}.") from None
         if digest != entry["sha256"]:
             raise RunError(f"{path}: its SHA-256 is not that of the manifest: the file was damaged or replaced.")
     for name in {MODEL, OPTIMIZER, EMA, STATE} - files.keys():
@@ -226,30 +215,17 @@ def _files_of(folder: Path) -> dict[str, dict[str, Any]]:
     manifest = read_json(path, _MAX_MANIFEST)
     number, files = (manifest.get("format"), manifest.get("files")) if isinstance(manifest, dict) else (None, None)
     if type(number) is int and number > FORMAT:
-        try:  # a state that says this format has a manifest that was damaged
-            is_newer = read_json(folder / STATE).get("format") != FORMAT
-        except (RunError, AttributeError):
-            is_newer = True
-        if is_newer:
-            raise NewerFormat(
-                f"{folder}: written in format {number} by a newer nmt; this one reads format {FORMAT}. Upgrade nmt."
-            )
-    if type(number) is not int or number != FORMAT:
-        raise RunError(f"{path}: damaged: format {number}, expected {FORMAT}.")
-    entries = files.values() if isinstance(files, dict) else ()
-    if not files or not all(
-        isinstance(one, dict) and type(one.get("size")) is int and isinstance(one.get("sha256"), str) for one in entries
-    ):
-        raise RunError(f"{path}: damaged: it does not list its files with sizes and SHA-256.")
-    for name in files:
+        raise NewerFormat(
+            f"{folder}: written in format {number} by a newer nmt; this one reads format {FORMAT}. Upgrade nmt."
+        )
+    if type(number) is not int or number != FORMAT or not files or not isinstance(files, dict):
+        raise RunError(f"{path}: damaged: no list of files in format {FORMAT}.")
+    for name, entry in files.items():
+        if not isinstance(entry, dict) or type(entry.get("size")) is not int or type(entry.get("sha256")) is not str:
+            raise RunError(f"{path}: damaged: {name} is listed without its size and SHA-256.")
         if not _PLAIN_NAME.fullmatch(name):
             raise RunError(f"{folder}: {name!r} is not a plain file name; the checkpoint is not one of ours.")
     return dict(files)
-
-
-def _unreadable(path: Path, error: OSError) -> Exception:
-    """A file that cannot be read is a damaged one, unless we lack the right to read it."""
-    return error if isinstance(error, PermissionError) else RunError(f"{path}: cannot be read: {error.strerror}.")
 
 
 def load_tensors(folder: Path, name: str) -> dict[str, Tensor]:
@@ -264,8 +240,8 @@ def load_tensors(folder: Path, name: str) -> dict[str, Tensor]:
 def average(folders: Iterable[Path]) -> dict[str, Tensor]:
     """The mean of the weights of some checkpoints, summed in fp64. One checkpoint is its own average, bit for bit."""
     total: dict[str, Tensor] = {}
-    count = 0
     dtypes: dict[str, torch.dtype] = {}
+    count = 0
     for folder in folders:
         count += 1
         for name, tensor in load_tensors(folder, MODEL).items():

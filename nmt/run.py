@@ -29,14 +29,10 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.places import RUN_DATA
 from nmt.recipe.reader import load_resolved
 
-# Key of data.json beside the fingerprints: subwords that most source lines of training have at most.
-USUAL_SRC_LEN = "usual_src_len"
-# Another: characters of a target for one of its source, by target language.
-USUAL_RATIOS = "usual_ratios"
-# Another: the version of nmt that trained the run last.
-VERSION = "nmt"
-# Another: shares of source lines of training by how they are written, see `data/text.py`.
-SRC_STYLE = "src_style"
+# Keys of data.json beside the fingerprints: subwords that most source lines of training have at most; characters of a
+# target for one of its source, by target language; shares of source lines by how they are written, see `data/text.py`;
+# and the version of nmt that trained the run last.
+USUAL_SRC_LEN, USUAL_RATIOS, SRC_STYLE, VERSION = "usual_src_len", "usual_ratios", "src_style", "nmt"
 
 # The user named a place that is not theirs; every other failure is the machine's.
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT}
@@ -91,21 +87,22 @@ class Run:
         return load_resolved(self.recipe_file)
 
     def usual_src_len(self) -> int | None:
-        """Return what `training/launch.py` noted under USUAL_SRC_LEN; None for a run that was begun before it was."""
+        """Entry of data.json under USUAL_SRC_LEN; None for a run that was begun before there was one."""
         length = self._told_of_data().get(USUAL_SRC_LEN)
         return length if isinstance(length, int) and length > 0 else None
 
     def usual_ratios(self) -> dict[str, float]:
         """Entry of data.json under USUAL_RATIOS; empty for a run that was begun before there was one."""
-        found = self._told_of_data().get(USUAL_RATIOS)
-        known = found if isinstance(found, dict) else {}
-        return {name: ratio for name, ratio in known.items() if isinstance(ratio, float) and ratio > 0}
+        return {name: ratio for name, ratio in self._numbers(USUAL_RATIOS).items() if ratio > 0}
 
     def src_style(self) -> dict[str, float]:
         """Entry of data.json under SRC_STYLE; empty for a run that was begun before there was one."""
-        found = self._told_of_data().get(SRC_STYLE)
+        return self._numbers(SRC_STYLE)
+
+    def _numbers(self, key: str) -> dict[str, float]:
+        found = self._told_of_data().get(key)
         known = found if isinstance(found, dict) else {}
-        return {name: share for name, share in known.items() if isinstance(share, float)}
+        return {name: number for name, number in known.items() if isinstance(number, float)}
 
     def subwords(self) -> Subwords:
         """The vocabulary of the run. Raises RunError for another than that which it was trained with."""
@@ -168,12 +165,11 @@ class Run:
 
     def tidy(self) -> None:
         """Undo what killed processes left half-done. Only for who holds the lock."""
-        for parent in (self.checkpoints, self.folder):
-            if parent.is_dir():
-                checkpoint.recover(parent)
-                for path in parent.iterdir():
-                    if path.name.startswith(".") and path.name.endswith(".tmp") and path.is_file():
-                        path.unlink(missing_ok=True)
+        for parent in filter(Path.is_dir, (self.checkpoints, self.folder)):
+            checkpoint.recover(parent)
+            for path in parent.glob(".*.tmp"):
+                if path.is_file():
+                    path.unlink(missing_ok=True)
 
     def load_model(
         self, device: torch.device, name: str | None = None, subwords: Subwords | None = None
@@ -229,7 +225,7 @@ class Run:
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            file = self.lock_path.open("a+", encoding="utf-8", newline="\n")
+            file = self.lock_path.open("a+b", buffering=0)
         except OSError as error:
             raise unwritable(self.folder, "the run folder cannot be written to", error) from None
         with file:
@@ -237,16 +233,15 @@ class Run:
                 lock_file(file.fileno())
             except (BlockingIOError, PermissionError):  # the latter is what Windows says
                 file.seek(0)
-                holder = file.read().strip() or "another process"
+                holder = file.read().decode("utf-8", "replace").strip() or "another process"
                 raise RunError(
                     f"{self.folder} is in use by {holder}. Wait for it, or train into another folder."
                 ) from None
             self._held = os.fstat(file.fileno())
             started = time.strftime("%Y-%m-%d %H:%M:%S")
-            holder = f"process {os.getpid()} on {socket.gethostname()} since {started}\n"
             try:
                 file.truncate(0)
-                os.write(file.fileno(), holder.encode("utf-8"))  # no buffer, which would be tried again on closing
+                file.write(f"process {os.getpid()} on {socket.gethostname()} since {started}\n".encode())
             except OSError as error:
                 raise unwritable(self.lock_path, "the lock of the run folder cannot be written", error) from None
             yield

@@ -1,59 +1,44 @@
-"""The whole road once: a small model learns to copy, and its translations do not depend on how they are batched."""
+"""The whole road: small models learn to copy, alike in any batch, and bring back items that they have never seen."""
 
 import random
+from collections import Counter
 
 import pytest
 import torch
 
+from nmt.data.placeholders import items_in
 from nmt.data.prepare import prepare
 from nmt.decoding.translator import Translator
+from nmt.recipe.data_options import KINDS
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training.launch import launch
 
-LETTERS = "abcdefghijklmnop"
+PROTECT = (*KINDS, "/[A-Z]{2}-[0-9]{3}/")
+MODEL = {
+    "d_model": 64, "d_inner": 128, "n_enc_layer": 1, "n_head": 4, "dropout": 0.0, "norm": "pre", "position": "rotary",
+    "rotary_enc_attn": True, "scale_emb_or_prj": "emb",
+}  # fmt: skip
 
 
-def some_lines(n, seed):
-    draw = random.Random(seed)
-    return [" ".join(draw.choices(LETTERS, k=draw.randint(3, 9))) for _ in range(n)]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A run of 100 updates of 35 lines or so: sure enough of itself that rounding decides nothing."""
-    folder = tmp_path_factory.mktemp("copy")
-    files = {}
-    for name, n, seed in (("train", 4000, 1), ("valid", 20, 2)):
-        text = "".join(line + "\n" for line in some_lines(n, seed))
-        (folder / name).write_text(text, encoding="utf-8", newline="\n")
-        files[name] = {"src": str(folder / name), "trg": str(folder / name)}
-    recipe = Recipe.model_validate(
-        {
-            "name": "copy",
-            "seed": 1,
-            "data": {**files, "drop_identical": False, "out": str(folder / "prepared")},
-            "subwords": {"vocab_size": 296},
-            "model": {
-                "d_model": 64,
-                "d_inner": 128,
-                "n_enc_layer": 1,
-                "n_dec_layer": 2,
-                "n_head": 4,
-                "dropout": 0.0,
-                "norm": "pre",
-                "position": "rotary",
-                "rotary_enc_attn": True,
-                "scale_emb_or_prj": "emb",
-                "emb_init": "normal",
-            },
-            "batch": {"max_tokens": 300},
-            "optim": {"lr": 3e-3, "schedule": "cosine", "warmup": 30, "clip": 1.0},
-            "train": {"out": str(folder / "run"), "updates": 100, "precision": "fp32", "threads": 1},
-            "valid": {"every": 1000, "translate": False, "metric": "loss"},
-        }
-    )
-    prepare(recipe, recipe.data_folder)
+def trained(folder, made, **sections):
+    """A run of 100 updates on pairs. made: {split: pairs}."""
+    files = {split: {side: str(folder / f"{split}.{side}") for side in ("src", "trg")} for split in made}
+    for split, pairs in made.items():
+        for side, lines in zip(("src", "trg"), zip(*pairs, strict=True), strict=True):
+            (folder / f"{split}.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+    tree = {
+        "name": "copy",
+        "data": {**files, "out": str(folder / "prepared"), "workers": 1, **sections["data"]},
+        "subwords": sections["subwords"],
+        "model": {**MODEL, **sections["model"]},
+        "batch": sections["batch"],
+        "optim": {"lr": 3e-3, "clip": 1.0, **sections["optim"]},
+        "train": {"out": str(folder / "run"), "updates": 100, "precision": "fp32", "threads": 1},
+        "valid": {"every": 1000, "translate": False, "metric": "loss"},
+    }
+    recipe = Recipe.model_validate(tree)
+    prepare(recipe, recipe.data_folder, talk=lambda _: None)
     assert launch(recipe) == "done"
     return Run(recipe.run_folder)
 
@@ -64,17 +49,71 @@ def translate(run, lines, **decode):
     return [one.text for one in Translator(model, run.subwords(), config).translate(lines)]
 
 
-def test_it_learns_to_copy(run):
+def some_lines(n, seed):
+    draw = random.Random(seed)
+    return [" ".join(draw.choices("abcdefghijklmnop", k=draw.randint(3, 9))) for _ in range(n)]
+
+
+@pytest.fixture(scope="module")
+def copier(tmp_path_factory):
+    """A run on 35 lines or so an update: sure enough of itself that rounding decides nothing."""
+    made = {split: [(line, line) for line in some_lines(n, n)] for split, n in (("train", 4000), ("valid", 20))}
+    return trained(
+        tmp_path_factory.mktemp("copy"),
+        made,
+        data={"drop_identical": False},
+        subwords={"vocab_size": 296},
+        model={"n_dec_layer": 2, "emb_init": "normal"},
+        batch={"max_tokens": 300},
+        optim={"schedule": "cosine", "warmup": 30},
+    )
+
+
+def test_it_learns_to_copy(copier):
     lines = some_lines(200, 3)
-    right = sum(a == b for a, b in zip(translate(run, lines, beam=1), lines, strict=True))
-    assert right >= 196
+    assert sum(a == b for a, b in zip(translate(copier, lines, beam=1), lines, strict=True)) >= 196
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_translations_are_the_same_bytes_alone_in_batches_and_in_any_order(run, beam):
+def test_translations_are_the_same_bytes_alone_in_batches_and_in_any_order(copier, beam):
     lines = [*some_lines(25, 4), *("q r a b", "abc abc", "a " * 14, "Ü", "a a a a a a")]
-    alone = translate(run, lines, beam=beam, max_tokens=1)
+    alone = translate(copier, lines, beam=beam, max_tokens=1)
     for per_batch in (7, 64):
         # A line of letters has as many subwords and EOS, so that about so many fit.
-        assert translate(run, lines, beam=beam, max_tokens=per_batch * beam * 8) == alone
-        assert translate(run, lines[::-1], beam=beam, max_tokens=per_batch * beam * 8, window=31) == alone[::-1]
+        assert translate(copier, lines, beam=beam, max_tokens=per_batch * beam * 8) == alone
+        assert translate(copier, lines[::-1], beam=beam, max_tokens=per_batch * beam * 8, window=31) == alone[::-1]
+
+
+def pairs_with_items(n, seed, letters, digits):
+    """Words with up to three items after them, which stand before them in the translation."""
+    draw = random.Random(seed)
+    for _ in range(n):
+        words = draw.choices("abcdefghij", k=draw.randint(3, 6))
+        places = draw.sample(range(len(words)), draw.randint(0, 3))
+        beside = []
+        for place in range(len(words)):
+            name, number = "".join(draw.choices(letters, k=5)), "".join(draw.choices(digits, k=3))
+            items = (f"http://{name}.org/{number}", f"{name}@{name}.org", f"{number} km", f"<{name}>")
+            beside.append(draw.choice([*items, f"{name[:2].upper()}-{number}"]) if place in places else "")
+        both = list(zip(words, beside, strict=True))
+        yield (
+            " ".join(f"{word} {its}".rstrip() for word, its in both),
+            " ".join(f"{its} {word.upper()}".lstrip() for word, its in both),
+        )
+
+
+def test_items_that_never_occurred_come_back_where_the_translation_has_them(tmp_path):
+    run = trained(
+        tmp_path,
+        {split: list(pairs_with_items(n, n, "klmnop", "1234")) for split, n in (("train", 3000), ("valid", 20))},
+        data={"alarms": "warn", "protect": PROTECT},
+        subwords={"vocab_size": 380},
+        model={"n_dec_layer": 1, "emb_init": "cooccurrence"},
+        batch={"max_tokens": 400},
+        optim={"name": "muon", "muon_lr": 1e-2, "schedule": "linear", "warmup": 20},
+    )
+    src, trg = zip(*pairs_with_items(200, 3, "uvwxyz", "56789"), strict=True)
+    found = translate(run, src, beam=1)
+    wanted, there = (Counter(one.text for text in texts for one in items_in(text, PROTECT)) for texts in (trg, found))
+    assert (wanted & there).total() >= 0.97 * wanted.total() > 200
+    assert sum(a == b for a, b in zip(trg, found, strict=True)) >= 180
