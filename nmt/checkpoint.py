@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from nmt.errors import MachineError, RunError, TrainingError
-from nmt.files import exchange, parse_json, sha256_of, sync_file, sync_folder
+from nmt.files import parse_json, put_in_place, sha256_of, sync_file, sync_folder
 
 FORMAT = 1
 MODEL, OPTIMIZER, EMA = "model.safetensors", "optimizer.safetensors", "ema.safetensors"
@@ -89,13 +89,12 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
                     f"{folder}: not written, because {name} holds numbers that are not finite. Earlier checkpoints "
                     "are untouched. Train anew with a lower optim.lr, a longer optim.warmup, optim.clip, or in fp32."
                 )
-    beside, old = _hidden(folder, "new"), _hidden(folder, "old")
+    beside = _hidden(folder, "new")
     try:
         if not folder.parent.exists():
             folder.parent.mkdir()  # no parents: a run folder that was removed is not made again in part
             sync_folder(folder.parent.parent)
         shutil.rmtree(beside, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
         beside.mkdir()
         for name, named in tensors.items():
             save_file({key: tensor.contiguous() for key, tensor in named.items()}, beside / name)
@@ -108,19 +107,7 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
         _write_json(beside / MANIFEST, {"format": FORMAT, "files": files})
         sync_file(beside / MANIFEST)
         sync_folder(beside)
-        if folder.exists() and exchange(beside, folder):
-            os.replace(beside, old)
-        else:
-            if folder.exists():
-                os.replace(folder, old)
-            try:  # a kill here leaves no checkpoint of that name; `recover` brings the old one back
-                os.replace(beside, folder)
-            except OSError:
-                if old.exists():
-                    os.replace(old, folder)
-                raise
-        sync_folder(folder.parent)
-        shutil.rmtree(old, ignore_errors=True)
+        put_in_place(beside, folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(beside, ignore_errors=True)
         full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)

@@ -10,6 +10,7 @@ import math
 import os
 import re
 import secrets
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -151,6 +152,27 @@ def exchange(one: Path, other: Path) -> bool:
     if (number := ctypes.get_errno()) in _CANNOT:
         return False
     raise OSError(number, os.strerror(number), str(one), None, str(other))
+
+
+def put_in_place(new: Path, folder: Path) -> None:
+    """Give a complete folder its name. What had the name before is there until that moment, and deleted after it."""
+    if not folder.exists():
+        os.replace(new, folder)
+        sync_folder(folder.parent)
+        return
+    old = folder.with_name(f".{folder.name}.old.tmp")
+    shutil.rmtree(old, ignore_errors=True)
+    if exchange(new, folder):
+        os.replace(new, old)
+    else:
+        os.replace(folder, old)
+        try:  # a kill here leaves the one before under the other name
+            os.replace(new, folder)
+        except OSError:
+            os.replace(old, folder)
+            raise
+    sync_folder(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def filled_page(frame: Path, parts: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from nmt import checkpoint
+from nmt import checkpoint, files
 from nmt.errors import MachineError, RunError, TrainingError
 
 
@@ -188,7 +188,7 @@ def test_a_kill_between_two_renames_loses_nothing(folder, monkeypatch):
         real(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "exchange", lambda *_: False)
+        patch.setattr(files, "exchange", lambda *_: False)
         patch.setattr(os, "replace", killed)
         with pytest.raises(KeyboardInterrupt):
             checkpoint.save(folder, tensors(1), {"update": 7, "second": True})

@@ -6,17 +6,20 @@ import torch
 from nmt import device
 from nmt.errors import MachineError, NmtError
 
+CUDA = torch.device("cuda")
 
-@pytest.fixture
+
+@pytest.fixture(autouse=True)
 def as_it_was():
-    """A switch of torch that holds for the process is set back."""
-    found = torch.backends.cuda.cudnn_sdp_enabled()
+    """Switches of torch that hold for the process are set back."""
+    found, precision = torch.backends.cuda.cudnn_sdp_enabled(), torch.get_float32_matmul_precision()
+    torch.backends.cuda.enable_cudnn_sdp(True)
     yield
     torch.backends.cuda.enable_cudnn_sdp(found)
+    torch.set_float32_matmul_precision(precision)
 
 
-def test_attention_of_cudnn_is_off_on_a_gpu_alone(as_it_was):
-    torch.backends.cuda.enable_cudnn_sdp(True)
+def test_attention_of_cudnn_is_off_on_a_gpu_alone():
     device.set_up("cpu")
     assert torch.backends.cuda.cudnn_sdp_enabled()
     device.set_up("cuda")
@@ -52,8 +55,12 @@ def test_a_gpu_that_is_not_there_is_for_the_user_to_mend(gpus, n_gpu, name, sees
     with pytest.raises(MachineError, match=f"--train.device {name}: cannot be used: torch sees {sees}") as error:
         device.choose_device(name, "--train.device")
     assert error.value.exit_code == 2 and "--train.device cpu" in str(error.value)
-    with pytest.raises(NmtError, match=r"--device abacus: there is no such device\. Expected auto, cpu, cuda"):
+
+
+def test_the_name_of_no_device_is_the_users_fault():
+    with pytest.raises(NmtError, match=r"--device abacus: there is no such device\. Expected auto, cpu, cuda") as error:
         device.choose_device("abacus")
+    assert error.value.exit_code == 2
 
 
 def test_a_device_on_which_nothing_can_be_made_is_named(monkeypatch):

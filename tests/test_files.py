@@ -71,4 +71,7 @@ def test_an_error_of_another_file_is_not_taken_for_one_of_the_file_that_is_writt
 def test_what_python_would_let_pass_is_refused(text):
     with pytest.raises(ValueError):
         parse_json(text.encode("utf-8", "surrogatepass"))
+
+
+def test_what_is_json_is_read():
     assert parse_json('{"a": [1, 2.5, "é", null]}'.encode()) == {"a": [1, 2.5, "é", None]}

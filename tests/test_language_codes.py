@@ -1,5 +1,8 @@
 """Codes and names of languages in one form, and what is known of a language."""
 
+import subprocess
+import sys
+
 import pytest
 
 from nmt.errors import RecipeError
@@ -49,14 +52,25 @@ def test_what_is_near_no_language_is_refused_with_an_example(code):
     assert not language_of(code).is_known and language_of(code).code == code and language_of(code).name == code
 
 
-def test_english_names_are_told():
-    names = ["Japanese", "Chinese (Simplified)", "Portuguese (Brazil)", "x-dates", "Unknown language"]
-    assert [language_of(code).name for code in ("jpn", "zho_Hans", "pt-BR", "x-dates", "und")] == names
-
-
 UNSPACED = ["zh", "zho_Hant", "yue", "wuu", "lzh", "ja", "th", "km", "my", "lo", "bo", "dz", "mya_Mymr", "jav_Java"]
 SPACED = ["ko", "vi", "de", "hi", "ar", "am", "ka", "jv", "nan", "und", "zxx", "x-dates", "mn", "xx"]
 
 
 def test_languages_without_spaces_between_words_are_known():
     assert [code for code in UNSPACED + SPACED if language_of(code).is_unspaced] == UNSPACED
+
+
+def test_english_names_are_told():
+    names = {code: language_of(code).name for code in ("jpn", "zho_Hans", "pt-BR", "x-dates", "und")}
+    assert names == {
+        "jpn": "Japanese",
+        "zho_Hans": "Chinese (Simplified)",
+        "pt-BR": "Portuguese (Brazil)",
+        "x-dates": "x-dates",
+        "und": "Unknown language",
+    }
+
+
+def test_the_package_of_codes_is_imported_only_when_asked():
+    code = "import sys, nmt.languages, nmt.recipe.fields as f; f.all_fields(); sys.exit('langcodes' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

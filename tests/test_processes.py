@@ -1,4 +1,4 @@
-"""What a helper answers, what is told of one that ends, and what torchrun tells."""
+"""What a helper answers, what is no answer, and what is told of one that ends."""
 
 import contextlib
 import io
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nmt.errors import DataError, NmtError
-from nmt.processes import ADDRESS, Helper, HelperLost, Place, place_of, read_packed, write_packed
+from nmt.processes import Helper, HelperLost, read_packed, write_packed
 
 
 @contextlib.contextmanager
@@ -55,17 +55,23 @@ def test_an_error_is_an_answer_and_the_next_task_is_answered():
             one.ask({"exit": 3})
 
 
-def test_a_helper_ends_when_it_cannot_begin_is_killed_or_nobody_asks_any_more():
+def test_a_helper_that_cannot_begin_says_why_and_ends():
     with helper() as one:
         with pytest.raises(DataError, match="no such data"):
             one.ask({"name": "me", "refuse": "no such data"})
         assert one.process.wait(10) == DataError.exit_code
+
+
+def test_a_helper_that_is_killed_is_lost():
     with helper() as one:
         one.ask({"name": "me"})
         os.kill(one.process.pid, signal.SIGKILL)
         for _ in range(2):
             with pytest.raises(HelperLost, match="was killed"):
                 one.ask({})
+
+
+def test_a_helper_ends_when_nobody_asks_any_more():
     with helper() as one:
         one.ask({"name": "me"})
         one.process.stdin.close()
@@ -87,29 +93,3 @@ def test_what_was_packed_comes_back_and_nothing_else_is_read():
 
     with pytest.raises(ValueError, match="nothing that was packed"):
         read_packed(read)
-
-
-TOLD = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
-
-
-def test_a_process_knows_its_place():
-    assert place_of({}) == place_of({"WORLD_SIZE": "1"}) == Place(0, 1, 0)
-    assert place_of(TOLD) == Place(1, 4, 1)
-    assert place_of({"RANK": "1", "WORLD_SIZE": "4"}) == Place(1, 4, 0)
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'"),
-        ({"WORLD_SIZE": ""}, "WORLD_SIZE is ''"),
-        ({"RANK": None}, "RANK is missing"),
-        ({"RANK": "4"}, "RANK is '4'"),
-        ({"LOCAL_RANK": "-1"}, "LOCAL_RANK is '-1'"),
-        ({}, "MASTER_ADDR is missing"),
-    ],
-)
-def test_what_torchrun_would_not_leave_is_named(change, named):
-    environment = {name: value for name, value in {**TOLD, **change}.items() if value is not None}
-    with pytest.raises(NmtError, match=rf"{named}.*unset WORLD_SIZE"):
-        place_of(environment, needed=ADDRESS)

@@ -13,7 +13,7 @@ from nmt.cli.begin import begun, printable
 from nmt.cli.parser import Parser, must_be_free, run
 from nmt.data.lines import read_lines
 from nmt.errors import DataError, NmtError
-from nmt.files import RECIPE, check_is_run, exchange
+from nmt.files import RECIPE, check_is_run, put_in_place
 from nmt.recipe.draft import PRECISIONS, refuse_unsupported
 from nmt.recipe.reader import load_resolved
 
@@ -50,10 +50,8 @@ def export(args: argparse.Namespace) -> int:
 
     begun()
     folder = Path(os.path.abspath(args.output))  # "." has no name to be written beside
-    lines = _lines(args)
     model = load(args.run, checkpoint=args.checkpoint, device="cpu")
-    if lines is None:
-        lines = _validation_lines(model.recipe.data_folder)
+    lines = _lines(args, model.recipe.data_folder)
     must_be_free(folder, overwrite=args.overwrite)
     made = _target(args, model)
     if folder.exists() and not (folder.is_dir() and made.is_exported(folder)):
@@ -67,7 +65,7 @@ def export(args: argparse.Namespace) -> int:
         told = []
         for tags in dict.fromkeys(tags_of(corpus, model.recipe.data) for corpus in model.recipe.data.train) or [()]:
             subwords = model.subwords.tagged(tags)
-            found = compare(model.model, subwords, made.read(exported, tags), lines[:N_LINE], tolerance)
+            found = compare(model.model, subwords, made.read(exported, tags), lines, tolerance)
             told.append(f"{' '.join(tags)}{': ' if tags else ''}{found.text}")
         return told
 
@@ -78,9 +76,7 @@ def export(args: argparse.Namespace) -> int:
             shutil.rmtree(temporary)
         made.write(temporary)
         found = parities(temporary, made.tolerance)
-        if not (folder.exists() and exchange(temporary, folder)):
-            shutil.rmtree(folder, ignore_errors=True)
-            os.replace(temporary, folder)
+        put_in_place(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     for text in found:
@@ -102,15 +98,14 @@ class _Target(NamedTuple):
 def _target(args: argparse.Namespace, model: "Model") -> _Target:
     """Each engine's package is imported only if it is wanted."""
     from nmt.export import parity
-    from nmt.export import parity as safetensors
     from nmt.models.transformer.Models import Transformer
 
     if args.to == "safetensors":
         precision = args.precision or "fp32"
         return _Target(
-            lambda folder: safetensors.export(model.run, args.checkpoint, folder, precision),
-            lambda folder, tags: parity.Ours(safetensors.read(folder), model.subwords.tagged(tags)),
-            safetensors.is_exported,
+            lambda folder: parity.export(model.run, args.checkpoint, folder, precision),
+            lambda folder, tags: parity.Ours(parity.read(folder), model.subwords.tagged(tags)),
+            parity.is_exported,
             {"fp32": parity.SAME, "fp16": parity.FP16, "bf16": parity.BF16}[precision],
         )
     transformer = model.model
@@ -120,7 +115,7 @@ def _target(args: argparse.Namespace, model: "Model") -> _Target:
 
         return _Target(
             lambda folder: huggingface.export(transformer, model.recipe, model.subwords, folder),
-            lambda folder, tags: huggingface.Compared(folder, tags),
+            huggingface.Compared,
             huggingface.is_exported,
             parity.ROUNDED,
         )
@@ -128,7 +123,7 @@ def _target(args: argparse.Namespace, model: "Model") -> _Target:
 
     def write(folder: Path, quantization: str | None) -> None:
         ctranslate2.export(transformer, model.recipe, model.subwords, folder, quantization)
-        safetensors.copy_front_end(model.run, folder)
+        parity.copy_front_end(model.run, folder)
 
     return _Target(
         partial(write, quantization=args.quantization),
@@ -139,23 +134,17 @@ def _target(args: argparse.Namespace, model: "Model") -> _Target:
     )
 
 
-def _lines(args: argparse.Namespace) -> list[str] | None:
-    return None if args.lines is None else _some(args.lines, list(read_lines(args.lines)))
-
-
-def _validation_lines(prepared: Path) -> list[str]:
+def _lines(args: argparse.Namespace, prepared: Path) -> list[str]:
+    """Lines to compare the models on: those of a file, or of the validation set."""
     from nmt.data.corpus import Prepared
 
     try:
-        return _some(str(prepared), Prepared.open(prepared).valid.texts()[0])
+        found = list(read_lines(args.lines)) if args.lines else Prepared.open(prepared).valid.texts()[0]
     except DataError as error:
-        raise DataError(f"{error} Or name a file of source lines to compare the two models on: --lines FILE.") from None
-
-
-def _some(name: str, lines: list[str]) -> list[str]:
-    if found := [line for line in lines if line.strip()]:
-        return found
-    raise DataError(f"{name}: no lines to compare the two models on.")
+        raise error if args.lines else DataError(f"{error} Or name a file of source lines: --lines FILE.") from None
+    if lines := [line for line in found if line.strip()]:
+        return lines[:N_LINE]
+    raise DataError(f"{args.lines or prepared}: no lines to compare the two models on.")
 
 
 def _say(text: str) -> None:
@@ -168,14 +157,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("run", metavar="RUN", help="The run folder that nmt-train wrote.")
     add("--to", choices=TARGETS, required=True, help="The engine; safetensors: nmt itself, with nothing but the model.")
-    add(
-        "--output",
-        "--out",
-        "-o",
-        metavar="FOLDER",
-        required=True,
-        help="Written when it is whole and has been compared.",
-    )
+    written = "Written when it is whole and has been compared."
+    add("--output", "--out", "-o", metavar="FOLDER", required=True, help=written)
     add("--overwrite", action="store_true", help="Replace a model that was exported before.")
     kinds = f"Of CTranslate2's weights: {', '.join(QUANTIZATIONS)}. [default: none, fp32]"
     add("--quantization", choices=QUANTIZATIONS, metavar="KIND", help=kinds)

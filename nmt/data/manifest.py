@@ -17,7 +17,7 @@ from typing import Any
 from nmt.data.lines import write_lines
 from nmt.data.placeholders import alike, tags_of_splits
 from nmt.errors import DataError, MachineError
-from nmt.files import exchange, lock_file, parse_json, refuse_links_out, sha256_of, sync_file, sync_folder
+from nmt.files import lock_file, parse_json, put_in_place, refuse_links_out, sha256_of, sync_file, sync_folder
 from nmt.languages import language_of
 from nmt.recipe.data_options import FilterConfig
 from nmt.recipe.draft import SCHEMA
@@ -263,16 +263,4 @@ def building(folder: Path, *, replace: dict[str, Any] | None) -> Iterator[Path]:
         sync_folder(temporary)
         if refuse_foreign_files(folder) != replace:
             raise DataError(f"{folder}: was changed by another process meanwhile. It is not touched; prepare again.")
-        if replace is None or not exchange(temporary, folder):  # no moment lacks both
-            old = temporary.with_name(f"{temporary.name}.old")
-            shutil.rmtree(old, ignore_errors=True)
-            if folder.exists():
-                os.rename(folder, old)
-            try:
-                os.rename(temporary, folder)
-            except OSError:
-                if old.exists():
-                    os.rename(old, folder)
-                raise
-            shutil.rmtree(old, ignore_errors=True)
-        sync_folder(folder.parent)
+        put_in_place(temporary, folder)

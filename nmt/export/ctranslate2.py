@@ -1,5 +1,4 @@
-"""A Transformer as a CTranslate2 model, one function a box of its Figure 1: `spec` is CTranslate2's box, the other
-argument ours. Vocabulary entries are the subwords by their names, so that ids stay what they are."""
+"""A Transformer as a CTranslate2 model. Vocabulary entries are the subwords by name, so ids stay the same."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,9 +13,7 @@ from nmt.data.subwords import BOS, EOS, PAD, Codec, Subwords
 from nmt.errors import MachineError
 from nmt.export.parity import N_POSITION, beside, position_table
 from nmt.extras import missing
-from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
-from nmt.models.transformer.Models import Decoder, Encoder, LearnedPositions, PositionalEncoding, Transformer
-from nmt.models.transformer.SubLayers import MultiHeadAttention
+from nmt.models.transformer.Models import Decoder, Encoder, Transformer
 from nmt.recipe.draft import refuse_unsupported
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
@@ -43,8 +40,19 @@ def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path,
     """
     refuse_unsupported("ctranslate2", recipe)
     ct2, config = library(), recipe.model
-    box, common = ct2.specs.transformer_spec, _common(ct2, config)
+    d_head = config.d_model // config.n_head
+    common: dict[str, Any] = {
+        "activation": getattr(ct2.specs.Activation, _ACTIVATION[config.ffn]),
+        "pre_norm": config.norm == "pre",
+        "layernorm_embedding": config.norm == "post",
+        "ffn_glu": config.ffn == "swiglu",
+        "rms_norm": config.norm_kind == "rms",
+        "head_dim": config.d_k if config.d_k not in (None, d_head) else None,
+    }
+    if config.position == "rotary":
+        common |= {"rotary_dim": 0, "rotary_interleave": True}
     kv_heads = [None if n == config.n_head else n for n in (config.enc_n_kv_head or config.n_kv_head, config.n_kv_head)]
+    box = ct2.specs.transformer_spec
     spec = ct2.specs.TransformerSpec(
         box.TransformerEncoderSpec(config.n_enc_layer, config.n_head, num_heads_kv=kv_heads[0], **common),
         box.TransformerDecoderSpec(config.n_dec_layer, config.n_head, num_heads_kv=kv_heads[1], **common),
@@ -55,7 +63,7 @@ def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path,
     with torch.inference_mode():
         _stack(spec.encoder, model.encoder, config)
         _stack(spec.decoder, model.decoder, config)
-        _linear(spec.decoder.projection, model.trg_word_prj, scale=model.logit_scale)
+        _fill(spec.decoder.projection, model.trg_word_prj, scale=model.logit_scale)
     spec.register_source_vocabulary(entries(subwords.src))
     spec.register_target_vocabulary(entries(subwords.trg))
     spec.validate()
@@ -111,9 +119,8 @@ class Compared:
     def score(self, lines: Sequence[str], trg_ids: Sequence[list[int]]) -> list[list[float]]:
         """Log-probability of each token of given translations of the lines, EOS included."""
         target = [[self._trg[i] for i in row] for row in trg_ids]
-        return [
-            list(one.log_probs) for one in _told(self._theirs.score_batch, self._sources(lines), target, **_BATCHES)
-        ]
+        found = _told(self._theirs.score_batch, self._sources(lines), target, **_BATCHES)
+        return [list(one.log_probs) for one in found]
 
     def _sources(self, lines: Sequence[str]) -> list[list[str]]:
         return [[self._src[i] for i in row] for row in self._subwords.src.encode(lines)]
@@ -128,69 +135,51 @@ def _told(method: Callable[..., Any], *args: Any, **known: Any) -> Any:
         raise MachineError(f"CTranslate2 cannot go on: {reason}.") from None
 
 
-def _common(ct2: Any, config: ModelConfig) -> dict[str, Any]:
-    """Return the options that both stacks have in CTranslate2."""
-    d_head = config.d_k or config.d_model // config.n_head
-    found: dict[str, Any] = {
-        "activation": getattr(ct2.specs.Activation, _ACTIVATION[config.ffn]),
-        "pre_norm": config.norm == "pre",
-        "layernorm_embedding": config.norm == "post",
-        "ffn_glu": config.ffn == "swiglu",
-        "rms_norm": config.norm_kind == "rms",
-        "head_dim": d_head if d_head != config.d_model // config.n_head else None,
-    }
-    if config.position == "rotary":
-        found |= {"rotary_dim": 0, "rotary_interleave": True}
-    return found
+# Boxes of a layer there, and the modules here, of which several lie above each other in one matrix.
+_BOXES = {
+    "self_attention.layer_norm": ["slf_attn.layer_norm"],
+    "self_attention.linear.0": ["slf_attn.w_qs", "slf_attn.w_ks", "slf_attn.w_vs"],
+    "self_attention.linear.1": ["slf_attn.fc"],
+    "ffn.layer_norm": ["pos_ffn.layer_norm"],
+    "ffn.linear_0": ["pos_ffn.w_1"],
+    "ffn.linear_1": ["pos_ffn.w_2"],
+}
+_CROSS_ATTENTION = {
+    "attention.layer_norm": ["enc_attn.layer_norm"],
+    "attention.linear.0": ["enc_attn.w_qs"],
+    "attention.linear.1": ["enc_attn.w_ks", "enc_attn.w_vs"],
+    "attention.linear.2": ["enc_attn.fc"],
+}
+_SWIGLU = {"ffn.linear_0_noact": ["pos_ffn.w_3"]}
 
 
 def _stack(spec: Any, stack: Encoder | Decoder, config: ModelConfig) -> None:
-    embeddings = spec.embeddings[0] if isinstance(spec.embeddings, list) else spec.embeddings
+    is_encoder = isinstance(stack, Encoder)
+    embeddings = spec.embeddings[0] if is_encoder else spec.embeddings
     word_emb = stack.src_word_emb if isinstance(stack, Encoder) else stack.trg_word_emb
     # The scale goes into the matrix: one number that nobody can forget.
     spec.scale_embeddings = False
     embeddings.weight = _array(word_emb.weight * stack.emb_scale)
-    is_rotary = not isinstance(stack.position_enc, PositionalEncoding | LearnedPositions)
-    if hasattr(spec, "position_encodings") and not is_rotary:
+    if config.position != "rotary":
         spec.position_encodings.encodings = _array(position_table(stack.position_enc))
     # The stack's own norm: after the embeddings with norm 'post', after the last layer with norm 'pre'.
-    _norm(spec.layer_norm if config.norm == "pre" else spec.layernorm_embedding, stack.layer_norm)
+    _fill(spec.layer_norm if config.norm == "pre" else spec.layernorm_embedding, stack.layer_norm)
+    boxes = _BOXES | ({} if is_encoder else _CROSS_ATTENTION) | (_SWIGLU if config.ffn == "swiglu" else {})
     for box, layer in zip(spec.layer, stack.layer_stack, strict=True):
-        assert isinstance(layer, EncoderLayer | DecoderLayer)
-        _attention(box.self_attention, layer.slf_attn)
-        if isinstance(layer, DecoderLayer):
-            _attention(box.attention, layer.enc_attn, self_attention=False)
-        _norm(box.ffn.layer_norm, layer.pos_ffn.layer_norm)
-        _linear(box.ffn.linear_0, layer.pos_ffn.w_1)
-        _linear(box.ffn.linear_1, layer.pos_ffn.w_2)
-        if hasattr(box.ffn, "linear_0_noact"):
-            _linear(box.ffn.linear_0_noact, layer.pos_ffn.w_3)
+        for place, names in boxes.items():
+            theirs = box
+            for step in place.split("."):
+                theirs = theirs[int(step)] if step.isdigit() else getattr(theirs, step)
+            _fill(theirs, *map(layer.get_submodule, names))
 
 
-def _attention(spec: Any, attention: MultiHeadAttention, *, self_attention: bool = True) -> None:
-    _norm(spec.layer_norm, attention.layer_norm)
-    rows = [attention.w_qs, attention.w_ks, attention.w_vs]
-    if self_attention:
-        _linear(spec.linear[0], *rows)
-    else:
-        _linear(spec.linear[0], rows[0])
-        _linear(spec.linear[1], *rows[1:])
-    _linear(spec.linear[-1], attention.fc)
-
-
-def _linear(spec: Any, *parts: nn.Linear, scale: float = 1.0) -> None:
-    """One matrix, or several that CTranslate2 keeps as one, above each other."""
-    spec.weight = _array(torch.cat([part.weight for part in parts]) * scale)
-    biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
-    if biases:
-        spec.bias = _array(torch.cat(biases) * scale)
-
-
-def _norm(spec: Any, norm: nn.Module) -> None:
-    assert isinstance(norm.weight, Tensor)
-    spec.gamma = _array(norm.weight)
-    if isinstance(norm, nn.LayerNorm):
-        spec.beta = _array(norm.bias)
+def _fill(box: Any, *modules: nn.Module, scale: float = 1.0) -> None:
+    """Weights and biases of a norm, a linear layer, or several of these, as far as they have some."""
+    is_norm = hasattr(box, "gamma")
+    for ours, theirs in (("weight", "gamma" if is_norm else "weight"), ("bias", "beta" if is_norm else "bias")):
+        parts: list[Tensor] = [part for module in modules if (part := getattr(module, ours, None)) is not None]
+        if parts:
+            setattr(box, theirs, _array(torch.cat(parts) * scale))
 
 
 def _array(tensor: Tensor) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""A Transformer as a model of Hugging Face's transformers: one function a box of its Figure 1.
+"""A Transformer as a model of Hugging Face's transformers.
 
 BART holds models with norm: post, and Blenderbot, which has no norm after the embeddings, those with norm: pre. Their
 norms have an epsilon of 1e-5, ours of 1e-6, which is the same of a residual stream that is sqrt(10) times as large:
@@ -26,9 +26,7 @@ from nmt.decoding.scorer import gold_log_probs
 from nmt.export.parity import N_POSITION, position_table
 from nmt.extras import missing
 from nmt.files import parse_json
-from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Decoder, Encoder, Transformer
-from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward
 from nmt.recipe.draft import refuse_unsupported
 from nmt.recipe.options import Recipe
 
@@ -191,62 +189,63 @@ def _weights(model: Transformer, recipe: Recipe) -> Weights:
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         found |= _stack(f"model.{side}", stack, pre_norm=config.norm == "pre")
     # After the last norm nothing is left but the projection, so what that is to be multiplied by goes in here.
-    last = "model.decoder.layer_norm"
-    norm = model.decoder.layer_norm
+    last, norm = "model.decoder.layer_norm", "decoder.layer_norm"
     if config.norm == "post":
-        layer = model.decoder.layer_stack[-1]
-        assert isinstance(layer, DecoderLayer)
-        last, norm = f"model.decoder.layers.{config.n_dec_layer - 1}.final_layer_norm", layer.pos_ffn.layer_norm
-    found |= _norm(last, norm, factor * model.logit_scale)
+        last = f"model.decoder.layers.{config.n_dec_layer - 1}.final_layer_norm"
+        norm = f"decoder.layer_stack.{config.n_dec_layer - 1}.pos_ffn.layer_norm"
+    factor *= model.logit_scale
+    found |= _scaled(last, model.get_submodule(norm), factor, factor)
     found["model.shared.weight"] = found["model.decoder.embed_tokens.weight"]
     found["lm_head.weight"] = found["model.shared.weight"] if _tied(recipe) else projection
     found["final_logits_bias"] = projection.new_zeros(1, len(projection))
     return found
 
 
+# Of each layer: their name, ours, and what it does with the residual stream.
+_LAYER = {
+    "self_attn_layer_norm": ("slf_attn.layer_norm", "norms"),
+    "self_attn.q_proj": ("slf_attn.w_qs", "reads"),
+    "self_attn.k_proj": ("slf_attn.w_ks", "reads"),
+    "self_attn.v_proj": ("slf_attn.w_vs", "reads"),
+    "self_attn.out_proj": ("slf_attn.fc", "writes"),
+    "final_layer_norm": ("pos_ffn.layer_norm", "norms"),
+    "fc1": ("pos_ffn.w_1", "reads"),
+    "fc2": ("pos_ffn.w_2", "writes"),
+}
+_CROSS_ATTENTION = {
+    theirs.replace("self_attn", "encoder_attn"): (ours.replace("slf_attn", "enc_attn"), does)
+    for theirs, (ours, does) in _LAYER.items()
+    if "self_attn" in theirs
+}
+
+
 def _stack(name: str, stack: Encoder | Decoder, *, pre_norm: bool) -> Weights:
     """The residual stream is so much larger everywhere in it; with norm: post the norms hand it on that large."""
-    word_emb = stack.src_word_emb if isinstance(stack, Encoder) else stack.trg_word_emb
+    # Of weight and bias.
+    factors = {"reads": (1.0, 1.0), "norms": (1.0, 1.0), "writes": (_LARGER, _LARGER)}
     positions = position_table(stack.position_enc) * _LARGER
     if not pre_norm:
+        factors |= {"reads": (1.0 / _LARGER, 1.0), "norms": (_LARGER, _LARGER)}
         positions = torch.cat([positions.new_zeros(_N_SKIPPED, positions.size(1)), positions])
+    word_emb = stack.src_word_emb if isinstance(stack, Encoder) else stack.trg_word_emb
     found = {
         f"{name}.embed_tokens.weight": word_emb.weight * (_LARGER * stack.emb_scale),
         f"{name}.embed_positions.weight": positions,
     }
-    reading, norming = (1.0, 1.0) if pre_norm else (1.0 / _LARGER, _LARGER)
-    found |= _norm(f"{name}.layer_norm" if pre_norm else f"{name}.layernorm_embedding", stack.layer_norm, norming)
+    own_norm = f"{name}.layer_norm" if pre_norm else f"{name}.layernorm_embedding"
+    found |= _scaled(own_norm, stack.layer_norm, *factors["norms"])
+    names = _LAYER | (_CROSS_ATTENTION if isinstance(stack, Decoder) else {})
     for n, layer in enumerate(stack.layer_stack):
-        assert isinstance(layer, EncoderLayer | DecoderLayer)
-        box = f"{name}.layers.{n}"
-        found |= _attention(box, "self_attn", layer.slf_attn, reading, norming)
-        if isinstance(layer, DecoderLayer):
-            found |= _attention(box, "encoder_attn", layer.enc_attn, reading, norming)
-        found |= _ffn(box, layer.pos_ffn, reading, norming)
+        for theirs, (ours, does) in names.items():
+            found |= _scaled(f"{name}.layers.{n}.{theirs}", layer.get_submodule(ours), *factors[does])
     return found
 
 
-def _attention(box: str, name: str, attention: MultiHeadAttention, reading: float, norming: float) -> Weights:
-    found = _norm(f"{box}.{name}_layer_norm", attention.layer_norm, norming)
-    for its, linear in (("q", attention.w_qs), ("k", attention.w_ks), ("v", attention.w_vs)):
-        found |= _linear(f"{box}.{name}.{its}_proj", linear, weight=reading)
-    return found | _linear(f"{box}.{name}.out_proj", attention.fc, weight=_LARGER, bias=_LARGER)
-
-
-def _ffn(box: str, ffn: PositionwiseFeedForward, reading: float, norming: float) -> Weights:
-    found = _norm(f"{box}.final_layer_norm", ffn.layer_norm, norming)
-    found |= _linear(f"{box}.fc1", ffn.w_1, weight=reading)
-    return found | _linear(f"{box}.fc2", ffn.w_2, weight=_LARGER, bias=_LARGER)
-
-
-def _linear(name: str, linear: nn.Linear, *, weight: float, bias: float = 1.0) -> Weights:
-    theirs = linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias * bias
-    return {f"{name}.weight": linear.weight * weight, f"{name}.bias": theirs}
-
-
-def _norm(name: str, norm: nn.Module, factor: float) -> Weights:
-    assert isinstance(norm, nn.LayerNorm)
-    return {f"{name}.weight": norm.weight * factor, f"{name}.bias": norm.bias * factor}
+def _scaled(name: str, module: nn.Module, weight: float, bias: float) -> Weights:
+    """A norm or a linear layer under its name there, where each has a bias."""
+    assert isinstance(module, nn.LayerNorm | nn.Linear)
+    theirs = module.weight.new_zeros(len(module.weight)) if module.bias is None else module.bias * bias
+    return {f"{name}.weight": module.weight * weight, f"{name}.bias": theirs}
 
 
 class Compared:

@@ -105,18 +105,38 @@ def test_lines_to_compare_on_are_asked_for_where_there_are_none(export, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("to", "room", "name"), [("ctranslate2", ctranslate2, "_array"), ("huggingface", huggingface, "_linear")]
+    ("to", "room", "name"), [("ctranslate2", ctranslate2, "_array"), ("huggingface", huggingface, "_scaled")]
 )
 def test_a_model_that_differs_is_not_written(export, tmp_path, monkeypatch, to, room, name):
     pytest.importorskip(PACKAGE[to])
     right = getattr(room, name)
     wrong = {
         "_array": lambda tensor: right(tensor) * (1.1 if tensor.dim() == 1 else 1.0),
-        "_linear": lambda name, linear, **known: {**right(name, linear, **known), f"{name}.bias": linear.weight[:, 0]},
+        "_scaled": lambda *args: {name: tensor + 0.1 for name, tensor in right(*args).items()},
     }
     monkeypatch.setattr(room, name, wrong[name])
     assert "another one" in export(to, code=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lines", "run"]
+
+
+REFUSED = {
+    "ctranslate2": [
+        "lexical_attn: true", "prj_transform: true", "rotary_enc_attn: true", "qk_norm: true", "enc_conv: 3",
+        "ffn: relu2", "d_k: 16",
+    ],
+    "huggingface": [
+        "lexical_attn: true", "rotary_enc_attn: true", "qk_norm: true", "enc_conv: 3", "position: rotary",
+        "norm_kind: rms", "ffn: swiglu", "n_kv_head: 2", "enc_n_kv_head: 1", "d_k: 16", "d_v: 16",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("to", "option"), [(to, option) for to, options in REFUSED.items() for option in options])
+def test_what_has_no_place_in_an_engine_is_refused_by_name(to, option):
+    name, _, value = option.partition(": ")
+    rotary = [("model.position", "rotary")] if name == "rotary_enc_attn" else []
+    found = unsupported(read_recipe(None, [*SMALL.items(), *rotary, (f"model.{name}", value)]))[to]
+    assert [one for one in found if one.startswith(f"model.{name}")]
 
 
 def test_the_page_names_every_option_that_may_be_refused():
@@ -136,10 +156,9 @@ def test_the_page_names_every_option_that_may_be_refused():
         assert len(names) >= 6 and [name for name in names if not re.search(rf"[`.]{name}[`:]", row)] == []
 
 
-@pytest.mark.parametrize("file", ["docs/export.md"])
-def test_what_the_pages_say_to_train_with_for_an_export_is_enough(file):
+def test_what_the_page_says_to_train_with_for_an_export_is_enough():
     """Beside what `nmt-preprocess --train ...` writes."""
-    text = (ROOT / file).read_text(encoding="utf-8").replace("\\\n", "")
+    text = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
     told = [dict(re.findall(r"--(model\.\w+) (\w+)", line)) for line in text.split("\n")]
     both = max(told, key=len)
     assert len(both) == 4
@@ -151,14 +170,9 @@ def test_what_the_pages_say_to_train_with_for_an_export_is_enough(file):
 def test_a_model_with_tags_is_the_same_for_each_of_them(tmp_path, capsys, monkeypatch, to):
     monkeypatch.setattr(parity.compare, "__defaults__", (10,))
     corpora = [{"src": "a", "trg": "b"}, {"src": "a", "trg": "c", "trg_lang": "fr", "tags": ["bt"]}]
-    tags, given = (
-        ["<2de>", "<2fr>", "<bt>"],
-        [*SMALL.items(), ("data.trg_lang", "de"), ("data.train", json.dumps(corpora))],
-    )
-    recipe = read_recipe(None, given)
-    subwords = Subwords.train(lambda: LINES, lambda: LINES, recipe.subwords, tags=tags)
-    model, _ = made(subwords)
-    run = saved(tmp_path / "run", subwords, model, recipe)
+    recipe = read_recipe(None, [*SMALL.items(), ("data.trg_lang", "de"), ("data.train", json.dumps(corpora))])
+    subwords = Subwords.train(lambda: LINES, lambda: LINES, recipe.subwords, tags=["<2de>", "<2fr>", "<bt>"])
+    run = saved(tmp_path / "run", subwords, made(subwords)[0], recipe)
     (tmp_path / "lines").write_text("\n".join(LINES), encoding="utf-8")
     told = ["--to", to, "--output", str(tmp_path / "out"), "--lines", str(tmp_path / "lines")]
     assert main([str(run.folder), *told]) == 0

@@ -8,16 +8,6 @@ from nmt.models.build import build_model
 from nmt.recipe.reader import read_recipe, write_recipe
 from nmt.run import Run
 
-# Options of models that other engines have no place for, and how each is named where it is refused.
-PECULIAR = [
-    ({"lexical_attn": "true"}, "model.lexical_attn"),
-    ({"prj_transform": "true"}, "model.prj_transform"),
-    ({"position": "rotary", "rotary_enc_attn": "true"}, "model.rotary_enc_attn"),
-    ({"qk_norm": "true"}, "model.qk_norm"),
-    ({"enc_conv": 3}, "model.enc_conv"),
-    ({"ffn": "relu2"}, "model.ffn: relu2"),
-    ({"d_k": 16}, "model.d_k"),
-]
 LINES = ["the old ship left in May", "in May", "the ship", "old", "für Übung", "x" * 90]
 SMALL = {
     "name": "tiny", "model.d_model": "32", "model.d_inner": "48", "model.n_head": "4", "model.n_enc_layer": "2",

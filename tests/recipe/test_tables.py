@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nmt.recipe.fields import all_fields, json_schema, option_tables
+from nmt.recipe.reader import load_resolved, read_recipe, write_recipe
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -51,6 +52,14 @@ def test_the_schema_refuses_unknown_keys_everywhere():
     for part in [schema, *schema["$defs"].values()]:
         assert part["additionalProperties"] is False
     assert schema["required"] == ["name"]
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
+def test_a_recipe_that_ships_resolves_and_comes_back_equal(path, tmp_path):
+    recipe = read_recipe(path)
+    write_recipe(recipe, tmp_path / "resolved.yaml")
+    assert load_resolved(tmp_path / "resolved.yaml") == recipe
+    assert f"{recipe.name}.yaml" == path.name
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)

@@ -1,0 +1,31 @@
+"""What torchrun tells, and what it never would."""
+
+import pytest
+
+from nmt.errors import NmtError
+from nmt.processes import ADDRESS, Place, place_of
+
+TOLD = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
+
+
+def test_a_process_knows_its_place():
+    assert place_of({}) == place_of({"WORLD_SIZE": "1"}) == Place(0, 1, 0)
+    assert place_of(TOLD) == Place(1, 4, 1)
+    assert place_of({"RANK": "1", "WORLD_SIZE": "4"}) == Place(1, 4, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two'"),
+        ({"WORLD_SIZE": ""}, "WORLD_SIZE is ''"),
+        ({"RANK": None}, "RANK is missing"),
+        ({"RANK": "4"}, "RANK is '4'"),
+        ({"LOCAL_RANK": "-1"}, "LOCAL_RANK is '-1'"),
+        ({}, "MASTER_ADDR is missing"),
+    ],
+)
+def test_what_torchrun_would_not_leave_is_named(change, named):
+    environment = {name: value for name, value in {**TOLD, **change}.items() if value is not None}
+    with pytest.raises(NmtError, match=rf"{named}.*unset WORLD_SIZE"):
+        place_of(environment, needed=ADDRESS)
