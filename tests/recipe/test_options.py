@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from nmt.recipe.contradictions import find_contradictions
+from nmt.recipe.fields import option_named
 from nmt.recipe.model_options import PRESETS, ModelConfig
 from nmt.recipe.options import Recipe
 
@@ -16,21 +16,15 @@ def test_a_preset_sets_sizes_and_an_option_beside_it_wins(preset):
     assert ModelConfig(preset=preset, d_inner=96).d_model == model.d_model
 
 
-def test_base_is_what_a_model_without_preset_is():
+def test_the_defaults_are_base_and_a_projection_of_its_own_has_no_scale_unless_one_is_asked_for():
     assert ModelConfig(preset="base").model_dump(exclude={"preset"}) == ModelConfig().model_dump(exclude={"preset"})
-
-
-def test_a_projection_of_its_own_has_no_scale_unless_one_is_asked_for():
     assert ModelConfig(trg_emb_prj_weight_sharing=False).scale_emb_or_prj == "none"
     assert ModelConfig().scale_emb_or_prj == "prj"
 
 
-def test_a_recipe_without_contradictions_has_none():
-    assert find_contradictions(Recipe(name="x")) == []
-
-
 FILES = {"src": "a", "trg": "b"}
 LSTM = {"architecture": "attention"}
+PACKED = {"batch": {"packed": True}, "model": {"attn_dropout": 0.0}}
 NO_SCALE = {"scale_emb_or_prj": "none"}
 
 
@@ -73,12 +67,7 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("regularize.r_drop", {"regularize": {"r_drop": 5.0}, "model": {"dropout": 0.0}}),
         (
             "regularize.layer_drop",
-            {
-                "regularize": {"layer_drop": 0.2},
-                "train": {"cuda_graphs": True, "compile": True},
-                "batch": {"packed": True},
-                "model": {"attn_dropout": 0.0},
-            },
+            {**PACKED, "regularize": {"layer_drop": 0.2}, "train": {"cuda_graphs": True, "compile": True}},
         ),
         ("regularize.r_drop_from", {"regularize": {"r_drop_from": 0.5}}),
         ("regularize.simcut_from", {"regularize": {"simcut_from": 0.5, "r_drop": 5.0}}),
@@ -104,6 +93,7 @@ def test_a_contradiction_is_refused_by_name(name, sections):
         Recipe.model_validate({"name": "x", **sections})
     (message,) = str(caught.value.errors()[0]["ctx"]["error"]).split("\n")
     assert message.startswith(f"{name}: ")
+    assert option_named(name), "the reader finds the line by it"
 
 
 @pytest.mark.parametrize(
@@ -133,21 +123,3 @@ def test_a_contradiction_is_refused_by_name(name, sections):
 )
 def test_what_only_looks_like_a_contradiction_is_allowed(sections):
     Recipe.model_validate({"name": "x", **sections})
-
-
-def test_every_contradiction_names_real_options():
-    """The reader finds lines by these names, so a renamed option must be renamed in the messages."""
-    from nmt.recipe.fields import all_fields
-
-    known = {field.name for field in all_fields()}
-    recipe = Recipe(name="x").model_copy(
-        update={
-            "model": ModelConfig().model_copy(
-                update={"n_head": 7, "n_kv_head": 3, "position": "rotary", "d_model": 33}
-            ),
-        }
-    )
-    messages = find_contradictions(recipe)
-    assert len(messages) >= 2
-    for message in messages:
-        assert message.partition(":")[0] in known

@@ -110,15 +110,6 @@ def test_a_length_of_time_is_read_once(read, written, seconds):
     assert read(f"name: x\ntrain: {{time_budget: {written}}}").train.budget_seconds == seconds
 
 
-def test_numbers_are_numbers(read):
-    recipe = read("name: x\noptim: {lr: 1e-4, clip: 1, betas: [0.5, 0.9], eps: 1.0E-5}\ntrain: {updates: 010}\n")
-    assert recipe.optim.lr == 1e-4
-    assert recipe.optim.clip == 1.0
-    assert recipe.optim.betas == (0.5, 0.9)
-    assert recipe.optim.eps == 1e-5
-    assert recipe.train.updates == 10
-
-
 @pytest.mark.parametrize(
     ("written", "complaint"),
     [
