@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -38,8 +38,6 @@ from nmt.models.int8 import half_is_faster, prepacked, to_int8
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.reader import changed, overrides_of
 from nmt.run import Run
-
-_T = TypeVar("_T", bound=str | Request)
 
 
 def _told_field(name: str, doc: str) -> Any:
@@ -116,12 +114,11 @@ class Model:
         # An ensemble has seen what all of its models have seen.
         self._max_len = min(one.data.max_len for one in (self.recipe, *(other.recipe() for other in others)))
         known = [length for one in (run, *others) if (length := one.usual_src_len())]
-        self._usual_src_len = min(known) if known else None
+        self._usual_src_len = min(known, default=None)
         self._usual_ratios = run.usual_ratios()
         self._ready: dict[str, SearchModel] = {}  # by decode.precision
         self._fixed: dict[str, FixedSearch] = {}  # likewise
-        self._making = threading.Lock()
-        self._process = os.getpid()
+        self._making, self._process = threading.Lock(), os.getpid()
 
     def __repr__(self) -> str:
         data, n_param = self.recipe.data, sum(one.numel() for one in self.model.parameters())
@@ -132,19 +129,16 @@ class Model:
     def translate(
         self, lines: Iterable[str | Request], *, on_progress: Callable[[int], object] | None = None, **options: Any
     ) -> list[Translation]:
-        """One translation for each line, in order; a `nmt.Request` says what its translation has to be like, and may
-        have a language and tags of its own.
+        """One translation for each line, in order; a `nmt.Request` says what its translation has to be like.
 
-        options: those of the recipe's section `decode`: beam=4, n_best=4, samples=64, mbr="chrf", …; what is not named
-        or None is as the run's recipe says. on_progress: called with the number of lines done since the last call.
-        One line feed at the end of a line, and a carriage return before it, are no text, so that the lines of an open
-        file can be given as they are. Lines within a text are translated apart and joined by its line feeds; where
-        phrases are required, they are read as one line. A line of any length is translated whole, in pieces, in time
-        that grows with it.
+        options: those of the recipe's section `decode`: beam=4, samples=64, …; what is not named or None is as the
+        run's recipe says. on_progress: called with the number of lines done since the last call. The end of a line is
+        no text, so that the lines of an open file can be given as they are. Lines within a text are translated apart
+        and joined by its line feeds, unless phrases are required. A line of any length is translated whole.
         Raises RecipeError for options that do not exist or do not go together, and DataError for one text in place of
         several, for lines that are no text, and for halves of characters.
         """
-        texts, decode = list(map(_without_end, _checked(lines, "lines"))), self.decode(**options)
+        texts, decode = list(_checked(lines, "lines")), self.decode(**options)
         translator = self.translator(decode)
         evidence = Evidence(translator, self.recipe.model_copy(update={"decode": decode}), self._usual_ratios)
         found = zip(texts, translator.translate(texts, on_progress), strict=True)
@@ -152,14 +146,13 @@ class Model:
 
     @all_ours()
     def score(self, sources: Iterable[str | Request], translations: Iterable[str], **options: Any) -> list[Scored]:
-        """Score given translations by forced decoding. A source may be a `nmt.Request` that has a language and tags of
-        its own; nothing can be asked of a translation that is there. Line feeds within a text are read as spaces.
+        """Score given translations by forced decoding, one for each source. Line feeds in a text are read as spaces.
 
-        options: as for `translate`; precision, max_tokens, trg_lang and tags have a say here.
-        Raises DataError unless there is one translation for each source, and as `translate` does.
+        A source may be a `nmt.Request` with a language and tags of its own. options: precision, max_tokens, trg_lang
+        and tags have a say here. Raises DataError, and what `translate` raises.
         """
-        given = list(map(_without_end, _checked(sources, "sources")))
-        wanted = [without_end(one).replace("\n", " ") for one in _checked(translations, "translations", str)]
+        given = list(_checked(sources, "sources"))
+        wanted = [one.replace("\n", " ") for one in _checked(translations, "translations", str)]
         if len(given) != len(wanted):
             raise DataError(f"{len(given):,} sources but {len(wanted):,} translations: give one for each source.")
         for number, one in enumerate(given, start=1):
@@ -185,23 +178,19 @@ class Model:
     def translator(self, decode: DecodeConfig) -> Translator:
         """Return a translator with these options. Raises MachineError on a GPU in a process that was forked since."""
         self._mind_fork()
-        utility = None
-        usual_lang = self.recipe.data.trg_lang
+        utility, usual_lang = None, self.recipe.data.trg_lang
         if decode.mbr != "none":
             from nmt.evaluation.metrics import expected_utility
 
             utility = partial(expected_utility, utility=decode.mbr, trg_lang=decode.trg_lang or usual_lang)
-        limits = limits_of(decode, max_len=self._max_len, usual_src_len=self._usual_src_len)
-        tags_of = Tagging(decode, self.subwords.src.tags, usual_lang, known_tags(self.recipe.data))
         model = self._ready_for(decode.precision)
-        searcher = BatchSearch(model, self.subwords, decode, fixed=self._fixed_for(model, decode))
         return Translator(
-            searcher,
+            BatchSearch(model, self.subwords, decode, fixed=self._fixed_for(model, decode)),
             self.subwords,
             decode,
             utility=utility,
-            limits=limits,
-            tags_of=tags_of,
+            limits=limits_of(decode, max_len=self._max_len, usual_src_len=self._usual_src_len),
+            tags_of=Tagging(decode, self.subwords.src.tags, usual_lang, known_tags(self.recipe.data)),
             languages=(self.recipe.data.src_lang, usual_lang),
         )
 
@@ -242,17 +231,14 @@ def load(
     """The model of a run folder, ready to translate; an ensemble if there are several runs or checkpoints.
 
     run: one folder or several, whose vocabularies must be the same. checkpoint: names of checkpoints of a single run,
-    like update-00012000; by default the model that training chose. device: auto, cpu, cuda, cuda:1; in this process a
-    CPU then uses kernels of our own, where they can be had, and a GPU no attention of cuDNN.
+    like update-00012000; by default the model that training chose. device: auto, cpu, cuda, cuda:1.
     Raises RunError for what is no run, is damaged, or does not belong together; MachineError for a device
     that cannot be used, NmtError for the name of none.
     """
     runs = [Run(folder) for folder in _each("run", run, "the path of a run folder", str, Path)]
     names = [None] if checkpoint is None else _each("checkpoint", checkpoint, "the name of a checkpoint", str)
-    if not runs:
-        raise RunError("no run folder to load: name one at least.")
-    if not names:
-        raise RunError("no checkpoint to load: name one at least, or leave checkpoint out for the model of the run.")
+    if not runs or not names:
+        raise RunError(f"no {'checkpoint' if runs else 'run folder'} to load: name one at least.")
     if len(runs) > 1 and names != [None]:
         raise RunError("checkpoints can be named of one run only, but there are several runs: name one of them.")
     place = choose_device(str(device))
@@ -281,15 +267,14 @@ def _each(name: str, given: Any, wanted: str, *kinds: type) -> list[Any]:
     return found
 
 
-def _checked(texts: Iterable[_T], name: str, *kinds: type) -> Iterator[_T]:
-    """Give the texts as they are, one by one. Raises DataError for what is none, and for what no bytes can be.
+def _checked(texts: Iterable[Any], name: str, *kinds: type) -> Iterator[Any]:
+    """Give the texts one by one, less the end of their line. Raises DataError for what is none or cannot be bytes.
 
     name: of the argument. kinds: what a text may be, by default also a request.
     """
-    if isinstance(texts, str | bytes):
-        raise DataError(f"{name}: expected a list of texts, found one, {_shown(texts)}: put it in a list.")
-    if not isinstance(texts, Iterable):
-        raise DataError(f"{name}: expected a list of texts, found {_shown(texts)}.")
+    if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+        found = f"one, {_shown(texts)}: put it in a list" if isinstance(texts, str | bytes) else _shown(texts)
+        raise DataError(f"{name}: expected a list of texts, found {found}.")
     for number, one in enumerate(texts, start=1):
         parts = (one.source, one.prefix, *one.required, *one.avoided) if isinstance(one, Request) else (one,)
         if not isinstance(one, kinds or (str, Request)) or not all(isinstance(part, str) for part in parts):
@@ -303,14 +288,8 @@ def _checked(texts: Iterable[_T], name: str, *kinds: type) -> Iterator[_T]:
                     f"{name}, number {number}: character {error.start + 1} is U+{ord(part[error.start]):04X}, half of "
                     "a character, which no text has: where bytes were decoded, decode them as UTF-8."
                 ) from None
-        yield one
-
-
-def _without_end(one: str | Request) -> str | Request:
-    """A text or the source of a request without the end of its line."""
-    return without_end(one) if isinstance(one, str) else replace(one, source=without_end(one.source))
+        yield replace(one, source=without_end(one.source)) if isinstance(one, Request) else without_end(one)
 
 
 def _shown(found: object) -> str:
-    text = f"{found!r} of type {type(found).__name__}"
-    return text if len(text) <= 80 else f"{text[:60]}... of type {type(found).__name__}"
+    return f"{found!r:.60} of type {type(found).__name__}"

@@ -2,7 +2,7 @@
 
 They are started anew rather than forked: a fork of a process with threads, such as torch's, may hang. Tasks come over
 stdin, answers go over stdout, both as mappings of arrays, texts and numbers; what a library prints goes to stderr. A
-helper ends when its stdin does, so none outlives the process that started it.
+helper ends when its stdin does.
 
 `data/worker_pool.py` decides which helper is given what.
 """
@@ -10,12 +10,10 @@ helper ends when its stdin does, so none outlives the process that started it.
 import contextlib
 import json
 import os
-import queue
 import struct
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -107,14 +105,15 @@ class Helper:
             # A group of its own: Ctrl-C at a terminal is for this process, which then decides.
             process_group=None if sys.platform == "win32" else 0,
         )
-        assert self.process.stdin is not None and self.process.stdout is not None
         self._tasks, self._answers = cast(BinaryIO, self.process.stdin), cast(BinaryIO, self.process.stdout)
         self._has_begun = False
 
     def ask(self, task: Content) -> dict[str, Any]:
         """The answer to a task. Raises the NmtError that it is, and HelperLost if there is none."""
         try:
-            self._find_begin()
+            while not self._has_begun and (line := self._answers.readline()):
+                self._has_begun = line.endswith(_BEGIN)
+                print(line.removesuffix(_BEGIN).decode("utf-8", "replace"), end="", file=sys.stderr)
             write_packed(self._tasks, task)
             self._tasks.flush()
             answer = read_packed(self._answers.read)
@@ -140,13 +139,6 @@ class Helper:
                 pipe.close()
         self.process.wait()
 
-    def _find_begin(self) -> None:
-        """Pass on what was printed before the process kept its stdout for answers."""
-        while not self._has_begun and (line := self._answers.readline()):
-            self._has_begun = line.endswith(_BEGIN)
-            printed = line.removesuffix(_BEGIN).decode("utf-8", "replace")
-            print(printed, end="", file=sys.stderr)
-
     def _end(self, otherwise: str) -> str:
         """Describe how the process ended. otherwise: what it did if it is still there."""
         try:
@@ -159,62 +151,32 @@ class Helper:
 
 
 def serve(make: Callable[[dict[str, Any]], Answering]) -> int:
-    """The life of a helper; returns its exit code if it cannot begin. Any NmtError is an answer.
+    """The life of a helper, until its stdin ends; returns its exit code. Any NmtError is an answer.
 
     make: gives what answers, from the first task, whose own answer is empty.
     """
-    tasks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    answers = os.fdopen(os.dup(1), "wb")
+    tasks, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    with _heard():
+    answering: Answering | None = None
+    try:
         answers.write(_BEGIN)
         answers.flush()
-    # A thread, so that it ends at once when nobody wants an answer any more.
-    threading.Thread(target=_read, args=(tasks,), daemon=True).start()
-
-    def say(answer: Content) -> None:
-        with _heard():
+        while (task := read_packed(tasks.read)) is not None:
+            try:
+                if answering is None:
+                    answering, answer = make(task), dict[str, Any]()
+                else:
+                    answer = dict(answering(task))
+            except NmtError as error:
+                kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+                answer = {"error": str(error), "kind": kind, "exit_code": error.exit_code}
             write_packed(answers, answer)
             answers.flush()
-
-    try:
-        answering = make(tasks.get())
-    except NmtError as error:
-        say(_told(error))
-        return error.exit_code
-    say({})
-    while True:
-        task = tasks.get()
-        try:
-            say(answering(task))
-        except NmtError as error:
-            say(_told(error))
-
-
-@contextlib.contextmanager
-def _heard() -> Iterator[None]:
-    """End the process where nobody is there any more to tell anything to; Python would try again in its end."""
-    try:
-        yield
-    except OSError:
+            if answering is None:  # it cannot begin
+                return int(answer["exit_code"])
+    except BrokenPipeError:  # nobody is there any more to tell anything to; Python would try again in its end
         os._exit(1)
-
-
-def _told(error: NmtError) -> Content:
-    kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
-    return {"error": str(error), "kind": kind, "exit_code": error.exit_code}
-
-
-def _read(tasks: "queue.SimpleQueue[dict[str, Any]]") -> None:
-    """Take tasks until there are no more, or only the beginning of one; and then end the process."""
-    code = 1
-    try:
-        with open(0, "rb", closefd=False) as source:  # not that of sys, which Python locks when it exits
-            while (task := read_packed(source.read)) is not None:
-                tasks.put(task)
-        code = 0
-    finally:
-        os._exit(code)
+    return 0
 
 
 # The rank that torchrun gives a process by its environment.
@@ -243,11 +205,10 @@ def place_of(environment: Mapping[str, str] = os.environ, *, needed: tuple[str, 
     wrong = [name for name in names if not told.get(name, "").isdecimal()]
     if not wrong and not int(told["RANK"]) < int(n):
         wrong = ["RANK"]
-    wrong += [name for name in needed if name not in environment]
-    if wrong:
-        is_wrong = f"{wrong[0]} is {environment[wrong[0]]!r}" if wrong[0] in environment else f"{wrong[0]} is missing"
+    if wrong := [*wrong, *(name for name in needed if name not in environment)]:
+        is_wrong = f"is {environment[wrong[0]]!r}" if wrong[0] in environment else "is missing"
         raise NmtError(
-            f"WORLD_SIZE is {n!r} in the environment, as where torchrun starts several processes, but "
+            f"WORLD_SIZE is {n!r} in the environment, as where torchrun starts several processes, but {wrong[0]} "
             f"{is_wrong}. Start them by torchrun, or unset WORLD_SIZE."
         )
     return Place(*(int(told[name]) for name in names))
