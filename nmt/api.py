@@ -288,7 +288,7 @@ def _checked(texts: Iterable[Any], name: str, *kinds: type) -> Iterator[Any]:
                     f"{name}, number {number}: character {error.start + 1} is U+{ord(part[error.start]):04X}, half of "
                     "a character, which no text has: where bytes were decoded, decode them as UTF-8."
                 ) from None
-        yield replace(one, source=without_end(one.source)) if isinstance(one, Request) else without_end(one)
+        yield replace(one, source=without_end(one.source)) if isinstance(one, Request) else without_end(str(one))
 
 
 def _shown(found: object) -> str:

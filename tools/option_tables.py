@@ -6,7 +6,8 @@ Run it after any change of an option: python tools/option_tables.py. A test comp
 import argparse
 from pathlib import Path
 
-from nmt.recipe.fields import json_schema, option_tables
+from nmt.recipe.fields import all_fields, json_schema, sections
+from nmt.recipe.model_options import PRESETS
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -20,7 +21,7 @@ a default. Any option can be overridden on the command line by its dotted name: 
   `NMT_DATA` names.
 - Only `true` and `false` are truth values, `1e-4` is a number and `no` is Norwegian; anchors, aliases and tags are
   refused, and so is a key that is written twice.
-- Everything that is wrong is told at once, before any work: file, line, option, what was found and what is expected.
+- What is wrong is told before any work: file, line, option, what was found and what is expected.
 - The resolved recipe, every option spelled out, lies in the run folder; nothing needs the original file again.
 - `schema.json` lets an editor complete and check recipes: start yours with the first line of the ones here.
 
@@ -36,6 +37,25 @@ def readme() -> str:
     """The whole page."""
     rows = (f"| [{path.name}]({path.name}) | {_about(path)} |\n" for path in sorted(RECIPES.glob("*.yaml")))
     return _OPENING.replace("{list}", "".join(rows)) + option_tables()
+
+
+def option_tables() -> str:
+    """Markdown: a table of options per section, then the presets."""
+    lines = list[str]()
+    for section, about in sections():
+        lines += [f"## `{section}`" if section else "## The experiment", "", about, ""]
+        lines += ["| option | type | default | meaning |", "|---|---|---|---|"]
+        for field in all_fields():
+            if field.section == section and not field.inner:
+                cells = (text.replace("|", "\\|") for text in (field.kind, field.default, field.help))
+                lines.append(f"| `{field.name}` | {' | '.join(cells)} |")
+        lines.append("")
+    names = list(dict.fromkeys(name for sizes in PRESETS.values() for name in sizes))
+    lines += ["## Presets", "", "What `model.preset` stands for; an option written beside it wins.", ""]
+    lines += [f"| preset | {' | '.join(f'`{name}`' for name in names)} |", "|---" * (len(names) + 1) + "|"]
+    for preset, sizes in PRESETS.items():
+        lines.append(f"| `{preset}` | {' | '.join(str(sizes.get(name, '')) for name in names)} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:

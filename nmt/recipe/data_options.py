@@ -27,8 +27,7 @@ class FilterConfig(Section):
     """Filters that drop a training pair, beside a side that is empty or longer than data.max_len."""
 
     max_ratio: NonNegativeFloat = 4.0
-    """Largest factor between a pair's ratio of characters and the median of its corpus, from 40 characters on; 0:
-    any."""
+    """Largest factor between a pair's ratio of characters and its corpus' median, from 40 characters on; 0: any."""
     max_ratio_spread: NonNegativeFloat = 0.0
     """The same in robust standard deviations of its logarithm (6 is mild); the narrower counts; 0: any."""
     drop_identical: bool = True
@@ -126,8 +125,7 @@ class ProtectConfig(Section):
     protect: Annotated[
         tuple[Kind | OwnPattern, ...], BeforeValidator(_in_order, json_schema_input_type=list[Kind | OwnPattern])
     ] = ()
-    """Items kept in translation as placeholders: number (with a unit), host (www.example.com), mention (@name, #name),
-    …, and regular expressions ('/[A-Z]{2}-[0-9]{4}/'); docs/subwords.md."""
+    """Items kept as placeholders: these, and regular expressions ('/[A-Z]{2}-[0-9]+/'); see docs/subwords.md."""
 
 
 # A tag is shown as <tag>; a digit at its beginning would make <2fr> of 2fr, which is a language's.
@@ -138,8 +136,7 @@ class Tagged(Section):
     """Pairs that a model can tell from others."""
 
     trg_lang: LanguageCode | None = None
-    """Language of the target side, where it is not data.trg_lang: one of several, which nmt-translate takes as
-    --trg-lang."""
+    """Language of the target side, where it is not data.trg_lang; of several, nmt-translate takes --trg-lang."""
     tags: list[Tag] = Field(default_factory=list)
     """Control symbols to put before each source: [bt] for translated text, [news] for a domain; see decode.tags."""
 
@@ -167,8 +164,7 @@ class CorpusFiles(Tagged):
     split: str | None = None
     """Which split of the dataset: train, validation, train[:1000]."""
     src_column: Column | None = None
-    """Column or key of the source: its name, translation.de for one inside another, in TSV and CSV its number; empty:
-    found by language."""
+    """Column or key of the source: its name, translation.de for one inside another, or number; empty: by language."""
     trg_column: Column | None = None
     """The same of the target sentence."""
     format: Format | None = None
@@ -187,8 +183,7 @@ class TrainingCorpus(OwnFilters, CorpusFiles):
     drop_flagged: bool = False
     """Drop the lines of JSONL that nmt-translate wrote and flagged; one that was only split stays."""
     weight: PositiveFloat = 1.0
-    """Visits of each pair in an epoch: 3 thrice, 0.25 another quarter each epoch. Changing it needs no new
-    preparation."""
+    """Visits of each pair in an epoch: 3 thrice, 0.25 another quarter each time; may change without preparing again."""
 
 
 class ValidationSet(CorpusFiles):
@@ -215,14 +210,12 @@ class _Sources(Section):
     ] = Field(default_factory=list)
     """Training pairs, one mapping like {src: FILE, trg: FILE} or a list of them; see docs/data.md."""
     temperature: Annotated[float, Field(ge=1.0)] = 1.0
-    """Above 1 small corpora are visited more often: shares go with sizes to the power of 1 / temperature, times
-    weights."""
+    """Above 1 small corpora are visited more: shares go with size^(1 / temperature), times weights."""
     valid: Annotated[
         list[ValidationSet],
         BeforeValidator(one_or_many(dict), json_schema_input_type=ValidationSet | list[ValidationSet] | None),
     ] = Field(default_factory=list)
-    """Validation pairs, one such mapping or a list, each with a name; the first decides what is best and when to
-    stop."""
+    """Validation pairs, a mapping or a list of them, with names; the first decides what is best and when to stop."""
     valid_size: Annotated[float, Field(gt=0)] | Literal["auto"] | None = None
     """Without data.valid: pairs held out of training, a number or, below 1, a share; auto: 1 %, 200 to 2,000."""
     test: CorpusFiles | None = None
@@ -271,25 +264,21 @@ class SubwordsConfig(Section):
     """Pieces of bytes: no unknown token whatever the kind, and decoding gives the text back byte for byte."""
 
     kind: Literal["bpe", "unigram", "word", "char", "sentencepiece"] = "bpe"
-    """bpe: merged parts of words; unigram: parts with probabilities (Kudo 2018); word; char; sentencepiece: of the
-    model file that vocab_from names."""
+    """bpe, unigram (Kudo 2018): parts of words; word; char; sentencepiece: of the model file that vocab_from names."""
     vocab_size: Annotated[int, Field(ge=SMALLEST, le=1_000_000)] = 8000
     """Pieces, control symbols, `symbols` and 256 bytes included; the model's size is the next multiple of 8."""
     joint: bool = True
     """One vocabulary for both languages."""
     normalize: Literal["nfc", "nfkc", "none"] = "nfc"
-    """Unicode normalisation before encoding, stored with the subwords; nfkc also unifies full-width letters, ligatures,
-    no-break spaces."""
+    """Unicode form before encoding, stored with the subwords; nfkc also unifies full-width letters and ligatures."""
     whitespace: Literal["unified", "kept"] = "unified"
-    """unified: runs of white space are one space, none at the ends, invisible characters dropped; stored with the
-    subwords."""
+    """unified: white space is one space, none at ends, nothing invisible; stored with the subwords."""
     symbols: Annotated[
         tuple[str, ...], BeforeValidator(list_to_tuple, json_schema_input_type=list[str]), Field(max_length=1000)
     ] = ()
     """Placeholders, as <url>: each is one piece, never cut, where no letter or digit touches it."""
     vocab_from: str = ""
-    """Subwords of a run or prepared data, as its weights need, or of .spm or .model files of SentencePiece:
-    SRC.spm,TRG.spm with joint: false."""
+    """Subwords of a run or prepared data, or .spm or .model files: SRC.spm,TRG.spm with joint: false."""
     extend: Count = 0
     """With vocab_from: learn this many more pieces from this text, for each vocabulary."""
     max_train_lines: PositiveInt = 10_000_000

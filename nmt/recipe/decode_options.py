@@ -47,11 +47,9 @@ class DecodeConfig(Section):
     mbr: Literal["none", "chrf", "bleu"] = "none"
     """Minimum Bayes risk: take the sample or hypothesis that is most like all of them by sentence chrF or BLEU."""
     precision: Literal["fp32", "bf16", "int8"] = "fp32"
-    """Arithmetic in nmt-translate. bf16: fast where the processor has it, scores change in the third digit. int8, on a
-    CPU: the largest products in 8 bits."""
+    """Arithmetic in nmt-translate; bf16 changes scores in the third digit; int8, on a CPU: large products in 8 bits."""
     cuda_graphs: bool = True
-    """On a GPU, replay steps of beam search as CUDA graphs, two to three times as fast; not for constraints and
-    samples."""
+    """On a GPU, replay steps of beam search as CUDA graphs, two to three times as fast; not with constraints."""
     low_score: Annotated[float, Field(le=0.0)] = -1.5
     """Flag a translation `low` whose mean log-probability of a token, its end included, is below this; 0: none."""
     align_layer: Count = 0
@@ -61,8 +59,7 @@ class DecodeConfig(Section):
     align_when: Literal["written", "read"] = "written"
     """Where the model looked when it wrote a subword, or one step later, when it read it (Chen et al. 2020)."""
     align_units: Literal["auto", "words", "characters"] = "auto"
-    """Units of alignments: words between white space, or characters; auto: characters in languages without spaces
-    between words."""
+    """Units of alignments; auto: words, or characters in languages without spaces between words."""
     trg_lang: LanguageCode = ""
     """Of a model for several target languages: the one to translate into; empty: data.trg_lang."""
     tags: list[Tag] = Field(default_factory=list)
@@ -78,16 +75,13 @@ class DecodeConfig(Section):
     no_repeat: Count = 0
     """No n-gram of this many subwords occurs twice once the prefix and the required phrases are there; 0: any may."""
     diversity: NonNegativeFloat = 0.0
-    """Of beam search: penalty of a continuation for each better one of the same hypothesis (Li et al. 2016); 0.5 makes
-    the n best differ."""
+    """Of beam search: penalty for each better continuation of the same hypothesis (Li et al. 2016), 0.5 say."""
     split: Literal["long", "every"] = "long"
     """Lines translated sentence by sentence: those longer than 99 of 100 source lines of training, or every one."""
     copy_letterless: bool = True
-    """Copy lines without a letter (`...`, `😀`), and numbers that both languages write alike; emoji at the ends are put
-    back."""
+    """Copy lines without a letter (`...`, `😀`), and numbers that both languages write alike; keep emoji at ends."""
     max_src_len: Literal[0] | Annotated[int, Field(ge=LEAST_SRC_LEN)] = 0
-    """Subwords translated in one piece; longer lines are split into sentences, those into clauses; 0: as usual in
-    training, see split."""
+    """Subwords translated in one piece; longer lines are split into sentences and clauses; 0: as usual in training."""
     max_tokens: PositiveInt = 16384
     """Bound on sentences x hypotheses x longest source in one batch: larger is faster and takes more memory."""
     window: PositiveInt = 1000

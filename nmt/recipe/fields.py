@@ -1,6 +1,6 @@
 """A walk over the options: the name, kind, default and help of each, as text taken from the models in options.py.
 
-`--help-all`, the option tables and the "expected …" of a complaint are all made from this list.
+`--help-all`, tools/option_tables.py and the "expected …" of a complaint are all made from this list.
 """
 
 import functools
@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-import annotated_types as bounds
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from nmt.recipe.model_options import PRESETS
 from nmt.recipe.options import Recipe
 
 _PLAIN_KINDS: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false", str: "text"}
@@ -121,17 +119,12 @@ def _kind(annotation: Any, metadata: list[Any]) -> str:
 
 def _bounds(metadata: list[Any]) -> Iterator[str]:
     flat = [one for item in metadata for one in (item.metadata if isinstance(item, FieldInfo) else [item])]
-    told = {type(item): item for item in flat}
-    least, most = told.get(bounds.Ge), told.get(bounds.Le)
-    if least and most and isinstance(least.ge, int) and isinstance(most.le, int):
-        yield f"from {least.ge:,} to {most.le:,}"
-        flat = [item for item in flat if item not in (least, most)]
     for item in flat:
         for name, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<")):
             if (bound := getattr(item, name, None)) is not None:
-                yield f"{sign} {bound}"
-        if isinstance(item, bounds.MaxLen):
-            yield f"of at most {item.max_length} characters"
+                yield f"{sign} {bound:,}"
+        if max_length := getattr(item, "max_length", None):
+            yield f"of at most {max_length} characters"
         elif pattern := getattr(item, "pattern", None):
             yield f"matching {pattern}"
 
@@ -145,28 +138,6 @@ def _as_yaml(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(_as_yaml(part) for part in value)}]"
     return str(value)
-
-
-# The option tables of recipes/README.md and the JSON Schema for editors, made from the models in options.py.
-
-
-def option_tables() -> str:
-    """Markdown: a table of options per section, then the presets."""
-    lines = list[str]()
-    for section, about in sections():
-        lines += [f"## `{section}`" if section else "## The experiment", "", about, ""]
-        lines += ["| option | type | default | meaning |", "|---|---|---|---|"]
-        for field in all_fields():
-            if field.section == section and not field.inner:
-                cells = (text.replace("|", "\\|") for text in (field.kind, field.default, field.help))
-                lines.append(f"| `{field.name}` | {' | '.join(cells)} |")
-        lines.append("")
-    names = list(dict.fromkeys(name for sizes in PRESETS.values() for name in sizes))
-    lines += ["## Presets", "", "What `model.preset` stands for; an option written beside it wins.", ""]
-    lines += [f"| preset | {' | '.join(f'`{name}`' for name in names)} |", "|---" * (len(names) + 1) + "|"]
-    for preset, sizes in PRESETS.items():
-        lines.append(f"| `{preset}` | {' | '.join(str(sizes.get(name, '')) for name in names)} |")
-    return "\n".join(lines) + "\n"
 
 
 def json_schema() -> str:

@@ -23,11 +23,9 @@ PRESETS: dict[str, dict[str, Size]] = {
 }
 
 # What `model.preset: auto` takes: the first row whose number is above that of the corpus' target tokens (EOS counted).
-# A model that is too large for its corpus learns it by heart, and one that is too small for it wastes it. The rows are
-# where practice changes: Multi30k (0.4 M tokens) is best with layers of width 128 and dropout 0.3 (Wu et al. 2021,
-# "Good for misconceived reasons"); small corpora up to IWSLT (3.5 M) want shallow, narrow models and dropout of 0.3
-# (Araabi and Monz 2020, "Optimizing Transformer for low-resource NMT"); WMT14 en-de (120 M) and en-fr (1 G) made base
-# and big (Vaswani et al. 2017). Between those there is no law: the bounds are the middle, on a scale of factors.
+# The rows are where practice changes: Multi30k (0.4 M tokens; Wu et al. 2021, "Good for misconceived reasons"), corpora
+# up to IWSLT (3.5 M; Araabi and Monz 2020, "Optimizing Transformer for low-resource NMT"), WMT14 en-de (120 M) and
+# en-fr (1 G; Vaswani et al. 2017); the bounds are the middle between them, on a scale of factors.
 AUTO: tuple[tuple[float, str, dict[str, Size]], ...] = (
     (1e6, "tiny", {"dropout": 0.3}),
     (1e7, "small", {"dropout": 0.3}),
@@ -52,8 +50,7 @@ class AnyModelOptions(Section):
     """Options of every model."""
 
     architecture: Literal["transformer", "seq2seq", "peeky", "attention"] = "transformer"
-    """transformer; or recurrent: seq2seq begins with the encoder's last state, peeky sees it at every step, attention
-    looks at all states."""
+    """Or recurrent: seq2seq starts from the encoder's last state, peeky sees it at every step, attention sees all."""
     d_model: PositiveInt = 512
     """Width of the residual stream, and of the embeddings; of a recurrent state."""
     dropout: Rate = 0.1
@@ -65,21 +62,18 @@ class AnyModelOptions(Section):
     emb_src_trg_weight_sharing: bool = True
     """Source and target embedding are one; needs subwords.joint."""
     scale_emb_or_prj: Literal["emb", "prj", "none"] = "prj"
-    """With a shared projection: scale embeddings by the root of their width, or logits by its inverse; recurrent
-    models: emb."""
+    """With a shared projection: scale embeddings by √width, or logits by its inverse; recurrent models: emb."""
     lexical_attn: bool = False
     """Lexical attention: add the embeddings of the source words looked at to the last state (not: seq2seq, peeky)."""
     emb_init: Literal["xavier", "normal", "cooccurrence"] = "xavier"
-    """First embeddings: Xavier-uniform; normal of variance 1 / d_model; or so, with subwords of the same training pairs
-    near each other."""
+    """First embeddings: Xavier-uniform; normal, of variance 1 / d_model; or so, with words of the same pairs near."""
 
 
 class TransformerOptions(Section):
     """Options of the Transformer alone. The defaults of a model without preset are those of the upstream layout."""
 
     preset: Literal["auto", "tiny", "small", "base", "big"] | None = None
-    """Sizes to start from; an option beside it wins. auto: by the size of the corpus, with more dropout for small
-    ones."""
+    """Sizes to start from; an option beside it wins. auto: by the size of the corpus, with dropout to match."""
     d_inner: PositiveInt = 2048
     """Width inside the feed-forward sub-layer."""
     n_enc_layer: PositiveInt = 6
@@ -109,8 +103,7 @@ class TransformerOptions(Section):
     rotary_enc_attn: bool = False
     """Rotary positions in the attention over the source, too."""
     enc_conv: Count = 0
-    """Neighbouring words, an odd number, that a depthwise convolution mixes before every encoder layer; helps models of
-    characters; 0: none."""
+    """Neighbouring words, an odd number, that a convolution mixes before every encoder layer; 0: none."""
     qk_norm: bool = False
     """Normalise queries and keys per head before their product."""
     attn_bias: bool = False
@@ -137,8 +130,7 @@ class RecurrentOptions(Section):
     enc_direction: Literal["forward", "backward", "both"] = "forward"
     """Of recurrent models: order in which the encoder reads; both: each way with half of d_model."""
     attn_score: Literal["dot", "general", "additive"] = "dot"
-    """Of architecture attention: score of two states: their product, with a matrix between them (Luong), or a small
-    network (Bahdanau)."""
+    """Of architecture attention: a product, one with a matrix (Luong), or a small network (Bahdanau)."""
     input_feeding: bool = False
     """Of architecture attention: what was found in the source enters the next step; training goes step by step."""
     variational_dropout: bool = False

@@ -23,8 +23,7 @@ class ValidConfig(Section):
     """When the model is measured, by what, and when to stop."""
 
     every: PositiveInt | Literal["auto"] = 1000
-    """Updates between two validations. auto: about ten in a time budget, at most a sixth of it; else a tenth of the
-    updates, at most 500."""
+    """Updates between two validations. auto: ten in a time budget, else a tenth of the updates, at most 500."""
     metric: Literal["bleu", "chrf", "ter", "loss", "accuracy"] = "bleu"
     """What the best checkpoint is best in."""
     patience: Count = 0

@@ -27,8 +27,7 @@ class BatchConfig(Section):
     """Pairs of an update; nothing here depends on the number of devices."""
 
     max_tokens: PositiveInt | Literal["auto"] = 4096
-    """Bound on sentences x longest sentence in one batch, so on memory. auto: measured at the start on a GPU; on a CPU
-    2,048 or less."""
+    """Bound on sentences x longest sentence in one batch, so on memory. auto: measured on a GPU, 2,048 on a CPU."""
     per_update: PositiveInt = 1
     """Batches per update over all devices: more devices are faster, not different."""
     tokens_per_update: Count = 0
@@ -40,8 +39,7 @@ class BatchConfig(Section):
     bpe_dropout: Rate = 0.0
     """BPE-dropout: probability of a merge to be left out, anew for each pair (Provilkov et al. 2020, who take 0.1)."""
     unigram_alpha: NonNegativeFloat = 0.0
-    """For subwords.kind: unigram: draw the cuts of words, with their probability to this power (Kudo 2018: 0.1 to 0.5);
-    0: the likeliest."""
+    """For subwords.kind: unigram: draw cuts by their probability to this power (Kudo 2018: 0.1 to 0.5); 0: the best."""
 
 
 class OptimConfig(Section):
@@ -62,8 +60,7 @@ class OptimConfig(Section):
     weight_decay: NonNegativeFloat = 0.0
     """Decay of matrices; decoupled in all but adam."""
     schedule: Literal["noam", "inverse_sqrt", "cosine", "linear", "wsd", "constant", "auto"] = "noam"
-    """Learning rate after a linear warm-up; wsd stays at its peak, then decays. auto: linear with train.time_budget,
-    else inverse_sqrt."""
+    """Rate after a linear warm-up; wsd stays, then decays. auto: linear with train.time_budget, else inverse_sqrt."""
     warmup: Count | Literal["auto"] = 4000
     """Updates of linear warm-up. auto: a twentieth of the run, from 10 to 200."""
     lr_mul: PositiveFloat = 2.0
@@ -96,8 +93,7 @@ class TrainConfig(Section):
     updates: PositiveInt = 100_000
     """Updates to train for; with time_budget at most this many."""
     time_budget: Duration = ""
-    """Wall time of the command, resumed parts, validation and saving included: 90s, 20m, 1h30m. The schedule ends with
-    it; empty: no limit."""
+    """Wall time of the command, all its parts included: 90s, 20m, 1h30m. The schedule ends with it; empty: no limit."""
     label_smoothing: Rate = 0.1
     """Mass taken from the gold token and spread over the vocabulary, padding excepted."""
     ema: Rate = 0.0
@@ -170,13 +166,11 @@ class RegularizeConfig(Section):
     """Regularisers, each from a share of the run on; 0 is off."""
 
     r_drop: NonNegativeFloat = 0.0
-    """R-Drop: weight of the divergence between two passes with different dropout (Liang et al. 2021: 5); twice the time
-    and memory."""
+    """R-Drop: weight of the divergence of two passes with other dropout (Liang et al. 2021: 5); twice the time."""
     r_drop_from: Rate = 0.0
     """Share of the run after which r_drop is on."""
     simcut: NonNegativeFloat = 0.0
-    """SimCut: weight of the divergence from a pass with words cut out (Gao et al. 2022: 3); twice the time and
-    memory."""
+    """SimCut: weight of the divergence from a pass with words cut out (Gao et al. 2022: 3); twice the time."""
     simcut_p: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
     """SimCut: probability of a word to be cut out."""
     simcut_from: Rate = 0.0

@@ -58,7 +58,7 @@ def in_words(pattern):
         (train, "x.yaml --train.epochs 3", 2, "--train.epochs: the end is given in updates: --updates N"),
         (train, "x.yaml --time-budget 3", 2, "like 90s, 20m, 1h30m or 2d, found \"3\" (did you mean 3m?)"),
         (train, "x.yaml --subwords.vocab_size many", 2,
-         "expected a whole number from 264 to 1,000,000, found \"many\""),
+         "expected a whole number >= 264, <= 1,000,000, found \"many\""),
         (train, "x.yaml --model.d_model 256 --model.n_head 3 --model.position rotary", 2,
          "3 heads do not divide model.d_model, which is 256 (take one of 1, 2, 4, 8, 16, 32, 64"),
         (train, "nowhere.yaml", 2, "nowhere.yaml: cannot read the recipe: No such file"),

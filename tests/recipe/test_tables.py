@@ -1,13 +1,13 @@
 """The generated pages are up to date, and say everything."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
 
+import option_tables
 import pytest
 
-from nmt.recipe.fields import all_fields, json_schema, option_tables
+from nmt.recipe.fields import all_fields, json_schema
 from nmt.recipe.reader import load_resolved, read_recipe, write_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -17,22 +17,15 @@ NO_OPTIONS = {"json", "safetensors", "translate", "score", "dev"}  # files, meth
 EDITOR_LINE = "# yaml-language-server: $schema=schema.json"
 
 
-def _option_tables_tool():
-    spec = importlib.util.spec_from_file_location("option_tables", ROOT / "tools" / "option_tables.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("name", ["README.md", "schema.json"])
 def test_the_generated_file_is_what_the_options_say(name):
-    wanted = _option_tables_tool().readme() if name == "README.md" else json_schema()
+    wanted = option_tables.readme() if name == "README.md" else json_schema()
     found = (ROOT / "recipes" / name).read_text(encoding="utf-8")
     assert found == wanted, f"recipes/{name} is out of date: run python tools/option_tables.py"
 
 
 def test_every_option_has_help_and_a_row():
-    tables = option_tables()
+    tables = option_tables.option_tables()
     for field in all_fields():
         assert field.help, field.name
         assert field.inner or f"| `{field.name}` |" in tables
