@@ -31,6 +31,18 @@ def test_every_option_has_help_and_a_row():
         assert field.inner or f"| `{field.name}` |" in tables
 
 
+def test_every_option_is_read_by_something():
+    """By its name, outside of the files that declare, compare and describe options."""
+    recipe = ("_options", "options", "section", "places")
+    files = [
+        file for file in (ROOT / "nmt").rglob("*.py") if file.parent.name != "recipe" or file.stem.endswith(recipe)
+    ]
+    code = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    read = set(re.findall(r"\.(\w+)\b(?!\()", code)) | set(re.findall(r"""["'](\w+)["']""", code))
+    unread = {field.name for field in all_fields() if field.name.rpartition(".")[2] not in read}
+    assert unread <= {"regularize.noise.typo"}, "which stands last, and needs no name"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_every_option_that_a_page_names_exists(page):
     known = {field.name for field in all_fields()}
