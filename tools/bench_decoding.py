@@ -72,7 +72,7 @@ def theirs(args: argparse.Namespace, arithmetic: str, threads: int) -> Run:
     model = nmt.load(args.run, device="cpu")
     assert isinstance(model.model, Transformer)
     with tempfile.TemporaryDirectory() as folder:
-        export(model.model, model.recipe.model, model.subwords, Path(folder), None)
+        export(model.model, model.recipe, model.subwords, Path(folder), None)
         translator: Any = library().Translator(
             folder, device=args.device, compute_type=arithmetic, inter_threads=1, intra_threads=threads
         )

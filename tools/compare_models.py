@@ -213,7 +213,7 @@ def look_at_it(models: dict[str, Model], out: Path) -> None:
         print(f"| {name} | {ending} | {one.text} | {' | '.join(most)} |")
         if ending == ENDINGS[0]:
             alignment = Alignment(weights[None, None], words, rows, f'{name}: where "it" looks', "encoder")
-            grids.append((alignment, [[Panel("all layers", weights, 1, None)]]))
+            grids.append((alignment, [[Panel("all layers", weights)]]))
     (out / "animal.svg").write_bytes(picture(grids, "svg"))
 
 

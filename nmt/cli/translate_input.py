@@ -34,7 +34,7 @@ from nmt.data.lines import (
 from nmt.data.sentences import ends_a_sentence, writes_no_space
 from nmt.decoding.request import GIVEN, Request, Sources, Terms, is_blank
 from nmt.errors import DataError, NmtError, RecipeError
-from nmt.evaluation.attention_drawing import check_path
+from nmt.evaluation.attention_page import check_path
 from nmt.recipe.decode_options import DecodeConfig
 
 _READ = ("input", "score", "ref", "terms", "avoid")

@@ -24,8 +24,7 @@ from nmt.decoding.translation import MOST_SHOWN, Scored, Translation, is_too_wid
 from nmt.decoding.translator import NOWHERE, Translator
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.alignment import characters_note, trg_lang_of
-from nmt.evaluation.attention_drawing import draw
-from nmt.evaluation.attention_page import Alignment, panels, sentence_of
+from nmt.evaluation.attention_page import draw, panels, sentence_of
 from nmt.evaluation.metrics import bleu_tokens, exact_match, form_note, score, tokenised_note, unspaced_note
 from nmt.progress import Bar
 from nmt.recipe.model_options import Attention, ModelConfig
@@ -235,7 +234,7 @@ def check_attention(args: argparse.Namespace, model: ModelConfig, *, attends: bo
         if kind not in model.attention_grids:
             known = ", ".join(model.attention_grids)
             raise NmtError(f"--attention-of {kind}: this model has no such attention, only {known}.")
-        panels(Alignment(torch.empty(*model.attention_grids[kind], 0, 0), [], []), args.layer, args.head)
+        panels(torch.empty(*model.attention_grids[kind], 0, 0), args.layer, args.head)
 
 
 def _draw(args: argparse.Namespace, lines: LineTranslator, drawn: dict[int, Request], n_line: int) -> None:

@@ -1,15 +1,14 @@
-"""Attention as one page of HTML that can be asked: which sentence, attention, layer and head; words or subwords.
+"""Attention as a picture by matplotlib, or as one page of HTML that can be asked: which sentence, attention, layer and
+head; words or subwords.
 
-Its script and style are `page.js` and `page.css`, inside the page; nothing is loaded, and its policy forbids it.
-The texts are data: the script is given JSON, in which no character can end it, and shows them as text.
+The texts are data: the script of the page is given JSON, in which no character can end it, and shows them as text.
 """
 
 import html
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -17,26 +16,25 @@ from torch import Tensor
 from nmt.data.sentences import writes_no_space
 from nmt.data.subwords import BOS, EOS, Codec, Subwords
 from nmt.errors import NmtError
-from nmt.files import filled_page
+from nmt.extras import require
+from nmt.files import filled_page, write_durably
 from nmt.models.base import Attns
 from nmt.recipe.model_options import ATTENTIONS, Attention
 
-# What a picture of attention shows.
-
-
 Layers = Sequence[int] | Literal["last", "all"]
 Heads = Sequence[int] | Literal["mean", "all"]
-# What looks, and at what: the words of `page.js`.
+# What looks, and at what: the words of `attention_page.js`.
 KINDS: dict[Attention, str] = {
     "cross": "cross: translation at source",
     "encoder": "encoder: source at itself",
     "decoder": "decoder: translation at itself",
 }
+PICTURES = (".png", ".svg", ".pdf")
+PAGE = ".html"
 
 
-@dataclass(frozen=True, slots=True)
-class Alignment:
-    """Attention of a model while it wrote one translation.
+class Alignment(NamedTuple):
+    """One kind of attention of a model while it wrote one translation.
 
     weights: (n_layer, n_head, T, S), rows summing to 1; T target and S source pieces, EOS included. Of another kind
     than cross, the rows are what looks and the columns what it looks at.
@@ -48,47 +46,17 @@ class Alignment:
     title: str = ""
     kind: Attention = "cross"
 
+    @property
+    def caption(self) -> str:
+        """The kind, in words."""
+        return KINDS[self.kind]
 
-@dataclass(frozen=True, slots=True)
-class Panel:
+
+class Panel(NamedTuple):
     """One heat map: name says which layer and head, weights is (T, S)."""
 
     name: str
     weights: Tensor
-    layer: int
-    head: int | None  # None: the mean of all
-
-
-def panels(alignment: Alignment, layers: Layers, heads: Heads) -> list[list[Panel]]:
-    """The heat maps of one pair: a row for each layer, a column for each head, or one column for their mean.
-
-    Raises NmtError naming the layers or heads that do not exist.
-    """
-    n_layer, n_head = alignment.weights.shape[:2]
-    wanted_layers = _numbers("layer", layers, n_layer)
-    if heads == "mean":
-        means = [(i, alignment.weights[i - 1].mean(0)) for i in wanted_layers]
-        of = f", mean of {n_head} heads" if n_head > 1 else ""
-        return [[Panel(f"layer {i}{of}", mean, i, None)] for i, mean in means]
-    wanted_heads = _numbers("head", heads, n_head)
-    return [
-        [Panel(f"layer {i}, head {j}", alignment.weights[i - 1, j - 1], i, j) for j in wanted_heads]
-        for i in wanted_layers
-    ]
-
-
-def _numbers(what: str, wanted: Sequence[int] | str, n: int) -> list[int]:
-    if wanted == "all":
-        return list(range(1, n + 1))
-    if wanted == "last":
-        return [n]
-    assert not isinstance(wanted, str), wanted
-    if missing := [str(number) for number in wanted if not 1 <= number <= n]:
-        raise NmtError(f"there is no {what} {', '.join(missing)}: the model has {what}s 1 to {n}.")
-    return list(wanted)
-
-
-# One sentence pair as pictures of attention want it.
 
 
 class Axis(NamedTuple):
@@ -99,8 +67,7 @@ class Axis(NamedTuple):
     texts: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Sentence:
+class Sentence(NamedTuple):
     """All kinds of attention of a model while it wrote one translation.
 
     weights: (n_layer, n_head, Q, K) by kind, what looks in rows and what is looked at in columns. src and trg have EOS
@@ -125,6 +92,70 @@ class Sentence:
             raise NmtError(f"this model has no attention of the kind {kind}, only {', '.join(self.weights)}.")
         rows, columns = self.axes(kind)
         return Alignment(self.weights[kind], columns.pieces, rows.pieces, self.title, kind)
+
+
+def check_path(path: Path) -> None:
+    """Raise NmtError where no picture can be drawn under such a name: its ending, its folder, or no matplotlib."""
+    ending = path.suffix.lower()
+    if ending not in (*PICTURES, PAGE):
+        raise NmtError(
+            f"{path}: attention is drawn as a picture, {', '.join(PICTURES)}, or as a page, {PAGE}; give the file one "
+            "of these endings."
+        )
+    if ending != PAGE:
+        require("plots", str(path), f"; a page, {PAGE}, needs none")
+    if not path.absolute().parent.is_dir():
+        raise NmtError(f"{path}: there is no folder {path.parent} to write into; make it first.")
+
+
+def draw(
+    sentences: Sequence[Sentence],
+    path: Path,
+    *,
+    kind: Attention = "cross",
+    layers: Layers = "last",
+    heads: Heads = "mean",
+    langs: tuple[str, str] = ("", ""),
+    run: str = "",
+) -> None:
+    """Draw one kind of attention of some sentences below each other, each as a grid of layers x heads; or a page of all
+    of it, by the ending of `path`. langs: of source and target. run: its name, for the title of a page.
+
+    Raises NmtError for what the model has not, and for a page of too many bytes.
+    """
+    check_path(path)
+    alignments = [one.alignment(kind) for one in sentences]
+    grids = [(one, panels(one.weights, layers, heads)) for one in alignments]
+    ending = path.suffix.lower()
+    if ending == PAGE:
+        content = page(sentences, kind, layers, heads, langs, run).encode("utf-8")
+    else:
+        from nmt.evaluation.attention_picture import picture  # here, since matplotlib is slow to import
+
+        content = picture(grids, ending.removeprefix("."))
+    write_durably(path, content)
+
+
+def panels(weights: Tensor, layers: Layers, heads: Heads) -> list[list[Panel]]:
+    """The heat maps of one pair: a row for each layer, a column for each head, or one column for their mean.
+
+    Raises NmtError naming the layers or heads that do not exist.
+    """
+    n_layer, n_head = weights.shape[:2]
+    rows = _numbers("layer", layers, n_layer)
+    if heads == "mean":
+        of = f", mean of {n_head} heads" if n_head > 1 else ""
+        return [[Panel(f"layer {i}{of}", weights[i - 1].mean(0))] for i in rows]
+    columns = _numbers("head", heads, n_head)
+    return [[Panel(f"layer {i}, head {j}", weights[i - 1, j - 1]) for j in columns] for i in rows]
+
+
+def _numbers(what: str, wanted: Sequence[int] | str, n: int) -> list[int]:
+    if isinstance(wanted, str):
+        return [n] if wanted == "last" else list(range(1, n + 1))
+    if missing := [str(number) for number in wanted if not 1 <= number <= n]:
+        raise NmtError(f"there is no {what} {', '.join(missing)}: the model has {what}s 1 to {n}.")
+    return list(wanted)
 
 
 def sentence_of(
@@ -200,7 +231,14 @@ def page(
         "kinds": {each: {"layers": n_layer, "heads": n_head} for each, (n_layer, n_head) in grids.items()},
         "shown": {"kind": kind, "layer": layer, "head": head},
         "langs": dict(zip(("src", "trg"), langs, strict=True)),
-        "sentences": [_sentence(one) for one in sentences],
+        "sentences": [
+            {
+                "title": one.title,
+                **{name: getattr(one, name)._asdict() for name in ("src", "trg", "read")},
+                "weights": {each: letters(weights) for each, weights in one.weights.items()},
+            }
+            for one in sentences
+        ],
     }
     # Without a character that HTML or a script could take for its own: all but ASCII is escaped, and < > &.
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
@@ -215,9 +253,3 @@ def letters(weights: Tensor) -> str:
     """Weights, each as two letters of base 64, in a row: those of the first layer and head first."""
     numbers = np.rint(weights.double().clamp(0.0, 1.0).numpy() * 4095.0).astype(np.int64)
     return _LETTERS[np.stack([numbers >> 6, numbers & 63], axis=-1)].tobytes().decode("ascii")
-
-
-def _sentence(sentence: Sentence) -> dict[str, Any]:
-    axes = {"src": sentence.src, "trg": sentence.trg, "read": sentence.read}
-    weights = {kind: letters(its) for kind, its in sentence.weights.items()}
-    return {"title": sentence.title, **{name: axis._asdict() for name, axis in axes.items()}, "weights": weights}

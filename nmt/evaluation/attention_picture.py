@@ -5,16 +5,17 @@ import io
 import unicodedata
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from matplotlib import font_manager, rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure, SubFigure
 
-from nmt.evaluation.attention_page import KINDS, Alignment, Panel
+if TYPE_CHECKING:
+    from nmt.evaluation.attention_page import Alignment, Panel
 
-Grid = tuple[Alignment, list[list[Panel]]]
+Grid = tuple["Alignment", list[list["Panel"]]]
 
 # Inches. A cell is as high as a line of its label in a single picture, and smaller in a grid of many.
 _CELL, _SMALL_CELL, _LETTER = 0.24, 0.13, 0.085
@@ -52,28 +53,24 @@ def picture(grids: Sequence[Grid], form: str = "png") -> bytes:
     return buffer.getvalue()
 
 
-def _is_single(rows: list[list[Panel]]) -> bool:
-    return len(rows) == len(rows[0]) == 1
-
-
-def _size(alignment: Alignment, rows: list[list[Panel]]) -> tuple[float, float]:
+def _size(alignment: "Alignment", rows: "list[list[Panel]]") -> tuple[float, float]:
     """Inches of the block of one sentence: its cells, labels, title and bar of colours."""
-    cell, letter = (_CELL, _LETTER) if _is_single(rows) else (_SMALL_CELL, 0.62 * _LETTER)
+    cell, letter = (_CELL, _LETTER) if len(rows) == len(rows[0]) == 1 else (_SMALL_CELL, 0.62 * _LETTER)
     n_trg, n_src = len(alignment.trg_pieces), len(alignment.src_pieces)
     left, above = (letter * _widest(pieces) for pieces in (alignment.trg_pieces, alignment.src_pieces))
     width = 1.8 + left + len(rows[0]) * (max(n_src * cell, 0.9) + 0.2)
     return max(width, 0.6 + 0.1 * len(_title(alignment)), 4.0), 1.2 + above + len(rows) * (n_trg * cell + 0.4)
 
 
-def _title(alignment: Alignment) -> str:
+def _title(alignment: "Alignment") -> str:
     return alignment.title if len(alignment.title) <= 120 else alignment.title[:119] + "…"
 
 
-def _draw(block: SubFigure, alignment: Alignment, rows: list[list[Panel]]) -> None:
+def _draw(block: SubFigure, alignment: "Alignment", rows: "list[list[Panel]]") -> None:
     """Draw the attention of one sentence pair: a row of panels for each layer, a column for each head."""
     style: dict[str, Any] = {"fontfamily": _fonts(), "parse_math": False}
-    is_single = _is_single(rows)
-    caption = KINDS[alignment.kind] + (f", {rows[0][0].name}" if is_single else "")
+    is_single = len(rows) == len(rows[0]) == 1
+    caption = alignment.caption + (f", {rows[0][0].name}" if is_single else "")
     title = f"{_title(alignment)}\n{caption}" if alignment.title else caption
     block.suptitle(title, fontsize=10, color=_INK, **style)
     highest = max(float(panel.weights.max()) for row in rows for panel in row) or 1.0

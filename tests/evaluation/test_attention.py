@@ -1,40 +1,22 @@
 """Pictures of attention: what they show, of which they are, and that they are whole or not there."""
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
 
 from nmt.data.subwords import EOS
 from nmt.errors import MachineError, NmtError
-from nmt.evaluation import attention_page as attention_html
-from nmt.evaluation.attention_drawing import check_path, draw
-from nmt.evaluation.attention_page import Alignment, Axis, Sentence, axis_of, panels, sentence_of
+from nmt.evaluation.attention_page import KINDS, Sentence, axis_of, check_path, draw, panels, sentence_of
 from nmt.extras import EXTRAS
 from nmt.models.base import Attns
 from tests.evaluation.made_sentence import PAIRS, made_sentence, made_subwords
 
-SRC = ["▁Das", "▁<b>", "&", "$x$", "日本", "</s>"]
-TRG = ["▁The", '▁"q"', "<0A>", "</s>"]
 
-
-def alignment(n_layer: int = 3, n_head: int = 4, title: str = "1: a & <b>") -> Alignment:
-    weights = torch.randn(n_layer, n_head, len(TRG), len(SRC), generator=torch.Generator().manual_seed(0)).softmax(-1)
-    return Alignment(weights, SRC, TRG, title)
-
-
-def sentence(title: str = "1: a & <b>", **sizes) -> Sentence:
+def sentence() -> Sentence:
     """One that knows of its cross attention only."""
-    one = alignment(title=title, **sizes)
-    src, trg = (Axis(pieces, list(range(len(pieces))), pieces) for pieces in (SRC, TRG))
-    return Sentence({"cross": one.weights}, src, trg, trg, title)
-
-
-def test_panels_show_the_weights_of_their_layer_and_head():
-    one = alignment()
-    assert torch.equal(panels(one, [2], [3])[0][0].weights, one.weights[1, 2])
-    assert torch.allclose(panels(one, [2], "mean")[0][0].weights, one.weights[1].mean(0))
+    one = made_sentence(*PAIRS[0])
+    return one._replace(weights={"cross": one.weights["cross"]})
 
 
 def test_each_kind_of_attention_has_its_own_rows_and_columns():
@@ -46,7 +28,10 @@ def test_each_kind_of_attention_has_its_own_rows_and_columns():
     assert (encoder.trg_pieces, encoder.src_pieces) == (src, src)
     assert (decoder.trg_pieces, decoder.src_pieces) == (trg, ["<s>", *trg[:-1]])  # what was read when it was written
     for kind in ("cross", "encoder", "decoder"):
-        assert one.alignment(kind).weights is one.weights[kind]
+        weights = one.alignment(kind).weights
+        assert weights is one.weights[kind]
+        assert torch.equal(panels(weights, [2], [3])[0][0].weights, weights[1, 2])
+        assert torch.allclose(panels(weights, [2], "mean")[0][0].weights, weights[1].mean(0))
 
 
 def test_what_was_translated_in_pieces_was_begun_anew_for_each():
@@ -90,14 +75,7 @@ def test_the_ending_chooses_the_kind_of_picture_and_the_same_sentence_gives_the_
 
 def test_a_picture_says_which_attention_it_shows_and_others_are_others(tmp_path):
     one, other, pictures = made_sentence(*PAIRS[0]), made_sentence(*PAIRS[0], seed=1), set()
-    page = Path(attention_html.__file__).with_name("attention_page.js").read_text(encoding="utf-8")
-    all_words = {
-        "cross": "cross: translation at source",
-        "encoder": "encoder: source at itself",
-        "decoder": "decoder: translation at itself",
-    }
-    for kind, words in all_words.items():
-        assert words in page
+    for kind, words in KINDS.items():
         for name, layers, heads in (("a", [1], "mean"), ("b", [1], [2]), ("c", [1], [1, 2])):
             draw([one], tmp_path / f"{name}.svg", kind=kind, layers=layers, heads=heads)
         # What is drawn as outlines stands beside them as a comment.
@@ -107,7 +85,7 @@ def test_a_picture_says_which_attention_it_shows_and_others_are_others(tmp_path)
         draw([other], tmp_path / "d.svg", kind=kind, layers=[1], heads="mean")
         for text in (single, (tmp_path / "d.svg").read_text(encoding="utf-8")):
             pictures.add(tuple(re.findall(r';base64,([^"]+)"', text)))  # of the cells, and of the bar of colours
-    assert len(pictures) == 2 * len(all_words)
+    assert len(pictures) == 2 * len(KINDS)
 
 
 @pytest.mark.parametrize("name", ["a.gif", "a", "missing/a.png"])

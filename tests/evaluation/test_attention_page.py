@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from nmt.evaluation.attention_drawing import draw
-from nmt.evaluation.attention_page import KINDS, page
+from nmt.evaluation.attention_page import KINDS, draw, page
 from tests.evaluation.browser import Browser, Tags, needs_browser
 from tests.evaluation.made_sentence import N_DEC_LAYER, N_ENC_LAYER, N_HEAD, PAIRS, made_sentence
 
