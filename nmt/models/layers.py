@@ -53,8 +53,8 @@ class Stream(NamedTuple):
         return self.x if self.more is None else self.x + self.more
 
 
-def behind(x: Tensor, output: Tensor, dropout: Dropout, norm: nn.Module | None) -> Stream:
-    """The stream behind a sub-layer, which x, (..., D), went past. norm: the one at its end, with norm 'post'."""
+def after_sublayer(x: Tensor, output: Tensor, dropout: Dropout, norm: nn.Module | None) -> Stream:
+    """Residual stream after a sub-layer: x is its residual, (..., D); norm: the one at its end, with norm 'post'."""
     if norm is not None:
         return Stream(ops.add_and_norm(output, x, dropout.rate, norm))
     return Stream(dropout.add(output, x)) if dropout.is_active else Stream(x, output)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from promises import check_autocast_to_bf16, check_steps_of_a_search, some_combinations
 
 from nmt.models.build import build_model
-from nmt.models.lstm.Layers import turned
+from nmt.models.lstm.Layers import reversal
 from nmt.models.lstm.Models import FeedingDecoder, Seq2Seq
 from nmt.models.lstm.Modules import Recurrence
 from nmt.recipe.model_options import ModelConfig
@@ -149,7 +149,7 @@ def test_a_recurrence_is_its_formula_and_padding_leaves_its_state_alone(cell):
     recurrence = Recurrence(ModelConfig(architecture="seq2seq", cell=cell), 3, 4).double()
     x, lengths = torch.randn(3, 5, 3).double(), (5, 2, 0)
     visible = torch.arange(5) < torch.tensor(lengths).unsqueeze(1)
-    found, last = recurrence(x, recurrence.nothing(x), visible)
+    found, last = recurrence(x, recurrence.initial_state(x), visible)
     w, u = recurrence.cell.weight_ih, recurrence.cell.weight_hh
     b, d = recurrence.cell.bias_ih, recurrence.cell.bias_hh
     for row, length in enumerate(lengths):
@@ -215,7 +215,7 @@ def test_peeky_sees_the_last_state_at_every_step_and_a_plain_decoder_does_not():
     src_seq, trg_seq = torch.randint(3, 24, (2, 5)), torch.randint(3, 24, (2, 4))
     for architecture, expected in (("peeky", True), ("seq2seq", False)):
         model = make(architecture=architecture)
-        known, states = model._read(src_seq)
+        known, states = model._encode(src_seq)
         other = {name: tensor + 1.0 for name, tensor in known.items()}
         differ = [model.decoder(trg_seq, states, one)[0] for one in (known, other)]
         assert bool((differ[0] - differ[1]).abs().amax(-1).gt(1e-3).all()) == expected
@@ -232,7 +232,7 @@ def test_reading_backward_is_reading_the_mirrored_source(batch):
     forward, backward = make(), make(enc_direction="backward")
     backward.load_state_dict({name.replace("ahead", "back"): w for name, w in forward.state_dict().items()})
     src_seq, trg_seq = batch
-    mirror = turned(src_seq != 0)
+    mirror = reversal(src_seq != 0)
     assert torch.equal(mirror.gather(1, mirror), torch.arange(7).expand(4, 7))
     one, attns = forward(src_seq.gather(1, mirror), trg_seq, return_attns=True)
     other, mirrored = backward(src_seq, trg_seq, return_attns=True)

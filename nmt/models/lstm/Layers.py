@@ -1,4 +1,4 @@
-"""One floor of each stack: the encoder's, which may read both ways, and the decoder's.
+"""One layer of each stack: the encoder's, which may read both ways, and the decoder's.
 
 Shapes: B sentences, S source length, T target length, R rows, D `d_model`.
 """
@@ -10,7 +10,7 @@ from nmt.models.lstm.Modules import Recurrence, SentenceDropout, State
 from nmt.recipe.model_options import ModelConfig
 
 
-def turned(visible: Tensor) -> Tensor:
+def reversal(visible: Tensor) -> Tensor:
     """For each place the one that has its word when every sentence is read from its end: (B, S) -> (B, S).
 
     visible: False at padding, which comes last and stays where it is. Turning twice is not turning.
@@ -31,17 +31,17 @@ class EncoderLayer(nn.Module):
         self.ahead = Recurrence(config, d_in, width) if config.enc_direction != "backward" else None
         self.back = Recurrence(config, d_in, width) if config.enc_direction != "forward" else None
 
-    def forward(self, x: Tensor, visible: Tensor, mirror: Tensor) -> tuple[Tensor, State]:
-        """(B, S, d_in), (B, S), what `turned` gives -> (B, S, D) and the state in which reading ends, (B, D) each."""
+    def forward(self, x: Tensor, visible: Tensor, reverse: Tensor) -> tuple[Tensor, State]:
+        """(B, S, d_in), (B, S), what `reversal` gives -> (B, S, D) and the state in which reading ends, (B, D) each."""
         x = self.dropout(x)
         outputs, lasts = [], []
         if self.ahead is not None:
-            output, last = self.ahead(x, self.ahead.nothing(x), visible)
+            output, last = self.ahead(x, self.ahead.initial_state(x), visible)
             outputs.append(output)
             lasts.append(last)
         if self.back is not None:
-            output, last = self.back(_at(x, mirror), self.back.nothing(x), visible)
-            outputs.append(_at(output, mirror))
+            output, last = self.back(_gathered(x, reverse), self.back.initial_state(x), visible)
+            outputs.append(_gathered(output, reverse))
             lasts.append(last)
         return torch.cat(outputs, 2), tuple(torch.cat(parts, 1) for parts in zip(*lasts, strict=True))
 
@@ -68,6 +68,6 @@ class DecoderLayer(nn.Module):
         return self.rnn.step(self.dropout(x.unsqueeze(1), kept).squeeze(1), state)
 
 
-def _at(x: Tensor, place: Tensor) -> Tensor:
+def _gathered(x: Tensor, place: Tensor) -> Tensor:
     """(B, S, D) at the places (B, S): (B, S, D)"""
     return x.gather(1, place.unsqueeze(2).expand_as(x))

@@ -1,7 +1,7 @@
 """The recurrent models: encoder and decoder without attention, with the source at every step, and with attention.
 
-One decoder serves all three; they differ in what of the source enters it beside the words, and what stands beside its
-state before the output layer.
+One decoder serves all three; they differ in what of the source its first layer reads beside the words, and in the
+context that the output layer has beside the state.
 
 Shapes: B sentences, S source length, T target length, K hypotheses a sentence, R = B·K rows, D `d_model`, E `d_emb`,
 V target vocabulary. N is T where a whole target is read, and K where one token of each hypothesis is.
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from nmt.masks import Packing
 from nmt.models.base import Attns, DecoderState, TranslationModel, WordEmbedding
-from nmt.models.lstm.Layers import DecoderLayer, EncoderLayer, turned
+from nmt.models.lstm.Layers import DecoderLayer, EncoderLayer, reversal
 from nmt.models.lstm.Modules import GeneralScore, Recurrence, State
 from nmt.models.lstm.SubLayers import Lexicon, Readout, SourceAttention
 from nmt.recipe.model_options import ModelConfig
 
-Known = Mapping[str, Tensor]  # what a decoder may know of the source, by name, first dimension B
+Memory = Mapping[str, Tensor]  # what a decoder may know of the source, by name, first dimension B
 
 
 class Encoder(nn.Module):
@@ -40,9 +40,9 @@ class Encoder(nn.Module):
         which the decoder begins."""
         visible = src_seq != self.pad_idx
         words = self.src_word_emb(src_seq) * self.emb_scale
-        x, mirror, lasts = words, turned(visible), []
+        x, reverse, lasts = words, reversal(visible), []
         for layer in self.layer_stack:
-            x, last = layer(x, visible, mirror)
+            x, last = layer(x, visible, reverse)
             lasts.append(last)
         return words, x, lasts
 
@@ -57,16 +57,16 @@ class Decoder(nn.Module):
         d_emb = config.d_emb or config.d_model
         self.emb_scale, self.d_out = emb_scale, d_out
         self.trg_word_emb = WordEmbedding(n_trg_vocab, d_emb, padding_idx=pad_idx)
-        widths = [d_emb + self.d_entering(config)] + [config.d_model] * (config.n_rnn_layer - 1)
+        widths = [d_emb + self.d_extra_input(config)] + [config.d_model] * (config.n_rnn_layer - 1)
         self.layer_stack = nn.ModuleList([DecoderLayer(config, *both) for both in zip(widths, dropouts, strict=True)])
-        self.readout = Readout(config, self.d_beside(config), d_out)
+        self.readout = Readout(config, self.d_context(config), d_out)
 
-    def d_entering(self, config: ModelConfig) -> int:
-        """Width of what enters beside the word."""
+    def d_extra_input(self, config: ModelConfig) -> int:
+        """Width of what the first layer reads beside the word."""
         return 0
 
-    def d_beside(self, config: ModelConfig) -> int:
-        """Width of what stands beside the state before the output layer."""
+    def d_context(self, config: ModelConfig) -> int:
+        """Width of the context, which the readout has beside the state."""
         return 0
 
     def embed(self, seq: Tensor) -> Tensor:
@@ -74,44 +74,44 @@ class Decoder(nn.Module):
         words: Tensor = self.trg_word_emb(seq) * self.emb_scale
         return words
 
-    def know(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """Tensors of a source that every step needs: (B, S, E), (B, S, D), (B, D), (B, 1, S) -> tensors by name."""
+    def memory(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """Tensors of the source that every step needs: (B, S, E), (B, S, D), (B, D), (B, 1, S) -> tensors by name."""
         return {}
 
-    def enter(self, words: Tensor, known: Known) -> Tensor:
-        """Embedded words, (B, N, E), and what enters beside them."""
+    def inputs(self, words: Tensor, memory: Memory) -> Tensor:
+        """Input of the first layer: embedded words, (B, N, E), and what it reads beside them."""
         return words
 
-    def beside(self, h: Tensor, known: Known) -> tuple[Tensor | None, Tensor | None]:
-        """Vectors beside the states h, (B, N, D), and the weights (B, N, S) if it was found by attention."""
+    def context(self, h: Tensor, memory: Memory) -> tuple[Tensor | None, Tensor | None]:
+        """Context of the states h, (B, N, D), and the weights (B, N, S) if attention found it."""
         return None, None
 
-    def end(self, found: Tensor, attn: Tensor | None, known: Known) -> Tensor:
-        """Input of the output layer, made of the readout, (B, N, d_out), and the weights: (B, N, d_out)"""
+    def projection_input(self, found: Tensor, attn: Tensor | None, memory: Memory) -> Tensor:
+        """Input of the output layer, from the readout, (B, N, d_out), and the weights of attention: (B, N, d_out)"""
         return found
 
-    def forward(self, trg_seq: Tensor, states: list[State], known: Known) -> tuple[Tensor, Tensor | None]:
+    def forward(self, trg_seq: Tensor, states: list[State], memory: Memory) -> tuple[Tensor, Tensor | None]:
         """(B, T), states before it -> (B, T, d_out), and weights over the source, (B, T, S), if there are any."""
-        x = self.enter(self.embed(trg_seq), known)
+        x = self.inputs(self.embed(trg_seq), memory)
         for layer, state in zip(self.layer_stack, states, strict=True):
             x = layer(x, state)
-        beside, attn = self.beside(x, known)
-        return self.end(self.readout(x, beside), attn, known), attn
+        context, attn = self.context(x, memory)
+        return self.projection_input(self.readout(x, context), attn, memory), attn
 
-    def step(self, words: Tensor, states: list[State], known: Known, n: int) -> tuple[Tensor, Tensor, list[State]]:
+    def step(self, words: Tensor, states: list[State], memory: Memory, n: int) -> tuple[Tensor, Tensor, list[State]]:
         """One token of each row: embedded (R, E) -> what enters the output layer and the readout, (B, K, d_out) each,
         and the states after it. n: the sentences, B."""
-        x = self.enter(words.view(n, -1, words.size(-1)), known).flatten(0, 1)
-        h, after = self._recur(x, states)
+        x = self.inputs(words.view(n, -1, words.size(-1)), memory).flatten(0, 1)
+        h, after = self._through_layers(x, states)
         h = h.view(n, -1, h.size(-1))
-        beside, attn = self.beside(h, known)
-        found = self.readout(h, beside)
-        return self.end(found, attn, known), found, after
+        context, attn = self.context(h, memory)
+        found = self.readout(h, context)
+        return self.projection_input(found, attn, memory), found, after
 
-    def _recur(
+    def _through_layers(
         self, x: Tensor, states: list[State], kept: list[Tensor | None] | None = None
     ) -> tuple[Tensor, list[State]]:
-        """Through all layers: (R, d_in) -> (R, D) and the states."""
+        """(R, d_in) through all layers -> (R, D) and the states."""
         after: list[State] = []
         for number, (layer, state) in enumerate(zip(self.layer_stack, states, strict=True)):
             assert isinstance(layer, DecoderLayer)
@@ -123,19 +123,19 @@ class Decoder(nn.Module):
 class PeekyDecoder(Decoder):
     """Sees the encoder's last state at every step: beside the word, and beside its own state (Cho et al. 2014)."""
 
-    def d_entering(self, config: ModelConfig) -> int:
+    def d_extra_input(self, config: ModelConfig) -> int:
         return config.d_model
 
-    d_beside = d_entering
+    d_context = d_extra_input
 
-    def know(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    def memory(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
         return {"last": last}
 
-    def enter(self, words: Tensor, known: Known) -> Tensor:
-        return torch.cat([words, _everywhere(known["last"], words)], 2)
+    def inputs(self, words: Tensor, memory: Memory) -> Tensor:
+        return torch.cat([words, _repeated(memory["last"], words)], 2)
 
-    def beside(self, h: Tensor, known: Known) -> tuple[Tensor | None, Tensor | None]:
-        return _everywhere(known["last"], h), None
+    def context(self, h: Tensor, memory: Memory) -> tuple[Tensor | None, Tensor | None]:
+        return _repeated(memory["last"], h), None
 
 
 class AttentionDecoder(Decoder):
@@ -148,22 +148,22 @@ class AttentionDecoder(Decoder):
         self.enc_attn = SourceAttention(config)
         self.lexicon = Lexicon(config, d_out) if config.lexical_attn else None
 
-    def d_beside(self, config: ModelConfig) -> int:
+    def d_context(self, config: ModelConfig) -> int:
         return config.d_model
 
-    def know(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        known = {"enc_k": self.enc_attn.keys(enc_output), "enc_v": enc_output, "src_mask": mask}
-        return known if self.lexicon is None else {**known, "words": words}
+    def memory(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        memory = {"enc_k": self.enc_attn.keys(enc_output), "enc_v": enc_output, "src_mask": mask}
+        return memory if self.lexicon is None else {**memory, "words": words}
 
-    def beside(self, h: Tensor, known: Known) -> tuple[Tensor | None, Tensor | None]:
+    def context(self, h: Tensor, memory: Memory) -> tuple[Tensor | None, Tensor | None]:
         context: Tensor
-        context, attn = self.enc_attn(h, known["enc_k"], known["enc_v"], known["src_mask"])
+        context, attn = self.enc_attn(h, memory["enc_k"], memory["enc_v"], memory["src_mask"])
         return context, attn
 
-    def end(self, found: Tensor, attn: Tensor | None, known: Known) -> Tensor:
+    def projection_input(self, found: Tensor, attn: Tensor | None, memory: Memory) -> Tensor:
         if self.lexicon is None:
             return found
-        looked_up: Tensor = self.lexicon(attn, known["words"])
+        looked_up: Tensor = self.lexicon(attn, memory["words"])
         return found + looked_up
 
 
@@ -171,26 +171,26 @@ class FeedingDecoder(AttentionDecoder):
     """Attention whose result also enters the next step, so that it knows where it has looked: input feeding (Luong et
     al. 2015, section 3.3)."""
 
-    def d_entering(self, config: ModelConfig) -> int:
+    def d_extra_input(self, config: ModelConfig) -> int:
         return self.d_out
 
-    def forward(self, trg_seq: Tensor, states: list[State], known: Known) -> tuple[Tensor, Tensor | None]:
+    def forward(self, trg_seq: Tensor, states: list[State], memory: Memory) -> tuple[Tensor, Tensor | None]:
         words = self.embed(trg_seq)
         found, every, attns = words.new_zeros(len(words), 1, self.d_out), [], []
         kept: list[Tensor | None] = []
         for place in range(words.size(1)):
             x = torch.cat([words[:, place : place + 1], found.to(words.dtype)], 2)
             if not place:
-                kept = self._draw(x, states)
-            h, states = self._recur(x.squeeze(1), states, kept)
-            beside, attn = self.beside(h.unsqueeze(1), known)
-            found = self.readout(h.unsqueeze(1), beside, kept[-1])
+                kept = self._draw_dropout(x, states)
+            h, states = self._through_layers(x.squeeze(1), states, kept)
+            context, attn = self.context(h.unsqueeze(1), memory)
+            found = self.readout(h.unsqueeze(1), context, kept[-1])
             every.append(found)
             attns.append(attn)
         attn = torch.cat([attn for attn in attns if attn is not None], 1)
-        return self.end(torch.cat(every, 1), attn, known), attn
+        return self.projection_input(torch.cat(every, 1), attn, memory), attn
 
-    def _draw(self, x: Tensor, states: list[State]) -> list[Tensor | None]:
+    def _draw_dropout(self, x: Tensor, states: list[State]) -> list[Tensor | None]:
         """Dropout of a sentence in each layer and the readout, where that is drawn once."""
         widths = [x, *(state[0].unsqueeze(1) for state in states[1:]), x.new_empty(len(x), 1, self.d_out)]
         layers = [layer for layer in self.layer_stack if isinstance(layer, DecoderLayer)]
@@ -236,43 +236,43 @@ class Seq2Seq(TranslationModel):
         return self.encoder.src_word_emb, self.decoder.trg_word_emb
 
     def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> Tensor | tuple[Tensor, Attns]:
-        known, states = self._read(src_seq)
-        hidden, attn = self.decoder(trg_seq, states, known)
+        memory, states = self._encode(src_seq)
+        hidden, attn = self.decoder(trg_seq, states, memory)
         logits = self.project(hidden)
         return (logits, Attns(None, None, None if attn is None else attn[None, :, None])) if return_attns else logits
 
     def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor, packing: tuple[Packing, Packing] | None = None) -> Tensor:
         assert packing is None  # the recipe refuses it
-        known, states = self._read(src_seq)
+        memory, states = self._encode(src_seq)
         hidden: Tensor
-        hidden, _ = self.decoder(trg_seq, states, known)
+        hidden, _ = self.decoder(trg_seq, states, memory)
         return hidden
 
     def start(self, src_seq: Tensor) -> DecoderState:
-        known, states = self._read(src_seq)
+        memory, states = self._encode(src_seq)
         per_row = {f"{part}.{n}": tensor for n, state in enumerate(states) for part, tensor in enumerate(state)}
         if isinstance(self.decoder, FeedingDecoder):
-            per_row["found"] = states[0][0].new_zeros(len(src_seq), self.decoder.d_out)
-        return DecoderState(known, per_row, n_sentence=len(src_seq))
+            per_row["readout"] = states[0][0].new_zeros(len(src_seq), self.decoder.d_out)
+        return DecoderState(memory, per_row, n_sentence=len(src_seq))
 
     def step(self, last: Tensor, state: DecoderState) -> Tensor:
         words = self.decoder.embed(last)
         if isinstance(self.decoder, FeedingDecoder):
-            words = torch.cat([words, state.per_row["found"]], 1)
+            words = torch.cat([words, state.per_row["readout"]], 1)
         n_layer = len(self.decoder.layer_stack)
         before = [self._layer_state(state, n) for n in range(n_layer)]
         hidden, found, after = self.decoder.step(words, before, state.per_sentence, state.n_sentence)
         state.per_row = {f"{part}.{n}": tensor for n, its in enumerate(after) for part, tensor in enumerate(its)}
         if isinstance(self.decoder, FeedingDecoder):
-            state.per_row["found"] = found.flatten(0, 1)
+            state.per_row["readout"] = found.flatten(0, 1)
         state.n_step += 1
         return self.project(hidden.flatten(0, 1))
 
-    def _read(self, src_seq: Tensor) -> tuple[dict[str, Tensor], list[State]]:
+    def _encode(self, src_seq: Tensor) -> tuple[dict[str, Tensor], list[State]]:
         """(B, S) -> what the decoder may know of the source, and the states it begins with."""
         words, enc_output, states = self.encoder(src_seq)
         mask = (src_seq != self.pad_idx).unsqueeze(1)
-        return self.decoder.know(words, enc_output, states[-1][0], mask), states
+        return self.decoder.memory(words, enc_output, states[-1][0], mask), states
 
     @staticmethod
     def _layer_state(state: DecoderState, n: int) -> State:
@@ -286,6 +286,6 @@ def _kind(config: ModelConfig) -> type[Decoder]:
     return PeekyDecoder if config.architecture == "peeky" else Decoder
 
 
-def _everywhere(last: Tensor, x: Tensor) -> Tensor:
+def _repeated(last: Tensor, x: Tensor) -> Tensor:
     """(B, D) at each of the N places of x, (B, N, …): (B, N, D)"""
     return last.to(x.dtype).unsqueeze(1).expand(-1, x.size(1), -1)

@@ -53,7 +53,7 @@ class Recurrence(nn.Module):
         if self.is_lstm:
             nn.init.constant_(self.cell.bias_ih[width : 2 * width], forget_bias)
 
-    def nothing(self, x: Tensor) -> State:
+    def initial_state(self, x: Tensor) -> State:
         """The state before anything was read. x: (B, …), whose type and device count."""
         zeros = x.new_zeros(x.size(0), self.cell.hidden_size)
         return (zeros, zeros) if self.is_lstm else (zeros,)

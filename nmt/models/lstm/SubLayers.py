@@ -1,4 +1,4 @@
-"""Sub-layers beside the recurrence: attention over the encoder's states, and what enters the output layer.
+"""Sub-layers around the recurrence: attention over the encoder's states, and what enters the output layer.
 
 Shapes: B sentences, S source length, N queries, D `d_model`.
 """
@@ -37,20 +37,20 @@ class SourceAttention(nn.Module):
 
 
 class Readout(nn.Module):
-    """The state that the output layer takes: tanh(W [h; beside]), as in Luong et al. 2015, equation 5.
+    """Input of the output layer: tanh(W [h; context]), as in Luong et al. 2015, equation 5.
 
-    A state that has nothing beside it, and the right width, goes through as it is.
+    Without a context, a state of the right width goes through as it is.
     """
 
-    def __init__(self, config: ModelConfig, d_beside: int, d_out: int) -> None:
+    def __init__(self, config: ModelConfig, d_context: int, d_out: int) -> None:
         super().__init__()
-        d_in = config.d_model + d_beside
-        self.fc = nn.Linear(d_in, d_out) if d_beside or d_in != d_out else None
+        d_in = config.d_model + d_context
+        self.fc = nn.Linear(d_in, d_out) if d_context or d_in != d_out else None
         self.dropout = SentenceDropout(config.dropout, config.variational_dropout)
 
-    def forward(self, h: Tensor, beside: Tensor | None, kept: Tensor | None = None) -> Tensor:
-        """(B, N, D) and (B, N, d_beside), if any -> (B, N, d_out). kept: as in SentenceDropout."""
-        x = h if beside is None else torch.cat([h, beside.to(h.dtype)], dim=-1)
+    def forward(self, h: Tensor, context: Tensor | None, kept: Tensor | None = None) -> Tensor:
+        """(B, N, D) and (B, N, d_context), if any -> (B, N, d_out). kept: as in SentenceDropout."""
+        x = h if context is None else torch.cat([h, context.to(h.dtype)], dim=-1)
         if self.fc is not None:
             x = torch.tanh(linear(x, self.fc))
         dropped: Tensor = self.dropout(x, kept)

@@ -1,4 +1,4 @@
-"""One floor of each stack: the encoder layer and the decoder layer.
+"""The layers of the two stacks, as in Figure 1.
 
 Shapes: B sentences, S source length, T target length, K hypotheses a sentence, R = B·K rows, D `d_model`.
 """

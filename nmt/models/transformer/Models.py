@@ -328,10 +328,10 @@ class Transformer(TranslationModel):
         self.decoder.reach(n_position)
 
     def start(self, src_seq: Tensor) -> DecoderState:
-        known = read_in_parts(self._read, src_seq, self.pad_idx)
+        known = read_in_parts(self._encode, src_seq, self.pad_idx)
         return DecoderState(known, {}, n_sentence=len(src_seq))
 
-    def _read(self, src_seq: Tensor) -> dict[str, Tensor]:
+    def _encode(self, src_seq: Tensor) -> dict[str, Tensor]:
         """(B, S) -> what is known of each sentence before its first target token: B-row tensors."""
         src_mask = get_pad_mask(src_seq, self.pad_idx).unsqueeze(1)
         enc_output, _ = self.encoder(src_seq, src_mask)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmt.masks import Mask, PackedMask, as_matrix
-from nmt.models.layers import Dropout, Stream, behind, convolved, convolved_within
+from nmt.models.layers import Dropout, Stream, after_sublayer, convolved, convolved_within
 from nmt.models.transformer.Modules import make_attention, make_norm
 from nmt.ops import fused_linear, linear, linear_relu_linear, residual_and_input, rotate
 from nmt.recipe.model_options import ModelConfig
@@ -97,7 +97,7 @@ class MultiHeadAttention(nn.Module):
         """The rest of the sub-layer, given the residual x, (B, T, D), queries, keys and values."""
         output, attn = self.attention(q, k, v, mask, return_attns)
         output = linear(output.transpose(1, 2).flatten(2), self.fc)
-        return behind(x, output, self.dropout, None if self.pre_norm else self.layer_norm), attn
+        return after_sublayer(x, output, self.dropout, None if self.pre_norm else self.layer_norm), attn
 
     def readers(self) -> list[nn.Linear]:
         """The projections that may read the same input."""
@@ -137,7 +137,7 @@ class PositionwiseFeedForward(nn.Module):
     def step(self, stream: Stream) -> Stream:
         """The same of a stream whose sum may still be to be made, before as behind."""
         x, entering = residual_and_input(stream.x, self.layer_norm if self.pre_norm else None, stream.more)
-        return behind(x, self._transform(entering), self.dropout, None if self.pre_norm else self.layer_norm)
+        return after_sublayer(x, self._transform(entering), self.dropout, None if self.pre_norm else self.layer_norm)
 
     def readers(self) -> list[nn.Linear]:
         """The matrices that read the same input."""
