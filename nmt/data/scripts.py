@@ -71,7 +71,8 @@ def is_in_another_script(text: str, scripts: frozenset[str], min_share: float) -
 
     Letters count by their bytes in UTF-8, which weighs a Chinese character like a syllable. No scripts: any will do.
     """
-    if not scripts or ("Latn" in scripts and text.isascii()):
+    # All letters of Latin-1 are Latin, and fewer than four others are too few.
+    if not scripts or ("Latn" in scripts and (text.isascii() or len(text) - len(text.encode("latin-1", "ignore")) < 4)):
         return False
     own, other = letters_of(scripts)
     if other.search(text) is None:
