@@ -5,9 +5,8 @@ Each task is a function of the block and of what all blocks share, so any proces
 a block lies in a file; `keep.py` makes the blocks, hands them round and puts the answers together.
 """
 
-import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -24,10 +23,8 @@ from nmt.data.filters import (
     KEPT,
     ODD,
     REASON_OF,
-    Filter,
     UsualRatio,
     filters_of,
-    most_bytes,
     oddities,
     reason_to_drop,
 )
@@ -35,14 +32,14 @@ from nmt.data.letters import WordsOf
 from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
 from nmt.data.survey import Looked, aligned_by, measured
-from nmt.data.text import SIDES, Block, Rarity, cut, dress_of
+from nmt.data.text import SIDES, Block, Hashes, Rarity, cut, dress_of
 from nmt.data.units import KnownCuts, Lexicon, Units, facts_of, ids_in, read_cut_words, words_in
-from nmt.data.worker_pool import Work, serve_as_worker
 from nmt.processes import read_packed, write_packed
 from nmt.recipe.data_options import DataConfig, FilterConfig, SubwordsConfig
 
 # File of blocks of training pairs.
 Mask = NDArray[np.bool_]
+Codes = NDArray[np.uint8]
 Numbers = NDArray[Any]
 
 
@@ -118,47 +115,94 @@ def read_block(path: str, offset: int) -> BlockContent:
     return BlockContent(found["kept"], src, trg)
 
 
+class SourceSetup(NamedTuple):
+    """A training source to the tasks: languages and filters of its corpus, and its own ratio of lengths."""
+
+    languages: tuple[str, str]
+    filters: FilterConfig
+    usual: UsualRatio | None
+
+
+class Setup(NamedTuple):
+    """What all tasks share. held_out: of `Survey`. drawn: keys of the drawn validation pairs, see `near_hashes`."""
+
+    data: DataConfig
+    subwords: SubwordsConfig
+    folder: Path
+    sources: list[SourceSetup]
+    held_out: dict[str, Hashes]
+    drawn: tuple[Hashes, Hashes] | None
+
+
+class TextBlock(NamedTuple):
+    """Pairs of a training source. first: number of the first line; src, trg: the lines, each ended by a line feed;
+    flaws: places and reasons of pairs that are no text, whose lines are empty.
+    """
+
+    source: int
+    first: int
+    n_pair: int
+    src: bytes
+    trg: bytes
+    flaws: dict[int, str]
+
+
+class Counted(NamedTuple):
+    """Words of a block by side with their numbers, none where they are not counted; and records for `find_shifts`."""
+
+    words: list[tuple[list[str], Numbers]]
+    records: bytes
+    notes: Counter[str]
+
+
+class EncodedSide(NamedTuple):
+    """Ids of the kept lines; of those that fit: how often each id, and how many words and characters there are."""
+
+    rows: Ragged
+    counts: Numbers
+    n_word: int
+    n_char: int
+
+
+class Encoded(NamedTuple):
+    """A block as ids. fits: which kept pairs are not too long; too_long: places of the others, some with texts."""
+
+    fits: Mask
+    too_long: list[tuple[int, list[str]]]
+    sides: list[EncodedSide]
+
+
 _UNREAD = 255  # the code of a pair of which a side is no text
 
 
 class Task:
     """The work on the blocks of one command."""
 
-    def __init__(self, setup: Mapping[str, Any], number: int = 0) -> None:
-        """setup: what `keep_training_pairs` says. number: of this process, from 0; each has a file of its own."""
-        self._config = DataConfig.model_validate(setup["data"], context=True)
-        subwords = SubwordsConfig.model_validate(setup["subwords"])
-        self._normalize, self._words_of = subwords.normalize, WordsOf(subwords)
+    def __init__(self, setup: Setup, number: int) -> None:
+        """number: of this process, from 0; each has a file of its own."""
+        self._setup, self._path = setup, setup.folder / f"blocks.{number}"
+        self._normalize, self._words_of = setup.subwords.normalize, WordsOf(setup.subwords)
         # What is learnt from is the text itself, or else has placeholders, which nothing can be measured of.
         self._known = {name: Lexicon() for name in SIDES}
-        self._known_learnt = {name: Lexicon() for name in SIDES} if self._config.protect else self._known
-        self._path = Path(setup["folder"]) / f"blocks.{number}"
-        self._sources = setup["sources"]
-        self._kinds = kinds_of(FilterConfig.model_validate(source["filters"]) for source in self._sources)
-        self._setup = setup
-        self._drawn, self._drawn_bags = (setup.get(name, np.empty(0, np.uint64)) for name in ("drawn", "drawn_bags"))
-        self._longest = most_bytes(self._config.max_len) + 8  # what is cut there is too long all the same
-        self._filters = [self._filters_of(source) for source in self._sources]
+        self._known_learnt = {name: Lexicon() for name in SIDES} if setup.data.protect else self._known
+        self._kinds = kinds_of(source.filters for source in setup.sources)
+        self._filters = [
+            filters_of(source.filters, setup.data.max_len, source.languages, source.usual) for source in setup.sources
+        ]
         self._subwords: Subwords | None = None
         self._cuts: list[KnownCuts] = []
 
-    def _filters_of(self, source: Mapping[str, Any]) -> list[Filter]:
-        usual = UsualRatio(*source["usual"]) if source["usual"] else None
-        languages = source["languages"][0], source["languages"][1]
-        return filters_of(FilterConfig.model_validate(source["filters"]), self._config.max_len, languages, usual)
-
-    def decide(self, block: Mapping[str, Any]) -> dict[str, Any]:
+    def decide(self, block: TextBlock) -> tuple[Codes, dict[str, Hashes]]:
         """Return which pairs are kept as far as their own text tells, as codes, and the keys of repeated ones."""
-        sides, codes, *_ = self._read(block)
+        sides = self._units(block)
+        codes = self._codes(block, sides)
         kept = codes == KEPT
-        return {"codes": codes, **keys_of(sides[0].some(kept), sides[1].some(kept), self._kinds)}
+        return codes, keys_of(sides[0].some(kept), sides[1].some(kept), self._kinds)
 
-    def look(self, block: Mapping[str, Any]) -> dict[str, Any]:
-        """Filter a block and measure it; leave in the file what is needed of it later. Returns the fields of `Looked`.
-
-        block: as `blocks_of` gives it, with the number of its `source`, and `codes` where they are known already.
-        """
-        sides, codes, before, notes = self._read(block)
+    def look(self, block: TextBlock, codes: Codes | None) -> Looked:
+        """Filter a block and measure it; leave in the file what is needed of it later. codes: if known already."""
+        sides, notes = self._units(block), Counter[str]()
+        codes = self._codes(block, sides) if codes is None else codes
         kept = codes == KEPT
         learnt, unlike = self._protected(sides, kept, notes)
         left, counts = list[BlockSide](), []
@@ -177,84 +221,76 @@ class Task:
                     protected=None if its is side else its.text(kept),
                 )
             )
-            self._note(side, kept, notes)
-        offset = write_block(self._path, BlockContent(kept, *left))
+            if ODD.search(b"".join(side.keys).decode("utf-8")):  # the different words, which are less than the text
+                notes.update(odd for line in side.some(kept) for odd in oddities(line))
         return Looked(
             str(self._path),
-            offset,
+            write_block(self._path, BlockContent(kept, *left)),
             int(kept.sum()),
             dict(notes),
-            _dropped(sides, codes, before, block),
-            [block["first"] + n for n in unlike],
+            _dropped(sides, codes, block),
+            [block.first + n for n in unlike],
             [dress_of(side.text + b"\n") for side in left],
             np.array(counts, np.uint32),
-            **measured(*sides, kept, self._setup),
-        )._asdict()
+            **measured(*sides, kept, self._setup.held_out),
+        )
 
-    def count(self, task: Mapping[str, Any]) -> dict[str, Any]:
+    def count(self, file: str, offset: int, rarity: NDArray[np.uint32], chosen: Sequence[Mask] | None) -> Counted:
         """Count each word of the kept lines, and make the records by which all lines are aligned.
 
-        task: file and offset of the block; `rarity` of anchors; `words`: whether words are counted; `src_chosen`,
-        `trg_chosen`: the kept lines that count, where it is not all.
+        rarity: of anchors; chosen: for each side the kept lines whose words count, None where none are counted.
         """
-        block = read_block(task["file"], task["offset"])
-        answer: dict[str, Any] = {}
-        notes = Counter[str]()
-        records, rarity = np.empty(len(block.kept), RECORD), Rarity(task["rarity"])
-        for name, side in zip(SIDES, block.sides, strict=True):
-            at, n_unit = side.at, side.n_unit
-            line = np.repeat(np.arange(len(n_unit), dtype=np.uint32), side.n_anchor)
+        block, rarest = read_block(file, offset), Rarity(rarity).rarest
+        records, found, notes = np.empty(len(block.kept), RECORD), list[tuple[list[str], Numbers]](), Counter[str]()
+        for n, (name, side) in enumerate(zip(SIDES, block.sides, strict=True)):
+            line = np.repeat(np.arange(len(side.n_unit), dtype=np.uint32), side.n_anchor)
             records[f"{name}_len"] = side.len
-            records[f"{name}_anchors"] = rarity.rarest(side.anchors, line, len(n_unit))
-            if not task["words"]:
-                continue
-            chosen = block.kept
-            if f"{name}_chosen" in task:
-                chosen = chosen.copy()
-                chosen[chosen] = task[f"{name}_chosen"]
-            known, units = self._units_of(side, name)
-            counts = np.bincount(at if chosen.all() else at[np.repeat(chosen, n_unit)], minlength=len(units))
-            occur = np.flatnonzero(counts)
-            words, answer[f"{name}_n"] = words_in(known, self._words_of).counted(units[occur], counts[occur], notes)
-            answer[f"{name}_words"] = "\n".join(words).encode("utf-8")
-        return {**answer, "records": records.tobytes(), "notes": dict(notes)}
+            records[f"{name}_anchors"] = rarest(side.anchors, line, len(side.n_unit))
+            if chosen is not None:
+                lines = block.kept.copy()
+                lines[lines] = chosen[n]
+                known, units = self._units_of(side, name)
+                at = side.at if lines.all() else side.at[np.repeat(lines, side.n_unit)]
+                counts = np.bincount(at, minlength=len(units))
+                occur = np.flatnonzero(counts)
+                found.append(words_in(known, self._words_of).counted(units[occur], counts[occur], notes))
+        return Counted(found, records.tobytes(), notes)
 
-    def shifts(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Find misaligned lines of two files. task: `path` of the records, the `first` of the files, `n_pair`."""
-        return find_shifts(Path(task["path"]), task["first"], task["n_pair"])
+    def shifts(self, path: Path, first: int, n_pair: int) -> dict[str, Any]:
+        """Find misaligned lines of two files. path: of the records; first: of those of the files."""
+        return find_shifts(path, first, n_pair)
 
-    def duplicates(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """Count repeated pairs. task: `path` of the hashes of pairs."""
-        return count_duplicates(Path(task["path"]))
+    def duplicates(self, path: Path) -> dict[str, Any]:
+        """Count repeated pairs. path: of the hashes of pairs."""
+        return count_duplicates(path)
 
-    def encode(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """The ids of the kept pairs of a block, and which of them are not too long.
+    def encode(
+        self, file: str, offset: int, before: list[int], subwords: Path, cut_words: Sequence[Path | None]
+    ) -> Encoded:
+        """Encode the kept pairs of a block.
 
-        task: file and offset of the block; `subwords`: their file; `cut_words`: for each vocabulary the file of how
-        words are cut, or none; `before`: ids that every source begins with.
+        before: ids that every source begins with; cut_words: for each vocabulary the file of how words are cut.
         """
         if self._subwords is None:
-            self._subwords = Subwords.load(task["subwords"])
-            paths = [Path(path) if path else None for path in task["cut_words"]]
-            cuts = {path: read_cut_words(path) for path in paths}
-            self._cuts = [cuts[paths[0]], cuts[paths[-1]]]
-        dtype, block = dtype_of_ids(self._subwords), read_block(task["file"], task["offset"])
+            self._subwords = Subwords.load(subwords)
+            cuts = [read_cut_words(path) for path in cut_words]
+            self._cuts = [cuts[0], cuts[-1]]
+        dtype, block = dtype_of_ids(self._subwords), read_block(file, offset)
         codecs, rows = (self._subwords.src, self._subwords.trg), []
         for name, side, codec, cuts_of in zip(SIDES, block.sides, codecs, self._cuts, strict=True):
             values, lengths = self._ids_of_lines(side, block.kept, name, codec, cuts_of)
-            if name == "src" and task["before"]:
+            if name == "src" and before:
                 starts = np.cumsum(lengths, dtype=np.int64) - lengths
-                values = np.insert(values, np.repeat(starts, len(task["before"])), task["before"] * len(starts))
-                lengths = lengths + len(task["before"])
+                values = np.insert(values, np.repeat(starts, len(before)), before * len(starts))
+                lengths = lengths + len(before)
             rows.append(Ragged(values.astype(dtype), lengths.astype(np.int32)))
-        fits = np.logical_and(*(each.lengths <= self._config.max_len for each in rows))
-        answer: dict[str, Any] = {"fits": fits, "too_long": _too_long(block, fits)}
-        for name, side, codec, each in zip(SIDES, block.sides, codecs, rows, strict=True):
-            answer |= {f"{name}_values": each.values, f"{name}_lengths": each.lengths}
-            answer[f"{name}_counts"] = np.bincount(each.some(fits).values, minlength=codec.size)
-            for what, of_lines in (("n_word", side.n_word), ("n_char", side.n_char)):
-                answer[f"{name}_{what}"] = int(of_lines[block.kept][fits].sum(dtype=np.int64))
-        return answer
+        fits = np.logical_and(*(each.lengths <= self._setup.data.max_len for each in rows))
+        sides = []
+        for side, codec, each in zip(block.sides, codecs, rows, strict=True):
+            counts = np.bincount(each.some(fits).values, minlength=codec.size)
+            n_word, n_char = (int(n_of[block.kept][fits].sum(dtype=np.int64)) for n_of in (side.n_word, side.n_char))
+            sides.append(EncodedSide(each, counts, n_word, n_char))
+        return Encoded(fits, _too_long(block, fits), sides)
 
     def _ids_of_lines(
         self, side: BlockSide, kept: NDArray[np.bool_], name: str, codec: Codec, cuts: KnownCuts
@@ -283,39 +319,34 @@ class Task:
             lexicons[name] = Lexicon()
         return lexicons[name]
 
-    def _read(
-        self, block: Mapping[str, Any]
-    ) -> tuple[tuple[Units, Units], NDArray[np.uint8], dict[int, str], Counter[str]]:
-        """Both sides of a block; what each pair is dropped for, as a code; why some cannot be read; what is odd."""
-        notes, unread, texts = Counter[str](), dict(block["flaws"]), [block[name] for name in SIDES]
+    def _units(self, block: TextBlock) -> tuple[Units, Units]:
+        """Both sides of a block."""
         src, trg = (
             Units(text, self._normalize, self._fresh(self._known, name))
-            for name, text in zip(SIDES, texts, strict=True)
+            for name, text in zip(SIDES, (block.src, block.trg), strict=True)
         )
-        if "codes" in block:
-            return (src, trg), block["codes"], unread, notes
-        filters = self._filters[block["source"]]
-        src_lines, trg_lines = (text.decode("utf-8").split("\n")[:-1] for text in texts)
-        reasons = (reason_to_drop(*pair, filters=filters) for pair in zip(src_lines, trg_lines, strict=True))
-        codes = np.array([CODES[reason] if reason else KEPT for reason in reasons], np.uint8)
-        codes[list(unread)] = _UNREAD
-        codes[self._is_drawn(src, trg) & (codes == KEPT)] = CODES[HELD_OUT]
-        return (src, trg), codes, unread, notes
+        return src, trg
 
-    def _is_drawn(self, src: Units, trg: Units) -> NDArray[np.bool_]:
-        """Pairs of which a side is, nearly, one of a pair that is drawn for validation."""
-        found = np.zeros(len(src), dtype=bool)
-        for side in (src, trg) if len(self._drawn) else ():
-            alike = np.isin(side.sums(facts_of(side.known).bags[side.which]), self._drawn_bags)
+    def _codes(self, block: TextBlock, sides: tuple[Units, Units]) -> Codes:
+        """What each pair is dropped for as far as its own text tells, as a code."""
+        filters = self._filters[block.source]
+        src, trg = (text.decode("utf-8").split("\n")[:-1] for text in (block.src, block.trg))
+        reasons = (reason_to_drop(*pair, filters=filters) for pair in zip(src, trg, strict=True))
+        codes = np.array([CODES[reason] if reason else KEPT for reason in reasons], np.uint8)
+        codes[list(block.flaws)] = _UNREAD
+        for side in sides if self._setup.drawn else ():  # nearly a side of a pair that is drawn for validation
+            hashes, bags = cast(tuple[Hashes, Hashes], self._setup.drawn)
+            alike = np.isin(side.sums(facts_of(side.known).bags[side.which]), bags)
             if alike.any():
-                found[alike] |= np.isin(Block(side.some(alike)).near()[0], self._drawn)
-        return found
+                alike[alike] = np.isin(Block(side.some(alike)).near()[0], hashes)
+                codes[alike & (codes == KEPT)] = CODES[HELD_OUT]
+        return codes
 
     def _protected(
         self, sides: tuple[Units, Units], kept: NDArray[np.bool_], notes: Counter[str]
     ) -> tuple[tuple[Units, Units], list[int]]:
         """The kept lines as they are learnt from, with placeholders; and the pairs whose items are not the same."""
-        kinds, unlike = self._config.protect, list[int]()
+        kinds, unlike = self._setup.data.protect, list[int]()
         if not kinds:
             return sides, unlike
         lines = [""] * len(kept), [""] * len(kept)
@@ -332,10 +363,6 @@ class Task:
         )
         return (src_units, trg_units), unlike
 
-    def _note(self, side: Units, kept: NDArray[np.bool_], notes: Counter[str]) -> None:
-        if ODD.search(b"".join(side.keys).decode("utf-8")):  # the different words, which are less than the text
-            notes.update(odd for line in side.some(kept) for odd in oddities(line))
-
 
 def _joined(lines: Sequence[str]) -> bytes:
     """Lines, each ended by a line feed; they may have placeholders."""
@@ -343,46 +370,26 @@ def _joined(lines: Sequence[str]) -> bytes:
 
 
 def _dropped(
-    sides: tuple[Units, Units], codes: NDArray[np.uint8], unread: Mapping[int, str], block: Mapping[str, Any]
-) -> list[list[Any]]:
+    sides: tuple[Units, Units], codes: Codes, block: TextBlock
+) -> list[tuple[str, int, list[tuple[int, list[str]]]]]:
     """By reason: how many pairs are dropped, and of the first few the line, and the texts where they can be shown."""
     of_reason: dict[str, list[int]] = {}
     for n in np.flatnonzero(codes != KEPT).tolist():
-        of_reason.setdefault(unread.get(n) or REASON_OF[int(codes[n])], []).append(n)
-    return [
-        [reason, len(of), [[block["first"] + n, *_shown(sides, n, unread)] for n in of[:N_SHOWN]]]
-        for reason, of in of_reason.items()
-    ]
+        of_reason.setdefault(block.flaws.get(n) or REASON_OF[int(codes[n])], []).append(n)
+
+    def shown(n: int) -> tuple[int, list[str]]:
+        return block.first + n, [] if n in block.flaws else [cut(side.line(n)) for side in sides]
+
+    return [(reason, len(of), [shown(n) for n in of[:N_SHOWN]]) for reason, of in of_reason.items()]
 
 
-def _shown(sides: tuple[Units, Units], n: int, unread: Mapping[int, str]) -> list[str]:
-    return [] if n in unread else [cut(side.line(n)) for side in sides]
-
-
-def _too_long(block: BlockContent, fits: NDArray[np.bool_]) -> list[list[Any]]:
+def _too_long(block: BlockContent, fits: Mask) -> list[tuple[int, list[str]]]:
     """Of each pair that is too long its number among the lines of the block; of the first few the texts, too."""
-    found: list[list[Any]] = []
-    if not fits.all():
-        numbers, texts = np.flatnonzero(block.kept), [side.learnt_texts() for side in block.sides]
-        for n in np.flatnonzero(~fits).tolist():
-            shown = [cut(in_names(side[n])) for side in texts] if len(found) < N_SHOWN else []
-            found.append([int(numbers[n]), *shown])
+    if fits.all():
+        return []
+    found: list[tuple[int, list[str]]] = []
+    numbers, texts = np.flatnonzero(block.kept), [side.learnt_texts() for side in block.sides]
+    for n in np.flatnonzero(~fits).tolist():
+        shown = [cut(in_names(side[n])) for side in texts] if len(found) < N_SHOWN else []
+        found.append((int(numbers[n]), shown))
     return found
-
-
-def task_of(setup: Mapping[str, Any], number: int) -> Work:
-    """Return the function that does a task by its name. number: of this process among those that work, from 0."""
-    tasks = Task(setup, number)
-    by_name = {
-        "decide": tasks.decide,
-        "look": tasks.look,
-        "count": tasks.count,
-        "shifts": tasks.shifts,
-        "duplicates": tasks.duplicates,
-        "encode": tasks.encode,
-    }
-    return lambda name, content: by_name[name](content)
-
-
-if __name__ == "__main__":
-    sys.exit(serve_as_worker(task_of))

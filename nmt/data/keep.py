@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.arrays import STEP, Ragged, mixed
-from nmt.data.block_work import read_block, task_of
+from nmt.data.block_work import Setup, SourceSetup, Task, TextBlock, read_block
 from nmt.data.corpus import in_batches, write_arrow
 from nmt.data.dedup import NO_KEY, kinds_of, repeated
 from nmt.data.filters import CODES, KEPT, TOO_LONG, filters_of, most_bytes, oddities, usual_ratio
@@ -29,7 +29,7 @@ from nmt.data.placeholders import tags_of
 from nmt.data.report import DataReport
 from nmt.data.sources import Source, Text
 from nmt.data.subwords import Subwords, VocabularyUse
-from nmt.data.survey import Looked, Survey, Texts
+from nmt.data.survey import Survey, Texts
 from nmt.data.text import SIDES, VALID, Block, Hashes
 from nmt.data.units import write_cut_words
 from nmt.data.worker_pool import WorkerPool
@@ -116,33 +116,31 @@ def encode_training_pairs(
     """Write train.arrow without the pairs that turn out too long; return the corpora for the manifest."""
     tags = [subwords.src.tag_ids(tags_of(corpus, config)) for corpus in config.train] or [[]]
     use = report.vocabulary = VocabularyUse(subwords, (config.src_lang, config.trg_lang))
-    cut_words: list[str | None] = []
+    cut_words: list[Path | None] = []
     for name, codec in subwords.by_side().items():
         if codec.cut_words:
             write_cut_words(folder / f"words.{name}", codec.cut_words)
-        cut_words.append(str(folder / f"words.{name}") if codec.cut_words else None)
-    shared = {"subwords": str(folder / SUBWORDS), "cut_words": cut_words}
-
-    def tasks() -> Iterator[dict[str, Any]]:
-        for block in kept.blocks:
-            yield {"file": block.file, "offset": block.offset, "before": tags[kept.corpus(block)], **shared}
+        cut_words.append(folder / f"words.{name}" if codec.cut_words else None)
+    tasks = (
+        (block.file, block.offset, tags[kept.corpus(block)], folder / SUBWORDS, cut_words) for block in kept.blocks
+    )
 
     def rows() -> Iterator[tuple[Ragged, Ragged]]:
         with progress_bar("encoding", len(kept)) as progress:
-            for block, found in zip(kept.blocks, workers.each("encode", tasks()), strict=True):
-                if n := len(found["too_long"]):
-                    places = [(kept.name(block.source, block.first + at), texts) for at, *texts in found["too_long"]]
+            for block, found in zip(kept.blocks, workers.each("encode", tasks), strict=True):
+                if n := len(found.too_long):
+                    places = [(kept.name(block.source, block.first + at), texts) for at, texts in found.too_long]
                     report.drop(TOO_LONG, n, places, kept.corpus(block))
                     kept.lose(block.source, n)
-                for name in SIDES:
-                    use.add(name, found[f"{name}_n_word"], found[f"{name}_n_char"], found[f"{name}_counts"])
-                src, trg = (Ragged(found[f"{name}_values"], found[f"{name}_lengths"]) for name in SIDES)
-                yield src.some(found["fits"]), trg.some(found["fits"])
+                for name, side in zip(SIDES, found.sides, strict=True):
+                    use.add(name, side.n_word, side.n_char, side.counts)
+                src, trg = (side.rows.some(found.fits) for side in found.sides)
+                yield src, trg
                 progress.update(block.n_kept)
 
     report.n_kept = write_arrow(folder / "train.arrow", in_batches(rows(), N_ROW), subwords)
     for path in filter(None, cut_words):
-        Path(path).unlink()
+        path.unlink()
     corpora = []
     for n, each in kept.corpora().items():
         usual = report.learnt_ratios.get(each["name"])
@@ -279,24 +277,18 @@ def cut_blocks(pairs: Iterator[tuple[Found, Found]]) -> Iterator[list[tuple[Foun
         yield block
 
 
-def blocks_of(
-    training: Sequence[Source], config: DataConfig, report: DataReport | None
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Cut training sources into blocks, each with the number of its source: `first`, the number of its first line;
-    `n_pair`; the text of both sides, each line ended by a line feed; and `flaws`, places and reasons of pairs that are
-    no text, whose lines are empty. report: of what is odd.
-    """
+def blocks_of(training: Sequence[Source], config: DataConfig, report: DataReport | None) -> Iterator[TextBlock]:
+    """Cut training sources into blocks. report: of what is odd."""
     for n_source, source in enumerate(training):
-        pairs, first = source.pairs(reading_of(source, config, report)), source.first_number
-        for block in cut_blocks(pairs):
-            flaws = []
-            for n, (src, trg) in enumerate(block):
-                if isinstance(src, Flaw) or isinstance(trg, Flaw):
-                    flaws.append((n, src.reason if isinstance(src, Flaw) else cast(Flaw, trg).reason))
+        first = source.first_number
+        for block in cut_blocks(source.pairs(reading_of(source, config, report))):
+            flaws = {}
+            for n, (one, other) in enumerate(block):
+                if isinstance(one, Flaw) or isinstance(other, Flaw):
+                    flaws[n] = one.reason if isinstance(one, Flaw) else cast(Flaw, other).reason
                     block[n] = ("", "")
-            sides = ("\n".join([*cast(Iterable[str], side), ""]).encode("utf-8") for side in zip(*block, strict=True))
-            found = dict(zip(SIDES, sides, strict=True))
-            yield n_source, {"source": n_source, "first": first, "n_pair": len(block), "flaws": flaws, **found}
+            src, trg = ("\n".join([*side, ""]).encode("utf-8") for side in zip(*block, strict=True))
+            yield TextBlock(n_source, first, len(block), src, trg, flaws)
             first += len(block)
 
 
@@ -349,38 +341,27 @@ def keep_training_pairs(
     report.learnt_ratios |= {
         source.src.name: ratio for source, ratio in zip(training, usual, strict=True) if ratio is not None
     }
-    setup = {
-        "data": config.model_dump(mode="json"),
-        "subwords": subwords.model_dump(mode="json"),
-        "folder": str(folder),
-        "sources": [
-            {
-                "languages": config.languages_of(source.corpus),
-                "filters": filters.model_dump(mode="json"),
-                "usual": ratio,
-            }
-            for source, filters, ratio in zip(training, own, usual, strict=True)
-        ],
-        **survey.held_out,
-    }
-    if config.valid_size and not config.valid and VALID in held_out:
-        setup |= dict(zip(("drawn", "drawn_bags"), near_hashes(*held_out[VALID][:2]), strict=True))
-    workers.begin(setup, task_of)
+    is_drawn = config.valid_size and not config.valid and VALID in held_out
+    drawn = near_hashes(*held_out[VALID][:2]) if is_drawn else None
+    its = [
+        SourceSetup(config.languages_of(source.corpus), filters, ratio)
+        for source, filters, ratio in zip(training, own, usual, strict=True)
+    ]
+    workers.begin(Task, Setup(config, subwords, folder, its, survey.held_out, drawn))
     codes = _decide(training, own, config, report, folder, workers)
     kept, taken = KeptPairs(training), deque[tuple[int, int, int]]()
 
-    def tasks() -> Iterator[dict[str, Any]]:
+    def tasks() -> Iterator[tuple[TextBlock, NDArray[np.uint8] | None]]:
         start = 0
-        for n, block in blocks_of(training, config, report if codes is None else None):  # or it was noted before
-            taken.append((n, block["first"], block["n_pair"]))
-            known = {} if codes is None else {"codes": codes[start : start + block["n_pair"]]}
-            start += block["n_pair"]
-            yield {**block, **known}
+        for block in blocks_of(training, config, report if codes is None else None):  # or it was noted before
+            taken.append((block.source, block.first, block.n_pair))
+            yield block, None if codes is None else codes[start : start + block.n_pair]
+            start += block.n_pair
 
     n_read, n_begun = 0, 0
     with progress_bar("reading", report.n_read) as progress:
-        for answer in workers.each("look", tasks()):
-            found, (n_source, first, n_pair) = Looked(**answer), taken.popleft()
+        for found in workers.each("look", tasks()):
+            n_source, first, n_pair = taken.popleft()
             for source in training[n_begun : n_source + 1]:
                 survey.begin(source)
             n_begun = max(n_begun, n_source + 1)
@@ -389,7 +370,7 @@ def keep_training_pairs(
             report.notes.update(found.notes)
             corpus = training[n_source].corpus
             for reason, n, shown in found.dropped:
-                report.drop(reason, n, [(kept.name(n_source, number), texts) for number, *texts in shown], corpus)
+                report.drop(reason, n, [(kept.name(n_source, number), texts) for number, texts in shown], corpus)
             for number in found.unlike:
                 report.note("unlike_items", kept.name(n_source, number))
             n_read += n_pair
@@ -408,39 +389,33 @@ def count_words_of(
     """
     assert report.survey is not None
     survey, learns = report.survey, bool(not config.vocab_from or config.extend)
-    chosen = _sample(kept, config.max_train_lines, seed, joint=config.joint) if learns else {}
+    chosen = _sample(kept, config.max_train_lines, seed, joint=config.joint) if learns else []
 
-    def tasks() -> Iterator[dict[str, Any]]:
+    def tasks() -> Iterator[tuple[Any, ...]]:
         for n, block in enumerate(kept.blocks):
-            flags = {f"{name}_chosen": flags[n] for name, flags in chosen.items()}
-            unpacked = {name: np.unpackbits(bits, count=block.n_kept).astype(bool) for name, bits in flags.items()}
-            what = {"file": block.file, "offset": block.offset, "rarity": survey.rarity(block.source), "words": learns}
-            yield {**what, **unpacked}
+            everything = np.ones(block.n_kept, bool)
+            lines = [np.unpackbits(bits[n], count=block.n_kept).astype(bool) for bits in chosen] or [everything] * 2
+            yield block.file, block.offset, survey.rarity(block.source), lines if learns else None
 
     counts = WordCounts(), WordCounts()
     with progress_bar("counting", len(kept)) as progress:
         for block, found in zip(kept.blocks, workers.each("count", tasks()), strict=True):
-            survey.add_records(found["records"])
-            report.notes.update(found["notes"])
-            for counted, name in zip(counts, SIDES, strict=True):
-                if len(found.get(f"{name}_n", ())):
-                    counted.add(found[f"{name}_words"].decode("utf-8").split("\n"), found[f"{name}_n"])
+            survey.add_records(found.records)
+            report.notes.update(found.notes)
+            for counted, (words, times) in zip(counts, found.words, strict=False):
+                counted.add(words, times)
             progress.update(block.n_kept)
     return counts[0].counter(), counts[1].counter()
 
 
-def _sample(kept: KeptPairs, most: int, seed: int, *, joint: bool) -> dict[str, list[NDArray[np.uint8]]]:
+def _sample(kept: KeptPairs, most: int, seed: int, *, joint: bool) -> list[list[NDArray[np.uint8]]]:
     """Draw the lines that are learnt from, a bit for each, by side and block; empty where it is all of them."""
     n_line = len(kept) * (2 if joint else 1)
     if n_line <= most:
-        return {}
-    found: dict[str, list[NDArray[np.uint8]]] = {}
-    for name in SIDES:
-        if name == "src" or not joint:
-            draw = drawn(n_line, most, seed)
-        flags = (np.fromiter(draw, bool, block.n_kept) for block in kept.blocks)
-        found[name] = [np.packbits(each) for each in flags]
-    return found
+        return []
+    draw = drawn(n_line, most, seed)
+    draws = draw, draw if joint else drawn(n_line, most, seed)
+    return [[np.packbits(np.fromiter(draw, bool, block.n_kept)) for block in kept.blocks] for draw in draws]
 
 
 def _decide(
@@ -460,22 +435,22 @@ def _decide(
         return None
     parts, n_of = list[NDArray[np.uint8]](), [0] * len(training)
 
-    def tasks() -> Iterator[dict[str, Any]]:
-        for n, block in blocks_of(training, config, report):
-            n_of[n] += block["n_pair"]
-            yield block
+    def tasks() -> Iterator[tuple[TextBlock]]:
+        for block in blocks_of(training, config, report):
+            n_of[block.source] += block.n_pair
+            yield (block,)
 
     paths = {kind: folder / f"keys.{kind}" for kind in kinds}
     with contextlib.ExitStack() as stack:
         files = {kind: stack.enter_context(path.open("wb")) for kind, path in paths.items()}
         progress = stack.enter_context(progress_bar("looking for duplicates", report.n_read))
-        for found in workers.each("decide", tasks()):
-            parts.append(found["codes"])
+        for part, found in workers.each("decide", tasks()):
+            parts.append(part)
             for kind, file in files.items():
-                keys = np.full(len(parts[-1]), NO_KEY, np.uint64)
-                keys[parts[-1] == KEPT] = found[kind]
+                keys = np.full(len(part), NO_KEY, np.uint64)
+                keys[part == KEPT] = found[kind]
                 file.write(keys.tobytes())
-            progress.update(len(parts[-1]))
+            progress.update(len(part))
     codes = np.concatenate([np.empty(0, np.uint8), *parts])
     if len(codes) != report.n_read:
         raise _changed(report.n_read, len(codes))

@@ -35,7 +35,7 @@ class Looked(NamedTuple):
     offset: int
     n_kept: int
     notes: dict[str, int]
-    dropped: list[list[Any]]
+    dropped: list[tuple[str, int, list[tuple[int, list[str]]]]]
     unlike: list[int]
     dress: list[Dress]
     anchor_counts: NDArray[np.uint32]  # (2, N_HASH) occurrences of each hash of an anchor
@@ -182,10 +182,9 @@ class Survey:
         self._records.close()
         start, waiting = 0, []
         for _, n_pair in self._files:
-            task = {"path": str(self._record_path), "first": start, "n_pair": n_pair}
-            waiting.append(workers.submit("shifts", task))
+            waiting.append(workers.submit("shifts", self._record_path, start, n_pair))
             start += n_pair
-        duplicates = workers.submit("duplicates", {"path": str(self._pair_path)})
+        duplicates = workers.submit("duplicates", self._pair_path)
 
         def finish(done: Callable[[int], object]) -> None:
             for (source, n_pair), found in zip(self._files, waiting, strict=True):

@@ -1,22 +1,70 @@
-"""Pool of worker processes for the blocks of a corpus: answers come in the order of the tasks.
-
-Start and pipes are in `nmt/processes.py`, the tasks in `block_work.py`.
-"""
+"""Pool of worker processes for the blocks of a corpus: answers come in the order of the tasks."""
 
 import contextlib
+import os
 import queue
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
-from nmt.errors import MachineError
-from nmt.processes import Content, Helper, HelperLost, serve
-
-Work = Callable[[str, Content], dict[str, Any]]  # from the name of a task and its content to the answer
+from nmt.errors import MachineError, NmtError
 
 _AHEAD = 3  # blocks for each worker that wait or are worked on
-_MODULE = "nmt.data.block_work"
+# The tasks are imported before anything is known of them, since it takes time.
+_CODE = "import sys, nmt.data.block_work; from nmt.data.worker_pool import serve; serve(int(sys.argv[1]))"
+# One thread each: there are as many processes as cores are to be used. Arrays of some MB come and go; what glibc does
+# not give back to the system, it need not ask for again.
+_ENVIRONMENT = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"), "1") | {
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 26),
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 25),
+}
+
+
+class _Worker:
+    """A process that is started anew, not forked: a fork of a process with threads may hang."""
+
+    def __init__(self) -> None:
+        package = str(Path(__file__).parents[2])
+        paths = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+        self._connection, there = Pipe()
+        with there:
+            self.process = subprocess.Popen(
+                # -P: not from a folder called nmt where the user stands
+                [sys.executable, "-P", "-c", _CODE, str(there.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # what a library prints is none of our output
+                pass_fds=[there.fileno()],
+                env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": paths},
+                process_group=0,  # Ctrl-C at a terminal is for the process that started it
+            )
+
+    def ask(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        """The answer to a task. Raises the NmtError that it is."""
+        try:
+            self._connection.send((name, arguments))
+            answer = self._connection.recv()
+        except (EOFError, OSError):
+            code = self.process.wait()
+            how = f"died of signal {-code}" if code < 0 else f"ended with exit code {code}"
+            how += " (somebody killed it, or the system for want of memory)" if code == -9 else ""
+            raise MachineError(
+                f"data.workers: a process that worked on a part of the data {how}. Prepare again with fewer, so that "
+                "each has more memory: --data.workers 1."
+            ) from None
+        if isinstance(answer, NmtError):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """Forget a process that was killed, when nobody talks to it any more."""
+        self._connection.close()
+        self.process.wait()
 
 
 class WorkerPool:
@@ -24,13 +72,13 @@ class WorkerPool:
 
     def __init__(self, n: int) -> None:
         """n: processes, 1 for none beside this one."""
-        self._work: Work | None = None
-        self._workers: list[Helper] = []
-        self._free: queue.SimpleQueue[tuple[Helper, Content | None]] = queue.SimpleQueue()  # with the setup, once
+        self._work: Any = None
+        self._workers: list[_Worker] = []
+        self._free: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(n)  # each waits for a worker
         try:
             for _ in range(n if n > 1 else 0):
-                self._workers.append(_start())
+                self._workers.append(_Worker())
         except OSError as error:
             self.__exit__()
             raise MachineError(
@@ -45,86 +93,65 @@ class WorkerPool:
 
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:
-            worker.kill()
+            worker.process.kill()
         self._threads.shutdown(cancel_futures=True)
         for worker in self._workers:
             worker.close()
 
-    def begin(self, setup: Content, make: Callable[[Content, int], Work]) -> None:
-        """Give all workers what their tasks share. make: does the work in this process, if there is no other."""
+    def begin(self, make: Callable[..., Any], *setup: Any) -> None:
+        """Have the object made whose methods are the tasks, in each process: from the setup and its number there."""
         if not self._workers:
-            self._work = make(setup, 0)
+            self._work = make(*setup, 0)
         for number, worker in enumerate(self._workers):
-            self._free.put((worker, {**setup, "number": number}))
+            self._threads.submit(self._ask_one, worker, "", (make, *setup, number))
 
-    def submit(self, name: str, task: Content) -> "Future[dict[str, Any]]":
+    def submit(self, name: str, *arguments: Any) -> "Future[Any]":
         """Have a task done, by a worker if there is any."""
         if self._workers:
-            return self._threads.submit(self._ask, name, task)
-        assert self._work is not None, "begin comes first"
-        done: Future[dict[str, Any]] = Future()
-        done.set_result(self._work(name, task))
+            return self._threads.submit(self._ask, name, arguments)
+        done: Future[Any] = Future()
+        done.set_result(getattr(self._work, name)(*arguments))
         return done
 
-    def each(self, name: str, tasks: Iterable[Content]) -> Iterator[dict[str, Any]]:
+    def each(self, name: str, tasks: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
         """Yield the answer to each task, in order. Some are taken ahead, few enough for the memory."""
-        waiting: deque[Future[dict[str, Any]]] = deque()
-        for task in tasks:
-            waiting.append(self.submit(name, task))
+        waiting: deque[Future[Any]] = deque()
+        for arguments in tasks:
+            waiting.append(self.submit(name, *arguments))
             if len(waiting) > _AHEAD * len(self._workers):
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
-    def _ask(self, name: str, task: Content) -> dict[str, Any]:
-        worker, setup = self._free.get()
+    def _ask(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        return self._ask_one(self._free.get(), name, arguments)
+
+    def _ask_one(self, worker: _Worker, name: str, arguments: tuple[Any, ...]) -> Any:
         try:
-            if setup is not None:
-                worker.ask(setup)
-                setup = None
-            return worker.ask({"task": name, **task})
-        except HelperLost as error:
-            raise MachineError(
-                f"data.workers: a process that worked on a part of the data ended: it {error}. Prepare again with "
-                "fewer, so that each has more memory: --data.workers 1."
-            ) from None
+            return worker.ask(name, arguments)
         finally:
-            self._free.put((worker, setup))
+            self._free.put(worker)
 
 
-def _start() -> Helper:
-    # One thread each: there are as many processes as cores are to be used.
-    few = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
-    # Arrays of some MB come and go. What glibc does not give back to the system, it need not ask for again.
-    few |= {"MALLOC_TRIM_THRESHOLD_": str(1 << 26), "MALLOC_MMAP_THRESHOLD_": str(1 << 25)}
-    return Helper(_MODULE, few)
-
-
-def serve_as_worker(make: Callable[[Content, int], Work]) -> int:
-    """Serve tasks as a worker process. make: makes the function that does them, from the setup, which comes first."""
-
-    def begun(setup: dict[str, Any]) -> Callable[[dict[str, Any]], Content]:
-        with _errors_told():
-            work = make(setup, setup["number"])
-
-        def answer(task: dict[str, Any]) -> Content:
-            with _errors_told():
-                return work(task.pop("task"), task)
-
-        return answer
-
-    return serve(begun)
-
-
-@contextlib.contextmanager
-def _errors_told() -> Iterator[None]:
-    """Say what the system lacks, as an answer."""
-    try:
-        yield
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename is not None else ""
-        raise MachineError(
-            f"{where}{error.strerror or error}, in a process that works on a part of the data."
-        ) from None
-    except MemoryError:
-        raise MachineError("out of memory. Prepare with fewer processes: --data.workers 1.") from None
+def serve(descriptor: int) -> None:
+    """Work on tasks as a process of `WorkerPool`, until nobody asks any more."""
+    setup, work = list[Any](), None
+    with Connection(descriptor) as connection, contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            name, arguments = connection.recv()
+            answer: Any = None
+            try:
+                if not name:  # what is wrong with the setup is the answer to a task
+                    setup += arguments
+                else:
+                    work = work or setup[0](*setup[1:])
+                    answer = getattr(work, name)(*arguments)
+            except NmtError as error:
+                answer = error
+            except OSError as error:
+                where = f"{error.filename}: " if error.filename is not None else ""
+                what = f"{where}{error.strerror or error}, in a process that works on a part of the data."
+                answer = MachineError(what)
+            except MemoryError:
+                answer = MachineError("out of memory. Prepare with fewer processes: --data.workers 1.")
+            connection.send(answer)
