@@ -10,8 +10,7 @@
         ├── OutOfMemory      too little memory for as little work as there can be: exit code 1
         └── TrainingError    the numbers went wrong (loss not finite): exit code 1
 
-All exit codes of the commands are in docs/reference.md. The commands print the message and no traceback. A message
-says what was found, where, what was expected and what to do.
+All exit codes are in docs/reference.md. A message says what was found, where, what was expected and what to do.
 """
 
 import errno

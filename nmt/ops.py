@@ -20,21 +20,11 @@ class _NoKernels:
 
 try:
     from nmt.kernels import attention as attentions
-    from nmt.kernels import (
-        choice,
-        cross_entropy,
-        dropping,
-        int8_products,
-        linears,
-        passes,
-        products,
-        sublayers,
-        switch,
-    )
+    from nmt.kernels import choice, cross_entropy, dropping, int8_products, linears, passes, products, sublayers, switch
 except ImportError:
     missing: Any = _NoKernels()
-    attentions = choice = cross_entropy = int8_products = missing
-    dropping = linears = passes = products = sublayers = switch = missing
+    attentions = choice = cross_entropy = dropping = int8_products = missing
+    linears = passes = products = sublayers = switch = missing
 
 
 class Kernels(NamedTuple):
@@ -48,10 +38,8 @@ class Kernels(NamedTuple):
 def kernels_here() -> Kernels:
     """Return what the kernels for a CPU can do here, compiled now if they never were."""
     why_not = switch.why_not()
-    if why_not is None:
-        return Kernels("the folder nmt/kernels is missing")
-    if why_not:
-        return Kernels(why_not)
+    if why_not != "":
+        return Kernels(why_not or "the folder nmt/kernels is missing")
     return Kernels("", products.fp32_in_kernels(), products.bf16_in_fp32())
 
 
@@ -104,10 +92,9 @@ def normed(x: Tensor, norm: nn.Module, more: Tensor | None = None) -> Tensor:
 
 
 def residual_and_input(x: Tensor, norm: nn.Module | None, more: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """x, or x + more, as it goes past a sub-layer, and as it enters it: normalised, if there is a norm.
+    """x, or x + more, as it goes past a sub-layer, and as it enters it, normalised if there is a norm: (..., D) both.
 
-    (..., D) both. What enters may be of the type that products are made in, and so is its gradient: one product should
-    read it.
+    What enters may be of the type that products are made in, and so is its gradient: one product should read it.
     """
     found = sublayers.sum_and_norm(x, more, norm)
     if found is not None:
@@ -189,8 +176,7 @@ def recurrence(x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor]) ->
 
 
 def laid_out(weight: Tensor) -> Callable[[Tensor, Tensor | None], Tensor] | None:
-    """Function that multiplies by a weight (E, D) that no longer changes: (..., D), bias (E,) or None -> (..., E);
-    None where nothing is faster than torch's own."""
+    """Function that multiplies by a fixed weight (E, D): (..., D), bias (E,) or None -> (..., E); None: as torch."""
     found: Callable[[Tensor, Tensor | None], Tensor] | None = products.laid_out(weight)
     return found
 
@@ -234,15 +220,14 @@ def smoothed_cross_entropy(
     n_gold: int | None = None,
     compiled: bool = False,
 ) -> Tensor:
-    """Sum over gold tokens of the cross-entropy against the smoothed target distribution, in nats.
+    """Sum over gold tokens of the cross-entropy against the smoothed target distribution, in nats: a scalar in fp32.
 
     The target gives 1 - smoothing to the gold token and spreads `smoothing` evenly over the V - 1 classes that are
     not padding, the gold one included (Szegedy et al. 2016, section 7, with the padding class left out).
 
-    hidden: (B, T, D) last hidden states. weight: (V, D) output embedding; logits = scale * hidden @ weight.T.
-    gold: (B, T) ids; positions that are pad_idx do not count. n_gold: the number of those that count; a GPU is waited
-    for where it is None. compiled: torch.compile may make one pass of those over the logits. Returns a scalar in fp32
-    (fp64 for fp64 input).
+    hidden: (B, T, D) last hidden states. weight: (V, D) output embedding; logits = scale * hidden @ weight.T. gold:
+    (B, T) ids, of which pad_idx do not count. n_gold: the number of those that count, None where a GPU may be waited
+    for. compiled: torch.compile may make one pass of those over the logits.
     """
     rows = _rows_of(gold != pad_idx, n_gold)
     hidden, gold = hidden.flatten(0, 1).index_select(0, rows), gold.flatten()[rows]
@@ -279,9 +264,8 @@ def consistency(
     if found is not None:
         return found
     log_p, log_q = _log_softmax(F.linear(p, weight)), _log_softmax(F.linear(q, weight))
-    entropy = sum(
-        part * _cross_entropy(z, gold, smoothing, pad_idx) for part, z in zip(ce, (log_p, log_q), strict=True)
-    )
+    of_p, of_q = (_cross_entropy(z, gold, smoothing, pad_idx) for z in (log_p, log_q))
+    entropy = ce[0] * of_p + ce[1] * of_q
     # torch's kl_div(log Q, log P) is KL(P || Q).
     pq, qp = (F.kl_div(*pair, reduction="sum", log_target=True) for pair in ((log_q, log_p), (log_p, log_q)))
     return entropy + kl[0] * pq + kl[1] * qp, entropy.detach()
@@ -328,8 +312,7 @@ def best_continuations(logits: Tensor, n: int, eos: int, never: Tensor) -> tuple
 def best_columns(logits: Tensor, n: int, maxima: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The n best columns of each row: two (R, n), value and column. maxima: those of the blocks, if they are known.
 
-    The n best of a row lie in the n blocks whose maxima are best: one pass over the logits for the maxima,
-    and a sort of few values, which on a CPU takes a third of the time of `topk` over a whole vocabulary.
+    They lie in the n blocks with the best maxima: on a CPU a third of the time of `topk` over a vocabulary.
     """
     width = _width_of_blocks(logits.size(-1), n)
     if width is None:
@@ -350,10 +333,9 @@ def _width_of_blocks(n_column: int, n: int) -> int | None:
 
 
 def log_total(logits: Tensor, column: int) -> Tensor:
-    """The logarithm of the sum of the exponentials of each row of (R, V), in fp32 at least: log-softmax is the logit
-    less this. (R,)
+    """Logsumexp of each row of (R, V), in fp32 at least: (R,).
 
-    column: one that is finite. By the log-softmax of that one, which is one pass on a CPU where `logsumexp` is several.
+    column: a finite one, by whose log-softmax it is found: one pass on a CPU where `logsumexp` is several.
     """
     exact = torch.promote_types(logits.dtype, torch.float32)
     return logits[:, column] - logits.log_softmax(-1, dtype=exact)[:, column]
@@ -382,10 +364,9 @@ def end_of_step(
     eos: int,
     diversity: float,
 ) -> Tensor | None:
-    """Carry out `fixed_search.Table.go_on` by kernels of a GPU: (R,) rows that hypotheses continue.
+    """Carry out `fixed_search.Table.go_on` by kernels of a GPU: (R,) rows that hypotheses continue; None: as `go_on`.
 
-    Returns None, and changes nothing, where torch is to do it: `go_on` is the plain form. of, notes, last: those of a
-    `Table`, changed. allowed: makes (S, V) uint8, 0 where a column may not follow in a state; state: (R,) of each row.
-    n_step: (1,) steps that were made. divisors: (T + 2,) of each length.
+    of, notes, last: those of a `Table`, changed. allowed: makes (S, V) uint8, 0 where a column may not follow in a
+    state; state: (R,) of each row. n_step: (1,) steps that were made. divisors: (T + 2,) of each length.
     """
     return choice.end_of_step(logits, allowed, state, of, notes, last, n_step, divisors, eos, diversity)
