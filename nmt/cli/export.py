@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,6 +34,25 @@ TARGETS = ("ctranslate2", "huggingface", "safetensors")
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
 N_LINE = 200  # compared where there are more
 
+# Names in a folder that is an export: those that every one has, and others that some have, or had in earlier versions.
+_OF_RUN, _BESIDE = {RECIPE, "subwords.json"}, {"data.json", "lock", "decoding.json"}
+_VOCABULARIES = {"shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json"}
+_FILES = {
+    "ctranslate2": (_OF_RUN | {"model.bin"}, _BESIDE | _VOCABULARIES | {"config.json"}),
+    "huggingface": (
+        {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"},
+        {"special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "model*.safetensors*"},
+    ),
+    "safetensors": (_OF_RUN | {"model"}, _BESIDE),
+}
+
+
+def is_exported(folder: Path, engine: str) -> bool:
+    """Return whether a folder is an export for the engine, with nothing of others in it."""
+    needed, others = _FILES[engine]
+    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    return needed <= there and all(any(fnmatch(name, one) for one in needed | others) for name in there)
+
 
 def export(args: argparse.Namespace) -> int:
     """The command behind the flags. Returns the exit code; raises NmtError."""
@@ -54,7 +74,7 @@ def export(args: argparse.Namespace) -> int:
     lines = _lines(args, model.recipe.data_folder)
     must_be_free(folder, overwrite=args.overwrite)
     made = _target(args, model)
-    if folder.exists() and not (folder.is_dir() and made.is_exported(folder)):
+    if folder.exists() and not is_exported(folder, args.to):
         raise NmtError(
             f"{args.output} is no model exported for {args.to}, or other files are in it, too, so it is not replaced. "
             "Choose another name."
@@ -90,7 +110,6 @@ class _Target(NamedTuple):
 
     write: Callable[[Path], None]
     read: Callable[[Path, tuple[str, ...]], "Exported"]  # told the tags before every line
-    is_exported: Callable[[Path], bool]
     tolerance: "Tolerance"
     write_exactly: Callable[[Path], None] | None = None  # the same in fp32, where the other is quantised
 
@@ -105,7 +124,6 @@ def _target(args: argparse.Namespace, model: "Model") -> _Target:
         return _Target(
             lambda folder: parity.export(model.run, args.checkpoint, folder, precision),
             lambda folder, tags: parity.Ours(parity.read(folder), model.subwords.tagged(tags)),
-            parity.is_exported,
             {"fp32": parity.SAME, "fp16": parity.FP16, "bf16": parity.BF16}[precision],
         )
     transformer = model.model
@@ -116,7 +134,6 @@ def _target(args: argparse.Namespace, model: "Model") -> _Target:
         return _Target(
             lambda folder: huggingface.export(transformer, model.recipe, model.subwords, folder),
             huggingface.Compared,
-            huggingface.is_exported,
             parity.ROUNDED,
         )
     from nmt.export import ctranslate2
@@ -128,7 +145,6 @@ def _target(args: argparse.Namespace, model: "Model") -> _Target:
     return _Target(
         partial(write, quantization=args.quantization),
         lambda folder, tags: ctranslate2.Compared(folder, model.subwords.tagged(tags)),
-        ctranslate2.is_exported,
         parity.QUANTISED if args.quantization else parity.ROUNDED,
         partial(write, quantization=None) if args.quantization else None,
     )

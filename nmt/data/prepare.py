@@ -253,7 +253,7 @@ def prepare(
             )
         lap("encode and write")
         if made is None or not report.n_kept:
-            raise stopped(nothing_left(report.as_dict(), sources, data))
+            raise stopped(nothing_left(report.as_dict(), data))
         subwords, report.corpora = made
         assert report.survey is not None
         # A model of SentencePiece is of no run of ours.
@@ -264,7 +264,7 @@ def prepare(
         report.found["leaks"]["rows"] += rows
         for base in unknown:
             report.note("base", base)
-        report.on_dropped = advice_on_dropped(report.as_dict(), sources, data)
+        report.on_dropped = advice_on_dropped(report.as_dict(), data)
         facts = report.as_dict()
         if data.alarms == "stop" and not only_report and (found := facts["alarms"]):
             for line in report.table():

@@ -6,7 +6,6 @@ Measurements are in `survey.py`; alarms, summary and page, made of these facts a
 import bisect
 import itertools
 import random
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from nmt.data import filters
 from nmt.data.dedup import N_NOTED, N_SHOWN
 from nmt.data.filters import REASONS, UsualRatio
 from nmt.data.report_words import alarms, shortened, table, warnings
-from nmt.data.scripts import is_in_another_script, scripts_of
 from nmt.data.sources import Source
 from nmt.data.subwords import VocabularyUse
 from nmt.data.survey import Survey, Texts
@@ -152,34 +150,21 @@ def _place(sources: Sequence[Source], split: str, ends: Sequence[int], line: int
     return f"{source.src.name}:{line - (ends[n - 1] if n else 0) + source.first_number}"
 
 
-def nothing_left(facts: Mapping[str, Any], sources: Sequence[Source], data: DataConfig) -> str:
-    """Return why no pair is left. facts: those of the report; sources: of all splits."""
+def nothing_left(facts: Mapping[str, Any], data: DataConfig) -> str:
+    """Return why no pair is left. facts: those of the report."""
     by_count = sorted(facts["dropped"].items(), key=lambda item: -item[1]["count"])
     told = (f"{each['count']:,} dropped for {reason} ({shortened(each['first'])})" for reason, each in by_count)
-    left = f"No training pair is left of {facts['read']:,}"
-    return f"{left}: {', '.join(told)}: {advice_on_dropped(facts, sources, data)}"
+    return f"No training pair is left of {facts['read']:,}: {', '.join(told)}: {advice_on_dropped(facts, data)}"
 
 
-def advice_on_dropped(facts: Mapping[str, Any], sources: Sequence[Source], data: DataConfig) -> str:
+def advice_on_dropped(facts: Mapping[str, Any], data: DataConfig) -> str:
     """Return what to do about the reason that most pairs are dropped for."""
     reason = max(facts["dropped"], key=lambda reason: facts["dropped"][reason]["count"], default=None)
-    if reason != filters.SCRIPT:
-        option = f"Is that right? The option is data.{filters.OPTIONS[reason]}." if reason in filters.OPTIONS else ""
-        return option or "Look at these lines: are they the files that were meant?"
-    found = []
-    for each in facts["examples"].get(reason, ())[:1]:
-        name = each["place"].rpartition(":")[0]
-        source = next(source for source in sources if source.split == "train" and source.src.name == name)
-        least = data.filters_of(source.corpus).min_script
-        sides = zip(SIDES, data.languages_of(source.corpus), (source.src, source.trg), strict=True)
-        for side, language, file in sides:
-            scripts = scripts_of(language)
-            if is_in_another_script(each[side], scripts, least):
-                # Named by the script first, in all of Unicode: LATIN SMALL LETTER A, CJK UNIFIED IDEOGRAPH-4E00.
-                letters = Counter(unicodedata.name(c, "?").split()[0] for c in each[side] if c.isalpha())
-                found.append(
-                    f"{side}_lang is {language} ({', '.join(sorted(scripts))}), the letters of {file.name} are "
-                    f"{letters.most_common(1)[0][0]}"
-                )
-    told = "; ".join(found) or f"expected are those of {data.src_lang} and {data.trg_lang}"
-    return f"{told}. Is --langs (data.src_lang, data.trg_lang) right?"
+    if reason == filters.SCRIPT:
+        told = (f"{side}_lang is {lang}" for side, lang in zip(SIDES, (data.src_lang, data.trg_lang), strict=True))
+        first = facts["examples"][reason][0]
+        seen = f"but of {first['place']} the sides are {first['src']!r} and {first['trg']!r}"
+        return f"{', '.join(told)}, {seen}. Is --langs (data.src_lang, data.trg_lang) right?"
+    if reason in filters.OPTIONS:
+        return f"Is that right? The option is data.{filters.OPTIONS[reason]}."
+    return "Look at these lines: are they the files that were meant?"

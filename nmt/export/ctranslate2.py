@@ -11,15 +11,13 @@ from torch import Tensor, nn
 
 from nmt.data.subwords import BOS, EOS, PAD, Codec, Subwords
 from nmt.errors import MachineError
-from nmt.export.parity import N_POSITION, beside, position_table
+from nmt.export.parity import N_POSITION, position_table
 from nmt.extras import missing
 from nmt.models.transformer.Models import Decoder, Encoder, Transformer
 from nmt.recipe.draft import refuse_unsupported
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
-from nmt.run import Run
 
-_ITS_FILES = ("config.json", "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json")
 _BATCHES = {"max_batch_size": 4096, "batch_type": "tokens"}
 _ACTIVATION = {"relu": "RELU", "gelu": "GELU", "swiglu": "SWISH"}
 
@@ -82,13 +80,6 @@ def entries(codec: Codec) -> list[str]:
     taken = {*control.values(), *codec.tags, *filling}
     subwords = [f"{piece} " if piece in taken else piece for piece in codec.names()]
     return [control[i] for i in range(len(control))] + subwords + [*codec.tags] + filling
-
-
-def is_exported(folder: Path) -> bool:
-    """Return whether a folder is one of those that nmt-export writes, with nothing of others in it."""
-    there = Run(folder)
-    ours = {there.ctranslate2_file, there.recipe_file, there.subwords_file}
-    return ours <= set(folder.iterdir()) <= ours | {folder / name for name in _ITS_FILES} | beside(folder)
 
 
 class Compared:

@@ -91,17 +91,6 @@ def library() -> Any:
     return transformers
 
 
-# What is written beside the weights; of the others it depends on the version of transformers which there are.
-_FILES = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
-_MORE_FILES = {"special_tokens_map.json", "added_tokens.json", "chat_template.jinja"}
-
-
-def is_exported(folder: Path) -> bool:
-    """Return whether a folder was written by `export` and holds nothing else."""
-    there = {path.name for path in folder.iterdir() if not path.match("model*.safetensors*")}
-    return _FILES <= there <= _FILES | _MORE_FILES
-
-
 def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path) -> None:
     """Write weights, config, generation config and tokenizer, in fp32.
 

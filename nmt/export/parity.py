@@ -159,19 +159,6 @@ def export(run: Run, name: str | None, folder: Path, precision: str) -> None:
     checkpoint.save(Run(folder).model_folder, {checkpoint.MODEL: weights | narrow}, kept)
 
 
-def is_exported(folder: Path) -> bool:
-    """Return whether a folder is an export and no run that something was trained in."""
-    there = Run(folder)
-    ours = {there.recipe_file, there.subwords_file, there.model_folder}
-    return ours <= set(folder.iterdir()) <= ours | beside(folder)
-
-
-def beside(folder: Path) -> set[Path]:
-    """Return the files allowed beside an exported model: the record of its data, and what earlier versions left."""
-    there = Run(folder)
-    return {there.data_file, there.lock_path, folder / "decoding.json"}
-
-
 def read(folder: Path) -> SearchModel:
     """The model as translation reads it, on the CPU."""
     return Run(folder).load_model(torch.device("cpu"))[0]

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from tiny import LINES, SMALL, made, saved
 
-from nmt.cli.export import main
+from nmt.cli.export import is_exported, main
 from nmt.cli.preprocess import OWN_CORPUS
 from nmt.data.subwords import Subwords
 from nmt.export import ctranslate2, huggingface, parity
-from nmt.export.ctranslate2 import is_exported
 from nmt.recipe.draft import portable_options, unsupported
 from nmt.recipe.reader import read_recipe
 
@@ -58,7 +57,7 @@ def test_the_command_writes_what_was_compared_and_replaces_its_own_if_told(expor
 def test_a_quantised_model_is_compared_less_strictly(export, tmp_path):
     pytest.importorskip("ctranslate2")
     assert f"of {len(LINES)} lines translated alike" in export("ctranslate2", "--quantization", "int8")
-    assert is_exported(tmp_path / "out")
+    assert is_exported(tmp_path / "out", "ctranslate2")
 
 
 @pytest.mark.parametrize("to", PACKAGE)

@@ -6,8 +6,9 @@ import torch
 from tiny import LINES, made, saved
 
 import nmt
+from nmt.cli.export import is_exported
 from nmt.errors import RunError
-from nmt.export.parity import BF16, FP16, SAME, Ours, compare, export, is_exported, read
+from nmt.export.parity import BF16, FP16, SAME, Ours, compare, export, read
 from nmt.recipe.draft import PRECISIONS
 from nmt.run import Run
 
@@ -39,6 +40,6 @@ def test_numbers_that_fp16_cannot_hold_are_refused(subwords, tmp_path):
 def test_a_run_that_may_go_on_is_none_of_them(run, tmp_path):
     run.data_file.write_text('{"usual_src_len": 17}\n', encoding="utf-8")
     export(run, None, tmp_path / "out", "bf16")
-    assert is_exported(tmp_path / "out") and not is_exported(run.folder)
+    assert is_exported(tmp_path / "out", "safetensors") and not is_exported(run.folder, "safetensors")
     assert Run(tmp_path / "out").usual_src_len() == 17
     run.data_file.unlink()

@@ -232,8 +232,8 @@ def test_where_no_pair_is_left_the_reason_that_dropped_most_and_its_option_are_t
         report_of(tmp_path, [line + " und noch etwas" for line in SRC], src_lang="ru", trg_lang="en")
     de = tmp_path / "t.de"
     assert str(error.value).startswith(
-        f"No training pair is left of 200: 200 dropped for another script ({de}:1, 2, 3, 4, 5): src_lang is ru (Cyrl), "
-        f"the letters of {de} are LATIN. Is --langs (data.src_lang, data.trg_lang) right?"
+        f"No training pair is left of 200: 200 dropped for another script ({de}:1, 2, 3, 4, 5): src_lang is ru, "
+        f"trg_lang is en, but of {de}:1 the sides are '{SRC[0]} und noch etwas' and '{TRG[0]}'. Is --langs "
     )
     with pytest.raises(DataError) as error:
         report_of(tmp_path, ["a", "b", ""], ["a", "b", "c"])
