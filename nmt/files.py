@@ -4,7 +4,6 @@ import base64
 import ctypes
 import errno
 import hashlib
-import io
 import json
 import math
 import os
@@ -62,18 +61,6 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-class _Named(io.FileIO):
-    """A new file, whose errors in writing name the one that it is to become."""
-
-    def __init__(self, path: Path, becomes: Path) -> None:
-        super().__init__(path, "x")
-        self._becomes = becomes
-
-    def write(self, data: Any) -> int:
-        with naming(self._becomes):
-            return super().write(data)
-
-
 def sync_file(path: Path) -> None:
     """Make what is written in a file durable."""
     with path.open("rb+") as file, naming(path):
@@ -100,11 +87,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which at the end takes the place of the one there: whole and on the disk, or not at all."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with io.BufferedWriter(_Named(temporary, path)) as file:
+        with naming(path), temporary.open("xb") as file:
             yield file
             file.flush()
-            with naming(path):
-                os.fsync(file.fileno())
+            os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -156,20 +142,18 @@ def exchange(one: Path, other: Path) -> bool:
 
 def put_in_place(new: Path, folder: Path) -> None:
     """Give a complete folder its name. What had the name before is there until that moment, and deleted after it."""
-    if not folder.exists():
-        os.replace(new, folder)
-        sync_folder(folder.parent)
-        return
     old = folder.with_name(f".{folder.name}.old.tmp")
     shutil.rmtree(old, ignore_errors=True)
-    if exchange(new, folder):
+    if folder.exists() and exchange(new, folder):
         os.replace(new, old)
     else:
-        os.replace(folder, old)
+        if folder.exists():
+            os.replace(folder, old)
         try:  # a kill here leaves the one before under the other name
             os.replace(new, folder)
         except OSError:
-            os.replace(old, folder)
+            if old.exists():
+                os.replace(old, folder)
             raise
     sync_folder(folder.parent)
     shutil.rmtree(old, ignore_errors=True)

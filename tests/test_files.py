@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from nmt.files import exchange, parse_json, replacing, sync_folder, write_durably
+from nmt.files import exchange, parse_json, sync_folder, write_durably
 from tests.disk import full_disk
 
 
@@ -57,12 +57,6 @@ def test_a_file_that_finds_no_room_is_named(tmp_path, n_byte):
     with full_disk(), pytest.raises(OSError, match="large") as caught:
         write_durably(path, b"x" * n_byte)
     assert caught.value.filename == str(path) and list(tmp_path.iterdir()) == []
-
-
-def test_an_error_of_another_file_is_not_taken_for_one_of_the_file_that_is_written(tmp_path):
-    with pytest.raises(OSError, match="elsewhere") as caught, replacing(tmp_path / "file"):
-        raise OSError(errno.EIO, "elsewhere")
-    assert caught.value.filename is None
 
 
 @pytest.mark.parametrize("text", [
