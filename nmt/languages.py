@@ -97,7 +97,7 @@ def language_of(code: str) -> Language:
 def canonical(code: str) -> str:
     """The one form of a language's codes. Raises RecipeError for one that is not known, with the nearest that is."""
     if not (found := language_of(code)).is_known:
-        nearest = _nearest(code)
+        nearest = _nearest(code.strip().lower())
         meant = f" (did you mean {nearest}, {language_of(nearest).name}?)" if nearest else ""
         raise RecipeError(
             f"{code!r} is no language code{meant}. Expected one like de, pt-BR or zho_Hans, or x-NAME for a made-up "
@@ -137,21 +137,19 @@ def _scripts_of(primary: str) -> frozenset[str]:
             return frozenset(scripts.split())
     from langcodes.data_dicts import LIKELY_SUBTAGS
 
-    likely = LIKELY_SUBTAGS.get(primary)
-    return frozenset(_WITHIN.get(script, script) for script in likely.split("-")[1:2]) if likely else frozenset()
+    likely = LIKELY_SUBTAGS.get(primary, "").split("-")[1:2]
+    return frozenset(_WITHIN.get(script, script) for script in likely)
 
 
-def _nearest(code: str) -> str:
+def _nearest(text: str) -> str:
     """The code that was probably meant by one that is not known: that of a country's language, or of a name; or ""."""
     import langcodes
     from langcodes.data_dicts import LIKELY_SUBTAGS
 
-    text = code.strip().lower()
     if len(text) == 2 and (country := langcodes.Language.get(f"und-{text}")).is_valid() and text != "xx":
         return country.maximize().language or ""
     known = sorted(code for code in LIKELY_SUBTAGS if len(code) == 2)
     names = {language_of(one).name.lower(): one for one in known} | {one: one for one in known}
     close = difflib.get_close_matches(text, names, n=1, cutoff=0.7)
-    if not close and len(text) == 2:
-        close = [one for one in known if one[0] == text[0]]
+    close = close or [one for one in known if len(text) == 2 and one[0] == text[0]]
     return names[close[0]] if close else ""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from nmt.data.text import N_ANCHOR, NO_ANCHOR, SIDES, Anchors, Block
+from nmt.data.text import N_ANCHOR, NO_ANCHOR, SIDES, Block, anchors_of
 
 RECORD = np.dtype([(f"{side}_len", "<u2") for side in SIDES] + [(f"{side}_anchors", "<u2", N_ANCHOR) for side in SIDES])
 LONGEST = 65535  # characters that a record can tell
@@ -39,12 +39,12 @@ Records = NDArray[Any]
 Scores = NDArray[np.float32]
 
 
-def records_of(src: Block, trg: Block, anchors: Anchors) -> Records:
+def records_of(src: Block, trg: Block) -> Records:
     """Records of some pairs for `find_shifts`, all lines in the order of the file."""
     records = np.empty(len(src.lines), RECORD)
     for side, block in zip(SIDES, (src, trg), strict=True):
         records[f"{side}_len"] = np.minimum(block.lengths, LONGEST)
-    records["src_anchors"], records["trg_anchors"] = anchors.pick(src, trg)
+    records["src_anchors"], records["trg_anchors"] = anchors_of(src, trg)
     return records
 
 

@@ -28,12 +28,12 @@ from nmt.data.filters import (
     oddities,
     reason_to_drop,
 )
-from nmt.data.letters import WordsOf
+from nmt.data.letters import CutWords, WordsOf
 from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
 from nmt.data.survey import Looked, aligned_by, measured
-from nmt.data.text import SIDES, Block, Hashes, Rarity, cut, dress_of
-from nmt.data.units import KnownCuts, Lexicon, Units, facts_of, ids_in, read_cut_words, words_in
+from nmt.data.text import SIDES, Block, Hashes, cut, dress_of, rarest
+from nmt.data.units import Lexicon, Units, facts_of, ids_in, read_cut_words, words_in
 from nmt.processes import read_packed, write_packed
 from nmt.recipe.data_options import DataConfig, FilterConfig, SubwordsConfig
 
@@ -190,7 +190,7 @@ class Task:
             filters_of(source.filters, setup.data.max_len, source.languages, source.usual) for source in setup.sources
         ]
         self._subwords: Subwords | None = None
-        self._cuts: list[KnownCuts] = []
+        self._cuts: list[CutWords] = []
 
     def decide(self, block: TextBlock) -> tuple[Codes, dict[str, Hashes]]:
         """Return which pairs are kept as far as their own text tells, as codes, and the keys of repeated ones."""
@@ -240,12 +240,12 @@ class Task:
 
         rarity: of anchors; chosen: for each side the kept lines whose words count, None where none are counted.
         """
-        block, rarest = read_block(file, offset), Rarity(rarity).rarest
-        records, found, notes = np.empty(len(block.kept), RECORD), list[tuple[list[str], Numbers]](), Counter[str]()
+        block, found, notes = read_block(file, offset), list[tuple[list[str], Numbers]](), Counter[str]()
+        records = np.empty(len(block.kept), RECORD)
         for n, (name, side) in enumerate(zip(SIDES, block.sides, strict=True)):
             line = np.repeat(np.arange(len(side.n_unit), dtype=np.uint32), side.n_anchor)
             records[f"{name}_len"] = side.len
-            records[f"{name}_anchors"] = rarest(side.anchors, line, len(side.n_unit))
+            records[f"{name}_anchors"] = rarest(rarity, side.anchors, line, len(side.n_unit))
             if chosen is not None:
                 lines = block.kept.copy()
                 lines[lines] = chosen[n]
@@ -293,7 +293,7 @@ class Task:
         return Encoded(fits, _too_long(block, fits), sides)
 
     def _ids_of_lines(
-        self, side: BlockSide, kept: NDArray[np.bool_], name: str, codec: Codec, cuts: KnownCuts
+        self, side: BlockSide, kept: NDArray[np.bool_], name: str, codec: Codec, cuts: CutWords
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Ids of the kept lines of a side, end to end, and how many each has."""
         n_unit = side.n_unit.astype(np.int64)

@@ -24,9 +24,7 @@ from nmt.recipe.data_options import FilterConfig
 SHORT = 40
 MOST_LEARNT = 100_000
 _ENOUGH = 100  # long pairs to learn from; where there are fewer, short ones count too
-
-# A median absolute deviation is so much of the standard deviation of a normal distribution.
-_OF_SIGMA = 0.6745
+_OF_SIGMA = 0.6745  # a median absolute deviation, of the standard deviation of a normal distribution
 # Corpora whose sides have all but one ratio (copies, numbers) still get some leeway: a third more or less in six.
 _LEAST_SPREAD = 0.05
 
@@ -48,8 +46,8 @@ def usual_ratio(pairs: Iterable[tuple[str, str]], config: FilterConfig) -> Usual
     """Learn the ratio from the beginning of a corpus; None where no pair has text, or no filter asks.
 
     config: bounds the ratio by a factor (max_ratio), by standard deviations of its logarithm (max_ratio_spread), or by
-    the narrower of both. The median absolute deviation estimates the standard deviation: unlike the mean and the
-    variance it does not see a few pairs that are far off.
+    the narrower of both. The median absolute deviation, which estimates those, does not see a few pairs that are far
+    off.
     """
     if not config.max_ratio and not config.max_ratio_spread:
         return None
@@ -68,26 +66,11 @@ def usual_ratio(pairs: Iterable[tuple[str, str]], config: FilterConfig) -> Usual
     return UsualRatio(math.exp(median), math.exp(median - reach), math.exp(median + reach))
 
 
-BAD_UTF8 = "bad UTF-8"
-BAD_RECORD = "bad record"
-EMPTY = "empty side"
-IDENTICAL = "identical sides"
-TOO_LONG = "too long"
-RATIO = "length ratio"
-CONTROL = "control characters"
-DAMAGED = "damaged text"
-SCRIPT = "another script"
-SYMBOLS = "mostly symbols"
-REPEATS = "repeats itself"
-LANGUAGE = "another language"
-HELD_OUT = "held out"  # for validation, or like a pair that is
-# What `oddities` looks for: U+FEFF, control characters and line breaks.
+# Damage. What `oddities` looks for: U+FEFF, control characters and line breaks.
 ODD = re.compile("[\ufeff\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-
 # Tab, line breaks of all kinds and the marks of direction are in good texts, too, and so are U+0080 to U+009F, which
 # the quotes and dashes of windows-1252 become when it is taken for Latin-1.
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f\ufdd0-\ufdef\ufffe\uffff]")
-
 # What the bytes 80 to BF are in windows-1252, and in windows-1251.
 _WEST = "\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘’“”•–—˜™š›œžŸ"
 _EAST = "ЂЃ‚ѓ„…†‡€‰Љ‹ЊЌЋЏђ‘’“”•–—\x98™љ›њќћџ\xa0ЎўЈ¤Ґ¦§Ё©Є«¬\xad®Ї°±Ііґµ¶·ё№є»јЅѕї"
@@ -110,33 +93,92 @@ _MOJIBAKE = re.compile(
     # East Asian scripts, Thai and those of India: three bytes a letter.
     f"|(?:[à-ï][{_WEST}][{_WEST}]){{2}}"
 )
-
 # All of these begin so, and hardly anything else does: a pattern of two sets is a fast one.
 _SUSPECT = re.compile(f"[ÂÃÄÅÆÐÑÎÏØÙÚÛ×РСà-ï][{_WEST}{_EAST}]")
+
+
+def oddities(text: str) -> list[str]:
+    """Return what is odd about a line and harmless to us, as keys of `report.DataReport.notes`."""
+    found = ODD.findall(text) if not text.isprintable() else []
+    return ["bom_inside"] * ("\ufeff" in found) + ["control"] * any(one != "\ufeff" for one in found)
+
+
+def has_control(text: str) -> bool:
+    """Return whether a character is in it that no text has: NUL, escape, U+FFFF and the like."""
+    return not text.isprintable() and _CONTROL.search(text) is not None
+
+
+def is_damaged(text: str) -> bool:
+    """Return whether characters were lost (U+FFFD) or UTF-8 was read as Latin-1, windows-1252 or windows-1251."""
+    if text.isascii():
+        return False
+    return "\ufffd" in text or (_SUSPECT.search(text) is not None and _MOJIBAKE.search(text) is not None)
+
 
 _NO_ASCII_LETTER = bytes(code for code in range(256) if not chr(code).isalpha() or code > 127)
 _LETTER = re.compile(r"[^\W\d_]")
 _ROW = re.compile(r"([\W_])\1+")
 _SHORT_TEXT = 20
 
+
+def is_mostly_symbols(text: str, max_share: float) -> bool:
+    """Return whether digits, punctuation and symbols are more than max_share of a text of 20 characters or more.
+
+    White space does not count; vowel signs and other marks count as letters, a row of dots or dashes as one of them.
+    """
+    least, n_char = 1 - max_share, len(text)
+    if n_char < _SHORT_TEXT or len(text.encode("utf-8").translate(None, _NO_ASCII_LETTER)) >= least * n_char:
+        return False
+    characters = "".join(text.split())
+    if len(characters) < _SHORT_TEXT or len(_LETTER.findall(characters)) >= least * len(characters):
+        return False
+    characters = _ROW.sub(r"\1", characters)
+    n_letter = sum(unicodedata.category(character)[0] in "LM" for character in characters)
+    return n_letter < least * len(characters)
+
+
 _GRAM, _STRIDE, _REACH, _LONG_RUN = 4, 32, 64, 48
 
 
+def repeats_itself(text: str, most: int) -> bool:
+    """Return whether a piece of the text stands more than `most` times in a row: a letter, a word, some words.
+
+    Such a run has 48 bytes of UTF-8 or more, and a piece up to 64; runs without letters, as in forms and tables of
+    contents, do not count.
+    """
+    raw = text.encode("utf-8")
+    # A run of 48 bytes, wherever it begins, holds one of these places and 17 bytes from there on, in which the same
+    # four bytes come again after a period of 12. Four longer periods hold a place and a period in the same way.
+    known = 0  # up to here nothing begins that repeats itself and has letters
+    for place in range(0, len(raw) - _LONG_RUN + _STRIDE, _STRIDE):
+        if place < known:
+            continue
+        gram = raw[place : place + _GRAM]
+        after = raw.find(gram, place + 1, place + _REACH + _GRAM)
+        while after >= 0:
+            # The longest stretch around the place in which every byte is that of one period before.
+            period, start, end = after - place, place, after
+            while end < len(raw) and raw[end] == raw[end - period]:
+                end += 1
+            while start > 0 and raw[start - 1] == raw[start - 1 + period]:
+                start -= 1
+            if end - start >= max(_LONG_RUN, (most + 1) * period):
+                if any(map(str.isalpha, raw[start:end].decode("utf-8", "ignore"))):
+                    return True
+                # A run with letters has one in each piece: it shares less than a piece with this one. Without this, a
+                # long row of dots would be looked at from each of its places.
+                known = end - _REACH
+                break
+            after = raw.find(gram, after + 1, place + _REACH + _GRAM)
+    return False
+
+
+# The choice by a recipe.
 Drops = Callable[[str, str], bool]  # from source and target
 
 
-class Filter(NamedTuple):
-    """A reason to drop a pair, and the function that decides."""
-
-    reason: str
-    drops: Drops
-
-
 class Corpus(NamedTuple):
-    """Facts that filters depend on: options, languages of the sides, and the ratio that was learnt from the corpus.
-
-    max_len: subwords that a side may have.
-    """
+    """Facts that filters depend on: options, the subwords a side may have, languages of the sides, the usual ratio."""
 
     config: FilterConfig
     max_len: int
@@ -152,6 +194,11 @@ class FilterKind(NamedTuple):
     make: Callable[[Corpus], Drops | None]
 
 
+def most_bytes(max_len: int) -> int:
+    """A text with more bytes has more than max_len subwords for certain, and need not be encoded to know."""
+    return max_len * LONGEST_PIECE
+
+
 def _on_a_side(option: str, flag: Callable[[str, Any], bool]) -> Callable[[Corpus], Drops | None]:
     """A filter of single texts whose option is its bound, or False or 0 for off."""
 
@@ -164,11 +211,7 @@ def _on_a_side(option: str, flag: Callable[[str, Any], bool]) -> Callable[[Corpu
 
 def _of_length(corpus: Corpus) -> Drops:
     most = most_bytes(corpus.max_len)
-
-    def is_longer(text: str) -> bool:
-        return 4 * len(text) > most and len(text.encode("utf-8")) > most
-
-    return lambda src, trg: is_longer(src) or is_longer(trg)
+    return lambda *pair: 4 * max(map(len, pair)) > most and max(len(text.encode("utf-8")) for text in pair) > most
 
 
 def _of_ratio(corpus: Corpus) -> Drops | None:
@@ -192,115 +235,26 @@ def _of_language(corpus: Corpus) -> Drops | None:
     return lambda src, trg: is_in_another_language(src, src_own, least) or is_in_another_language(trg, trg_own, least)
 
 
-def filters_of(
-    config: FilterConfig, max_len: int, languages: tuple[str, str], usual: UsualRatio | None = None
-) -> list[Filter]:
-    """The filters on text that are on, for the pairs of one corpus: see `Corpus`."""
-    corpus = Corpus(config, max_len, languages, usual)
-    return [Filter(kind.reason, drops) for kind in FILTERS if (drops := kind.make(corpus))]
-
-
-def reason_to_drop(src: str, trg: str, filters: Iterable[Filter]) -> str | None:
-    """Return the reason of the first filter that rejects a pair, None if it is kept."""
-    return next((reason for reason, drops in filters if drops(src, trg)), None)
-
-
-def most_bytes(max_len: int) -> int:
-    """A text with more bytes has more than max_len subwords for certain, and need not be encoded to know."""
-    return max_len * LONGEST_PIECE
-
-
-def oddities(text: str) -> list[str]:
-    """Return what is odd about a line and harmless to us, as keys of `report.DataReport.notes`."""
-    found = ODD.findall(text) if not text.isprintable() else []
-    return ["bom_inside"] * ("\ufeff" in found) + ["control"] * any(one != "\ufeff" for one in found)
-
-
-def has_control(text: str) -> bool:
-    """Return whether a character is in it that no text has: NUL, escape, U+FFFF and the like."""
-    return not text.isprintable() and _CONTROL.search(text) is not None
-
-
-def is_damaged(text: str) -> bool:
-    """Return whether characters were lost (U+FFFD) or UTF-8 was read as Latin-1, windows-1252 or windows-1251."""
-    if text.isascii():
-        return False
-    return "\ufffd" in text or (_SUSPECT.search(text) is not None and _MOJIBAKE.search(text) is not None)
-
-
-def is_mostly_symbols(text: str, max_share: float) -> bool:
-    """Return whether digits, punctuation and symbols are more than max_share of a text of 20 characters or more.
-
-    White space does not count; vowel signs and other marks count as letters, a row of dots or dashes as one of them.
-    """
-    least, n_char = 1 - max_share, len(text)
-    if n_char < _SHORT_TEXT or len(text.encode("utf-8").translate(None, _NO_ASCII_LETTER)) >= least * n_char:
-        return False
-    characters = "".join(text.split())
-    if len(characters) < _SHORT_TEXT or len(_LETTER.findall(characters)) >= least * len(characters):
-        return False
-    characters = _ROW.sub(r"\1", characters)
-    n_letter = sum(unicodedata.category(character)[0] in "LM" for character in characters)
-    return n_letter < least * len(characters)
-
-
-def repeats_itself(text: str, most: int) -> bool:
-    """Return whether a piece of the text stands more than `most` times in a row: a letter, a word, some words.
-
-    Such a run has 48 bytes of UTF-8 or more, and a piece up to 64; runs without letters, as in forms and tables of
-    contents, do not count.
-    """
-    raw = text.encode("utf-8")
-    # A run of 48 bytes, wherever it begins, holds one of these places and 17 bytes from there on, in which the same
-    # four bytes come again after a period of 12. Four longer periods hold a place and a period in the same way.
-    known = 0  # up to here nothing begins that repeats itself and has letters
-    for place in range(0, len(raw) - _LONG_RUN + _STRIDE, _STRIDE):
-        if place < known:
-            continue
-        gram = raw[place : place + _GRAM]
-        after = raw.find(gram, place + 1, place + _REACH + _GRAM)
-        while after >= 0:
-            period = after - place
-            start, end = _run_around(raw, place, period)
-            if end - start >= max(_LONG_RUN, (most + 1) * period):
-                run = raw[start:end].decode("utf-8", "ignore")
-                if any(map(str.isalpha, run)):
-                    return True
-                # A run with letters has one in each piece: it shares less than a piece with this one. Without this, a
-                # long row of dots would be looked at from each of its places.
-                known = end - _REACH
-                break
-            after = raw.find(gram, after + 1, place + _REACH + _GRAM)
-    return False
-
-
-def _run_around(raw: bytes, place: int, period: int) -> tuple[int, int]:
-    """The longest stretch around `place` in which every byte is that of one period before: [start, end)."""
-    start, end = place, place + period
-    while end < len(raw) and raw[end] == raw[end - period]:
-        end += 1
-    while start > 0 and raw[start - 1] == raw[start - 1 + period]:
-        start -= 1
-    return start, end
-
+BAD_UTF8, BAD_RECORD, TOO_LONG, SCRIPT = "bad UTF-8", "bad record", "too long", "another script"
+HELD_OUT = "held out"  # for validation, or like a pair that is
 
 # All filters on text, cheap ones first: a pair is counted under the first that drops it. A new one is a row here and an
 # option in `FilterConfig`.
 FILTERS = [
-    FilterKind(EMPTY, "", lambda _: lambda src, trg: not src.strip() or not trg.strip()),
+    FilterKind("empty side", "", lambda _: lambda src, trg: not src.strip() or not trg.strip()),
     FilterKind(
-        IDENTICAL,
+        "identical sides",
         "drop_identical",
         lambda corpus: (lambda src, trg: src.strip() == trg.strip()) if corpus.config.drop_identical else None,
     ),
     FilterKind(TOO_LONG, "max_len", _of_length),
-    FilterKind(RATIO, "max_ratio", _of_ratio),
-    FilterKind(CONTROL, "drop_control", _on_a_side("drop_control", lambda text, _: has_control(text))),
-    FilterKind(DAMAGED, "drop_damaged", _on_a_side("drop_damaged", lambda text, _: is_damaged(text))),
+    FilterKind("length ratio", "max_ratio", _of_ratio),
+    FilterKind("control characters", "drop_control", _on_a_side("drop_control", lambda text, _: has_control(text))),
+    FilterKind("damaged text", "drop_damaged", _on_a_side("drop_damaged", lambda text, _: is_damaged(text))),
     FilterKind(SCRIPT, "min_script", _of_script),
-    FilterKind(SYMBOLS, "max_symbols", _on_a_side("max_symbols", is_mostly_symbols)),
-    FilterKind(REPEATS, "max_repeats", _on_a_side("max_repeats", repeats_itself)),
-    FilterKind(LANGUAGE, "max_other_language", _of_language),
+    FilterKind("mostly symbols", "max_symbols", _on_a_side("max_symbols", is_mostly_symbols)),
+    FilterKind("repeats itself", "max_repeats", _on_a_side("max_repeats", repeats_itself)),
+    FilterKind("another language", "max_other_language", _of_language),
 ]
 # The option of each reason; those of `dedup.py` compare pairs.
 OPTIONS = {kind.reason: kind.option for kind in FILTERS if kind.option} | {
@@ -317,3 +271,16 @@ REASONS = (
 KEPT = 0
 CODES = {reason: n for n, reason in enumerate(REASONS, start=1)}
 REASON_OF = {n: reason for reason, n in CODES.items()}
+
+
+def filters_of(
+    config: FilterConfig, max_len: int, languages: tuple[str, str], usual: UsualRatio | None = None
+) -> list[tuple[str, Drops]]:
+    """The filters on text that are on, with their reasons, for the pairs of one corpus: see `Corpus`."""
+    corpus = Corpus(config, max_len, languages, usual)
+    return [(kind.reason, drops) for kind in FILTERS if (drops := kind.make(corpus))]
+
+
+def reason_to_drop(src: str, trg: str, filters: Iterable[tuple[str, Drops]]) -> str | None:
+    """Return the reason of the first filter that rejects a pair, None if it is kept."""
+    return next((reason for reason, drops in filters if drops(src, trg)), None)

@@ -23,7 +23,7 @@ from nmt.data.corpus import in_batches, write_arrow
 from nmt.data.dedup import NO_KEY, kinds_of, repeated
 from nmt.data.filters import CODES, KEPT, TOO_LONG, filters_of, most_bytes, oddities, usual_ratio
 from nmt.data.formats import Flaw, Found, Reading
-from nmt.data.letters import WordCounts, drawn
+from nmt.data.letters import add_counts, drawn
 from nmt.data.manifest import SUBWORDS
 from nmt.data.placeholders import tags_of
 from nmt.data.report import DataReport
@@ -397,15 +397,15 @@ def count_words_of(
             lines = [np.unpackbits(bits[n], count=block.n_kept).astype(bool) for bits in chosen] or [everything] * 2
             yield block.file, block.offset, survey.rarity(block.source), lines if learns else None
 
-    counts = WordCounts(), WordCounts()
+    counts = Counter[str](), Counter[str]()
     with progress_bar("counting", len(kept)) as progress:
         for block, found in zip(kept.blocks, workers.each("count", tasks()), strict=True):
             survey.add_records(found.records)
             report.notes.update(found.notes)
             for counted, (words, times) in zip(counts, found.words, strict=False):
-                counted.add(words, times)
+                add_counts(counted, words, times)
             progress.update(block.n_kept)
-    return counts[0].counter(), counts[1].counter()
+    return counts
 
 
 def _sample(kept: KeptPairs, most: int, seed: int, *, joint: bool) -> list[list[NDArray[np.uint8]]]:

@@ -9,9 +9,8 @@ import itertools
 import random
 import re
 import unicodedata
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,15 +27,14 @@ from nmt.recipe.data_options import SubwordsConfig
 
 def normalised(text: str, normalize: str, whitespace: str = "kept") -> str:
     """The text as the model knows it."""
-    is_unified = whitespace == "unified"
-    if is_unified:
+    if whitespace == "unified":
         text = unified(text)
     if normalize == "none" or text.isascii():
         return text
     if normalize == "nfc":
         return unicodedata.normalize("NFC", text)
     text = unicodedata.normalize("NFKC", text)
-    return " ".join(text.split()) if is_unified else text  # some characters become a space and others
+    return " ".join(text.split()) if whitespace == "unified" else text  # some characters become a space and others
 
 
 def in_letters(text: str) -> str:
@@ -52,22 +50,6 @@ def units_of(text: str) -> list[str]:
     """
     words = text[1:].split() if text[:1] == " " else []
     return [" " + word for word in words] if words and " ".join(words) == text[1:] else [text]
-
-
-def is_easy(unit: str) -> bool:
-    """True for a space and a word of ASCII and other Latin or Cyrillic letters, as most units are."""
-    return _EASY.fullmatch(unit) is not None
-
-
-def words_of_easy(units: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Words of easy units as `in_words` cuts them, end to end, and how many each unit has.
-
-    One expression of Python cuts them all, in less than a tenth of the time.
-    """
-    found = _EASY_WORD.findall("\n".join([*units, ""]))
-    ends = [n for n, word in enumerate(found) if word == "\n"]
-    n_of = [end - start - 1 for start, end in zip([-1, *ends], ends, strict=False)]
-    return [word for word in found if word != "\n"], n_of
 
 
 def kind_of(character: str) -> int:
@@ -114,15 +96,12 @@ class ByteLetters:
 
     of_bytes = BYTE_OF
     n_byte = dict.fromkeys(BYTE_OF, 1)
-
-    def __init__(self) -> None:
-        self.pre_tokenizer: pre_tokenizers.PreTokenizer = pre_tokenizers.ByteLevel(
-            add_prefix_space=False, use_regex=True
-        )
-        # For merges that put characters together from their bytes, and nothing from characters. No byte that ends a
-        # character is the first of another in a merge, so in encoding they stay within characters, too.
-        bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        self.in_characters: pre_tokenizers.PreTokenizer = pre_tokenizers.Sequence([in_characters(), bytes_of])
+    pre_tokenizer: pre_tokenizers.PreTokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    # For merges that put characters together from their bytes, and nothing from characters. No byte that ends a
+    # character is the first of another in a merge, so in encoding they stay within characters, too.
+    in_characters: pre_tokenizers.PreTokenizer = pre_tokenizers.Sequence(
+        [in_characters(), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
 
     def is_piece(self, piece: str) -> bool:
         """Return whether it can be one."""
@@ -221,13 +200,14 @@ _WORD = "|".join(
     ]
 )
 _LETTERS = {byte: letter for letter, byte in BYTE_OF.items()}
-# None of these, nor of the marks, is another one in a normal form.
+# A space and a word of these, as most units are: nothing in it is another character in a normal form, and an expression
+# of Python cuts it as `in_words` does.
 _EASY_LETTERS = "A-Za-zÀ-ÖØ-öø-ÿĀ-ıĴ-ľŁ-ňŊ-žЀ-ҁ"
 _EASY_MARKS = "!-/:-@\\[-`{-~’‘“”„«»–—•€§°"
 _EASY = re.compile(f" [{_EASY_MARKS}{_EASY_LETTERS}0-9]+")
 _KIND = re.compile(f"([{_EASY_LETTERS}])|([0-9])|([{_EASY_MARKS}])")
 LETTER, DIGIT, MARK = 1, 2, 3
-_EASY_WORD = re.compile(f"\n|'s|'t|'re|'ve|'m|'ll|'d| ?[{_EASY_LETTERS}]+| ?[0-9]+| ?[^ \n{_EASY_LETTERS}0-9]+")
+_EASY_WORD = re.compile(f"'s|'t|'re|'ve|'m|'ll|'d| ?[{_EASY_LETTERS}]+| ?[0-9]+| ?[^ {_EASY_LETTERS}0-9]+")
 
 
 # Text to pieces by the package sentencepiece, with the pieces and rules that a vocabulary of ours has stored.
@@ -237,8 +217,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of p
 _HALF = re.compile("([\ud800-\udfff]+)")  # placeholders, which are not theirs
 
 
-@dataclass(frozen=True, slots=True)
-class SentencePiece:
+class SentencePiece(NamedTuple):
     """Settings of a SentencePiece model beside its pieces.
 
     model: bpe or unigram. scores: of each piece, None for one that only stands for a byte. charsmap: the rules of
@@ -306,10 +285,10 @@ class Speller:
     def line(self, text: str) -> str:
         """Text of a line that becomes pieces: normalised and with a space before it; "" if nothing is left."""
         found = self.normalised(text)
-        if self._squeeze:
-            found = re.sub(" {2,}", " ", found).lstrip(" ")
-        found = f" {found}".replace(SPACE, " ") if found or (text and not self._squeeze) else ""
-        return found.rstrip(" ") if self._squeeze else found
+        if not self._squeeze:
+            return f" {found}".replace(SPACE, " ") if text else ""
+        found = re.sub(" {2,}", " ", found).lstrip(" ")
+        return f" {found}".replace(SPACE, " ").rstrip(" ")
 
     def encode(self, text: str) -> list[int]:
         """The numbers of the pieces of a text, in which a space stands before each word."""
@@ -380,12 +359,8 @@ def within(words: Counter[str], letters: Iterable[str]) -> Counter[str]:
     other = re.compile(f"[^{re.escape(''.join(letters))}]+")
     found = Counter[str]()
     for word, n in words.items():
-        if word.isascii():
-            found[word] += n
-            continue
-        for part in other.split(word):
-            if part:
-                found[part] += n
+        for part in (word,) if word.isascii() else filter(None, other.split(word)):
+            found[part] += n
     return found
 
 
@@ -400,68 +375,43 @@ def often_cut(words: Counter[str], values: NDArray[np.int32], lengths: NDArray[n
 
 def words_of_sides(sides: Sequence[Lines], config: SubwordsConfig, notes: Counter[str] | None = None) -> Counter[str]:
     """Count the words of all sides. notes: counts what was too long to be learnt from."""
-    words, words_of = Counter[str](), WordsOf(config)
+    words, words_of, notes = Counter[str](), WordsOf(config), Counter() if notes is None else notes
     for side in sides:
         if isinstance(side, Counter):
             words.update(side)
         else:
             for line in side():
-                words.update(words_of(" " + line, Counter() if notes is None else notes))
+                words.update(words_of(" " + line, notes))
     return words
-
-
-def cut_of(config: SubwordsConfig) -> pre_tokenizers.PreTokenizer:
-    """The words of a text, which no piece goes over."""
-    return in_characters() if config.kind == "char" else in_words()
 
 
 class WordsOf:
     """Cuts units into the words that are learnt from."""
 
     def __init__(self, config: SubwordsConfig) -> None:
-        self._config, self._symbol, self._cut = config, _pattern_of(config), cut_of(config)
+        self._config = config
+        self._cut = in_characters() if config.kind == "char" else in_words()
+        # Symbols and placeholders are not learnt from.
+        self._symbol = re.compile("|".join([*map(re.escape, config.symbols), PLACEHOLDER]))
         self._is_plain = config.kind != "char" and not config.symbols
-
-    def is_easy(self, unit: str) -> bool:
-        """True if `words_of_easy` gives the same words."""
-        return self._is_plain and len(unit) <= WORD_CAP and is_easy(unit)
 
     def __call__(self, unit: str, notes: Counter[str]) -> list[str]:
         """The words of any unit. notes: counts what was too long for learning."""
+        if self._is_plain and len(unit) <= WORD_CAP and _EASY.fullmatch(unit):
+            return _EASY_WORD.findall(unit)  # in a tenth of the time
         text = " " + normalised(unit[1:], self._config.normalize, self._config.whitespace)
         texts = [part for one in self._symbol.split(text) for part in parts(one, notes)]
         return [word for one in texts for word, _ in self._cut.pre_tokenize_str(one)]
 
 
-def _pattern_of(config: SubwordsConfig) -> re.Pattern[str]:
-    """Symbols and placeholders, which are not learnt from."""
-    return re.compile("|".join([*map(re.escape, config.symbols), PLACEHOLDER]))
-
-
-class WordCounts:
-    """Counts of words, summed over blocks. Of too many, those that occurred once are forgotten.
-
-    Twice as fast as a Counter: most words are known, so that theirs are numbers, which numpy adds.
-    """
-
-    def __init__(self) -> None:
-        self._number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
-        self._n = np.zeros(0, np.int64)
-
-    def add(self, words: Sequence[str], times: NDArray[np.int64]) -> None:
-        """Different words, and how often each occurs."""
-        numbers = np.fromiter(map(self._number.__getitem__, words), np.int64, len(words))
-        if (n_more := len(self._number) - len(self._n)) > 0:
-            self._n = np.append(self._n, np.zeros(n_more, np.int64))
-        self._n[numbers] += times
-        if len(self._number) > MOST_COUNTED:
-            stay = list(itertools.compress(self._number, (self._n > 1).tolist()))
-            self._n = self._n[self._n > 1]
-            self._number = defaultdict(itertools.count(len(stay)).__next__, zip(stay, range(len(stay)), strict=True))
-
-    def counter(self) -> Counter[str]:
-        """Return the counts."""
-        return Counter(dict(zip(self._number, self._n.tolist(), strict=True)))
+def add_counts(counts: Counter[str], words: Sequence[str], times: NDArray[np.int64]) -> None:
+    """Add to counts how often words of a block occur. Of too many words, those that occurred once are forgotten."""
+    for word, n in zip(words, times.tolist(), strict=True):
+        counts[word] += n
+    if len(counts) > MOST_COUNTED:
+        often = {word: n for word, n in counts.items() if n > 1}
+        counts.clear()
+        counts.update(often)
 
 
 def drawn(left: int, most: int, seed: int) -> Iterator[bool]:
@@ -474,21 +424,18 @@ def drawn(left: int, most: int, seed: int) -> Iterator[bool]:
         yield chosen
 
 
-def parts(text: str, notes: Counter[str] | None = None) -> Iterable[str]:
+def parts(text: str, notes: Counter[str]) -> Iterable[str]:
     """Parts of a text to learn from: all of it, but no end of a very long one and no endless word."""
-    if notes is not None and len(text) > LINE_CAP:
+    if len(text) > LINE_CAP:
         notes["line_cap"] += 1
     text = text[:LINE_CAP]
     if len(text) <= WORD_CAP or not (endless := _ENDLESS.findall(text)):
         return (text,)
-    if notes is not None:
-        notes["word_cap"] += len(endless)
+    notes["word_cap"] += len(endless)
     return _PART.findall(text)
 
 
 def most_frequent(words: Counter[str], n: int, longest: int, but: Container[str] = ()) -> list[str]:
     """The n words that occur most often, of two letters or more and of up to `longest` bytes, without some."""
-    counted = (
-        (word, n) for word, n in words.items() if len(word) > 1 and len(word.encode()) <= longest and word not in but
-    )
-    return [word for word, _ in sorted(counted, key=lambda each: (-each[1], each[0]))[:n]]
+    found = (word for word in words if len(word) > 1 and len(word.encode()) <= longest and word not in but)
+    return sorted(found, key=lambda word: (-words[word], word))[:n]

@@ -34,16 +34,14 @@ _LETTER = "0-9A-Z_a-z\u00c0-\u1fff"
 # Quotes, and the marks and letters of scripts without spaces, in which a URL ends where they begin.
 _NOT_IN_URL = '\\s<>"«»“”„‘’\u3000-\u30ff\u3400-\u9fff\uac00-\ud7ff\uff00-\uffef'
 _UNITS = (
-    *("km/h", "m/s", "kWh", "MWh", "GWh", "kbit/s", "Mbit/s", "Gbit/s", "km²", "cm²", "mm²", "m²", "cm³", "m³"),
-    *("kHz", "MHz", "GHz", "Hz", "hPa", "kPa", "MPa", "kV", "mV", "mA", "kW", "MW", "GW", "kB", "KB", "MB", "GB", "TB"),
-    *("km", "cm", "mm", "µm", "μm", "nm", "kg", "mg", "µg", "μg", "ml", "cl", "ha", "dB", "px", "min", "ms"),
-    *("m", "g", "t", "l", "s", "h", "V", "W", "A"),
+    "km/h m/s kWh MWh GWh kbit/s Mbit/s Gbit/s km² cm² mm² m² cm³ m³ kHz MHz GHz Hz hPa kPa MPa kV mV mA kW MW GW "
+    "kB KB MB GB TB km cm mm µm μm nm kg mg µg μg ml cl ha dB px min ms m g t l s h V W A"
 )
 _SPACE = " \u00a0\u202f"
 # Digits alone: marks of decimals and of thousands are those of a language.
 _NUMBER = (
     rf"(?<![{_LETTER}.,'’:])(?<![0-9][{_SPACE}])[0-9]+(?![.,'’:{_SPACE}]?[0-9])"
-    rf"(?:[{_SPACE}]?(?:{'|'.join(_UNITS)})(?![{_LETTER}²³/]))?(?![{_LETTER}])"
+    rf"(?:[{_SPACE}]?(?:{_UNITS.replace(' ', '|')})(?![{_LETTER}²³/]))?(?![{_LETTER}])"
 )
 # Domains by which an address without a protocol is known, in small letters: a sentence after a full stop has capitals.
 _DOMAINS = (
@@ -77,11 +75,7 @@ def items_in(text: str, kinds: Sequence[str]) -> Iterator[Item]:
 
     kinds: of data.protect, patterns among them, which win over kinds where both match.
     """
-    return (_item(match) for match in _pattern(tuple(kinds)).finditer(text) if match[0])
-
-
-def _item(match: re.Match[str]) -> Item:
-    return Item(match.lastgroup or PATTERN, match[0])
+    return (Item(match.lastgroup or PATTERN, match[0]) for match in _pattern(tuple(kinds)).finditer(text) if match[0])
 
 
 @lru_cache
@@ -94,8 +88,13 @@ def _pattern(kinds: tuple[str, ...]) -> re.Pattern[str]:
 
 
 # One character for each number of each kind; a vocabulary says by name which of them it has.
-_FIRST, _MOST = 0xD800, 64
+_MOST = 64
 _ALL_KINDS: tuple[str, ...] = (*KINDS, PATTERN)
+_CHARACTER_OF = {
+    f"{kind}{n}": chr(0xD800 + k * _MOST + n - 1) for k, kind in enumerate(_ALL_KINDS) for n in range(1, _MOST + 1)
+}
+_NAME_OF = {letter: name for name, letter in _CHARACTER_OF.items()}
+_NOTHING: dict[int, str] = dict.fromkeys(range(0xD800, 0xDC00), "")
 PLACEHOLDER = "[\ud800-\udbff]"  # as a part of a pattern
 
 # How text is made bytes, and text again, where there may be placeholders, for ourselves alone.
@@ -117,8 +116,12 @@ def is_name(text: str) -> bool:
 
 def kinds_of(names: Iterable[str]) -> tuple[Kind, ...]:
     """The kinds that placeholders are of, patterns aside."""
-    there = {_KIND_OF[name] for name in names}
+    there = set(map(_kind, names))
     return tuple(kind for kind in KINDS if kind in there)
+
+
+def _kind(name: str) -> str:
+    return name.rstrip("0123456789")
 
 
 def character(name: str) -> str:
@@ -144,7 +147,7 @@ def protected(text: str, kinds: Sequence[str]) -> tuple[str, Items]:
     count, items = Counter[str](), Items()
 
     def replaced(match: re.Match[str]) -> str:
-        kind, text = _item(match)
+        kind, text = match.lastgroup or PATTERN, match[0]
         count[kind] += bool(text)
         if not text or count[kind] > PER_KIND:
             return text
@@ -160,12 +163,12 @@ def protected_like(text: str, items: Mapping[str, str], kinds: Sequence[str]) ->
     items: what the placeholders of the source stand for. Other items stay as they are.
     """
     names: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for name, its in reversed(list(items.items())):
-        names[_KIND_OF[name], its].append(name)
+    for name, its in items.items():
+        names[_kind(name), its].append(name)
 
     def replaced(match: re.Match[str]) -> str:
-        free = names.get(_item(match))
-        return _CHARACTER_OF[free.pop()] if free else match[0]
+        free = names.get((match.lastgroup or PATTERN, match[0]))
+        return _CHARACTER_OF[free.pop(0)] if free else match[0]
 
     text = _clean(text)
     return _pattern(tuple(kinds)).sub(replaced, text) if items else text
@@ -177,10 +180,8 @@ def protected_pair(src: str, trg: str, kinds: Sequence[str]) -> tuple[str, str, 
     Also returns whether that was so.
     """
     here, there = (Counter(items_in(text, kinds)) for text in (src, trg))
-    if here != there:
-        return src, trg, False
-    if not here:
-        return src, trg, True
+    if here != there or not here:
+        return src, trg, here == there
     text, items = protected(src, kinds)
     return text, protected_like(trg, items, kinds), True
 
@@ -196,12 +197,10 @@ def renumbered(text: str, items: Mapping[str, str]) -> tuple[str, Items]:
     """A part of a text as if it had been protected by itself: numbers from 1 in each kind, and no other items."""
     count, new, found = Counter[str](), Items(), dict[int, str]()
     for letter in text:
-        if letter in _NAME_OF:
-            name = _NAME_OF[letter]
-            kind = _KIND_OF[name]
-            count[kind] += 1
-            new[f"{kind}{count[kind]}"] = items[name]
-            found[ord(letter)] = _CHARACTER_OF[f"{kind}{count[kind]}"]
+        if name := _NAME_OF.get(letter):
+            count[_kind(name)] += 1
+            again = f"{_kind(name)}{count[_kind(name)]}"
+            new[again], found[ord(letter)] = items[name], _CHARACTER_OF[again]
     return text.translate(found), new
 
 
@@ -222,14 +221,6 @@ def came_back(
 def _clean(text: str) -> str:
     """Halves of characters, which only a program can hand in, are no text."""
     return text if text.isascii() else text.encode("utf-8", errors="replace").decode("utf-8")
-
-
-_KIND_OF = {f"{kind}{n}": kind for kind in _ALL_KINDS for n in range(1, _MOST + 1)}
-_CHARACTER_OF = {
-    f"{kind}{n}": chr(_FIRST + k * _MOST + n - 1) for k, kind in enumerate(_ALL_KINDS) for n in range(1, _MOST + 1)
-}
-_NAME_OF = {letter: name for name, letter in _CHARACTER_OF.items()}
-_NOTHING: dict[int, str] = dict.fromkeys(range(0xD800, 0xDC00), "")
 
 
 # Tags: control symbols before a source.
@@ -297,13 +288,12 @@ def tags_of_splits(data: DataConfig) -> dict[str, list[list[str]]]:
 
 
 class Tagging:
-    """Tags to put before a line: that of the language that it asks for, or else decode.trg_lang or the usual one,
-    and its tags, or else decode.tags.
+    """Tags to put before a line: that of its language, or else of decode.trg_lang or the usual one; and its tags, or
+    else decode.tags.
 
     known: those of the model's vocabulary. learnt: those that it was trained with. It may know more, from the run that
-    its vocabulary is of: such a tag stands before a line where somebody asks for it.
-    Raises RecipeError for what it does not know; where nobody says into which of several languages, not before a line
-    leaves it open.
+    its vocabulary is of: such a tag stands before a line where somebody asks for it. Raises RecipeError for what it
+    does not know, and for a line without a language where there are several.
     """
 
     def __init__(self, decode: DecodeConfig, known: tuple[str, ...], usual_lang: str, learnt: tuple[str, ...]) -> None:
@@ -312,8 +302,7 @@ class Tagging:
         self._is_told = any(map(told_language, learnt))
         if not self._is_told and self._usual_lang not in self._languages:
             self._languages.insert(0, self._usual_lang)
-        self._of_all = tuple(decode.tags)
-        self._check_tags(self._of_all, "decode.tags")
+        self._check_tags(decode.tags, "decode.tags")
         if decode.trg_lang:
             self()
 
@@ -330,13 +319,12 @@ class Tagging:
             )
         if tags is not None:
             self._check_tags(tags, "tags")
-        of_language = language_tag(lang)
-        more = (f"<{tag}>" for tag in (self._of_all if tags is None else tags))
+        of_all = self._decode.tags if tags is None else tags
         # A model for one language was trained without its tag, though its vocabulary may be that of a run for several.
-        is_before = of_language in map(alike, self._known) and (self._is_told or lang != self._usual_lang)
-        return (*([of_language] if is_before else []), *more)
+        is_before = language_tag(lang) in map(alike, self._known) and (self._is_told or lang != self._usual_lang)
+        return (*[language_tag(lang)] * is_before, *(f"<{tag}>" for tag in of_all))
 
-    def _check_tags(self, tags: tuple[str, ...], name: str) -> None:
+    def _check_tags(self, tags: Sequence[str], name: str) -> None:
         if unknown := [tag for tag in tags if f"<{tag}>" not in self._known or tag.startswith("2")]:
             others = ", ".join(tag[1:-1] for tag in self._known if not told_language(tag))
             raise RecipeError(

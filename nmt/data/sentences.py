@@ -5,9 +5,10 @@ abbreviation, an initial or an ordinal in any of several languages, nothing is c
 is after an abbreviation that the package sentencex knows in it.
 """
 
+import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from nmt.languages import language_of
 
@@ -27,18 +28,7 @@ _SENTENCE = re.compile(
     rf"(?P<close>[{_CLOSERS}]*(?:[{_ALSO_OPENERS}](?=\s))?)(?P<gap>\s*)"
 )
 # Within a pair that is no longer than a sentence or two nothing ends.
-_PAIRS = {
-    "「": "」",
-    "『": "』",
-    "｢": "｣",
-    "（": "）",
-    "【": "】",
-    "《": "》",
-    "〈": "〉",
-    "(": ")",
-    "[": "]",
-    "“": "”",
-}
+_PAIRS = dict(zip("「『｢（【《〈([“", "」』｣）】》〉)]”", strict=True))
 _LONGEST_WITHIN = 200  # characters
 # What goes on with the sentence after a quotation: Japanese particles, and Chinese verbs of saying.
 _GOES_ON = re.compile("(?:と|って|は|が|を|の|に|も|など)|[^。！？，]{1,6}?[说說问問道喊叫答]")
@@ -51,21 +41,11 @@ _LONGEST_WORD = 40  # characters: what is longer is no abbreviation
 _ROMAN = re.compile(r"[IVXLC]{1,6}")
 _VOWELS = frozenset("aeiouyæœøаеёиоуыэюяіїєαεηιουω")
 # Words with a vowel that are hardly ever written without their full stop; those without a vowel are known by that.
-# fmt: off
-_SHORTENED = frozenset((
-    "abb", "abs", "anm", "approx", "apr", "aufl", "aug", "ave", "ca", "capt", "dec", "dept", "dez", "dott", "est",
-    "evtl", "feb", "fig", "figs", "geb", "ggf", "gov", "inc", "inkl", "jan", "kap", "lieut", "maj", "messrs", "mio",
-    "mlle", "mme", "mmes", "nov", "obs", "oct", "okt", "op", "orig", "pag", "prof", "resp", "rev", "sept", "sra",
-    "srta", "tel", "univ", "vol", "vols", "bijv", "např",
-    "доц", "проф", "акад", "डॉ", "प्रो", "पं", "श्री", "रु", "गु",
-    "гг", "им", "илл", "рис", "руб", "см", "стр", "тел", "тыс", "ул",
-))
+_SHORTENED = """abb abs anm approx apr aufl aug ave ca capt dec dept dez dott est evtl feb fig figs geb ggf gov inc inkl
+    jan kap lieut maj messrs mio mlle mme mmes nov obs oct okt op orig pag prof resp rev sept sra srta tel univ vol vols
+    bijv např доц проф акад डॉ प्रो पं श्री रु गु гг им илл рис руб см стр тел тыс ул"""
 # Those that are words, too, where they begin with a small letter: titles before names.
-_TITLES = frozenset((
-    "adm", "av", "col", "cpt", "dr", "dra", "gen", "hon", "ing", "jr", "lic", "lt", "mr", "mrs", "ms", "rep", "sen",
-    "sgt", "sr", "st", "ths", "tp", "tues", "ud", "uds",
-))
-# fmt: on
+_TITLES = """adm av col cpt dr dra gen hon ing jr lic lt mr mrs ms rep sen sgt sr st ths tp tues ud uds"""
 _LONGEST_CONSONANTS = 4
 _LONGEST_BEFORE_NUMBER = 4  # letters: Art. 5, núm. 5, Sec. 12
 _THAI = re.compile("[\u0e01-\u0e5b]{1,4}")  # no full stop ends a sentence in Thai
@@ -76,7 +56,16 @@ def sentences(text: str, language: str = "") -> list[str]:
 
     language: its code, as the abbreviations of languages differ.
     """
-    return _cut(text, _sentence_ends(text, language))
+    ends = {match.end() for match in _GAP.finditer(text) if _LINE_BREAK.search(match[0])}
+    if found := [match for match in _SENTENCE.finditer(text) if _ends_a_sentence(text, match)]:
+        within = _within_pairs(text)
+        found = [match for match in found if not any(start < match.end("close") < end for start, end in within)]
+    if language_of(language).scripts and any(match["mark"] == "." for match in found):
+        known = _ends_by_language(text, language)
+        found = [match for match in found if match["mark"] != "." or match.end() in known]
+    ends.update(match.end() for match in found)
+    cuts = [0, *_inside(text, sorted(ends)), len(text)]
+    return [text[start:end] for start, end in itertools.pairwise(cuts)]
 
 
 def ends_a_sentence(text: str) -> bool:
@@ -101,25 +90,17 @@ def writes_no_space(letter: str) -> bool:
     return unicodedata.east_asian_width(letter) in "WF" or thai_lao_tibetan_burmese or "\u1780" <= letter <= "\u17ff"
 
 
-def _cut(text: str, ends: list[int]) -> list[str]:
-    return [text[a:b] for a, b in zip([0, *ends], [*ends, len(text)], strict=True)]
-
-
 def _fitting(text: str, fits: Callable[[str], bool]) -> list[str]:
+    """A sentence, cut in two where it does not fit, and each of both again."""
     if fits(text.strip()):
         return [text]
-    end = _best_end(text)
-    return [*_fitting(text[:end], fits), *_fitting(text[end:], fits)] if end else [text]
-
-
-def _best_end(text: str) -> int:
-    """Place to cut a text in two that is a sentence or less; 0 where it is a single character."""
     middle = len(text.rstrip()) / 2
     # A clause near one end would leave the rest as long as the whole.
-    clauses = [end for end in _ends(_CLAUSE, text) if middle / 2 <= end <= 3 * middle / 2]
-    if found := clauses or list(_ends(_GAP, text)):
-        return min(found, key=lambda end: abs(end - middle))
-    return _between_characters(text, int(middle))
+    clauses = (match.end() for match in _CLAUSE.finditer(text))
+    found = _inside(text, [end for end in clauses if middle / 2 <= end <= 3 * middle / 2])
+    found = found or _inside(text, [match.end() for match in _GAP.finditer(text)])
+    end = min(found, key=lambda end: abs(end - middle)) if found else _between_characters(text, int(middle))
+    return [*_fitting(text[:end], fits), *_fitting(text[end:], fits)] if end else [text]
 
 
 def _between_characters(text: str, place: int) -> int:
@@ -130,37 +111,23 @@ def _between_characters(text: str, place: int) -> int:
     return place
 
 
-def _ends(pattern: re.Pattern[str], text: str) -> Iterator[int]:
-    """Ends of matches, less those at the ends of the text: nothing would be cut off there."""
-    last = len(text.rstrip())
-    first = len(text) - len(text.lstrip())
-    return (end for match in pattern.finditer(text) if first < (end := match.end()) < last)
-
-
-def _sentence_ends(text: str, language: str) -> list[int]:
-    breaks = {match.end() for match in _GAP.finditer(text) if _LINE_BREAK.search(match[0])}
-    found = [match for match in _SENTENCE.finditer(text) if _ends_a_sentence(text, match)]
-    within = _within_pairs(text) if found else []
-    found = [match for match in found if not any(start < match.end("close") < end for start, end in within)]
-    if language_of(language).scripts and any(match["mark"] == "." for match in found):
-        known = _ends_by_language(text, language)
-        found = [match for match in found if match["mark"] != "." or match.end() in known]
+def _inside(text: str, ends: list[int]) -> list[int]:
+    """Places in a text, less those at its ends: nothing would be cut off there."""
     first, last = len(text) - len(text.lstrip()), len(text.rstrip())
-    return sorted(end for end in breaks | {match.end() for match in found} if first < end < last)
+    return [end for end in ends if first < end < last]
 
 
 def _ends_by_language(text: str, language: str) -> set[int]:
     """Return where sentencex ends sentences, white space after them included."""
     from sentencex import segment
 
-    parts = list(segment(language_of(language).primary, text))
     found, end = set[int](), 0
-    for part in parts:
+    for part in list(segment(language_of(language).primary, text)):
         start = text.find(part, end)
         if start < 0:  # it has changed the text, so nothing is known
             return set(range(len(text) + 1))
         end = start + len(part)
-        found.add(end + len(text[end:]) - len(text[end:].lstrip()) if end < len(text) else end)
+        found.add(len(text) - len(text[end:].lstrip()))
     return found
 
 
@@ -205,9 +172,9 @@ def _may_be_shortened(word: str) -> bool:
     """True if the full stop after a word may be a part of it: Dr. z.B. J. 3. XIV. ca."""
     if len(word) == 1 or "." in word or (word.isdigit() and len(word) <= 2) or _ROMAN.fullmatch(word):
         return True
-    if word.casefold() in _SHORTENED or _THAI.fullmatch(word):
+    if word.casefold() in _SHORTENED.split() or _THAI.fullmatch(word):
         return True
-    if word[0].isupper() and word.casefold() in _TITLES:
+    if word[0].isupper() and word.casefold() in _TITLES.split():
         return True
     if len(word) > _LONGEST_CONSONANTS or not word.isalpha() or word.isupper() or word.upper() == word.lower():
         return False  # TV, and words of alphabets without capitals, where vowels may not be written

@@ -16,7 +16,7 @@ from nmt.data.arrays import gathered
 from nmt.data.dedup import LEVELS, PAIR, PARTS, Keys, Known, Leaks
 from nmt.data.letters import units_of
 from nmt.data.sources import Source
-from nmt.data.text import N_HASH, SIDES, Anchors, Block, Dress, Hashes, dress_of_lines, rarity_of, row_hashes
+from nmt.data.text import N_HASH, SIDES, Block, Dress, Hashes, dress_of_lines, rarity_of, row_hashes
 from nmt.data.units import Mask, Units, facts_of, hashes_of
 from nmt.data.worker_pool import WorkerPool
 
@@ -137,7 +137,7 @@ class Survey:
             of_split = (source for source in sources if source.split == split)
             for source, (start, end) in zip(of_split, itertools.pairwise([0, *ends]), strict=True):
                 self._files.append((source, end - start))
-                records = records_of(Block(src[start:end]), Block(trg[start:end]), Anchors())
+                records = records_of(Block(src[start:end]), Block(trg[start:end]))
                 self._records.write(records.tobytes())
         self.leaks = Leaks(keys)
         # bags: of all lines of both sides, which training may have on either.

@@ -30,6 +30,7 @@ _FIRST_WIDE = 0x2E80  # scripts without spaces: a Latin word or number between t
 _LINE_FEED, _SPACE = 10, 32
 _SHORTEST_WORD = 3
 _MOST_RARITY = (1 << 20) - 1
+_OF_RARITY, _OF_LINE = np.uint64(16), np.uint64(36)  # bits before those in a key of `rarest`
 _ODD = np.uint64(STEP)
 _POWERS = np.cumprod(np.full(64, 0xD6E8FEB86659FD93, dtype=np.uint64))
 
@@ -53,7 +54,7 @@ class Block:
     def exact(self) -> Hashes:
         """A hash of each line without the white space around it."""
         codes = _code_points("\n".join([*(line.strip() for line in self.lines), ""]))
-        return _hashes(codes, np.flatnonzero(codes == _LINE_FEED))
+        return _hashes(codes)
 
     def near(self) -> tuple[Hashes, Hashes, NDArray[np.int64], NDArray[np.int64]]:
         """Hashes of each line in two normal forms; characters in the first of them, and how many are digits.
@@ -61,27 +62,20 @@ class Block:
         First: NFKC, case folded, without punctuation and white space; one space stays between two numbers: 1/11 is
         not 11/1. Second: also one 0 for each number.
         """
-        wanted = (self._kind != _OTHER) | (self._folded == _LINE_FEED)
-        folded = self._folded
+        wanted, folded = (self._kind != _OTHER) | (self._folded == _LINE_FEED), self._folded.copy()
         between = self._between_numbers()
-        if len(between):
-            wanted[between] = True
-            folded = folded.copy()
-            folded[between] = _SPACE
+        wanted[between], folded[between] = True, _SPACE
         codes, digit = folded[wanted], self._kind[wanted] == _DIGIT
         ends = np.flatnonzero(codes == _LINE_FEED)
-        of_digits = np.searchsorted(ends, np.flatnonzero(digit))
-        first = _hashes(codes, ends)
-        second = first.copy()
         lengths = np.diff(ends, prepend=-1) - 1
-        n_digit = np.bincount(of_digits, minlength=len(ends))
-        if len(of_digits):
+        n_digit = np.bincount(np.searchsorted(ends, np.flatnonzero(digit)), minlength=len(ends))
+        first = _hashes(codes)
+        second, with_number = first.copy(), n_digit > 0
+        if with_number.any():
             again = np.zeros_like(digit)
             again[1:] = digit[1:] & digit[:-1]
-            with_number = n_digit > 0
-            mine = np.repeat(with_number, lengths + 1)
-            numberless = np.where(digit, np.uint32(48), codes)[mine & ~again]
-            second[with_number] = _hashes(numberless, np.flatnonzero(numberless == _LINE_FEED))
+            chosen = np.repeat(with_number, lengths + 1) & ~again
+            second[with_number] = _hashes(np.where(digit, np.uint32(48), codes)[chosen])
         return first, second, lengths, n_digit
 
     def bags(self) -> Hashes:
@@ -95,12 +89,11 @@ class Block:
 
     def _between_numbers(self) -> NDArray[np.int64]:
         """Places of one or two characters of punctuation or white space between digits: the first of them."""
-        digit = self._kind == _DIGIT
         parts = (self._kind == _OTHER) & (self._folded != _LINE_FEED)
-        digits = np.flatnonzero(digit)
+        digits = np.flatnonzero(self._kind == _DIGIT)
         gap = np.diff(digits)
         found = digits[:-1][(gap == 2) | (gap == 3)] + 1
-        chosen: NDArray[np.int64] = found[parts[found] & (digit | parts)[found + 1]]
+        chosen: NDArray[np.int64] = found[parts[found] & (parts[found + 1] | (self._kind[found + 1] == _DIGIT))]
         return chosen
 
     def words(self) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
@@ -128,19 +121,11 @@ def row_hashes(values: NDArray[Any], n_of: NDArray[Any]) -> Hashes:
     return np.add.reduceat(mixed(values.astype(np.uint64) + seeds_of(place)), starts)
 
 
-class Anchors:
-    """Picks the words of each line that tell most about its alignment. Holds one count for each of 65,536 hashes."""
-
-    def __init__(self) -> None:
-        self._counts = np.zeros((2, N_HASH), dtype=np.int64)
-
-    def pick(self, src: Block, trg: Block) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
-        """(n_line, N_ANCHOR) each: the rarest words that both languages have used so far; NO_ANCHOR for too few."""
-        words = src.words(), trg.words()
-        for counts, (hashed, _) in zip(self._counts, words, strict=True):
-            counts += np.bincount(hashed, minlength=N_HASH)
-        rarity = Rarity(rarity_of(self._counts))
-        return rarity.rarest(*words[0], len(src.lines)), rarity.rarest(*words[1], len(trg.lines))
+def anchors_of(src: Block, trg: Block) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
+    """(n_line, N_ANCHOR) each: the rarest words of each line that both languages use; NO_ANCHOR for too few."""
+    words = src.words(), trg.words()
+    rarity = rarity_of(np.array([np.bincount(hashed, minlength=N_HASH) for hashed, _ in words]))
+    return rarest(rarity, *words[0], len(src.lines)), rarest(rarity, *words[1], len(trg.lines))
 
 
 def cut(text: str) -> str:
@@ -159,29 +144,26 @@ def rarity_of(counts: NDArray[np.int64]) -> NDArray[np.uint32]:
     return np.minimum(found, _MOST_RARITY).astype(np.uint32)
 
 
-class Rarity:
-    """In which order words are taken as anchors: those first that occurred least, among those of both languages."""
+def rarest(
+    occurred: NDArray[np.uint32], hashed: NDArray[np.uint16], line: NDArray[Any], n_line: int
+) -> NDArray[np.uint16]:
+    """(n_line, N_ANCHOR) different words of each line that occurred least, of those that both languages have, NO_ANCHOR
+    for too few.
 
-    def __init__(self, occurred: NDArray[np.uint32]) -> None:
-        """occurred: how often each hash did in both, 0 where one of them has it not."""
-        self._is_shared = occurred > 0
-        self._hash = np.argsort(occurred, kind="stable").astype(np.uint16)
-        self._rank = np.empty(len(occurred), np.uint64)
-        self._rank[self._hash] = np.arange(len(occurred), dtype=np.uint64)
-
-    def rarest(self, hashed: NDArray[np.uint16], line: NDArray[Any], n_line: int) -> NDArray[np.uint16]:
-        """(n_line, N_ANCHOR) different words of each line, NO_ANCHOR for too few. hashed, line: of the words."""
-        shared = self._is_shared[hashed]
-        # One key to sort by: line, then rank, so that equal words of a line stand together. Lines are in order already.
-        key = line[shared].astype(np.uint64) << np.uint64(16) | self._rank[hashed[shared]]
-        key.sort(kind="stable")
-        key = key[np.append(True, key[1:] != key[:-1])[: len(key)]]
-        starts = np.searchsorted(key, np.arange(n_line + 1, dtype=np.uint64) << np.uint64(16))
-        place = starts[:-1, None] + np.arange(N_ANCHOR)
-        there = place < starts[1:, None]
-        found = np.full((n_line, N_ANCHOR), NO_ANCHOR, dtype=np.uint16)
-        found[there] = self._hash[key[place[there]] & np.uint64(0xFFFF)]
-        return found
+    occurred: by hash, as `rarity_of` has it. hashed, line: of the words, in the order of the lines.
+    """
+    n_of = occurred[hashed].astype(np.uint64)
+    # One key to sort by: line, then rarity, then hash, so that equal words of a line stand together.
+    key = line.astype(np.uint64) << _OF_LINE | n_of << _OF_RARITY | hashed.astype(np.uint64)
+    key = key[n_of > 0]
+    key.sort(kind="stable")
+    key = key[np.append(True, key[1:] != key[:-1])[: len(key)]]
+    starts = np.searchsorted(key, np.arange(n_line + 1, dtype=np.uint64) << _OF_LINE)
+    place = starts[:-1, None] + np.arange(N_ANCHOR)
+    there = place < starts[1:, None]
+    found = np.full((n_line, N_ANCHOR), NO_ANCHOR, dtype=np.uint16)
+    found[there] = key[place[there]].astype(np.uint16)
+    return found
 
 
 @functools.cache
@@ -197,9 +179,9 @@ def _code_points(text: str) -> NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
 
 
-def _hashes(codes: NDArray[np.uint32], ends: NDArray[np.int64]) -> Hashes:
-    """A hash of each line. ends: where its line feed stands."""
-    return row_hashes(codes, np.diff(ends, prepend=-1))
+def _hashes(codes: NDArray[np.uint32]) -> Hashes:
+    """A hash of each line of a text."""
+    return row_hashes(codes, np.diff(np.flatnonzero(codes == _LINE_FEED), prepend=-1))
 
 
 # White space and invisible characters.
@@ -243,19 +225,9 @@ def with_ends_of(source: str, text: str) -> str:
 
 
 # Text as the scripts of Moses leave it.
-_ENTITIES = {
-    "&#124;": "|",
-    "&lt;": "<",
-    "&gt;": ">",
-    "&apos;": "'",
-    "&#39;": "'",
-    "&quot;": '"',
-    "&#91;": "[",
-    "&#93;": "]",
-    "&amp;": "&",
-}
+_ENTITIES = {"&#124;": "|", "&lt;": "<", "&gt;": ">", "&apos;": "'", "&#39;": "'"}
+_ENTITIES |= {"&quot;": '"', "&#91;": "[", "&#93;": "]", "&amp;": "&"}
 _ENTITY = re.compile("|".join(_ENTITIES))
-_ENTITY_BYTES = tuple(entity.encode() for entity in _ENTITIES)
 _CLITIC = re.compile(r"(?<=[^\W\d_]) '(?=(?:s|t|re|ve|d|ll|m)\b)", re.IGNORECASE)
 _ELISION = re.compile(r"\b([cdjlmnst]|qu)' (?=[^\W\d_])", re.IGNORECASE)
 _ELIDING = ("fr", "it", "ca")
@@ -298,7 +270,8 @@ _FEWEST_ENDS = 10
 
 def dress_of(text: bytes) -> Dress:
     """The counts of lines, each ended by a line feed."""
-    entities = sum(map(text.count, _ENTITY_BYTES)) + text.count(b" @-@ ") if b"&" in text or b"@" in text else 0
+    marks = (*_ENTITIES, " @-@ ") if b"&" in text or b"@" in text else ()
+    entities = sum(text.count(mark.encode()) for mark in marks)
     return Dress(text.count(b"\n"), entities, text.count(b".\n"), text.count(b" .\n"))
 
 
@@ -321,11 +294,11 @@ def undone(line: str, language: str) -> str:
 
 # Style of a text.
 _APART = re.compile(r"\s[.,!?;:]+(?:\s|$)")
-# By the name of each trait: what is said of text that has it, and that has it not.
+# By the name of each trait: of which lines it is told, and what is said of text that has it, and that has it not.
 _TRAITS = {
-    "lower": ("lower-cased", "hardly ever lower-cased"),
-    "capitals": ("in capitals", "hardly ever in capitals"),
-    "apart": ("tokenised, its marks set apart by spaces", "hardly ever tokenised, with marks set apart by spaces"),
+    "lower": ("cased", "lower-cased", "hardly ever lower-cased"),
+    "capitals": ("cased", "in capitals", "hardly ever in capitals"),
+    "apart": ("marked", "tokenised, marks set apart by spaces", "hardly ever with marks set apart by spaces"),
 }
 _USUAL, _UNUSUAL = 0.9, 0.02  # shares of the training lines
 _MANY, _FEWEST = 0.3, 5  # share and number of the input lines
@@ -344,24 +317,20 @@ def traits_of(line: str) -> Counter[str]:
 def shares_of(lines: Iterable[str]) -> dict[str, float]:
     """The share of the lines that have each trait, of those that could."""
     found = sum(map(traits_of, lines), Counter[str]())
-    return {trait: round(found[trait] / n, 4) for trait in _TRAITS if (n := found[_possible(trait)])}
+    return {trait: round(found[trait] / n, 4) for trait, (possible, *_) in _TRAITS.items() if (n := found[possible])}
 
 
 def style_notes(trained: Mapping[str, float], found: Counter[str]) -> list[str]:
     """Notes on input that is written unlike the training text. trained: `shares_of`; found: sums of `traits_of`."""
     notes = []
-    for trait, (usual, unusual) in _TRAITS.items():
-        n, n_with = found[_possible(trait)], found[trait]
-        share = trained.get(trait, 0.5)
-        if share >= _USUAL and (n_other := n - n_with) >= max(_FEWEST, _MANY * n):
-            notes.append(f"training text is {usual}, {n_other:,} of {n:,} input lines are not")
-        if share <= _UNUSUAL and n_with >= max(_FEWEST, _MANY * n):
+    for trait, (possible, usual, unusual) in _TRAITS.items():
+        n, n_with, share = found[possible], found[trait], trained.get(trait, 0.5)
+        many = max(_FEWEST, _MANY * n)
+        if share >= _USUAL and n - n_with >= many:
+            notes.append(f"training text is {usual}, {n - n_with:,} of {n:,} input lines are not")
+        if share <= _UNUSUAL and n_with >= many:
             notes.append(f"training text is {unusual}, {n_with:,} of {n:,} input lines are")
     return [f"note: {one}: translations may be poor; write the input as training text is" for one in notes]
-
-
-def _possible(trait: str) -> str:
-    return "marked" if trait == "apart" else "cased"
 
 
 # What the parts of a corpus are called.

@@ -1,8 +1,8 @@
 """The lines of one side of a block, cut at their spaces into units of which each different one is looked at once.
 
-Words repeat, so what adds up over the words of a line (letters, suspicions, pieces) is found for some thousand
-different units and summed by numpy. The units put together are the text:
-nothing that looks at words sees over a space. A line with any other white space, or more of it, is one unit as a whole.
+Words repeat, so what adds up over the words of a line (letters, pieces) is found for some thousand different units and
+summed by numpy. The units put together are the text: nothing that looks at words sees over a space. A line with any
+other white space, or more of it, is one unit as a whole.
 """
 
 import itertools
@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,26 +18,17 @@ from numpy.typing import NDArray
 
 from nmt.data.arrays import Grown, GrownRows, Ragged, gathered, in_order
 from nmt.data.corpus import as_numpy
-from nmt.data.letters import LINE_CAP, MOST_REMEMBERED, WORD_CAP, CutWords, WordsOf, normalised, words_of_easy
+from nmt.data.letters import LINE_CAP, MOST_REMEMBERED, WORD_CAP, CutWords, WordsOf, normalised
 from nmt.data.placeholders import BYTES
 from nmt.data.subwords import N_SPECIAL, Codec
 from nmt.data.text import Block, Hashes, row_hashes, unified
 from nmt.processes import read_packed, write_packed
 
-# The different units of text that a process has met.
 Numbers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+P = TypeVar("P")
 
 _MOST_CHARACTERS = 20 * MOST_REMEMBERED  # of all units together, at some 20 bytes each
-
-
-class Part(Protocol):
-    """Something that is found out of each unit, in the order of their numbers."""
-
-    def learn(self, units: Sequence[str]) -> None:
-        """See the next units, each with the space before it."""
-
-
-P = TypeVar("P", bound=Part)
 
 
 class Lexicon:
@@ -73,12 +64,13 @@ class Lexicon:
         return self._n_char.values
 
     @property
-    def has_space(self) -> NDArray[np.bool_]:
+    def has_space(self) -> Mask:
         """Return which units are empty, or have white space inside or at an end, or characters that cannot be seen."""
         return self._has_space.values
 
     def part(self, name: str, new: Callable[[], P]) -> P:
-        """Return what is known of all units under a name. new: makes it, of no unit."""
+        """Return what is known of all units under a name. new: makes it, of no unit; its `learn` is given the units."""
+        part: Any
         part, n_seen = self._parts.get(name) or (new(), 0)
         if n_seen < len(self._units):
             part.learn(self._units[n_seen:])
@@ -86,8 +78,6 @@ class Lexicon:
         found: P = part
         return found
 
-
-Mask = NDArray[np.bool_]
 
 _SPACE, _LINE_FEED = 32, 10
 _MOST_GROWN = 18  # times the characters of a text that its normal form may have
@@ -111,30 +101,25 @@ class Units:
         self.n_byte: Numbers = np.diff(self._stops, prepend=-1) - 1
         self.keys, self.at = _numbered(raw.replace(b"\n", b" "), ends)
         self.which = known.numbers(self.keys)
-        self._find_lines()
-        self.is_odd: Mask = self.any(known.has_space[self.which])
+        self.first: Numbers = np.cumsum(self.n_unit) - self.n_unit
+        self.is_odd: Mask = self.sums(known.has_space[self.which]) > 0
         for n in np.flatnonzero(self.n_byte * _MOST_GROWN >= LINE_CAP).tolist():
             # Learning sees no end of such a line, so it has to see the line.
             self.is_odd[n] |= len(normalised(self.line(n), normalize)) >= LINE_CAP
         if self.is_odd.any():
             self._join_odd()
 
-    def _find_lines(self) -> None:
-        self.first: Numbers = np.cumsum(self.n_unit) - self.n_unit
-
     def _join_odd(self) -> None:
-        of_odd = np.repeat(self.is_odd, self.n_unit)
-        stays = ~of_odd
+        stays = ~np.repeat(self.is_odd, self.n_unit)
         stays[self.first] = True
         whole: dict[bytes, int] = {}
         numbers = [whole.setdefault(self.raw_line(n) + b" ", len(whole)) for n in np.flatnonzero(self.is_odd).tolist()]
-        at = self.at.copy()
-        at[self.first[self.is_odd]] = np.array(numbers) + len(self.keys)
-        self.at = at[stays]
+        self.at[self.first[self.is_odd]] = np.array(numbers) + len(self.keys)
+        self.at = self.at[stays]
         self.keys += whole
         self.which = np.append(self.which, self.known.numbers(list(whole)))
         self.n_unit[self.is_odd] = 1
-        self._find_lines()
+        self.first = np.cumsum(self.n_unit) - self.n_unit
 
     def __len__(self) -> int:
         return len(self.n_unit)
@@ -168,12 +153,6 @@ class Units:
         """Sum a value of units over the units of each line."""
         return np.add.reduceat(of_units[self.at], self.first)
 
-    def any(self, of_units: Mask) -> Mask:
-        """Return which lines have a unit that is true."""
-        if not of_units.any():
-            return np.zeros(len(self), dtype=bool)
-        return np.logical_or.reduceat(of_units[self.at], self.first)
-
     def n_word(self) -> Numbers:
         """Words of each line, between white space of any kind."""
         found = self.n_unit.copy()
@@ -192,11 +171,9 @@ def _numbered(text: bytes, ends: NDArray[np.int64]) -> tuple[list[bytes], Number
     return found.dictionary.to_pylist(), as_numpy(found.indices).astype(np.int64)
 
 
-# Facts of units by which lines are measured and aligned, as a part of a `Lexicon`.
 class UnitFacts:
-    """By the number of each unit: `bags`, as in `text.py`; `hashes`, of its text.
-
-    And rows: `words`, hashes of 16 bits as told there.
+    """Facts of units by which lines are measured and aligned, by their numbers: `bags` and rows of `words`, as in
+    `text.py`, and `hashes` of their texts.
     """
 
     def __init__(self) -> None:
@@ -232,7 +209,6 @@ def hashes_of(units: Block) -> Hashes:
     return row_hashes(units.codes, units.lengths + 1)
 
 
-# The words that units are cut into for learning, and the ids of units, as parts of a `Lexicon`.
 class UnitWords:
     """The words of each unit, as numbers in `words`: those that are learnt from."""
 
@@ -245,19 +221,16 @@ class UnitWords:
 
     def learn(self, units: Sequence[str]) -> None:
         """See the next units."""
-        is_easy = np.fromiter(map(self._words_of.is_easy, units), bool, len(units))
-        easy, others = np.flatnonzero(is_easy), np.flatnonzero(~is_easy)
-        words, n_of = words_of_easy([units[n] for n in easy.tolist()])
-        of_others = []
-        for n in others.tolist():
-            notes = Counter[str]()
-            of_others.append(self._words_of(units[n], notes))
+        rows, notes = list[list[str]](), Counter[str]()
+        for n, unit in enumerate(units, start=len(self.rows)):
+            rows.append(self._words_of(unit, notes))
             if notes:
-                self._noted[len(self.rows) + n] = notes
-        words += itertools.chain.from_iterable(of_others)
-        n_of += map(len, of_others)
-        numbers = np.fromiter(map(self._number.__getitem__, words), np.int32, len(words))
-        self.rows.add(*in_order([Ragged(numbers, np.array(n_of, np.int64))], [easy, others]))
+                self._noted[n], notes = notes, Counter[str]()
+        words = itertools.chain.from_iterable(rows)
+        self.rows.add(
+            np.fromiter(map(self._number.__getitem__, words), np.int32),
+            np.fromiter(map(len, rows), np.int64, len(rows)),
+        )
         self.words += itertools.islice(self._number, len(self.words), None)
 
     def counted(self, units: Numbers, times: Numbers, notes: Counter[str]) -> tuple[list[str], Numbers]:
@@ -281,27 +254,20 @@ def words_in(known: Lexicon, words_of: WordsOf) -> UnitWords:
     return known.part("words", lambda: UnitWords(words_of))
 
 
-class KnownCuts(NamedTuple):
-    """Content of a file of `write_cut_words`: the place of each word, and its ids."""
-
-    place: dict[str, int]
-    values: NDArray[np.int32]
-    lengths: NDArray[np.int64]
-
-
 class UnitIds:
     """The ids of each unit, as rows."""
 
-    def __init__(self, codec: Codec, words: UnitWords, cuts: KnownCuts) -> None:
+    def __init__(self, codec: Codec, words: UnitWords, cuts: CutWords) -> None:
         """words: knows all units that this is told of."""
         self._codec, self._words, self._cuts = codec, words, cuts
+        self._place = {word: n for n, word in enumerate(cuts.words)}
         self._cut_of = Grown(np.int32)  # the place of each word among the cuts, -1 where it has none
         self.rows = GrownRows(np.int32)
 
     def learn(self, units: Sequence[str]) -> None:
         """See the next units."""
         new = self._words.words[len(self._cut_of.values) :]
-        self._cut_of.add(np.fromiter((self._cuts.place.get(word, -1) for word in new), np.int32, len(new)))
+        self._cut_of.add(np.fromiter((self._place.get(word, -1) for word in new), np.int32, len(new)))
         words, n_word = self._words.rows.of(np.arange(len(units)) + len(self.rows))
         cut = self._cut_of.values[words]
         unit = np.repeat(np.arange(len(units)), n_word)
@@ -315,7 +281,7 @@ class UnitIds:
         self.rows.add(*in_order([Ragged(values, n_of), spelled], [known, others]))
 
 
-def ids_in(known: Lexicon, words_of: WordsOf, codec: Codec, cuts: KnownCuts) -> UnitIds:
+def ids_in(known: Lexicon, words_of: WordsOf, codec: Codec, cuts: CutWords) -> UnitIds:
     """The ids of all units that a lexicon has, in the pieces of a codec, always the same."""
     words = words_in(known, words_of)
     return known.part("ids", lambda: UnitIds(codec, words, cuts))
@@ -323,17 +289,15 @@ def ids_in(known: Lexicon, words_of: WordsOf, codec: Codec, cuts: KnownCuts) -> 
 
 def write_cut_words(path: Path, cut: CutWords) -> None:
     """Write how words are cut, for other processes to read."""
-    content: dict[str, Any] = {"words": "\n".join(cut.words).encode("utf-8")}
     with path.open("wb") as file:
-        write_packed(file, {**content, "values": cut.values, "lengths": cut.lengths})
+        write_packed(file, {**cut._asdict(), "words": "\n".join(cut.words).encode("utf-8")})
 
 
-def read_cut_words(path: Path | None) -> KnownCuts:
-    """Read how words are cut, as another process wrote it; without a path, of no word."""
+def read_cut_words(path: Path | None) -> CutWords:
+    """Read how words are cut, as another process wrote it, but into ids; without a path, of no word."""
     if path is None:
-        return KnownCuts({}, np.empty(0, np.int32), np.empty(0, np.int64))
+        return CutWords([], np.empty(0, np.int32), np.empty(0, np.int64))
     with path.open("rb") as file:
         found = read_packed(file.read)
     assert found is not None
-    words = found["words"].decode("utf-8").split("\n")
-    return KnownCuts({word: n for n, word in enumerate(words)}, found["values"] + N_SPECIAL, found["lengths"])
+    return CutWords(found["words"].decode("utf-8").split("\n"), found["values"] + N_SPECIAL, found["lengths"])

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import random
-import unicodedata
 from collections import Counter
 
 import numpy as np
@@ -13,12 +12,12 @@ from nmt.data import block_work, keep, letters
 from nmt.data import keep as blocks
 from nmt.data import units as lexicon_file
 from nmt.data.arrays import gathered
-from nmt.data.letters import CutWords, WordCounts, WordsOf, in_words, is_easy, words_of_easy
+from nmt.data.letters import CutWords, WordsOf, add_counts, in_words, normalised
 from nmt.data.placeholders import BYTES, protected
 from nmt.data.prepare import prepare
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.data.survey import aligned_by, line_hashes
-from nmt.data.text import N_ANCHOR, NO_ANCHOR, Block, Rarity
+from nmt.data.text import N_ANCHOR, NO_ANCHOR, Block, rarest
 from nmt.data.units import Lexicon, UnitIds, Units, facts_of, read_cut_words, words_in, write_cut_words
 from nmt.recipe.data_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
@@ -118,10 +117,6 @@ class Texts:
         self.units += units
 
 
-def pieces_of(text):
-    return [word for word, _ in in_words().pre_tokenize_str(text)]
-
-
 def as_rows(lists):
     return np.concatenate([np.array(each, np.int32) for each in lists]), np.array([len(each) for each in lists])
 
@@ -142,7 +137,7 @@ def test_the_few_of_a_line_are_those_that_sorting_finds():
     n_of = rng.integers(0, 20, 300)
     line, hashed = np.repeat(np.arange(300), n_of), rng.integers(1, 60, n_of.sum()).astype(np.uint16)
     rarity = (rng.integers(0, 5, 1 << 16) * rng.choice([1, 1 << 14, 1 << 16], 1 << 16)).astype(np.uint32)
-    rare = Rarity(rarity).rarest(hashed, line, 300)
+    rare = rarest(rarity, hashed, line, 300)
     for n in range(300):
         its = sorted(set(hashed[line == n].tolist()))
         shared = sorted((mark for mark in its if rarity[mark]), key=lambda mark: rarity[mark])
@@ -205,21 +200,16 @@ def test_easy_words_are_cut_as_all_others():
     letters = "aZ9é ÿ'ß×÷.!~\x7f\u0100s_ÀdreveTmll½ªµ\u00a0’«—…řſяЖҁ҂°"
     units_ = [" " + "".join(rng.choices(letters, k=rng.randint(1, 8))) for _ in range(3000)]
     units_ += [f" {a}'{b}" for a in ("I", "é", "9", "") for b in ("s", "S", "ll", "re x", "des", "'t")]
-    easy = [unit for unit in units_ if is_easy(unit)]
-    assert 300 < len(easy) < len(units_)
-    words, n_of = words_of_easy(easy)
-    assert words == [word for unit in easy for word in pieces_of(unit)]
-    assert n_of == [len(pieces_of(unit)) for unit in easy]
-    assert words_of_easy([]) == ([], [])
-    for form in ("NFC", "NFKC"):
-        assert all(unicodedata.normalize(form, unit) == unit for unit in easy)
-        assert all(unicodedata.is_normalized(form, chr(code)) for code in range(0x3000) if is_easy(f" {chr(code)}"))
+    words_of = WordsOf(SubwordsConfig(normalize="nfkc"))
+    for unit in units_:
+        text = " " + normalised(unit[1:], "nfkc", "unified")
+        assert words_of(unit, Counter()) == [word for word, _ in in_words().pre_tokenize_str(text)]
 
 
 def test_counts_of_words_are_those_of_a_counter(monkeypatch):
     monkeypatch.setattr(letters, "MOST_COUNTED", 60)
     rng = random.Random(5)
-    plain, quick = Counter(), WordCounts()
+    plain, quick = Counter(), Counter()
     n_forgotten = 0
     for _ in range(30):
         block = Counter(f"w{rng.randrange(200) if rng.random() < 0.2 else rng.randrange(20)}" for _ in range(40))
@@ -227,8 +217,8 @@ def test_counts_of_words_are_those_of_a_counter(monkeypatch):
         n_before = len(plain)
         plain = plain if len(plain) <= 60 else Counter({word: n for word, n in plain.items() if n > 1})
         n_forgotten += n_before - len(plain)
-        quick.add(list(block), np.array(list(block.values())))
-        assert list(quick.counter().items()) == list(plain.items())
+        add_counts(quick, list(block), np.array(list(block.values())))
+        assert list(quick.items()) == list(plain.items())
     assert n_forgotten and len(plain) > 20
 
 

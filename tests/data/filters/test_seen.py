@@ -23,10 +23,6 @@ def told_by(pairs, filters, n_of):
     return found
 
 
-def reasons(pairs, **options):
-    return told_by(pairs, [FilterConfig(**options)], [len(pairs)])
-
-
 def one_by_one(pairs, filters):
     """The same, pair after pair, with everything in memory. filters: of each pair."""
     exact, near, sides, found = set(), set(), Counter(), []
@@ -43,25 +39,6 @@ def one_by_one(pairs, filters):
         exact.add((src, trg))
         near.add((skeleton(src), skeleton(trg)))
     return found
-
-
-def test_a_pair_is_a_duplicate_the_second_time_only():
-    pairs = [("a", "b"), ("a", "c"), ("a", "b"), ("b", "a"), ("A", "b")]
-    assert reasons(pairs, drop_duplicates=True) == [None, None, "duplicate", None, None]
-    assert reasons(pairs) == [None] * 5
-
-
-def test_a_near_duplicate_is_called_so_and_an_exact_one_otherwise():
-    pairs = [("Nr. 1!", "No. 1!"), ("nr 2", "NO 2"), ("Nr. 1!", "No. 1!"), ("Nr. 1!", "No, 1 a")]
-    both = reasons(pairs, drop_duplicates=True, drop_near_duplicates=True)
-    assert both == [None, "near duplicate", "duplicate", None]
-    assert reasons(pairs, drop_near_duplicates=True) == [None, "near duplicate", "near duplicate", None]
-
-
-def test_so_many_translations_of_each_side_are_kept():
-    pairs = [("a", "1"), ("a", "2"), ("a", "3"), ("b", "3"), ("c", "3"), ("d", "3"), ("e", "4")]
-    too_many = "many translations"
-    assert reasons(pairs, max_translations=2) == [None, None, too_many, None, None, too_many, None]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from nmt.data import alignment_shift
 from nmt.data.alignment_shift import FARTHEST, FEWEST, RECORD, find_shifts, records_of
-from nmt.data.text import Anchors, Block
+from nmt.data.text import Block
 
 N = 1200
 
@@ -27,7 +27,7 @@ def corpus(n=N, seed=0):
 
 def aligned(src, trg, folder, before=0):
     path = folder / "records"
-    records = records_of(Block(src), Block(trg), Anchors())
+    records = records_of(Block(src), Block(trg))
     path.write_bytes(np.zeros(before, RECORD).tobytes() + records.tobytes())
     return find_shifts(path, before, len(src))
 

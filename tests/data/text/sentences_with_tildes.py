@@ -10,14 +10,7 @@ Você vê o avião? Não, só vejo nuvens.
 Ela é alemã, e o irmão dela é espanhol.
 O chá de maçã custa três euros.
 Os cidadãos pedem informações à administração.
-A população da região é pequena.
-Põe a mão no coração.
-As eleições são no verão.
-O capitão não tem razão.
-Há dez lições no livro de orações.
-A romã e a avelã são frutos.
-Ninguém sabe onde está o ímã.
-Ela tem fé e paciência."""
+A população da região é pequena."""
 VIETNAMESE = """Tôi đã ăn cơm rồi.
 Mã số của anh là gì?
 Cây cầu này rất cũ.
@@ -28,14 +21,7 @@ Chúng tôi sống ở Hà Nội.
 Xã hội thay đổi nhanh.
 Hãy nói chậm lại, tôi chưa hiểu.
 Đã lâu không gặp, anh khỏe chứ?
-Trời hôm nay rất đẹp.
-Quả dưa hấu này ngọt lắm.
-Cô ấy mua hai quyển sách.
-Nhà ga cách đây ba cây số.
-Ông ấy bị ngã trên cầu thang.
-Thật vậy à? Tôi không tin.
-Đây là lần đầu tiên tôi đến đây.
-Nước lã và hồ."""
+Trời hôm nay rất đẹp."""
 TURKISH = """Hâlâ bekliyorum, kâr yok.
 İstanbul'da hava çok güzel.
 Bu kâğıt kimin?
@@ -46,11 +32,4 @@ Rüzgâr kuzeyden esiyor.
 Dükkân saat dokuzda açılıyor.
 Hikâye çok uzun.
 Güneş doğudan doğar.
-Yarın İzmir'e gideceğiz.
-Ağabeyim mühendis oldu.
-Lâle bahçede açtı.
-Mahkûm serbest bırakıldı.
-Şu ağacın altında oturalım.
-Balık suda yaşar.
-Işıklar sönünce uyuduk.
-Âşık oldum, ne yapayım?"""
+Yarın İzmir'e gideceğiz."""

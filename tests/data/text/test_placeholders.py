@@ -72,17 +72,17 @@ def test_items_are_found(text, wanted):
 
 # What begins an item again and again and never ends one; in letters, marks and digits that a pattern repeats.
 BEGINNINGS = {
-    "tag": ["<", "<a", "<a ", "<a:", "</a /", "<a>"],
-    "url": ["http://", "http://.", "ftp://a", "ftp://a.)"],
-    "email": ["ä", "_", "é.", "a", "1", "a.", "a-", "a@", "a@a.", "a@a-", "ä@a", "a@b.c.", "@"],
-    "host": ["www.", "a.", "aa.", "aa.com/", "www.a/", "-", "a-.com."],
-    "mention": ["@", "#", "@a", "#a", "&#", "@ä"],
-    "path": ["/", "/a", "~/", "./", "../", "C:\\", "a/", ".", "/a/.", "C:\\a\\"],
-    "emoji": ["😀", "\u200d", "😀\u200d", "🏽", "🇩", "❤\ufe0f"],
-    "number": ["1", "1 ", "1.", "9,9", "5 k", "1km/", "\u00a01"],
+    "tag": "<|<a|<a |<a:|</a /|<a>",
+    "url": "http://|http://.|ftp://a|ftp://a.)",
+    "email": "ä|_|é.|a|1|a.|a-|a@|a@a.|a@a-|ä@a|a@b.c.|@",
+    "host": "www.|a.|aa.|aa.com/|www.a/|-|a-.com.",
+    "mention": "@|#|@a|#a|&#|@ä",
+    "path": "/|/a|~/|./|../|C:\\|a/|.|/a/.|C:\\a\\",
+    "emoji": "😀|\u200d|😀\u200d|🏽|🇩|❤\ufe0f",
+    "number": "1|1 |1.|9,9|5 k|1km/|\u00a01",
     # At the bound on what patterns of one's own may try.
-    r"/(?:a|aa|aaa){7}b/": ["a"],
-    r"/\w{1,49}\w{1,99}?@/": ["a", "a."],
+    r"/(?:a|aa|aaa){7}b/": "a",
+    r"/\w{1,49}\w{1,99}?@/": "a|a.",
 }
 
 
@@ -97,11 +97,12 @@ def seconds_to_find(text, kinds):
     return min(turns)
 
 
-@pytest.mark.parametrize(("kind", "part"), [(kind, part) for kind in BEGINNINGS for part in BEGINNINGS[kind]])
-def test_looking_for_items_takes_time_that_grows_with_the_text_alone(kind, part):
-    for kinds in ((kind,), KINDS):
-        short, long = (seconds_to_find((part * n)[:n], kinds) for n in (4_000, 16_000))
-        assert long < 8 * short + 0.05, "four times the text takes some four times as long, and never sixteen"
+@pytest.mark.parametrize("kind", BEGINNINGS)
+def test_looking_for_items_takes_time_that_grows_with_the_text_alone(kind):
+    for part in BEGINNINGS[kind].split("|"):
+        for kinds in ((kind,), KINDS):
+            short, long = (seconds_to_find((part * n)[:n], kinds) for n in (4_000, 16_000))
+            assert long < 8 * short + 0.05, f"{part}: four times the text takes four times as long, and never sixteen"
 
 
 @settings(max_examples=150, deadline=None)
@@ -200,11 +201,9 @@ def test_a_pair_has_placeholders_where_both_sides_have_the_same_items():
     assert protected_pair("5 Hunde", "five dogs", ["url"]) == ("5 Hunde", "five dogs", True)
     src, trg, alike = protected_pair("7 " * 3 + "</b>" * 2, "</b>" * 2 + "7 " * 3, ["tag"])
     assert in_names(trg) == "⟨tag1⟩⟨tag2⟩7 7 7 "
-
-
-def test_a_given_translation_has_the_placeholders_of_its_source():
     _, items = protected("um 5 oder 5 bei <b>", KINDS)
-    assert in_names(protected_like("<b> 5, 5, 5 and 8", items, KINDS)) == "⟨tag1⟩ ⟨number1⟩, ⟨number2⟩, 5 and 8"
+    given = protected_like("<b> 5, 5, 5 and 8", items, KINDS)
+    assert in_names(given) == "⟨tag1⟩ ⟨number1⟩, ⟨number2⟩, 5 and 8"
 
 
 @pytest.mark.parametrize(
@@ -284,13 +283,6 @@ def test_references_stay_and_the_report_counts(tmp_path):
     for side in (0, 1):
         rows = zip(data.train.pairs(range(len(ITEMS)))[side], data.valid.pairs(range(len(ITEMS)))[side], strict=True)
         assert all(one.tolist() == other.tolist() for one, other in rows)
-
-
-def test_a_pair_that_is_too_long_is_reported_in_names(tmp_path):
-    long = "<b>" + "xyz " * 60
-    recipe, _ = made(tmp_path / "b", [*SRC, long], [*TRG, long], "p", vocab_size=380, protect=KINDS, max_len=20)
-    text = (recipe.data_folder / "report.json").read_text("utf-8")
-    assert "⟨tag1⟩xyz" in text
 
 
 def test_kinds_are_those_that_there_are_and_in_one_order():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import unicodedata
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -155,7 +156,7 @@ def test_the_sample_is_seeded_and_of_the_size_asked_for():
 
 @pytest.mark.parametrize("text", ["x" * 50_000, " " * 5000, "ab cd " * 40 + "e" * 250 + "  f" * 20, "short one"])
 def test_bpe_learns_from_no_endless_line_and_no_endless_word(text):
-    found = list(parts(text))
+    found = list(parts(text, Counter()))
     assert "".join(found) == text[:10_000]
     assert max(len(word) for part in found for word in re.split(r"(?<=\S)(?=\s)", part)) <= 200
 
