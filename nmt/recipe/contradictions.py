@@ -52,7 +52,8 @@ def find_contradictions(recipe: "Recipe") -> list[str]:
         section, _, option = name.partition(".")
         default = type(getattr(recipe, section)).model_fields[option].default
         if attrgetter(name)(recipe) != default and not (off := attrgetter(needed)(recipe)):
-            found.append(f"{name}: has no effect while {needed} is {off or 'empty'} (set that, or remove this)")
+            shown = "empty" if off == "" else f"{off:g}"
+            found.append(f"{name}: has no effect while {needed} is {shown} (set that, or remove this)")
     return [*found, *_of_translation(recipe)]
 
 

@@ -78,6 +78,7 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
                 name = _override(value, name, text)
             except RecipeError as error:
                 complaints.append((None, name, str(error)))
+                continue
             lines = {old: line for old, line in lines.items() if not f"{old}.".startswith(f"{name}.")} | {name: None}
     if value or not complaints:  # what is not YAML at all lacks options, too, which is no news
         try:
