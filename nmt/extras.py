@@ -38,17 +38,16 @@ def version_and_commit(clone: Path = _CLONE) -> str:
         return version()
     import subprocess  # here, since --help has no use for it
 
-    asked = ("status", "--porcelain=v2", "--branch", "--untracked-files=no", "--", "nmt")
-    command = ("git", "-C", str(clone), "--no-optional-locks", "-c", "core.fsmonitor=false", *asked)
+    describe = ("describe", "--always", "--dirty=.dirty", "--abbrev=12", "--exclude=*")
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        done = subprocess.run(command, env=env, capture_output=True, timeout=_SECONDS, check=True)
-    except (OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            ("git", "-C", str(clone), "--no-optional-locks", *describe),
+            env=env, capture_output=True, text=True, timeout=_SECONDS, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):  # nothing is committed, say
         return version()
-    first, *others = done.stdout.decode("utf-8", "replace").rstrip("\n").split("\n")  # "# branch.oid COMMIT"
-    commit = first.rpartition(" ")[2][:12]
-    mark = "" if all(line.startswith("#") for line in others) else ".dirty"
-    return f"{version()}+g{commit}{mark}" if commit.isalnum() else version()  # (initial): nothing is committed
+    return f"{version()}+g{done.stdout.strip()}"
 
 
 def require(extra: str, wanted_by: str, instead: str = "") -> None:
