@@ -53,9 +53,7 @@ def units_of(text: str) -> list[str]:
 
 
 def kind_of(character: str) -> int:
-    """LETTER, DIGIT or MARK of an easy character, 0 of any other. `in_words` cuts between two kinds, but for what
-    follows an apostrophe and what a space is before.
-    """
+    """LETTER, DIGIT or MARK of an easy character, 0 of any other: `in_words` cuts between two, apostrophes apart."""
     found = _KIND.fullmatch(character)
     return (found.lastindex or 0) if found else 0
 
@@ -311,8 +309,7 @@ _ENDLESS = re.compile(rf"\S{{{WORD_CAP + 1},}}|\s{{{WORD_CAP + 1},}}")
 _PART = re.compile(rf"\s{{0,{WORD_CAP}}}\S{{1,{WORD_CAP}}}|\s{{1,{WORD_CAP}}}")
 # Different words that are counted, some 100 bytes each; with more, those that occurred once are forgotten.
 MOST_COUNTED = 2_000_000
-# Words that a process remembers the parts of, some 300 bytes each: a process that works on blocks finds four of five
-# words of a block among half as many of a language already, and with more of them hardly more.
+# Words that a process remembers the parts of, some 300 bytes each: more of them hardly help.
 MOST_REMEMBERED = 200_000
 # Share of the characters of a text that the alphabet covers at least, if it has room.
 COVERAGE = 0.9995

@@ -17,7 +17,7 @@ from nmt.data.dedup import LEVELS, PAIR, PARTS, Keys, Known, Leaks
 from nmt.data.letters import units_of
 from nmt.data.sources import Source
 from nmt.data.text import N_HASH, SIDES, Block, Dress, Hashes, dress_of_lines, rarity_of, row_hashes
-from nmt.data.units import Mask, Units, facts_of, hashes_of
+from nmt.data.units import Mask, Units, facts_of
 from nmt.data.worker_pool import WorkerPool
 
 N_EXTREME = 3  # pairs that are shown, of the shortest and of the longest
@@ -79,7 +79,7 @@ def line_hashes(side: Units) -> Hashes:
     if side.is_odd.any():
         # Without the white space around it, such a line may be equal to one that is cut into units.
         rows = [units_of(" " + line.strip()) for line in side.some(side.is_odd)]
-        hashes = hashes_of(Block(list(itertools.chain.from_iterable(rows))))
+        hashes = Block(list(itertools.chain.from_iterable(rows))).hashes()
         found[side.is_odd] = row_hashes(hashes, np.fromiter(map(len, rows), np.int64, len(rows)))
     return found
 

@@ -51,10 +51,13 @@ class Block:
         self._kind = _classes()[np.minimum(self._folded, _TABLE - 1)]
         self._ends = np.flatnonzero(self._folded == _LINE_FEED)
 
+    def hashes(self) -> Hashes:
+        """A hash of each line."""
+        return row_hashes(self.codes, self.lengths + 1)
+
     def exact(self) -> Hashes:
         """A hash of each line without the white space around it."""
-        codes = _code_points("\n".join([*(line.strip() for line in self.lines), ""]))
-        return _hashes(codes)
+        return _hashes(_code_points("\n".join([*(line.strip() for line in self.lines), ""])))
 
     def near(self) -> tuple[Hashes, Hashes, NDArray[np.int64], NDArray[np.int64]]:
         """Hashes of each line in two normal forms; characters in the first of them, and how many are digits.

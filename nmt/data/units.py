@@ -21,7 +21,7 @@ from nmt.data.corpus import as_numpy
 from nmt.data.letters import LINE_CAP, MOST_REMEMBERED, WORD_CAP, CutWords, WordsOf, normalised
 from nmt.data.placeholders import BYTES
 from nmt.data.subwords import N_SPECIAL, Codec
-from nmt.data.text import Block, Hashes, row_hashes, unified
+from nmt.data.text import Block, Hashes, unified
 from nmt.processes import read_packed, write_packed
 
 Numbers = NDArray[np.int64]
@@ -184,7 +184,7 @@ class UnitFacts:
         """See the next units."""
         block = Block(units)
         self._bags.add(block.bags())
-        self._hashes.add(hashes_of(block))
+        self._hashes.add(block.hashes())
         hashed, unit = block.words()
         self.words.add(hashed, np.bincount(unit, minlength=len(units)))
 
@@ -195,18 +195,13 @@ class UnitFacts:
 
     @property
     def hashes(self) -> Hashes:
-        """A hash of the text of each unit: see `hashes_of`."""
+        """A hash of the text of each unit."""
         return self._hashes.values
 
 
 def facts_of(known: Lexicon) -> UnitFacts:
     """Return the facts of all units that a lexicon has."""
     return known.part("facts", UnitFacts)
-
-
-def hashes_of(units: Block) -> Hashes:
-    """A hash of the text of each unit."""
-    return row_hashes(units.codes, units.lengths + 1)
 
 
 class UnitWords:
@@ -240,13 +235,10 @@ class UnitWords:
         """
         values, n_of = self.rows.of(units)
         total = np.bincount(values, weights=np.repeat(times, n_of)).astype(np.int64)
-        places = np.arange(len(values))
-        first = np.empty(len(total), np.int64)
-        first[values[::-1]] = places[::-1]  # the last that is written stays, and that is the first place
-        different = values[first[values] == places]
+        different = list(dict.fromkeys(values.tolist()))
         for n in np.flatnonzero(np.isin(units, list(self._noted))).tolist():
             notes.update({key: int(times[n]) * many for key, many in self._noted[int(units[n])].items()})
-        return [self.words[n] for n in different.tolist()], total[different]
+        return [self.words[n] for n in different], total[different]
 
 
 def words_in(known: Lexicon, words_of: WordsOf) -> UnitWords:
