@@ -1,7 +1,6 @@
 """Start and end of a command, its signals, and its text in a terminal. Imports the standard library alone."""
 
 import contextlib
-import errno
 import gc
 import os
 import signal
@@ -48,21 +47,12 @@ def printable(text: str) -> str:
 
 
 def write_stdout(text: str) -> None:
-    """Write text as UTF-8 whatever the locale, all of it, and flush it. Raises OSError that names <stdout>."""
+    """Write text and flush it. Raises OSError that names <stdout>."""
     if sys.stdout is None:  # closed by a shell
         return
     try:
+        sys.stdout.write(text)
         sys.stdout.flush()
-        file = getattr(sys.stdout, "buffer", None)
-        if file is None:  # a stream of a program, which takes text only
-            sys.stdout.write(text)
-            return
-        left = memoryview(text.encode("utf-8"))
-        while left:  # with PYTHONUNBUFFERED a stream writes what there is room for
-            if (n_byte := file.write(left)) is None:  # a raw stream that does not wait for its reader
-                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-            left = left[n_byte:]
-        file.flush()
     except OSError as error:
         raise OSError(error.errno, error.strerror, "<stdout>") from None
 

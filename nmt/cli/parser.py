@@ -26,9 +26,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, *, description: str = "", epilog: str = "", examples: Sequence[str] = ()) -> None:
         """examples: commands for the end of the help."""
         # No abbreviations: one that works today is ambiguous when an option is added.
-        super().__init__(
-            prog, description=description, epilog=epilog, add_help=False, allow_abbrev=False, formatter_class=_Help
-        )
+        super().__init__(prog, description=description, epilog=epilog, add_help=False, allow_abbrev=False)
         self.examples = examples
         self.section_groups: dict[str, Any] = {}  # of the options of the recipe
         self.short: dict[str, str] = {}  # the short flag of an option
@@ -95,6 +93,13 @@ class Parser(argparse.ArgumentParser):
             print(f"{self.prog}: error: {printable(line)}", file=sys.stderr)
         self.exit(2)
 
+    def format_usage(self) -> str:
+        """Return the usage line, without the hundred options of the recipe."""
+        formatter = self._get_formatter()
+        own = [action for action in self._actions if not action.dest.startswith(_OVERRIDE)]
+        formatter.add_usage(self.usage, own, self._mutually_exclusive_groups)
+        return formatter.format_help()
+
     def format_help(self) -> str:
         """Describe the flags of the command itself, and how to see those of the recipe."""
         return self.help_of(None)
@@ -105,7 +110,6 @@ class Parser(argparse.ArgumentParser):
         if wanted and wanted in of_recipe:
             _add_groups(formatter, [of_recipe[wanted]])
             return formatter.format_help()
-        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
         formatter.add_text(self.description)
         everything = wanted == "all"
         _add_groups(formatter, [one for one in self._action_groups if everything or one not in of_recipe.values()])
@@ -121,7 +125,7 @@ class Parser(argparse.ArgumentParser):
             formatter.end_section()
         formatter.add_text(self.epilog)
         examples = "".join(f"  {line}\n" for line in self.examples)
-        return formatter.format_help() + (f"\nexamples:\n{examples}" if examples else "")
+        return f"{self.format_usage()}\n{formatter.format_help()}" + (f"\nexamples:\n{examples}" if examples else "")
 
 
 def _add_groups(formatter: argparse.HelpFormatter, groups: Iterable[Any]) -> None:
@@ -179,16 +183,6 @@ def overrides_of(arguments: argparse.Namespace) -> list[tuple[str, str]]:
         for name, value in vars(arguments).items()
         if name.startswith(_OVERRIDE) and value is not None
     ]
-
-
-class _Help(argparse.HelpFormatter):
-    """Keeps the hundred overrides out of the usage line."""
-
-    def add_usage(
-        self, usage: str | None, actions: Iterable[argparse.Action], groups: Iterable[Any], prefix: str | None = None
-    ) -> None:
-        own = [action for action in actions if not action.dest.startswith(_OVERRIDE)]
-        super().add_usage(usage, own, groups, prefix)
 
 
 class _Show(argparse.Action):
@@ -276,6 +270,8 @@ def _prepare_streams() -> None:
     if sys.stderr is None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     if isinstance(sys.stdout, io.TextIOWrapper):
+        if isinstance(sys.stdout.buffer, io.RawIOBase):  # PYTHONUNBUFFERED: it may write a part and say nothing
+            sys.stdout = io.TextIOWrapper(io.BufferedWriter(sys.stdout.buffer))
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
     if isinstance(sys.stderr, io.TextIOWrapper):
         sys.stderr.reconfigure(encoding="utf-8", errors="backslashreplace")

@@ -4,13 +4,11 @@ Imports nothing but the recipe before that is read, so that --help and mistakes 
 """
 
 import argparse
-import json
 import re
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from nmt.cli.begin import Stop, begun, printable, write_stdout
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run
@@ -23,6 +21,7 @@ from nmt.recipe.draft import exports_note, portable_options, unsupported
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import is_prepared
 from nmt.recipe.reader import as_yaml, load_resolved, read_recipe
+from nmt.recipe.reader import overrides_of as options_of
 
 # For `--vocab-from RUN`, which goes on from the weights of RUN: about a seventh of the rates of a new run.
 # The warm-up, auto, is a twentieth of the run, at most 200 updates.
@@ -46,32 +45,21 @@ _EXAMPLES = (
 
 # What a small corpus of one's own is trained with when there is no recipe: sizes and steps that suit some ten
 # thousand to a million pairs, normalisation before the sub-layers because it trains without careful tuning.
-OWN_CORPUS = (
-    ("model.preset", "small"),
-    ("model.norm", "pre"),
-    ("model.scale_emb_or_prj", "emb"),
-    ("model.position", "rotary"),
-    ("model.rotary_enc_attn", "true"),
-    ("model.prj_transform", "true"),
-    ("model.lexical_attn", "true"),
-    ("model.emb_init", "cooccurrence"),
-    ("model.dropout", "0.25"),
-    ("model.attn_dropout", "0.1"),
-    ("batch.max_tokens", "2048"),
-    ("optim.name", "muon"),
-    ("optim.muon_lr", "4e-3"),
-    ("optim.lr", "2e-3"),
-    ("optim.betas", "[0.9, 0.999]"),
-    ("optim.weight_decay", "0.1"),
-    ("optim.schedule", "auto"),
-    ("optim.warmup", "auto"),
-    ("optim.clip", "1.0"),
-    ("train.updates", "20000"),
-    ("train.save_every", "500"),
-    ("train.keep_last", "5"),
-    ("valid.every", "auto"),
-    ("valid.patience", "10"),
-)
+# fmt: off
+OWN_CORPUS = options_of({
+    "model": {
+        "preset": "small", "norm": "pre", "scale_emb_or_prj": "emb", "position": "rotary", "rotary_enc_attn": True,
+        "prj_transform": True, "lexical_attn": True, "emb_init": "cooccurrence", "dropout": 0.25, "attn_dropout": 0.1,
+    },
+    "batch": {"max_tokens": 2048},
+    "optim": {
+        "name": "muon", "muon_lr": 4e-3, "lr": 2e-3, "betas": [0.9, 0.999], "weight_decay": 0.1, "schedule": "auto",
+        "warmup": "auto", "clip": 1.0,
+    },
+    "train": {"updates": 20_000, "save_every": 500, "keep_last": 5},
+    "valid": {"every": "auto", "patience": 10},
+})
+# fmt: on
 
 
 def preprocess(args: argparse.Namespace) -> int:
@@ -115,13 +103,12 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, given: Sequence[tuple[str
     from nmt.data.report_words import refuse_foreign_page
 
     begun()
-    page = None
-    if args.check:
-        page = Path(args.report) if args.report else page_beside(recipe.data_folder)
-        refuse_foreign_page(page)
     with Stop(("SIGINT", "SIGTERM", "SIGHUP")):  # at a signal, what is half made goes away first
-        if page:
-            report = DataReport()
+        if not args.check:
+            prepare(recipe, recipe.data_folder, overwrite=args.overwrite, talk=_talk)
+        else:
+            page, report = Path(args.report) if args.report else page_beside(recipe.data_folder), DataReport()
+            refuse_foreign_page(page)
             prepare(recipe, recipe.data_folder, talk=_talk, report=report, only_report=page)
             found = report.as_dict()
             if found["alarms"]:
@@ -129,11 +116,9 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, given: Sequence[tuple[str
                 return AlarmError.exit_code
             _talk(f"check: no alarm{', but see the warnings above' if found['warnings'] else ''}")
             return 0
-        prepare(recipe, recipe.data_folder, overwrite=args.overwrite, talk=_talk)
     # The recipe that was written beside the data holds the options; one that was named does not.
-    again = (
-        [word for name, value in given if name != "data.alarms" for word in (f"--{name}", value)] if args.recipe else []
-    )
+    given = [(name, value) for name, value in given if args.recipe and name != "data.alarms"]
+    again = [word for name, value in given for word in (f"--{name}", value)]
     command = ["nmt-train", str(args.recipe or recipe.data_folder / RECIPE), *again]
     _talk(f"the model can be used by {exports_note(recipe)}")
     _talk(f"train with: {shlex.join(command)}")
@@ -146,64 +131,39 @@ def _talk(line: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
-    parser = Parser(prog="nmt-preprocess", description=_DESCRIPTION, examples=_EXAMPLES)
-    parser.add_argument("recipe", metavar="RECIPE", nargs="?", help="the recipe, a YAML file; or a corpus, as --train")
-    parser.add_argument("--overwrite", action="store_true", help="replace the data prepared before, at the very end")
-    parser.add_argument(
-        "--portable",
-        action="store_true",
-        help="without a recipe: write one whose model CTranslate2 and Hugging Face's transformers can take",
+    parser = Parser("nmt-preprocess", description=_DESCRIPTION, examples=_EXAMPLES)
+    add = parser.add_argument
+    add("recipe", metavar="RECIPE", nargs="?", help="the recipe, a YAML file; or a corpus, as --train")
+    add("--overwrite", action="store_true", help="replace the data prepared before, at the very end")
+    text = "without a recipe: write one whose model CTranslate2 and Hugging Face's transformers can take"
+    add("--portable", action="store_true", help=text)
+    text = (
+        "go on where the data look seriously wrong (see --check), which otherwise ends the command with exit code 3, "
     )
-    parser.add_argument(
-        "--accept-alarms",
-        action="store_true",
-        help="go on where the data look seriously wrong (see --check), which otherwise ends the command with exit code "
-        "3, the report beside the data folder, and no data written: data.alarms of the recipe",
-    )
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="prepare nothing: read everything and write the report only, a page; exit code 3 if something is "
-        "seriously wrong with the data: swapped files, misaligned lines, validation or test pairs among the training "
-        "pairs, most pairs dropped",
-    )
-    parser.add_argument(
-        "--report",
-        metavar="FILE",
-        help="where --check writes its page [default: DIR.report.html beside the data folder]",
-    )
-    parser.add_argument(
-        "--show",
-        metavar="N",
-        type=_number,
-        help="print N pairs of the prepared data, always the same, as text, pieces and ids; RECIPE may be the folder",
-    )
-    parser.add_argument(
-        "--vocab-from",
-        metavar="RUN",
-        help="take the subwords of a run, a data folder or a model of SentencePiece: subwords.vocab_from of the "
-        "recipe; without a recipe the new one fine-tunes that run",
-    )
-    files = parser.add_argument_group("without a recipe")
+    text += "the report beside the data folder, and no data written: data.alarms of the recipe"
+    add("--accept-alarms", action="store_true", help=text)
+    text = "prepare nothing: read everything and write the report only, a page; exit code 3 if something is seriously "
+    text += "wrong with the data: swapped files, misaligned lines, validation or test pairs among the training pairs, "
+    add("--check", action="store_true", help=f"{text}most pairs dropped")
+    text = "where --check writes its page [default: DIR.report.html beside the data folder]"
+    add("--report", metavar="FILE", help=text)
+    text = "print N pairs of the prepared data, always the same, as text, pieces and ids; RECIPE may be the folder"
+    add("--show", metavar="N", type=_number, help=text)
+    text = "take the subwords of a run, a data folder or a model of SentencePiece: subwords.vocab_from of the recipe; "
+    add("--vocab-from", metavar="RUN", help=f"{text}without a recipe the new one fine-tunes that run")
+    add = parser.add_argument_group("without a recipe").add_argument
     two = ("SRC", "TRG")
-    one_or_two: dict[str, Any] = {"nargs": "+", "metavar": ("SRC", "TRG")}
-    files.add_argument(
-        "--train",
-        action="append",
-        help="two training files of text, or one with both sides: CSV, TSV, JSONL, TMX, Parquet or Arrow, whose "
-        "columns are found by their names; may be given several times",
-        **one_or_two,
+    text = "two training files of text, or one with both sides: CSV, TSV, JSONL, TMX, Parquet or Arrow, whose columns "
+    text += "are found by their names; may be given several times"
+    add("--train", action="append", nargs="+", metavar=two, help=text)
+    add("--valid", nargs="+", metavar=two, help="validation files, likewise")
+    add("--test", nargs="+", metavar=two, help="test files, likewise")
+    text = (
+        "without --valid: hold out N training pairs for validation, or a share below 1, and leave near copies of them "
     )
-    files.add_argument("--valid", help="validation files, likewise", **one_or_two)
-    files.add_argument("--test", help="test files, likewise", **one_or_two)
-    files.add_argument(
-        "--valid-size",
-        metavar="N",
-        help="without --valid: hold out N training pairs for validation, or a share below 1, and leave near copies of "
-        "them out of training [default: 1 %%, 200 to 2,000]",
-    )
-    files.add_argument("--langs", help="languages, as in: --langs de en", nargs=2, metavar=two, type=_language)
-    files.add_argument("--out", metavar="DIR", help="folder of the prepared data; its name becomes that of the recipe")
+    add("--valid-size", metavar="N", help=f"{text}out of training [default: 1 %%, 200 to 2,000]")
+    add("--langs", help="languages, as in: --langs de en", nargs=2, metavar=two, type=_language)
+    add("--out", metavar="DIR", help="folder of the prepared data; its name becomes that of the recipe")
     add_short_flags(parser)
     add_override_flags(parser)
     return run(preprocess, parser, argv)
@@ -243,20 +203,17 @@ def own_recipe(
     vocab_from = known.get("subwords.vocab_from")
     out = known.get("data.out") or f"prepared/{first.name.removesuffix(''.join(first.suffixes)) or 'own'}"
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(out).resolve().name).strip("-._")[:100]
-    told = [
-        ("name", name or "own"),
-        ("data.src_lang", langs[0]),
-        ("data.trg_lang", langs[1]),
-        ("data.train", _yaml([_files(names, "train") for names in train])),
-        ("data.out", out),
-    ]
-    if valid:
-        told.append(("data.valid", _yaml(_files(valid, "valid"))))
-    elif not any(option.partition(".valid")[0] == "data" for option in known):
-        told.append(("data.valid_size", "auto"))
-    if test:
-        told.append(("data.test", _yaml(_files(test, "test"))))
-    given = [*_own_options(vocab_from), *told, *overrides]
+    says_valid = valid or any(option.partition(".valid")[0] == "data" for option in known)
+    data = {
+        "src_lang": langs[0],
+        "trg_lang": langs[1],
+        "train": [_files(names, "train") for names in train],
+        "out": out,
+        "valid": _files(valid, "valid") if valid else None,
+        "valid_size": None if says_valid else "auto",
+        "test": _files(test, "test") if test else None,
+    }
+    given = [*_own_options(vocab_from), *options_of({"name": name or "own", "data": data}), *overrides]
     found = read_recipe(None, given)
     if not portable:
         return found
@@ -311,11 +268,6 @@ def _number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not 1, 2, ...")
     return int(text)
-
-
-def _yaml(value: object) -> str:
-    """A value as an override says it. Names of files stay as they are: JSON's escapes are not all YAML's."""
-    return json.dumps(value, ensure_ascii=False)
 
 
 if __name__ == "__main__":

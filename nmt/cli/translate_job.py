@@ -21,16 +21,13 @@ import torch
 from nmt.cli.begin import Stop, write_stdout
 from nmt.cli.translate_input import (
     Line,
-    Reader,
     check_outputs,
     check_paths,
-    checked,
     files_of_pipes,
     follow_links,
     open_input,
     read_references,
     read_windows,
-    terms_of,
 )
 from nmt.cli.translate_output import LineTranslator, Record, Report, check_attention, fingerprints, recipe_of, say
 from nmt.data.lines import count_lines
@@ -202,9 +199,9 @@ def translate(args: argparse.Namespace) -> int:
         if args.output:
             _to_file(args, stop, report, finishing=finishing)
             return 0
-        model, request_of = _load(args)
+        model = _load(args)
         # As bytes, whatever the locale, and flushed window by window for the reader at the other end.
-        with stop.finishing(), closing(_records(args, model, request_of, stop, report)) as windows:
+        with stop.finishing(), closing(_records(model, stop, report)) as windows:
             for records in windows:
                 write_stdout(_text(records))
                 stop.ask()
@@ -212,13 +209,13 @@ def translate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _load(args: argparse.Namespace) -> tuple[LineTranslator, Reader]:
-    """Load the model, and what reads a line for it. Raises NmtError for flags that do not go with the model."""
-    terms, device = terms_of(args), choose_device(args.device)
+def _load(args: argparse.Namespace) -> LineTranslator:
+    """Load the model. Raises NmtError for flags that do not go with it."""
+    device = choose_device(args.device)
     if args.threads:
         torch.set_num_threads(args.threads)
     model = LineTranslator(args)
-    decode, usual, sources = model.recipe.decode, DecodeConfig(), model.translator.sources
+    decode, usual = model.recipe.decode, DecodeConfig()
     if device.type == "cuda" and args.input and count_lines(args.input) > usual.window:
         more = {"max_tokens": 1_048_576, "window": 10_000}
         names = [name for name in more if getattr(decode, name) == getattr(usual, name)]
@@ -236,19 +233,15 @@ def _load(args: argparse.Namespace) -> tuple[LineTranslator, Reader]:
         if decode.samples and getattr(args, flag):
             raise NmtError(f"--{flag}: phrases can be required of beam search only: set decode.samples to 0.")
     if args.input_format != "jsonl":
-        sources.codec_of(Request(""))
-    return model, checked(args, terms, decode, sources)
+        model.translator.sources.codec_of(Request(""))
+    return model
 
 
 def _records(
-    args: argparse.Namespace,
-    model: LineTranslator,
-    request_of: Reader,
-    stop: Stop,
-    report: Report,
-    journal: Journal | None = None,
+    model: LineTranslator, stop: Stop, report: Report, journal: Journal | None = None
 ) -> Generator[list[Record], None, None]:
     """Read windows and give their records, in order: those of a journal, or of the model."""
+    args = model.args
     shown = bool(args.output) or (sys.stderr.isatty() and not sys.stdout.isatty())  # a bar between lines is in the way
     bar = Bar(
         desc="scoring" if args.score else "translating",
@@ -259,7 +252,7 @@ def _records(
     )
     size = model.translator.config.window
     with open_input(args.input) as file, bar:
-        for lines in read_windows(file, args, request_of, size, stop=stop, notes=report.notes):
+        for lines in read_windows(file, args, model.request_of, size, stop=stop, notes=report.notes):
             digest = _digest(lines) if journal else ""
             records = journal.take(digest) if journal else None
             if records is None:
@@ -298,12 +291,12 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, finishing:
             say(f"{journal.path.name} has the answers to {journal.n_line:,} lines: going on from there")
         wrong: Exception | None = None
         try:
-            model, request_of = _load(args)
+            model = _load(args)
             for name in filter(None, (args.output, args.scores, args.alignments)):
                 remove_leftovers(Path(name))
             written = hashlib.sha256()
             with replacing(output) as file:
-                for records in _records(args, model, request_of, stop, report, journal):
+                for records in _records(model, stop, report, journal):
                     text = _text(records).encode()
                     written.update(text)
                     file.write(text)

@@ -1,6 +1,7 @@
 """What the tests of nmt-translate share: a run, and the command on it."""
 
 import io
+import json
 import sys
 
 import pytest
@@ -11,8 +12,9 @@ from nmt.cli.translate import main
 
 @pytest.fixture(scope="module")
 def folder(request, tmp_path_factory) -> str:
-    """Of the options that the module names as MADE_OF, if it does."""
-    return str(make_run(tmp_path_factory.mktemp("runs") / "tiny", getattr(request.module, "MADE_OF", OPTIONS)).folder)
+    """Of the options that the module names as MADE_OF, and with its TAGS, if it has them."""
+    options, tags = getattr(request.module, "MADE_OF", OPTIONS), getattr(request.module, "TAGS", ())
+    return str(make_run(tmp_path_factory.mktemp("runs") / "tiny", options, tags).folder)
 
 
 @pytest.fixture
@@ -23,6 +25,17 @@ def translate(folder, monkeypatch, capsysbinary):
         out, err = capsysbinary.readouterr()
         assert found == code, err.decode()
         assert not out or out.endswith(b"\n")
+        assert b"Traceback" not in err or code == 1
         return out.decode("utf-8").split("\n")[:-1], err.decode("utf-8")
+
+    return call
+
+
+@pytest.fixture
+def objects(translate):
+    """What --format jsonl tells of each line."""
+
+    def call(*flags: object, **how: object) -> list[dict]:
+        return [json.loads(line) for line in translate("--format", "jsonl", *flags, **how)[0]]
 
     return call

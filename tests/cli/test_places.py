@@ -56,21 +56,16 @@ def test_a_prepared_folder_trains_from_anywhere_and_finds_its_run_again(project,
     assert train(["../project/prepared/mine/recipe.yaml", "--train.updates", "3"]) == 0
     assert "going on from update-00000002" in capsys.readouterr().err
     assert not Path("runs").exists() and (project / "runs/mine/checkpoints/update-00000003").is_dir()
+    assert train(["../project/runs/mine", "--train.updates", "4"]) == 0  # by the run's own name
+    assert "going on from update-00000003" in capsys.readouterr().err and not Path("runs").exists()
+    assert train(["../project/runs/mine", "--verify"]) == 0
+    assert "whole" in capsys.readouterr().out
 
 
 def test_a_moved_prepared_folder_trains_a_new_run_where_one_stands(project, capsys):
     shutil.move(project / "prepared/mine", "moved")
     assert train(["moved/recipe.yaml"]) == 0
     assert Path("runs/mine/model").is_dir()
-
-
-@pytest.mark.parametrize("name", ["../project/runs/mine"])
-def test_a_run_goes_on_by_its_own_name(project, capsys, name):
-    assert train([name, "--train.updates", "3"]) == 0
-    assert "going on from update-00000002" in capsys.readouterr().err
-    assert not Path("runs").exists()
-    assert train([name, "--verify"]) == 0
-    assert "whole" in capsys.readouterr().out
 
 
 def test_a_moved_run_finds_the_data_where_it_was(project, made):

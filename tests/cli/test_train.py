@@ -1,62 +1,15 @@
-"""What nmt-train does about signals, and what --verify says of a run folder."""
-
-import os
-import signal
-import sys
+"""What nmt-train --verify says of a run folder."""
 
 import pytest
 import torch
 
 from nmt import checkpoint
-from nmt.cli.begin import Stop
 from nmt.cli.train import main
 from nmt.data.subwords import Subwords
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe
 from nmt.run import Run
-
-posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
-
-
-@pytest.fixture
-def handlers():
-    """The handlers of signals that a terminal gives, whatever the tests were started by; afterwards put back."""
-    numbers = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, n)]
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@posix
-@pytest.mark.parametrize("name", ["SIGINT", "SIGUSR1"])
-def test_a_signal_is_remembered_and_told(handlers, capfd, name):
-    with Stop(["SIGINT", "SIGUSR1"], "saving first") as stop, stop.finishing():
-        assert not stop() and stop.exit_code == 0
-        os.kill(os.getpid(), getattr(signal, name))
-        assert stop() and stop.exit_code == 128 + getattr(signal, name)
-    assert f"{name}: saving first" in capfd.readouterr().err
-
-
-@posix
-def test_a_second_ctrl_c_stops_at_once_and_a_second_sigterm_does_not(handlers):
-    with pytest.raises(KeyboardInterrupt), Stop() as stop, stop.finishing():
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.exit_code == 143
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
-
-
-@posix
-def test_what_nohup_wants_ignored_stays_ignored(handlers):
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with Stop(["SIGHUP"]) as stop:
-        os.kill(os.getpid(), signal.SIGHUP)
-    assert not stop()
 
 
 @pytest.fixture

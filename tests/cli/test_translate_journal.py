@@ -1,15 +1,19 @@
-"""nmt-translate --output goes on where it was, however it ended, and ends with the bytes of an undisturbed run."""
+"""nmt-translate ends between two lines, and --output goes on where it was, with the bytes of an undisturbed run."""
 
 import json
 import os
 import signal
+import sys
+import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from fault_process import Child
 from made_run import HASTY
 
-from nmt.cli import translate_input as translate_input
+from nmt.cli import translate_input
+from nmt.cli.begin import Stop
 from nmt.cli.translate import main
 from nmt.cli.translate_job import Journal
 from nmt.cli.translate_output import LineTranslator, Record
@@ -86,14 +90,18 @@ def test_two_processes_cannot_write_the_same_output(path):
         Journal(path, SETTINGS, print)
 
 
-# -- the command -------------------------------------------------------------------------------------------------------
+# The command.
 
 
 @pytest.fixture
 def place(tmp_path):
-    (tmp_path / "in").write_bytes(SOURCE)
-    (tmp_path / "ref").write_bytes(SOURCE)
+    for name in ("in", "ref"):
+        (tmp_path / name).write_bytes(SOURCE)
     return tmp_path
+
+
+def lines_of(place):
+    return (place / "out").read_text(encoding="utf-8").split("\n")[:-1]
 
 
 def at(n, harm, otherwise):
@@ -116,7 +124,7 @@ def meanwhile():
 
 def flags_of(place):
     names = {"input": "in", "output": "out", "ref": "ref", "scores": "scores.json", "alignments": "links"}
-    paths = [part for flag, name in names.items() for part in (f"--{flag}", str(place / name))]
+    paths = [f"--{flag}={place / name}" for flag, name in names.items()]
     return [*paths, "--format", "jsonl", "--decode.n_best", "2", *map(str, WINDOW)]
 
 
@@ -186,7 +194,7 @@ def test_a_full_disk_costs_nothing_but_time(translate, place):
         _, err = translate("-i", place / "in", "-o", place / "out", *WINDOW, code=1)
     assert "out.journal: File too large" in err and not (place / "out").exists()
     translate("-i", place / "in", "-o", place / "out", *WINDOW)
-    assert (place / "out").read_text(encoding="utf-8").split("\n")[:-1] == wanted
+    assert lines_of(place) == wanted
 
 
 def test_after_a_signal_the_model_is_asked_only_for_what_is_missing(translate, place, meanwhile):
@@ -206,7 +214,7 @@ def test_after_a_signal_the_model_is_asked_only_for_what_is_missing(translate, p
         translate(*flags, source=SOURCE)
     assert asked == LINES[4:]
     wanted, _ = translate(*WINDOW, source=SOURCE)
-    assert (place / "out").read_text(encoding="utf-8").split("\n")[:-1] == wanted
+    assert lines_of(place) == wanted
 
 
 @pytest.mark.parametrize(
@@ -227,19 +235,23 @@ def test_other_options_begin_anew_and_say_so(translate, place, meanwhile, monkey
     assert (place / "out.journal.unused").exists() == ("made with another" in err) == (not is_used)
 
 
-def test_an_input_that_changed_is_translated_anew_from_there(translate, place, meanwhile):
+@pytest.mark.parametrize("how", ["input", "phrases"])
+def test_lines_that_changed_are_translated_anew_from_there(translate, place, meanwhile, how):
+    flags, changed = ["-i", place / "in", *WINDOW], [*LINES[:3], "something else", *LINES[4:]]
     meanwhile(4)
-    translate("-i", place / "in", "-o", place / "out", *WINDOW, code=1)
-    (place / "in").write_text("".join(f"{line}\n" for line in [*LINES[:3], "something else", *LINES[4:]]), "utf-8")
-    _, err = translate("-i", place / "in", "-o", place / "out", *WINDOW)
-    assert "after line 2 the input is another one" in err
-    wanted, _ = translate("-i", place / "in", *WINDOW)
-    assert (place / "out").read_text(encoding="utf-8").split("\n")[:-1] == wanted
+    translate(*flags, "-o", place / "out", code=1)
+    if how == "input":
+        (place / "in").write_text("".join(f"{line}\n" for line in changed), "utf-8")
+    else:
+        flags += ["--keep", "May"]
+    _, err = translate(*flags, "-o", place / "out")
+    assert f"after line {2 if how == 'input' else 4} the input is another one" in err
+    wanted, _ = translate(*flags)
+    assert lines_of(place) == wanted
 
 
-@pytest.mark.parametrize("there", [SOURCE + b"left\n", SOURCE.replace(b"ship", b"left")])
-def test_an_input_that_is_written_to_meanwhile_is_refused(translate, place, meanwhile, there):
-    meanwhile(3, lambda: (place / "in").write_bytes(there))
+def test_an_input_that_is_written_to_meanwhile_is_refused(translate, place, meanwhile):
+    meanwhile(3, lambda: (place / "in").write_bytes(SOURCE.replace(b"ship", b"left")))
     stamps = iter([1, 2])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(translate_input, "_stamp", lambda file: next(stamps))
@@ -273,4 +285,78 @@ def test_given_translations_are_scored_on_after_a_stop(translate, place, meanwhi
     translate(*flags, "-o", place / "out", code=1)
     _, err = translate(*flags, "-o", place / "out")
     assert "has the answers to 4 lines" in err
-    assert (place / "out").read_text(encoding="utf-8").split("\n")[:-1] == wanted
+    assert lines_of(place) == wanted
+
+
+# Signals, and readers that go away.
+
+
+@pytest.mark.parametrize(("name", "twice"), [("SIGINT", True), ("SIGTERM", False)])
+def test_lines_in_work_are_finished_and_a_second_signal_does_not_wait(translate, monkeypatch, name, twice):
+    wanted, _ = translate("--decode.window", 1)
+    handler = signal.getsignal(getattr(signal, name))
+    real, calls = LineTranslator.records, []
+
+    def signalled(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            for _ in range(1 + twice):
+                os.kill(os.getpid(), getattr(signal, name))
+                time.sleep(0.01)
+        return real(*args)
+
+    monkeypatch.setattr(LineTranslator, "records", signalled)
+    lines, err = translate("--decode.window", 1, code=128 + getattr(signal, name))
+    assert lines == wanted[: 1 if twice else 2]
+    assert "Traceback" not in err
+    assert signal.getsignal(getattr(signal, name)) == handler
+
+
+def test_a_command_that_waits_for_input_stops_at_once(folder, tmp_path):
+    source, typed = os.pipe()
+    idle, waits = os.pipe()
+
+    def body():
+        os.close(idle)
+        os.dup2(source, 0)
+        sys.stdin = os.fdopen(0, "r", encoding="utf-8")
+        finishing = Stop.finishing
+
+        @contextmanager
+        def told(stop, wanted=True):
+            with finishing(stop, wanted):
+                if not wanted:
+                    os.write(waits, b".")
+                yield
+
+        Stop.finishing = told
+        return main([folder])
+
+    child = Child(body, tmp_path / "talk", {"TOKENIZERS_PARALLELISM": "false"}).go()
+    os.close(waits)
+    assert os.read(idle, 1)  # for the first line
+    os.write(typed, b"the ship\n")
+    assert os.read(idle, 1)  # for the second, so the first is answered
+    child.send(signal.SIGTERM)
+    ended = child.wait()
+    os.close(typed), os.close(source), os.close(idle)
+    assert ended.code == 143
+    assert ended.said.count("\n") == 1 and not ended.left  # the answer, and no word
+
+
+def test_a_reader_that_goes_away_ends_it_without_a_word(folder, tmp_path):
+    (tmp_path / "in").write_bytes(SOURCE * 1_000)
+    reader, writer = os.pipe()
+
+    def body():
+        os.close(reader)
+        os.dup2(writer, 1)
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8")
+        return main([folder, "-i", str(tmp_path / "in"), "--decode.window", "2"])
+
+    child = Child(body, tmp_path / "talk", {"TOKENIZERS_PARALLELISM": "false"}).go()
+    os.close(writer)
+    assert os.read(reader, 1)
+    os.close(reader)
+    ended = child.wait()
+    assert (ended.code, ended.said, ended.left) == (141, "", [])

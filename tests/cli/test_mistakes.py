@@ -1,0 +1,197 @@
+"""Mistakes of users and bad input: messages, exit codes, and that nothing is left."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from made_run import HASTY, make_run
+
+from nmt.cli import export, preprocess, train, translate
+from nmt.data.corpus import Prepared
+from nmt.errors import MachineError, NmtError, Unavailable
+
+ROOT = Path(__file__).parents[2]
+DE, EN = b"ein Hund\nzwei Hunde\n", b"a dog\ntwo dogs\n"
+OWN = "--train t.de t.en --valid v.de v.en --langs de en --out"
+TEXTS = {
+    "large.en": "A line of text.\n" * 70_000,
+    "colon.en": "Note: this is: text\n",
+    "empty.yaml": "# nothing yet\n",
+    "x.yaml": "name: x",
+    "own.yaml": "name: own\ndata: {train: {src: t.de, trg: t.en}, valid: {src: v.de, trg: v.en}}\n",
+    "lone.yaml": "just text\n",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Text files, and the run q."""
+    made = tmp_path_factory.mktemp("mistakes")
+    for name, n in (("t", 60), ("v", 20)):
+        for side in ("de", "en"):
+            lines = "".join(f"{name} {side} is {chr(97 + i % 26)}{i // 26}\n" for i in range(n))
+            (made / f"{name}.{side}").write_text(lines, encoding="utf-8")
+    for name, text in TEXTS.items():
+        (made / name).write_text(text, encoding="utf-8")
+    make_run(made / "q", HASTY)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("main", "given", "told"),
+    [
+        (preprocess, "", "neither a recipe nor --train, --langs. Expected"),
+        (preprocess, f"{OWN} /proc/nope", "/proc/nope: cannot be made: nothing can be written to /pr"),
+        (preprocess, "t.en", "t.en is no recipe (a YAML file). To start from text files: nmt-preprocess --train"),
+        (preprocess, "large.en", "large.en is no recipe (a YAML file)"),
+        (preprocess, f"{OWN} x --langs de jp", "--langs: 'jp' is no language code (did you mean ja, Japanese?)"),
+        (preprocess, "own.yaml --langs de no", "--langs: for use without a recipe"),
+        (preprocess, "none.yaml", "none.yaml"),
+        (preprocess, "own.yaml --data.valid.src none.de", "no file none.de: tried"),
+        (preprocess, "own.yaml --data.valid.src t.de", "t.de has 60 lines but v.en has 20"),
+        (preprocess, "own.yaml --data.out x.yaml", "expected a folder"),
+        (preprocess, "own.yaml --report x.html", "--report: goes with --check"),
+        (preprocess, "own.yaml --check --report t.de", "t.de: holds something else"),
+        (preprocess, "own.yaml --check --show 3", "--show and --check"),
+        (preprocess, "own.yaml --show 3", "no such folder of prepared data"),
+        (train, "colon.en", "colon.en is no recipe (a YAML file)"),
+        (train, "lone.yaml", "lone.yaml:1: expected a mapping of sections and options"),
+        (train, "empty.yaml", "empty.yaml: the recipe is empty (expected name: and data:"),
+        (train, "x.yaml", "no prepared data at prepared/x: tried …/prepared/x. Make it: nmt-preprocess x.yaml"),
+        (train, "x.yaml --train.epochs 3", "--train.epochs: the end is given in updates: --updates N"),
+        (train, "x.yaml --time-budget 3", "like 90s, 20m, 1h30m or 2d, found \"3\" (did you mean 3m?)"),
+        (train, "x.yaml --subwords.vocab_size many", 'a whole number >= 264, <= 1,000,000, found "many"'),
+        (train, "x.yaml --model.d_model 256 --model.n_head 3 --model.position rotary",
+         "3 heads do not divide model.d_model, which is 256 (take one of 1, 2, 4, 8, 16, 32, 64"),
+        (train, "nowhere.yaml", "nowhere.yaml: cannot read the recipe: No such file"),
+        (translate, "q --input t.de --out /proc/x.txt", "/proc/x.txt: cannot be written: /proc is no"),
+        (translate, "q --input t.de --out nowhere/x.txt", "nowhere/x.txt: cannot be written"),
+        (translate, "nowhere", "nowhere is not a run folder"),
+        (export, "x.yaml --to safetensors --out y", "x.yaml is not a run folder"),
+    ],
+)  # fmt: skip
+def test_a_mistake_has_one_message_and_its_exit_code(folder, monkeypatch, capsys, main, given, told):
+    if "/proc" in given and not sys.platform.startswith("linux"):
+        pytest.skip("needs /proc")
+    monkeypatch.chdir(folder)
+    assert main.main(given.split()) == 2
+    said = capsys.readouterr().err
+    (error,) = [line for line in said.split("\n") if "error: " in line]
+    assert re.search(re.escape(told).replace("…", ".*"), error) and "Traceback" not in said
+
+
+def test_fp16_on_a_cpu_is_refused_before_a_folder_is_made(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    assert preprocess.main([*OWN.split(), "data", "--vocab-size", "280"]) == 0
+    assert "on average: try --vocab-size 500" in capsys.readouterr().err
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert train.main(["data", "--precision", "fp16"]) == 2
+    said = capsys.readouterr().err
+    assert said == "nmt-train: error: train.precision: fp16 needs a GPU; on a CPU use auto, bf16 or fp32.\n"
+    assert not Path("runs").exists()
+
+
+def prepared(tmp_path, monkeypatch, capsys, src, trg, *flags):
+    """The exit code and what was said of a corpus of two files; None stands for a file that is not there."""
+    monkeypatch.chdir(tmp_path)
+    for name, content in (("v.de", DE), ("v.en", EN), ("t.de", src), ("t.en", trg)):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+    code = preprocess.main([*OWN.split(), "out", "--data.workers", "1", "--subwords.vocab_size", "264", *flags])
+    said = capsys.readouterr()
+    assert said.out == "" and "Traceback" not in said.err
+    return code, said.err
+
+
+@pytest.mark.parametrize(
+    ("src", "trg", "flags", "words"),
+    [
+        (None, EN, [], "data.train: no file t.de: tried"),
+        (DE + b"\n", EN, [], "t.de has 3 lines but t.en has 2"),  # though what is more is blank
+        (DE + b"x", EN, [], "t.de has 3 lines but t.en has 2"),
+        (b"", b"", [], "no lines in t.de and t.en"),
+        (DE.decode().encode("utf-16"), EN, [], "t.de: looks like UTF-16"),
+        (DE + b"f\xfcr\n", EN + b"for\n", [], "t.de:3: invalid UTF-8 at byte 2 (0xFC)"),
+        (DE, EN, ["--data.out", "v.de/out"], "v.de"),
+        (DE, EN, ["--data.max_ratio", ".nan"], "data.max_ratio"),
+        (DE, EN, ["--data.max_ratoi", "4"], "--data.max_ratoi"),
+    ],
+)
+def test_a_corpus_that_is_none_is_told_and_nothing_is_left(tmp_path, monkeypatch, capsys, src, trg, flags, words):
+    code, said = prepared(tmp_path, monkeypatch, capsys, src, trg, *flags)
+    assert code == 2 and words in said and "nmt-preprocess: error: " in said
+    assert {path.name for path in tmp_path.iterdir()} <= {"t.de", "t.en", "v.de", "v.en"}
+
+
+def test_a_corpus_of_which_nothing_is_left_is_an_alarm(tmp_path, monkeypatch, capsys):
+    code, said = prepared(tmp_path, monkeypatch, capsys, b"\n \n", EN)
+    assert code == 3 and "2: 2 dropped for empty side (t.de:1, 2)" in said and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("src", "trg", "flags", "n_kept", "words"),
+    [
+        (DE[:-1], EN[:-1], [], 2, "2 read"),
+        (DE.replace(b"\n", b"\r\n"), EN, [], 2, "2 lines ended with a carriage return"),
+        ("a\rb\x0bc\x0cd\u2028e\u2029f\u0085g\n".encode() + DE, b"a to g\n" + EN, [], 3, "3 read"),
+        (b"a\x1cb\x1dc\x1ed\n" + DE, b"a to d\n" + EN, [], 2, "control characters  t.de:1"),
+        (b"a\x1cb\x1dc\x1ed\n" + DE, b"a to d\n" + EN, ["--data.drop_control", "false"], 3, "3 read"),
+        (b"\xef\xbb\xbf" + DE, EN, [], 2, "byte order mark"),
+        (b"f\xfcr\n" + DE, b"for\n" + EN, ["--data.bad_utf8", "drop"], 2, "bad UTF-8           t.de:1"),
+        (b"\n" + DE, b"x\n" + EN, [], 2, "empty side          t.de:1"),
+        (b"a" * 50_000 + b"\n" + DE, b"A" * 50_000 + b"\n" + EN, [], 2, "too long            t.de:1"),
+        (b"ja\n" + DE, b"yes, and a good deal more than that is said\n" + EN, [], 2, "length ratio        t.de:1"),
+        ("</s> <pad> <s> ▁a b@@ c￨d\n".encode() + DE, "<unk> ▁x y@@ z￨w\n".encode() + EN, [], 3, "3 read"),
+        ("😀\n".encode() + DE, "🎉\n".encode() + EN, [], 3, "3 read"),
+    ],
+)
+def test_what_is_only_odd_is_kept_or_dropped_and_counted(tmp_path, monkeypatch, capsys, src, trg, flags, n_kept, words):
+    code, said = prepared(tmp_path, monkeypatch, capsys, src, trg, "--accept-alarms", *flags)
+    assert code == 0 and words in said and "nmt-preprocess: error" not in said
+    assert Prepared.open(tmp_path / "out").train.n_pair == n_kept
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may read and write everything")
+def test_what_is_not_ours_to_read_or_to_write_is_refused(tmp_path, monkeypatch, capsys):
+    (tmp_path / "closed").mkdir(mode=0o500)
+    code, said = prepared(tmp_path, monkeypatch, capsys, DE, EN, "--data.out", "closed/out")
+    assert code == 2 and "closed" in said
+    (tmp_path / "t.de").chmod(0)
+    assert preprocess.main([*OWN.split(), "out"]) == 2
+    assert "t.de: cannot be read (Permission denied)" in capsys.readouterr().err
+
+
+def test_an_installation_without_its_packages_says_so(tmp_path):
+    (tmp_path / "pydantic.py").write_text("raise ModuleNotFoundError(\"No module named 'pydantic'\", name='pydantic')")
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from nmt.cli.entry import translate; sys.exit(translate())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    told = "nmt-translate: error: nmt is installed without what it needs: no module pydantic. Install it again"
+    assert done.returncode == 2 and done.stderr.startswith(told) and "Traceback" not in done.stderr
+
+
+def test_exit_codes_are_those_of_the_documented_table():
+    page = (ROOT / "docs/reference.md").read_text(encoding="utf-8").partition("## Exit codes")[2].partition("## ")[0]
+    rows = dict(line.strip("| ").split(" | ", 1) for line in page.split("\n") if line.startswith("| "))
+    assert list(rows) == ["code", "0", "1", "2", "3", "130, 143", "141"]
+    assert (NmtError.exit_code, Unavailable.exit_code, MachineError.exit_code) == (2, 2, 1)
+    assert "internal error" in rows["1"] and "GPU" in rows["2"] and "alarms" in rows["3"]
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once(folder, monkeypatch):
+    text = "name: x\ndata: {train: {dataset: a/b, split: train, src_column: a, trg_column: b}, "
+    (folder / "hub.yaml").write_text(text + "valid: {src: v.de, trg: v.en}}\n", encoding="utf-8")
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    start = time.monotonic()
+    command = [sys.executable, "-m", "nmt.cli.preprocess", "hub.yaml"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and time.monotonic() - start < 180
+    (line,) = done.stderr.splitlines()
+    assert "dataset a/b train: cannot be loaded (the hub http://127.0.0.1:9 cannot be reached" in line
