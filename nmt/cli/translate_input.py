@@ -13,7 +13,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any, BinaryIO, NamedTuple, TypeVar
@@ -196,20 +195,13 @@ def _stamp(file: BinaryIO) -> tuple[int, int]:
 
 
 def read_windows(
-    file: BinaryIO,
-    args: argparse.Namespace,
-    request_of: Reader,
-    size: int,
-    *,
-    stop: Stop,
-    notes: Counter[str],
+    file: BinaryIO, args: argparse.Namespace, request_of: Reader, size: int, stop: Stop, notes: Counter[str]
 ) -> Iterator[list[Line]]:
     """Read the input window by window, each of `size` lines at most and none empty.
 
     A signal ends the command while it waits. notes: counts what is odd but harmless. Raises DataError for a request
     that is none, and for more or fewer translations under --score than lines.
     """
-    n_read, given = 0, read_lines(args.score) if args.score else iter(())
     # In a pipe what has arrived is answered at once. Else windows are full, so that a restart cuts the same ones.
     patience = None if args.input or args.output else PATIENCE
     coming = windows(_lines(file, args, request_of, notes), size, patience)
@@ -217,22 +209,14 @@ def read_windows(
         with stop.finishing(False):
             lines = next(coming, None)
         if lines is None:
-            break
-        n_read += len(lines)
-        if args.score:
-            targets = list(islice(given, len(lines)))
-            if len(targets) < len(lines):
-                check_count(n_read, n_read - len(lines) + len(targets), args.score, args.input)
-            lines = [line._replace(target=target) for line, target in zip(lines, targets, strict=True)]
+            return
         yield lines
-    if surplus := sum(1 for _ in given):
-        check_count(n_read, n_read + surplus, args.score, args.input)
 
 
 def _lines(file: BinaryIO, args: argparse.Namespace, request_of: Reader, notes: Counter[str]) -> Iterator[Line]:
     # A thread reads them that may outlive the job, and then must not be the last to know the model: to let go of
     # tensors while Python ends would abort the process.
-    name = source_name(args)
+    name, given, number = source_name(args), read_lines(args.score) if args.score else iter(()), 0
     texts = (_text_of(line, f"{name}:{number}", args) for number, line in enumerate(read_stream(file, name, notes), 1))
     for number, (text, odd) in enumerate(unwrapped(texts) if args.input_format == "wrapped" else texts, start=1):
         if _MARK in text:  # of files that were put together
@@ -244,7 +228,12 @@ def _lines(file: BinaryIO, args: argparse.Namespace, request_of: Reader, notes: 
             raise DataError(f"{name}:{number}: {error}") from None
         if args.format in ("jsonl", "pairs"):
             notes.update(dict.fromkeys((f"key {key}" for key in beside), 1))
-        yield Line(number, request, odd, beside)
+        target = next(given, None)
+        if args.score and target is None:
+            check_count(number, number - 1, args.score, args.input)
+        yield Line(number, request, odd, beside, target)
+    if surplus := sum(1 for _ in given):
+        check_count(number, number + surplus, args.score, args.input)
 
 
 def _text_of(line: StreamLine, place: str, args: argparse.Namespace) -> tuple[str, Odd]:

@@ -252,7 +252,7 @@ def _records(
     )
     size = model.translator.config.window
     with open_input(args.input) as file, bar:
-        for lines in read_windows(file, args, model.request_of, size, stop=stop, notes=report.notes):
+        for lines in read_windows(file, args, model.request_of, size, stop, report.notes):
             digest = _digest(lines) if journal else ""
             records = journal.take(digest) if journal else None
             if records is None:

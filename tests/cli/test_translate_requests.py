@@ -1,8 +1,6 @@
 """Lines that ask for something, hard-wrapped lines, and files of phrases."""
 
 import argparse
-import gzip
-import io
 import json
 import os
 import random
@@ -16,7 +14,6 @@ from made_run import OPTIONS, make_run
 
 import nmt
 from nmt.cli.translate_input import files_of_pipes, reader_of, terms_of, unwrapped, windows
-from nmt.data.lines import read_lines, read_stream
 from nmt.decoding.phrases import Wanted
 from nmt.decoding.request import Request
 from nmt.errors import DataError, NmtError, RecipeError
@@ -292,28 +289,6 @@ def test_no_character_is_lost_and_what_is_odd_about_a_line_is_odd_about_the_whol
         text = "".join(draw.choices("ab. \n\n日。", k=draw.randint(0, 60)))
         assert "".join("".join(joined(text)).split()) == "".join(text.split())
     assert list(unwrapped([("a", {}), ("was.", {"cut": "x"}), ("c", {})])) == [("a was.", {"cut": "x"}), ("c", {})]
-
-
-@pytest.mark.parametrize(
-    ("text", "is_wrong"),
-    [
-        ("a\rb\rc\r", True),
-        ("x" * 9_000 + "\rb", True),
-        ("x" * 9_000 + "\rb\n", False),
-        ("a\r\nb\r\n", False),
-        ("a\r", False),
-    ],
-)
-def test_carriage_returns_alone_are_named(tmp_path, text, is_wrong):
-    packed = tmp_path / "text.gz"
-    packed.write_bytes(gzip.compress(text.encode()))
-    stream = io.BufferedReader(io.BytesIO(text.encode()))
-    for reading in (lambda: read_lines(packed), lambda: read_stream(stream, "<stdin>")):
-        if is_wrong:
-            with pytest.raises(DataError, match=r"tr '\\r' '\\n'"):
-                list(reading())
-        else:
-            assert len(list(reading())) == (text.count("\n") or 1)
 
 
 def test_what_has_arrived_is_handed_over_when_the_input_pauses():
