@@ -50,7 +50,7 @@ class AnyModelOptions(Section):
     """Options of every model."""
 
     architecture: Literal["transformer", "seq2seq", "peeky", "attention"] = "transformer"
-    """Or recurrent: seq2seq starts from the encoder's last state, peeky sees it at every step, attention sees all."""
+    """Or recurrent: seq2seq has the encoder's last state once, peeky at every step, attention looks at all states."""
     d_model: PositiveInt = 512
     """Width of the residual stream, and of the embeddings; of a recurrent state."""
     dropout: Rate = 0.1
@@ -66,7 +66,7 @@ class AnyModelOptions(Section):
     lexical_attn: bool = False
     """Lexical attention: add the embeddings of the source words looked at to the last state (not: seq2seq, peeky)."""
     emb_init: Literal["xavier", "normal", "cooccurrence"] = "xavier"
-    """First embeddings: Xavier-uniform; normal, of variance 1 / d_model; or so, with words of the same pairs near."""
+    """Xavier-uniform; normal of variance 1 / d_model; cooccurrence: so, with words of the same pairs near each other."""
 
 
 class TransformerOptions(Section):
