@@ -66,7 +66,7 @@ class AnyModelOptions(Section):
     lexical_attn: bool = False
     """Lexical attention: add the embeddings of the source words looked at to the last state (not: seq2seq, peeky)."""
     emb_init: Literal["xavier", "normal", "cooccurrence"] = "xavier"
-    """Xavier-uniform; normal of variance 1 / d_model; cooccurrence: so, with words of the same pairs near each other."""
+    """Xavier-uniform; normal, variance 1 / d_model; cooccurrence: so, with words of the same pairs near each other."""
 
 
 class TransformerOptions(Section):
