@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Chance that follows from numbers alone.
 Numbers = NDArray[np.uint64]
 Ints = NDArray[np.int64]
 
@@ -20,6 +19,12 @@ def mixed(x: Numbers) -> Numbers:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
+
+
+def fractions(chance: Numbers) -> NDArray[np.float64]:
+    """Numbers from 0 to less than 1."""
+    found: NDArray[np.float64] = (chance >> np.uint64(11)) * 2.0**-53
+    return found
 
 
 def seeds_of(n: NDArray[np.integer]) -> Numbers:
@@ -115,20 +120,14 @@ class GrownRows:
         """The values of all rows, end to end."""
         return self._values.values
 
-    def starts(self, numbers: NDArray[Any]) -> Ints:
-        """Starts of some rows in `values`."""
-        starts: Ints = self._starts.values[numbers]
-        return starts
-
-    def n_of(self, numbers: NDArray[Any]) -> Ints:
-        """Number of values of some rows."""
-        n_of: Ints = self._n_of.values[numbers]
-        return n_of
+    def place(self, numbers: NDArray[Any]) -> tuple[Ints, Ints]:
+        """Starts of some rows in `values`, and how many values each has."""
+        return self._starts.values[numbers], self._n_of.values[numbers]
 
     def of(self, numbers: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
         """Some rows, end to end, and how many values each has."""
-        n_of = self.n_of(numbers)
-        return self.values.take(places(self.starts(numbers), n_of)), n_of
+        starts, n_of = self.place(numbers)
+        return self.values.take(places(starts, n_of)), n_of
 
 
 def gathered(values: NDArray[Any], n_of: NDArray[Any], at: NDArray[Any]) -> tuple[NDArray[Any], Ints]:

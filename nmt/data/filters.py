@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nmt.data.dedup import DUPLICATE, NEAR_DUPLICATE, TRANSLATIONS
 from nmt.data.scripts import is_in_another_language, is_in_another_script, languages_like, scripts_of
-from nmt.data.subwords import LONGEST_PIECE
+from nmt.data.subword_kinds import LONGEST_PIECE
 from nmt.recipe.data_options import FilterConfig
 
 # Ratio of the lengths of a translation and its source, in characters, beside the ratio that is usual in its corpus.

@@ -95,11 +95,6 @@ class ByteLetters:
     of_bytes = BYTE_OF
     n_byte = dict.fromkeys(BYTE_OF, 1)
     pre_tokenizer: pre_tokenizers.PreTokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    # For merges that put characters together from their bytes, and nothing from characters. No byte that ends a
-    # character is the first of another in a merge, so in encoding they stay within characters, too.
-    in_characters: pre_tokenizers.PreTokenizer = pre_tokenizers.Sequence(
-        [in_characters(), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
 
     def is_piece(self, piece: str) -> bool:
         """Return whether it can be one."""
@@ -138,7 +133,7 @@ class CharacterLetters:
         """alphabet: characters besides those of ASCII; what else is in it does not count, as longer pieces."""
         characters = (one for one in alphabet if len(one) == 1 and one not in BYTE_LETTERS)
         self.n_byte = {**dict.fromkeys(BYTE_LETTERS, 1), **{one: len(one.encode("utf-8")) for one in characters}}
-        self.pre_tokenizer, self.in_characters = in_words(), in_characters()
+        self.pre_tokenizer = in_words()
         plain = (letter for letter in self.n_byte if letter.isascii() or letter not in BYTE_LETTERS)
         self._table = _Spelled((ord(letter), letter) for letter in plain)
 

@@ -5,7 +5,7 @@ Numbers only: no text, no tensors, no files. `batches.py` turns the answer into 
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -108,14 +108,12 @@ class Position:
 
 
 class Plan:
-    """The batches of every epoch. Each epoch visits every pair exactly once, or as often as a mixture says.
+    """The batches of every epoch, which visits every pair exactly once, or as often as a mixture says.
 
-    Pairs are shuffled, taken a pool at a time, sorted by length within the pool, cut to the token
-    budget, and the batches mixed. The answer does not depend on workers, ranks or what was asked before.
-    Sides are padded to one of a few lengths, so that shapes of batches come back: what is prepared for a shape, such as
-    oneDNN's kernels, is then prepared once. Pairs padded alike are neighbours, which saves as much padding as it costs.
-    An epoch is made pool by pool as far as it is asked for. In memory are its pairs in their order, four bytes each,
-    and some numbers for each batch; of two epochs, since one begins while the other ends.
+    Pairs are shuffled, taken a pool at a time, sorted by length within the pool, cut to the token budget, and the
+    batches mixed. Sides are padded to one of a few lengths, so that what is prepared for a shape, such as oneDNN's
+    kernels, is prepared once. An epoch is made pool by pool as far as it is asked for. In memory are its pairs in their
+    order, four bytes each, and some numbers for each batch; of two epochs, since one begins while the other ends.
 
     src_len, trg_len: (N,) subwords of each pair, BOS and EOS not counted.
     max_tokens: bound on sentences x longest side (EOS and padding counted) of a batch; a longer pair is a batch alone.
@@ -140,13 +138,9 @@ class Plan:
         mixture: Mixture | None = None,
     ) -> None:
         assert len(src_len) == len(trg_len) > 0
-        self._src_len, self._trg_len = src_len, trg_len
-        self.seed = seed
-        self.max_tokens = max_tokens
-        self.per_update = per_update
-        self.tokens_per_update = tokens_per_update
-        self.pool = pool
-        self.packed = packed
+        self._src_len, self._trg_len, self.seed = src_len, trg_len, seed
+        self.max_tokens, self.pool, self.packed = max_tokens, pool, packed
+        self.per_update, self.tokens_per_update = per_update, tokens_per_update
         self.mixture = None if mixture is None or mixture.is_even else mixture
         self.most_packed = _most_packed(src_len, trg_len, max_tokens, self.mixture)
         # Padding makes no batch larger than the longest pair or the budget would.
@@ -202,35 +196,29 @@ class _Epoch:
 
     def __init__(self, plan: Plan, order: Order, rng: np.random.Generator) -> None:
         self._plan, self._order, self._rng = plan, order, rng
-        self._n_cut = 0  # pairs that are in batches
         self._starts = array("q", [0])  # of the batches, and the end of the last
-        self._first = array("q", [0])  # batches that begin an update, if updates are counted in tokens
-        self._n_gold = 0  # of the last of those updates
+        self._first = array("q", [0])  # batches that begin an update, and at last how many batches there are
         self._n_used = self._n_held = 0
+        self._cutting = self._cut_all()
 
     def has(self, update: int) -> bool:
         """True if there is an update of this number, from 0."""
         # Until the one after it has begun: then this one is whole.
-        while self._n_cut < len(self._order) and self._n_begun() <= update + 1:
-            self._cut_more()
-        return update < self._n_begun()
+        while len(self._first) < update + 2 and next(self._cutting, False):
+            pass
+        return len(self._first) >= update + 2
 
     def n_update(self) -> int:
         """Return the number of updates."""
-        while self._n_cut < len(self._order):
-            self._cut_more()
-        return self._n_begun()
+        for _ in self._cutting:
+            pass
+        return len(self._first) - 1
 
     def update(self, number: int) -> list[Rows]:
         """The batches of an update."""
         if not self.has(number):
-            raise IndexError(f"an epoch of {self._n_begun()} updates has no number {number}")
-        if self._plan.tokens_per_update:
-            first, end = self._first[number], self._first[number + 1] if self.has(number + 1) else self._n_batch()
-        else:
-            first = number * self._plan.per_update
-            end = min(first + self._plan.per_update, self._n_batch())
-        edges = self._starts[first : end + 1]
+            raise IndexError(f"an epoch of {self.n_update()} updates has no number {number}")
+        edges = self._starts[self._first[number] : self._first[number + 1] + 1]
         return [self._order[start:stop].astype(np.int64) for start, stop in pairwise(edges)]
 
     def n_used_and_held(self) -> tuple[int, int]:
@@ -238,33 +226,26 @@ class _Epoch:
         self.n_update()
         return self._n_used, self._n_held
 
-    def _n_batch(self) -> int:
-        return len(self._starts) - 1
-
-    def _n_begun(self) -> int:
-        """Updates of which at least the first batch is known."""
-        if self._plan.tokens_per_update:
-            return len(self._first) if self._n_batch() > self._first[-1] else len(self._first) - 1
-        return -(-self._n_batch() // self._plan.per_update)
-
-    def _cut_more(self) -> None:
-        """Make batches of the next pool, or some more packed ones."""
-        n_known = self._n_batch()
-        edges = self._cut_packed() if self._plan.packed else self._cut_pool()
-        self._starts.frombytes(edges[1:].astype(np.int64).tobytes())
-        if self._plan.tokens_per_update:
-            order = self._order[edges[0] : edges[-1]]
-            gold = self._plan.lengths(order)[1]
-            for number, n_gold in enumerate(np.add.reduceat(gold, edges[:-1] - edges[0]).tolist(), n_known):
-                if self._n_gold >= self._plan.tokens_per_update:
+    def _cut_all(self) -> Iterator[bool]:
+        """Make all batches and updates: those of a pool, or some packed ones, at a time."""
+        plan, n_gold = self._plan, 0  # of the last update
+        while self._starts[-1] < len(self._order):
+            n_known = len(self._starts) - 1
+            edges = self._cut_packed() if plan.packed else self._cut_pool()
+            self._starts.extend(edges[1:].tolist())
+            gold = plan.lengths(self._order[edges[0] : edges[-1]])[1]
+            for number, n in enumerate(np.add.reduceat(gold, edges[:-1] - edges[0]).tolist(), n_known):
+                n_batch = number - self._first[-1]
+                if n_gold >= plan.tokens_per_update if plan.tokens_per_update else n_batch == plan.per_update:
                     self._first.append(number)
-                    self._n_gold = 0
-                self._n_gold += n_gold
-        self._n_cut = int(edges[-1])
+                    n_gold = 0
+                n_gold += n
+            yield True
+        self._first.append(len(self._starts) - 1)
 
     def _cut_pool(self) -> NDArray[np.int64]:
         """Put the next pool in the order of its batches; return their starts and the end of the last."""
-        plan, first = self._plan, self._n_cut
+        plan, first = self._plan, self._starts[-1]
         pool = self._order[first : first + plan.pool]
         lengths = plan.lengths(pool)
         src_len, trg_len = (padded(side, plan.most_padded) for side in lengths)
@@ -283,7 +264,7 @@ class _Epoch:
 
     def _cut_packed(self) -> NDArray[np.int64]:
         """Starts of some more batches, such that each has at most max_tokens a side, and the end of the last."""
-        plan, edges = self._plan, [self._n_cut]
+        plan, edges = self._plan, [self._starts[-1]]
         while edges[-1] < len(self._order) and len(edges) <= _N_CUT:
             following = self._order[edges[-1] : edges[-1] + plan.most_packed]
             fits = [np.searchsorted(np.cumsum(side), plan.max_tokens, side="right") for side in plan.lengths(following)]
@@ -335,20 +316,12 @@ def _order_of(src_len: NDArray[np.int64], trg_len: NDArray[np.int64]) -> NDArray
     """
     longest, more = np.maximum(src_len, trg_len), src_len - trg_len
     _, number = np.unique(longest, return_inverse=True)
-    more = np.where(number % 2, -more, more)
-    n_most, n_place = int(longest.max()), len(longest)
-    if 2 * (n_most + 1) ** 2 * n_place >= 1 << 63:
-        return np.lexsort((more, longest))
-    # All in one number, place and all, sorts several times as fast.
-    key: NDArray[np.int64] = (longest * (2 * n_most + 1) + more + n_most) * n_place + np.arange(n_place)
-    key.sort()
-    return key % n_place
+    return np.lexsort((np.where(number % 2, -more, more), longest))
 
 
 def _cut(longest: NDArray[np.int64], max_tokens: int) -> list[int]:
     """Starts of batches, such that (sentences x longest) stays within max_tokens. longest: ascending."""
-    starts = []
-    start = 0
+    starts, start = [], 0
     while start < len(longest):
         starts.append(start)
         reach = longest[start : start + max(1, max_tokens // longest[start])]

@@ -59,10 +59,9 @@ from nmt.data.sources import (
     told,
     unknown_languages,
 )
-from nmt.data.subword_kinds import KINDS
 from nmt.data.subwords import Subwords, large_vocabulary
 from nmt.data.survey import Texts
-from nmt.data.vocab_from import Given, account_of, find_subwords, reuse
+from nmt.data.vocab_from import account_of, facts_of_subwords, find_subwords, given_subwords, reuse
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import AlarmError, DataError
 from nmt.extras import is_installed, version_and_commit
@@ -211,9 +210,8 @@ def prepare(
     lap("hash")
     n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
     texts = inputs.copy()  # what the page shows
-    given = find_subwords(*recipe.subwords.vocab_names, origin=recipe.origin) if recipe.subwords.vocab_from else None
-    if given:
-        inputs += given.facts()
+    given = find_subwords(*recipe.subwords.vocab_names, origin=recipe.origin) if recipe.subwords.vocab_from else []
+    inputs += facts_of_subwords(given)
     settings = settings_of(recipe)
     if present is not None and not overwrite:
         if changed := _changes(present, inputs, settings):
@@ -257,7 +255,7 @@ def prepare(
         subwords, report.corpora = made
         assert report.survey is not None
         # A model of SentencePiece is of no run of ours.
-        bases = [path.parent for path in given.paths if path.name == SUBWORDS] if given else []
+        bases = [path.parent for path in given if path.name == SUBWORDS]
         if base := recipe.train.init_from:
             bases.append(recipe.origin.find("train.init_from", base, Path.exists))
         rows, unknown = overlap_with_bases(bases, report.survey.leaks)
@@ -309,7 +307,7 @@ def _prepare_training_pairs(
     recipe: Recipe,
     sources: Sequence[Source],
     held_out: dict[str, Texts],
-    given: Given | None,
+    given: Sequence[Path],
     report: DataReport,
     folder: Path,
     talk: Talk,
@@ -371,7 +369,7 @@ def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: di
 
 def _learn(
     recipe: Recipe,
-    given: Given | None,
+    given: Sequence[Path],
     kept: KeptPairs,
     counts: tuple[Counter[str], Counter[str]],
     report: DataReport,
@@ -381,11 +379,11 @@ def _learn(
     tags, protect = known_tags(recipe.data), recipe.data.protect
     if given:
         subwords = reuse(given, counts, recipe.subwords, report.notes, tags, protect)
-        for line in account_of(given.load(joint=recipe.subwords.joint), subwords, given):
+        for line in account_of(given_subwords(given, joint=subwords.joint), subwords, given):
             talk(line)
         return subwords
     # No bar: the lines go by in a moment, and of the merges that follow the library tells nothing we could show.
-    talk(f"learning {recipe.subwords.vocab_size:,} {KINDS[recipe.subwords.kind].noun} ...")
+    talk(f"learning {recipe.subwords.vocab_size:,} subwords ({recipe.subwords.kind}) ...")
     subwords = Subwords.train(*counts, recipe.subwords, report.notes, tags, protect)
     for side, codec in subwords.by_side().items():
         wanted = recipe.subwords.vocab_size

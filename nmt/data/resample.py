@@ -1,9 +1,8 @@
 """Subword regularisation: each word of a training pair is cut anew into pieces, differently each time the pair is read.
 
-Ids are enough: they are the bytes of the text. What comes out depends on (seed, epoch, pair, place in the pair) and on
-nothing else, so resuming is exact and any number of ranks gives the same. Of each word there are N_WAY ways
-, each drawn once from a seed made of the word and the number of the way; what is forgotten is drawn
-again to the same end. Words are told apart by 64 bits of hash. And noise: words in capitals or mistyped.
+Ids are enough: they are the bytes of the text. What comes out depends on (seed, epoch, pair, place in the pair) alone:
+resuming is exact, and any number of ranks gives the same. Each word, told by a hash of 64 bits, has N_WAY ways, each
+drawn from a seed made of the word and its number. And noise: words in capitals or mistyped.
 """
 
 import itertools
@@ -13,24 +12,19 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.arrays import STEP, GrownRows, Ints, Numbers, Ragged, in_order, mixed, places, seeds_of, turns
+from nmt.data.arrays import STEP, GrownRows, Ints, Numbers, Ragged, fractions, in_order, mixed, places, seeds_of, turns
 from nmt.data.corpus import Corpus, Ids
 from nmt.data.letters import LETTER, kind_of
 from nmt.data.plan import Rows
 from nmt.data.subwords import N_SPECIAL, Codec, Subwords
 from nmt.recipe.training_options import NoiseConfig
 
-# Ways to cut words into pieces, drawn by chance.
-
-
 LONGEST = 200  # letters of a word
 _MOST_WAYS_KEPT = 10_000  # words
-_BITS = np.uint64(24)  # of chance in a draw
 _HALF = 32  # bits of an id where two share a number
 _NO_PAIR = np.iinfo(np.int64).max
 
@@ -91,8 +85,8 @@ class Unigram:
     def cut(self, words: Sequence[str], seeds: Numbers) -> Ragged:
         """A way to cut each word, drawn from its end to its beginning. seeds: one a word."""
         n_letter = np.array(list(map(len, words)), np.int64)
-        drawn = mixed(np.repeat(seeds, n_letter) + seeds_of(turns(n_letter))) >> (np.uint64(64) - _BITS)
-        draws = iter((drawn * 2.0 ** -float(_BITS)).tolist())
+        drawn = mixed(np.repeat(seeds, n_letter) + seeds_of(turns(n_letter)))
+        draws = iter(((drawn >> np.uint64(40)) * 2.0**-24).tolist())
         ways = []
         for word in words:
             ends, at, ids = self._ends(word), len(word), list[int]()
@@ -108,8 +102,7 @@ class Unigram:
         """Last pieces of the first 1, 2, 3 and so on letters: the share of the ways that end in each or one before it;
         and of each its id and how many letters are before it.
         """
-        total = [0.0]  # of the ways to cut so many letters, as a logarithm
-        found = []
+        total, found = [0.0], []  # total: the logarithm of all ways to cut so many letters
         for end in range(1, len(word) + 1):
             begins = [at for at in range(max(0, end - self._longest), end) if word[at:end] in self._pieces]
             pieces = [self._pieces[word[at:end]] for at in begins]
@@ -124,7 +117,6 @@ class Unigram:
         return found
 
 
-# Where words begin in ids, as far as the pieces tell, without a look at the text.
 # What a piece has bits of: whether it begins a word, its first kind of character, and its last one or that a word ends.
 _BEGINS, _FIRST, _ENDS, _KINDS = 0x80, 3, 0x40, 0x07
 
@@ -132,9 +124,8 @@ _BEGINS, _FIRST, _ENDS, _KINDS = 0x80, 3, 0x40, 0x07
 class WordStarts:
     """Starts of the words that `in_words` cuts a text into, as far as pieces tell.
 
-    Symbols, placeholders and tags are words. A piece with a space before it begins one, in white space too, and so does
-    one that goes on with another kind of character. Words that nothing tells apart are taken for one: no piece reaches
-    over a beginning.
+    Symbols, placeholders and tags are words. A piece with a space before it begins one, and so does one that goes on
+    with another kind of character. Words that nothing tells apart are taken for one: no piece reaches over a beginning.
     """
 
     def __init__(self, codec: Codec) -> None:
@@ -170,7 +161,6 @@ class WordStarts:
 
 N_WAY = 16  # ways to cut a word
 _MOST_REMEMBERED = 1_000_000  # ways, some 150 MB
-_AS_STORED = -1
 
 Cut = Callable[[Sequence[str], Numbers], Ragged]  # from words, in letters, and a seed for each to a way to cut each
 
@@ -189,7 +179,7 @@ class Resampler:
         pairs: their numbers. seed: of the draws, together with those. most: how many ids each may become, no fewer than
         it has; in a text that would have more, words stay as they are stored, drawn by chance.
         """
-        ids, n_id = rows.values.astype(np.int64, copy=False), rows.lengths.astype(np.int64, copy=False)
+        ids, n_id = (one.astype(np.int64, copy=False) for one in (rows.values, rows.lengths))
         first = np.flatnonzero(self.begins(ids, n_id))
         n_in_unit = np.diff(first, append=len(ids))
         of_row = np.repeat(np.arange(len(n_id)), n_id)[first]
@@ -197,7 +187,8 @@ class Resampler:
         of_pair = mixed(pairs.astype(np.uint64) + mixed(np.array([seed], np.uint64)))
         chance = mixed(of_pair[of_row] + seeds_of(turns(n_unit)))
         way = self._known(ids, first, n_in_unit, chance % np.uint64(N_WAY))
-        n_new = self._ways.n_of(way)
+        starts, n_new = self._ways.place(way)
+        stored = np.zeros(len(way), dtype=bool)
         if most is not None:
             too_many = np.bincount(of_row, n_new, minlength=len(n_id)).astype(np.int64) - most
             order = np.lexsort((mixed(chance), of_row))  # the words of each text, in an order of chance
@@ -205,9 +196,9 @@ class Resampler:
             before = np.cumsum(saved) - saved
             before -= before[np.repeat(np.cumsum(n_unit) - n_unit, n_unit)]  # in the same text
             stay = order[(before < too_many[of_row]) & (saved > 0)]
-            way[stay], n_new[stay] = _AS_STORED, n_in_unit[stay]
-        place = places(np.where(way < 0, first, self._ways.starts(way)), n_new)
-        is_stored = np.repeat(way < 0, n_new)
+            stored[stay], n_new[stay] = True, n_in_unit[stay]
+        place = places(np.where(stored, first, starts), n_new)
+        is_stored = np.repeat(stored, n_new)
         found = self._ways.values[np.where(is_stored, 0, place)].astype(np.int64)
         found[is_stored] = ids[place[is_stored]]
         return Ragged(found, np.bincount(of_row, n_new, minlength=len(n_id)).astype(np.int64))
@@ -216,7 +207,7 @@ class Resampler:
         """Mean number of ids of each of some pieces where it is a word, over its ways."""
         every, once = np.repeat(pieces, N_WAY), np.ones(len(pieces) * N_WAY, dtype=np.int64)
         known = self._known(every, np.arange(len(every)), once, np.tile(np.arange(N_WAY, dtype=np.uint64), len(pieces)))
-        usual: NDArray[np.float64] = self._ways.n_of(known).reshape(-1, N_WAY).mean(axis=1)
+        usual: NDArray[np.float64] = self._ways.place(known)[1].reshape(-1, N_WAY).mean(axis=1)
         return usual
 
     def _known(self, ids: Ints, first: Ints, n_in_unit: Ints, way: Numbers) -> Ints:
@@ -236,26 +227,27 @@ class Resampler:
         return np.fromiter(map(self._number.__getitem__, keys), np.int64, len(keys))
 
     def _drawn(self, units: Ragged, seeds: Numbers) -> Ragged:
-        """A way to cut each unit: those of its words, of which it has several where nothing tells them apart."""
-        words = [self._words_of(unit) for unit in units.rows()]
+        """A way to cut each unit: those of its words."""
+        words = list(map(self._words_of, units.rows()))
         n_word = np.array(list(map(len, words)), np.int64)
         seeds = mixed(np.repeat(seeds, n_word) + seeds_of(turns(n_word)))
         ways = self._cut([word for its in words for word in its], seeds)
         unit = np.repeat(np.repeat(np.arange(len(words)), n_word), ways.lengths)
         of_units = Ragged(ways.values, np.bincount(unit, minlength=len(words)))
-        is_cut = n_word > 0
-        return Ragged(
-            *in_order([of_units.some(is_cut), units.some(~is_cut)], [np.flatnonzero(is_cut), np.flatnonzero(~is_cut)])
-        )
+        cut, others = np.flatnonzero(n_word), np.flatnonzero(n_word == 0)
+        return Ragged(*in_order([of_units.some(n_word > 0), units.some(n_word == 0)], [cut, others]))
 
     def _words_of(self, unit: Ids) -> list[str]:
-        """The words of a unit, in letters; none where it stays as it is."""
+        """The words of a unit, in letters, of which nothing tells several apart; none where it stays as it is."""
         letters = "".join([self._codec.vocab[i - N_SPECIAL] for i in unit.tolist() if not self.begins.is_symbol[i]])
         if not letters or len(letters) > LONGEST:
             return []
         if self.begins.is_letters[unit].all():
             return [letters]
         return self._codec.letters.words(b"".join(self._codec.raw(unit.tolist())).decode("utf-8"))
+
+
+# Ways to cut the words of a vocabulary anew.
 
 
 def with_dropout(codec: Codec, rate: float) -> Resampler:
@@ -273,7 +265,7 @@ def with_dropout(codec: Codec, rate: float) -> Resampler:
 def with_probabilities(codec: Codec, alpha: float) -> Resampler:
     """Unigram pieces drawn by the probability of the whole way to cut a word, to the power of `alpha`."""
     scored = zip(codec.plain_vocab(), codec.scores, strict=True)
-    pieces = {piece: (i, score) for i, (piece, score) in enumerate(scored, N_SPECIAL)}
+    pieces = {piece: (i, score or 0.0) for i, (piece, score) in enumerate(scored, N_SPECIAL)}
     return Resampler(codec, Unigram(pieces, alpha).cut)
 
 
@@ -287,10 +279,10 @@ class Growth:
     def __init__(self, codec: Codec, resampler: Resampler, sample: Ragged) -> None:
         """sample: of the texts that will be asked for."""
         self._begins, self._n_piece = resampler.begins, codec.size
-        usual = np.ones(codec.size)
-        pieces = np.array(
-            [piece for piece in range(N_SPECIAL, N_SPECIAL + len(codec.plain_vocab())) if _is_text(codec, piece)]
-        )
+        usual, plain = np.ones(codec.size), range(N_SPECIAL, N_SPECIAL + len(codec.plain_vocab()))
+        # One that ends within a character is no text by itself.
+        is_text = [raw.decode(errors="ignore").encode() == raw for raw in codec.raw(plain)]
+        pieces = np.array(plain)[np.array(is_text)]
         usual[pieces] = resampler.usual(pieces)
         begins = np.flatnonzero(self._begins(sample.values, sample.lengths))
         words = Ragged(sample.values, np.diff(begins, append=len(sample.values)))
@@ -298,9 +290,8 @@ class Growth:
         factor = 1.0
         if n_word := len(words.lengths):
             factor = len(resampler(words, np.arange(n_word), 0).values) / usual[words.values].sum()
-        self._usual = np.concatenate(
-            [usual * factor, usual]
-        )  # of a piece that is part of a word, and of one that is one
+        # Of a piece that is part of a word, and then of one that is a word.
+        self._usual = np.concatenate([usual * factor, usual])
 
     def lengths(self, rows: Ragged) -> NDArray[np.float64]:
         """Expected number of ids of each text, no fewer than it has."""
@@ -314,15 +305,6 @@ class Growth:
         return grown
 
 
-def _is_text(codec: Codec, piece: int) -> bool:
-    """True if a piece is text by itself: one that ends within a character is not."""
-    try:
-        codec.raw([piece])[0].decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 _N_MEASURED = 1000  # pairs
 _N_AT_ONCE = 10_000  # pairs
 
@@ -334,12 +316,9 @@ class Resampled:
         self, corpus: Corpus, subwords: Subwords, *, bpe_dropout: float, unigram_alpha: float, seed: int, most: int
     ) -> None:
         """most: ids of a side, which none grows over."""
-
-        def resampler(codec: Codec) -> Resampler:
-            return with_dropout(codec, bpe_dropout) if bpe_dropout else with_probabilities(codec, unigram_alpha)
-
-        self._src = resampler(subwords.src)
-        self._trg = self._src if subwords.joint else resampler(subwords.trg)
+        make, rate = (with_dropout, bpe_dropout) if bpe_dropout else (with_probabilities, unigram_alpha)
+        self._src = make(subwords.src, rate)
+        self._trg = self._src if subwords.joint else make(subwords.trg, rate)
         self._seed = seed
         sample = corpus.picked(np.unique(np.linspace(0, corpus.n_pair - 1, _N_MEASURED).astype(np.int64)))
         growths = Growth(subwords.src, self._src, sample[0]), Growth(subwords.trg, self._trg, sample[1])
@@ -350,7 +329,7 @@ class Resampled:
             for rows, growth, all_lengths, own in zip(sides, growths, lengths, self._seeds(), strict=True):
                 chance = mixed(np.arange(start, stop, dtype=np.uint64) * np.uint64(STEP) + np.uint64(own))
                 # Up or down by chance, so that many pairs together grow as they should.
-                whole = np.floor(growth.lengths(rows) + (chance >> np.uint64(11)) * 2.0**-53).astype(np.int32)
+                whole = np.floor(growth.lengths(rows) + fractions(chance)).astype(np.int32)
                 all_lengths[start:stop] = np.clip(whole, rows.lengths, np.maximum(most, rows.lengths))
 
     def cut(self, src: Ragged, trg: Ragged, rows: Rows, epoch: int) -> tuple[Ragged, Ragged]:
@@ -389,23 +368,28 @@ class Noise:
         """The ids of some pairs as they are in an epoch. rows: their numbers."""
         (seed,) = np.random.SeedSequence([self._seed, epoch, len(self._kinds)]).generate_state(1, np.uint64)
         chance = mixed(rows.astype(np.uint64) * np.uint64(STEP) + seed)
-        kind = np.searchsorted(self._ends, (chance >> np.uint64(11)) * 2.0**-53, side="right")
+        kind = np.searchsorted(self._ends, fractions(chance), side="right")
         changed = np.flatnonzero(kind < len(self._kinds))
         if not len(changed):
             return src, trg
         sides = src.rows(), trg.rows()
         for place, own in zip(changed.tolist(), mixed(chance[changed]), strict=True):
-            texts = self._changed(self._kinds[kind[place]], [side[place] for side in sides], own)
-            for side, ids in zip(sides, texts, strict=True):
-                side[place] = ids
-        return _ragged(sides[0], src), _ragged(sides[1], trg)
+            pair = self._changed(self._kinds[kind[place]], sides[0][place], sides[1][place], own)
+            sides[0][place], sides[1][place] = pair
+        found = []
+        for side, before in zip(sides, (src, trg), strict=True):
+            lengths = np.array(list(map(len, side)), before.lengths.dtype)
+            found.append(Ragged(np.concatenate(side).astype(before.values.dtype, copy=False), lengths))
+        return found[0], found[1]
 
-    def _changed(self, kind: str, pair: list[NDArray[Any]], chance: np.uint64) -> list[NDArray[Any]]:
+    def _changed(self, kind: str, src_ids: Ids, trg_ids: Ids, chance: np.uint64) -> tuple[Ids, Ids]:
         """The ids of both sides of a pair with one kind of noise; as they were where that is not possible."""
-        codecs = self._subwords.src, self._subwords.trg
-        if any(_has_symbol(codec, ids) for codec, ids in zip(codecs, pair, strict=True)):
-            return pair
-        src, trg = texts = [codec.decode(ids.tolist()) for codec, ids in zip(codecs, pair, strict=True)]
+        pair = (self._subwords.src, src_ids), (self._subwords.trg, trg_ids)
+        for codec, ids in pair:
+            first = codec.n_text - len(codec.symbols) - len(codec.placeholders)
+            if ((ids >= first) & (ids < codec.n_text)).any():  # a symbol or placeholder, which no change may touch
+                return src_ids, trg_ids
+        src, trg = texts = [codec.decode(ids.tolist()) for codec, ids in pair]
         if kind == "upper":
             src = in_capitals(src, dotted=self._dotted[0])
             trg = in_capitals(trg, dotted=self._dotted[1]) if src != texts[0] else trg
@@ -418,11 +402,10 @@ class Noise:
         else:
             src = mistyped(src, chance)
         found = []
-        for codec, ids, text, other in zip(codecs, pair, texts, (src, trg), strict=True):
+        for (codec, ids), text, other in zip(pair, texts, (src, trg), strict=True):
             tags = ids[: int((ids < codec.n_text).argmax())] if len(ids) and ids[0] >= codec.n_text else ids[:0]
-            new = ids if other == text else np.append(tags, codec.encode([other])[0]).astype(ids.dtype)
-            found.append(new)
-        return found if max(map(len, found)) <= self._most else pair
+            found.append(ids if other == text else np.append(tags, codec.encode([other])[0]).astype(ids.dtype))
+        return (found[0], found[1]) if max(map(len, found)) <= self._most else (src_ids, trg_ids)
 
 
 def in_capitals(text: str, *, dotted: bool = False) -> str:
@@ -444,14 +427,3 @@ def mistyped(text: str, chance: np.uint64) -> str:
         a, b = text[i], text[i + 1]
         text = text[:i] + (b + a, b, a + a + b)[int(draws[2 * n + at] % np.uint64(3))] + text[i + 2 :]
     return text
-
-
-def _has_symbol(codec: Codec, ids: NDArray[Any]) -> bool:
-    """Return whether a text has a symbol or a placeholder in it, which no change may touch."""
-    first = codec.n_text - len(codec.symbols) - len(codec.placeholders)
-    return bool(((ids >= first) & (ids < codec.n_text)).any())
-
-
-def _ragged(rows: list[NDArray[Any]], like: Ragged) -> Ragged:
-    lengths = np.array(list(map(len, rows)), dtype=like.lengths.dtype)
-    return Ragged(np.concatenate(rows).astype(like.values.dtype, copy=False), lengths)

@@ -9,7 +9,6 @@ import base64
 import copy
 import hashlib
 import itertools
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,6 @@ from nmt.data.letters import (
     BYTE_IN_TEXT,
     ByteLetters,
     CharacterLetters,
-    CutWords,
     Lines,
     SentencePiece,
     Speller,
@@ -34,8 +32,7 @@ from nmt.data.letters import (
 )
 from nmt.data.lines import write_lines
 from nmt.data.placeholders import alike, character, kinds_of, names_of, shown
-from nmt.data.subword_kinds import KINDS, complaint_about, content_of, has_characters, learnt_kind
-from nmt.errors import DataError
+from nmt.data.subword_kinds import KINDS, PieceTable, SubwordsFile
 from nmt.languages import language_of
 from nmt.recipe.data_options import SubwordsConfig, patterns_of
 
@@ -44,11 +41,7 @@ BOS = 1
 EOS = 2
 N_SPECIAL = 3
 
-# A piece spans at most so many bytes: a text of more than n x so many bytes has more than n subwords.
-LONGEST_PIECE = 64
-
 _SPECIAL_TEXT = ("<pad>", "<s>", "</s>")
-_LARGEST_FILE = 1 << 28
 # Words whose ids are kept, in number and in letters: enough for nearly all of a corpus, and some 100 MB at most.
 _MOST_REMEMBERED = 400_000
 LONGEST_REMEMBERED = 40
@@ -57,53 +50,40 @@ _LETTER = "[0-9A-Z_a-z\u00c0-\u1fff]"
 
 
 class Codec:
-    """The pieces of one side, and the two ways between text and ids."""
+    """The pieces of one side, and the two ways between text and ids.
 
-    def __init__(
-        self,
-        vocab: Sequence[str],
-        merges: Sequence[tuple[str, str]] = (),
-        normalize: str = "nfc",
-        *,
-        kind: str = "bpe",
-        scores: Sequence[float] = (),
-        symbols: Sequence[str] = (),
-        placeholders: Sequence[str] = (),
-        patterns: Sequence[str] = (),
-        tags: Sequence[str] = (),
-        sentencepiece: SentencePiece | None = None,
-        characters: bool = False,
-        whitespace: str = "kept",
-    ) -> None:
-        """vocab: pieces in the order of their ids, in letters; symbols come after them. characters: whether the letters
-        are those of `CharacterLetters`, for whole characters, or `ByteLetters`.
+    The ids: control symbols, pieces, symbols, placeholders, tags. No text becomes a placeholder or a tag.
+    """
 
-        placeholders: their names, which come after the symbols; no text becomes one. patterns: those of data.protect.
-        tags: control symbols that may stand before a text; their ids are the last, and no text becomes one of them.
-
-        kind: of `subword_kinds.py`, which cuts words.
-        """
-        self.characters, self.whitespace = characters, whitespace
-        self.letters = CharacterLetters(vocab) if characters else ByteLetters()
-        self.sentencepiece = sentencepiece
-        self._speller = Speller(vocab, sentencepiece) if sentencepiece else None
-        self.merges, self.normalize, self.kind = list(merges), normalize, kind
-        self.scores, self.symbols = list(scores), tuple(symbols)
-        self.placeholders, self.protects = tuple(placeholders), (*kinds_of(placeholders), *patterns)
-        self.vocab = [*vocab, *map(self.letters.piece, (*symbols, *map(shown, placeholders)))]
-        plain = self.names()[: len(vocab)]
-        self._tokenizer = Tokenizer(KINDS[kind].model(plain, merges, scores))
+    def __init__(self, pieces: PieceTable, settings: SubwordsFile | None = None, tags: Sequence[str] = ()) -> None:
+        """settings: those of all but the pieces. tags: control symbols that may stand before a text."""
+        settings = settings or SubwordsFile()
+        self.kind, self.normalize, self.whitespace = settings.kind, settings.normalize, settings.whitespace
+        self.symbols, self.placeholders, self.tags = settings.symbols, settings.placeholders, tuple(tags)
+        self.protects = (*kinds_of(settings.placeholders), *settings.patterns)
+        self.characters = settings.characters
+        self.letters = CharacterLetters(pieces.vocab) if self.characters else ByteLetters()
+        self.given, self.merges, self.scores = pieces, pieces.merges, pieces.scores
+        self.cut_words = None if self.symbols or self.placeholders else pieces.cut  # which are not made of words alone
+        self.sentencepiece: SentencePiece | None = None
+        self._speller: Speller | None = None
+        if self.kind == "sentencepiece":
+            charsmap = base64.b64decode(pieces.charsmap)
+            self.sentencepiece = SentencePiece(pieces.model, pieces.scores, charsmap, pieces.squeeze)
+            self._speller = Speller(pieces.vocab, self.sentencepiece)
+        self.vocab = [*pieces.vocab, *map(self.letters.piece, (*self.symbols, *map(shown, self.placeholders)))]
+        model = KINDS[self.kind].model(self.names()[: len(pieces.vocab)], pieces)
+        self._tokenizer = Tokenizer(model)
         self._tokenizer.pre_tokenizer = self.letters.pre_tokenizer
-        self.cut_words: CutWords | None = None  # how words are cut, where learning has found it out
         self._bytes = list(map(self.letters.raw, self.vocab))
-        letters = list(map(character, placeholders))
+        self._first_placeholder = N_SPECIAL + len(pieces.vocab) + len(self.symbols)
         # What has been encoded; symbols and placeholders are no matter of the tokenizer.
-        self._known = {symbol: [i] for i, symbol in enumerate([*symbols, *letters], N_SPECIAL + len(vocab))}
-        self._first_placeholder = N_SPECIAL + len(vocab) + len(symbols)
-        longest_first = "|".join(map(re.escape, sorted(symbols, key=len, reverse=True)))
-        found = [f"(?<!{_LETTER})(?:{longest_first})(?!{_LETTER})"] * bool(symbols) + letters
+        texts = [*self.symbols, *map(character, self.placeholders)]
+        self._known = {text: [i] for i, text in enumerate(texts, N_SPECIAL + len(pieces.vocab))}
+        longest_first = "|".join(map(re.escape, sorted(self.symbols, key=len, reverse=True)))
+        found = [f"(?<!{_LETTER})(?:{longest_first})(?!{_LETTER})"] * bool(self.symbols) + texts[len(self.symbols) :]
         self._symbol = re.compile(f"({'|'.join(found)})") if found else None
-        self.tags, self._before = tuple(tags), list[int]()
+        self._before: list[int] = []
         self.n_text = N_SPECIAL + len(self.vocab)  # translations are made of ids below; those from here on have no text
         self.size = self.n_text + len(tags)
         self.n_vocab = -(-self.size // 8) * 8
@@ -121,17 +101,29 @@ class Codec:
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, without BOS and EOS; an empty line has one piece, the space put before every line."""
-        if self._speller:
-            return [[*self._before, *self._spelled(self._speller, line)] for line in lines]
-        found = self._encode_texts([" " + self.normalised(line) for line in lines])
+        if speller := self._speller:  # a symbol is none of its pieces, so what is between is encoded
+            found = [
+                [
+                    i
+                    for n, part in enumerate(self._parts(speller.line(line)))
+                    for i in (self._known[part] if n % 2 else (N_SPECIAL + i for i in speller.encode(part)))
+                ]
+                for line in lines
+            ]
+        else:
+            found = self._encode_texts([" " + self.normalised(line) for line in lines])
         return [[*self._before, *ids] for ids in found] if self._before else found
 
     def _encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of normalised texts with the space before them: lines, or the parts that lines were cut into at spaces.
-
-        Words repeat, so each is encoded once.
-        """
-        units_in = [list(self._units(text)) for text in texts]
+        """Ids of normalised texts with the space before them. Words repeat, so each is encoded once."""
+        units_in = [
+            [
+                unit
+                for n, part in enumerate(self._parts(text))
+                for unit in ([part] if n % 2 else units_of(part) if part else ())
+            ]
+            for text in texts
+        ]
         known = self._known
         unknown = list(dict.fromkeys(unit for units in units_in for unit in units if unit not in known))
         batch = self._tokenizer.encode_batch_fast(unknown, add_special_tokens=False)
@@ -140,19 +132,9 @@ class Codec:
             known.update((unit, ids) for unit, ids in new.items() if len(unit) <= LONGEST_REMEMBERED)
         return [[i for unit in units for i in (new.get(unit) or known[unit])] for units in units_in]
 
-    def _spelled(self, speller: Speller, line: str) -> Iterator[int]:
-        """The ids of a line in the pieces of SentencePiece. A symbol is not theirs, so what is between is encoded."""
-        text = speller.line(line)
-        for n, part in enumerate(self._symbol.split(text) if self._symbol else (text,)):
-            yield from self._known[part] if n % 2 else (i + N_SPECIAL for i in speller.encode(part))
-
-    def _units(self, text: str) -> Iterator[str]:
-        """A text cut into symbols, and between them into parts that can be encoded one by one."""
-        for n, part in enumerate(self._symbol.split(text) if self._symbol else (text,)):
-            if n % 2:
-                yield part
-            elif part:
-                yield from units_of(part)
+    def _parts(self, text: str) -> Sequence[str]:
+        """A text cut at its symbols, which have the odd places."""
+        return self._symbol.split(text) if self._symbol else (text,)
 
     def cut(self, raw: bytes) -> list[int]:
         """The ids that the bytes of one word are made of; symbols in it are not looked for."""
@@ -169,15 +151,7 @@ class Codec:
 
     def plain_vocab(self) -> list[str]:
         """The pieces without the symbols and placeholders."""
-        return self.vocab[: self._first_placeholder - N_SPECIAL - len(self.symbols)]
-
-    def table(self) -> dict[str, Any]:
-        """Return the content for the file."""
-        beside: dict[str, Any] = {"merges": self.merges, "scores": self.scores}
-        if found := self.sentencepiece:
-            charsmap = base64.b64encode(found.charsmap).decode("ascii")
-            beside = {"scores": found.scores, "model": found.model, "squeeze": found.squeeze, "charsmap": charsmap}
-        return {"vocab": self.plain_vocab(), **beside}
+        return self.given.vocab
 
     def normalised(self, text: str) -> str:
         """The text as the model knows it."""
@@ -243,10 +217,11 @@ class Codec:
 class Subwords:
     """The vocabularies of a language pair; src and trg are the same object when joint."""
 
-    def __init__(self, src: Codec, trg: Codec, normalize: str) -> None:
-        self.src, self.trg, self.normalize = src, trg, normalize
-        self.joint = src is trg
-        self.sha256 = hashlib.sha256(self._text().encode("utf-8") + b"\n").hexdigest()
+    def __init__(self, file: SubwordsFile) -> None:
+        self.file, self.joint, self.normalize = file, file.joint, file.normalize
+        self.src = Codec(file.codecs[0], file, file.tags)
+        self.trg = self.src if file.joint else Codec(file.codecs[1], file)
+        self.sha256 = hashlib.sha256(file.text().encode("utf-8") + b"\n").hexdigest()
 
     @classmethod
     def train(
@@ -262,32 +237,31 @@ class Subwords:
 
         notes: counts what was too long to be learnt from. tags: of the source side. protect: as data.protect.
         """
-        placeholders = names_of(protect)
+        placeholders, kind = names_of(protect), KINDS[config.kind]
+        n_piece = config.vocab_size - N_SPECIAL - len(config.symbols) - len(placeholders)
 
-        def codec_of(*sides: Lines, tags: Sequence[str] = ()) -> Codec:
-            n_piece = config.vocab_size - N_SPECIAL - len(config.symbols) - len(placeholders) - len(tags)
+        def learnt(sides: Sequence[Lines], n_piece: int) -> PieceTable:
             counted = words_of_sides(sides, config, notes)
-            words = Counter({one: n for one, n in counted.items() if one.isascii() or not BYTE_IN_TEXT.search(one)})
-            found = learnt_kind(config.kind).learn(words, n_piece, LONGEST_PIECE)
-            codec = Codec(
-                found.vocab,
-                found.merges,
-                config.normalize,
-                kind=KINDS[config.kind].stored,
-                scores=found.scores,
-                symbols=config.symbols,
-                placeholders=placeholders,
-                patterns=patterns_of(protect),
-                tags=tags,
-                characters=True,
-                whitespace=config.whitespace,
-            )
-            # A unit with a placeholder or symbol in it is not made of words alone.
-            codec.cut_words = None if placeholders or config.symbols else found.cut
-            return codec
+            words = {one: n for one, n in counted.items() if one.isascii() or not BYTE_IN_TEXT.search(one)}
+            return kind.learn(Counter(words), n_piece)
 
-        src = codec_of(src_lines, trg_lines, tags=tags) if config.joint else codec_of(src_lines, tags=tags)
-        return cls(src, src if config.joint else codec_of(trg_lines), config.normalize)
+        if config.joint:
+            codecs = [learnt([src_lines, trg_lines], n_piece - len(tags))]
+        else:
+            codecs = [learnt([src_lines], n_piece - len(tags)), learnt([trg_lines], n_piece)]
+        file = SubwordsFile(
+            format=4,
+            kind=kind.stored,
+            normalize=config.normalize,
+            whitespace=config.whitespace,
+            symbols=config.symbols,
+            placeholders=placeholders,
+            tags=tuple(tags),
+            joint=config.joint,
+            codecs=codecs,
+            patterns=patterns_of(protect),
+        )
+        return cls(file)
 
     def tagged(self, tags: Sequence[str]) -> "Subwords":
         """A copy of the vocabularies whose `src` puts these tags, which it must have, before every source."""
@@ -301,59 +275,12 @@ class Subwords:
 
     def save(self, path: Path | str) -> None:
         """Write the JSON file; its SHA-256 is `sha256`."""
-        write_lines(path, [self._text()])
+        write_lines(path, [self.file.text()])
 
     @classmethod
     def load(cls, path: Path | str) -> "Subwords":
         """Read what `save` wrote; anything else is refused."""
-        path = Path(path)
-        try:
-            if path.stat().st_size > _LARGEST_FILE:
-                raise DataError(f"{path}: {path.stat().st_size:,} bytes are too many for a vocabulary.")
-            found = json.loads(path.read_bytes().decode("utf-8"))
-        except OSError as error:
-            raise DataError(f"{path}: cannot read the subwords ({error.strerror or error}).") from None
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}: damaged subwords file ({error}). Run nmt-preprocess again.") from None
-        if complaint := complaint_about(found, LONGEST_PIECE):
-            raise DataError(f"{path}: not a subwords file of nmt: {complaint}. Run nmt-preprocess again.")
-        codecs = [
-            Codec(
-                each["vocab"],
-                [(a, b) for a, b in each.get("merges", ())],
-                found["normalize"],
-                kind=found.get("kind", "bpe"),
-                scores=each.get("scores", ()) if found.get("kind") == "unigram" else (),
-                symbols=found.get("symbols", ()),
-                placeholders=found.get("placeholders", ()),
-                patterns=found.get("patterns", ()),
-                sentencepiece=SentencePiece(
-                    each["model"], each["scores"], base64.b64decode(each["charsmap"]), each["squeeze"]
-                )
-                if found.get("kind") == "sentencepiece"
-                else None,
-                tags=() if n else found.get("tags", ()),
-                characters=has_characters(found),
-                whitespace=found.get("whitespace", "kept"),
-            )
-            for n, each in enumerate(found["codecs"])
-        ]
-        return cls(codecs[0], codecs[-1], found["normalize"])
-
-    def _text(self) -> str:
-        content = content_of(
-            self.src.kind,
-            self.normalize,
-            self.src.symbols,
-            self.src.tags,
-            placeholders=self.src.placeholders,
-            patterns=patterns_of(self.src.protects),
-            joint=self.joint,
-            codecs=[codec.table() for codec in self.by_side().values()],
-            characters=self.src.characters,
-            whitespace=self.src.whitespace,
-        )
-        return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+        return cls(SubwordsFile.read(Path(path)))
 
 
 def _replaced(pieces: Sequence[bytes]) -> Iterator[bytes]:

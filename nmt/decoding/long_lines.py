@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.data.sentences import pieces, writes_no_space
-from nmt.data.subwords import EOS, LONGEST_PIECE, Codec
+from nmt.data.subword_kinds import LONGEST_PIECE
+from nmt.data.subwords import EOS, Codec
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.scorer import LengthPenalty, length_divisor
 from nmt.languages import language_of

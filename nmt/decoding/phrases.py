@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.placeholders import character
-from nmt.data.subwords import LONGEST_PIECE, Codec
+from nmt.data.subword_kinds import LONGEST_PIECE
+from nmt.data.subwords import Codec
 
 _ASCII_LETTERS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 # First bytes of letters: ASCII; U+00C0 to U+07FF, from Latin to Arabic; U+0800 to U+1FFF, from Indic to Vietnamese.

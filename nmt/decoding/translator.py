@@ -16,7 +16,8 @@ from nmt.data.arrays import Ragged
 from nmt.data.batches import length_batches, pad
 from nmt.data.placeholders import came_back, protected_like, restored
 from nmt.data.plan import Rows
-from nmt.data.subwords import BOS, EOS, LONGEST_PIECE, Subwords
+from nmt.data.subword_kinds import LONGEST_PIECE
+from nmt.data.subwords import BOS, EOS, Subwords
 from nmt.data.text import with_ends_of
 from nmt.decoding.batch_search import BARE, BatchSearch
 from nmt.decoding.beam import Hypothesis

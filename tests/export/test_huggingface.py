@@ -7,6 +7,7 @@ import torch
 from tiny import LINES, made
 
 from nmt.data.letters import normalised
+from nmt.data.subword_kinds import PieceTable, SubwordsFile
 from nmt.data.subwords import BOS, EOS, PAD, Codec, Subwords
 from nmt.export import huggingface as room
 from nmt.export.huggingface import make_tokenizer
@@ -89,7 +90,10 @@ def test_their_tokenizer_cuts_any_text_as_ours_does(normalize, whitespace):
 def test_their_tokenizer_has_our_ids_and_gives_the_text_back(subwords, normalize):
     known = subwords.src
     # Pieces that are written like control symbols are pieces, and the other way round.
-    codec = Codec([*known.vocab, "<s", "<s>"], [*known.merges, ("<", "s"), ("<s", ">")], normalize, characters=True)
+    merges = [*known.merges, ("<", "s"), ("<s", ">")]
+    codec = Codec(
+        PieceTable(vocab=[*known.vocab, "<s", "<s>"], merges=merges), SubwordsFile(format=4, normalize=normalize)
+    )
     tokenizer = make_tokenizer(transformers, codec)
     assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (PAD, BOS, EOS)
     for line, ids in zip(AWKWARD, codec.encode(AWKWARD), strict=True):

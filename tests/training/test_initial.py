@@ -11,7 +11,8 @@ from torch.nn.functional import normalize
 
 from nmt import checkpoint
 from nmt.data.letters import BYTE_OF
-from nmt.data.subwords import N_SPECIAL, Codec, Subwords
+from nmt.data.subword_kinds import PieceTable, SubwordsFile
+from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.errors import RecipeError, RunError
 from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
@@ -27,8 +28,8 @@ UNTIED = {"emb_src_trg_weight_sharing": False, "trg_emb_prj_weight_sharing": Fal
 BYTES = list(BYTE_OF)
 
 
-def codec(*pieces):
-    return Codec([*BYTES, *pieces], [])
+def codec(*pieces, merges=()):
+    return PieceTable(vocab=[*BYTES, *pieces], merges=list(merges))
 
 
 def a_model(subwords, seed=0, **options):
@@ -36,8 +37,8 @@ def a_model(subwords, seed=0, **options):
     return build_model(ModelConfig(**{**SIZE, **options}), subwords.src.n_vocab, subwords.trg.n_vocab)
 
 
-def one(codec):
-    return Subwords(codec, codec, "nfc")
+def one(codec, **more):
+    return Subwords(SubwordsFile(codecs=[codec], **more))
 
 
 def kinds(fates):
@@ -65,8 +66,9 @@ def test_rows_go_where_their_subword_is_even_if_the_vocabularies_are_equally_lar
 
 
 def test_a_new_row_is_the_mean_of_the_pieces_that_stood_for_it():
-    there = one(Codec([*BYTES, "ab", "abc"], [("a", "b"), ("ab", "c")]))
-    here = one(Codec([*BYTES, "ab", "abc", "abcab"], [("a", "b"), ("ab", "c"), ("abc", "ab")], symbols=("abd",)))
+    there = one(codec("ab", "abc", merges=[("a", "b"), ("ab", "c")]))
+    merges = [("a", "b"), ("ab", "c"), ("abc", "ab")]
+    here = one(codec("ab", "abc", "abcab", merges=merges), symbols=("abd",))
     model, other = a_model(here, 0, **UNTIED), a_model(there, 1, **UNTIED)
     fates = take_over(model, here, other, there)
     assert sum(fate.kind == "grown" for fate in fates) == 3
@@ -82,7 +84,7 @@ def test_a_new_row_is_the_mean_of_the_pieces_that_stood_for_it():
 
 def test_a_matrix_that_is_shared_here_takes_each_row_from_the_first_that_has_it_there():
     here = one(codec("src", "both", "trg"))
-    there = Subwords(codec("src", "both"), codec("trg", "both", "more"), "nfc")
+    there = Subwords(SubwordsFile(joint=False, codecs=[codec("src", "both"), codec("trg", "both", "more")]))
     model, other = a_model(here, 0), a_model(there, 1, **UNTIED)
     fates = take_over(model, here, other, there)
     assert set(kinds(fates).values()) == {"loaded"}

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nmt.data.corpus import as_arrow, as_numpy, texts_as_arrow
+from nmt.data.corpus import as_arrow, as_numpy
 from nmt.data.lines import write_lines
 
 
@@ -31,11 +31,6 @@ def test_what_is_no_column_of_whole_numbers_is_refused(values):
     for column in (pa.array(values), pa.chunked_array([pa.array(values)])):
         with pytest.raises(ValueError, match="whole numbers"):
             as_numpy(column)
-
-
-def test_texts_are_as_pyarrow_has_them():
-    for texts in ([], [""], ["ein Haus", "", "été \U0001f600\n", "\0"]):
-        assert texts_as_arrow(texts).equals(pa.array(texts, pa.large_string()))
 
 
 _BOTH = """

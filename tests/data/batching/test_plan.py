@@ -22,11 +22,6 @@ def batches(a_plan, epoch):
     return [rows for update in a_plan.updates(epoch) for rows in update]
 
 
-def test_a_pair_longer_than_the_budget_is_a_batch_of_its_own():
-    a_plan = Plan(np.array([5, 900, 5]), np.array([5, 1, 5]), seed=0, max_tokens=100, per_update=1, pool=10)
-    assert sorted(rows.tolist() for rows in batches(a_plan, 0)) in ([[0, 2], [1]], [[1], [2, 0]])
-
-
 def test_the_order_depends_on_seed_and_epoch_and_nothing_else():
     first, second = plan(), plan()
     second.updates(5)  # what was asked before does not matter
@@ -124,15 +119,14 @@ def as_lists(updates):
     return [[list(rows) for rows in update] for update in updates]
 
 
-@pytest.mark.parametrize("longest", [40, 1 << 23])
 @pytest.mark.parametrize("mixture", [None, Mixture((400, 600), (1.5, 0.3))])
 @pytest.mark.parametrize("tokens_per_update", [0, 900])
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_batches_are_those_that_a_plain_program_makes(packed, tokens_per_update, mixture, longest):
+def test_the_batches_are_those_that_a_plain_program_makes(packed, tokens_per_update, mixture):
     rng = np.random.default_rng(3)
-    src, trg = (rng.integers(0, 40, 1000, dtype=np.int32) * (longest // 40) for _ in range(2))  # many are alike
+    src, trg = (rng.integers(0, 40, 1000, dtype=np.int32) for _ in range(2))  # many are alike
     how = {"packed": packed, "tokens_per_update": tokens_per_update, "mixture": mixture}
-    how |= {"seed": 7, "max_tokens": 10 * longest, "per_update": 3, "pool": 300}
+    how |= {"seed": 7, "max_tokens": 400, "per_update": 3, "pool": 300}
     a_plan = Plan(src, trg, **how)
     for epoch in (0, 4):
         wanted = plainly(src, trg, epoch, **how)

@@ -8,6 +8,7 @@ import pytest
 from nmt.data.arrays import Ragged
 from nmt.data.letters import BYTE_OF
 from nmt.data.resample import N_WAY, with_dropout, with_probabilities
+from nmt.data.subword_kinds import PieceTable, SubwordsFile
 from nmt.data.subwords import N_SPECIAL, Codec, Subwords
 from nmt.errors import RecipeError
 from nmt.recipe.data_options import SubwordsConfig
@@ -108,14 +109,6 @@ def test_ways_that_were_forgotten_are_drawn_again_to_the_same_end(monkeypatch):
     assert listed(cut(resampler, ids[:4], PAIRS[:4], 1)) == whole[:4]
 
 
-def test_what_follows_a_symbol_is_cut_anew_too():
-    lines = ["<url> ... <url>..."] * 200
-    codec = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=264, symbols=("<url>",))).src
-    assert codec.pieces(codec.encode(["<url>..."])[0])[2:] != [".", ".", "."]
-    found = cut(with_dropout(codec, 0.5), arrays(codec, ["<url>..."] * 50), np.arange(50), 1)
-    assert len({len(ids) for ids in found}) > 1
-
-
 def test_words_that_nothing_tells_apart_are_cut_each_by_itself():
     """Letters of which the pieces do not say that they are letters."""
     lines = ["αβγδ αβγδ"] * 20
@@ -125,14 +118,6 @@ def test_words_that_nothing_tells_apart_are_cut_each_by_itself():
     pieces = [codec.pieces(found.tolist()) for found in cut(resampler, ids, np.arange(50), 1)]
     between = [" ".join(some).split(" 1 ") for some in pieces]
     assert any(left != right for _, left, right in between) and any(left == right for _, left, right in between)
-
-
-def test_the_letters_after_an_apostrophe_are_cut_as_encoding_cuts_them():
-    lines = ["-sofa -sofa"] * 20
-    codec = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=264)).src
-    stored = arrays(codec, ["a'sofa"])
-    assert "sofa" in codec.vocab and "sofa" not in codec.pieces(stored[0].tolist())
-    assert listed(cut(with_dropout(codec, 0.0), stored, np.arange(1), 1)) == listed(stored)
 
 
 def test_a_very_long_word_stays_as_it_is():
@@ -172,17 +157,10 @@ def chances(resampler, word, n=20_000):
     return {ids: count / n for ids, count in found.items()}
 
 
-def test_a_merge_is_left_out_as_often_as_the_rate_says():
-    a, b = BPE.merges[0]
-    found = chances(with_dropout(BPE, 0.3), a + b)
-    assert found[tuple(BPE.cut((a + b).encode()))] == pytest.approx(0.7, abs=0.015)
-    assert sum(found.values()) == pytest.approx(1) and len(found) == 2
-
-
 def test_a_way_is_as_likely_as_its_probability_to_the_power_of_alpha():
     word, alpha = "Ġdog", 0.4
     score_of = {**dict.fromkeys(BYTE_OF, -4.0), "do": -3.0, "og": -2.5, "dog": -7.0, "Ġd": -5.0}
-    codec = Codec(list(score_of), kind="unigram", scores=list(score_of.values()))
+    codec = Codec(PieceTable(vocab=list(score_of), scores=list(score_of.values())), SubwordsFile(kind="unigram"))
 
     def ways(rest):
         if not rest:

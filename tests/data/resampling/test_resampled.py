@@ -131,12 +131,3 @@ def test_no_side_grows_over_the_longest_that_is_allowed_and_none_shrinks():
     rows = np.flatnonzero(corpus.src_len >= 30)
     (src, _), (stored, _) = resampled.cut(*corpus.picked(rows), rows, 0), corpus.picked(rows)
     assert len(rows) and (src.lengths <= stored.lengths).all()
-
-
-def test_lengths_follow_from_the_seed_and_from_no_order(monkeypatch):
-    resampled = made(n=800)[2]
-    monkeypatch.setattr("nmt.data.resample._N_AT_ONCE", 7)
-    again, other = made(n=800)[2], made(n=800, seed=2)[2]
-    assert np.array_equal(again.src_len, resampled.src_len) and np.array_equal(again.trg_len, resampled.trg_len)
-    assert not np.array_equal(other.src_len, resampled.src_len)
-    assert other.src_len.sum() == pytest.approx(resampled.src_len.sum(), rel=0.01)

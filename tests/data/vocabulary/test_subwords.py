@@ -3,19 +3,17 @@
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 import time
 import unicodedata
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.letters import drawn, parts
+from nmt.data.letters import drawn
 from nmt.data.manifest import changed_settings, settings_of
 from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD, Subwords
 from nmt.data.text import unified
@@ -45,14 +43,6 @@ def nfc(text):
     return unicodedata.normalize("NFC", unified(text))
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"])))
-@settings(max_examples=150, deadline=None)
-def test_decoding_gives_back_any_text(text):
-    [ids] = CODEC.encode([text])
-    assert CODEC.decode(ids) == nfc(text)
-    assert all(N_SPECIAL <= i < CODEC.size for i in ids)
-
-
 SAMPLED = st.sampled_from(["<url>", "@@x", "ein", "Hund", "é", "日本", "</s>", "<", "url>", ".", " ", "  ", "\t"])
 
 
@@ -73,24 +63,6 @@ def test_decoding_gives_back_what_broke_other_tools(subwords, text):
     assert not {PAD, BOS, EOS} & set(ids)
 
 
-def test_without_normalisation_every_code_point_stays():
-    plain = trained(normalize="none").src
-    assert plain.decode(plain.encode(["e\u0301"])[0]) == "e\u0301"
-    assert CODEC.decode(CODEC.encode(["e\u0301"])[0]) == "é"
-
-
-SPACED = st.lists(
-    st.sampled_from([" ", "  ", "\t", "\u00a0", "\x1c", "ein", "Hund", "'s", "12", "!", "日本"]), max_size=12
-)
-
-
-@given(st.lists(SPACED.map("".join), max_size=5))
-@settings(max_examples=100, deadline=None)
-def test_encoding_word_by_word_is_encoding_the_line(lines):
-    whole = CODEC._tokenizer.encode_batch([" " + unified(line) for line in lines])
-    assert CODEC.encode(lines) == [[i + N_SPECIAL for i in each.ids] for each in whole]
-
-
 def test_control_ids_and_the_padding_of_the_vocabulary_have_no_text(subwords):
     codec = subwords.src
     [ids] = codec.encode(["ein Hund"])
@@ -108,12 +80,6 @@ def test_pieces_are_readable(subwords):
 def test_a_line_encodes_the_same_alone_and_among_others(subwords):
     lines = [*SRC, *AWKWARD]
     assert subwords.src.encode(lines) == [subwords.src.encode([line])[0] for line in lines]
-
-
-def test_joint_is_one_object_and_separate_are_two():
-    joint, separate = trained(), trained(joint=False)
-    assert joint.joint and joint.src is joint.trg
-    assert not separate.joint and separate.src.vocab != separate.trg.vocab
 
 
 @pytest.mark.parametrize("joint", [True, False])
@@ -154,13 +120,6 @@ def test_the_sample_is_seeded_and_of_the_size_asked_for():
     assert flags == list(drawn(200, 30, seed=1)) != list(drawn(200, 30, seed=2))
 
 
-@pytest.mark.parametrize("text", ["x" * 50_000, " " * 5000, "ab cd " * 40 + "e" * 250 + "  f" * 20, "short one"])
-def test_bpe_learns_from_no_endless_line_and_no_endless_word(text):
-    found = list(parts(text, Counter()))
-    assert "".join(found) == text[:10_000]
-    assert max(len(word) for part in found for word in re.split(r"(?<=\S)(?=\s)", part)) <= 200
-
-
 def test_a_line_without_spaces_takes_no_time():
     endless = "".join(random.Random(1).choices("abcdefghijklmnop", k=100_000))
     start = time.process_time()
@@ -185,21 +144,21 @@ def altered(**changes):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        (altered(format=5), "format 1, 2, 3 or 4"),
-        (altered(format=2), "expected the keys format, kind"),
-        (altered(extra=1), "expected the keys"),
-        (altered(normalize="nfd"), "normalisation"),
-        (altered(whitespace="gone"), "white space"),
-        (altered(kind="sentencepiece"), "SentencePiece in format 4"),
+        (altered(format=5), "format .*1, 2, 3 or 4"),
+        (altered(format=2), "letters of its format"),
+        (altered(extra=1), "extra .*not permitted"),
+        (altered(normalize="nfd"), "normalize .*'nfkc'"),
+        (altered(whitespace="gone"), "whitespace .*'unified'"),
+        (altered(kind="sentencepiece"), "in no format 4"),
         (altered(joint=False), "number of vocabularies"),
         (lambda c: c["codecs"][0]["vocab"].pop(0), "byte is missing"),
         (lambda c: c["codecs"][0]["vocab"].append("<0xE3>"), "letters of its format"),
         (lambda c: c["codecs"][0]["vocab"].append("\U0010ffe3\U0010ff81"), "letters of its format"),
-        (lambda c: c["codecs"][0]["vocab"].append("\ud800"), "letters of its format"),
+        (lambda c: c["codecs"][0]["vocab"].append("\ud800"), "JSON"),
         (lambda c: c["codecs"][0]["vocab"].append(c["codecs"][0]["vocab"][3]), "twice"),
         (lambda c: c["codecs"][0]["merges"].append(["q", "z"]), "not in the vocabulary"),
-        (lambda c: c["codecs"][0]["merges"].append(["q"]), "pair"),
-        (lambda c: c["codecs"][0].update(pre_tokenizer={"type": "Split"}), "vocab and merges"),
+        (lambda c: c["codecs"][0]["merges"].append(["q"]), r"merges\.\d+\.1 Field required"),
+        (lambda c: c["codecs"][0].update(pre_tokenizer={"type": "Split"}), "pre_tokenizer"),
     ],
 )
 def test_a_vocabulary_that_is_not_ours_is_refused(subwords, tmp_path, change, expected):

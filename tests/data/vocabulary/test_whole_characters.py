@@ -78,14 +78,6 @@ def test_numbers_punctuation_and_english_endings_are_words_as_before():
     ]
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_no_more_than_half_of_a_vocabulary_are_single_characters(kind):
-    lines = ["".join(chr(0x4E00 + n) for n in range(start, start + 50)) for start in range(0, 2000, 50)] * 3
-    codec = trained(lines, kind=kind, size=1000).src
-    assert sum(len(piece) == 1 for piece in codec.vocab) == 256 + (1000 - N_SPECIAL - 256) // 2
-    assert codec.decode(codec.encode(lines[:1])[0]) == lines[0]
-
-
 def test_the_alphabet_leaves_out_what_is_rare_and_takes_the_most_frequent():
     counts = {"a": 100_000, "é": 50, "ü": 50, "漢": 20, "字": 20, "語": 11}
     assert alphabet_of(counts, 10) == ["é", "ü", "字"]  # what is left out is no more than 5 in 10,000

@@ -9,17 +9,18 @@ from fake_model import HashModel
 from small_search import PENALTIES, SRC, divisor, log_prob, run
 from tokenizers import pre_tokenizers
 
+from nmt.data.subword_kinds import PieceTable
 from nmt.data.subwords import EOS, N_SPECIAL, Codec
 from nmt.decoding.phrases import Pieces, contains, occurrences
 from nmt.decoding.request import Kept, Request
 from nmt.decoding.rules import Rules
 
 # Words of a and b, so small that all translations can be looked at; a text can be cut into subwords in many ways.
-TINY = Codec(["Ġ", "a", "b", "Ġa", "ab"], [("Ġ", "a"), ("a", "b")])
+TINY = Codec(PieceTable(vocab=["Ġ", "a", "b", "Ġa", "ab"], merges=[("Ġ", "a"), ("a", "b")]))
 PIECES = Pieces(TINY)
 LONGEST = 4
 # Of a letter and a mark, which may be part of a phrase and is none of a word.
-MARKED = Codec(["Ġ", "a", "-", "Ġ-", "-a"], [("Ġ", "-"), ("-", "a")])
+MARKED = Codec(PieceTable(vocab=["Ġ", "a", "-", "Ġ-", "-a"], merges=[("Ġ", "-"), ("-", "a")]))
 ASKED = {
     "a prefix": Request("", prefix="ab"),
     "a prefix of many subwords": Request("", prefix="aba"),
@@ -171,7 +172,8 @@ LETTERS = ["a", "b", " ", "-", "é", "中", "ก", "“"]
 
 
 # All bytes, and some pieces of several.
-BYTES = Codec([*pre_tokenizers.ByteLevel.alphabet(), "Ġa", "ab", "ĠaĠ"], [("Ġ", "a"), ("a", "b")])
+_BYTES = [*pre_tokenizers.ByteLevel.alphabet(), "Ġa", "ab", "ĠaĠ"]
+BYTES = Codec(PieceTable(vocab=_BYTES, merges=[("Ġ", "a"), ("a", "b")]))
 
 
 def test_a_phrase_is_found_in_subwords_where_it_stands_in_the_text():
