@@ -23,8 +23,7 @@ def mixed(x: Numbers) -> Numbers:
 
 def fractions(chance: Numbers) -> NDArray[np.float64]:
     """Numbers from 0 to less than 1."""
-    found: NDArray[np.float64] = (chance >> np.uint64(11)) * 2.0**-53
-    return found
+    return (chance >> np.uint64(11)) * np.float64(2.0**-53)
 
 
 def seeds_of(n: NDArray[np.integer]) -> Numbers:

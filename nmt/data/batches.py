@@ -22,7 +22,6 @@ from nmt.data.subwords import BOS, EOS, PAD
 from nmt.device import send
 
 
-# Sequences of ids as a padded matrix, and sentences cut into batches by their length.
 def framed(
     rows: Ragged, starts: NDArray[np.int64], n_place: int, before: tuple[int, ...] = (), after: tuple[int, ...] = ()
 ) -> NDArray[np.int64]:
@@ -103,36 +102,34 @@ def make_batch(src: Ragged, trg: Ragged, padded: Callable[[int], int] = int) -> 
     return Batch(pad(src, after=(EOS,), padded=padded), trg_seq, gold, _n_gold(trg))
 
 
-def starts(lengths: NDArray[np.integer], n_place: int, n_sentence: int, longest: int) -> NDArray[np.int32]:
-    """Starts of packed sentences, (N + 1,); the last is n_place, the end of the row.
+def _starts(lengths: NDArray[np.integer], n_place: int, n_start: int, longest: int) -> NDArray[np.int32]:
+    """(n_start,) starts of packed sentences; the last is n_place, the end of the row.
 
-    What is left of the row is cut into sentences of padding of at most `longest`. N is that of any batch of at most
-    n_sentence sentences, so that all batches have one shape: the last sentences may be empty.
+    What is left of the row is cut into sentences of padding of at most `longest`, the last of which may be empty.
     """
-    assert len(lengths) <= n_sentence and lengths.max() <= longest
+    assert lengths.max() <= longest
     used = np.append(0, np.cumsum(lengths))
-    where = np.full(n_sentence + n_place // longest + 2, n_place, dtype=np.int32)
     begins = np.concatenate([used, np.arange(used[-1] + longest, n_place, longest)])
+    where = np.full(n_start, n_place, dtype=np.int32)
     where[: len(begins)] = begins
     return where
 
 
 def make_packed(src: Ragged, trg: Ragged, n_place: int, n_sentence: int, longest: int) -> Batch:
-    """Pack some pairs into rows of n_place. longest: bound on the length of a sentence with EOS."""
-    src_start, trg_start = (starts(side.lengths + 1, n_place, n_sentence, longest) for side in (src, trg))
-    return Batch(
-        _row(src, src_start, n_place, after=(EOS,)),
-        _row(trg, trg_start, n_place, before=(BOS,)),
-        _row(trg, trg_start, n_place, after=(EOS,)),
-        _n_gold(trg),
-        torch.from_numpy(src_start),
-        torch.from_numpy(trg_start),
-    )
+    """Pack some pairs into rows of n_place: all batches of at most n_sentence sentences have one shape.
 
+    longest: bound on the length of a sentence with EOS.
+    """
+    assert len(src.lengths) <= n_sentence
+    n_start = n_sentence + n_place // longest + 2
+    src_start, trg_start = (_starts(side.lengths + 1, n_place, n_start, longest) for side in (src, trg))
 
-def _row(side: Ragged, start: NDArray[np.int32], n_place: int, **frame: tuple[int, ...]) -> Tensor:
-    """(1, n_place) ids of packed sentences."""
-    return torch.from_numpy(framed(side, start[: len(side.lengths)].astype(np.int64), n_place, **frame)[None])
+    def row(side: Ragged, start: NDArray[np.int32], **frame: tuple[int, ...]) -> Tensor:
+        return torch.from_numpy(framed(side, start[: len(side.lengths)].astype(np.int64), n_place, **frame)[None])
+
+    trg_seq, gold = row(trg, trg_start, before=(BOS,)), row(trg, trg_start, after=(EOS,))
+    starts = torch.from_numpy(src_start), torch.from_numpy(trg_start)
+    return Batch(row(src, src_start, after=(EOS,)), trg_seq, gold, _n_gold(trg), *starts)
 
 
 def _n_gold(trg: Ragged) -> int:
@@ -145,22 +142,21 @@ def end_to_end(batch: Batch) -> Batch:
     So there are few lengths of rows, whatever those of sentences are. What is left of a row is sentences of padding, no
     longer than the others.
     """
-    lengths = [(seq != PAD).sum(1) for seq in (batch.src_seq, batch.gold)]
+    lengths = [(seq != PAD).sum(1).cpu().numpy() for seq in (batch.src_seq, batch.gold)]
+    n_place = [-(-int(length.sum()) // STEP) * STEP for length in lengths]
     longest = [int(length.max()) for length in lengths]
-    after = torch.arange(1, -(-(STEP - 1) // min(longest)) + 1)  # sentences, on both sides as many
-    starts, n_place = [], []
-    for length, most in zip(lengths, longest, strict=True):
-        used = int(length.sum())
-        n_place.append(-(-used // STEP) * STEP)
-        start = torch.cat([length.new_zeros(1), length.cumsum(0), used + most * after])
-        starts.append(start.clamp(max=n_place[-1]).to(torch.int32))
+    n_start = 1 + len(lengths[0]) - (-(STEP - 1) // min(longest))  # on both sides as many
+    src_start, trg_start = (
+        torch.from_numpy(_starts(length, n, n_start, most)).to(batch.gold.device)
+        for length, n, most in zip(lengths, n_place, longest, strict=True)
+    )
 
     def row(seq: Tensor, n: int) -> Tensor:
         ids = seq[seq != PAD]
         return F.pad(ids, (0, n - len(ids)), value=PAD).unsqueeze(0)
 
     trg_seq, gold = row(batch.trg_seq, n_place[1]), row(batch.gold, n_place[1])
-    return Batch(row(batch.src_seq, n_place[0]), trg_seq, gold, batch.n_gold, *starts)
+    return Batch(row(batch.src_seq, n_place[0]), trg_seq, gold, batch.n_gold, src_start, trg_start)
 
 
 def halves(batch: Batch) -> tuple[Batch, Batch]:

@@ -1,8 +1,8 @@
 """Text to ids and back: the pieces of each side, and the three ids that mean something to the model.
 
 Control symbols are no pieces of the tokenizer: its ids are shifted past them, so nothing in a text can become one.
-All 256 bytes are pieces, so nothing is unknown: decoding gives back the (normalised) text, byte for byte. How pieces
-are written is in `letters.py`, how they are learnt in `subword_kinds.py`.
+All 256 bytes are pieces, so nothing is unknown. How pieces are written is in `letters.py`, how they are learnt in
+`subword_kinds.py`.
 """
 
 import base64
@@ -295,8 +295,8 @@ def _replaced(pieces: Sequence[bytes]) -> Iterator[bytes]:
 
 
 # How the subwords serve the training pairs.
-RARE = (10, 100)  # pieces that occur fewer times are counted
-N_FREQUENT = 20
+_RARE = (10, 100)  # pieces that occur fewer times are counted
+_N_FREQUENT = 20
 _SEEN_OFTEN = 20  # times that a piece of the vocabulary should occur in the corpus, on average
 
 
@@ -305,18 +305,14 @@ def large_vocabulary(n_vocab: int, n_token: int) -> str | None:
 
     n_vocab: pieces, control symbols counted. n_token: target tokens of the training pairs, EOS counted.
     """
-    if n_token >= _SEEN_OFTEN * n_vocab:
+    most = n_token // _SEEN_OFTEN
+    if most >= n_vocab:
         return None
+    advised = max((size for size in (500, 1000, 2000, 4000, 8000, 16000, 32000) if size <= most), default=500)
     return (
         f"the vocabulary is large for the corpus: {n_vocab:,} pieces, {n_token:,} target tokens, so a piece is seen "
-        f"{n_token / n_vocab:.1f} times on average: try --vocab-size {_advised(n_token)}"
+        f"{n_token / n_vocab:.1f} times on average: try --vocab-size {advised}"
     )
-
-
-def _advised(n_token: int) -> int:
-    """A round size at which a piece is seen often enough, or as small as is of use."""
-    most = n_token // _SEEN_OFTEN
-    return max((size for size in (500, 1000, 2000, 4000, 8000, 16000, 32000) if size <= most), default=500)
 
 
 class VocabularyUse:
@@ -339,17 +335,14 @@ class VocabularyUse:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, by side; a joint vocabulary also as a whole."""
-        found: dict[str, Any] = {}
+        found: dict[str, dict[str, Any]] = {"src": {}, "trg": {}}
         for side, codec in self._codecs.items():
             n_word, n_character, n_piece = self._n_word[side], self._n_character[side], int(self._counts[side].sum())
-            of_words = {"words": n_word, "pieces_per_word": round(n_piece / max(n_word, 1), 3)}
-            found[side] = {
-                **(of_words if self._has_words[side] else {}),
-                "characters": n_character,
-                "pieces": n_piece,
-                "characters_per_piece": round(n_character / max(n_piece, 1), 3),
-                **_coverage(codec, self._counts[side]),
-            }
+            if self._has_words[side]:
+                found[side] = {"words": n_word, "pieces_per_word": round(n_piece / max(n_word, 1), 3)}
+            per_piece = round(n_character / max(n_piece, 1), 3)
+            found[side] |= {"characters": n_character, "pieces": n_piece, "characters_per_piece": per_piece}
+            found[side] |= _coverage(codec, self._counts[side])
         if self._joint:
             found["joint"] = _coverage(self._codecs["src"], self._counts["src"] + self._counts["trg"])
         return found
@@ -357,10 +350,10 @@ class VocabularyUse:
 
 def _coverage(codec: Codec, counts: Any) -> dict[str, Any]:
     own = counts[N_SPECIAL:]
-    frequent = [i for i in np.argsort(-own, kind="stable")[:N_FREQUENT].tolist() if own[i]]
+    frequent = [i for i in np.argsort(-own, kind="stable")[:_N_FREQUENT].tolist() if own[i]]
     return {
         "size": len(own),
         "occur": int((own > 0).sum()),
-        "fewer_than": {str(n): int((own < n).sum()) for n in RARE},
+        "fewer_than": {str(n): int((own < n).sum()) for n in _RARE},
         "most_frequent": [[codec.pieces([i + N_SPECIAL])[0], int(own[i])] for i in frequent],
     }
