@@ -50,15 +50,11 @@ def as_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
         raise ValueError("a column is not made of whole numbers")
     if isinstance(column, pa.ChunkedArray):
         parts = [as_numpy(chunk) for chunk in column.chunks]
-        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, _dtype_of(column.type)), *parts])
-    dtype, values = _dtype_of(column.type), column.buffers()[1]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.dtype(str(column.type))), *parts])
+    dtype, values = np.dtype(str(column.type)), column.buffers()[1]
     if not len(column):
         return np.empty(0, dtype)
     return np.frombuffer(values, dtype, len(column), column.offset * dtype.itemsize)
-
-
-def _dtype_of(kind: pa.DataType) -> np.dtype[Any]:
-    return np.dtype(str(kind))
 
 
 Ids = NDArray[np.int64]
@@ -98,11 +94,6 @@ class Corpus:
     def picked(self, numbers: NDArray[np.integer]) -> tuple[Ragged, Ragged]:
         """The ids of some pairs, without BOS and EOS, as they are stored: the sources, and the targets."""
         return self._src.picked(numbers), self._trg.picked(numbers)
-
-    def rows(self, start: int, stop: int) -> tuple[Ragged, Ragged]:
-        """The ids of pairs that follow one another, as they are stored."""
-        src, trg = self._src.between(start, stop), self._trg.between(start, stop)
-        return Ragged(src, self.src_len[start:stop]), Ragged(trg, self.trg_len[start:stop])
 
     def texts(self) -> tuple[list[str], list[str]]:
         """The lines as they stood in the files. Training pairs keep none."""
@@ -197,17 +188,6 @@ class _Rows:
     def are_within(self, low: int, high: int) -> bool:
         """Return whether low <= id < high everywhere."""
         return all(int(v.min()) >= low and int(v.max()) < high for v in self._values if len(v))
-
-    def between(self, start: int, stop: int) -> NDArray[Any]:
-        """The ids of rows that follow one another, end to end."""
-        found = []
-        for c in range(int(np.searchsorted(self._first, start, side="right")) - 1, len(self._offsets)):
-            if (first := int(self._first[c])) >= stop:
-                break
-            offsets = self._offsets[c]
-            begin, end = offsets[max(start - first, 0)], offsets[min(stop - first, len(offsets) - 1)]
-            found.append(self._values[c][begin:end])
-        return found[0] if len(found) == 1 else np.concatenate(found)
 
     def picked(self, numbers: NDArray[np.integer]) -> Ragged:
         """Copies of some rows."""

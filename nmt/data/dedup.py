@@ -10,7 +10,7 @@ import hashlib
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,13 +48,13 @@ def kinds_of(filters: Iterable[FilterConfig]) -> tuple[str, ...]:
 
 def keys_of(src: Sequence[str], trg: Sequence[str], kinds: Iterable[str]) -> dict[str, Hashes]:
     """The keys of some pairs."""
-    texts: dict[str, Callable[[], Iterator[str]]] = {
-        "exact": lambda: (f"{a}\n{b}" for a, b in zip(src, trg, strict=True)),
-        "near": lambda: (f"{skeleton(a)}\n{skeleton(b)}" for a, b in zip(src, trg, strict=True)),
-        "src": lambda: iter(src),
-        "trg": lambda: iter(trg),
+    texts: dict[str, Iterable[str]] = {
+        "exact": (f"{a}\n{b}" for a, b in zip(src, trg, strict=True)),
+        "near": (f"{skeleton(a)}\n{skeleton(b)}" for a, b in zip(src, trg, strict=True)),
+        "src": src,
+        "trg": trg,
     }
-    return {kind: np.array([hash_of(text) for text in texts[kind]()], np.uint64) for kind in kinds}
+    return {kind: np.fromiter(map(hash_of, texts[kind]), np.uint64) for kind in kinds}
 
 
 def repeated(
@@ -216,45 +216,39 @@ class Keys(dict[tuple[str, str], Hashes]):
         return cls({key: np.where(usable[key], found, np.uint64(NO_KEY)) for key, found in keys.items()})
 
 
-class Known:
-    """The hashes of all held-out lines, in which those of training pairs are looked up."""
+Hits = dict[tuple[str, str], tuple[NDArray[np.int64], NDArray[np.int64]]]
 
-    def __init__(self, hashes: Mapping[tuple[str, str], Hashes]) -> None:
-        """hashes: by level and part, in ascending order."""
-        self.hashes = dict(hashes)
 
-    def hits(self, keys: Keys) -> dict[tuple[str, str], tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Find the pairs that are there, and their places among the hashes."""
-        found = {}
-        for key, known in self.hashes.items():
-            place, there = _find(known, keys[_counterpart(key)])
-            pairs = np.flatnonzero(there)
-            found[key] = pairs, place[pairs]
-        return found
+def hits(known: Mapping[tuple[str, str], Hashes], keys: Keys) -> Hits:
+    """Find the pairs that are among known hashes, in ascending order, and their places there."""
+    found = {}
+    for key, hashes in known.items():
+        place, there = _find(hashes, keys[_counterpart(key)])
+        pairs = np.flatnonzero(there)
+        found[key] = pairs, place[pairs]
+    return found
 
 
 class Leaks:
-    """Held-out lines, each with the first training pair that is like it."""
+    """Held-out lines, each with the first training pair that is like it. known: all their hashes, ascending."""
 
     def __init__(self, splits: Mapping[str, Keys]) -> None:
         """splits: the hashes of each validation and test set, in the order of the recipe."""
         self.splits = dict(splits)
         self.n_source = 0  # training pairs whose source is, to the letter, one of these
-        hashes = {}
+        self.known: dict[tuple[str, str], Hashes] = {}
         for key in ((level, part) for level in LEVELS for part in PARTS):
             found = np.unique(np.concatenate([np.empty(0, np.uint64), *(keys[key] for keys in self.splits.values())]))
-            hashes[key] = found[found != NO_KEY]
-        self.known = Known(hashes)
-        self._known = hashes
-        self._first = {key: np.full(len(known) + 1, _NOWHERE) for key, known in hashes.items()}
+            self.known[key] = found[found != NO_KEY]
+        self._first = {key: np.full(len(known) + 1, _NOWHERE) for key, known in self.known.items()}
 
     def look(self, keys: Keys, numbers: NDArray[np.int64]) -> None:
         """Compare some training pairs. numbers: what the pairs are called."""
-        for key, (pairs, places) in self.known.hits(keys).items():
+        for key, (pairs, places) in hits(self.known, keys).items():
             self.note(key, numbers[pairs], places)
 
     def note(self, key: tuple[str, str], numbers: NDArray[np.int64], places: NDArray[np.int64]) -> None:
-        """Some training pairs are there. numbers: what they are called; places: as `Known.hits` tells them."""
+        """Some training pairs are there. numbers: what they are called; places: as `hits` tells them."""
         if key == ("exact", "src"):
             self.n_source += len(numbers)
         np.minimum.at(self._first[key], places, numbers)
@@ -263,18 +257,18 @@ class Leaks:
         """Per split and where it was looked for: how many lines of it are there, at each level."""
         found = []
         for split, keys in self.splits.items():
-            in_train = {key: self.places(split, key) >= 0 for key in self._known}
+            in_train = {key: self.places(split, key) >= 0 for key in self.known}
             found.append(_row(split, "train", keys, in_train))
             others = [other for other in self.splits if split == "test" and other != "test"]
             if others:
-                in_valid = {key: self._in_splits(keys, others, key) for key in self._known}
-                either = {key: in_train[key] | in_valid[key] for key in self._known}
+                in_valid = {key: self._in_splits(keys, others, key) for key in self.known}
+                either = {key: in_train[key] | in_valid[key] for key in self.known}
                 found += [_row(split, "valid", keys, in_valid), _row(split, "train or valid", keys, either)]
         return found
 
     def places(self, split: str, key: tuple[str, str]) -> NDArray[np.int64]:
         """The number of the first training pair like each line of a split, -1 where there is none."""
-        place, there = _find(self._known[key], self.splits[split][key])
+        place, there = _find(self.known[key], self.splits[split][key])
         first = self._first[key][place]
         return np.where(there & (first < _NOWHERE), first, -1)
 
@@ -327,22 +321,24 @@ def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[s
     """
     rows: list[dict[str, Any]] = []
     unknown = []
-    for base in dict.fromkeys(map(_folder_of, bases)):
+    # The run of a model or checkpoint in it.
+    folders = (next((folder for folder in (base, *base.parents[:2]) if is_of_run(folder)), base) for base in bases)
+    for base in dict.fromkeys(folders):
         try:
             data = _data_of(base)
         except (NmtError, OSError, ValueError) as error:
             unknown.append(f"{base} ({error})")
             continue
-        found = Leaks(leaks.splits)
-        for src, trg, numbers in _texts(data):
-            found.look(Keys.of(Block(src), Block(trg)), numbers)
+        found, codecs = Leaks(leaks.splits), (data.subwords.src, data.subwords.trg)
+        for start in range(0, data.train.n_pair, _N_PAIR):
+            numbers = np.arange(start, min(start + _N_PAIR, data.train.n_pair))
+            texts = (
+                Block([" ".join(codec.decode(ids.tolist()).split("\n")) for ids in side])
+                for codec, side in zip(codecs, data.train.pairs(numbers), strict=True)
+            )
+            found.look(Keys.of(*texts), numbers)
         rows += [{**row, "in": f"train of {base}"} for row in found.rows() if row["in"] == "train"]
     return rows, unknown
-
-
-def _folder_of(base: Path) -> Path:
-    """The run of a model or checkpoint in it."""
-    return next((folder for folder in (base, *base.parents[:2]) if is_of_run(folder)), base)
 
 
 def _data_of(base: Path) -> "Prepared":
@@ -355,15 +351,3 @@ def _data_of(base: Path) -> "Prepared":
     if not isinstance(told, dict) or told.get("train") != data.train.fingerprint:
         raise DataError(f"{data.folder} holds other pairs than when it was trained on.")
     return data
-
-
-def _texts(data: "Prepared") -> Iterator[tuple[Sequence[str], Sequence[str], Any]]:
-    """The training pairs, decoded from what is stored."""
-    codecs = (data.subwords.src, data.subwords.trg)
-    for start in range(0, data.train.n_pair, _N_PAIR):
-        numbers = range(start, min(start + _N_PAIR, data.train.n_pair))
-        src, trg = (
-            [" ".join(codec.decode(ids.tolist()).split("\n")) for ids in side]
-            for codec, side in zip(codecs, data.train.pairs(numbers), strict=True)
-        )
-        yield src, trg, np.array(numbers)

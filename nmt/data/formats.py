@@ -172,9 +172,12 @@ def read_columns(
     rows: Iterator[tuple[bytes | Found, ...]]
     if form in TABLES:
         rows = _rows(place, columns, reading.longest)
+    elif form in ("tsv", "csv"):
+        rows = _of_fields(_records(place, form, reading.notes), columns, header)
     else:
-        kind = _KINDS[form]
-        rows = kind.texts(kind.records(_file(place), reading.notes), columns, header, drop_flagged)
+        rows = _of_keys(
+            _records(place, form, reading.notes), columns, drop_flagged, missing="" if form == "tmx" else None
+        )
     for number, row in enumerate(rows, start=1 + header):
         yield tuple([reading.text(found, place, number) for found in row])
 
@@ -188,7 +191,7 @@ def names_in(place: Place, form: str, *, header: bool = False) -> list[str]:
         with _table(place) as (schema, _):
             return [name for name, _ in _ways_to_text(schema)]
     found: dict[str, None] = {}
-    for record in itertools.islice(_KINDS[form].records(_file(place), Counter()), _N_LOOKED_AT):
+    for record in itertools.islice(_records(place, form), _N_LOOKED_AT):
         if isinstance(record, list):
             return record
         if header and isinstance(record, Flaw):
@@ -205,8 +208,9 @@ def count_records(place: Place, form: str) -> int:
         with _table(place, []) as (_, batches):
             return sum(map(len, batches))
     if form in ("csv", "tmx"):
-        return sum(1 for _ in _KINDS[form].records(_file(place), Counter()))
-    return count_lines(_file(place))
+        return sum(1 for _ in _records(place, form))
+    assert isinstance(place, Path)
+    return count_lines(place)
 
 
 def check_column(place: Place, form: str, column: Column, *, header: bool = False) -> None:
@@ -216,7 +220,7 @@ def check_column(place: Place, form: str, column: Column, *, header: bool = Fals
         return  # it is empty, which is told later
     by_number = isinstance(column, int) and form in ("tsv", "csv")
     if not (0 < int(column) <= len(names) if by_number else names.count(str(column)) == 1):
-        expected = _KINDS[form].expected if form in _KINDS else "columns of text, by name"
+        expected = _EXPECTED.get(form, "columns of text, by name")
         raise DataError(f"{place}: not one column {column!r} of text: there are {shown(names)}. Expected {expected}.")
 
 
@@ -229,13 +233,16 @@ def size_and_digest(loaded: Loaded, column: Column) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def _file(place: Place) -> Path:
-    assert isinstance(place, Path)
-    return place
-
-
 # TSV and CSV.
 Record = list[str] | dict[str, Any] | Flaw
+
+
+def _records(place: Place, form: str, notes: Counter[str] | None = None) -> Iterator[Record]:
+    """The records of a file, none of a table. notes: counts what is odd but harmless."""
+    assert isinstance(place, Path)
+    if form in ("csv", "tmx"):
+        return _csv(place) if form == "csv" else _tmx(place)
+    return (_tsv if form == "tsv" else _jsonl)(place, Counter() if notes is None else notes)
 
 
 def _lines(path: Path, notes: Counter[str]) -> Iterator[Found]:
@@ -248,7 +255,7 @@ def _tsv(path: Path, notes: Counter[str]) -> Iterator[list[str] | Flaw]:
     return (line if isinstance(line, Flaw) else line.split("\t") for line in _lines(path, notes))
 
 
-def _csv(path: Path, _: Counter[str]) -> Iterator[list[str]]:
+def _csv(path: Path) -> Iterator[list[str]]:
     """The records of CSV, blank lines left out; columns are parted by commas, or by semicolons where there are more."""
     csv.field_size_limit(_LONGEST)
     with open_text(path) as raw:
@@ -265,9 +272,7 @@ def _csv(path: Path, _: Counter[str]) -> Iterator[list[str]]:
             raise DataError(f"{path}:{rows.line_num}: not CSV ({error}). Look at the quotes there.") from None
 
 
-def _of_fields(
-    records: Iterable[Record], columns: Sequence[Column], header: bool, _: bool
-) -> Iterator[tuple[Found, ...]]:
+def _of_fields(records: Iterable[Record], columns: Sequence[Column], header: bool) -> Iterator[tuple[Found, ...]]:
     n_column, places = 0, list[int]()
     for record in records:
         if not isinstance(record, list):
@@ -319,16 +324,20 @@ def _jsonl(path: Path, notes: Counter[str]) -> Iterator[dict[str, Any] | Flaw]:
 
 
 def _of_keys(
-    records: Iterable[Record], columns: Sequence[Column], _: bool, drop_flagged: bool
+    records: Iterable[Record], columns: Sequence[Column], drop_flagged: bool, missing: str | None
 ) -> Iterator[tuple[Found, ...]]:
+    """missing: stands for a text that is not there, which is a flaw otherwise."""
+    keys = list(map(str, columns))
     for record in records:
         flaw = record if isinstance(record, Flaw) else None
-        if isinstance(record, dict) and drop_flagged:
+        if drop_flagged and isinstance(record, dict):
             flaw = _flagged(record)
-        if flaw or not isinstance(record, dict):
-            yield (cast(Flaw, flaw),) * len(columns)
+        if flaw:
+            yield (flaw,) * len(keys)
+        elif missing is not None:
+            yield tuple([cast(dict[str, str], record).get(key, missing) for key in keys])
         else:
-            yield tuple([_text_under(record, str(column)) for column in columns])
+            yield tuple([_text_under(cast(dict[str, Any], record), key) for key in keys])
 
 
 def _text_under(record: dict[str, Any], key: str) -> Found:
@@ -368,7 +377,7 @@ def _flagged(record: dict[str, Any]) -> Flaw | None:
 _LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
-def _tmx(path: Path, _: Counter[str]) -> Iterator[dict[str, str]]:
+def _tmx(path: Path) -> Iterator[dict[str, str]]:
     """The texts of each unit by their languages."""
     # Imported here: few corpora are TMX.
     from xml.etree.ElementTree import ParseError
@@ -418,25 +427,12 @@ def _tag(element: "Element") -> str:
     return str(element.tag).rpartition("}")[2]
 
 
-def _of_units(records: Iterable[Record], columns: Sequence[Column], _: bool, __: bool) -> Iterator[tuple[Found, ...]]:
-    for record in records:
-        assert isinstance(record, dict)
-        yield tuple([record.get(str(column), "") for column in columns])
-
-
-class _Kind(NamedTuple):
-    """A form of files of records: their reader, what takes the texts of columns from them, and what columns are."""
-
-    records: Callable[[Path, Counter[str]], Iterator[Record]]
-    texts: Callable[[Iterable[Record], Sequence[Column], bool, bool], Iterator[tuple[Found, ...]]]
-    expected: str
-
-
-_KINDS = {
-    "tsv": _Kind(_tsv, _of_fields, "columns between tabs (CSV: format: csv)"),
-    "csv": _Kind(_csv, _of_fields, "columns between commas"),
-    "jsonl": _Kind(_jsonl, _of_keys, "a JSON object a line, with texts"),
-    "tmx": _Kind(_tmx, _of_units, "units with texts of that language"),
+# What a message says of the columns of a form.
+_EXPECTED = {
+    "tsv": "columns between tabs (CSV: format: csv)",
+    "csv": "columns between commas",
+    "jsonl": "a JSON object a line, with texts",
+    "tmx": "units with texts of that language",
 }
 
 

@@ -325,7 +325,7 @@ class Resampled:
         self.src_len, self.trg_len = lengths = [np.empty(corpus.n_pair, dtype=np.int32) for _ in growths]
         for start in range(0, corpus.n_pair, _N_AT_ONCE):
             stop = min(start + _N_AT_ONCE, corpus.n_pair)
-            sides = corpus.rows(start, stop)
+            sides = corpus.picked(np.arange(start, stop))
             for rows, growth, all_lengths, own in zip(sides, growths, lengths, self._seeds(), strict=True):
                 chance = mixed(np.arange(start, stop, dtype=np.uint64) * np.uint64(STEP) + np.uint64(own))
                 # Up or down by chance, so that many pairs together grow as they should.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nmt.data.alignment_shift import LONGEST, RECORD, records_of
 from nmt.data.arrays import gathered
-from nmt.data.dedup import LEVELS, PAIR, PARTS, Keys, Known, Leaks
+from nmt.data.dedup import LEVELS, PAIR, PARTS, Keys, Leaks, hits
 from nmt.data.letters import units_of
 from nmt.data.sources import Source
 from nmt.data.text import N_HASH, SIDES, Block, Dress, Hashes, dress_of_lines, rarity_of, row_hashes
@@ -93,11 +93,11 @@ def _leaks(src: Units, trg: Units, kept: Mask, held_out: Mapping[str, Any]) -> N
     if not alike.any():
         return np.empty((0, 3), np.int64)
     numbers = (np.cumsum(kept) - 1)[alike]
-    known = Known({key: held_out[f"known_{n}"] for n, key in enumerate(_LEAK_KEYS)})
-    hits = known.hits(Keys.of(Block(src.some(alike)), Block(trg.some(alike))))
+    known = {key: held_out[f"known_{n}"] for n, key in enumerate(_LEAK_KEYS)}
+    found = hits(known, Keys.of(Block(src.some(alike)), Block(trg.some(alike))))
     rows = [
         np.column_stack([np.full(len(pair), _LEAK_KEYS.index(key)), numbers[pair], place])
-        for key, (pair, place) in hits.items()
+        for key, (pair, place) in found.items()
     ]
     return np.concatenate(rows)
 
@@ -141,7 +141,7 @@ class Survey:
                 self._records.write(records.tobytes())
         self.leaks = Leaks(keys)
         # bags: of all lines of both sides, which training may have on either.
-        self.held_out = {f"known_{n}": self.leaks.known.hashes[key] for n, key in enumerate(_LEAK_KEYS)}
+        self.held_out = {f"known_{n}": self.leaks.known[key] for n, key in enumerate(_LEAK_KEYS)}
         self.held_out["bags"] = np.unique(bags)
 
     def begin(self, source: Source) -> None:

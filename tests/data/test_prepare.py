@@ -149,17 +149,6 @@ def test_what_is_dropped_is_accounted_for(tmp_path):
     assert (report["read"], report["kept"], report["source_in_valid_or_test"]) == (17, 11, 1)
 
 
-def test_bad_utf8_stops_or_drops_the_pair(tmp_path):
-    recipe = recipe_in(tmp_path)
-    (tmp_path / "t.en").write_bytes(b"\n".join(line.encode() for line in [*TRG[:9], ""]) + b"\xff\n" + b"x\n" * 190)
-    with pytest.raises(DataError, match=r"t\.en:10: invalid UTF-8"):
-        prepare(recipe, tmp_path / "out")
-    data = recipe.data.model_copy(update={"bad_utf8": "drop"})
-    prepare(recipe.model_copy(update={"data": data}), tmp_path / "out")
-    report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
-    assert report["dropped"]["bad UTF-8"] == {"count": 1, "first": [f"{tmp_path / 't.de'}:10"]}
-
-
 @pytest.mark.parametrize(("src", "trg"), [(SRC, [*TRG, "x"]), ([*SRC, ""], TRG), (SRC, [*TRG, "", ""]), (SRC[1:], TRG)])
 def test_unequal_counts_are_refused_naming_both_files(tmp_path, src, trg):
     recipe = recipe_in(tmp_path, src, trg)

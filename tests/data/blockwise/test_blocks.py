@@ -8,16 +8,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from nmt.data import block_work, keep, letters
+from nmt.data import block_work, keep
 from nmt.data import keep as blocks
 from nmt.data import units as lexicon_file
 from nmt.data.arrays import gathered
-from nmt.data.letters import CutWords, WordsOf, add_counts, in_words, normalised
+from nmt.data.letters import CutWords, WordsOf, in_words, normalised
 from nmt.data.placeholders import BYTES, protected
 from nmt.data.prepare import prepare
 from nmt.data.subwords import N_SPECIAL, Subwords
-from nmt.data.survey import aligned_by, line_hashes
-from nmt.data.text import N_ANCHOR, NO_ANCHOR, Block, rarest
+from nmt.data.survey import line_hashes
+from nmt.data.text import Block
 from nmt.data.units import Lexicon, UnitIds, Units, facts_of, read_cut_words, words_in, write_cut_words
 from nmt.recipe.data_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
@@ -132,24 +132,6 @@ def test_words_to_align_by_are_those_of_whole_lines():
     )
 
 
-def test_the_few_of_a_line_are_those_that_sorting_finds():
-    rng = np.random.default_rng(3)
-    n_of = rng.integers(0, 20, 300)
-    line, hashed = np.repeat(np.arange(300), n_of), rng.integers(1, 60, n_of.sum()).astype(np.uint16)
-    rarity = (rng.integers(0, 5, 1 << 16) * rng.choice([1, 1 << 14, 1 << 16], 1 << 16)).astype(np.uint32)
-    rare = rarest(rarity, hashed, line, 300)
-    for n in range(300):
-        its = sorted(set(hashed[line == n].tolist()))
-        shared = sorted((mark for mark in its if rarity[mark]), key=lambda mark: rarity[mark])
-        assert [anchor for anchor in rare[n].tolist() if anchor != NO_ANCHOR] == shared[:N_ANCHOR]
-
-
-def test_anchors_are_those_of_whole_lines():
-    lines = nasty(5)
-    _, counts = aligned_by(units(lines))
-    assert counts.tolist() == np.bincount(Block(lines).words()[0], minlength=1 << 16).tolist()
-
-
 def test_lines_that_are_near_have_the_same_bag():
     lines = [*nasty(4), *(f"{a}hapter {n}{b} the longest title" for a in "cC" for b in ".:" for n in (1, 23))]
     near, numberless, *_ = Block(lines).near()
@@ -206,22 +188,6 @@ def test_easy_words_are_cut_as_all_others():
         assert words_of(unit, Counter()) == [word for word, _ in in_words().pre_tokenize_str(text)]
 
 
-def test_counts_of_words_are_those_of_a_counter(monkeypatch):
-    monkeypatch.setattr(letters, "MOST_COUNTED", 60)
-    rng = random.Random(5)
-    plain, quick = Counter(), Counter()
-    n_forgotten = 0
-    for _ in range(30):
-        block = Counter(f"w{rng.randrange(200) if rng.random() < 0.2 else rng.randrange(20)}" for _ in range(40))
-        plain.update(block)
-        n_before = len(plain)
-        plain = plain if len(plain) <= 60 else Counter({word: n for word, n in plain.items() if n > 1})
-        n_forgotten += n_before - len(plain)
-        add_counts(quick, list(block), np.array(list(block.values())))
-        assert list(quick.items()) == list(plain.items())
-    assert n_forgotten and len(plain) > 20
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_lines_have_the_same_hash_if_they_are_the_same_but_for_white_space_around_them(seed):
     words = ["a", "b", "ab", "été", "日本", "\x85", "", "\t", "  "]
@@ -233,19 +199,6 @@ def test_lines_have_the_same_hash_if_they_are_the_same_but_for_white_space_aroun
     for text, found in zip(map(str.strip, lines), line_hashes(units(lines)).tolist(), strict=True):
         assert of.setdefault(text, found) == found
     assert len(set(of.values())) == len(of) > 200
-
-
-def test_what_a_lexicon_knows_does_not_depend_on_when_it_met_a_unit():
-    """A block may be the first or the tenth that a process works on."""
-    lines = nasty(11)
-    many, once = Lexicon(), units(lines)
-    for start in range(0, len(lines), 40):
-        facts_of(units(lines[start : start + 40], known=many).known)
-    late = units(lines, known=many)
-    assert late.keys == once.keys and late.which.tolist() != once.which.tolist()
-    assert all(map(np.array_equal, *(facts_of(of.known).words.of(of.which) for of in (late, once))))
-    for values in ("bags", "hashes"):
-        assert np.array_equal(*(getattr(facts_of(of.known), values)[of.which] for of in (late, once)))
 
 
 def test_a_full_lexicon_is_left_for_an_empty_one_and_nothing_else_changes(tmp_path, monkeypatch):

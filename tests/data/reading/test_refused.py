@@ -220,11 +220,16 @@ def test_a_pipe_is_refused_and_not_waited_for(at, name):
         signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.parametrize("filters", [{}, {"drop_duplicates": True}])
 @pytest.mark.parametrize(
-    "change", [lambda old: old + old, lambda old: old[:4], lambda old: old.replace("i", "I")], ids=["+", "-", "other"]
+    ("filters", "change", "sides"),
+    [
+        ({}, lambda old: old + old, ("a.de", "a.en")),
+        ({}, lambda old: old[:4], ("a.de",)),
+        ({}, lambda old: old.replace("i", "I"), ("a.de",)),
+        ({"drop_duplicates": True}, lambda old: old + old, ("a.de", "a.en")),
+    ],
+    ids=["longer", "shorter", "other", "read twice"],
 )
-@pytest.mark.parametrize("sides", [("a.de",), ("a.de", "a.en")])
 def test_files_that_change_between_two_readings_are_refused(at, monkeypatch, filters, change, sides):
     content = {"a.de": "ein Hund\nzwei Hunde\n", "a.en": "one big dog\ntwo big dogs\n"}
 

@@ -1,7 +1,5 @@
 """Arrow files of ids: their batches, and the widths of their numbers."""
 
-from itertools import chain
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -35,16 +33,6 @@ def test_rows_beyond_two_to_the_31_ids_are_found(tmp_path):
     assert not column.are_as_long_as(told)
     last, before = column.picked(np.array([n_row * n_batch - 1, n_row * n_batch - 2])).rows()
     assert (last[0], last[-1], before[-1]) == (11, 12, 0) and len(last) == length
-    assert column.between(n_row * n_batch - 2, n_row * n_batch)[[0, length, -1]].tolist() == [0, 11, 12]
-
-
-def test_rows_that_follow_one_another_are_found_over_the_ends_of_batches():
-    rng = np.random.default_rng(1)
-    lists = [rng.integers(0, 99, n).tolist() for n in rng.integers(0, 5, 23)]
-    column = _Rows(pa.chunked_array([lists[:7], lists[7:7], lists[7:8], lists[8:]], pa.list_(pa.uint16())), NO_FILE)
-    for start in range(len(lists)):
-        for stop in range(start + 1, len(lists) + 1):
-            assert column.between(start, stop).tolist() == list(chain.from_iterable(lists[start:stop]))
 
 
 @pytest.mark.parametrize("mapped", [True, False])
