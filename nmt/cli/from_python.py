@@ -17,7 +17,17 @@ from nmt.recipe.reader import overrides_of, read_recipe
 Given = str | Path | Mapping[str, Any]
 
 
+@contextmanager
+def _in_words_of_python() -> Iterator[None]:
+    """Have no command line in what is said of options."""
+    try:
+        yield
+    except RecipeError as error:
+        raise RecipeError(re.sub(r"(?m)^(the )?command line(:1)?: ", "", str(error))) from None
+
+
 @all_ours()
+@_in_words_of_python()
 def prepare(
     recipe: Given | Sequence[str | Path],
     *,
@@ -40,8 +50,7 @@ def prepare(
             raise RecipeError(f'langs: expected the languages of the two sides, as ("en", "de"), found {langs!r:.60}.')
         if not files or not all(isinstance(one, str | Path) for one in files):
             raise RecipeError(f"recipe: with langs a corpus is expected, one file or a pair, found {recipe!r:.60}.")
-        with _in_words_of_python():
-            found = own_recipe([[str(one) for one in files]], langs, overrides_of(options))
+        found = own_recipe([[str(one) for one in files]], langs, overrides_of(options))
     else:
         found = _read(recipe, options)
     prepare_corpora(found, found.data_folder, overwrite=overwrite)
@@ -49,6 +58,7 @@ def prepare(
 
 
 @all_ours()
+@_in_words_of_python()
 def train(recipe: Given, **options: Any) -> Path:
     """Train, or go on, as nmt-train does. Returns the run folder, which `nmt.load` takes.
 
@@ -76,20 +86,9 @@ def _read(recipe: Any, options: Mapping[str, Any]) -> Recipe:
             f"recipe: expected the path of a recipe or of a folder, or a dict of sections, found {recipe!r:.60} of "
             f"type {type(recipe).__name__}."
         )
-    told = overrides_of(options)
-    with _in_words_of_python():
-        if isinstance(recipe, Mapping):
-            return read_recipe(None, [*overrides_of(recipe), *told])
-        return read_recipe(recipe, told)
-
-
-@contextmanager
-def _in_words_of_python() -> Iterator[None]:
-    """Have no command line in what is said of options."""
-    try:
-        yield
-    except RecipeError as error:
-        raise RecipeError(re.sub(r"(?m)^(the )?command line(:1)?: ", "", str(error))) from None
+    if isinstance(recipe, Mapping):
+        return read_recipe(None, [*overrides_of(recipe), *overrides_of(options)])
+    return read_recipe(recipe, overrides_of(options))
 
 
 @contextmanager

@@ -344,11 +344,11 @@ def reader_of(input_format: str) -> Reader:
     return {"tsv": _of_columns, "jsonl": _of_json}.get(input_format, lambda line: (Request(line), {}))
 
 
-def checked(args: argparse.Namespace, terms: Terms | None, decode: DecodeConfig, sources: Sources) -> Reader:
+def request_reader(args: argparse.Namespace, terms: Terms | None, decode: DecodeConfig, sources: Sources) -> Reader:
     """Return the reader of the input. It also refuses languages, tags and constraints that cannot be met here."""
     read = reader_of(args.input_format)
 
-    def checked(line: str) -> tuple[Request, dict[str, Any]]:
+    def request_of(line: str) -> tuple[Request, dict[str, Any]]:
         request, beside = read(line)
         if terms:
             request = terms(request)
@@ -364,7 +364,7 @@ def checked(args: argparse.Namespace, terms: Terms | None, decode: DecodeConfig,
             raise DataError("phrases can be required of beam search only: set decode.samples to 0.")
         return request, beside
 
-    return checked
+    return request_of
 
 
 def _of_columns(line: str) -> tuple[Request, dict[str, Any]]:

@@ -38,7 +38,6 @@ from nmt.extras import version
 from nmt.files import lock_file, naming, remove_leftovers, replacing, sha256_of, sync_folder
 from nmt.models.int8 import half_is_faster
 from nmt.progress import Bar
-from nmt.recipe.decode_options import DecodeConfig
 from nmt.run import Run
 
 # Journal of nmt-translate.
@@ -215,12 +214,7 @@ def _load(args: argparse.Namespace) -> LineTranslator:
     if args.threads:
         torch.set_num_threads(args.threads)
     model = LineTranslator(args)
-    decode, usual = model.recipe.decode, DecodeConfig()
-    if device.type == "cuda" and args.input and count_lines(args.input) > usual.window:
-        more = {"max_tokens": 1_048_576, "window": 10_000}
-        names = [name for name in more if getattr(decode, name) == getattr(usual, name)]
-        if flags := " ".join(f"--decode.{name} {more[name]}" for name in names):
-            say(f"note: a GPU is faster with more lines at once: {flags}")
+    decode = model.recipe.decode
     if device.type == "cpu" and decode.precision == "bf16" and not half_is_faster():
         say("note: decode.precision bf16 is slower than fp32 on this processor: take fp32")
     check_attention(args, model.recipe.model, attends=model.translator.attends)

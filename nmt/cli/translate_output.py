@@ -14,7 +14,7 @@ import torch
 from nmt.api import load
 from nmt.cli.begin import printable
 from nmt.cli.parser import overrides_of
-from nmt.cli.translate_input import Line, check_references, checked, source_name, terms_of
+from nmt.cli.translate_input import Line, check_references, request_reader, source_name, terms_of
 from nmt.data.lines import write_lines
 from nmt.data.text import style_notes, traits_of
 from nmt.decoding.evidence import WORDS, Evidence, Fields, Lost, attempt, log_prob_of, lost_note
@@ -97,7 +97,7 @@ class LineTranslator:
         terms = terms_of(args)
         model, decode = load(args.run, checkpoint=args.checkpoint, device=args.device), self.recipe.decode
         self.translator: Translator = model.translator(decode)
-        self.request_of = checked(args, terms, decode, self.translator.sources)
+        self.request_of = request_reader(args, terms, decode, self.translator.sources)
         for run, name in () if args.checkpoint else zip(args.run, model.weights, strict=True):
             if name != Run(run).model_folder.name:
                 say(f"note: {run}: training has not ended; translating with {name}")

@@ -14,7 +14,6 @@ import pytest
 import torch
 from made_run import SOURCE
 
-from nmt.cli import translate_job
 from nmt.cli.translate import main
 from nmt.data.subwords import Subwords
 from nmt.decoding.scorer import score_tokens
@@ -253,21 +252,6 @@ def test_a_run_that_has_not_ended_says_which_checkpoint_translates(folder, files
         assert main([*map(str, runs), "--input", str(files / "in")]) == 0
         err = capsys.readouterr().err
         assert err.count("training has not ended") == err.count(note) == n_note
-
-
-@pytest.mark.parametrize(
-    ("n_line", "options", "told"),
-    [
-        (1001, [], "--decode.max_tokens 1048576 --decode.window 10000\n"),
-        (1001, ["--decode.window=5000"], "--decode.max_tokens 1048576\n"),
-        (1000, [], None),  # which are one window
-    ],
-)
-def test_who_translates_much_on_a_gpu_in_small_batches_is_told(translate, files, monkeypatch, n_line, options, told):
-    (files / "in").write_bytes(b"the ship\n" * n_line)
-    monkeypatch.setattr(translate_job, "choose_device", lambda _name: torch.device("cuda"))
-    _, err = translate("--input", files / "in", *options)
-    assert (f"note: a GPU is faster with more lines at once: {told}" in err) if told else ("a GPU is" not in err)
 
 
 @pytest.mark.parametrize(

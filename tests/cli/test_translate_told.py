@@ -144,15 +144,6 @@ def test_a_line_that_fails_in_its_batch_leaves_the_others_what_they_have(transla
     assert err.count("internal error") == 1 and "<stdin>:2: " in err
 
 
-def test_a_model_that_looks_nowhere_tells_of_everything_else(objects, monkeypatch):
-    told = objects()
-    monkeypatch.setattr("nmt.models.base.SearchModel.attends", False)
-    for one, wanted in zip(objects(), told, strict=True):
-        assert set(wanted) - set(one) == {"alignment", "word_alignment"}
-        told_otherwise = {name: pytest.approx(wanted[name]) for name in ("token_log_probs", "log_prob")}
-        assert one == {name: told_otherwise.get(name, wanted[name]) for name in one}
-
-
 # Lines in pieces.
 
 
