@@ -3,9 +3,10 @@
 import re
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, create_model
+from pydantic.fields import FieldInfo
 
 from nmt.languages import UNTOLD
 from nmt.recipe.section import (
@@ -52,26 +53,16 @@ class FilterConfig(Section):
     """Keep at most this many pairs with the same source, and with the same target; 0: all."""
 
 
-def _own_fields() -> dict[str, Any]:
-    """Each filter once more, which may be left out: then it is as the section has it."""
-    found = {}
-    for name, field in FilterConfig.model_fields.items():
-        kind: Any = field.annotation
-        bounded = Annotated[kind, *field.metadata] if field.metadata else kind
-        about = f"data.{name} of this corpus alone; empty: as there. {field.description}"
-        found[name] = (bounded | None, Field(None, description=about))
-    return found
+def _own(name: str, field: FieldInfo) -> tuple[Any, Any]:
+    """A filter once more, for one corpus; it may be left out, and is then as the section has it."""
+    kind: Any = field.annotation
+    bounded = Annotated[kind, *field.metadata] if field.metadata else kind
+    about = f"data.{name} of this corpus alone; empty: as there. {field.description}"
+    return bounded | None, Field(None, description=about)
 
 
-if TYPE_CHECKING:
-
-    class OwnFilters(Section):
-        """For mypy only: the class below is made at run time."""
-
-else:
-    OwnFilters = create_model(
-        "OwnFilters", __base__=Section, __doc__="What drops a pair of one corpus.", **_own_fields()
-    )
+_own_fields: dict[str, Any] = {name: _own(name, field) for name, field in FilterConfig.model_fields.items()}
+_OwnFilters: Any = create_model("OwnFilters", __base__=Section, **_own_fields)
 
 
 # The option of the items that a translation keeps as they are.
@@ -175,7 +166,7 @@ class CorpusFiles(Tagged):
     """Undo what the scripts of Moses did to these files: entities (&apos;), @-@, spaces before full stops."""
 
 
-class TrainingCorpus(OwnFilters, CorpusFiles):
+class TrainingCorpus(_OwnFilters, CorpusFiles):
     """One corpus to train on, how often its pairs are visited, and by which filters of its own they are chosen."""
 
     src_lang: LanguageCode | None = None
