@@ -18,24 +18,29 @@ from nmt.data.report_words import alarms, remarks
 from nmt.data.subwords import large_vocabulary
 from nmt.data.text import Block
 from nmt.errors import DataError
-from nmt.recipe.data_options import CorpusFiles, TrainingCorpus, ValidationSet
+from nmt.recipe.data_options import CorpusFiles, SubwordsConfig, TrainingCorpus, ValidationSet
 from nmt.recipe.reader import write_recipe
 from tests.data.awkward import AWKWARD
+from tests.data.reporting.test_shift import corpus
 from tests.data.test_prepare import NO_FILTERS, SRC, TRG, recipe_in, write
 from tests.documented import documented
 
 
-def report_of(folder, src=SRC, trg=TRG, **how):
-    prepare(recipe_in(folder, src, trg, **how), folder / "out", talk=lambda line: None)
+def report_of(folder, src=SRC, trg=TRG, sets=None, vocab_from=None, **how):
+    """The report of data that are prepared in a folder. sets: of validation, as a recipe names them."""
+    folder.mkdir(exist_ok=True)
+    recipe = recipe_in(folder, src, trg, **how)
+    if sets:
+        recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": sets})})
+    if vocab_from:
+        recipe = recipe.model_copy(update={"subwords": SubwordsConfig(vocab_from=str(vocab_from))})
+    prepare(recipe, folder / "out", talk=lambda line: None)
     return json.loads((folder / "out" / "report.json").read_text(encoding="utf-8"))
 
 
 def test_the_report_has_the_documented_entries_and_no_others(tmp_path):
     page = documented("Data report")[""]
     assert set(report_of(tmp_path)) == {name for name, when in page.items() if when != "with several training corpora"}
-
-
-# -- leaks -------------------------------------------------------------------------------------------------------------
 
 
 def keys_of(pairs):
@@ -138,10 +143,7 @@ def test_places_are_of_the_right_file_where_a_set_has_several(tmp_path):
         ValidationSet(src=files["de"], trg=files["en"]),
         ValidationSet(file=write(tmp_path / "four.tsv", rows), src_column="a", trg_column="b", name="tsv"),
     ]
-    recipe = recipe_in(tmp_path, test=CorpusFiles(src=files["de"][::-1], trg=files["en"][::-1]))
-    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": valid})})
-    prepare(recipe, tmp_path / "out", talk=lambda line: None)
-    found = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    found = report_of(tmp_path, sets=valid, test=CorpusFiles(src=files["de"][::-1], trg=files["en"][::-1]))
     for each in found["leaks"]["examples"]:
         file, _, line = each["place"].rpartition(":")
         text = Path(file).read_text(encoding="utf-8").split("\n")[int(line) - 1]
@@ -154,9 +156,6 @@ def test_places_are_of_the_right_file_where_a_set_has_several(tmp_path):
         *[("test", "two.de", 2), ("test", "one.de", 2), ("train", "t.de", 200)],
     ]
     assert any("4 of 4 test pairs are in the validation pairs" in text for text in found["warnings"])
-
-
-# -- repetitions and shapes --------------------------------------------------------------------------------------------
 
 
 def test_repetitions_are_those_of_a_slow_count_however_little_memory_there_is(tmp_path, monkeypatch):
@@ -193,25 +192,17 @@ def test_dropped_pairs_are_shown_cut_to_a_length(tmp_path):
 
 
 def test_shifts_are_alarms_that_name_file_and_line_also_in_the_second_file_of_a_validation_set(tmp_path):
-    from tests.data.reporting.test_shift import corpus
-
     src, trg = corpus(600)
     moved = [*trg[:300], trg[5], *trg[300:599]]
     valid_src = [write(tmp_path / f"{n}.de", src) for n in range(2)]
     valid_trg = [write(tmp_path / "0.en", trg), write(tmp_path / "1.en", moved)]
-    recipe = recipe_in(tmp_path, src, moved, max_ratio=50.0)
-    valid = [ValidationSet(src=valid_src, trg=valid_trg)]
-    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": valid})})
-    prepare(recipe, tmp_path / "out", talk=lambda line: None)
-    alarms = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["alarms"]
+    sets = [ValidationSet(src=valid_src, trg=valid_trg)]
+    alarms = report_of(tmp_path, src, moved, sets, max_ratio=50.0)["alarms"]
     alarms = [one for one in alarms if "misaligned" in one["found"]]
     places = ("1.de", "a score on such pairs is void."), ("t.de", "training on such pairs teaches nothing.")
     for alarm, (name, harm) in zip(alarms, places, strict=True):
         assert re.search(rf"{name}:30\d: lines 30\d to 600, line n of .*{name} goes with line n\+1 of ", alarm["found"])
         assert alarm["advice"].endswith(harm)
-
-
-# -- what is stored, shown ---------------------------------------------------------------------------------------------
 
 
 def test_shown_pairs_are_the_stored_ones_decoded(tmp_path):
@@ -222,9 +213,6 @@ def test_shown_pairs_are_the_stored_ones_decoded(tmp_path):
     assert texts == [normalised(line, "nfc", "unified") for line in lines]
     five = list(show_pairs(tmp_path / "out", 5))
     assert five == list(show_pairs(tmp_path / "out", 5)) and len(five) == 5 * 7
-
-
-# -- what is said where nothing is left, and of languages --------------------------------------------------------------
 
 
 def test_where_no_pair_is_left_the_reason_that_dropped_most_and_its_option_are_told(tmp_path):
@@ -248,7 +236,6 @@ def test_validation_pairs_without_text_are_named_and_a_set_of_nothing_else_is_re
     found = report_of(tmp_path, valid=sides)
     assert found["notes"]["blank"] == 3 and found["noted"]["blank"] == [f"{tmp_path / 'v.de'}:{n}" for n in (2, 3, 4)]
     assert any("3 pairs of validation or test sets have a side without text" in text for text in remarks(found))
-    (tmp_path / "other").mkdir()
     with pytest.raises(DataError, match=r"v\.de: none of 7 valid pairs has text on both sides"):
         report_of(tmp_path / "other", valid=(sides[0], [""] * 7))
 
@@ -258,7 +245,6 @@ def test_languages_of_no_known_script_are_noted(tmp_path):
     assert found["notes"]["language"] == 2 and found["noted"]["language"] == ["x-made", "und"]
     assert any("of 2 languages no script is known" in text and "x-made, und" in text for text in remarks(found))
     for name, how in {"known": {"src_lang": "german"}, "off": {"src_lang": "und", "min_script": 0.0}}.items():
-        (tmp_path / name).mkdir()
         assert "language" not in report_of(tmp_path / name, **how)["notes"]
 
 
@@ -277,17 +263,11 @@ def test_a_vocabulary_that_is_large_for_its_corpus_is_noted_unless_it_was_given(
 
 
 def test_overlap_with_the_pairs_of_the_run_that_this_one_begins_with_is_found_or_said_to_be_unknown(tmp_path):
-    from nmt.recipe.data_options import SubwordsConfig
-
-    (tmp_path / "base").mkdir()
-    (tmp_path / "new").mkdir()
     report_of(tmp_path / "base")
     base = tmp_path / "base" / "out"
     other = [f"ganz anders {chr(97 + n % 26) * (n // 26 + 2)}" for n in range(200)]
-    recipe = recipe_in(tmp_path / "new", other, other[::-1], valid=(SRC[:40], TRG[:40]))
-    recipe = recipe.model_copy(update={"subwords": SubwordsConfig(vocab_from=str(base / "subwords.json"))})
-    prepare(recipe, tmp_path / "new" / "out", talk=lambda line: None)
-    found = json.loads((tmp_path / "new" / "out" / "report.json").read_text(encoding="utf-8"))
+    valid, subwords = (SRC[:40], TRG[:40]), base / "subwords.json"
+    found = report_of(tmp_path / "new", other, other[::-1], vocab_from=subwords, valid=valid)
     (row,) = (row for row in found["leaks"]["rows"] if row["in"] == f"train of {base}")
     assert row["near"]["pair"] == 40
     (checkpoint := tmp_path / "run" / "checkpoints" / "update-00000001").mkdir(parents=True)
@@ -311,5 +291,4 @@ def test_files_in_another_language_than_the_recipe_says_are_noted(tmp_path):
     assert found["noted"]["other_language"] == [f"{tmp_path / 't.de'}:en"]
     assert any("1 sides of training files look like another language" in text for text in remarks(found))
     for name, how in {"right": {"src_lang": "en"}, "made up": {"src_lang": "x-own"}}.items():
-        (tmp_path / name).mkdir()
         assert "other_language" not in report_of(tmp_path / name, english, german, trg_lang="de", **how)["notes"]
