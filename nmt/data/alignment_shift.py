@@ -5,7 +5,7 @@ by its length, and by the numbers and names that both sides spell alike. Dynamic
 each window of lines, where a change of offset has a price. Pairs are read from a file of one `RECORD`, 20 bytes, each.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from nmt.data.text import N_ANCHOR, NO_ANCHOR, SIDES, Block, anchors_of
+from nmt.data.text import N_ANCHOR, NO_ANCHOR, SIDES, Words, anchors_of
 
 RECORD = np.dtype([(f"{side}_len", "<u2") for side in SIDES] + [(f"{side}_anchors", "<u2", N_ANCHOR) for side in SIDES])
 LONGEST = 65535  # characters that a record can tell
@@ -39,12 +39,12 @@ Records = NDArray[Any]
 Scores = NDArray[np.float32]
 
 
-def records_of(src: Block, trg: Block) -> Records:
-    """Records of some pairs for `find_shifts`, all lines in the order of the file."""
-    records = np.empty(len(src.lines), RECORD)
-    for side, block in zip(SIDES, (src, trg), strict=True):
-        records[f"{side}_len"] = np.minimum(block.lengths, LONGEST)
-    records["src_anchors"], records["trg_anchors"] = anchors_of(src, trg)
+def records_of(lengths: Sequence[NDArray[Any]], words: tuple[Words, Words]) -> Records:
+    """Records of some pairs for `find_shifts`, all lines in the order of the file. Both: of source and target."""
+    records = np.empty(len(lengths[0]), RECORD)
+    for side, n_char, anchors in zip(SIDES, lengths, anchors_of(*words, len(records)), strict=True):
+        records[f"{side}_len"] = np.minimum(n_char, LONGEST)
+        records[f"{side}_anchors"] = anchors
     return records
 
 

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.alignment_shift import RECORD, find_shifts
+from nmt.data.alignment_shift import find_shifts
 from nmt.data.arrays import Ragged, gathered
 from nmt.data.corpus import dtype_of_ids
 from nmt.data.dedup import N_SHOWN, count_duplicates, keys_of, kinds_of
@@ -31,8 +31,8 @@ from nmt.data.filters import (
 from nmt.data.letters import CutWords, WordsOf
 from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
-from nmt.data.survey import Looked, aligned_by, measured
-from nmt.data.text import SIDES, Block, Hashes, cut, dress_of, rarest
+from nmt.data.survey import HeldOut, Looked, measured
+from nmt.data.text import SIDES, Block, Hashes, cut, dress_of
 from nmt.data.units import Lexicon, Units, facts_of, ids_in, read_cut_words, words_in
 from nmt.processes import read_packed, write_packed
 from nmt.recipe.data_options import DataConfig, FilterConfig, SubwordsConfig
@@ -46,10 +46,6 @@ Numbers = NDArray[Any]
 class BlockSide(NamedTuple):
     """One side of a block. Everything but the texts is of all lines, those that are dropped too."""
 
-    # For the alignment of lines, as `survey.aligned_by` gives it.
-    len: Numbers
-    anchors: Numbers
-    n_anchor: Numbers
     # What they are learnt from and encoded by: the units as `Units` has them, with placeholders if there are some.
     units: bytes  # with line feeds between them
     at: Numbers
@@ -124,13 +120,13 @@ class SourceSetup(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """What all tasks share. held_out: of `Survey`. drawn: keys of the drawn validation pairs, see `near_hashes`."""
+    """What all tasks share. drawn: keys of the drawn validation pairs, see `near_hashes`."""
 
     data: DataConfig
     subwords: SubwordsConfig
     folder: Path
     sources: list[SourceSetup]
-    held_out: dict[str, Hashes]
+    held_out: HeldOut
     drawn: tuple[Hashes, Hashes] | None
 
 
@@ -145,14 +141,6 @@ class TextBlock(NamedTuple):
     src: bytes
     trg: bytes
     flaws: dict[int, str]
-
-
-class Counted(NamedTuple):
-    """Words of a block by side with their numbers, none where they are not counted; and records for `find_shifts`."""
-
-    words: list[tuple[list[str], Numbers]]
-    records: bytes
-    notes: Counter[str]
 
 
 class EncodedSide(NamedTuple):
@@ -205,13 +193,10 @@ class Task:
         codes = self._codes(block, sides) if codes is None else codes
         kept = codes == KEPT
         learnt, unlike = self._protected(sides, kept, notes)
-        left, counts = list[BlockSide](), []
+        left = list[BlockSide]()
         for side, its in zip(sides, learnt, strict=True):
-            told, count = aligned_by(side)
-            counts.append(count)
             left.append(
                 BlockSide(
-                    **told,
                     units=b"\n".join(its.keys),
                     at=its.at.astype(np.uint16 if len(its.keys) <= 1 << 16 else np.uint32),
                     n_unit=its.n_unit.astype(np.uint32),
@@ -231,30 +216,23 @@ class Task:
             _dropped(sides, codes, block),
             [block.first + n for n in unlike],
             [dress_of(side.text + b"\n") for side in left],
-            np.array(counts, np.uint32),
             **measured(*sides, kept, self._setup.held_out),
         )
 
-    def count(self, file: str, offset: int, rarity: NDArray[np.uint32], chosen: Sequence[Mask] | None) -> Counted:
-        """Count each word of the kept lines, and make the records by which all lines are aligned.
-
-        rarity: of anchors; chosen: for each side the kept lines whose words count, None where none are counted.
-        """
+    def count(
+        self, file: str, offset: int, chosen: Sequence[Mask]
+    ) -> tuple[list[tuple[list[str], Numbers]], Counter[str]]:
+        """Count each word of the kept lines of both sides, of those that are chosen; return also what is odd."""
         block, found, notes = read_block(file, offset), list[tuple[list[str], Numbers]](), Counter[str]()
-        records = np.empty(len(block.kept), RECORD)
-        for n, (name, side) in enumerate(zip(SIDES, block.sides, strict=True)):
-            line = np.repeat(np.arange(len(side.n_unit), dtype=np.uint32), side.n_anchor)
-            records[f"{name}_len"] = side.len
-            records[f"{name}_anchors"] = rarest(rarity, side.anchors, line, len(side.n_unit))
-            if chosen is not None:
-                lines = block.kept.copy()
-                lines[lines] = chosen[n]
-                known, units = self._units_of(side, name)
-                at = side.at if lines.all() else side.at[np.repeat(lines, side.n_unit)]
-                counts = np.bincount(at, minlength=len(units))
-                occur = np.flatnonzero(counts)
-                found.append(words_in(known, self._words_of).counted(units[occur], counts[occur], notes))
-        return Counted(found, records.tobytes(), notes)
+        for name, side, mine in zip(SIDES, block.sides, chosen, strict=True):
+            lines = block.kept.copy()
+            lines[lines] = mine
+            known, units = self._units_of(side, name)
+            at = side.at if lines.all() else side.at[np.repeat(lines, side.n_unit)]
+            counts = np.bincount(at, minlength=len(units))
+            occur = np.flatnonzero(counts)
+            found.append(words_in(known, self._words_of).counted(units[occur], counts[occur], notes))
+        return found, notes
 
     def shifts(self, path: Path, first: int, n_pair: int) -> dict[str, Any]:
         """Find misaligned lines of two files. path: of the records; first: of those of the files."""

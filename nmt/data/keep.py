@@ -385,24 +385,23 @@ def count_words_of(
 ) -> tuple[Counter[str], Counter[str]]:
     """Count each word of source and target, in a sample of the lines if there are more than are learnt from.
 
-    Nothing is counted where the subwords are those of another folder. The survey is given what it aligns by on the way.
+    Nothing is counted where the subwords are those of another folder.
     """
-    assert report.survey is not None
-    survey, learns = report.survey, bool(not config.vocab_from or config.extend)
-    chosen = _sample(kept, config.max_train_lines, seed, joint=config.joint) if learns else []
+    if config.vocab_from and not config.extend:
+        return Counter(), Counter()
+    chosen = _sample(kept, config.max_train_lines, seed, joint=config.joint)
 
-    def tasks() -> Iterator[tuple[Any, ...]]:
+    def tasks() -> Iterator[tuple[str, int, list[NDArray[np.bool_]]]]:
         for n, block in enumerate(kept.blocks):
             everything = np.ones(block.n_kept, bool)
             lines = [np.unpackbits(bits[n], count=block.n_kept).astype(bool) for bits in chosen] or [everything] * 2
-            yield block.file, block.offset, survey.rarity(block.source), lines if learns else None
+            yield block.file, block.offset, lines
 
     counts = Counter[str](), Counter[str]()
     with progress_bar("counting", len(kept)) as progress:
-        for block, found in zip(kept.blocks, workers.each("count", tasks()), strict=True):
-            survey.add_records(found.records)
-            report.notes.update(found.notes)
-            for counted, (words, times) in zip(counts, found.words, strict=False):
+        for block, (of_sides, notes) in zip(kept.blocks, workers.each("count", tasks()), strict=True):
+            report.notes.update(notes)
+            for counted, (words, times) in zip(counts, of_sides, strict=True):
                 add_counts(counted, words, times)
             progress.update(block.n_kept)
     return counts

@@ -11,24 +11,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.alignment_shift import LONGEST, RECORD, records_of
+from nmt.data.alignment_shift import records_of
 from nmt.data.arrays import gathered
-from nmt.data.dedup import LEVELS, PAIR, PARTS, Keys, Leaks, hits
+from nmt.data.dedup import PAIR, Keys, Leaks, hits
 from nmt.data.letters import units_of
 from nmt.data.sources import Source
-from nmt.data.text import N_HASH, SIDES, Block, Dress, Hashes, dress_of_lines, rarity_of, row_hashes
-from nmt.data.units import Mask, Units, facts_of
+from nmt.data.text import SIDES, Block, Dress, Hashes, Words, dress_of_lines, row_hashes
+from nmt.data.units import Mask, Numbers, Units, facts_of
 from nmt.data.worker_pool import WorkerPool
 
 N_EXTREME = 3  # pairs that are shown, of the shortest and of the longest
-_LEAK_KEYS = [(level, part) for level in LEVELS for part in PARTS]
 
 
 class Looked(NamedTuple):
     """A block that was read, filtered and measured; what later tasks need of it lies in `file`, from `offset` on.
 
     dropped: reason, number of pairs, and line and texts of the first few. unlike: lines whose items of data.protect are
-    not the same on both sides. dress: of source and target. The last four are made by `measured`.
+    not the same on both sides. dress: of source and target. The last five are made by `measured`.
     """
 
     file: str
@@ -38,15 +37,22 @@ class Looked(NamedTuple):
     dropped: list[tuple[str, int, list[tuple[int, list[str]]]]]
     unlike: list[int]
     dress: list[Dress]
-    anchor_counts: NDArray[np.uint32]  # (2, N_HASH) occurrences of each hash of an anchor
     n_pair: int  # read
     by_length: list[list[tuple[int, int]]]  # characters and number of the shortest and the longest kept pairs
     pairs: NDArray[Any]  # hashes of the kept pairs
-    leaks: NDArray[np.int64]  # (n, 3) places in `_LEAK_KEYS`, of the kept pair, and of the held-out line
+    records: bytes  # of all pairs, for `find_shifts`
+    leaks: dict[tuple[str, str], tuple[Numbers, Numbers]]  # by level and part: kept pairs, places of held-out lines
 
 
-def measured(src: Units, trg: Units, kept: Mask, held_out: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure the kept pairs of a block, as fields of `Looked`. held_out: of `Survey`, as sent to each process."""
+class HeldOut(NamedTuple):
+    """Keys of the validation and test lines, to find them again. bags: of both sides, which may be on either."""
+
+    known: dict[tuple[str, str], Hashes]
+    bags: Hashes
+
+
+def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str, Any]:
+    """Measure the pairs of a block, as fields of `Looked`."""
     n_char = (src.n_char + trg.n_char)[kept]
     order = np.argsort(n_char, kind="stable")
     pairs = np.empty(len(order), PAIR)
@@ -56,21 +62,16 @@ def measured(src: Units, trg: Units, kept: Mask, held_out: Mapping[str, Any]) ->
         "n_pair": len(kept),
         "by_length": [[(int(n_char[n]), int(n)) for n in some[:N_EXTREME]] for some in (order, order[::-1])],
         "pairs": pairs,
+        "records": records_of((src.n_char, trg.n_char), (words_of(src), words_of(trg))).tobytes(),
         "leaks": _leaks(src, trg, kept, held_out),
     }
 
 
-def aligned_by(side: Units) -> tuple[dict[str, Any], NDArray[np.int64]]:
-    """Return what lines are aligned by, and how often each hash of an anchor occurs.
-
-    Of each line are told: `len`, its characters; and the words of which its anchors are chosen later, since they may
-    look alike in other languages: `anchors`, their hashes end to end, and `n_anchor`, how many there are.
-    """
+def words_of(side: Units) -> Words:
+    """The words that may look alike in other languages, as `Block.words` finds them in lines."""
     hashed, n_of_unit = gathered(*facts_of(side.known).words.of(side.which), side.at)
     n_of = np.add.reduceat(n_of_unit, side.first)
-    n_char = np.minimum(side.n_char, LONGEST).astype(np.uint16)
-    told = {"len": n_char, "anchors": hashed, "n_anchor": n_of.astype(np.uint32)}
-    return told, np.bincount(hashed, minlength=N_HASH)
+    return hashed, np.repeat(np.arange(len(n_of)), n_of)
 
 
 def line_hashes(side: Units) -> Hashes:
@@ -84,22 +85,17 @@ def line_hashes(side: Units) -> Hashes:
     return found
 
 
-def _leaks(src: Units, trg: Units, kept: Mask, held_out: Mapping[str, Any]) -> NDArray[np.int64]:
+def _leaks(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[tuple[str, str], tuple[Numbers, Numbers]]:
     """Find the kept pairs of a block that are like held-out lines, at each level, by their numbers."""
     alike = np.zeros(len(kept), dtype=bool)
     for side in (src, trg):
-        alike |= np.isin(side.sums(facts_of(side.known).bags[side.which]), held_out["bags"])
+        alike |= np.isin(side.sums(facts_of(side.known).bags[side.which]), held_out.bags)
     alike &= kept
     if not alike.any():
-        return np.empty((0, 3), np.int64)
+        return {}
     numbers = (np.cumsum(kept) - 1)[alike]
-    known = {key: held_out[f"known_{n}"] for n, key in enumerate(_LEAK_KEYS)}
-    found = hits(known, Keys.of(Block(src.some(alike)), Block(trg.some(alike))))
-    rows = [
-        np.column_stack([np.full(len(pair), _LEAK_KEYS.index(key)), numbers[pair], place])
-        for key, (pair, place) in found.items()
-    ]
-    return np.concatenate(rows)
+    found = hits(held_out.known, Keys.of(Block(src.some(alike)), Block(trg.some(alike))))
+    return {key: (numbers[pairs], places) for key, (pairs, places) in found.items()}
 
 
 class Texts(NamedTuple):
@@ -114,14 +110,13 @@ class Texts(NamedTuple):
 
 
 class Survey:
-    """Gets what was measured of every block, in order, and then its records; `begin_to_finish` ends it."""
+    """Gets what was measured of every block, in order; `begin_to_finish` ends it."""
 
     def __init__(self, folder: Path, sources: Sequence[Source], held_out: Mapping[str, Texts]) -> None:
         """folder: where two files may stand until the end; held_out: the lines of validation and test sets."""
         self._pair_path, self._record_path = folder / "survey.pairs", folder / "survey.records"
         self._pairs, self._records = self._pair_path.open("wb"), self._record_path.open("wb")
         self._files: list[tuple[Source, int]] = []  # and how many records each has
-        self._anchors: list[NDArray[np.uint32]] = []  # of each training source: (2, N_HASH), half a megabyte
         self.dress = {"train": [Dress(), Dress()]}  # by split, of its sides
         self.n_kept = 0
         self.shortest: list[tuple[int, int]] = []  # kept pairs: characters of both sides, number
@@ -137,41 +132,29 @@ class Survey:
             of_split = (source for source in sources if source.split == split)
             for source, (start, end) in zip(of_split, itertools.pairwise([0, *ends]), strict=True):
                 self._files.append((source, end - start))
-                records = records_of(Block(src[start:end]), Block(trg[start:end]))
+                one, other = Block(src[start:end]), Block(trg[start:end])
+                records = records_of((one.lengths, other.lengths), (one.words(), other.words()))
                 self._records.write(records.tobytes())
         self.leaks = Leaks(keys)
-        # bags: of all lines of both sides, which training may have on either.
-        self.held_out = {f"known_{n}": self.leaks.known[key] for n, key in enumerate(_LEAK_KEYS)}
-        self.held_out["bags"] = np.unique(bags)
+        self.held_out = HeldOut(self.leaks.known, np.unique(bags))
 
     def begin(self, source: Source) -> None:
         """The blocks that follow are those of this source."""
         self._files.append((source, 0))
-        self._anchors.append(np.zeros((2, N_HASH), np.uint32))
 
     def add(self, found: Looked) -> None:
         """Add the next block."""
         source, n_pair = self._files[-1]
         self._files[-1] = source, n_pair + found.n_pair
-        self._anchors[-1] += found.anchor_counts
         self.dress["train"] = [a.plus(Dress(*b)) for a, b in zip(self.dress["train"], found.dress, strict=True)]
         shortest, longest = ([(n, self.n_kept + place) for n, place in some] for some in found.by_length)
         self.shortest = sorted([*self.shortest, *shortest])[:N_EXTREME]
         self.longest = sorted([*self.longest, *longest], key=lambda one: (-one[0], one[1]))[:N_EXTREME]
         self._pairs.write(found.pairs.tobytes())
-        for n, key in enumerate(_LEAK_KEYS):
-            _, pairs, places = found.leaks[found.leaks[:, 0] == n].T
+        self._records.write(found.records)
+        for key, (pairs, places) in found.leaks.items():
             self.leaks.note(key, self.n_kept + pairs, places)
         self.n_kept += len(found.pairs)
-
-    def rarity(self, n_source: int) -> NDArray[np.uint32]:
-        """Occurrences of each anchor in a training source."""
-        return rarity_of(self._anchors[n_source].astype(np.int64))
-
-    def add_records(self, records: bytes) -> None:
-        """Add the records of the next block, for `find_shifts`."""
-        assert len(records) % RECORD.itemsize == 0
-        self._records.write(records)
 
     def begin_to_finish(self, workers: WorkerPool) -> Callable[[Callable[[int], object]], None]:
         """Have the conclusions drawn that need all pairs. The answer, when called, waits for them.

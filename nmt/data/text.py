@@ -29,8 +29,8 @@ _TABLE = 1 << 17  # beyond are ideographs and private characters, which we take 
 _FIRST_WIDE = 0x2E80  # scripts without spaces: a Latin word or number between their letters is a word of its own
 _LINE_FEED, _SPACE = 10, 32
 _SHORTEST_WORD = 3
-_MOST_RARITY = (1 << 20) - 1
-_OF_RARITY, _OF_LINE = np.uint64(16), np.uint64(36)  # bits before those in a key of `rarest`
+_MOST_TIMES = (1 << 20) - 1
+_OF_TIMES, _OF_LINE = np.uint64(16), np.uint64(36)  # bits before those in a key of `anchors_of`
 _ODD = np.uint64(STEP)
 _POWERS = np.cumprod(np.full(64, 0xD6E8FEB86659FD93, dtype=np.uint64))
 
@@ -124,11 +124,27 @@ def row_hashes(values: NDArray[Any], n_of: NDArray[Any]) -> Hashes:
     return np.add.reduceat(mixed(values.astype(np.uint64) + seeds_of(place)), starts)
 
 
-def anchors_of(src: Block, trg: Block) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
-    """(n_line, N_ANCHOR) each: the rarest words of each line that both languages use; NO_ANCHOR for too few."""
-    words = src.words(), trg.words()
-    rarity = rarity_of(np.array([np.bincount(hashed, minlength=N_HASH) for hashed, _ in words]))
-    return rarest(rarity, *words[0], len(src.lines)), rarest(rarity, *words[1], len(trg.lines))
+Words = tuple[NDArray[np.uint16], NDArray[np.int64]]  # the hash and the line of each, as `Block.words` has them
+
+
+def anchors_of(src: Words, trg: Words, n_line: int) -> list[NDArray[np.uint16]]:
+    """(n_line, N_ANCHOR) of each side: the rarest words of a line that both sides have; NO_ANCHOR for too few."""
+    counts = np.stack([np.bincount(hashed, minlength=N_HASH) for hashed, _ in (src, trg)])
+    times = np.where((counts > 0).all(axis=0), np.minimum(counts.sum(axis=0), _MOST_TIMES), 0).astype(np.uint64)
+    anchors = []
+    for hashed, line in (src, trg):
+        # One key to sort by: line, then rarity, then hash, so that equal words of a line stand together.
+        key = line.astype(np.uint64) << _OF_LINE | times[hashed] << _OF_TIMES | hashed.astype(np.uint64)
+        key = key[times[hashed] > 0]
+        key.sort(kind="stable")
+        key = key[np.append(True, key[1:] != key[:-1])[: len(key)]]
+        starts = np.searchsorted(key, np.arange(n_line + 1, dtype=np.uint64) << _OF_LINE)
+        place = starts[:-1, None] + np.arange(N_ANCHOR)
+        there = place < starts[1:, None]
+        found = np.full((n_line, N_ANCHOR), NO_ANCHOR, dtype=np.uint16)
+        found[there] = key[place[there]].astype(np.uint16)
+        anchors.append(found)
+    return anchors
 
 
 def cut(text: str) -> str:
@@ -139,34 +155,6 @@ def cut(text: str) -> str:
 def of_pairs(src: Hashes, trg: Hashes) -> Hashes:
     """One hash of each pair of hashes, in which the sides are not exchangeable."""
     return (src * _ODD + (trg ^ (trg >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)).astype(np.uint64)
-
-
-def rarity_of(counts: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Occurrences of each hash in both languages, 0 where one of them has it not. counts: (2, N_HASH)."""
-    found = np.where((counts > 0).all(axis=0), counts.sum(axis=0), 0)
-    return np.minimum(found, _MOST_RARITY).astype(np.uint32)
-
-
-def rarest(
-    occurred: NDArray[np.uint32], hashed: NDArray[np.uint16], line: NDArray[Any], n_line: int
-) -> NDArray[np.uint16]:
-    """(n_line, N_ANCHOR) different words of each line that occurred least, of those that both languages have, NO_ANCHOR
-    for too few.
-
-    occurred: by hash, as `rarity_of` has it. hashed, line: of the words, in the order of the lines.
-    """
-    n_of = occurred[hashed].astype(np.uint64)
-    # One key to sort by: line, then rarity, then hash, so that equal words of a line stand together.
-    key = line.astype(np.uint64) << _OF_LINE | n_of << _OF_RARITY | hashed.astype(np.uint64)
-    key = key[n_of > 0]
-    key.sort(kind="stable")
-    key = key[np.append(True, key[1:] != key[:-1])[: len(key)]]
-    starts = np.searchsorted(key, np.arange(n_line + 1, dtype=np.uint64) << _OF_LINE)
-    place = starts[:-1, None] + np.arange(N_ANCHOR)
-    there = place < starts[1:, None]
-    found = np.full((n_line, N_ANCHOR), NO_ANCHOR, dtype=np.uint16)
-    found[there] = key[place[there]].astype(np.uint16)
-    return found
 
 
 @functools.cache

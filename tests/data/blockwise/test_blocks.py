@@ -17,7 +17,7 @@ from nmt.data.placeholders import BYTES, protected
 from nmt.data.prepare import prepare
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.data.survey import line_hashes
-from nmt.data.text import Block
+from nmt.data.text import N_ANCHOR, NO_ANCHOR, Block, anchors_of
 from nmt.data.units import Lexicon, UnitIds, Units, facts_of, read_cut_words, words_in, write_cut_words
 from nmt.recipe.data_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
@@ -130,6 +130,21 @@ def test_words_to_align_by_are_those_of_whole_lines():
     assert sorted(zip(line.tolist(), words.tolist(), strict=True)) == sorted(
         zip(whole[1].tolist(), whole[0].tolist(), strict=True)
     )
+
+
+def test_anchors_are_the_rarest_words_of_a_line_that_both_sides_have():
+    rng = np.random.default_rng(3)
+    sides = []
+    for _ in range(2):
+        n_of = rng.integers(0, 20, 300)
+        hashed = (rng.random(n_of.sum()) ** 3 * 60).astype(np.uint16) + 1
+        sides.append((hashed, np.repeat(np.arange(300), n_of)))
+    times = Counter(np.concatenate([hashed for hashed, _ in sides]).tolist())
+    shared = set(sides[0][0].tolist()) & set(sides[1][0].tolist())
+    for (hashed, line), found in zip(sides, anchors_of(*sides, 300), strict=True):
+        for n in range(300):
+            its = sorted(set(hashed[line == n].tolist()) & shared, key=lambda mark: (times[mark], mark))
+            assert [anchor for anchor in found[n].tolist() if anchor != NO_ANCHOR] == its[:N_ANCHOR]
 
 
 def test_lines_that_are_near_have_the_same_bag():

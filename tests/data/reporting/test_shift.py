@@ -27,7 +27,8 @@ def corpus(n=N, seed=0):
 
 def aligned(src, trg, folder, before=0):
     path = folder / "records"
-    records = records_of(Block(src), Block(trg))
+    one, other = Block(src), Block(trg)
+    records = records_of((one.lengths, other.lengths), (one.words(), other.words()))
     path.write_bytes(np.zeros(before, RECORD).tobytes() + records.tobytes())
     return find_shifts(path, before, len(src))
 
