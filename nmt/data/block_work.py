@@ -209,6 +209,8 @@ class Task:
             if ODD.search(b"".join(side.keys).decode("utf-8")):  # the different words, which are less than the text
                 notes.update(odd for line in side.some(kept) for odd in oddities(line))
         return Looked(
+            block.source,
+            block.first,
             str(self._path),
             write_block(self._path, BlockContent(kept, *left)),
             int(kept.sum()),

@@ -8,7 +8,7 @@ counted with file and line. Nothing is encoded here.
 import bisect
 import contextlib
 import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -29,7 +29,7 @@ from nmt.data.placeholders import tags_of
 from nmt.data.report import DataReport
 from nmt.data.sources import Source, Text
 from nmt.data.subwords import Subwords, VocabularyUse
-from nmt.data.survey import Survey, Texts
+from nmt.data.survey import Looked, Survey, Texts
 from nmt.data.text import SIDES, VALID, Block, Hashes
 from nmt.data.units import write_cut_words
 from nmt.data.worker_pool import WorkerPool
@@ -55,38 +55,31 @@ class KeptPairs:
     """All blocks of the training corpora, in order."""
 
     def __init__(self, training: Sequence[Source]) -> None:
-        self._names = [source.src.name for source in training]
-        self._corpora = [source.corpus for source in training]
-        self._n_of_source = [0] * len(training)  # pairs of each source that are still there
+        self._training = training
+        self.n_of_source = [0] * len(training)  # pairs of each source that are still there
         self.blocks: list[KeptBlock] = []
-        self._starts: list[int] = []
         self._n_pair = 0
 
-    def add(self, file: str, offset: int, source: int, first: int, n_kept: int) -> None:
+    def add(self, found: Looked) -> None:
         """Add the next block."""
-        self.blocks.append(KeptBlock(file, offset, source, first, self._n_pair, n_kept))
-        self._starts.append(self._n_pair)
-        self._n_pair += n_kept
-        self._n_of_source[source] += n_kept
-
-    def lose(self, source: int, n: int) -> None:
-        """Take pairs of a source out of the count of its corpus after all."""
-        self._n_of_source[source] -= n
+        self.blocks.append(KeptBlock(found.file, found.offset, found.source, found.first, self._n_pair, found.n_kept))
+        self._n_pair += found.n_kept
+        self.n_of_source[found.source] += found.n_kept
 
     def name(self, source: int, number: int) -> str:
         """A place as people write it."""
-        return f"{self._names[source]}:{number}"
+        return f"{self._training[source].src.name}:{number}"
 
     def corpora(self) -> dict[int, dict[str, Any]]:
         """Return the entries of the corpora in the manifest by their numbers, in the order of their pairs."""
         found: dict[int, dict[str, Any]] = {}
-        for corpus, name, n in zip(self._corpora, self._names, self._n_of_source, strict=True):
-            found.setdefault(corpus, {"name": name, "n_pair": 0})["n_pair"] += n
+        for source, n in zip(self._training, self.n_of_source, strict=True):
+            found.setdefault(source.corpus, {"name": source.src.name, "n_pair": 0})["n_pair"] += n
         return found
 
-    def corpus(self, block: KeptBlock) -> int:
-        """The number of the corpus that a block is of."""
-        return self._corpora[block.source]
+    def corpus(self, source: int) -> int:
+        """The number of the corpus that a source is of."""
+        return self._training[source].corpus
 
     def __len__(self) -> int:
         return self._n_pair
@@ -95,7 +88,7 @@ class KeptPairs:
         """The place, source and target of some pairs, by their numbers from 0."""
         found = {}
         for number in sorted(set(numbers)):
-            block = self.blocks[bisect.bisect_right(self._starts, number) - 1]
+            block = self.blocks[bisect.bisect_right(self.blocks, number, key=lambda block: block.start) - 1]
             content, n = read_block(block.file, block.offset), number - block.start
             place = self.name(block.source, block.first + content.place(n))
             found[number] = place, content.src.texts()[n], content.trg.texts()[n]
@@ -122,7 +115,8 @@ def encode_training_pairs(
             write_cut_words(folder / f"words.{name}", codec.cut_words)
         cut_words.append(folder / f"words.{name}" if codec.cut_words else None)
     tasks = (
-        (block.file, block.offset, tags[kept.corpus(block)], folder / SUBWORDS, cut_words) for block in kept.blocks
+        (block.file, block.offset, tags[kept.corpus(block.source)], folder / SUBWORDS, cut_words)
+        for block in kept.blocks
     )
 
     def rows() -> Iterator[tuple[Ragged, Ragged]]:
@@ -130,8 +124,8 @@ def encode_training_pairs(
             for block, found in zip(kept.blocks, workers.each("encode", tasks), strict=True):
                 if n := len(found.too_long):
                     places = [(kept.name(block.source, block.first + at), texts) for at, texts in found.too_long]
-                    report.drop(TOO_LONG, n, places, kept.corpus(block))
-                    kept.lose(block.source, n)
+                    report.drop(TOO_LONG, n, places, kept.corpus(block.source))
+                    kept.n_of_source[block.source] -= n
                 for name, side in zip(SIDES, found.sides, strict=True):
                     use.add(name, side.n_word, side.n_char, side.counts)
                 src, trg = (side.rows.some(found.fits) for side in found.sides)
@@ -349,32 +343,27 @@ def keep_training_pairs(
     ]
     workers.begin(Task, Setup(config, subwords, folder, its, survey.held_out, drawn))
     codes = _decide(training, own, config, report, folder, workers)
-    kept, taken = KeptPairs(training), deque[tuple[int, int, int]]()
+    kept = KeptPairs(training)
 
     def tasks() -> Iterator[tuple[TextBlock, NDArray[np.uint8] | None]]:
         start = 0
         for block in blocks_of(training, config, report if codes is None else None):  # or it was noted before
-            taken.append((block.source, block.first, block.n_pair))
             yield block, None if codes is None else codes[start : start + block.n_pair]
             start += block.n_pair
 
-    n_read, n_begun = 0, 0
+    n_read = 0
     with progress_bar("reading", report.n_read) as progress:
         for found in workers.each("look", tasks()):
-            n_source, first, n_pair = taken.popleft()
-            for source in training[n_begun : n_source + 1]:
-                survey.begin(source)
-            n_begun = max(n_begun, n_source + 1)
             survey.add(found)
-            kept.add(found.file, found.offset, n_source, first, found.n_kept)
+            kept.add(found)
             report.notes.update(found.notes)
-            corpus = training[n_source].corpus
             for reason, n, shown in found.dropped:
-                report.drop(reason, n, [(kept.name(n_source, number), texts) for number, texts in shown], corpus)
+                places = [(kept.name(found.source, number), texts) for number, texts in shown]
+                report.drop(reason, n, places, kept.corpus(found.source))
             for number in found.unlike:
-                report.note("unlike_items", kept.name(n_source, number))
-            n_read += n_pair
-            progress.update(n_pair)
+                report.note("unlike_items", kept.name(found.source, number))
+            n_read += found.n_pair
+            progress.update(found.n_pair)
     if n_read != report.n_read:
         raise _changed(report.n_read, n_read)
     return kept

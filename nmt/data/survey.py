@@ -26,10 +26,13 @@ N_EXTREME = 3  # pairs that are shown, of the shortest and of the longest
 class Looked(NamedTuple):
     """A block that was read, filtered and measured; what later tasks need of it lies in `file`, from `offset` on.
 
-    dropped: reason, number of pairs, and line and texts of the first few. unlike: lines whose items of data.protect are
-    not the same on both sides. dress: of source and target. The last five are made by `measured`.
+    source, first: number of its source, and of its first line there. dropped: reason, number of pairs, and line and
+    texts of the first few. unlike: lines whose items of data.protect are not the same on both sides. dress: of source
+    and target. The last five are made by `measured`.
     """
 
+    source: int
+    first: int
     file: str
     offset: int
     n_kept: int
@@ -135,17 +138,15 @@ class Survey:
                 one, other = Block(src[start:end]), Block(trg[start:end])
                 records = records_of((one.lengths, other.lengths), (one.words(), other.words()))
                 self._records.write(records.tobytes())
+        self._first_training = len(self._files)
+        self._files += [(source, 0) for source in sources if source.split == "train"]
         self.leaks = Leaks(keys)
         self.held_out = HeldOut(self.leaks.known, np.unique(bags))
 
-    def begin(self, source: Source) -> None:
-        """The blocks that follow are those of this source."""
-        self._files.append((source, 0))
-
     def add(self, found: Looked) -> None:
         """Add the next block."""
-        source, n_pair = self._files[-1]
-        self._files[-1] = source, n_pair + found.n_pair
+        n = self._first_training + found.source
+        self._files[n] = self._files[n][0], self._files[n][1] + found.n_pair
         self.dress["train"] = [a.plus(Dress(*b)) for a, b in zip(self.dress["train"], found.dress, strict=True)]
         shortest, longest = ([(n, self.n_kept + place) for n, place in some] for some in found.by_length)
         self.shortest = sorted([*self.shortest, *shortest])[:N_EXTREME]
