@@ -30,7 +30,7 @@ from nmt.data.scripts import scripts_of
 from nmt.data.text import split_of, undone
 from nmt.errors import DataError
 from nmt.files import sha256_of
-from nmt.languages import language_of
+from nmt.languages import Language, language_of
 from nmt.recipe.contradictions import ENDINGS, NOT_READ, names_of
 from nmt.recipe.data_options import CorpusFiles, DataConfig, TrainingCorpus
 from nmt.recipe.options import Recipe
@@ -191,6 +191,10 @@ def _sources_of(
     """A corpus as the recipe names it, as sources: a pair of files each, or a file or dataset with both sides."""
     option = f"data.{split.partition('-')[0]}"
     columns, folders = (files.src_column, files.trg_column), origin.folders(option)
+
+    def located(names: Any) -> list["Named"]:
+        return [named for name in names_of(names) for named in _locate(name, option, complaints, folders)]
+
     if files.dataset is not None:
         assert files.split is not None, "the recipe was checked"
         there = (folder / files.dataset for folder in _folders(files.dataset, folders))
@@ -199,11 +203,10 @@ def _sources_of(
         src, trg = (Text(str(loaded), loaded, "dataset", column) for column in columns)
         return [Source(split, src, trg)]
     if files.file is not None:
-        together = [(named, named) for named in locate(names_of(files.file), option, complaints, folders)]
+        together = [(named, named) for named in located(files.file)]
         by_name = (any(isinstance(column, str) for column in columns),) * 2
     else:
-        sides = [locate(names_of(names), option, complaints, folders) for names in (files.src, files.trg)]
-        together = _partners(sides[0], sides[1], option, complaints)
+        together = _partners(located(files.src), located(files.trg), option, complaints)
         by_name = isinstance(columns[0], str), isinstance(columns[1], str)
     finds_columns = files.file is not None and files.src_column is None
     sources = []
@@ -248,13 +251,10 @@ def _text_of(named: "Named", column: Column | None, files: CorpusFiles, by_name:
         )
     has_header = form in ("tsv", "csv")
     drop_flagged = isinstance(files, TrainingCorpus) and files.drop_flagged
-    for option, is_given, fits in (
-        ("header", files.header is not None, has_header),
-        ("drop_flagged", drop_flagged, form == "jsonl"),
-    ):
-        if is_given and not fits:
-            for_what = "TSV and CSV" if option == "header" else "JSONL"
-            raise DataError(f"{named.name}: {option} is for {for_what}, and this is {form}. Remove it.")
+    if files.header is not None and not has_header:
+        raise DataError(f"{named.name}: header is for TSV and CSV, and this is {form}. Remove it.")
+    if drop_flagged and form != "jsonl":
+        raise DataError(f"{named.name}: drop_flagged is for JSONL, and this is {form}. Remove it.")
     header = has_header and (by_name if files.header is None else files.header)
     return Text(named.name, named.path, form, column, header, drop_flagged)
 
@@ -271,16 +271,11 @@ class Named(NamedTuple):
     wild: tuple[str, ...] | None = None
 
 
-def locate(
-    names: Sequence[str], option: str, complaints: list[str], folders: Sequence[Path] = (Path(),)
-) -> list[Named]:
-    """The files of some names, patterns replaced by what they match, in the order of its names. What is not there is
-    complained about. folders: where to look before the one that NMT_DATA names.
-    """
-    return [each for name in names for each in _locate(name, option, complaints, folders)]
-
-
 def _locate(name: str, option: str, complaints: list[str], before: Sequence[Path]) -> list[Named]:
+    """The files of a name, a pattern's in the order of their names. What is not there is complained about.
+
+    before: folders to look in before the one that NMT_DATA names.
+    """
     folders, is_pattern = _folders(name, before), _WILD.search(name) is not None
     for folder in folders:
         if (folder / name).exists() and not is_prepared(folder / name):  # which may have the name of its corpus
@@ -325,14 +320,10 @@ def _partners(
         return [(named, by_wild[1][wild]) for wild, named in by_wild[0].items() if wild in by_wild[1]]
     if src and trg and len(src) != len(trg):
         complaints.append(
-            f"{option}: {len(src):,} files of src ({_some(src)}) but {len(trg):,} of trg ({_some(trg)}). Each must "
-            "have its partner: file n of one belongs to file n of the other."
+            f"{option}: {len(src):,} files of src, first {src[0].name}, but {len(trg):,} of trg, first {trg[0].name}. "
+            "Each must have its partner: file n of one belongs to file n of the other."
         )
     return list(zip(src, trg, strict=False))
-
-
-def _some(files: Sequence[Named]) -> str:
-    return ", ".join(named.name for named in files[:3]) + (", ..." if len(files) > 3 else "")
 
 
 # The columns of both sides in one file.
@@ -365,6 +356,10 @@ def _columns_in(named: Named, files: CorpusFiles, languages: tuple[str, str]) ->
     )
 
 
+def _is_same(one: Language, other: Language, exact: bool) -> bool:
+    return one.code == other.code if exact else one.is_known and one.primary == other.primary
+
+
 def columns_by_name(names: Sequence[str], languages: tuple[str, str]) -> tuple[str, str] | None:
     """The columns, keys or languages that two sides are in, by their names; None where the names do not tell.
 
@@ -372,17 +367,10 @@ def columns_by_name(names: Sequence[str], languages: tuple[str, str]) -> tuple[s
     """
     known = {name: [language_of(part) for part in (name, name.rpartition(".")[2])] for name in names}
     for exact in (True, False):
-        sides = []
-        for side in map(language_of, languages):
-            sides.append(
-                [
-                    name
-                    for name, of in known.items()
-                    if any(
-                        one.code == side.code if exact else one.is_known and one.primary == side.primary for one in of
-                    )
-                ]
-            )
+        sides = [
+            [name for name, of in known.items() if any(_is_same(one, language_of(side), exact) for one in of)]
+            for side in languages
+        ]
         if len(sides[0]) == len(sides[1]) == 1 and sides[0] != sides[1]:
             return sides[0][0], sides[1][0]
     folded = {name.strip().casefold().replace(" ", "_"): name for name in names}
