@@ -277,7 +277,7 @@ class Task:
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Ids of the kept lines of a side, end to end, and how many each has."""
         n_unit = side.n_unit.astype(np.int64)
-        if codec.sentencepiece:  # its lines have to be whole
+        if codec.speller:  # its lines have to be whole
             texts = side.learnt_texts() if kept.any() else []
             lines = Ragged.of(codec.encode(texts), np.dtype(np.int32))
             return lines.values, lines.lengths.astype(np.int64)

@@ -210,19 +210,6 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of p
 _HALF = re.compile("([\ud800-\udfff]+)")  # placeholders, which are not theirs
 
 
-class SentencePiece(NamedTuple):
-    """Settings of a SentencePiece model beside its pieces.
-
-    model: bpe or unigram. scores: of each piece, None for one that only stands for a byte. charsmap: the rules of
-    normalisation as they store them. squeeze: whether spaces at the ends go, and several become one.
-    """
-
-    model: str
-    scores: Sequence[float | None]
-    charsmap: bytes
-    squeeze: bool
-
-
 def texts_of_rules(charsmap: bytes) -> bytes:
     """Return the texts that rules of normalisation write, each with a zero byte at its end. Raises ValueError.
 
@@ -237,8 +224,10 @@ def texts_of_rules(charsmap: bytes) -> bytes:
 class Speller:
     """Encodes with the pieces of a model. Raises MachineError where their package is missing."""
 
-    def __init__(self, vocab: Sequence[str], config: SentencePiece) -> None:
-        """vocab: pieces in the order of their numbers, from 0, in the letters of the byte-level alphabet."""
+    def __init__(
+        self, vocab: Sequence[str], scores: Sequence[float | None], kind: str, charsmap: bytes, *, squeeze: bool
+    ) -> None:
+        """vocab: pieces in the order of their numbers, from 0, in byte letters. The rest as in `PieceTable`."""
         try:
             from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor, sentencepiece_model_pb2
         except ImportError:
@@ -249,8 +238,8 @@ class Speller:
         model = theirs.ModelProto()
         model.pieces.add(piece="<unk>", score=0.0, type=UNKNOWN)
         self._ours = [-1]  # by their number; with a piece for each byte nothing is unknown
-        has_byte = {its[0] for its, score in zip(raw, config.scores, strict=True) if score is None}
-        for i, (its, score) in enumerate(zip(raw, config.scores, strict=True)):
+        has_byte = {its[0] for its, score in zip(raw, scores, strict=True) if score is None}
+        for i, (its, score) in enumerate(zip(raw, scores, strict=True)):
             if score is None:
                 model.pieces.add(piece=f"<0x{its[0]:02X}>", score=0.0, type=BYTE)
             else:
@@ -259,17 +248,17 @@ class Speller:
         for byte in sorted(set(range(256)) - has_byte):  # which they want to be there, and never write
             model.pieces.add(piece=f"<0x{byte:02X}>", score=0.0, type=BYTE)
             self._ours.append(self._byte[byte])
-        model.trainer_spec.model_type = BPE if config.model == "bpe" else UNIGRAM
+        model.trainer_spec.model_type = BPE if kind == "bpe" else UNIGRAM
         model.trainer_spec.byte_fallback = True
         rules = model.normalizer_spec  # none: what is encoded has been normalised
         rules.name, rules.add_dummy_prefix, rules.remove_extra_whitespaces = "identity", False, False
         try:
             self._theirs: Any = SentencePieceProcessor(model_proto=model.SerializeToString())
-            rules.precompiled_charsmap, rules.escape_whitespaces = config.charsmap, False
+            rules.precompiled_charsmap, rules.escape_whitespaces = charsmap, False
             self._rules: Any = SentencePieceNormalizer(model_proto=model.SerializeToString())
         except RuntimeError as error:
             raise DataError(f"these pieces are no model of SentencePiece: {error}") from None
-        self._squeeze = config.squeeze
+        self._squeeze = squeeze
 
     def normalised(self, text: str) -> str:
         """The text after the rules, which leave spaces as they are."""

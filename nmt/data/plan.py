@@ -6,7 +6,7 @@ Numbers only: no text, no tensors, no files. `batches.py` turns the answer into 
 import math
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -107,6 +107,7 @@ class Position:
     update: int = 0
 
 
+@dataclass(eq=False)
 class Plan:
     """The batches of every epoch, which visits every pair exactly once, or as often as a mixture says.
 
@@ -114,37 +115,28 @@ class Plan:
     batches mixed. Sides are padded to one of a few lengths, so that what is prepared for a shape, such as oneDNN's
     kernels, is prepared once. An epoch is made pool by pool as far as it is asked for. In memory are its pairs in their
     order, four bytes each, and some numbers for each batch; of two epochs, since one begins while the other ends.
-
-    src_len, trg_len: (N,) subwords of each pair, BOS and EOS not counted.
-    max_tokens: bound on sentences x longest side (EOS and padding counted) of a batch; a longer pair is a batch alone.
-    packed: max_tokens bounds the tokens of each side instead, and most_packed, which follows from the lengths, the
-    sentences; nothing is sorted, since nothing is padded.
-    per_update: batches per update, over all ranks. tokens_per_update: if not 0, an update takes batches until their
-    target tokens (EOS counted) are so many instead; the last of an epoch takes what is left.
-    mixture: how often the pairs of each corpus are visited; None: once.
     """
 
-    def __init__(
-        self,
-        src_len: Lengths,
-        trg_len: Lengths,
-        *,
-        seed: int,
-        max_tokens: int,
-        per_update: int,
-        pool: int,
-        packed: bool = False,
-        tokens_per_update: int = 0,
-        mixture: Mixture | None = None,
-    ) -> None:
-        assert len(src_len) == len(trg_len) > 0
-        self._src_len, self._trg_len, self.seed = src_len, trg_len, seed
-        self.max_tokens, self.pool, self.packed = max_tokens, pool, packed
-        self.per_update, self.tokens_per_update = per_update, tokens_per_update
-        self.mixture = None if mixture is None or mixture.is_even else mixture
-        self.most_packed = _most_packed(src_len, trg_len, max_tokens, self.mixture)
+    src_len: Lengths  # (N,) subwords of each pair, BOS and EOS not counted
+    trg_len: Lengths
+    _: KW_ONLY
+    seed: int
+    max_tokens: int  # bound on sentences x longest side, EOS and padding counted; a longer pair is a batch alone
+    per_update: int  # batches per update, over all ranks
+    pool: int
+    # max_tokens bounds the tokens of each side instead, and most_packed the sentences; nothing is sorted nor padded.
+    packed: bool = False
+    # If not 0, an update takes batches until their target tokens, EOS counted, are so many; the last, what is left.
+    tokens_per_update: int = 0
+    mixture: Mixture | None = None  # how often the pairs of each corpus are visited; None: once
+
+    def __post_init__(self) -> None:
+        assert len(self.src_len) == len(self.trg_len) > 0
+        if self.mixture is not None and self.mixture.is_even:
+            self.mixture = None
+        self.most_packed = _most_packed(self.src_len, self.trg_len, self.max_tokens, self.mixture)
         # Padding makes no batch larger than the longest pair or the budget would.
-        self.most_padded = min(max_tokens, 1 + int(max(src_len.max(), trg_len.max())))
+        self.most_padded = min(self.max_tokens, 1 + int(max(self.src_len.max(), self.trg_len.max())))
         self._epoch = lru_cache(maxsize=2)(self._begin)
 
     def at(self, position: Position) -> tuple[list[Rows], Position]:
@@ -163,11 +155,11 @@ class Plan:
 
     def lengths(self, rows: Order) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Subwords of source and target of some pairs, EOS counted."""
-        return self._src_len[rows].astype(np.int64) + 1, self._trg_len[rows].astype(np.int64) + 1
+        return self.src_len[rows].astype(np.int64) + 1, self.trg_len[rows].astype(np.int64) + 1
 
     def n_gold(self, update: list[Rows]) -> int:
         """Target tokens an update predicts, EOS counted, padding not: known without looking at the data."""
-        return sum(int(self._trg_len[rows].sum(dtype=np.int64)) + len(rows) for rows in update)
+        return sum(int(self.trg_len[rows].sum(dtype=np.int64)) + len(rows) for rows in update)
 
     def padded(self, length: int) -> int:
         """Length that a side is padded to whose longest sentence, EOS counted, has so many subwords."""
@@ -175,12 +167,14 @@ class Plan:
 
     def padding_share(self, epoch: int) -> float:
         """Share of padding in the source and target matrices of an epoch, from 0 to 1."""
-        return float(1 - np.divide(*self._epoch(epoch).n_used_and_held()))
+        found = self._epoch(epoch)
+        found.n_update()
+        return float(1 - np.divide(found.n_used, found.n_held))
 
     def _begin(self, epoch: int) -> "_Epoch":
         rng = np.random.default_rng([self.seed, epoch])
         if self.mixture is None:
-            n_pair = len(self._src_len)
+            n_pair = len(self.src_len)
             order: Order = np.arange(n_pair, dtype=np.int32 if n_pair < 1 << 31 else np.int64)
         else:
             order = self.mixture.rows(self.seed, epoch)
@@ -198,7 +192,7 @@ class _Epoch:
         self._plan, self._order, self._rng = plan, order, rng
         self._starts = array("q", [0])  # of the batches, and the end of the last
         self._first = array("q", [0])  # batches that begin an update, and at last how many batches there are
-        self._n_used = self._n_held = 0
+        self.n_used = self.n_held = 0  # tokens, and places for them, both sides together
         self._cutting = self._cut_all()
 
     def has(self, update: int) -> bool:
@@ -209,7 +203,7 @@ class _Epoch:
         return len(self._first) >= update + 2
 
     def n_update(self) -> int:
-        """Return the number of updates."""
+        """Make the whole epoch. Returns the number of updates."""
         for _ in self._cutting:
             pass
         return len(self._first) - 1
@@ -220,11 +214,6 @@ class _Epoch:
             raise IndexError(f"an epoch of {self.n_update()} updates has no number {number}")
         edges = self._starts[self._first[number] : self._first[number + 1] + 1]
         return [self._order[start:stop].astype(np.int64) for start, stop in pairwise(edges)]
-
-    def n_used_and_held(self) -> tuple[int, int]:
-        """Tokens of the whole epoch, and places for them, both sides together."""
-        self.n_update()
-        return self._n_used, self._n_held
 
     def _cut_all(self) -> Iterator[bool]:
         """Make all batches and updates: those of a pool, or some packed ones, at a time."""
@@ -253,8 +242,8 @@ class _Epoch:
         src_len, trg_len = src_len[by_length], trg_len[by_length]
         cut = _cut(np.maximum(src_len, trg_len), plan.max_tokens)
         n_of = np.diff(cut, append=len(pool))
-        self._n_used += sum(int(side.sum()) for side in lengths)
-        self._n_held += int(n_of @ (np.maximum.reduceat(src_len, cut) + np.maximum.reduceat(trg_len, cut)))
+        self.n_used += sum(int(side.sum()) for side in lengths)
+        self.n_held += int(n_of @ (np.maximum.reduceat(src_len, cut) + np.maximum.reduceat(trg_len, cut)))
         mixed = self._rng.permutation(len(cut))
         n_of, ends = n_of[mixed], np.cumsum(n_of[mixed])
         # Place n of the mixed pool is so far from where it was as its batch is.
@@ -269,9 +258,9 @@ class _Epoch:
             following = self._order[edges[-1] : edges[-1] + plan.most_packed]
             fits = [np.searchsorted(np.cumsum(side), plan.max_tokens, side="right") for side in plan.lengths(following)]
             n = max(1, int(min(fits)))
-            self._n_used += sum(int(side[:n].sum()) for side in plan.lengths(following))
+            self.n_used += sum(int(side[:n].sum()) for side in plan.lengths(following))
             edges.append(edges[-1] + n)
-        self._n_held += 2 * plan.max_tokens * (len(edges) - 1)
+        self.n_held += 2 * plan.max_tokens * (len(edges) - 1)
         return np.array(edges, dtype=np.int64)
 
 

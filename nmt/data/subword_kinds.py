@@ -185,7 +185,7 @@ class Unigram(Kind):
         words = within(words, letters)
         pieces = merges_of(words, letters, n_piece * _SEED_PIECES, LONGEST_PIECE).vocab
         vocab, scores = learn_scores(words, pieces, [*letters], n_piece)
-        return PieceTable(vocab=vocab, scores=scores)
+        return PieceTable(vocab=vocab, scores=[*scores])
 
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
         """Add pieces after the old ones, whose scores stay: what was likeliest for a word stays so among those."""

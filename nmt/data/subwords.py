@@ -24,7 +24,6 @@ from nmt.data.letters import (
     ByteLetters,
     CharacterLetters,
     Lines,
-    SentencePiece,
     Speller,
     normalised,
     units_of,
@@ -65,12 +64,10 @@ class Codec:
         self.letters = CharacterLetters(pieces.vocab) if self.characters else ByteLetters()
         self.given, self.merges, self.scores = pieces, pieces.merges, pieces.scores
         self.cut_words = None if self.symbols or self.placeholders else pieces.cut  # which are not made of words alone
-        self.sentencepiece: SentencePiece | None = None
-        self._speller: Speller | None = None
+        self.speller: Speller | None = None  # cuts lines where the pieces are those of SentencePiece
         if self.kind == "sentencepiece":
             charsmap = base64.b64decode(pieces.charsmap)
-            self.sentencepiece = SentencePiece(pieces.model, pieces.scores, charsmap, pieces.squeeze)
-            self._speller = Speller(pieces.vocab, self.sentencepiece)
+            self.speller = Speller(pieces.vocab, pieces.scores, pieces.model, charsmap, squeeze=pieces.squeeze)
         self.vocab = [*pieces.vocab, *map(self.letters.piece, (*self.symbols, *map(shown, self.placeholders)))]
         model = KINDS[self.kind].model(self.names()[: len(pieces.vocab)], pieces)
         self._tokenizer = Tokenizer(model)
@@ -101,45 +98,42 @@ class Codec:
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, without BOS and EOS; an empty line has one piece, the space put before every line."""
-        if speller := self._speller:  # a symbol is none of its pieces, so what is between is encoded
-            found = [
-                [
-                    i
-                    for n, part in enumerate(self._parts(speller.line(line)))
-                    for i in (self._known[part] if n % 2 else (N_SPECIAL + i for i in speller.encode(part)))
-                ]
-                for line in lines
-            ]
+        if self.speller:
+            found = [self._spelled(self.speller, line) for line in lines]
         else:
-            found = self._encode_texts([" " + self.normalised(line) for line in lines])
+            units_in = [self._units(" " + self.normalised(line)) for line in lines]
+            known = self._known  # words repeat, so each is encoded once
+            unknown = list(dict.fromkeys(unit for units in units_in for unit in units if unit not in known))
+            batch = self._tokenizer.encode_batch_fast(unknown, add_special_tokens=False)
+            new = {unit: [i + N_SPECIAL for i in each.ids] for unit, each in zip(unknown, batch, strict=True)}
+            if len(known) < _MOST_REMEMBERED:
+                known.update((unit, ids) for unit, ids in new.items() if len(unit) <= LONGEST_REMEMBERED)
+            found = [[i for unit in units for i in (new.get(unit) or known[unit])] for units in units_in]
         return [[*self._before, *ids] for ids in found] if self._before else found
 
-    def _encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of normalised texts with the space before them. Words repeat, so each is encoded once."""
-        units_in = [
-            [
-                unit
-                for n, part in enumerate(self._parts(text))
-                for unit in ([part] if n % 2 else units_of(part) if part else ())
-            ]
-            for text in texts
-        ]
-        known = self._known
-        unknown = list(dict.fromkeys(unit for units in units_in for unit in units if unit not in known))
-        batch = self._tokenizer.encode_batch_fast(unknown, add_special_tokens=False)
-        new = {unit: [i + N_SPECIAL for i in each.ids] for unit, each in zip(unknown, batch, strict=True)}
-        if len(known) < _MOST_REMEMBERED:
-            known.update((unit, ids) for unit, ids in new.items() if len(unit) <= LONGEST_REMEMBERED)
-        return [[i for unit in units for i in (new.get(unit) or known[unit])] for units in units_in]
+    def _spelled(self, speller: Speller, line: str) -> list[int]:
+        """The ids of a line in the pieces of SentencePiece. A symbol is none of them, so what is between is encoded."""
+        ids: list[int] = []
+        for n, part in enumerate(self._at_symbols(speller.line(line))):
+            ids += self._known[part] if n % 2 else [N_SPECIAL + i for i in speller.encode(part)]
+        return ids
 
-    def _parts(self, text: str) -> Sequence[str]:
+    def _units(self, text: str) -> list[str]:
+        """A normalised text cut into symbols, and between them into parts that can be encoded one by one."""
+        units: list[str] = []
+        for n, part in enumerate(self._at_symbols(text)):
+            if part:
+                units += [part] if n % 2 else units_of(part)
+        return units
+
+    def _at_symbols(self, text: str) -> list[str]:
         """A text cut at its symbols, which have the odd places."""
-        return self._symbol.split(text) if self._symbol else (text,)
+        return self._symbol.split(text) if self._symbol else [text]
 
     def cut(self, raw: bytes) -> list[int]:
         """The ids that the bytes of one word are made of; symbols in it are not looked for."""
-        if self._speller:
-            return [i + N_SPECIAL for i in self._speller.cut(raw)]
+        if self.speller:
+            return [i + N_SPECIAL for i in self.speller.cut(raw)]
         try:
             return [token.id + N_SPECIAL for token in self._tokenizer.model.tokenize(self.letters.word(raw))]
         except UnicodeDecodeError:  # part of a character
@@ -155,8 +149,8 @@ class Codec:
 
     def normalised(self, text: str) -> str:
         """The text as the model knows it."""
-        if self._speller:
-            return self._speller.normalised(text)
+        if self.speller:
+            return self.speller.normalised(text)
         return normalised(text, self.normalize, self.whitespace)
 
     def normalised_prefix(self, text: str) -> str:
@@ -174,8 +168,7 @@ class Codec:
         found = self.raw(ids, items)
         raw = b"".join(_replaced(found) if self.characters else found)
         # Where several spaces become one, so do those before a text.
-        squeezed = self.sentencepiece is not None and self.sentencepiece.squeeze
-        return (raw.lstrip(b" ") if squeezed else raw.removeprefix(b" ")).decode("utf-8", errors="replace")
+        return (raw.lstrip(b" ") if self.given.squeeze else raw.removeprefix(b" ")).decode("utf-8", errors="replace")
 
     def raw(self, ids: Sequence[int], items: Mapping[str, str] | None = None) -> list[bytes]:
         """The bytes behind each id, none behind control symbols and the padding of the vocabulary.

@@ -228,7 +228,7 @@ def _must_agree(there: str, old: Subwords, config: SubwordsConfig, protect: Sequ
     if config.kind not in kinds:
         wrong.append(f"kind: {config.kind}, but {' or '.join(kinds)} there")
     # SentencePiece has rules of its own.
-    for name in ("joint",) if old.src.sentencepiece else ("joint", "normalize"):
+    for name in ("joint",) if old.src.speller else ("joint", "normalize"):
         if getattr(config, name) != getattr(old, name):
             wrong.append(f"{name}: {str(getattr(config, name)).lower()}, but {str(getattr(old, name)).lower()} there")
     if missing := [symbol for symbol in old.file.symbols if symbol not in config.symbols]:

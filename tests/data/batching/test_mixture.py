@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nmt.data.plan import Mixture, Plan, mixture_of
+from nmt.data.plan import Mixture, mixture_of
 from nmt.errors import RecipeError
 from nmt.recipe.data_options import DataConfig
 
@@ -58,15 +58,3 @@ def test_corpora_that_cannot_be_told_apart_are_not_weighted():
     with pytest.raises(RecipeError, match=r"weights of 0\.1, 0\.2 an epoch would have no pair"):
         mixture_of(corpora(0.1, 0.2), (3, 4))
     assert mixture_of(corpora(1, 1, temperature=2.0), (0, 4)).weights == (0.0, 1.0)  # all of it was dropped
-
-
-def plan(mixture, lengths, **options):
-    settings = {"seed": 3, "max_tokens": 40, "per_update": 1, "pool": 64, "mixture": mixture, **options}
-    return Plan(lengths, lengths, **settings)
-
-
-def test_a_mixture_that_changes_nothing_leaves_the_order_as_it_was():
-    lengths = np.random.default_rng(5).integers(1, 12, 60).astype(np.int32)
-    even = Mixture((40, 20), (1.0, 1.0))
-    for one, other in zip(plan(even, lengths).updates(1), plan(None, lengths).updates(1), strict=True):
-        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))

@@ -34,22 +34,18 @@ def noisy(subwords, shares, rows=None, *, epoch=0, most=200, langs=("de", "en"))
 
 
 @pytest.mark.parametrize(
-    ("kind", "src", "trg"),
+    ("kind", "row", "src", "trg"),
     [
-        ("upper", "WO IST DER KLEINE HUND?", "WHERE IS THE LITTLE DOG?"),
-        ("title", "Wo Ist Der Kleine Hund?", TRG[1]),
-        ("lower", "wo ist der kleine hund?", TRG[1]),
-        ("no_end", "Wo ist der kleine Hund", "Where is the little dog"),
+        ("upper", 1, "WO IST DER KLEINE HUND?", "WHERE IS THE LITTLE DOG?"),
+        ("upper", 3, "ПРИВЕТ, МИР!", "こんにちは。"),  # which has no capitals
+        ("title", 1, "Wo Ist Der Kleine Hund?", TRG[1]),
+        ("lower", 1, "wo ist der kleine hund?", TRG[1]),
+        ("no_end", 1, "Wo ist der kleine Hund", "Where is the little dog"),
     ],
 )
-def test_each_kind_dresses_the_sides_that_it_should(subwords, kind, src, trg):
-    assert noisy(subwords, {kind: 1.0}, [1]) == [[src], [trg]]
-
-
-def test_what_has_no_capitals_stays(subwords):
-    src, trg = noisy(subwords, {"upper": 1.0}, [3])
-    assert (src, trg) == (["ПРИВЕТ, МИР!"], ["こんにちは。"])
-    assert in_capitals("こんにちは") == "こんにちは" and in_capitals("istanbul", dotted=True) == "İSTANBUL"
+def test_each_kind_dresses_the_sides_that_it_should(subwords, kind, row, src, trg):
+    assert noisy(subwords, {kind: 1.0}, [row]) == [[src], [trg]]
+    assert in_capitals("istanbul", dotted=True) == "İSTANBUL"
 
 
 def test_the_share_is_kept_and_all_else_stays(subwords):

@@ -7,7 +7,7 @@ import pytest
 
 from nmt.data.arrays import Ragged
 from nmt.data.letters import BYTE_OF
-from nmt.data.resample import N_WAY, with_dropout, with_probabilities
+from nmt.data.resample import with_dropout, with_probabilities
 from nmt.data.subword_kinds import PieceTable, SubwordsFile
 from nmt.data.subwords import N_SPECIAL, Codec, Subwords
 from nmt.errors import RecipeError
@@ -100,15 +100,6 @@ def test_a_text_of_a_limited_length_is_the_same_text_and_no_longer(how):
     assert all(len(one) <= n for one, n in zip(cut(resampler, ids, PAIRS, 1, n_id), n_id, strict=True))
 
 
-def test_ways_that_were_forgotten_are_drawn_again_to_the_same_end(monkeypatch):
-    resampler, ids = with_dropout(BPE, 0.3), arrays(BPE)
-    whole, other = (listed(cut(with_dropout(BPE, 0.3), ids, PAIRS, seed)) for seed in (1, 2))
-    assert listed(cut(resampler, ids, PAIRS, 1)) == whole
-    monkeypatch.setattr("nmt.data.resample._MOST_REMEMBERED", 3)
-    assert listed(cut(resampler, ids, PAIRS, 2)) == other
-    assert listed(cut(resampler, ids[:4], PAIRS[:4], 1)) == whole[:4]
-
-
 def test_words_that_nothing_tells_apart_are_cut_each_by_itself():
     """Letters of which the pieces do not say that they are letters."""
     lines = ["αβγδ αβγδ"] * 20
@@ -118,37 +109,6 @@ def test_words_that_nothing_tells_apart_are_cut_each_by_itself():
     pieces = [codec.pieces(found.tolist()) for found in cut(resampler, ids, np.arange(50), 1)]
     between = [" ".join(some).split(" 1 ") for some in pieces]
     assert any(left != right for _, left, right in between) and any(left == right for _, left, right in between)
-
-
-def test_a_very_long_word_stays_as_it_is():
-    lines = ["sleeping" * 20, "sleeping" * 26]
-    found = cut(with_dropout(BPE, 0.5), arrays(BPE, lines), np.arange(2), 1)
-    assert [ids == stored for ids, stored in zip(listed(found), listed(arrays(BPE, lines)), strict=True)] == [0, 1]
-
-
-def in_new_pairs(codec, resampler, word, n=4000):
-    found = cut(resampler, arrays(codec, [word] * n), np.arange(n), 0)
-    return Counter(tuple(codec.pieces(ids.tolist())) for ids in found)
-
-
-def test_a_word_has_several_ways_and_not_more_than_are_kept():
-    found = in_new_pairs(BPE, with_dropout(BPE, 0.3), "sleeping")
-    assert 3 < len(found) <= N_WAY
-    assert min(found.values()) > 4000 / N_WAY / 2  # each is as likely as any other
-
-
-def test_dropout_moves_borders_and_does_not_only_split():
-    """What no taking apart of pieces gives: a piece that ends within one of the usual pieces."""
-
-    def borders(ids):
-        return set(np.cumsum([len(raw) for raw in BPE.raw(ids)]).tolist())
-
-    usual = arrays(BPE)
-    moved = 0
-    for seed in range(20):
-        for ids, old in zip(cut(with_dropout(BPE, 0.3), usual, PAIRS, seed), usual, strict=True):
-            moved += not borders(old.tolist()) <= borders(ids.tolist())
-    assert moved
 
 
 def chances(resampler, word, n=20_000):

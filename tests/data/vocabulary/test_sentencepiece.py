@@ -1,16 +1,13 @@
 """Models of SentencePiece become subwords that cut every text as SentencePiece does, or are refused by name."""
 
 import io
-import itertools
-import os
 import random
-from pathlib import Path
 
 import pytest
 
 from nmt.cli.preprocess import main
 from nmt.data.corpus import Prepared
-from nmt.data.lines import read_lines, write_lines
+from nmt.data.lines import write_lines
 from nmt.data.placeholders import protected
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.data.vocab_from import find_subwords, reuse
@@ -72,20 +69,6 @@ def test_pieces_are_those_of_sentencepiece_line_for_line(tmp_path, kind, options
         assert codec.raw(ids) == in_bytes(theirs, theirs.encode(line, out_type=str)), line
         assert codec.decode(ids) == theirs.decode(theirs.encode(line)), line
         assert all(N_SPECIAL <= i < codec.n_text for i in ids)
-
-
-@pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_real_text_is_cut_as_sentencepiece_cuts_it(tmp_path, kind):
-    corpora = os.environ.get("NMT_DATA")
-    names = ("multi30k.val.de", "canlaw-en-fr.test.fr", "newstest-en-de.2014.de")
-    if not corpora or not all((Path(corpora) / f"{name}.gz").is_file() for name in names):
-        pytest.skip("NMT_DATA names no folder with the corpora")
-    lines = [line for name in names for line in itertools.islice(read_lines(f"{corpora}/{name}.gz"), 200)]
-    theirs = trained(tmp_path / "m.model", lines[::2], model_type=kind, vocab_size=1200)
-    codec = taken(tmp_path / "m.model").src
-    for line, ids in zip(lines, codec.encode(lines), strict=True):
-        assert codec.raw(ids) == in_bytes(theirs, theirs.encode(line, out_type=str)), line
-        assert codec.decode(ids) == theirs.decode(theirs.encode(line)), line
 
 
 def test_what_was_taken_is_stored_and_can_be_taken_again(tmp_path):

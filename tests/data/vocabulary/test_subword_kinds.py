@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from nmt.data import subword_kinds
-from nmt.data.learners import learn_scores
 from nmt.data.letters import BYTE_LETTERS, LINE_CAP, WORD_CAP
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.errors import DataError, RecipeError
@@ -59,13 +58,6 @@ def test_unigram_pieces_have_probabilities_and_a_word_is_cut_as_is_likeliest():
         assert sum(score_of[piece] for piece in found) == pytest.approx(likeliest(word), abs=1e-5)
 
 
-def test_pieces_that_the_text_needs_survive_those_that_it_does_not():
-    words = Counter({"abab": 50, "abcd": 50, "xy": 1})
-    kept, scores = learn_scores(words, ["ab", "ba", "cd", "xy", "bc"], list("abcdxy"), 8)
-    assert set(kept) == {*"abcdxy", "ab", "cd"}
-    assert scores == sorted(scores, reverse=True)
-
-
 def test_compatible_characters_become_one_under_nfkc():
     codec = trained(normalize="nfkc")
     text = "ﬁve　Ｃａｔs\u00a0½"
@@ -111,12 +103,8 @@ def test_nothing_learnt_looks_like_a_symbol():
 def test_what_can_be_no_symbol_is_refused(told, complaint):
     with pytest.raises(RecipeError, match=complaint):
         read_recipe(None, [("name", "x"), ("subwords.symbols", told), ("subwords.normalize", "nfkc")])
-
-
-def test_symbols_need_room():
-    told = [("name", "x"), ("subwords.symbols", "[<a>, <b>]"), ("subwords.vocab_size", "265")]
     with pytest.raises(RecipeError, match=r"subwords\.vocab_size: 265 has no room for the 2"):
-        read_recipe(None, told)
+        read_recipe(None, [("name", "x"), ("subwords.symbols", "[<a>, <b>]"), ("subwords.vocab_size", "265")])
 
 
 # -- the file -------------------------------------------------------------------------------------------------------
