@@ -35,7 +35,18 @@ def test_there_are_recipes():
     }
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+# One of each kind: the others differ in sizes and files.
+KINDS = {
+    "dates",
+    "dates-book.attention",
+    "dates-book.peeky",
+    "multi30k.de-en",
+    "multi30k.de-en.upstream",
+    "wmt14.en-de.base",
+}
+
+
+@pytest.mark.parametrize("path", [one for one in RECIPES if one.stem in KINDS], ids=lambda path: path.stem)
 def test_a_recipe_trains_when_shrunk(path, tmp_path):
     lines = [f"line {n} of a corpus , with the words {' '.join('abcdefgh'[: n % 8])} in it" for n in range(60)]
     for name in ("src", "trg"):

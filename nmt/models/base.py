@@ -37,20 +37,6 @@ class WordEmbedding(nn.Embedding):
         return super().forward(seq.clamp(min=0)).masked_fill((seq < 0).unsqueeze(-1), 0.0)
 
 
-class Layer(nn.Module):
-    """One floor of a stack, from (B, L, D) to (B, L, D), which passes on what it gets while it is left out.
-
-    left_out: what training sets; a model that is not in training has all its layers.
-    """
-
-    left_out = False
-
-    @property
-    def passed_over(self) -> bool:
-        """True if the stack goes on as if this layer were not there."""
-        return self.left_out and self.training
-
-
 class DecoderState:
     """State of decoding between two steps, in three kinds of tensors.
 
@@ -249,11 +235,6 @@ class TranslationModel(SearchModel):
         for module in self.modules():
             if isinstance(module, Recomputing):
                 module.recompute = True
-
-    @property
-    def layers(self) -> list[Layer]:
-        """All that training may leave out."""
-        return [module for module in self.modules() if isinstance(module, Layer)]
 
 
 class Recomputing(nn.Module):

@@ -107,6 +107,11 @@ GONE: dict[str, tuple[tuple[Any, ...], str]] = {
     "tune-alignment": ((), "name the layer and the head: --decode.align_layer and --decode.align_head"),
     "decode.shortlist": ((0,), "set it to 0: every search looks among all subwords"),
     "decode.coverage": ((0, 0.0), "set it to 0: hypotheses are ranked by score and length penalty alone"),
+    "regularize.layer_drop": ((0, 0.0), "set it to 0: all layers take part in every update"),
+    **dict.fromkeys(
+        [f"regularize.{name}_from" for name in ("layer_drop", "r_drop", "simcut", "word_dropout")],
+        ((0, 0.0), "set it to 0: what is on is on for the whole run; a second run may go on by train.init_from"),
+    ),
     "batch.split_rate": ((0,), "set it to 0, and use batch.bpe_dropout"),
 }
 # A value that is gone: (option, value), and what the recipe of a run is read with, which translates as it did.

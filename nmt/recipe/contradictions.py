@@ -36,13 +36,10 @@ _MOST_COUPLED_DECAY = 0.01
 # Options that have no effect while another one is off.
 _NEEDS = {
     "subwords.extend": "subwords.vocab_from",
-    "regularize.r_drop_from": "regularize.r_drop",
-    "regularize.simcut_from": "regularize.simcut",
-    "regularize.layer_drop_from": "regularize.layer_drop",
     "decode.align_head": "decode.align_layer",
     **{f"decode.{name}": "decode.samples" for name in OF_SAMPLES},
 }
-_NOT_RECURRENT = ("batch.packed", "train.compile", "train.checkpoint_activations", "regularize.layer_drop")
+_NOT_RECURRENT = ("batch.packed", "train.compile", "train.checkpoint_activations")
 
 
 def find_contradictions(recipe: "Recipe") -> list[str]:
@@ -268,16 +265,12 @@ def _of_training(recipe: "Recipe") -> Iterator[str]:
         yield "train.precision: fp16 needs a GPU, but train.device is cpu (use auto, bf16 or fp32)"
     if (total := sum(regularize.noise.shares().values())) > 1:
         yield f"regularize.noise: a pair has one kind of noise at most, but the shares add up to {total:g} (lower some)"
-    if regularize.layer_drop and train.cuda_graphs:
-        yield "regularize.layer_drop: train.cuda_graphs replays all layers (set one of the two to 0 or false)"
     if regularize.r_drop and regularize.simcut:
         yield "regularize.r_drop: regularize.simcut compares two passes already (set one of the two to 0)"
     word_dropout = max(regularize.src_word_dropout, regularize.trg_word_dropout)
     dropouts = (model.dropout, model.emb_dropout, model.attn_dropout, model.act_dropout, word_dropout)
     if regularize.r_drop and not any(dropouts):
         yield "regularize.r_drop: without model.dropout both passes are the same (raise that, or set this to 0)"
-    if regularize.word_dropout_from and not word_dropout:
-        yield "regularize.word_dropout_from: regularize.src_word_dropout is 0 (raise that, or remove this)"
 
 
 def _of_translation(recipe: "Recipe") -> Iterator[str]:

@@ -142,7 +142,7 @@ def pass_over_gone(value: Any, *, is_stored: bool = False) -> None:
         section = value.get(title) if title and isinstance(value, dict) else value
         if not isinstance(section, dict) or option not in section:
             continue
-        if section[option] in without_effect or (is_stored and title in ("data", "decode")):
+        if section[option] in without_effect or (is_stored and title in ("data", "decode", "regularize")):
             del section[option]
     for (name, gone), instead in GONE_VALUES.items() if is_stored and isinstance(value, dict) else ():
         title, _, option = name.partition(".")

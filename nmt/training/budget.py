@@ -1,40 +1,33 @@
-"""The wall time that a run may take: how much has passed, and how much must be left for what follows the updates.
-
-Time is the one thing here that cannot be computed again. It drives nothing but the schedule and the end of training:
-the pairs of an update, their order and their dropout are the same under any clock.
-"""
+"""The wall time that a run may take: how much has passed, and how much must be left for what follows the updates. Time
+is the one thing here that cannot be computed again. It drives nothing but the schedule and the end of training: the
+pairs of an update, their order and their dropout are the same under any clock."""
 
 import math
 import time
 from collections.abc import Callable
 
 from nmt.recipe.options import Recipe
-from nmt.recipe.training_options import WITHOUT_END, OptimConfig, TrainConfig
+from nmt.recipe.training_options import OptimConfig, TrainConfig
 from nmt.training.state import TrainState
 
-# Shares of the time: after which a validation is made, if none was due and none will be before another share; and that
-# the schedule has for what is left of it, however long a validation took.
-PLANNED_AT = 0.25
+# All but _RESTS and _SAVED are shares of the budget.
+_PLANNED_AT = 0.25  # a first validation is made here, unless one is due before _LONG
 _LONG = 0.5
-_LEAST = 0.05
-_LATE = 0.6  # of the time is over after the first update
-_FOR_LATE = 0.3, 0.15  # of what is left then is kept for the validation at the end, and for saving once
-BY_CLOCK = 0.1  # between two validations whose interval is auto
+_LEAST = 0.05  # is left to the schedule, however long a validation took
+_BY_CLOCK = 0.1  # between two validations whose interval is auto
 _RESTS = 5.0  # times as long as a validation is the time from one to the next then, at least
-_FOR_CHOICE = 0.2  # of the time at most is kept for models beside the last
-_SLOWER = 0.2  # that the last validation may be than those before, as outputs grow and machines are shared
-_MOST_SLOWER = 0.03  # of all the time, kept for that at most
+_FOR_CHOICE = 0.2  # at most is kept for models beside the last
+_SLOWER = 0.2  # of a validation: the last may be so much slower, as outputs grow and machines are shared
+_MOST_SLOWER = 0.03  # kept for that at most
 _SAVED = 2  # the last checkpoint, and the model that translates
-_GRACE = 0.02  # of the time, after which nothing more is begun
+_GRACE = 0.02  # after which nothing more is begun
 
 
 def foreseen(recipe: Recipe, *, update_seconds: float, valid_seconds: float) -> tuple[int, int]:
     """About how many updates a run comes to, train.updates or what train.time_budget has room for, and validations.
-
-    update_seconds, valid_seconds: what one of each takes. Set-up and saving are left out of account.
-    """
+    update_seconds, valid_seconds: what one of each takes. Set-up and saving are left out of account."""
     train, every, budget = recipe.train, recipe.valid.every, recipe.train.budget_seconds
-    between = float(max(BY_CLOCK * budget, _RESTS * valid_seconds) / update_seconds if every == "auto" else every)
+    between = float(max(_BY_CLOCK * budget, _RESTS * valid_seconds) / update_seconds if every == "auto" else every)
     n_update = float(train.updates)
     if budget:
         left = budget - n_measured_at_end(train) * valid_seconds
@@ -43,30 +36,15 @@ def foreseen(recipe: Recipe, *, update_seconds: float, valid_seconds: float) -> 
     return int(n_update), max(1, math.ceil(n_update / between))
 
 
-def is_to_be_planned(update: float, recipe: Recipe, time_share: float) -> bool:
-    """Return whether the first validation is due, which measures how long the last ones will take.
-
-    time_share: share of the time budget."""
-    every = recipe.valid.every
-    return time_share >= PLANNED_AT and (every == "auto" or time_share * every > _LONG * update)
-
-
-def is_due_by_clock(state: TrainState, time_share: float) -> bool:
-    """Return whether the next validation is due by the clock, where valid.every is auto."""
-    return time_share - state.validated_share >= max(BY_CLOCK, _RESTS * state.measure_share)
-
-
 def n_measured_at_end(config: TrainConfig) -> int:
     """Models that are measured when the updates are over: the last weights, and what `finish` averages."""
     return 1 + (config.average != "none") + (config.ema > 0)
 
 
 class Budget:
-    """The clock of one process of a run, from when it is made; that of rank 0 rules.
-
-    What it counts is the time of the whole command, in all parts of a run that was resumed: first embeddings,
-    compilation, updates, validations, saving. The state has the sum, so that a checkpoint has it too.
-    """
+    """The clock of one process of a run, from when it is made; that of rank 0 rules. What it counts is the time of the
+    whole command, in all parts of a run that was resumed: first embeddings, compilation, updates, validations, saving.
+    The state has the sum, so that a checkpoint has it too."""
 
     def __init__(self, config: TrainConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = config.budget_seconds
@@ -91,13 +69,9 @@ class Budget:
         return not self.seconds or spent <= (1 + _GRACE) * self.seconds
 
     def resume(self, state: TrainState) -> float:
-        """Take up a run that was stopped or had ended. Returns the share of the schedule that has passed.
-
-        Where it has another end now, what is left of the schedule is spread anew. Earlier versions did not write down
-        for which end they had planned, and after a long last validation took the schedule to be more than over.
-        """
-        changed = state.planned_share > 1 if state.planned_for is None else state.planned_for != self.seconds
-        if self.seconds and changed:
+        """Take up a run that was stopped or had ended. Returns the share of the schedule that has passed. Where it has
+        another end now, what is left of the schedule is spread anew."""
+        if self.seconds and state.planned_for != self.seconds:
             state.planned_at = state.wall_seconds
             state.planned_share = min(1.0, state.wall_seconds / self.seconds)
             state.validated_share = min(state.validated_share, state.planned_share)
@@ -105,23 +79,9 @@ class Budget:
         state.measure_share = self.measure_share(state)
         return self.share(state)
 
-    def began(self, state: TrainState, share: float) -> None:
-        """Plan after the first update. share: of the schedule, by the clock of rank 0.
-
-        Where set-up took most of the time, nothing is measured before the end, for which a part of the rest is kept.
-        """
-        state.validated_share = share  # set-up is no time after which anything is to be measured
-        if _LATE < share < 1:
-            state.measure_seconds, state.save_seconds = (part * (1 - share) * self.seconds for part in _FOR_LATE)
-            self.plan(state, share)
-            state.measure_share = 1 - share
-
     def measured(self, state: TrainState, seconds: float, share: float) -> None:
-        """Plan again after a validation that took so long. share: of the schedule, at the last update.
-
-        The next is expected to take as long, or longer if those before did: of what they were over, half is forgotten
-        each time, since the first, of a model that does not know where to stop, is often the longest by far.
-        """
+        """Plan again after a validation that took so long. share: of the schedule, at the last update. The next is
+        expected to take as long, or longer if those before did, of whose excess half is forgotten each time."""
         state.measure_seconds = max(seconds, (seconds + state.measure_seconds) / 2)
         self.plan(state, share)
         state.measure_share = self.measure_share(state)
@@ -141,11 +101,9 @@ class Budget:
             state.planned_for = self.seconds
 
     def share(self, state: TrainState) -> float:
-        """The share of the schedule that had passed when time was counted last, at most 1.
-
-        It comes to all of it as long as there is time at all, even where what follows the updates leaves little of it,
-        since a learning rate that never came down is worse than a last validation that is cut short.
-        """
+        """The share of the schedule that had passed when time was counted last, at most 1. It comes to all of it as
+        long as there is time at all, even where what follows the updates leaves little of it, since a learning rate
+        that never came down is worse than a last validation that is cut short."""
         if not self.seconds:
             return 0.0
         if state.wall_seconds >= self.seconds:
@@ -173,11 +131,8 @@ class Budget:
 
 
 def share_of_run(update: int, *, n_update: int, time_share: float = 0.0) -> float:
-    """Return the share of the run that `update` updates are, in [0, 1], by the measure that is nearer its end.
-
-    time_share: share of the time budget that has passed; 0 without one. Whatever changes in the course of a run, the
-    learning rate and all else, depends on this.
-    """
+    """Return the share of the run that `update` updates are, in [0, 1], by updates or by the clock, whichever is nearer
+    the end. time_share: share of the time budget that has passed; 0 without one."""
     return min(1.0, max(update / n_update, time_share))
 
 
@@ -192,11 +147,8 @@ def _cosine(update: int, warmup: int, share: float, config: OptimConfig) -> floa
 
 
 def _wsd(update: int, warmup: int, share: float, config: OptimConfig) -> float:
-    """Warm-up, stable, decay (Hu et al. 2024, MiniCPM, section 4): falls in the last `decay_share` of the run.
-
-    As one less a root, the form that Hägele et al. 2024, "Scaling laws and compute-optimal training beyond fixed
-    training durations", found best.
-    """
+    """Warm-up, stable, decay (Hu et al. 2024, MiniCPM) in the last `decay_share` of the run, as one less a root (Hägele
+    et al. 2024)."""
     return _falling(1 - math.sqrt(max(0.0, 1 - (1 - share) / config.decay_share)), config)
 
 
@@ -228,24 +180,7 @@ def learning_rate_factor(update: int, config: OptimConfig, *, share: float, d_mo
     return update / warmup if update <= warmup else SCHEDULES[config.schedule](update, warmup, share, config)
 
 
-def bound_to_length(recipe: Recipe) -> list[str]:
-    """Return the options by which an update depends on the length of the run; without any, a longer run begins with
-    the very updates of a shorter one."""
-    bound = [] if recipe.optim.schedule in WITHOUT_END else ["optim.schedule"]
-    switched, begun = recipe.regularize.model_dump(), recipe.regularize.at(0.0).model_dump()
-    return bound + [f"regularize.{name}" for name in switched if switched[name] != begun[name]]
-
-
 # What is due when.
-
-
-def share(state: TrainState, recipe: Recipe, time_share: float, *, under_way: bool) -> float:
-    """The share of the run that has passed, by updates tried: how the last one went may not be known yet.
-
-    under_way: whether there is such an update.
-    """
-    tried = state.update + state.n_skipped + under_way
-    return share_of_run(tried, n_update=recipe.train.updates, time_share=time_share)
 
 
 def rate_factor(state: TrainState, recipe: Recipe, time_share: float) -> float:
@@ -257,29 +192,19 @@ def rate_factor(state: TrainState, recipe: Recipe, time_share: float) -> float:
 
 def anything_is_due(update: int, state: TrainState, recipe: Recipe, time_share: float) -> bool:
     """Return whether anything is due after an update, so that its outcome must be known at once."""
-    train = recipe.train
-    regular = update % train.log_every == 0 or update % train.save_every == 0
-    return regular or _is_to_be_validated(update, state, recipe, time_share)
+    is_saved = update % recipe.train.save_every == 0
+    return is_saved or log_is_due(update, recipe, time_share) or _validates(update, state, recipe, time_share)
 
 
-def log_is_due(state: TrainState, recipe: Recipe, time_share: float) -> bool:
+def log_is_due(update: int, recipe: Recipe, time_share: float) -> bool:
     """Return whether a line of the log is due."""
-    return state.update % recipe.train.log_every == 0 or _is_last(state.update, recipe, time_share)
-
-
-def checkpoint_is_due(state: TrainState, recipe: Recipe) -> bool:
-    """Return whether a regular checkpoint is due; after a validation and at the end there is one, too."""
-    return state.update % recipe.train.save_every == 0
+    return update % recipe.train.log_every == 0 or _is_last(update, recipe, time_share)
 
 
 def validation_is_due(state: TrainState, recipe: Recipe, time_share: float) -> bool:
     """Return whether this update is to be validated, and was not yet."""
-    u = state.update
-    return (
-        u > 0
-        and _is_to_be_validated(u, state, recipe, time_share)
-        and all(entry["update"] != u for entry in state.history)
-    )
+    is_new = state.update > 0 and all(entry["update"] != state.update for entry in state.history)
+    return is_new and _validates(state.update, state, recipe, time_share)
 
 
 def stop_reason(state: TrainState, recipe: Recipe, time_share: float) -> str:
@@ -296,7 +221,7 @@ def undo_end(state: TrainState, recipe: Recipe) -> None:
     u = state.update
     if not recipe.valid.is_regular(u):
         state.history = [entry for entry in state.history if entry["update"] != u]
-        if not checkpoint_is_due(state, recipe) and u not in state.stops:
+        if u % recipe.train.save_every and u not in state.stops:
             state.stops.append(u)
 
 
@@ -305,13 +230,17 @@ def _is_last(update: int, recipe: Recipe, time_share: float) -> bool:
     return update >= recipe.train.updates or time_share >= 1
 
 
-def _is_to_be_validated(update: int, state: TrainState, recipe: Recipe, time_share: float) -> bool:
+def _validates(update: int, state: TrainState, recipe: Recipe, time_share: float) -> bool:
     """Return whether an update is validated: the last, a regular one, or the first, which shows how long one takes."""
+    valid = recipe.valid
     if _is_last(update, recipe, time_share):
         return True
     if recipe.train.time_budget and time_share + state.measure_share >= 1:
         return False  # one that was begun now would take the place of the last, which follows soon
-    valid = recipe.valid
-    regular = is_due_by_clock(state, time_share) if valid.every == "auto" else valid.is_regular(update)
-    # Before the first, nobody knows how much of the time the last will need.
-    return regular or (not state.history and is_to_be_planned(update, recipe, time_share))
+    if valid.every == "auto":
+        is_regular = time_share - state.validated_share >= max(_BY_CLOCK, _RESTS * state.measure_share)
+        follows_soon = False
+    else:
+        is_regular = valid.is_regular(update)
+        follows_soon = time_share * valid.every <= _LONG * update
+    return is_regular or (not state.history and time_share >= _PLANNED_AT and not follows_soon)

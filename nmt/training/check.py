@@ -1,8 +1,6 @@
-"""nmt-train --check: what a recipe will cost on this machine, measured, before anything is begun.
-
-Builds the model, trains it for a moment on the largest batch and on the first updates, and forgets it. Writes nothing
-and locks nothing, so it can be used while the run itself goes on.
-"""
+"""nmt-train --check: what a recipe will cost on this machine, measured, before anything is begun. Builds the model,
+trains it for a moment on the largest batch and on the first updates, and forgets it. Writes nothing and locks nothing,
+so it can be used while the run itself goes on."""
 
 import os
 import shutil
@@ -22,14 +20,13 @@ from nmt.data.manifest import REPORT
 from nmt.data.plan import Position, Rows
 from nmt.data.subwords import large_vocabulary
 from nmt.decoding.translator import Translator
-from nmt.device import choose_device, is_ampere
+from nmt.device import choose_device
 from nmt.errors import OutOfMemory, RunError, is_out_of_memory
-from nmt.models.int8 import half_is_faster
 from nmt.recipe.draft import exports_note
 from nmt.recipe.model_options import PRESETS, preset_for
 from nmt.recipe.options import Recipe
 from nmt.run import Run
-from nmt.training.budget import foreseen, learning_rate_factor, n_measured_at_end, share_of_run
+from nmt.training.budget import foreseen, n_measured_at_end
 from nmt.training.engine import Engine, duration, size
 from nmt.training.feed import Feed
 from nmt.training.initial import OTHERWISE, check_origin, options_told, take_origin
@@ -40,10 +37,8 @@ from nmt.training.parallel import Ranks, refuse_many
 from nmt.training.resolve import bytes_needed, checkpoint_bytes, resolve
 from nmt.training.validate import Validation, finished_at
 
-# Parameters to a target token. Multi30k has 20 with the preset small and 120 with base, which learns it by heart.
-_BY_HEART = 100
+_BY_HEART = 100  # parameters to a target token. Multi30k has 20 with the preset small and 120 with base
 _MANY_EPOCHS = 500  # the recipes of Multi30k have less than ten
-_POST_NORM_RATE = 1.5e-3  # peak rate up to which six layers with post-norm are known to train
 N_TIMED = 20  # updates
 _N_TRANSLATED = 64  # validation sentences that stand for all
 
@@ -70,7 +65,7 @@ class Findings:
     tokens: float  # target tokens in an update
     valid_seconds: float  # of one validation of all sets
     n_valid: int
-    choice_seconds: float  # of choosing the final model
+    measuring: float  # seconds of all validations and of the choice of the final model
     checkpoint: int
     disk: int
     disk_left: int
@@ -78,121 +73,74 @@ class Findings:
     precision: str
     why_precision: str
     gpu_idle: bool
-    has_bf16: bool  # faster than fp32
-
-    @property
-    def measuring(self) -> float:
-        """Seconds that the run spends on validation sets."""
-        return self.n_valid * self.valid_seconds + self.choice_seconds
 
 
-def _peak_rate(recipe: Recipe) -> float:
-    """The largest learning rate that the schedule comes to."""
-    optim = recipe.optim
-    update = max(1, optim.n_warmup)
-    share = share_of_run(update, n_update=recipe.train.updates)
-    factor = learning_rate_factor(update, optim, share=share, d_model=recipe.model.d_model)
-    return factor if optim.schedule == "noam" else factor * optim.lr
-
-
-def likely_troubles(recipe: Recipe, found: Findings) -> list[str]:
-    """Everything that a careful colleague would ask about."""
+def likely_troubles(recipe: Recipe, found: Findings) -> Iterator[str]:
+    """Yield everything that a careful colleague would ask about."""
     model, optim, batch, train = recipe.model, recipe.optim, recipe.batch, recipe.train
     updates, epoch, n_read = found.n_update, found.n_update_in_epoch, found.n_pair + found.n_dropped
-    why = " that train.time_budget has time for" if updates < train.updates else ""
-    # What another run has learnt of a larger corpus is another matter, and recurrent models have no presets.
-    is_new = not (model.is_recurrent or train.init_from)
-    preset, _ = preset_for(found.n_token)
-    large = large_vocabulary(found.n_vocab, found.n_token) or ""
-    n_layer = 0 if model.is_recurrent else max(model.n_enc_layer, model.n_dec_layer)
+    in_time = " that train.time_budget has time for" if updates < train.updates else ""
     measuring = found.measuring / (found.measuring + found.seconds * updates)
+    preset, _ = preset_for(found.n_token)
+    # What another run has learnt of a larger corpus is another matter, and recurrent models have no presets.
+    is_large = not (model.is_recurrent or train.init_from) and model.d_model > PRESETS[preset]["d_model"]
     packs = not (model.is_recurrent or model.lexical_attn) and model.d_k == model.d_v
-    is_fast_gpu = found.device == "cuda" and found.has_bf16
-    asked = [
-        (large, large),
-        (
-            found.n_dropped > 0.1 * n_read,
+    if large := large_vocabulary(found.n_vocab, found.n_token):
+        yield large
+    if found.n_dropped > 0.1 * n_read:
+        yield (
             f"{found.n_dropped:,} of {n_read:,} training pairs ({found.n_dropped / n_read:.0%}) were dropped when the "
-            "data was prepared: report.json in its folder says why",
-        ),
-        (
-            batch.max_tokens != "auto" and found.longest_side > batch.max_tokens,
+            "data was prepared: report.json in its folder says why"
+        )
+    if batch.max_tokens != "auto" and found.longest_side > batch.max_tokens:
+        yield (
             f"the longest pair has {found.longest_side:,} subwords, more than batch.max_tokens, {batch.max_tokens:,}: "
-            "it is a batch alone and needs more memory than that promises; make one larger or data.max_len smaller",
-        ),
-        (
-            found.padding > 0.15,
-            f"{found.padding:.0%} of the {'packed rows is empty' if batch.packed else 'batches is padding'}: make "
-            f"batch.max_tokens {'' if batch.packed else 'or batch.pool '}larger",
-        ),
-        (
-            is_new and found.n_param > _BY_HEART * found.n_token and model.d_model > PRESETS[preset]["d_model"],
+            "it is a batch alone and needs more memory than that promises; make one larger or data.max_len smaller"
+        )
+    if found.padding > 0.15:
+        what, more = ("packed rows is empty", "") if batch.packed else ("batches is padding", " or batch.pool")
+        yield f"{found.padding:.0%} of the {what}: make batch.max_tokens{more} larger"
+    if is_large and found.n_param > _BY_HEART * found.n_token:
+        yield (
             f"the model is large for the corpus, and will learn it by heart: {found.n_param:,} parameters for "
             f"{found.n_token:,} target tokens, {updates / epoch:,.0f} epochs of them: model.preset: auto would take "
-            f"{preset}",
-        ),
-        (
-            updates / epoch > _MANY_EPOCHS and not recipe.valid.patience,
+            f"{preset}"
+        )
+    if updates / epoch > _MANY_EPOCHS and not recipe.valid.patience:
+        yield (
             f"every pair is seen {updates / epoch:,.0f} times: make train.updates or train.time_budget smaller, or let "
-            "valid.patience end the run when the model gets no better",
-        ),
-        (
-            optim.n_warmup >= updates,
-            f"optim.warmup, {optim.n_warmup:,} updates, is no shorter than the run, {updates:,}{why}: the rate never "
-            "falls",
-        ),
-        (
-            model.norm == "post"
-            and optim.name != "muon"
-            and n_layer >= 6
-            and _peak_rate(recipe) > _POST_NORM_RATE * 6 / n_layer,
-            f"{n_layer} layers with model.norm: post at a peak learning rate of {_peak_rate(recipe):.1e} often "
-            "diverge: lower it, warm up for longer, or take model.norm: pre",
-        ),
-        (
-            updates < epoch,
-            f"the run ends, after {updates:,} updates{why}, before every pair was seen once ({epoch:,})",
-        ),
-        (
-            measuring > 0.2,
-            f"validation takes {measuring:.0%} of the time: make valid.every larger, or set valid.max_sentences or "
-            "valid.beam lower",
-        ),
-        (
-            found.n_failed,
-            f"memory ran out {found.n_failed} times and batches were halved: make batch.max_tokens smaller; several "
-            "processes cannot halve them, since each waits for the others' gradients of whole batches",
-        ),
-        (not found.valid_fits, "memory ran out in the largest validation batch: make valid.max_tokens smaller"),
-        (
-            found.peak and found.room and found.peak > 0.9 * found.room,
-            "memory is nearly full: make batch.max_tokens smaller, or set train.checkpoint_activations to true",
-        ),
-        (
-            found.disk > found.disk_left,
-            "the disk has too little room for the checkpoints: free some, or lower train.keep_last and keep_best",
-        ),
-        (found.gpu_idle, "there is a GPU, and train.device is cpu"),
-        (
-            is_fast_gpu and packs and not (batch.packed and train.compile),
-            "a GPU trains a Transformer 1.6 to 2.8 times as fast, the more the smaller it is, with batch.packed, "
-            "train.compile and train.cuda_graphs set to true, which want model.attn_dropout: 0 (docs/performance.md)",
-        ),
-        (
-            train.precision == "bf16" and not found.has_bf16,
-            f"train.precision is bf16, which this {'GPU' if found.device == 'cuda' else 'processor'} multiplies no "
-            "faster than fp32: take auto",
-        ),
-    ]
-    return [trouble for is_so, trouble in asked if is_so]
+            "valid.patience end the run when the model gets no better"
+        )
+    if optim.n_warmup >= updates:
+        yield f"optim.warmup, {optim.n_warmup:,}, is not below the run's {updates:,}{in_time}: the rate never falls"
+    if updates < epoch:
+        yield f"the run ends, after {updates:,} updates{in_time}, before every pair was seen once ({epoch:,})"
+    if measuring > 0.2:
+        yield f"validation takes {measuring:.0%} of the time: make valid.every larger, or valid.max_sentences smaller"
+    if found.n_failed:
+        yield (
+            f"memory ran out {found.n_failed} times and batches were halved, which several processes cannot do: make "
+            "batch.max_tokens smaller"
+        )
+    if not found.valid_fits:
+        yield "memory ran out in the largest validation batch: make valid.max_tokens smaller"
+    if found.peak and found.room and found.peak > 0.9 * found.room:
+        yield "memory is nearly full: make batch.max_tokens smaller, or set train.checkpoint_activations to true"
+    if found.disk > found.disk_left:
+        yield "the disk has too little room for the checkpoints: free some, or lower train.keep_last and keep_best"
+    if found.gpu_idle:
+        yield "there is a GPU, and train.device is cpu"
+    if found.device == "cuda" and packs and not (batch.packed and train.compile):
+        yield (
+            "a GPU trains a Transformer 1.6 to 2.8 times as fast with batch.packed, train.compile and "
+            "train.cuda_graphs, which want model.attn_dropout: 0 (docs/performance.md)"
+        )
 
 
 def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
-    """Measure a recipe; returns the report, line by line. say: told meanwhile what is being done.
-
-    Raises what training would raise before its first update, but for a folder that is another run's: what other options
-    would cost may be asked while a run goes on.
-    """
+    """Measure a recipe; returns the report, line by line. say: told meanwhile what is being done. Raises what training
+    would raise before its first update, but for a folder that is another run's: what other options would cost may be
+    asked while a run goes on."""
     refuse_many("--check")
     data, device = open_data(recipe), choose_device(recipe.train.device, "--train.device")
     if recipe.train.threads:
@@ -208,7 +156,7 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     found = measure(recipe, data, trial)
     rows = [*table(recipe, found), ("exports to", exports_note(recipe))]
     width = max(len(name) for name, _ in rows)
-    troubles = before + likely_troubles(recipe, found) or ["none was seen"]
+    troubles = [*before, *likely_troubles(recipe, found)] or ["none was seen"]
     return [f"{name:<{width}}  {value}" for name, value in rows] + ["", "likely trouble"] + [f"  {t}" for t in troubles]
 
 
@@ -255,8 +203,6 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
     valid_fits, of_sets = _measure_validation(validation, engine)
     n_update, n_valid = foreseen(recipe, update_seconds=seconds / N_TIMED, valid_seconds=sum(of_sets))
     one_checkpoint = checkpoint_bytes(engine.model, recipe)
-    on_gpu = device.type == "cuda"
-    has_bf16 = is_ampere(device) if on_gpu else half_is_faster()
     return Findings(
         n_param=sum(p.numel() for p in engine.model.parameters()),
         n_pair=corpus.n_pair,
@@ -276,15 +222,14 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
         valid_seconds=sum(of_sets),
         n_update=n_update,
         n_valid=n_valid,
-        choice_seconds=(n_measured_at_end(recipe.train) - 1) * of_sets[0],  # beside the last
+        measuring=n_valid * sum(of_sets) + (n_measured_at_end(recipe.train) - 1) * of_sets[0],  # beside the last
         checkpoint=one_checkpoint,
-        disk=bytes_needed(Run(recipe.run_folder), recipe, one_checkpoint),
+        disk=bytes_needed(recipe, one_checkpoint),
         disk_left=shutil.disk_usage(_existing(recipe.run_folder)).free,
         device=device.type,
         precision=engine.precision.name,
         why_precision=engine.precision.why,
         gpu_idle=device.type == "cpu" and torch.cuda.is_available(),
-        has_bf16=has_bf16,
     )
 
 
@@ -313,7 +258,7 @@ def table(recipe: Recipe, found: Findings) -> list[tuple[str, str]]:
         ("end", f"update {n_update:,} ({n_update / n_epoch:,.1f} epochs): {end}, {found.n_valid} validations"),
         (
             "disk",
-            f"{size(found.disk)} more for checkpoints of {size(found.checkpoint)}; {size(found.disk_left)} are free",
+            f"{size(found.disk)} for checkpoints of {size(found.checkpoint)}; {size(found.disk_left)} are free",
         ),
     ]
 

@@ -1,11 +1,9 @@
-"""One update: batches in, moved weights out. The loop around it, the data and the log are elsewhere.
-
-On a GPU nothing here waits for the device: whether an update was good is decided there, and the numbers of an update
-are read while the next one is computed. On a CPU waiting costs nothing, and the same lines run at once.
-"""
+"""One update: batches in, moved weights out. The loop around it, the data and the log are elsewhere. On a GPU nothing
+here waits for the device: whether an update was good is decided there, and the numbers of an update are read while the
+next one is computed. On a CPU waiting costs nothing, and the same lines run at once."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -18,69 +16,28 @@ from nmt.data.batches import Batch, end_to_end
 from nmt.data.subwords import EOS, PAD
 from nmt.errors import OutOfMemory, is_out_of_memory
 from nmt.masks import Packing
-from nmt.models.base import DROPPED, Layer, TranslationModel
+from nmt.models.base import DROPPED, TranslationModel
 from nmt.ops import consistency, smoothed_cross_entropy
 from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import RegularizeConfig
 from nmt.training.memory import Memory, Work
 from nmt.training.optim import apply_update, build_optimizers
-from nmt.training.parallel import Ranks, gather, local
+from nmt.training.parallel import Ranks, local
 from nmt.training.precision import Precision
 
 # Training objective.
 
 
-# Leaving out words and layers while training.
-
-
 def drop_words(seq: Tensor, p: float, first_tag: int | None = None) -> Tensor:
-    """Drop every word of (B, L) ids with probability p: x_i = b_i · E[w_i], b_i from Bernoulli(1 - p).
-
-    Gal and Ghahramani 2016, on embeddings; each position by itself, as Sennrich et al. 2016. PAD, BOS, EOS and tags,
-    from first_tag on, stay. Words that stay are not divided by 1 - p, as in the token cutoff of Shen et al. 2020: they
-    are then as large against their positions as in translation.
-    """
+    """Drop every word of (B, L) ids with probability p (Gal and Ghahramani 2016; each position by itself, as Sennrich
+    et al. 2016). PAD, BOS, EOS and tags, from first_tag on, stay. Words that stay are not divided by 1 - p (Shen et al.
+    2020)."""
     if not p:
         return seq
     dropped = (torch.rand(seq.shape, device=seq.device) < p) & (seq > EOS)
     if first_tag is not None:
         dropped &= seq < first_tag
     return seq.masked_fill(dropped, DROPPED)
-
-
-def leave_out(layers: Sequence[Layer], p: float, seed: int) -> bool:
-    """Leave out every layer with probability p until the next call. Returns whether any is left out.
-
-    LayerDrop, Fan et al. 2020: b · layer(x) + (1 - b) · x, b from Bernoulli(1 - p) for each layer. The seed is one for
-    a whole update: processes that hold a layer's weights together must agree whether to run it.
-    """
-    draws = torch.rand(len(layers), generator=torch.Generator().manual_seed(seed))
-    for layer, draw in zip(layers, draws.tolist(), strict=True):
-        layer.left_out = draw < p
-    return any(layer.left_out for layer in layers)
-
-
-def with_zero_gradients(loss: Tensor, model: nn.Module) -> Tensor:
-    """The loss as it is, but with a gradient of zero instead of none by weights that had no part in it.
-
-    These are the weights of layers that were left out, and of a whole encoder when no layer was there to look at it.
-    So an update moves every weight, on one process as on many, where each waits for the gradients of all weights.
-    """
-    return _with_zero_gradients(loss, *model.parameters())
-
-
-class _WithZeroGradients(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, loss: Tensor, *weights: Tensor) -> Tensor:
-        ctx.weights = weights
-        return loss.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
-        return grads[0], *(torch.zeros_like(weight) for weight in ctx.weights)
-
-
-_with_zero_gradients: Callable[..., Tensor] = _WithZeroGradients.apply
 
 
 class Objective(nn.Module):
@@ -119,7 +76,6 @@ class Objective(nn.Module):
         super().__init__()
         self.first_tag = first_tag
         self.model, self.smoothing, self.regularize, self.compiled = model, smoothing, regularize, compiled
-        self.layers = model.layers if regularize.layer_drop else []
         for embedding in model.embeddings:
             embedding.may_drop = regularize.drops_words
 
@@ -131,16 +87,10 @@ class Objective(nn.Module):
         packing: tuple[Packing, Packing] | None = None,
         *,
         n_gold: int | None = None,
-        share: float,
-        layer_seed: int,
     ) -> tuple[Tensor, Tensor]:
-        """(B, S), (B, T), (B, T) -> what is minimised, and what of it is reported: sums over gold tokens.
-
-        n_gold: how many there are, by which a GPU need not be waited for. share: of the run that has passed.
-        layer_seed: what decides which layers are left out.
-        """
-        on = self.regularize.at(share)
-        incomplete = leave_out(self.layers, on.layer_drop, layer_seed)
+        """(B, S), (B, T), (B, T) -> what is minimised, and what of it is reported: sums over gold tokens. n_gold: how
+        many there are, by which a GPU need not be waited for. share: of the run that has passed."""
+        on = self.regularize
         beside = 1 if packing else 0  # the second pass is further rows, or what follows in the one row
         if on.r_drop:
             src_seq, trg_seq = torch.cat([src_seq, src_seq], beside), torch.cat([trg_seq, trg_seq], beside)
@@ -163,7 +113,7 @@ class Objective(nn.Module):
             loss, ce = consistency(whole, cut, weight, gold, ce=(1.0, 0.0), kl=(on.simcut, 0.0), **known)
         else:
             loss = ce = smoothed_cross_entropy(hidden, weight, gold, compiled=self.compiled, **known)
-        return with_zero_gradients(loss, self.model) if incomplete else loss, ce.detach()
+        return loss, ce.detach()
 
 
 @dataclass(frozen=True)
@@ -181,11 +131,8 @@ class Outcome:
 
 
 class Engine:
-    """A model in training, with what moves it.
-
-    late: whether `settle` may be put off until the next update is under way, which keeps a GPU busy. first_tag: see
-    `Objective`.
-    """
+    """A model in training, with what moves it. late: whether `settle` may be put off until the next update is under
+    way, which keeps a GPU busy. first_tag: see `Objective`."""
 
     def __init__(
         self,
@@ -218,17 +165,15 @@ class Engine:
         # will have arrived from a GPU; tokens and learning rate.
         self._pending: tuple[Tensor, Any, int, float] | None = None
 
-    def backward(self, work: list[Work], n_gold: int, *, share: float = 0.0) -> None:
-        """Accumulate the gradient of an update: that of the loss of all ranks' batches over their n_gold tokens.
-
-        share: of the run that has passed, for what is switched on in its course. Where memory runs out, the batch that
-        was too much is halved and the whole update done again; see `memory`.
-        """
+    def backward(self, work: list[Work], n_gold: int) -> None:
+        """Accumulate the gradient of an update: that of the loss of all ranks' batches over their n_gold tokens. share:
+        of the run that has passed, for what is switched on in its course. Where memory runs out, the batch that was too
+        much is halved and the whole update done again; see `memory`."""
         if self._rehearse:
             self._rehearse = False
-            self.backward(work[:1], n_gold, share=share)
+            self.backward(work[:1], n_gold)
             self.optimizers.zero_grad()
-        while (failed := self._accumulate(self.memory.pieces(work), n_gold, share)) is not None:
+        while (failed := self._accumulate(self.memory.pieces(work), n_gold)) is not None:
             # Outside of the except clause, whose error holds every tensor of the attempt.
             self.memory.ran_out(failed)
             self._give_up_if_hopeless(failed)
@@ -236,7 +181,7 @@ class Engine:
             if self.model.device.type == "cuda":
                 torch.cuda.empty_cache()
 
-    def _accumulate(self, work: list[Work], n_gold: int, share: float) -> Work | None:
+    def _accumulate(self, work: list[Work], n_gold: int) -> Work | None:
         """Add up the gradients of some batches. Returns the batch that memory ran out with, if it did."""
         loss_sum = torch.zeros((), device=self.model.device)
         saved: dict[Tensor, Tensor] = {}
@@ -244,7 +189,7 @@ class Engine:
             is_last = turn == len(work) - 1
             try:
                 with self.ranks.exchange(self.objective, now=is_last):
-                    loss_sum += self._backward_of(item, n_gold, share)
+                    loss_sum += self._backward_of(item, n_gold)
                 if self.recipe.train.cuda_graphs and not is_last:
                     # Each replay writes its gradients where the one before left its own, so those are copied elsewhere.
                     for parameter in self.model.parameters():
@@ -257,7 +202,7 @@ class Engine:
         self._loss_sum, self._n_gold = loss_sum.double(), n_gold
         return None
 
-    def _backward_of(self, item: Work, n_gold: int, share: float) -> Tensor:
+    def _backward_of(self, item: Work, n_gold: int) -> Tensor:
         """Add the gradient of one batch to that of the update. Returns its loss, or 0 where it does not count."""
         device, batch = self.model.device, item.batch.to(self.model.device)
         # A compiled model uses no kernels of ours, which alone read padded batches without their padding.
@@ -277,8 +222,6 @@ class Engine:
                 batch.gold,
                 self.packing_of(batch, None if packs else self.recipe.data.max_len + 1),
                 n_gold=batch.n_gold,
-                share=share,
-                layer_seed=item.layer_seed,
             )
         # Gradients are averaged over ranks, so the sum over ranks needs the factor back.
         weight = self.ranks.world_size / n_gold if item.counts else 0.0
@@ -317,11 +260,9 @@ class Engine:
             raise OutOfMemory(f"{what}: too long to train on. Make data.max_len smaller and prepare the data. {advice}")
 
     def step(self, factor: float, update: int, *, wish: bool = False, time_share: float = 0.0) -> None:
-        """Move the weights by the gradient, if it and the loss are finite.
-
-        factor: of the peak learning rates, or the rate itself under noam. update: its number, from 1. wish: whether
-        this rank wants to stop. time_share: share of the time budget by its clock. All ranks get the same outcome.
-        """
+        """Move the weights by the gradient, if it and the loss are finite. factor: of the peak learning rates, or the
+        rate itself under noam. update: its number, from 1. wish: whether this rank wants to stop. time_share: share of
+        the time budget by its clock. All ranks get the same outcome."""
         assert self._pending is None, "settle the update before"
         rate = self.optimizers.set_rate(factor, absolute=self.recipe.optim.schedule == "noam")
         said = (float(wish), time_share if self.ranks.is_main else 0.0)
@@ -340,11 +281,6 @@ class Engine:
             numbers = host.copy_(numbers, non_blocking=True)
             arrived.record()
         self._pending = numbers, arrived, self._n_gold, rate
-
-    @property
-    def is_waited_for(self) -> bool:
-        """Return whether the outcome of an update is still to be settled."""
-        return self._pending is not None
 
     def settle(self) -> Outcome | None:
         """Return the outcome of the last update; None if it was returned before. Waits for the device."""
@@ -368,10 +304,6 @@ class Engine:
     def ema_weights(self) -> dict[str, Tensor]:
         """The moving average under the names of the parameters."""
         return dict(zip((name for name, _ in self.model.named_parameters()), self.ema, strict=True))
-
-    def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Whole tensors on rank 0, {} elsewhere. All ranks must ask together."""
-        return gather(tensors, here=self.ranks.is_main)
 
     @contextmanager
     def whole_model(self, weights: dict[str, Tensor] | None = None) -> Iterator[TranslationModel]:

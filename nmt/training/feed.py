@@ -1,7 +1,5 @@
-"""Data loader: this rank's batches of each update, made a little ahead of their use.
-
-The feed owns no position: it is told where to begin, so reading ahead cannot make a checkpoint wrong.
-"""
+"""Data loader: this rank's batches of each update, made a little ahead of their use. The feed owns no position: it is
+told where to begin, so reading ahead cannot make a checkpoint wrong."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -127,7 +125,7 @@ class Feed:
                 for n, (some, part_counts) in enumerate(self._parts(*next(texts), rows)):
                     own = seed if not n else dropout_seed(seed, update.position, index)
                     batch = self._batch(*some)
-                    work.append(Work(batch, counts and part_counts, own, dropout_seed(self.seed, update.position)))
+                    work.append(Work(batch, counts and part_counts, own))
             portions.append(Portion(work, update.position, update.following))
         return portions
 
@@ -139,11 +137,9 @@ class Feed:
         return (src, trg) if self.noise is None else self.noise(src, trg, rows, epoch)
 
     def _parts(self, src: Ragged, trg: Ragged, rows: Rows) -> Iterator[tuple[tuple[Ragged, Ragged], bool]]:
-        """The pairs of a batch in one part, or in two where noise made some longer than all were.
-
-        So the others are not padded to these. Beside each, whether it counts: all ranks have as many parts, so that one
-        may have to repeat a pair.
-        """
+        """The pairs of a batch in one part, or in two where noise made some longer than all were. So the others are not
+        padded to these. Beside each, whether it counts: all ranks have as many parts, so that one may have to repeat a
+        pair."""
         if self.noise is None:
             yield (src, trg), True
             return

@@ -1,8 +1,6 @@
-"""The first weights of a run: chance, what the training pairs tell, or what another run has learnt.
-
-Beginning with another run's weights is not going on with it: nothing but weights is taken, and the new run has its own
-data, optimizer, update numbers and folder. Resuming is `Trainer.restore`.
-"""
+"""The first weights of a run: chance, what the training pairs tell, or what another run has learnt. Beginning with
+another run's weights is not going on with it: nothing but weights is taken, and the new run has its own data,
+optimizer, update numbers and folder. Resuming is `Trainer.restore`."""
 
 import time
 from collections.abc import Callable
@@ -36,12 +34,10 @@ _NOISE = 0.1  # share of the variance: what tells apart subwords that occur in e
 def cooccurrence_embeddings(
     corpus: Corpus, n_vocab: int, width: int, *, trg_offset: int, seed: int, quiet: bool = True
 ) -> Tensor:
-    """(n_vocab, width) embeddings, of variance 1 / width as a normal initialisation would have.
-
-    trg_offset: what is added to target ids, 0 where both sides share their ids and n_src_vocab where they do not;
-    n_vocab counts all rows. A subword that occurs nowhere gets noise. At most MAX_PAIRS pairs are looked at, evenly
-    spread over the corpus. Unless quiet, stderr has a progress bar.
-    """
+    """(n_vocab, width) embeddings, of variance 1 / width as a normal initialisation would have. trg_offset: what is
+    added to target ids, 0 where both sides share their ids and n_src_vocab where they do not; n_vocab counts all rows.
+    A subword that occurs nowhere gets noise. At most MAX_PAIRS pairs are looked at, evenly spread over the corpus.
+    Unless quiet, stderr has a progress bar."""
     n_pair = min(corpus.n_pair, MAX_PAIRS)
     src, trg = corpus.pairs(np.arange(n_pair) * corpus.n_pair // n_pair)
     every_id = np.concatenate([*src, *(row + trg_offset for row in trg)])
@@ -77,7 +73,7 @@ def _product(members: Ids, sizes: Ids, weight: NDArray[np.floating]) -> Callable
     return lambda x: embedding_bag(bags, x, starts, mode="sum", per_sample_weights=weights)
 
 
-OTHERWISE = "with these options the same weights compute something else here"
+OTHERWISE = "with these options the same weights may compute something else here"
 # Options of the model that say how it learns, or that the names and shapes of its parameters show.
 _NO_MATTER = {
     *("preset", "dropout", "emb_dropout", "attn_dropout", "act_dropout", "variational_dropout"),
@@ -113,17 +109,15 @@ def first_weights(model: TranslationModel, data: Prepared, recipe: Recipe, recor
             record.say("\n".join([f"  warning: {OTHERWISE}:", *(f"    {text}" for text in options_told(others))]))
         by_kind = {kind: {f.name: f.why for f in fates if f.kind == kind} for kind in ("grown", "skipped")}
         plain = {kind: [f.name for f in fates if f.kind == kind] for kind in ("loaded", "unused")}
-        changed = {"options": {name: list(values) for name, values in others.items()}} if others else {}
+        changed = {"options": others} if others else {}
         record.write("init", 0, run=str(folder), checkpoint=name, **by_kind, **plain, **changed)
 
 
 def take_origin(
     model: TranslationModel, data: Prepared, recipe: Recipe
 ) -> tuple[Path, str, list[Fate], dict[str, tuple[Any, Any]]]:
-    """Copy into a model what fits of the run that train.init_from names. Raises RunError if nothing does.
-
-    Returns the run folder, the name of the checkpoint, the fates of all parameters, and what `other_computation` finds.
-    """
+    """Copy into a model what fits of the run that train.init_from names. Raises RunError if nothing does. Returns the
+    run folder, the name of the checkpoint, the fates of all parameters, and what `other_computation` finds."""
     run, name = find_origin(recipe)
     other, name = run.load_model(torch.device("cpu"), name)
     fates = take_over(model, data.subwords, other, run.subwords())
@@ -137,51 +131,42 @@ def take_origin(
 
 def check_origin(recipe: Recipe, run: Run) -> None:
     """Raise RunError where train.init_from cannot be meant. What a run began with may be gone once it has begun."""
-    if recipe.train.init_from and not (run.begun and _origin(recipe) is None):
+    if recipe.train.init_from and not run.begun:
         find_origin(recipe)
 
 
 def find_origin(recipe: Recipe) -> tuple[Run, str | None]:
     """The run that train.init_from names, and the name of the checkpoint in it, None for the one that translates.
-
-    Raises RunError when it names no run, or this one.
-    """
-    place, found = recipe.train.init_from, _origin(recipe)
-    if found is None:
-        raise RunError(
-            f"train.init_from: {place} is no run: {recipe.origin.tried('train.init_from', place)}. Name a folder that "
-            "nmt-train wrote, runs/NAME, or a checkpoint in it, runs/NAME/checkpoints/update-00012000."
-        )
-    run, name = found
-    if run.folder.resolve() == recipe.run_folder.resolve():
-        raise RunError(
-            f"train.init_from: {place} is this run itself, which goes on from its own checkpoints anyway. To "
-            "fine-tune it, give the new run another --name or --train.out."
-        )
-    return run, name
-
-
-def _origin(recipe: Recipe) -> tuple[Run, str | None] | None:
-    """Return the run and checkpoint that train.init_from names; None where there is no run."""
-    for place in recipe.origin.places("train.init_from", recipe.train.init_from):
+    Raises RunError when it names no run, or this one."""
+    named = recipe.train.init_from
+    for place in recipe.origin.places("train.init_from", named):
         if Run(place).exists:
-            return Run(place), None
-        if place.parent.name == "checkpoints" and Run(place.parent.parent).exists:
-            return Run(place.parent.parent), place.name
-        if place.is_dir() and Run(place.parent).exists:  # RUN/model
-            return Run(place.parent), place.name
-    return None
+            run, name = Run(place), None
+        elif place.parent.name == "checkpoints" and Run(place.parent.parent).exists:
+            run, name = Run(place.parent.parent), place.name
+        elif place.is_dir() and Run(place.parent).exists:  # RUN/model
+            run, name = Run(place.parent), place.name
+        else:
+            continue
+        if run.folder.resolve() == recipe.run_folder.resolve():
+            raise RunError(
+                f"train.init_from: {named} is this run itself, which goes on from its own checkpoints anyway. To "
+                "fine-tune it, give the new run another --name or --train.out."
+            )
+        return run, name
+    raise RunError(
+        f"train.init_from: {named} is no run: {recipe.origin.tried('train.init_from', named)}. Name a folder that "
+        "nmt-train wrote, runs/NAME, or a checkpoint in it, runs/NAME/checkpoints/update-00012000."
+    )
 
 
 def take_over(
     model: TranslationModel, subwords: Subwords, other: TranslationModel, other_subwords: Subwords
 ) -> list[Fate]:
-    """Copy into a model what fits of another. What does not keeps its value.
-
-    A parameter that is named and shaped alike is copied. A row that belongs to a subword goes to the row of the same
-    subword, wherever that is in the other vocabulary; that of a new one is the mean of the subwords that stood for it
-    there. A matrix that is shared here and not there takes each row from the first of the other's matrices that has it.
-    """
+    """Copy into a model what fits of another. What does not keeps its value. A parameter that is named and shaped alike
+    is copied. A row that belongs to a subword goes to the row of the same subword, wherever that is in the other
+    vocabulary; that of a new one is the mean of the subwords that stood for it there. A matrix that is shared here and
+    not there takes each row from the first of the other's matrices that has it."""
     codec_of, other_codec_of = _vocabularies(model, subwords), _vocabularies(other, other_subwords)
     theirs = dict(other.named_parameters(remove_duplicate=False))
     fates = []
@@ -208,27 +193,9 @@ def take_over(
 
 
 def other_computation(there: ModelConfig, here: ModelConfig) -> dict[str, tuple[Any, Any]]:
-    """Options of the model by which equal weights may mean something else here: {name: (there, here)}.
-
-    Not those that a parameter's name or shape shows, nor those of training. A matrix that was shared there and is not
-    here is the same in all its places; the other way round it is that of one place.
-    """
-    said = differences(there.model_dump(), here.model_dump()).keys() - _NO_MATTER
-    changed = differences(_with_defaults(there), _with_defaults(here))
-    return {
-        name: (old, new)
-        for name, (old, new) in changed.items()
-        if name in said and not (name.endswith("_sharing") and old and not new)
-    }
-
-
-def _with_defaults(model: ModelConfig) -> dict[str, Any]:
-    """Options of a model, with what stands for the empty ones."""
-    found = model.model_dump()
-    heads = {"n_kv_head": model.n_head, "enc_n_kv_head": model.n_kv_head or model.n_head}
-    for name, value in {**heads, **dict.fromkeys(("d_k", "d_v"), model.d_model // model.n_head)}.items():
-        found[name] = value if found[name] is None else found[name]
-    return found
+    """Options of the model by which equal weights may mean something else here: {name: (there, here)}."""
+    changed = differences(there.model_dump(), here.model_dump())
+    return {name: values for name, values in changed.items() if name not in _NO_MATTER}
 
 
 def start_embeddings(model: TranslationModel, data: Prepared, seed: int, *, quiet: bool = True) -> str:
@@ -260,10 +227,8 @@ def _vocabularies(model: TranslationModel, subwords: Subwords) -> dict[Tensor, C
 
 @torch.no_grad()
 def _copy_rows(param: nn.Parameter, codec: Codec, sources: list[tuple[Tensor, Codec]]) -> int:
-    """Fill rows from the first source that has their subword, new ones with a mean of rows of the first source.
-
-    Returns how many of `codec.size` were found.
-    """
+    """Fill rows from the first source that has their subword, new ones with a mean of rows of the first source. Returns
+    how many of `codec.size` were found."""
     if _pieces(codec) == _pieces(sources[0][1]):
         param.copy_(sources[0][0])  # with the rows that pad the vocabulary
         return codec.size
@@ -296,8 +261,4 @@ def _by(tensor: Tensor) -> str:
 
 def options_told(others: dict[str, tuple[Any, Any]]) -> list[str]:
     """Format what `other_computation` finds, for people."""
-
-    def said(value: Any) -> str:
-        return str(value).lower() if isinstance(value, bool) else str(value)
-
-    return [f"model.{name}: {said(there)} there, {said(here)} here" for name, (there, here) in others.items()]
+    return [f"model.{name}: {there} there, {here} here" for name, (there, here) in others.items()]

@@ -25,9 +25,10 @@ from nmt.files import write_durably
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import DATA_AT
 from nmt.recipe.reader import differences, write_recipe
+from nmt.recipe.training_options import WITHOUT_END
 from nmt.run import SRC_STYLE, USUAL_RATIOS, USUAL_SRC_LEN, VERSION, Newest, Run
 from nmt.training import parallel
-from nmt.training.budget import Budget, bound_to_length
+from nmt.training.budget import Budget
 from nmt.training.feed import Feed
 from nmt.training.initial import check_origin, first_weights
 from nmt.training.log import Record
@@ -35,20 +36,18 @@ from nmt.training.materials import new_model, open_data, require_extras
 from nmt.training.optim import freeze, rate_factors
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_precision, must_be_possible
-from nmt.training.resolve import StoppedEarly, check_space, resolve
+from nmt.training.resolve import check_space, resolve
 from nmt.training.state import ENDS, begun_in_other_batches, refused_changes
 from nmt.training.trainer import Trainer
-from nmt.training.validate import choose_final, final_choice, finished_at
+from nmt.training.validate import final_choice, finished_at
 
 
 def launch(
     recipe: Recipe, wants_stop: Callable[[], bool] = lambda: False, clock: Callable[[], float] = time.monotonic
 ) -> str:
-    """Train what the recipe describes, or go on where it stopped.
-
-    Returns 'done', 'time', 'patience' or 'stopped'. Raises DataError when the data is not prepared for this recipe,
-    RunError when the run folder is another run's or is in use, and MachineError for a package that is not installed.
-    """
+    """Train what the recipe describes, or go on where it stopped. Returns 'done', 'time', 'patience' or 'stopped'.
+    Raises DataError when the data is not prepared for this recipe, RunError when the run folder is another run's or is
+    in use, and MachineError for a package that is not installed."""
     budget = Budget(recipe.train, clock)  # all that follows counts
     data = open_data(recipe)
     run = Run(recipe.run_folder)
@@ -69,11 +68,7 @@ def launch(
                 if ranks.is_main:
                     print(text, file=sys.stderr)
 
-            try:
-                recipe = resolve(recipe, data, begun, ranks, device, say, wants_stop)
-            except StoppedEarly:
-                say("stopped before the first update: the same command begins again")
-                return "stopped"
+            recipe = resolve(recipe, data, begun, ranks, device, say)
             ranks.of_main(lambda: claim(run, recipe, data))
             if (update := ranks.of_main(lambda: finished_at(run, recipe))) is not None:
                 say(f"{run.folder}: already trained to update {update:,}; nothing to do.")
@@ -102,7 +97,7 @@ def _train(
     precision.apply()
     feed = Feed(recipe, data, ranks)  # first, since it goes on with its preparations while the model is made
     model = new_model(recipe, data, device)
-    if ranks.is_main:
+    if ranks.is_main and folder is None:
         check_space(run, recipe, model)
     frozen = freeze(model, recipe.train.freeze)
     rate_factors(model, recipe.optim.rate_of)  # refused before the first weights, which take a while
@@ -119,7 +114,9 @@ def _train(
     record.add_sinks(recipe, trainer.state.update)
     if folder is None:
         _introduce(trainer, data)
-    outcome = _choose_model(trainer, trainer.train())
+    outcome = trainer.train()
+    if outcome != "stopped" and not ranks.of_main(trainer.choose_final):
+        outcome = "stopped"  # while the model was chosen
     record.say(_farewell(outcome, run, trainer))
     return outcome
 
@@ -140,31 +137,11 @@ def _resume(trainer: Trainer, folder: Path, state: dict[str, Any]) -> None:
         trainer.record.say(f"this version makes other batches: epoch {epoch}, counted from 0, begins anew with them")
 
 
-def _choose_model(trainer: Trainer, outcome: str) -> str:
-    """Choose the final model, unless training was stopped. Returns the outcome then: choosing can be stopped, too."""
-
-    def choose() -> str:
-        with trainer.engine.whole_model() as whole:
-            return choose_final(
-                trainer.recipe,
-                trainer.run,
-                whole,
-                trainer.state,
-                trainer.validation.first,
-                trainer.record,
-                trainer.wants_stop,
-                lambda seconds: trainer.budget.has_time(trainer.state, seconds),
-            )
-
-    return outcome if outcome != "stopped" and trainer.ranks.of_main(choose) else "stopped"
-
-
 def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device, ranks: Ranks) -> Precision:
     """The arithmetic that the run began with, or a choice for a new run: one for all ranks."""
     remembered = state.get("arithmetic", {})
     if remembered.get("device") == device.type:
-        kernels = remembered.get("kernels", False)  # the first runs had none
-        mine = Precision(remembered["name"], "as the run began", device.type, remembered["fast_fp32"], kernels)
+        mine = Precision(remembered["name"], "as the run began", device.type, remembered.get("kernels", False))
     else:
         mine = Precision(**ranks.of_main(lambda: asdict(choose_precision(recipe.train, device))))
     why_not = ops.kernels_here().why_not if mine.kernels else ""
@@ -175,10 +152,10 @@ def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device,
 
 
 def _introduce(trainer: Trainer, data: Prepared) -> None:
-    model, record, recipe, precision = trainer.model, trainer.record, trainer.recipe, trainer.engine.precision
-    device, n_param = model.device, sum(p.numel() for p in model.parameters())
-    padding = trainer.feed.plan.padding_share(0)
-    n_update = trainer.feed.plan.n_update(0)
+    """Write the first line of the log, and say what begins."""
+    record, recipe, precision, plan = trainer.record, trainer.recipe, trainer.engine.precision, trainer.feed.plan
+    device, n_param = trainer.model.device, sum(p.numel() for p in trainer.model.parameters())
+    padding, n_update = plan.padding_share(0), plan.n_update(0)
     record.write(
         "start",
         0,
@@ -197,7 +174,7 @@ def _introduce(trainer: Trainer, data: Prepared) -> None:
         data=data.train.fingerprint,
         seed=recipe.seed,
     )
-    if (mixture := trainer.feed.plan.mixture) is not None:
+    if (mixture := plan.mixture) is not None:
         n_all = sum(weight * size for weight, size in zip(mixture.weights, mixture.sizes, strict=True))
         record.say("an epoch is made of:")
         for corpus, size, weight in zip(data.manifest["corpora"], mixture.sizes, mixture.weights, strict=True):
@@ -230,32 +207,21 @@ def _farewell(outcome: str, run: Run, trainer: Trainer) -> str:
 
 
 def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
-    """Make a new run folder, or check that the one there is this recipe's. For who holds the lock.
-
-    A folder in which nothing was saved yet is a new one: what was wrong with the recipe may have been mended.
-    """
+    """Make a new run folder, or check that the one there is this recipe's. For who holds the lock. A folder in which
+    nothing was saved yet is a new one: what was wrong with the recipe may have been mended."""
     refuse_other(run, recipe, data)
     if run.begun:
         origin = {"init_from": run.recipe().train.init_from}  # its own, whether the recipe still names it or not
         recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=origin)})
-        _note_data(run, checkpoint.read_json(run.data_file), data)
+        about = checkpoint.read_json(run.data_file)
     else:
         write_durably(run.subwords_file, (recipe.data_folder / run.subwords_file.name).read_bytes())
-        learnt = {
-            USUAL_SRC_LEN: usual_len(data.train.src_len),
-            USUAL_RATIOS: data.usual_ratios(),
-            SRC_STYLE: data.src_style(),
-        }
-        about = {**_fingerprint(data), **learnt}
-        _note_data(run, about, data)
+        learnt = {USUAL_SRC_LEN: usual_len(data.train.src_len), USUAL_RATIOS: data.usual_ratios()}
+        about = {**_fingerprint(data), **learnt, SRC_STYLE: data.src_style()}
+    # What trains it now, and where its data is, as it is found from any folder.
+    about |= {VERSION: version_and_commit(), DATA_AT: str(data.folder.absolute())}
+    write_durably(run.data_file, (json.dumps(about, indent=1) + "\n").encode("utf-8"))
     write_recipe(recipe, run.recipe_file)  # last: it marks the folder as a run
-
-
-def _note_data(run: Run, about: dict[str, Any], data: Prepared) -> None:
-    """Write what a run knows of its data, where that is, as it is found from any folder, and what trains it now."""
-    origin = {VERSION: version_and_commit(), DATA_AT: str(data.folder.absolute())}
-    text = json.dumps({**about, **origin}, indent=1) + "\n"
-    write_durably(run.data_file, text.encode("utf-8"))
 
 
 def refuse_other(run: Run, recipe: Recipe, data: Prepared) -> None:
@@ -263,12 +229,12 @@ def refuse_other(run: Run, recipe: Recipe, data: Prepared) -> None:
     if run.begun:
         begun = run.recipe()
         # What the clock ends is no other run's to the bit, so the rest of it may be planned anew.
-        bound = [] if begun.train.time_budget else bound_to_length(recipe)
+        bound = not begun.train.time_budget and recipe.optim.schedule not in WITHOUT_END
         changed = differences(begun.model_dump(mode="json"), recipe.model_dump(mode="json"))
         if refused := refused_changes(changed, may_end=not bound):
             shown = "; ".join(f"{name} was {old!r}, now {new!r}" for name, (old, new) in sorted(refused.items()))
             hang = bound and not refused.keys().isdisjoint(ENDS)
-            why = f" The length of the run stays, since it is what {' and '.join(bound)} goes by." if hang else ""
+            why = " The length of the run stays, since it is what optim.schedule goes by." if hang else ""
             raise RunError(
                 f"{run.folder} is a run with other options: {shown}.{why} To go on with it, give the options it began "
                 "with; to train anew, or on from its weights (--train.init_from), name another folder with "
@@ -309,9 +275,7 @@ def needed_of(recipe: Recipe) -> tuple[str, ...]:
 
 def find_start(run: Run, recipe: Recipe) -> Newest:
     """The newest whole checkpoint; none for a new run. Damaged ones are set aside and named. For who holds the lock.
-
-    Raises RunError when there are checkpoints and none is whole, and when only a model is left of a run.
-    """
+    Raises RunError when there are checkpoints and none is whole, and when only a model is left of a run."""
     found = run.newest_whole(needed_of(recipe))
     if found.folder is None and not found.damaged and run.model_folder.exists():
         raise RunError(

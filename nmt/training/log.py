@@ -1,7 +1,5 @@
-"""Logging: log.jsonl for machines, one progress line for people, TensorBoard and Weights & Biases.
-
-Every line of log.jsonl is a JSON object with `kind` and `update`; docs/reference.md explains every field.
-"""
+"""Logging: log.jsonl for machines, one progress line for people, TensorBoard and Weights & Biases. Every line of
+log.jsonl is a JSON object with `kind` and `update`; docs/reference.md explains every field."""
 
 import contextlib
 import json
@@ -9,7 +7,7 @@ import secrets
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from nmt import checkpoint
 from nmt.errors import MachineError
@@ -20,10 +18,8 @@ from nmt.run import Run
 
 
 class TensorBoard:
-    """Scalars and sample translations, as events in a folder.
-
-    since: the update that training goes on from; what an earlier process wrote after it counts no more.
-    """
+    """Scalars and sample translations, as events in a folder. since: the update that training goes on from; what an
+    earlier process wrote after it counts no more."""
 
     name = "TensorBoard"
 
@@ -46,11 +42,9 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Scalars and sample translations, sent to Weights & Biases.
-
-    The project is the recipe's name, the run is the run folder. Where a resumed run repeats updates that were sent
-    already, Weights & Biases keeps the first values; they are equal.
-    """
+    """Scalars and sample translations, sent to Weights & Biases. The project is the recipe's name, the run is the run
+    folder. Where a resumed run repeats updates that were sent already, Weights & Biases keeps the first values; they
+    are equal."""
 
     name = "Weights & Biases"
 
@@ -100,19 +94,15 @@ def _markdown(examples: list[dict[str, str]]) -> str:
 
 
 class Record:
-    """The log of a run: log.jsonl, the progress line, and what else the recipe names.
-
-    Silent when `quiet`: ranks other than the first.
-    """
+    """The log of a run: log.jsonl, the progress line, and what else the recipe names. Silent when `quiet`: ranks other
+    than the first."""
 
     def __init__(self, path: Path, *, n_update: int, quiet: bool = False) -> None:
-        self.path, self.quiet, self.talk = path, quiet, _Talk(sys.stderr)
+        self.path, self.quiet = path, quiet
         # The time left is ours to tell: tqdm knows of no validations to come.
         look = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}{postfix}]"
         options: dict[str, Any] = {"unit": "upd", "dynamic_ncols": True, "mininterval": 1, "delay": 0}
-        self.bar = Bar(total=n_update, disable=quiet, file=self.talk, bar_format=look, **options)
-        # Kept open: should the run folder be moved away and another run begin there, its log is not ours to write to.
-        self._file: TextIO | None = None
+        self.bar = Bar(total=n_update, disable=quiet, file=sys.stderr, bar_format=look, **options)
         self.sinks: list[TensorBoard | WeightsAndBiases] = []
 
     def add_sinks(self, recipe: Recipe, since: int) -> None:
@@ -138,45 +128,30 @@ class Record:
 
     def begin(self) -> None:
         """Begin the log of a new run: what an attempt wrote that was killed before its first checkpoint goes."""
-        if not self.quiet and self.path.exists():
-            self._replace(b"")
+        if not self.quiet:
+            self.path.unlink(missing_ok=True)
 
     def resume(self, update: int, validated: Collection[int]) -> None:
-        """Continue the log of a resumed run: what its checkpoint does not know of is taken back.
-
-        validated: the updates whose validation the checkpoint knows.
-        """
+        """Continue the log of a resumed run: what its checkpoint does not know of is taken back. validated: the updates
+        whose validation the checkpoint knows."""
         self.bar.reset()
         self.bar.initial = self.bar.n = self.bar.last_print_n = update
-        if self.quiet or not self.path.exists():
-            return
-        content = self.path.read_bytes()
-        kept = [line for line in content.split(b"\n") if _is_known(line, update, validated)]
-        if (known := b"".join(line + b"\n" for line in kept)) != content:
-            self._replace(known)
-
-    def _replace(self, content: bytes) -> None:
-        self._close_file()
-        write_durably(self.path, content)
+        if not self.quiet and self.path.exists():
+            lines = self.path.read_bytes().split(b"\n")
+            kept = b"".join(line + b"\n" for line in lines if _is_known(line, update, validated))
+            write_durably(self.path, kept)
 
     def write(self, kind: str, update: int, **fields: Any) -> None:
-        """Append one line to log.jsonl, and tell the others. It is in the file when this returns.
-
-        Raises MachineError where it cannot be written.
-        """
+        """Append one line to log.jsonl, and tell the sinks. It is in the file when this returns. Raises MachineError
+        where it cannot be written."""
         if self.quiet:
             return
-        line = json.dumps({"kind": kind, "update": update, **fields}, ensure_ascii=False)
         try:
-            if self._file is None:
-                self._file = self.path.open("a", encoding="utf-8", newline="\n")
-            self._file.write(line + "\n")
-            self._file.flush()
+            with self.path.open("a", encoding="utf-8", newline="\n") as file:
+                file.write(json.dumps({"kind": kind, "update": update, **fields}, ensure_ascii=False) + "\n")
         except OSError as error:
             saved = Run(self.path.parent).updates()
-            begins = (
-                f"goes on from {checkpoint.name_of(saved[-1])}" if saved else "begins anew, for nothing was saved yet"
-            )
+            begins = f"goes on from {checkpoint.name_of(saved[-1])}" if saved else "begins anew: nothing was saved yet"
             raise MachineError(
                 f"{self.path}: the log cannot be written: {error.strerror}. Free some space or mend the disk: the same "
                 f"command then {begins}."
@@ -190,25 +165,21 @@ class Record:
         self.bar.n = update
         if shown:
             self.bar.set_postfix(shown, refresh=False)
-        self.bar.update(0)
+        with contextlib.suppress(OSError):  # nobody can hear it: the terminal is gone, the disk behind it full
+            self.bar.update(0)
 
     def say(self, text: str) -> None:
         """A line for people, above the progress line."""
         if not self.quiet:
-            Bar.write(text, file=self.talk)
+            with contextlib.suppress(OSError):
+                Bar.write(text, file=sys.stderr)
 
     def close(self) -> None:
-        self.bar.close()
-        self._close_file()
+        with contextlib.suppress(OSError):
+            self.bar.close()
         for sink in self.sinks:
             with self._left_out_if_it_fails(sink):
                 sink.close()
-
-    def _close_file(self) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):  # what cannot be written was complained about by `write`
-                self._file.close()
-        self._file = None
 
 
 def _is_known(line: bytes, update: int, validated: Collection[int]) -> bool:
@@ -216,27 +187,7 @@ def _is_known(line: bytes, update: int, validated: Collection[int]) -> bool:
     try:
         entry = json.loads(line)
         kind, at = entry["kind"], entry["update"]
-        if at > update or kind == "final":  # the model is chosen after the last checkpoint
-            return False
-        return kind != "valid" or at in validated
+        is_before = at <= update and kind != "final"  # the model is chosen after the last checkpoint
+        return is_before and (kind != "valid" or at in validated)
     except (ValueError, KeyError, TypeError, RecursionError):
         return False  # the line that a kill cut short
-
-
-class _Talk:
-    """Standard error, for a run that goes on when nobody can hear it: the terminal is gone, the disk behind it full."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        with contextlib.suppress(OSError):
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError):
-            self._stream.flush()

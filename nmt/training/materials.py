@@ -61,8 +61,7 @@ class Trial:
     def seconds(self, work: list[Work]) -> float:
         """Return the seconds that an update of these batches takes, to its very end."""
         begin = time.perf_counter()
-        # At the end of the run, when all that takes memory is on.
-        self.engine.backward(work, sum(item.batch.n_gold for item in work), share=1.0)
+        self.engine.backward(work, sum(item.batch.n_gold for item in work))
         self.engine.step(_TINY_RATE, 1)
         self.engine.settle()
         return time.perf_counter() - begin
@@ -139,8 +138,7 @@ def compile_parts(model: TranslationModel, recipe: Recipe) -> None:
     # are as short as here that takes longer than two: base trained 7 % slower on an H200.
     if "triton.mix_order_reduction" in list_options():
         options["triton.mix_order_reduction"] = False
-    # A stack whose layers come and go would be compiled for every choice of them.
-    for part in model.layers if recipe.regularize.layer_drop else stacks:
+    for part in stacks:
         part.compile(dynamic=not recipe.batch.packed, options=options)
 
 

@@ -1,12 +1,8 @@
-"""When memory runs out: into which pieces the batches of an update fall then.
+"""When memory runs out: batches fall into halves. An update whose batches are split is the same update: the loss is a
+sum over tokens, so the gradient of a batch is the sum of those of its halves. With dropout each piece draws masks of
+its own, always the same ones."""
 
-An update whose batches are split is the same update: the loss is a sum over tokens, so the gradient of a batch is the
-sum of those of its halves. Without dropout the two differ by rounding alone. With dropout each piece draws masks of its
-own, for no generator can draw part of a tensor's masks: not those of the whole batch, but of the same expectation, and
-always the same ones for the same pieces.
-"""
-
-import contextlib
+import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,16 +18,12 @@ if sys.platform != "win32":
 
 @dataclass(frozen=True)
 class Work:
-    """One batch of an update on this rank. counts: False where a rank repeats one because others have more.
-
-    seed: of its dropout, so that there is no generator state to lose. layer_seed: of what all batches of an update
-    have in common, the layers that are left out.
-    """
+    """One batch of an update on this rank. counts: False where a rank repeats one because others have more. seed: of
+    its dropout, so that there is no generator state to lose."""
 
     batch: Batch
     counts: bool = True
     seed: int = 0
-    layer_seed: int = 0
 
     @property
     def cost(self) -> int:
@@ -46,10 +38,8 @@ class Work:
 
 @dataclass
 class Memory:
-    """Memory limit of a run. too_large: cost of the smallest batch that did not fit; 0: none yet.
-
-    n_failed: how often it was too small.
-    """
+    """Memory limit of a run. too_large: cost of the smallest batch that did not fit; 0: none yet. n_failed: how often
+    it was too small."""
 
     too_large: int = 0
     n_failed: int = 0
@@ -71,34 +61,26 @@ class Memory:
 # How much memory the machine has left, and how much this process takes, as far as the system says so by itself.
 
 
-_MB = 1 << 20
-
-
 def memory_left(device: torch.device) -> int | None:
-    """Bytes that may still be used: of a GPU, or by the CPU within the limits of its control groups, if known."""
+    """Bytes that may still be used: of a GPU, or of a CPU's machine and its control group, if known."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     left = [_number_after(Path("/proc/meminfo"), "MemAvailable:", 1024)]
-    group = Path("/sys/fs/cgroup", *_text(Path("/proc/self/cgroup")).strip().rpartition(":")[2].split("/"))
-    for folder in (group, *group.parents):
-        most, used = _text(folder / "memory.max").strip(), _text(folder / "memory.current").strip()
-        if most.isdigit() and used.isdigit():
-            cache = _number_after(folder / "memory.stat", "inactive_file", 1) or 0  # the kernel gives it back
-            left.append(int(most) - int(used) + cache)
+    most, used = (_text(Path("/sys/fs/cgroup", name)).strip() for name in ("memory.max", "memory.current"))
+    if most.isdigit() and used.isdigit():
+        cache = _number_after(Path("/sys/fs/cgroup/memory.stat"), "inactive_file", 1) or 0  # the kernel gives it back
+        left.append(int(most) - int(used) + cache)
     return min((max(0, number) for number in left if number is not None), default=None)
 
 
 def forget_peak(device: torch.device) -> None:
-    """Let `peak` begin anew, where it can."""
+    """Let the `peak` of a GPU begin anew."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    elif sys.platform == "linux":
-        with contextlib.suppress(OSError):  # some containers forbid it: then it is the peak since the process began
-            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def peak(device: torch.device) -> int | None:
-    """Most bytes that this process has held at a time; None: not known."""
+    """Most bytes that this process has held at a time, on a CPU since it began; None: not known."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
     return _number_after(Path("/proc/self/status"), "VmHWM:", 1024)
@@ -111,18 +93,16 @@ def footprint(device: torch.device) -> dict[str, float]:
     if resident is None and sys.platform != "win32":  # macOS
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if resident is not None:
-        found["rss_mb"] = round(resident / _MB, 1)
+        found["rss_mb"] = round(resident / (1 << 20), 1)
     if device.type == "cuda":
-        found["device_peak_mb"] = round(torch.cuda.max_memory_allocated(device) / _MB, 1)
+        found["device_peak_mb"] = round(torch.cuda.max_memory_allocated(device) / (1 << 20), 1)
     return found
 
 
 def _number_after(path: Path, word: str, factor: int) -> int | None:
     """The number on the line of a file that begins with a word."""
-    for line in _text(path).split("\n"):
-        if line.split()[:1] == [word]:
-            return int(line.split()[1]) * factor
-    return None
+    found = re.search(rf"^{word}\s+(\d+)", _text(path), re.MULTILINE)
+    return int(found[1]) * factor if found else None
 
 
 def _text(path: Path) -> str:

@@ -48,10 +48,8 @@ _SMALL = 2**18  # numbers up to which matrices of several kinds are orthogonalis
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
-    """The nearest semi-orthogonal matrix of each, roughly: singular values end between 0.7 and 1.2.
-
-    matrices: (N, rows, columns). On a GPU the products run in bf16, which is exact enough for this.
-    """
+    """The nearest semi-orthogonal matrix of each, roughly: singular values end between 0.7 and 1.2. matrices: (N, rows,
+    columns). On a GPU the products run in bf16, which is exact enough for this."""
     wide = matrices.size(1) <= matrices.size(2)
     x = matrices if wide else matrices.mT
     x = _iterate(x.to(torch.bfloat16)).to(x.dtype) if x.is_cuda else _iterate_on_gram(x)
@@ -94,16 +92,11 @@ def _of_one_matrix(a: Tensor, b: Tensor) -> Tensor:
 
 
 class Muon(WithoutCompiler):
-    """Nesterov momentum, orthogonalised, with decoupled weight decay. For 2-D parameters that are not embeddings.
-
-    A group of parameters may name a `block`, the shape of the matrices that each of its parameters is composed of:
-    those are orthogonalised one by one. The heads of attention are such: what one head does is no reason to turn
-    another, and small matrices cost much less than a large one.
-    The update of an (n, m) matrix is scaled by 0.2 sqrt(max(n, m)), the root mean square of a typical Adam update.
-
-    Without blocks this is `torch.optim.Muon` with adjust_lr_fn="match_rms_adamw" (a test compares). It is ours because
-    torch's knows no blocks, takes the matrices one by one, and always iterates in bf16, which many CPUs only emulate.
-    """
+    """Nesterov momentum, orthogonalised, with decoupled weight decay. For 2-D parameters that are not embeddings. A
+    group may name a `block`, the shape of the matrices that its parameters are composed of, such as the heads of
+    attention: those are orthogonalised one by one. An (n, m) update is scaled by 0.2 sqrt(max(n, m)), the root mean
+    square of a typical Adam update. Without blocks this is `torch.optim.Muon` with adjust_lr_fn="match_rms_adamw",
+    which knows no blocks and always iterates in bf16, which many CPUs only emulate."""
 
     def __init__(
         self, params: Iterable[Any], lr: float = 1e-3, momentum: float = 0.95, weight_decay: float = 0.0
@@ -189,11 +182,9 @@ def names_of(model: nn.Module) -> dict[nn.Parameter, list[str]]:
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> str:
-    """Take parameters out of training: no gradient, so no decay and no optimizer state either.
-
-    Returns a line about it, which names what else is frozen because it is shared; '' if there are no patterns.
-    Raises RecipeError when a pattern means nothing, or when nothing is left to train.
-    """
+    """Take parameters out of training: no gradient, so no decay and no optimizer state either. Returns a line about it,
+    which names what else is frozen because it is shared; '' if there are no patterns. Raises RecipeError when a pattern
+    means nothing, or when nothing is left to train."""
     names = names_of(model)
     frozen = dict.fromkeys(param for pattern in patterns for param in _meant(names, pattern, "train.freeze"))
     for param in frozen:
@@ -208,9 +199,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> str:
 
 def rate_factors(model: nn.Module, factor_of: Mapping[str, float]) -> dict[nn.Parameter, float]:
     """The factors of the learning rate that are not 1. factor_of: by pattern; of those that mean one, the first counts.
-
-    Raises RecipeError when a pattern means nothing.
-    """
+    Raises RecipeError when a pattern means nothing."""
     names = names_of(model)
     found: dict[nn.Parameter, float] = {}
     for pattern, factor in factor_of.items():
@@ -235,10 +224,8 @@ Kind = TypeVar("Kind", bound=Hashable)
 
 @dataclass(frozen=True)
 class Optimizers:
-    """One optimizer, or two that share the parameters between them.
-
-    parts: pairs of an optimizer and its peak learning rate, of which each of its groups has a share, its rate_factor.
-    """
+    """One optimizer, or two that share the parameters between them. parts: pairs of an optimizer and its peak learning
+    rate, of which each of its groups has a share, its rate_factor."""
 
     parts: tuple[tuple[torch.optim.Optimizer, float], ...]
 
@@ -341,10 +328,8 @@ OPTIMIZERS: dict[str, Callable[[Parameters, OptimConfig], Parts]] = {
 
 
 def build_optimizers(model: nn.Module, config: OptimConfig) -> Optimizers:
-    """Build the optimizers of a recipe for the parameters that are not frozen.
-
-    Raises RecipeError when a pattern of `rate_of` means no parameter.
-    """
+    """Build the optimizers of a recipe for the parameters that are not frozen. Raises RecipeError when a pattern of
+    `rate_of` means no parameter."""
     return Optimizers(tuple(OPTIMIZERS[config.name](Parameters(model, rate_factors(model, config.rate_of)), config)))
 
 
@@ -365,11 +350,9 @@ def apply_update(
     clip: float,
     late: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Unscale, measure, clip, check, step: in this order, and only here.
-
-    late: leave the check to the device, so that nobody waits for it. Returns the norm of the gradient before clipping,
-    and whether the weights moved, 0-dim both: a loss or gradient that is not finite moves nothing.
-    """
+    """Unscale, measure, clip, check, step: in this order, and only here. late: leave the check to the device, so that
+    nobody waits for it. Returns the norm of the gradient before clipping, and whether the weights moved, 0-dim both: a
+    loss or gradient that is not finite moves nothing."""
     for optimizer, _ in optimizers.parts:
         scaler.unscale_(optimizer)
     params = [p for p in model.parameters() if p.grad is not None]

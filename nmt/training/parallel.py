@@ -1,7 +1,5 @@
 """Distributed training: DDP or FSDP, collectives, and this rank's share of the work. One process is world size 1.
-
-`torchrun` starts the processes, sets the environment, and ends the others when one fails.
-"""
+`torchrun` starts the processes, sets the environment, and ends the others when one fails."""
 
 import contextlib
 import importlib
@@ -12,7 +10,6 @@ import os
 import secrets
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -77,19 +74,6 @@ def laid_out_like(like: Tensor, tensor: Tensor) -> Tensor:
     return part.clone()
 
 
-def gather(tensors: Mapping[str, Tensor], *, here: bool) -> dict[str, Tensor]:
-    """Whole tensors where they are wanted, which is `here` or not; {} elsewhere. All ranks must ask together.
-
-    What was cut is put together one tensor at a time and kept in the memory of the host: no device holds it all.
-    """
-    found: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        entire = whole(tensor.detach())
-        if here:
-            found[name] = entire.cpu() if is_cut(tensor) else entire
-    return found
-
-
 def total_norm(grads: list[Tensor]) -> Tensor:
     """The norm of all gradients as one vector, the same on every rank, 0-dim."""
     parts = [local(grad) for grad in grads]
@@ -99,16 +83,6 @@ def total_norm(grads: list[Tensor]) -> Tensor:
     square = norm.double().square()
     dist.all_reduce(square)
     return square.sqrt().to(norm.dtype)
-
-
-def checksum(tensors: list[Tensor]) -> int:
-    """A number that follows from the bits of this rank's part of some tensors, wherever they lie."""
-    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    sums = [local(t).detach().contiguous().view(integers[t.element_size()]).sum(dtype=torch.int64) for t in tensors]
-    total = 0
-    for number in torch.stack(sums).tolist():
-        total = (total * 1_000_003 + number) % (1 << 62)  # the order counts
-    return total
 
 
 @dataclass(frozen=True)
@@ -126,14 +100,22 @@ class Ranks:
         return self.rank == 0
 
     def share(self, batches: list[T]) -> list[tuple[T, bool]]:
-        """This rank's batches of an update, and whether each counts.
-
-        Batch i goes to rank i mod world_size. Every rank gets equally many, since gradients are exchanged after the
-        last: where batches run out a rank repeats one that does not count.
-        """
+        """This rank's batches of an update, and whether each counts. Batch i goes to rank i mod world_size. Every rank
+        gets equally many, since gradients are exchanged after the last: where batches run out a rank repeats one that
+        does not count."""
         n_turn = -(-len(batches) // self.world_size)
         mine = [turn * self.world_size + self.rank for turn in range(n_turn)]
         return [(batches[i], True) if i < len(batches) else (batches[0], False) for i in mine]
+
+    def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Whole tensors on rank 0, {} elsewhere. All ranks must ask together. What was cut is put together one tensor
+        at a time and kept in the memory of the host: no device holds it all."""
+        found: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            entire = whole(tensor.detach())
+            if self.is_main:
+                found[name] = entire.cpu() if is_cut(tensor) else entire
+        return found
 
     def add_up(self, numbers: Tensor) -> Tensor:
         """Add up a tensor over all ranks, where it is; a GPU does so while this process goes on."""
@@ -181,12 +163,6 @@ class Ranks:
             return nullcontext() if now else module.no_sync()
         cast(Any, module).set_requires_gradient_sync(now)
         return nullcontext()
-
-    def outliers(self, number: int) -> list[str]:
-        """Ranks whose number is not that of most."""
-        found = self.of_each(number)
-        usual = Counter(found).most_common(1)[0][0]
-        return [f"rank {rank}" for rank, other in enumerate(found) if other != usual]
 
     def of_main(self, work: Callable[[], T]) -> T:
         """Return what rank 0's work returns, which JSON must hold; the others wait for it however long it takes."""
@@ -236,9 +212,7 @@ class Ranks:
 
 def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
     """Join the group that torchrun describes in the environment; alone without one. Returns this rank's device.
-
-    timeout: seconds. Raises MachineError where a rank does not come, NmtError for what torchrun would not leave.
-    """
+    timeout: seconds. Raises MachineError where a rank does not come, NmtError for what torchrun would not leave."""
     rank, world_size, local_rank = place_of(needed=ADDRESS)
     if world_size == 1:
         return Ranks(), device
@@ -255,7 +229,8 @@ def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
     try:
         store, _, _ = next(cast(Any, dist).rendezvous("env://", timeout=patience))
         # After a restart torchrun's store has the keys of before.
-        store = cast(Any, dist).PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+        attempt = f"{world_size} ranks, restart {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        store = cast(Any, dist).PrefixStore(attempt, store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=patience)
         (drawn,) = Ranks(rank, world_size).sum(secrets.randbits(32) if rank == 0 else 0.0)
         store = cast(Any, dist).PrefixStore(f"group {drawn:.0f}", store)

@@ -1,7 +1,7 @@
 """Arithmetic of training: what the recipe says, or the fastest that the device has instructions for."""
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -15,17 +15,13 @@ from nmt.recipe.training_options import TrainConfig
 
 @dataclass(frozen=True)
 class Precision:
-    """The arithmetic of a run.
-
-    name: fp32, bf16 or fp16. why: one line for the user. fast_fp32: fp32 products of the CPU go to oneDNN, as in runs
-    of earlier versions. kernels: what lies between products on a CPU is done by kernels of our own, which round in
-    other places. A run keeps the arithmetic that it began with, or a resumed run would not be the same run.
-    """
+    """The arithmetic of a run. name: fp32, bf16 or fp16. why: one line for the user. kernels: what lies between
+    products on a CPU is done by our own, which round in other places. A run keeps the arithmetic that it began with, or
+    it would be another run."""
 
     name: str
     why: str
     device: str
-    fast_fp32: bool = False
     kernels: bool = False
 
     def apply(self) -> None:
@@ -35,8 +31,7 @@ class Precision:
         if self.device == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32 where a product stays in fp32
         else:
-            # torch's name for products of oneDNN, in fp32 all the same on the machines where a run began so.
-            cast(Any, torch.backends.mkldnn).matmul.fp32_precision = "bf16" if self.fast_fp32 else "none"
+            cast(Any, torch.backends.mkldnn).matmul.fp32_precision = "none"
 
     def measuring(self) -> AbstractContextManager[object]:
         """The context that validation runs in: that of training, or fp32 where kernels alone are fast in bf16, which
@@ -58,35 +53,30 @@ class Precision:
 
 
 def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
-    """The precision of a new run on this device, with the kernels that it has."""
-    if device.type != "cpu" or config.kernels == "torch":
-        return _choose(config.precision, device)
+    """The precision of a new run on this device: what the recipe says, or the fastest that it has instructions for."""
+    name, why = config.precision, "as the recipe says"
+    if device.type == "cuda":
+        if name == "auto":
+            fast = is_ampere(device)
+            name = "bf16" if fast else "fp16"
+            why = f"{torch.cuda.get_device_name(device)} has {'' if fast else 'no '}fast bf16"
+        return Precision(name, why, "cuda")
+    must_be_possible(name, device)
+    if name == "auto":
+        fast = half_is_faster()
+        name, why = "bf16" if fast else "fp32", f"this processor has {'' if fast else 'no '}instructions for bf16"
+    if config.kernels == "torch":
+        return Precision(name, why, "cpu")
     here = ops.kernels_here()
-    chosen = _choose(config.precision, device)
-    why = f"no kernels of our own: {here.why_not}" if here.why_not else "kernels compiled for this processor"
-    if here.multiply_fp32 and chosen.name == "fp32":
+    why += "; " + (f"no kernels of our own: {here.why_not}" if here.why_not else "kernels compiled for this processor")
+    if here.multiply_fp32 and name == "fp32":
         why += ", which multiply fp32, too, as exactly as others"
-    if chosen.name == "bf16" and here.bf16_in_fp32:
+    if name == "bf16" and here.bf16_in_fp32:
         why += ", which has no instructions for bf16: products of it are made of fp32, exact and no faster than those"
-    return replace(chosen, kernels=not here.why_not, why=f"{chosen.why}; {why}")
+    return Precision(name, why, "cpu", kernels=not here.why_not)
 
 
 def must_be_possible(wanted: str, device: torch.device) -> None:
     """Raise Unavailable for an arithmetic that a device does not have."""
     if wanted == "fp16" and device.type == "cpu":
         raise Unavailable("train.precision: fp16 needs a GPU; on a CPU use auto, bf16 or fp32.")
-
-
-def _choose(wanted: str, device: torch.device) -> Precision:
-    """auto, fp32, bf16 or fp16 -> the arithmetic of products."""
-    if device.type == "cuda":
-        if wanted != "auto":
-            return Precision(wanted, "as the recipe says", "cuda")
-        if is_ampere(device):
-            return Precision("bf16", f"{torch.cuda.get_device_name(device)} has fast bf16", "cuda")
-        return Precision("fp16", f"{torch.cuda.get_device_name(device)} has no fast bf16", "cuda")
-    must_be_possible(wanted, device)
-    if wanted != "auto":
-        return Precision(wanted, "as the recipe says", "cpu")
-    name, how_many = ("bf16", "") if half_is_faster() else ("fp32", "no ")
-    return Precision(name, f"this processor has {how_many}instructions for bf16", "cpu")

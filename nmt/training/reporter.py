@@ -1,10 +1,7 @@
-"""Reports of a run, to the log and to people. `log.py` has the files and the bar.
-
-Nothing here changes training: every method is given what it tells of.
-"""
+"""Reports of a run, to the log and to people. `log.py` has the files and the bar. Nothing here changes training: every
+method is given what it tells of."""
 
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,49 +47,21 @@ class Meter:
         self.clock = time.perf_counter()
 
 
-class Pace:
-    """Speed of this process: the mean of its last hundred updates, without the first, which sets things up."""
-
-    def __init__(self) -> None:
-        self.is_set_up = False
-        self.recent = deque[float](maxlen=100)
-
-    def add(self, seconds: float) -> None:
-        """Count an update that took so long."""
-        if self.is_set_up:
-            self.recent.append(seconds)
-        self.is_set_up = True
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of one update; 0 where nothing is known yet."""
-        return sum(self.recent) / max(1, len(self.recent))
-
-    def left(self, state: TrainState, recipe: Recipe) -> float:
-        """Seconds until the last update: updates, and as many validations and savings as belong to them.
-
-        An update is expected to take as long as the last ones, a validation and a saving as long as the longest so far,
-        before the first no time at all.
-        """
-        n_left = recipe.train.updates - state.update
-        every = recipe.valid.every
-        n_validation = 0 if every == "auto" else n_left / every  # by the clock: the time is what ends it
-        n_saving = n_validation + n_left / recipe.train.save_every
-        return n_left * self.seconds + n_validation * state.measure_seconds + n_saving * state.save_seconds
+def seconds_left(state: TrainState, recipe: Recipe, budget: Budget) -> float:
+    """Seconds until the last update, if the rest is as fast as the run was so far, or until the time is over."""
+    n_left = max(0, recipe.train.updates - state.update)
+    return min(n_left * state.wall_seconds / max(1, state.update), budget.left(state))
 
 
 MAX_BAD = 10  # updates in a row without a finite gradient before training gives up
 
 
 class TrainingReporter:
-    """Tells how one process of a run goes, and how long it will take.
-
-    n_failed: times that memory ran out in training, as far as was told.
-    """
+    """Tells how one process of a run goes, and how long it will take. n_failed: times that memory ran out in training,
+    as far as was told."""
 
     def __init__(self, recipe: Recipe, record: Record, budget: Budget, device: torch.device) -> None:
         self.recipe, self.record, self.budget, self.device = recipe, record, budget, device
-        self.pace = Pace()
         self.n_failed = 0
 
     def updates(self, state: TrainState, meter: Meter, time_share: float) -> None:
@@ -113,7 +82,7 @@ class TrainingReporter:
             **footprint(self.device),
         )
         shown = {
-            "left": duration(self._left(state)),
+            "left": duration(seconds_left(state, self.recipe, self.budget)),
             "loss": f"{loss:.3f}",
             "lr": f"{meter.rate:.2e}",
             "tok/s now": f"{speed:,.0f}",
@@ -124,10 +93,6 @@ class TrainingReporter:
         if time_share:
             shown["time"] = f"{min(1.0, time_share):.0%}"
         self.record.progress(state.update, epoch=f"{state.position.epoch}", **shown)
-
-    def _left(self, state: TrainState) -> float:
-        """Seconds until the end of training, by updates or by the time budget."""
-        return min(self.pace.left(state, self.recipe), self.budget.left(state))
 
     def another_end(self, final: dict[str, Any], state: TrainState) -> None:
         """Say that a run had finished, when and how well, and where its end is now. final: what RUN/model says."""
@@ -140,14 +105,13 @@ class TrainingReporter:
             found.insert(0, f"time budget {ends['time_budget']}")
         if (score := final.get("candidates", {}).get(final.get("chosen"), {}).get(metric)) is not None:
             found.append(score_of(metric, score))
-        pace = Pace()
-        pace.recent.append(state.seconds / max(1, state.update))
-        by_updates, by_clock = pace.left(state, self.recipe), self.budget.left(state)
-        left = f"about {duration(min(by_updates, by_clock))} from here"
+        seconds = seconds_left(state, self.recipe, self.budget)
+        left = f"about {duration(seconds)} from here"
         if budget.stop_reason(state, self.recipe, self.budget.share(state)):
             now, left = "already behind it", "only the model is chosen anew"
         else:
-            now = f"now update {train.updates:,}" if by_updates <= by_clock else f"now time budget {train.time_budget}"
+            by_clock = seconds == self.budget.left(state)
+            now = f"now time budget {train.time_budget}" if by_clock else f"now update {train.updates:,}"
             if (schedule := self.recipe.optim.schedule) not in WITHOUT_END:
                 left += f"; the learning rate ({schedule}) rises to its place in the new length and falls again"
         self.record.say(f"this run had finished ({', '.join(found)}); its end is {now}, {left}")
@@ -166,9 +130,7 @@ class TrainingReporter:
 
     def first_skipped(self, state: TrainState, moving: Position, outcome: Outcome, *, scaled: bool) -> None:
         """Say that an update was skipped: the first time in a run, for the log and the farewell count the others.
-
-        moving: where in the data it is from. scaled: whether the loss is, as in fp16.
-        """
+        moving: where in the data it is from. scaled: whether the loss is, as in fp16."""
         warning, usual = "warning: ", ""
         if scaled:
             warning, usual = "", "; in fp16 a few are usual, until the loss scale is found"

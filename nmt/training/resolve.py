@@ -1,10 +1,7 @@
-"""From `auto` in a recipe to numbers: once for a run, whose recipe remembers them, and the same for every rank.
+"""From `auto` in a recipe to numbers: once for a run, whose recipe remembers them, and the same for every rank. A
+resumed run takes what it began with, whatever would be chosen now. `precision: auto` is no case of this: it depends on
+the device, which may change between two parts of a run."""
 
-A resumed run takes what it began with, whatever would be chosen now. `precision: auto` is no case of this: it depends
-on the device, which may change between two parts of a run.
-"""
-
-import contextlib
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -20,15 +17,10 @@ from nmt.recipe.complaints import of_validation
 from nmt.recipe.model_options import ModelConfig, preset_for
 from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import BatchConfig
-from nmt.run import Run, unwritable
+from nmt.run import Run
 from nmt.training.engine import size
 from nmt.training.materials import Trial, make_trial
 from nmt.training.parallel import Ranks
-
-
-class StoppedEarly(Exception):
-    """Somebody wants to stop before there is anything to save."""
-
 
 LEAST = 512  # tokens of the smallest batch that is tried
 _MARGIN = 1.15  # a batch so much larger must fit, too
@@ -44,12 +36,9 @@ def resolve(
     ranks: Ranks,
     device: torch.device,
     say: Callable[[str], None],
-    wants_stop: Callable[[], bool] = lambda: False,
 ) -> Recipe:
-    """The recipe with a value for every `auto` that training needs. Raises StoppedEarly when wants_stop says so.
-
-    begun: the recipe of the run that goes on, None for a new one. say: told what was chosen and why.
-    """
+    """The recipe with a value for every `auto` that training needs. begun: the recipe of the run that goes on, None for
+    a new one. say: told what was chosen and why."""
     n_token = int(data.train.trg_len.sum()) + data.train.n_pair  # with EOS
     if recipe.model.preset == "auto":
         if begun is not None:
@@ -72,7 +61,7 @@ def resolve(
             number, why = min(most, _ON_CPU), "larger batches are hardly faster on a CPU"
             if device.type == "cuda":
                 say("batch.max_tokens: auto: trying batches ...")
-                number, why = _largest_on_gpu(make_trial(recipe, data, device), most, ranks, wants_stop)
+                number, why = _largest_on_gpu(make_trial(recipe, data, device), most, ranks)
             recipe = _with(recipe, "batch", {"max_tokens": number})
             say(f"batch.max_tokens: auto: {number:,}: {why}; {why_most}")
     optim, train = recipe.optim, recipe.train
@@ -155,16 +144,12 @@ def most_tokens(batch: BatchConfig, n_token: int, world_size: int) -> tuple[int,
     return max(LEAST, each), f"at most {max(LEAST, each):,} {why}"
 
 
-def _largest_on_gpu(trial: Trial, most: int, ranks: Ranks, wants_stop: Callable[[], bool]) -> tuple[int, str]:
+def _largest_on_gpu(trial: Trial, most: int, ranks: Ranks) -> tuple[int, str]:
     """The number for all ranks, and why it is that one."""
     try:
-        number = largest_that_fits(
-            lambda n: not wants_stop() and trial.fits(trial.longest(int(_MARGIN * n))), LEAST, most
-        )
+        number = largest_that_fits(lambda n: trial.fits(trial.longest(int(_MARGIN * n))), LEAST, most)
     finally:
         trial.end()
-    if ranks.any(wants_stop()):
-        raise StoppedEarly
     if not number:
         raise MachineError(
             f"batch.max_tokens: auto: not even a batch of {LEAST} tokens (the longest pair has {trial.longest_side}) "
@@ -201,35 +186,18 @@ def checkpoint_bytes(model: nn.Module, recipe: Recipe) -> int:
     return weights * (2 if recipe.train.ema else 1) + moments
 
 
-def bytes_needed(run: Run, recipe: Recipe, one: int) -> int:
-    """Free bytes that a run needs whose checkpoints take `one` byte count each, beside those that are there.
-
-    The newest and the best are kept, and one more is being written before an old one may go. The model that is chosen
-    at the end is smaller than a checkpoint, and written when none is.
-    """
-    there = 0
-    for update in run.updates():  # what was set aside as damaged is nobody's to delete
-        for path in run.checkpoint(update).rglob("*"):
-            with contextlib.suppress(FileNotFoundError):  # they may come and go meanwhile
-                there += path.stat().st_size if path.is_file() else 0
-    return max(0, (recipe.train.keep_last + recipe.train.keep_best + 1) * one - there)
+def bytes_needed(recipe: Recipe, one: int) -> int:
+    """Bytes that a run takes whose checkpoints have `one` each: the newest, the best, and the one being written."""
+    return (recipe.train.keep_last + recipe.train.keep_best + 1) * one
 
 
 def check_space(run: Run, recipe: Recipe, model: nn.Module) -> None:
-    """Raise MachineError if the checkpoints will not fit on the disk, and RunError if they may not be written there."""
+    """Raise MachineError if the checkpoints of a new run will not fit on the disk."""
     one, keep = checkpoint_bytes(model, recipe), recipe.train
-    needed = bytes_needed(run, recipe, one)
-    free = shutil.disk_usage(run.folder).free
+    needed, free = bytes_needed(recipe, one), shutil.disk_usage(run.folder).free
     if free < needed:
         raise MachineError(
-            f"{run.folder}: {size(free)} are free on that disk, and the checkpoints of this run need {size(needed)} "
-            f"more: {keep.keep_last} newest (train.keep_last), {keep.keep_best} best (train.keep_best) and the one "
-            f"being written, of {size(one)} each. Free some space, keep fewer, or name another disk with --train.out."
+            f"{run.folder}: {size(free)} are free on that disk, and the checkpoints of this run need {size(needed)}: "
+            f"{keep.keep_last} newest (train.keep_last), {keep.keep_best} best (train.keep_best) and the one being "
+            f"written, of {size(one)} each. Free some space, keep fewer, or name another disk with --train.out."
         )
-    probe = run.checkpoints / ".probe.tmp"
-    try:
-        run.checkpoints.mkdir(exist_ok=True)
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise unwritable(run.checkpoints, "checkpoints cannot be written there", error) from None

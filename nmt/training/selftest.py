@@ -1,11 +1,10 @@
-"""nmt-train --selftest: can this model learn at all, and does translation find what training taught?
-
-A handful of pairs is learnt by heart, without anything that hinders that, and then asked for. Writes nothing.
-"""
+"""nmt-train --selftest: can this model learn at all, and does translation find what training taught? A handful of pairs
+is learnt by heart, without anything that hinders that, and then asked for. Writes nothing."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,36 +60,29 @@ def selftest(recipe: Recipe) -> Iterator[tuple[bool, str]]:
     batch = make_batch(*data.train.picked(handful(data.train, recipe.seed)))
     yield _every_part_learns(engine, batch)
     is_sure, said = _is_learnt_by_heart(engine, batch)
-    greedy, *others = [
-        _is_found_again(engine, batch, recipe, data, beam=beam) for beam in sorted({1, recipe.decode.beam})
-    ]
+    beams = sorted({1, recipe.decode.beam})
+    found_again = [_is_found_again(engine, batch, recipe, data, beam=beam) for beam in beams]
     # What is found again was learnt, however sure the model is of it.
-    is_learnt = is_sure or greedy[0]
+    is_learnt = is_sure or found_again[0][0]
     yield is_learnt, said if is_learnt else f"{said}. {_NOT_LEARNT}"
-    for found, known in (greedy, *others):
+    for found, known in found_again:
         yield found, known if found or not is_learnt else f"{known}. {_NOT_FOUND}"
 
 
 def without_hindrance(recipe: Recipe) -> Recipe:
     """The recipe less all that keeps a model from learning by heart, at a rate that suits a handful of pairs."""
-    model = {"dropout": 0.0, "emb_dropout": None, "attn_dropout": None, "act_dropout": 0.0}
     # The rate that a short warm-up bears falls with the width of the model, as in the noam schedule.
     bears_more = recipe.model.is_recurrent or recipe.model.norm == "pre"
     rate = (0.06 if bears_more else 0.02) * recipe.model.d_model**-0.5
     optim = {"schedule": "constant", "warmup": _WARMUP, "lr": rate, "weight_decay": 0.0, "clip": 1.0, "rate_of": {}}
-    optim["muon_lr"] = OptimConfig().muon_lr
-    changed = {
-        "model": recipe.model.model_copy(update=model),
-        "optim": recipe.optim.model_copy(update=optim),
-        "train": recipe.train.model_copy(
-            update={"label_smoothing": 0.0, "ema": 0.0, "compile": False, "cuda_graphs": False}
-        ),
-        "batch": recipe.batch.model_copy(
-            update={"max_tokens": 4096, "bpe_dropout": 0.0, "unigram_alpha": 0.0, "packed": False}
-        ),
-        "regularize": RegularizeConfig(),
+    changes: dict[str, dict[str, Any]] = {
+        "model": {"dropout": 0.0, "emb_dropout": None, "attn_dropout": None, "act_dropout": 0.0},
+        "optim": {**optim, "muon_lr": OptimConfig().muon_lr},
+        "train": {"label_smoothing": 0.0, "ema": 0.0, "compile": False, "cuda_graphs": False},
+        "batch": {"max_tokens": 4096, "bpe_dropout": 0.0, "unigram_alpha": 0.0, "packed": False},
     }
-    return recipe.model_copy(update=changed)
+    sections = {name: getattr(recipe, name).model_copy(update=options) for name, options in changes.items()}
+    return recipe.model_copy(update={**sections, "regularize": RegularizeConfig()})
 
 
 def handful(corpus: Corpus, seed: int) -> Rows:
@@ -131,36 +123,33 @@ def _is_learnt_by_heart(engine: Engine, batch: Batch) -> tuple[bool, str]:
 def _is_found_again(engine: Engine, batch: Batch, recipe: Recipe, data: Prepared, *, beam: int) -> tuple[bool, str]:
     decode = recipe.decode
     wanted = [[i for i in row if i not in (EOS, PAD)] for row in batch.gold.tolist()]
+    settings = BeamSettings(
+        bos=BOS,
+        eos=EOS,
+        pad=PAD,
+        length_penalty=decode.length_penalty,
+        alpha=decode.alpha,
+        n_real=data.subwords.trg.n_text,
+        beam=beam,
+    )
+    max_len = torch.tensor([2 * len(ids) + 20 for ids in wanted])
     with engine.precision.measuring():
-        settings = BeamSettings(
-            bos=BOS,
-            eos=EOS,
-            pad=PAD,
-            length_penalty=decode.length_penalty,
-            alpha=decode.alpha,
-            n_real=data.subwords.trg.n_text,
-            beam=beam,
-        )
-        max_len = torch.tensor([2 * len(ids) + 20 for ids in wanted])
         found = search(engine.model.eval(), batch.src_seq.to(engine.model.device), settings, max_len)
     right = [hypotheses[0].ids == ids for hypotheses, ids in zip(found, wanted, strict=True)]
     said = f"beam search (beam {beam}) finds {sum(right)} of {len(right)} targets word for word"
     if all(right):
         return True, said
-    wrong = right.index(False)
-    texts = (data.subwords.trg.decode(ids) for ids in (wanted[wrong], found[wrong][0].ids))
-    return False, f"{said}; wanted {next(texts)!r}, found {next(texts)!r}"
+    wrong, decoded = right.index(False), data.subwords.trg.decode
+    return False, f"{said}; wanted {decoded(wanted[wrong])!r}, found {decoded(found[wrong][0].ids)!r}"
 
 
 # Whether what a run folder holds is whole.
 
 
 def verify_run(run: Run) -> Iterator[tuple[str, int | None, str]]:
-    """Yield name, update and complaint, '' where it is whole, of each checkpoint, and of the model that was chosen.
-
-    The update is None where it cannot be read. Raises RunError where recipe or subwords are not the run's, or where
-    what should hold the checkpoints is no folder.
-    """
+    """Yield name, update and complaint, '' where it is whole, of each checkpoint, and of the model that was chosen. The
+    update is None where it cannot be read. Raises RunError where recipe or subwords are not the run's, or where what
+    should hold the checkpoints is no folder."""
     recipe, subwords = run.recipe(), run.subwords()
     known = checkpoint.read_json(run.data_file)
     if not isinstance(known, dict) or known.get("subwords") != subwords.sha256:

@@ -32,7 +32,6 @@ MAY_CHANGE = (
 )
 # And these only say when it ends, where no update depends on that.
 ENDS = ("train.updates", "train.time_budget")
-_NO_BATCH = 2**32 - 1  # an index that no batch has
 
 
 @dataclass
@@ -83,10 +82,8 @@ class TrainState:
 
     @classmethod
     def from_json(cls, state: dict[str, Any], *, packed: bool) -> "TrainState":
-        """Read what `to_json` wrote, in any version. An epoch that was begun in other batches begins anew.
-
-        packed: whether batches are.
-        """
+        """Read what `to_json` wrote, in any version. An epoch that was begun in other batches begins anew. packed:
+        whether batches are."""
         found = {name: value for name, value in state.items() if name in {one.name for one in fields(cls)}}
         anew = begun_in_other_batches(state, packed=packed)
         found["position"] = Position(state["epoch"], 0 if anew else state["update_in_epoch"])
@@ -122,22 +119,17 @@ def goodness(measured: dict[str, Any], metric: str) -> float:
     return float("-inf") if np.isnan(score) else score
 
 
-def dropout_seed(seed: int, position: Position, index: int = _NO_BATCH) -> int:
-    """Seed of batch `index` of the update at `position`: arithmetic, so there is no generator state to lose.
-
-    The index counts over all ranks, so the masks do not depend on how many there are. Without one it is the seed of
-    what all batches of the update have in common.
-    """
+def dropout_seed(seed: int, position: Position, index: int) -> int:
+    """Seed of batch `index` of the update at `position`: arithmetic, so there is no generator state to lose. The index
+    counts over all ranks, so the masks do not depend on how many there are."""
     sequence = np.random.SeedSequence([seed, position.epoch, position.update, index])
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def refused_changes(changed: dict[str, tuple[Any, Any]], *, may_end: bool = False) -> dict[str, tuple[Any, Any]]:
-    """Of the options that differ between a run and the recipe given now, those that would alter the run.
-
-    What a run began with need not be named again; to name another origin is to want another run. may_end: whether the
-    run may end elsewhere, as `budget.bound_to_length` knows.
-    """
+    """Of the options that differ between a run and the recipe given now, those that would alter the run. What a run
+    began with need not be named again; to name another origin is to want another run. may_end: whether the run may end
+    elsewhere, where no update depends on that."""
     free = (*MAY_CHANGE, *ENDS) if may_end else MAY_CHANGE
     return {
         name: (old, new)

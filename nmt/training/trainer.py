@@ -1,16 +1,12 @@
-"""The training loop: fetch, backward, step, and now and then log, validate, save.
-
-`budget.py` computes when something is due; `reporter.py` says it. One process, several, CPU or GPU run this
-loop. What follows from the position in the data is computed, so a resumed run is the uninterrupted one, bit for bit.
-"""
+"""The training loop: fetch, backward, step, and now and then log, validate, save. `budget.py` computes when something
+is due; `reporter.py` says it. One process, several, CPU or GPU run this loop. What follows from the position in the
+data is computed, so a resumed run is the uninterrupted one, bit for bit."""
 
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from nmt import checkpoint
 from nmt.data.corpus import Prepared
@@ -24,68 +20,16 @@ from nmt.training.budget import Budget
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.log import Record
-from nmt.training.parallel import Ranks, checksum, is_cut, laid_out_like
+from nmt.training.parallel import Ranks, is_cut, laid_out_like
 from nmt.training.precision import Precision
 from nmt.training.reporter import MAX_BAD, Meter, TrainingReporter, divergence_message
 from nmt.training.state import TrainState
-from nmt.training.validate import Measured, Validation
-
-# A run's checkpoints.
-
-
-def save(run: Run, recipe: Recipe, engine: Engine, state: TrainState, *, due: bool = True) -> None:
-    """Commit a checkpoint of this moment, then delete those that may go. All ranks must call it together.
-
-    due: whether an undisturbed run would have saved here, too. A checkpoint that is only there for a stop goes with the
-    next save, so that the run keeps and averages what it would have without the stop. Raises TrainingError before
-    anything is written if the ranks have come apart.
-    """
-    uncut = [param for param in engine.model.parameters() if not is_cut(param)]
-    where = [state.update, state.position.epoch, state.position.update, state.n_token, state.n_skipped]
-    if odd := engine.ranks.outliers(checksum([*uncut, torch.tensor(where, device=engine.model.device)])):
-        raise TrainingError(
-            f"update {state.update}: {', '.join(odd)} holds other weights, or stands elsewhere, than the other ranks, "
-            "so nothing was saved: suspect the memory or the device of that machine. The same command goes on from the "
-            "last checkpoint, when all were equal."
-        )
-    there = set(run.updates()) - {state.update}  # of those that went nobody needs to know why they were there
-    state.stops = [update for update in state.stops if update in there] + [state.update] * (not due)
-    state.scaler, state.memory = engine.scaler.state_dict(), engine.memory
-    tensors = {
-        checkpoint.MODEL: engine.gather(checkpoint.weights_of(engine.model)),
-        checkpoint.OPTIMIZER: engine.gather(engine.optimizers.state(engine.model)),
-    }
-    if engine.ema:
-        tensors[checkpoint.EMA] = {**tensors[checkpoint.MODEL], **engine.gather(engine.ema_weights())}
-
-    def write() -> None:
-        run.must_be_held()
-        arithmetic = {name: value for name, value in asdict(engine.precision).items() if name != "why"}
-        told = {**state.to_json(recipe.valid.metric), "arithmetic": arithmetic}
-        checkpoint.save(run.checkpoint(state.update), tensors, told)
-        prune(run, recipe, state)
-
-    engine.ranks.of_main(write)
-
-
-def prune(run: Run, recipe: Recipe, state: TrainState) -> None:
-    """Delete the checkpoints that may go: after each save, and on resuming, should a kill have come between the two."""
-    scores = state.scores(recipe.valid.metric)
-    mere_stops = {update for update in run.updates() if update in state.stops and update != state.update}
-    too_many = checkpoint.checkpoints_to_delete(
-        {update: scores.get(update) for update in run.updates() if update not in mere_stops},
-        keep_last=recipe.train.keep_last,
-        keep_best=recipe.train.keep_best,
-    )
-    for update in sorted(mere_stops.union(too_many)):
-        checkpoint.remove(run.checkpoint(update))
+from nmt.training.validate import Measured, Validation, choose_final
 
 
 class Trainer:
     """A model in training. `train` runs until the recipe's last update, the end of its time, early stopping or a wish.
-
-    time_share: share of the time budget, the same on all ranks; 0 without a budget.
-    """
+    time_share: share of the time budget, the same on all ranks; 0 without a budget."""
 
     def __init__(
         self,
@@ -134,40 +78,73 @@ class Trainer:
             budget.undo_end(self.state, self.recipe)
         self.meter = Meter(self.state.since_log)
         if self.ranks.is_main:
-            prune(self.run, self.recipe, self.state)
+            self._prune()
         self.record.resume(self.state.update, [int(entry["update"]) for entry in self.state.history])
         self.reporter.n_failed = self.state.memory.n_failed
 
     def save(self, *, planned: bool = True) -> None:
-        """Commit a checkpoint of this moment. planned: not only because somebody stops the run."""
-        self.budget.count_time(self.state)  # for the checkpoint to know
-        self.state.since_log = self.meter.sums
+        """Commit a checkpoint of this moment, then delete those that may go. All ranks must call it together. planned:
+        whether an undisturbed run would have saved here, too. A checkpoint that is only there for a stop goes with the
+        next save, so that the run keeps and averages what it would have without the stop."""
+        state, engine, run = self.state, self.engine, self.run
+        self.budget.count_time(state)  # for the checkpoint to know
+        state.since_log = self.meter.sums
         begin = self.budget.clock()
-        save(self.run, self.recipe, self.engine, self.state, due=planned)
-        self.budget.saved(self.state, self.budget.clock() - begin, self.time_share)
+        there = set(run.updates()) - {state.update}  # of those that went nobody needs to know why they were there
+        state.stops = [update for update in state.stops if update in there] + [state.update] * (not planned)
+        state.scaler, state.memory = engine.scaler.state_dict(), engine.memory
+        tensors = {
+            checkpoint.MODEL: self.ranks.gather(checkpoint.weights_of(engine.model)),
+            checkpoint.OPTIMIZER: self.ranks.gather(engine.optimizers.state(engine.model)),
+        }
+        if engine.ema:
+            tensors[checkpoint.EMA] = {**tensors[checkpoint.MODEL], **self.ranks.gather(engine.ema_weights())}
+
+        def write() -> None:
+            run.must_be_held()
+            arithmetic = {name: value for name, value in asdict(engine.precision).items() if name != "why"}
+            told = {**state.to_json(self.recipe.valid.metric), "arithmetic": arithmetic}
+            checkpoint.save(run.checkpoint(state.update), tensors, told)
+            self._prune()
+
+        self.ranks.of_main(write)
+        self.budget.saved(state, self.budget.clock() - begin, self.time_share)
+
+    def _prune(self) -> None:
+        """Delete the checkpoints that may go: after a save, and on resuming, if a kill came between the two."""
+        run, state, train = self.run, self.state, self.recipe.train
+        scores = state.scores(self.recipe.valid.metric)
+        mere_stops = {update for update in run.updates() if update in state.stops and update != state.update}
+        too_many = checkpoint.checkpoints_to_delete(
+            {update: scores.get(update) for update in run.updates() if update not in mere_stops},
+            keep_last=train.keep_last,
+            keep_best=train.keep_best,
+        )
+        for update in sorted(mere_stops.union(too_many)):
+            checkpoint.remove(run.checkpoint(update))
 
     def train(self) -> str:
         """Train until the end. Returns why it ended: 'done', 'time', 'patience' or 'stopped'."""
         state, engine, recipe = self.state, self.engine, self.recipe
-        if self._catch_up():
-            return "stopped"
+        if budget.validation_is_due(state, recipe, self.time_share):  # which a stop prevented
+            finished, trouble = self.validate()
+            self.save()
+            self._end_if(trouble)
+            if not finished:
+                return "stopped"
         if over := budget.stop_reason(state, recipe, self.time_share):
             return over
         self.model.train()
         self.meter.restart_clock()
         for portion in self.feed.begin(state.position):
-            share = budget.share(state, recipe, self.time_share, under_way=engine.is_waited_for)
-            engine.backward(portion.work, self.feed.n_gold(portion), share=share)
+            engine.backward(portion.work, self.feed.n_gold(portion))
             self.reporter.memory(state.update, engine.memory)
             stop = self._finish_update()  # the update before, if nobody has waited for it
             factor = budget.rate_factor(state, recipe, self.time_share)
             engine.step(factor, state.update + 1, wish=self.wants_stop(), time_share=self.budget.count_time(state))
             self.position_under_way, state.position = portion.position, portion.following
-            if (
-                engine.late
-                and not stop
-                and not budget.anything_is_due(state.update + 1, state, recipe, self.time_share)
-            ):
+            is_due = budget.anything_is_due(state.update + 1, state, recipe, self.time_share)
+            if engine.late and not stop and not is_due:
                 continue
             stop = self._finish_update()
             if state.n_bad:
@@ -181,14 +158,13 @@ class Trainer:
         outcome, state, scaler = self.engine.settle(), self.state, self.engine.scaler
         if outcome is None:
             return False
-        seconds = self.meter.add(outcome)
-        state.seconds += seconds
+        state.seconds += self.meter.add(outcome)
         self.time_share = outcome.time_share
         if outcome.moved:
             state.update += 1
             state.n_bad = 0
             if state.update == 1:
-                self.budget.began(state, self.time_share)
+                state.validated_share = self.time_share  # set-up is no time after which anything is to be measured
             state.n_token += outcome.n_gold
         else:
             state.n_skipped += 1
@@ -199,17 +175,16 @@ class Trainer:
                 raise TrainingError(
                     divergence_message(state, self.position_under_way, outcome, scaler.get_scale(), self.run.updates())
                 )
-        self.reporter.pace.add(seconds)
         return outcome.stop
 
     def _after_update(self, stop: bool) -> str:
         """After an update: log, validate and save where it is time to. Returns why training ends here, or ''."""
         state, recipe = self.state, self.recipe
-        if budget.log_is_due(state, recipe, self.time_share):
+        if budget.log_is_due(state.update, recipe, self.time_share):
             self._log()
         else:
             self.record.progress(state.update)
-        to_save, trouble = budget.checkpoint_is_due(state, recipe), ""
+        to_save, trouble = state.update % recipe.train.save_every == 0, ""
         if budget.validation_is_due(state, recipe, self.time_share):
             finished, trouble = self.validate()
             to_save, stop = True, stop or not finished
@@ -227,15 +202,6 @@ class Trainer:
         self.reporter.updates(self.state, self.meter, self.time_share)
         self.meter = Meter()
 
-    def _catch_up(self) -> bool:
-        """Make the validation that a stop prevented. Returns whether a stop prevented it again."""
-        if not budget.validation_is_due(self.state, self.recipe, self.time_share):
-            return False
-        finished, trouble = self.validate()
-        self.save()
-        self._end_if(trouble)
-        return not finished
-
     def _end_if(self, trouble: str) -> None:
         """Raise MachineError where the model could not be validated, now that the updates before are saved."""
         if trouble:
@@ -245,15 +211,11 @@ class Trainer:
             )
 
     def validate(self) -> tuple[bool, str]:
-        """Measure the model on the validation sets, on rank 0; every rank remembers the numbers.
-
-        Returns whether it was finished, and why it could not be: memory was too small, or the scores of a search were
-        not finite. Nothing is remembered unless it was finished: what was trained is to be saved then before anything
-        else.
-        """
+        """Measure the model on the validation sets, on rank 0; every rank remembers the numbers. Returns whether it was
+        finished, and why it could not be: memory was too small, or the scores of a search were not finite."""
         state, too_large, measured = self.state, self.validation.too_large, dict[str, Measured]()
         begin = self.budget.clock()
-        weights = self.engine.gather(checkpoint.weights_of(self.model))
+        weights = self.ranks.gather(checkpoint.weights_of(self.model))
 
         def measure() -> str:
             try:
@@ -282,3 +244,17 @@ class Trainer:
         )
         state.history.append({"update": state.update, **entry})
         return True, ""
+
+    def choose_final(self) -> str:
+        """Choose the model that translates, on rank 0. Returns its name, or '' where somebody wants to stop."""
+        with self.engine.whole_model() as model:
+            return choose_final(
+                self.recipe,
+                self.run,
+                model,
+                self.state,
+                self.validation.first,
+                self.record,
+                self.wants_stop,
+                partial(self.budget.has_time, self.state),
+            )

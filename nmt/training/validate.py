@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nmt import checkpoint
-from nmt.data.batches import length_batches, make_batch
+from nmt.data.batches import Batch, length_batches, make_batch
 from nmt.data.corpus import Corpus, Prepared
 from nmt.data.placeholders import held_out_tags
 from nmt.data.subwords import PAD, Subwords
@@ -51,10 +51,8 @@ def _as_written(model: TranslationModel) -> Iterator[None]:
 
 
 class Validator:
-    """Measures a model on one corpus, always the same way.
-
-    files: what the recipe says of the set; None for a corpus that was made. limits: as in nmt-translate.
-    """
+    """Measures a model on one corpus, always the same way. files: what the recipe says of the set; None for a corpus
+    that was made. limits: as in nmt-translate."""
 
     def __init__(
         self,
@@ -95,15 +93,10 @@ class Validator:
         keep_going: Callable[[], bool] = lambda: True,
         in_time: Callable[[], bool] = lambda: True,
     ) -> Measured:
-        """Return the numbers {loss, perplexity, accuracy, bleu, chrf}, and signatures and examples beside them.
-
-        A number that is not finite is left out: it is no measurement, and JSON has no word for it.
-
-        `keep_going` is asked between batches; when it says no, what has been measured is returned. `in_time` is asked
-        only while it translates; when it says no, their scores are left out. Where memory runs out, batches are
-        halved, with the same result. Raises OutOfMemory where not even that helps, and MachineError where the scores of
-        a search are not finite.
-        """
+        """Return the numbers {loss, perplexity, accuracy, bleu, chrf} that are finite, and signatures and examples
+        beside them. `keep_going` is asked between batches, `in_time` only while it translates; what was not measured by
+        then is left out. Where memory runs out, batches are halved, with the same result. Raises OutOfMemory where not
+        even that helps, and MachineError where the scores of a search are not finite."""
         training = model.training
         model.eval()
         try:
@@ -115,13 +108,13 @@ class Validator:
                         scores, beside = self._translated(model, lambda: keep_going() and in_time())
                         numbers |= scores
             return {name: value for name, value in numbers.items() if math.isfinite(value)}, beside
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
+        except (OutOfMemory, RuntimeError, MemoryError) as error:
+            if not isinstance(error, OutOfMemory) and not is_out_of_memory(error):
                 raise
-            first = str(error).split("\n")[0]
             raise OutOfMemory(
-                f"memory ran out in validation ({first}): make valid.max_tokens, {self.config.max_tokens:,}, or "
-                f"valid.max_sentences smaller, or set valid.translate to false."
+                f"memory of {model.device} ran out in validation, where valid.max_tokens was lowered to one pair "
+                f"already: make valid.max_sentences, valid.beam, {self.config.beam}, or decode.max_len_a smaller, or "
+                "set valid.translate to false."
             ) from None
         finally:
             model.train(training)
@@ -134,37 +127,29 @@ class Validator:
                 break
             left = [Work(make_batch(*self.corpus.picked(rows)))]
             while left := self.memory.pieces(left):
-                try:
-                    batch = left[0].batch.to(model.device)
-                    with self.precision.measuring():
-                        logits = model(batch.src_seq, batch.trg_seq)
-                    summed, hits = _loss_and_hits(logits, batch.gold)
-                    loss, n_right, n_gold = loss + float(summed), n_right + int(hits), n_gold + batch.n_gold
-                    ran_out = False
-                except (RuntimeError, MemoryError) as error:
-                    if not is_out_of_memory(error):
-                        raise
-                    ran_out = True  # and out of this clause, whose error holds every tensor
-                if ran_out:
-                    self._ran_out(model, left[0])
-                else:
-                    del left[0]
+                counted = self._counted(model, left[0].batch.to(model.device))
+                if counted is None:
+                    if left[0].batch.src_seq.size(0) == 1:
+                        raise OutOfMemory("one pair alone")
+                    self.memory.ran_out(left[0])
+                    continue
+                loss, n_right, n_gold = loss + counted[0], n_right + counted[1], n_gold + left.pop(0).batch.n_gold
         mean = loss / max(1, n_gold)
         return {"loss": mean, "perplexity": math.exp(min(mean, 50.0)), "accuracy": n_right / max(1, n_gold)}
 
-    def _ran_out(self, model: TranslationModel, failed: Work) -> None:
-        """Remember a batch that was too large. Raises OutOfMemory where it has no halves."""
-        n, n_src = failed.batch.src_seq.shape
-        if n == 1:
-            n_trg = failed.batch.gold.size(1)
-            raise OutOfMemory(
-                f"memory of {model.device} ran out in validation with one pair alone, {n_src:,} source and {n_trg:,} "
-                "target subwords long, to which valid.max_tokens was lowered already: free some memory, or measure "
-                "only the pairs before it, by the set's max_sentences."
-            )
-        self.memory.ran_out(failed)
+    def _counted(self, model: TranslationModel, batch: Batch) -> tuple[float, int] | None:
+        """The summed loss and the number of hits of a batch; None where memory does not hold it."""
+        try:
+            with self.precision.measuring():
+                logits = model(batch.src_seq, batch.trg_seq)
+            loss, hits = _loss_and_hits(logits, batch.gold)
+            return float(loss), int(hits)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
         if model.device.type == "cuda":
             torch.cuda.empty_cache()
+        return None
 
     def _translated(
         self, model: TranslationModel, keep_going: Callable[[], bool]
@@ -175,15 +160,8 @@ class Validator:
 
         languages = self.src_lang, self.trg_lang
         translator = Translator(model, self.subwords, self.decode, limits=self.limits, languages=languages)
-        try:
-            with self.precision.measuring():
-                found = list(translator.translate(self.src, ask))
-        except OutOfMemory:  # which speaks to who translates
-            raise OutOfMemory(
-                f"memory of {model.device} ran out in validation with the translation of one sentence alone, to which "
-                f"valid.max_tokens was lowered already: make valid.beam, {self.config.beam}, or decode.max_len_a "
-                "smaller, or set valid.translate to false."
-            ) from None
+        with self.precision.measuring():
+            found = list(translator.translate(self.src, ask))
         output = [translation.text for translation in found]
         scores = score(output, self.trg, self._of_translations, sources=self.src, trg_lang=self.trg_lang)
         n_example = min(N_EXAMPLE, len(output))
@@ -277,14 +255,10 @@ def choose_final(
     wants_stop: Callable[[], bool] = lambda: False,
     has_time: Callable[[float], bool] = lambda _: True,
 ) -> str:
-    """Measure the candidates on the validation set and write the best as RUN/model.
-
-    Returns its name, or '' when somebody wanted to stop meanwhile: then nothing is written. has_time: for
-    something that takes so many seconds; without time for one more measurement only those are compared that were
-    measured in training, by the loss if the last has no more.
-    Candidates: the last and the best checkpoint, the average of the last or best N, the moving average; of equals the
-    first in this order.
-    """
+    """Measure the candidates on the validation set and write the best as RUN/model: the last and the best checkpoint,
+    the average of the last or best N, the moving average; of equals the first. Returns its name, or '' when somebody
+    wanted to stop: then nothing is written. has_time: for something that takes so many seconds; without it only what
+    was measured in training is compared, by the loss if the last has no more."""
     metric = recipe.valid.metric
     results: dict[str, dict[str, float]] = {}
     known = {

@@ -1,11 +1,9 @@
 """A model without some of its words or layers."""
 
-import copy
-
 import pytest
 import torch
 
-from nmt.models.base import DROPPED, Layer, WordEmbedding
+from nmt.models.base import DROPPED, WordEmbedding
 
 PLAIN = {"dropout": 0.0, "scale_emb_or_prj": "emb"}
 
@@ -49,15 +47,3 @@ def test_nothing_in_the_model_knows_which_word_was_dropped_but_all_that_one_was(
     assert torch.equal(model.decode_hidden(*without), before)
     shorter = model.decode_hidden(torch.where(src_seq == n, 0, src_seq), without[1])
     assert not torch.allclose(shorter[0], before[0])  # a dropped word is not padding: its position is seen
-
-
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_layer_that_is_left_out_is_as_if_it_were_not_there(training, batch, norm):
-    model = training(norm=norm)
-    smaller = copy.deepcopy(model)
-    del smaller.encoder.layer_stack[0], smaller.decoder.layer_stack[1]
-    assert all(isinstance(layer, Layer) for layer in model.layers) and len(model.layers) == 4
-    whole = model.decode_hidden(*batch)
-    model.encoder.layer_stack[0].left_out = model.decoder.layer_stack[1].left_out = True
-    assert torch.equal(model.decode_hidden(*batch), smaller.decode_hidden(*batch))
-    assert torch.equal(model.eval().decode_hidden(*batch), whole)

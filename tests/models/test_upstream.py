@@ -152,7 +152,7 @@ GOLD = torch.tensor([[5, 6, 7, 2], [9, 2, 0, 0], [12, 3, 2, 0]])
 
 
 def our_loss(model, smoothing: float) -> Tensor:
-    loss, _ = Objective(model, smoothing, RegularizeConfig())(SRC, TRG, GOLD, None, n_gold=9, share=0.0, layer_seed=0)
+    loss, _ = Objective(model, smoothing, RegularizeConfig())(SRC, TRG, GOLD, None, n_gold=9)
     return loss
 
 
@@ -170,7 +170,7 @@ def test_with_summed_gradients_and_no_smoothing_the_updates_are_those_of_upstrea
     first = 0.0
     for update in range(1, 31):
         rates = (
-            learning_rate_factor(update, optim, share=0.0, d_model=D),
+            learning_rate_factor(update, optim, d_model=D),
             0.5 * D**-0.5 * min(update**-0.5, update * 4**-1.5),
         )
         assert rates[0] == pytest.approx(rates[1], rel=1e-14)

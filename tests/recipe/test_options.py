@@ -65,14 +65,6 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("batch.packed", {"batch": {"packed": True}, "model": {"attn_dropout": 0.0, "d_k": 264, "d_v": 264}}),
         ("regularize.r_drop", {"regularize": {"r_drop": 5.0, "simcut": 3.0}}),
         ("regularize.r_drop", {"regularize": {"r_drop": 5.0}, "model": {"dropout": 0.0}}),
-        (
-            "regularize.layer_drop",
-            {**PACKED, "regularize": {"layer_drop": 0.2}, "train": {"cuda_graphs": True, "compile": True}},
-        ),
-        ("regularize.r_drop_from", {"regularize": {"r_drop_from": 0.5}}),
-        ("regularize.simcut_from", {"regularize": {"simcut_from": 0.5, "r_drop": 5.0}}),
-        ("regularize.word_dropout_from", {"regularize": {"word_dropout_from": 0.5}}),
-        ("regularize.layer_drop_from", {"regularize": {"layer_drop_from": 0.5}}),
         ("valid.metric", {"valid": {"translate": False}}),
         ("valid.metric", {"data": {"valid": [{**FILES, "measure": "loss"}, {**FILES, "name": "more"}]}}),
         ("decode.n_best", {"decode": {"beam": 2, "n_best": 3}}),
@@ -85,7 +77,6 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("batch.packed", {"model": {**LSTM, "dropout": 0.0}, "batch": {"packed": True, "max_tokens": 512}}),
         ("train.compile", {"model": LSTM, "train": {"compile": True}}),
         ("train.checkpoint_activations", {"model": LSTM, "train": {"checkpoint_activations": True}}),
-        ("regularize.layer_drop", {"model": LSTM, "regularize": {"layer_drop": 0.1}}),
     ],
 )
 def test_a_contradiction_is_refused_by_name(name, sections):
@@ -113,7 +104,6 @@ def test_a_contradiction_is_refused_by_name(name, sections):
         {"train": {"average": "none", "keep_last": 1}},
         {"batch": {"packed": True, "max_tokens": 257}, "model": {"attn_dropout": 0.0}},
         {"regularize": {"r_drop": 5.0}, "model": {"dropout": 0.0, "act_dropout": 0.1}},
-        {"regularize": {"trg_word_dropout": 0.1, "word_dropout_from": 0.5}},
         {"valid": {"translate": False, "metric": "loss"}},
         {"valid": {"translate": False}, "data": {"valid": {**FILES, "measure": "translate"}}},
         {"data": {"valid": [FILES, {**FILES, "name": "more", "measure": "loss"}]}},

@@ -18,8 +18,6 @@ import torch.distributed.tensor
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from nmt.cli import train
-from nmt.training.engine import Engine
-from nmt.training.validate import Validator
 
 torch.set_num_threads(1)
 
@@ -40,20 +38,7 @@ class Faulty(train.Stop):
                 raise RuntimeError("a wheel came off")
             elif self.what == "hang":
                 time.sleep(16)
-            elif self.what == "drift":
-                drift()
         return super().__call__() or (self.what == "stop" and Faulty.left <= 0)
-
-
-def drift():
-    """Make this rank's weights wrong from the next update on."""
-    step = Engine.step
-
-    def wrong(engine, *args, **kwargs):
-        step(engine, *args, **kwargs)
-        next(engine.model.parameters()).detach().view(-1)[0] += 1e-6
-
-    Engine.step = wrong
 
 
 def be_rank(job, ports=()):
@@ -62,9 +47,6 @@ def be_rank(job, ports=()):
     if fault and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         Faulty.what, Faulty.left = fault
         train.Stop = Faulty
-    if "slow_validation" in job:
-        measure = Validator.measure
-        Validator.measure = lambda *args: time.sleep(job["slow_validation"]) or measure(*args)
     said = os.open(f"{job['said']}.{os.environ['RANK']}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(said, 2)
     sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), encoding="utf-8", line_buffering=True)

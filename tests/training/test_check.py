@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from nmt import checkpoint
 from nmt.cli.train import main
-from nmt.errors import DataError, MachineError, RecipeError, RunError
+from nmt.errors import MachineError, RecipeError, RunError
 from nmt.masks import PackedMask
 from nmt.models.transformer import Models
 from nmt.recipe.reader import write_recipe
@@ -40,7 +40,7 @@ HEALTHY = Findings(
     tokens=4000.0,
     valid_seconds=0.5,
     n_valid=3,
-    choice_seconds=0.5,
+    measuring=2.0,
     checkpoint=10**6,
     disk=5 * 10**6,
     disk_left=10**9,
@@ -48,12 +48,10 @@ HEALTHY = Findings(
     precision="fp32",
     why_precision="",
     gpu_idle=False,
-    has_bf16=False,
 )
 # Large enough to learn sixteen pairs in a moment.
 ABLE = {"model": {"d_model": 64, "d_inner": 128, "n_head": 4, "scale_emb_or_prj": "emb"}, "optim": {"lr": 1e-2}}
 PACKED = {"packed": True, "max_tokens": 300}
-DEEP = {"norm": "post", "n_enc_layer": 12, "n_dec_layer": 2}
 
 
 @pytest.fixture(autouse=True)
@@ -166,7 +164,6 @@ def measured(recipe):
         ({"batch": PACKED, "model": {"attn_dropout": 0.0}}, {"padding": 0.3}, "30% of the packed rows is empty"),
         ({"optim": {"schedule": "noam", "warmup": 30}}, {}, "the rate never falls"),
         ({"optim": {"warmup": 25}}, {"n_update": 25}, "25 that train.time_budget has time for: the rate never falls"),
-        ({"model": DEEP, "optim": {"lr": 1e-3, "schedule": "constant"}}, {}, "often diverge"),
         (
             {"model": {"d_model": 512}},
             {"n_param": 44_615_680, "n_token": 88_848, "n_vocab": 4000, "n_update": 780},
@@ -175,20 +172,18 @@ def measured(recipe):
         ({}, {"n_update": 20 * 501}, "every pair is seen 501 times"),
         ({}, {"n_update_in_epoch": 31}, "before every pair was seen"),
         ({}, {"n_update": 19}, "19 updates that train.time_budget has time for, before every pair was seen"),
-        ({}, {"valid_seconds": 3.0}, "validation takes 24% of the time"),
+        ({}, {"measuring": 9.5}, "validation takes 24% of the time"),
         ({}, {"n_failed": 2}, "memory ran out 2 times"),
         ({}, {"valid_fits": False}, "in the largest validation batch: make valid.max_tokens smaller"),
         ({}, {"peak": 95, "room": 100}, "memory is nearly full"),
         ({}, {"disk_left": 10**6}, "too little room"),
         ({}, {"gpu_idle": True}, "there is a GPU"),
-        ({"train": {"precision": "bf16"}}, {}, "which this processor multiplies no faster than fp32: take auto"),
-        ({"train": {"precision": "bf16"}}, {"device": "cuda"}, "which this GPU multiplies no faster"),
-        ({}, {"device": "cuda", "has_bf16": True}, "1.6 to 2.8 times as fast"),
+        ({}, {"device": "cuda"}, "1.6 to 2.8 times as fast"),
     ],
 )
 def test_a_likely_trouble_is_named(recipe_of, sections, found, words):
     healthy = recipe_of(optim={"lr": 1e-3})
-    assert likely_troubles(healthy, HEALTHY) == []
+    assert not list(likely_troubles(healthy, HEALTHY))
     (trouble,) = likely_troubles(recipe_of(**sections), replace(HEALTHY, **found))
     assert words in trouble
 
@@ -198,21 +193,15 @@ def test_a_likely_trouble_is_named(recipe_of, sections, found, words):
 
 def test_a_selftest_passes_and_leaves_nothing_behind(recipe_of, tmp_path, capsys):
     file = tmp_path / "recipe.yaml"
-    write_recipe(recipe_of(**ABLE, train={"label_smoothing": 0.3}, batch={"max_tokens": "auto"}), file)
+    write_recipe(
+        recipe_of(**{**ABLE, "optim": {"lr": 1e-5}}, train={"label_smoothing": 0.3}, batch={"max_tokens": "auto"}), file
+    )
     before = everything_under(tmp_path)
     assert main([str(file), "--selftest"]) == 0
     assert everything_under(tmp_path) == before
     lines = capsys.readouterr().out.rstrip("\n").split("\n")
     assert [line[:6] for line in lines] == ["pass  "] * 4
     assert "(beam 1) finds 16 of 16 targets" in lines[2] and "(beam 5)" in lines[3]
-
-
-@pytest.mark.parametrize(
-    "optim", [{"lr": 1e-5}, {"lr": 1e-5, "name": "muon", "muon_lr": 1e-5}, {"rate_of": {"*": 0.001}}]
-)
-def test_a_selftest_is_of_the_model_and_not_of_the_rate(recipe_of, optim):
-    for time_share, said in selftest(recipe_of(**{**ABLE, "optim": optim})):
-        assert time_share, said
 
 
 def test_a_selftest_finds_a_decoder_that_sees_the_future(recipe_of, tmp_path, capsys, monkeypatch):
@@ -229,23 +218,10 @@ def test_a_selftest_finds_a_decoder_that_sees_the_future(recipe_of, tmp_path, ca
     assert [line[:6] for line in lines] == ["pass  ", "pass  ", "FAIL  ", "FAIL  "]
 
 
-def test_a_selftest_judges_by_what_is_found_and_not_by_the_last_digit_of_the_loss(recipe_of, monkeypatch):
-    monkeypatch.setattr("nmt.training.selftest.GOAL", 1e-6)
-    monkeypatch.setattr("nmt.training.selftest.MOST_UPDATES", 150)
-    assert all(time_share for time_share, _ in selftest(recipe_of(**ABLE)))
-
-
 def test_a_selftest_that_fails_says_what_to_do(recipe_of, monkeypatch):
     monkeypatch.setattr("nmt.training.selftest.MOST_UPDATES", 2)
     said = [text for time_share, text in selftest(recipe_of(**ABLE)) if not time_share]
     assert said and "Try train.precision: fp32" in said[0] and not any("so look at the search" in text for text in said)
-
-
-def test_data_of_other_settings_is_told_before_it_is_replaced(recipe_of):
-    with pytest.raises(
-        DataError, match=r"data\.src_lang: 'de' there, 'no' here.* prepare the data again .* --overwrite"
-    ):
-        open_data(recipe_of(data={"max_ratio": 0.0, "src_lang": "no"}))
 
 
 # --verify

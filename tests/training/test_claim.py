@@ -1,6 +1,5 @@
 """Whose a run folder is, and what is done about what a killed or damaged run left in it."""
 
-import json
 import shutil
 from collections import namedtuple
 
@@ -10,7 +9,6 @@ import torch
 from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.errors import MachineError, RunError
-from nmt.extras import version_and_commit
 from nmt.run import Run
 from nmt.training import launch as claiming
 from nmt.training.engine import size
@@ -81,15 +79,6 @@ def test_what_would_alter_the_run_is_refused_with_what_to_do_instead(made, recip
         claim(run, recipe_of(train={"ema": 0.5, "updates": 60}), data)
 
 
-def test_data_json_has_the_version_that_trained_last_which_is_no_reason_to_refuse(made, monkeypatch):
-    recipe, data, run = made
-    begun = json.loads(run.data_file.read_bytes())
-    assert begun["nmt"] == version_and_commit()
-    monkeypatch.setattr(claiming, "version_and_commit", lambda: "9.9+g123.dirty")
-    claim(run, recipe, data)
-    assert json.loads(run.data_file.read_bytes()) == {**begun, "nmt": "9.9+g123.dirty"}
-
-
 def test_damaged_checkpoints_are_set_aside_and_named(made, capsys):
     recipe, _, run = made
     assert find_start(run, recipe).folder == run.checkpoint(3)
@@ -157,12 +146,7 @@ def test_a_run_that_will_not_fit_is_refused_with_the_numbers(recipe_of, monkeypa
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, 5 * one))
     check_space(run, recipe, model)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, 5 * one - 1))
-    with pytest.raises(MachineError, match=rf"need {size(5 * one)} more: 3 newest .* 1 best .* {size(one)}"):
-        check_space(run, recipe, model)
-    checkpoint.save(run.checkpoint(5), {checkpoint.MODEL: {"w": torch.zeros(1000)}}, {"update": 5})
-    check_space(run, recipe, model)  # what is there is space that is not needed
-    run.set_aside(run.checkpoint(5))
-    with pytest.raises(MachineError, match="more"):  # but what was set aside stays
+    with pytest.raises(MachineError, match=rf"need {size(5 * one)}: 3 newest .* 1 best .* {size(one)}"):
         check_space(run, recipe, model)
 
 

@@ -13,7 +13,7 @@ from nmt.training.precision import Precision
 from nmt.training.validate import Validation
 
 CPU = torch.device("cpu")
-PRECISION = Precision("fp32", "", "cpu", False)
+PRECISION = Precision("fp32", "", "cpu")
 
 
 @pytest.fixture

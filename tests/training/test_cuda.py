@@ -83,7 +83,7 @@ def test_a_run_goes_on_bit_for_bit_on_a_gpu(recipe_of):
 def test_an_update_waits_for_nothing(recipe_of):
     recipe, device = recipe_of("waits", model=WIDE, **on("cuda", "bf16")), torch.device("cuda")
     data = Prepared.open(recipe.data_folder)
-    precision = Precision("bf16", "", "cuda", False)
+    precision = Precision("bf16", "", "cuda")
     engine = Engine(new_model(recipe, data, device).train(), recipe, precision=precision, ranks=Ranks())
     feed, waiting = Feed(recipe, data, Ranks()), torch.cuda.get_sync_debug_mode()
     try:

@@ -7,9 +7,8 @@ import pytest
 from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import OptimConfig
 from nmt.training import budget
-from nmt.training.budget import SCHEDULES, learning_rate_factor, share_of_run
-from nmt.training.engine import duration, size
-from nmt.training.reporter import Pace
+from nmt.training.budget import SCHEDULES, Budget, learning_rate_factor, share_of_run
+from nmt.training.reporter import seconds_left
 from nmt.training.state import TrainState
 
 RECIPE = Recipe.model_validate(
@@ -29,36 +28,35 @@ def state_at(update, *losses, **others):
 
 
 @pytest.mark.parametrize(
-    ("update", "losses", "time_share", "log", "save", "validate", "over"),
+    ("update", "losses", "time_share", "log", "validate", "over"),
     [
-        (0, [], 0.0, True, True, False, ""),  # before the first update nobody asks for the first two
-        (3, [], 0.0, False, False, False, ""),
-        (4, [], 0.0, True, False, False, ""),
-        (6, [], 0.0, False, True, False, ""),
-        (10, [], 0.0, False, False, True, ""),
-        (10, [5], 0.0, False, False, False, ""),  # measured already
-        (12, [5], 0.0, True, True, False, ""),
-        (20, [5], 0.0, True, False, True, ""),
-        (100, [5] * 9, 0.0, True, False, True, "done"),
-        (100, [5] * 10, 0.0, True, False, False, "done"),
-        (101, [5] * 10, 0.0, True, False, True, "done"),  # train.updates was lowered
+        (0, [], 0.0, True, False, ""),  # before the first update nobody asks for the first two
+        (3, [], 0.0, False, False, ""),
+        (4, [], 0.0, True, False, ""),
+        (6, [], 0.0, False, False, ""),
+        (10, [], 0.0, False, True, ""),
+        (10, [5], 0.0, False, False, ""),  # measured already
+        (12, [5], 0.0, True, False, ""),
+        (20, [5], 0.0, True, True, ""),
+        (100, [5] * 9, 0.0, True, True, "done"),
+        (100, [5] * 10, 0.0, True, False, "done"),
+        (101, [5] * 10, 0.0, True, True, "done"),  # train.updates was lowered
         # by the clock
-        (3, [], 0.24, False, False, False, ""),
-        (3, [], 0.25, False, False, True, ""),  # to know what the last one will take
-        (7, [], 0.3, False, False, False, ""),  # as it will be known at update 10
-        (13, [5], 0.5, False, False, False, ""),
-        (13, [5], 1.0, True, False, True, "time"),
-        (100, [5] * 10, 1.0, True, False, False, "done"),
+        (3, [], 0.24, False, False, ""),
+        (3, [], 0.25, False, True, ""),  # to know what the last one will take
+        (7, [], 0.3, False, False, ""),  # as it will be known at update 10
+        (13, [5], 0.5, False, False, ""),
+        (13, [5], 1.0, True, True, "time"),
+        (100, [5] * 10, 1.0, True, False, "done"),
         # patience
-        (30, [5, 4, 4], 0.0, False, True, False, ""),
-        (40, [5, 4, 4, 6], 0.0, True, False, False, "patience"),
-        (40, [5, 4, 4, 3], 0.0, True, False, False, ""),
+        (30, [5, 4, 4], 0.0, False, False, ""),
+        (40, [5, 4, 4, 6], 0.0, True, False, "patience"),
+        (40, [5, 4, 4, 3], 0.0, True, False, ""),
     ],
 )
-def test_what_is_due_after_an_update(update, losses, time_share, log, save, validate, over):
+def test_what_is_due_after_an_update(update, losses, time_share, log, validate, over):
     state = state_at(update, *losses)
-    assert budget.log_is_due(state, RECIPE, time_share) == log
-    assert budget.checkpoint_is_due(state, RECIPE) == save
+    assert budget.log_is_due(update, RECIPE, time_share) == log
     assert budget.validation_is_due(state, RECIPE, time_share) == validate
     assert budget.stop_reason(state, RECIPE, time_share) == over
 
@@ -69,28 +67,13 @@ def test_the_outcome_of_an_update_is_waited_for_where_anything_follows_it_and_on
     for update in range(1, 101):
         state = state_at(update, *losses)
         done = (
-            budget.log_is_due(state, RECIPE, time_share),
-            budget.checkpoint_is_due(state, RECIPE),
+            budget.log_is_due(update, RECIPE, time_share),
+            update % RECIPE.train.save_every == 0,
             budget.validation_is_due(state, RECIPE, time_share),
         )
         before = state_at(update - 1, *losses)  # the outcome is asked for before the update is counted
         validated = update in [entry["update"] for entry in state.history]  # which a run that resumes there may have
         assert validated or budget.anything_is_due(update, before, RECIPE, time_share) == any(done)
-
-
-@pytest.mark.parametrize(
-    ("update", "n_skipped", "under_way", "time_share", "share"),
-    [
-        (0, 0, False, 0.0, 0.0),
-        (40, 0, False, 0.0, 0.4),
-        (40, 5, True, 0.0, 0.46),  # by updates tried
-        (40, 0, False, 0.7, 0.7),  # by the measure that is nearer its end
-        (99, 5, True, 0.0, 1.0),
-    ],
-)
-def test_the_share_of_the_run_goes_by_updates_tried(update, n_skipped, under_way, time_share, share):
-    state = state_at(update, n_skipped=n_skipped)
-    assert budget.share(state, RECIPE, time_share, under_way=under_way) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
@@ -138,40 +121,11 @@ def test_the_last_update_ends_at_the_end_factor_and_stays_there(schedule, warmup
         assert factor(u, schedule=schedule, warmup=warmup, end_factor=0.1) == pytest.approx(0.1)
 
 
-def test_a_schedule_is_a_function_in_the_table(monkeypatch):
-    monkeypatch.setitem(SCHEDULES, "square", lambda update, warmup, share, config: (1 - share) ** 2)
-    options = OptimConfig(warmup=10).model_copy(update={"schedule": "square"})
-    found = [learning_rate_factor(u, options, share=u / 100, d_model=8) for u in (5, 10, 50, 100)]
-    assert found == pytest.approx([0.5, 1.0, 0.25, 0.0])
-
-
 # What people read.
 
 
-def test_the_time_left_counts_updates_validations_and_savings(recipe_of):
-    recipe = recipe_of(train={"updates": 1000, "save_every": 100}, valid={"every": 50})
-    pace, state = Pace(), TrainState()
-    assert pace.left(state, recipe) == 0.0
-    for seconds in (60.0, 1.0, 3.0):
-        pace.add(seconds)
-    assert pace.seconds == 2.0  # the first sets things up
-    for seconds in (*[1.0] * 50, *[2.0] * 100):  # and only the last hundred count
-        pace.add(seconds)
-    state.update = 200
-    assert pace.left(state, recipe) == 800 * 2.0
-    state.measure_seconds, state.save_seconds = 10.0, 1.0
-    assert pace.left(state, recipe) == 800 * 2.0 + 16 * 10.0 + (16 + 8) * 1.0
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [(0.04, "0.0 s"), (4.21, "4.2 s"), (9.96, "10 s"), (59.6, "1 min 00 s"), (320, "5 min 20 s"),
-     (11_100, "3 h 05 min"), (180_000, "2 days 2 h")],
-)  # fmt: skip
-def test_a_length_of_time(number, text):
-    assert duration(number) == text
-
-
-@pytest.mark.parametrize(("n", "text"), [(999, "1.0 kB"), (1_234_567, "1.2 MB"), (1.2e13, "12,000.0 GB")])
-def test_a_number_of_bytes(n, text):
-    assert size(n) == text
+def test_the_time_left_is_by_the_speed_so_far_or_by_the_clock(recipe_of):
+    recipe = recipe_of(train={"updates": 1000, "time_budget": "10h"})
+    budget = Budget(recipe.train, lambda: 0.0)
+    assert seconds_left(TrainState(200, wall_seconds=400.0), recipe, budget) == 800 * 2.0
+    assert seconds_left(TrainState(200, wall_seconds=35_000.0), recipe, budget) == 1000.0

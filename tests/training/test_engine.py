@@ -1,21 +1,18 @@
 """An update whose outcome is read late is the update whose outcome is waited for."""
 
 import contextlib
-import json
 import re
 
 import pytest
 import torch
-from witness import StopAt, plan_of
+from witness import StopAt
 
 from nmt import checkpoint, ops
 from nmt.data.batches import Batch
-from nmt.data.prepare import prepare
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training import engine as engine_module
-from nmt.training import launch as room
 from nmt.training.engine import Engine
 from nmt.training.launch import launch
 from nmt.training.memory import Work
@@ -65,7 +62,6 @@ def tensors(recipe):
 
 def test_reading_outcomes_late_changes_no_bit(recipe_of, late, spoilt):
     sections = {"train": {"ema": 0.9, "log_every": 6, "save_every": 6, "updates": 12}, "valid": {"every": 6}}
-    sections |= {"regularize": {"r_drop": 1.0, "r_drop_from": 0.3}}  # sets in with an outcome outstanding
     now, later = recipe_of("now", **sections), recipe_of("later", **sections)
     spoilt(2, 6, 7, 13)  # the first, the one before a validation, several in a row, the last but one
     launch(now)
@@ -112,12 +108,12 @@ def update(monkeypatch):
         sizes = {"d_model": 32, "d_inner": 64, "n_enc_layer": 2, "n_dec_layer": 2, "n_head": 4}
         recipe = Recipe.model_validate({"name": "meta", "model": sizes, **options})
         model = build_model(recipe.model, 50, 50).to(META).train()
-        engine = Engine(model, recipe, precision=Precision("bf16", "", "cpu", False), ranks=Ranks())
+        engine = Engine(model, recipe, precision=Precision("bf16", "", "cpu"), ranks=Ranks())
         engine.late = True
         batch = Batch(*(torch.zeros(3, n, dtype=torch.int64, device=META) for n in (7, 5, 5)), n_gold=11)
-        engine.backward([Work(batch), Work(batch, counts=False)], 11, share=1.0)
+        engine.backward([Work(batch), Work(batch, counts=False)], 11)
         engine.step(1.0, 1)
-        assert engine.is_waited_for
+        assert engine._pending is not None
 
     return run
 
@@ -129,7 +125,6 @@ def update(monkeypatch):
         {"model": {"norm": "pre", "position": "rotary", "n_kv_head": 2}},
         {"regularize": {"r_drop": 5.0}},
         {"regularize": {"simcut": 3.0, "simcut_p": 0.1, "src_word_dropout": 0.1}},
-        {"regularize": {"layer_drop": 0.3}},
         {"train": {"ema": 0.99}},
     ],
 )
@@ -141,82 +136,3 @@ def test_who_asks_is_found_out(update, monkeypatch):
     monkeypatch.setattr(ops, "_rows_of", lambda real, _n: real.flatten().nonzero().squeeze(1))
     with pytest.raises(RuntimeError, match="nonzero"):
         update()
-
-
-# An update is one gradient: cut into batches however uneven, padded however much, it is that of one big batch.
-
-
-BETA = 0.9
-
-
-@pytest.fixture
-def double(monkeypatch):
-    """double(True) trains in fp64, which no recipe can ask for."""
-    make = room.new_model
-    return lambda on: on and monkeypatch.setattr(room, "new_model", lambda *args: make(*args).double())
-
-
-@pytest.fixture
-def trained(recipe_of, tmp_path):
-    """trained(run name, tokens in a batch) -> the run after four updates, each of all pairs there are, and the gold
-    tokens in each batch of one.
-
-    Some pairs read a long source for a target of one word, so some batches have hardly any gold tokens.
-    """
-    words = ["rot", "blau", "grün", "Haus", "Hund", "Ball"]
-    pairs = [(words[n % 6] + " " + words[n % 5], words[n % 4] + " x" * (n % 3)) for n in range(30)]
-    pairs += [(" ".join(words[(n + i) % 6] for i in range(14)), words[n]) for n in range(4)]
-    pairs += [(words[n], " ".join(words[(n + i) % 6] for i in range(17))) for n in range(2)]
-    for side, name in enumerate(("src", "trg")):
-        text = "".join(pair[side] + "\n" for pair in pairs)
-        (tmp_path / name).write_text(text, encoding="utf-8", newline="\n")
-    data = {"train": [{name: str(tmp_path / name) for name in ("src", "trg")}], "out": str(tmp_path / "prepared")}
-
-    def train(run, max_tokens):
-        recipe = recipe_of(
-            run,
-            data={**data, "max_ratio": 1e4},
-            subwords={"vocab_size": 300},
-            model={"dropout": 0.0},
-            batch={"max_tokens": max_tokens, "per_update": 10_000},
-            optim={"clip": 0.0, "eps": 1e-6, "betas": [BETA, 0.98]},
-            train={"updates": 4, "log_every": 1, "save_every": 1, "keep_last": 4},
-            valid={"every": 1000, "translate": False, "metric": "loss"},
-        )
-        assert recipe.train.label_smoothing > 0
-        if not recipe.data_folder.exists():
-            prepare(recipe, recipe.data_folder)
-        launch(recipe)
-        plan = plan_of(recipe)
-        (update,) = plan.updates(0)
-        return Run(recipe.run_folder), [plan.n_gold([rows]) for rows in update]
-
-    return train
-
-
-def gradient(run):
-    """The gradient of the first update, all parameters in one: Adam's first moment is its (1 - beta)-fold."""
-    moments = checkpoint.load_tensors(run.checkpoint(1), checkpoint.OPTIMIZER)
-    parts = [moments[key].flatten() for key in sorted(moments) if key.endswith("|exp_avg")]
-    return torch.cat(parts).double() / (1 - BETA)
-
-
-def losses(run):
-    lines = [json.loads(line) for line in run.log_file.read_bytes().split(b"\n") if line]
-    return torch.tensor([line["loss"] for line in lines if line["kind"] == "train"], dtype=torch.float64)
-
-
-@pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-13), (torch.float32, 1e-6)])
-def test_many_uneven_batches_give_the_gradient_and_the_weights_of_one(trained, double, dtype, bound):
-    double(dtype == torch.float64)
-    (one, whole), (many, cut) = trained("one", 100_000), trained("many", 20)
-    assert len(whole) == 1 and sum(cut) == sum(whole)
-    assert len(cut) > 8 and max(cut) >= 9 * min(cut)
-    wanted = gradient(one)
-    assert wanted.norm() > 0.1
-    assert (gradient(many) - wanted).norm() < bound * wanted.norm()
-    assert (losses(many) / losses(one) - 1).abs().max() < 1e-6 and len(losses(one)) == 4  # summed in fp32 either way
-    ends = [checkpoint.load_tensors(run.checkpoint(4), checkpoint.MODEL) for run in (one, many)]
-    for name, weight in ends[0].items():
-        assert weight.dtype == dtype
-        assert (ends[1][name] - weight).abs().max() < 100 * bound

@@ -1,18 +1,18 @@
 """The feed: batches of the shapes that the plan counted with."""
 
-import json
 from collections import Counter
 from itertools import islice
 
-import pytest
-from witness import pairs_of, plan_of, train_in_legs
+from witness import StopAt, plan_of
 
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
 from nmt.data.prepare import prepare
-from nmt.data.subwords import PAD
+from nmt.data.subwords import EOS, PAD
 from nmt.recipe.options import Recipe
+from nmt.training.engine import Engine
 from nmt.training.feed import Feed
+from nmt.training.launch import launch
 from nmt.training.parallel import Ranks
 
 
@@ -73,28 +73,23 @@ def test_noise_pads_no_other_pairs_and_any_number_of_ranks_has_the_same_pairs(re
     assert held > 0.8 * cost
 
 
-# Every pair moves the weights exactly once an epoch: over stops inside an epoch and at its end.
+def test_every_pair_moves_the_weights_once_an_epoch_over_a_stop_inside_it(recipe_of, monkeypatch):
+    valid = {"every": 10_000, "translate": False, "metric": "loss"}
+    options = {"batch": {"max_tokens": 240, "per_update": 3, "pool": 70}, "valid": valid}
+    n_first, n_second = (len(plan_of(recipe_of(**options)).updates(epoch)) for epoch in (0, 1))
+    recipe = recipe_of(train={"updates": n_first + n_second}, **options)
+    train = Prepared.open(recipe.data_folder).train
+    wanted = Counter(
+        str((src.tolist(), trg.tolist())) for src, trg in zip(*train.pairs(range(train.n_pair)), strict=True)
+    )
+    backward_of, seen = Engine._backward_of, Counter()
 
+    def noting(engine, item, *rest):
+        for src, gold in zip(item.batch.src_seq.tolist(), item.batch.gold.tolist(), strict=True):
+            seen[str(tuple([i for i in row if i not in (PAD, EOS)] for row in (src, gold)))] += item.counts
+        return backward_of(engine, item, *rest)
 
-def count(*legs):
-    return Counter(json.dumps(pair) for leg in legs for pair in leg)
-
-
-@pytest.fixture
-def two_epochs(recipe_of):
-    """A recipe of two epochs with three batches in an update but for the last, and the updates of the first epoch."""
-    watching = {"every": 10_000, "translate": False, "metric": "loss"}
-    options = {"batch": {"max_tokens": 240, "per_update": 3, "pool": 70}, "valid": watching}
-    plan = plan_of(recipe_of(**options))
-    n_first, n_second = len(plan.updates(0)), len(plan.updates(1))
-    assert len(plan.updates(0)[-1]) < 3
-    return recipe_of(train={"updates": n_first + n_second}, **options), n_first
-
-
-def test_one_process(two_epochs):
-    recipe, n_first = two_epochs
-    wanted = count(pairs_of(recipe))
-    first, rest_of_first, second = train_in_legs(recipe, [3, n_first - 3, None])
-    assert count(first) < wanted
-    assert count(first, rest_of_first) == wanted
-    assert count(second) == wanted
+    monkeypatch.setattr(Engine, "_backward_of", noting)
+    assert launch(recipe, StopAt(2)) == "stopped" and seen < wanted
+    assert launch(recipe, StopAt(n_first - 4)) == "stopped" and seen == wanted
+    assert launch(recipe) == "done" and seen == wanted + wanted

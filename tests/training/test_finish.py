@@ -9,14 +9,13 @@ from witness import StopAtUpdate
 
 from nmt import checkpoint
 from nmt.data.plan import Position
-from nmt.evaluation.metrics import METRICS, Metric, Score
 from nmt.recipe.options import Recipe
 from nmt.run import USUAL_RATIOS, USUAL_SRC_LEN, Run
 from nmt.training.launch import launch
 from nmt.training.log import Record
 from nmt.training.materials import new_model, open_data
 from nmt.training.state import TrainState
-from nmt.training.validate import choose_final, score_of
+from nmt.training.validate import choose_final
 
 NAN = float("nan")
 MODEL = {"d_model": 16, "d_inner": 32, "n_enc_layer": 1, "n_dec_layer": 1, "n_head": 2}
@@ -82,23 +81,14 @@ def test_the_better_of_the_candidates_ships_and_the_log_says_so(trained, capsys,
     assert ships.keys() == wanted.keys() and all((ships[name] == tensor).all() for name, tensor in wanted.items())
 
 
-@pytest.fixture
-def known(whole):
-    """What a run knows of its training, and the lines that it was trained on, by side."""
+def test_a_run_knows_how_long_its_lines_are_and_their_usual_ratio(whole):
+    run = Run(whole.run_folder)
     sides = (whole.data.train[0].src, whole.data.train[0].trg)
-    return Run(whole.run_folder), [Path(side).read_text(encoding="utf-8").split("\n")[:-1] for side in sides]
-
-
-def test_a_run_knows_how_long_the_source_lines_of_its_training_are(known):
-    run, (sources, _) = known
+    sources, targets = (Path(side).read_text(encoding="utf-8").split("\n")[:-1] for side in sides)
     lengths = sorted(map(len, run.subwords().src.encode(sources)))
     assert sum(length > run.usual_src_len() for length in lengths) <= len(lengths) / 100
     assert sum(length >= run.usual_src_len() for length in lengths) >= len(lengths) / 100
-
-
-def test_a_run_knows_the_usual_ratio_of_lengths_by_target_language(known):
-    run, lines = known
-    median = statistics.median(len(trg) / len(src) for src, trg in zip(*lines, strict=True))
+    median = statistics.median(len(trg) / len(src) for src, trg in zip(sources, targets, strict=True))
     assert run.usual_ratios() == {"en": pytest.approx(median, rel=0.02)}
 
 
@@ -135,20 +125,3 @@ def test_the_log_tells_of_the_updates_before_a_validation_that_ends_training(rec
     assert launch(recipe) == "patience"
     lines = map(json.loads, Run(recipe.run_folder).log_file.read_text(encoding="utf-8").splitlines())
     assert [line["update"] for line in lines if line["kind"] == "train"] == [10, 20, 21]
-
-
-def test_a_metric_of_the_table_decides_what_is_best(recipe_of, monkeypatch):
-    """One that looks at the sources, and of which less is better."""
-
-    def off(texts, n_bootstrap):
-        apart = sum(abs(len(a) - len(b)) for a, b in zip(texts.sources, texts.hypotheses, strict=True))
-        return Score("off", apart, "v1", None, None, "")
-
-    monkeypatch.setitem(METRICS, "off", Metric("OFF", off, higher_is_better=False))
-    recipe = recipe_of(train={"updates": 4}, valid={"every": 2})
-    recipe = recipe.model_copy(update={"valid": recipe.valid.model_copy(update={"metric": "off"})})
-    launch(recipe)
-    history = checkpoint.read_json(Run(recipe.run_folder).checkpoint(4) / checkpoint.STATE)["history"]
-    state = TrainState(4, history=history)
-    assert state.best_update("off") == min(history, key=lambda entry: entry["off"])["update"]
-    assert score_of("off", history[0]["off"]) == f"OFF {history[0]['off']:.2f}" and "ter" not in history[0]

@@ -1,6 +1,5 @@
 """When memory runs out: the update is the one that a larger machine would have made."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -10,7 +9,7 @@ from witness import StopAt, left_by, log_of
 from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
-from nmt.errors import MachineError, is_out_of_memory
+from nmt.errors import MachineError
 from nmt.run import Run
 from nmt.training import launch as room
 from nmt.training.engine import Engine, Objective
@@ -106,29 +105,10 @@ def test_with_dropout_the_same_pieces_have_the_same_masks_and_no_two_pieces_shar
     assert len(set(seeds)) == len(seeds) > 4
 
 
-def test_a_size_that_failed_is_not_tried_again(recipe_of, small_memory):
-    tried = small_memory(80)
-    _, engine = gradient(recipe_of(batch={"max_tokens": 300}), torch.float32, n_update=5)
-    failed = [cost for cost in tried if cost > 80]
-    assert len(failed) == engine.memory.n_failed == len(set(failed))
-    assert failed == sorted(failed, reverse=True)  # each failure is of a smaller batch than any before
-    assert engine.memory.too_large == failed[-1]
-
-
 def test_one_pair_that_is_too_large_ends_the_run_with_its_lengths(recipe_of, small_memory):
     small_memory(3)
     with pytest.raises(MachineError, match=r"1 pairs, \d+ source and \d+ target subwords.*data\.max_len"):
         gradient(recipe_of(), torch.float32)
-
-
-def test_among_several_processes_running_out_is_an_error_that_says_what_to_lower(recipe_of, small_memory):
-    engine = gradient(recipe_of(batch={"max_tokens": 300}), torch.float32)[1]
-    small_memory(80)
-    engine.ranks = replace(engine.ranks, rank=1, world_size=2)
-    portion = next(Feed(recipe_of(batch={"max_tokens": 300}), engine_data(recipe_of()), Ranks()).begin(Position()))
-    engine.objective.set_requires_gradient_sync = lambda _now: None  # as a sharded module has it
-    with pytest.raises(MachineError, match=r"rank 1: .*batch\.max_tokens smaller than \d+"):
-        engine.backward(portion.work[:1], 100)
 
 
 def engine_data(recipe):
@@ -146,13 +126,6 @@ def test_a_run_that_runs_out_of_memory_says_so_once_and_logs_each_time(recipe_of
     sizes = [line["too_large"] for line in told]
     assert all(later < earlier for earlier, later in pairwise(sizes))
     assert capsys.readouterr().err.count("memory ran out") == 1
-
-
-def test_a_real_allocation_that_cannot_be_is_known_by_its_words():
-    with pytest.raises(RuntimeError) as caught:
-        torch.empty(1 << 50, dtype=torch.uint8)
-    assert is_out_of_memory(caught.value)
-    assert not is_out_of_memory(RuntimeError("expected scalar type Long"))
 
 
 def limited(model, limit, error=ERRORS[0], at=("forward", "start")):
@@ -192,32 +165,17 @@ def test_a_validation_that_ran_out_of_memory_measures_what_one_with_more_does(re
     assert whole.keys() == {"loss", "perplexity", "accuracy", "bleu", "chrf"}
 
 
-@pytest.mark.parametrize(("at", "words"), [("forward", "one pair alone"), ("start", "translation of one sentence")])
-def test_where_memory_is_too_small_to_validate_nothing_trained_is_lost(short_of, monkeypatch, whole, at, words):
+@pytest.mark.parametrize("at", ["forward", "start"])
+def test_where_memory_is_too_small_to_validate_nothing_trained_is_lost(short_of, monkeypatch, whole, at):
     hurt = short_of("hurt")
     run = Run(hurt.run_folder)
 
     with monkeypatch.context() as patch:
         patch.setattr(room, "new_model", lambda *args: limited(new_model(*args), 0, at=[at])[0])
         for _ in range(2):  # given again, the same command stands where it stood
-            with pytest.raises(MachineError, match=rf"update 4: .*{words}.*valid\.max_tokens.*are saved"):
+            with pytest.raises(MachineError, match=r"update 4: .*valid\.max_tokens.*are saved"):
                 launch(hurt)
             state = checkpoint.verify(run.checkpoint(4))
             assert (state["update"], state["history"], run.updates()) == (4, [], [3, 4])
     assert launch(hurt) == "done"
     assert left_by(hurt) == left_by(whole)
-
-
-def test_scores_that_are_not_finite_are_not_taken_for_too_little_memory(short_of, monkeypatch):
-    recipe = short_of("hurt")
-
-    def hurt_model(*args):
-        model = new_model(*args)
-        step = model.step
-        model.step = lambda last, state: step(last, state) * torch.nan
-        return model
-
-    monkeypatch.setattr(room, "new_model", hurt_model)
-    with pytest.raises(MachineError, match=r"^update 4: the model's scores are not finite.*are saved") as error:
-        launch(recipe)
-    assert "memory" not in str(error.value) and Run(recipe.run_folder).updates() == [3, 4]

@@ -59,7 +59,7 @@ def test_no_padding_is_read_where_they_make_attention(recipe_of, chosen):
 
 def remembered(run, update):
     arithmetic = json.loads((run.checkpoint(update) / checkpoint.STATE).read_bytes())["arithmetic"]
-    assert set(arithmetic) == {"name", "device", "fast_fp32", "kernels"}
+    assert set(arithmetic) == {"name", "device", "kernels"}
     return arithmetic["kernels"]
 
 

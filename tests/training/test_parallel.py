@@ -58,7 +58,7 @@ def assert_same_run(one, other, update, bound):
 BATCH = {"max_tokens": 80, "per_update": 3, "bpe_dropout": 0.2}
 TRAIN = {"log_every": 1, "updates": 4, "save_every": 4, "ema": 0.9, "average": "none"}
 VALID = {"every": 4, "translate": False, "metric": "loss"}
-REGULARIZED = {"r_drop": 5.0, "r_drop_from": 0.4, "src_word_dropout": 0.1, "trg_word_dropout": 0.1, "layer_drop": 0.4}
+REGULARIZED = {"r_drop": 5.0, "src_word_dropout": 0.1, "trg_word_dropout": 0.1}
 REGULARIZED["noise"] = {"upper": 0.2, "title": 0.2, "typo": 0.2}
 SMOOTH = {"ffn": "gelu", "d_inner": 33, "n_position": 3}  # a relu whose input is zero but for rounding falls either way
 VARIANTS = {
@@ -114,10 +114,7 @@ FAULTS = {
     "killed": ({"fault": {"1": ["SIGKILL", 3]}}, [1, -9], "rank 0 lost another rank, which is dead, frozen or stuck"),
     "stuck": ({"fault": {"1": ["hang", 3]}}, [1, 1], "rank 0 lost another rank, which is dead, frozen or stuck"),
     "in error": ({"fault": {"1": ["error", 3]}}, [1, 1], "stopped with an error: RuntimeError: a wheel came off"),
-    "of other weights": ({"fault": {"1": ["drift", 3]}}, [1, 1], "update 4: rank 1 holds other weights"),
     "absent": ({"absent": [1]}, [1], "within 1 s (train.timeout): "),
-    "of another run": ({}, [2, 2], "has files in it but is no run of ours"),
-    "patient": ({"slow_validation": 14.0}, [0, 0], "Translate with"),  # rank 0 may take as long as it needs to measure
 }
 
 
@@ -125,20 +122,16 @@ def test_a_rank_that_is_lost_ends_the_run_within_the_timeout(recipe_of, start):
     groups = {}
     for name, (faults, _, _) in FAULTS.items():
         # Many processes begin together: on two busy cores the first update alone takes seconds.
-        train = {**TRAIN, "timeout": 1.0 if name == "absent" else 12.0, "updates": 2 if name == "patient" else 1000}
+        train = {**TRAIN, "timeout": 1.0 if name == "absent" else 12.0, "updates": 1000}
         recipe = recipe_of(name.replace(" ", "-"), train=train, valid={**VALID, "every": 1000})
-        if name == "of another run":
-            recipe.run_folder.mkdir()
-            (recipe.run_folder / "thesis.tex").touch()
         groups[name] = start(recipe, **faults)
     for name, (_, codes, words) in FAULTS.items():
         group = groups[name]
         assert group.wait(80) == codes, (name, group.words(0))
         assert words in group.words(0), (name, group.words(0))
         assert "Traceback" not in group.words(0)
-    for name, rank in {"in error": 0, "of another run": 1}.items():  # each is told of the other
-        other = f"rank {1 - rank} (process {groups[name].processes[1 - rank]} on {socket.gethostname()})"
-        assert f"nmt-train: error: {other} stopped with an error: " in groups[name].words(rank)
+    other = f"rank 1 (process {groups['in error'].processes[1]} on {socket.gethostname()})"
+    assert f"nmt-train: error: {other} stopped with an error: " in groups["in error"].words(0)
 
 
 def test_torchrun_restarts_a_killed_worker_and_the_run_ends_at_the_same_bytes(recipe_of, start):

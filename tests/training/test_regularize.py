@@ -3,19 +3,13 @@
 import pytest
 import torch
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
-from witness import logged
 
-from nmt import checkpoint
-from nmt.data.corpus import Prepared
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.models.base import DROPPED
 from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.training_options import RegularizeConfig
-from nmt.run import Run
-from nmt.training.engine import Objective, drop_words, leave_out
-from nmt.training.launch import launch
-from nmt.training.materials import new_model
+from nmt.training.engine import Objective, drop_words
 
 V = 24
 
@@ -63,7 +57,7 @@ def same(found, wanted, model):
 def test_r_drop_is_its_formula():
     objective, (src_seq, trg_seq, gold) = objective_of(r_drop=5.0), example()
     torch.manual_seed(1)
-    loss, reported = objective(src_seq, trg_seq, gold, share=0.0, layer_seed=0)
+    loss, reported = objective(src_seq, trg_seq, gold)
     torch.manual_seed(1)
     one, other = objective.model(src_seq.repeat(2, 1), trg_seq.repeat(2, 1)).chunk(2)
     ce = smoothed(one, gold) + smoothed(other, gold)
@@ -76,7 +70,7 @@ def test_r_drop_is_its_formula():
 def test_simcut_is_its_formula_and_the_gradient_goes_through_both_passes():
     objective, (src_seq, trg_seq, gold) = objective_of(simcut=3.0, simcut_p=0.4), example()
     torch.manual_seed(1)
-    loss, reported = objective(src_seq, trg_seq, gold, share=0.0, layer_seed=0)
+    loss, reported = objective(src_seq, trg_seq, gold)
     torch.manual_seed(1)
     src_cut, trg_cut = drop_words(src_seq, 0.4), drop_words(trg_seq, 0.4)
     assert (src_cut != src_seq).any() and (trg_cut != trg_seq).any()
@@ -91,7 +85,7 @@ def test_words_are_dropped_before_the_model_and_only_on_the_side_that_is_meant()
     for side in ("src", "trg"):
         objective = objective_of(dropout=0.0, **{f"{side}_word_dropout": 0.4})
         torch.manual_seed(1)
-        loss, reported = objective(src_seq, trg_seq, gold, share=0.0, layer_seed=0)
+        loss, reported = objective(src_seq, trg_seq, gold)
         torch.manual_seed(1)
         src, trg = (drop_words(src_seq, 0.4), trg_seq) if side == "src" else (src_seq, drop_words(trg_seq, 0.4))
         wanted = smoothed(objective.model(src, trg), gold)
@@ -108,95 +102,17 @@ def test_tags_of_sources_are_no_words_that_are_dropped(options, monkeypatch):
     objective.first_tag = 7
     decode = objective.model.decode_hidden
     monkeypatch.setattr(objective.model, "decode_hidden", lambda src, *rest: read.append(src) or decode(src, *rest))
-    objective(src_seq, trg_seq, gold, share=0.0, layer_seed=0)
+    objective(src_seq, trg_seq, gold)
     assert (read[0][:, 0] == 7).all() and (read[0] == DROPPED).any()
 
 
-def chosen(layers, p, seed):
-    found = leave_out(layers, p, seed)
-    assert found == any(layer.left_out for layer in layers)
-    return [layer.left_out for layer in layers]
-
-
-def test_layers_are_left_out_as_often_as_asked_for_and_the_seed_decides():
-    layers = objective_of().model.layers
-    left_out = [chosen(layers, 0.3, seed) for seed in range(2000)]
-    for of_one in zip(*left_out, strict=True):
-        assert abs(sum(of_one) / 2000 - 0.3) < 0.04
-    assert left_out[7] == chosen(layers, 0.3, 7)
-    assert chosen(layers, 0.0, 7) == [False] * 4
-
-
-@pytest.mark.parametrize("left_out", [(1,), (0, 2), (2, 3)])
-def test_what_is_left_out_has_a_gradient_of_zero_and_the_rest_the_gradient_of_what_is_there(left_out):
-    """Without any layer of the decoder, 2 and 3, nobody looks at the encoder, whose gradient is zero, too."""
-    objective, batch = objective_of(dropout=0.0, layer_drop=0.5), example()
-    model = objective.model
-    wanted = [n in left_out for n in range(4)]
-    seed = next(seed for seed in range(99) if chosen(model.layers, 0.5, seed) == wanted)
-    loss, reported = objective(*batch, share=0.0, layer_seed=seed)
-    loss.backward()
-    torch.testing.assert_close(loss.detach(), reported)
-    there = smoothed(model(batch[0], batch[1]), batch[2])
-    params = list(model.parameters())
-    for param, grad in zip(params, torch.autograd.grad(there, params, allow_unused=True), strict=True):
-        torch.testing.assert_close(param.grad, torch.zeros_like(param) if grad is None else grad)
-
-
-@pytest.mark.parametrize("options", [{"simcut": 3.0, "simcut_p": 1 - 1e-9}, {"r_drop": 5.0}, {"layer_drop": 0.5}])
+@pytest.mark.parametrize("options", [{"simcut": 3.0, "simcut_p": 1 - 1e-9}, {"r_drop": 5.0}])
 def test_halves_of_a_batch_add_up_to_the_batch(options):
-    """With every word cut out, the same seed for layers and no dropout nothing is left to chance."""
+    """With every word cut out and no dropout nothing is left to chance."""
     objective, batch = objective_of(dropout=0.0, **options), example()
-    whole, reported = objective(*batch, share=0.0, layer_seed=5)
-    halves = [objective(*(x[rows] for x in batch), share=0.0, layer_seed=5) for rows in (slice(0, 1), slice(1, 4))]
+    whole, reported = objective(*batch)
+    halves = [objective(*(x[rows] for x in batch)) for rows in (slice(0, 1), slice(1, 4))]
     torch.testing.assert_close(reported, halves[0][1] + halves[1][1], rtol=0, atol=1e-10)
     same(whole, halves[0][0] + halves[1][0], objective.model)
     if "simcut" in options:
         assert whole > reported + 1e-3
-
-
-@pytest.mark.parametrize("layer_drop", [0.0, 0.2])
-def test_what_is_compiled_does_not_depend_on_the_layers_that_are_there(recipe_of, monkeypatch, layer_drop):
-    compiled = []
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **how: compiled.append(module))
-    recipe = recipe_of(train={"compile": True}, regularize={"layer_drop": layer_drop})
-    model = new_model(recipe, Prepared.open(recipe.data_folder), torch.device("cpu"))
-    assert compiled == list(model.layers if layer_drop else [model.encoder, model.decoder])
-
-
-BEGINS = {"r_drop_from": 0.1, "simcut_from": 0.2, "word_dropout_from": 0.3, "layer_drop_from": 0.4}
-
-
-@pytest.mark.parametrize(
-    ("share", "on"),
-    [
-        (0.0, set()),
-        (0.1, {"r_drop"}),
-        (0.2, {"r_drop", "simcut"}),
-        (0.2999, {"r_drop", "simcut"}),
-        (0.3, {"r_drop", "simcut", "src_word_dropout", "trg_word_dropout"}),
-        (1.0, {"r_drop", "simcut", "src_word_dropout", "trg_word_dropout", "layer_drop"}),
-    ],
-)
-def test_each_is_on_from_its_share_of_the_run(share, on):
-    strengths = {"r_drop": 5.0, "simcut": 3.0, "src_word_dropout": 0.1, "trg_word_dropout": 0.2, "layer_drop": 0.5}
-    found = RegularizeConfig(**strengths, **BEGINS).at(share).model_dump()
-    assert {name: found[name] for name in strengths} == {name: strengths[name] * (name in on) for name in strengths}
-
-
-def trained(recipe):
-    launch(recipe)
-    losses = list(logged(recipe, "train", "loss").values())
-    return losses, checkpoint.load_tensors(Run(recipe.run_folder).checkpoint(5), checkpoint.MODEL)
-
-
-def test_until_it_is_on_a_run_is_bit_for_bit_the_run_without_it(recipe_of):
-    """Half of 10 updates have passed before the sixth, whose loss is the first to differ."""
-    train = {"updates": 10, "log_every": 1, "save_every": 5, "average": "none"}
-    sections = {"train": train, "valid": {"translate": False, "metric": "loss"}}
-    wanted, weights = trained(recipe_of("without", **sections))
-    options = {"r_drop": 5.0, "src_word_dropout": 0.1, "trg_word_dropout": 0.2, "layer_drop": 0.5}
-    options |= {f"{name}_from": 0.5 for name in ("r_drop", "word_dropout", "layer_drop")}
-    losses, found = trained(recipe_of("with", **sections, regularize=options))
-    assert losses[:5] == wanted[:5] and losses[5] != wanted[5]
-    assert all(torch.equal(found[name], weights[name]) for name in weights)

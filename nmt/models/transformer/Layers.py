@@ -3,16 +3,16 @@
 Shapes: B sentences, S source length, T target length, K hypotheses a sentence, R = B·K rows, D `d_model`.
 """
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from nmt.masks import Mask, SharedMask
-from nmt.models.base import DecoderState, Layer
+from nmt.models.base import DecoderState
 from nmt.models.layers import Stream
 from nmt.models.transformer.SubLayers import DepthwiseConv, MultiHeadAttention, PositionwiseFeedForward, Rotation
 from nmt.recipe.model_options import ModelConfig
 
 
-class EncoderLayer(Layer):
+class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward; before them, if asked for, a convolution."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -31,7 +31,7 @@ class EncoderLayer(Layer):
         return self.pos_ffn(x), attn
 
 
-class DecoderLayer(Layer):
+class DecoderLayer(nn.Module):
     """Self-attention, attention over the source, then feed-forward."""
 
     def __init__(self, config: ModelConfig) -> None:

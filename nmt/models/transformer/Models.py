@@ -138,8 +138,6 @@ class Encoder(_Stack):
         x, rotation = self._enter(self.src_word_emb(src_seq), packing=packing)
         attns = []
         for layer in self.layer_stack:
-            if layer.passed_over:
-                continue
             x, attn = self.through(layer, x, src_mask, rotation, return_attns)
             attns.append(attn)
         return self._leave(x), attns if return_attns else []
@@ -175,8 +173,6 @@ class Decoder(_Stack):
         src_rotation = self.enc_rotation(0, enc_output.size(1), of_src)
         slf_attns, enc_attns = [], []
         for layer in self.layer_stack:
-            if layer.passed_over:
-                continue
             x, slf_attn, enc_attn = self.through(
                 layer, x, enc_output, trg_mask, src_mask, rotation, src_rotation, return_attns
             )
