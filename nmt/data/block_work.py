@@ -44,7 +44,7 @@ Numbers = NDArray[Any]
 
 
 class BlockSide(NamedTuple):
-    """One side of a block. Everything but the texts is of all lines, those that are dropped too."""
+    """The kept lines of one side of a block."""
 
     # What they are learnt from and encoded by: the units as `Units` has them, with placeholders if there are some.
     units: bytes  # with line feeds between them
@@ -52,7 +52,7 @@ class BlockSide(NamedTuple):
     n_unit: Numbers
     n_char: Numbers
     n_word: Numbers
-    # The kept lines, with line feeds between them; and with placeholders, where the recipe protects something.
+    # The lines, with line feeds between them; and with placeholders, where the recipe protects something.
     text: bytes
     protected: bytes | None = None
 
@@ -195,13 +195,14 @@ class Task:
         learnt, unlike = self._protected(sides, kept, notes)
         left = list[BlockSide]()
         for side, its in zip(sides, learnt, strict=True):
+            at = its.at if kept.all() else its.at[np.repeat(kept, its.n_unit)]
             left.append(
                 BlockSide(
                     units=b"\n".join(its.keys),
-                    at=its.at.astype(np.uint16 if len(its.keys) <= 1 << 16 else np.uint32),
-                    n_unit=its.n_unit.astype(np.uint32),
-                    n_char=its.n_char.astype(np.uint32),
-                    n_word=its.n_word().astype(np.uint32),
+                    at=at.astype(np.uint16 if len(its.keys) <= 1 << 16 else np.uint32),
+                    n_unit=its.n_unit[kept].astype(np.uint32),
+                    n_char=its.n_char[kept].astype(np.uint32),
+                    n_word=its.n_word()[kept].astype(np.uint32),
                     text=side.text(kept),
                     protected=None if its is side else its.text(kept),
                 )
@@ -227,10 +228,8 @@ class Task:
         """Count each word of the kept lines of both sides, of those that are chosen; return also what is odd."""
         block, found, notes = read_block(file, offset), list[tuple[list[str], Numbers]](), Counter[str]()
         for name, side, mine in zip(SIDES, block.sides, chosen, strict=True):
-            lines = block.kept.copy()
-            lines[lines] = mine
             known, units = self._units_of(side, name)
-            at = side.at if lines.all() else side.at[np.repeat(lines, side.n_unit)]
+            at = side.at if mine.all() else side.at[np.repeat(mine, side.n_unit)]
             counts = np.bincount(at, minlength=len(units))
             occur = np.flatnonzero(counts)
             found.append(words_in(known, self._words_of).counted(units[occur], counts[occur], notes))
@@ -258,7 +257,7 @@ class Task:
         dtype, block = dtype_of_ids(self._subwords), read_block(file, offset)
         codecs, rows = (self._subwords.src, self._subwords.trg), []
         for name, side, codec, cuts_of in zip(SIDES, block.sides, codecs, self._cuts, strict=True):
-            values, lengths = self._ids_of_lines(side, block.kept, name, codec, cuts_of)
+            values, lengths = self._ids_of_lines(side, name, codec, cuts_of)
             if name == "src" and before:
                 starts = np.cumsum(lengths, dtype=np.int64) - lengths
                 values = np.insert(values, np.repeat(starts, len(before)), before * len(starts))
@@ -268,23 +267,22 @@ class Task:
         sides = []
         for side, codec, each in zip(block.sides, codecs, rows, strict=True):
             counts = np.bincount(each.some(fits).values, minlength=codec.size)
-            n_word, n_char = (int(n_of[block.kept][fits].sum(dtype=np.int64)) for n_of in (side.n_word, side.n_char))
+            n_word, n_char = (int(n_of[fits].sum(dtype=np.int64)) for n_of in (side.n_word, side.n_char))
             sides.append(EncodedSide(each, counts, n_word, n_char))
         return Encoded(fits, _too_long(block, fits), sides)
 
     def _ids_of_lines(
-        self, side: BlockSide, kept: NDArray[np.bool_], name: str, codec: Codec, cuts: CutWords
+        self, side: BlockSide, name: str, codec: Codec, cuts: CutWords
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Ids of the kept lines of a side, end to end, and how many each has."""
-        n_unit = side.n_unit.astype(np.int64)
         if codec.speller:  # its lines have to be whole
-            texts = side.learnt_texts() if kept.any() else []
+            texts = side.learnt_texts() if len(side.n_unit) else []
             lines = Ragged.of(codec.encode(texts), np.dtype(np.int32))
             return lines.values, lines.lengths.astype(np.int64)
         known, units = self._units_of(side, name)
         ids = ids_in(known, self._words_of, codec, cuts).rows.of(units)
-        values, n_id = gathered(*ids, side.at if kept.all() else side.at[np.repeat(kept, n_unit)])
-        ends = np.concatenate([[0], np.cumsum(n_id)])[np.cumsum(n_unit[kept])]
+        values, n_id = gathered(*ids, side.at)
+        ends = np.concatenate([[0], np.cumsum(n_id)])[np.cumsum(side.n_unit, dtype=np.int64)]
         return values, np.diff(ends, prepend=0)
 
     def _units_of(self, side: BlockSide, name: str) -> tuple[Lexicon, NDArray[Any]]:
