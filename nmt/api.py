@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from nmt import ops
 from nmt.data.lines import without_end
 from nmt.data.placeholders import Tagging, known_tags
 from nmt.data.subwords import Subwords
-from nmt.decoding.batch_search import BatchSearch
 from nmt.decoding.evidence import Evidence, Fields, log_prob_of
 from nmt.decoding.fixed_search import FixedSearch
 from nmt.decoding.long_lines import limits_of
@@ -178,20 +177,15 @@ class Model:
     def translator(self, decode: DecodeConfig) -> Translator:
         """Return a translator with these options. Raises MachineError on a GPU in a process that was forked since."""
         self._mind_fork()
-        utility, usual_lang = None, self.recipe.data.trg_lang
-        if decode.mbr != "none":
-            from nmt.evaluation.metrics import expected_utility
-
-            utility = partial(expected_utility, utility=decode.mbr, trg_lang=decode.trg_lang or usual_lang)
-        model = self._ready_for(decode.precision)
+        usual_lang, model = self.recipe.data.trg_lang, self._ready_for(decode.precision)
         return Translator(
-            BatchSearch(model, self.subwords, decode, fixed=self._fixed_for(model, decode)),
+            model,
             self.subwords,
             decode,
-            utility=utility,
             limits=limits_of(decode, max_len=self._max_len, usual_src_len=self._usual_src_len),
             tags_of=Tagging(decode, self.subwords.src.tags, usual_lang, known_tags(self.recipe.data)),
             languages=(self.recipe.data.src_lang, usual_lang),
+            fixed=self._fixed_for(model, decode),
         )
 
     def _mind_fork(self) -> None:
@@ -206,7 +200,7 @@ class Model:
         self._making, self._process = threading.Lock(), os.getpid()
 
     def _fixed_for(self, model: SearchModel, decode: DecodeConfig) -> FixedSearch | None:
-        if not decode.cuda_graphs or model.device.type != "cuda":
+        if not decode.cuda_graphs or model.device.type != "cuda" or isinstance(model, Ensemble):
             return None
         with self._making:
             return self._fixed.setdefault(decode.precision, FixedSearch(model))

@@ -362,11 +362,10 @@ def end_of_step(
     divisors: Tensor,
     *,
     eos: int,
-    diversity: float,
 ) -> Tensor | None:
     """Carry out `fixed_search.Table.go_on` by kernels of a GPU: (R,) rows that hypotheses continue; None: as `go_on`.
 
     of, notes, last: those of a `Table`, changed. allowed: makes (S, V) uint8, 0 where a column may not follow in a
     state; state: (R,) of each row. n_step: (1,) steps that were made. divisors: (T + 2,) of each length.
     """
-    return choice.end_of_step(logits, allowed, state, of, notes, last, n_step, divisors, eos, diversity)
+    return choice.end_of_step(logits, allowed, state, of, notes, last, n_step, divisors, eos)

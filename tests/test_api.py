@@ -184,9 +184,9 @@ def test_a_model_searches_as_its_recipe_said_when_it_was_loaded(folders, tmp_pat
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"required": "dog"}, r"required: expected a list of texts, found one, 'dog' of type str: put it in a list"),
-        ({"avoided": b"dog"}, "avoided: expected a list of texts, found one, b'dog' of type bytes"),
-        ({"tags": "news"}, "tags: expected a list of texts, found one, 'news'"),
+        ({"required": "dog"}, r"required: expected a list of texts, found 'dog' of type str: put it in a list"),
+        ({"avoided": b"dog"}, "avoided: expected a list of texts, found b'dog' of type bytes"),
+        ({"tags": "news"}, "tags: expected a list of texts, found 'news'"),
         ({"required": None}, "required: expected a list of texts, found None of type NoneType"),
         ({"avoided": ["dog", 3]}, "avoided: expected a list of texts, found 3 of type int in it"),
         ({"prefix": None}, "prefix: expected a text, found None"),

@@ -1,6 +1,5 @@
-"""Beam search over ids: a loop over small functions that find continuations, end hypotheses, and keep the best.
+"""Beam search over ids. Knows no text and nothing of a model but the contract in `nmt.models.base`.
 
-Knows no text and nothing of a model but the contract in `nmt.models.base`.
 Shapes: B sentences still searched, K beam, R = B·K rows, V vocabulary, C = 2·K candidates.
 
 A sentence is done when `beam` of its hypotheses have ended and none that goes on is better, as it stands, than those to
@@ -8,42 +7,35 @@ be returned; when no unfinished one can still win; or when its longest have reac
 A beam of one is greedy search, which looks no further than its first end.
 """
 
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt.decoding.candidates import Candidates, Characters, best_of, continuations, keep, mostly_done
+from nmt.data.subwords import BOS, EOS, PAD
+from nmt.decoding.candidates import Candidates, Characters, best_of, mostly_done
 from nmt.decoding.rules import Rules
 from nmt.decoding.scorer import LengthPenalty, full_precision, length_divisor
 from nmt.errors import MachineError
 from nmt.models.base import SearchModel
 from nmt.models.layers import Gaps, closing
 from nmt.ops import best_columns, best_continuations, log_total
-from nmt.recipe.decode_options import DecodeConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamSettings:
-    """Symbols of the vocabulary, and options of search under their names in the section `decode` of the recipe."""
+    """Options of search, under their names in the section `decode` of the recipe."""
 
-    bos: int
-    eos: int
-    pad: int
-    length_penalty: LengthPenalty
-    alpha: float
+    length_penalty: LengthPenalty = "wu"
+    alpha: float = 1.0
     n_real: int | None = None  # ids from here on only pad the vocabulary
     beam: int = 1  # hypotheses of a sentence that are alive together
     n_best: int = 1  # hypotheses of a sentence that come back, `beam` at most
-    diversity: float = 0.0  # see `ranks`
-
-    @classmethod
-    def of(cls, config: DecodeConfig, **others: Any) -> "BeamSettings":
-        """Take every option of a name here from the recipe. others: the symbols, and options that differ."""
-        options = DecodeConfig.model_fields
-        same = {one.name: getattr(config, one.name) for one in fields(cls) if one.name in options}
-        return cls(**{**same, **others})
 
     def divisor(self, length: Tensor) -> Tensor:
         """Return the divisor of scores of hypotheses of some lengths, in tokens with EOS: see `length_divisor`."""
@@ -53,7 +45,7 @@ class BeamSettings:
         """Ids of n_column that no translation has: control symbols and what pads the vocabulary; and those that may not
         follow between characters."""
         real = n_column if self.n_real is None else self.n_real
-        return [self.pad, self.bos, *(characters.never() if characters else []), *range(real, n_column)]
+        return [PAD, BOS, *(characters.never() if characters else []), *range(real, n_column)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +58,6 @@ class Hypothesis:
     finished: bool  # False: EOS was forced at the cap
 
 
-class Ended(NamedTuple):
-    """Hypotheses that end in this step: both are (B, K), one place for each parent."""
-
-    score: Tensor  # with EOS; -inf where the parent goes on
-    forced: Tensor  # True where only the cap ended it
-
-
 class TopK(NamedTuple):
     """The best tokens after each row of logits, n of them, and what their log-probabilities follow from."""
 
@@ -83,60 +68,117 @@ class TopK(NamedTuple):
 
 
 def topk_tokens(
-    logits: Tensor, n: int, eos: int, never: Tensor, characters: Characters | None = None, state: Tensor | None = None
+    logits: Tensor, n: int, never: Tensor, characters: Characters | None = None, state: Tensor | None = None
 ) -> TopK:
     """Of logits (R, V), which may be changed, the n best but `never`; the normaliser sees every column, like the loss.
 
     characters: let none break a character: `never` has those that may not follow between two; state: (R,) of each row.
     """
-    eos_logit = full_precision(logits[:, eos])
+    eos_logit = full_precision(logits[:, EOS])
     if characters is None or state is None or (state.is_cpu and not state.any()):
-        return TopK(*best_continuations(logits, n, eos, never), eos_logit)
+        return TopK(*best_continuations(logits, n, EOS, never), eos_logit)
     # Nothing that may follow inside a character may follow between two, so the few rows inside choose apart.
     rows = state.nonzero().squeeze(1) if state.is_cpu else torch.arange(len(state), device=state.device)
     own, inside = logits[rows], (state[rows] > 0).unsqueeze(1)
     characters.forbid(own, state[rows])
-    best, token, normaliser = best_continuations(logits, n, eos, never)
+    best, token, normaliser = best_continuations(logits, n, EOS, never)
     value, column = own.topk(n)
     best = best.index_copy(0, rows, torch.where(inside, full_precision(value).to(best.dtype), best[rows]))
     token = token.index_copy(0, rows, torch.where(inside, column, token[rows]))
     return TopK(best, token, normaliser, eos_logit)
 
 
-def ranks(found: Candidates, n: int, how: BeamSettings) -> Tensor:
-    """Rank the n continuations of each hypothesis, (B, C). diversity: what one falls behind for every better one of the
-    same hypothesis (Li et al. 2016, "A simple, fast diverse decoding algorithm")."""
-    if not how.diversity:
-        return found.score
-    return found.score - how.diversity * torch.arange(n, device=found.score.device).repeat(found.score.size(1) // n)
+class Step(NamedTuple):
+    """Result of one step of a search: the hypotheses that go on, and those that end."""
+
+    kept: Candidates  # (B, beam)
+    ended: Tensor  # (B, K) the score with EOS of each old hypothesis that ends here; -inf where it goes on
+    forced: Tensor  # (B, K) True where only the cap ended it
 
 
-def finish(
-    found: Candidates, forced_score: Tensor | None, at_cap: Tensor | None, n_live: int, beam: int, eos: int
-) -> Ended:
-    """Find the hypotheses that end: those with EOS among their sentence's `beam` best, and at the cap all of them.
+def first_table(how: BeamSettings, max_len: Tensor, score: Tensor) -> dict[str, Tensor]:
+    """All that is known of each sentence of a search, by name, before its first step.
 
-    forced_score: (B, n_live) with EOS, at_cap: (B,), or both None where no sentence is at its cap.
+    max_len: (B,) most tokens, EOS not counted; score: (B, K) log-probability of each hypothesis. best: the normalised
+    scores of the best that ended; state: where each hypothesis stands in a character.
     """
-    ends = (found.token[:, :beam] == eos) & (found.score[:, :beam] > -torch.inf)
-    score = found.score.new_full((found.score.size(0), n_live), -torch.inf)
+    return {
+        "max_len": max_len,
+        "score": score,
+        "last_divisor": how.divisor(max_len + 1),
+        "n_ended": torch.zeros_like(max_len),
+        "best": torch.full((len(max_len), how.n_best), -torch.inf, dtype=torch.float64, device=max_len.device),
+        "done": torch.zeros_like(max_len, dtype=torch.bool),
+        "state": torch.zeros_like(score, dtype=torch.long),
+    }
+
+
+def end_of_step(
+    of: Mapping[str, Tensor],
+    topk: TopK,
+    how: BeamSettings,
+    n_token: int | Tensor,
+    divisor: Tensor,
+    next_divisor: Tensor,
+    characters: Characters | None = None,
+    rules: Rules | None = None,
+    logits: Tensor | None = None,
+) -> tuple[Step, dict[str, Tensor]]:
+    """Choose among the continuations of each sentence: the step, and what it changes of the table.
+
+    of: see `first_table`; n_token: tokens of all hypotheses before. divisor, next_divisor: of hypotheses that end in
+    this step and in the next. logits: (R, V), which the rules look at.
+    """
+    score, has_ended = of["score"], of["n_ended"] > 0
+    at_cap, forced_score = of["max_len"] <= n_token, score + (topk.eos - topk.normaliser).view_as(score)
+    if rules is not None and logits is not None:
+        at_cap, forced_score = rules.ends(logits, score, at_cap, forced_score, has_ended)
+    elif characters is not None:
+        forced_score = characters.ends(forced_score, score, of["state"], has_ended)
+    # All of the best ways to continue each hypothesis, one after another: a sentence's n best are among the n best of
+    # each of its rows, so no (R, V) log-softmax is needed.
+    total = (topk.best - topk.normaliser.unsqueeze(1)).view(*score.shape, -1) + score.unsqueeze(2)
+    parent = torch.arange(score.size(1), device=score.device).repeat_interleave(topk.best.size(1))
+    found = Candidates(total.flatten(1), parent.expand(len(score), -1), topk.token.view(len(score), -1))
+    if rules is not None and logits is not None and rules.requires:
+        found = rules.share_out(found, logits, score, topk.normaliser, 2 * how.beam)
+    else:
+        found = best_of(found, 2 * how.beam)
+
+    # Those end that have EOS among their sentence's `beam` best, and at the cap all of them.
+    first = Candidates(*(part[:, : how.beam] for part in found))
+    ended = torch.full_like(score, -torch.inf)
     # A parent has one EOS at most, so adding up is placing; the rest adds nothing to place 0.
-    score.scatter_reduce_(1, found.parent[:, :beam], found.score[:, :beam].masked_fill(~ends, -torch.inf), "amax")
-    if forced_score is None or at_cap is None:
-        return Ended(score, torch.zeros_like(score, dtype=torch.bool))
-    forced = at_cap.unsqueeze(1) & (score == -torch.inf)
-    return Ended(torch.where(forced, forced_score, score), forced)
+    ended.scatter_reduce_(1, first.parent, first.score.masked_fill(first.token != EOS, -torch.inf), "amax")
+    forced = at_cap.unsqueeze(1) & (ended == -torch.inf)
+    ended = torch.where(forced, forced_score, ended)
+    # Of 2·beam candidates at most `beam` end, so enough go on.
+    order = (found.token == EOS).to(torch.uint8).sort(dim=1, stable=True).indices[:, : how.beam]
+    kept = Candidates(*(part.gather(1, order) for part in found))
+    kept = kept._replace(score=kept.score.masked_fill(kept.token == EOS, -torch.inf))
 
-
-def is_over(
-    n_ended: Tensor, worst: Tensor, best_live: Tensor, at_cap: Tensor | None, divisor: Tensor, beam: int
-) -> Tensor:
-    """Find the sentences that are done but for the shortcut: (B,). worst: the normalised score to beat; best_live: the
-    score of the best hypothesis that goes on and could end; divisor: of its length if it ended next."""
-    done = n_ended >= beam
-    if beam > 1:
-        done &= best_live / divisor <= worst
-    return done if at_cap is None else done | at_cap
+    n_ended = of["n_ended"] + (ended > -torch.inf).sum(1)
+    best = torch.cat([of["best"], ended.double() / divisor], 1).topk(how.n_best).values
+    worst, best_live = best[:, -1], kept.score.amax(1).double()
+    could_end = best_live
+    if rules is not None:
+        rules.follow(kept.parent, kept.token)
+        could_end = kept.score.masked_fill(~rules.may_end(), -torch.inf).amax(1).double()
+    done = n_ended >= how.beam
+    if how.beam > 1:
+        done &= could_end / next_divisor <= worst
+    # A log-probability only falls, so the best future is today's score under the mildest penalty.
+    done |= at_cap | (worst >= best_live / of["last_divisor"])
+    state = of["state"].gather(1, kept.parent)
+    changes = {
+        # Where a sentence is done, and still in the batch, what is impossible never ends or wins.
+        "score": kept.score.masked_fill(done.unsqueeze(1), -torch.inf),
+        "n_ended": n_ended,
+        "best": best,
+        "done": done,
+        "state": characters.follow(state, kept.token) if characters is not None else state,
+    }
+    return Step(kept, ended, forced), changes
 
 
 def not_finite() -> MachineError:
@@ -164,120 +206,104 @@ def search(
     """
     assert 1 <= how.n_best <= how.beam
     n_sentence, device = src_seq.size(0), src_seq.device
+    if not n_sentence:
+        return []
     characters = characters.to(device) if characters else None
-    finished = _Finished(n_sentence, how.n_best, device)
     state = model.start(src_seq)
-    # The sentences that are still searched: one hypothesis of each before the first step.
-    sentence, max_len = torch.arange(n_sentence, device=device), max_len.to(device)  # (B,) place in the call
-    score = torch.zeros(n_sentence, 1, device=device)  # (B, K)
-    last = torch.full((n_sentence, 1), how.bos, device=device)  # (B, K) the newest token
-    prefix = src_seq.new_zeros(n_sentence, 1, 0)  # (B, K, t) all tokens, BOS not counted
-    inside = torch.zeros_like(last)  # (B, K) where the last character stands: see `Characters`
-    shortest_cap = int(max_len.min()) if n_sentence else 0
+    sentence = torch.arange(n_sentence, device=device)  # (B,) those that are still searched
+    # One hypothesis of each before the first step.
+    score = torch.zeros(n_sentence, 1, dtype=score_type(model), device=device)
+    of = first_table(how, max_len.to(device), score)
+    last = torch.full((n_sentence, 1), BOS, device=device)  # (B, K) the newest token
+    notes, divisors = first_notes(n_sentence, 16, how.beam, score), list[float]()
     never: Tensor | None = None
-    n_token = 0
-    while len(sentence):
-        logits = model.step(last.flatten(), state)
-        logits = logits if rules is None else full_precision(logits)
+    while True:
+        logits, n_token = model.step(last.flatten(), state), len(divisors)
         if never is None:
-            score = score.to(full_precision(logits).dtype)
             never = last.new_tensor(how.impossible(logits.size(-1), characters if rules is None else None))
         # Of one hypothesis no more than `beam` go on and one ends.
         n = min(how.beam + 1, logits.size(-1))
         if rules is None:
-            topk = topk_tokens(logits, n, how.eos, never, characters, inside.flatten())
+            topk = topk_tokens(logits, n, never, characters, of["state"].flatten())
         else:
-            eos_logit, normaliser = logits[:, how.eos].clone(), log_total(logits, how.eos)
-            rules.forbid(logits.index_fill_(1, never, -torch.inf), prefix.flatten(0, 1))
+            logits = full_precision(logits)
+            eos_logit, normaliser = logits[:, EOS].clone(), log_total(logits, EOS)
+            rules.forbid(logits.index_fill_(1, never, -torch.inf))
             if characters is not None:
-                characters.forbid(logits, inside.flatten())
+                characters.forbid(logits, of["state"].flatten())
             topk = TopK(*best_columns(logits, n), normaliser, eos_logit)
-        at_cap = forced_score = None
-        if n_token >= shortest_cap or rules is not None:
-            at_cap, has_ended = max_len <= n_token, finished.n[sentence] > 0
-            forced_score = score + (topk.eos - topk.normaliser).view_as(score)
-            if rules is not None:
-                at_cap, forced_score = rules.ends(logits, score, at_cap, forced_score, has_ended)
-            elif characters is not None:
-                forced_score = characters.ends(forced_score, score, inside, has_ended)
-        found = continuations(score, topk.best, topk.token, topk.normaliser)
-        rank = ranks(found, n, how)
-        if rules is not None and rules.requires:
-            found = rules.share_out(found, rank, logits, score, topk.normaliser, 2 * how.beam)
-        else:
-            found = best_of(found, rank, 2 * how.beam)
-        ended = finish(found, forced_score, at_cap, score.size(1), how.beam, how.eos)
-        n_token += 1
-        finished.add(ended, sentence, prefix, how.divisor(max_len.new_tensor(n_token)))
-        kept = keep(found, how.beam, how.eos)
-        best_live, worst = kept.score.amax(1).double(), finished.worst[sentence]
-        best_unfinished = best_live
-        if rules is not None:
-            rules.follow(kept.parent, kept.token)
-            best_unfinished = kept.score.masked_fill(~rules.may_end(), -torch.inf).amax(1).double()
-        next_divisor = how.divisor(max_len.new_tensor(n_token + 1))
-        done = is_over(finished.n[sentence], worst, best_unfinished, at_cap, next_divisor, how.beam)
-        # A log-probability only falls, so the best future is today's score under the mildest penalty.
-        done |= worst >= best_live / how.divisor(max_len + 1)
-        n_done = int(done.sum())
-        if n_done == len(done):
+        divisor, next_divisor = (how.divisor(sentence.new_tensor(n_token + more)) for more in (1, 2))
+        step, changes = end_of_step(of, topk, how, n_token, divisor, next_divisor, characters, rules, logits)
+        of |= changes
+        divisors.append(float(divisor))
+        if n_token == notes["token"].size(1):
+            fill = {"ended": -torch.inf}
+            notes = {name: F.pad(note, (0, 0, 0, n_token), value=fill.get(name, 0)) for name, note in notes.items()}
+        for name, what in zip(notes, (step.kept.token, step.kept.parent, step.ended, step.forced), strict=True):
+            notes[name][sentence, n_token, : what.size(1)] = what
+        n_done = int(of["done"].sum())
+        if n_done == len(sentence):
             break
-        row = torch.arange(len(sentence), device=device).unsqueeze(1) * score.size(1) + kept.parent  # that is continued
-        prefix = torch.cat([prefix.flatten(0, 1)[row], kept.token.unsqueeze(2)], dim=2)
-        score, last, inside = kept.score, kept.token, inside.gather(1, kept.parent)
-        if characters is not None:
-            inside = characters.follow(inside, last)
-        leave = mostly_done(n_done, len(done))
+        # The rows that are continued.
+        row = torch.arange(len(sentence), device=device).unsqueeze(1) * last.size(1) + step.kept.parent
+        last, leave = step.kept.token, mostly_done(n_done, len(sentence))
         if leave:
-            stay = closing(done)
-            row, sentence, max_len, prefix = row[stay], sentence[stay], max_len[stay], prefix[stay]
-            score, last, inside, shortest_cap = score[stay], last[stay], inside[stay], int(max_len.min())
+            stay = closing(of["done"])
+            of = {name: value[stay] for name, value in of.items()}
+            row, sentence, last = row[stay], sentence[stay], last[stay]
             state.keep(Gaps.of(stay, device))
             if rules is not None:
                 rules.keep(stay)
-        elif n_done:
-            # Still in the batch, no longer in the search: what is impossible never ends or wins.
-            score = score.masked_fill(done.unsqueeze(1), -torch.inf)
         if how.beam > 1 or leave:  # greedy rows stay where they are
             state.reorder(row.flatten())
-    return finished.best()
+    noted = {name: note[:, : len(divisors)].cpu().numpy() for name, note in notes.items()}
+    found = traced(**noted, divisors=np.array(divisors), n=how.n_best)
+    if not all(found):
+        raise not_finite()
+    return found
 
 
-class _Finished:
-    """Finished hypotheses of every sentence of the call."""
+def score_type(model: SearchModel) -> torch.dtype:
+    """The type of the scores of a search: that of the model, and fp32 of half precision."""
+    return torch.promote_types(next(model.parameters()).dtype, torch.float32)
 
-    def __init__(self, n_sentence: int, n_best: int, device: torch.device) -> None:
-        self.n = torch.zeros(n_sentence, dtype=torch.long, device=device)
-        self._top = torch.full((n_sentence, n_best), -torch.inf, dtype=torch.float64, device=device)
-        self._found: list[list[Hypothesis]] = [[] for _ in range(n_sentence)]
-        self._n_best = n_best
 
-    @property
-    def worst(self) -> Tensor:
-        """(n_sentence,) the normalised score that a hypothesis has to beat to be printed."""
-        return self._top[:, -1]
+def first_notes(n_sentence: int, room: int, beam: int, score: Tensor) -> dict[str, Tensor]:
+    """Room for what steps find, by name, (B, T, K): token and parent of those that go on; score of those that end, and
+    whether they were forced to. score: whose type and device the scores have."""
+    shape = (n_sentence, room, beam)
+    kinds = {"token": torch.long, "parent": torch.long, "ended": score.dtype, "forced": torch.bool}
+    found = {name: torch.zeros(shape, dtype=dtype, device=score.device) for name, dtype in kinds.items()}
+    found["ended"].fill_(-torch.inf)
+    return found
 
-    def add(self, ended: Ended, sentence: Tensor, prefix: Tensor, divisor: Tensor) -> None:
-        """ended: (B, K); sentence: (B,) places in the call; prefix: (B, K, t) the tokens before EOS."""
-        where, hypothesis = (ended.score > -torch.inf).nonzero(as_tuple=True)
-        if not len(where):
-            return
-        normalised = ended.score.double() / divisor
-        self.n.index_add_(0, sentence, (normalised > -torch.inf).sum(1))
-        self._top[sentence] = torch.cat([self._top[sentence], normalised], dim=1).topk(self._n_best).values
-        for place, ids, score, rank, forced in zip(
-            sentence[where].tolist(),
-            prefix[where, hypothesis].tolist(),
-            ended.score[where, hypothesis].tolist(),
-            normalised[where, hypothesis].tolist(),
-            ended.forced[where, hypothesis].tolist(),
-            strict=True,
-        ):
-            self._found[place].append(Hypothesis(ids, score, rank, not forced))
 
-    def best(self) -> list[list[Hypothesis]]:
-        """The n best of each sentence, best first."""
-        if not all(self._found):
-            raise not_finite()
-        # Stable: of two equally good hypotheses the one that ended first.
-        return [sorted(found, key=lambda one: -one.normalised)[: self._n_best] for found in self._found]
+def traced(
+    token: NDArray[np.int64],
+    parent: NDArray[np.int64],
+    ended: NDArray[np.floating],
+    forced: NDArray[np.bool_],
+    divisors: NDArray[np.float64],
+    n: int,
+) -> list[list[Hypothesis]]:
+    """The n best hypotheses of each sentence, best first, of the notes of each step, see `first_notes`.
+
+    divisors: (T,) of scores of hypotheses that end in each step.
+    """
+    n_sentence, n_step, beam = ended.shape
+    rank = (ended.astype(np.float64) / divisors[:, np.newaxis]).reshape(n_sentence, -1)
+    # Stable: of two equally good hypotheses the one that ended first.
+    place = np.argsort(-rank, axis=1, kind="stable")[:, :n]
+    there = np.take_along_axis(rank, place, 1) > -np.inf
+    sentence, place = there.nonzero()[0], place[there]
+    end, row = np.divmod(place, beam)
+    score, cut = ended[sentence, end, row], forced[sentence, end, row]
+    ids = np.zeros((len(place), n_step), dtype=np.int64)
+    for step in range(int(end.max(initial=0)) - 1, -1, -1):
+        ids[:, step] = token[sentence, step, row]
+        row = np.where(step < end, parent[sentence, step, row], row)
+    found: list[list[Hypothesis]] = [[] for _ in range(n_sentence)]
+    told = zip(sentence.tolist(), ids, end, score.tolist(), rank[sentence, place].tolist(), cut.tolist(), strict=True)
+    for number, tokens, length, total, normalised, was_cut in told:
+        found[number].append(Hypothesis(tokens[:length].tolist(), total, normalised, not was_cut))
+    return found

@@ -3,11 +3,13 @@
 Shapes: B sentences, K hypotheses of each, R = B·K rows, V vocabulary, C candidates.
 """
 
+import codecs
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -19,38 +21,16 @@ class Candidates(NamedTuple):
     token: Tensor
 
 
-def continuations(score: Tensor, best: Tensor, token: Tensor, normaliser: Tensor) -> Candidates:
-    """All of the best ways to continue each hypothesis of each sentence by one token, hypothesis by hypothesis.
-
-    score: (B, K); best, token: (B·K, n), the highest logits of each row and their columns; normaliser: (B·K,). A
-    sentence's n best are among the n best of each of its rows, so no (R, V) log-softmax is needed.
-    """
-    n_sentence, n_live = score.shape
-    total = ((best - normaliser.unsqueeze(1)).view(n_sentence, n_live, -1) + score.unsqueeze(2)).flatten(1)
-    parent = torch.arange(n_live, device=score.device).repeat_interleave(best.size(1))
-    return Candidates(total, parent.expand_as(total), token.view(n_sentence, -1))
-
-
-def best_of(found: Candidates, rank: Tensor, n: int) -> Candidates:
-    """The n of each sentence that are ranked highest, best first. rank: (B, C)"""
+def best_of(found: Candidates, n: int, rank: Tensor | None = None) -> Candidates:
+    """The n of each sentence with the highest scores, or ranks, (B, C), best first."""
     # Stable: among equals the better parent comes first, whatever the batch looks like.
-    place = rank.sort(dim=1, descending=True, stable=True).indices[:, :n]
+    place = (found.score if rank is None else rank).sort(dim=1, descending=True, stable=True).indices[:, :n]
     found = Candidates(*(part.gather(1, place) for part in found))
     if missing := n - place.size(1):
-        fill = torch.nn.functional.pad
-        found = Candidates(
-            fill(found.score, (0, missing), value=-torch.inf),
-            fill(found.parent, (0, missing)),
-            fill(found.token, (0, missing)),
-        )
+        score, parent, token = found
+        rest = (F.pad(one, (0, missing)) for one in (parent, token))
+        found = Candidates(F.pad(score, (0, missing), value=-torch.inf), *rest)
     return found
-
-
-def keep(found: Candidates, beam: int, eos: int) -> Candidates:
-    """The `beam` best continuations that go on. Of 2·beam candidates at most `beam` end, so there are enough."""
-    order = (found.token == eos).to(torch.uint8).sort(dim=1, stable=True).indices[:, :beam]
-    kept = Candidates(*(part.gather(1, order) for part in found))
-    return kept._replace(score=kept.score.masked_fill(kept.token == eos, -torch.inf))
 
 
 def mostly_done(n_done: int, n_sentence: int) -> bool:
@@ -61,11 +41,9 @@ def mostly_done(n_done: int, n_sentence: int) -> bool:
 # UTF-8 in a search.
 
 
-# State 0 is between characters. From each other one: the lowest and highest byte that may follow, and the state then.
-_NEXT = {1: (0x80, 0xBF, 0), 2: (0x80, 0xBF, 1), 3: (0x80, 0xBF, 2)}
-_NEXT |= {4: (0xA0, 0xBF, 1), 5: (0x80, 0x9F, 1), 6: (0x90, 0xBF, 2), 7: (0x80, 0x8F, 2)}
-_FIRST = [(0x00, 0x7F, 0), (0xC2, 0xDF, 1), (0xE0, 0xE0, 4), (0xE1, 0xEC, 2), (0xED, 0xED, 5), (0xEE, 0xEF, 2)]
-_FIRST += [(0xF0, 0xF0, 6), (0xF1, 0xF3, 3), (0xF4, 0xF4, 7)]
+# The bytes of a character that each state stands for: 0 is between characters. The last four are first bytes that not
+# every other may follow.
+_BEGUN = [b"", b"\xc3", b"\xe1", b"\xf1", b"\xe0", b"\xed", b"\xf0", b"\xf4"]
 _NEEDED = [0, 1, 2, 3, 2, 2, 3, 3]  # bytes from each state to the end of the character
 _NOWHERE = -1
 
@@ -127,9 +105,14 @@ def characters_of(pieces: Sequence[bytes]) -> Characters | None:
 
 
 def _state_after(raw: bytes, state: int) -> int:
-    for byte in raw:
-        ways = [_NEXT[state]] if state else _FIRST
-        state = next((new for low, high, new in ways if low <= byte <= high), _NOWHERE)
-        if state == _NOWHERE:
-            break
-    return state
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        decoder.decode(_BEGUN[state] + raw)
+    except UnicodeDecodeError:
+        return _NOWHERE
+    begun = decoder.getstate()[0]
+    if begun[:1] == b"\xed" and begun[1:] > b"\x9f":  # half of a surrogate pair
+        return _NOWHERE
+    if begun in _BEGUN:
+        return _BEGUN.index(begun)
+    return 2 + (begun[0] >= 0xE0) + (begun[0] >= 0xF0) - len(begun)  # bytes that are still to come

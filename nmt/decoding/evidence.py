@@ -5,19 +5,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from torch import Tensor
-
-from nmt.data.subwords import EOS, Subwords
-from nmt.decoding.long_lines import first_words, joined
+from nmt.data.subwords import EOS, Codec, Subwords
+from nmt.decoding.beam import Hypothesis
+from nmt.decoding.long_lines import Split, first_words, joined
 from nmt.decoding.request import Request
 from nmt.decoding.suspicion import complaints
-from nmt.decoding.translation import Scored, Translation, read_at_once
+from nmt.decoding.translation import Forced, Scored, Translation, read_at_once
 from nmt.decoding.translator import Translator
 from nmt.evaluation.alignment import (
     WORDS_OF_BOTH,
     ByCharacter,
     joined_alignment,
-    subword_alignment,
     word_alignment,
     words_of,
 )
@@ -27,7 +25,6 @@ Fields = dict[str, Any]
 Lost = dict[str, str]  # fields of a line that could not be computed, each with the error
 _T = TypeVar("_T")
 WORDS = "word_alignment"  # the field that --alignments writes by itself
-Seen = dict[int, list[int | None]]  # the source position of each subword of a line, by the number of the piece
 
 
 def attempt(name: str, lost: Lost, compute: Callable[[], _T]) -> _T | None:
@@ -73,88 +70,64 @@ class Evidence:
         if not (self._fields or self._words):
             return [({}, {}) for _ in translations]
         lost: list[Lost] = [{} for _ in translations]
-        seen: list[Seen] = [{} for _ in translations]
-
-        def log_probs(first: int, end: int) -> list[list[float]]:
-            return self._translator.token_log_probs(translations[first:end], self._look(seen[first:end]))
-
-        told: Sequence[list[float] | None] | None = attempt("", {}, lambda: log_probs(0, len(seen)))
-        if told is None:  # some line cannot have them: each by itself
-            alone: list[list[list[float]] | None] = [
-                attempt("token_log_probs", lost[n], partial(log_probs, n, n + 1)) if one.hypotheses else [[]]
-                for n, one in enumerate(translations)
+        forced = partial(self._translator.forced, align=True)
+        told: Sequence[list[Forced] | None] | None = attempt("", {}, lambda: forced(translations))
+        if told is None:  # some line cannot have it: each by itself
+            alone: list[list[list[Forced]] | None] = [
+                attempt("token_log_probs", its, partial(forced, [one])) if one.hypotheses else [[]]
+                for one, its in zip(translations, lost, strict=True)
             ]
             told = [one[0] if one else None for one in alone]
-        return [(self._told(*each), each[-1]) for each in zip(translations, seen, told, lost, strict=True)]
+        return [(self._told(*each), each[-1]) for each in zip(translations, told, lost, strict=True)]
 
     def of_given(self, sources: Sequence[Request], targets: Sequence[str]) -> list[tuple[Scored, Fields, Lost]]:
         """Score given translations. Returns the same of them."""
-        lost: list[Lost] = [{} for _ in sources]
-        seen: list[Seen] = [{} for _ in sources]
+        found = list[tuple[Scored, Fields, Lost]]()
         is_told = self._fields or self._words
-        scored = self._translator.score(sources, targets, self._look(seen) if is_told else None)
-        return [
-            (one, self._told(one, its, one.token_log_probs, missing) if is_told else {}, missing)
-            for one, its, missing in zip(scored, seen, lost, strict=True)
-        ]
+        for one, text in zip(self._translator.score(sources, targets, align=is_told), targets, strict=True):
+            there, lost = bool(one.token_log_probs), Lost()
+            best = [Hypothesis(one.trg_ids, one.log_prob, one.log_prob, True)] * there
+            line = Translation(text, [text], best, one.src_ids, items=one.items)
+            forced = [Forced(one.token_log_probs, one.alignment)] * there
+            found.append((one, self._told(line, forced, lost) if is_told else {}, lost))
+        return found
 
-    def _look(self, seen: Sequence[Seen]) -> Callable[..., object] | None:
-        """Return what notes where the model looks in each line; None where there is nothing to see."""
-        if not self._translator.attends:
-            return None
-
-        def look(number: int, weights: Tensor, piece: int = 0) -> None:
-            seen[number][piece] = subword_alignment(weights, self._recipe.decode.align_by)
-
-        return look
-
-    def _told(self, one: Translation | Scored, seen: Seen, log_probs: list[float] | None, lost: Lost) -> Fields:
-        """Return what is written of a line. log_probs: None where they could not be computed. lost: gets the fields
-        that cannot be computed, which are None."""
-        subwords, src_ids, attends = self._translator.subwords, one.src_ids, self._translator.attends
-        split = one if isinstance(one, Translation) and one.split else None
-        trg_ids = _trg_ids(one) if isinstance(one, Translation) else one.trg_ids
-        pieces = [seen[n] for n in sorted(seen)]
+    def _told(self, one: Translation, forced: list[Forced] | None, lost: Lost) -> Fields:
+        """Return what is written of a line. forced: of its pieces; None where that could not be computed. lost: gets
+        the fields that cannot be computed, which are None."""
+        subwords, pieces = self._translator.subwords, forced or []
 
         def alignment() -> list[int | None]:
-            src_len = [len(part.src_ids) for part in (read_at_once(split) if split else [one])]
-            return joined_alignment(pieces, src_len)
+            src_len = [len(part.src_ids) for part in read_at_once(one)]
+            return joined_alignment([part.alignment for part in pieces], src_len)
 
         def words() -> str:
-            by_character = ByCharacter.of(self._recipe)
-            if not pieces:
-                return ""
-            if split:
-                return word_alignment(alignment(), *words_of_split(split, subwords, by_character))
-            src = words_of(subwords.src.raw(src_ids, one.items), by_character.src)
-            return word_alignment(alignment(), src, words_of(subwords.trg.raw(trg_ids, one.items), by_character.trg))
+            both = words_of_line(one, subwords, ByCharacter.of(self._recipe))
+            return word_alignment(alignment(), *both) if pieces and self._translator.attends else ""
+
+        def tokens(codec: Codec, ids: list[int]) -> list[str]:
+            return [] if forced == [] else codec.pieces([*ids, EOS])
 
         if not self._fields:
-            if log_probs is None:  # by the same pass
+            if forced is None:  # by the same pass
                 lost[WORDS] = lost.pop("token_log_probs")
                 return {WORDS: None}
             return {WORDS: attempt(WORDS, lost, words)}
-        is_blank = log_probs == []
         found: Fields = {
-            "tokens": attempt("tokens", lost, lambda: [] if is_blank else subwords.trg.pieces([*trg_ids, EOS])),
-            "token_log_probs": log_probs,
-            "source_tokens": attempt(
-                "source_tokens", lost, lambda: [] if is_blank else subwords.src.pieces([*src_ids, EOS])
-            ),
+            "tokens": attempt("tokens", lost, lambda: tokens(subwords.trg, one.trg_ids)),
+            "token_log_probs": None if forced is None else [value for part in forced for value in part.log_probs],
+            "source_tokens": attempt("source_tokens", lost, lambda: tokens(subwords.src, one.src_ids)),
         }
         if subwords.src.placeholders:
-            found["items"] = [dict(part.items) for part in (split.parts if split else [one])]
-        if attends and log_probs is None:  # by the same pass
+            found["items"] = [dict(part.items) for part in one.parts or [one]]
+        if not self._translator.attends:
+            return found
+        if forced is None:  # by the same pass
             lost |= dict.fromkeys(("alignment", WORDS), lost["token_log_probs"])
             return found | dict.fromkeys(lost)
-        if attends:
-            found["alignment"] = attempt("alignment", lost, lambda: [*alignment(), None] if pieces else [])
-            found[WORDS] = attempt(WORDS, lost, words)
+        found["alignment"] = attempt("alignment", lost, lambda: [*alignment(), None] if pieces else [])
+        found[WORDS] = attempt(WORDS, lost, words)
         return found
-
-
-def _trg_ids(one: Translation) -> list[int]:
-    return one.hypotheses[0].ids if one.hypotheses else []
 
 
 def log_prob_of(translation: Translation, of_tokens: Sequence[float] | None) -> float:
@@ -169,23 +142,22 @@ def lost_note(lost: Lost) -> str:
     return f"{', '.join(lost)} left out, an internal error ({next(iter(lost.values()))}); its translation is whole"
 
 
-def words_of_split(
-    translation: Translation, subwords: Subwords, by_character: ByCharacter = WORDS_OF_BOTH
+def words_of_line(
+    one: Translation, subwords: Subwords, by_character: ByCharacter = WORDS_OF_BOTH
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Return `words_of` both sides of a line in pieces: a word of a piece may be part of one of the line, and the other
-    way round."""
-    line, parts = translation.split, translation.parts
-    assert line is not None
-    there = [n for n, one in enumerate(parts) if one.hypotheses]
+    """Return `words_of` both sides of a line: a word of a piece may be part of one of the line, and the other way
+    round."""
+    parts, line = one.parts or [one], one.split or Split([one.text], ["", ""])
+    read = [n for n, part in enumerate(parts) if part.hypotheses]
     found = []
     for codec, by, texts, rows in (
-        (subwords.src, by_character.src, line.pieces, [one.src_ids for one in parts]),
-        (subwords.trg, by_character.trg, [one.text for one in parts], list(map(_trg_ids, parts))),
+        (subwords.src, by_character.src, line.pieces, [part.src_ids for part in parts]),
+        (subwords.trg, by_character.trg, [part.text for part in parts], [part.trg_ids for part in parts]),
     ):
         first = first_words(*joined(line, texts), by)
         words: list[list[int]] = []
-        for n in there:
+        for n in read:
             own = [[word + first[n] for word in its] for its in words_of(codec.raw(rows[n], parts[n].items), by)]
-            words += own if n == there[0] else [[], *own]  # an end between
+            words += own if n == read[0] else [[], *own]  # an end between
         found.append(words)
     return found[0], found[1]

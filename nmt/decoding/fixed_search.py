@@ -1,8 +1,8 @@
 """The beam search of `beam.py` in tensors that keep their shapes and places: a step that a GPU can record and replay.
 
-A step asks the device for nothing: what it finds is noted, sent to the host when sentences leave, and read there while
-the device makes further steps. Sentences leave when as many are done that a smaller shape does; until then they are
-searched on, impossible, and so are empty sentences that fill a shape up.
+A step asks the device for nothing: what it finds is noted, sent to the host when sentences leave, and read there at the
+end. Sentences leave when as many are done that a smaller shape does; until then they are searched on, impossible, and
+so are empty sentences that fill a shape up.
 Shapes: B sentences of the present shape, K beam, T steps.
 """
 
@@ -16,18 +16,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt import ops
+from nmt.data.subwords import BOS, EOS, PAD
 from nmt.decoding.beam import (
     BeamSettings,
     Hypothesis,
-    finish,
-    is_over,
+    end_of_step,
+    first_notes,
+    first_table,
     not_finite,
-    ranks,
+    score_type,
     topk_tokens,
+    traced,
 )
-from nmt.decoding.candidates import Characters, best_of, continuations, keep
+from nmt.decoding.candidates import Characters
 from nmt.decoding.graph import Buffers, DelayedCopy, Recorder
-from nmt.decoding.scorer import States
 from nmt.device import send
 from nmt.models.base import DecoderState, SearchModel
 from nmt.models.layers import Gaps, closing
@@ -38,25 +40,24 @@ from nmt.models.layers import Gaps, closing
 class FixedState(DecoderState):
     """A state with room for n_step tokens of n_row hypotheses a sentence, made of one that has read nothing yet.
 
-    prefix: what the names of its places begin with. Another state that takes them is the end of this one.
+    Another state in the same places is the end of this one.
     """
 
     n_step: Tensor  # (1,)
     ancestry: Tensor
     _slots: Tensor  # (K,) those of the token that is being read
 
-    def __init__(self, state: DecoderState, places: Buffers, *, n_row: int, n_step: int, prefix: str = "") -> None:
-        super().__init__(places.put_all(prefix, state.per_sentence), {}, state.n_sentence)
-        self._places, self._prefix, self._n_row, self._n_slot = places, prefix, n_row, n_step * n_row
+    def __init__(self, state: DecoderState, places: Buffers, *, n_row: int, n_step: int) -> None:
+        super().__init__(places.put_all("", state.per_sentence), {}, state.n_sentence)
+        self._places, self._n_row, self._n_slot = places, n_row, n_step * n_row
         rows = {name: tensor.repeat_interleave(n_row, 0) for name, tensor in state.per_row.items()}
-        self.per_row = places.put_all(prefix, rows)
-        self.n_step = places.alike(prefix + "n_step", (1,), torch.int64).zero_()
+        self.per_row = places.put_all("", rows)
+        self.n_step = places.alike("n_step", (1,), torch.int64).zero_()
         shape = (state.n_sentence * n_row, self._n_slot)
-        self.ancestry = places.alike(prefix + "ancestry", shape, torch.bool).zero_()
+        self.ancestry = places.alike("ancestry", shape, torch.bool).zero_()
         # The caches of a state before: a replayed step finds them without asking `remember` for any.
         for name in places.caches:
-            if name.startswith(prefix):
-                self._open(name.removeprefix(prefix))
+            self._open(name)
 
     def look_back(self, visible: Tensor) -> Tensor:
         row = torch.arange(self._n_row, device=visible.device)
@@ -69,7 +70,7 @@ class FixedState(DecoderState):
         new = {f"slf_k.{layer}": k, f"slf_v.{layer}": v}
         for name, its in new.items():
             if name not in self.seen:
-                self._places.caches[self._prefix + name] = its.size(1), its.size(3), its.dtype
+                self._places.caches[name] = its.size(1), its.size(3), its.dtype
                 self._open(name)
         keys, values = (self.seen[name] for name in new)
         ops.store(keys, values, k, v, self._slots, self.n_step)
@@ -77,14 +78,14 @@ class FixedState(DecoderState):
 
     def _open(self, name: str) -> None:
         """Make a cache: zeros, since what is hidden is multiplied by zero, which not everything survives."""
-        n_head, width, dtype = self._places.caches[self._prefix + name]
+        n_head, width, dtype = self._places.caches[name]
         shape = (self.n_sentence, n_head, self._n_slot, width)
-        self.seen[name] = self._places.alike(self._prefix + name, shape, dtype).zero_()
+        self.seen[name] = self._places.alike(name, shape, dtype).zero_()
 
     def reorder(self, rows: Tensor) -> None:
         moved = {name: tensor.index_select(0, rows) for name, tensor in self.per_row.items()}
-        self.per_row = self._places.put_all(self._prefix, moved)
-        self.ancestry = self._places.put(self._prefix + "ancestry", self.ancestry.index_select(0, rows))
+        self.per_row = self._places.put_all("", moved)
+        self.ancestry = self._places.put("ancestry", self.ancestry.index_select(0, rows))
 
     def keep(self, gaps: Gaps) -> None:
         """As of any state; but here the rows leave with their sentences, since it is known how many each has."""
@@ -101,43 +102,18 @@ class FixedState(DecoderState):
         """Make room for so many tokens in all."""
         self._n_slot = n_step * self._n_row
         for name, cache in self.seen.items():
-            self.seen[name] = self._places.widen(self._prefix + name, cache, 2, self._n_slot)
-        self.ancestry = self._places.widen(self._prefix + "ancestry", self.ancestry, 1, self._n_slot)
-
-
-class FixedStates(States):
-    """The fixed states of several models, which move together."""
-
-    def widen(self, n_step: int) -> None:
-        """Make room for so many tokens in all."""
-        for state in self.states:
-            assert isinstance(state, FixedState | FixedStates)
-            state.widen(n_step)
-
-
-def fixed(
-    state: DecoderState, places: Buffers, *, n_row: int, n_step: int, prefix: str = ""
-) -> "FixedState | FixedStates":
-    """A state before its first token, made fixed."""
-    if not isinstance(state, States):
-        return FixedState(state, places, n_row=n_row, n_step=n_step, prefix=prefix)
-    return FixedStates(
-        [
-            fixed(one, places, n_row=n_row, n_step=n_step, prefix=f"{prefix}{number}.")
-            for number, one in enumerate(state.states)
-        ]
-    )
+            self.seen[name] = self._places.widen(name, cache, 2, self._n_slot)
+        self.ancestry = self._places.widen("ancestry", self.ancestry, 1, self._n_slot)
 
 
 # The hypotheses of a search in fixed shapes, in places that stay, and the end of a step.
 
 
 class Table:
-    """All of a search but the state of its model; at first of one that has just begun.
+    """All of a search but the state of its model, in places that stay; at first of one that has just begun.
 
-    last: (R,) the newest token of each hypothesis; place: (1,) steps that were made. of: by name, of each sentence;
-    best: (B, n_best) normalised scores of those that ended; last_divisor: of the longest. notes: by name, of each step,
-    (B, T, K): token and parent of those that go on; score of those that ended, and forced, where the cap ended them.
+    last: (R,) the newest token of each hypothesis; place: (1,) steps that were made. of: see `first_table`; notes: see
+    `first_notes`.
     """
 
     def __init__(
@@ -149,84 +125,42 @@ class Table:
         score_type: torch.dtype,
         characters: Characters | None = None,
     ) -> None:
-        """max_len: (B,) on the device, 0 where there is no sentence. score_type: of scores. characters: always those of
-        one vocabulary."""
+        """max_len: (B,) on the device, 0 where there is no sentence. characters: always those of one vocabulary."""
         self._how, self._places, self.room = how, places, room
         self._characters = characters and Characters(
             places.once("characters", lambda: characters.after.to(places.device))
         )
-        device, n_sentence = max_len.device, len(max_len)
-        score = torch.full((n_sentence, how.beam), -torch.inf, dtype=score_type, device=device)
+        n_sentence = len(max_len)
+        score = torch.full((n_sentence, how.beam), -torch.inf, dtype=score_type, device=max_len.device)
         score[:, 0] = 0.0  # the others begin as copies of the first, and must not be found twice
-        shape = (n_sentence, room, how.beam)
-        self.last = places.put("search.last", max_len.new_full((n_sentence * how.beam,), how.bos))
+        self.last = places.put("search.last", max_len.new_full((n_sentence * how.beam,), BOS))
         self.place = places.put("search.place", max_len.new_zeros(1))
-        self.of = places.put_all(
-            "search.",
-            {
-                "max_len": max_len,
-                "score": score,
-                "last_divisor": how.divisor(max_len + 1),
-                "n_ended": torch.zeros_like(max_len),
-                "best": torch.full((n_sentence, how.n_best), -torch.inf, dtype=torch.float64, device=device),
-                "done": torch.zeros_like(max_len, dtype=torch.bool),
-                "state": max_len.new_zeros(n_sentence, how.beam),
-            },
-        )
-        self.notes = places.put_all(
-            "search.",
-            {
-                "token": max_len.new_zeros(shape),
-                "parent": max_len.new_zeros(shape),
-                "ended": score.new_zeros(shape),
-                "forced": torch.zeros(shape, dtype=torch.bool, device=device),
-            },
-        )
+        self.of = places.put_all("search.", first_table(how, max_len, score))
+        self.notes = places.put_all("search.", first_notes(n_sentence, room, how.beam, score))
 
     def go_on(self, logits: Tensor) -> Tensor:
         """The end of a step: logits (R, V), which may be changed. Returns which rows the hypotheses continue, (R,)."""
         if (rows := self._by_kernels(logits)) is not None:
             return rows
-        how, of, score = self._how, self.of, self.of["score"]
-        n_column, divisor = logits.size(-1), self.divisors()
-        best, token, normaliser, eos_logit = topk_tokens(
-            logits,
-            min(how.beam + 1, n_column),
-            how.eos,
-            self._never(n_column),
-            self._characters,
-            of["state"].flatten(),
-        )
-        at_cap = of["max_len"] <= self.place
-        forced_score = score + (eos_logit - normaliser).view_as(score)
-        if self._characters:
-            forced_score = self._characters.ends(forced_score, score, of["state"], of["n_ended"] > 0)
-        found = continuations(score, best, token, normaliser)
-        found = best_of(found, ranks(found, best.size(1), how), 2 * how.beam)
-        ended = finish(found, forced_score, at_cap, how.beam, how.beam, how.eos)
-        kept = keep(found, how.beam, how.eos)
-        for name, what in zip(self.notes, (kept.token, kept.parent, ended.score, ended.forced), strict=True):
+        how, of, divisors, n_column = self._how, self.of, self.divisors(), logits.size(-1)
+        never, state = self._never(n_column), of["state"].flatten()
+        topk = topk_tokens(logits, min(how.beam + 1, n_column), never, self._characters, state)
+        divisor, next_divisor = (divisors.index_select(0, self.place + more) for more in (1, 2))
+        step, changes = end_of_step(of, topk, how, self.place, divisor, next_divisor, self._characters)
+        noted = (step.kept.token, step.kept.parent, step.ended, step.forced)
+        for name, what in zip(self.notes, noted, strict=True):
             self.notes[name].index_copy_(1, self.place, what.unsqueeze(1))
         self.place += 1
-        of["n_ended"] += (ended.score > -torch.inf).sum(1)
-        normalised = ended.score.double() / divisor.index_select(0, self.place)
-        of["best"].copy_(torch.cat([of["best"], normalised], 1).topk(how.n_best).values)
-        worst, best_live = of["best"][:, -1], kept.score.amax(1).double()
-        next_divisor = divisor.index_select(0, self.place + 1)
-        done = is_over(of["n_ended"], worst, best_live, at_cap, next_divisor, how.beam)
-        done |= worst >= best_live / of["last_divisor"]  # the shortcut
-        of["done"].copy_(done)
-        score.copy_(kept.score.masked_fill(done.unsqueeze(1), -torch.inf))
-        self.last.copy_(kept.token.flatten())
-        if self._characters:
-            of["state"].copy_(self._characters.follow(of["state"].gather(1, kept.parent), kept.token))
-        first = torch.arange(0, score.numel(), how.beam, device=score.device)
-        return (first.unsqueeze(1) + kept.parent).flatten()
+        for name, value in changes.items():
+            of[name].copy_(value)
+        self.last.copy_(step.kept.token.flatten())
+        first = torch.arange(0, len(self.last), how.beam, device=logits.device)
+        return (first.unsqueeze(1) + step.kept.parent).flatten()
 
     def _by_kernels(self, logits: Tensor) -> Tensor | None:
         """The same by kernels of a GPU; None where there are none for it."""
         how, n_column, state = self._how, logits.size(-1), self.of["state"]
-        name = f"allowed.{how.pad}.{how.bos}.{how.n_real}.{n_column}"
+        name = f"allowed.{how.n_real}.{n_column}"
         rows = ops.end_of_step(
             logits,
             lambda: self._places.once(name, lambda: self._allowed(n_column)),
@@ -236,8 +170,7 @@ class Table:
             self.last,
             self.place,
             self.divisors(),
-            eos=how.eos,
-            diversity=how.diversity,
+            eos=EOS,
         )
         if rows is not None:
             self.place += 1
@@ -276,7 +209,7 @@ class Table:
         """(n,) the columns that no translation has."""
         how = self._how
         return self._places.once(
-            f"never.{how.pad}.{how.bos}.{how.n_real}",
+            f"never.{how.n_real}",
             lambda: self.last.new_tensor(how.impossible(n_column, self._characters)),
         )
 
@@ -316,133 +249,71 @@ class FixedSearch:
         with self._lock, torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             try:
                 self._places = self._places or Buffers(device)
-                return _Search(self.model, how, self._places, src_seq, max_len, characters).run(self._recorder)
+                return self._search(self._places, src_seq, how, max_len, characters)
             except BaseException:  # such as too little memory: what is held here is not in the way of another try
                 self._places = None
                 self._recorder.keep_while(None)
                 raise
 
-
-class _Search:
-    """One search under way."""
-
-    def __init__(
-        self,
-        model: SearchModel,
-        how: BeamSettings,
-        places: Buffers,
-        src_seq: Tensor,
-        max_len: Tensor,
-        characters: Characters | None,
-    ) -> None:
-        n_sentence, n_src = src_seq.shape
-        self._model, self._how, self._places = model, how, places
-        self._found: list[list[Hypothesis]] = [[] for _ in range(n_sentence)]
-        self._sentence = np.arange(bucket(n_sentence))  # which of the call; from n_sentence on there is none
-        self._sent: list[tuple[NDArray[np.int64], dict[str, Tensor]]] = []  # of which of the call, and what was noted
-        self._n_src, self._n_step = bucket(n_src), 0
-        n_more = len(self._sentence) - n_sentence
-        src_seq = F.pad(src_seq, (0, self._n_src - n_src, 0, n_more), value=how.pad)
-        src_seq[n_sentence:, 0] = how.eos
+    def _search(
+        self, places: Buffers, src_seq: Tensor, how: BeamSettings, max_len: Tensor, characters: Characters | None
+    ) -> list[list[Hypothesis]]:
+        model, (n_sentence, n_src) = self.model, src_seq.shape
+        sentence, n_src_fixed = np.arange(bucket(n_sentence)), bucket(n_src)  # from n_sentence on there is none
+        n_more = len(sentence) - n_sentence
+        src_seq = F.pad(src_seq, (0, n_src_fixed - n_src, 0, n_more), value=PAD)
+        src_seq[n_sentence:, 0] = EOS
         # Two steps more than the longest translation has may be made before the host hears that it is done.
         model.reach(int(max_len.max()) + 3)
-        self._state = fixed(model.start(src_seq), places, n_row=how.beam, n_step=FIRST_ROOM)
-        score_type = torch.promote_types(next(model.parameters()).dtype, torch.float32)
+        state = FixedState(model.start(src_seq), places, n_row=how.beam, n_step=FIRST_ROOM)
         longest = F.pad(max_len.to(places.device), (0, n_more))
-        self._table = Table(how, places, longest, FIRST_ROOM, score_type, characters)
+        table = Table(how, places, longest, FIRST_ROOM, score_type(model), characters)
+        weights = tuple((one.data_ptr(), one.numel()) for one in (*model.parameters(), *model.buffers()))
+        sent: list[tuple[NDArray[np.int64], dict[str, Tensor]]] = []  # of which sentences, and what was noted
 
-    def run(self, recorder: Recorder) -> list[list[Hypothesis]]:
-        """Search, and return the hypotheses of each sentence."""
-        weights = tuple((one.data_ptr(), one.numel()) for one in (*self._model.parameters(), *self._model.buffers()))
-        late = DelayedCopy(self._places.device)
+        def advance() -> None:
+            """A step, from places to places: on a GPU, what is recorded."""
+            state.reorder(table.go_on(model.step(table.last, state)))
+
+        def send_away(which: NDArray[np.int64]) -> None:
+            """Begin to copy to the host what was noted of the sentences in these places, if there are any there."""
+            which = which[sentence[which] < n_sentence]
+            rows = send(torch.from_numpy(which), places.device)
+            notes = {name: note[rows, :n_step].to("cpu", non_blocking=True) for name, note in table.notes.items()}
+            sent.append((sentence[which], notes))
+
+        late, n_step = DelayedCopy(places.device), 0
         while True:
-            if self._n_step == self._table.room:
-                self._table.widen(2 * self._n_step)
-                self._state.widen(2 * self._n_step)
-            recorder.keep_while((self._places.moves, weights))
-            recorder.run((self._how, len(self._sentence), self._n_src, self._table.room), self._advance)
-            self._n_step += 1
-            if (done := late.tell(self._table.of["done"])) is None:
+            if n_step == table.room:
+                table.widen(2 * n_step)
+                state.widen(2 * n_step)
+            self._recorder.keep_while((places.moves, weights))
+            self._recorder.run((how, len(sentence), n_src_fixed, table.room), advance)
+            n_step += 1
+            if (done := late.tell(table.of["done"])) is None:
                 continue
             if not (n_left := int((~done).sum())):
                 break
-            if self._shape_of(n_left) <= _SMALLER * len(self._sentence):
-                self._leave(done, self._shape_of(n_left))
-                late = DelayedCopy(self._places.device)
-            else:  # a step has been heard of that came after all that was sent: it has arrived
-                self._read()
-        self._send(np.arange(len(self._sentence)))
-        if self._places.device.type == "cuda":
+            n = max(bucket(n_left), bucket(-(-_FEWEST_ROWS // how.beam)))
+            if n > _SMALLER * len(sentence):
+                continue
+            # Those that are done leave, and n go on, of which some may be done, too. More may be by now: they are heard
+            # of later.
+            send_away(np.flatnonzero(done.numpy()))
+            stay = closing(done, n)
+            sentence = np.where(done[stay].numpy(), n_sentence, sentence[stay.numpy()])
+            gaps, late = Gaps.of(stay, places.device), DelayedCopy(places.device)
+            table.keep(gaps)
+            state.keep(gaps)
+        send_away(np.arange(len(sentence)))
+        if places.device.type == "cuda":
             torch.cuda.current_stream().synchronize()
-        self._read()
-        if not all(self._found):
-            raise not_finite()
-        return self._found
-
-    def _advance(self) -> None:
-        """A step, from places to places: on a GPU, what is recorded."""
-        self._state.reorder(self._table.go_on(self._model.step(self._table.last, self._state)))
-
-    def _shape_of(self, n_left: int) -> int:
-        """Number of sentences of a step where so many go on."""
-        return max(bucket(n_left), bucket(-(-_FEWEST_ROWS // self._how.beam)))
-
-    def _leave(self, done: Tensor, n: int) -> None:
-        """Send what was found for the sentences that are done, (B,) on the host, and go on with n of which some may be
-        done, too. More may be by now: they are heard of later."""
-        self._send(np.flatnonzero(done.numpy()))
-        stay = closing(done, n)
-        self._sentence = np.where(done[stay].numpy(), len(self._found), self._sentence[stay.numpy()])
-        gaps = Gaps.of(stay, self._places.device)
-        self._table.keep(gaps)
-        self._state.keep(gaps)
-
-    def _send(self, which: NDArray[np.int64]) -> None:
-        """Begin to copy to the host what was noted of the sentences in these places, if there are any there."""
-        which = which[self._sentence[which] < len(self._found)]
-        if not len(which):
-            return
-        places, notes = send(torch.from_numpy(which), self._places.device), self._table.notes
-        sent = {name: note[places, : self._n_step].to("cpu", non_blocking=True) for name, note in notes.items()}
-        self._sent.append((self._sentence[which], sent))
-
-    def _read(self) -> None:
-        """Make hypotheses of what has arrived."""
-        for sentences, notes in self._sent:
+        found: list[list[Hypothesis]] = [[] for _ in range(n_sentence)]
+        for sentences, notes in sent:
             its = {name: note.numpy() for name, note in notes.items()}
-            length = torch.arange(1, its["token"].shape[1] + 1)
-            hypotheses = traced(**its, divisors=self._how.divisor(length).numpy(), n=self._how.n_best)
-            for sentence, found in zip(sentences, hypotheses, strict=True):
-                self._found[sentence] = found
-        self._sent.clear()
-
-
-def traced(
-    token: NDArray[np.int64],
-    parent: NDArray[np.int64],
-    ended: NDArray[np.floating],
-    forced: NDArray[np.bool_],
-    divisors: NDArray[np.float64],
-    n: int,
-) -> list[list[Hypothesis]]:
-    """The n best hypotheses of each sentence, best first, of the notes of each step, (B, T, K), see `Table`.
-
-    divisors: (T,) of scores of hypotheses that end in each step.
-    """
-    n_sentence, n_step, beam = ended.shape
-    rank = (ended.astype(np.float64) / divisors[:, np.newaxis]).reshape(n_sentence, -1)
-    # Stable: of two equally good hypotheses the one that ended first.
-    place = np.argsort(-rank, axis=1, kind="stable")[:, :n]
-    there = np.take_along_axis(rank, place, 1) > -np.inf
-    sentence, place = there.nonzero()[0], place[there]
-    end, row = np.divmod(place, beam)
-    score, cut = ended[sentence, end, row], forced[sentence, end, row]
-    ids = np.zeros((len(place), n_step), dtype=np.int64)
-    for step in range(int(end.max(initial=0)) - 1, -1, -1):
-        ids[:, step] = token[sentence, step, row]
-        row = np.where(step < end, parent[sentence, step, row], row)
-    found: list[list[Hypothesis]] = [[] for _ in range(n_sentence)]
-    told = zip(sentence.tolist(), ids, end, score.tolist(), rank[sentence, place].tolist(), cut.tolist(), strict=True)
-    for number, tokens, length, total, normalised, was_cut in told:
-        found[number].append(Hypothesis(tokens[:length].tolist(), total, normalised, not was_cut))
-    return found
+            divisors = how.divisor(torch.arange(1, its["token"].shape[1] + 1)).numpy()
+            for number, one in zip(sentences, traced(**its, divisors=divisors, n=how.n_best), strict=True):
+                found[number] = one
+        if not all(found):
+            raise not_finite()
+        return found

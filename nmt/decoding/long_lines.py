@@ -21,7 +21,6 @@ from nmt.data.subwords import EOS, Codec
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.scorer import LengthPenalty, length_divisor
 from nmt.languages import language_of
-from nmt.models.base import Attns
 from nmt.recipe.decode_options import LEAST_SRC_LEN, DecodeConfig
 
 # Text that no model has to read.
@@ -94,17 +93,6 @@ def limits_of(config: DecodeConfig, *, max_len: int, usual_src_len: int | None) 
     piece = config.max_src_len or max(LEAST_SRC_LEN, max_len)
     line = piece if config.max_src_len or usual_src_len is None else min(piece, max(LEAST_SRC_LEN, usual_src_len))
     return Limits(line, piece, config.split == "every")
-
-
-def shortened(ids: Sequence[list[int]], lines: Sequence[str], most: int) -> tuple[list[list[int]], list[str | None]]:
-    """The first ids of each line that is not to be split, and a warning where there are more than that."""
-    warnings = [
-        f"too long ({len(line):,} characters): only its first {most:,} subwords were read; split it into sentences"
-        if len(row) > most
-        else None
-        for line, row in zip(lines, ids, strict=True)
-    ]
-    return [row[:most] for row in ids], warnings
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +228,6 @@ def join_hypotheses(
 def join_ids(rows: Sequence[Sequence[int]]) -> list[int]:
     """Rows of ids with EOS between them."""
     return [i for number, row in enumerate(rows) for i in ([EOS, *row] if number else row)]
-
-
-def join_attns(pieces: Sequence[Attns]) -> Attns:
-    """All that a model looked at in each piece -> the same of the line."""
-    there = [[one for one in kind if one is not None] for kind in zip(*pieces, strict=True)]
-    return Attns(*(join_attention(blocks) if blocks else None for blocks in there))
 
 
 def join_attention(blocks: Sequence[Tensor]) -> Tensor:

@@ -53,24 +53,28 @@ class Request:
     kept: tuple[Kept, ...] = ()  # it contains each of these parts of the source, in their order there, as often
 
     def __post_init__(self) -> None:
-        for name in ("source", "prefix"):
-            if not isinstance(getattr(self, name), str):
-                raise DataError(f"{name}: expected a text, found {_shown(getattr(self, name))}.")
+        def mind(name: str, wanted: str, is_so: bool, found: object, more: str = ".") -> None:
+            if not is_so:
+                text = repr(found)
+                text = text if len(text) <= 60 else text[:57] + "..."
+                raise DataError(f"{name}: expected {wanted}, found {text} of type {type(found).__name__}{more}")
+
+        mind("source", "a text", isinstance(self.source, str), self.source)
+        mind("prefix", "a text", isinstance(self.prefix, str), self.prefix)
         for name in ("required", "avoided", "tags"):
             texts = getattr(self, name)
             if texts is None and name == "tags":
                 continue
-            if isinstance(texts, str | bytes):  # a sequence as well, of letters
-                raise DataError(f"{name}: expected a list of texts, found one, {_shown(texts)}: put it in a list.")
-            if not isinstance(texts, Sequence):
-                raise DataError(f"{name}: expected a list of texts, found {_shown(texts)}.")
-            if wrong := [one for one in texts if not isinstance(one, str)]:
-                raise DataError(f"{name}: expected a list of texts, found {_shown(wrong[0])} in it.")
+            # One text is a sequence as well, of letters.
+            mind(name, "a list of texts", not isinstance(texts, str | bytes), texts, ": put it in a list.")
+            mind(name, "a list of texts", isinstance(texts, Sequence), texts)
+            for one in texts:
+                mind(name, "a list of texts", isinstance(one, str), one, " in it.")
             object.__setattr__(self, name, tuple(texts))  # which can be looked up, and does not change
         if len(set(self.tags or ())) < len(self.tags or ()):
             raise DataError(f"tags: one occurs twice, {list(self.tags or ())}. Name each once.")
-        if self.trg_lang is not None and (not isinstance(self.trg_lang, str) or not self.trg_lang):
-            raise DataError(f"trg_lang: expected the code of a language, found {_shown(self.trg_lang)}.")
+        is_code = self.trg_lang is None or (isinstance(self.trg_lang, str) and self.trg_lang != "")
+        mind("trg_lang", "the code of a language", is_code, self.trg_lang)
         if _LINE_END.search(self.prefix):
             raise DataError(f"{self.prefix!r} is no prefix: no translation has a line feed or a carriage return.")
         for phrase in (*self.required, *self.avoided):
@@ -93,17 +97,14 @@ class Request:
     @property
     def wanted(self) -> list[Wanted]:
         """Phrases that the translation has to contain, and how often."""
-        found = [Wanted(phrase) for phrase in self.required]
         n_kept = Counter(one.text for one in self.kept)
-        before = {one.text for one in self.kept if one.opened[0]}
-        after = {one.text for one in self.kept if one.opened[1]}
-        rooms = {text: (text not in before, text not in after) for text in n_kept}
-        times = Counter[str]()
-        for whole, n in n_kept.items():
-            # What is kept may stand within something else that is kept, and then once is not enough for both.
-            for text in n_kept:
-                times[text] += n * _count(text, whole, rooms[text])
-        return found + [Wanted(text, times[text], room) for text, room in rooms.items()]
+        opened = [{one.text for one in self.kept if one.opened[side]} for side in (0, 1)]
+        found = [Wanted(phrase) for phrase in self.required]
+        for text in n_kept:
+            room = (text not in opened[0], text not in opened[1])
+            # It may stand within something else that is kept, and then once is not enough for both.
+            found.append(Wanted(text, sum(n * _count(text, whole, room) for whole, n in n_kept.items()), room))
+        return found
 
     @property
     def is_tagged(self) -> bool:
@@ -117,16 +118,14 @@ class Request:
 
     def of_piece(self, piece: str, start: int, is_first: bool) -> "Request":
         """Return the request of a piece of the source. start: its first character in the source as it was given."""
-        # Where nobody knows the origins, a line that is too long for one piece lacks what it requires, and is flagged.
-        both = zip(self.required, self.origins, strict=True) if self.can_be_split else ()
-        end = start + len(restored(piece, dict(self.items)))
-        here = {
-            phrase: inside
-            for phrase, places in both
-            if (inside := tuple((at - start, to - start) for at, to in places if start <= at and to <= end))
-        }
-        kept = [one for one in self.kept if start <= one.start and one.end <= end]
         source, items = renumbered(piece, dict(self.items))
+        end = start + len(restored(piece, dict(self.items)))
+        # Where nobody knows the origins, a line that is too long for one piece lacks what it requires, and is flagged.
+        here = {}
+        for phrase, places in zip(self.required, self.origins, strict=True) if self.can_be_split else ():
+            if inside := tuple((at - start, to - start) for at, to in places if start <= at and to <= end):
+                here[phrase] = inside
+        kept = [one for one in self.kept if start <= one.start and one.end <= end]
         return replace(
             self,
             source=source,
@@ -169,11 +168,12 @@ class Request:
             kept=tuple(kept.values()),
         )
 
-    def changed(self, change: Callable[[str], str], change_prefix: Callable[[str], str]) -> "Request":
-        """The request with what it asks for in another form."""
-        required, avoided = (tuple(map(change, phrases)) for phrases in (self.required, self.avoided))
-        kept = tuple(replace(one, text=change(one.text)) for one in self.kept)
-        return replace(self, prefix=change_prefix(self.prefix), required=required, avoided=avoided, kept=kept)
+    def normalised(self, codec: Codec) -> "Request":
+        """The request with what it asks for in the letters that a model writes."""
+        required, avoided = (tuple(map(codec.normalised, phrases)) for phrases in (self.required, self.avoided))
+        kept = tuple(replace(one, text=codec.normalised(one.text)) for one in self.kept)
+        prefix = codec.normalised_prefix(self.prefix)
+        return replace(self, prefix=prefix, required=required, avoided=avoided, kept=kept)
 
     def unmet(self, text: str) -> list[str]:
         """List the constraints that a translation does not fulfil."""
@@ -186,13 +186,8 @@ class Request:
 GIVEN = tuple(one.name for one in fields(Request) if one.name not in ("origins", "items", "kept"))
 
 
-def _shown(found: object) -> str:
-    text = repr(found)
-    return f"{text if len(text) <= 60 else text[:57] + '...'} of type {type(found).__name__}"
-
-
 def _count(phrase: str, text: str, room: Room | None) -> int:
-    return sum(1 for _ in occurrences(phrase, text, room)) if phrase in text else 0
+    return sum(1 for _ in occurrences(phrase, text, room))
 
 
 def is_blank(line: str) -> bool:
@@ -217,12 +212,17 @@ class Terms:
     def __call__(self, request: Request) -> Request:
         """The request with the phrases that its source asks for."""
         source = request.source
-        kept = _parts(source, self._kept) if self._kept else ()
+        found: list[tuple[tuple[int, int], str]] = []
+        for phrase, translation in self._required:
+            for start, end in occurrences(phrase, source):
+                if all(end <= other or start >= beyond for (other, beyond), _ in found):
+                    found.append(((start, end), translation))
         new = dict[str, Places]()
-        for phrase, place in _translations(self._required, source):
+        for place, phrase in sorted(found):
             if phrase not in request.required:
                 new[phrase] = (*new.get(phrase, ()), place)
         avoided = [phrase for where, phrase in self._avoided if not where or contains(source, where)]
+        kept = _parts(source, self._kept) if self._kept else ()
         return replace(
             request,
             required=(*request.required, *new),
@@ -243,21 +243,6 @@ def _parts(source: str, pattern: re.Pattern[str]) -> Iterator[Kept]:
             while start > taken and _LATIN.fullmatch(source, start - 1, start + 1):
                 start -= 1
             yield Kept(source[start:end], start, end, barred_around(source, start, end))
-
-
-def _translations(terms: Sequence[tuple[str, str]], source: str) -> list[tuple[str, tuple[int, int]]]:
-    """The terms that stand in the source outside of longer ones, in the order in which they stand there: what the
-    translation has, and where the source has it.
-    """
-    found: list[tuple[tuple[int, int], str]] = []
-    for phrase, translation in terms:
-        for start, end in occurrences(phrase, source):
-            if all(end <= other or start >= beyond for (other, beyond), _ in found):
-                found.append(((start, end), translation))
-    return [(translation, place) for place, translation in sorted(found)]
-
-
-# Sources to ids, each behind its tags.
 
 
 # What a line says of itself, (trg_lang, tags) of a request -> the tags to put before it. Raises RecipeError.
@@ -285,9 +270,11 @@ class Sources:
 
     def encode(self, requests: Sequence[Request]) -> list[list[int]]:
         """Ids of the source of each request, without EOS."""
-        codecs = [self.codec_of(request) for request in requests]
-        ids: dict[Codec, Iterator[list[int]]] = {
-            codec: iter(codec.encode([one.source for one, its in zip(requests, codecs, strict=True) if its is codec]))
-            for codec in dict.fromkeys(codecs)
-        }
-        return [next(ids[codec]) for codec in codecs]
+        places = dict[Codec, list[int]]()
+        for n, request in enumerate(requests):
+            places.setdefault(self.codec_of(request), []).append(n)
+        found: list[list[int]] = [[] for _ in requests]
+        for codec, its in places.items():
+            for n, ids in zip(its, codec.encode([requests[n].source for n in its]), strict=True):
+                found[n] = ids
+        return found

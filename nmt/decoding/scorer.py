@@ -20,14 +20,6 @@ from nmt.models.layers import Gaps
 
 Ids = Sequence[int] | NDArray[np.int64]
 
-# Told the number of a pair and where the model looked in it: (n_layer, n_head, T, S) weights, EOS last on both sides.
-Look = Callable[[int, Tensor], object]
-
-
-# The same of a line, and the number of the piece of it, for each piece that it was translated in.
-LookAtPieces = Callable[[int, Tensor, int], object]
-
-
 # Weights of attention that are kept grow by the square of the length: above this one the batches get smaller.
 _LONG = 256
 # Bound on pairs x longest side: the logits of all their tokens are held at once, other than in a search.
@@ -63,12 +55,13 @@ def score_tokens(
     trg_ids: Sequence[Ids],
     *,
     max_tokens: int = _AT_ONCE,
-    look: Look | None = None,
+    look: Callable[[int, Tensor], object] | None = None,
 ) -> list[list[float]]:
     """Log-probability of each token of given translations, EOS included, by teacher forcing. Ids are without BOS and
     EOS.
 
-    max_tokens bounds pairs x longest side in one batch. look: called for each pair, in any order, by the same pass.
+    max_tokens bounds pairs x longest side in one batch. look: told the number of each pair, in any order, and where the
+    model looked in it: (n_layer, n_head, T, S) weights, EOS last on both sides.
     """
     assert len(src_ids) == len(trg_ids)
     found: list[list[float]] = [[] for _ in src_ids]

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 
@@ -217,15 +217,15 @@ def complaints(
     usual_ratio: float | None = None,
     languages: Collection[str] = (),
 ) -> list[str]:
-    """`reasons` of the best translation of a line, and those that lie in how it was found. low_score:
-    decode.low_score."""
+    """`reasons` of the best translation of a line, and those that lie in how it was found. low_score: the mean
+    log-probability of a token, the end counted, below which it is `low`; 0: none is."""
     if not translation.hypotheses:
         return []
     best = translation.hypotheses[0]
     found = [] if best.finished else [CAP]
     found += reasons(line, translation.text, max_ratio, usual_ratio, languages)
     rest = {
-        "low": is_low(best.score, len(best.ids) + 1, low_score),
+        "low": low_score < 0 and best.score / (len(best.ids) + 1) < low_score,
         "missing": translation.missing,
         "doubled": translation.doubled,
         "unmet": translation.unmet,
@@ -238,11 +238,6 @@ def flags_of(translation: Translation, reasons: list[str]) -> list[str]:
     if not translation.hypotheses:
         return ["letterless" if translation.text else "blank"]
     return ["split"] * is_in_pieces(translation) + reasons
-
-
-def is_low(log_prob: float, n_token: int, low_score: float) -> bool:
-    """Return whether the mean log-probability of a token, the end counted, is below the limit; 0 is none."""
-    return low_score < 0 and log_prob / n_token < low_score
 
 
 def is_repeated(source: str, output: str) -> bool:
@@ -350,8 +345,6 @@ N_SAMPLES, EPSILON = 16, 0.02  # enough to leave a loop behind; what is unlikeli
 FIRST = "first"  # the name of the translation that there was before any try
 MENDED, BETTER, KEPT = "mended", "better", "kept"
 
-Why = Callable[[Request, Translation], list[str]]
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -372,30 +365,19 @@ class Answer:
 def tries(config: DecodeConfig) -> dict[str, DecodeConfig]:
     """The settings of each try by its name, in order: a beam twice as wide, which finds what the search missed; then
     minimum Bayes risk over samples, which leave loops."""
-    beam = config.searching().model_copy(
-        update={
-            "beam": 2 * config.beam,
-            "n_best": min(config.n_best, 2 * config.beam),
-            "precision": config.precision,
-        }
-    )
-    n_sample = max(N_SAMPLES, config.n_best, config.samples)
-    drawn = {
-        "samples": n_sample,
-        "mbr": "chrf",
-        "epsilon": EPSILON,
-        "temperature": 1.0,
-        "top_k": 0,
-        "top_p": 1.0,
-        "diversity": 0.0,
-        "coverage": 0.0,
-    }
+    beam, n_sample = 2 * config.beam, max(N_SAMPLES, config.n_best, config.samples)
+    wide = {"beam": beam, "n_best": min(config.n_best, beam), "precision": config.precision}
+    drawn = {"samples": n_sample, "mbr": "chrf", "epsilon": EPSILON, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
     # A seed of its own, or samples that looked wrong would be drawn again.
-    return {"beam": beam, "mbr": config.model_copy(update={**drawn, "seed": config.seed + 1})}
+    drawn["seed"] = config.seed + 1
+    return {"beam": config.searching().model_copy(update=wide), "mbr": config.model_copy(update=drawn)}
 
 
 def mend(
-    requests: Sequence[Request], found: Sequence[Translation], again: Mapping[str, Translator], why: Why
+    requests: Sequence[Request],
+    found: Sequence[Translation],
+    again: Mapping[str, Translator],
+    why: Callable[[Request, Translation], list[str]],
 ) -> list[Answer]:
     """Translate the lines again that look wrong, one try after another while they do; fewer reasons win.
 
@@ -408,8 +390,6 @@ def mend(
         wrong = [number for number in wrong if not (translator.config.samples and requests[number].requires)]
         for number, other in zip(wrong, translator.translate([requests[number] for number in wrong]), strict=True):
             answer, reasons = answers[number], why(requests[number], other)
-            if len(reasons) < len(answer.reasons):
-                answers[number] = Answer(other, reasons, name)
-            else:
-                answers[number] = Answer(answer.translation, answer.reasons, answer.retry or FIRST)
+            better = len(reasons) < len(answer.reasons)
+            answers[number] = Answer(other, reasons, name) if better else replace(answer, retry=answer.retry or FIRST)
     return answers

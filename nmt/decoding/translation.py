@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.long_lines import Split
@@ -28,6 +28,11 @@ class Translation:
     parts: list["Translation"] = field(default_factory=list)  # of its pieces, in order
 
     @property
+    def trg_ids(self) -> list[int]:
+        """The subwords of the best translation, without EOS; none of a blank line."""
+        return self.hypotheses[0].ids if self.hypotheses else []
+
+    @property
     def score(self) -> float:
         """Log-probability of the best translation over its length penalty; 0 for a blank line."""
         return self.hypotheses[0].normalised if self.hypotheses else 0.0
@@ -44,6 +49,13 @@ class Translation:
         return found
 
 
+class Forced(NamedTuple):
+    """Result of forced decoding of what a model read at once."""
+
+    log_probs: list[float]  # of each subword, and of the end
+    alignment: list[int | None]  # the source position of each subword; [] where not asked for, or not to be had
+
+
 @dataclass(frozen=True, slots=True)
 class Scored:
     """Log-probabilities of a given translation."""
@@ -53,6 +65,7 @@ class Scored:
     trg_ids: list[int]
     items: dict[str, str] = field(default_factory=dict)  # what placeholders in the ids stand for, by name
     warning: str | None = None  # what the user should know about this line
+    alignment: list[int | None] = field(default_factory=list)  # as of `Forced`
 
     @property
     def log_prob(self) -> float:
@@ -62,8 +75,7 @@ class Scored:
 
 def is_too_wide(translation: Translation) -> bool:
     """Return whether a line in pieces is too long for one attention matrix, which grows by the square of the line."""
-    best = translation.hypotheses[:1]
-    return bool(translation.parts) and len(translation.src_ids) + sum(len(one.ids) for one in best) > MOST_SHOWN
+    return bool(translation.parts) and len(translation.src_ids) + len(translation.trg_ids) > MOST_SHOWN
 
 
 def is_in_pieces(translation: Translation) -> bool:

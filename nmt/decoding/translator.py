@@ -1,16 +1,15 @@
-"""Lines in, translations out: encodes, sorts, batches, searches, decodes, and puts the translations back in order.
-
-A batch is searched in `batch_search.py`.
-"""
+"""Lines in, translations out: encodes, sorts, batches, searches, decodes, and puts the translations back in order."""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nmt.data.arrays import Ragged
 from nmt.data.batches import length_batches, pad
@@ -19,69 +18,73 @@ from nmt.data.plan import Rows
 from nmt.data.subword_kinds import LONGEST_PIECE
 from nmt.data.subwords import BOS, EOS, Subwords
 from nmt.data.text import with_ends_of
-from nmt.decoding.batch_search import BARE, BatchSearch
-from nmt.decoding.beam import Hypothesis
+from nmt.decoding.beam import BeamSettings, Hypothesis, search
+from nmt.decoding.candidates import characters_of
+from nmt.decoding.fixed_search import FixedSearch
 from nmt.decoding.long_lines import (
     MAX_SRC_LEN,
     Limits,
     Split,
     is_letterless,
-    join_attns,
+    join_attention,
     join_hypotheses,
     join_ids,
     join_texts,
     ranked,
-    shortened,
     split,
     surely_too_long,
 )
+from nmt.decoding.phrases import pieces_of
 from nmt.decoding.request import Request, Sources, TagsOf, is_blank
-from nmt.decoding.scorer import Look, LookAtPieces, full_precision
-from nmt.decoding.translation import Scored, Translation, read_at_once
-from nmt.errors import NmtError
+from nmt.decoding.rules import Rules
+from nmt.decoding.sampling import Narrowing, fingerprint, sample
+from nmt.decoding.scorer import full_precision, score_tokens
+from nmt.decoding.translation import Forced, Scored, Translation, read_at_once
+from nmt.errors import NmtError, OutOfMemory, RecipeError, is_out_of_memory
+from nmt.evaluation.alignment import subword_alignment
+from nmt.evaluation.metrics import expected_utility
 from nmt.models.base import Attns, SearchModel, evaluating
 from nmt.recipe.decode_options import DecodeConfig
 
-# For minimum Bayes risk: what each of some translations of a line is worth beside the others.
-Utility = Callable[[Sequence[str]], list[float]]
-
-Splits = dict[Request, tuple[Split, list[Request]]]  # lines in pieces
+Row = tuple[list[int], Request | None]  # ids of a source, without EOS, and what is asked, if that is known
 _LINE_ENDS = str.maketrans("\n\r", "  ")
-
-
 # A piece has at most LONGEST_PIECE bytes, so this many characters have MAX_SRC_LEN pieces or more: the rest of a
 # line of any size need not be looked at.
 _MAX_CHARACTERS = MAX_SRC_LEN * LONGEST_PIECE
+_TOO_LONG = "too long ({:,} characters): only its first {:,} subwords were read; split it into sentences"
 NOWHERE = "no word that this model writes looks at the source"
 
 
 class Translator:
     """Translates lines with one model, in the order in which they come.
 
-    utility: for minimum Bayes risk, what each of some translations of a line is worth beside the others. tags_of: the
-    tags to put before a line. languages: of both sides; numbers alone are copied where both write them alike.
+    tags_of: the tags to put before a line. languages: of both sides; numbers alone are copied where both write them
+    alike. fixed: the beam search of the same model where nothing is asked of a translation. whole_characters: False to
+    let the model write bytes that are no UTF-8, as other engines do.
     """
 
     def __init__(
         self,
-        model: SearchModel | BatchSearch,
+        model: SearchModel,
         subwords: Subwords,
         config: DecodeConfig,
-        utility: Utility | None = None,
         limits: Limits | None = None,
         tags_of: TagsOf | None = None,
         languages: tuple[str, str] = ("", ""),
+        fixed: FixedSearch | None = None,
+        *,
+        whole_characters: bool = True,
     ) -> None:
         assert config.n_best <= config.n_candidate
-        assert (utility is not None) == (config.mbr != "none")
-        self.searcher = BatchSearch(model, subwords, config) if isinstance(model, SearchModel) else model
-        self.model = self.searcher.model
-        self.subwords = subwords
-        self.config = config
-        self.limits = limits or Limits()
-        self.sources = Sources(subwords.src, tags_of)
+        self.model, self.subwords, self.config, self.fixed = model, subwords, config, fixed
+        self.limits, self.sources = limits or Limits(), Sources(subwords.src, tags_of)
         self._src_lang, self._trg_lang = languages[0], config.trg_lang or languages[1]
-        self._utility = utility
+        self._by_utility = config.mbr != "none"
+        n_text = subwords.trg.n_text
+        self._characters = characters_of(subwords.trg.raw(range(n_text))) if whole_characters else None
+        n_best = config.beam if self._by_utility else config.n_best  # utility chooses among all that a beam has found
+        how: dict[str, Any] = {"length_penalty": config.length_penalty, "alpha": config.alpha, "beam": config.beam}
+        self._how = BeamSettings(**how, n_real=n_text, n_best=n_best)
 
     @property
     def attends(self) -> bool:
@@ -95,92 +98,109 @@ class Translator:
         of lines done since the last call."""
         coming = iter(lines)
         while window := list(islice(coming, self.config.window)):
-            yield from self.search(*self.encode(window), on_progress)
+            yield from self._translate_window(window, on_progress or (lambda n_line: None))
 
     def score(
-        self, sources: Sequence[str | Request], translations: Sequence[str], look: Look | None = None
+        self, sources: Sequence[str | Request], translations: Sequence[str], *, align: bool = False
     ) -> Iterator[Scored]:
-        """Score given translations, in order; blank ones of blank sources do not reach the model.
-
-        look: told where the model looked in each of the others, by its number. Of a request the source and its tags
-        count.
-        """
-        pairs = list(zip(map(self._request, sources), translations, strict=True))
-        there = [n for n, (request, text) in enumerate(pairs) if not (is_blank(request.source) and is_blank(text))]
-        requests, kinds = [pairs[n][0] for n in there], self.subwords.src.protects
-        alike = [protected_like(pairs[n][1], dict(pairs[n][0].items), kinds) for n in there]
-        read = [replace(one, source=one.source[:_MAX_CHARACTERS].replace("\n", " ")) for one in requests]
-        src_ids, of_src = shortened(self.sources.encode(read), [one.source for one in requests], MAX_SRC_LEN)
-        written = self.subwords.trg.encode([text[:_MAX_CHARACTERS] for text in alike])
-        trg_ids, of_trg = shortened(written, alike, MAX_SRC_LEN)
-        told = self.searcher.log_probs(src_ids, trg_ids, look and (lambda pair, weights: look(there[pair], weights)))
-        found = [Scored([], [], [])] * len(pairs)
-        for place, n in enumerate(there):
-            items, warning = dict(requests[place].items), of_src[place] or of_trg[place]
-            found[n] = Scored(told[place], src_ids[place], trg_ids[place], items, warning)
+        """Score given translations, in order; blank ones of blank sources do not reach the model. Of a request the
+        source and its tags count. align: with alignments."""
+        requests = list(map(self._request, sources))
+        there = [n for n, one in enumerate(requests) if not (is_blank(one.source) and is_blank(translations[n]))]
+        read = [replace(requests[n], source=requests[n].source[:_MAX_CHARACTERS].replace("\n", " ")) for n in there]
+        kinds = self.subwords.src.protects
+        alike = [protected_like(translations[n], dict(requests[n].items), kinds) for n in there]
+        src = self.sources.encode(read)
+        trg = self.subwords.trg.encode([text[:_MAX_CHARACTERS] for text in alike])
+        src_ids, trg_ids = ([ids[:MAX_SRC_LEN] for ids in side] for side in (src, trg))
+        found = [Scored([], [], [])] * len(requests)
+        for place, (n, told) in enumerate(zip(there, self._forced(src_ids, trg_ids, align), strict=True)):
+            sides = ((requests[n].source, src[place]), (alike[place], trg[place]))
+            warnings = (_TOO_LONG.format(len(text), MAX_SRC_LEN) for text, ids in sides if len(ids) > MAX_SRC_LEN)
+            ids, items = (src_ids[place], trg_ids[place]), dict(requests[n].items)
+            found[n] = Scored(told.log_probs, *ids, items, next(warnings, None), told.alignment)
         yield from found
 
-    def token_log_probs(
-        self, translations: Sequence[Translation], look: LookAtPieces | None = None
-    ) -> list[list[float]]:
-        """Log-probability of each token of the best translations, EOS included; [] for a blank line. look: told where
-        the model looked in each of `read_at_once`."""
-        places = [(n, piece) for n, one in enumerate(translations) for piece in range(len(read_at_once(one)))]
-        read = [part for one in translations for part in read_at_once(one)]
-        src_ids, trg_ids = [one.src_ids for one in read], [one.hypotheses[0].ids for one in read]
+    def forced(self, translations: Sequence[Translation], *, align: bool = False) -> list[list[Forced]]:
+        """Forced decoding of the best translations: of each the results of all that was `read_at_once`."""
+        read = [(n, one) for n, line in enumerate(translations) for one in read_at_once(line)]
+        told = self._forced([one.src_ids for _, one in read], [one.trg_ids for _, one in read], align)
+        found: list[list[Forced]] = [[] for _ in translations]
+        for (n, _), one in zip(read, told, strict=True):
+            found[n].append(one)
+        return found
 
-        told: list[list[float]] = [[] for _ in translations]
-        its = self.searcher.log_probs(
-            src_ids, trg_ids, look and (lambda pair, seen: look(places[pair][0], seen, places[pair][1]))
-        )
-        for (number, _), tokens in zip(places, its, strict=True):
-            told[number] += tokens
-        return told
+    def _forced(self, src_ids: Sequence[list[int]], trg_ids: Sequence[list[int]], align: bool) -> list[Forced]:
+        alignments: dict[int, list[int | None]] = {}
+
+        def look(pair: int, weights: Tensor) -> None:
+            alignments[pair] = subword_alignment(weights, self.config.align_layer, self.config.align_head)
+
+        how: dict[str, Any] = {"max_tokens": self.config.max_tokens, "look": look if align and self.attends else None}
+        with evaluating(self.model):
+            told = score_tokens(self.model, src_ids, trg_ids, **how)
+        return [Forced(one, alignments.get(n, [])) for n, one in enumerate(told)]
 
     def attention(self, translation: Translation) -> Attns:
         """Return the attention weights of the best translation of a line that is not blank: (n_layer, n_head, …) of
         each kind, with EOS; 0 between pieces. Raises NmtError where target words do not look at the source."""
         if not self.model.attends:
             raise NmtError(f"{NOWHERE}, so there is no attention to show.")
-        return join_attns([_attention(self.model, one) for one in read_at_once(translation)])
+        pieces = [_attention(self.model, one) for one in read_at_once(translation)]
+        kinds = [[one for one in kind if one is not None] for kind in zip(*pieces, strict=True)]
+        return Attns(*(join_attention(blocks) if blocks else None for blocks in kinds))
 
-    def search(
-        self,
-        requests: Sequence[Request],
-        ids_of: Mapping[Request, list[int]],
-        splits: Splits,
-        on_progress: Callable[[int], object] | None = None,
-    ) -> list[Translation]:
-        """Translate encoded lines. Identical ones are searched for once; blank ones never reach the model."""
-        count, done = Counter(requests), on_progress or (lambda n_line: None)
-        done(sum(n for request, n in count.items() if request not in ids_of and request not in splits))
-        different, ids = list(ids_of), list(ids_of.values())
+    def _translate_window(self, lines: Sequence[str | Request], done: Callable[[int], object]) -> list[Translation]:
+        """Translate lines. Equal ones are encoded and searched for once; blank ones never reach the model."""
+        requests, encode = list(map(self._request, lines)), self.sources.encode
+        count = Counter(requests)
+        read = [one for one in count if not self._is_unread(one)]
+        done(len(requests) - sum(count[one] for one in read))
+        short = [one for one in read if not surely_too_long(one.source, self.limits.piece)]
+        ids_of = dict(zip(short, encode(short), strict=True))
+        splits = {one: its for one in read if (its := self._split(one, ids_of.get(one)))}
+        pieces = (piece for _, pieces in splits.values() for piece in pieces if not self._is_unread(piece))
+        different = list(dict.fromkeys(one for one in (*read, *pieces) if one not in splits))
+        rest = [one for one in different if one not in ids_of]
+        ids_of |= zip(rest, encode(rest), strict=True)
         translations: dict[Request, Translation] = {}
-        for batch, hypotheses in self.batches(ids, different):
-            for number, found in zip(batch, hypotheses, strict=True):
-                translations[different[number]] = self._answer(different[number], ids[number], found)
+        for batch, hypotheses in self.batches([ids_of[one] for one in different], different):
+            for n, found in zip(batch, hypotheses, strict=True):
+                translations[different[n]] = self._answer(different[n], ids_of[different[n]], found)
             # A line that was split is done when all of its pieces are.
-            done(sum(count[different[number]] for number in batch))
-        for request, (of_line, pieces) in splits.items():
-            parts = [translations.get(piece) or _unread(piece) for piece in pieces]
-            translations[request] = self._of_pieces(request, of_line, parts)
+            done(sum(count[different[n]] for n in batch))
+        for request, (line, own) in splits.items():
+            parts = [translations.get(one) or _unread(one) for one in own]
+            translations[request] = self._of_pieces(request, line, parts)
             done(count[request])
         return [translations.get(request) or _unread(request) for request in requests]
+
+    def _split(self, request: Request, ids: list[int] | None) -> tuple[Split, list[Request]] | None:
+        """A line in pieces, as it was given, and the requests of these; None if the model reads it at once. ids: its
+        subwords; None if they are surely too many."""
+        limits = self.limits if request.can_be_split else Limits()
+        emoji = self.config.copy_letterless and not request.asks
+        codec = self.sources.codec_of(request)
+        if not (found := split(request.source, ids, codec, limits, emoji=emoji, language=self._src_lang)):
+            return None
+        given = replace(found, pieces=[restored(piece, dict(request.items)) for piece in found.pieces])
+        starts = zip(found.pieces, given.starts, strict=True)
+        return given, [request.of_piece(*one, is_first=not n) for n, one in enumerate(starts)]
 
     def _answer(self, request: Request, src_ids: list[int], found: Sequence[Hypothesis]) -> Translation:
         """The answer to a line that the model read at once. found: the hypotheses of it, best first or as drawn."""
         # A line feed inside a translation would shift every line after it.
         codec, items = self.subwords.trg, dict(request.items)
         texts = [codec.decode(one.ids, items).translate(_LINE_ENDS) for one in found]
-        worth = self._utility(texts) if self._utility else [one.normalised for one in found]
+        worth = expected_utility(texts) if self._by_utility else [one.normalised for one in found]
         best = list(range(len(found)))  # as search ranks them
-        if self._utility or self.config.samples:
+        if self._by_utility or self.config.samples:
             best.sort(key=lambda n: -worth[n])
         first: dict[str, int] = {}
         for n in best:  # the same text can be drawn twice, or found in other subwords
             first.setdefault(texts[n], n)
         best = list(first.values())[: self.config.n_best]
-        texts, utilities = [texts[n] for n in best], [worth[n] for n in best] if self._utility else []
+        texts, utilities = [texts[n] for n in best], [worth[n] for n in best] if self._by_utility else []
         hypotheses, unmet = [found[n] for n in best], self._unmet(request, texts[0])
         missing, doubled = list[str](), list[str]()
         if codec.protects:  # the items that are lacking, and what is there too often
@@ -201,7 +221,7 @@ class Translator:
         if "\n" not in request.source:  # whose lines are one
             texts = [text.translate(_LINE_ENDS) for text in texts]
         utilities = []
-        if self._utility:
+        if self._by_utility:
             worth = [ranked([one.utilities for one in there], rank) for rank in range(len(hypotheses))]
             utilities = [math.fsum(one) / len(one) for one in worth]
         return Translation(
@@ -237,32 +257,8 @@ class Translator:
         if "\n" in request.source and not request.can_be_split:
             request = replace(request, source=request.source.replace("\n", " "))
         trg = self.subwords.trg
-        request = request.changed(trg.normalised, trg.normalised_prefix) if request.asks else request
+        request = request.normalised(trg) if request.asks else request
         return request.protected(kinds) if (kinds := self.subwords.src.protects) else request
-
-    def encode(self, lines: Sequence[str | Request]) -> tuple[list[Request], dict[Request, list[int]], Splits]:
-        """Encode each different text once, and split lines that are too long for the model: a request for each line,
-        ids of each different text, and the lines in pieces."""
-        every = [self._request(line) for line in lines]
-        requests = [request for request in dict.fromkeys(every) if not self._is_unread(request)]
-        limits, encode = self.limits, self.sources.encode
-        short = [request for request in requests if not surely_too_long(request.source, limits.piece)]
-        ids_of = dict(zip(short, encode(short), strict=True))
-        splits: Splits = {}
-        for request in requests:
-            own = limits if request.can_be_split else Limits()
-            emoji = self.config.copy_letterless and not request.asks
-            codec, its_ids = self.sources.codec_of(request), ids_of.get(request)
-            if found := split(request.source, its_ids, codec, own, emoji=emoji, language=self._src_lang):
-                as_given = replace(found, pieces=[restored(piece, dict(request.items)) for piece in found.pieces])
-                starts = zip(found.pieces, as_given.starts, strict=True)
-                splits[request] = as_given, [request.of_piece(*one, is_first=not n) for n, one in enumerate(starts)]
-        for request in splits:
-            ids_of.pop(request, None)
-        new = dict.fromkeys(piece for _, pieces in splits.values() for piece in pieces if not self._is_unread(piece))
-        rest = [request for request in (*requests, *new) if request not in ids_of and request not in splits]
-        ids_of.update(zip(rest, encode(rest), strict=True))
-        return every, ids_of, splits
 
     def batches(
         self, ids: Sequence[list[int]], requests: Sequence[Request] | None = None
@@ -274,7 +270,56 @@ class Translator:
         # A batch costs sentences x hypotheses x longest source, and the source ends with EOS.
         cost = np.array([(len(row) + 1) * self.config.n_candidate for row in ids], dtype=np.int64)
         for batch in length_batches(cost, self.config.max_tokens):
-            yield batch, self.searcher.search([(ids[n], requests[n] if requests else BARE) for n in batch])
+            yield batch, self._search([(ids[n], requests[n] if requests else None) for n in batch])
+
+    def _search(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
+        """Search for one batch; where the memory of the device is too small, for its halves. Raises OutOfMemory for one
+        sentence, and RecipeError where phrases are required of samples."""
+        try:
+            with evaluating(self.model):
+                return self._search_whole(rows)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if len(rows) == 1:
+                instead = "" if self.model.device.type == "cpu" else ", or translate on the CPU: --device cpu"
+                raise OutOfMemory(
+                    f"the memory of {self.model.device} is too small for one sentence of {len(rows[0][0])} subwords "
+                    f"and {self.config.n_candidate} hypotheses of it. Make decode.beam or decode.samples smaller"
+                    f"{instead}."
+                ) from None
+        half = len(rows) // 2
+        return self._search(rows[:half]) + self._search(rows[half:])
+
+    def _search_whole(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
+        config, subwords, ids, device = self.config, self.subwords, [ids for ids, _ in rows], self.model.device
+        # Bare ids ask nothing of placeholders: they may be those of any text.
+        is_bare = any(request is None for _, request in rows)
+        placeholders = {} if is_bare else subwords.trg.placeholder_ids()
+        requests = [(request or Request("")).in_placeholders(subwords.src.protects) for _, request in rows]
+        src_seq = pad(Ragged.of(ids), after=(EOS,)).to(device)
+        n_src = torch.tensor([len(row) for row in ids])
+        min_len = (config.min_len_a * n_src).long() + config.min_len_b
+        max_len = (config.max_len_a * n_src).long() + config.max_len_b
+        for n, one in enumerate(requests):
+            if one.asks:  # which a translation may have beside its own
+                phrases = [part.phrase for part in one.wanted for _ in range(part.times)]
+                asked = [one.prefix, *phrases] if one.prefix else phrases
+                max_len[n] += sum(map(len, subwords.trg.encode(asked)))
+        rules = None
+        if placeholders or config.no_repeat or int(min_len.max()) or any(request.asks for request in requests):
+            more: dict[str, Any] = {"placeholders": placeholders, "n": config.samples or 1}
+            pieces, min_len = pieces_of(subwords.trg), min_len.to(device)
+            rules = Rules(pieces, requests, min_len=min_len, no_repeat=config.no_repeat, **more)
+        if config.samples:
+            if any(request.requires for request in requests):
+                raise RecipeError("phrases can be required of beam search only: set decode.samples to 0.")
+            more = {"n": config.samples, "seeds": [[config.seed, *fingerprint(row)] for row in ids]}
+            more["narrowing"] = Narrowing(config.temperature, config.top_k, config.top_p, config.epsilon)
+            return sample(self.model, src_seq, self._how, max_len, rules=rules, characters=self._characters, **more)
+        if self.fixed and rules is None:
+            return self.fixed(src_seq, self._how, max_len, self._characters)
+        return search(self.model, src_seq, self._how, max_len, rules=rules, characters=self._characters)
 
 
 def _unread(request: Request) -> Translation:
@@ -285,7 +330,7 @@ def _unread(request: Request) -> Translation:
 
 def _attention(model: SearchModel, translation: Translation) -> Attns:
     src_seq = pad(Ragged.of([translation.src_ids]), after=(EOS,))
-    trg_seq = pad(Ragged.of([translation.hypotheses[0].ids]), before=(BOS,))
+    trg_seq = pad(Ragged.of([translation.trg_ids]), before=(BOS,))
     with torch.inference_mode(), evaluating(model):
         _, attns = model(src_seq.to(model.device), trg_seq.to(model.device), return_attns=True)
     found: Attns = attns.changed(lambda weights: full_precision(weights[:, 0]).cpu())

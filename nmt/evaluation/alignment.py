@@ -9,7 +9,6 @@ from typing import NamedTuple
 from torch import Tensor
 
 from nmt.languages import language_of
-from nmt.recipe.decode_options import AlignBy
 from nmt.recipe.options import Recipe
 
 # Decoder layers whose mean is read. Of many layers the one before the last aligns best (Garg et al. 2019, "Jointly
@@ -17,15 +16,14 @@ from nmt.recipe.options import Recipe
 N_LAYER = 2
 
 
-def subword_alignment(weights: Tensor, by: AlignBy) -> list[int | None]:
+def subword_alignment(weights: Tensor, layer: int = 0, head: int = 0) -> list[int | None]:
     """The source subword that each target subword looked at most, counted from 0; None where there is none to look at.
 
-    weights: (n_layer, n_head, T, S), the ends of both sides last, which count for nothing.
+    weights: (n_layer, n_head, T, S), the ends of both sides last, which count for nothing. layer, head: from 1, as
+    decode.align_layer and align_head say.
     """
-    layers = weights[by.layer - 1 : by.layer] if by.layer else weights[-N_LAYER:]
-    seen = layers.mean((0, 1)) if not by.head else layers[0, by.head - 1]  # (T, S)
-    # What was written at one step is read at the next.
-    seen = (seen[1:] if by.when == "read" else seen[:-1])[:, :-1]
+    layers = weights[layer - 1 : layer] if layer else weights[-N_LAYER:]
+    seen = (layers[0, head - 1] if head else layers.mean((0, 1)))[:-1, :-1]  # (T, S)
     if not seen.size(1):
         return [None] * len(seen)
     found: list[int | None] = seen.argmax(-1).tolist()

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -243,13 +243,11 @@ def _check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:
 
 
 Matrix = NDArray[np.float64]
-Utility = Literal["chrf", "bleu"]
 
 CHRF_ORDER, CHRF_BETA = 6, 2
-BLEU_ORDER = 4
 
 
-def _matches(units: Sequence[str] | Sequence[tuple[str, ...]], order: int) -> tuple[Matrix, Matrix]:
+def _matches(units: Sequence[str], order: int) -> tuple[Matrix, Matrix]:
     """Of n-grams of `order` units: those that two texts have in common, (N, N), and those of each, (N,)."""
     counted = [Counter(text[i : i + order] for i in range(len(text) - order + 1)) for text in units]
     column = {gram: i for i, gram in enumerate({gram: None for one in counted for gram in one})}
@@ -282,38 +280,10 @@ def chrf(texts: Sequence[str]) -> Matrix:
     return 100 * _divide((1 + CHRF_BETA**2) * precision * recall, CHRF_BETA**2 * precision + recall)
 
 
-def bleu(texts: Sequence[str], trg_lang: str = "") -> Matrix:
-    """Sentence BLEU of text i against text j as its reference, 0 … 100: (N, N).
-
-    As in sacreBLEU: the tokeniser of the language, orders that text i has (effective order), exponential smoothing.
-    """
-    from sacrebleu.metrics.bleu import BLEU
-
-    metric = _metric_of("bleu", trg_lang)
-    assert isinstance(metric, BLEU)
-    units = [tuple(str(metric.tokenizer(text.rstrip())).split()) for text in texts]
-    length = np.array([len(one) for one in units], dtype=np.float64)
-    log_sum, n_order, smooth, n_match = np.zeros((4, len(texts), len(texts)))
-    smooth += 1
-    for order in range(1, BLEU_ORDER + 1):
-        match, total = _matches(units, order)
-        total = np.broadcast_to(total[:, None], match.shape)
-        n_match += match
-        smooth = np.where((match == 0) & (total > 0), 2 * smooth, smooth)
-        right = np.where(match > 0, match, 1 / smooth)
-        log_sum += np.log(right / np.maximum(total, 1), out=np.zeros_like(right), where=total > 0)
-        n_order += total > 0
-    mean = np.exp(_divide(log_sum, n_order))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        brevity = np.where(length[:, None] < length[None], np.exp(1 - length[None] / length[:, None]), 1.0)
-    return np.where(n_match == 0, 0.0, 100 * brevity * mean)
-
-
-def expected_utility(texts: Sequence[str], utility: Utility, trg_lang: str = "") -> list[float]:
-    """Mean likeness of each text to all, itself among them: the highest is the choice of minimum Bayes risk (Eikema and
+def expected_utility(texts: Sequence[str]) -> list[float]:
+    """Mean chrF of each text beside all, itself among them: the highest is the choice of minimum Bayes risk (Eikema and
     Aziz 2020, "Is MAP decoding all you need?", section 6)."""
     different = list(dict.fromkeys(texts))
-    likeness = chrf(different) if utility == "chrf" else bleu(different, trg_lang)
     weight = np.array([texts.count(text) for text in different]) / len(texts)
-    value = dict(zip(different, (likeness @ weight).tolist(), strict=True))
+    value = dict(zip(different, (chrf(different) @ weight).tolist(), strict=True))
     return [value[text] for text in texts]

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from nmt import checkpoint
 from nmt.data.subwords import Subwords
-from nmt.decoding.batch_search import BatchSearch
 from nmt.decoding.long_lines import MAX_SRC_LEN
 from nmt.decoding.scorer import score_tokens
 from nmt.decoding.translator import Translator
@@ -81,11 +80,9 @@ class Ours:
     def ids(self, lines: Sequence[str], most: int) -> list[list[int]]:
         """Ids of the translation of each line by greedy search."""
         config = DecodeConfig(beam=1, max_len_a=0.0, max_len_b=most)
-        searcher = BatchSearch(self._model, self._subwords, config, whole_characters=False)
+        translator = Translator(self._model, self._subwords, config, whole_characters=False)
         found: dict[int, list[int]] = {}
-        for numbers, hypotheses in Translator(searcher, self._subwords, config).batches(
-            self._subwords.src.encode(lines)
-        ):
+        for numbers, hypotheses in translator.batches(self._subwords.src.encode(lines)):
             found.update(zip(numbers.tolist(), (best[0].ids for best in hypotheses), strict=True))
         return [found[number] for number in range(len(lines))]
 

@@ -22,7 +22,7 @@ _PER_WARP = 2048  # numbers that are looked at together
 def _go_on(
     logits, allowed, state, tops, log_total, score, max_len, last_divisor, n_ended, best, done, last, rows, steps,
     divisors, token, parent, ended, forced,
-    row_stride, n_column, n_block, room, eos, diversity, n_best,
+    row_stride, n_column, n_block, room, eos, n_best,
     K: tl.constexpr, ROWS: tl.constexpr, EACH: tl.constexpr, WIDTH: tl.constexpr, BLOCKS: tl.constexpr,
     PLACES: tl.constexpr, BEST: tl.constexpr,
 ):  # fmt: skip
@@ -64,7 +64,7 @@ def _go_on(
     old = tl.load(score + line, mask=is_row, other=-float("inf"))
     total = (value - normaliser[:, None]) + old[:, None]
     total = tl.where(is_row[:, None] & (turn[None, :] <= K), total, -float("inf"))
-    rank = tl.reshape(total - diversity * turn[None, :].to(tl.float32), (ROWS * EACH,))
+    rank = tl.reshape(total, (ROWS * EACH,))
     rank = tl.where(rank != rank, float("inf"), rank)
     total, entry = tl.reshape(total, (ROWS * EACH,)), tl.reshape(entry, (ROWS * EACH,))
     candidate, at = tl.arange(0, ROWS * EACH), tl.arange(0, PLACES)
@@ -140,7 +140,6 @@ def go_on(
     step: Tensor,
     divisors: Tensor,
     eos: int,
-    diversity: float,
 ) -> Tensor:
     """`fixed_search.Table.go_on` of logits (R, V), but for the numbers of steps and of sentences that
     are done: the rows that hypotheses continue, (R,).
@@ -161,7 +160,7 @@ def go_on(
             logits, allowed, state, tops, log_total, score, of["max_len"], of["last_divisor"], of["n_ended"],
             of["best"], of["done"].view(torch.uint8), last, rows, step, divisors,
             notes["token"], notes["parent"], notes["ended"], notes["forced"].view(torch.uint8),
-            logits.stride(0), n_column, tops.size(1), notes["token"].size(1), eos, diversity, of["best"].size(1),
+            logits.stride(0), n_column, tops.size(1), notes["token"].size(1), eos, of["best"].size(1),
             K=beam, ROWS=n_row, EACH=n_each, WIDTH=width, BLOCKS=n_block, PLACES=triton.next_power_of_2(2 * beam),
             BEST=triton.next_power_of_2(of["best"].size(1)), num_warps=min(8, max(1, n_warp)),
         )  # fmt: skip

@@ -96,56 +96,44 @@ def half_is_faster() -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported())
 
 
-# How far the numbers reach that a Transformer is to multiply in 8 bits, in their standard deviations.
-
-
-# What normalised states and hidden units are given, and by how much that exceeds what the widest thousandth of a text
-# of random subwords reaches: hidden units reach further where a text makes sense.
+# Ranges, in standard deviations, that normalised states and hidden units have at least, and by how much one exceeds
+# what the widest thousandth of a text of random subwords reaches: hidden units reach further where a text makes sense.
 LEAST = (4.0, 6.0)
 _BEYOND = (1.25, 2.0)
 _THOUSANDTH = 0.999
 _SENTENCES, _LENGTH = 16, 32
+_TINY = torch.finfo(torch.float32).tiny
+_OPTION, _ADVICE = "decode.precision int8", "Take bf16 or fp32."
+
+NumbersOf = Callable[[Tensor], Sequence[Tensor]]  # what is made of the input of a module, of which the range is wanted
+# How states become whole numbers: step, zero and affine, as those products take them.
+Steps = tuple[float, int, tuple[Tensor, Tensor] | None]
 
 
-def ranges(
-    model: Transformer, numbers_of: Mapping[nn.Module, Callable[[Tensor], Sequence[Tensor]]]
-) -> dict[nn.Module, list[float]]:
+def ranges(model: Transformer, numbers_of: Mapping[nn.Module, NumbersOf]) -> dict[nn.Module, list[float]]:
     """For modules of a model, the ranges that numbers made of their input need: states, and maybe hidden units."""
     found: dict[nn.Module, list[float]] = {}
+    generator = torch.Generator().manual_seed(1)  # the same text whenever it is made
+    each = [torch.randint(len(one.weight), (_SENTENCES, _LENGTH), generator=generator) for one in model.embeddings]
+    src_seq, trg_seq = (ids.where(ids != model.pad_idx, (model.pad_idx + 1) % 2) for ids in each)
+
+    def tail(numbers: Tensor) -> float:
+        """Bound that all but a thousandth keep. In halves, that a difference of rounding changes hardly any range."""
+        sizes = numbers.detach().float().abs().flatten().nan_to_num(0.0, 0.0)  # a search says what is not finite
+        return round(2 * sizes.kthvalue(max(1, int(_THOUSANDTH * len(sizes)))).values.item()) / 2
 
     def look(module: nn.Module, entered: tuple[Any, ...]) -> None:
         each = zip(numbers_of[module](entered[0]), LEAST, _BEYOND, strict=False)
-        found[module] = [max(least, beyond * _tail(numbers)) for numbers, least, beyond in each]
+        found[module] = [max(least, beyond * tail(numbers)) for numbers, least, beyond in each]
 
     hooks = [module.register_forward_pre_hook(look) for module in numbers_of]
     try:
         with torch.inference_mode(), evaluating(model):
-            model(*_random_text(model))
+            model(src_seq, trg_seq)
     finally:
         for hook in hooks:
             hook.remove()
     return found
-
-
-def _random_text(model: Transformer) -> list[Tensor]:
-    """Source and target, the same whenever it is made."""
-    generator = torch.Generator().manual_seed(1)
-    each = [torch.randint(len(one.weight), (_SENTENCES, _LENGTH), generator=generator) for one in model.embeddings]
-    return [ids.where(ids != model.pad_idx, (model.pad_idx + 1) % 2) for ids in each]
-
-
-def _tail(numbers: Tensor) -> float:
-    """Bound that all but a thousandth keep. In halves, that a difference of rounding changes hardly any range."""
-    sizes = numbers.detach().float().abs().flatten().nan_to_num(0.0, 0.0)  # a search says what is not finite
-    tail = sizes.kthvalue(max(1, int(_THOUSANDTH * len(sizes)))).values.item()
-    return round(2 * tail) / 2
-
-
-_OPTION, _ADVICE = "decode.precision int8", "Take bf16 or fp32."
-
-
-# How states become whole numbers: step, zero and affine, as those products take them.
-Steps = tuple[float, int, tuple[Tensor, Tensor] | None]
 
 
 class Spread(NamedTuple):
@@ -178,7 +166,7 @@ class Int8FeedForward(PositionwiseFeedForward):
         w_2, b_2 = _exact(ffn.w_2)
         product = _product()
         # Every hidden unit as a share of its range, which its column of the second matrix takes back.
-        most = (hidden_reach * w_1.norm(dim=1) + b_1.clamp(min=0.0)).clamp(min=torch.finfo(torch.float32).tiny)
+        most = (hidden_reach * w_1.norm(dim=1) + b_1.clamp(min=0.0)).clamp(min=_TINY)
         steps = _steps(entered_through, reach, taken=not ffn.pre_norm)
         if ffn.pre_norm:  # the norm itself makes steps, in place of its weight and bias
             self._gain, self._shift = (torch.full_like(b_2, number) for number in (1 / steps[0], steps[1]))
@@ -234,39 +222,32 @@ def to_int8(model: nn.Module) -> None:
     layers = [module for module in model.modules() if isinstance(module, EncoderLayer | DecoderLayer)]
     if not layers:
         raise RunError(f"{_OPTION}: is for Transformers, and this model is none. {_ADVICE}")
-    norms = [norm for layer in layers if isinstance(norm := _norm_before(layer), nn.LayerNorm)]
-    if len(norms) < len(layers):
+    if not all(isinstance(_norm_before(layer), nn.LayerNorm) for layer in layers):
         raise RunError(f"{_OPTION}: wants model.norm_kind layer, and this model has another. {_ADVICE}")
     if others := {layer.pos_ffn.kind for layer in layers} - {"relu"}:
         raise RunError(f"{_OPTION}: wants model.ffn relu, and this model has {', '.join(sorted(others))}. {_ADVICE}")
     if (device := layers[0].pos_ffn.w_1.weight.device).type != "cpu":
         raise Unavailable(f"{_OPTION}: is for the CPU, and the model is on {device}. {_ADVICE}")
-    _product()  # raises where nothing is exact
-    norm_of = dict(zip(layers, norms, strict=True))
+    rounds = _product().rounds  # raises where nothing is exact
     for one in list(model.modules()):
-        if isinstance(one, Transformer):
-            _multiply_in_bytes(one, norm_of)
-
-
-def _multiply_in_bytes(model: Transformer, norm_of: Mapping[EncoderLayer | DecoderLayer, nn.LayerNorm]) -> None:
-    """Carry out `to_int8` for one Transformer. norm_of: the norm that each layer's feed-forward sub-layer reads."""
-    layers = [layer for layer in model.modules() if isinstance(layer, EncoderLayer | DecoderLayer)]
-    numbers_of: dict[nn.Module, Callable[[Tensor], Sequence[Tensor]]]
-    numbers_of = {layer.pos_ffn: partial(_numbers_of, layer.pos_ffn, norm_of[layer]) for layer in layers}
-    last, factor = model.ends_in_norm, model.logit_scale
-    if isinstance(last, nn.LayerNorm):
-        numbers_of[model.trg_word_prj] = partial(_states_of, last, factor=factor)
-    projections = list(_projections(model)) if _product().rounds else []
-    for attention, name, before in projections:
-        numbers_of[getattr(attention, name)] = partial(_states_of, before)
-    found = ranges(model, numbers_of)
-    for attention, name, before in projections:
-        linear = getattr(attention, name)
-        setattr(attention, name, Int8Projection(linear, before, 1.0, *found[linear]))
-    for layer in layers:
-        layer.pos_ffn = Int8FeedForward(layer.pos_ffn, norm_of[layer], *found[layer.pos_ffn])
-    if isinstance(last, nn.LayerNorm):
-        model.trg_word_prj = Int8Linear(model.trg_word_prj, last, factor, *found[model.trg_word_prj])
+        if not isinstance(one, Transformer):
+            continue
+        # Of each module its parent and name, the numbers whose ranges it needs, and what takes its place.
+        plan: list[tuple[nn.Module, str, NumbersOf, Callable[..., nn.Module]]] = []
+        for layer in one.modules():
+            if isinstance(layer, EncoderLayer | DecoderLayer):
+                ffn, norm = layer.pos_ffn, _norm_before(layer)
+                plan.append((layer, "pos_ffn", partial(_numbers_of, ffn, norm), partial(Int8FeedForward, ffn, norm)))
+        if isinstance(last := one.ends_in_norm, nn.LayerNorm):
+            factor, prj = one.logit_scale, one.trg_word_prj
+            states = partial(_states_of, last, factor=factor)
+            plan.append((one, "trg_word_prj", states, partial(Int8Linear, prj, last, factor)))
+        for attention, name, before in _projections(one) if rounds else ():
+            linear = getattr(attention, name)
+            plan.append((attention, name, partial(_states_of, before), partial(Int8Projection, linear, before, 1.0)))
+        found = ranges(one, {getattr(parent, name): numbers for parent, name, numbers, _ in plan})
+        for parent, name, _, make in plan:
+            setattr(parent, name, make(*found[getattr(parent, name)]))
 
 
 def _projections(model: Transformer) -> Iterator[tuple[MultiHeadAttention, str, nn.LayerNorm | Spread]]:
@@ -309,14 +290,13 @@ def _numbers_of(ffn: PositionwiseFeedForward, norm: nn.LayerNorm, x: Tensor) -> 
         (states,) = _states_of(norm, x)
     weight, bias = _exact(ffn.w_1, norm)
     hidden = F.relu(F.linear(states, weight, bias)) - bias.clamp(min=0.0)
-    return [states, hidden / weight.norm(dim=1).clamp(min=torch.finfo(torch.float32).tiny)]
+    return [states, hidden / weight.norm(dim=1).clamp(min=_TINY)]
 
 
-def _norm_before(layer: EncoderLayer | DecoderLayer) -> nn.Module:
+def _norm_before(layer: EncoderLayer | DecoderLayer) -> Any:
     """The norm that the input of the feed-forward sub-layer comes from."""
-    if layer.pos_ffn.pre_norm:
-        return layer.pos_ffn.layer_norm
-    return (layer.enc_attn if isinstance(layer, DecoderLayer) else layer.slf_attn).layer_norm
+    before = layer.enc_attn if isinstance(layer, DecoderLayer) else layer.slf_attn
+    return (layer.pos_ffn if layer.pos_ffn.pre_norm else before).layer_norm
 
 
 def _exact(linear: nn.Linear, norm: nn.LayerNorm | Spread | None = None, factor: float = 1.0) -> tuple[Tensor, Tensor]:

@@ -112,10 +112,12 @@ GONE: dict[str, tuple[tuple[Any, ...], str]] = {
         [f"regularize.{name}_from" for name in ("layer_drop", "r_drop", "simcut", "word_dropout")],
         ((0, 0.0), "set it to 0: what is on is on for the whole run; a second run may go on by train.init_from"),
     ),
+    "decode.diversity": ((0, 0.0), "set it to 0, and use decode.samples for translations that differ more"),
+    "decode.align_when": (("written",), "leave it out, and name the layer: decode.align_layer"),
     "batch.split_rate": ((0,), "set it to 0, and use batch.bpe_dropout"),
 }
-# A value that is gone: (option, value), and what the recipe of a run is read with, which translates as it did.
-GONE_VALUES = {("optim.name", "schedulefree"): "adamw"}
+# A value that is gone: (option, value), and what stands for it in the recipe of a run, which still translates.
+GONE_VALUES = {("optim.name", "schedulefree"): "adamw", ("decode.mbr", "bleu"): "chrf"}
 
 
 def with_trg(name: str) -> str:

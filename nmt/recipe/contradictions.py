@@ -285,8 +285,6 @@ def _of_translation(recipe: "Recipe") -> Iterator[str]:
         yield f"decode.n_best: {decode.n_best} is more than decode.{name}, which is {n_candidate}"
     if decode.mbr != "none" and n_candidate < 3:
         yield f"decode.mbr: chooses among three or more, but decode.{name} is {n_candidate} (raise that, or write none)"
-    if decode.samples and decode.diversity:
-        yield "decode.diversity: samples differ anyway, as decode.samples is not 0 (remove this, or set that to 0)"
     for part in ("a", "b"):
         least, most = getattr(decode, f"min_len_{part}"), getattr(decode, f"max_len_{part}")
         if least > most:

@@ -1,6 +1,6 @@
 """Options of translation: search, sampling, and the choice among what they find."""
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -11,14 +11,6 @@ from nmt.recipe.section import Count, LanguageCode, NonNegativeFloat, PositiveFl
 OF_SAMPLES = ("temperature", "top_k", "top_p", "epsilon", "seed")
 # Subwords that any single character fits into, also where its normal form is several.
 LEAST_SRC_LEN = 16
-
-
-class AlignBy(NamedTuple):
-    """Attention that alignments are read off: the options align_layer, align_head and align_when."""
-
-    layer: int
-    head: int
-    when: Literal["written", "read"]
 
 
 class DecodeConfig(Section):
@@ -44,8 +36,8 @@ class DecodeConfig(Section):
     """Of samples: draw from tokens of at least this probability only."""
     seed: Count = 1
     """Of samples: what is drawn for a line follows from this and from the line, not from its batch."""
-    mbr: Literal["none", "chrf", "bleu"] = "none"
-    """Minimum Bayes risk: take the sample or hypothesis that is most like all of them by sentence chrF or BLEU."""
+    mbr: Literal["none", "chrf"] = "none"
+    """Minimum Bayes risk: take the sample or hypothesis that is most like all of them by sentence chrF."""
     precision: Literal["fp32", "bf16", "int8"] = "fp32"
     """Arithmetic in nmt-translate; bf16 changes scores in the third digit; int8, on a CPU: large products in 8 bits."""
     cuda_graphs: bool = True
@@ -56,8 +48,6 @@ class DecodeConfig(Section):
     """Decoder layer whose attention alignments are read off, from 1; 0: the mean of the last two."""
     align_head: Count = 0
     """Head of align_layer that they are read off, from 1; 0: the mean of all."""
-    align_when: Literal["written", "read"] = "written"
-    """Where the model looked when it wrote a subword, or one step later, when it read it (Chen et al. 2020)."""
     align_units: Literal["auto", "words", "characters"] = "auto"
     """Units of alignments; auto: words, or characters in languages without spaces between words."""
     trg_lang: LanguageCode = ""
@@ -74,8 +64,6 @@ class DecodeConfig(Section):
     """See min_len_a."""
     no_repeat: Count = 0
     """No n-gram of this many subwords occurs twice once the prefix and the required phrases are there; 0: any may."""
-    diversity: NonNegativeFloat = 0.0
-    """Of beam search: penalty for each better continuation of the same hypothesis (Li et al. 2016), 0.5 say."""
     split: Literal["long", "every"] = "long"
     """Lines translated sentence by sentence: those longer than 99 of 100 source lines of training, or every one."""
     copy_letterless: bool = True
@@ -91,11 +79,6 @@ class DecodeConfig(Section):
     def n_candidate(self) -> int:
         """Hypotheses of each sentence that are alive together."""
         return self.samples or self.beam
-
-    @property
-    def align_by(self) -> AlignBy:
-        """The attention that alignments are read off."""
-        return AlignBy(self.align_layer, self.align_head, self.align_when)
 
     def searching(self) -> "DecodeConfig":
         """These options for beam search, without samples and minimum Bayes risk, and in the usual precision."""

@@ -13,7 +13,7 @@ from nmt import checkpoint
 from nmt.data.batches import Batch, make_batch
 from nmt.data.corpus import Corpus, Prepared
 from nmt.data.plan import Rows
-from nmt.data.subwords import BOS, EOS, PAD
+from nmt.data.subwords import EOS, PAD
 from nmt.decoding.beam import BeamSettings, search
 from nmt.device import choose_device
 from nmt.errors import NmtError, RunError
@@ -124,9 +124,6 @@ def _is_found_again(engine: Engine, batch: Batch, recipe: Recipe, data: Prepared
     decode = recipe.decode
     wanted = [[i for i in row if i not in (EOS, PAD)] for row in batch.gold.tolist()]
     settings = BeamSettings(
-        bos=BOS,
-        eos=EOS,
-        pad=PAD,
         length_penalty=decode.length_penalty,
         alpha=decode.alpha,
         n_real=data.subwords.trg.n_text,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from made_run import OPTIONS, SOURCE, make_run
 
 import nmt
-from nmt.decoding import evidence
+from nmt.decoding import evidence, translator
 from nmt.decoding.evidence import Evidence
 from nmt.decoding.translator import Translator
 from tests.documented import documented
@@ -70,7 +70,7 @@ def test_what_a_line_shows_does_not_depend_on_its_batch(objects):
 def test_pairs_are_three_fields_of_json_and_need_no_second_pass(translate, objects, monkeypatch):
     flags = ("--decode.split", "every", "--decode.beam", 2)
     whole = objects(*flags)
-    monkeypatch.setattr(Translator, "token_log_probs", None)
+    monkeypatch.setattr(Translator, "forced", None)
     found = [json.loads(line) for line in translate(*flags, "--format", "pairs")[0]]
     assert found == [{name: one[name] for name in ("source", "output", "flags")} for one in whole]
     assert any("low" in one["flags"] for one in found), "a model that nobody trained is sure of nothing"
@@ -110,7 +110,7 @@ def fails(*args, **named):
     ("owner", "name", "lost"),
     [
         (evidence, "word_alignment", {"word_alignment"}),
-        (evidence, "subword_alignment", {"token_log_probs", "alignment", "word_alignment"}),
+        (translator, "subword_alignment", {"token_log_probs", "alignment", "word_alignment"}),
         (Evidence, "reasons", {"flags"}),
     ],
 )
@@ -130,13 +130,13 @@ def test_a_field_that_fails_is_lost_alone_and_said_with_its_line(translate, obje
 def test_a_line_that_fails_in_its_batch_leaves_the_others_what_they_have(translate, objects, monkeypatch):
     source = b"the ship\nthe old ship\nin May"
     whole = objects(source=source)
-    subword_alignment, n_source = evidence.subword_alignment, [len(one["source_tokens"]) for one in whole]
+    subword_alignment, n_source = translator.subword_alignment, [len(one["source_tokens"]) for one in whole]
     assert n_source.count(n_source[1]) == 1
 
     def fail_on_the_second(weights, *by):
         return fails() if weights.size(-1) == n_source[1] else subword_alignment(weights, *by)
 
-    monkeypatch.setattr(evidence, "subword_alignment", fail_on_the_second)
+    monkeypatch.setattr(translator, "subword_alignment", fail_on_the_second)
     lines, err = translate("--format", "jsonl", "--decode.max_tokens", 4096, source=source)
     told = [json.loads(line) for line in lines]
     assert [one["alignment"] is None for one in told] == [False, True, False]
@@ -163,11 +163,9 @@ def test_a_line_longer_than_training_saw_is_translated_in_pieces_and_flagged(tra
     assert "split" not in objects(source=source)[0]["flags"]
 
 
-@pytest.mark.parametrize("when", ["written", "read"])
-def test_a_line_that_was_split_has_the_links_of_its_pieces_in_their_places(objects, when):
-    flags = ("--decode.align_when", when)
-    apart = objects(*flags, source="\n".join(SENTENCES).encode())
-    (one,) = objects(*flags, "--decode.max_src_len", 16, source=" ".join(SENTENCES).encode())
+def test_a_line_that_was_split_has_the_links_of_its_pieces_in_their_places(objects):
+    apart = objects(source="\n".join(SENTENCES).encode())
+    (one,) = objects("--decode.max_src_len", 16, source=" ".join(SENTENCES).encode())
     wanted, n_src, n_trg = set(), 0, 0
     for each, sentence in zip(apart, SENTENCES, strict=True):
         wanted |= {(i + n_src, j + n_trg) for i, j in links_of(each["word_alignment"])}
@@ -193,11 +191,11 @@ def test_words_that_stand_together_are_one_word_whatever_the_model_read_by_itsel
 
 def test_layer_and_head_are_chosen_by_name_for_all_that_is_written(translate, objects, tmp_path):
     found = {}
-    for layer, head, when in [(0, 0, "written"), (1, 0, "written"), (2, 1, "written"), (2, 2, "read")]:
-        flags = ["--decode.align_layer", layer, "--decode.align_head", head, "--decode.align_when", when]
+    for layer, head in [(0, 0), (1, 0), (2, 1), (2, 2)]:
+        flags = ["--decode.align_layer", layer, "--decode.align_head", head]
         told = objects("--alignments", tmp_path / "links", "--overwrite", *flags)
         assert read(tmp_path / "links") == [one["word_alignment"] for one in told]
-        found[layer, head, when] = tuple(read(tmp_path / "links"))
+        found[layer, head] = tuple(read(tmp_path / "links"))
     assert len(set(found.values())) > 1
 
 

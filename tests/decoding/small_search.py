@@ -6,13 +6,15 @@ from torch import Tensor
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.decoding.beam import BeamSettings, Hypothesis, search
 from nmt.models.base import TranslationModel
+from nmt.models.build import build_model
+from nmt.recipe.model_options import ModelConfig
 
 SRC = torch.tensor([[5, 4, 3, 2], [4, 2, 0, 0], [3, 3, 5, 2], [2, 0, 0, 0], [5, 3, 4, 2], [4, 4, 2, 0]])
 PENALTIES = [("wu", 0.0), ("wu", 0.6), ("wu", 1.0), ("average", 1.0), ("average", 0.5), ("none", 1.0)]
 
 
 def run(model: TranslationModel, src: Tensor = SRC, max_len=None, rules=None, **changes) -> list[list[Hypothesis]]:
-    settings = {"bos": BOS, "eos": EOS, "pad": PAD, "beam": 4, "length_penalty": "wu", "alpha": 1.0, **changes}
+    settings = {"beam": 4, "length_penalty": "wu", "alpha": 1.0, **changes}
     max_len = torch.full((len(src),), 12) if max_len is None else max_len
     return search(model, src, BeamSettings(**settings), max_len, rules=rules)
 
@@ -26,3 +28,14 @@ def log_prob(model: TranslationModel, src: Tensor, ids: list[int]) -> float:
 
 def divisor(length: int, kind: str, alpha: float) -> float:
     return {"wu": ((5 + length) / 6) ** alpha, "average": length**alpha, "none": 1.0}[kind]
+
+
+def tiny_model(n_vocab: int = 8, **options):
+    """A Transformer in fp64."""
+    torch.manual_seed(3)
+    sizes = {"d_model": 16, "d_inner": 16, "n_head": 2, "n_enc_layer": 2, "n_dec_layer": 2}
+    model = build_model(ModelConfig(**{**sizes, **options}), n_vocab, n_vocab, PAD).double().eval()
+    with torch.no_grad():  # as sure of itself as a trained model, so that hypotheses differ
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    return model

@@ -119,7 +119,7 @@ def utilities_of_samples_and_hypotheses(lab, **options):
 def is_replayed_on_a_gpu(lab, **options):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(lab.model.model), "device", torch.device("cuda"))
-        return [lab.translator(**options).searcher.fixed is not None]
+        return [lab.translator(**options).fixed is not None]
 
 
 def read(lab, **options):
@@ -185,13 +185,12 @@ CASES = {
     "top_p": Case((1.0, 0.6, 0.1), ids, SAMPLES),
     "epsilon": Case((0.0, 0.05, 0.9), ids, SAMPLES),
     "seed": Case((1, 2, 3), ids, SAMPLES),
-    "mbr": Case(("none", "chrf", "bleu"), utilities_of_samples_and_hypotheses),
+    "mbr": Case(("none", "chrf"), utilities_of_samples_and_hypotheses),
     "precision": Case(("fp32", "bf16", "int8") if int8_product() else ("fp32", "bf16"), scores),
     "cuda_graphs": Case((True, False), is_replayed_on_a_gpu),
     "low_score": Case((0.0, -0.01), flags),
     "align_layer": Case((0, 1, 2), alignments),
     "align_head": Case((0, 1, 2), alignments, {"align_layer": 1}),
-    "align_when": Case(("written", "read"), alignments),
     "align_units": Case(("words", "characters"), word_alignments),
     "trg_lang": Case(("", "fr"), read),
     "tags": Case(([], ["news"]), read),
@@ -200,7 +199,6 @@ CASES = {
     "min_len_a": Case((0.0, 0.5, 1.0), shortest),
     "min_len_b": Case((0, 3, 6), shortest),
     "no_repeat": Case((0, 1, 2), ids),
-    "diversity": Case((0.0, 0.5, 3.0), ids, {"n_best": 5}),
     "split": Case(("long", "every"), n_piece),
     "max_src_len": Case((0, 16, 32), n_piece),
     "max_tokens": Case((16384, 1), batches),

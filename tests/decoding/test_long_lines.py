@@ -105,9 +105,9 @@ def test_tokens_their_log_probabilities_and_attention_are_those_of_the_pieces_in
     translator = Translator(model, subwords, DecodeConfig(), limits=SHORT)
     (found,) = translator.translate(["the old ship left. In May,  the ship!\tA b c a b c"])
     assert found.split is not None and len(found.parts) == 3
-    alone = translator.token_log_probs(found.parts)
-    assert translator.token_log_probs([found]) == [[value for one in alone for value in one]]
-    assert sum(alone[0] + alone[1] + alone[2]) == pytest.approx(found.hypotheses[0].score)
+    assert translator.forced([found]) == [[piece for one in translator.forced(found.parts) for piece in one]]
+    log_probs = [value for one in translator.forced([found])[0] for value in one.log_probs]
+    assert sum(log_probs) == pytest.approx(found.hypotheses[0].score)
     assert [*found.hypotheses[0].ids, EOS] == [i for one in found.parts for i in [*one.hypotheses[0].ids, EOS]]
     attns = translator.attention(found)
     assert attns.cross.shape[2:] == (len(found.hypotheses[0].ids) + 1, len(found.src_ids) + 1)

@@ -7,7 +7,6 @@ from nmt.decoding.suspicion import (
     complaints,
     is_copied,
     is_in_foreign_script,
-    is_low,
     is_out_of_ratio,
     is_repeated,
     lost,
@@ -150,14 +149,6 @@ def test_a_good_translation_has_no_reasons_and_a_bad_one_all():
 
 
 @pytest.mark.parametrize(
-    ("log_prob", "n_token", "limit", "wanted"),
-    [(-7.6, 5, -1.5, True), (-7.4, 5, -1.5, False), (-7.4, 1, -1.5, True), (-900.0, 1, 0.0, False)],
-)
-def test_a_low_score_is_one_of_the_mean_token(log_prob, n_token, limit, wanted):
-    assert is_low(log_prob, n_token, limit) is wanted
-
-
-@pytest.mark.parametrize(
     ("finished", "log_prob", "output", "wanted"),
     [
         (True, -2.9, "Two dogs, 12 cats.", []),
@@ -169,6 +160,7 @@ def test_a_low_score_is_one_of_the_mean_token(log_prob, n_token, limit, wanted):
 def test_complaints_are_those_of_the_text_and_those_of_the_search(finished, log_prob, output, wanted):
     found = Translation(output, [output], [Hypothesis([3, 4], log_prob, 99.0, finished)], [3])
     assert complaints("Zwei Hunde, 12 Katzen.", found, 4.0, -1.0) == wanted
+    assert "low" not in complaints("Zwei Hunde, 12 Katzen.", found, 4.0, 0.0)
 
 
 @pytest.mark.parametrize("unit", ["x", "ab", "1", "a@", "<"])

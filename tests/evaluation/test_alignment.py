@@ -7,9 +7,6 @@ from nmt.data.subwords import Subwords
 from nmt.decoding.long_lines import first_words, join_attention
 from nmt.evaluation.alignment import joined_alignment, subword_alignment, word_alignment, words_of
 from nmt.recipe.data_options import SubwordsConfig
-from nmt.recipe.decode_options import AlignBy, DecodeConfig
-
-USUAL = DecodeConfig().align_by
 
 LINES = [
     "the old ship left",
@@ -61,29 +58,26 @@ def test_a_subword_comes_from_what_the_upper_layers_looked_at_most():
     weights[-2:, 0, :, 4] += 0.5  # one head looks elsewhere, but less
     weights[:2, :, :, 2] = 9.0  # lower layers have no say,
     weights[-2:, :, :, 6] = 9.0  # nor has the end of the source,
-    assert subword_alignment(weights, USUAL) == wanted  # and the end of the target comes from nowhere
+    assert subword_alignment(weights) == wanted  # and the end of the target comes from nowhere
 
 
-def test_one_layer_one_head_and_the_step_after_can_be_read():
+def test_one_layer_and_one_head_can_be_read():
     weights = torch.rand(3, 2, 5, 7, generator=torch.Generator().manual_seed(0)) / 9
     wanted = [3, 0, 5, 1]
     weights[0, 1, range(4), wanted] = 9.0
-    weights[1, 0, range(1, 5), wanted] = 9.0  # of the step that reads what was written one before
-    weights[1, 1, range(1, 5), [2, 2, 2, 2]] = 10.0
-    assert subword_alignment(weights, AlignBy(1, 2, "written")) == wanted
-    assert subword_alignment(weights, AlignBy(2, 1, "read")) == wanted
-    assert subword_alignment(weights, AlignBy(2, 0, "read")) == [2, 2, 2, 2]  # the mean of its heads
-    assert subword_alignment(weights, AlignBy(1, 2, "read")) != wanted
+    weights[1, 0, range(4), wanted] = 9.0
+    weights[1, 1, range(4), [2, 2, 2, 2]] = 10.0
+    assert subword_alignment(weights, 1, 2) == subword_alignment(weights, 2, 1) == wanted
+    assert subword_alignment(weights, 2) == [2, 2, 2, 2]  # the mean of its heads
 
 
-@pytest.mark.parametrize("when", ["written", "read"])
-def test_the_alignment_of_a_line_in_pieces_is_that_of_each_and_the_ends_between_are_nobodys_origin(when):
-    by, generator = AlignBy(0, 0, when), torch.Generator().manual_seed(1)
+def test_the_alignment_of_a_line_in_pieces_is_that_of_each_and_the_ends_between_are_nobodys_origin():
+    generator = torch.Generator().manual_seed(1)
     blocks = [torch.rand(2, 2, t, s, generator=generator) for t, s in ((4, 3), (1, 2), (3, 4))]
-    found = joined_alignment([subword_alignment(one, by) for one in blocks], [2, 1, 3])
+    found = joined_alignment([subword_alignment(one) for one in blocks], [2, 1, 3])
     line = join_attention(blocks).mean((0, 1))  # (8, 9): all of it at once, without what looks at an end
     line[:, [2, 4, 8]] = -1.0
-    wanted = (line[1:] if when == "read" else line[:-1]).argmax(-1).tolist()
+    wanted = line[:-1].argmax(-1).tolist()
     wanted[3] = wanted[4] = None
     assert found == wanted and found.count(None) == 2
 

@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 import torch
 
-from nmt.data.subwords import BOS, EOS, PAD
+from nmt.data.subwords import EOS, PAD
 from nmt.decoding import beam, fixed_search
 from nmt.decoding.beam import BeamSettings
 from nmt.decoding.fixed_search import Table
@@ -127,9 +127,9 @@ def test_a_pass_over_logits_finds_their_sum_and_what_is_best(n_column, width, de
         torch.testing.assert_close(log_total.double(), logits.double().logsumexp(1), rtol=1e-6, atol=1e-6)
         left = logits.clone().index_fill_(1, never, -torch.inf)
         assert torch.equal(maxima, torch.stack([block.amax(1) for block in left.split(width, 1)], 1))
-        wanted = beam.topk_tokens(logits.double(), 5, 3, never)
+        wanted = beam.topk_tokens(logits.double(), 5, never)
         monkeypatch.setattr(on_gpu, "takes", lambda *_: True)
-        found = beam.topk_tokens(logits.clone(), 5, 3, never)
+        found = beam.topk_tokens(logits.clone(), 5, never)
         monkeypatch.undo()
         assert torch.equal(found.best.double(), wanted.best)
         torch.testing.assert_close(found.normaliser.double(), wanted.normaliser, rtol=1e-6, atol=1e-6)
@@ -145,7 +145,7 @@ def by_kernels(table, logits):
     ("n_column", "changes"),
     [
         (1000, {}),
-        (1000, {"diversity": 0.7, "n_best": 4}),
+        (1000, {"n_best": 4}),
         (40_000, {"beam": 3, "n_best": 2, "length_penalty": "wu"}),  # in blocks of twice the usual width
         (16, {"beam": 1}),
         (320, {"beam": 8, "n_best": 5, "alpha": 0.3}),
@@ -154,7 +154,7 @@ def by_kernels(table, logits):
 def test_the_end_of_a_step_is_that_of_the_search(n_column, changes, device, monkeypatch):
     importlib.import_module("nmt.kernels.choice_triton")
     monkeypatch.setattr(on_gpu, "takes", lambda *_: False)  # that the one beside is not asked of kernels
-    settings = {"bos": BOS, "eos": EOS, "pad": PAD, "beam": 4, "length_penalty": "average", "alpha": 1.0}
+    settings = {"beam": 4, "length_penalty": "average", "alpha": 1.0}
     how = BeamSettings(**{**settings, "n_real": n_column - 3, **changes})
     generator = torch.Generator().manual_seed(4)
     for dtype in dtypes(device):
@@ -183,7 +183,7 @@ def test_the_end_of_a_step_is_that_of_the_search(n_column, changes, device, monk
         assert table.of["done"].all()
 
 
-@pytest.mark.parametrize("changes", [{}, {"n_best": 4, "diversity": 0.4}, {"beam": 1}])
+@pytest.mark.parametrize("changes", [{}, {"n_best": 4}, {"beam": 1}])
 def test_a_search_by_kernels_finds_what_the_search_finds(changes, device, monkeypatch):
     importlib.import_module("nmt.kernels.choice_triton")
     torch.manual_seed(6)
@@ -191,7 +191,7 @@ def test_a_search_by_kernels_finds_what_the_search_finds(changes, device, monkey
     model = build_model(config, 96, 96, PAD).eval().to(device)
     src_seq = torch.randint(3, 90, (9, 5), device=device)
     src_seq[:, -1] = EOS
-    settings = {"bos": BOS, "eos": EOS, "pad": PAD, "beam": 4, "length_penalty": "wu", "alpha": 1.0, "n_real": 93}
+    settings = {"beam": 4, "length_penalty": "wu", "alpha": 1.0, "n_real": 93}
     how, max_len = BeamSettings(**{**settings, **changes}), torch.tensor([9, 2, 0, 7, 9, 1, 5, 6, 3])
     wanted = beam.search(model, src_seq, how, max_len)
     n_step, end_of_step = [], choice.end_of_step

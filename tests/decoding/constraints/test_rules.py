@@ -11,7 +11,7 @@ from tokenizers import pre_tokenizers
 
 from nmt.data.subword_kinds import PieceTable
 from nmt.data.subwords import EOS, N_SPECIAL, Codec
-from nmt.decoding.phrases import Pieces, contains, occurrences
+from nmt.decoding.phrases import Pieces, Wanted, contains, occurrences
 from nmt.decoding.request import Kept, Request
 from nmt.decoding.rules import Rules
 
@@ -41,7 +41,7 @@ ASKED = {
 
 def rules(asked: list[Request], pieces: Pieces = PIECES, *, min_len: int = 0, no_repeat: int = 0) -> Rules:
     shortest = torch.full((len(asked),), min_len)
-    return Rules(pieces, asked, min_len=shortest, no_repeat=no_repeat, eos=EOS)
+    return Rules(pieces, asked, min_len=shortest, no_repeat=no_repeat)
 
 
 def pattern(phrase: str, room: tuple[bool, bool] | None = None) -> str:
@@ -182,7 +182,7 @@ def test_a_phrase_is_found_in_subwords_where_it_stands_in_the_text():
         phrase = "".join(draw.choices(LETTERS, k=draw.randint(1, 3))).strip() or "a"
         text = "".join(draw.choices([*LETTERS, phrase], k=draw.randint(0, 8)))
         times, room = draw.choice([1, 1, 2]), draw.choice([None, *itertools.product([False, True], repeat=2)])
-        table, state = pieces.phrase(phrase, times, room), 0
+        table, state = pieces.table(Wanted(phrase, times, room)), 0
         for i in BYTES.encode([text])[0]:
             state = int(table.after[state, i])
         found = len(list(occurrences(phrase, text, room))) >= times
@@ -199,13 +199,13 @@ def test_many_avoided_phrases_forbid_what_each_of_them_forbids():
     draw, pieces, n_forbidden = random.Random(2), Pieces(BYTES), 0
     for _ in range(30):
         phrases = ["".join(draw.choices(LETTERS, k=draw.randint(1, 3))).strip() for _ in range(9)]
-        tables = [pieces.phrase(phrase) for phrase in phrases if phrase]
+        tables = [pieces.table(Wanted(phrase)) for phrase in phrases if phrase]
         book, states = rules([Request("", avoided=tuple(filter(None, phrases)))], pieces), [0] * len(tables)
         for _ in range(12):
             logits, wanted = torch.zeros(1, BYTES.n_vocab), torch.zeros(1, BYTES.n_vocab, dtype=torch.bool)
-            book.forbid(logits, torch.zeros(1, 0, dtype=torch.long))
+            book.forbid(logits)
             for table, state in zip(tables, states, strict=True):
-                wanted |= torch.from_numpy(table.after[state] == table.found)
+                wanted |= torch.from_numpy(table.after[state] == len(table.after) - 1)
                 wanted[0, EOS] |= bool(table.complete[state])
             assert torch.equal(logits == -torch.inf, wanted)
             n_forbidden += int(wanted.any())

@@ -13,7 +13,7 @@ SRC = torch.tensor([[4, 5, EOS], [5, EOS, PAD], [3, EOS, PAD], [4, 4, EOS]])
 
 
 def find(model, beam=4):
-    how = BeamSettings(bos=BOS, eos=EOS, pad=PAD, beam=beam, length_penalty="wu", alpha=1.0, n_best=beam)
+    how = BeamSettings(beam=beam, length_penalty="wu", alpha=1.0, n_best=beam)
     return search(model, SRC, how, torch.tensor([3, 4, 5, 6]))
 
 

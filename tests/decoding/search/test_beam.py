@@ -5,16 +5,14 @@ import pytest
 import torch
 from fake_model import HashModel
 from forced import score_pairs
-from small_search import PENALTIES, SRC, divisor, log_prob, run
+from small_search import PENALTIES, SRC, divisor, log_prob, run, tiny_model
 from torch import Tensor
 
 from nmt import ops
 from nmt.data.subwords import BOS, EOS, PAD
-from nmt.decoding import beam, candidates
 from nmt.decoding.scorer import length_divisor
 from nmt.errors import MachineError
 from nmt.models.base import DecoderState, TranslationModel
-from nmt.recipe.decode_options import DecodeConfig
 
 
 def greedy_choice(model: TranslationModel, src: Tensor, ids: list[int]) -> int:
@@ -72,18 +70,22 @@ def test_a_search_does_not_end_while_a_better_hypothesis_goes_on(kind, alpha, wi
 
 
 @pytest.mark.parametrize("width", [1, 3, 5])
-def test_a_batch_translates_like_its_sentences_alone(width):
-    model = HashModel(n_vocab=16, seed=2, sharpness=2.0)
+@pytest.mark.parametrize("model", [HashModel(n_vocab=16, seed=2, sharpness=2.0), tiny_model(16, position="rotary")])
+def test_a_batch_translates_like_its_sentences_alone(model, width):
     max_len = torch.tensor([12, 3, 9, 0, 7, 12])
     together = run(model, beam=width, n_best=width, max_len=max_len)
     alone = [
         run(model, SRC[i : i + 1], beam=width, n_best=width, max_len=max_len[i : i + 1])[0] for i in range(len(SRC))
     ]
-    assert together == alone
+    for one, other in zip(together, alone, strict=True):
+        assert [h.ids for h in one] == [h.ids for h in other]
+        assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-12)
 
 
-def test_the_printed_score_is_that_of_forced_decoding():
-    model = HashModel(n_vocab=16, seed=9)
+@pytest.mark.parametrize(
+    "model", [HashModel(n_vocab=16, seed=9), tiny_model(16), tiny_model(16, norm="pre", n_kv_head=1)]
+)
+def test_the_printed_score_is_that_of_forced_decoding(model):
     found = run(model, n_best=4, max_len=torch.tensor([12, 2, 0, 5, 12, 1]))
     pairs = [(src, one) for src, sentence in zip(SRC, found, strict=True) for one in sentence]
     # score_pairs frames the source itself, with the EOS that SRC has as its last real id.
@@ -91,8 +93,8 @@ def test_the_printed_score_is_that_of_forced_decoding():
     for max_tokens in (1, 30, 10_000):
         forced = score_pairs(model, src_ids, [one.ids for _, one in pairs], max_tokens=max_tokens)
         for (src, one), score in zip(pairs, forced, strict=True):
-            assert one.score == pytest.approx(score, abs=1e-12)
-            assert one.score == pytest.approx(log_prob(model, src, one.ids), abs=1e-12)
+            assert one.score == pytest.approx(score, abs=1e-11)
+            assert one.score == pytest.approx(log_prob(model, src, one.ids), abs=1e-11)
 
 
 class InHalfPrecision(HashModel):
@@ -181,15 +183,6 @@ def test_the_total_is_that_of_all_columns(scale, column):
     logits = scale * torch.randn(50, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     logits[:, 7] = -math.inf
     torch.testing.assert_close(ops.log_total(logits, column), logits.logsumexp(-1), rtol=1e-14, atol=1e-12)
-
-
-def test_with_diversity_the_second_best_of_a_hypothesis_falls_behind():
-    every = candidates.continuations(torch.tensor([[-1.0, -2.5]]), *torch.zeros(2, 2).topk(2), torch.zeros(2))
-    for diversity, parents in ((0.0, [0, 0, 1, 1]), (2.0, [0, 1, 0, 1])):
-        how = beam.BeamSettings.of(DecodeConfig(diversity=diversity), bos=BOS, eos=EOS, pad=PAD)
-        found = candidates.best_of(every, beam.ranks(every, 2, how), 4)
-        assert found.parent.tolist() == [parents]
-        assert found.score.tolist() == [[-1.0 if parent == 0 else -2.5 for parent in parents]]
 
 
 @pytest.mark.parametrize(("kind", "alpha"), PENALTIES)

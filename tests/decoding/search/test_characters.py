@@ -6,12 +6,12 @@ import pytest
 import torch
 from fake_model import HashModel
 
-from nmt.data.subwords import BOS, EOS, PAD
+from nmt.data.subwords import EOS
 from nmt.decoding import fixed_search
-from nmt.decoding.batch_search import Narrowing, sample
 from nmt.decoding.beam import BeamSettings, search
 from nmt.decoding.candidates import characters_of
 from nmt.decoding.fixed_search import FixedSearch
+from nmt.decoding.sampling import Narrowing, sample
 
 SINGLE = [bytes([byte]) for byte in range(256)]
 ACROSS = [
@@ -23,7 +23,7 @@ ACROSS = [
     b"\xe3\xe3",
 ]
 PIECES = [b"", b"", b"", *SINGLE, *ACROSS, "に".encode(), b" the"]
-HOW = {"bos": BOS, "eos": EOS, "pad": PAD, "length_penalty": "wu", "alpha": 1.0, "n_real": len(PIECES)}
+HOW = {"length_penalty": "wu", "alpha": 1.0, "n_real": len(PIECES)}
 
 
 def text_of(ids: list[int]) -> bytes:

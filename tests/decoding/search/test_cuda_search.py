@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from test_beam_transformer import tiny_model
+from small_search import tiny_model
 from test_fixed_search import RECURRENT, TRANSFORMERS, V, batch, how, recurrent
 
 from nmt.decoding.beam import search

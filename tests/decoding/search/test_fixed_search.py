@@ -3,16 +3,15 @@
 import pytest
 import torch
 from fake_model import HashModel
+from small_search import tiny_model
 from tape import Taping
-from test_beam_transformer import tiny_model
 
-from nmt.data.subwords import BOS, EOS, PAD, Subwords
-from nmt.decoding import batch_search, fixed_search
-from nmt.decoding.batch_search import BatchSearch
+from nmt.data.subwords import EOS, PAD, Subwords
+from nmt.decoding import fixed_search
+from nmt.decoding import translator as translating
 from nmt.decoding.beam import BeamSettings, search
 from nmt.decoding.fixed_search import FixedSearch
 from nmt.decoding.request import Request
-from nmt.decoding.scorer import Ensemble
 from nmt.decoding.translator import Translator
 from nmt.errors import MachineError
 from nmt.models.build import build_model
@@ -58,7 +57,7 @@ def batch(n: int, longest: int, seed: int = 1):
 
 
 def how(**changes):
-    settings = {"bos": BOS, "eos": EOS, "pad": PAD, "beam": 4, "length_penalty": "wu", "alpha": 1.0}
+    settings = {"beam": 4, "length_penalty": "wu", "alpha": 1.0}
     return BeamSettings(**{**settings, **changes})
 
 
@@ -103,7 +102,6 @@ def test_it_finds_what_the_search_finds(options, is_taped, monkeypatch):
         {"n_best": 4},
         {"beam": 2, "n_best": 2},
         {"beam": V + 3, "n_best": 5},
-        {"diversity": 0.6, "n_best": 3},
         {"n_real": 20},
     ],
 )
@@ -123,11 +121,6 @@ def test_recordings_serve_the_batches_to_come():
     assert fixed._recorder.n_recorded == n_recorded
 
 
-def test_models_translate_together_as_well():
-    model = Ensemble([tiny_model(V), recurrent(**RECURRENT[1]), tiny_model(V, **TRANSFORMERS[1])]).eval()
-    compare(model, taped(model))
-
-
 def test_sentences_leave_so_that_steps_get_smaller():
     model = HashModel(V, seed=3, sharpness=3.0)
     src_seq, _ = batch(64, 9)
@@ -136,29 +129,6 @@ def test_sentences_leave_so_that_steps_get_smaller():
     rows = model.rows_of_step
     assert rows[0] == 64 * 4 and rows[-1] < 16 * 4 and len(set(rows)) > 4
     assert_same(found, search(model, src_seq, how(), max_len))
-
-
-@pytest.mark.parametrize("model", [tiny_model(V, **TRANSFORMERS[1]), recurrent(**RECURRENT[1])])
-def test_a_step_asks_the_device_for_nothing(model):
-    """On a device where tensors have no content; what is not there, such as a number of the host, is refused."""
-    device = torch.device("meta")
-    fixed, seen = FixedSearch(model.to(device)), []
-
-    class Once:
-        def keep_while(self, _valid_for):
-            pass
-
-        def run(self, _key, work):
-            work()
-            work()
-            seen.append(True)
-            raise KeyboardInterrupt
-
-    fixed._recorder = Once()
-    src_seq, max_len = batch(9, 5)
-    with pytest.raises(KeyboardInterrupt):
-        fixed(src_seq.to(device), how(), max_len)
-    assert seen
 
 
 def test_after_an_error_nothing_of_it_is_left():
@@ -184,8 +154,8 @@ def test_a_translator_finds_by_it_what_it_finds_without(monkeypatch):
     asked = ["old ship", "the left", "", Request("the ship", prefix="the"), "ship"]
     wanted = list(Translator(model, subwords, config).translate(asked))
     fixed, n_searched = FixedSearch(model), []
-    monkeypatch.setattr(batch_search, "search", lambda *args, **how: n_searched.append(1) or search(*args, **how))
-    translator = Translator(BatchSearch(model, subwords, config, fixed=fixed), subwords, config)
+    monkeypatch.setattr(translating, "search", lambda *args, **how: n_searched.append(1) or search(*args, **how))
+    translator = Translator(model, subwords, config, fixed=fixed)
     found = list(translator.translate([one for one in asked if one != asked[3]]))
     assert not n_searched
     assert [one.texts for one in found] == [one.texts for n, one in enumerate(wanted) if n != 3]

@@ -5,8 +5,8 @@ import torch
 from fake_model import HashModel
 from forced import score_pairs
 
-from nmt.decoding.batch_search import Narrowing, draw, sample
 from nmt.decoding.beam import BeamSettings, not_finite
+from nmt.decoding.sampling import Narrowing, sample
 from nmt.decoding.scorer import length_divisor
 from nmt.errors import MachineError
 
@@ -18,7 +18,7 @@ def run(n=4, src_seq=SRC, seeds=None, max_len=None, narrowing=None, model=None, 
     return sample(
         model or HashModel(n_vocab=8),
         src_seq,
-        BeamSettings(bos=BOS, eos=EOS, pad=PAD, length_penalty="wu", alpha=1.0, n_real=n_real),
+        BeamSettings(length_penalty="wu", alpha=1.0, n_real=n_real),
         torch.full((len(src_seq),), 6) if max_len is None else max_len,
         n=n,
         seeds=[[7, int(row.sum())] for row in src_seq] if seeds is None else seeds,
@@ -46,12 +46,6 @@ def probabilities(*p):
 def test_a_distribution_is_narrowed_as_its_paper_says(how, wanted):
     found = Narrowing(**how)(probabilities(0.1, 0.4, 0.2, 0.3))
     torch.testing.assert_close(found, torch.tensor([wanted], dtype=torch.float64))
-
-
-def test_a_token_is_where_its_number_falls():
-    p = torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]], dtype=torch.float64)
-    for number, token in ((0.0, 1), (0.2499, 1), (0.25, 3), (0.7499, 3), (0.75, 4), (1 - 2**-53, 4)):
-        assert draw(p, torch.tensor([number], dtype=torch.float64)).item() == token
 
 
 def test_what_is_drawn_is_distributed_as_the_model_says():
