@@ -170,7 +170,7 @@ def test_with_summed_gradients_and_no_smoothing_the_updates_are_those_of_upstrea
     first = 0.0
     for update in range(1, 31):
         rates = (
-            learning_rate_factor(update, optim, d_model=D),
+            learning_rate_factor(update, optim, share=0.0, d_model=D),
             0.5 * D**-0.5 * min(update**-0.5, update * 4**-1.5),
         )
         assert rates[0] == pytest.approx(rates[1], rel=1e-14)

@@ -145,5 +145,7 @@ def test_a_log_that_cannot_be_written_is_an_error_that_says_where_the_run_goes_o
         Record(tmp_path, n_update=9).write("train", 1, loss=1.0)
     (tmp_path / "checkpoints" / "update-00000007").mkdir(parents=True)
     log = tmp_path / "log.jsonl"
+    record = Record(log, n_update=9)
     with full_disk(), pytest.raises(MachineError, match=rf"^{log}: .*large.*goes on from update-00000007\."):
-        Record(log, n_update=9).write("train", 8, loss=1.0)
+        record.write("train", 8, loss=1.0)
+    record.close()
