@@ -1,4 +1,4 @@
-"""What processes leave each other in files, how their threads wait, and their rank where torchrun started them."""
+"""Files between processes, how their threads wait, and their rank where torchrun started them."""
 
 import json
 import os

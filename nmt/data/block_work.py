@@ -120,7 +120,7 @@ class SourceSetup(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """What all tasks share. drawn: keys of the drawn validation pairs, see `near_hashes`."""
+    """Settings that all tasks share. drawn: keys of the drawn validation pairs, see `near_hashes`."""
 
     data: DataConfig
     subwords: SubwordsConfig
@@ -306,7 +306,7 @@ class Task:
         return src, trg
 
     def _codes(self, block: TextBlock, sides: tuple[Units, Units]) -> Codes:
-        """What each pair is dropped for as far as its own text tells, as a code."""
+        """Code of what each pair is dropped for, as far as its own text tells."""
         filters = self._filters[block.source]
         src, trg = (text.decode("utf-8").split("\n")[:-1] for text in (block.src, block.trg))
         reasons = (reason_to_drop(*pair, filters=filters) for pair in zip(src, trg, strict=True))
