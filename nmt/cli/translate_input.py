@@ -299,7 +299,7 @@ def windows(lines: Iterable[T], size: int, patience: float | None = PATIENCE) ->
 
 
 _MARK = "\ufeff"  # byte order mark
-_ITEM = re.compile(r"(?:[-*•]|\d{1,3}[.)])\s")  # the beginning of a list item
+_ITEM = re.compile(r"(?:[-*•]|(\d{1,3})[.)])\s")  # the beginning of a list item, and its number
 _HYPHENS = "-\u00ad\u2010"
 # Words before which a hyphen stands for what follows later: Vor- und Nachteile, pre- or postwar.
 _AFTER_HYPHEN = frozenset(("und", "oder", "bis", "and", "or", "to", "et", "ou", "y", "o", "e", "en", "of", "og", "och"))
@@ -307,10 +307,14 @@ _AFTER_HYPHEN = frozenset(("und", "oder", "bis", "and", "or", "to", "et", "ou", 
 
 def unwrapped(lines: Iterable[tuple[str, Odd]]) -> Iterator[tuple[str, Odd]]:
     """Join hard-wrapped lines up to the end of a sentence, a list item or a blank line, which stays."""
-    text, odd = "", Odd()
+    text, odd, next_number = "", Odd(), 1
     for line, its in lines:
         bare = line.strip()
-        if text and (not bare or _ITEM.match(bare) or len(text) + len(bare) > LONGEST_LINE):
+        item = _ITEM.match(bare)
+        if item and item[1]:  # a date goes on with a number and a full stop, too
+            item = item if not text or text[-1] == ":" or int(item[1]) == next_number else None
+            next_number = int(item[1]) + 1 if item else next_number
+        if text and (not bare or item or len(text) + len(bare) > LONGEST_LINE):
             yield text, odd
             text, odd = "", {}
         if not bare:

@@ -109,7 +109,7 @@ GONE: dict[str, tuple[tuple[Any, ...], str]] = {
     "decode.coverage": ((0, 0.0), "set it to 0: hypotheses are ranked by score and length penalty alone"),
     "regularize.layer_drop": ((0, 0.0), "set it to 0: all layers take part in every update"),
     **dict.fromkeys(
-        [f"regularize.{name}_from" for name in ("layer_drop", "r_drop", "simcut", "word_dropout")],
+        [f"regularize.{name}_from" for name in ("layer_drop", "word_dropout")],
         ((0, 0.0), "set it to 0: what is on is on for the whole run; a second run may go on by train.init_from"),
     ),
     "decode.diversity": ((0, 0.0), "set it to 0, and use decode.samples for translations that differ more"),
@@ -222,7 +222,7 @@ def nearest(name: str, known: Sequence[str]) -> list[str]:
     for names, cutoff in ((here, 0.7), (others, 0.8), (anywhere, 0.7)):
         if close := difflib.get_close_matches(word, names, n=1, cutoff=cutoff):
             return [names[close[0]]]
-    return difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    return difflib.get_close_matches(name, known, n=1, cutoff=0.85)
 
 
 def _last_word(full: str) -> str:

@@ -36,6 +36,8 @@ _MOST_COUPLED_DECAY = 0.01
 # Options that have no effect while another one is off.
 _NEEDS = {
     "subwords.extend": "subwords.vocab_from",
+    "regularize.r_drop_from": "regularize.r_drop",
+    "regularize.simcut_from": "regularize.simcut",
     "decode.align_head": "decode.align_layer",
     **{f"decode.{name}": "decode.samples" for name in OF_SAMPLES},
 }

@@ -1,6 +1,6 @@
 """The options of training: what an update is made of, how it moves the weights, and for how long."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_serializer
 
@@ -167,16 +167,25 @@ class RegularizeConfig(Section):
 
     r_drop: NonNegativeFloat = 0.0
     """R-Drop: weight of the divergence of two passes with other dropout (Liang et al. 2021: 5); twice the time."""
+    r_drop_from: Rate = 0.0
+    """Share of the run after which r_drop is on."""
     simcut: NonNegativeFloat = 0.0
     """SimCut: weight of the divergence from a pass with words cut out (Gao et al. 2022: 3); twice the time."""
     simcut_p: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
     """SimCut: probability of a word to be cut out."""
+    simcut_from: Rate = 0.0
+    """Share of the run after which simcut is on."""
     src_word_dropout: Rate = 0.0
     """Probability of a source word to be dropped: its embedding is zero (Sennrich et al. 2016)."""
     trg_word_dropout: Rate = 0.0
     """Probability of a target word to be dropped where the decoder reads it, not where it predicts."""
     noise: NoiseConfig = Field(default_factory=lambda: NoiseConfig())
     """Training pairs in other dress: capitals, no end, typing errors. Batches grow by about as much."""
+
+    def at(self, share: float) -> Self:
+        """Return the same options, with 0 for those that are not on when this share of the run has passed."""
+        begins = {"r_drop": self.r_drop_from, "simcut": self.simcut_from}
+        return self.model_copy(update={name: 0.0 for name, begin in begins.items() if share < begin})
 
     @property
     def drops_words(self) -> bool:

@@ -183,6 +183,15 @@ def learning_rate_factor(update: int, config: OptimConfig, *, share: float, d_mo
 # What is due when.
 
 
+def share(state: TrainState, recipe: Recipe, time_share: float, *, under_way: bool) -> float:
+    """Return the share of the run that has passed, by updates tried: how the last one went may not be known yet.
+
+    under_way: whether there is such an update.
+    """
+    tried = state.update + state.n_skipped + under_way
+    return share_of_run(tried, n_update=recipe.train.updates, time_share=time_share)
+
+
 def rate_factor(state: TrainState, recipe: Recipe, time_share: float) -> float:
     """Return the factor of the learning rate in the next update: see `learning_rate_factor`."""
     update = state.update + 1

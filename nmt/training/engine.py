@@ -87,10 +87,11 @@ class Objective(nn.Module):
         packing: tuple[Packing, Packing] | None = None,
         *,
         n_gold: int | None = None,
+        share: float = 0.0,
     ) -> tuple[Tensor, Tensor]:
         """(B, S), (B, T), (B, T) -> what is minimised, and what of it is reported: sums over gold tokens. n_gold: how
         many there are, by which a GPU need not be waited for. share: of the run that has passed."""
-        on = self.regularize
+        on = self.regularize.at(share)
         beside = 1 if packing else 0  # the second pass is further rows, or what follows in the one row
         if on.r_drop:
             src_seq, trg_seq = torch.cat([src_seq, src_seq], beside), torch.cat([trg_seq, trg_seq], beside)
@@ -165,15 +166,17 @@ class Engine:
         # will have arrived from a GPU; tokens and learning rate.
         self._pending: tuple[Tensor, Any, int, float] | None = None
 
-    def backward(self, work: list[Work], n_gold: int) -> None:
-        """Accumulate the gradient of an update: that of the loss of all ranks' batches over their n_gold tokens. share:
-        of the run that has passed, for what is switched on in its course. Where memory runs out, the batch that was too
-        much is halved and the whole update done again; see `memory`."""
+    def backward(self, work: list[Work], n_gold: int, *, share: float = 0.0) -> None:
+        """Accumulate the gradient of an update: that of the loss of all ranks' batches over their n_gold tokens.
+
+        share: of the run that has passed, for what is switched on in its course. Where memory runs out, the batch that
+        was too much is halved and the whole update done again; see `memory`.
+        """
         if self._rehearse:
             self._rehearse = False
-            self.backward(work[:1], n_gold)
+            self.backward(work[:1], n_gold, share=share)
             self.optimizers.zero_grad()
-        while (failed := self._accumulate(self.memory.pieces(work), n_gold)) is not None:
+        while (failed := self._accumulate(self.memory.pieces(work), n_gold, share)) is not None:
             # Outside of the except clause, whose error holds every tensor of the attempt.
             self.memory.ran_out(failed)
             self._give_up_if_hopeless(failed)
@@ -181,7 +184,7 @@ class Engine:
             if self.model.device.type == "cuda":
                 torch.cuda.empty_cache()
 
-    def _accumulate(self, work: list[Work], n_gold: int) -> Work | None:
+    def _accumulate(self, work: list[Work], n_gold: int, share: float) -> Work | None:
         """Add up the gradients of some batches. Returns the batch that memory ran out with, if it did."""
         loss_sum = torch.zeros((), device=self.model.device)
         saved: dict[Tensor, Tensor] = {}
@@ -189,7 +192,7 @@ class Engine:
             is_last = turn == len(work) - 1
             try:
                 with self.ranks.exchange(self.objective, now=is_last):
-                    loss_sum += self._backward_of(item, n_gold)
+                    loss_sum += self._backward_of(item, n_gold, share)
                 if self.recipe.train.cuda_graphs and not is_last:
                     # Each replay writes its gradients where the one before left its own, so those are copied elsewhere.
                     for parameter in self.model.parameters():
@@ -202,7 +205,7 @@ class Engine:
         self._loss_sum, self._n_gold = loss_sum.double(), n_gold
         return None
 
-    def _backward_of(self, item: Work, n_gold: int) -> Tensor:
+    def _backward_of(self, item: Work, n_gold: int, share: float) -> Tensor:
         """Add the gradient of one batch to that of the update. Returns its loss, or 0 where it does not count."""
         device, batch = self.model.device, item.batch.to(self.model.device)
         # A compiled model uses no kernels of ours, which alone read padded batches without their padding.
@@ -222,6 +225,7 @@ class Engine:
                 batch.gold,
                 self.packing_of(batch, None if packs else self.recipe.data.max_len + 1),
                 n_gold=batch.n_gold,
+                share=share,
             )
         # Gradients are averaged over ranks, so the sum over ranks needs the factor back.
         weight = self.ranks.world_size / n_gold if item.counts else 0.0
@@ -281,6 +285,11 @@ class Engine:
             numbers = host.copy_(numbers, non_blocking=True)
             arrived.record()
         self._pending = numbers, arrived, self._n_gold, rate
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Return whether the outcome of an update is still to be settled."""
+        return self._pending is not None
 
     def settle(self) -> Outcome | None:
         """Return the outcome of the last update; None if it was returned before. Waits for the device."""

@@ -10,6 +10,7 @@ import os
 import secrets
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -74,6 +75,16 @@ def laid_out_like(like: Tensor, tensor: Tensor) -> Tensor:
     return part.clone()
 
 
+def checksum(tensors: list[Tensor]) -> int:
+    """A number that follows from the bits of this rank's part of some tensors, wherever they lie."""
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    sums = [local(t).detach().contiguous().view(integers[t.element_size()]).sum(dtype=torch.int64) for t in tensors]
+    total = 0
+    for number in torch.stack(sums).tolist():
+        total = (total * 1_000_003 + number) % (1 << 62)  # the order counts
+    return total
+
+
 def total_norm(grads: list[Tensor]) -> Tensor:
     """The norm of all gradients as one vector, the same on every rank, 0-dim."""
     parts = [local(grad) for grad in grads]
@@ -116,6 +127,12 @@ class Ranks:
             if self.is_main:
                 found[name] = entire.cpu() if is_cut(tensor) else entire
         return found
+
+    def outliers(self, number: int) -> list[str]:
+        """Ranks whose number is not that of most."""
+        found = self.of_each(number)
+        usual = Counter(found).most_common(1)[0][0]
+        return [f"rank {rank}" for rank, other in enumerate(found) if other != usual]
 
     def add_up(self, numbers: Tensor) -> Tensor:
         """Add up a tensor over all ranks, where it is; a GPU does so while this process goes on."""

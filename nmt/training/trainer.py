@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
@@ -20,7 +22,7 @@ from nmt.training.budget import Budget
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.log import Record
-from nmt.training.parallel import Ranks, is_cut, laid_out_like
+from nmt.training.parallel import Ranks, checksum, is_cut, laid_out_like
 from nmt.training.precision import Precision
 from nmt.training.reporter import MAX_BAD, Meter, TrainingReporter, divergence_message
 from nmt.training.state import TrainState
@@ -83,10 +85,21 @@ class Trainer:
         self.reporter.n_failed = self.state.memory.n_failed
 
     def save(self, *, planned: bool = True) -> None:
-        """Commit a checkpoint of this moment, then delete those that may go. All ranks must call it together. planned:
-        whether an undisturbed run would have saved here, too. A checkpoint that is only there for a stop goes with the
-        next save, so that the run keeps and averages what it would have without the stop."""
+        """Commit a checkpoint of this moment, then delete those that may go. All ranks must call it together.
+
+        planned: whether an undisturbed run would have saved here, too. A checkpoint that is only there for a stop goes
+        with the next save, so that the run keeps and averages what it would have without the stop. Raises TrainingError
+        before anything is written if the ranks have come apart.
+        """
         state, engine, run = self.state, self.engine, self.run
+        uncut = [param for param in engine.model.parameters() if not is_cut(param)]
+        where = [state.update, state.position.epoch, state.position.update, state.n_token, state.n_skipped]
+        if odd := self.ranks.outliers(checksum([*uncut, torch.tensor(where, device=engine.model.device)])):
+            raise TrainingError(
+                f"update {state.update}: {', '.join(odd)} holds other weights, or stands elsewhere, than the other "
+                "ranks, so nothing was saved: suspect the memory or the device of that machine. The same command goes "
+                "on from the last checkpoint, when all were equal."
+            )
         self.budget.count_time(state)  # for the checkpoint to know
         state.since_log = self.meter.sums
         begin = self.budget.clock()
@@ -137,7 +150,8 @@ class Trainer:
         self.model.train()
         self.meter.restart_clock()
         for portion in self.feed.begin(state.position):
-            engine.backward(portion.work, self.feed.n_gold(portion))
+            share = budget.share(state, recipe, self.time_share, under_way=engine.is_waited_for)
+            engine.backward(portion.work, self.feed.n_gold(portion), share=share)
             self.reporter.memory(state.update, engine.memory)
             stop = self._finish_update()  # the update before, if nobody has waited for it
             factor = budget.rate_factor(state, recipe, self.time_share)

@@ -18,6 +18,7 @@ import torch.distributed.tensor
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from nmt.cli import train
+from nmt.training.engine import Engine
 
 torch.set_num_threads(1)
 
@@ -38,7 +39,20 @@ class Faulty(train.Stop):
                 raise RuntimeError("a wheel came off")
             elif self.what == "hang":
                 time.sleep(16)
+            elif self.what == "drift":
+                drift()
         return super().__call__() or (self.what == "stop" and Faulty.left <= 0)
+
+
+def drift():
+    """Make this rank's weights wrong from the next update on."""
+    step = Engine.step
+
+    def wrong(engine, *args, **kwargs):
+        step(engine, *args, **kwargs)
+        next(engine.model.parameters()).detach().view(-1)[0] += 1e-6
+
+    Engine.step = wrong
 
 
 def be_rank(job, ports=()):

@@ -114,6 +114,7 @@ FAULTS = {
     "killed": ({"fault": {"1": ["SIGKILL", 3]}}, [1, -9], "rank 0 lost another rank, which is dead, frozen or stuck"),
     "stuck": ({"fault": {"1": ["hang", 3]}}, [1, 1], "rank 0 lost another rank, which is dead, frozen or stuck"),
     "in error": ({"fault": {"1": ["error", 3]}}, [1, 1], "stopped with an error: RuntimeError: a wheel came off"),
+    "of other weights": ({"fault": {"1": ["drift", 3]}}, [1, 1], "update 4: rank 1 holds other weights"),
     "absent": ({"absent": [1]}, [1], "within 1 s (train.timeout): "),
 }
 

@@ -3,13 +3,17 @@
 import pytest
 import torch
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
+from witness import logged
 
+from nmt import checkpoint
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.models.base import DROPPED
 from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.training_options import RegularizeConfig
+from nmt.run import Run
 from nmt.training.engine import Objective, drop_words
+from nmt.training.launch import launch
 
 V = 24
 
@@ -104,6 +108,22 @@ def test_tags_of_sources_are_no_words_that_are_dropped(options, monkeypatch):
     monkeypatch.setattr(objective.model, "decode_hidden", lambda src, *rest: read.append(src) or decode(src, *rest))
     objective(src_seq, trg_seq, gold)
     assert (read[0][:, 0] == 7).all() and (read[0] == DROPPED).any()
+
+
+def test_until_it_is_on_a_run_is_bit_for_bit_the_run_without_it(recipe_of):
+    """Half of 10 updates have passed before the sixth, whose loss is the first to differ."""
+    train = {"updates": 10, "log_every": 1, "save_every": 5, "average": "none"}
+    sections = {"train": train, "valid": {"translate": False, "metric": "loss"}}
+    found = []
+    for name, options in (("without", {}), ("with", {"r_drop": 5.0, "r_drop_from": 0.5})):
+        recipe = recipe_of(name, **sections, regularize=options)
+        launch(recipe)
+        weights = checkpoint.load_tensors(Run(recipe.run_folder).checkpoint(5), checkpoint.MODEL)
+        found.append((list(logged(recipe, "train", "loss").values()), weights))
+    (wanted, before), (losses, after) = found
+    assert losses[:5] == wanted[:5] and losses[5] != wanted[5]
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    assert [RegularizeConfig(simcut=3.0, simcut_from=0.2).at(share).simcut for share in (0.19, 0.2)] == [0.0, 3.0]
 
 
 @pytest.mark.parametrize("options", [{"simcut": 3.0, "simcut_p": 1 - 1e-9}, {"r_drop": 5.0}])
