@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable
 
 from nmt.recipe.options import Recipe
-from nmt.recipe.training_options import OptimConfig, TrainConfig
+from nmt.recipe.training_options import WITHOUT_END, OptimConfig, TrainConfig
 from nmt.training.state import TrainState
 
 # All but _RESTS and _SAVED are shares of the budget.
 _PLANNED_AT = 0.25  # a first validation is made here, unless one is due before _LONG
 _LONG = 0.5
 _LEAST = 0.05  # is left to the schedule, however long a validation took
+_LATE = 0.6  # is over after the first update where set-up took most of the time
+_FOR_LATE = 0.3, 0.15  # of what is left then is kept for the validation at the end, and for saving once
 _BY_CLOCK = 0.1  # between two validations whose interval is auto
 _RESTS = 5.0  # times as long as a validation is the time from one to the next then, at least
 _FOR_CHOICE = 0.2  # at most is kept for models beside the last
@@ -78,6 +80,17 @@ class Budget:
         state.planned_for = self.seconds
         state.measure_share = self.measure_share(state)
         return self.share(state)
+
+    def began(self, state: TrainState, share: float) -> None:
+        """Plan after the first update. share: of the schedule, by the clock of rank 0.
+
+        Where set-up took most of the time, nothing is measured before the end, for which a part of the rest is kept.
+        """
+        state.validated_share = share  # set-up is no time after which anything is to be measured
+        if _LATE < share < 1:
+            state.measure_seconds, state.save_seconds = (part * (1 - share) * self.seconds for part in _FOR_LATE)
+            self.plan(state, share)
+            state.measure_share = 1 - share
 
     def measured(self, state: TrainState, seconds: float, share: float) -> None:
         """Plan again after a validation that took so long. share: of the schedule, at the last update. The next is
@@ -181,6 +194,14 @@ def learning_rate_factor(update: int, config: OptimConfig, *, share: float, d_mo
 
 
 # What is due when.
+
+
+def bound_to_length(recipe: Recipe) -> list[str]:
+    """Return the options by which an update depends on the length of the run; without any, a longer run begins with
+    the very updates of a shorter one."""
+    bound = [] if recipe.optim.schedule in WITHOUT_END else ["optim.schedule"]
+    later = [name for name in ("r_drop_from", "simcut_from") if getattr(recipe.regularize, name)]
+    return bound + [f"regularize.{name}" for name in later]
 
 
 def share(state: TrainState, recipe: Recipe, time_share: float, *, under_way: bool) -> float:

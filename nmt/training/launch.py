@@ -25,10 +25,9 @@ from nmt.files import write_durably
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import DATA_AT
 from nmt.recipe.reader import differences, write_recipe
-from nmt.recipe.training_options import WITHOUT_END
 from nmt.run import SRC_STYLE, USUAL_RATIOS, USUAL_SRC_LEN, VERSION, Newest, Run
 from nmt.training import parallel
-from nmt.training.budget import Budget
+from nmt.training.budget import Budget, bound_to_length
 from nmt.training.feed import Feed
 from nmt.training.initial import check_origin, first_weights
 from nmt.training.log import Record
@@ -229,12 +228,12 @@ def refuse_other(run: Run, recipe: Recipe, data: Prepared) -> None:
     if run.begun:
         begun = run.recipe()
         # What the clock ends is no other run's to the bit, so the rest of it may be planned anew.
-        bound = not begun.train.time_budget and recipe.optim.schedule not in WITHOUT_END
+        bound = [] if begun.train.time_budget else bound_to_length(recipe)
         changed = differences(begun.model_dump(mode="json"), recipe.model_dump(mode="json"))
         if refused := refused_changes(changed, may_end=not bound):
             shown = "; ".join(f"{name} was {old!r}, now {new!r}" for name, (old, new) in sorted(refused.items()))
             hang = bound and not refused.keys().isdisjoint(ENDS)
-            why = " The length of the run stays, since it is what optim.schedule goes by." if hang else ""
+            why = f" The length of the run stays, since it is what {' and '.join(bound)} goes by." if hang else ""
             raise RunError(
                 f"{run.folder} is a run with other options: {shown}.{why} To go on with it, give the options it began "
                 "with; to train anew, or on from its weights (--train.init_from), name another folder with "

@@ -178,7 +178,7 @@ class Trainer:
             state.update += 1
             state.n_bad = 0
             if state.update == 1:
-                state.validated_share = self.time_share  # set-up is no time after which anything is to be measured
+                self.budget.began(state, self.time_share)
             state.n_token += outcome.n_gold
         else:
             state.n_skipped += 1

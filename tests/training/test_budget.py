@@ -157,7 +157,10 @@ class Machine:
         return self.now
 
     def works(self, seconds):
-        self.now += seconds * self.draw.choice([1.0, 1.0, 1.1, 1.6])
+        self.now += self.slowed(seconds)
+
+    def slowed(self, seconds):
+        return seconds * self.draw.choice([1.0, 1.0, 1.1, 1.6])
 
     def validates(self, in_time):
         seconds = self.measure * (self.growth**self.n_measured if self.n_measured else self.first)
@@ -169,8 +172,11 @@ class Machine:
             self.works((1 - FORCED) * seconds / 20)
 
 
-def part(recipe, state, machine, stop_after=10**9):
-    """Trains as `Trainer` does. Returns the shares after each update, and why it ended."""
+def part(recipe, state, machine, stop_after=10**9, *, setup=None, saving=None):
+    """Trains as `Trainer` does. Returns the shares after each update, and why it ended.
+
+    setup, saving: seconds, those of a few updates and a part of one if None.
+    """
     budget = Budget(recipe.train, machine)
     time_share, shares = budget.resume(state), []
     had_ended = bool(state.history) and state.history[-1]["update"] == state.update
@@ -186,13 +192,13 @@ def part(recipe, state, machine, stop_after=10**9):
         time_share = budget.count_time(state)
         state.history.append({"update": state.update, "loss": 1.0})
 
-    saving = 0.2 * machine.update
-    machine.works(5 * machine.update)
+    saving = saving or 0.2 * machine.update
+    machine.now += setup or machine.slowed(5 * machine.update)
     while not (over := due.stop_reason(state, recipe, time_share)) and len(shares) < stop_after:
         machine.works(machine.update)
         state.update, time_share = state.update + 1, budget.count_time(state)
         if state.update == 1:
-            state.validated_share = time_share
+            budget.began(state, time_share)
         shares.append(time_share)
         is_saved = state.update % recipe.train.save_every == 0
         if due.validation_is_due(state, recipe, time_share):
@@ -218,6 +224,19 @@ def recipe_for(seconds, every):
             "valid": {"every": every, "metric": "loss"},
         }
     )
+
+
+@pytest.mark.parametrize("every", ["auto", 15])
+@pytest.mark.parametrize(("measure", "saving"), [(2.0, 0.5), (6.0, 2.0), (12.0, 2.0)])
+@pytest.mark.parametrize("share", [0.65, 0.75, 0.9])
+def test_a_run_whose_set_up_took_most_of_its_time_is_validated_once_and_ends_on_time(every, measure, saving, share):
+    uncut = FORCED * measure + 2 * saving if share > 0.8 else 0.0
+    for seed in range(20):
+        machine, state = Machine(seed, update=0.4, measure=measure), TrainState()
+        shares, over = part(recipe_for(60, every), state, machine, setup=share * 60, saving=saving)
+        assert over == "time" and shares == sorted(shares)
+        assert len(state.history) == 1 and state.history[-1]["update"] == state.update
+        assert machine.now <= 1.05 * 60 + uncut, seed
 
 
 @pytest.mark.parametrize("every", ["auto", 15, 60, 10**6])

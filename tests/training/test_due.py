@@ -121,6 +121,13 @@ def test_the_last_update_ends_at_the_end_factor_and_stays_there(schedule, warmup
         assert factor(u, schedule=schedule, warmup=warmup, end_factor=0.1) == pytest.approx(0.1)
 
 
+def test_a_schedule_is_a_function_in_the_table(monkeypatch):
+    monkeypatch.setitem(SCHEDULES, "square", lambda update, warmup, share, config: (1 - share) ** 2)
+    options = OptimConfig(warmup=10).model_copy(update={"schedule": "square"})
+    found = [learning_rate_factor(u, options, share=u / 100, d_model=8) for u in (5, 10, 50, 100)]
+    assert found == pytest.approx([0.5, 1.0, 0.25, 0.0])
+
+
 # What people read.
 
 
