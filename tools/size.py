@@ -1,6 +1,7 @@
-"""Print the size of the package, its tests, tools and documents beside their budgets: python tools/size.py [--check]
+"""Print the size of the package, its tests, tools and documents: python tools/size.py [--check]
 
-With --check the exit code is 1 when a budget is passed.
+Each size stands beside the most that it may be, which is lowered when a part shrinks, and the size that is wanted. With
+--check the exit code is 1 when one is larger than it may be.
 """
 
 import argparse
@@ -30,26 +31,27 @@ def n_line(paths: Iterable[Path]) -> int:
 def main() -> int:
     """Entry point. Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="Exit with 1 when a budget is passed.")
+    parser.add_argument("--check", action="store_true", help="Exit with 1 when a part is larger than it may be.")
     check = parser.parse_args().check
     kernels = files(*KERNELS)
     package = {path for path in files("nmt") if path.suffix == ".py"} - kernels
     sizes = [
-        ("nmt/ without kernels, lines of Python", n_line(package), 21_000),
-        ("nmt/ without kernels, Python files", len(package), 130),
-        ("kernels, lines of all languages", n_line(kernels), 5_000),
-        ("tests/, lines", n_line(files("tests")), 20_000),
-        ("tools/, lines", n_line(files("tools")), 3_500),
+        ("nmt/ without kernels, lines of Python", n_line(package), 26_700, 21_000),
+        ("nmt/ without kernels, Python files", len(package), 130, 130),
+        ("kernels, lines of all languages", n_line(kernels), 5_000, 5_000),
+        ("tests/, lines", n_line(files("tests")), 21_800, 20_000),
+        ("tools/, lines", n_line(files("tools")), 3_500, 3_500),
         (
             "README, docs/, CHANGELOG, CONTRIBUTING, words",
             sum(len(t.read_text("utf-8").split()) for t in files(*TEXTS)),
             18_000,
+            18_000,
         ),
     ]
-    for name, size, budget in sizes:
-        print(f"{name:48}{size:8,} of {budget:7,}{'  over' if size > budget else ''}")
+    for name, size, most, wanted in sizes:
+        print(f"{name:48}{size:8,} of {most:7,}{'  over' if size > most else ''}, wanted {wanted:7,}")
     print(f"Counted as kernels: {', '.join(KERNELS)}")
-    return int(check and any(size > budget for _, size, budget in sizes))
+    return int(check and any(size > most for _, size, most, _ in sizes))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,9 @@ say "Layers (import-linter)"
 say "Types (mypy)"
 "$BIN/mypy"
 
+say "Sizes"
+"$BIN/python" tools/size.py --check
+
 say "Documentation (mkdocs: pages, links and their anchors)"
 SITE=$(mktemp -d)
 "$BIN/mkdocs" build --quiet --strict --site-dir "$SITE"
