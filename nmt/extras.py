@@ -33,7 +33,7 @@ def version() -> str:
 
 @functools.cache
 def version_and_commit(clone: Path = _CLONE) -> str:
-    """Return the version, of a clone with its commit and a mark for changed code: 0.1.0+g1a2b3c4d5e6f.dirty."""
+    """Return the version, of a clone with its commit and a mark for changed files: 0.1.0+g1a2b3c4d5e6f.dirty."""
     if not (clone / ".git").exists():  # as where pip has copied the package
         return version()
     import subprocess  # here, since --help has no use for it

@@ -8,6 +8,7 @@ counted with file and line. Nothing is encoded here.
 import bisect
 import contextlib
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -315,6 +316,8 @@ def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> 
 
 def n_process(config: DataConfig, n_pair: int) -> int:
     """Number of processes that are worth their start, which takes half a second."""
+    if sys.platform == "win32":
+        return 1  # others need a descriptor that is handed on
     return min(config.workers or os.cpu_count() or 1, 1 + n_pair // _WORTHWHILE)
 
 

@@ -177,25 +177,25 @@ def text_blocks(path: Path | str, longest: int | None = None, notes: Counter[str
     """
     notes = Counter() if notes is None else notes
     with open_text(path) as file:
-        begun, is_first = b"", True
+        begun, is_first = bytearray(), True
         while chunk := file.read(_CHUNK):
             if is_first:
                 if b"\n" not in chunk:
                     _refuse_carriage_returns(path, chunk)
                 if chunk.startswith(BOM):
                     notes["bom"] += 1
-                    chunk = chunk.removeprefix(BOM)
+                    chunk = chunk.removeprefix(BOM) or b"\n"  # a mark alone is a line
                 is_first = False
             lines, feed, rest = chunk.rpartition(b"\n")
             if feed:
-                yield _without_returns(begun + lines + feed, notes)
-                begun = rest
+                yield _without_returns(bytes(begun) + lines + feed, notes)
+                begun = bytearray(rest)
             else:
                 begun += rest
             if longest is not None:
-                begun = begun[: longest + 2]  # or one line could fill the memory
+                del begun[longest + 2 :]  # or one line could fill the memory
         if begun:
-            yield _without_returns(begun + b"\n", notes)
+            yield _without_returns(bytes(begun) + b"\n", notes)
 
 
 def _without_returns(lines: bytes, notes: Counter[str]) -> bytes:

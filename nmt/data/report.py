@@ -164,7 +164,7 @@ def advice_on_dropped(facts: Mapping[str, Any], data: DataConfig) -> str:
         told = (f"{side}_lang is {lang}" for side, lang in zip(SIDES, (data.src_lang, data.trg_lang), strict=True))
         first = facts["examples"][reason][0]
         seen = f"but of {first['place']} the sides are {first['src']!r} and {first['trg']!r}"
-        return f"{', '.join(told)}, {seen}. Is --langs (data.src_lang, data.trg_lang) right?"
+        return f"{', '.join(told)}, {seen}. Is --langs (data.src_lang, data.trg_lang, or those of the corpus) right?"
     if reason in filters.OPTIONS:
         return f"Is that right? The option is data.{filters.OPTIONS[reason]}."
     return "Look at these lines: are they the files that were meant?"

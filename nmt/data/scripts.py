@@ -13,7 +13,13 @@ from nmt.extras import missing
 from nmt.languages import language_of
 
 # Codes of ISO 15924 for several scripts of Unicode.
-_PARTS = {"Jpan": ("Hani", "Hira", "Kana"), "Kore": ("Hang", "Hani")}
+_PARTS = {"Hani": ("Hani", "Bopo"), "Jpan": ("Hani", "Hira", "Kana"), "Kore": ("Hang", "Hani")}
+# Scripts that CLDR names first for languages whose text is mostly written in others: nothing is judged by them.
+_SELDOM = (
+    "Aghb Ahom Avst Bamu Bass Brah Cari Cham Chrs Egyp Gong Gonm Goth Hluw Hmnp Ital Khar Kits Lana Lina Lyci Lydi "
+    "Mand Mani Medf Merc Mroo Narb Nshu Ogam Orkh Osge Ougr Pauc Phli Phnx Plrd Prti Rohg Runr Samr Sarb Saur Sgnw "
+    "Sogd Sora Soyo Tang Tavt Tnsa Toto Ugar Wcho Xpeo Xsux"
+)
 _LAST = 0x32400  # beyond are no letters
 # Under so many bytes of other scripts a text says little: a name, a product, an abbreviation.
 _FEW = 15
@@ -21,9 +27,9 @@ _ADDRESS = re.compile(r"(?:https?://|www\.)\S+|\S+@\S+|\S+\.(?:com|org|net|html?
 
 
 def scripts_of(language: str) -> frozenset[str]:
-    """The scripts of a language code; none where Unicode has not all of them."""
+    """The scripts of a language code; none where Unicode has not all of them, or text is seldom written in them."""
     found = language_of(language).scripts
-    return found if all(map(_ranges, found)) else frozenset()
+    return found if all(script not in _SELDOM and _ranges(script) for script in found) else frozenset()
 
 
 def is_in_another_script(text: str, scripts: frozenset[str], min_share: float) -> bool:
@@ -31,7 +37,7 @@ def is_in_another_script(text: str, scripts: frozenset[str], min_share: float) -
 
     Letters count by their bytes in UTF-8, which weighs a Chinese character like a syllable. No scripts: any will do.
     """
-    # All letters of Latin-1 are Latin, and fewer than four others are too few.
+    # Nearly all letters of Latin-1 are Latin, and fewer than four others are too few.
     if not scripts or ("Latn" in scripts and (text.isascii() or len(text) - len(text.encode("latin-1", "ignore")) < 4)):
         return False
     own, other = letters_of(scripts)

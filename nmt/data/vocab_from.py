@@ -61,10 +61,11 @@ def _pieces_of_model(path: Path) -> PieceTable:
         raise DataError(f"{path}: not a model of SentencePiece, or damaged. Expected what spm_train writes.")
     kind, types = model.trainer_spec.model_type, Counter(each.type for each in model.pieces)
     normal = [each.piece for each in model.pieces if each.type == NORMAL]
+    user_defined = [repr(each.piece) for each in model.pieces if each.type == USER_DEFINED]
     obstacles = {
         "a model_type other than bpe and unigram": kind not in _MODELS,
         "no byte_fallback, so that some characters are unknown": types[BYTE] != 256,
-        "user_defined_symbols": types[USER_DEFINED],
+        f"user_defined_symbols {', '.join(user_defined)[:100]}": user_defined,
         "pieces marked as unused": types[UNUSED],
         "treat_whitespace_as_suffix": model.trainer_spec.treat_whitespace_as_suffix,
         "add_dummy_prefix=false": not rules.add_dummy_prefix,
@@ -74,7 +75,9 @@ def _pieces_of_model(path: Path) -> PieceTable:
         "pieces that reach over a space (split_by_whitespace=false)": any(
             SPACE in piece.lstrip(SPACE) or " " in piece for piece in normal
         ),
-        f"pieces of over {LONGEST_PIECE} bytes": any(len(piece.encode("utf-8")) > LONGEST_PIECE for piece in normal),
+        f"pieces of over {LONGEST_PIECE} bytes": any(
+            len(piece.replace(SPACE, " ").encode("utf-8")) > LONGEST_PIECE for piece in normal
+        ),
         "pieces that occur twice, or are empty": len({*normal, ""}) <= len(normal),
         "no piece for a space alone": SPACE not in normal,
         "scores above 0": kind == 1 and any(each.score > 0 for each in model.pieces),

@@ -53,10 +53,10 @@ class _Worker:
             code = self.process.wait()
             how = f"died of signal {-code}" if code < 0 else f"ended with exit code {code}"
             how += " (somebody killed it, or the system for want of memory)" if code == -9 else ""
-            raise MachineError(
-                f"data.workers: a process that worked on a part of the data {how}. Prepare again with fewer, so that "
-                "each has more memory: --data.workers 1."
-            ) from None
+            advice = "What went wrong is above; --data.workers 1 does the work in this process."
+            if code < 0:
+                advice = "Prepare again with fewer, so that each has more memory: --data.workers 1."
+            raise MachineError(f"data.workers: a process that worked on a part of the data {how}. {advice}") from None
         if isinstance(answer, NmtError):
             raise answer
         return answer
@@ -134,11 +134,14 @@ class WorkerPool:
 
 
 def serve(descriptor: int) -> None:
-    """Work on tasks as a process of `WorkerPool`, until nobody asks any more."""
+    """Work on tasks as a process of `WorkerPool`, until nobody asks any more; a task that was begun is finished."""
     setup, work = list[Any](), None
-    with Connection(descriptor) as connection, contextlib.suppress(EOFError, ConnectionError):
+    with Connection(descriptor) as connection, contextlib.suppress(ConnectionError):
         while True:
-            name, arguments = connection.recv()
+            try:
+                name, arguments = connection.recv()
+            except EOFError:
+                return
             answer: Any = None
             try:
                 if not name:  # what is wrong with the setup is the answer to a task

@@ -149,6 +149,8 @@ def of_validation(error: ValidationError) -> Iterator[tuple[str, str]]:
             yield name, unknown(name)
         elif kind == "missing":
             yield name, f"missing (expected {_expected(name)})"
+        elif isinstance(found["input"], str) and (instead := GONE_VALUES.get((name, found["input"]))):
+            yield name, f"{found['input']} is gone; write {instead}"
         else:
             expected, value = _expected(name), found["input"]
             article = "a " if expected.startswith(("whole number", "number")) else ""

@@ -110,6 +110,10 @@ def _of_files(where: str, files: "CorpusFiles") -> Iterator[str]:
             yield f"{where}.{side}: missing (expected a file; or {{file: …}} or {{dataset: …}} with both sides)"
     if whole == "dataset" and files.split is None:
         yield f"{where}.split: missing (expected the split of the dataset: train, validation, …)"
+    if whole == "dataset" and files.format is not None:
+        yield f"{where}.format: a dataset says itself what is in it (remove it)"
+    if files.header is not None and files.format not in (None, "tsv", "csv"):
+        yield f"{where}.header: only TSV and CSV have one (remove it)"
     for name in ("subset", "split"):
         if whole != "dataset" and getattr(files, name) is not None:
             yield f"{where}.{name}: there is no {where}.dataset to choose from (remove it)"

@@ -73,7 +73,9 @@ class Budget:
     def resume(self, state: TrainState) -> float:
         """Take up a run that was stopped or had ended. Returns the share of the schedule that has passed. Where it has
         another end now, what is left of the schedule is spread anew."""
-        if self.seconds and state.planned_for != self.seconds:
+        # Earlier versions did not write down for which end they had planned.
+        changed = state.planned_share > 1 if state.planned_for is None else state.planned_for != self.seconds
+        if self.seconds and changed:
             state.planned_at = state.wall_seconds
             state.planned_share = min(1.0, state.wall_seconds / self.seconds)
             state.validated_share = min(state.validated_share, state.planned_share)

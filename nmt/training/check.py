@@ -224,7 +224,7 @@ def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
         n_valid=n_valid,
         measuring=n_valid * sum(of_sets) + (n_measured_at_end(recipe.train) - 1) * of_sets[0],  # beside the last
         checkpoint=one_checkpoint,
-        disk=bytes_needed(recipe, one_checkpoint),
+        disk=0 if Run(recipe.run_folder).updates() else bytes_needed(recipe, one_checkpoint),
         disk_left=shutil.disk_usage(_existing(recipe.run_folder)).free,
         device=device.type,
         precision=engine.precision.name,

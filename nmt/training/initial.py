@@ -195,7 +195,12 @@ def take_over(
 def other_computation(there: ModelConfig, here: ModelConfig) -> dict[str, tuple[Any, Any]]:
     """Options of the model by which equal weights may mean something else here: {name: (there, here)}."""
     changed = differences(there.model_dump(), here.model_dump())
-    return {name: values for name, values in changed.items() if name not in _NO_MATTER}
+    # A matrix that was shared there and is not here is the same in all its places.
+    return {
+        name: (old, new)
+        for name, (old, new) in changed.items()
+        if name not in _NO_MATTER and not (name.endswith("_sharing") and old and not new)
+    }
 
 
 def start_embeddings(model: TranslationModel, data: Prepared, seed: int, *, quiet: bool = True) -> str:

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import shlex
 import sys
 import time
@@ -140,7 +141,10 @@ def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device,
     """The arithmetic that the run began with, or a choice for a new run: one for all ranks."""
     remembered = state.get("arithmetic", {})
     if remembered.get("device") == device.type:
-        mine = Precision(remembered["name"], "as the run began", device.type, remembered.get("kernels", False))
+        why = "as the run began"
+        if remembered.get("fast_fp32"):
+            why += ", but without oneDNN's products in fp32, which are gone"
+        mine = Precision(remembered["name"], why, device.type, remembered.get("kernels", False))
     else:
         mine = Precision(**ranks.of_main(lambda: asdict(choose_precision(recipe.train, device))))
     why_not = ops.kernels_here().why_not if mine.kernels else ""
@@ -223,9 +227,18 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
     write_recipe(recipe, run.recipe_file)  # last: it marks the folder as a run
 
 
+# Lines of a run's recipe with what trained it and is gone.
+_CANNOT_GO_ON = r"^  (?:layer_drop|layer_drop_from|word_dropout_from): (?!0(?:\.0)?$).*|^  name: schedulefree$"
+
+
 def refuse_other(run: Run, recipe: Recipe, data: Prepared) -> None:
     """Raise RunError where a folder is that of another run than this recipe's, or no run's. Nothing is written."""
     if run.begun:
+        if gone := re.findall(_CANNOT_GO_ON, run.recipe_file.read_text("utf-8"), re.MULTILINE):
+            raise RunError(
+                f"{run.folder} was trained with {', '.join(map(str.strip, gone))}, which is gone: it translates, but "
+                f"cannot go on. Begin a new run with its weights: --train.init_from {run.folder} --train.out FOLDER."
+            )
         begun = run.recipe()
         # What the clock ends is no other run's to the bit, so the rest of it may be planned anew.
         bound = [] if begun.train.time_budget else bound_to_length(recipe)

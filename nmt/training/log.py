@@ -134,7 +134,8 @@ class Record:
     def resume(self, update: int, validated: Collection[int]) -> None:
         """Continue the log of a resumed run: what its checkpoint does not know of is taken back. validated: the updates
         whose validation the checkpoint knows."""
-        self.bar.reset()
+        with contextlib.suppress(OSError):
+            self.bar.reset()
         self.bar.initial = self.bar.n = self.bar.last_print_n = update
         if not self.quiet and self.path.exists():
             lines = self.path.read_bytes().split(b"\n")

@@ -62,14 +62,16 @@ class Memory:
 
 
 def memory_left(device: torch.device) -> int | None:
-    """Bytes that may still be used: of a GPU, or of a CPU's machine and its control group, if known."""
+    """Bytes that may still be used: of a GPU, or of a CPU's machine and its control groups, if known."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     left = [_number_after(Path("/proc/meminfo"), "MemAvailable:", 1024)]
-    most, used = (_text(Path("/sys/fs/cgroup", name)).strip() for name in ("memory.max", "memory.current"))
-    if most.isdigit() and used.isdigit():
-        cache = _number_after(Path("/sys/fs/cgroup/memory.stat"), "inactive_file", 1) or 0  # the kernel gives it back
-        left.append(int(most) - int(used) + cache)
+    group = Path("/sys/fs/cgroup", *_text(Path("/proc/self/cgroup")).strip().rpartition(":")[2].split("/"))
+    for folder in (group, *group.parents):
+        most, used = _text(folder / "memory.max").strip(), _text(folder / "memory.current").strip()
+        if most.isdigit() and used.isdigit():
+            cache = _number_after(folder / "memory.stat", "inactive_file", 1) or 0  # the kernel gives it back
+            left.append(int(most) - int(used) + cache)
     return min((max(0, number) for number in left if number is not None), default=None)
 
 

@@ -266,7 +266,8 @@ class Optimizers:
             name, _, quantity = key.partition("|")
             if name not in params:
                 raise RunError(
-                    f"{key}: the state of an optimizer that is gone. Begin a new run with --train.init_from."
+                    f"The checkpoint has {key}, the state of an optimizer that is gone, so this run cannot go on. "
+                    "Begin a new one with its weights: --train.init_from RUN and another --train.out."
                 )
             param = params[name]
             if param in optimizer_of:

@@ -245,12 +245,8 @@ def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
     patience, backend = timedelta(seconds=timeout), "nccl" if device.type == "cuda" else "gloo"
     try:
         store, _, _ = next(cast(Any, dist).rendezvous("env://", timeout=patience))
-        # After a restart torchrun's store has the keys of before.
-        attempt = f"{world_size} ranks, restart {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-        store = cast(Any, dist).PrefixStore(attempt, store)
+        store = cast(Any, dist).PrefixStore(_agreed_name(store, rank, world_size, timeout), store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=patience)
-        (drawn,) = Ranks(rank, world_size).sum(secrets.randbits(32) if rank == 0 else 0.0)
-        store = cast(Any, dist).PrefixStore(f"group {drawn:.0f}", store)
     except RuntimeError as error:
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise MachineError(
@@ -258,6 +254,34 @@ def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
             f"{_in_short(error)}. Look at what each of them printed."
         ) from error
     return Ranks(rank, world_size, store), device
+
+
+def _agreed_name(store: Any, rank: int, world_size: int, timeout: float) -> str:
+    """Wait for all ranks. Returns a name of this group alone: after a restart torchrun's store has the keys of before,
+    and its count of restarts is another one on each machine.
+
+    Rank 0 writes down what each rank calls itself, until each has confirmed a list with its own name in it.
+    """
+
+    def read(kind: str) -> list[str]:
+        keys = [f"{kind}/{number}" for number in range(world_size)]
+        return [store.get(key).decode() if store.check([key]) else "" for key in keys]
+
+    mine, deadline = secrets.token_hex(8), time.monotonic() + timeout
+    store.set(f"name/{rank}", mine)
+    while time.monotonic() < deadline:
+        if rank == 0:
+            store.set("roster", " ".join(read("name")) if all(read("name")) else "")
+        roster = store.get("roster").decode() if store.check(["roster"]) else ""
+        if mine in roster.split():
+            store.set(f"confirmed/{rank}", roster)
+            if rank == 0 and set(read("confirmed")) == {roster}:
+                store.set("agreed", roster)
+            if store.check(["agreed"]) and store.get("agreed").decode() == roster:
+                return roster
+        time.sleep(0.05)
+    absent = [number for number, name in enumerate(read("name")) if not name]
+    raise RuntimeError(f"missing is rank {', '.join(map(str, absent)) or '?'}")
 
 
 def refuse_many(flag: str) -> None:

@@ -16,7 +16,7 @@ from nmt.training.budget import Budget
 from nmt.training.engine import Outcome, duration
 from nmt.training.log import Record
 from nmt.training.memory import Memory, footprint
-from nmt.training.state import Sums, TrainState
+from nmt.training.state import Sums, TrainState, changes
 from nmt.training.validate import Measured, describe, fields_of, score_of
 
 # Sums over the updates since the last line of the log, and how long the rest of the run will take.
@@ -47,10 +47,9 @@ class Meter:
         self.clock = time.perf_counter()
 
 
-def seconds_left(state: TrainState, recipe: Recipe, budget: Budget) -> float:
-    """Seconds until the last update, if the rest is as fast as the run was so far, or until the time is over."""
-    n_left = max(0, recipe.train.updates - state.update)
-    return min(n_left * state.wall_seconds / max(1, state.update), budget.left(state))
+def seconds_left(state: TrainState, recipe: Recipe, budget: Budget, pace: float) -> float:
+    """Seconds until the last update, each of which takes `pace` seconds, or until the time is over."""
+    return min(max(0, recipe.train.updates - state.update) * pace, budget.left(state))
 
 
 MAX_BAD = 10  # updates in a row without a finite gradient before training gives up
@@ -82,7 +81,7 @@ class TrainingReporter:
             **footprint(self.device),
         )
         shown = {
-            "left": duration(seconds_left(state, self.recipe, self.budget)),
+            "left": duration(seconds_left(state, self.recipe, self.budget, sums.seconds / max(1, sums.n_update))),
             "loss": f"{loss:.3f}",
             "lr": f"{meter.rate:.2e}",
             "tok/s now": f"{speed:,.0f}",
@@ -105,7 +104,7 @@ class TrainingReporter:
             found.insert(0, f"time budget {ends['time_budget']}")
         if (score := final.get("candidates", {}).get(final.get("chosen"), {}).get(metric)) is not None:
             found.append(score_of(metric, score))
-        seconds = seconds_left(state, self.recipe, self.budget)
+        seconds = seconds_left(state, self.recipe, self.budget, state.wall_seconds / max(1, state.update))
         left = f"about {duration(seconds)} from here"
         if budget.stop_reason(state, self.recipe, self.budget.share(state)):
             now, left = "already behind it", "only the model is chosen anew"
@@ -115,6 +114,18 @@ class TrainingReporter:
             if (schedule := self.recipe.optim.schedule) not in WITHOUT_END:
                 left += f"; the learning rate ({schedule}) rises to its place in the new length and falls again"
         self.record.say(f"this run had finished ({', '.join(found)}); its end is {now}, {left}")
+
+    def measured_otherwise(self, state: TrainState) -> None:
+        """Say so if the first set was measured otherwise when it was last."""
+        metric = self.recipe.valid.metric
+        if not state.history or not (changed := changes(state.history[-1], state.conditions, metric)):
+            return
+        shown = ", ".join(f"{what} {then} before and {now} now" for what, (then, now) in sorted(changed.items()))
+        n_other = len(state.history) - len(state.comparable(metric))
+        self.record.say(
+            f"{metric} is measured otherwise than when it was last: {shown}. {n_other:,} earlier validations do not "
+            "count any more for what is best, for valid.patience and for the final model."
+        )
 
     def memory(self, update: int, memory: Memory) -> None:
         """Say when memory has run out: each time to the log, the first time to people."""

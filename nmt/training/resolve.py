@@ -180,7 +180,7 @@ def largest_that_fits(fits: Callable[[int], bool], least: int, most: int) -> int
 
 
 def checkpoint_bytes(model: nn.Module, recipe: Recipe) -> int:
-    """About the bytes of one checkpoint: weights, two moments (of muon one), and the moving average if there is one."""
+    """About the bytes of one checkpoint: weights, two moments at most, and the moving average if there is one."""
     weights = sum(tensor.nbytes for tensor in checkpoint.weights_of(model).values())
     moments = 2 * sum(param.nbytes for param in model.parameters() if param.requires_grad)
     return weights * (2 if recipe.train.ema else 1) + moments

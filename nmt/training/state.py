@@ -32,6 +32,7 @@ MAY_CHANGE = (
 )
 # And these only say when it ends, where no update depends on that.
 ENDS = ("train.updates", "train.time_budget")
+Conditions = dict[str, dict[str, Any]]  # what numbers rest on: {"pairs": {what: its value}, "translations": {...}}
 
 
 @dataclass
@@ -55,7 +56,8 @@ class TrainState:
     n_bad: int = 0  # of those, without a good one since
     n_token: int = 0  # target tokens seen
     seconds: float = 0.0  # spent in updates
-    # An entry for each validation: {update, loss, bleu, ...} of the first set, under "sets" {name: {...}} of others.
+    # An entry for each validation: {update, loss, bleu, ...} of the first set, under "sets" {name: {...}} of others,
+    # and under "how" what those of the first rest on.
     history: list[dict[str, Any]] = field(default_factory=list)
     scaler: dict[str, Any] = field(default_factory=dict)
     # Checkpoints that are there only for a stop: they leave no trace in what is kept and averaged.
@@ -72,11 +74,12 @@ class TrainState:
     measure_share: float = 0.0
     memory: Memory = field(default_factory=Memory)
     since_log: Sums = field(default_factory=Sums)  # updates that the next line of the log will tell of, too
+    conditions: Conditions = field(default_factory=dict)  # "how" it is now, which the recipe says and no checkpoint
 
     def to_json(self, metric: str) -> dict[str, Any]:
         """As state.json holds it."""
         found = asdict(self)
-        del found["position"], found["measure_share"]
+        del found["position"], found["measure_share"], found["conditions"]
         place = {"epoch": self.position.epoch, "update_in_epoch": self.position.update, "plan": VERSION}
         return {**found, **place, "best_update": self.best_update(metric)}
 
@@ -90,10 +93,19 @@ class TrainState:
         found["memory"], found["since_log"] = Memory(**state.get("memory", {})), Sums(**state.get("since_log", {}))
         return cls(**found)
 
+    def comparable(self, *metrics: str) -> list[dict[str, Any]]:
+        """The validations that measured these metrics as they are measured now, as far as an entry says."""
+        return [
+            entry for entry in self.history if not any(changes(entry, self.conditions, metric) for metric in metrics)
+        ]
+
     def scores(self, metric: str) -> dict[int, float]:
-        """Validated updates with their score under a metric, higher is better. What is not finite is not a score."""
-        found = {int(entry["update"]): goodness(entry, metric) for entry in self.history}
-        return {update: score for update, score in found.items() if np.isfinite(score)}
+        """Validated updates with their score, higher is better, of those that can be compared with one of now."""
+        return scores_of(self.comparable(metric), metric)
+
+    def scores_to_keep(self, metric: str) -> dict[int, float]:
+        """Scores by which the best checkpoints are kept: until something was measured as it is now those of before."""
+        return self.scores(metric) or scores_of(self.history, metric) or self.scores("loss")
 
     def best_update(self, metric: str) -> int | None:
         """The update with the best score, the earliest of equals."""
@@ -103,13 +115,29 @@ class TrainState:
     def out_of_patience(self, metric: str, patience: int) -> bool:
         """Return whether the last `patience` validations brought no new best."""
         best = self.best_update(metric)
-        later = [entry for entry in self.history if best is not None and entry["update"] > best]
+        later = [entry for entry in self.comparable(metric) if best is not None and entry["update"] > best]
         return bool(patience) and len(later) >= patience
 
 
 def begun_in_other_batches(state: dict[str, Any], *, packed: bool) -> bool:
     """Return whether a checkpoint lies within an epoch whose batches this version makes of other pairs."""
     return bool(state["update_in_epoch"]) and not same_batches(state.get("plan", 1), packed=packed)
+
+
+def changes(entry: dict[str, Any], conditions: Conditions, metric: str) -> dict[str, tuple[Any, Any]]:
+    """Return the settings of a metric that differ between a validation and now: {setting: (then, now)}.
+
+    An entry of an earlier version does not say on what; it is taken to be the same.
+    """
+    on = "translations" if metric in METRICS else "pairs"
+    then, now = entry.get("how", {}).get(on, {}), conditions.get(on, {})
+    return {what: (then[what], now[what]) for what in then.keys() & now.keys() if then[what] != now[what]}
+
+
+def scores_of(history: list[dict[str, Any]], metric: str) -> dict[int, float]:
+    """The score of each validation by its update, higher is better. What is not finite is not a score."""
+    found = {int(entry["update"]): goodness(entry, metric) for entry in history}
+    return {update: score for update, score in found.items() if np.isfinite(score)}
 
 
 def goodness(measured: dict[str, Any], metric: str) -> float:

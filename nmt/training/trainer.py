@@ -50,7 +50,7 @@ class Trainer:
         self.ranks, self.wants_stop = ranks, wants_stop
         self.validation = Validation(recipe, data, precision)
         self.budget, self.time_share = budget, 0.0
-        self.state = TrainState(planned_for=self.budget.seconds)
+        self.state = TrainState(conditions=self.validation.first.conditions, planned_for=self.budget.seconds)
         first_tag = data.subwords.src.n_text
         self.engine = Engine(model, recipe, precision=precision, ranks=ranks, first_tag=first_tag)
         self.feed = feed
@@ -60,7 +60,7 @@ class Trainer:
 
     def restore(self, folder: Path, saved: dict[str, Any], *, had_ended: bool = False) -> None:
         """Take up a verified checkpoint. had_ended: the run ended there, by a recipe that may have said so."""
-        engine = self.engine
+        engine, conditions = self.engine, self.state.conditions
         weights = checkpoint.load_tensors(folder, checkpoint.MODEL)
         for name, mine in checkpoint.weights_of(engine.model).items():
             if is_cut(mine) and name in weights:
@@ -68,7 +68,7 @@ class Trainer:
         checkpoint.load_weights(engine.model, weights, str(folder))
         engine.optimizers.load_state(engine.model, checkpoint.load_tensors(folder, checkpoint.OPTIMIZER))
         self.state = TrainState.from_json(saved, packed=self.recipe.batch.packed)
-        engine.memory = self.state.memory
+        self.state.conditions, engine.memory = conditions, self.state.memory
         if self.state.scaler:
             engine.scaler.load_state_dict(self.state.scaler)
         if engine.ema:
@@ -83,6 +83,7 @@ class Trainer:
             self._prune()
         self.record.resume(self.state.update, [int(entry["update"]) for entry in self.state.history])
         self.reporter.n_failed = self.state.memory.n_failed
+        self.reporter.measured_otherwise(self.state)
 
     def save(self, *, planned: bool = True) -> None:
         """Commit a checkpoint of this moment, then delete those that may go. All ranks must call it together.
@@ -126,7 +127,7 @@ class Trainer:
     def _prune(self) -> None:
         """Delete the checkpoints that may go: after a save, and on resuming, if a kill came between the two."""
         run, state, train = self.run, self.state, self.recipe.train
-        scores = state.scores(self.recipe.valid.metric)
+        scores = state.scores_to_keep(self.recipe.valid.metric)
         mere_stops = {update for update in run.updates() if update in state.stops and update != state.update}
         too_many = checkpoint.checkpoints_to_delete(
             {update: scores.get(update) for update in run.updates() if update not in mere_stops},

@@ -19,7 +19,7 @@ from nmt.data.text import split_of
 from nmt.decoding.long_lines import Limits, limits_of, usual_len
 from nmt.decoding.translator import Translator
 from nmt.errors import OutOfMemory, RunError, is_out_of_memory
-from nmt.evaluation.metrics import METRICS, score
+from nmt.evaluation.metrics import METRICS, bleu_tokens, score
 from nmt.models.base import TranslationModel
 from nmt.recipe.data_options import ValidationSet
 from nmt.recipe.options import Recipe
@@ -27,11 +27,23 @@ from nmt.run import Run
 from nmt.training.log import Record
 from nmt.training.memory import Memory, Work
 from nmt.training.precision import Precision
-from nmt.training.state import TrainState, goodness
+from nmt.training.state import Conditions, TrainState, goodness
 
 N_EXAMPLE = 3
 _AT_ONCE = 1 << 23  # logits that are looked at in full precision
 FORCED = ("loss", "perplexity", "accuracy")
+# Options of `decode` on which it depends what the translations are.
+_OF_SEARCH = (
+    "beam",
+    "length_penalty",
+    "alpha",
+    "no_repeat",
+    "max_len_a",
+    "max_len_b",
+    "min_len_a",
+    "min_len_b",
+    "split",
+)
 Measured = tuple[dict[str, float], dict[str, Any]]  # numbers, and signatures and examples beside them
 
 
@@ -87,6 +99,16 @@ class Validator:
     def _of_translations(self) -> list[str]:
         return [name for name, metric in METRICS.items() if metric.always or name == self.config.metric]
 
+    @property
+    def conditions(self) -> Conditions:
+        """The settings that the numbers depend on beside model and set, so that only like is compared with like."""
+        found: Conditions = {"pairs": {"pairs": sum(map(len, self.batches))}}
+        if self.translate:
+            deciding = {name: getattr(self.decode, name) for name in _OF_SEARCH}
+            tokens = bleu_tokens(self.trg_lang)[0]
+            found["translations"] = {"sentences": len(self.src), "tokens": tokens, **deciding}
+        return found
+
     def measure(
         self,
         model: TranslationModel,
@@ -113,8 +135,8 @@ class Validator:
                 raise
             raise OutOfMemory(
                 f"memory of {model.device} ran out in validation, where valid.max_tokens was lowered to one pair "
-                f"already: make valid.max_sentences, valid.beam, {self.config.beam}, or decode.max_len_a smaller, or "
-                "set valid.translate to false."
+                f"already: make valid.beam, {self.config.beam}, or decode.max_len_a smaller, set valid.translate to "
+                "false, or measure fewer pairs by the set's max_sentences."
             ) from None
         finally:
             model.train(training)
@@ -127,7 +149,7 @@ class Validator:
                 break
             left = [Work(make_batch(*self.corpus.picked(rows)))]
             while left := self.memory.pieces(left):
-                counted = self._counted(model, left[0].batch.to(model.device))
+                counted = self._counted(model, left[0].batch)
                 if counted is None:
                     if left[0].batch.src_seq.size(0) == 1:
                         raise OutOfMemory("one pair alone")
@@ -140,6 +162,7 @@ class Validator:
     def _counted(self, model: TranslationModel, batch: Batch) -> tuple[float, int] | None:
         """The summed loss and the number of hits of a batch; None where memory does not hold it."""
         try:
+            batch = batch.to(model.device)
             with self.precision.measuring():
                 logits = model(batch.src_seq, batch.trg_seq)
             loss, hits = _loss_and_hits(logits, batch.gold)
@@ -211,12 +234,12 @@ class Validation:
         }
 
     def entry(self, measured: dict[str, Measured]) -> dict[str, Any]:
-        """Return the entry of the history: the first set's numbers, and the others' under "sets"."""
+        """Return the entry of the history: the first set's numbers and what they rest on, the others' under "sets"."""
         numbers = {
             name: {number: found[number] for number in self.sets[name].names if number in found}
             for name, (found, _) in measured.items()
         }
-        first = numbers.pop(self.first_name)
+        first = {**numbers.pop(self.first_name), "how": self.first.conditions}
         others = {name: numbers.get(name, {}) for name in self.sets if name != self.first_name}
         return {**first, "sets": others} if others else first
 
@@ -263,7 +286,7 @@ def choose_final(
     results: dict[str, dict[str, float]] = {}
     known = {
         int(entry["update"]): {number: entry[number] for number in validator.names if number in entry}
-        for entry in state.history
+        for entry in state.comparable(*validator.names)
     }
     # The last may have no scores of translations, for which the time was over.
     by = metric if metric in known.get(state.update, {metric}) or has_time(state.measure_seconds) else "loss"

@@ -30,6 +30,9 @@ class Tasks:
     def kill(self, how):
         os.kill(os.getpid(), how)
 
+    def end(self):
+        raise EOFError
+
     def leave(self):
         os._exit(5)
 
@@ -65,6 +68,7 @@ def test_what_is_wrong_with_the_setup_is_said_at_the_first_task():
         (("kill", signal.SIGKILL), r"died of signal 9 \(somebody killed it, or the system"),
         (("kill", signal.SIGTERM), r"died of signal 15\."),
         (("leave",), "ended with exit code 5"),
+        (("end",), "ended with exit code 1"),
         (("add", 1, "a"), "ended with exit code 1"),  # a mistake of ours, whose traceback is on stderr
     ],
 )

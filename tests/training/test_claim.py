@@ -159,3 +159,17 @@ def test_on_a_full_disk_a_run_does_not_begin_and_says_which_file_found_no_room(r
         claim(run, recipe_of(), Prepared.open(recipe_of().data_folder))
     assert caught.value.filename == str(run.subwords_file)
     assert launch(recipe_of(train={"updates": 2})) == "done"
+
+
+@pytest.mark.parametrize(("line", "told"), [("regularize:", "layer_drop: 0.2"), ("optim:", "name: schedulefree")])
+def test_a_run_with_what_is_gone_is_not_gone_on_with(recipe_of, line, told):
+    recipe = recipe_of(train={"updates": 2})
+    launch(recipe)
+    file = Run(recipe.run_folder).recipe_file
+    text = file.read_text(encoding="utf-8")
+    kept = "\n".join(one for one in text.split("\n") if not one.startswith("  name: adam"))
+    file.write_text(kept.replace(f"{line}\n", f"{line}\n  {told}\n"), encoding="utf-8")
+    before = file.read_bytes()
+    with pytest.raises(RunError, match=f"{told}, which is gone: it translates, but cannot go on"):
+        launch(recipe_of(train={"updates": 4}))
+    assert file.read_bytes() == before

@@ -134,5 +134,5 @@ def test_a_schedule_is_a_function_in_the_table(monkeypatch):
 def test_the_time_left_is_by_the_speed_so_far_or_by_the_clock(recipe_of):
     recipe = recipe_of(train={"updates": 1000, "time_budget": "10h"})
     budget = Budget(recipe.train, lambda: 0.0)
-    assert seconds_left(TrainState(200, wall_seconds=400.0), recipe, budget) == 800 * 2.0
-    assert seconds_left(TrainState(200, wall_seconds=35_000.0), recipe, budget) == 1000.0
+    assert seconds_left(TrainState(200, wall_seconds=400.0), recipe, budget, 2.0) == 800 * 2.0
+    assert seconds_left(TrainState(200, wall_seconds=35_000.0), recipe, budget, 2.0) == 1000.0

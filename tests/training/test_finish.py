@@ -43,6 +43,20 @@ def trained(corpus, tmp_path_factory):
     return recipe
 
 
+def test_scores_of_another_beam_are_not_compared_and_the_best_of_them_stays():
+    conditions = {"pairs": {"pairs": 9}, "translations": {"beam": 4}}
+    history = [
+        {"update": 1, "loss": 2.0, "bleu": 30.0, "how": {"pairs": {"pairs": 9}, "translations": {"beam": 1}}},
+        {"update": 2, "loss": 3.0, "bleu": 20.0, "how": conditions},
+        {"update": 3, "loss": 1.0},  # of an earlier version, which did not say
+    ]
+    state = TrainState(3, history=history, conditions=conditions)
+    assert state.scores("bleu") == {2: 20.0} and state.scores("loss") == {1: -2.0, 2: -3.0, 3: -1.0}
+    assert TrainState(1, history=history[:1], conditions=conditions).scores_to_keep("bleu") == {1: 30.0}
+    assert TrainState(3, history=history[2:], conditions=conditions).scores_to_keep("bleu") == {3: -1.0}
+    assert "conditions" not in state.to_json("bleu")
+
+
 @pytest.mark.parametrize(
     ("history", "measured", "chosen"),
     [

@@ -58,6 +58,7 @@ def made(tmp_path, content, name="text"):
         (b"a\r\nb\r\r\nc\r", ["a", "b\r", "c"]),
         (b"a\rb\n", ["a\rb"]),
         (b"a\n\r", ["a", ""]),
+        (b"\xef\xbb\xbf", [""]),
         (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
         ("a\u2028b\u0085c\x0b\x0c\x1c\x1d\x1e\x00d\n".encode(), ["a\u2028b\u0085c\x0b\x0c\x1c\x1d\x1e\x00d"]),
         (f"first\n{'äx' * 2_000_000}\nlast\n".encode(), ["first", "äx" * 2_000_000, "last"]),

@@ -6,7 +6,7 @@ from nmt.data.scripts import is_in_another_script, scripts_of
 from tests.data.made_lines import GOOD
 
 CODES = {"de": "Latn", "pt-BR": "Latn", "no": "Latn", "sr": "Cyrl Latn", "sr-Latn": "Latn", "srp_Cyrl": "Cyrl"}
-CODES |= {"zh-Hant-TW": "Hani", "ja": "Jpan", "ko": "Kore", "src": "", "": "", "xx": ""}
+CODES |= {"zh-Hant-TW": "Hani", "ja": "Jpan", "ko": "Kore", "src": "", "": "", "xx": "", "mww": ""}
 
 
 def test_a_code_tells_the_scripts():
@@ -56,6 +56,7 @@ def test_names_and_addresses_in_other_scripts_are_in_their_place(language):
         ("https://example.org/a/very/long/path", "ru", 0.2, False),
         ("1234567890 !!! …", "ru", 0.2, False),
         ("わたしはがくせいです", "zh", 0.2, True),
+        ("ㄋㄧˇ ㄏㄠˇ ㄇㄚ ㄨㄛˇ ㄏㄣˇ ㄏㄠˇ", "zh", 0.2, False),
         ("我是学生，他是老师", "ja", 0.2, False),  # the script does not tell
     ],
 )
