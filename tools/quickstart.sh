@@ -28,7 +28,7 @@ say "Training a small Transformer on them -> $run"
 say "Translating the test set, none of whose dates occurs in training, and scoring the answers"
 mkdir -p "$out"
 "$BIN/nmt-translate" "$run" --input "$corpus/test.src" --output "$out/test.iso" --ref "$corpus/test.trg" \
-  --scores "$out/scores.json" --examples 5 --attention "$out/attention.html" --lines 1
+  --scores "$out/scores.json" --attention "$out/attention.html" --lines 1
 cat <<EOF
 
 attention page      $out/attention.html

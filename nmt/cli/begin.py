@@ -66,7 +66,7 @@ class Stop:
     def __init__(
         self,
         names: Sequence[str] = ("SIGINT", "SIGTERM"),
-        told: str = "stopping after the lines in work; Ctrl-C once more: at once",
+        told: str = "stopping after the lines in work; a second Ctrl-C: at once",
     ) -> None:
         self._names, self._told = names, told
         self.number = 0  # of the signal that came

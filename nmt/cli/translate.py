@@ -122,6 +122,7 @@ def check_flags(args: argparse.Namespace) -> None:
     idle = [flag.replace("_", "-") for flag in unused if getattr(args, flag)]
     idle += [name for name, _ in overrides_of(args) if name == "decode.n_best"]
     idle += [f"input-format {args.input_format}"] * (args.input_format in ("tsv", "wrapped"))
+    first_idle = next(iter(idle), "")
     place = "has no place for scores" if args.format == "pairs" else "has the scores anyway"
     for is_wrong, message in (
         (args.lines and not args.attention, "--lines needs --attention."),
@@ -129,7 +130,7 @@ def check_flags(args: argparse.Namespace) -> None:
         (args.layer and not args.attention, "--layer needs --attention."),
         (args.head and not args.attention, "--head needs --attention."),
         (args.scores and not args.ref, "--scores needs --ref."),
-        (args.score and idle, f"--score translates nothing, so --{''.join(idle[:1])} has nothing to do: leave it out."),
+        (args.score and idle, f"--score translates nothing, so --{first_idle} has nothing to do: leave it out."),
         (
             args.score and args.format in ("pairs", "moses"),
             f"--score translates nothing, and --format {args.format} is for what was translated: name another.",

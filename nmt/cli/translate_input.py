@@ -67,6 +67,7 @@ def source_name(args: argparse.Namespace) -> str:
 @contextlib.contextmanager
 def files_of_pipes(args: argparse.Namespace) -> Iterator[None]:
     """Copy pipes that flags name to files, as they are read more than once. Their names end like those of the pipes."""
+    names: dict[str, str] = {}
     with TemporaryDirectory(prefix="nmt-pipes-") as folder:
 
         def copied(name: str) -> str:
@@ -75,12 +76,18 @@ def files_of_pipes(args: argparse.Namespace) -> Iterator[None]:
             path = f"{mkdtemp(dir=folder)}/{Path(name).name}"
             with open(name, "rb") as pipe, open(path, "xb") as file:
                 shutil.copyfileobj(pipe, file)
+            names[path] = name
             return path
 
         for flag in _READ:
             if given := getattr(args, flag):
                 setattr(args, flag, list(map(copied, given)) if isinstance(given, list) else copied(given))
-        yield
+        try:
+            yield
+        except NmtError as error:
+            for path, name in names.items():
+                error.args = (str(error).replace(path, name),)
+            raise
 
 
 def follow_links(args: argparse.Namespace) -> None:
@@ -312,13 +319,14 @@ def unwrapped(lines: Iterable[tuple[str, Odd]]) -> Iterator[tuple[str, Odd]]:
         bare = line.strip()
         item = _ITEM.match(bare)
         if item and item[1]:  # a date goes on with a number and a full stop, too
-            item = item if not text or text[-1] == ":" or int(item[1]) == next_number else None
+            item = item if not text or text[-1] == ":" or int(item[1]) == next_number > 1 else None
             next_number = int(item[1]) + 1 if item else next_number
         if text and (not bare or item or len(text) + len(bare) > LONGEST_LINE):
             yield text, odd
             text, odd = "", {}
         if not bare:
             yield line, its
+            next_number = 1
             continue
         text, odd = _joined(text, bare), {**odd, **its}
         if ends_a_sentence(text):

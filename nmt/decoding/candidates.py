@@ -4,6 +4,7 @@ Shapes: B sentences, K hypotheses of each, R = B·K rows, V vocabulary, C candid
 """
 
 import codecs
+import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -98,9 +99,11 @@ def characters_of(pieces: Sequence[bytes]) -> Characters | None:
     after = np.full((8, len(pieces)), _NOWHERE, dtype=np.int8)
     after[0] = 0
     for token, raw in enumerate(pieces):
-        if not raw.isascii():
-            for state in range(8):
-                after[state, token] = _state_after(raw, state)
+        with contextlib.suppress(UnicodeDecodeError):
+            raw.decode()  # whole characters follow between characters alone
+            continue
+        for state in range(8):
+            after[state, token] = _state_after(raw, state)
     return Characters(torch.from_numpy(after)) if (after[1:] > _NOWHERE).any() else None
 
 

@@ -98,7 +98,7 @@ class Pieces:
         self.matrix = np.zeros((codec.n_vocab, LONGEST_PIECE), dtype=np.uint8)
         for i, raw in enumerate(self.bytes):
             self.matrix[i, : len(raw)] = np.frombuffer(raw, dtype=np.uint8)
-        self.table = lru_cache(16)(self._table)  # each takes up to 60 MB
+        self.table = lru_cache(128)(self._table)  # a usual one takes a megabyte or less, the longest phrase 60
 
     def in_bytes(self, text: str) -> bytes:
         """A normalised text as the vocabulary writes it."""

@@ -119,7 +119,8 @@ def compare(
     apart = [abs(a - b) for both in scores for a, b in zip(*both, strict=True)]
     found = Parity(len(texts), len(texts) - len(different), sum(apart) / len(apart), max(apart))
     if not (found.worst <= tolerance.worst and found.mean <= tolerance.mean):  # so that a NaN is no success
-        raise RunError(f"the exported model is another one: {found.text}, which is too much.")
+        wider = "" if math.isfinite(tolerance.worst) else " Take a wider --precision or --quantization."
+        raise RunError(f"the exported model is another one: {found.text}, which is too much.{wider}")
     return found
 
 

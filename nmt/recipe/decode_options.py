@@ -41,7 +41,7 @@ class DecodeConfig(Section):
     precision: Literal["fp32", "bf16", "int8"] = "fp32"
     """Arithmetic in nmt-translate; bf16 changes scores in the third digit; int8, on a CPU: large products in 8 bits."""
     cuda_graphs: bool = True
-    """On a GPU, replay steps of beam search as CUDA graphs, two to three times as fast; not with constraints."""
+    """On a GPU, replay steps of beam search as CUDA graphs, twice as fast; not with constraints or ensembles."""
     low_score: Annotated[float, Field(le=0.0)] = -1.5
     """Flag a translation `low` whose mean log-probability of a token, its end included, is below this; 0: none."""
     align_layer: Count = 0

@@ -277,6 +277,7 @@ def joined(text: str) -> list[str]:
         ("We need:\n- eggs\n  and milk\n* salt\n• oil", ["We need:", "- eggs and milk", "* salt", "• oil"]),
         ("Do this:\n1. read\nit\n2) go", ["Do this:", "1. read it", "2) go"]),
         ("Wir kamen am\n3. Mai an", ["Wir kamen am 3. Mai an"]),
+        ("am\n1. Mai an", ["am 1. Mai an"]),
         ("", [""]),
     ],
 )
