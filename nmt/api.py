@@ -31,7 +31,7 @@ from nmt.decoding.translation import Scored
 from nmt.decoding.translation import Translation as Found
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device, set_up, try_device
-from nmt.errors import DataError, MachineError, RecipeError, RunError, all_ours
+from nmt.errors import DataError, MachineError, RecipeError, RunError, all_ours, shown
 from nmt.models.base import SearchModel
 from nmt.models.int8 import half_is_faster, prepacked, to_int8
 from nmt.recipe.decode_options import DecodeConfig
@@ -257,7 +257,7 @@ def _each(name: str, given: Any, wanted: str, *kinds: type) -> list[Any]:
     found = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, bytes)) else [given]
     for one in found:
         if not isinstance(one, kinds):
-            raise RunError(f"{name}: expected {wanted}, or a list of them, found {_shown(one)}.")
+            raise RunError(f"{name}: expected {wanted}, or a list of them, found {_described(one)}.")
     return found
 
 
@@ -267,13 +267,13 @@ def _checked(texts: Iterable[Any], name: str, *kinds: type) -> Iterator[Any]:
     name: of the argument. kinds: what a text may be, by default also a request.
     """
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
-        found = f"one, {_shown(texts)}: put it in a list" if isinstance(texts, str | bytes) else _shown(texts)
+        found = f"one, {_described(texts)}: put it in a list" if isinstance(texts, str | bytes) else _described(texts)
         raise DataError(f"{name}: expected a list of texts, found {found}.")
     for number, one in enumerate(texts, start=1):
         parts = (one.source, one.prefix, *one.required, *one.avoided) if isinstance(one, Request) else (one,)
         if not isinstance(one, kinds or (str, Request)) or not all(isinstance(part, str) for part in parts):
             wanted = "text" if kinds else "text or a nmt.Request of texts"
-            raise DataError(f"{name}, number {number}: expected a {wanted}, found {_shown(one)}.")
+            raise DataError(f"{name}, number {number}: expected a {wanted}, found {_described(one)}.")
         for part in parts:
             try:
                 part.encode("utf-8")
@@ -285,5 +285,5 @@ def _checked(texts: Iterable[Any], name: str, *kinds: type) -> Iterator[Any]:
         yield replace(one, source=without_end(one.source)) if isinstance(one, Request) else without_end(str(one))
 
 
-def _shown(found: object) -> str:
-    return f"{found!r:.60} of type {type(found).__name__}"
+def _described(found: object) -> str:
+    return f"{shown(found)} of type {type(found).__name__}"

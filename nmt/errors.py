@@ -64,6 +64,12 @@ class TrainingError(MachineError):
     """Training cannot go on: the loss or the gradient is not finite."""
 
 
+def shown(found: object) -> str:
+    """A value that was found, for a message: of a long one the beginning."""
+    text = repr(found)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def is_of_machine(error: OSError) -> bool:
     """Return True where the disk or the system failed, and not the name of a file."""
     return error.errno in _OF_MACHINE

@@ -143,18 +143,19 @@ def exchange(one: Path, other: Path) -> bool:
 def put_in_place(new: Path, folder: Path) -> None:
     """Give a complete folder its name. What had the name before is there until that moment, and deleted after it."""
     old = folder.with_name(f".{folder.name}.old.tmp")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists() and exchange(new, folder):
-        os.replace(new, old)
+    if not folder.exists():
+        os.replace(new, folder)
     else:
-        if folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        if exchange(new, folder):
+            os.replace(new, old)
+        else:
             os.replace(folder, old)
-        try:  # a kill here leaves the one before under the other name
-            os.replace(new, folder)
-        except OSError:
-            if old.exists():
+            try:  # a kill here leaves the one before under the other name
+                os.replace(new, folder)
+            except OSError:
                 os.replace(old, folder)
-            raise
+                raise
     sync_folder(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
 

@@ -289,7 +289,12 @@ def test_a_translation_tells_what_json_lines_tell_of_it(folders, capsysbinary, m
 def test_threads_may_share_a_model(folders, monkeypatch):
     wanted, made = [one.text for one in nmt.load(folders[0]).translate(LINES * 5)], []
     model = nmt.load(folders[0])
-    slowly = lambda given: (made.append(given), time.sleep(0.1), prepacked(given))[-1]  # noqa: E731
+
+    def slowly(given):
+        made.append(given)
+        time.sleep(0.1)
+        return prepacked(given)
+
     monkeypatch.setattr("nmt.api.prepacked", slowly)
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: [one.text for one in model.translate(LINES * 5)], range(4)))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.cli.preprocess import is_corpus, own_recipe
-from nmt.errors import RecipeError, all_ours
+from nmt.errors import RecipeError, all_ours, shown
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import overrides_of, read_recipe
 
@@ -47,9 +47,9 @@ def prepare(
     files = recipe if isinstance(recipe, (list, tuple)) else [recipe]
     if langs is not None or files is recipe or (isinstance(recipe, str | Path) and is_corpus(str(recipe))):
         if not isinstance(langs, (list, tuple)) or len(langs) != 2 or not all(isinstance(one, str) for one in langs):
-            raise RecipeError(f'langs: expected the languages of the two sides, as ("en", "de"), found {langs!r:.60}.')
+            raise RecipeError(f'langs: expected the languages of the two sides, as ("en", "de"), found {shown(langs)}.')
         if not files or not all(isinstance(one, str | Path) for one in files):
-            raise RecipeError(f"recipe: with langs a corpus is expected, one file or a pair, found {recipe!r:.60}.")
+            raise RecipeError(f"recipe: with langs a corpus is expected, one file or a pair, found {shown(recipe)}.")
         found = own_recipe([[str(one) for one in files]], langs, overrides_of(options))
     else:
         found = _read(recipe, options)
@@ -83,7 +83,7 @@ def train(recipe: Given, **options: Any) -> Path:
 def _read(recipe: Any, options: Mapping[str, Any]) -> Recipe:
     if not isinstance(recipe, str | Path | Mapping):
         raise RecipeError(
-            f"recipe: expected the path of a recipe or of a folder, or a dict of sections, found {recipe!r:.60} of "
+            f"recipe: expected the path of a recipe or of a folder, or a dict of sections, found {shown(recipe)} of "
             f"type {type(recipe).__name__}."
         )
     if isinstance(recipe, Mapping):

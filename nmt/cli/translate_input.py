@@ -32,7 +32,7 @@ from nmt.data.lines import (
 )
 from nmt.data.sentences import ends_a_sentence, writes_no_space
 from nmt.decoding.request import GIVEN, Request, Sources, Terms, is_blank
-from nmt.errors import DataError, NmtError, RecipeError
+from nmt.errors import DataError, NmtError, RecipeError, shown
 from nmt.evaluation.attention_page import check_path
 from nmt.recipe.decode_options import DecodeConfig
 
@@ -396,7 +396,7 @@ def _of_json(line: str) -> tuple[Request, dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"not JSON ({error}). --input-format jsonl has an object a line.") from None
     if not isinstance(found, dict) or not isinstance(found.get("source"), str):
-        raise DataError(f'expected an object with the text "source", found {_shown(found)}.')
+        raise DataError(f'expected an object with the text "source", found {shown(found)}.')
     for key in found.keys() - set(GIVEN):
         if near := get_close_matches(key, GIVEN[1:], 1, _NEAR):
             raise DataError(f"unknown key {key!r}: did you mean {near[0]}? Else give it another name.")
@@ -407,7 +407,7 @@ def _of_json(line: str) -> tuple[Request, dict[str, Any]]:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise DataError(f"a key occurs twice in {_shown([key for key, _ in pairs])}: leave one of them out.")
+        raise DataError(f"a key occurs twice in {shown([key for key, _ in pairs])}: leave one of them out.")
     return found
 
 
@@ -431,7 +431,7 @@ def terms_of(args: argparse.Namespace) -> Terms | None:
         before = first.setdefault(phrase, number)
         if (other := required[before - 1][1]) != translation:
             raise DataError(
-                f"{args.terms}:{number}: the term {_shown(phrase)} is {_shown(translation)} here, and {_shown(other)} "
+                f"{args.terms}:{number}: the term {shown(phrase)} is {shown(translation)} here, and {shown(other)} "
                 f"in line {before}. Only one of them can be required: take the other out."
             )
     try:
@@ -450,7 +450,7 @@ def _phrases(path: str, least: int) -> list[tuple[str, str]]:
             first = "two columns" if least == 2 else "a phrase, or"
             raise DataError(
                 f"{path}:{number}: expected {first}, a phrase of the source and one of the translation between tabs, "
-                f"found {_shown(line)}."
+                f"found {shown(line)}."
             )
         try:
             Request("", avoided=(columns[-1],))
@@ -460,8 +460,3 @@ def _phrases(path: str, least: int) -> list[tuple[str, str]]:
     if not pairs:
         raise DataError(f"{path}: no phrases.")
     return pairs
-
-
-def _shown(found: object) -> str:
-    text = repr(found)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from nmt.data.subwords import EOS, Codec, Subwords
 from nmt.decoding.beam import Hypothesis
-from nmt.decoding.long_lines import Split, first_words, joined
+from nmt.decoding.long_lines import first_words, joined
 from nmt.decoding.request import Request
 from nmt.decoding.suspicion import complaints
 from nmt.decoding.translation import Forced, Scored, Translation, read_at_once
@@ -147,14 +147,14 @@ def words_of_line(
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Return `words_of` both sides of a line: a word of a piece may be part of one of the line, and the other way
     round."""
-    parts, line = one.parts or [one], one.split or Split([one.text], ["", ""])
+    parts, line = one.parts or [one], one.split
     read = [n for n, part in enumerate(parts) if part.hypotheses]
     found = []
     for codec, by, texts, rows in (
-        (subwords.src, by_character.src, line.pieces, [part.src_ids for part in parts]),
+        (subwords.src, by_character.src, line.pieces if line else [], [part.src_ids for part in parts]),
         (subwords.trg, by_character.trg, [part.text for part in parts], [part.trg_ids for part in parts]),
     ):
-        first = first_words(*joined(line, texts), by)
+        first = first_words(*joined(line, texts), by) if line else [0]
         words: list[list[int]] = []
         for n in read:
             own = [[word + first[n] for word in its] for its in words_of(codec.raw(rows[n], parts[n].items), by)]

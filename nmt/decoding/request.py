@@ -12,7 +12,7 @@ from operator import attrgetter
 from nmt.data.placeholders import character, protected, protected_like, renumbered, restored
 from nmt.data.subwords import Codec
 from nmt.decoding.phrases import Room, Wanted, barred_around, contains, occurrences
-from nmt.errors import DataError, RecipeError
+from nmt.errors import DataError, RecipeError, shown
 
 Places = tuple[tuple[int, int], ...]  # beginnings and ends in a source as it was given, in characters
 
@@ -55,9 +55,7 @@ class Request:
     def __post_init__(self) -> None:
         def mind(name: str, wanted: str, is_so: bool, found: object, more: str = ".") -> None:
             if not is_so:
-                text = repr(found)
-                text = text if len(text) <= 60 else text[:57] + "..."
-                raise DataError(f"{name}: expected {wanted}, found {text} of type {type(found).__name__}{more}")
+                raise DataError(f"{name}: expected {wanted}, found {shown(found)} of type {type(found).__name__}{more}")
 
         mind("source", "a text", isinstance(self.source, str), self.source)
         mind("prefix", "a text", isinstance(self.prefix, str), self.prefix)

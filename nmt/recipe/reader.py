@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from nmt.errors import RecipeError
+from nmt.errors import RecipeError, shown
 from nmt.files import refuse_links_out, write_durably
 from nmt.languages import canonical
 from nmt.recipe.complaints import GONE, GONE_VALUES, Complaint, in_order, of_validation, unknown, with_trg
@@ -107,7 +107,7 @@ def overrides_of(options: Mapping[str, Any]) -> list[tuple[str, str]]:
                 is_text = isinstance(value, (str, PurePath))
                 found.append((name, str(value) if is_text else json.dumps(value, ensure_ascii=False, default=_plain)))
         except (AttributeError, TypeError, ValueError, RuntimeError):
-            what = f"{value!r:.60} of type {type(value).__name__}"
+            what = f"{shown(value)} of type {type(value).__name__}"
             raise RecipeError(f"{name}: {what} is no value of an option.") from None
     return found
 

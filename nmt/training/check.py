@@ -258,7 +258,7 @@ def table(recipe: Recipe, found: Findings) -> list[tuple[str, str]]:
         ("end", f"update {n_update:,} ({n_update / n_epoch:,.1f} epochs): {end}, {found.n_valid} validations"),
         (
             "disk",
-            f"{size(found.disk)} for checkpoints of {size(found.checkpoint)}; {size(found.disk_left)} are free",
+            f"{size(found.disk)} more for checkpoints of {size(found.checkpoint)}; {size(found.disk_left)} are free",
         ),
     ]
 
