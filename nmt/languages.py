@@ -146,7 +146,8 @@ def _nearest(text: str) -> str:
     import langcodes
     from langcodes.data_dicts import LIKELY_SUBTAGS
 
-    if len(text) == 2 and (country := langcodes.Language.get(f"und-{text}")).is_valid() and text != "xx":
+    is_code = len(text) == 2 and text.isascii() and text.isalpha() and text != "xx"
+    if is_code and (country := langcodes.Language.get(f"und-{text}")).is_valid():
         return country.maximize().language or ""
     known = sorted(code for code in LIKELY_SUBTAGS if len(code) == 2)
     names = {language_of(one).name.lower(): one for one in known} | {one: one for one in known}

@@ -27,7 +27,7 @@ from nmt.models.base import TranslationModel
 from nmt.models.build import Undrawn, build_model
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import RUN_DATA
-from nmt.recipe.reader import load_resolved
+from nmt.recipe.reader import read_recipe
 
 # Keys of data.json beside the fingerprints: subwords that most source lines of training have at most; characters of a
 # target for one of its source, by target language; shares of source lines by how they are written, see `data/text.py`;
@@ -84,7 +84,7 @@ class Run:
     def recipe(self) -> Recipe:
         """The resolved recipe of the run."""
         check_is_run(self.folder)
-        return load_resolved(self.recipe_file)
+        return read_recipe(self.recipe_file)
 
     def usual_src_len(self) -> int | None:
         """Entry of data.json under USUAL_SRC_LEN; None for a run that was begun before there was one."""

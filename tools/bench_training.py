@@ -28,7 +28,7 @@ from nmt.data.plan import Position, Rows
 from nmt.device import choose_device
 from nmt.errors import NmtError
 from nmt.recipe.options import Recipe
-from nmt.recipe.reader import load_resolved, read_recipe, write_recipe
+from nmt.recipe.reader import read_recipe, write_recipe
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.materials import new_model
@@ -85,7 +85,7 @@ def switch(arithmetic: str, device: torch.device) -> Precision:
 
 def contend(args: argparse.Namespace) -> None:
     """Obey the lines of stdin, a JSON each: which batches to train on, in which arithmetic. Answers are JSON lines."""
-    recipe = load_resolved(args.recipe)
+    recipe = read_recipe(args.recipe)
     device = choose_device(args.device)
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -211,7 +211,7 @@ def make_recipe(args: argparse.Namespace, path: Path) -> Path:
     }
     recipe = read_recipe(None, list(options.items()))
     if args.data:
-        prepared = load_resolved(args.data / "recipe.yaml")
+        prepared = read_recipe(args.data / "recipe.yaml")
         data = prepared.data.model_copy(update={"out": str(args.data)})
         recipe = recipe.model_copy(update={"data": data, "subwords": prepared.subwords})
     write_recipe(recipe, path)

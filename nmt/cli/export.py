@@ -16,7 +16,7 @@ from nmt.data.lines import read_lines
 from nmt.errors import DataError, NmtError
 from nmt.files import RECIPE, check_is_run, put_in_place
 from nmt.recipe.draft import PRECISIONS, refuse_unsupported
-from nmt.recipe.reader import load_resolved
+from nmt.recipe.reader import read_recipe
 
 if TYPE_CHECKING:
     from nmt.api import Model
@@ -60,7 +60,7 @@ def export(args: argparse.Namespace) -> int:
         if getattr(args, flag) and args.to != target:
             raise NmtError(f"--{flag} belongs to --to {target}: leave it out.")
     check_is_run(Path(args.run))
-    refuse_unsupported(args.to, load_resolved(Path(args.run) / RECIPE))
+    refuse_unsupported(args.to, read_recipe(Path(args.run) / RECIPE))
     from nmt.processes import sleep_while_waiting
 
     sleep_while_waiting()

@@ -73,7 +73,7 @@ class Parser(argparse.ArgumentParser):
         names = [known.removeprefix("--") for known in self._option_string_actions if known.startswith("--")]
         name = flag.removeprefix("--")
         if name in GONE:
-            return f"{flag} is gone: {GONE[name][1]}"
+            return f"{flag} is gone: {GONE[name]}"
         if name.rpartition(".")[2].replace("-", "_") in EPOCHS and "train.updates" in names:
             return f"{flag}: the end is given in updates{self.about_epochs(flag, given)}{hint}"
         meant = dict.fromkeys(self.short.get(found, f"--{found}") for found in nearest(name, names))

@@ -20,7 +20,7 @@ from nmt.recipe.contradictions import ENDINGS, NOT_READ
 from nmt.recipe.draft import exports_note, portable_options, unsupported
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import is_prepared
-from nmt.recipe.reader import as_yaml, load_resolved, read_recipe
+from nmt.recipe.reader import as_yaml, read_recipe
 from nmt.recipe.reader import overrides_of as options_of
 
 # For `--vocab-from RUN`, which goes on from the weights of RUN: about a seventh of the rates of a new run.
@@ -245,7 +245,7 @@ def _own_options(vocab_from: str | None) -> Sequence[tuple[str, str]]:
         f"{vocab_from} is a run: the recipe has its model, begins with its weights (train.init_from), and has a lower "
         "learning rate and a short warm-up"
     )
-    base: Recipe = load_resolved(folder / RECIPE)
+    base: Recipe = read_recipe(folder / RECIPE)
     model = [name for name in type(base.model).model_fields if name not in base.model.useless]
     return [
         *((name, value) for name, value in OWN_CORPUS if not name.startswith("model.")),

@@ -22,7 +22,7 @@ from nmt.errors import DataError, NmtError
 from nmt.files import parse_json
 from nmt.recipe.data_options import FilterConfig
 from nmt.recipe.places import RUN_DATA, is_of_run
-from nmt.recipe.reader import load_resolved
+from nmt.recipe.reader import read_recipe
 
 if TYPE_CHECKING:
     from nmt.data.corpus import Prepared
@@ -346,7 +346,7 @@ def _data_of(base: Path) -> "Prepared":
 
     if not is_of_run(base):
         return Prepared.open(base)
-    data = Prepared.open(load_resolved(base / "recipe.yaml").data_folder)
+    data = Prepared.open(read_recipe(base / "recipe.yaml").data_folder)
     told = parse_json((base / RUN_DATA).read_bytes())
     if not isinstance(told, dict) or told.get("train") != data.train.fingerprint:
         raise DataError(f"{data.folder} holds other pairs than when it was trained on.")

@@ -83,39 +83,32 @@ _CALLED = {
 }
 OTHER_NAMES = {word: tuple(ours.split()) for ours, words in _CALLED.items() for word in words.split()}
 
-_ONE_MACHINE = "nmt-preprocess works on one machine, with as many processes as --data.workers says"
-# Options and flags of earlier versions, without dashes: the values that did nothing, and what to use instead.
-# With such a value an option of a recipe is passed over, so that recipes of earlier runs open; any other is refused.
-GONE: dict[str, tuple[tuple[Any, ...], str]] = {
-    "engine": ((), "a model that nmt-export wrote is translated with by CTranslate2's own Python: docs/export.md"),
-    "data.generate": (
-        (None,),
-        "in a clone of the repository python tools/make_dates.py OUT writes the corpus (name its files in data.train, "
-        "data.valid and data.test)",
-    ),
-    **dict.fromkeys(
-        ("rank", "ranks", "workers"), ((), "split what nmt-translate reads; nmt-preprocess has --data.workers")
-    ),
-    "with-attention": ((), "--attention FILE.html has the weights of all layers and heads"),
-    "examples": ((), "put the files side by side: paste -d '\\n' IN OUT REF"),
-    "rank-timeout": ((), _ONE_MACHINE),
-    "gold-alignments": ((), "write word alignments with --alignments, and compare them with another tool"),
-    **dict.fromkeys(
-        ("tune-decoding", "tune-beams", "tune-metric", "store"),
-        ((), "compare values of --decode.beam and --decode.alpha by --ref"),
-    ),
-    "tune-alignment": ((), "name the layer and the head: --decode.align_layer and --decode.align_head"),
-    "decode.shortlist": ((0,), "set it to 0: every search looks among all subwords"),
-    "decode.coverage": ((0, 0.0), "set it to 0: hypotheses are ranked by score and length penalty alone"),
-    "regularize.layer_drop": ((0, 0.0), "set it to 0: all layers take part in every update"),
-    **dict.fromkeys(
-        [f"regularize.{name}_from" for name in ("layer_drop", "word_dropout")],
-        ((0, 0.0), "set it to 0: what is on is on for the whole run; a second run may go on by train.init_from"),
-    ),
-    "decode.diversity": ((0, 0.0), "set it to 0, and use decode.samples for translations that differ more"),
-    "decode.align_when": (("written",), "leave it out, and name the layer: decode.align_layer"),
-    "batch.split_rate": ((0,), "set it to 0, and use batch.bpe_dropout"),
+_WHOLE_RUN = "set it to 0: what is on is on for the whole run; a second run may go on by train.init_from"
+_COMPARE = "compare values of --decode.beam and --decode.alpha by --ref"
+_SPLIT = "split what nmt-translate reads; nmt-preprocess has --data.workers"
+# Options and flags of earlier versions, without dashes, and what to use instead.
+GONE = {
+    "engine": "a model that nmt-export wrote is translated with by CTranslate2's own Python: docs/export.md",
+    "data.generate": "in a clone of the repository python tools/make_dates.py OUT writes the corpus (name its files in "
+    "data.train, data.valid and data.test)",
+    **dict.fromkeys(("rank", "ranks", "workers"), _SPLIT),
+    "with-attention": "--attention FILE.html has the weights of all layers and heads",
+    "examples": "put the files side by side: paste -d '\\n' IN OUT REF",
+    "rank-timeout": "nmt-preprocess works on one machine, with as many processes as --data.workers says",
+    "gold-alignments": "write word alignments with --alignments, and compare them with another tool",
+    **dict.fromkeys(("tune-decoding", "tune-beams", "tune-metric", "store"), _COMPARE),
+    "tune-alignment": "name the layer and the head: --decode.align_layer and --decode.align_head",
+    "decode.shortlist": "set it to 0: every search looks among all subwords",
+    "decode.coverage": "set it to 0: hypotheses are ranked by score and length penalty alone",
+    "regularize.layer_drop": "set it to 0: all layers take part in every update",
+    **dict.fromkeys(("regularize.layer_drop_from", "regularize.word_dropout_from"), _WHOLE_RUN),
+    "decode.diversity": "set it to 0, and use decode.samples for translations that differ more",
+    "decode.align_when": "leave it out, and name the layer: decode.align_layer",
+    "batch.split_rate": "set it to 0, and use batch.bpe_dropout",
 }
+# Values of the options among them that did nothing: with these they are passed over, so that earlier recipes open.
+_OTHER_VALUES = {"data.generate": None, "decode.align_when": "written"}
+WITHOUT_EFFECT: dict[str, Any] = dict.fromkeys([name for name in GONE if "." in name], 0) | _OTHER_VALUES
 # A value that is gone: (option, value), and what stands for it in the recipe of a run, which still translates.
 GONE_VALUES = {("optim.name", "schedulefree"): "adamw", ("decode.mbr", "bleu"): "chrf"}
 
@@ -169,7 +162,7 @@ def _option_at(loc: tuple[int | str, ...]) -> str:
 def unknown(name: str) -> str:
     """The complaint about a dotted name that no option has, with those that were probably meant or are known there."""
     if name in GONE:
-        return f"is gone; {GONE[name][1]}"
+        return f"is gone; {GONE[name]}"
     plain, place = _without_numbers(name), name.rpartition(".")[0]
     section = plain.rpartition(".")[0]
     if meant := nearest(plain, [f.name for f in all_fields() if f.inner and f.name.rpartition(".")[0] == section]):

@@ -3,6 +3,7 @@
 It says what differs from the defaults and what is most often changed. The run folder has every option, resolved.
 """
 
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -105,22 +106,6 @@ def _short(value: Any) -> str:
 # Engines that a model can be exported to, and the options of a recipe that they have no place for.
 
 
-# Values with which either engine takes a model, by the option that it would refuse.
-_PORTABLE = {
-    "model.architecture": "transformer",
-    **dict.fromkeys(("model.lexical_attn", "model.prj_transform", "model.rotary_enc_attn", "model.qk_norm"), "false"),
-    **dict.fromkeys(("model.n_kv_head", "model.enc_n_kv_head", "model.d_k", "model.d_v"), "null"),
-    "model.enc_conv": "0",
-    "model.ffn": "relu",
-    "model.position": "sinusoid",
-    "model.norm_kind": "layer",
-    "subwords.joint": "true",
-    "subwords.kind": "bpe",
-    "subwords.symbols": "[]",
-    "data.protect": "[]",
-}
-
-
 def unsupported(recipe: Recipe) -> dict[str, list[str]]:
     """Options that each engine cannot hold, with their values, by engine; an empty list where it takes the model."""
     model, subwords = recipe.model, recipe.subwords
@@ -162,9 +147,9 @@ def refuse_unsupported(engine: str, recipe: Recipe) -> None:
 
 
 def portable_options(found: list[str]) -> list[tuple[str, str]]:
-    """The options to train with instead of some that `unsupported` found."""
-    names = dict.fromkeys(one.split()[0].rstrip(":") for one in found)
-    return [(name, _PORTABLE[name]) for name in names]
+    """The options to train with instead of some that `unsupported` found: either engine takes their defaults."""
+    names, usual = dict.fromkeys(one.split()[0].rstrip(":") for one in found), Recipe(name="usual")
+    return [(name, as_yaml(attrgetter(name)(usual))) for name in names]
 
 
 def _portable_flags(found: list[str]) -> str:

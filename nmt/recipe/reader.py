@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from nmt.errors import RecipeError, shown
 from nmt.files import refuse_links_out, write_durably
 from nmt.languages import canonical
-from nmt.recipe.complaints import GONE, GONE_VALUES, Complaint, in_order, of_validation, unknown, with_trg
+from nmt.recipe.complaints import GONE_VALUES, WITHOUT_EFFECT, Complaint, in_order, of_validation, unknown, with_trg
 from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
@@ -117,11 +117,6 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, PurePath) else value.item()
 
 
-def load_resolved(path: Path | str) -> Recipe:
-    """The recipe that `write_recipe` wrote."""
-    return read_recipe(path)
-
-
 def write_recipe(recipe: Recipe, path: Path | str) -> None:
     """Write a recipe with every option spelled out, whole or not at all. Reading it gives an equal recipe."""
     write_durably(Path(path), (_RESOLVED + recipe_text(recipe)).encode("utf-8"))
@@ -137,12 +132,12 @@ def pass_over_gone(value: Any, *, is_stored: bool = False) -> None:
 
     is_stored: it is that of a run, which opens whatever it said: its data are made, and lines are translated without.
     """
-    for name, (without_effect, _) in GONE.items():
+    for name, without_effect in WITHOUT_EFFECT.items():
         title, _, option = name.rpartition(".")
         section = value.get(title) if title and isinstance(value, dict) else value
         if not isinstance(section, dict) or option not in section:
             continue
-        if section[option] in without_effect or (is_stored and title in ("data", "decode", "regularize")):
+        if section[option] == without_effect or (is_stored and title in ("data", "decode", "regularize")):
             del section[option]
     for (name, gone), instead in GONE_VALUES.items() if is_stored and isinstance(value, dict) else ():
         title, _, option = name.partition(".")

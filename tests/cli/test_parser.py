@@ -73,7 +73,7 @@ def test_a_mistake_in_the_flags_is_a_line_with_the_flag_that_was_meant(given, me
 
 def test_all_unknown_flags_are_told_at_once_and_those_of_earlier_versions_with_what_to_use(capsys, monkeypatch):
     assert [line.split(":")[0] for line in refusal(["--a\x1b", "--beam", "--a\x1b"], capsys)] == ["--a\\x1b", "--beam"]
-    monkeypatch.setitem(GONE, "old", ((), "use nmt-export"))
+    monkeypatch.setitem(GONE, "old", "use nmt-export")
     assert run(lambda _: 0, Parser("nmt-x"), ["--old", "x", "--new"]) == 2
     gone, unknown = capsys.readouterr().err.splitlines()
     assert gone == "nmt-x: error: --old is gone: use nmt-export"

@@ -6,7 +6,7 @@ import pytest
 
 from nmt.cli.preprocess import main
 from nmt.data.corpus import Prepared
-from nmt.recipe.reader import load_resolved, read_recipe
+from nmt.recipe.reader import read_recipe
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_what_to_train_with_is_a_command_for_a_shell(files, capsys):
 
 def test_files_alone_get_a_recipe_to_train_with(files, capsys):
     assert main(OWN) == 0
-    recipe = load_resolved("my data/recipe.yaml")
+    recipe = read_recipe("my data/recipe.yaml")
     assert (recipe.name, recipe.data.out, recipe.data.trg_lang, recipe.model.norm) == (
         "my-data",
         "my data",
@@ -68,7 +68,7 @@ def test_overwrite_replaces(files, capsys):
     assert main(OWN) == 0
     assert main([*OWN, "--subwords.vocab_size", "270"]) == 2
     assert main([*OWN, "--subwords.vocab_size", "270", "--overwrite"]) == 0
-    assert load_resolved("my data/recipe.yaml").subwords.vocab_size == 270
+    assert read_recipe("my data/recipe.yaml").subwords.vocab_size == 270
 
 
 def test_check_writes_a_page_and_no_data(files, capsys):

@@ -5,7 +5,7 @@ import pytest
 from nmt.errors import RecipeError
 from nmt.recipe import complaints as names
 from nmt.recipe.options import Recipe
-from nmt.recipe.reader import changed, load_resolved, read_recipe, recipe_text, write_recipe
+from nmt.recipe.reader import changed, read_recipe, recipe_text, write_recipe
 
 FILE = "file: a.tsv, src_column: 1, trg_column: 2"
 
@@ -287,7 +287,7 @@ def test_the_resolved_recipe_spells_everything_out_and_reads_back_equal(tmp_path
     )
     path = tmp_path / "resolved.yaml"
     write_recipe(recipe, path)
-    assert load_resolved(path) == recipe
+    assert read_recipe(path) == recipe
     assert "null}" not in path.read_text(encoding="utf-8")  # of a corpus only what there is
     written = [line.strip().split(":")[0] for line in recipe_text(recipe).split("\n")]
     for section in ("model", "optim", "train", "decode"):
@@ -305,8 +305,9 @@ def test_languages_are_read_by_any_of_their_codes_and_names(read):
 
 def test_an_unknown_language_is_refused_where_it_stands_with_the_nearest(complaints):
     text = "name: x\ndata:\n  src_lang: cz\n  train: {src: a, trg: b, src_lang: jp}\n"
-    found = complaints(text, [("decode.trg_lang", "englsh")])
+    found = complaints(text, [("data.trg_lang", "64"), ("decode.trg_lang", "englsh")])
     assert [one.partition(". Expected")[0] for one in found] == [
+        "command line: data.trg_lang: '64' is no language code",
         "command line: decode.trg_lang: 'englsh' is no language code (did you mean en, English?)",
         "recipe.yaml:3: data.src_lang: 'cz' is no language code (did you mean cs, Czech?)",
         "recipe.yaml:4: data.train.0.src_lang: 'jp' is no language code (did you mean ja, Japanese?)",
@@ -326,7 +327,8 @@ def test_a_recipe_that_was_stored_with_an_unknown_language_stays_readable(read, 
 def test_an_option_of_an_earlier_version_is_passed_over_where_it_did_nothing_and_refused_elsewhere(
     read, complaints, monkeypatch
 ):
-    monkeypatch.setitem(names.GONE, "batch.slices", ((0.0, None), "batch.bpe_dropout does the same (set it)"))
+    monkeypatch.setitem(names.GONE, "batch.slices", "batch.bpe_dropout does the same (set it)")
+    monkeypatch.setitem(names.WITHOUT_EFFECT, "batch.slices", 0.0)
     assert read("name: x\nbatch:\n  slices: 0\n") == Recipe(name="x")
     stored = "# The whole truth of this run: every option, resolved.\nname: x\ndata:\n  generate: dates\n"
     assert read(stored) == Recipe(name="x"), "the data of a run are made already"
