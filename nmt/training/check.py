@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -31,7 +30,7 @@ from nmt.training.engine import Engine, duration, size
 from nmt.training.feed import Feed
 from nmt.training.initial import OTHERWISE, check_origin, options_told, take_origin
 from nmt.training.launch import refuse_other
-from nmt.training.materials import Trial, make_trial, open_data, require_extras
+from nmt.training.materials import Trial, open_data, require_extras
 from nmt.training.memory import Work, forget_peak, memory_left, peak
 from nmt.training.parallel import Ranks, refuse_many
 from nmt.training.resolve import bytes_needed, checkpoint_bytes, resolve
@@ -43,36 +42,48 @@ N_TIMED = 20  # updates
 _N_TRANSLATED = 64  # validation sentences that stand for all
 
 
-@dataclass(frozen=True)
 class Findings:
-    """Measurements of a recipe on this machine. Times in seconds, sizes in bytes; None: not known."""
+    """Measurements of a recipe on this machine, made by training for a moment. Times in seconds, sizes in bytes."""
 
-    n_param: int
-    n_pair: int
-    n_dropped: int  # pairs, when the data was prepared
-    n_token: int  # target tokens of the corpus, EOS counted
-    n_vocab: int
-    longest_side: int
-    n_update: int  # that the run comes to
-    n_update_in_epoch: int
-    padding: float
-    largest: tuple[int, int]
-    peak: int | None  # of memory
-    room: int | None  # memory that was free before
-    n_failed: int  # times that memory ran out in an update
-    valid_fits: bool
-    seconds: float  # of an update
-    tokens: float  # target tokens in an update
-    valid_seconds: float  # of one validation of all sets
-    n_valid: int
-    measuring: float  # seconds of all validations and of the choice of the final model
-    checkpoint: int
-    disk: int
-    disk_left: int
-    device: str
-    precision: str
-    why_precision: str
-    gpu_idle: bool
+    def __init__(self, recipe: Recipe, data: Prepared, trial: Trial) -> None:
+        device, engine, corpus = trial.device, trial.engine, data.train
+        feed = Feed(recipe, data, Ranks())
+        self.room = memory_left(device)  # before; None: not known
+        forget_peak(device)
+        batches = [rows for update in feed.plan.updates(0) for rows in update]
+
+        def longest(rows: Rows) -> int:
+            return int(max(side.max() for side in feed.plan.lengths(rows)))
+
+        # The batch of most tokens in the first epoch, and the one with the longest pair, whose attention is widest.
+        largest = feed.batch(max(batches, key=lambda rows: len(rows) * longest(rows)))
+        for batch in (largest, feed.batch(max(batches, key=longest))):
+            trial.seconds([Work(batch)])
+        n_token, begin = 0, time.perf_counter()
+        for portion in islice(feed.begin(Position()), N_TIMED):
+            trial.seconds(portion.work)
+            n_token += sum(item.batch.n_gold for item in portion.work)
+        self.seconds = (time.perf_counter() - begin) / N_TIMED  # of an update
+        self.tokens = n_token / N_TIMED  # target tokens in an update
+        self.n_failed = engine.memory.n_failed  # times that memory ran out in an update
+        self.valid_fits, of_sets = _measure_validation(Validation(recipe, data, engine.precision), engine)
+        self.peak = peak(device)  # None: not known
+        self.valid_seconds = sum(of_sets)
+        # That the run comes to.
+        self.n_update, self.n_valid = foreseen(recipe, update_seconds=self.seconds, valid_seconds=self.valid_seconds)
+        beside_last = (n_measured_at_end(recipe.train) - 1) * of_sets[0]
+        self.measuring = self.n_valid * self.valid_seconds + beside_last
+        self.n_update_in_epoch, self.padding = feed.plan.n_update(0), feed.plan.padding_share(0)
+        self.largest = largest.src_seq.size(0), max(largest.src_seq.size(1), largest.gold.size(1))
+        self.longest_side = trial.longest_side
+        self.n_param, self.n_vocab = sum(p.numel() for p in engine.model.parameters()), data.subwords.trg.size
+        self.n_pair, self.n_token = corpus.n_pair, int(corpus.trg_len.sum()) + corpus.n_pair  # with EOS
+        self.n_dropped = read_json(data.folder / REPORT)["read"] - corpus.n_pair  # when the data was prepared
+        self.checkpoint = checkpoint_bytes(engine.model, recipe)
+        self.disk = 0 if Run(recipe.run_folder).updates() else bytes_needed(recipe, self.checkpoint)
+        self.disk_left = shutil.disk_usage(_existing(recipe.run_folder)).free
+        self.device, self.precision = device.type, engine.precision
+        self.gpu_idle = device.type == "cpu" and torch.cuda.is_available()
 
 
 def likely_troubles(recipe: Recipe, found: Findings) -> Iterator[str]:
@@ -150,10 +161,10 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     require_extras(recipe, logs=finished_at(run, recipe) is None)
     begun = run.recipe() if run.begun else None
     recipe = resolve(recipe, data, begun, Ranks(), device, say)
-    trial = make_trial(recipe, data, device)
+    trial = Trial(recipe, data, device)
     before = [*_refusal(run, recipe, data), *([] if run.begun else _of_origin(recipe, data, trial))]
     say(f"trying the largest batch and {N_TIMED} updates ...")
-    found = measure(recipe, data, trial)
+    found = Findings(recipe, data, trial)
     rows = [*table(recipe, found), ("exports to", exports_note(recipe))]
     width = max(len(name) for name, _ in rows)
     troubles = [*before, *likely_troubles(recipe, found)] or ["none was seen"]
@@ -178,61 +189,6 @@ def _of_origin(recipe: Recipe, data: Prepared, trial: Trial) -> Iterator[str]:
         yield f"train.init_from: {OTHERWISE}: {'; '.join(options_told(others))}"
 
 
-def measure(recipe: Recipe, data: Prepared, trial: Trial) -> Findings:
-    """Train for a moment and count."""
-    device, engine, corpus = trial.device, trial.engine, data.train
-    feed = Feed(recipe, data, Ranks())
-    room = memory_left(device)
-    forget_peak(device)
-    batches = [rows for update in feed.plan.updates(0) for rows in update]
-
-    def longest(rows: Rows) -> int:
-        return int(max(side.max() for side in feed.plan.lengths(rows)))
-
-    # The batch of most tokens in the first epoch, and the one with the longest pair, whose attention is widest.
-    largest = feed.batch(max(batches, key=lambda rows: len(rows) * longest(rows)))
-    for batch in (largest, feed.batch(max(batches, key=longest))):
-        trial.seconds([Work(batch)])
-    n_token, begin = 0, time.perf_counter()
-    for portion in islice(feed.begin(Position()), N_TIMED):
-        trial.seconds(portion.work)
-        n_token += sum(item.batch.n_gold for item in portion.work)
-    seconds = time.perf_counter() - begin
-    validation = Validation(recipe, data, engine.precision)
-    n_failed = engine.memory.n_failed
-    valid_fits, of_sets = _measure_validation(validation, engine)
-    n_update, n_valid = foreseen(recipe, update_seconds=seconds / N_TIMED, valid_seconds=sum(of_sets))
-    one_checkpoint = checkpoint_bytes(engine.model, recipe)
-    return Findings(
-        n_param=sum(p.numel() for p in engine.model.parameters()),
-        n_pair=corpus.n_pair,
-        n_dropped=read_json(data.folder / REPORT)["read"] - corpus.n_pair,
-        n_token=int(corpus.trg_len.sum()) + corpus.n_pair,
-        n_vocab=data.subwords.trg.size,
-        longest_side=trial.longest_side,
-        n_update_in_epoch=feed.plan.n_update(0),
-        padding=feed.plan.padding_share(0),
-        largest=(largest.src_seq.size(0), max(largest.src_seq.size(1), largest.gold.size(1))),
-        peak=peak(device),
-        room=room,
-        n_failed=n_failed,
-        valid_fits=valid_fits,
-        seconds=seconds / N_TIMED,
-        tokens=n_token / N_TIMED,
-        valid_seconds=sum(of_sets),
-        n_update=n_update,
-        n_valid=n_valid,
-        measuring=n_valid * sum(of_sets) + (n_measured_at_end(recipe.train) - 1) * of_sets[0],  # beside the last
-        checkpoint=one_checkpoint,
-        disk=0 if Run(recipe.run_folder).updates() else bytes_needed(recipe, one_checkpoint),
-        disk_left=shutil.disk_usage(_existing(recipe.run_folder)).free,
-        device=device.type,
-        precision=engine.precision.name,
-        why_precision=engine.precision.why,
-        gpu_idle=device.type == "cpu" and torch.cuda.is_available(),
-    )
-
-
 def table(recipe: Recipe, found: Findings) -> list[tuple[str, str]]:
     """Return the measurements as rows for people."""
     train, valid, n_epoch = recipe.train, recipe.valid, found.n_update_in_epoch
@@ -245,7 +201,7 @@ def table(recipe: Recipe, found: Findings) -> list[tuple[str, str]]:
     held = "not known" if found.peak is None else size(found.peak)
     return [
         ("parameters", f"{found.n_param:,}"),
-        ("device", f"{found.device}, {found.precision} ({found.why_precision})"),
+        ("device", f"{found.device}, {found.precision.name} ({found.precision.why})"),
         ("corpus", f"{found.n_pair:,} pairs, {found.n_token:,} target tokens"),
         ("largest batch", f"{rows:,} sentences x {columns:,} subwords"),
         ("memory peak", held if found.room is None else f"{held}; {size(found.room)} were free before"),

@@ -3,7 +3,6 @@ told where to begin, so reading ahead cannot make a checkpoint wrong."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,12 +20,8 @@ from nmt.training.state import dropout_seed
 _N_TOGETHER = 1000
 
 
-class _Update(NamedTuple):
-    """The batches of an update over all ranks, its position, and the one after it."""
-
-    batches: list[Rows]
-    position: Position
-    following: Position
+# The batches of an update over all ranks, its position, and the one after it.
+_Update = tuple[list[Rows], Position, Position]
 
 
 @dataclass(frozen=True)
@@ -43,10 +38,11 @@ class Feed:
 
     def __init__(self, recipe: Recipe, data: Prepared, ranks: Ranks) -> None:
         self.seed, self.corpus, self.ranks = recipe.seed, data.train, ranks
-        assert recipe.batch.max_tokens != "auto", "resolve the recipe first"
         batch, subwords = recipe.batch, data.subwords
-        self.max_tokens = recipe.batch.max_tokens
+        assert batch.max_tokens != "auto", "resolve the recipe first"
+        self.max_tokens = batch.max_tokens
         self.longest = recipe.data.max_len + 1  # with EOS
+        most = min(self.longest, self.max_tokens) - 1
         self.resampled: Resampled | None = None
         if batch.bpe_dropout or batch.unigram_alpha:
             self.resampled = Resampled(
@@ -55,7 +51,7 @@ class Feed:
                 bpe_dropout=batch.bpe_dropout,
                 unigram_alpha=batch.unigram_alpha,
                 seed=recipe.seed,
-                most=min(self.longest, self.max_tokens) - 1,
+                most=most,
             )
         lengths = self.resampled or data.train
         self.plan = Plan(
@@ -63,27 +59,19 @@ class Feed:
             lengths.trg_len,
             seed=recipe.seed,
             max_tokens=self.max_tokens,
-            per_update=recipe.batch.per_update,
-            pool=recipe.batch.pool,
-            packed=recipe.batch.packed,
-            tokens_per_update=recipe.batch.tokens_per_update,
+            per_update=batch.per_update,
+            pool=batch.pool,
+            packed=batch.packed,
+            tokens_per_update=batch.tokens_per_update,
             mixture=mixture_of(recipe.data, data.sizes),
         )
         langs = recipe.data.src_lang, recipe.data.trg_lang
-        noise, most = recipe.regularize.noise, min(self.longest, self.max_tokens) - 1
+        noise = recipe.regularize.noise
         self.noise = Noise(noise, subwords, langs, seed=recipe.seed, most=most) if noise.shares() else None
 
     def begin(self, position: Position) -> Iterator[Portion]:
         """The portions from a position on, for ever."""
-
-        def todo() -> Iterator[_Update]:
-            following = position
-            while True:
-                here = following
-                update, following = self.plan.at(here)
-                yield _Update(update, here, following)
-
-        for portions in read_ahead(self._make, self._groups(todo())):
+        for portions in read_ahead(self._make, self._groups(position)):
             yield from portions
 
     def n_gold(self, portion: Portion) -> int:
@@ -98,35 +86,36 @@ class Feed:
         """Some pairs as the batch that training makes of them in an epoch."""
         return self._batch(*self._texts(rows, epoch))
 
-    def _groups(self, updates: Iterator[_Update]) -> Iterator[list[_Update]]:
+    def _groups(self, position: Position) -> Iterator[list[_Update]]:
         """Updates of an epoch that are made at once: to cut many words anew takes hardly longer than a few."""
         group, n_pair = list[_Update](), 0
-        for update in updates:
-            group.append(update)
-            n_pair += sum(map(len, update.batches))
-            ends = update.position.epoch != update.following.epoch
+        while True:
+            batches, following = self.plan.at(position)
+            group.append((batches, position, following))
+            n_pair += sum(map(len, batches))
+            ends = position.epoch != following.epoch
             if self.resampled is None or ends or n_pair >= _N_TOGETHER * self.ranks.world_size:
                 yield group
                 group, n_pair = [], 0
+            position = following
 
     def _make(self, group: list[_Update]) -> list[Portion]:
         """The portions of some updates of one epoch."""
-        shares = [self.ranks.share(list(enumerate(update.batches))) for update in group]
+        shares = [self.ranks.share(list(enumerate(batches))) for batches, _, _ in group]
         all_rows = [rows for share in shares for (_, rows), _ in share]
-        src, trg = self._texts(np.concatenate(all_rows), group[0].position.epoch)
+        src, trg = self._texts(np.concatenate(all_rows), group[0][1].epoch)
         n_row = list(map(len, all_rows))
         texts = zip(src.parts(n_row), trg.parts(n_row), strict=True)
         portions = []
-        for update, share in zip(group, shares, strict=True):
+        for (_, position, following), share in zip(group, shares, strict=True):
             work = []
             for (index, rows), counts in share:
                 # The index counts over all ranks, so the masks do not depend on how many there are.
-                seed = dropout_seed(self.seed, update.position, index)
+                seed = dropout_seed(self.seed, position, index)
                 for n, (some, part_counts) in enumerate(self._parts(*next(texts), rows)):
-                    own = seed if not n else dropout_seed(seed, update.position, index)
-                    batch = self._batch(*some)
-                    work.append(Work(batch, counts and part_counts, own))
-            portions.append(Portion(work, update.position, update.following))
+                    own = seed if not n else dropout_seed(seed, position, index)
+                    work.append(Work(self._batch(*some), counts and part_counts, own))
+            portions.append(Portion(work, position, following))
         return portions
 
     def _texts(self, rows: Rows, epoch: int) -> tuple[Ragged, Ragged]:

@@ -32,9 +32,8 @@ class TensorBoard:
         """Write one line's events; they are in the file when this returns, for a kill may come at any time."""
         for name, value in _numbers(kind, fields):
             self.events.add_scalar(name, value, update)
-        for name, value in fields.items():
-            if name == "examples":
-                self.events.add_text(f"{kind}/{name}", _markdown(value), update)
+        if examples := fields.get("examples"):
+            self.events.add_text(f"{kind}/examples", "\n\n".join(map(as_text, examples)), update)
         self.events.flush()
 
     def close(self) -> None:
@@ -69,10 +68,9 @@ class WeightsAndBiases:
     def write(self, kind: str, update: int, fields: Mapping[str, Any]) -> None:
         """Send one line. It is sent by a process of Weights & Biases, so nothing waits for the network."""
         shown: dict[str, Any] = dict(_numbers(kind, fields))
-        for name, value in fields.items():
-            if name == "examples" and value:
-                rows = [list(example.values()) for example in value]
-                shown[f"{kind}/{name}"] = self.wandb.Table(columns=list(value[0]), data=rows)
+        if examples := fields.get("examples"):
+            rows = [list(example.values()) for example in examples]
+            shown[f"{kind}/examples"] = self.wandb.Table(columns=list(examples[0]), data=rows)
         self.run.log(shown, step=update)
 
     def close(self) -> None:
@@ -88,9 +86,9 @@ def _numbers(path: str, value: Any) -> Iterator[tuple[str, float]]:
         yield path, value
 
 
-def _markdown(examples: list[dict[str, str]]) -> str:
-    """Examples as a list, their text as code, so that nothing in it is taken for markup."""
-    return "\n\n".join("\n".join(f"    {what:9}  {text}" for what, text in example.items()) for example in examples)
+def as_text(example: dict[str, str]) -> str:
+    """Format a sample translation, indented: code in Markdown, so that nothing in it is taken for markup."""
+    return "\n".join(f"    {what:9}  {text}" for what, text in example.items())
 
 
 class Record:

@@ -22,18 +22,21 @@ from nmt.training.engine import Engine
 from nmt.training.memory import Memory, Work
 from nmt.training.optim import freeze
 from nmt.training.parallel import Ranks
-from nmt.training.precision import Precision, choose_precision
+from nmt.training.precision import choose_precision
 
 _SAMPLE = 20_000  # pairs that stand for the corpus
 _TINY_RATE = 1e-9  # of learning: the weights are of no interest
 
 
 class Trial:
-    """One process that tries batches on a model of the recipe."""
+    """One process that tries batches on a model of the recipe, in the arithmetic that a new run would have."""
 
-    def __init__(self, recipe: Recipe, data: Prepared, model: TranslationModel, precision: Precision) -> None:
-        self.recipe, self.data, self.device = recipe, data, model.device
-        first_tag = data.subwords.src.n_text
+    def __init__(self, recipe: Recipe, data: Prepared, device: torch.device) -> None:
+        self.data, self.device, first_tag = data, device, data.subwords.src.n_text
+        precision = choose_precision(recipe.train, device)
+        precision.apply()
+        model = new_model(recipe, data, device)
+        freeze(model, recipe.train.freeze)
         self.engine = Engine(model.train(), recipe, precision=precision, ranks=Ranks(), first_tag=first_tag)
         self.longest_side = 1 + int(max(data.train.src_len.max(), data.train.trg_len.max()))
 
@@ -141,12 +144,3 @@ def compile_parts(model: TranslationModel, recipe: Recipe) -> None:
         options["triton.mix_order_reduction"] = False
     for part in stacks:
         part.compile(dynamic=not recipe.batch.packed, options=options)
-
-
-def make_trial(recipe: Recipe, data: Prepared, device: torch.device) -> Trial:
-    """A model of the recipe to try batches on, in the arithmetic that a new run would have."""
-    precision = choose_precision(recipe.train, device)
-    precision.apply()
-    model = new_model(recipe, data, device)
-    freeze(model, recipe.train.freeze)
-    return Trial(recipe, data, model, precision)

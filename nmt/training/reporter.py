@@ -14,7 +14,7 @@ from nmt.recipe.training_options import WITHOUT_END
 from nmt.training import budget
 from nmt.training.budget import Budget
 from nmt.training.engine import Outcome, duration
-from nmt.training.log import Record
+from nmt.training.log import Record, as_text
 from nmt.training.memory import Memory, footprint
 from nmt.training.state import Sums, TrainState, changes
 from nmt.training.validate import Measured, describe, fields_of, score_of
@@ -157,7 +157,7 @@ class TrainingReporter:
         for name, (numbers, _) in measured.items():
             self.record.say(describe(update, numbers, name if len(measured) > 1 else ""))
         for example in measured[first_name][1].get("examples", []):
-            self.record.say("    " + "\n    ".join(f"{what:9}  {text}" for what, text in example.items()))
+            self.record.say(as_text(example))
 
     def cut_short(self, update: int) -> None:
         """Say that a validation was over the time, so that something of it may be missing."""

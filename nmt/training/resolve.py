@@ -19,7 +19,7 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import BatchConfig
 from nmt.run import Run
 from nmt.training.engine import size
-from nmt.training.materials import Trial, make_trial
+from nmt.training.materials import Trial
 from nmt.training.parallel import Ranks
 
 LEAST = 512  # tokens of the smallest batch that is tried
@@ -40,32 +40,29 @@ def resolve(
     """The recipe with a value for every `auto` that training needs. begun: the recipe of the run that goes on, None for
     a new one. say: told what was chosen and why."""
     n_token = int(data.train.trg_len.sum()) + data.train.n_pair  # with EOS
-    if recipe.model.preset == "auto":
-        if begun is not None:
-            decided = begun.model.model_dump(include=recipe.model.undecided)
-            recipe = _with(recipe, "model", {**decided, "preset": begun.model.preset})
-        else:
-            preset, options = preset_for(n_token)
-            recipe = _with(recipe, "model", {**options, **_given(recipe.model), "preset": preset})
-            model = recipe.model
-            say(
-                f"model.preset: auto: {data.train.n_pair:,} pairs, {n_token / 1e6:,.1f} M target tokens -> {preset}: "
-                f"{model.n_enc_layer}+{model.n_dec_layer} layers of width {model.d_model}, dropout {model.dropout:g}; "
-                "a larger model would learn a corpus of this size by heart, a smaller one not learn all of it"
-            )
-    if recipe.batch.max_tokens == "auto":
-        if begun is not None:
-            recipe = _with(recipe, "batch", {"max_tokens": begun.batch.max_tokens})
-        else:
-            most, why_most = most_tokens(recipe.batch, n_token, ranks.world_size)
-            number, why = min(most, _ON_CPU), "larger batches are hardly faster on a CPU"
-            if device.type == "cuda":
-                say("batch.max_tokens: auto: trying batches ...")
-                number, why = _largest_on_gpu(make_trial(recipe, data, device), most, ranks)
-            recipe = _with(recipe, "batch", {"max_tokens": number})
-            say(f"batch.max_tokens: auto: {number:,}: {why}; {why_most}")
-    optim, train = recipe.optim, recipe.train
-    chosen: dict[str, Any] = {}
+    if recipe.model.preset == "auto" and begun is not None:
+        decided = begun.model.model_dump(include=recipe.model.undecided)
+        recipe = _with(recipe, "model", {**decided, "preset": begun.model.preset})
+    elif recipe.model.preset == "auto":
+        preset, options = preset_for(n_token)
+        recipe = _with(recipe, "model", {**options, **_given(recipe.model), "preset": preset})
+        model = recipe.model
+        say(
+            f"model.preset: auto: {data.train.n_pair:,} pairs, {n_token / 1e6:,.1f} M target tokens -> {preset}: "
+            f"{model.n_enc_layer}+{model.n_dec_layer} layers of width {model.d_model}, dropout {model.dropout:g}; "
+            "a larger model would learn a corpus of this size by heart, a smaller one not learn all of it"
+        )
+    if recipe.batch.max_tokens == "auto" and begun is not None:
+        recipe = _with(recipe, "batch", {"max_tokens": begun.batch.max_tokens})
+    elif recipe.batch.max_tokens == "auto":
+        most, why_most = most_tokens(recipe.batch, n_token, ranks.world_size)
+        number, why = min(most, _ON_CPU), "larger batches are hardly faster on a CPU"
+        if device.type == "cuda":
+            say("batch.max_tokens: auto: trying batches ...")
+            number, why = _largest_on_gpu(Trial(recipe, data, device), most, ranks)
+        recipe = _with(recipe, "batch", {"max_tokens": number})
+        say(f"batch.max_tokens: auto: {number:,}: {why}; {why_most}")
+    optim, train, chosen = recipe.optim, recipe.train, dict[str, Any]()
     if optim.schedule == "auto":
         chosen["schedule"] = "linear" if train.time_budget else "inverse_sqrt"
     if optim.warmup == "auto":
@@ -99,7 +96,7 @@ def _seconds_of_update(recipe: Recipe, data: Prepared, device: torch.device, wor
     plain = recipe.train.model_copy(update={"compile": False, "cuda_graphs": False})  # compiling would take minutes
     optim = recipe.optim.model_copy(update={"warmup": 1, "schedule": "constant"})
     batch = recipe.batch
-    trial = make_trial(recipe.model_copy(update={"train": plain, "optim": optim}), data, device)
+    trial = Trial(recipe.model_copy(update={"train": plain, "optim": optim}), data, device)
     try:
         assert batch.max_tokens != "auto"
         work = trial.typical(batch.max_tokens)

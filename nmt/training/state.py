@@ -11,24 +11,10 @@ from nmt.training.memory import Memory
 
 # Options that leave the weights alone, so that a run may go on under other values of them.
 MAY_CHANGE = (
-    "data.out",
-    "data.workers",
-    "train.out",
-    "train.device",
-    "train.threads",
-    "train.checkpoint_activations",
-    "train.parallel",
-    "train.timeout",
-    "train.log_every",
-    "train.save_every",
-    "train.keep_last",
-    "train.keep_best",
-    "train.average",
-    "train.tensorboard",
-    "train.wandb",
+    *("data.out", "data.workers", "train.out", "train.device", "train.threads", "train.timeout", "train.parallel"),
+    *("train.checkpoint_activations", "train.average", "train.keep_last", "train.keep_best", "train.save_every"),
+    *("train.log_every", "train.tensorboard", "train.wandb", "decode.", "valid."),
     "data.valid",  # what the first set holds is compared by its bytes
-    "valid.",
-    "decode.",
 )
 # And these only say when it ends, where no update depends on that.
 ENDS = ("train.updates", "train.time_budget")

@@ -46,14 +46,13 @@ class Trainer:
         wants_stop: Callable[[], bool],
         budget: Budget,
     ) -> None:
-        self.recipe, self.model, self.run, self.record = recipe, model, run, record
+        self.recipe, self.model, self.feed, self.run, self.record = recipe, model, feed, run, record
         self.ranks, self.wants_stop = ranks, wants_stop
         self.validation = Validation(recipe, data, precision)
         self.budget, self.time_share = budget, 0.0
         self.state = TrainState(conditions=self.validation.first.conditions, planned_for=self.budget.seconds)
         first_tag = data.subwords.src.n_text
         self.engine = Engine(model, recipe, precision=precision, ranks=ranks, first_tag=first_tag)
-        self.feed = feed
         self.meter = Meter()
         self.reporter = TrainingReporter(recipe, record, self.budget, model.device)
         self.position_under_way = Position()  # where in the data the update under way is from
@@ -262,14 +261,8 @@ class Trainer:
 
     def choose_final(self) -> str:
         """Choose the model that translates, on rank 0. Returns its name, or '' where somebody wants to stop."""
+        has_time = partial(self.budget.has_time, self.state)
         with self.engine.whole_model() as model:
             return choose_final(
-                self.recipe,
-                self.run,
-                model,
-                self.state,
-                self.validation.first,
-                self.record,
-                self.wants_stop,
-                partial(self.budget.has_time, self.state),
+                self.recipe, self.run, model, self.state, self.validation.first, self.record, self.wants_stop, has_time
             )

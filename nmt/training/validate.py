@@ -33,17 +33,7 @@ N_EXAMPLE = 3
 _AT_ONCE = 1 << 23  # logits that are looked at in full precision
 FORCED = ("loss", "perplexity", "accuracy")
 # Options of `decode` on which it depends what the translations are.
-_OF_SEARCH = (
-    "beam",
-    "length_penalty",
-    "alpha",
-    "no_repeat",
-    "max_len_a",
-    "max_len_b",
-    "min_len_a",
-    "min_len_b",
-    "split",
-)
+_SEARCH = ("beam", "length_penalty", "alpha", "no_repeat", "max_len_a", "max_len_b", "min_len_a", "min_len_b", "split")
 Measured = tuple[dict[str, float], dict[str, Any]]  # numbers, and signatures and examples beside them
 
 
@@ -89,22 +79,15 @@ class Validator:
         longest = np.maximum(corpus.src_len, corpus.trg_len).astype(np.int64) + 1  # with EOS
         self.batches = length_batches(longest[: most or None], self.config.max_tokens)
         self.memory = Memory()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the numbers that are measured."""
-        return (*FORCED, *self._of_translations) if self.translate else FORCED
-
-    @property
-    def _of_translations(self) -> list[str]:
-        return [name for name, metric in METRICS.items() if metric.always or name == self.config.metric]
+        self.scores = [name for name, metric in METRICS.items() if metric.always or name == self.config.metric]
+        self.names = (*FORCED, *self.scores) if self.translate else FORCED  # of all numbers
 
     @property
     def conditions(self) -> Conditions:
         """The settings that the numbers depend on beside model and set, so that only like is compared with like."""
         found: Conditions = {"pairs": {"pairs": sum(map(len, self.batches))}}
         if self.translate:
-            deciding = {name: getattr(self.decode, name) for name in _OF_SEARCH}
+            deciding = {name: getattr(self.decode, name) for name in _SEARCH}
             tokens = bleu_tokens(self.trg_lang)[0]
             found["translations"] = {"sentences": len(self.src), "tokens": tokens, **deciding}
         return found
@@ -186,7 +169,7 @@ class Validator:
         with self.precision.measuring():
             found = list(translator.translate(self.src, ask))
         output = [translation.text for translation in found]
-        scores = score(output, self.trg, self._of_translations, sources=self.src, trg_lang=self.trg_lang)
+        scores = score(output, self.trg, self.scores, sources=self.src, trg_lang=self.trg_lang)
         n_example = min(N_EXAMPLE, len(output))
         picked = [i * len(output) // n_example for i in range(n_example)]
         beside: dict[str, Any] = {f"{name}_signature": one.signature for name, one in scores.items()}

@@ -1,7 +1,7 @@
 """--check tells what a recipe costs, --selftest whether its model can learn; neither leaves anything behind."""
 
 import sys
-from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,40 +15,25 @@ from nmt.models.transformer import Models
 from nmt.recipe.reader import write_recipe
 from nmt.run import Run
 from nmt.training import check as check_module
-from nmt.training.check import Findings, check, likely_troubles, measure
+from nmt.training.check import Findings, check, likely_troubles, table
 from nmt.training.launch import launch
-from nmt.training.materials import make_trial, open_data
+from nmt.training.materials import Trial, open_data
+from nmt.training.precision import Precision
 from nmt.training.selftest import selftest, verify_run
 from nmt.training.validate import Validator
 
-HEALTHY = Findings(
-    n_param=1000,
-    n_pair=29_000,
-    n_dropped=10,
-    n_token=400_000,
-    n_vocab=8000,
-    longest_side=60,
-    n_update=30,
-    n_update_in_epoch=20,
-    padding=0.03,
-    largest=(30, 40),
-    peak=10**8,
-    room=10**10,
-    n_failed=0,
-    valid_fits=True,
-    seconds=1.0,
-    tokens=4000.0,
-    valid_seconds=0.5,
-    n_valid=3,
-    measuring=2.0,
-    checkpoint=10**6,
-    disk=5 * 10**6,
-    disk_left=10**9,
-    device="cpu",
-    precision="fp32",
-    why_precision="",
-    gpu_idle=False,
-)
+HEALTHY = SimpleNamespace(
+    n_param=1000, n_pair=29_000, n_dropped=10, n_token=400_000, n_vocab=8000, longest_side=60, padding=0.03,
+    n_update=30, n_update_in_epoch=20, largest=(30, 40), seconds=1.0, tokens=4000.0, n_failed=0, gpu_idle=False,
+    n_valid=3, valid_seconds=0.5, valid_fits=True, measuring=2.0, checkpoint=10**6, disk=5 * 10**6, disk_left=10**9,
+    peak=10**8, room=10**10, device="cpu", precision=Precision("fp32", "", "cpu"),
+)  # fmt: skip
+
+
+def healthy_but(**found):
+    return SimpleNamespace(**{**vars(HEALTHY), **found})
+
+
 # Large enough to learn sixteen pairs in a moment.
 ABLE = {"model": {"d_model": 64, "d_inner": 128, "n_head": 4, "scale_emb_or_prj": "emb"}, "optim": {"lr": 1e-2}}
 PACKED = {"packed": True, "max_tokens": 300}
@@ -129,11 +114,10 @@ def test_a_check_says_what_training_would_refuse(recipe_of, tmp_path):
 
 def test_a_time_budget_ends_what_is_foretold(recipe_of):
     recipe = recipe_of(train={"updates": 10**6, "time_budget": "20s", "average": "none"})
-    found = replace(HEALTHY, n_update=18, n_valid=2)
-    rows = dict(check_module.table(recipe, found))
+    rows = dict(table(recipe, healthy_but(n_update=18, n_valid=2)))
     assert rows["end"] == "update 18 (0.9 epochs): when the 20s of train.time_budget are over, 2 validations"
     assert rows["first validation"].startswith("update 10: ")
-    rows = dict(check_module.table(recipe_of(), replace(HEALTHY, n_update=30)))
+    rows = dict(table(recipe_of(), HEALTHY))
     assert rows["end"] == "update 30 (1.5 epochs): after 32 s, 3 validations"
     of_recipe = measured(recipe)
     assert of_recipe.n_update < 10**6 and of_recipe.n_valid >= -(-of_recipe.n_update // 10)
@@ -151,7 +135,7 @@ def test_memory_that_runs_out_in_validation_is_foretold(recipe_of, monkeypatch, 
 
 def measured(recipe):
     data = open_data(recipe)
-    return measure(recipe, data, make_trial(recipe, data, torch.device("cpu")))
+    return Findings(recipe, data, Trial(recipe, data, torch.device("cpu")))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +168,7 @@ def measured(recipe):
 def test_a_likely_trouble_is_named(recipe_of, sections, found, words):
     healthy = recipe_of(optim={"lr": 1e-3})
     assert not list(likely_troubles(healthy, HEALTHY))
-    (trouble,) = likely_troubles(recipe_of(**sections), replace(HEALTHY, **found))
+    (trouble,) = likely_troubles(recipe_of(**sections), healthy_but(**found))
     assert words in trouble
 
 

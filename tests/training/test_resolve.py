@@ -14,7 +14,7 @@ from nmt.run import Run
 from nmt.training import resolve as resolve_module
 from nmt.training.engine import Engine
 from nmt.training.launch import launch
-from nmt.training.materials import Trial, make_trial, open_data
+from nmt.training.materials import Trial, open_data
 from nmt.training.parallel import Ranks
 from nmt.training.resolve import (
     LEAST,
@@ -112,7 +112,7 @@ def test_the_batch_of_a_gpu_is_what_fits_the_smallest_of_all(monkeypatch):
 
 def test_a_batch_fits_that_runs_and_does_not_where_memory_runs_out(recipe_of, monkeypatch):
     recipe = recipe_of()
-    trial = make_trial(recipe, open_data(recipe), torch.device("cpu"))
+    trial = Trial(recipe, open_data(recipe), torch.device("cpu"))
     assert trial.fits(trial.longest(500))
 
     def no_room(*_args, **_options):
