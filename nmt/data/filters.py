@@ -24,9 +24,6 @@ from nmt.recipe.data_options import FilterConfig
 SHORT = 40
 MOST_LEARNT = 100_000
 _ENOUGH = 100  # long pairs to learn from; where there are fewer, short ones count too
-_OF_SIGMA = 0.6745  # a median absolute deviation, of the standard deviation of a normal distribution
-# Corpora whose sides have all but one ratio (copies, numbers) still get some leeway: a third more or less in six.
-_LEAST_SPREAD = 0.05
 
 
 class UsualRatio(NamedTuple):
@@ -42,14 +39,9 @@ def is_unusual(n_src: int, n_trg: int, usual: UsualRatio) -> bool:
     return max(n_src, n_trg) >= SHORT and not usual.low * n_src <= n_trg <= usual.high * n_src
 
 
-def usual_ratio(pairs: Iterable[tuple[str, str]], config: FilterConfig) -> UsualRatio | None:
-    """Learn the ratio from the beginning of a corpus; None where no pair has text, or no filter asks.
-
-    config: bounds the ratio by a factor (max_ratio), by standard deviations of its logarithm (max_ratio_spread), or by
-    the narrower of both. The median absolute deviation, which estimates those, does not see a few pairs that are far
-    off.
-    """
-    if not config.max_ratio and not config.max_ratio_spread:
+def usual_ratio(pairs: Iterable[tuple[str, str]], max_ratio: float) -> UsualRatio | None:
+    """Learn the ratio from the beginning of a corpus; None where no pair has text, or max_ratio is 0, which is any."""
+    if not max_ratio:
         return None
     first = ((len(src), len(trg)) for src, trg in itertools.islice(pairs, MOST_LEARNT) if src and trg)
     lengths: NDArray[np.float32] = np.fromiter(first, np.dtype((np.float32, 2)))
@@ -58,11 +50,7 @@ def usual_ratio(pairs: Iterable[tuple[str, str]], config: FilterConfig) -> Usual
     if not len(lengths):
         return None
     logs = np.log(lengths[:, 1] / lengths[:, 0])
-    median = float(np.median(logs))
-    reach = math.log(config.max_ratio) if config.max_ratio else math.inf
-    if config.max_ratio_spread:
-        sigma = max(_LEAST_SPREAD, float(np.median(np.abs(logs - np.float32(median)))) / _OF_SIGMA)
-        reach = min(reach, config.max_ratio_spread * sigma)
+    median, reach = float(np.median(logs)), math.log(max_ratio)
     return UsualRatio(math.exp(median), math.exp(median - reach), math.exp(median + reach))
 
 
@@ -215,10 +203,8 @@ def _of_length(corpus: Corpus) -> Drops:
 
 
 def _of_ratio(corpus: Corpus) -> Drops | None:
-    usual, config = corpus.usual, corpus.config
-    if usual is None or not (config.max_ratio or config.max_ratio_spread):
-        return None
-    return lambda src, trg: is_unusual(len(src), len(trg), usual)
+    usual = corpus.usual if corpus.config.max_ratio else None
+    return usual and (lambda src, trg: is_unusual(len(src), len(trg), usual))
 
 
 def _of_script(corpus: Corpus) -> Drops | None:

@@ -334,7 +334,9 @@ def keep_training_pairs(
     training = [source for source in sources if source.split == "train"]
     own = [config.filters_of(source.corpus) for source in training]
     survey = report.survey = Survey(folder, sources, held_out)
-    usual = [usual_ratio(texts_of(source, config), filters) for source, filters in zip(training, own, strict=True)]
+    usual = [
+        usual_ratio(texts_of(source, config), filters.max_ratio) for source, filters in zip(training, own, strict=True)
+    ]
     report.learnt_ratios |= {
         source.src.name: ratio for source, ratio in zip(training, usual, strict=True) if ratio is not None
     }

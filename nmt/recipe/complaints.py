@@ -85,6 +85,7 @@ OTHER_NAMES = {word: tuple(ours.split()) for ours, words in _CALLED.items() for 
 
 _WHOLE_RUN = "set it to 0: what is on is on for the whole run; a second run may go on by train.init_from"
 _COMPARE = "compare values of --decode.beam and --decode.alpha by --ref"
+_BY_FACTOR = "set it to 0: data.max_ratio bounds the same ratio by a factor"
 _SPLIT = "split what nmt-translate reads; nmt-preprocess has --data.workers"
 # Options and flags of earlier versions, without dashes, and what to use instead.
 GONE = {
@@ -98,6 +99,7 @@ GONE = {
     "gold-alignments": "write word alignments with --alignments, and compare them with another tool",
     **dict.fromkeys(("tune-decoding", "tune-beams", "tune-metric", "store"), _COMPARE),
     "tune-alignment": "name the layer and the head: --decode.align_layer and --decode.align_head",
+    **dict.fromkeys(("data.max_ratio_spread", "data.train.max_ratio_spread"), _BY_FACTOR),
     "decode.shortlist": "set it to 0: every search looks among all subwords",
     "decode.coverage": "set it to 0: hypotheses are ranked by score and length penalty alone",
     "regularize.layer_drop": "set it to 0: all layers take part in every update",
@@ -161,9 +163,9 @@ def _option_at(loc: tuple[int | str, ...]) -> str:
 
 def unknown(name: str) -> str:
     """The complaint about a dotted name that no option has, with those that were probably meant or are known there."""
-    if name in GONE:
-        return f"is gone; {GONE[name]}"
     plain, place = _without_numbers(name), name.rpartition(".")[0]
+    if plain in GONE:
+        return f"is gone; {GONE[plain]}"
     section = plain.rpartition(".")[0]
     if meant := nearest(plain, [f.name for f in all_fields() if f.inner and f.name.rpartition(".")[0] == section]):
         return f"unknown option (did you mean {place}.{meant[0].rpartition('.')[2]}?)"  # with the number in a list

@@ -29,8 +29,6 @@ class FilterConfig(Section):
 
     max_ratio: NonNegativeFloat = 4.0
     """Largest factor between a pair's ratio of characters and its corpus' median, from 40 characters on; 0: any."""
-    max_ratio_spread: NonNegativeFloat = 0.0
-    """The same in robust standard deviations of its logarithm (6 is mild); the narrower counts; 0: any."""
     drop_identical: bool = True
     """Drop training pairs whose two sides are the same text."""
     drop_control: bool = True

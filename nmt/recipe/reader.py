@@ -134,11 +134,13 @@ def pass_over_gone(value: Any, *, is_stored: bool = False) -> None:
     """
     for name, without_effect in WITHOUT_EFFECT.items():
         title, _, option = name.rpartition(".")
-        section = value.get(title) if title and isinstance(value, dict) else value
-        if not isinstance(section, dict) or option not in section:
-            continue
-        if section[option] == without_effect or (is_stored and title in ("data", "decode", "regularize")):
-            del section[option]
+        is_passed_over = is_stored and title.partition(".")[0] in ("data", "decode", "regularize")
+        section = value
+        for part in title.split("."):
+            section = section.get(part) if isinstance(section, dict) else None
+        for each in section if isinstance(section, list) else [section]:
+            if isinstance(each, dict) and option in each and (is_passed_over or each[option] == without_effect):
+                del each[option]
     for (name, gone), instead in GONE_VALUES.items() if is_stored and isinstance(value, dict) else ():
         title, _, option = name.partition(".")
         if isinstance(value.get(title), dict) and value[title].get(option) == gone:

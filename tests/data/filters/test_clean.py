@@ -59,8 +59,7 @@ def test_each_filter_can_be_turned_off_and_finds_its_own_alone(option):
 
 
 def test_the_order_of_the_filters_is_that_of_the_report():
-    everything = FilterConfig(max_ratio_spread=6.0)
-    found = [each for each, _ in filters_of(everything, 256, ("de", "en"), USUAL)]
+    found = [each for each, _ in filters_of(FilterConfig(), 256, ("de", "en"), USUAL)]
     assert found == [each for each in REASONS if each in found] and len(found) == 9
 
 
@@ -96,7 +95,7 @@ def test_docs_have_a_row_for_each_reason_in_the_order_of_the_filters():
 
 
 def test_a_filter_is_one_option_and_one_row_of_the_table(monkeypatch):
-    assert set(OPTIONS.values()) - {"max_len"} == FilterConfig.model_fields.keys() - {"max_ratio_spread"}
+    assert set(OPTIONS.values()) - {"max_len"} == FilterConfig.model_fields.keys()
 
     class Config(FilterConfig):
         max_questions: int = 1

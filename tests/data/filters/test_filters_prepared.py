@@ -72,7 +72,7 @@ def test_each_corpus_has_a_usual_ratio_of_its_own(at):
         at.write(f"{name}.de", "".join(texts([*lengths, 80])))
         at.write(f"{name}.en", "".join(texts([*(factor * lengths), 240])))
     corpora = [{"src": f"{name}.de", "trg": f"{name}.en"} for name in ("short", "long")]
-    report = at.prepare(corpora, max_ratio_spread=6.0, max_len=999, vocab_size=300)
+    report = at.prepare(corpora, max_ratio=1.5, max_len=999, vocab_size=300)
     assert report.dropped == {"length ratio": {"count": 1, "first": ["short.de:51"]}}
     assert {name: round(of["median"]) for name, of in report.usual_ratio.items()} == {"short.de": 1, "long.de": 3}
     assert any("long.de: target/source length 3.0" in line for line in report.said)
@@ -107,15 +107,9 @@ def test_a_filter_of_a_corpus_is_its_own_and_the_others_are_those_of_all(own, at
             {},
             [{}, {"many translations": 1}],
         ),
-        (
-            [{}, {"max_ratio_spread": 6.0}],
-            [*((f"{a} " * 4, f"{b} " * 4) for a, b in GOOD), (LONG[0] * 2, f"{LONG[1]}, not {LONG[1]}")],
-            {"max_ratio": 0},
-            [{}, {"length ratio": 1}],
-        ),
         ([{}, {"src_lang": "nl"}], [*GOOD, (UNLIKE, UNLIKE[::-1])], {"max_len": 22}, [{"too long": 1}] * 2),
     ],
-    ids=["off", "script", "duplicates", "translations", "spread", "too long"],
+    ids=["off", "script", "duplicates", "translations", "too long"],
 )
 def test_filters_of_single_corpora(own, options, pairs, data, expected):
     assert dropped(own(*options, pairs=pairs, **data)) == expected
