@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from nmt.masks import Packing
 from nmt.models.layers import Gaps
+from nmt.recipe.model_options import ModelConfig
 
 # What training may leave out of a model of any family.
 
@@ -228,6 +229,23 @@ class TranslationModel(SearchModel):
 
     def reach(self, n_position: int) -> None:
         pass  # no model but one that knows positions needs anything
+
+    def draw_weights(self, config: ModelConfig, d_emb: int) -> None:
+        """Draw the first weights, matrices Xavier-uniform where no module says otherwise, and share embeddings."""
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                nn.init.xavier_uniform_(parameter)
+        for module in self.modules():
+            if reset := getattr(module, "reset", None):
+                reset()
+        src, trg = self.embeddings
+        if config.emb_init != "xavier":  # what needs the training pairs is the trainer's to fill in
+            for embedding in (src, trg):
+                nn.init.normal_(embedding.weight, std=d_emb**-0.5)
+        if config.trg_emb_prj_weight_sharing:
+            self.trg_word_prj.weight = trg.weight
+        if config.emb_src_trg_weight_sharing:
+            src.weight = trg.weight
 
     def recompute_activations(self) -> None:
         """From now on, in training, let every layer that can forget what its backward pass needs, and compute it again

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from nmt.masks import Packing
 from nmt.models.base import Attns, DecoderState, TranslationModel, WordEmbedding
 from nmt.models.lstm.Layers import DecoderLayer, EncoderLayer, reversal
-from nmt.models.lstm.Modules import GeneralScore, Recurrence, State
+from nmt.models.lstm.Modules import State
 from nmt.models.lstm.SubLayers import Lexicon, Readout, SourceAttention
 from nmt.recipe.model_options import ModelConfig
 
@@ -215,21 +215,7 @@ class Seq2Seq(TranslationModel):
         self.encoder = Encoder(config, n_src_vocab, pad_idx, dropouts, emb_scale)
         self.decoder = _kind(config)(config, n_trg_vocab, pad_idx, dropouts, emb_scale, d_out)
         self.trg_word_prj = nn.Linear(d_out, n_trg_vocab, bias=False)
-        for parameter in self.parameters():
-            if parameter.dim() > 1:
-                nn.init.xavier_uniform_(parameter)
-        for module in self.modules():
-            if isinstance(module, Recurrence):
-                module.reset(config.forget_bias)
-            elif isinstance(module, (GeneralScore, Lexicon)):
-                module.reset()
-        if config.emb_init != "xavier":  # what needs the training pairs is the trainer's to fill in
-            for embedding in self.embeddings:
-                nn.init.normal_(embedding.weight, std=d_emb**-0.5)
-        if shared:
-            self.trg_word_prj.weight = self.decoder.trg_word_emb.weight
-        if config.emb_src_trg_weight_sharing:
-            self.encoder.src_word_emb.weight = self.decoder.trg_word_emb.weight
+        self.draw_weights(config, d_emb)
 
     @property
     def embeddings(self) -> tuple[WordEmbedding, WordEmbedding]:

@@ -35,13 +35,13 @@ class Recurrence(nn.Module):
 
     def __init__(self, config: ModelConfig, d_in: int, width: int) -> None:
         super().__init__()
-        self.is_lstm = config.cell == "lstm"
+        self.is_lstm, self.forget_bias = config.cell == "lstm", config.forget_bias
         self.cell = nn.LSTMCell(d_in, width) if self.is_lstm else nn.GRUCell(d_in, width)
         gates = (-_SHUT, _SHUT, 0.0, 0.0) if self.is_lstm else (0.0, _SHUT, 0.0)
         hold = torch.tensor(gates).repeat_interleave(width).unsqueeze(1)
         self.register_buffer("hold", hold, persistent=False)  # (gates · width, 1)
 
-    def reset(self, forget_bias: float) -> None:
+    def reset(self) -> None:
         """First weights: Xavier-uniform from the input, orthogonal from the state; no bias but the forget gate's."""
         width = self.cell.hidden_size
         for matrix in self.cell.weight_ih.chunk(4 if self.is_lstm else 3):
@@ -51,7 +51,7 @@ class Recurrence(nn.Module):
         for bias in (self.cell.bias_ih, self.cell.bias_hh):
             nn.init.zeros_(bias)
         if self.is_lstm:
-            nn.init.constant_(self.cell.bias_ih[width : 2 * width], forget_bias)
+            nn.init.constant_(self.cell.bias_ih[width : 2 * width], self.forget_bias)
 
     def initial_state(self, x: Tensor) -> State:
         """The state before anything was read. x: (B, …), whose type and device count."""

@@ -12,7 +12,7 @@ from nmt.models.base import Attns, DecoderState, Recomputing, TranslationModel, 
 from nmt.models.layers import Dropout, Stream
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Modules import Place, RotaryEncoding, extend, make_norm, sinusoids
-from nmt.models.transformer.SubLayers import DepthwiseConv, LexicalAttention, Rotation
+from nmt.models.transformer.SubLayers import LexicalAttention, Rotation
 from nmt.ops import linear, normed, packed_mask
 from nmt.recipe.model_options import ModelConfig
 
@@ -231,21 +231,12 @@ class Transformer(TranslationModel):
             self.prj_transform = nn.Linear(config.d_model, config.d_model, bias=False)
         self.lexical_attn = LexicalAttention(config) if config.lexical_attn else None
         self.trg_word_prj = nn.Linear(config.d_model, n_trg_vocab, bias=False)
-        for parameter in self.parameters():
-            if parameter.dim() > 1:
-                nn.init.xavier_uniform_(parameter)
+        self.draw_weights(config, config.d_model)
+
+    def reset(self) -> None:
+        """First weights of what is no sub-layer."""
         if isinstance(self.prj_transform, nn.Linear):
             nn.init.orthogonal_(self.prj_transform.weight)
-        for module in self.modules():
-            if isinstance(module, DepthwiseConv | LexicalAttention):
-                module.reset()
-        if config.emb_init != "xavier":  # what needs the training pairs is the trainer's to fill in
-            for embedding in (self.encoder.src_word_emb, self.decoder.trg_word_emb):
-                nn.init.normal_(embedding.weight, std=config.d_model**-0.5)
-        if config.trg_emb_prj_weight_sharing:
-            self.trg_word_prj.weight = self.decoder.trg_word_emb.weight
-        if config.emb_src_trg_weight_sharing:
-            self.encoder.src_word_emb.weight = self.decoder.trg_word_emb.weight
 
     def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> Tensor | tuple[Tensor, Attns]:
         hidden, attns = self._decode(src_seq, trg_seq, return_attns)
