@@ -37,6 +37,30 @@ def check_steps_of_a_search(model, src_seq, state, words, k, sizes):
         sentences, words, k = sentences[stay], words[rows], new_k
 
 
+def check_a_source_of_padding(model, batch):
+    """Finite logits and gradients for a source that is nothing but padding, and a target that begins with it."""
+    src_seq, trg_seq = batch[0].clone(), batch[1].clone()
+    src_seq[1] = trg_seq[2, 0] = 0
+    logits = model(src_seq, trg_seq)
+    logits.square().sum().backward()
+    assert logits.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+
+def check_training(model, batch):
+    """In training the gradient depends on the seed alone, and every parameter has one."""
+
+    def gradients():
+        model.zero_grad()
+        torch.manual_seed(9)
+        model.train()(*batch).square().sum().backward()
+        return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+    first = gradients()
+    assert [name for name, grad in first.items() if not grad.abs().sum() > 0] == []
+    assert all(torch.equal(a, b) for a, b in zip(first.values(), gradients().values(), strict=True))
+
+
 def check_autocast_to_bf16(model, batch):
     """A model of fp32 trains and decodes in bf16, near to what it does in fp32: those logits are returned."""
     with torch.no_grad():

@@ -1,11 +1,9 @@
 """Options as the recipe names them: sharing, scales, sizes; and the model as a citizen of torch."""
 
-import copy
-
 import pytest
 import torch
 import torch.nn.functional as F
-from promises import check_autocast_to_bf16
+from promises import check_autocast_to_bf16, check_training
 
 from nmt.errors import RecipeError
 from nmt.models.build import build_model
@@ -93,31 +91,6 @@ def test_lexical_attention_chooses_among_the_words(make):
     assert (model.decode_hidden(src_seq, trg_seq) - expected).abs().max() < 1e-12
 
 
-def test_scales_act_on_embeddings_or_logits_and_only_with_a_shared_projection(make, batch):
-    plain = make(scale_emb_or_prj="none")
-    scaled_logits, scaled_words = make(scale_emb_or_prj="prj"), make(scale_emb_or_prj="emb")
-    assert torch.allclose(scaled_logits(*batch), plain(*batch) / 4)  # sqrt(d_model) = 4
-    assert (scaled_logits.logit_scale, scaled_words.logit_scale) == (0.25, 1.0)
-    table = scaled_words.encoder.position_enc
-    words = scaled_words.encoder.src_word_emb(batch[0])
-    assert torch.allclose(
-        scaled_words.encoder._enter(words)[0], scaled_words.encoder.layer_norm(4 * words + table.pos_table[:, :7])
-    )
-    apart = [make(trg_emb_prj_weight_sharing=False, scale_emb_or_prj=scale)(*batch) for scale in ("emb", "prj", "none")]
-    assert torch.equal(apart[0], apart[2])
-    assert torch.equal(apart[1], apart[2])
-
-
-@torch.no_grad()
-def test_forward_is_the_projection_of_decode_hidden(make, batch):
-    model = make()
-    hidden = model.decode_hidden(*batch)
-    assert hidden.shape == (4, 6, 16)
-    expected = hidden @ model.trg_word_prj.weight.T * model.logit_scale
-    assert torch.allclose(model(*batch), expected, rtol=1e-12)
-    assert torch.equal(model(*batch), model.project(hidden))
-
-
 def test_biases_are_where_the_options_put_them(make):
     biased = {
         n for n, _ in make(attn_bias=True, ffn_bias=False).named_parameters() if n.endswith("bias") and "norm" not in n
@@ -155,32 +128,9 @@ def test_each_dropout_has_its_own_rate(make):
 
 @pytest.mark.parametrize("options", [{}, MODERN])
 def test_training_depends_on_the_seed_alone_and_uses_every_parameter(make, batch, options):
-    model = make(act_dropout=0.1, **options).train()
-
-    def gradients():
-        model.zero_grad()
-        torch.manual_seed(9)
-        model(*batch).square().sum().backward()
-        return [p.grad.clone() for p in model.parameters()]
-
-    first = gradients()
-    assert all(grad.abs().sum() > 0 for grad in first)
-    assert all(torch.equal(a, b) for a, b in zip(first, gradients(), strict=True))
+    check_training(make(act_dropout=0.1, **options), batch)
 
 
 @pytest.mark.parametrize("options", [{}, MODERN])
 def test_autocast_to_bf16_trains_and_decodes(make, batch, options):
     check_autocast_to_bf16(make(**options).float(), batch)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("options", [{}, MODERN])
-def test_copies_and_saved_weights_give_the_same_logits(make, batch, options):
-    model = make(**options)
-    twin = copy.deepcopy(model)
-    assert twin.trg_word_prj.weight is twin.decoder.trg_word_emb.weight
-    loaded = make(seed=99, **options)
-    assert not torch.equal(loaded(*batch), model(*batch))
-    loaded.load_state_dict(model.state_dict(), strict=True)
-    assert torch.equal(twin(*batch), model(*batch))
-    assert torch.equal(loaded(*batch), model(*batch))

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from promises import check_a_source_of_padding
 
 from nmt.masks import SharedMask
-from nmt.models.transformer.Models import get_pad_mask, get_subsequent_mask
 from nmt.models.transformer.Modules import ScaledDotProductAttention
 
 KINDS = [
@@ -14,12 +14,6 @@ KINDS = [
     {"norm": "post", "position": "sinusoid", "lexical_attn": True},
     {"norm": "pre", "position": "learned", "n_kv_head": 1, "scale_emb_or_prj": "emb", "enc_conv": 3},
 ]
-
-
-def test_masks_are_true_where_looking_is_allowed():
-    seq = torch.tensor([[5, 6, 0], [7, 0, 0]])
-    assert get_pad_mask(seq, 0).tolist() == [[[True, True, False]], [[True, False, False]]]
-    assert get_subsequent_mask(seq).tolist() == [[[True, False, False], [True, True, False], [True, True, True]]]
 
 
 @pytest.mark.parametrize("n_query", [1, 3])
@@ -79,14 +73,7 @@ def test_padding_changes_no_logit_and_no_gradient(make, batch, options):
 
 @pytest.mark.parametrize("train", [False, True])
 def test_a_source_of_padding_alone_gives_finite_logits_and_gradients(make, batch, train):
-    model = make().train(train)
-    src_seq, trg_seq = batch[0].clone(), batch[1].clone()
-    src_seq[1] = 0
-    trg_seq[2, 0] = 0
-    logits = model(src_seq, trg_seq)
-    logits.square().sum().backward()
-    assert logits.isfinite().all()
-    assert all(p.grad.isfinite().all() for p in model.parameters())
+    check_a_source_of_padding(make().train(train), batch)
 
 
 @torch.no_grad()

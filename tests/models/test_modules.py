@@ -78,17 +78,6 @@ def test_attention_over_the_source_with_rotary_positions_sees_how_far_ahead_a_wo
     assert (here - ahead).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"norm": "pre", "norm_kind": "rms", "ffn": "swiglu", "n_kv_head": 1, "qk_norm": True}]
-)
-def test_gradients_of_a_layer_match_finite_differences(make, options):
-    layer = make(d_model=8, n_head=2, d_inner=10, **options).decoder.layer_stack[0]
-    x, memory = (torch.randn(2, 3, 8).double().requires_grad_() for _ in range(2))
-    causal = torch.ones(1, 1, 3, 3).tril().bool()
-    see_memory = torch.tensor([True, True, False]).view(1, 1, 1, 3)
-    assert torch.autograd.gradcheck(lambda x, memory: layer(x, memory, causal, see_memory)[0], (x, memory))
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_rotation_is_the_same_by_complex_numbers_and_for_the_compiler(dtype, monkeypatch):
     torch.manual_seed(0)

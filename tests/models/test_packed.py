@@ -72,45 +72,33 @@ def own_kernels(kernels_asked):
     switch.use(False)
 
 
-ALL_WAYS = pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"position": "learned", "norm": "pre"},
-        {"position": "rotary", "rotary_enc_attn": True, "prj_transform": True},
-        {"n_kv_head": 2, "qk_norm": True, "norm_kind": "rms", "ffn": "swiglu"},
-        {"enc_conv": 5, "norm": "pre"},
-        {"lexical_attn": True},
-        {"lexical_attn": True, "position": "rotary", "rotary_enc_attn": True},
-    ],
+TWO_PASSES = [{"simcut": 3.0, "simcut_p": 1 - 1e-9}, {"r_drop": 5.0}]  # with every word cut out, no chance is left
+OPTIONS = [
+    {},
+    {"position": "learned", "norm": "pre"},
+    {"position": "rotary", "rotary_enc_attn": True, "prj_transform": True},
+    {"n_kv_head": 2, "qk_norm": True, "norm_kind": "rms", "ffn": "swiglu"},
+    {"enc_conv": 5, "norm": "pre"},
+    {"lexical_attn": True},
+    {"lexical_attn": True, "position": "rotary", "rotary_enc_attn": True},
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "regularize"), [*((one, {}) for one in OPTIONS), *(({}, one) for one in TWO_PASSES)]
 )
-
-
-@ALL_WAYS
-def test_packed_is_padded(options):
+def test_packed_is_padded(options, regularize):
     model, rows = model_of(**options), np.arange(4)
-    loss, gradient = loss_and_gradient(model, make_batch(*PAIRS.picked(rows)))
-    packed_loss, packed_gradient = loss_and_gradient(model, make_packed(*PAIRS.picked(rows), N_PLACE, 5, LONGEST))
+    loss, gradient = loss_and_gradient(model, make_batch(*PAIRS.picked(rows)), **regularize)
+    packed = make_packed(*PAIRS.picked(rows), N_PLACE, 5, LONGEST)
+    packed_loss, packed_gradient = loss_and_gradient(model, packed, **regularize)
     torch.testing.assert_close(packed_loss, loss, rtol=0, atol=1e-12)
     for one, other in zip(gradient, packed_gradient, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("options", [{"simcut": 3.0, "simcut_p": 1 - 1e-9}, {"r_drop": 5.0}])
-def test_two_packed_passes_are_two_padded_ones(options):
-    """With every word cut out nothing is left to chance."""
-    model, rows = model_of(), np.arange(4)
-    loss, gradient = loss_and_gradient(model, make_batch(*PAIRS.picked(rows)), **options)
-    packed_loss, packed_gradient = loss_and_gradient(
-        model, make_packed(*PAIRS.picked(rows), N_PLACE, 5, LONGEST), **options
-    )
-    torch.testing.assert_close(packed_loss, loss, rtol=0, atol=1e-12)
-    for one, other in zip(gradient, packed_gradient, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
-
-
-@ALL_WAYS
-@pytest.mark.parametrize("regularize", [{}, {"simcut": 3.0, "simcut_p": 1 - 1e-9}, {"r_drop": 5.0}])
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("regularize", [{}, *TWO_PASSES])
 def test_kernels_find_the_same_end_to_end(options, regularize, own_kernels, monkeypatch):
     monkeypatch.delattr(PackedMask, "matrix")  # what a kernel has no need of
     model, padded = model_of(**options), make_batch(*PAIRS.picked(np.arange(4)))

@@ -3,7 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from promises import check_autocast_to_bf16, check_steps_of_a_search, some_combinations
+from promises import (
+    check_a_source_of_padding,
+    check_autocast_to_bf16,
+    check_steps_of_a_search,
+    check_training,
+    some_combinations,
+)
 
 from nmt.models.build import build_model
 from nmt.models.lstm.Layers import reversal
@@ -114,29 +120,13 @@ def test_shared_embeddings_are_scaled_where_they_enter_or_where_logits_leave(bat
 
 @pytest.mark.parametrize("options", COMBINATIONS)
 def test_training_depends_on_the_seed_alone_and_uses_every_parameter(batch, options):
-    model = make(**options, dropout=0.2).train()
-
-    def gradients():
-        model.zero_grad()
-        torch.manual_seed(9)
-        model(*batch).square().sum().backward()
-        return {name: p.grad.clone() for name, p in model.named_parameters()}
-
-    first = gradients()
-    assert [name for name, grad in first.items() if not grad.abs().sum() > 0] == []
-    assert all(torch.equal(a, b) for a, b in zip(first.values(), gradients().values(), strict=True))
+    check_training(make(**options, dropout=0.2), batch)
 
 
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize("architecture", OPTIONS["architecture"])
 def test_a_source_of_padding_alone_gives_finite_logits_and_gradients(batch, architecture, train):
-    model = make(architecture=architecture, enc_direction="both").train(train)
-    src_seq = batch[0].clone()
-    src_seq[1] = 0
-    logits = model(src_seq, batch[1])
-    logits.square().sum().backward()
-    assert logits.isfinite().all()
-    assert all(p.grad.isfinite().all() for p in model.parameters())
+    check_a_source_of_padding(make(architecture=architecture, enc_direction="both").train(train), batch)
 
 
 # -- formulas ------------------------------------------------------------------------------------------------------
@@ -195,19 +185,6 @@ def test_attention_is_its_formula(kind, feeding):
         assert (attns.cross[0, :, 0, t] - a).abs().max() < 1e-12
         assert (logits[:, t] - found @ model.trg_word_prj.weight.T).abs().max() < 1e-12
     assert isinstance(decoder, FeedingDecoder) == feeding
-
-
-@pytest.mark.parametrize("kind", ["dot", "general", "additive"])
-def test_gradients_of_attention_are_the_finite_differences(kind):
-    attention = make(attn_score=kind).decoder.enc_attn
-    generator = torch.Generator().manual_seed(2)
-    query, memory = (torch.randn(2, n, 8, generator=generator).double().requires_grad_() for n in (3, 4))
-    mask = torch.tensor([[[True, True, True, False]], [[True, False, False, False]]])
-
-    def context(query, memory, *_):
-        return attention(query, attention.keys(memory), memory, mask)[0]
-
-    assert torch.autograd.gradcheck(context, (query, memory, *attention.parameters()))
 
 
 @torch.no_grad()

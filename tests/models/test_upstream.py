@@ -1,6 +1,7 @@
 """With the default options the model is the upstream one: same names, same shapes, same logits."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from nmt.training.budget import learning_rate_factor
 from nmt.training.engine import Objective
 
 N_VOCAB, D, D_INNER, N_LAYER, N_HEAD, D_K, D_V, N_POSITION = 13, 12, 20, 2, 3, 5, 6, 9
+SRC = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 0, 0], [11, 0, 0, 0, 0]])
+TRG = torch.tensor([[1, 5, 6, 7], [1, 9, 0, 0], [1, 12, 3, 0]])
 SIZES = {"d_model": D, "d_inner": D_INNER, "n_enc_layer": N_LAYER, "n_dec_layer": N_LAYER, "n_head": N_HEAD}
 
 
@@ -50,42 +53,53 @@ def upstream_position(p: int) -> list[float]:
     return [math.cos(a) if j % 2 else math.sin(a) for j, a in enumerate(angles)]
 
 
-def upstream_logits(state: dict[str, Tensor], src: Tensor, trg: Tensor, emb: float, prj: float) -> Tensor:
-    """The upstream forward pass in evaluation mode, written out over a state dict."""
+def upstream_logits(
+    state: dict[str, Tensor], src: Tensor, trg: Tensor, emb: float, prj: float, pre_norm: bool = False
+) -> Tensor:
+    """The upstream forward pass in evaluation mode, written out over a state dict; pre_norm: of its other layout."""
 
     def norm(x: Tensor, name: str) -> Tensor:
         centred = x - x.mean(-1, keepdim=True)
         scaled = centred / (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt()
         return scaled * state[f"{name}.weight"] + state[f"{name}.bias"]
 
-    def attend(x: Tensor, memory: Tensor, allowed: Tensor, name: str) -> Tensor:
+    def around(x: Tensor, name: str, sub_layer: Callable[[Tensor], Tensor]) -> Tensor:
+        return (
+            x + sub_layer(norm(x, f"{name}.layer_norm")) if pre_norm else norm(x + sub_layer(x), f"{name}.layer_norm")
+        )
+
+    def attend(x: Tensor, memory: Tensor | None, allowed: Tensor, name: str) -> Tensor:
         def heads(y: Tensor, w: str) -> Tensor:
             return torch.einsum("bld,hkd->bhlk", y, state[f"{name}.{w}.weight"].view(N_HEAD, -1, D))
 
-        score = torch.einsum("bhtk,bhsk->bhts", heads(x, "w_qs"), heads(memory, "w_ks")) / D_K**0.5
-        weight = torch.where(allowed.unsqueeze(1), score, torch.tensor(-1e9)).softmax(-1)
-        mixed = torch.einsum("bhts,bhsv->bthv", weight, heads(memory, "w_vs")).flatten(2)
-        return norm(mixed @ state[f"{name}.fc.weight"].T + x, f"{name}.layer_norm")
+        def sub_layer(x: Tensor) -> Tensor:
+            keys, values = (heads(x if memory is None else memory, w) for w in ("w_ks", "w_vs"))
+            score = torch.einsum("bhtk,bhsk->bhts", heads(x, "w_qs"), keys) / D_K**0.5
+            weight = torch.where(allowed.unsqueeze(1), score, torch.tensor(-1e9)).softmax(-1)
+            return torch.einsum("bhts,bhsv->bthv", weight, values).flatten(2) @ state[f"{name}.fc.weight"].T
+
+        return around(x, name, sub_layer)
 
     def feed(x: Tensor, name: str) -> Tensor:
-        inner = (x @ state[f"{name}.w_1.weight"].T + state[f"{name}.w_1.bias"]).clamp(min=0)
-        return norm(inner @ state[f"{name}.w_2.weight"].T + state[f"{name}.w_2.bias"] + x, f"{name}.layer_norm")
+        w_1, b_1, w_2, b_2 = (state[f"{name}.{one}"] for one in ("w_1.weight", "w_1.bias", "w_2.weight", "w_2.bias"))
+        return around(x, name, lambda x: (x @ w_1.T + b_1).clamp(min=0) @ w_2.T + b_2)
 
     def embed(seq: Tensor, stack: str, table: str) -> Tensor:
-        words = state[f"{stack}.{table}.weight"][seq] * emb
-        return norm(words + state[f"{stack}.position_enc.pos_table"][:, : seq.size(1)], f"{stack}.layer_norm")
+        words = state[f"{stack}.{table}.weight"][seq] * emb + state[f"{stack}.position_enc.pos_table"][:, : seq.size(1)]
+        return words if pre_norm else norm(words, f"{stack}.layer_norm")
 
     see_src = (src != 0).unsqueeze(1)
     see_trg = (trg != 0).unsqueeze(1) & torch.ones(trg.size(1), trg.size(1)).tril().bool()
     memory, x = embed(src, "encoder", "src_word_emb"), embed(trg, "decoder", "trg_word_emb")
     for n in range(N_LAYER):
         layer = f"encoder.layer_stack.{n}"
-        memory = feed(attend(memory, memory, see_src, f"{layer}.slf_attn"), f"{layer}.pos_ffn")
+        memory = feed(attend(memory, None, see_src, f"{layer}.slf_attn"), f"{layer}.pos_ffn")
+    memory = norm(memory, "encoder.layer_norm") if pre_norm else memory
     for n in range(N_LAYER):
         layer = f"decoder.layer_stack.{n}"
-        x = attend(x, x, see_trg, f"{layer}.slf_attn")
+        x = attend(x, None, see_trg, f"{layer}.slf_attn")
         x = feed(attend(x, memory, see_src, f"{layer}.enc_attn"), f"{layer}.pos_ffn")
-    return x @ state["trg_word_prj.weight"].T * prj
+    return (norm(x, "decoder.layer_norm") if pre_norm else x) @ state["trg_word_prj.weight"].T * prj
 
 
 def test_the_default_model_has_the_names_and_shapes_of_upstream():
@@ -97,21 +111,20 @@ def test_the_default_model_has_the_names_and_shapes_of_upstream():
 
 @pytest.mark.parametrize("scale", ["emb", "prj", "none"])
 @pytest.mark.parametrize("shared", [True, False])
-def test_an_upstream_state_dict_loads_and_gives_the_upstream_logits(scale, shared):
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_an_upstream_state_dict_loads_and_gives_the_upstream_logits(scale, shared, norm):
     sharing = {"trg_emb_prj_weight_sharing": shared, "emb_src_trg_weight_sharing": shared}
-    options = {"d_k": D_K, "d_v": D_V, "n_position": N_POSITION, "scale_emb_or_prj": scale}
+    options = {"d_k": D_K, "d_v": D_V, "n_position": N_POSITION, "scale_emb_or_prj": scale, "norm": norm}
     model = build_model(ModelConfig(**SIZES, **options, **sharing), N_VOCAB, N_VOCAB).eval()
     state = random_state()
     if shared:
         state["encoder.src_word_emb.weight"] = state["decoder.trg_word_emb.weight"] = state["trg_word_prj.weight"]
     model.load_state_dict(state, strict=True)
-    src_seq = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 0, 0], [11, 0, 0, 0, 0]])
-    trg_seq = torch.tensor([[1, 5, 6, 7], [1, 9, 0, 0], [1, 12, 3, 0]])
     # Section 3.4 is about a shared matrix: without one nothing is scaled.
     emb = D**0.5 if shared and scale == "emb" else 1.0
     prj = D**-0.5 if shared and scale == "prj" else 1.0
-    expected = upstream_logits(state, src_seq, trg_seq, emb, prj)
-    assert torch.allclose(model(src_seq, trg_seq), expected, rtol=0, atol=1e-5)
+    expected = upstream_logits(state, SRC, TRG, emb, prj, norm == "pre")
+    assert torch.allclose(model(SRC, TRG), expected, rtol=0, atol=1e-5)
 
 
 def test_every_matrix_starts_xavier_uniform():
@@ -146,8 +159,6 @@ def test_normal_embeddings_scaled_have_the_size_of_the_positions(shared):
 
 # -- training ------------------------------------------------------------------------------------------------------
 
-SRC = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 0, 0], [11, 0, 0, 0, 0]])
-TRG = torch.tensor([[1, 5, 6, 7], [1, 9, 0, 0], [1, 12, 3, 0]])
 GOLD = torch.tensor([[5, 6, 7, 2], [9, 2, 0, 0], [12, 3, 2, 0]])
 
 
