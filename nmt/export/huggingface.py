@@ -30,8 +30,6 @@ from nmt.models.transformer.Models import Decoder, Encoder, Transformer
 from nmt.recipe.draft import refuse_unsupported
 from nmt.recipe.options import Recipe
 
-# Our subwords as a tokenizer of Hugging Face's transformers.
-
 
 def make_tokenizer(transformers: Any, codec: Codec) -> Any:
     """A fast tokenizer, which ends every text with EOS and never finds a control symbol in one."""

@@ -124,9 +124,6 @@ def compare(
     return found
 
 
-# A run folder with nothing in it but what translation reads.
-
-
 def copy_front_end(run: Run, folder: Path) -> None:
     """Put recipe, subwords, and what is known of the training data into a folder: what reading and writing take."""
     for file in (run.recipe_file, run.subwords_file):

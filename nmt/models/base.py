@@ -17,9 +17,6 @@ from nmt.masks import Packing
 from nmt.models.layers import Gaps
 from nmt.recipe.model_options import ModelConfig
 
-# What training may leave out of a model of any family.
-
-
 DROPPED = -1  # stands in a sequence where a word was: it is known that one is there, but not which
 
 
@@ -197,11 +194,7 @@ class TranslationModel(SearchModel):
 
     trg_word_prj: nn.Linear
     logit_scale: float
-
-    @property
-    def packs(self) -> bool:
-        """True if `decode_hidden` takes sentences that lie end to end."""
-        return False
+    packs = False  # whether `decode_hidden` takes sentences that lie end to end
 
     @abstractmethod
     def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor, packing: tuple[Packing, Packing] | None = None) -> Tensor:

@@ -26,9 +26,6 @@ from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Transformer
 from nmt.models.transformer.SubLayers import MultiHeadAttention, PositionwiseFeedForward
 
-# Linear layers for translation, their matrices laid out once as they are read fastest on the device.
-
-
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 

@@ -60,9 +60,6 @@ def after_sublayer(x: Tensor, output: Tensor, dropout: Dropout, norm: nn.Module 
     return Stream(dropout.add(output, x)) if dropout.is_active else Stream(x, output)
 
 
-# Each place and its neighbours, weighted column by column.
-
-
 def convolved(x: Tensor, there: Tensor, weight: Tensor) -> Tensor:
     """x[l] + sum over i of weight[i] · x[l + i - k // 2], of the neighbours that are there.
 
@@ -88,12 +85,9 @@ def convolved_within(x: Tensor, sentence: Tensor, weight: Tensor) -> Tensor:
     return out
 
 
-# Entries of a batch that leave while others stay.
-
-
 class Gaps(NamedTuple):
-    """The first n places stay, and what lies at source, (M,), comes to lie at target, (M,): so no more is copied than
-    leaves."""
+    """Places of a batch after some left: the first n stay, and what lies at source, (M,), comes to lie at target, (M,):
+    so no more is copied than leaves."""
 
     source: Tensor
     target: Tensor

@@ -16,31 +16,22 @@ Complaint = tuple[int | None, str, str]
 # Flags without their section, by command: flag, option, and what its value is called.
 SHORT: dict[str, tuple[tuple[str, str, str], ...]] = {
     "nmt-preprocess": (
-        ("--vocab-size", "subwords.vocab_size", "N"),
-        ("--updates", "train.updates", "N"),
+        ("--vocab-size", "subwords.vocab_size", "N"), ("--updates", "train.updates", "N"),
         ("--time-budget", "train.time_budget", "TIME"),
     ),
     "nmt-train": (
-        ("--out", "train.out", "DIR"),
-        ("--updates", "train.updates", "N"),
-        ("--time-budget", "train.time_budget", "TIME"),
-        ("--lr", "optim.lr", "RATE"),
-        ("--batch-tokens", "batch.max_tokens", "N"),
-        ("--patience", "valid.patience", "N"),
-        ("--precision", "train.precision", "KIND"),
-        ("--device", "train.device", "DEVICE"),
-        ("--threads", "train.threads", "N"),
-        ("--init-from", "train.init_from", "RUN"),
+        ("--out", "train.out", "DIR"), ("--updates", "train.updates", "N"),
+        ("--time-budget", "train.time_budget", "TIME"), ("--lr", "optim.lr", "RATE"),
+        ("--batch-tokens", "batch.max_tokens", "N"), ("--patience", "valid.patience", "N"),
+        ("--precision", "train.precision", "KIND"), ("--device", "train.device", "DEVICE"),
+        ("--threads", "train.threads", "N"), ("--init-from", "train.init_from", "RUN"),
     ),
     "nmt-translate": (
-        ("--beam", "decode.beam", "N"),
-        ("--n-best", "decode.n_best", "N"),
-        ("--alpha", "decode.alpha", "A"),
-        ("--batch-tokens", "decode.max_tokens", "N"),
-        ("--precision", "decode.precision", "KIND"),
+        ("--beam", "decode.beam", "N"), ("--n-best", "decode.n_best", "N"), ("--alpha", "decode.alpha", "A"),
+        ("--batch-tokens", "decode.max_tokens", "N"), ("--precision", "decode.precision", "KIND"),
         ("--seed", "decode.seed", "N"),
     ),
-}
+}  # fmt: skip
 
 # What counts passes over the data elsewhere; here the end is told in updates.
 _EPOCHS = "epoch epochs n_epoch n_epochs max_epoch max_epochs num_epochs num_train_epochs after_epochs"

@@ -21,8 +21,6 @@ from nmt.recipe.section import (
     one_or_many,
 )
 
-# The options of the filters.
-
 
 class FilterConfig(Section):
     """Filters that drop a training pair, beside a side that is empty or longer than data.max_len."""
@@ -61,9 +59,6 @@ def _own(name: str, field: FieldInfo) -> tuple[Any, Any]:
 
 _own_fields: dict[str, Any] = {name: _own(name, field) for name, field in FilterConfig.model_fields.items()}
 _OwnFilters: Any = create_model("OwnFilters", __base__=Section, **_own_fields)
-
-
-# The option of the items that a translation keeps as they are.
 
 
 Kind = Literal["tag", "url", "email", "number", "host", "mention", "path", "emoji"]
@@ -239,9 +234,6 @@ class DataConfig(FilterConfig, ProtectConfig, _Sources):
         """The languages of the two sides of a training corpus."""
         own = self.train[corpus] if self.train else None
         return (own and own.src_lang) or self.src_lang, (own and own.trg_lang) or self.trg_lang
-
-
-# The options of the subwords.
 
 
 # A file with one of these is a model of SentencePiece.

@@ -103,11 +103,8 @@ def _short(value: Any) -> str:
     return as_yaml(value.model_dump(exclude_defaults=True) if isinstance(value, BaseModel) else value)
 
 
-# Engines that a model can be exported to, and the options of a recipe that they have no place for.
-
-
 def unsupported(recipe: Recipe) -> dict[str, list[str]]:
-    """Options that each engine cannot hold, with their values, by engine; an empty list where it takes the model."""
+    """Options that engines of nmt-export cannot hold, with values, by engine; an empty list: it takes the model."""
     model, subwords = recipe.model, recipe.subwords
     ct2, hf, both = ("ctranslate2",), ("huggingface",), ("ctranslate2", "huggingface")
     if model.architecture != "transformer":

@@ -10,11 +10,9 @@ from pydantic import model_validator
 
 from nmt.recipe.section import Count, NonNegativeFloat, PositiveInt, Rate, Section
 
-# Named sizes of the Transformer.
-
-
 Size = int | float
 
+# Named sizes of the Transformer.
 PRESETS: dict[str, dict[str, Size]] = {
     "tiny": {"n_enc_layer": 2, "n_dec_layer": 2, "d_model": 128, "d_inner": 512, "n_head": 4},
     "small": {"n_enc_layer": 3, "n_dec_layer": 3, "d_model": 256, "d_inner": 1024, "n_head": 4},

@@ -225,11 +225,8 @@ def as_yaml(value: Any) -> str:
     return json.dumps(value)
 
 
-# Two resolved recipes, or parts of them, side by side.
-
-
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Options that the two set differently: {dotted name: (old, new)}, in the order of the options."""
+    """Options that two resolved recipes set differently: {dotted name: (old, new)}, in the order of the options."""
     found: dict[str, tuple[Any, Any]] = {}
     for key in dict.fromkeys((*old, *new)):
         name = f"{prefix}{key}"

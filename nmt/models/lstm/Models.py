@@ -152,7 +152,7 @@ class AttentionDecoder(Decoder):
         return config.d_model
 
     def memory(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        memory = {"enc_k": self.enc_attn.keys(enc_output), "enc_v": enc_output, "src_mask": mask}
+        memory = {"enc_k": self.enc_attn.score.keys(enc_output), "enc_v": enc_output, "src_mask": mask}
         return memory if self.lexicon is None else {**memory, "words": words}
 
     def context(self, h: Tensor, memory: Memory) -> tuple[Tensor | None, Tensor | None]:

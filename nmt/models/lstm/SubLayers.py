@@ -19,11 +19,6 @@ class SourceAttention(nn.Module):
         super().__init__()
         self.score = make_score(config)
 
-    def keys(self, enc_output: Tensor) -> Tensor:
-        """Keys that queries are compared with: (B, S, D) -> (B, S, D)"""
-        keys: Tensor = self.score.keys(enc_output)
-        return keys
-
     def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """(B, N, D), (B, S, D), (B, S, D), (B, 1, S) -> context (B, N, D) and weights (B, N, S).
 

@@ -216,6 +216,8 @@ class Decoder(_Stack):
 class Transformer(TranslationModel):
     """The whole model."""
 
+    packs = True
+
     def __init__(self, config: ModelConfig, n_src_vocab: int, n_trg_vocab: int, pad_idx: int) -> None:
         super().__init__()
         self.pad_idx = pad_idx
@@ -286,10 +288,6 @@ class Transformer(TranslationModel):
             return end
         found: Tensor = self.lexical_attn(hidden, known["lex_k"], known["lex_words"], mask, rotation)
         return end + found
-
-    @property
-    def packs(self) -> bool:
-        return True
 
     @property
     def embeddings(self) -> tuple[WordEmbedding, WordEmbedding]:

@@ -172,8 +172,7 @@ class DepthwiseConv(nn.Module):
 
     def __init__(self, d_model: int, width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(d_model, 1, width))  # laid out as that of nn.Conv1d
-        self.reset()
+        self.weight = nn.Parameter(torch.zeros(d_model, 1, width))  # laid out as that of nn.Conv1d
 
     def reset(self) -> None:
         """Begin with words as they are."""
