@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -100,19 +100,19 @@ class Parser(argparse.ArgumentParser):
         formatter.add_usage(self.usage, own, self._mutually_exclusive_groups)
         return formatter.format_help()
 
-    def format_help(self) -> str:
-        """Describe the flags of the command itself, and how to see those of the recipe."""
-        return self.help_of(None)
-
     def help_of(self, wanted: str | None) -> str:
         """Describe the options of a section of the recipe, or all flags ("all"), or those of the command itself."""
-        formatter, of_recipe = self._get_formatter(), self.section_groups
-        if wanted and wanted in of_recipe:
-            _add_groups(formatter, [of_recipe[wanted]])
+        formatter, of_recipe, everything = self._get_formatter(), self.section_groups, wanted == "all"
+        section = of_recipe.get(wanted) if wanted else None
+        formatter.add_text("" if section else self.description)
+        usual = [one for one in self._action_groups if everything or one not in of_recipe.values()]
+        for group in [section] if section else usual:
+            formatter.start_section(group.title)
+            formatter.add_text(group.description)
+            formatter.add_arguments(group._group_actions)
+            formatter.end_section()
+        if section:
             return formatter.format_help()
-        formatter.add_text(self.description)
-        everything = wanted == "all"
-        _add_groups(formatter, [one for one in self._action_groups if everything or one not in of_recipe.values()])
         if sections := [section for section in of_recipe if section and not everything]:
             n_option = sum(len(group._group_actions) for group in of_recipe.values())
             flags = ", ".join(f"--{section}.OPTION" for section in sections)
@@ -126,14 +126,6 @@ class Parser(argparse.ArgumentParser):
         formatter.add_text(self.epilog)
         examples = "".join(f"  {line}\n" for line in self.examples)
         return f"{self.format_usage()}\n{formatter.format_help()}" + (f"\nexamples:\n{examples}" if examples else "")
-
-
-def _add_groups(formatter: argparse.HelpFormatter, groups: Iterable[Any]) -> None:
-    for group in groups:
-        formatter.start_section(group.title)
-        formatter.add_text(group.description)
-        formatter.add_arguments(group._group_actions)
-        formatter.end_section()
 
 
 def add_override_flags(parser: Parser, only: Sequence[str] | None = None) -> None:

@@ -137,10 +137,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--overwrite", action="store_true", help="replace the data prepared before, at the very end")
     text = "without a recipe: write one whose model CTranslate2 and Hugging Face's transformers can take"
     add("--portable", action="store_true", help=text)
-    text = (
-        "go on where the data look seriously wrong (see --check), which otherwise ends the command with exit code 3, "
-    )
-    text += "the report beside the data folder, and no data written: data.alarms of the recipe"
+    text = "go on where the data look seriously wrong (see --check), which otherwise ends the command with exit code "
+    text += "3, the report beside the data folder, and no data written: data.alarms of the recipe"
     add("--accept-alarms", action="store_true", help=text)
     text = "prepare nothing: read everything and write the report only, a page; exit code 3 if something is seriously "
     text += "wrong with the data: swapped files, misaligned lines, validation or test pairs among the training pairs, "
@@ -158,10 +156,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--train", action="append", nargs="+", metavar=two, help=text)
     add("--valid", nargs="+", metavar=two, help="validation files, likewise")
     add("--test", nargs="+", metavar=two, help="test files, likewise")
-    text = (
-        "without --valid: hold out N training pairs for validation, or a share below 1, and leave near copies of them "
-    )
-    add("--valid-size", metavar="N", help=f"{text}out of training [default: 1 %%, 200 to 2,000]")
+    text = "without --valid: hold out N training pairs for validation, or a share below 1, and leave near copies of "
+    add("--valid-size", metavar="N", help=f"{text}them out of training [default: 1 %%, 200 to 2,000]")
     add("--langs", help="languages, as in: --langs de en", nargs=2, metavar=two, type=_language)
     add("--out", metavar="DIR", help="folder of the prepared data; its name becomes that of the recipe")
     add_short_flags(parser)

@@ -114,21 +114,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.about_epochs = _about_epochs
     parser.add_argument("recipe", metavar="RECIPE", help="the recipe, a YAML file; or a run folder, to go on with it")
     add = parser.add_mutually_exclusive_group().add_argument
-    text = (
-        "Train nothing: check every checkpoint in the run folder RECIPE, and its model, against the manifests and the "
-    )
-    text += (
-        "run's recipe. One line each on stdout: name, update, and whole or damaged: why. Exit code 2 if one is damaged."
-    )
+    text = "Train nothing: check checkpoints and model of the run folder RECIPE against their manifests and its recipe. "
+    text += "A line each on stdout: name, update, and whole or damaged: why. Exit code 2 if one is damaged."
     add("--verify", action="store_true", help=text)
-    text = (
-        "Train nothing: measure what the recipe needs here (memory, time, disk), and say what is likely to go wrong. "
-    )
-    add("--check", action="store_true", help=f"{text}Leaves nothing behind.")
-    text = (
-        "Train nothing: let the model learn a few pairs by heart and find them again by beam search; exit code 1 if it "
-    )
-    add("--selftest", action="store_true", help=f"{text}cannot. Leaves nothing behind.")
+    text = "Train nothing: measure what the recipe needs here (memory, time, disk), and say what is likely to go wrong."
+    add("--check", action="store_true", help=f"{text} Leaves nothing behind.")
+    text = "Train nothing: let the model learn a few pairs by heart and find them again by beam search; exit code 1 if "
+    add("--selftest", action="store_true", help=f"{text}it cannot. Leaves nothing behind.")
     add_short_flags(parser)
     add_override_flags(parser)
     code = run(train, parser, argv)

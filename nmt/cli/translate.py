@@ -5,7 +5,7 @@ Imports no torch, so that --help and mistakes in the flags are answered at once.
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli.begin import begun
@@ -20,12 +20,11 @@ Translate lines with the model of the run folder RUN: nmt-translate RUN < in > o
 order; a blank line stays blank. In a pipe, what has arrived is answered at once. Several runs translate together, as an
 ensemble."""
 _EPILOG = """\
-Output: the translation; with --show-scores SCORE, a tab and the translation; with --decode.n_best above 1
-NUMBER ||| TRANSLATION ||| SCORE for each hypothesis, best first, NUMBER being that of the input line, from 1. With
---format tsv NUMBER, RANK, SCORE, LOG-PROBABILITY and TRANSLATION between tabs; with --format jsonl an object a line,
-with --format moses NUMBER ||| TRANSLATION ||| F0= LOG-PROBABILITY ||| SCORE, NUMBER from 0 as Moses and Marian have it;
-and with --format pairs one of source, output and flags alone, to train on (docs/data.md). SCORE is the
-log-probability over the length penalty."""
+Output: the translation; with --decode.n_best above 1 NUMBER ||| TRANSLATION ||| SCORE for each hypothesis, best first,
+NUMBER being that of the input line, from 1. With --format tsv NUMBER, RANK, SCORE, LOG-PROBABILITY and TRANSLATION
+between tabs; with --format jsonl an object a line, with --format moses NUMBER ||| TRANSLATION ||| F0= LOG-PROBABILITY
+||| SCORE, NUMBER from 0 as Moses and Marian have it; and with --format pairs one of source, output and flags alone, to
+train on (docs/data.md). SCORE is the log-probability over the length penalty."""
 
 
 _EXAMPLES = (
@@ -43,14 +42,12 @@ _INPUT = (
 )
 
 
-def _numbers(text: str) -> list[int]:
+def _numbers(text: str, *words: str) -> str | list[int]:
+    if text in words:
+        return text
     if not all(part.isascii() and part.isdigit() and int(part) for part in text.split(",")):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers from 1, like 1,2,5")
     return [int(part) for part in text.split(",")]
-
-
-def _numbers_or(*words: str) -> Callable[[str], str | list[int]]:
-    return lambda text: text if text in words else _numbers(text)
 
 
 def _threads(text: str) -> int:
@@ -69,7 +66,6 @@ def _add_flags(parser: Parser) -> None:
     add("--output", "--out", "-o", metavar="FILE", help="Write this file, there only when it is whole, and not stdout.")
     add("--overwrite", action="store_true", help="Replace output files that exist.")
     add("--format", choices=FORMATS, default="text", help="Of what is written; see below. [default: text]")
-    add("--show-scores", action="store_true", help="Write the score and a tab before each translation.")
 
     group = parser.add_argument_group("what is asked of a translation")
     add = group.add_argument
@@ -105,9 +101,9 @@ def _add_flags(parser: Parser) -> None:
     add("--attention-of", choices=ATTENTIONS, help=text)
     add("--lines", type=_numbers, metavar="N,…", help="Lines to draw. [default: the first three that are not blank]")
     text = "Layers to draw. [default: last]"
-    add("--layer", type=_numbers_or("all", "last"), metavar="N,…|all|last", help=text)
+    add("--layer", type=lambda given: _numbers(given, "all", "last"), metavar="N,…|all|last", help=text)
     text = "Heads to draw. [default: mean]"
-    add("--head", type=_numbers_or("all", "mean"), metavar="N,…|all|mean", help=text)
+    add("--head", type=lambda given: _numbers(given, "all", "mean"), metavar="N,…|all|mean", help=text)
 
     add = parser.add_argument_group("hardware").add_argument
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1. [default: auto, the GPU if there is one]")
@@ -118,27 +114,20 @@ def check_flags(args: argparse.Namespace) -> None:
     """Validate flag combinations before loading the model, and fill in --layer and --head. Raises NmtError."""
     # Flags that would change the lines that are written, or the work, if anything was translated. Other options of a
     # search may be given with --score, as those that the translations were found with.
-    unused = ("ref", "attention", "show_scores", "mbr", "retry_suspect", "terms", "avoid", "keep")
+    unused = ("ref", "attention", "mbr", "retry_suspect", "terms", "avoid", "keep")
     idle = [flag.replace("_", "-") for flag in unused if getattr(args, flag)]
     idle += [name for name, _ in overrides_of(args) if name == "decode.n_best"]
     idle += [f"input-format {args.input_format}"] * (args.input_format in ("tsv", "wrapped"))
-    first_idle = next(iter(idle), "")
-    place = "has no place for scores" if args.format == "pairs" else "has the scores anyway"
-    for is_wrong, message in (
-        (args.lines and not args.attention, "--lines needs --attention."),
-        (args.attention_of and not args.attention, "--attention-of needs --attention."),
-        (args.layer and not args.attention, "--layer needs --attention."),
-        (args.head and not args.attention, "--head needs --attention."),
-        (args.scores and not args.ref, "--scores needs --ref."),
-        (args.score and idle, f"--score translates nothing, so --{first_idle} has nothing to do: leave it out."),
-        (
-            args.score and args.format in ("pairs", "moses"),
-            f"--score translates nothing, and --format {args.format} is for what was translated: name another.",
-        ),
-        (args.show_scores and args.format != "text", f"--show-scores: --format {args.format} {place}: leave it out."),
-    ):
-        if is_wrong:
-            raise NmtError(message)
+    needed = {**dict.fromkeys(("lines", "attention_of", "layer", "head"), "attention"), "scores": "ref"}
+    for flag, other in needed.items():
+        if getattr(args, flag) and not getattr(args, other):
+            raise NmtError(f"--{flag.replace('_', '-')} needs --{other}.")
+    if args.score and idle:
+        raise NmtError(f"--score translates nothing, so --{idle[0]} has nothing to do: leave it out.")
+    if args.score and args.format in ("pairs", "moses"):
+        raise NmtError(
+            f"--score translates nothing, and --format {args.format} is for what was translated: name another."
+        )
     args.layer, args.head = args.layer or "last", args.head or "mean"
 
 

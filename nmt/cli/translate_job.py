@@ -20,7 +20,6 @@ import torch
 
 from nmt.cli.begin import Stop, write_stdout
 from nmt.cli.translate_input import (
-    Line,
     check_outputs,
     check_paths,
     files_of_pipes,
@@ -29,7 +28,7 @@ from nmt.cli.translate_input import (
     read_references,
     read_windows,
 )
-from nmt.cli.translate_output import LineTranslator, Record, Report, check_attention, fingerprints, recipe_of, say
+from nmt.cli.translate_output import LineTranslator, Record, Report, check_attention, recipe_of, say
 from nmt.data.lines import count_lines
 from nmt.decoding.request import Request
 from nmt.device import choose_device
@@ -133,14 +132,14 @@ class Journal:
 
         Where the input is another one, the rest is not used; "" stands for the end of the input.
         """
-        if self._n_taken == self.n_line:
+        end, window = next((found for found in self._known if "records" in found[1]), (0, None))
+        if window is None:
             return None
-        end, window = next(found for found in self._known if "records" in found[1])
         if window["lines"] != digest:
-            n_line = self._n_taken
+            self._known.close()
+            self.n_line = n_line = self._n_taken
             where = f"after line {n_line:,} the input is another one" if n_line else "made of another input"
             self._set_aside(self._end, where)
-            self.n_line = n_line
             return None
         self._end, self._n_taken = end, self._n_taken + len(window["records"])
         return [Record(**one) for one in window["records"]]
@@ -150,7 +149,6 @@ class Journal:
         window = {"lines": digest, "records": [asdict(one) for one in records]}
         self._write(window)
         self.n_line += len(window["records"])
-        self._n_taken = self.n_line
         if time.monotonic() - self._synced > _SYNC_EVERY:
             self._sync()
 
@@ -247,7 +245,7 @@ def _records(
     size = model.translator.config.window
     with open_input(args.input) as file, bar:
         for lines in read_windows(file, args, model.request_of, size, stop, report.notes):
-            digest = _digest(lines) if journal else ""
+            digest = hashlib.sha256(repr(lines).encode()).hexdigest() if journal else ""
             records = journal.take(digest) if journal else None
             if records is None:
                 records = model.records(lines, bar.update)
@@ -258,10 +256,6 @@ def _records(
             yield records
     if journal:
         journal.take("")  # if there is more, it was of another input
-
-
-def _digest(lines: list[Line]) -> str:
-    return hashlib.sha256(repr(lines).encode()).hexdigest()
 
 
 def _text(records: Iterable[Record]) -> str:
@@ -321,7 +315,8 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
     decode = {f"decode.{name}": value for name, value in recipe.decode.model_dump(mode="json").items()}
     if device == "cpu":  # where there are none
         del decode["decode.cuda_graphs"]
-    about = {"nmt": version(), "model": fingerprints(args), "usual ratios": Run(args.run[0]).usual_ratios()}
+    model = [Run(run).fingerprint(name) for run in args.run for name in args.checkpoint or [None]]
+    about = {"nmt": version(), "model": model, "usual ratios": Run(args.run[0]).usual_ratios()}
     data = {"data.trg_lang": recipe.data.trg_lang, "data.max_ratio": recipe.data.max_ratio}
     found: dict[str, Any] = json.loads(json.dumps({**about, **data, **flags, **decode}))
     return found

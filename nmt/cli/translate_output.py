@@ -84,11 +84,6 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
     return read_recipe(run.recipe_file, [one for one in short if one[0] not in dict(given)] + given)
 
 
-def fingerprints(args: argparse.Namespace) -> list[str]:
-    """Identify the weights and vocabularies that `LineTranslator` loads. Raises RunError, as `recipe_of` does."""
-    return [Run(run).fingerprint(name) for run in args.run for name in args.checkpoint or [None]]
-
-
 class LineTranslator:
     """The model behind the flags, which translates lines, or scores given translations of them."""
 
@@ -163,29 +158,28 @@ def record_of(
     args: argparse.Namespace, line: Line, found: Answer | Scored, evidence: Fields, lost: Lost, n_best: int
 ) -> Record:
     """Write the translation or the score of a line in the format that was asked for."""
-    warnings = [*line.odd.values(), lost_note(lost)]
+    warning = found.warning if isinstance(found, Scored) else None
+    warnings = list(filter(None, [*line.odd.values(), lost_note(lost), warning]))
     links = evidence.get(WORDS) or ""
     if isinstance(found, Scored):
-        warnings.append(found.warning or "")
-        return Record([_scored_line(args, line, found, evidence)], links=links, warnings=list(filter(None, warnings)))
+        return Record([_scored_line(args, line, found, evidence)], links=links, warnings=warnings)
     flags = flags_of(found.translation, found.reasons)
     lines = _lines(args, line, found, evidence, [*line.odd, *flags], n_best)
-    return Record(
-        lines, found.translation.text, links, list(filter(None, warnings)), flags, outcome=found.outcome or ""
-    )
+    return Record(lines, found.translation.text, links, warnings, flags, found.outcome or "")
 
 
 def _lines(
     args: argparse.Namespace, line: Line, answer: Answer, evidence: Fields, flags: list[str], n_best: int
 ) -> list[str]:
     one, number = answer.translation, line.number
+    both = {**line.beside, "source": line.request.source, "output": one.text}
     if args.format == "pairs":
-        return [_json({**line.beside, "source": line.request.source, "output": one.text, "flags": flags})]
+        return [_json({**both, "flags": flags})]
     if args.format == "jsonl":
         tried = {"retry": answer.retry} if args.retry_suspect else {}
-        head = {"id": number, **line.beside, "source": line.request.source, "output": one.text}
         scores = {"score": one.score, "log_prob": log_prob_of(one, evidence["token_log_probs"])}
-        return [_json({**head, **scores, **evidence, "flags": flags, **tried, "n_best": one.n_best})]
+        found = {"id": number, **both, **scores, **evidence, "flags": flags, **tried, "n_best": one.n_best}
+        return [_json(found)]
     scored = [(each.normalised, each.score) for each in one.hypotheses] or [(0.0, 0.0)]
     found = [(text.translate(_LINE_ENDS), *scores) for text, scores in zip(one.texts, scored, strict=True)]
     if args.format == "tsv":
@@ -200,7 +194,7 @@ def _lines(
         ]
     if n_best > 1:
         return [f"{number} ||| {text} ||| {score:.6f}" for text, score, _ in found]
-    return [f"{score:.6f}\t{text}" if args.show_scores else text for text, score, _ in found[:1]]
+    return [found[0][0]]
 
 
 def _scored_line(args: argparse.Namespace, line: Line, scored: Scored, evidence: Fields) -> str:
@@ -350,15 +344,14 @@ class Report:
     def _input_notes(self) -> list[str]:
         name, found = source_name(self.args), self.notes
         keys = [key.removeprefix("key ") for key in found if key.startswith("key ")]
-        notes = {
-            f"{name} began with a byte order mark, which was removed": found["bom"],
-            f"{found['inner bom']:,} lines of {name} had a byte order mark within, which was removed": found[
-                "inner bom"
-            ],
-            f"keys of {name} that only the answers get: {', '.join(keys[:MOST_NUMBERS])}": keys,
-            f"{found['crlf']:,} lines of {name} ended with a carriage return, which was removed": found["crlf"],
-        }
-        return [f"note: {text}" for text, is_so in notes.items() if is_so]
+        within, ended = found["inner bom"], found["crlf"]
+        notes = (
+            (found["bom"], f"{name} began with a byte order mark, which was removed"),
+            (within, f"{within:,} lines of {name} had a byte order mark within, which was removed"),
+            (keys, f"keys of {name} that only the answers get: {', '.join(keys[:MOST_NUMBERS])}"),
+            (ended, f"{ended:,} lines of {name} ended with a carriage return, which was removed"),
+        )
+        return [f"note: {text}" for is_so, text in notes if is_so]
 
     def _print_scores(self, trg_lang: str) -> None:
         """Print BLEU, chrF and TER with signatures and 95 % intervals, and exact match; also as JSON to --scores."""

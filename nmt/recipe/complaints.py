@@ -84,6 +84,7 @@ GONE = {
     "data.generate": "in a clone of the repository python tools/make_dates.py OUT writes the corpus (name its files in "
     "data.train, data.valid and data.test)",
     **dict.fromkeys(("rank", "ranks", "workers"), _SPLIT),
+    "show-scores": "--format tsv and --format jsonl have the score of each translation",
     "with-attention": "--attention FILE.html has the weights of all layers and heads",
     "examples": "put the files side by side: paste -d '\\n' IN OUT REF",
     "rank-timeout": "nmt-preprocess works on one machine, with as many processes as --data.workers says",

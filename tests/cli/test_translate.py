@@ -150,9 +150,6 @@ def test_what_a_link_leads_to_is_replaced_and_the_link_stays(translate, files):
 def test_scores_and_n_best_lists_in_each_format(translate, objects):
     told = objects("--decode.n_best", 3)
     assert [one["output"] for one in told] == translate()[0]
-    for line, one in zip(translate("--show-scores")[0], told, strict=True):
-        score, found = line.split("\t", 1)
-        assert found == one["output"] and float(score) == pytest.approx(one["score"], abs=1e-5)
     assert len({one["score"] for one in told}) > 2
     wanted = [(one["id"], each) for one in told for each in one["n_best"] or [one]]
     ours = [line.split(" ||| ") for line in translate("--decode.n_best", 3)[0]]
@@ -291,8 +288,7 @@ def test_a_run_that_has_not_ended_says_which_checkpoint_translates(folder, files
         (["--decode.samples", "2", "--decode.n_best", "3"], "more than decode.samples, which is 2"),
         (["--mbr", "2"], "three or more"),
         (["--mbr", "many"], "decode.samples: expected a whole number"),
-        (["--format", "jsonl", "--show-scores"], "leave it out"),
-        (["--format", "pairs", "--show-scores"], "--format pairs has no place for scores"),
+        (["--show-scores"], "--show-scores is gone: --format tsv"),
         (["--format", "pairs", "--decode.n_best", "2"], "decode.n_best is 2: set it to 1"),
         (["--format", "pairs", "--score", "x"], "--format pairs is for what was translated"),
         (["--format", "xml"], "invalid choice"),
