@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nmt.cli.begin import begun, printable
 from nmt.cli.parser import Parser, must_be_free, run
@@ -66,14 +66,14 @@ def export(args: argparse.Namespace) -> int:
     sleep_while_waiting()
     from nmt.api import load
     from nmt.data.placeholders import tags_of
-    from nmt.export.parity import ROUNDED, compare
+    from nmt.export.parity import compare
 
     begun()
     folder = Path(os.path.abspath(args.output))  # "." has no name to be written beside
     model = load(args.run, checkpoint=args.checkpoint, device="cpu")
     lines = _lines(args, model.recipe.data_folder)
     must_be_free(folder, overwrite=args.overwrite)
-    made = _target(args, model)
+    read, steps = _target(args, model)
     if folder.exists() and not is_exported(folder, args.to):
         raise NmtError(
             f"{args.output} is no model exported for {args.to}, or other files are in it, too, so it is not replaced. "
@@ -85,17 +85,16 @@ def export(args: argparse.Namespace) -> int:
         told = []
         for tags in dict.fromkeys(tags_of(corpus, model.recipe.data) for corpus in model.recipe.data.train) or [()]:
             subwords = model.subwords.tagged(tags)
-            found = compare(model.model, subwords, made.read(exported, tags), lines, tolerance)
+            found = compare(model.model, subwords, read(exported, tags), lines, tolerance)
             told.append(f"{' '.join(tags)}{': ' if tags else ''}{found.text}")
         return told
 
     try:
-        if made.write_exactly:  # what quantisation may change would hide what is wrong
-            made.write_exactly(temporary)
-            parities(temporary, ROUNDED)
-            shutil.rmtree(temporary)
-        made.write(temporary)
-        found = parities(temporary, made.tolerance)
+        found = list[str]()
+        for write, tolerance in steps:
+            shutil.rmtree(temporary, ignore_errors=True)
+            write(temporary)
+            found = parities(temporary, tolerance)
         put_in_place(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -105,49 +104,38 @@ def export(args: argparse.Namespace) -> int:
     return 0
 
 
-class _Target(NamedTuple):
-    """Functions of one of TARGETS."""
+def _target(
+    args: argparse.Namespace, model: "Model"
+) -> tuple[Callable[[Path, tuple[str, ...]], "Exported"], list[tuple[Callable[[Path], None], "Tolerance"]]]:
+    """Return what reads an export, told the tags before every line, and steps: what writes it, and how exact it is.
 
-    write: Callable[[Path], None]
-    read: Callable[[Path, tuple[str, ...]], "Exported"]  # told the tags before every line
-    tolerance: "Tolerance"
-    write_exactly: Callable[[Path], None] | None = None  # the same in fp32, where the other is quantised
-
-
-def _target(args: argparse.Namespace, model: "Model") -> _Target:
-    """Each engine's package is imported only if it is wanted."""
+    Each engine's package is imported only if it is wanted.
+    """
     from nmt.export import parity
     from nmt.models.transformer.Models import Transformer
 
     if args.to == "safetensors":
         precision = args.precision or "fp32"
-        return _Target(
-            lambda folder: parity.export(model.run, args.checkpoint, folder, precision),
-            lambda folder, tags: parity.Ours(parity.read(folder), model.subwords.tagged(tags)),
-            {"fp32": parity.SAME, "fp16": parity.FP16, "bf16": parity.BF16}[precision],
-        )
+        tolerance = {"fp32": parity.SAME, "fp16": parity.FP16, "bf16": parity.BF16}[precision]
+        write = partial(parity.export, model.run, args.checkpoint, precision=precision)
+        return lambda folder, tags: parity.Ours(parity.read(folder), model.subwords.tagged(tags)), [(write, tolerance)]
     transformer = model.model
     assert isinstance(transformer, Transformer), "other ones were refused"
     if args.to == "huggingface":
         from nmt.export import huggingface
 
-        return _Target(
-            lambda folder: huggingface.export(transformer, model.recipe, model.subwords, folder),
-            huggingface.Compared,
-            parity.ROUNDED,
-        )
+        write = partial(huggingface.export, transformer, model.recipe, model.subwords)
+        return huggingface.Compared, [(write, parity.ROUNDED)]
     from nmt.export import ctranslate2
 
-    def write(folder: Path, quantization: str | None) -> None:
+    def write_quantised(folder: Path, quantization: str | None = None) -> None:
         ctranslate2.export(transformer, model.recipe, model.subwords, folder, quantization)
         parity.copy_front_end(model.run, folder)
 
-    return _Target(
-        partial(write, quantization=args.quantization),
-        lambda folder, tags: ctranslate2.Compared(folder, model.subwords.tagged(tags)),
-        parity.QUANTISED if args.quantization else parity.ROUNDED,
-        partial(write, quantization=None) if args.quantization else None,
-    )
+    steps: list[tuple[Callable[[Path], None], Tolerance]] = [(write_quantised, parity.ROUNDED)]
+    if args.quantization:  # after the same in fp32: what quantisation may change would hide what is wrong
+        steps.append((partial(write_quantised, quantization=args.quantization), parity.QUANTISED))
+    return lambda folder, tags: ctranslate2.Compared(folder, model.subwords.tagged(tags)), steps
 
 
 def _lines(args: argparse.Namespace, prepared: Path) -> list[str]:

@@ -114,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.about_epochs = _about_epochs
     parser.add_argument("recipe", metavar="RECIPE", help="the recipe, a YAML file; or a run folder, to go on with it")
     add = parser.add_mutually_exclusive_group().add_argument
-    text = "Train nothing: check checkpoints and model of the run folder RECIPE against their manifests and its recipe. "
+    text = "Train nothing: check checkpoints and model of the run folder RECIPE against manifests and its recipe. "
     text += "A line each on stdout: name, update, and whole or damaged: why. Exit code 2 if one is damaged."
     add("--verify", action="store_true", help=text)
     text = "Train nothing: measure what the recipe needs here (memory, time, disk), and say what is likely to go wrong."

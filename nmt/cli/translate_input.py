@@ -59,11 +59,6 @@ class Line(NamedTuple):
 # Files, and what is wrong with them before any work.
 
 
-def source_name(args: argparse.Namespace) -> str:
-    """Return the name of the input in messages."""
-    return args.input or "<stdin>"
-
-
 @contextlib.contextmanager
 def files_of_pipes(args: argparse.Namespace) -> Iterator[None]:
     """Copy pipes that flags name to files, as they are read more than once. Their names end like those of the pipes."""
@@ -223,7 +218,7 @@ def read_windows(
 def _lines(file: BinaryIO, args: argparse.Namespace, request_of: Reader, notes: Counter[str]) -> Iterator[Line]:
     # A thread reads them that may outlive the job, and then must not be the last to know the model: to let go of
     # tensors while Python ends would abort the process.
-    name, given, number = source_name(args), read_lines(args.score) if args.score else iter(()), 0
+    name, given, number = args.input or "<stdin>", read_lines(args.score) if args.score else iter(()), 0
     texts = (_text_of(line, f"{name}:{number}", args) for number, line in enumerate(read_stream(file, name, notes), 1))
     for number, (text, odd) in enumerate(unwrapped(texts) if args.input_format == "wrapped" else texts, start=1):
         if _MARK in text:  # of files that were put together

@@ -16,8 +16,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from nmt.cli.begin import Stop, write_stdout
 from nmt.cli.translate_input import (
     check_outputs,
@@ -28,14 +26,12 @@ from nmt.cli.translate_input import (
     read_references,
     read_windows,
 )
-from nmt.cli.translate_output import LineTranslator, Record, Report, check_attention, recipe_of, say
+from nmt.cli.translate_output import LineTranslator, Record, Report, recipe_of, say
 from nmt.data.lines import count_lines
-from nmt.decoding.request import Request
 from nmt.device import choose_device
 from nmt.errors import NmtError
 from nmt.extras import version
 from nmt.files import lock_file, naming, remove_leftovers, replacing, sha256_of, sync_folder
-from nmt.models.int8 import half_is_faster
 from nmt.progress import Bar
 from nmt.run import Run
 
@@ -196,7 +192,7 @@ def translate(args: argparse.Namespace) -> int:
         if args.output:
             _to_file(args, stop, report, finishing=finishing)
             return 0
-        model = _load(args)
+        model = LineTranslator(args)
         # As bytes, whatever the locale, and flushed window by window for the reader at the other end.
         with stop.finishing(), closing(_records(model, stop, report)) as windows:
             for records in windows:
@@ -204,29 +200,6 @@ def translate(args: argparse.Namespace) -> int:
                 stop.ask()
         report.finish(model)
     return 0
-
-
-def _load(args: argparse.Namespace) -> LineTranslator:
-    """Load the model. Raises NmtError for flags that do not go with it."""
-    device = choose_device(args.device)
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    model = LineTranslator(args)
-    decode = model.recipe.decode
-    if device.type == "cpu" and decode.precision == "bf16" and not half_is_faster():
-        say("note: decode.precision bf16 is slower than fp32 on this processor: take fp32")
-    check_attention(args, model.recipe.model, attends=model.translator.attends)
-    if args.format == "pairs" and decode.n_best > 1:
-        raise NmtError(
-            f"--format pairs has the best translation of each line, but decode.n_best is {decode.n_best}: set it to 1. "
-            "For several translations of a line draw samples, in a file for each of several --decode.seed."
-        )
-    for flag in ("terms", "keep"):
-        if decode.samples and getattr(args, flag):
-            raise NmtError(f"--{flag}: phrases can be required of beam search only: set decode.samples to 0.")
-    if args.input_format != "jsonl":
-        model.translator.sources.codec_of(Request(""))
-    return model
 
 
 def _records(
@@ -279,7 +252,7 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, finishing:
             say(f"{journal.path.name} has the answers to {journal.n_line:,} lines: going on from there")
         wrong: Exception | None = None
         try:
-            model = _load(args)
+            model = LineTranslator(args)
             for name in filter(None, (args.output, args.scores, args.alignments)):
                 remove_leftovers(Path(name))
             written = hashlib.sha256()

@@ -14,7 +14,7 @@ import torch
 from nmt.api import load
 from nmt.cli.begin import printable
 from nmt.cli.parser import overrides_of
-from nmt.cli.translate_input import Line, check_references, request_reader, source_name, terms_of
+from nmt.cli.translate_input import Line, check_references, request_reader, terms_of
 from nmt.data.lines import write_lines
 from nmt.data.text import style_notes, traits_of
 from nmt.decoding.evidence import WORDS, Evidence, Fields, Lost, attempt, log_prob_of, lost_note
@@ -22,10 +22,12 @@ from nmt.decoding.request import Request
 from nmt.decoding.suspicion import BETTER, CAP, KEPT, MENDED, Answer, flags_of, mend, tries
 from nmt.decoding.translation import MOST_SHOWN, Scored, Translation, is_too_wide
 from nmt.decoding.translator import NOWHERE, Translator
+from nmt.device import choose_device
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.alignment import characters_note, trg_lang_of
 from nmt.evaluation.attention_page import draw, panels, sentence_of
 from nmt.evaluation.metrics import bleu_tokens, exact_match, form_note, score, tokenised_note, unspaced_note
+from nmt.models.int8 import half_is_faster
 from nmt.progress import Bar
 from nmt.recipe.model_options import Attention, ModelConfig
 from nmt.recipe.options import Recipe
@@ -88,9 +90,12 @@ class LineTranslator:
     """The model behind the flags, which translates lines, or scores given translations of them."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self.args, self.recipe = args, recipe_of(args)
-        terms = terms_of(args)
-        model, decode = load(args.run, checkpoint=args.checkpoint, device=args.device), self.recipe.decode
+        """Load the model. Raises NmtError for flags that do not go with it."""
+        device, self.args, self.recipe = choose_device(args.device), args, recipe_of(args)
+        if args.threads:
+            torch.set_num_threads(args.threads)
+        terms, decode = terms_of(args), self.recipe.decode
+        model = load(args.run, checkpoint=args.checkpoint, device=args.device)
         self.translator: Translator = model.translator(decode)
         self.request_of = request_reader(args, terms, decode, self.translator.sources)
         for run, name in () if args.checkpoint else zip(args.run, model.weights, strict=True):
@@ -103,13 +108,21 @@ class LineTranslator:
                 )
         again = tries(decode) if args.retry_suspect else {}
         self._again: dict[str, Translator] = {name: model.translator(one) for name, one in again.items()}
-        self._evidence = Evidence(
-            self.translator,
-            self.recipe,
-            Run(args.run[0]).usual_ratios(),
-            fields=args.format == "jsonl",
-            words=bool(args.alignments),
-        )
+        fields, words, ratios = args.format == "jsonl", bool(args.alignments), Run(args.run[0]).usual_ratios()
+        self._evidence = Evidence(self.translator, self.recipe, ratios, fields=fields, words=words)
+        if device.type == "cpu" and decode.precision == "bf16" and not half_is_faster():
+            say("note: decode.precision bf16 is slower than fp32 on this processor: take fp32")
+        check_attention(args, self.recipe.model, attends=self.translator.attends)
+        if args.format == "pairs" and decode.n_best > 1:
+            raise NmtError(
+                f"--format pairs has the best translation of each line, but decode.n_best is {decode.n_best}: set it "
+                "to 1. For several translations of a line draw samples, in a file for each of several --decode.seed."
+            )
+        for flag in ("terms", "keep"):
+            if decode.samples and getattr(args, flag):
+                raise NmtError(f"--{flag}: phrases can be required of beam search only: set decode.samples to 0.")
+        if args.input_format != "jsonl":
+            self.translator.sources.codec_of(Request(""))
 
     def records(
         self, lines: Sequence[Line], on_progress: Callable[[int], object] = lambda n_line: None
@@ -238,7 +251,7 @@ def _draw(args: argparse.Namespace, lines: LineTranslator, drawn: dict[int, Requ
 
     Raises NmtError if a line of --lines is blank or not there, or no line can be drawn.
     """
-    source, translator, recipe = source_name(args), lines.translator, lines.recipe
+    source, translator, recipe = args.input or "<stdin>", lines.translator, lines.recipe
     if missing := [str(number) for number in args.lines or () if number not in drawn]:
         raise NmtError(
             f"--lines {','.join(missing)}: nothing to draw there: the input has {n_line:,} lines, and a blank line has "
@@ -287,7 +300,7 @@ class Report:
         """Count a line, and print its warnings."""
         self.n_line = line.number
         for text in record.warnings:
-            warn(f"{source_name(self.args)}:{line.number}: {text}")
+            warn(f"{self.args.input or '<stdin>'}:{line.number}: {text}")
         if self.args.alignments:
             self.links.append(record.links)
         if self.args.score:
@@ -342,7 +355,7 @@ class Report:
             _draw(args, lines, self.drawn, self.n_line)
 
     def _input_notes(self) -> list[str]:
-        name, found = source_name(self.args), self.notes
+        name, found = self.args.input or "<stdin>", self.notes
         keys = [key.removeprefix("key ") for key in found if key.startswith("key ")]
         within, ended = found["inner bom"], found["crlf"]
         notes = (

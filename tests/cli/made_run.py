@@ -22,7 +22,7 @@ HASTY = {**OPTIONS, "model.n_dec_layer": "1", "decode.max_len_a": "0.3", "decode
 SOURCE = "the ship\n\nthe old ship left\nfür Übung\n \nin May".encode()
 
 
-def make_run(folder: Path, options: Mapping[str, str] = OPTIONS, tags: Sequence[str] = ()) -> Run:
+def make_run(folder: Path, options: Mapping[str, str] = OPTIONS, tags: Sequence[str] = (), seed: int = 0) -> Run:
     """Weights as they are drawn: nonsense comes out, but always the same. It has a checkpoint 7 as well.
 
     tags: those that it knows, and was trained with.
@@ -39,7 +39,7 @@ def make_run(folder: Path, options: Mapping[str, str] = OPTIONS, tags: Sequence[
     given = {"tags": tags, "protect": recipe.data.protect}
     subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, **given)
     subwords.save(run.subwords_file)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
     tensors = {checkpoint.MODEL: checkpoint.weights_of(model)}
     checkpoint.save(run.model_folder, tensors, {"update": 7})

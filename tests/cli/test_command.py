@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import tomllib
-from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from disk import full_disk
@@ -26,10 +26,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="signals and shells a
 
 
 def fail_with(error):
-    def body(_arguments):
-        raise error
-
-    return body
+    return Mock(side_effect=error)
 
 
 @pytest.mark.parametrize(
@@ -125,20 +122,11 @@ def test_where_streams_are_closed_no_file_takes_their_place(tmp_path, closed):
     assert done.returncode == 0 and done.stdout == b"" and int((tmp_path / "out").read_text()) > 2
 
 
-@contextmanager
-def unbuffered(path):
-    """stdout as PYTHONUNBUFFERED makes it, into a file."""
-    before = sys.stdout
-    with io.TextIOWrapper(io.FileIO(path, "w"), encoding="utf-8", write_through=True) as sys.stdout:
-        try:
-            yield
-        finally:
-            sys.stdout = before
-
-
-def test_translations_that_did_not_fit_are_no_success(folder, tmp_path, capsys):
+def test_translations_that_did_not_fit_are_no_success(folder, tmp_path, monkeypatch, capsys):
     (tmp_path / "in").write_bytes(SOURCE)
-    with unbuffered(tmp_path / "out"), full_disk(100):
+    out = io.FileIO(tmp_path / "out", "w")
+    with full_disk(100), io.TextIOWrapper(out, encoding="utf-8", write_through=True) as stream:  # as PYTHONUNBUFFERED
+        monkeypatch.setattr(sys, "stdout", stream)
         assert translate_main([folder, "-i", str(tmp_path / "in"), "--format", "jsonl"]) == 1
     assert (tmp_path / "out").stat().st_size == 100
     assert f"<stdout>: {os.strerror(errno.EFBIG)}" in capsys.readouterr().err

@@ -76,12 +76,10 @@ def test_python_prepares_and_trains_what_the_commands_do_and_leaves_the_process_
 def test_a_pair_of_files_is_prepared_as_on_the_command_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     src, trg = texts(tmp_path, 400)
-    options = {"subwords.vocab_size": "280", "data.alarms": "warn", "data.valid_size": "20"}
     data = {"alarms": "warn", "valid_size": 20, "out": "python"}
     found = nmt.prepare((src, trg), langs=("de", "en"), subwords={"vocab_size": 280}, data=data)
-    flags = [word for name, value in options.items() for word in (f"--{name}", value)]
-    command = ["--train", str(src), str(trg), "--langs", "de", "en", "--out", "shells", *flags]
-    assert preprocess.main(command) == 0
+    flags = "--langs de en --out shells --subwords.vocab_size 280 --data.alarms warn --data.valid_size 20"
+    assert preprocess.main(["--train", str(src), str(trg), *flags.split()]) == 0
     recipes = [(tmp_path / name / "recipe.yaml").read_text(encoding="utf-8") for name in (found, "shells")]
     assert recipes[0].replace("python", "shells") == recipes[1]
 
@@ -106,17 +104,11 @@ def test_ctrl_c_saves_and_is_a_keyboard_interrupt_then(prepared, tmp_path, monke
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda r: nmt.train(5),
-            "^recipe: expected the path of a recipe or of a folder.* found 5 of type int",
-        ),
+        (lambda r: nmt.train(5), "^recipe: expected the path of a recipe or of a folder.* found 5 of type int"),
         (lambda r: nmt.prepare(None), "^recipe: expected the path"),
         (lambda r: nmt.train("no.yaml"), "no.yaml: cannot read the recipe"),
         (lambda r: nmt.train(r, trian={"updates": 5}), r"^trian: unknown option \(did you mean train\?\)"),
-        (
-            lambda r: nmt.train(r, train={"update": 5}),
-            r"^train.update: unknown .*\(did you mean train.updates",
-        ),
+        (lambda r: nmt.train(r, train={"update": 5}), r"^train.update: unknown .*\(did you mean train.updates"),
         (lambda r: nmt.train(r, train={"updates": -5}), "^train.updates: expected a whole number"),
         (lambda r: nmt.train(r, train={"updates": {5}}), r"^train.updates: \{5\} of type set is no value of an option"),
         (lambda r: nmt.prepare("corpus.csv"), "^langs: expected the languages of the two sides"),

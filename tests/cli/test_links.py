@@ -15,53 +15,28 @@ from nmt.files import refuse_links_out
 from nmt.run import Run
 
 SECRET = "secret: not to be shown"
-FILES = [
-    *("recipe.yaml", "subwords.json", "data.json", "log.jsonl"),
-    *("model/manifest.json", "model/state.json", "model/model.safetensors"),
-    *("checkpoints/update-00000007/manifest.json", "checkpoints/update-00000007/model.safetensors"),
-]
+OF_RUN = "recipe.yaml subwords.json data.json log.jsonl model/manifest.json model/state.json model/model.safetensors"
+OF_RUN += " checkpoints/update-00000007/manifest.json checkpoints/update-00000007/model.safetensors"
+OF_DATA = "manifest.json recipe.yaml train.arrow subwords.json report.json"
 
 
-@pytest.fixture
-def linked(tmp_path):
-    """Replace a file of a folder by a link to a file outside of it."""
-    secret = tmp_path / "outside" / "secret"
-    secret.parent.mkdir()
+@pytest.mark.parametrize("name", [*(f"run/{name}" for name in OF_RUN.split()), *(f"data/{n}" for n in OF_DATA.split())])
+def test_a_folder_with_a_link_out_of_it_is_not_read(folder, tmp_path, name, capsys):
+    shutil.copytree(folder, tmp_path / "run")
+    (tmp_path / "data").mkdir()
+    for file in ("manifest.json", "recipe.yaml"):
+        (tmp_path / "data" / file).write_text("{}")
+    link, secret = tmp_path / name, tmp_path / "secret"
     secret.write_text(SECRET)
-
-    def link(path):
-        path.unlink(missing_ok=True)
-        path.symlink_to(secret)
-        return path, secret
-
-    return link
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_run_with_a_link_out_of_it_is_not_read(folder, linked, tmp_path, name, capsys):
-    run = tmp_path / "copy"
-    shutil.copytree(folder, run)
-    link, secret = linked(run / name)
+    link.unlink(missing_ok=True)
+    link.symlink_to(secret)
+    is_run, made = name.startswith("run"), tmp_path / name.partition("/")[0]
     with pytest.raises(NmtError, match=f"{re.escape(str(link))}: is a link to {re.escape(str(secret))}"):
-        load(run)
-    for command in (translate, train):
-        assert command([str(run)]) == 2
+        (load if is_run else read_manifest)(made)
+    for command in (translate, train)[not is_run :]:
+        assert command([str(made)]) == 2
         _, err = capsys.readouterr()
         assert f"{link}: is a link to {secret}" in err and SECRET not in err
-
-
-@pytest.mark.parametrize("name", ["manifest.json", "recipe.yaml", "train.arrow", "subwords.json", "report.json"])
-def test_prepared_data_with_a_link_out_of_it_are_not_read(linked, tmp_path, name, capsys):
-    data = tmp_path / "data"
-    data.mkdir()
-    for file in ("manifest.json", "recipe.yaml"):
-        (data / file).write_text("{}")
-    link, secret = linked(data / name)
-    with pytest.raises(NmtError, match=f"{re.escape(str(link))}: is a link to {re.escape(str(secret))}"):
-        read_manifest(data)
-    assert train([str(data)]) == 2
-    _, err = capsys.readouterr()
-    assert f"{link}: is a link to {secret}" in err and SECRET not in err
 
 
 def test_a_link_to_the_folder_and_links_within_it_are_no_harm(folder, tmp_path):

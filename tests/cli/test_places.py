@@ -68,16 +68,14 @@ def test_a_moved_prepared_folder_trains_a_new_run_where_one_stands(project, caps
     assert Path("runs/mine/model").is_dir()
 
 
-def test_a_moved_run_finds_the_data_where_it_was(project, made):
+def test_a_moved_run_finds_the_data_where_it_was_or_that_moved_with_it(project, made):
+    (project / "runs/mine/data.json").write_text("{}\n", encoding="utf-8")  # of a run that noted no folder
+    assert load("../project/runs/mine").recipe.data_folder.samefile(project / "prepared/mine")
+    shutil.copy(made / "runs/mine/data.json", project / "runs/mine")
     shutil.move(project / "runs/mine", "mine")
     assert load("mine").recipe.data_folder == made / "prepared/mine"
     assert train(["mine", "--train.updates", "3"]) == 0
     assert load("mine", checkpoint="update-00000003")
-
-
-def test_a_run_finds_data_that_moved_with_it(project):
-    (project / "runs/mine/data.json").write_text("{}\n", encoding="utf-8")  # of a run that noted no folder
-    assert load("../project/runs/mine").recipe.data_folder.samefile(project / "prepared/mine")
 
 
 def test_what_the_command_line_names_is_meant_from_the_current_folder(project):
@@ -132,7 +130,11 @@ def test_data_that_is_nowhere_is_named_with_every_place_and_the_command(project,
 def test_the_recipe_that_takes_a_runs_subwords_fine_tunes_that_run_at_once(project, monkeypatch, capsys):
     monkeypatch.chdir(project)
     files = FILES.replace("prepared/mine", "prepared/more").split()
-    assert preprocess([*files, "--vocab-from", "runs/mine", "--train.updates", "1", "--train.device", "cpu"]) == 0
+    assert preprocess([*files, "--vocab-from", "prepared/mine"]) == 0  # subwords alone: a model of the usual size
+    recipe = read_recipe("prepared/more")
+    assert recipe.model.d_model == 256 and not recipe.train.init_from
+    more = ["--overwrite", "--train.updates", "1", "--train.device", "cpu"]
+    assert preprocess([*files, "--vocab-from", "runs/mine", *more]) == 0
     old, new = read_recipe("runs/mine").model_dump(), read_recipe("prepared/more").model_dump()
     assert new["model"] == old["model"] and new["train"]["init_from"] == "runs/mine"
     assert new["optim"]["lr"] < old["optim"]["lr"] / 6 and new["optim"]["warmup"] == "auto"
@@ -140,14 +142,6 @@ def test_the_recipe_that_takes_a_runs_subwords_fine_tunes_that_run_at_once(proje
     assert train(["../prepared/more", "--valid.translate", "false", "--valid.metric", "loss"]) == 0
     told = capsys.readouterr().err
     assert "first weights from" in told and "warning" not in told and "skipped" not in told
-
-
-def test_subwords_of_prepared_data_alone_begin_a_model_of_the_usual_size(project, monkeypatch):
-    monkeypatch.chdir(project)
-    files = FILES.replace("prepared/mine", "prepared/more").split()
-    assert preprocess([*files, "--vocab-from", "prepared/mine"]) == 0
-    recipe = read_recipe("prepared/more")
-    assert recipe.model.d_model == 256 and not recipe.train.init_from
 
 
 def test_epochs_are_answered_with_the_updates_that_they_are(project, capsys):

@@ -16,12 +16,9 @@ def files(tmp_path, monkeypatch):
         for lang in ("de", "no"):
             lines = "".join(f"{name} {lang} {number}\n" for number in range(n))
             (tmp_path / f"{name}.{lang}").write_text(lines, encoding="utf-8")
-    (tmp_path / "recipe.yaml").write_text(
-        "name: mine\n"
-        "data:\n  src_lang: de\n  trg_lang: no\n"
-        "  train: {src: train.de, trg: train.no}\n  valid: {src: valid.de, trg: valid.no}\n",
-        encoding="utf-8",
-    )
+    files = "train: {src: train.de, trg: train.no}, valid: {src: valid.de, trg: valid.no}"
+    recipe = f"name: mine\ndata: {{src_lang: de, trg_lang: 'no', {files}}}\n"
+    (tmp_path / "recipe.yaml").write_text(recipe, encoding="utf-8")
     return tmp_path
 
 
@@ -49,23 +46,15 @@ def test_what_to_train_with_is_a_command_for_a_shell(files, capsys):
     )
 
 
-def test_files_alone_get_a_recipe_to_train_with(files, capsys):
+def test_files_alone_get_a_recipe_to_train_with_and_overwrite_replaces_what_is_there(files, capsys):
     assert main(OWN) == 0
     recipe = read_recipe("my data/recipe.yaml")
-    assert (recipe.name, recipe.data.out, recipe.data.trg_lang, recipe.model.norm) == (
-        "my-data",
-        "my data",
-        "no",
-        "pre",
-    )
+    assert (recipe.name, recipe.data.out) == ("my-data", "my data")
+    assert (recipe.data.trg_lang, recipe.model.norm) == ("no", "pre")
     assert not Prepared.open("my data").differences(recipe)
     assert "nmt-train 'my data/recipe.yaml'" in capsys.readouterr().err
     assert main(["my data/recipe.yaml"]) == 0
     assert "nothing to do" in capsys.readouterr().err
-
-
-def test_overwrite_replaces(files, capsys):
-    assert main(OWN) == 0
     assert main([*OWN, "--subwords.vocab_size", "270"]) == 2
     assert main([*OWN, "--subwords.vocab_size", "270", "--overwrite"]) == 0
     assert read_recipe("my data/recipe.yaml").subwords.vocab_size == 270
@@ -77,7 +66,7 @@ def test_check_writes_a_page_and_no_data(files, capsys):
     assert {path.name for path in files.iterdir()} - before == {"my data.report.html"}
     out, err = capsys.readouterr()
     assert out == "" and "50 read" in err and "my data.report.html" in err and err.endswith("check: no alarm\n")
-    (files / "valid.de").write_bytes(b"".join((files / "train.de").read_bytes().splitlines(keepends=True)[:5]))
+    leak(files)
     (files / "valid.no").write_text("annet\n" * 5, encoding="utf-8")
     assert main([*OWN, "--check", "--report", "mine.html"]) == 0 == main([*OWN, "--check", "--report", "mine.html"])
     assert capsys.readouterr().err.endswith("check: no alarm, but see the warnings above\n")

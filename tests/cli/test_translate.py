@@ -157,9 +157,9 @@ def test_scores_and_n_best_lists_in_each_format(translate, objects):
     assert [text for _, text, _ in ours] == [one["output"] for _, one in wanted]
     assert [float(score) for *_, score in ours] == pytest.approx([one["score"] for _, one in wanted], abs=1e-5)
     assert all(one["n_best"][0]["score"] >= one["n_best"][-1]["score"] for one in told if one["output"])
-    for line, (number, text, score) in zip(translate("--decode.n_best", 3, "--format", "moses")[0], ours, strict=True):
+    for line, (number, text, one) in zip(translate("--decode.n_best", 3, "--format", "moses")[0], ours, strict=True):
         first, *rest = line.split(" ||| ")  # Moses counts from 0
-        assert (int(first) + 1, rest[0], rest[2]) == (int(number), text, score) and rest[1].startswith("F0= ")
+        assert (int(first) + 1, rest[0], rest[2]) == (int(number), text, one) and rest[1].startswith("F0= ")
     columns = [line.split("\t") for line in translate("--decode.n_best", 3, "--format", "tsv")[0]]
     assert [[number, score, text] for number, _, score, _, text in columns] == [[n, s, t] for n, t, s in ours]
     assert [float(column[3]) for column in columns] == pytest.approx([one["log_prob"] for _, one in wanted], abs=1e-5)

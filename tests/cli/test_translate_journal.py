@@ -12,7 +12,6 @@ import pytest
 from fault_process import Child
 from made_run import HASTY
 
-from nmt.cli import translate_input
 from nmt.cli.begin import Stop
 from nmt.cli.translate import main
 from nmt.cli.translate_job import Journal
@@ -111,15 +110,14 @@ def at(n, harm, otherwise):
 
 
 @pytest.fixture
-def meanwhile():
+def meanwhile(monkeypatch):
     """Have something done while the model answers for the n-th time, or let it fail."""
     real = LineTranslator.records
 
     def put(n=3, harm=lambda: 1 / 0):
-        patch.setattr(LineTranslator, "records", at(n, lambda *args: (harm(), real(*args))[1], real))
+        monkeypatch.setattr(LineTranslator, "records", at(n, lambda *args: (harm(), real(*args))[1], real))
 
-    with pytest.MonkeyPatch.context() as patch:
-        yield put
+    return put
 
 
 def flags_of(place):
@@ -149,10 +147,8 @@ def renamed(*args, replace=os.replace):
 @pytest.mark.parametrize(
     ("owner", "name", "harm", "n", "n_kept"),
     [
-        (Journal, "_write", half, 1, 0),
-        (Journal, "_write", half, 4, 4),
-        (os, "replace", renamed, 1, 9),
-        (os, "replace", renamed, 3, 9),
+        *[(Journal, "_write", half, 1, 0), (Journal, "_write", half, 4, 4)],
+        *[(os, "replace", renamed, 1, 9), (os, "replace", renamed, 3, 9)],
     ],
 )
 def test_killed_at_any_instant_it_goes_on_and_ends_with_the_same_bytes_and_words(
@@ -197,8 +193,10 @@ def test_a_full_disk_costs_nothing_but_time(translate, place):
     assert lines_of(place) == wanted
 
 
-def test_after_a_signal_the_model_is_asked_only_for_what_is_missing(translate, place, meanwhile):
-    flags = ("-o", place / "out", *WINDOW)
+@pytest.mark.parametrize("given", [[], ["--score", "in"]])
+def test_after_a_signal_the_model_is_asked_only_for_what_is_missing(translate, place, meanwhile, monkeypatch, given):
+    monkeypatch.chdir(place)
+    flags = ("-o", "out", *given, *WINDOW)
     meanwhile(3, lambda: os.kill(os.getpid(), signal.SIGTERM))
     _, err = translate(*flags, source=SOURCE, code=143)  # from stdin as well
     assert "out.journal keeps the answers to 4 lines; the same command goes on there" in err
@@ -209,11 +207,10 @@ def test_after_a_signal_the_model_is_asked_only_for_what_is_missing(translate, p
         asked.extend(line.request.source for line in lines)
         return real(model, lines, *rest)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LineTranslator, "records", noted)
-        translate(*flags, source=SOURCE)
+    monkeypatch.setattr(LineTranslator, "records", noted)
+    translate(*flags, source=SOURCE)
     assert asked == LINES[4:]
-    wanted, _ = translate(*WINDOW, source=SOURCE)
+    wanted, _ = translate(*given, *WINDOW, source=SOURCE)
     assert lines_of(place) == wanted
 
 
@@ -251,11 +248,8 @@ def test_lines_that_changed_are_translated_anew_from_there(translate, place, mea
 
 
 def test_an_input_that_is_written_to_meanwhile_is_refused(translate, place, meanwhile):
-    meanwhile(3, lambda: (place / "in").write_bytes(SOURCE.replace(b"ship", b"left")))
-    stamps = iter([1, 2])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(translate_input, "_stamp", lambda file: next(stamps))
-        _, err = translate("-i", place / "in", "-o", place / "out", *WINDOW, code=2)
+    meanwhile(3, lambda: (place / "in").write_bytes(SOURCE.replace(b"ship", b"vessel")))
+    _, err = translate("-i", place / "in", "-o", place / "out", *WINDOW, code=2)
     assert "in: changed while it was read" in err and not (place / "out").exists()
 
 
@@ -278,38 +272,23 @@ def test_what_the_report_cannot_do_is_said_when_the_output_is_there(translate, p
     assert "--lines 77" in err and sorted(files_of(place)) == ["in", "out", "ref"]
 
 
-def test_given_translations_are_scored_on_after_a_stop(translate, place, meanwhile):
-    flags = ("-i", place / "in", "--score", place / "in", *WINDOW)
-    wanted, _ = translate(*flags)
-    meanwhile(3)
-    translate(*flags, "-o", place / "out", code=1)
-    _, err = translate(*flags, "-o", place / "out")
-    assert "has the answers to 4 lines" in err
-    assert lines_of(place) == wanted
-
-
 # Signals, and readers that go away.
 
 
 @pytest.mark.parametrize(("name", "twice"), [("SIGINT", True), ("SIGTERM", False)])
-def test_lines_in_work_are_finished_and_a_second_signal_does_not_wait(translate, monkeypatch, name, twice):
+def test_lines_in_work_are_finished_and_a_second_signal_does_not_wait(translate, meanwhile, name, twice):
     wanted, _ = translate("--decode.window", 1)
-    handler = signal.getsignal(getattr(signal, name))
-    real, calls = LineTranslator.records, []
+    number = getattr(signal, name)
+    handler = signal.getsignal(number)
 
-    def signalled(*args):
-        calls.append(args)
-        if len(calls) == 2:
-            for _ in range(1 + twice):
-                os.kill(os.getpid(), getattr(signal, name))
-                time.sleep(0.01)
-        return real(*args)
+    def signalled():
+        for _ in range(1 + twice):
+            os.kill(os.getpid(), number)
+            time.sleep(0.01)
 
-    monkeypatch.setattr(LineTranslator, "records", signalled)
-    lines, err = translate("--decode.window", 1, code=128 + getattr(signal, name))
-    assert lines == wanted[: 1 if twice else 2]
-    assert "Traceback" not in err
-    assert signal.getsignal(getattr(signal, name)) == handler
+    meanwhile(2, signalled)
+    assert translate("--decode.window", 1, code=128 + number)[0] == wanted[: 1 if twice else 2]
+    assert signal.getsignal(number) == handler
 
 
 def test_a_command_that_waits_for_input_stops_at_once(folder, tmp_path):

@@ -7,13 +7,12 @@ import random
 import re
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from made_run import OPTIONS, make_run
 
 import nmt
-from nmt.cli.translate_input import files_of_pipes, reader_of, terms_of, unwrapped, windows
+from nmt.cli.translate_input import reader_of, terms_of, unwrapped, windows
 from nmt.decoding.phrases import Wanted
 from nmt.decoding.request import Request
 from nmt.errors import DataError, NmtError, RecipeError
@@ -80,16 +79,16 @@ def test_what_is_no_request_is_refused(line, complaint):
         read(line, "jsonl")
 
 
-def test_terms_are_required_where_the_source_has_them_as_words_and_longer_ones_come_first(written):
+def test_terms_are_required_where_the_source_has_them_as_words_and_avoided_phrases_may_depend_on_it(written):
     terms = written("York\tYork city\nNew York\tBig Apple\nHund\tdog\nhund\tdoggy\nHund\tdog\n")
     assert read("von New York nach York", terms=terms).required == ("Big Apple", "York city")
     assert read("New York", terms=terms).required == ("Big Apple",)
     assert read("Hunde in Yorkshire", terms=terms).required == ()
     with pytest.raises(DataError, match=r"phrases:3: the term 'Hund' is 'hound' here, and 'dog' in line 1"):
         read("a", terms=written("Hund\tdog\nhund\tdoggy\nHund\thound\n"))
-
-
-def test_avoided_phrases_may_depend_on_the_source(written):
+    for text in ("a\n", "a\tb\tc\n", "a\t\n", "\tb\n", "\n"):
+        with pytest.raises(DataError, match=r"phrases:2: expected two columns"):
+            read("a", terms=written("x\ty\n" + text))
     avoid = written("damn\nBank\tbench\nBank\tbank\n")
     assert read("die Bank", avoid=avoid).avoided == ("damn", "bench", "bank")
     assert read("das Geld", avoid=avoid).avoided == ("damn",)
@@ -103,23 +102,16 @@ def test_what_is_kept_is_wanted_as_it_is_and_as_often_as_the_source_has_it():
         read("a", keep="(")
 
 
-@pytest.mark.parametrize("text", ["a\n", "a\tb\tc\n", "a\t\n", "\tb\n", "\n"])
-def test_a_line_that_is_no_pair_of_terms_is_named(written, text):
-    with pytest.raises(DataError, match=r"phrases:2: expected two columns"):
-        read("a", terms=written("x\ty\n" + text))
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_a_pipe_is_read_as_a_file(tmp_path):
-    pipe, file = tmp_path / "pipe", tmp_path / "file"
-    os.mkfifo(pipe)
-    file.write_text("x\n")
-    threading.Thread(target=lambda: pipe.write_text("Hund\tdog\n"), daemon=True).start()
-    args = argparse.Namespace(terms=str(pipe), avoid=str(file), ref=[str(file)], **dict.fromkeys(["input", "score"]))
-    with files_of_pipes(args):
-        assert [Path(args.terms).read_text() for _ in range(2)] == ["Hund\tdog\n"] * 2
-        assert (Path(args.terms).name, args.avoid, args.ref) == ("pipe", str(file), [str(file)])
-    assert not Path(args.terms).exists()
+def test_a_pipe_is_read_as_a_file(translate, tmp_path):
+    os.mkfifo(pipe := tmp_path / "pipe")
+
+    def terms(text):
+        threading.Thread(target=lambda: pipe.write_text(text), daemon=True).start()
+        return "--terms", pipe
+
+    assert "old ship" in translate(*terms("ship\told ship\n"), source=b"the ship\n")[0][0]
+    assert f"{pipe}:1: expected two columns" in translate(*terms("ship\n"), source=b"the ship\n", code=2)[1]
 
 
 def test_what_is_asked_of_a_line_is_in_its_translation_or_said_to_be_missing(translate, tmp_path):
@@ -175,13 +167,14 @@ def test_keys_that_are_not_ours_go_on_to_the_answer(translate):
 # Languages and tags.
 
 SHIP = "the old ship"
-LINES = [
-    {"source": SHIP},
-    {"source": SHIP, "trg_lang": "fr"},
-    {"source": SHIP, "tags": ["bt"]},
-    {"source": SHIP, "tags": []},
-    {"source": SHIP, "trg_lang": "fr", "tags": ["news", "bt"], "prefix": "a"},
+OWN = [
+    {},
+    {"trg_lang": "fr"},
+    {"tags": ["bt"]},
+    {"tags": []},
+    {"trg_lang": "fr", "tags": ["news", "bt"], "prefix": "a"},
 ]
+LINES = [{"source": SHIP, **own} for own in OWN]
 READ = [["<2en>", "<news>"], ["<2fr>", "<news>"], ["<2en>", "<bt>"], ["<2en>"], ["<2fr>", "<news>", "<bt>"]]
 
 
@@ -219,7 +212,9 @@ def test_what_the_model_does_not_know_is_refused_with_its_line(translate, line, 
     assert f"<stdin>:2: {complaint}" in err
 
 
-def test_where_no_language_is_the_usual_one_each_line_has_to_say_it(translate, objects, tmp_path):
+def test_where_no_language_is_the_usual_one_each_line_has_to_say_it_and_one_language_has_its_name(
+    translate, objects, tmp_path
+):
     run = str(make_run(tmp_path / "open", {**OPTIONS, "data.trg_lang": "x-none"}, TAGS).folder)
     (one,) = objects(*JSONL, source=as_json(LINES[1]), run=run)
     assert tags_of(one) == ["<2fr>"]
@@ -228,9 +223,6 @@ def test_where_no_language_is_the_usual_one_each_line_has_to_say_it(translate, o
     assert "error: decode.trg_lang: not given" in translate(run=run, code=2)[1]
     blank = objects(*JSONL, source=as_json({"source": " ", "trg_lang": "it"}))  # which the model does not see
     assert blank[0]["flags"] == ["blank"]
-
-
-def test_a_model_of_one_language_knows_its_name(translate, objects, tmp_path):
     run = str(make_run(tmp_path / "plain").folder)
     one, two = objects(*JSONL, source=as_json(LINES[0], {"source": SHIP, "trg_lang": "en", "tags": []}), run=run)
     assert one["score"] == two["score"]
@@ -306,17 +298,6 @@ def test_what_has_arrived_is_handed_over_when_the_input_pauses():
     go_on.set()
     assert list(found) == [["c"]]
     assert list(windows(range(10), 4)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]  # a fast input comes in full windows
-
-
-def test_an_error_of_the_input_comes_after_the_lines_before_it():
-    def damaged():
-        yield "a"
-        raise DataError("cut")
-
-    found = windows(damaged(), 5)
-    assert next(found) == ["a"]
-    with pytest.raises(DataError, match="cut"):
-        next(found)
 
 
 def test_reading_stops_when_nobody_wants_more():
