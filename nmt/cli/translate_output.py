@@ -191,8 +191,7 @@ def _lines(
     if args.format == "jsonl":
         tried = {"retry": answer.retry} if args.retry_suspect else {}
         scores = {"score": one.score, "log_prob": log_prob_of(one, evidence["token_log_probs"])}
-        found = {"id": number, **both, **scores, **evidence, "flags": flags, **tried, "n_best": one.n_best}
-        return [_json(found)]
+        return [_json({"id": number, **both, **scores, **evidence, "flags": flags, **tried, "n_best": one.n_best})]
     scored = [(each.normalised, each.score) for each in one.hypotheses] or [(0.0, 0.0)]
     found = [(text.translate(_LINE_ENDS), *scores) for text, scores in zip(one.texts, scored, strict=True)]
     if args.format == "tsv":

@@ -16,7 +16,7 @@ from disk import full_disk
 from made_run import SOURCE
 
 from nmt.cli import begin, entry
-from nmt.cli.begin import Stop, printable, write_stdout
+from nmt.cli.begin import Stop, printable
 from nmt.cli.parser import Parser, run
 from nmt.cli.translate import main as translate_main
 from nmt.errors import MachineError, NmtError, RecipeError, Unavailable
@@ -130,13 +130,6 @@ def test_translations_that_did_not_fit_are_no_success(folder, tmp_path, monkeypa
         assert translate_main([folder, "-i", str(tmp_path / "in"), "--format", "jsonl"]) == 1
     assert (tmp_path / "out").stat().st_size == 100
     assert f"<stdout>: {os.strerror(errno.EFBIG)}" in capsys.readouterr().err
-
-
-def test_a_stream_that_takes_text_only_gets_it_and_none_gets_nothing(monkeypatch):
-    for stream in (text := io.StringIO(), None):
-        monkeypatch.setattr(sys, "stdout", stream)
-        assert run(lambda _: write_stdout("für\n"), Parser("nmt-x"), []) == 0
-    assert text.getvalue() == "für\n"
 
 
 # Ctrl-C and other signals.

@@ -71,23 +71,20 @@ def test_a_line_of_any_size_is_cut_where_it_is_no_line_any_more_and_named(transl
     assert len(lines) == 1 and "<stdin>:2: 3,014 bytes. A line of JSON may have" in err
 
 
-def test_files_give_what_the_pipe_gives_also_where_streams_are_closed(folder, translate, files, monkeypatch):
+def test_files_give_what_the_pipe_gives_also_where_streams_are_closed(
+    folder, translate, files, monkeypatch, capsysbinary
+):
     wanted, _ = translate()
     (files / "in.gz").write_bytes(gzip.compress(SOURCE))
     assert translate("--input", files / "in.gz", "--output", files / "out")[0] == []
     assert (files / "out").read_text(encoding="utf-8") == text_of(wanted)
-    for stream in ("stdin", "stdout"):
+    for stream, flag, given in (("stdin", "input", []), ("stdout", "output", ["--input", str(files / "in")])):
         monkeypatch.setattr(sys, stream, None)
+        assert main([folder, *given]) == 2
+        err = capsysbinary.readouterr().err.decode()
+        assert f"{stream} is closed" in err and f"with --{flag}." in err
     assert main([folder, "--input", str(files / "in"), "--output", str(files / "out"), "--overwrite"]) == 0
     assert (files / "out").read_text(encoding="utf-8") == text_of(wanted)
-
-
-@pytest.mark.parametrize(("stream", "advice"), [("stdin", "--input"), ("stdout", "--output")])
-def test_a_stream_that_is_closed_is_named(folder, monkeypatch, capsys, stream, advice):
-    monkeypatch.setattr(sys, stream, None)
-    assert main([folder]) == 2
-    err = capsys.readouterr().err
-    assert f"{stream} is closed" in err and f"with {advice}." in err
 
 
 @pytest.mark.parametrize(("flag", "broken"), [("--output", "record_of"), ("--alignments", "Report.add")])
@@ -376,14 +373,6 @@ def test_runs_and_checkpoints_translate_together_where_they_have_the_same_subwor
     assert "different vocabularies" in translate(other.folder, code=2)[1]
 
 
-def test_samples_follow_from_the_seed_and_the_line(translate):
-    flags = ("--decode.samples", 2, "--decode.temperature", 0.9, "--decode.top_p", 0.9)
-    lines, _ = translate(*flags)
-    assert [bool(line) for line in lines] == [True, False, True, True, False, True]
-    assert translate(*flags, "--decode.window", 1)[0] == lines
-    assert translate(*flags, "--decode.seed", 2)[0] != lines
-
-
 def test_mbr_is_samples_and_a_choice(translate, objects):
     found = objects("--mbr", 8, "--decode.n_best", 8)
     assert found == objects("--decode.samples", 8, "--decode.mbr", "chrf", "--decode.n_best", 8)
@@ -391,4 +380,6 @@ def test_mbr_is_samples_and_a_choice(translate, objects):
         utilities = [each["utility"] for each in one["n_best"]]
         assert utilities == sorted(utilities, reverse=True)
         assert len({each["output"] for each in one["n_best"]}) == len(utilities)
-    assert translate("--mbr", 8, "--decode.samples", 16)[0] == translate("--mbr", 16)[0]
+    lines = translate("--mbr", 16)[0]
+    assert translate("--mbr", 16, "--decode.window", 1)[0] == lines
+    assert translate("--mbr", 8, "--decode.samples", 16)[0] == lines != translate("--mbr", 16, "--seed", 2)[0]
