@@ -25,15 +25,7 @@ _FLAGS = [
     *("--disable-background-networking", "--force-device-scale-factor=1"),
     *(["--no-sandbox"] if hasattr(os, "getuid") and os.getuid() == 0 else []),  # root has none
 ]
-_KEYS = {
-    "Tab": "\ue004",
-    "Enter": "\ue007",
-    "Escape": "\ue00c",
-    "Left": "\ue012",
-    "Up": "\ue013",
-    "Right": "\ue014",
-    "Down": "\ue015",
-}
+_KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Up": "\ue013", "Right": "\ue014", "Down": "\ue015"}
 
 
 needs_browser = pytest.mark.skipif(
@@ -76,7 +68,6 @@ class Browser:
             [DRIVER, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
         )
         flags = [*_FLAGS, f"--user-data-dir={self._folder.name}/user", f"--window-size={width},{height}"]
-        flags += ["--blink-settings=preferredColorScheme=0"] if dark else []
         options = {"binary": BROWSER, "args": flags}
         asked = {"alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}
         for _ in range(100):
@@ -85,7 +76,10 @@ class Browser:
                 break
             time.sleep(0.1)
         self._session = "/session/" + self._call("POST", "/session", {"capabilities": asked})["sessionId"]
-        self._resize(width, height, dark)
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self._devtools("Emulation.setDeviceMetricsOverride", metrics)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._devtools("Emulation.setEmulatedMedia", {"features": [scheme]})
 
     def __enter__(self) -> "Browser":
         return self
@@ -117,10 +111,6 @@ class Browser:
     def click(self, selector: str) -> None:
         self._pointer(selector, {"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0})
 
-    def leave(self) -> None:
-        """Point at the heading."""
-        self._pointer("h1")
-
     def press(self, *names: str) -> None:
         keys = [_KEYS.get(name, name) for name in names]
         actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
@@ -131,14 +121,8 @@ class Browser:
         found = self._call("POST", f"{self._session}/se/log", {"type": "browser"})
         return [one["message"] for one in found if one["level"] in ("SEVERE", "WARNING")]
 
-    def _resize(self, width: int, height: int, dark: bool) -> None:
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        self.devtools("Emulation.setDeviceMetricsOverride", metrics)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.devtools("Emulation.setEmulatedMedia", {"features": [scheme]})
-
-    def devtools(self, command: str, params: dict) -> object:
-        return self._call("POST", f"{self._session}/goog/cdp/execute", {"cmd": command, "params": params})
+    def _devtools(self, command: str, params: dict) -> None:
+        self._call("POST", f"{self._session}/goog/cdp/execute", {"cmd": command, "params": params})
 
     def _pointer(self, selector: str, *then: dict) -> None:
         script = "const one = document.querySelector(arguments[0]); one.scrollIntoView({block: 'center'}); return one"

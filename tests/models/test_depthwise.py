@@ -59,9 +59,8 @@ def test_a_new_model_is_the_one_without(batch):
     assert torch.equal(model(*batch), without(*batch))
 
 
-def test_a_new_one_changes_nothing_and_a_shared_mask_hides_padding():
+def test_a_shared_mask_hides_padding():
     conv, (x, there, _) = DepthwiseConv(5, 3).double(), inputs(3)
-    mask = there.view(4, 1, 1, 6)
-    assert torch.equal(conv(x, mask), x)
     torch.nn.init.ones_(conv.weight)
-    torch.testing.assert_close(conv(x, SharedMask(mask))[3, 0], 2 * x[3, 0], rtol=0, atol=1e-14)
+    found = conv(x, SharedMask(there.view(4, 1, 1, 6)))
+    torch.testing.assert_close(found[3, 0], 2 * x[3, 0], rtol=0, atol=1e-14)

@@ -1,5 +1,7 @@
 """Recipes in and out: every complaint at once with its place, overrides, and the resolved file."""
 
+from operator import attrgetter
+
 import pytest
 
 from nmt.errors import RecipeError
@@ -185,28 +187,35 @@ def test_a_contradiction_stands_at_the_line_of_what_was_written(complaints):
     ]
 
 
-def test_an_override_wins_over_the_file_before_anything_is_checked(read):
-    recipe = read("name: x\noptim: {lr: nonsense}\n", [("optim.lr", "1e-3"), ("seed", "7"), ("model.preset", "tiny")])
-    assert recipe.optim.lr == 1e-3
-    assert recipe.seed == 7
-    assert recipe.model.d_model == 128
+TWO_CORPORA = "data: {train: [{src: a, trg: b}, {src: c, trg: d}], valid: {src: e, trg: f}}"
 
 
-def test_an_override_may_be_a_list_or_a_mapping(read):
-    overrides = [("optim.betas", "[0.5, 0.9]"), ("data.valid", "{src: a, trg: b}"), ("model.d_k", "null")]
-    recipe = read("name: x\nmodel: {d_k: 8}\n", overrides)
-    assert recipe.optim.betas == (0.5, 0.9)
-    assert [files.trg for files in recipe.data.valid] == ["b"]
-    assert recipe.model.d_k is None
-
-
-def test_an_override_reaches_into_files(read):
-    text = "name: x\ndata: {train: [{src: a, trg: b}, {src: c, trg: d}], valid: {src: e, trg: f}}\n"
-    recipe = read(text, [("data.train.1.src", "z"), ("data.valid.src", "y")])
-    assert [(files.src, files.trg) for files in recipe.data.train] == [("a", "b"), ("z", "d")]
-    assert [(files.src, files.trg) for files in recipe.data.valid] == [("y", "f")]
-    recipe = read(text, [("data.train.src", "z"), ("data.train.trg", "y")])
-    assert [(files.src, files.trg) for files in recipe.data.train] == [("z", "y")]
+@pytest.mark.parametrize(
+    ("written", "overrides", "found"),
+    [
+        # Over what is in the file, before anything is checked.
+        ("optim: {lr: nonsense}", {"optim.lr": "1e-3", "seed": "7"}, {"optim.lr": 1e-3, "seed": 7}),
+        ("", {"model.preset": "tiny"}, {"model.d_model": 128}),
+        # A list or a mapping.
+        ("model: {d_k: 8}", {"optim.betas": "[0.5, 0.9]"}, {"optim.betas": (0.5, 0.9)}),
+        ("model: {d_k: 8}", {"model.d_k": "null"}, {"model.d_k": None}),
+        ("", {"data.valid": "{src: a, trg: b}"}, {"data.valid": [("a", "b")]}),
+        # Inside of a corpus.
+        (TWO_CORPORA, {"data.train.1.src": "z"}, {"data.train": [("a", "b"), ("z", "d")], "data.valid": [("e", "f")]}),
+        (TWO_CORPORA, {"data.valid.src": "y"}, {"data.train": [("a", "b"), ("c", "d")], "data.valid": [("y", "f")]}),
+        (TWO_CORPORA, {"data.train.src": "z", "data.train.trg": "y"}, {"data.train": [("z", "y")]}),
+        # A text as it stands.
+        ("", {"name": "2024", "train.out": "a: b"}, {"name": "2024", "train.out": "a: b"}),
+        ("", {"data.src_lang": "no", "data.out": ""}, {"data.src_lang": "no", "data.out": ""}),
+    ],
+)
+def test_an_override_wins_over_the_file(read, written, overrides, found):
+    recipe = read(f"name: x\n{written}\n", list(overrides.items()))
+    for name, wanted in found.items():
+        value = attrgetter(name)(recipe)
+        assert wanted == (
+            [(files.src, files.trg) for files in value] if name in ("data.train", "data.valid") else value
+        )
 
 
 def test_an_override_of_one_option_of_a_corpus_leaves_the_rest_of_a_list_of_one(read, complaints):
@@ -219,11 +228,6 @@ def test_an_override_of_one_option_of_a_corpus_leaves_the_rest_of_a_list_of_one(
         assert line.startswith("command line: data.train.0.max_ratio: expected a number >= 0")
     (corpus,) = read("name: x\n", [("data.train.0.src", "y"), ("data.train.trg", "z")]).data.train
     assert (corpus.src, corpus.trg) == ("y", "z")
-
-
-def test_an_override_of_a_text_is_taken_as_it_stands(read):
-    recipe = read("name: x\n", [("name", "2024"), ("data.src_lang", "no"), ("train.out", "a: b"), ("data.out", "")])
-    assert (recipe.name, recipe.data.src_lang, recipe.train.out, recipe.data.out) == ("2024", "no", "a: b", "")
 
 
 @pytest.mark.parametrize(

@@ -33,15 +33,7 @@ def test_infinities_are_refused(text):
 
 def test_every_name_has_a_place():
     document = parse("a: 1\nb:\n  c: [1, {d: 2}]\n  e: 3\n")
-    assert document.lines == {
-        "a": 1,
-        "b": 2,
-        "b.c": 3,
-        "b.c.0": 3,
-        "b.c.1": 3,
-        "b.c.1.d": 3,
-        "b.e": 4,
-    }
+    assert document.lines == {"a": 1, "b": 2, "b.c": 3, "b.c.0": 3, "b.c.1": 3, "b.c.1.d": 3, "b.e": 4}
 
 
 def test_a_key_written_twice_is_a_fault_and_the_rest_is_still_read():

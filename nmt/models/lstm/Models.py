@@ -25,15 +25,12 @@ Memory = Mapping[str, Tensor]  # what a decoder may know of the source, by name,
 class Encoder(nn.Module):
     """Reads the source."""
 
-    def __init__(
-        self, config: ModelConfig, n_src_vocab: int, pad_idx: int, dropouts: list[float], emb_scale: float
-    ) -> None:
+    def __init__(self, config: ModelConfig, n_src_vocab: int, pad_idx: int, emb_scale: float) -> None:
         super().__init__()
         self.pad_idx, self.emb_scale = pad_idx, emb_scale
         d_emb = config.d_emb or config.d_model
         self.src_word_emb = WordEmbedding(n_src_vocab, d_emb, padding_idx=pad_idx)
-        widths = [d_emb] + [config.d_model] * (config.n_rnn_layer - 1)
-        self.layer_stack = nn.ModuleList([EncoderLayer(config, *both) for both in zip(widths, dropouts, strict=True)])
+        self.layer_stack = nn.ModuleList([EncoderLayer(config, *both) for both in _widths_and_dropouts(config, d_emb)])
 
     def forward(self, src_seq: Tensor) -> tuple[Tensor, Tensor, list[State]]:
         """(B, S) -> the embedded words, (B, S, E), the states at all places, (B, S, D), and each layer's last, from
@@ -50,15 +47,13 @@ class Encoder(nn.Module):
 class Decoder(nn.Module):
     """Writes the target from the encoder's last state, and from nothing else (Sutskever et al. 2014)."""
 
-    def __init__(
-        self, config: ModelConfig, n_trg_vocab: int, pad_idx: int, dropouts: list[float], emb_scale: float, d_out: int
-    ) -> None:
+    def __init__(self, config: ModelConfig, n_trg_vocab: int, pad_idx: int, emb_scale: float, d_out: int) -> None:
         super().__init__()
         d_emb = config.d_emb or config.d_model
         self.emb_scale, self.d_out = emb_scale, d_out
         self.trg_word_emb = WordEmbedding(n_trg_vocab, d_emb, padding_idx=pad_idx)
-        widths = [d_emb + self.d_extra_input(config)] + [config.d_model] * (config.n_rnn_layer - 1)
-        self.layer_stack = nn.ModuleList([DecoderLayer(config, *both) for both in zip(widths, dropouts, strict=True)])
+        each = _widths_and_dropouts(config, d_emb + self.d_extra_input(config))
+        self.layer_stack = nn.ModuleList([DecoderLayer(config, *both) for both in each])
         self.readout = Readout(config, self.d_context(config), d_out)
 
     def d_extra_input(self, config: ModelConfig) -> int:
@@ -141,10 +136,8 @@ class PeekyDecoder(Decoder):
 class AttentionDecoder(Decoder):
     """Looks at all states of the encoder at every step (Bahdanau et al. 2015, Luong et al. 2015)."""
 
-    def __init__(
-        self, config: ModelConfig, n_trg_vocab: int, pad_idx: int, dropouts: list[float], emb_scale: float, d_out: int
-    ) -> None:
-        super().__init__(config, n_trg_vocab, pad_idx, dropouts, emb_scale, d_out)
+    def __init__(self, config: ModelConfig, n_trg_vocab: int, pad_idx: int, emb_scale: float, d_out: int) -> None:
+        super().__init__(config, n_trg_vocab, pad_idx, emb_scale, d_out)
         self.enc_attn = SourceAttention(config)
         self.lexicon = Lexicon(config, d_out) if config.lexical_attn else None
 
@@ -209,11 +202,9 @@ class Seq2Seq(TranslationModel):
         d_out = d_emb if shared else config.d_model
         emb_scale = d_emb**0.5 if shared and config.scale_emb_or_prj == "emb" else 1.0
         self.logit_scale = d_emb**-0.5 if shared and config.scale_emb_or_prj == "prj" else 1.0
-        emb_dropout = config.dropout if config.emb_dropout is None else config.emb_dropout
-        dropouts = [emb_dropout] + [config.dropout] * (config.n_rnn_layer - 1)
         self.attends = config.architecture == "attention"
-        self.encoder = Encoder(config, n_src_vocab, pad_idx, dropouts, emb_scale)
-        self.decoder = _kind(config)(config, n_trg_vocab, pad_idx, dropouts, emb_scale, d_out)
+        self.encoder = Encoder(config, n_src_vocab, pad_idx, emb_scale)
+        self.decoder = _kind(config)(config, n_trg_vocab, pad_idx, emb_scale, d_out)
         self.trg_word_prj = nn.Linear(d_out, n_trg_vocab, bias=False)
         self.draw_weights(config, d_emb)
 
@@ -270,6 +261,12 @@ def _kind(config: ModelConfig) -> type[Decoder]:
     if config.architecture == "attention":
         return FeedingDecoder if config.input_feeding else AttentionDecoder
     return PeekyDecoder if config.architecture == "peeky" else Decoder
+
+
+def _widths_and_dropouts(config: ModelConfig, d_in: int) -> list[tuple[int, float]]:
+    """Of each layer of a stack, width of its input, and dropout on that. d_in: that of the first."""
+    emb_dropout = config.dropout if config.emb_dropout is None else config.emb_dropout
+    return [(d_in, emb_dropout)] + [(config.d_model, config.dropout)] * (config.n_rnn_layer - 1)
 
 
 def _repeated(last: Tensor, x: Tensor) -> Tensor:
