@@ -49,6 +49,7 @@ _TITLES = """adm av col cpt dr dra gen hon ing jr lic lt mr mrs ms rep sen sgt s
 _LONGEST_CONSONANTS = 4
 _LONGEST_BEFORE_NUMBER = 4  # letters: Art. 5, núm. 5, Sec. 12
 _THAI = re.compile("[\u0e01-\u0e5b]{1,4}")  # no full stop ends a sentence in Thai
+_HALF_OF_A_PAIR = re.compile("[\ud800-\udfff]")
 
 
 def sentences(text: str, language: str = "") -> list[str]:
@@ -121,6 +122,7 @@ def _ends_by_language(text: str, language: str) -> set[int]:
     """Return where sentencex ends sentences, white space after them included."""
     from sentencex import segment
 
+    text = _HALF_OF_A_PAIR.sub("\ufffd", text)  # placeholders, which are no text to sentencex
     found, end = set[int](), 0
     for part in list(segment(language_of(language).primary, text)):
         start = text.find(part, end)

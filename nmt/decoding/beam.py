@@ -88,14 +88,6 @@ def topk_tokens(
     return TopK(best, token, normaliser, eos_logit)
 
 
-class Step(NamedTuple):
-    """Result of one step of a search: the hypotheses that go on, and those that end."""
-
-    kept: Candidates  # (B, beam)
-    ended: Tensor  # (B, K) the score with EOS of each old hypothesis that ends here; -inf where it goes on
-    forced: Tensor  # (B, K) True where only the cap ended it
-
-
 def first_table(how: BeamSettings, max_len: Tensor, score: Tensor) -> dict[str, Tensor]:
     """All that is known of each sentence of a search, by name, before its first step.
 
@@ -120,18 +112,19 @@ def end_of_step(
     n_token: int | Tensor,
     divisor: Tensor,
     next_divisor: Tensor,
-    characters: Characters | None = None,
+    characters: Characters | None,
+    logits: Tensor,
     rules: Rules | None = None,
-    logits: Tensor | None = None,
-) -> tuple[Step, dict[str, Tensor]]:
-    """Choose among the continuations of each sentence: the step, and what it changes of the table.
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Choose among the continuations of each sentence: what is noted of the step, and what it changes of the table.
 
     of: see `first_table`; n_token: tokens of all hypotheses before. divisor, next_divisor: of hypotheses that end in
-    this step and in the next. logits: (R, V), which the rules look at.
+    this step and in the next. logits: (R, V), which the rules look at. Notes: see `first_notes`; (B, K) score with EOS
+    of each old hypothesis that ends here, -inf where it goes on, and (B, beam) of those that are kept.
     """
     score, has_ended = of["score"], of["n_ended"] > 0
     at_cap, forced_score = of["max_len"] <= n_token, score + (topk.eos - topk.normaliser).view_as(score)
-    if rules is not None and logits is not None:
+    if rules is not None:
         at_cap, forced_score = rules.ends(logits, score, at_cap, forced_score, has_ended)
     elif characters is not None:
         forced_score = characters.ends(forced_score, score, of["state"], has_ended)
@@ -140,7 +133,7 @@ def end_of_step(
     total = (topk.best - topk.normaliser.unsqueeze(1)).view(*score.shape, -1) + score.unsqueeze(2)
     parent = torch.arange(score.size(1), device=score.device).repeat_interleave(topk.best.size(1))
     found = Candidates(total.flatten(1), parent.expand(len(score), -1), topk.token.view(len(score), -1))
-    if rules is not None and logits is not None and rules.requires:
+    if rules is not None and rules.requires:
         found = rules.share_out(found, logits, score, topk.normaliser, 2 * how.beam)
     else:
         found = best_of(found, 2 * how.beam)
@@ -178,7 +171,7 @@ def end_of_step(
         "done": done,
         "state": characters.follow(state, kept.token) if characters is not None else state,
     }
-    return Step(kept, ended, forced), changes
+    return {"token": kept.token, "parent": kept.parent, "ended": ended, "forced": forced}, changes
 
 
 def not_finite() -> MachineError:
@@ -233,20 +226,20 @@ def search(
                 characters.forbid(logits, of["state"].flatten())
             topk = TopK(*best_columns(logits, n), normaliser, eos_logit)
         divisor, next_divisor = (how.divisor(sentence.new_tensor(n_token + more)) for more in (1, 2))
-        step, changes = end_of_step(of, topk, how, n_token, divisor, next_divisor, characters, rules, logits)
+        noted, changes = end_of_step(of, topk, how, n_token, divisor, next_divisor, characters, logits, rules)
         of |= changes
         divisors.append(float(divisor))
         if n_token == notes["token"].size(1):
             fill = {"ended": -torch.inf}
             notes = {name: F.pad(note, (0, 0, 0, n_token), value=fill.get(name, 0)) for name, note in notes.items()}
-        for name, what in zip(notes, (step.kept.token, step.kept.parent, step.ended, step.forced), strict=True):
+        for name, what in noted.items():
             notes[name][sentence, n_token, : what.size(1)] = what
         n_done = int(of["done"].sum())
         if n_done == len(sentence):
             break
         # The rows that are continued.
-        row = torch.arange(len(sentence), device=device).unsqueeze(1) * last.size(1) + step.kept.parent
-        last, leave = step.kept.token, mostly_done(n_done, len(sentence))
+        row = torch.arange(len(sentence), device=device).unsqueeze(1) * last.size(1) + noted["parent"]
+        last, leave = noted["token"], mostly_done(n_done, len(sentence))
         if leave:
             stay = closing(of["done"])
             of = {name: value[stay] for name, value in of.items()}
@@ -256,8 +249,8 @@ def search(
                 rules.keep(stay)
         if how.beam > 1 or leave:  # greedy rows stay where they are
             state.reorder(row.flatten())
-    noted = {name: note[:, : len(divisors)].cpu().numpy() for name, note in notes.items()}
-    found = traced(**noted, divisors=np.array(divisors), n=how.n_best)
+    told = {name: note[:, : len(divisors)].cpu().numpy() for name, note in notes.items()}
+    found = traced(**told, divisors=np.array(divisors), n=how.n_best)
     if not all(found):
         raise not_finite()
     return found
@@ -270,7 +263,7 @@ def score_type(model: SearchModel) -> torch.dtype:
 
 def first_notes(n_sentence: int, room: int, beam: int, score: Tensor) -> dict[str, Tensor]:
     """Room for what steps find, by name, (B, T, K): token and parent of those that go on; score of those that end, and
-    whether they were forced to. score: whose type and device the scores have."""
+    whether only the cap ended them. score: whose type and device the scores have."""
     shape = (n_sentence, room, beam)
     kinds = {"token": torch.long, "parent": torch.long, "ended": score.dtype, "forced": torch.bool}
     found = {name: torch.zeros(shape, dtype=dtype, device=score.device) for name, dtype in kinds.items()}

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -39,38 +40,30 @@ def attempt(name: str, lost: Lost, compute: Callable[[], _T]) -> _T | None:
         return None
 
 
+@dataclass(frozen=True, slots=True)
 class Evidence:
-    """Tells how translations came about, and what looks wrong in them.
+    """Tells how translations came about, and what looks wrong in them."""
 
-    fields: True for all fields; words: else for the alignment of words alone.
-    """
-
-    def __init__(
-        self,
-        translator: Translator,
-        recipe: Recipe,
-        usual_ratios: Mapping[str, float],
-        *,
-        fields: bool = True,
-        words: bool = True,
-    ) -> None:
-        self._translator, self._recipe, self._usual_ratios = translator, recipe, usual_ratios
-        self._fields, self._words = fields, words
+    translator: Translator
+    recipe: Recipe
+    usual_ratios: Mapping[str, float]
+    fields: bool = True  # all fields
+    words: bool = True  # else the alignment of words alone
 
     def reasons(self, request: Request, translation: Translation) -> list[str]:
         """Reasons against a translation."""
-        data, decode = self._recipe.data, self._recipe.decode
+        data, decode = self.recipe.data, self.recipe.decode
         trg_lang = request.trg_lang or decode.trg_lang or data.trg_lang
-        usual_ratio = self._usual_ratios.get(trg_lang)
+        usual_ratio = self.usual_ratios.get(trg_lang)
         languages = {trg_lang, data.src_lang, *(data.languages_of(n)[0] for n in range(len(data.train)))}
         return complaints(request.source, translation, data.max_ratio, decode.low_score, usual_ratio, languages)
 
     def of(self, translations: Sequence[Translation]) -> list[tuple[Fields, Lost]]:
         """Return how each translation came about, and what of this could not be computed."""
-        if not (self._fields or self._words):
+        if not (self.fields or self.words):
             return [({}, {}) for _ in translations]
         lost: list[Lost] = [{} for _ in translations]
-        forced = partial(self._translator.forced, align=True)
+        forced = partial(self.translator.forced, align=True)
         told: Sequence[list[Forced] | None] | None = attempt("", {}, lambda: forced(translations))
         if told is None:  # some line cannot have it: each by itself
             alone: list[list[list[Forced]] | None] = [
@@ -83,8 +76,8 @@ class Evidence:
     def of_given(self, sources: Sequence[Request], targets: Sequence[str]) -> list[tuple[Scored, Fields, Lost]]:
         """Score given translations. Returns the same of them."""
         found = list[tuple[Scored, Fields, Lost]]()
-        is_told = self._fields or self._words
-        for one, text in zip(self._translator.score(sources, targets, align=is_told), targets, strict=True):
+        is_told = self.fields or self.words
+        for one, text in zip(self.translator.score(sources, targets, align=is_told), targets, strict=True):
             there, lost = bool(one.token_log_probs), Lost()
             best = [Hypothesis(one.trg_ids, one.log_prob, one.log_prob, True)] * there
             line = Translation(text, [text], best, one.src_ids, items=one.items)
@@ -95,20 +88,20 @@ class Evidence:
     def _told(self, one: Translation, forced: list[Forced] | None, lost: Lost) -> Fields:
         """Return what is written of a line. forced: of its pieces; None where that could not be computed. lost: gets
         the fields that cannot be computed, which are None."""
-        subwords, pieces = self._translator.subwords, forced or []
+        subwords, pieces = self.translator.subwords, forced or []
 
         def alignment() -> list[int | None]:
             src_len = [len(part.src_ids) for part in read_at_once(one)]
             return joined_alignment([part.alignment for part in pieces], src_len)
 
         def words() -> str:
-            both = words_of_line(one, subwords, ByCharacter.of(self._recipe))
-            return word_alignment(alignment(), *both) if pieces and self._translator.attends else ""
+            both = words_of_line(one, subwords, ByCharacter.of(self.recipe))
+            return word_alignment(alignment(), *both) if pieces and self.translator.attends else ""
 
         def tokens(codec: Codec, ids: list[int]) -> list[str]:
             return [] if forced == [] else codec.pieces([*ids, EOS])
 
-        if not self._fields:
+        if not self.fields:
             if forced is None:  # by the same pass
                 lost[WORDS] = lost.pop("token_log_probs")
                 return {WORDS: None}
@@ -120,7 +113,7 @@ class Evidence:
         }
         if subwords.src.placeholders:
             found["items"] = [dict(part.items) for part in one.parts or [one]]
-        if not self._translator.attends:
+        if not self.translator.attends:
             return found
         if forced is None:  # by the same pass
             lost |= dict.fromkeys(("alignment", WORDS), lost["token_log_probs"])

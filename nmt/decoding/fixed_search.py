@@ -146,16 +146,15 @@ class Table:
         never, state = self._never(n_column), of["state"].flatten()
         topk = topk_tokens(logits, min(how.beam + 1, n_column), never, self._characters, state)
         divisor, next_divisor = (divisors.index_select(0, self.place + more) for more in (1, 2))
-        step, changes = end_of_step(of, topk, how, self.place, divisor, next_divisor, self._characters)
-        noted = (step.kept.token, step.kept.parent, step.ended, step.forced)
-        for name, what in zip(self.notes, noted, strict=True):
+        noted, changes = end_of_step(of, topk, how, self.place, divisor, next_divisor, self._characters, logits)
+        for name, what in noted.items():
             self.notes[name].index_copy_(1, self.place, what.unsqueeze(1))
         self.place += 1
         for name, value in changes.items():
             of[name].copy_(value)
-        self.last.copy_(step.kept.token.flatten())
+        self.last.copy_(noted["token"].flatten())
         first = torch.arange(0, len(self.last), how.beam, device=logits.device)
-        return (first.unsqueeze(1) + step.kept.parent).flatten()
+        return (first.unsqueeze(1) + noted["parent"]).flatten()
 
     def _by_kernels(self, logits: Tensor) -> Tensor | None:
         """The same by kernels of a GPU; None where there are none for it."""

@@ -5,7 +5,7 @@ import math
 import re
 import string
 import unicodedata
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -26,10 +26,9 @@ from nmt.recipe.decode_options import LEAST_SRC_LEN, DecodeConfig
 # Text that no model has to read.
 
 
-_EMOJI = re.compile(
-    "[\u2600-\u26ff\u2700-\u2757\u2763-\u27bf\u2b05-\u2b07\u2b1b\u2b1c\u2b50\u2b55\U0001f1e6-\U0001faff]"
-)
+_EMOJI = "[\u2600-\u26ff\u2700-\u2757\u2763-\u27bf\u2b05-\u2b07\u2b1b\u2b1c\u2b50\u2b55\U0001f1e6-\U0001faff]"
 _WITH_EMOJI = "\u200d\ufe0f\ufe0e"  # joiner and variation selectors
+_EMOJI_AND_SPACE = re.compile(rf"(?:[\s{_WITH_EMOJI}]|(?P<emoji>{_EMOJI}))*")
 # Languages whose numbers are usually in digits of their own (CLDR, default numbering systems).
 _OWN_DIGITS = frozenset(
     ["ar", "as", "bn", "ckb", "dz", "fa", "ks", "lrc", "mni", "mr", "my", "mzn", "ne", "ps", "sa", "sat", "sd", "ug"]
@@ -50,19 +49,15 @@ def is_letterless(text: str, src_lang: str, trg_lang: str) -> bool:
 
 def emoji_at_ends(text: str) -> tuple[str, str, str]:
     """The emoji that a text begins with, what is between, and those that it ends with, with white space beside them."""
-    start, end = 0, len(text)
-    while start < end and (text[start].isspace() or _is_emoji(text[start])):
-        start += 1
-    while end > start and (text[end - 1].isspace() or _is_emoji(text[end - 1])):
-        end -= 1
-    before, after = text[:start], text[end:]
-    start = start if _EMOJI.search(before) else 0
-    end = end if _EMOJI.search(after) else len(text)
-    return text[:start], text[start:end], text[end:]
+    before = _first_emoji(text)
+    text = text[len(before) :]
+    after = _first_emoji(text[::-1])[::-1]
+    return before, text[: len(text) - len(after)], after
 
 
-def _is_emoji(character: str) -> bool:
-    return character in _WITH_EMOJI or _EMOJI.match(character) is not None
+def _first_emoji(text: str) -> str:
+    found = _EMOJI_AND_SPACE.match(text)
+    return found[0] if found and found["emoji"] else ""
 
 
 # Most subwords of a line that go through a model of which nothing is known, and of one side of a given pair. Attention
@@ -155,14 +150,9 @@ def surely_too_long(text: str, limit: int) -> bool:
     return len(text) > limit * LONGEST_PIECE
 
 
-def join_texts(line: Split, texts: Sequence[str]) -> str:
-    """The translations of the pieces with the white space of the line between them, as far as both languages write
-    it."""
-    return joined(line, texts)[0]
-
-
 def joined(line: Split, texts: Sequence[str]) -> tuple[str, list[int]]:
-    """Return `join_texts`, and at which of its characters each of the texts begins."""
+    """Return the translations of the pieces with the white space of the line between them, as far as both languages
+    write it, and at which character each of them begins."""
     assert len(texts) == len(line.pieces)
     found, places = line.spaces[0], []
     for i, text in enumerate(texts):
@@ -190,17 +180,8 @@ def first_words(text: str, places: Sequence[int], by_character: bool = False) ->
 
     by_character: each character is a word, white space aside.
     """
-    starts = [
-        place
-        for place, character in enumerate(text)
-        if not character.isspace() and (by_character or not place or text[place - 1].isspace())
-    ]
-
-    def goes_on(place: int) -> bool:
-        inside = 0 < place < len(text) and not by_character
-        return inside and not text[place - 1].isspace() and not text[place].isspace()
-
-    return [bisect_left(starts, place) - goes_on(place) for place in places]
+    ends = [word.end() for word in re.finditer(r"\S" if by_character else r"\S+", text)]
+    return [bisect_right(ends, place) for place in places]
 
 
 def ranked(parts: Sequence[Sequence[One]], rank: int) -> list[One]:

@@ -47,25 +47,22 @@ _ANY_SCALE = "|".join(sorted((word for word in _POWERS if len(word) > 2 or not w
 _SCALE = re.compile(rf"(?:[ -]|\b)?(?:多|余|餘)?({_ANY_SCALE})|(m|bn|k)\b", re.IGNORECASE)
 _SCALE_ALONE = re.compile(_ANY_SCALE, re.IGNORECASE)
 # Other words, each with the numbers that it may be a part of.
-_WORDS = [
-    (re.compile(words, re.IGNORECASE), [str(n) for n in values])
-    for words, values in (
-        (r"\b(?:ten\b|zehn|dix\b|diez|dieci|o[ckt]t|outubro)", (10,)),
-        (r"\b(?:eleven|elf\b|onze|once|undici|nov)", (11,)),
-        (r"\b(?:twel|zwölf|douz|doce|dodici|dozen|dutzend|dec|dez|déc|dic|noon|mittag|midi)", (12,)),
-        ("teen|zehn|treize|quatorze|quinze|seize|dix-|trece|catorce|quince|diec", range(13, 20)),
-        ("twent|zwanzig|vingt|veint|venti", range(20, 30)),
-        ("thirt|drei(?:ß|ss)ig|trent|treint", range(30, 40)),
-        (r"\bfort|vierzig|quarant|cuarent", range(40, 50)),
-        ("fift|fünfzig|cinquant|cincuent", range(50, 60)),
-        ("sixt|sechzig|soixant|sesent|sessant", range(60, 80)),
-        ("sevent|siebzig|septant|setent|settant", range(70, 80)),
-        (r"\beight|achtzig|quatre-vingt|ochent|ottant", range(80, 100)),
-        ("ninet|neunzig|nonant|novent|noventa", range(90, 100)),
-        (r"\bhal[fb]|\bdemi|半", (30, 50)),
-        (r"viertel|\bquart", (15, 25, 45, 75)),
-    )
-]
+_WORDS = {
+    r"\b(?:ten\b|zehn|dix\b|diez|dieci|o[ckt]t|outubro)": (10,),
+    r"\b(?:eleven|elf\b|onze|once|undici|nov)": (11,),
+    r"\b(?:twel|zwölf|douz|doce|dodici|dozen|dutzend|dec|dez|déc|dic|noon|mittag|midi)": (12,),
+    "teen|zehn|treize|quatorze|quinze|seize|dix-|trece|catorce|quince|diec": range(13, 20),
+    "twent|zwanzig|vingt|veint|venti": range(20, 30),
+    "thirt|drei(?:ß|ss)ig|trent|treint": range(30, 40),
+    r"\bfort|vierzig|quarant|cuarent": range(40, 50),
+    "fift|fünfzig|cinquant|cincuent": range(50, 60),
+    "sixt|sechzig|soixant|sesent|sessant": range(60, 80),
+    "sevent|siebzig|septant|setent|settant": range(70, 80),
+    r"\beight|achtzig|quatre-vingt|ochent|ottant": range(80, 100),
+    "ninet|neunzig|nonant|novent|noventa": range(90, 100),
+    r"\bhal[fb]|\bdemi|半": (30, 50),
+    r"viertel|\bquart": (15, 25, 45, 75),
+}
 _ROMAN = re.compile(r"\b(?=[IVXL]{2})(X{0,3}|XL|LX{0,3})(IX|IV|V?I{0,3})(?![A-Z0-9])")
 _ROMAN_ONES = ("", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
 _ROMAN_TENS = [ones.translate(str.maketrans("IVX", "XLC")) for ones in _ROMAN_ONES]
@@ -142,7 +139,7 @@ def _values(text: str) -> set[str]:
     found = {value for _, readings in _numbers(text) for reading in readings for value in reading}
     found |= _written_values(text)
     found |= {str(10**power) for word in _SCALE_ALONE.findall(text) for power in _POWERS[word.lower()]}
-    found |= {value for words, values in _WORDS if words.search(text) for value in values}
+    found |= {str(n) for words, values in _WORDS.items() if re.search(words, text, re.IGNORECASE) for n in values}
     found |= {str(10 * _ROMAN_TENS.index(tens) + _ROMAN_ONES.index(ones)) for tens, ones in _ROMAN.findall(text)}
     found |= {str(_han_value(run)) for run in _HAN.findall(text)}
     for hours in _AFTERNOON.findall(text):

@@ -29,7 +29,7 @@ from nmt.decoding.long_lines import (
     join_attention,
     join_hypotheses,
     join_ids,
-    join_texts,
+    joined,
     ranked,
     split,
     surely_too_long,
@@ -123,12 +123,10 @@ class Translator:
 
     def forced(self, translations: Sequence[Translation], *, align: bool = False) -> list[list[Forced]]:
         """Forced decoding of the best translations: of each the results of all that was `read_at_once`."""
-        read = [(n, one) for n, line in enumerate(translations) for one in read_at_once(line)]
-        told = self._forced([one.src_ids for _, one in read], [one.trg_ids for _, one in read], align)
-        found: list[list[Forced]] = [[] for _ in translations]
-        for (n, _), one in zip(read, told, strict=True):
-            found[n].append(one)
-        return found
+        read = [read_at_once(line) for line in translations]
+        every = [one for its in read for one in its]
+        told = iter(self._forced([one.src_ids for one in every], [one.trg_ids for one in every], align))
+        return [list(islice(told, len(its))) for its in read]
 
     def _forced(self, src_ids: Sequence[list[int]], trg_ids: Sequence[list[int]], align: bool) -> list[Forced]:
         alignments: dict[int, list[int | None]] = {}
@@ -146,7 +144,12 @@ class Translator:
         each kind, with EOS; 0 between pieces. Raises NmtError where target words do not look at the source."""
         if not self.model.attends:
             raise NmtError(f"{NOWHERE}, so there is no attention to show.")
-        pieces = [_attention(self.model, one) for one in read_at_once(translation)]
+        pieces = []
+        for one in read_at_once(translation):
+            src_seq, trg_seq = pad(Ragged.of([one.src_ids]), after=(EOS,)), pad(Ragged.of([one.trg_ids]), before=(BOS,))
+            with torch.inference_mode(), evaluating(self.model):
+                _, attns = self.model(src_seq.to(self.model.device), trg_seq.to(self.model.device), return_attns=True)
+            pieces.append(attns.changed(lambda weights: full_precision(weights[:, 0]).cpu()))
         kinds = [[one for one in kind if one is not None] for kind in zip(*pieces, strict=True)]
         return Attns(*(join_attention(blocks) if blocks else None for blocks in kinds))
 
@@ -193,9 +196,7 @@ class Translator:
         codec, items = self.subwords.trg, dict(request.items)
         texts = [codec.decode(one.ids, items).translate(_LINE_ENDS) for one in found]
         worth = expected_utility(texts) if self._by_utility else [one.normalised for one in found]
-        best = list(range(len(found)))  # as search ranks them
-        if self._by_utility or self.config.samples:
-            best.sort(key=lambda n: -worth[n])
+        best = sorted(range(len(found)), key=lambda n: -worth[n])
         first: dict[str, int] = {}
         for n in best:  # the same text can be drawn twice, or found in other subwords
             first.setdefault(texts[n], n)
@@ -217,7 +218,7 @@ class Translator:
         there = [one for one in parts if one.hypotheses]
         hypotheses = join_hypotheses([one.hypotheses for one in there], self.config.length_penalty, self.config.alpha)
         each = [one.texts for one in parts]
-        texts = [join_texts(line, ranked(each, rank)) for rank in range(len(hypotheses))]
+        texts = [joined(line, ranked(each, rank))[0] for rank in range(len(hypotheses))]
         if "\n" not in request.source:  # whose lines are one
             texts = [text.translate(_LINE_ENDS) for text in texts]
         utilities = []
@@ -326,12 +327,3 @@ def _unread(request: Request) -> Translation:
     """The answer to a line that the model does not read: nothing where nothing is to be seen, else the line itself."""
     text = "" if is_blank(request.source) else restored(request.source, dict(request.items))
     return Translation(text, [text], [], [])
-
-
-def _attention(model: SearchModel, translation: Translation) -> Attns:
-    src_seq = pad(Ragged.of([translation.src_ids]), after=(EOS,))
-    trg_seq = pad(Ragged.of([translation.trg_ids]), before=(BOS,))
-    with torch.inference_mode(), evaluating(model):
-        _, attns = model(src_seq.to(model.device), trg_seq.to(model.device), return_attns=True)
-    found: Attns = attns.changed(lambda weights: full_precision(weights[:, 0]).cpu())
-    return found

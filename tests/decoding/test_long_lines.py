@@ -7,7 +7,7 @@ import torch
 from fake_model import CopyModel, HashModel
 
 from nmt.data.subwords import EOS, Subwords
-from nmt.decoding.long_lines import Limits, Split, first_words, join_texts, joined, limits_of, split
+from nmt.decoding.long_lines import Limits, Split, first_words, joined, limits_of, split
 from nmt.decoding.request import Request, Terms
 from nmt.decoding.translator import Translator
 from nmt.recipe.data_options import SubwordsConfig
@@ -75,7 +75,7 @@ def test_the_translation_of_a_split_line_is_that_of_its_pieces(translator_of, op
         n_split += 1
         alone = list(whole.translate(found.split.pieces))
         assert [one.texts for one in found.parts] == [one.texts for one in alone]
-        assert found.text == join_texts(found.split, [one.text for one in alone]).replace("\r", " ").replace("\n", " ")
+        assert found.text == joined(found.split, [one.text for one in alone])[0].replace("\r", " ").replace("\n", " ")
         there = [one for one in alone if one.hypotheses]
         assert found.hypotheses[0].score == pytest.approx(math.fsum(one.hypotheses[0].score for one in there))
         assert len(found.texts) == len(found.hypotheses) == max(len(one.texts) for one in alone)
@@ -148,7 +148,7 @@ def test_a_word_of_the_line_may_be_of_several_pieces():
     ],
 )
 def test_a_space_stands_where_the_target_writes_one(pieces, space, texts, wanted):
-    assert join_texts(Split(pieces, ["", space, ""]), texts) == wanted
+    assert joined(Split(pieces, ["", space, ""]), texts)[0] == wanted
 
 
 @pytest.mark.parametrize(

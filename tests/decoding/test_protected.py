@@ -96,9 +96,10 @@ def test_an_item_that_is_lost_is_flagged(subwords):
     assert "<b>" in lost.missing and complaints_of(line, lost) == ["missing"]
 
 
-def test_a_line_in_pieces_has_the_items_of_each_piece(subwords, model):
+@pytest.mark.parametrize("languages", [("", ""), ("en", "de")])
+def test_a_line_in_pieces_has_the_items_of_each_piece(subwords, model, languages):
     line = "See http://a.org now. <b>The ship</b> left 5 km away. See http://b.org and <i> too."
-    translator = Translator(model, subwords, DecodeConfig(), limits=Limits(every=True))
+    translator = Translator(model, subwords, DecodeConfig(), limits=Limits(every=True), languages=languages)
     (found,) = translator.translate([line])
     assert found.text == line and not found.missing and not found.doubled
     assert [part.items for part in found.parts] == [
