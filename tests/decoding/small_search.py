@@ -1,10 +1,13 @@
 """A search small enough to be done again by hand: its sources, its penalties, and the scores it must come to."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.decoding.beam import BeamSettings, Hypothesis, search
+from nmt.decoding.scorer import score_tokens
 from nmt.models.base import TranslationModel
 from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
@@ -26,14 +29,20 @@ def log_prob(model: TranslationModel, src: Tensor, ids: list[int]) -> float:
     return sum(float(table[place, token]) for place, token in enumerate([*ids, EOS]))
 
 
+def score_pairs(model, src_ids, trg_ids, **how) -> list[float]:
+    """Log-probability of each given translation, EOS included, by forced decoding."""
+    return [math.fsum(one) for one in score_tokens(model, src_ids, trg_ids, **how)]
+
+
 def divisor(length: int, kind: str, alpha: float) -> float:
     return {"wu": ((5 + length) / 6) ** alpha, "average": length**alpha, "none": 1.0}[kind]
 
 
 def tiny_model(n_vocab: int = 8, **options):
-    """A Transformer in fp64."""
+    """A Transformer in fp64, or a recurrent model where an architecture is named."""
     torch.manual_seed(3)
-    sizes = {"d_model": 16, "d_inner": 16, "n_head": 2, "n_enc_layer": 2, "n_dec_layer": 2}
+    sizes = {"d_inner": 16, "n_head": 2, "n_enc_layer": 2, "n_dec_layer": 2}
+    sizes = {"d_model": 16, **({"n_rnn_layer": 2} if "architecture" in options else sizes)}
     model = build_model(ModelConfig(**{**sizes, **options}), n_vocab, n_vocab, PAD).double().eval()
     with torch.no_grad():  # as sure of itself as a trained model, so that hypotheses differ
         for parameter in model.parameters():

@@ -2,21 +2,14 @@
 
 import pytest
 import torch
+from small_search import tiny_model
 
-from nmt.data.subwords import BOS, EOS, PAD
+from nmt.data.subwords import BOS, EOS
 from nmt.decoding.scorer import score_tokens
-from nmt.models.build import build_model
-from nmt.recipe.model_options import ModelConfig
 
 SRC_IDS = [[5, 4, 3], [4], [3, 3, 5, 6, 7, 3, 4], [7, 7], [6, 3, 4, 5]]
 TRG_IDS = [[3, 4], [], [5], [6, 6, 6, 4, 3, 5, 7, 7, 7], [4, 5]]
 OPTIONS = [{}, {"norm": "pre", "position": "rotary", "n_kv_head": 1, "lexical_attn": True}]
-
-
-def tiny_model(seed: int = 3, **options):
-    torch.manual_seed(seed)
-    sizes = {"d_model": 16, "d_inner": 16, "n_head": 2, "n_enc_layer": 2, "n_dec_layer": 3}
-    return build_model(ModelConfig(**{**sizes, **options}), 8, 8, PAD).double().eval()
 
 
 def seen(model, src_ids, trg_ids, **settings):
@@ -28,7 +21,7 @@ def seen(model, src_ids, trg_ids, **settings):
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("max_tokens", [1, 12, 4096])
 def test_what_is_seen_of_a_pair_does_not_depend_on_its_batch(options, max_tokens):
-    model = tiny_model(**options)
+    model = tiny_model(8, n_dec_layer=3, **options)
     together, told = seen(model, SRC_IDS, TRG_IDS, max_tokens=max_tokens)
     assert told == [pytest.approx(one, abs=1e-12) for one in score_tokens(model, SRC_IDS, TRG_IDS)]
     for pair, (src, trg) in enumerate(zip(SRC_IDS, TRG_IDS, strict=True)):

@@ -97,44 +97,28 @@ def check(seed: int, asked: Request, kind: str, alpha: float, codec: Codec = TIN
     assert [one.normalised for one in found] == pytest.approx([score for score, _ in best], abs=1e-12)
 
 
-def penalised(asked, *, each):
-    """Each of what is asked with so many penalties, other ones than its neighbours, which together see them all."""
-    return [(one, *PENALTIES[(each * n + k) % len(PENALTIES)]) for n, one in enumerate(asked) for k in range(each)]
+STANDING_FREE = [
+    Request("", required=("-",)),
+    Request("", kept=(Kept("-", 0, 1),)),
+    Request("", kept=(Kept("-", 1, 2, (True, False)),)),
+    Request("", kept=(Kept("-a", 1, 3, (False, True)),)),
+    Request("", kept=(Kept("--", 0, 2),)),
+    Request("", kept=(Kept("-", 0, 1), Kept("-", 2, 3))),
+    Request("", required=("a",), kept=(Kept("-", 0, 1),)),
+]
+CHECKS = [
+    *((TINY, asked, {"no_repeat": n}) for asked in ASKED.values() for n in (0, 1, 2)),
+    *((MARKED, asked, {"no_repeat": n}) for asked in STANDING_FREE for n in (0, 1)),
+    *((TINY, Request(""), {"min_len": n, "no_repeat": m}) for n, m in ((2, 0), (4, 0), (0, 1), (0, 2), (3, 2), (0, 3))),
+]
 
 
-@pytest.mark.parametrize(("name", "kind", "alpha"), penalised(ASKED, each=2))
-def test_a_wide_beam_finds_the_best_of_all_translations_that_obey(name, kind, alpha):
-    check(3, ASKED[name], kind, alpha)
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        Request("", required=("-",)),
-        Request("", kept=(Kept("-", 0, 1),)),
-        Request("", kept=(Kept("-", 1, 2, (True, False)),)),
-        Request("", kept=(Kept("-a", 1, 3, (False, True)),)),
-        Request("", kept=(Kept("--", 0, 2),)),
-        Request("", kept=(Kept("-", 0, 1), Kept("-", 2, 3))),
-        Request("", required=("a",), kept=(Kept("-", 0, 1),)),
-    ],
-)
-@pytest.mark.parametrize("no_repeat", [0, 1])
-def test_what_is_kept_stands_beside_no_letter_whatever_its_own_characters_are(asked, no_repeat):
-    check(3, asked, *PENALTIES[1], codec=MARKED, no_repeat=no_repeat)
-
-
-@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
-@pytest.mark.parametrize(("no_repeat", "penalty"), [(1, 1), (2, 4)])
-def test_what_has_all_that_is_asked_for_does_not_repeat(asked, no_repeat, penalty):
-    check(3, asked, *PENALTIES[penalty], no_repeat=no_repeat)
-
-
-@pytest.mark.parametrize(
-    ("bounds", "kind", "alpha"), penalised([(2, 0), (4, 0), (0, 1), (0, 2), (3, 2), (0, 3)], each=2)
-)
-def test_a_wide_beam_is_exhaustive_with_a_least_length_and_without_repeats(bounds, kind, alpha):
-    check(4, Request(""), kind, alpha, min_len=bounds[0], no_repeat=bounds[1])
+@pytest.mark.parametrize("n", range(len(CHECKS)))
+@pytest.mark.parametrize("half", [0, 1])
+def test_a_wide_beam_finds_the_best_of_all_translations_that_obey(n, half):
+    """With two of the penalties, other ones than its neighbours."""
+    codec, asked, bounds = CHECKS[n]
+    check(3 + (n + half) % 2, asked, *PENALTIES[(2 * n + half) % len(PENALTIES)], codec=codec, **bounds)
 
 
 @pytest.mark.parametrize("width", [2, 3, 5])

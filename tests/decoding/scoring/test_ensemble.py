@@ -3,7 +3,7 @@
 import pytest
 import torch
 from fake_model import HashModel
-from forced import score_pairs
+from small_search import score_pairs
 
 from nmt.decoding.beam import BeamSettings, search
 from nmt.decoding.scorer import Ensemble

@@ -4,8 +4,7 @@ import math
 import pytest
 import torch
 from fake_model import HashModel
-from forced import score_pairs
-from small_search import PENALTIES, SRC, divisor, log_prob, run, tiny_model
+from small_search import PENALTIES, SRC, divisor, log_prob, run, score_pairs, tiny_model
 from torch import Tensor
 
 from nmt import ops

@@ -1,11 +1,9 @@
 """What only a GPU can show: steps that are recorded as CUDA graphs find what steps find that are ordered one by one."""
 
-import copy
-
 import pytest
 import torch
 from small_search import tiny_model
-from test_fixed_search import RECURRENT, TRANSFORMERS, V, batch, how, recurrent
+from test_fixed_search import MODELS, V, batch, how
 
 from nmt.decoding.beam import search
 from nmt.decoding.fixed_search import FixedSearch
@@ -14,15 +12,10 @@ from nmt.device import set_up
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
-def on_gpu(options):
-    set_up("cuda")
-    model = recurrent(**options) if "architecture" in options else tiny_model(V, **options)
-    return copy.deepcopy(model).float().cuda()
-
-
-@pytest.mark.parametrize("options", TRANSFORMERS + RECURRENT)
+@pytest.mark.parametrize("options", MODELS)
 def test_what_is_replayed_is_what_is_searched(options):
-    model = on_gpu(options)
+    set_up("cuda")
+    model = tiny_model(V, **options).float().cuda()
     fixed = FixedSearch(model)
     for seed in (1, 2, 1, 2):
         src_seq, max_len = batch(40, 11, seed)

@@ -14,35 +14,24 @@ from nmt.decoding.fixed_search import FixedSearch
 from nmt.decoding.request import Request
 from nmt.decoding.translator import Translator
 from nmt.errors import MachineError
-from nmt.models.build import build_model
 from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.decode_options import DecodeConfig
-from nmt.recipe.model_options import ModelConfig
 
 V = 24
-TRANSFORMERS = [
+MODELS = [
     {},
     {"norm": "pre", "position": "rotary", "n_kv_head": 1, "ffn": "swiglu", "rotary_enc_attn": True},
     {"position": "learned", "n_position": 12, "lexical_attn": True},
     {"n_position": 9},  # of which translations need more
+    {"architecture": "seq2seq", "cell": "gru"},
+    {"architecture": "attention", "input_feeding": True},
 ]
-RECURRENT = [{"architecture": "seq2seq", "cell": "gru"}, {"architecture": "attention", "input_feeding": True}]
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     """Sentences leave however few go on."""
     monkeypatch.setattr(fixed_search, "_FEWEST_ROWS", 1)
-
-
-def recurrent(**options):
-    torch.manual_seed(5)
-    sizes = {"d_model": 16, "n_rnn_layer": 2}
-    model = build_model(ModelConfig(**{**sizes, **options}), V, V, PAD).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(2.0)
-    return model
 
 
 def batch(n: int, longest: int, seed: int = 1):
@@ -82,10 +71,10 @@ def taped(model):
 
 
 @pytest.mark.parametrize("is_taped", [False, True])
-@pytest.mark.parametrize("options", TRANSFORMERS + RECURRENT)
+@pytest.mark.parametrize("options", MODELS)
 def test_it_finds_what_the_search_finds(options, is_taped, monkeypatch):
     monkeypatch.setattr(fixed_search, "FIRST_ROOM", 4)  # so that there is not room enough
-    model = recurrent(**options) if "architecture" in options else tiny_model(V, **options)
+    model = tiny_model(V, **options)
     fixed = taped(model) if is_taped else FixedSearch(model)
     for seed, longest in ((1, 11), (2, 6), (3, 11))[: 3 if is_taped else 2]:
         compare(model, fixed, longest=longest, seed=seed)

@@ -1,7 +1,6 @@
-"""The order of what is asked of a GPU that records, shown on one that only listens."""
+"""Recordings of a GPU, with one that only listens."""
 
-from contextlib import contextmanager
-from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -9,44 +8,25 @@ import torch
 from nmt.decoding.graph import Recorder
 from nmt.errors import MachineError
 
-RECORDING = ["wait", "{", "begin", "work", "end", "}", "wait", "replay"]
-
 
 @pytest.fixture
-def heard(monkeypatch):
-    """What a GPU would hear, in its order."""
-    heard: list[str] = []
-
-    def says(word):
-        return lambda *_, **__: heard.append(word)
-
-    def end():
-        heard.append("end")
-        if "wrong" in heard:
-            raise RuntimeError("the recording is void")
-
-    @contextmanager
-    def stream(_stream):
-        heard.append("{")
-        try:
-            yield
-        finally:
-            heard.append("}")
-
-    its_stream = SimpleNamespace(wait_stream=says("wait"))
-    graph = SimpleNamespace(capture_begin=says("begin"), capture_end=end, replay=says("replay"))
-    what = {"Stream": lambda: its_stream, "current_stream": lambda: its_stream, "CUDAGraph": lambda: graph}
-    for name, one in {**what, "stream": stream, "graph_pool_handle": lambda: "pool"}.items():
-        monkeypatch.setattr(torch.cuda, name, one)
-    return heard
+def gpu(monkeypatch):
+    """What a GPU is asked, in its order."""
+    gpu = MagicMock()
+    for name in ("Stream", "current_stream", "CUDAGraph", "stream", "graph_pool_handle"):
+        monkeypatch.setattr(torch.cuda, name, getattr(gpu, name))
+    return gpu
 
 
-def test_work_is_done_then_recorded_then_replayed(heard):
-    recorder = Recorder(torch.device("cuda"))
+def test_work_is_done_then_recorded_then_replayed(gpu):
+    recorder, done = Recorder(torch.device("cuda")), []
+    graph = gpu.CUDAGraph.return_value
+    counts = []
     for valid_for, key in (("here", "a"), ("here", "a"), ("here", "b"), ("here", "a"), ("elsewhere", "a")):
         recorder.keep_while(valid_for)
-        recorder.run(key, lambda: heard.append("work"))
-    assert heard == ["work", *RECORDING, "work", "replay", "work"]
+        recorder.run(key, lambda: done.append(1))
+        counts.append((len(done), graph.capture_end.call_count, graph.replay.call_count))
+    assert counts == [(1, 0, 0), (2, 1, 1), (3, 1, 1), (3, 1, 2), (4, 1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -57,14 +37,10 @@ def test_work_is_done_then_recorded_then_replayed(heard):
         (KeyboardInterrupt("stop"), KeyboardInterrupt, "stop"),
     ],
 )
-def test_what_goes_wrong_ends_the_recording(heard, error, expected, message):
-    recorder = Recorder(torch.device("cuda"))
-
-    def work():
-        heard.append("wrong")
-        raise error
-
-    recorder.run("a", lambda: None)
+def test_what_goes_wrong_ends_the_recording(gpu, error, expected, message):
+    recorder, work, graph = Recorder(torch.device("cuda")), MagicMock(), gpu.CUDAGraph.return_value
+    recorder.run("a", work)
+    work.side_effect, graph.capture_end.side_effect = error, RuntimeError("the recording is void")
     with pytest.raises(expected, match=message):
         recorder.run("a", work)
-    assert heard == ["wait", "{", "begin", "wrong", "end", "}"]
+    assert graph.capture_end.called and gpu.stream.return_value.__exit__.called and not graph.replay.called
