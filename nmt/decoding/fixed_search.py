@@ -143,10 +143,11 @@ class Table:
         if (rows := self._by_kernels(logits)) is not None:
             return rows
         how, of, divisors, n_column = self._how, self.of, self.divisors(), logits.size(-1)
-        never, state = self._never(n_column), of["state"].flatten()
-        topk = topk_tokens(logits, min(how.beam + 1, n_column), never, self._characters, state)
+        state, text = of["state"].flatten(), self._characters
+        never = self._places.once(f"never.{how.n_real}", lambda: self.last.new_tensor(how.impossible(n_column, text)))
+        topk = topk_tokens(logits, min(how.beam + 1, n_column), never, text, state)
         divisor, next_divisor = (divisors.index_select(0, self.place + more) for more in (1, 2))
-        noted, changes = end_of_step(of, topk, how, self.place, divisor, next_divisor, self._characters, logits)
+        noted, changes = end_of_step(of, topk, how, self.place, divisor, next_divisor, text, logits)
         for name, what in noted.items():
             self.notes[name].index_copy_(1, self.place, what.unsqueeze(1))
         self.place += 1
@@ -202,14 +203,6 @@ class Table:
         return self._places.once(
             f"divisors.{how.length_penalty}.{how.alpha}.{n}",
             lambda: how.divisor(torch.arange(n, device=self._places.device)),
-        )
-
-    def _never(self, n_column: int) -> Tensor:
-        """(n,) the columns that no translation has."""
-        how = self._how
-        return self._places.once(
-            f"never.{how.n_real}",
-            lambda: self.last.new_tensor(how.impossible(n_column, self._characters)),
         )
 
 

@@ -70,8 +70,8 @@ _HAN_DIGITS = {**{c: n for n, c in enumerate("〇一二三四五六七八九")},
 _HAN_POWERS = {"十": 1, "百": 2, "千": 3, "万": 4, "萬": 4, "億": 8, "亿": 8}
 _HAN = re.compile(f"[{''.join(_HAN_DIGITS)}{''.join(_HAN_POWERS)}]+")
 _AFTERNOON = re.compile(r"(\d{1,2})(?:[:.]\d\d)? ?p\.?m|(\d{1,2})(?:[:.]\d\d| ?Uhr| ?h\b)", re.IGNORECASE)
-# Years of the Buddhist and of the two Islamic calendars, less those of the common one.
-_CALENDARS = (543, -621, -622, -579)
+# Between years of the common calendar and those of the Buddhist and of the two Islamic ones.
+_CALENDARS = [sign * n for n in (543, 579, 621, 622) for sign in (1, -1)]
 _LONGEST_SUM = 18  # digits
 
 Reading = tuple[str, ...]  # values that all have to be there
@@ -145,11 +145,7 @@ def _values(text: str) -> set[str]:
     for hours in _AFTERNOON.findall(text):
         found |= {str(int(hour) + more) for hour in hours if hour for more in (12, -12)}
     for year in [int(one) for one in found if len(one) == 4 and one.isdecimal()]:
-        found |= {
-            str(year % 100),
-            str(year // 100 + 1),
-            *(str(year + sign * n) for n in _CALENDARS for sign in (1, -1)),
-        }
+        found |= {str(one) for one in (year % 100, year // 100 + 1, *(year + n for n in _CALENDARS))}
     return found | {f"{century}{one}" for one in found if len(one) == 2 for century in (18, 19, 20)}
 
 
