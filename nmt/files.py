@@ -174,6 +174,14 @@ def filled_page(frame: Path, parts: Mapping[str, str]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda found: every[found[1]], frame.read_text(encoding="utf-8"))
 
 
+def json_for_html(value: Any) -> str:
+    """JSON without a character that HTML or a script could take for its own: all but ASCII is escaped, and < > &."""
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
 def parse_json(text: bytes) -> Any:
     """The value of a JSON text of ours. ValueError for what Python lets pass: NaN, 1e999, a key that occurs twice."""
     try:

@@ -18,4 +18,5 @@ def _run(command: str) -> int:
     return ended(main())
 
 
-preprocess, train, translate, export = (partial(_run, name) for name in ("preprocess", "train", "translate", "export"))
+_commands = "preprocess", "train", "translate", "export", "score"
+preprocess, train, translate, export, score = (partial(_run, name) for name in _commands)

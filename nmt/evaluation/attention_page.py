@@ -5,7 +5,6 @@ The texts are data: the script of the page is given JSON, in which no character 
 """
 
 import html
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -17,7 +16,7 @@ from nmt.data.sentences import writes_no_space
 from nmt.data.subwords import BOS, EOS, Codec, Subwords
 from nmt.errors import NmtError
 from nmt.extras import require
-from nmt.files import filled_page, write_durably
+from nmt.files import filled_page, json_for_html, write_durably
 from nmt.models.base import Attns
 from nmt.recipe.model_options import ATTENTIONS, Attention
 
@@ -240,13 +239,9 @@ def page(
             for one in sentences
         ],
     }
-    # Without a character that HTML or a script could take for its own: all but ASCII is escaped, and < > &.
-    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
     named = [part for part in (" → ".join(langs) if all(langs) else "", run) if part]
     title = html.escape(f"Attention{': ' if named else ''}{', '.join(named)}")
-    return filled_page(Path(__file__).with_name("attention_page.html"), {"title": title, "data": text})
+    return filled_page(Path(__file__).with_name("attention_page.html"), {"title": title, "data": json_for_html(data)})
 
 
 def letters(weights: Tensor) -> str:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +82,7 @@ def score(
     """
     together = [references, *more]
     for one in together:
-        _check_counts(hypotheses, one)
+        check_counts(hypotheses, one)
     texts = Texts(sources, hypotheses, together, trg_lang)
     found = {name: METRICS[name].measure(texts, n_bootstrap * intervals) for name in metrics or METRICS}
     if not all(map(_is_composed, itertools.chain(hypotheses, *together))):
@@ -93,7 +93,7 @@ def score(
 def exact_match(hypotheses: Sequence[str], references: Sequence[str], *, more: Sequence[Sequence[str]] = ()) -> float:
     """Percentage of hypotheses that are their reference, or one of them, white space at the ends aside."""
     for one in (references, *more):
-        _check_counts(hypotheses, one)
+        check_counts(hypotheses, one)
     n_same = sum(
         hyp.strip() in {ref.strip() for ref in refs}
         for hyp, *refs in zip(*(map(_composed, one) for one in (hypotheses, references, *more)), strict=True)
@@ -194,6 +194,21 @@ def _metric_of(name: str, trg_lang: str) -> "SacreMetric":
     return metric
 
 
+def words_of(texts: Sequence[str], trg_lang: str) -> list[list[str]]:
+    """The words of each text that BLEU counts for a language; see `bleu_tokens`."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    cut = BLEU(tokenize=bleu_tokens(trg_lang)[0], force=True).tokenizer
+    return [cut(_composed(text)).split() for text in texts]
+
+
+def sentence_chrf(texts: Texts) -> list[float]:
+    """The chrF2 of each hypothesis by itself, the best over the references, as sacreBLEU has it."""
+    metric = _metric_of("chrf", texts.trg_lang)
+    pairs = zip(texts.hypotheses, zip(*texts.references, strict=True), strict=True)
+    return [metric.sentence_score(hypothesis, list(its)).score for hypothesis, its in pairs]
+
+
 def _by_sacrebleu(name: str, texts: Texts, n_bootstrap: int) -> Score:
     metric = _metric_of(name, texts.trg_lang)
     # A list for each reference, not for each sentence: nested the other way round everything scores 100.
@@ -207,28 +222,65 @@ def _by_sacrebleu(name: str, texts: Texts, n_bootstrap: int) -> Score:
     return Score(found.name, found.score, metric.get_signature().format(), low, high, details)
 
 
+class PValues(NamedTuple):
+    """Chances of a difference as large as that between two systems if they were equally good, two-sided."""
+
+    bootstrap: float  # paired bootstrap resampling (Koehn 2004), 1,000 resamples
+    randomisation: float  # approximate randomisation (Riezler and Maxwell 2005), 10,000 trials
+
+
+def _paired_by_sacrebleu(name: str, systems: Sequence[Texts]) -> list[PValues]:
+    from sacrebleu.significance import PairedTest
+
+    first = systems[0]
+    metric = _metric_of(name, first.trg_lang)
+    named: list[tuple[str, Sequence[str]]] = [(str(number), list(one.hypotheses)) for number, one in enumerate(systems)]
+    references = [list(one) for one in first.references]
+    extract, known = metric._extract_corpus_statistics, dict[int, Any]()
+
+    def extract_once(hypotheses: list[str], _: Any) -> Any:
+        """Both tests need the same statistics, and those of TER take seconds."""
+        if id(hypotheses) not in known:
+            known[id(hypotheses)] = extract(hypotheses, references)
+        return known[id(hypotheses)]
+
+    vars(metric)["_extract_corpus_statistics"] = extract_once
+    found = []
+    for kind in ("bs", "ar"):
+        results = PairedTest(named, {name: metric}, references, test_type=kind)()[1]
+        (of_metric,) = (cast(list[Any], its) for key, its in results.items() if key != "System")
+        # Of no difference sacreBLEU says that it is as unlikely as can be.
+        base = of_metric[0].score
+        found.append([1.0 if one.score == base else float(one.p_value) for one in of_metric[1:]])
+    return list(map(PValues, *found))
+
+
 @dataclass(frozen=True)
 class Metric:
     """A metric of translations. measure: function of texts and a number of bootstrap resamples, 0 for no interval.
 
-    always: measured in every validation; others only where valid.metric names them, for the time they take.
+    always: measured in every validation; others only where valid.metric names them, for the time they take. compare:
+    function of several systems' texts to the p-values of each after the first, against the first.
     """
 
     title: str
     measure: Callable[[Texts, int], Score]
     higher_is_better: bool = True
     always: bool = False
+    compare: Callable[[Sequence[Texts]], list[PValues]] | None = None
 
 
 # valid.metric takes these names (declared in recipe/options.py), and nmt-translate --ref prints them all.
 METRICS: dict[str, Metric] = {
-    "bleu": Metric("BLEU", partial(_by_sacrebleu, "bleu"), always=True),
-    "chrf": Metric("chrF", partial(_by_sacrebleu, "chrf"), always=True),
-    "ter": Metric("TER", partial(_by_sacrebleu, "ter"), higher_is_better=False),
+    "bleu": Metric("BLEU", partial(_by_sacrebleu, "bleu"), always=True, compare=partial(_paired_by_sacrebleu, "bleu")),
+    "chrf": Metric("chrF", partial(_by_sacrebleu, "chrf"), always=True, compare=partial(_paired_by_sacrebleu, "chrf")),
+    "ter": Metric(
+        "TER", partial(_by_sacrebleu, "ter"), higher_is_better=False, compare=partial(_paired_by_sacrebleu, "ter")
+    ),
 }
 
 
-def _check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+def check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     """sacreBLEU's own interface scores lists of different lengths without a word."""
     if len(hypotheses) != len(references):
         raise DataError(

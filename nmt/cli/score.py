@@ -1,0 +1,213 @@
+"""nmt-score: scores of translations that are there already, and the comparison of several systems."""
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nmt.cli.begin import begun, printable, write_stdout
+from nmt.cli.parser import Parser, must_be_free, run
+from nmt.data.lines import read_lines, write_lines
+from nmt.errors import DataError, NmtError
+from nmt.evaluation import compare
+from nmt.evaluation.metrics import (
+    METRICS,
+    bleu_tokens,
+    form_note,
+    tokenised_note,
+    unspaced_note,
+)
+from nmt.files import is_run, write_durably
+from nmt.languages import UNTOLD, canonical, language_of
+from nmt.progress import Bar
+from nmt.recipe.data_options import FilterConfig
+
+_DESCRIPTION = """\
+Score translations against references with sacreBLEU: each file HYP, or the translations by each run HYP of the lines of
+--src. Several are compared with the first: differences, significance, and sentences won and lost."""
+_EXAMPLES = (
+    "nmt-score out.en --ref test.en",
+    "nmt-score runs/first runs/second --src test.de --ref test.en --html compared.html",
+)
+TRANSLATIONS = "translations"  # folder of a run with what it translated for this command
+_NO_LANGUAGES = ("gz", "xz", "zst", "txt", "tok", "out", "ref", "hyp", "src")  # endings
+
+
+def score(args: argparse.Namespace) -> int:
+    """The command behind the flags. Returns the exit code; raises NmtError."""
+    if args.html:
+        must_be_free(Path(args.html), overwrite=args.overwrite)
+    folders = [Path(one) for one in args.hyp if Path(one).is_dir()]
+    for folder in folders:
+        if not is_run(folder):
+            raise NmtError(f"{folder} is a folder, but no run of nmt-train: name a run, or a file of translations.")
+        if not args.src:
+            raise NmtError(f"{folder}: a run needs the source lines that it is to translate: --src FILE.")
+    src_lang, lang = _languages(args, folders)
+    references = [_lines(name) for name in args.ref]
+    sources = _lines(args.src) if args.src else []
+    counts = {name: len(its) for name, its in zip(args.ref, references, strict=True)}
+    counts |= {args.src: len(sources)} if args.src else {}
+    files = {name: _lines(name) for name in args.hyp if Path(name) not in folders}
+    counts |= {name: len(its) for name, its in files.items()}
+    for name, n_line in counts.items():
+        if n_line != len(references[0]):
+            raise DataError(
+                f"{name} has {n_line:,} lines but {args.ref[0]} has {len(references[0]):,}: line n of one must belong "
+                "to line n of the other. Look for a cut file, or a reference of another test set."
+            )
+    if not references[0]:
+        raise DataError(f"{args.ref[0]}: is empty: there is nothing to score.")
+    begun()
+    hypotheses = [files[name] if name in files else translations_of(Path(name), sources, args) for name in args.hyp]
+    languages, wanted = (src_lang, lang), bool(args.html and sources)
+    flags = [_flags(sources, lines, references[0], languages) if wanted else [] for lines in hypotheses]
+    systems = [compare.System(*one) for one in zip(_names(args.hyp), hypotheses, flags, strict=True)]
+    names = args.metric or list(METRICS)
+    with Bar(desc="scoring", total=compare.n_step(len(systems), len(names)), leave=False) as bar:
+        results = compare.compare(
+            systems, references, metrics=names, sources=sources, trg_lang=lang, on_progress=bar.update
+        )
+    for note in dict.fromkeys(
+        [
+            bleu_tokens(lang)[1] or f"BLEU counts the words that 13a finds (language: {lang}).",
+            *(unspaced_note(one, lang) for one in references),
+            *map(tokenised_note, references),
+            *map(form_note, references),
+        ]
+    ):
+        if note:
+            _say(note)
+    if args.html:
+        title = f"{' · '.join(one.name for one in systems)}: {Path(args.ref[0]).name}"
+        write_durably(Path(args.html), compare.page(results, references, sources, lang, title).encode())
+        _say(f"written: {args.html}")
+    write_stdout(
+        json.dumps(compare.as_json(results, lang), ensure_ascii=False, indent=1) + "\n" if args.json else table(results)
+    )
+    return 0
+
+
+def table(results: Sequence[compare.Result]) -> str:
+    """Lines for people: a block for each metric with its signature, and a line for each system."""
+    first, *others = results
+    if not others:
+        return "".join(f"{one.text}\n" for one in first.scores.values())
+    text = ""
+    for name, of_first in first.scores.items():
+        text += f"{of_first.name}|{of_first.signature}\n"
+        for result in results:
+            found, p = result.scores[name], result.p_values.get(name)
+            interval = "" if found.low is None or found.high is None else f"(95 %: {found.low:.1f} … {found.high:.1f})"
+            change = "" if result is first else f"{found.value - of_first.value:+.1f}"
+            tests = f"p = {p.bootstrap:.3f}, {p.randomisation:.3f}" if p else ""
+            text += f"  {found.value:5.1f} {interval:24}{change:6} {tests:18}  {result.system.name}\n"
+    text += f"Sentences with a higher, an equal and a lower chrF2 than those of {first.system.name}\n"
+    for result in others:
+        assert result.wins is not None
+        won, tied, lost = (f"{n:,} {name}" for name, n in result.wins._asdict().items())
+        text += f"  {won:>13} {tied:>13} {lost:>13}{'':16}{result.system.name}\n"
+    text += (
+        f"p: of a difference as large by chance, by paired bootstrap and by approximate randomisation, against "
+        f"{first.system.name}\n"
+    )
+    return text
+
+
+def translations_of(folder: Path, sources: Sequence[str], args: argparse.Namespace) -> list[str]:
+    """The translations of lines by a run, from the file that remembers them if there is one.
+
+    Its name is a digest of the model, of the options of the search and of the lines.
+    """
+    from nmt.run import Run
+
+    found = Run(folder)
+    about = [found.fingerprint(), found.recipe().decode.model_dump(mode="json"), list(sources)]
+    digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+    path = folder / TRANSLATIONS / f"{digest}.txt"
+    if path.is_file() and len(known := list(read_lines(path))) == len(sources):
+        _say(f"{folder}: translated before, {path}")
+        return known
+    from nmt.api import load
+
+    model = load(folder, device=args.device)
+    with Bar(desc=f"translating: {folder.name}", total=len(sources), unit=" lines") as bar:
+        lines = [one.text for one in model.translate(sources, on_progress=bar.update)]
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_lines(path, lines)
+    except OSError as error:  # the run may be somebody else's
+        _say(f"{path}: cannot be written, so the next comparison translates again: {error.strerror}")
+    return lines
+
+
+def _languages(args: argparse.Namespace, folders: Sequence[Path]) -> tuple[str, str]:
+    """The languages of both sides: those of the first run, or of the endings of names of files; --lang outranks."""
+    if folders:
+        from nmt.run import Run
+
+        recipe = Run(folders[0]).recipe()
+        src_lang, trg_lang = recipe.data.src_lang, recipe.decode.trg_lang or recipe.data.trg_lang
+    else:
+        src_lang, trg_lang = (_language_of_file(name) for name in (args.src or "", args.ref[0]))
+    return src_lang, canonical(args.lang) if args.lang else trg_lang
+
+
+def _language_of_file(name: str) -> str:
+    for ending in reversed(Path(name).name.split(".")[1:]):
+        if ending not in _NO_LANGUAGES and (found := language_of(ending)).is_known:
+            return found.code
+    return UNTOLD
+
+
+def _flags(
+    sources: Sequence[str], lines: Sequence[str], references: Sequence[str], languages: tuple[str, str]
+) -> list[list[str]]:
+    """Quality flags of each translation: those of nmt-translate that need no model. The usual ratio of lengths is that
+    of the references."""
+    from nmt.data.filters import usual_ratio
+    from nmt.decoding.suspicion import reasons
+
+    filters = FilterConfig()
+    usual = usual_ratio(zip(sources, references, strict=True), filters)
+    ratio = usual.median if usual else None
+    return [reasons(*both, filters.max_ratio, ratio, languages) for both in zip(sources, lines, strict=True)]
+
+
+def _names(given: Sequence[str]) -> list[str]:
+    """Names of the systems: the last part of each path, or all of it where two would be alike."""
+    short = [Path(one).name for one in given]
+    return [one if short.count(one) == 1 else path for one, path in zip(short, given, strict=True)]
+
+
+def _lines(name: str) -> list[str]:
+    return list(read_lines(name))
+
+
+def _say(text: str) -> None:
+    print(f"nmt-score: {printable(text)}", file=sys.stderr)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point. Returns the exit code."""
+    parser = Parser("nmt-score", description=_DESCRIPTION, examples=_EXAMPLES)
+    add = parser.add_argument
+    add("hyp", metavar="HYP", nargs="+", help="A file of translations, or a run folder, which translates --src.")
+    add("--ref", "-r", metavar="FILE", nargs="+", required=True, help="References, one file or several.")
+    add("--src", "-s", metavar="FILE", help="The source lines: for runs, and for the page of --html.")
+    text = "Target language, which decides the words that BLEU counts. [default: that of the run or of the file name]"
+    add("--lang", metavar="CODE", help=text)
+    add("--metric", nargs="+", choices=METRICS, metavar="NAME", help=f"Of {', '.join(METRICS)}. [default: all]")
+    add(
+        "--html", metavar="FILE", help="Write a page that compares scores by length and word, and sentence by sentence."
+    )
+    add("--overwrite", action="store_true", help="Replace the page if it exists.")
+    add("--json", action="store_true", help="Print JSON, with unrounded scores.")
+    add("--device", default="auto", help="For runs: auto, cpu, cuda, cuda:1. [default: auto]")
+    return run(score, parser, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+
+"use strict";
+// All text of the data is shown as text: it is never read as HTML.
+const data = JSON.parse(document.getElementById("data").textContent);
+const names = data.systems.map((one) => one.name);
+const n = data.n_line;
+const STEP = 50; // sentences shown at once
+const MOST_WORDS = 400; // of a sentence whose words are marked
+
+const byId = (id) => document.getElementById(id);
+
+function element(tag, parent, text, attributes = {}) {
+  const made = document.createElement(tag);
+  if (text !== undefined) made.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  if (parent) parent.append(made);
+  return made;
+}
+
+const signed = (value, digits = 1) => (value > 0 ? "+" : value < 0 ? "−" : "±") + Math.abs(value).toFixed(digits);
+const better = (value) => (Math.abs(value) < 1e-6 ? "" : value > 0 ? "better" : "worse");
+
+// A table whose columns sort its rows. rows: lists of {text, value, more, share, kind}, one a column.
+function sortedTable(parent, titles, rows) {
+  const table = element("table", element("div", parent, undefined, { class: "wide" }));
+  const head = element("tr", element("thead", table));
+  const body = element("tbody", table);
+  const lines = rows.map((cells) => {
+    const line = element("tr", body);
+    cells.forEach((cell) => {
+      const place = element("td", line, cell.text);
+      if (cell.kind) place.className = cell.kind;
+      if (cell.share !== undefined) {
+        place.classList.add("bar");
+        place.style.setProperty("--share", `${Math.max(0, Math.min(100, cell.share))}%`);
+      }
+      (cell.more || []).forEach((text) => element("small", place, text));
+    });
+    return { line, cells };
+  });
+  titles.forEach((title, column) => {
+    const cell = element("th", head, undefined, { scope: "col" });
+    element("button", cell, title, { type: "button" }).addEventListener("click", () => {
+      const down = cell.getAttribute("aria-sort") !== "descending";
+      head.querySelectorAll("th").forEach((one) => one.removeAttribute("aria-sort"));
+      cell.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const value = (one) => one.cells[column].value;
+      lines.sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) * (down ? -1 : 1));
+      body.append(...lines.map((one) => one.line));
+    });
+  });
+}
+
+function showScores() {
+  const place = byId("scores");
+  const metrics = Object.keys(data.titles);
+  const rows = data.systems.map((system, number) => {
+    const cells = [{ text: system.name, value: number }];
+    for (const name of metrics) {
+      const its = system.scores[name];
+      const more = [];
+      let kind = "";
+      if (its.low !== null) more.push(`95 %: ${its.low.toFixed(1)} to ${its.high.toFixed(1)}`);
+      if (number) {
+        const change = its.score - data.systems[0].scores[name].score;
+        kind = better(data.higher[name] ? change : -change);
+        const p = its.p_bootstrap === undefined ? "" : `, p ${its.p_bootstrap.toFixed(3)}, ${its.p_randomisation.toFixed(3)}`;
+        more.push(`${signed(change)}${p}`);
+        if (its.p_bootstrap === undefined || its.p_bootstrap >= 0.05 || its.p_randomisation >= 0.05) kind = "";
+      }
+      cells.push({ text: its.score.toFixed(1), value: its.score, more, kind });
+    }
+    if (number) {
+      const { won, tied, lost } = system.sentences;
+      cells.push({ text: `${won} / ${tied} / ${lost}`, value: won - lost });
+    } else if (data.systems.length > 1) cells.push({ text: "", value: 0 });
+    return cells;
+  });
+  const titles = ["System", ...metrics.map((name) => data.titles[name])];
+  if (data.systems.length > 1) titles.push("Sentences won / tied / lost");
+  sortedTable(place, titles, rows);
+  if (data.systems.length > 1) {
+    element("p", place, `Differences are from ${names[0]}. p: of a difference as large by chance, by paired bootstrap and by approximate randomisation; coloured where both are below 0.05. A sentence is won where its chrF2 is higher.`);
+  }
+  for (const name of metrics) element("p", place, `${data.titles[name]}|${data.systems[0].scores[name].signature}`);
+}
+
+function showGroups(title, about, what, groups, columns, signedValues) {
+  const place = element("div", byId("groups"));
+  element("h2", place, title);
+  element("p", place, about);
+  const rows = groups.map(([name, count, values], number) => [
+    { text: name, value: number },
+    { text: count.toLocaleString("en"), value: count },
+    ...values.map((value) => value === null ? { text: "", value: -1 } : signedValues
+      ? { text: signed(value), value, kind: better(value) } : { text: value.toFixed(1), value, share: value }),
+  ]);
+  sortedTable(place, [what, "n", ...columns], rows);
+}
+
+// Words, white space and marks of a text; characters where it has no spaces.
+const unspaced = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}\p{Script=Tibetan}]/u;
+const cut = (text) => text.match(unspaced.test(text) ? /\s+|\P{M}\p{M}*/gu : /\s+|[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]/gu) || [];
+
+// Which words of two texts are in a longest common subsequence: [of the first, of the second].
+function common(a, b) {
+  const rows = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
+  for (let i = a.length - 1; i >= 0; i--) {
+    for (let j = b.length - 1; j >= 0; j--) {
+      rows[i][j] = a[i] === b[j] ? rows[i + 1][j + 1] + 1 : Math.max(rows[i + 1][j], rows[i][j + 1]);
+    }
+  }
+  const inBoth = [new Set(), new Set()];
+  for (let i = 0, j = 0; i < a.length && j < b.length; ) {
+    if (a[i] === b[j]) { inBoth[0].add(i++); inBoth[1].add(j++); } else if (rows[i + 1][j] >= rows[i][j + 1]) i++;
+    else j++;
+  }
+  return inBoth;
+}
+
+function marked(place, words, kept, kind) {
+  const text = element("bdi", place);
+  words.forEach((word, number) => {
+    if (kept.has(number) || !word.trim()) text.append(word);
+    else element("mark", text, word, kind ? { class: kind } : {});
+  });
+}
+
+// How sentences of two systems differ: known where one of them is the first of all.
+const kindsOf = (first, second) => data.kinds[Math.max(first, second) - 1] && Math.min(first, second) === 0 ? data.kinds[Math.max(first, second) - 1] : null;
+
+function showSentence(row, first, second) {
+  const item = element("li");
+  const head = element("div", item, undefined, { class: "head" });
+  element("b", head, `${row + 1}`);
+  if (first !== second) {
+    const change = data.chrf[second][row] - data.chrf[first][row];
+    element("span", head, ` ${signed(change)} chrF2`, { class: better(change) });
+    const kinds = kindsOf(first, second);
+    if (kinds) head.append(` · ${kinds[row]}`);
+  }
+  const list = element("dl", item);
+  const add = (name) => { element("dt", list, name); return element("dd", list, undefined, { dir: "auto" }); };
+  if (data.sources.length) element("bdi", add("source"), data.sources[row]);
+  const reference = cut(data.references[0][row]);
+  const shown = first === second ? [first] : [first, second];
+  const hypotheses = shown.map((system) => cut(data.hypotheses[system][row]));
+  const short = [reference, ...hypotheses].every((words) => words.length <= MOST_WORDS);
+  const both = hypotheses.map((words) => (short ? common(reference, words) : null));
+  // Of the reference, what neither translation has.
+  const there = new Set(both.flatMap((one) => (one ? [...one[0]] : [])));
+  if (short) marked(add("reference"), reference, there, "missing");
+  else element("bdi", add("reference"), data.references[0][row]);
+  data.references.slice(1).forEach((lines) => element("bdi", add("reference"), lines[row]));
+  shown.forEach((system, number) => {
+    const place = add(`${names[system]} ${data.chrf[system][row].toFixed(1)}`);
+    if (short) marked(place, hypotheses[number], both[number][1]);
+    else element("bdi", place, data.hypotheses[system][row]);
+    ((data.flags[system] || [])[row] || []).forEach((flag) => element("span", place, flag, { class: "flag" }));
+  });
+  return item;
+}
+
+function options(id, choices, chosen) {
+  const place = byId(id);
+  choices.forEach(([value, text]) => element("option", place, text, { value }));
+  place.value = chosen;
+  place.addEventListener("input", choose);
+}
+
+let rows = [];
+let nShown = 0;
+
+function choose() {
+  const [first, second] = ["first", "second"].map((id) => Number(byId(id).value));
+  const [kind, flag, order] = ["kind", "flag", "order"].map((id) => byId(id).value);
+  const text = byId("text").value.toLocaleLowerCase();
+  const change = (row) => data.chrf[second][row] - data.chrf[first][row];
+  const flags = (row) => [first, second].flatMap((system) => (data.flags[system] || [])[row] || []);
+  const kinds = kindsOf(first, second);
+  byId("kind").disabled = !kinds;
+  rows = [...Array(n).keys()].filter((row) =>
+    (!kind || !kinds || kinds[row] === kind) && (!flag || flags(row).includes(flag)) &&
+    (!text || [data.sources, ...data.references, ...data.hypotheses].some((its) => its.length && its[row].toLocaleLowerCase().includes(text))));
+  const keys = {
+    differ: (row) => -Math.abs(change(row)), second: (row) => -change(row), first: change,
+    worst: (row) => Math.min(data.chrf[first][row], data.chrf[second][row]), file: (row) => row,
+  };
+  const key = keys[order];
+  rows.sort((a, b) => key(a) - key(b) || a - b);
+  nShown = 0;
+  byId("list").replaceChildren();
+  byId("count").textContent = `${rows.length.toLocaleString("en")} of ${n.toLocaleString("en")} sentences. Marked: words of the translation that are not in the reference at this place, and of the reference that no translation has.`;
+  showMore();
+}
+
+function showMore() {
+  const [first, second] = ["first", "second"].map((id) => Number(byId(id).value));
+  byId("list").append(...rows.slice(nShown, nShown + STEP).map((row) => showSentence(row, first, second)));
+  nShown = Math.min(rows.length, nShown + STEP);
+  byId("more").hidden = nShown === rows.length;
+}
+
+showScores();
+showGroups("By sentence length", "chrF2 of the sentences, by words of the reference.", "words", data.lengths, names);
+showGroups("By word frequency", "F1 of words in percent, by how often the word occurs in the references.", "times", data.frequencies, names);
+data.disagreements.forEach((groups, number) => showGroups(
+  `By disagreement: ${names[number + 1]}`, `How its sentences differ from ${names[0]}, and the mean change of their chrF2.`, "differ by", groups, ["change"], true));
+const systems = names.map((name, number) => [number, name]);
+const several = names.length > 1;
+options("first", systems, 0);
+options("second", systems, several ? 1 : 0);
+options("order", [...(several ? [["differ", "largest difference"], ["second", "second is better"], ["first", "first is better"]] : []), ["worst", "lowest score"], ["file", "as in the file"]], several ? "differ" : "worst");
+options("kind", [["", "anything"], ...[...new Set(data.kinds.flat())].sort().map((one) => [one, one])], "");
+options("flag", [["", "any or none"], ...[...new Set(data.flags.flat(2))].sort().map((one) => [one, one])], "");
+byId("text").addEventListener("input", choose);
+byId("more").addEventListener("click", showMore);
+for (const [id, wanted] of [["first", several], ["second", several], ["kind", several], ["flag", data.flags.flat(2).length > 0]]) {
+  byId(id).closest("label").hidden = !wanted;
+}
+choose();

@@ -1,0 +1,83 @@
+"""nmt-score as a command: files, runs, and what is refused."""
+
+import json
+
+import pytest
+from made_run import HASTY, make_run
+
+from nmt.cli.score import TRANSLATIONS, main
+
+REFERENCE = ["the old ship left", "in May the ship came", "an officer saw it"]
+OUTPUT = ["the ship left", "in May the ship came", "officers saw it"]
+
+
+def written(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def score(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "ref.en", REFERENCE)
+    written(tmp_path / "src.de", ["das alte Schiff", "im Mai", "ein Offizier"])
+    written(tmp_path / "a.txt", OUTPUT)
+    written(tmp_path / "b.txt", REFERENCE)
+
+    def call(*flags: str, code: int = 0) -> tuple[str, str]:
+        assert main(flags) == code
+        return tuple(capsys.readouterr())
+
+    return call
+
+
+def test_one_file_has_a_line_for_each_metric_and_the_tokens_are_told(score):
+    out, err = score("a.txt", "--ref", "ref.en")
+    assert [line.split("|")[0] for line in out.splitlines()] == ["BLEU", "chrF2", "TER"]
+    assert "|tok:13a|" in out and "language: en" in err
+    out, err = score("a.txt", "--ref", "ref.en", "--lang", "zh", "--metric", "bleu")
+    assert "|tok:zh|" in out and "tok:zh" in err
+
+
+def test_several_are_compared_with_the_first(score):
+    out, _ = score("a.txt", "b.txt", "--ref", "ref.en", "--metric", "chrf")
+    assert "100.0" in out and "2 won" in out and "1 tied" in out and "0 lost" in out
+    told = json.loads(score("a.txt", "b.txt", "--ref", "ref.en", "--metric", "chrf", "--json")[0])
+    assert [one["name"] for one in told["systems"]] == ["a.txt", "b.txt"]
+    assert told["systems"][1]["scores"]["chrf"]["score"] == pytest.approx(100)
+    assert told["systems"][1]["sentences"] == {"won": 2, "tied": 1, "lost": 0}
+
+
+def test_a_run_is_translated_once_and_the_page_is_written(score, tmp_path, monkeypatch):
+    make_run(tmp_path / "run", HASTY)
+    flags = ["run", "a.txt", "--ref", "ref.en", "--src", "src.de", "--metric", "chrf", "--html", "page.html"]
+    first, err = score(*flags)
+    assert len(list((tmp_path / "run" / TRANSLATIONS).iterdir())) == 1 and "written: page.html" in err
+    assert "das alte Schiff" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    monkeypatch.setattr("nmt.api.load", None)  # so that it cannot translate
+    _, err = score(*flags, code=2)
+    assert "page.html exists already" in err
+    again, err = score(*flags, "--overwrite")
+    assert again == first and "translated before" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["a.txt", "--ref", "src.de", "long.txt"], "long.txt has 4 lines but src.de has 3"),
+        (["long.txt", "--ref", "ref.en"], "long.txt has 4 lines but ref.en has 3"),
+        (["none.txt", "--ref", "ref.en"], "none.txt"),
+        (["empty.txt", "--ref", "empty.txt"], "empty.txt: is empty"),
+        (["folder", "--ref", "ref.en"], "folder is a folder, but no run"),
+        (["run", "--ref", "ref.en"], "a run needs the source lines"),
+        (["a.txt", "--ref", "ref.en", "--lang", "jp"], "is no language code (did you mean ja"),
+        (["a.txt", "--ref", "ref.en", "--html", "none/page.html"], "none/page.html"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(score, tmp_path, flags, told):
+    written(tmp_path / "long.txt", [*OUTPUT, "one more"])
+    written(tmp_path / "empty.txt", [])
+    (tmp_path / "folder").mkdir()
+    make_run(tmp_path / "run", HASTY)
+    out, err = score(*flags, code=2)
+    assert out == "" and told in err and len(err.splitlines()) == 1
