@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -59,31 +59,29 @@ class Loaded:
     name: str
     subset: str | None
     split: str
-    found: list[Any] = field(default_factory=list, compare=False)  # the dataset, once it is loaded
 
     def __str__(self) -> str:
         return " ".join(part for part in (self.name, self.subset, self.split) if part)
 
+    @functools.cached_property
     def dataset(self) -> Any:
         """The `datasets.Dataset`. DataError where there is none."""
-        if not self.found:
-            logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-            unreachable = None if Path(self.name).exists() else _why_no_hub()
-            if unreachable:  # what was loaded before is still found, and nothing is tried again and again
-                os.environ["HF_HUB_OFFLINE"] = "1"
-            # Imported here: it takes a second, and reads the environment.
-            from datasets import load_dataset
-            from datasets.exceptions import DatasetsError
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+        unreachable = None if Path(self.name).exists() else _why_no_hub()
+        if unreachable:  # what was loaded before is still found, and nothing is tried again and again
+            os.environ["HF_HUB_OFFLINE"] = "1"
+        # Imported here: it takes a second, and reads the environment.
+        from datasets import load_dataset
+        from datasets.exceptions import DatasetsError
 
-            try:
-                self.found.append(load_dataset(self.name, self.subset, split=self.split))
-            except (DatasetsError, OSError, ValueError, RuntimeError, LookupError, TypeError, ImportError) as error:
-                what = unreachable or " ".join(str(error).split())[:500]
-                raise DataError(
-                    f"dataset {self}: cannot be loaded ({what}). Its name, subset and split are as on its page of the "
-                    "hub; a folder of files is named by its path; scripts of datasets are not run."
-                ) from None
-        return self.found[0]
+        try:
+            return load_dataset(self.name, self.subset, split=self.split)
+        except (DatasetsError, OSError, ValueError, RuntimeError, LookupError, TypeError, ImportError) as error:
+            what = unreachable or " ".join(str(error).split())[:500]
+            raise DataError(
+                f"dataset {self}: cannot be loaded ({what}). Its name, subset and split are as on its page of the hub; "
+                "a folder of files is named by its path; scripts of datasets are not run."
+            ) from None
 
 
 @functools.cache
@@ -122,9 +120,8 @@ class Reading:
         if isinstance(found, bytes):
             found = _decoded(found)
         if isinstance(found, Flaw):
-            policy = {BAD_UTF8: self.bad_utf8, BAD_RECORD: self.bad_records}.get(found.reason)
-            if policy == "refuse":
-                option = "bad_utf8" if found.reason == BAD_UTF8 else "bad_records"
+            option = {BAD_UTF8: "bad_utf8", BAD_RECORD: "bad_records"}.get(found.reason)
+            if option and getattr(self, option) == "refuse":
                 raise DataError(
                     f"{place}:{number}: {found.what} Mend the file; pairs of training corpora can be dropped and "
                     f"counted instead: data.{option}: drop."
@@ -169,15 +166,17 @@ def read_columns(
 
     header: the first record holds none. drop_flagged: of JSONL; in place of texts that are flagged stands a flaw.
     """
-    rows: Iterator[tuple[bytes | Found, ...]]
+    rows: Iterator[Sequence[bytes | Found]]
     if form in TABLES:
         rows = _rows(place, columns, reading.longest)
-    elif form in ("tsv", "csv"):
-        rows = _of_fields(_records(place, form, reading.notes), columns, header)
     else:
-        rows = _of_keys(
-            _records(place, form, reading.notes), columns, drop_flagged, missing="" if form == "tmx" else None
-        )
+        records: Iterator[Any] = _records(place, form, reading.notes)
+        if form in ("tsv", "csv"):
+            rows = _of_fields(records, columns, header)
+        elif form == "jsonl":
+            rows = _of_keys(records, columns, drop_flagged)
+        else:
+            rows = ([unit.get(str(column), "") for column in columns] for unit in records)
     for number, row in enumerate(rows, start=1 + header):
         yield tuple([reading.text(found, place, number) for found in row])
 
@@ -203,7 +202,7 @@ def names_in(place: Place, form: str, *, header: bool = False) -> list[str]:
 def count_records(place: Place, form: str) -> int:
     """The number of records, a header included."""
     if isinstance(place, Loaded):
-        return len(place.dataset())
+        return len(place.dataset)
     if form in TABLES:
         with _table(place, []) as (_, batches):
             return sum(map(len, batches))
@@ -242,16 +241,16 @@ def _records(place: Place, form: str, notes: Counter[str] | None = None) -> Iter
     assert isinstance(place, Path)
     if form in ("csv", "tmx"):
         return _csv(place) if form == "csv" else _tmx(place)
-    return (_tsv if form == "tsv" else _jsonl)(place, Counter() if notes is None else notes)
+    return (_tsv if form == "tsv" else _jsonl)(place, notes)
 
 
-def _lines(path: Path, notes: Counter[str]) -> Iterator[Found]:
+def _lines(path: Path, notes: Counter[str] | None) -> Iterator[Found]:
     for raw in text_lines(path, _LONGEST, notes):
         is_cut = len(raw) > _LONGEST - 4
         yield Flaw(TOO_LONG, f"a line of over {_LONGEST - 4:,} bytes.") if is_cut else _decoded(raw)
 
 
-def _tsv(path: Path, notes: Counter[str]) -> Iterator[list[str] | Flaw]:
+def _tsv(path: Path, notes: Counter[str] | None) -> Iterator[list[str] | Flaw]:
     return (line if isinstance(line, Flaw) else line.split("\t") for line in _lines(path, notes))
 
 
@@ -272,11 +271,11 @@ def _csv(path: Path) -> Iterator[list[str]]:
             raise DataError(f"{path}:{rows.line_num}: not CSV ({error}). Look at the quotes there.") from None
 
 
-def _of_fields(records: Iterable[Record], columns: Sequence[Column], header: bool) -> Iterator[tuple[Found, ...]]:
+def _of_fields(records: Iterable[Any], columns: Sequence[Column], header: bool) -> Iterator[Sequence[Found]]:
     n_column, places = 0, list[int]()
     for record in records:
-        if not isinstance(record, list):
-            yield (cast(Flaw, record),) * len(columns)
+        if isinstance(record, Flaw):
+            yield (record,) * len(columns)
             continue
         if not n_column:
             n_column = len(record)
@@ -284,7 +283,7 @@ def _of_fields(records: Iterable[Record], columns: Sequence[Column], header: boo
             if header:
                 continue
         if len(record) == n_column:
-            yield tuple([record[at] for at in places])
+            yield [record[at] for at in places]
         else:
             flaw = Flaw(BAD_RECORD, f"{len(record)} columns, but the first record has {n_column}.")
             yield (flaw,) * len(columns)
@@ -306,38 +305,24 @@ _JSON_KINDS = {
 }
 
 
-def _jsonl(path: Path, notes: Counter[str]) -> Iterator[dict[str, Any] | Flaw]:
+def _jsonl(path: Path, notes: Counter[str] | None) -> Iterator[dict[str, Any] | Flaw]:
     for line in _lines(path, notes):
-        if isinstance(line, Flaw):
-            yield line
-            continue
-        if not line.strip():
-            yield Flaw(BAD_RECORD, "a blank line in place of a JSON object.")
-            continue
-        try:
-            record = _JSON.decode(line)
-        except (ValueError, RecursionError) as error:
-            record = Flaw(BAD_RECORD, f"not JSON ({error}).")
+        record: Any = line
+        if isinstance(line, str):
+            try:
+                record = _JSON.decode(line)
+            except (ValueError, RecursionError) as error:
+                what = f"not JSON ({error})" if line.strip() else "a blank line in place of a JSON object"
+                record = Flaw(BAD_RECORD, f"{what}.")
         if not isinstance(record, dict | Flaw):
             record = Flaw(BAD_RECORD, f"{_JSON_KINDS[type(record)]} in place of a JSON object.")
         yield record
 
 
-def _of_keys(
-    records: Iterable[Record], columns: Sequence[Column], drop_flagged: bool, missing: str | None
-) -> Iterator[tuple[Found, ...]]:
-    """missing: stands for a text that is not there, which is a flaw otherwise."""
-    keys = list(map(str, columns))
+def _of_keys(records: Iterable[Any], columns: Sequence[Column], drop_flagged: bool) -> Iterator[Sequence[Found]]:
     for record in records:
-        flaw = record if isinstance(record, Flaw) else None
-        if drop_flagged and isinstance(record, dict):
-            flaw = _flagged(record)
-        if flaw:
-            yield (flaw,) * len(keys)
-        elif missing is not None:
-            yield tuple([cast(dict[str, str], record).get(key, missing) for key in keys])
-        else:
-            yield tuple([_text_under(cast(dict[str, Any], record), key) for key in keys])
+        flaw = record if isinstance(record, Flaw) else _flagged(record) if drop_flagged else None
+        yield (flaw,) * len(columns) if flaw else [_text_under(record, str(column)) for column in columns]
 
 
 def _text_under(record: dict[str, Any], key: str) -> Found:
@@ -367,10 +352,10 @@ def _flagged(record: dict[str, Any]) -> Flaw | None:
     flags = record.get(_FLAGS)
     if not isinstance(flags, list) or not all(isinstance(flag, str) for flag in flags):
         return Flaw(BAD_RECORD, f"no list of texts under the key {_FLAGS!r}, which drop_flagged asks for.")
-    found = next((flag for flag in flags if flag not in _HARMLESS), None)
-    return (
-        None if found is None else Flaw(f"flagged {found[:_LONGEST_FLAG]}", f"a translation that is flagged {found}.")
-    )
+    for found in flags:
+        if found not in _HARMLESS:
+            return Flaw(f"flagged {found[:_LONGEST_FLAG]}", f"a translation that is flagged {found}.")
+    return None
 
 
 # TMX.
@@ -393,7 +378,12 @@ def _tmx(path: Path) -> Iterator[dict[str, str]]:
                 if event == "start" and name == "body":
                     body = element
                 elif event == "end" and name == "tu":
-                    yield _texts_of_unit(element)
+                    found: dict[str, str] = {}
+                    for variant in element:
+                        code, segment = variant.get(_LANG) or variant.get("lang"), variant.find("{*}seg")
+                        if code and segment is not None:
+                            found.setdefault(code, "".join(_pieces(segment)))
+                    yield found
                     if body is not None:
                         body.clear()  # or the whole file is in memory at the end
         except DefusedXmlException:
@@ -402,16 +392,6 @@ def _tmx(path: Path) -> Iterator[dict[str, str]]:
             ) from None
         except ParseError as error:
             raise DataError(f"{path}: not TMX, or damaged ({error}).") from None
-
-
-def _texts_of_unit(unit: "Element") -> dict[str, str]:
-    found: dict[str, str] = {}
-    for variant in unit:
-        segment = next((child for child in variant if _tag(child) == "seg"), None)
-        code = variant.get(_LANG) or variant.get("lang")
-        if code and segment is not None:
-            found.setdefault(code, "".join(_pieces(segment)))
-    return found
 
 
 def _pieces(element: "Element") -> Iterator[str]:
@@ -445,7 +425,7 @@ def _table(place: Place, names: list[str] | None = None) -> Iterator[tuple[pa.Sc
     """Open a table: its schema, and its rows, of some columns. names: none for as little as tells their number."""
     try:
         if isinstance(place, Loaded):
-            dataset = place.dataset()
+            dataset = place.dataset
             chosen = (dataset.select_columns(names) if names else dataset).with_format("arrow")
             rows = (batch for part in chosen.iter(batch_size=_N_ROW) for batch in part.to_batches())
             yield dataset.features.arrow_schema, rows
