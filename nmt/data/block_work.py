@@ -23,7 +23,7 @@ from nmt.data.filters import (
     KEPT,
     ODD,
     REASON_OF,
-    UsualRatio,
+    CorpusFacts,
     filters_of,
     oddities,
     reason_to_drop,
@@ -35,7 +35,7 @@ from nmt.data.survey import HeldOut, Looked, measured
 from nmt.data.text import SIDES, Block, Hashes, cut, dress_of
 from nmt.data.units import Lexicon, Units, facts_of, ids_in, read_cut_words, words_in
 from nmt.processes import read_packed, write_packed
-from nmt.recipe.data_options import DataConfig, FilterConfig, SubwordsConfig
+from nmt.recipe.data_options import DataConfig, SubwordsConfig
 
 # File of blocks of training pairs.
 Mask = NDArray[np.bool_]
@@ -111,21 +111,13 @@ def read_block(path: str, offset: int) -> BlockContent:
     return BlockContent(found["kept"], src, trg)
 
 
-class SourceSetup(NamedTuple):
-    """A training source to the tasks: languages and filters of its corpus, and its own ratio of lengths."""
-
-    languages: tuple[str, str]
-    filters: FilterConfig
-    usual: UsualRatio | None
-
-
 class Setup(NamedTuple):
     """Settings that all tasks share. drawn: keys of the drawn validation pairs, see `near_hashes`."""
 
     data: DataConfig
     subwords: SubwordsConfig
     folder: Path
-    sources: list[SourceSetup]
+    sources: list[CorpusFacts]
     held_out: HeldOut
     drawn: tuple[Hashes, Hashes] | None
 
@@ -173,10 +165,8 @@ class Task:
         # What is learnt from is the text itself, or else has placeholders, which nothing can be measured of.
         self._known = {name: Lexicon() for name in SIDES}
         self._known_learnt = {name: Lexicon() for name in SIDES} if setup.data.protect else self._known
-        self._kinds = kinds_of(source.filters for source in setup.sources)
-        self._filters = [
-            filters_of(source.filters, setup.data.max_len, source.languages, source.usual) for source in setup.sources
-        ]
+        self._kinds = kinds_of(source.config for source in setup.sources)
+        self._filters = [filters_of(*source) for source in setup.sources]
         self._subwords: Subwords | None = None
         self._cuts: list[CutWords] = []
 

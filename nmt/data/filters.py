@@ -165,7 +165,7 @@ def repeats_itself(text: str, most: int) -> bool:
 Drops = Callable[[str, str], bool]  # from source and target
 
 
-class Corpus(NamedTuple):
+class CorpusFacts(NamedTuple):
     """Facts that filters depend on: options, the subwords a side may have, languages of the sides, the usual ratio."""
 
     config: FilterConfig
@@ -174,12 +174,18 @@ class Corpus(NamedTuple):
     usual: UsualRatio | None = None
 
 
+Make = Callable[[CorpusFacts, Any], Drops | None]
+
+
 class FilterKind(NamedTuple):
-    """A filter on text: its reason, its option in `data`, and its function for a corpus, None where it is off."""
+    """A filter on text: its reason, its option in `data`, and its function for a corpus and the option's value.
+
+    False or 0 is off; the function may be None, too.
+    """
 
     reason: str
     option: str
-    make: Callable[[Corpus], Drops | None]
+    make: Make
 
 
 def most_bytes(max_len: int) -> int:
@@ -187,36 +193,29 @@ def most_bytes(max_len: int) -> int:
     return max_len * LONGEST_PIECE
 
 
-def _on_a_side(option: str, flag: Callable[[str, Any], bool]) -> Callable[[Corpus], Drops | None]:
-    """A filter of single texts whose option is its bound, or False or 0 for off."""
-
-    def make(corpus: Corpus) -> Drops | None:
-        bound = getattr(corpus.config, option)
-        return (lambda src, trg: flag(src, bound) or flag(trg, bound)) if bound else None
-
-    return make
+def _on_a_side(flag: Callable[[str, Any], bool]) -> Make:
+    """A filter of single texts."""
+    return lambda _, bound: lambda src, trg: flag(src, bound) or flag(trg, bound)
 
 
-def _of_length(corpus: Corpus) -> Drops:
+def _of_length(corpus: CorpusFacts, _: Any) -> Drops:
     most = most_bytes(corpus.max_len)
     return lambda *pair: 4 * max(map(len, pair)) > most and max(len(text.encode("utf-8")) for text in pair) > most
 
 
-def _of_ratio(corpus: Corpus) -> Drops | None:
-    usual = corpus.usual if corpus.config.max_ratio else None
+def _of_ratio(corpus: CorpusFacts, _: float) -> Drops | None:
+    usual = corpus.usual
     return usual and (lambda src, trg: is_unusual(len(src), len(trg), usual))
 
 
-def _of_script(corpus: Corpus) -> Drops | None:
-    share, (src_own, trg_own) = corpus.config.min_script, map(scripts_of, corpus.languages)
-    if not share or not (src_own or trg_own):
+def _of_script(corpus: CorpusFacts, share: float) -> Drops | None:
+    src_own, trg_own = map(scripts_of, corpus.languages)
+    if not (src_own or trg_own):
         return None
     return lambda src, trg: is_in_another_script(src, src_own, share) or is_in_another_script(trg, trg_own, share)
 
 
-def _of_language(corpus: Corpus) -> Drops | None:
-    if not (least := corpus.config.max_other_language):
-        return None
+def _of_language(corpus: CorpusFacts, least: float) -> Drops:
     src_own, trg_own = map(languages_like, corpus.languages)
     return lambda src, trg: is_in_another_language(src, src_own, least) or is_in_another_language(trg, trg_own, least)
 
@@ -227,19 +226,15 @@ HELD_OUT = "held out"  # for validation, or like a pair that is
 # All filters on text, cheap ones first: a pair is counted under the first that drops it. A new one is a row here and an
 # option in `FilterConfig`.
 FILTERS = [
-    FilterKind("empty side", "", lambda _: lambda src, trg: not src.strip() or not trg.strip()),
-    FilterKind(
-        "identical sides",
-        "drop_identical",
-        lambda corpus: (lambda src, trg: src.strip() == trg.strip()) if corpus.config.drop_identical else None,
-    ),
+    FilterKind("empty side", "", lambda *_: lambda src, trg: not src.strip() or not trg.strip()),
+    FilterKind("identical sides", "drop_identical", lambda *_: lambda src, trg: src.strip() == trg.strip()),
     FilterKind(TOO_LONG, "max_len", _of_length),
     FilterKind("length ratio", "max_ratio", _of_ratio),
-    FilterKind("control characters", "drop_control", _on_a_side("drop_control", lambda text, _: has_control(text))),
-    FilterKind("damaged text", "drop_damaged", _on_a_side("drop_damaged", lambda text, _: is_damaged(text))),
+    FilterKind("control characters", "drop_control", _on_a_side(lambda text, _: has_control(text))),
+    FilterKind("damaged text", "drop_damaged", _on_a_side(lambda text, _: is_damaged(text))),
     FilterKind(SCRIPT, "min_script", _of_script),
-    FilterKind("mostly symbols", "max_symbols", _on_a_side("max_symbols", is_mostly_symbols)),
-    FilterKind("repeats itself", "max_repeats", _on_a_side("max_repeats", repeats_itself)),
+    FilterKind("mostly symbols", "max_symbols", _on_a_side(is_mostly_symbols)),
+    FilterKind("repeats itself", "max_repeats", _on_a_side(repeats_itself)),
     FilterKind("another language", "max_other_language", _of_language),
 ]
 # The option of each reason; those of `dedup.py` compare pairs.
@@ -262,9 +257,10 @@ REASON_OF = {n: reason for reason, n in CODES.items()}
 def filters_of(
     config: FilterConfig, max_len: int, languages: tuple[str, str], usual: UsualRatio | None = None
 ) -> list[tuple[str, Drops]]:
-    """The filters on text that are on, with their reasons, for the pairs of one corpus: see `Corpus`."""
-    corpus = Corpus(config, max_len, languages, usual)
-    return [(kind.reason, drops) for kind in FILTERS if (drops := kind.make(corpus))]
+    """The filters on text that are on, with their reasons, for the pairs of one corpus: see `CorpusFacts`."""
+    corpus = CorpusFacts(config, max_len, languages, usual)
+    values = ((kind, getattr(config, kind.option, True)) for kind in FILTERS)
+    return [(kind.reason, drops) for kind, value in values if value and (drops := kind.make(corpus, value))]
 
 
 def reason_to_drop(src: str, trg: str, filters: Iterable[tuple[str, Drops]]) -> str | None:

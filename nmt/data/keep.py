@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.arrays import STEP, Ragged, mixed
-from nmt.data.block_work import Setup, SourceSetup, Task, TextBlock, read_block
+from nmt.data.block_work import Setup, Task, TextBlock, read_block
 from nmt.data.corpus import in_batches, write_arrow
 from nmt.data.dedup import NO_KEY, kinds_of, repeated
-from nmt.data.filters import CODES, KEPT, TOO_LONG, filters_of, most_bytes, oddities, usual_ratio
+from nmt.data.filters import CODES, KEPT, TOO_LONG, CorpusFacts, filters_of, most_bytes, oddities, usual_ratio
 from nmt.data.formats import Flaw, Found, Reading
 from nmt.data.letters import add_counts, drawn
 from nmt.data.manifest import SUBWORDS
@@ -332,22 +332,18 @@ def keep_training_pairs(
 ) -> KeptPairs:
     """Read, filter and measure all training pairs; what is kept of them lies in the folder until it is removed."""
     training = [source for source in sources if source.split == "train"]
-    own = [config.filters_of(source.corpus) for source in training]
     survey = report.survey = Survey(folder, sources, held_out)
-    usual = [
-        usual_ratio(texts_of(source, config), filters.max_ratio) for source, filters in zip(training, own, strict=True)
-    ]
-    report.learnt_ratios |= {
-        source.src.name: ratio for source, ratio in zip(training, usual, strict=True) if ratio is not None
-    }
+    its = []
+    for source in training:
+        filters = config.filters_of(source.corpus)
+        usual = usual_ratio(texts_of(source, config), filters.max_ratio)
+        its.append(CorpusFacts(filters, config.max_len, config.languages_of(source.corpus), usual))
+        if usual:
+            report.learnt_ratios[source.src.name] = usual
     is_drawn = config.valid_size and not config.valid and VALID in held_out
     drawn = near_hashes(*held_out[VALID][:2]) if is_drawn else None
-    its = [
-        SourceSetup(config.languages_of(source.corpus), filters, ratio)
-        for source, filters, ratio in zip(training, own, usual, strict=True)
-    ]
     workers.begin(Task, Setup(config, subwords, folder, its, survey.held_out, drawn))
-    codes = _decide(training, own, config, report, folder, workers)
+    codes = _decide(training, [one.config for one in its], config, report, folder, workers)
     kept = KeptPairs(training)
 
     def tasks() -> Iterator[tuple[TextBlock, NDArray[np.uint8] | None]]:

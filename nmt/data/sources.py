@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -30,7 +31,7 @@ from nmt.data.scripts import scripts_of
 from nmt.data.text import split_of, undone
 from nmt.errors import DataError
 from nmt.files import sha256_of
-from nmt.languages import Language, language_of
+from nmt.languages import language_of
 from nmt.recipe.contradictions import ENDINGS, NOT_READ, names_of
 from nmt.recipe.data_options import CorpusFiles, DataConfig, TrainingCorpus
 from nmt.recipe.options import Recipe
@@ -190,7 +191,7 @@ def _sources_of(
 ) -> list[Source]:
     """A corpus as the recipe names it, as sources: a pair of files each, or a file or dataset with both sides."""
     option = f"data.{split.partition('-')[0]}"
-    columns, folders = (files.src_column, files.trg_column), origin.folders(option)
+    folders = origin.folders(option)
 
     def located(names: Any) -> list["Named"]:
         return [named for name in names_of(names) for named in _locate(name, option, complaints, folders)]
@@ -200,39 +201,32 @@ def _sources_of(
         there = (folder / files.dataset for folder in _folders(files.dataset, folders))
         name = str(next((path for path in there if path.is_dir()), files.dataset))
         loaded = Loaded(name, files.subset, files.split)
-        src, trg = (Text(str(loaded), loaded, "dataset", column) for column in columns)
+        src, trg = (Text(str(loaded), loaded, "dataset", column) for column in (files.src_column, files.trg_column))
         return [Source(split, src, trg)]
-    if files.file is not None:
+    is_one_file = files.file is not None
+    if is_one_file:
         together = [(named, named) for named in located(files.file)]
-        by_name = (any(isinstance(column, str) for column in columns),) * 2
     else:
         together = _partners(located(files.src), located(files.trg), option, complaints)
-        by_name = isinstance(columns[0], str), isinstance(columns[1], str)
-    finds_columns = files.file is not None and files.src_column is None
+    finds_columns = is_one_file and files.src_column is None
+    moses = [language_of(code).primary if files.unescape else None for code in languages]
     sources = []
     for pair in together:
         try:
-            if finds_columns:
-                columns = _columns_in(pair[0], files, languages)
-                by_name = (isinstance(columns[0], str),) * 2
-            src, trg = (
-                _text_of(named, column, files, header)
-                for named, column, header in zip(pair, columns, by_name, strict=True)
-            )
+            columns = _columns_in(pair[0], files, languages) if finds_columns else (files.src_column, files.trg_column)
+            by_name = [isinstance(column, str) for column in columns]
+            by_name = [any(by_name)] * 2 if is_one_file else by_name
+            src, trg = (_text_of(*side, files) for side in zip(pair, columns, by_name, moses, strict=True))
         except DataError as error:
             complaints.append(f"{option}: {error}")
             continue
-        if files.unescape:
-            src, trg = (
-                replace(text, moses=language_of(code).primary) for text, code in zip((src, trg), languages, strict=True)
-            )
         chosen = len(together) > 1 or pair[0].wild is not None
         sources.append(Source(split, src, trg, chosen, found_columns=finds_columns))
     return sources
 
 
-def _text_of(named: "Named", column: Column | None, files: CorpusFiles, by_name: bool) -> Text:
-    """One side. by_name: columns of its file are chosen by name."""
+def _text_of(named: "Named", column: Column | None, by_name: bool, moses: str | None, files: CorpusFiles) -> Text:
+    """One side. by_name: columns of its file are chosen by name. moses: of `Text`."""
     form = files.format or form_of(named)
     if column is None:
         if files.format is None and form != "text":
@@ -243,7 +237,7 @@ def _text_of(named: "Named", column: Column | None, files: CorpusFiles, by_name:
                 else f"{named.name}: {form} has columns or keys: which one is it? Choose it with src_column and "
                 "trg_column, or write format: text if its lines are sentences."
             )
-        return Text(named.name, named.path)
+        return Text(named.name, named.path, moses=moses)
     if form == "text":
         raise DataError(
             f"{named.name}: a column is chosen, but the name does not tell what is in the file. Add format: tsv, "
@@ -256,7 +250,7 @@ def _text_of(named: "Named", column: Column | None, files: CorpusFiles, by_name:
     if drop_flagged and form != "jsonl":
         raise DataError(f"{named.name}: drop_flagged is for JSONL, and this is {form}. Remove it.")
     header = has_header and (by_name if files.header is None else files.header)
-    return Text(named.name, named.path, form, column, header, drop_flagged)
+    return Text(named.name, named.path, form, column, header, drop_flagged, moses)
 
 
 # From the names in a recipe to files.
@@ -356,21 +350,14 @@ def _columns_in(named: Named, files: CorpusFiles, languages: tuple[str, str]) ->
     )
 
 
-def _is_same(one: Language, other: Language, exact: bool) -> bool:
-    return one.code == other.code if exact else one.is_known and one.primary == other.primary
-
-
 def columns_by_name(names: Sequence[str], languages: tuple[str, str]) -> tuple[str, str] | None:
     """The columns, keys or languages that two sides are in, by their names; None where the names do not tell.
 
     Names are codes of the languages, in any form and with any region, their English names, or source and target.
     """
     known = {name: [language_of(part) for part in (name, name.rpartition(".")[2])] for name in names}
-    for exact in (True, False):
-        sides = [
-            [name for name, of in known.items() if any(_is_same(one, language_of(side), exact) for one in of)]
-            for side in languages
-        ]
+    for form in attrgetter("code"), attrgetter("primary"):  # exact, or whatever the script and region
+        sides = [[name for name, of in known.items() if form(language_of(side)) in map(form, of)] for side in languages]
         if len(sides[0]) == len(sides[1]) == 1 and sides[0] != sides[1]:
             return sides[0][0], sides[1][0]
     folded = {name.strip().casefold().replace(" ", "_"): name for name in names}

@@ -100,8 +100,8 @@ def test_a_filter_is_one_option_and_one_row_of_the_table(monkeypatch):
     class Config(FilterConfig):
         max_questions: int = 1
 
-    def many_questions(corpus):
-        return lambda src, trg: src.count("?") > corpus.config.max_questions
+    def many_questions(_, most):
+        return lambda src, trg: src.count("?") > most
 
     monkeypatch.setattr(filters, "FILTERS", [*FILTERS, FilterKind("questions", "max_questions", many_questions)])
     assert reason_to_drop("Wie? Was?", "eh", filters_of(Config(), 10, ("de", "en"))) == "questions"
