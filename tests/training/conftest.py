@@ -14,6 +14,7 @@ import pytest
 from nmt.data.prepare import prepare
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe
+from nmt.training.engine import Engine
 from nmt.training.launch import launch
 
 TRANSLATION = {
@@ -53,6 +54,15 @@ def corpus(tmp_path_factory):
 MODEL = {"d_model": 16, "d_inner": 32, "n_enc_layer": 1, "n_dec_layer": 1, "n_head": 2, "dropout": 0.2, "norm": "pre"}
 
 
+def merged(tree, sections):
+    """The sections of a recipe with other options in some of them; a model of another architecture takes the place."""
+    found = dict(tree)
+    for name, more in sections.items():
+        keeps = isinstance(more, dict) and "architecture" not in more
+        found[name] = {**tree.get(name, {}), **more} if keeps else more
+    return found
+
+
 def make_recipe(corpus, out, **sections):
     """A recipe for a run in the folder `out`: section={option: value}, ..."""
     tree = {
@@ -66,9 +76,7 @@ def make_recipe(corpus, out, **sections):
         "valid": {"every": 10, "max_tokens": 400},
         "decode": {"max_len_a": 0.5, "max_len_b": 3},  # an untrained model knows no end
     }
-    for section, options in sections.items():
-        tree[section] = {**tree.get(section, {}), **options} if isinstance(options, dict) else options
-    return Recipe.model_validate(tree)
+    return Recipe.model_validate(merged(tree, sections))
 
 
 @pytest.fixture
@@ -84,14 +92,7 @@ SHORT = {"batch": {"max_tokens": 400}, "train": {"updates": 12, "save_every": 3,
 @pytest.fixture
 def short_of(recipe_of):
     """short_of(run name, section={option: value}, ...) -> Recipe of a run of twelve updates."""
-
-    def short_of(run="run", **sections):
-        mixed = {
-            name: {**SHORT.get(name, {}), **more} if isinstance(more, dict) else more for name, more in sections.items()
-        }
-        return recipe_of(run, **{**SHORT, **mixed})
-
-    return short_of
+    return lambda run="run", **sections: recipe_of(run, **merged(SHORT, sections))
 
 
 @pytest.fixture(scope="session")
@@ -108,6 +109,19 @@ def finished(whole, short_of):
     recipe = short_of()
     shutil.copytree(whole.run_folder, recipe.run_folder)
     return recipe
+
+
+@pytest.fixture
+def late_engines(monkeypatch):
+    """Call it, and engines on the CPU behave as on a GPU from then on."""
+    begin = Engine.__init__
+
+    def init(self, *args, **kwargs):
+        begin(self, *args, **kwargs)
+        assert not self.late and self.optimizers.guarded
+        self.late = True
+
+    return lambda: monkeypatch.setattr(Engine, "__init__", init)
 
 
 class Group:

@@ -4,7 +4,7 @@ import random
 from itertools import pairwise
 
 import pytest
-from witness import digest, logged
+from witness import digest, logged, state_of, stop_at
 
 from nmt import checkpoint
 from nmt.recipe.options import Recipe
@@ -62,13 +62,8 @@ def timed(recipe_of, name="run", optim=None, train=None, valid=None):
     )
 
 
-def rates(recipe):
-    return [rate / recipe.optim.lr for rate in logged(recipe, "train", "learning_rate").values()]
-
-
-def state_of(recipe):
-    run = Run(recipe.run_folder)
-    return checkpoint.verify(run.checkpoint(run.updates()[-1]))
+def last_state(recipe):
+    return state_of(recipe, Run(recipe.run_folder).updates()[-1])
 
 
 @pytest.mark.parametrize(
@@ -88,22 +83,19 @@ def test_the_updates_that_fit_into_a_budget_are_foretold(recipe_of, train, valid
 
 
 @pytest.mark.parametrize(("schedule", "late"), [("linear", False), ("wsd", True)])
-def test_the_command_takes_the_time_it_was_given_and_ends_annealed(recipe_of, clock, monkeypatch, schedule, late):
-    if late:  # as on a GPU
-        begin = Engine.__init__
-        monkeypatch.setattr(
-            Engine, "__init__", lambda self, *a, **k: (begin(self, *a, **k), setattr(self, "late", 1))[0]
-        )
+def test_the_command_takes_the_time_it_was_given_and_ends_annealed(recipe_of, clock, late_engines, schedule, late):
+    if late:
+        late_engines()
     recipe = timed(recipe_of, optim={"schedule": schedule})
     start = clock.now
     assert launch(recipe, clock=clock) == "time"
     # Compiling, all validations and checkpoints, the last one of both, and the choice of the final model are in it.
     assert BUDGET - 2 * UPDATE <= clock.now - start <= BUDGET + 2 * UPDATE
-    found = rates(recipe)
+    found = [rate / recipe.optim.lr for rate in logged(recipe, "train", "learning_rate").values()]
     assert found[4] == pytest.approx(1.0)
     assert 0 <= found[-1] < 0.2 and found[-1] == min(found)
     assert all(a >= b - 0.1 for a, b in pairwise(found[5:]))
-    assert state_of(recipe)["history"][-1]["update"] == len(found)
+    assert last_state(recipe)["history"][-1]["update"] == len(found)
 
 
 def test_time_is_left_for_the_last_validation_even_if_none_was_due_before(recipe_of, clock):
@@ -111,7 +103,7 @@ def test_time_is_left_for_the_last_validation_even_if_none_was_due_before(recipe
     start = clock.now
     assert launch(recipe, clock=clock) == "time"
     assert clock.now - start <= BUDGET + 2 * UPDATE
-    first, _ = (entry["update"] for entry in state_of(recipe)["history"])
+    first, _ = (entry["update"] for entry in last_state(recipe)["history"])
     assert first * UPDATE + COMPILE == pytest.approx(BUDGET / 4, abs=2 * SAVE)
 
 
@@ -119,21 +111,20 @@ def test_the_time_of_earlier_parts_counts(recipe_of, clock):
     recipe = timed(recipe_of)
     begin, spent, outcome = clock.now, 0.0, ""
     for n in (8, 7, 10**6):
-        questions = iter(range(10**6))
-        outcome = launch(recipe, lambda n=n, q=questions: next(q) >= n, clock=clock)
+        outcome = launch(recipe, stop_at(n), clock=clock)
         spent, clock.now = spent + clock.now - begin, clock.now + 1e5  # the computer was off
         begin = clock.now
     assert outcome == "time"
     # What the last checkpoint of a part took is in no checkpoint, so that it cannot be counted.
     assert BUDGET - 2 * UPDATE <= spent <= BUDGET + 2 * SAVE + 2 * UPDATE
-    assert state_of(recipe)["wall_seconds"] < BUDGET
+    assert last_state(recipe)["wall_seconds"] < BUDGET
 
 
 def test_only_the_schedule_depends_on_the_clock(recipe_of, clock):
     options = {"optim": {"schedule": "inverse_sqrt"}, "valid": {"every": 9}}
     by_clock = timed(recipe_of, "clock", **options)
     launch(by_clock, clock=clock)
-    n = state_of(by_clock)["update"]
+    n = last_state(by_clock)["update"]
     by_updates = timed(recipe_of, "updates", train={"updates": n, "time_budget": ""}, **options)
     assert launch(by_updates) == "done"
     assert n > 20 and digest(by_clock, n) == digest(by_updates, n)

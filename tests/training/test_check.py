@@ -208,6 +208,11 @@ def test_a_selftest_that_fails_says_what_to_do(recipe_of, monkeypatch):
     assert said and "Try train.precision: fp32" in said[0] and not any("so look at the search" in text for text in said)
 
 
+def test_a_recurrent_model_learns_a_handful_of_pairs_by_heart(recipe_of):
+    model = {"architecture": "seq2seq", "cell": "gru", "d_model": 256, "d_emb": 128}
+    assert all(is_found for is_found, _ in selftest(recipe_of(model=model, optim={"lr": 2e-2})))
+
+
 # --verify
 
 

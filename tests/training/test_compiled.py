@@ -2,28 +2,12 @@
 
 import pytest
 import torch
+from witness import FP32, engine_of
 
-from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
-from nmt.training.engine import Engine
 from nmt.training.feed import Feed
-from nmt.training.materials import new_model
 from nmt.training.parallel import Ranks
-from nmt.training.precision import Precision
 from nmt.training.validate import Validation
-
-CPU = torch.device("cpu")
-PRECISION = Precision("fp32", "", "cpu")
-
-
-@pytest.fixture
-def data(recipe_of):
-    return Prepared.open(recipe_of("of-data").data_folder)
-
-
-def engine_of(recipe, data):
-    torch.manual_seed(1)
-    return Engine(new_model(recipe, data, CPU).train(), recipe, precision=PRECISION, ranks=Ranks())
 
 
 def train(engine, recipe, data, n_update):
@@ -36,9 +20,9 @@ def train(engine, recipe, data, n_update):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # which the compiler looks at
-def test_a_validation_compiles_nothing(recipe_of, data):
+def test_a_validation_compiles_nothing(recipe_of):
     recipe, seen = recipe_of("plain", batch={"per_update": 1}), []
-    engine = engine_of(recipe, data)
+    data, engine = engine_of(recipe)
 
     def count(graph, _):
         seen.append(len(seen))
@@ -50,22 +34,22 @@ def test_a_validation_compiles_nothing(recipe_of, data):
     list(train(engine, recipe, data, 1))
     n_compiled, seen[:] = len(seen), []
     assert n_compiled >= 2
-    measured = Validation(recipe, data, PRECISION).first.measure(engine.model)
+    measured = Validation(recipe, data, FP32).first.measure(engine.model)
     assert not seen
     for part in (engine.model.encoder, engine.model.decoder):
         part._compiled_call_impl = None
-    assert Validation(recipe, data, PRECISION).first.measure(engine.model) == measured
+    assert Validation(recipe, data, FP32).first.measure(engine.model) == measured
     torch.compiler.reset()
 
 
 @pytest.mark.parametrize("per_update", [1, 3])
-def test_gradients_outlive_the_replay_that_made_them(per_update, recipe_of, data, monkeypatch):
+def test_gradients_outlive_the_replay_that_made_them(per_update, recipe_of, monkeypatch):
     """Each replay of a CUDA graph writes its gradients where the one before wrote its own, as here hooks do."""
     marks = []
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: marks.append(1))
     usual = recipe_of("usual", batch={"per_update": per_update})
     graphs = usual.model_copy(update={"train": usual.train.model_copy(update={"cuda_graphs": True})})
-    plain, other = engine_of(usual, data), engine_of(graphs, data)
+    (data, plain), (_, other) = engine_of(usual), engine_of(graphs)
     places = {p: torch.zeros_like(p) for p in other.model.parameters()}
     for parameter, place in places.items():
         parameter.register_hook(lambda grad, place=place: place.copy_(grad).detach())

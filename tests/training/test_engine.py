@@ -5,13 +5,11 @@ import re
 
 import pytest
 import torch
-from witness import StopAt
+from witness import left_by, state_of, stop_at
 
-from nmt import checkpoint, ops
 from nmt.data.batches import Batch
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
-from nmt.run import Run
 from nmt.training import engine as engine_module
 from nmt.training.engine import Engine
 from nmt.training.launch import launch
@@ -19,19 +17,6 @@ from nmt.training.memory import Work
 from nmt.training.optim import Adam
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
-
-
-@pytest.fixture
-def late(monkeypatch):
-    """Make engines on the CPU behave as on a GPU."""
-    begin = Engine.__init__
-
-    def init(self, *args, **kwargs):
-        begin(self, *args, **kwargs)
-        assert not self.late and self.optimizers.guarded
-        self.late = True
-
-    return lambda: monkeypatch.setattr(Engine, "__init__", init)
 
 
 @pytest.fixture
@@ -52,25 +37,15 @@ def spoilt(monkeypatch):
     return spoil
 
 
-def tensors(recipe):
-    folder = Run(recipe.run_folder).checkpoint(recipe.train.updates)
-    files = (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.EMA)
-    state = checkpoint.verify(folder)
-    kept = {name: state[name] for name in ("update", "epoch", "update_in_epoch", "n_skipped", "n_token", "history")}
-    return {f"{file}/{k}": v for file in files for k, v in checkpoint.load_tensors(folder, file).items()}, kept
-
-
-def test_reading_outcomes_late_changes_no_bit(recipe_of, late, spoilt):
+def test_reading_outcomes_late_changes_no_bit(recipe_of, late_engines, spoilt):
     sections = {"train": {"ema": 0.9, "log_every": 6, "save_every": 6, "updates": 12}, "valid": {"every": 6}}
     now, later = recipe_of("now", **sections), recipe_of("later", **sections)
     spoilt(2, 6, 7, 13)  # the first, the one before a validation, several in a row, the last but one
     launch(now)
-    late()
+    late_engines()
     spoilt(2, 6, 7, 13)
     launch(later)
-    (one, state), (other, other_state) = tensors(now), tensors(later)
-    assert state == other_state and state["n_skipped"] == 4
-    assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    assert left_by(later) == left_by(now) and state_of(now, 12)["n_skipped"] == 4
 
 
 @pytest.mark.parametrize("in_fp16", [False, True])
@@ -81,7 +56,7 @@ def test_the_first_update_that_is_skipped_is_told_and_the_end_counts_them(
         monkeypatch.setattr(Precision, "scaler", lambda self: torch.amp.GradScaler("cpu", init_scale=4.0))
     spoilt(3, 5)
     recipe = recipe_of(train={"updates": 9}, valid={"translate": False, "metric": "loss"})
-    launch(recipe, StopAt(6))
+    launch(recipe, stop_at(6))
     launch(recipe)
     said = capsys.readouterr().err
     first = r"update 4 \(epoch 0, update 3 in it\) was skipped: loss [\d.]+, gradient norm (inf|nan)\. .* 10 in a row"
@@ -96,28 +71,6 @@ def test_the_first_update_that_is_skipped_is_told_and_the_end_counts_them(
 META = torch.device("meta")
 
 
-@pytest.fixture
-def update(monkeypatch):
-    """An update of a tiny model, with some options of the recipe, on a device without content."""
-    monkeypatch.setattr(torch, "is_autocast_enabled", lambda _device: False)  # it knows nothing of this device
-    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
-    monkeypatch.setattr(Adam, "step", lambda _optimizer: None)  # torch's own kernel, which is not for it
-    monkeypatch.setattr(Batch, "to", lambda batch, _device: batch)
-
-    def run(**options):
-        sizes = {"d_model": 32, "d_inner": 64, "n_enc_layer": 2, "n_dec_layer": 2, "n_head": 4}
-        recipe = Recipe.model_validate({"name": "meta", "model": sizes, **options})
-        model = build_model(recipe.model, 50, 50).to(META).train()
-        engine = Engine(model, recipe, precision=Precision("bf16", "", "cpu"), ranks=Ranks())
-        engine.late = True
-        batch = Batch(*(torch.zeros(3, n, dtype=torch.int64, device=META) for n in (7, 5, 5)), n_gold=11)
-        engine.backward([Work(batch), Work(batch, counts=False)], 11)
-        engine.step(1.0, 1)
-        assert engine._pending is not None
-
-    return run
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -128,11 +81,19 @@ def update(monkeypatch):
         {"train": {"ema": 0.99}},
     ],
 )
-def test_no_part_of_an_update_asks_for_a_number(update, options):
-    update(**options)
+def test_no_part_of_an_update_asks_for_a_number(options, monkeypatch):
+    """Of a tiny model, on a device without content."""
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda _device: False)  # it knows nothing of this device
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+    monkeypatch.setattr(Adam, "step", lambda _optimizer: None)  # torch's own kernel, which is not for it
+    monkeypatch.setattr(Batch, "to", lambda batch, _device: batch)
 
-
-def test_who_asks_is_found_out(update, monkeypatch):
-    monkeypatch.setattr(ops, "_rows_of", lambda real, _n: real.flatten().nonzero().squeeze(1))
-    with pytest.raises(RuntimeError, match="nonzero"):
-        update()
+    sizes = {"d_model": 32, "d_inner": 64, "n_enc_layer": 2, "n_dec_layer": 2, "n_head": 4}
+    recipe = Recipe.model_validate({"name": "meta", "model": sizes, **options})
+    model = build_model(recipe.model, 50, 50).to(META).train()
+    engine = Engine(model, recipe, precision=Precision("bf16", "", "cpu"), ranks=Ranks())
+    engine.late = True
+    batch = Batch(*(torch.zeros(3, n, dtype=torch.int64, device=META) for n in (7, 5, 5)), n_gold=11)
+    engine.backward([Work(batch), Work(batch, counts=False)], 11)
+    engine.step(1.0, 1)
+    assert engine.is_waited_for

@@ -3,7 +3,7 @@
 from collections import Counter
 from itertools import islice
 
-from witness import StopAt, plan_of
+from witness import plan_of, stop_at
 
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
@@ -90,6 +90,6 @@ def test_every_pair_moves_the_weights_once_an_epoch_over_a_stop_inside_it(recipe
         return backward_of(engine, item, *rest)
 
     monkeypatch.setattr(Engine, "_backward_of", noting)
-    assert launch(recipe, StopAt(2)) == "stopped" and seen < wanted
-    assert launch(recipe, StopAt(n_first - 4)) == "stopped" and seen == wanted
+    assert launch(recipe, stop_at(2)) == "stopped" and seen < wanted
+    assert launch(recipe, stop_at(n_first - 4)) == "stopped" and seen == wanted
     assert launch(recipe) == "done" and seen == wanted + wanted

@@ -5,7 +5,7 @@ import statistics
 from pathlib import Path
 
 import pytest
-from witness import StopAtUpdate
+from witness import stop_at_update
 
 from nmt import checkpoint
 from nmt.data.plan import Position
@@ -108,7 +108,7 @@ def test_a_run_knows_how_long_its_lines_are_and_their_usual_ratio(whole):
 
 def test_a_run_that_was_begun_before_that_was_noted_goes_on(recipe_of):
     run, recipe = Run(recipe_of().run_folder), recipe_of(train={"updates": 3, "log_every": 1})
-    assert launch(recipe, StopAtUpdate(recipe, 2)) == "stopped"
+    assert launch(recipe, stop_at_update(recipe, 2)) == "stopped"
     known = json.loads(run.data_file.read_bytes())
     del known[USUAL_SRC_LEN], known[USUAL_RATIOS]
     run.data_file.write_bytes(json.dumps(known).encode() + b"\n")

@@ -3,16 +3,11 @@
 import pytest
 import torch
 from torch.nn.functional import pad
-from witness import StopAt
 
-from nmt.checkpoint import weights_of
 from nmt.models.build import build_model
 from nmt.recipe.options import ModelConfig
 from nmt.recipe.training_options import RegularizeConfig
-from nmt.run import Run
 from nmt.training.engine import Objective
-from nmt.training.launch import launch
-from nmt.training.selftest import selftest
 
 PAD, N_VOCAB, SMOOTHING = 0, 40, 0.1
 TINY = {"d_model": 16, "d_inner": 24, "n_enc_layer": 2, "n_dec_layer": 2, "n_head": 4, "dropout": 0.0}
@@ -114,46 +109,3 @@ def test_the_gradient_of_every_parameter_is_that_of_finite_differences(options):
                 parameter.sub_(direction, alpha=sign * step)
         slope = float((values[0] - values[1]) / (2 * step))
         assert slope == pytest.approx(float((gradient[name] * direction).sum()), rel=1e-5, abs=1e-6), name
-
-
-# The recurrent models through training: they learn, resume to the bit, and give each piece of the engine its due.
-
-
-GRU = {"architecture": "seq2seq", "cell": "gru"}
-FEEDING = {"architecture": "attention", "attn_score": "additive", "input_feeding": True, "enc_direction": "both"}
-
-
-@pytest.fixture
-def recurrent(recipe_of):
-    def make(run, options, **sections):
-        recipe = recipe_of(run, valid={"translate": False, "metric": "loss"}, **sections)
-        tree = recipe.model_dump()
-        tree["model"] = {"d_model": 16, "d_emb": 8, "dropout": 0.2, **options}
-        return type(recipe).model_validate(tree)
-
-    return make
-
-
-def weights(recipe):
-    model, _ = Run(recipe.run_folder).load_model("cpu", f"update-{recipe.train.updates:08}")
-    return weights_of(model)
-
-
-@pytest.mark.parametrize(("options", "optimizer"), [(GRU, "adam"), (FEEDING, "muon")])
-def test_a_resumed_run_is_the_uninterrupted_one(recurrent, options, optimizer):
-    more = {"optim": {"name": optimizer}, "regularize": {"src_word_dropout": 0.1}}
-    whole, parts = (
-        recurrent(run, options, train={"updates": 5, "save_every": 3}, **more) for run in ("whole", "parts")
-    )
-    assert launch(whole) == "done"
-    assert launch(parts, StopAt(3)) == "stopped"
-    assert launch(parts) == "done"
-    one, other = weights(whole), weights(parts)
-    assert one.keys() == other.keys()
-    assert all(one[name].equal(other[name]) for name in one)
-
-
-def test_a_handful_of_pairs_is_learnt_by_heart_and_found_again(recurrent):
-    recipe = recurrent("run", {**GRU, "d_model": 256, "d_emb": 128}, optim={"lr": 2e-2})
-    for is_found, said in selftest(recipe):
-        assert is_found, said

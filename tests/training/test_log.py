@@ -10,18 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
-from witness import StopAt, digest, log_of
+from witness import FP32, digest, engine_of, left_by, log_of, state_of, stop_at
 
-from nmt import checkpoint
-from nmt.data.corpus import Prepared
 from nmt.data.prepare import prepare
-from nmt.run import Run
 from nmt.training import log as record
 from nmt.training.launch import launch
 from nmt.training.log import Record
-from nmt.training.materials import new_model
-from nmt.training.precision import Precision
 from nmt.training.state import refused_changes
 from nmt.training.validate import Validation
 from tests.documented import documented
@@ -36,10 +30,6 @@ SHORT = {
     "train": {"updates": 24, "log_every": 6, "save_every": 100},
     "valid": {"every": 12, "max_tokens": 60},
 }
-
-
-def state_of(recipe):
-    return checkpoint.verify(Run(recipe.run_folder).checkpoint(recipe.train.updates))
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +86,7 @@ def test_each_validation_set_is_measured_as_the_recipe_says(runs):
     assert all(f"update 12, {name}: loss" in runs.several_said for name in ("news", "web", "talks"))
     assert "update 12: loss" in runs.one_said
     # The history, from which a resumed run knows what is best, says the same.
-    entry = state_of(runs.several)["history"][0]
+    entry = state_of(runs.several, 24)["history"][0]
     assert entry.pop("how")["pairs"] == {"pairs": 12} and entry == {
         "update": 12,
         **{name: first[name] for name in NUMBERS},
@@ -109,7 +99,7 @@ def test_each_validation_set_is_measured_as_the_recipe_says(runs):
 
 def test_the_first_set_decides_and_the_others_change_nothing(runs):
     assert digest(runs.one, 24) == digest(runs.several, 24)
-    a, b = state_of(runs.one), state_of(runs.several)
+    a, b = state_of(runs.one, 24), state_of(runs.several, 24)
     assert a["best_update"] == b["best_update"]
     assert a["history"] == [{name: entry[name] for name in entry if name != "sets"} for entry in b["history"]]
     assert log_of(runs.one, "final") == log_of(runs.several, "final")
@@ -118,9 +108,9 @@ def test_the_first_set_decides_and_the_others_change_nothing(runs):
 def test_of_a_set_that_is_measured_in_part_only_that_part_counts(runs):
     def first_set(**options):
         recipe = runs.recipe_of("none", [{**runs.sets[0], **options}], "one", valid={"max_sentences": 5})
-        data = Prepared.open(recipe.data_folder)
-        first = Validation(recipe, data, Precision("fp32", "", "cpu")).first
-        numbers, _ = first.measure(new_model(recipe, data, torch.device("cpu")))
+        data, engine = engine_of(recipe)
+        first = Validation(recipe, data, FP32).first
+        numbers, _ = first.measure(engine.model)
         return sum(map(len, first.batches)), len(first.src), numbers["loss"]
 
     n_pair, n_translated, loss = first_set()
@@ -132,11 +122,10 @@ def test_of_a_set_that_is_measured_in_part_only_that_part_counts(runs):
 
 def test_a_stop_among_several_sets_remembers_nothing_and_is_made_up_for(runs):
     chain = runs.recipe_of("chain")
-    assert launch(chain, StopAt(19)) == "stopped"  # twelve updates ask, then each batch of a set
-    state = checkpoint.verify(Run(chain.run_folder).checkpoint(12))
-    assert (state["update"], state["history"]) == (12, []) and not log_of(chain, "valid")
+    assert launch(chain, stop_at(19)) == "stopped"  # twelve updates ask, then each batch of a set
+    assert state_of(chain, 12)["history"] == [] and not log_of(chain, "valid")
     assert launch(chain) == "done"
-    assert state_of(chain)["history"] == state_of(runs.several)["history"]
+    assert left_by(chain) == left_by(runs.several)
 
 
 def test_a_run_may_go_on_with_other_further_sets():
@@ -145,7 +134,7 @@ def test_a_run_may_go_on_with_other_further_sets():
 
 def test_the_bar_tells_the_speed_of_the_last_interval_and_the_last_line_that_of_the_run(runs):
     *_, last = log_of(runs.one, "train")
-    state = state_of(runs.one)
+    state = state_of(runs.one, 24)
     assert "left=" in runs.one_said and "best=bleu" in runs.one_said
     shown = re.findall(r"tok/s now=([\d,]+)", runs.one_said)[-1].replace(",", "")
     assert abs(int(shown) - last["tokens_per_second"]) < 1  # the log rounds to tenths

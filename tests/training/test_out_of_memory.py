@@ -4,20 +4,18 @@ from itertools import pairwise
 
 import pytest
 import torch
-from witness import StopAt, left_by, log_of
+from witness import FP32, engine_of, left_by, log_of, state_of, stop_at
 
-from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
 from nmt.errors import MachineError
 from nmt.run import Run
 from nmt.training import launch as room
-from nmt.training.engine import Engine, Objective
+from nmt.training.engine import Objective
 from nmt.training.feed import Feed
 from nmt.training.launch import launch
 from nmt.training.materials import new_model
 from nmt.training.parallel import Ranks
-from nmt.training.precision import Precision
 from nmt.training.validate import Validation
 
 CPU_ERROR = "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to ..."
@@ -41,16 +39,15 @@ def small_memory(monkeypatch):
 
         def limited(self, src_seq, trg_seq, gold, *rest, **options):
             tried.append(cost_of(src_seq, gold))
-            if tried[-1] <= limit:
-                return forward(self, src_seq, trg_seq, gold, *rest, **options)
-            if len(tried) % 2:
+            if tried[-1] > limit and len(tried) % 2:
                 raise error
+            if tried[-1] > limit:
 
-            def fail(_):
-                hook.remove()
-                raise error
+                def fail(_):
+                    hook.remove()
+                    raise error
 
-            hook = self.model.embeddings[0].weight.register_hook(fail)
+                hook = self.model.embeddings[0].weight.register_hook(fail)
             return forward(self, src_seq, trg_seq, gold, *rest, **options)
 
         monkeypatch.setattr(Objective, "forward", limited)
@@ -61,15 +58,8 @@ def small_memory(monkeypatch):
 
 def gradient(recipe, dtype, n_update=3):
     """Of some updates without a step between them, and the engine that made them."""
-    data = Prepared.open(recipe.data_folder)
-    engine = Engine(
-        new_model(recipe, data, torch.device("cpu")).to(dtype).train(),
-        recipe,
-        precision=Precision("fp32", "", "cpu"),
-        ranks=Ranks(),
-    )
-    feed = Feed(recipe, data, Ranks())
-    found = {}
+    data, engine = engine_of(recipe, dtype=dtype)
+    feed, found = Feed(recipe, data, Ranks()), {}
     for portion, n in zip(feed.begin(Position()), range(n_update), strict=False):
         engine.backward(portion.work, feed.n_gold(portion))
         found |= {f"{n} {name}": p.grad for name, p in engine.model.named_parameters()}
@@ -99,8 +89,7 @@ def test_with_dropout_the_same_pieces_have_the_same_masks_and_no_two_pieces_shar
     small_memory(80)
     (one, engine), (other, _) = gradient(recipe, torch.float32), gradient(recipe, torch.float32)
     assert all(torch.equal(one[name], other[name]) for name in one)
-    work = Feed(recipe, Prepared.open(recipe.data_folder), Ranks())
-    portion = next(work.begin(Position()))
+    portion = next(Feed(recipe, Prepared.open(recipe.data_folder), Ranks()).begin(Position()))
     seeds = [piece.seed for piece in engine.memory.pieces(portion.work)]
     assert len(set(seeds)) == len(seeds) > 4
 
@@ -111,15 +100,11 @@ def test_one_pair_that_is_too_large_ends_the_run_with_its_lengths(recipe_of, sma
         gradient(recipe_of(), torch.float32)
 
 
-def engine_data(recipe):
-    return Prepared.open(recipe.data_folder)
-
-
 def test_a_run_that_runs_out_of_memory_says_so_once_and_logs_each_time(recipe_of, small_memory, capsys):
     small_memory(60)
     train = {"kernels": "torch", "updates": 12}  # with which batches cost what they are said to
     recipe = recipe_of(train=train, valid={"translate": False, "metric": "loss"})
-    assert launch(recipe, StopAt(5)) == "stopped"
+    assert launch(recipe, stop_at(5)) == "stopped"
     assert launch(recipe) == "done"  # knowing what it knew
     told = log_of(recipe, "memory")
     assert told and told[-1]["times"] >= len(told) and told[-1]["too_large"] > 60
@@ -148,12 +133,10 @@ def limited(model, limit, error=ERRORS[0], at=("forward", "start")):
 
 @pytest.mark.parametrize("error", ERRORS, ids=["cuda", "cpu", "python"])
 def test_a_validation_that_ran_out_of_memory_measures_what_one_with_more_does(recipe_of, error):
-    recipe = recipe_of(decode={"max_len_a": 0.5, "max_len_b": 3})
-    data = engine_data(recipe)
-
     def measured(limit):
-        validation = Validation(recipe, data, Precision("fp32", "", "cpu"))
-        model, tried = limited(new_model(recipe, data, torch.device("cpu")), limit, error)
+        data, engine = engine_of(recipe_of())
+        validation = Validation(recipe_of(), data, FP32)
+        model, tried = limited(engine.model, limit, error)
         first, again = (validation.measure(model, lambda: True, lambda: True)["valid"] for _ in range(2))
         assert first == again and model.training
         return *first, [cost for cost in tried if cost > limit], validation.too_large
@@ -168,14 +151,11 @@ def test_a_validation_that_ran_out_of_memory_measures_what_one_with_more_does(re
 @pytest.mark.parametrize("at", ["forward", "start"])
 def test_where_memory_is_too_small_to_validate_nothing_trained_is_lost(short_of, monkeypatch, whole, at):
     hurt = short_of("hurt")
-    run = Run(hurt.run_folder)
-
     with monkeypatch.context() as patch:
         patch.setattr(room, "new_model", lambda *args: limited(new_model(*args), 0, at=[at])[0])
         for _ in range(2):  # given again, the same command stands where it stood
             with pytest.raises(MachineError, match=r"update 4: .*valid\.max_tokens.*are saved"):
                 launch(hurt)
-            state = checkpoint.verify(run.checkpoint(4))
-            assert (state["update"], state["history"], run.updates()) == (4, [], [3, 4])
+            assert state_of(hurt, 4)["history"] == [] and Run(hurt.run_folder).updates() == [3, 4]
     assert launch(hurt) == "done"
     assert left_by(hurt) == left_by(whole)

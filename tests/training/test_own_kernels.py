@@ -1,30 +1,21 @@
 """A run trains with kernels of our own where they can be had, keeps to what it began with, and says so."""
 
-import json
-
 import pytest
 import torch
 from torch import Tensor
-from witness import StopAt
+from witness import CPU, engine_of, state_of, stop_at
 
-from nmt import checkpoint
-from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
 from nmt.data.subwords import PAD
-from nmt.run import Run
-from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.launch import launch
-from nmt.training.materials import new_model
 from nmt.training.parallel import Ranks
 from nmt.training.precision import choose_precision
 
 compiler = pytest.importorskip("nmt.kernels.compiler")
-products = pytest.importorskip("nmt.kernels.products")
 switch = pytest.importorskip("nmt.kernels.switch")
 
 pytestmark = pytest.mark.skipif(bool(switch.why_not()), reason=f"no kernels here: {switch.why_not()}")
-CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -41,11 +32,10 @@ def without_compiler(monkeypatch):
 
 @pytest.mark.parametrize("chosen", ["auto", "torch"])
 def test_no_padding_is_read_where_they_make_attention(recipe_of, chosen):
-    recipe = recipe_of(train={"kernels": chosen}, batch={"max_tokens": 120, "per_update": 1})
-    data, found = Prepared.open(recipe.data_folder), list[Tensor]()
+    recipe, found = recipe_of(train={"kernels": chosen}, batch={"max_tokens": 120, "per_update": 1}), list[Tensor]()
     precision = choose_precision(recipe.train, CPU)
     precision.apply()
-    engine = Engine(new_model(recipe, data, CPU).train(), recipe, precision=precision, ranks=Ranks())
+    data, engine = engine_of(recipe, precision)
     engine.objective.register_forward_pre_hook(lambda _, args: found.extend(args[:3]))
     (work,) = next(Feed(recipe, data, Ranks()).begin(Position())).work
     engine.backward([work], work.batch.n_gold)
@@ -57,17 +47,10 @@ def test_no_padding_is_read_where_they_make_attention(recipe_of, chosen):
             assert seq is padded
 
 
-def remembered(run, update):
-    arithmetic = json.loads((run.checkpoint(update) / checkpoint.STATE).read_bytes())["arithmetic"]
-    assert set(arithmetic) == {"name", "device", "kernels"}
-    return arithmetic["kernels"]
-
-
 def test_a_run_that_lost_its_compiler_goes_on_and_says_so(recipe_of, without_compiler, capsys):
     recipe = recipe_of(train={"updates": 14})
-    run = Run(recipe.run_folder)
-    assert launch(recipe, StopAt(7)) == "stopped" and remembered(run, 8)
+    assert launch(recipe, stop_at(7)) == "stopped" and state_of(recipe, 8)["arithmetic"]["kernels"]
     without_compiler()
     capsys.readouterr()
-    assert launch(recipe) == "done" and not remembered(run, 14)
+    assert launch(recipe) == "done" and not state_of(recipe, 14)["arithmetic"]["kernels"]
     assert "as the run began, but without kernels: there is no C compiler" in capsys.readouterr().err

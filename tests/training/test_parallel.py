@@ -1,12 +1,11 @@
 """Any number of devices, and either way to lie on them, gives the run of one; and no rank waits for a dead one."""
 
-import itertools
 import os
 import socket
 
 import pytest
 import torch
-from witness import log_of, plan_of
+from witness import log_of, plan_of, stop_at, tensors
 
 from nmt import checkpoint
 from nmt.data.plan import Position
@@ -33,18 +32,14 @@ def logged(recipe):
     return losses | norms
 
 
-def tensors(recipe, update):
-    folder = Run(recipe.run_folder).checkpoint(update)
-    files = (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.EMA)
-    return {
-        f"{file}/{name}": tensor for file in files for name, tensor in checkpoint.load_tensors(folder, file).items()
-    }
-
-
 def assert_same_run(one, other, update, bound):
     """Weights, moments and average agree but for `bound` of their size (single numbers near zero may not), and the
     log does to the sixth digit."""
-    a, b = tensors(one, update), tensors(other, update)
+    files = (checkpoint.MODEL, checkpoint.OPTIMIZER, checkpoint.EMA)
+    a, b = (
+        {f"{file}/{name}": tensor for file in files for name, tensor in tensors(recipe, update, file).items()}
+        for recipe in (one, other)
+    )
     assert a.keys() == b.keys() and len(a) > 20
     apart = {name: float((tensor - b[name]).norm() / (tensor.norm() + 1e-9)) for name, tensor in a.items()}
     assert max(apart.values()) <= bound, {name: value for name, value in apart.items() if value > bound}
@@ -101,7 +96,7 @@ def test_a_run_moves_between_numbers_of_devices_and_ways_to_use_them(recipe_of, 
     assert group.wait() == [0, 0], group.words(1)
     run = Run(ways[0].run_folder)
     assert run.updates() == [3]
-    assert launch(ways[1], itertools.chain([False], itertools.repeat(True)).__next__) == "stopped"
+    assert launch(ways[1], stop_at(1)) == "stopped"
     assert run.updates()[-1] == 4  # the stop came in the validation, which is made up for
     group = start(ways[2])
     assert group.wait() == [0, 0], group.words(1)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from witness import StopAt
+from witness import stop_at
 
 from nmt import checkpoint
 from nmt.errors import MachineError, RecipeError, RunError
@@ -78,7 +78,7 @@ def test_a_preset_that_contradicts_an_option_beside_it_is_refused_by_name(recipe
 
 def test_a_run_remembers_what_auto_was_and_goes_on_with_it(recipe_of, capsys, monkeypatch):
     wish = {"model": {"preset": "auto"}, "batch": {"max_tokens": "auto", "per_update": 1}, "train": {"updates": 6}}
-    assert launch(recipe_of(**wish), StopAt(3)) == "stopped"
+    assert launch(recipe_of(**wish), stop_at(3)) == "stopped"
     run = Run(recipe_of().run_folder)
     known = run.recipe()
     assert known.batch.max_tokens == LEAST and known.model.preset == "tiny"

@@ -7,16 +7,14 @@ import shutil
 
 import pytest
 import torch
-from witness import StopAt, StopAtUpdate, digest, final_update, left_by, log_of, logged, plan_of
+from witness import digest, engine_of, left_by, log_of, logged, plan_of, state_of, stop_at, stop_at_update, tensors
 
 from nmt import checkpoint
 from nmt.data import plan as plan_module
-from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
 from nmt.errors import RunError
 from nmt.models import base
 from nmt.run import Run
-from nmt.training import launch as room
 from nmt.training.engine import Engine
 from nmt.training.launch import launch
 from nmt.training.precision import Precision
@@ -25,6 +23,8 @@ from nmt.training.state import dropout_seed
 NEVER = {"every": 10_000, "translate": False, "metric": "loss"}
 FORCED = {"every": 4, "translate": False, "metric": "loss"}
 
+NOISE = {"upper": 0.3, "typo": 0.3}
+RECURRENT = {"architecture": "attention", "d_model": 16, "d_emb": 8, "dropout": 0.2}
 VARIANTS = {
     "muon": {"model": {"emb_init": "cooccurrence"}, "optim": {"name": "muon", "muon_lr": 3e-3}},
     "upstream's model": {"model": {"norm": "post"}, "optim": {"schedule": "noam"}, "train": {"ema": 0.9}},
@@ -35,12 +35,13 @@ VARIANTS = {
     },
     "regularisers": {
         "batch": {"bpe_dropout": 0.2},
-        "regularize": {
-            "r_drop": 5.0,
-            "src_word_dropout": 0.1,
-            "trg_word_dropout": 0.2,
-            "noise": {"upper": 0.3, "typo": 0.3},
-        },
+        "regularize": {"r_drop": 5.0, "src_word_dropout": 0.1, "trg_word_dropout": 0.2, "noise": NOISE},
+    },
+    "seq2seq": {"model": {**RECURRENT, "architecture": "seq2seq", "cell": "gru"}},
+    "attention": {
+        "model": {**RECURRENT, "attn_score": "additive", "input_feeding": True, "enc_direction": "both"},
+        "optim": {"name": "muon"},
+        "regularize": {"src_word_dropout": 0.1},
     },
 }
 
@@ -52,8 +53,8 @@ def test_resumes_in_a_chain_end_at_the_same_bits(short_of, variant):
     assert launch(undisturbed) == "done"
     assert undisturbed.batch.per_update > 1 and undisturbed.model.dropout > 0
     for update, epoch in ((2, 0), (10, 1)):
-        assert launch(chain, StopAtUpdate(chain, update)) == "stopped"
-        state = checkpoint.verify(Run(chain.run_folder).checkpoint(update))
+        assert launch(chain, stop_at_update(chain, update)) == "stopped"
+        state = state_of(chain, update)
         assert state["epoch"] == epoch and state["update_in_epoch"] > 0
     assert launch(chain) == "done"
     assert left_by(chain) == left_by(undisturbed)
@@ -71,13 +72,13 @@ def test_stops_within_an_epoch_and_at_its_end_leave_no_trace_in_any_file_or_line
     assert launch(whole) == "done"
     updates, places = (2, 5, n_first, n_first + 1, n_first + n_second), []
     for update in updates:
-        assert launch(chain, StopAtUpdate(chain, update)) == "stopped"
-        state = checkpoint.verify(Run(chain.run_folder).checkpoint(update))
+        assert launch(chain, stop_at_update(chain, update)) == "stopped"
+        state = state_of(chain, update)
         places.append((state["epoch"], state["update_in_epoch"]))
     assert places == [(0, 2), (0, 5), (1, 0), (1, 1), (2, 0)]
     assert launch(chain) == "done"
     assert left_by(whole) == left_by(chain)
-    state = checkpoint.verify(Run(chain.run_folder).checkpoint(15))
+    state = state_of(chain, 15)
     assert state["scaler"]["scale"] == 4.0 * 2 ** (15 // 4) and len(state["history"]) == 2
     for kind, names in {"train": ("loss", "learning_rate", "gradient_norm"), "valid": ("loss", "bleu")}.items():
         for name in names:
@@ -109,12 +110,12 @@ def test_the_rate_of_an_update_is_the_formula_after_a_resume_and_after_skipped_u
     monkeypatch.setattr(Engine, "backward", spoiling)
     assert launch(whole) == "done"
     for n in (2, 3):  # after a skipped one
-        assert launch(chain, StopAt(n)) == "stopped"
+        assert launch(chain, stop_at(n)) == "stopped"
     assert launch(chain) == "done"
     found = logged(whole, "train", "learning_rate")
     assert found == pytest.approx({u: RATES[schedule](u) for u in range(1, 17)}, rel=1e-12)
     assert logged(chain, "train", "learning_rate") == found and left_by(whole) == left_by(chain)
-    state = checkpoint.verify(Run(whole.run_folder).checkpoint(16))
+    state = state_of(whole, 16)
     assert state["n_skipped"] == 2
     assert sum(len(plan.updates(epoch)) for epoch in range(state["epoch"])) + state["update_in_epoch"] == 18
 
@@ -122,15 +123,14 @@ def test_the_rate_of_an_update_is_the_formula_after_a_resume_and_after_skipped_u
 def test_the_moving_average_is_the_formula_over_the_weights_of_every_update(recipe_of):
     recipe = recipe_of(train={"ema": 0.4, "updates": 12, "save_every": 1, "keep_last": 99}, valid=NEVER)
     launch(recipe)
-    run = Run(recipe.run_folder)
     # The weights before the first update follow from the seed.
-    first = room.new_model(recipe, Prepared.open(recipe.data_folder), torch.device("cpu"))
+    first = engine_of(recipe)[1].model
     average = {name: weight.double() for name, weight in checkpoint.weights_of(first).items()}
     for u in range(1, 13):
-        weights = checkpoint.load_tensors(run.checkpoint(u), checkpoint.MODEL)
+        weights = tensors(recipe, u)
         decay = min(0.4, (1 + u) / (10 + u))
         average = {name: decay * average[name] + (1 - decay) * weight.double() for name, weight in weights.items()}
-        found = checkpoint.load_tensors(run.checkpoint(u), checkpoint.EMA)
+        found = tensors(recipe, u, checkpoint.EMA)
         assert found.keys() == weights.keys()
         for name, weight in found.items():
             torch.testing.assert_close(weight.double(), average[name], rtol=0, atol=1e-6)
@@ -139,23 +139,13 @@ def test_the_moving_average_is_the_formula_over_the_weights_of_every_update(reci
 
 def test_an_epoch_that_an_earlier_version_began_in_other_batches_begins_anew(recipe_of, monkeypatch, capfd):
     recipe = recipe_of("run")
-    launch(recipe, StopAt(4))
+    launch(recipe, stop_at(4))
     assert "other batches" not in capfd.readouterr().err
     monkeypatch.setattr(plan_module, "VERSION", plan_module.VERSION + 1)
-    launch(recipe, StopAt(2))
-    state = checkpoint.verify(Run(recipe.run_folder).checkpoint(8))
+    launch(recipe, stop_at(2))
+    state = state_of(recipe, 8)
     assert (state["update"], state["epoch"], state["update_in_epoch"]) == (8, 0, 3)
     assert "this version makes other batches: epoch 0, counted from 0, begins anew" in capfd.readouterr().err
-
-
-def test_a_stop_in_the_middle_of_a_validation_is_made_up_for(short_of, whole):
-    recipe = short_of()
-    # The fourth update is validated; the fifth and sixth question are asked during that.
-    assert launch(recipe, StopAt(5)) == "stopped"
-    state = checkpoint.verify(Run(recipe.run_folder).checkpoint(4))
-    assert (state["update"], state["history"]) == (4, [])
-    launch(recipe)
-    assert left_by(recipe) == left_by(whole)
 
 
 def test_watching_changes_nothing_and_the_seed_changes_everything(short_of, whole):
@@ -170,14 +160,6 @@ def test_watching_changes_nothing_and_the_seed_changes_everything(short_of, whol
     assert digest(whole, 12) == found["watched"] == found["unwatched"] != found["other-seed"]
 
 
-def test_what_a_stop_saved_leaves_no_trace_in_what_is_kept_and_averaged(short_of, whole):
-    recipe = short_of()
-    assert launch(recipe, StopAtUpdate(recipe, 11)) == "stopped"
-    assert Run(recipe.run_folder).updates()[-1] == 11  # between the saves of 9 and 12
-    launch(recipe)
-    assert left_by(recipe) == left_by(whole)
-
-
 def test_a_model_that_was_damaged_is_chosen_again(finished, whole):
     run = Run(finished.run_folder)
     (run.model_folder / checkpoint.MODEL).write_bytes(b"")
@@ -188,11 +170,11 @@ def test_a_model_that_was_damaged_is_chosen_again(finished, whole):
 
 def test_a_checkpoint_that_was_damaged_meanwhile_is_in_no_average(short_of, capsys):
     recipe = short_of()
-    launch(recipe, StopAtUpdate(recipe, 11))
+    launch(recipe, stop_at_update(recipe, 11))
     (Run(recipe.run_folder).checkpoint(9) / checkpoint.MODEL).write_bytes(b"")
     launch(recipe)
     assert "left out a damaged checkpoint: " in capsys.readouterr().err
-    assert final_update(Run(recipe.run_folder)) == 12
+    assert state_of(recipe)["update"] == 12
 
 
 def test_a_stop_while_the_final_model_is_chosen_is_no_end(short_of):
@@ -201,7 +183,7 @@ def test_a_stop_while_the_final_model_is_chosen_is_no_end(short_of):
     assert launch(recipe, lambda: run.checkpoint(12).exists()) == "stopped"
     assert not run.model_folder.exists()
     assert launch(recipe) == "done"
-    assert final_update(run) == 12
+    assert state_of(recipe)["update"] == 12
 
 
 def test_a_second_process_on_the_folder_is_refused(recipe_of):
@@ -214,7 +196,7 @@ def test_activations_computed_twice_leave_a_run_as_it_was_and_may_be_switched_on
     layers, once = [], base.checkpoint
     monkeypatch.setattr(base, "checkpoint", lambda layer, *a, **k: layers.append(layer) or once(layer, *a, **k))
     recipe = short_of()
-    assert launch(recipe, StopAtUpdate(recipe, 6)) == "stopped"
+    assert launch(recipe, stop_at_update(recipe, 6)) == "stopped"
     assert not layers
     launch(short_of(train={"checkpoint_activations": True}))
     assert len(set(layers)) == 2  # that of the encoder and that of the decoder
@@ -243,7 +225,7 @@ def test_a_run_that_goes_on_after_its_end_is_the_one_that_was_begun_for_longer(r
     launch(of_length(whole, LONG))
     for updates in (5, SHORT, LONG):
         assert launch(of_length(chain, updates)) == "done"
-        assert final_update(Run(chain.run_folder)) == updates
+        assert state_of(chain)["update"] == updates
     assert left_by(chain) == left_by(whole)
     capsys.readouterr()
     launch(of_length(chain, LONG))
@@ -254,7 +236,7 @@ def test_a_run_that_had_finished_says_so_and_where_its_end_is_now(recipe_of, cap
     recipe = recipe_of(**{**OPTIONS, "optim": {"schedule": "constant"}})
     clock = map(float, itertools.count()).__next__  # each look at it takes a second
     assert launch(of_length(recipe, 10**6, time_budget="60s"), clock=clock) == "time"
-    reached = final_update(Run(recipe.run_folder))
+    reached = state_of(recipe)["update"]
     for number, (updates, budget, wanted) in enumerate(
         (
             (reached + 6, "", rf"now update {reached + 6}, about [\d.]+ s from here"),
@@ -265,7 +247,7 @@ def test_a_run_that_had_finished_says_so_and_where_its_end_is_now(recipe_of, cap
         again = f"{recipe.run_folder}-{number}"
         shutil.copytree(recipe.run_folder, again)
         capsys.readouterr()
-        launch(of_length(recipe, updates, time_budget=budget, out=again), StopAt(0))
+        launch(of_length(recipe, updates, time_budget=budget, out=again), stop_at(0))
         had = rf"this run had finished \(time budget 60s, update {reached}, BLEU [\d.]+\); its end is "
         assert re.search(had + wanted + "\n", capsys.readouterr().err)
 
@@ -278,7 +260,7 @@ def test_what_its_time_ended_goes_on_with_more_of_it(recipe_of, schedule, capsys
     for updates, budget, outcome in ends:
         clock = map(float, itertools.count()).__next__  # each look at it takes a second
         assert launch(of_length(recipe, updates, time_budget=budget), clock=clock) == outcome
-        reached.append(final_update(Run(recipe.run_folder)))
+        reached.append(state_of(recipe)["update"])
     assert reached[0] == reached[1] < reached[2] < reached[3] == LONG
     assert (f"the learning rate ({schedule}) rises" in capsys.readouterr().err) == (schedule != "constant")
     rate = logged(recipe, "train", "learning_rate")
