@@ -36,9 +36,10 @@ def test_verify_says_what_is_whole_and_what_is_damaged_and_why(run, capsys):
     whole = [["update-00000007", "7", "whole"], ["update-00000010", "10", "whole"], ["model", "7", "whole"]]
     assert verified(run, capsys) == (0, whole)
     name = min(checkpoint.load_tensors(run.checkpoint(10), checkpoint.OPTIMIZER))
-    rewrite(run.checkpoint(10), checkpoint.OPTIMIZER, {name: torch.zeros(3)})
-    code, lines = verified(run, capsys)
-    assert code == 2 and "fits no parameter" in lines[1][2] and [lines[0], lines[2]] == [whole[0], whole[2]]
+    for wrong in ({name: torch.zeros(3)}, {"nobody|exp_avg": torch.zeros(())}):
+        rewrite(run.checkpoint(10), checkpoint.OPTIMIZER, wrong)
+        code, lines = verified(run, capsys)
+        assert code == 2 and "fits no parameter" in lines[1][2] and [lines[0], lines[2]] == [whole[0], whole[2]]
     (run.checkpoint(7) / checkpoint.OPTIMIZER).write_bytes(b"")
     rewrite(run.checkpoint(10), checkpoint.MODEL, {"other": torch.zeros(3)})
     (run.model_folder / checkpoint.MANIFEST).unlink()

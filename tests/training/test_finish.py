@@ -5,20 +5,19 @@ import statistics
 from pathlib import Path
 
 import pytest
-from witness import stop_at_update
+from witness import log_of, logged, state_of, stop_at_update, tensors
 
 from nmt import checkpoint
 from nmt.data.plan import Position
-from nmt.recipe.options import Recipe
 from nmt.run import USUAL_RATIOS, USUAL_SRC_LEN, Run
 from nmt.training.launch import launch
 from nmt.training.log import Record
 from nmt.training.materials import new_model, open_data
 from nmt.training.state import TrainState
 from nmt.training.validate import choose_final
+from tests.training.conftest import make_recipe
 
 NAN = float("nan")
-MODEL = {"d_model": 16, "d_inner": 32, "n_enc_layer": 1, "n_dec_layer": 1, "n_head": 2}
 
 
 class Judge:
@@ -35,10 +34,9 @@ class Judge:
 @pytest.fixture(scope="module")
 def trained(corpus, tmp_path_factory):
     """A run of three checkpoints with a moving average."""
-    train = {"out": str(tmp_path_factory.mktemp("finish") / "run"), "updates": 6, "save_every": 2, "ema": 0.5}
-    tree = {"name": "tiny", **corpus, "model": MODEL, "batch": {"max_tokens": 120}}
-    tree |= {"train": {**train, "precision": "fp32"}, "valid": {"every": 2, "metric": "loss", "translate": False}}
-    recipe = Recipe.model_validate({**tree, "optim": {"schedule": "constant", "warmup": 2}})
+    folder = tmp_path_factory.mktemp("finish") / "run"
+    valid = {"every": 2, "metric": "loss", "translate": False}
+    recipe = make_recipe(corpus, folder, train={"updates": 6, "save_every": 2, "ema": 0.5}, valid=valid)
     launch(recipe)
     return recipe
 
@@ -81,17 +79,11 @@ def test_the_better_of_the_candidates_ships_and_the_log_says_so(trained, capsys,
         model = new_model(trained, open_data(trained), "cpu")
         assert choose_final(trained, run, model, state, judge, record) == chosen
     assert f"final model: {chosen}, the best loss on the validation set" in capsys.readouterr().err
-    line = json.loads(run.log_file.read_text(encoding="utf-8").strip().split("\n")[-1])
-    assert (line["kind"], line["chosen"]) == ("final", chosen) and chosen in line["candidates"]
-
-    ships = checkpoint.load_tensors(run.model_folder, checkpoint.MODEL)
-    folders = {2: run.checkpoint(2), 4: run.checkpoint(4), 6: run.checkpoint(6)}
-    wanted = {
-        "last": lambda: checkpoint.load_tensors(folders[6], checkpoint.MODEL),
-        "best": lambda: checkpoint.load_tensors(folders[4], checkpoint.MODEL),
-        "average of last 3": lambda: checkpoint.average(folders.values()),
-        "moving average": lambda: checkpoint.load_tensors(folders[6], checkpoint.EMA),
-    }[chosen]()
+    *_, line = log_of(trained, "final")
+    assert line["chosen"] == chosen and chosen in line["candidates"]
+    averaged = {"last": [6], "best": [4], "average of last 3": [2, 4, 6]}.get(chosen)
+    wanted = checkpoint.average(map(run.checkpoint, averaged)) if averaged else tensors(trained, 6, checkpoint.EMA)
+    ships = tensors(trained, None)
     assert ships.keys() == wanted.keys() and all((ships[name] == tensor).all() for name, tensor in wanted.items())
 
 
@@ -119,10 +111,9 @@ def test_a_run_that_was_begun_before_that_was_noted_goes_on(recipe_of):
 def test_a_finished_run_that_is_asked_to_choose_otherwise_does(recipe_of, capsys):
     usual = {"valid": {"every": 4, "translate": False, "metric": "loss"}}
     averaged, plain = (recipe_of(**usual, train={"updates": 8, "average": name}) for name in ("last", "none"))
-    run = Run(averaged.run_folder)
 
     def candidates():
-        return {name.split()[0] for name in checkpoint.verify(run.model_folder)["candidates"]}
+        return {name.split()[0] for name in state_of(plain)["candidates"]}
 
     assert launch(averaged) == "done" and candidates() == {"last", "average"}
     assert launch(plain) == "done" and candidates() == {"last"}
@@ -137,5 +128,4 @@ def test_the_log_tells_of_the_updates_before_a_validation_that_ends_training(rec
         valid={"every": 7, "patience": 2, "metric": "accuracy", "translate": False},
     )
     assert launch(recipe) == "patience"
-    lines = map(json.loads, Run(recipe.run_folder).log_file.read_text(encoding="utf-8").splitlines())
-    assert [line["update"] for line in lines if line["kind"] == "train"] == [10, 20, 21]
+    assert list(logged(recipe, "train", "loss")) == [10, 20, 21]

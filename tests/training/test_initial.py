@@ -1,6 +1,5 @@
 """Fine-tuning: what is taken from another run, what is frozen, and what moves more slowly."""
 
-import json
 import re
 import shutil
 
@@ -8,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.functional import normalize
+from witness import CPU, engine_of, folder_of, log_of, state_of, stop_at, tensors
 
-from nmt import checkpoint
 from nmt.data.letters import BYTE_OF
 from nmt.data.subword_kinds import PieceTable, SubwordsFile
 from nmt.data.subwords import N_SPECIAL, Subwords
@@ -20,7 +19,6 @@ from nmt.recipe.training_options import OptimConfig
 from nmt.run import Run
 from nmt.training.initial import cooccurrence_embeddings, start_embeddings, take_over
 from nmt.training.launch import launch
-from nmt.training.materials import new_model, open_data
 from nmt.training.optim import apply_update, build_optimizers, freeze, rate_factors
 
 SIZE = {"d_model": 8, "d_inner": 12, "n_enc_layer": 1, "n_dec_layer": 1, "n_head": 2}
@@ -96,32 +94,28 @@ def test_what_does_not_fit_is_told_with_both_shapes_and_keeps_its_value():
         assert torch.equal(param, before[name] if fates[name].kind == "skipped" else theirs[name]), name
 
 
-def test_a_run_begins_with_the_weights_of_another_and_with_nothing_else(recipe_of, capsys):
-    parent = recipe_of("parent", train={"updates": 7})
-    launch(parent)
-    parent_run = Run(parent.run_folder)
-    for name, origin in (("a", parent.run_folder), ("b", parent_run.checkpoint(7))):
+def test_a_run_begins_with_the_weights_of_another_and_with_nothing_else(recipe_of, whole, capsys):
+    for name, origin, theirs in (
+        ("a", folder_of(whole), None),
+        ("b", folder_of(whole, 12), 12),
+        ("c", whole.run_folder, None),
+    ):
         child = recipe_of(name, train={"updates": 2, "init_from": str(origin)}, optim={"lr": 1e-30}, seed=9)
         capsys.readouterr()
         assert launch(child) == "done"
-        run = Run(child.run_folder)
-        theirs = checkpoint.load_tensors(parent_run.checkpoint(7), checkpoint.MODEL)
-        mine = checkpoint.load_tensors(run.checkpoint(2), checkpoint.MODEL)
-        assert all(torch.equal(tensor, mine[key]) for key, tensor in theirs.items())
-        state = checkpoint.verify(run.checkpoint(2))
+        mine, state = tensors(child, 2), state_of(child, 2)
+        assert all(torch.equal(tensor, mine[key]) for key, tensor in tensors(whole, theirs).items())
         assert (state["update"], state["epoch"], len(state["history"])) == (2, 0, 1)
         said = capsys.readouterr().err
-        assert re.search(r"first weights from \S+parent, \S+:\n  loaded   \d+ parameters, [\d,]+ numbers\n", said)
-        (line,) = (json.loads(line) for line in run.log_file.open(encoding="utf-8") if '"init"' in line)
+        assert re.search(r"first weights from \S+whole, \S+:\n  loaded   \d+ parameters, [\d,]+ numbers\n", said)
+        (line,) = log_of(child, "init")
         assert "options" not in line and "warning" not in said
-        assert len(line["loaded"]) == len(dict(run.load_model(torch.device("cpu"))[0].named_parameters()))
+        assert len(line["loaded"]) == len(dict(Run(child.run_folder).load_model(CPU)[0].named_parameters()))
 
 
-def test_options_by_which_equal_weights_compute_something_else_are_warned_of(recipe_of, capsys):
-    parent = recipe_of("parent", train={"updates": 2})
-    launch(parent)
+def test_options_by_which_equal_weights_compute_something_else_are_warned_of(recipe_of, whole, capsys):
     changed = {"n_head": 4, "position": "rotary", "rotary_enc_attn": True, "dropout": 0.1}
-    child = recipe_of("child", train={"updates": 2, "init_from": str(parent.run_folder)}, model=changed)
+    child = recipe_of("child", train={"updates": 2, "init_from": str(whole.run_folder)}, model=changed)
     capsys.readouterr()
     launch(child)
     lines = capsys.readouterr().err.split("\n")
@@ -131,7 +125,7 @@ def test_options_by_which_equal_weights_compute_something_else_are_warned_of(rec
         "model.position: sinusoid there, rotary here",
         "model.rotary_enc_attn: False there, True here",
     ] and not lines[first + 4].startswith("    ")
-    (line,) = (json.loads(line) for line in Run(child.run_folder).log_file.open(encoding="utf-8") if '"init"' in line)
+    (line,) = log_of(child, "init")
     wanted = {"n_head": [2, 4], "position": ["sinusoid", "rotary"], "rotary_enc_attn": [False, True]}
     assert line["options"] == wanted and not line["skipped"] and not line["unused"]
 
@@ -140,11 +134,9 @@ def test_a_run_goes_on_when_its_origin_is_gone(recipe_of, tmp_path):
     parent = recipe_of("parent", train={"updates": 2})
     launch(parent)
     child = recipe_of("child", train={"updates": 4, "init_from": str(parent.run_folder)})
-    questions = iter(range(100))
-    assert launch(child, lambda: next(questions) >= 1) == "stopped"
+    assert launch(child, stop_at(1)) == "stopped"
     shutil.rmtree(parent.run_folder)
-    questions = iter(range(100))
-    assert launch(child, lambda: next(questions) >= 1) == "stopped"
+    assert launch(child, stop_at(1)) == "stopped"
     without = recipe_of("child", train={"updates": 4})  # the option left out
     assert launch(without) == launch(child) == "done"
     assert Run(child.run_folder).recipe().train.init_from == str(parent.run_folder)  # where it is from, for ever
@@ -247,10 +239,9 @@ def test_a_word_begins_next_to_its_translation():
 @pytest.mark.parametrize("shared", [True, False])
 def test_training_begins_from_them_and_the_output_layer_too(recipe_of, shared):
     recipe = recipe_of("run", model={"emb_init": "cooccurrence", "emb_src_trg_weight_sharing": shared})
-    data = open_data(recipe)
-    model = new_model(recipe, data, torch.device("cpu"))
-    said = start_embeddings(model, data, recipe.seed)
-    assert "300 pairs" in said
+    data, engine = engine_of(recipe)
+    model = engine.model
+    assert "300 pairs" in start_embeddings(model, data, recipe.seed)
     source, target = model.embeddings
     assert (source.weight is target.weight) is shared
     assert model.trg_word_prj.weight is target.weight

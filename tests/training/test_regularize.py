@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy, kl_div, log_softmax
 from witness import digest, logged
 
 from nmt.data.subwords import BOS, EOS, PAD
@@ -12,6 +11,7 @@ from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.training_options import RegularizeConfig
 from nmt.training.engine import Objective, drop_words
 from nmt.training.launch import launch
+from tests.training.test_loss import assert_same, by_definition
 
 V = 24
 
@@ -34,26 +34,8 @@ def example():
     return src_seq, trg_seq, gold
 
 
-def smoothed(logits, gold, smoothing=0.1):
-    """CE summed over gold tokens, with the target distribution written out."""
-    target = torch.full_like(logits, smoothing / (V - 1))
-    target[..., PAD] = 0
-    target.scatter_add_(-1, gold.unsqueeze(-1), torch.full_like(logits[..., :1], 1 - smoothing))
-    each = cross_entropy(logits.flatten(0, 1), target.flatten(0, 1), reduction="none")
-    return each[(gold != PAD).flatten()].sum()
-
-
-def kl(p, q, gold):
-    """KL(P || Q) from logits, summed over gold tokens."""
-    log_p, log_q = log_softmax(p, -1), log_softmax(q, -1)
-    return kl_div(log_q, log_p, log_target=True, reduction="none").sum(-1)[gold != PAD].sum()
-
-
 def same(found, wanted, model):
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
-    weights = list(model.parameters())
-    for a, b in zip(torch.autograd.grad(found, weights), torch.autograd.grad(wanted, weights), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+    assert_same(found, wanted, list(model.parameters()), bound=1e-10)
 
 
 def test_r_drop_is_its_formula():
@@ -62,8 +44,7 @@ def test_r_drop_is_its_formula():
     loss, reported = objective(src_seq, trg_seq, gold)
     torch.manual_seed(1)
     one, other = objective.model(src_seq.repeat(2, 1), trg_seq.repeat(2, 1)).chunk(2)
-    ce = smoothed(one, gold) + smoothed(other, gold)
-    paper = ce + 5.0 * (kl(one, other, gold) + kl(other, one, gold)) / 2
+    paper, ce = by_definition(one, other, gold, ce=(1, 1), kl=(2.5, 2.5))
     assert not torch.allclose(one, other)
     torch.testing.assert_close(reported, ce.detach() / 2, rtol=0, atol=1e-10)
     same(loss, paper / 2, objective.model)
@@ -77,9 +58,9 @@ def test_simcut_is_its_formula_and_the_gradient_goes_through_both_passes():
     src_cut, trg_cut = drop_words(src_seq, 0.4), drop_words(trg_seq, 0.4)
     assert (src_cut != src_seq).any() and (trg_cut != trg_seq).any()
     whole, cut = objective.model(torch.cat([src_seq, src_cut]), torch.cat([trg_seq, trg_cut])).chunk(2)
-    ce = smoothed(whole, gold)
+    paper, ce = by_definition(whole, cut, gold, ce=(1, 0), kl=(3.0, 0))
     torch.testing.assert_close(reported, ce.detach(), rtol=0, atol=1e-10)
-    same(loss, ce + 3.0 * kl(whole, cut, gold), objective.model)
+    same(loss, paper, objective.model)
 
 
 def test_words_are_dropped_before_the_model_and_only_on_the_side_that_is_meant():
@@ -90,7 +71,8 @@ def test_words_are_dropped_before_the_model_and_only_on_the_side_that_is_meant()
         loss, reported = objective(src_seq, trg_seq, gold)
         torch.manual_seed(1)
         src, trg = (drop_words(src_seq, 0.4), trg_seq) if side == "src" else (src_seq, drop_words(trg_seq, 0.4))
-        wanted = smoothed(objective.model(src, trg), gold)
+        logits = objective.model(src, trg)
+        wanted, _ = by_definition(logits, logits, gold, ce=(1, 0), kl=(0, 0))
         torch.testing.assert_close(reported, wanted.detach(), rtol=0, atol=1e-10)
         same(loss, wanted, objective.model)
 

@@ -2,7 +2,7 @@
 
 import sys
 from importlib.machinery import ModuleSpec
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -13,22 +13,17 @@ from nmt.run import Run
 from nmt.training.launch import launch
 from nmt.training.log import Record, TensorBoard
 from tests.disk import full_disk
-from tests.training.conftest import make_recipe
+from tests.training.conftest import make_recipe, merged
 
-SHORT = {
-    "batch": {"per_update": 1},
-    "train": {"updates": 8, "log_every": 2, "save_every": 100},
-    "valid": {"every": 4},
-}
-HEARD = {**SHORT, "train": {**SHORT["train"], "tensorboard": True, "wandb": True}}
-UNDRAWN = {**HEARD, "valid": {"every": 4, "translate": False, "metric": "loss"}}  # no picture, which takes a while
+SHORT = {"train": {"updates": 8, "log_every": 2, "save_every": 100}, "valid": {"every": 4}}
+HEARD = merged(SHORT, {"train": {"tensorboard": True, "wandb": True}})
+FORCED = merged(HEARD, {"valid": {"translate": False, "metric": "loss"}})
 
 
-class FakeWandb(ModuleType):
+class FakeWandb(SimpleNamespace):
     """Remembers what it is told: `begun` runs, and (step, {name: value}). With `down` there is no network."""
 
     def __init__(self):
-        super().__init__("wandb")
         self.__spec__ = ModuleSpec("wandb", None)
         self.begun, self.told, self.n_finished, self.n_asked, self.down = [], [], 0, 0, False
         self.Table = lambda columns, data: ("table", columns, data)
@@ -60,10 +55,8 @@ def runs(corpus, tmp_path_factory):
     """A run that both others hear, what Weights & Biases heard of it, and the same run that nobody hears."""
     folder = tmp_path_factory.mktemp("heard")
     found = SimpleNamespace(wandb=FakeWandb())
-    found.heard, found.alone = (
-        make_recipe(corpus, folder / "heard", **HEARD),
-        make_recipe(corpus, folder / "a", **SHORT),
-    )
+    found.heard = make_recipe(corpus, folder / "heard", **HEARD)
+    found.alone = make_recipe(corpus, folder / "alone", **SHORT)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "wandb", found.wandb)
         launch(found.heard)
@@ -124,7 +117,7 @@ def test_tensorboard_shows_every_number_and_the_examples(runs):
 
 
 def test_a_resumed_run_goes_on_in_the_same_curves(recipe_of, wandb):
-    recipe = recipe_of(**UNDRAWN)
+    recipe = recipe_of(**FORCED)
     launch(recipe, stop_at(2))
     stopped = Run(recipe.run_folder).updates()[-1]
     killed = TensorBoard(recipe.run_folder / "tensorboard", stopped)
@@ -136,6 +129,13 @@ def test_a_resumed_run_goes_on_in_the_same_curves(recipe_of, wandb):
     assert [event.step for event in losses] == [2, 4, 6, 8] and max(event.value for event in losses) < 99.0
     one, again = wandb.begun
     assert one["id"] == again["id"] and again["resume"] == "allow"
+
+
+def test_a_sink_that_fails_is_told_of_once_and_left_out(recipe_of, wandb, capsys):
+    wandb.down = True
+    assert launch(recipe_of(**FORCED)) == "done"
+    words = "warning: Weights & Biases failed and is left out from here on: RuntimeError: no network\n"
+    assert capsys.readouterr().err.count(words) == 1 and wandb.n_asked == 1
 
 
 def test_a_log_that_cannot_be_written_is_an_error_that_says_where_the_run_goes_on(tmp_path):
