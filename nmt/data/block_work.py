@@ -16,22 +16,12 @@ from numpy.typing import NDArray
 from nmt.data.alignment_shift import find_shifts
 from nmt.data.arrays import Ragged, gathered
 from nmt.data.corpus import dtype_of_ids
-from nmt.data.dedup import N_SHOWN, count_duplicates, keys_of, kinds_of
-from nmt.data.filters import (
-    CODES,
-    HELD_OUT,
-    KEPT,
-    ODD,
-    REASON_OF,
-    CorpusFacts,
-    filters_of,
-    oddities,
-    reason_to_drop,
-)
+from nmt.data.dedup import N_SHOWN, NO_KEY, count_duplicates, keys_for, keys_of
+from nmt.data.filters import CODES, HELD_OUT, KEPT, ODD, REASON_OF, CorpusFacts, filters_of, oddities, reason_to_drop
 from nmt.data.letters import CutWords, WordsOf
 from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
-from nmt.data.survey import HeldOut, Looked, measured
+from nmt.data.survey import HeldOut, KeptBlock, Looked, measured
 from nmt.data.text import SIDES, Block, Hashes, cut, dress_of
 from nmt.data.units import Lexicon, Units, facts_of, ids_in, read_cut_words, words_in
 from nmt.processes import read_packed, write_packed
@@ -56,35 +46,20 @@ class BlockSide(NamedTuple):
     text: bytes
     protected: bytes | None = None
 
-    @property
-    def learnt(self) -> bytes:
-        """The kept lines as they are learnt from."""
-        return self.text if self.protected is None else self.protected
-
     def texts(self) -> list[str]:
         """The kept lines."""
         return self.text.decode("utf-8").split("\n")
 
     def learnt_texts(self) -> list[str]:
         """The kept lines with placeholders, where they have some."""
-        return self.learnt.decode(**BYTES).split("\n")
+        return (self.text if self.protected is None else self.protected).decode(**BYTES).split("\n")
 
 
 class BlockContent(NamedTuple):
     """A block that was looked at. kept: which of its pairs are not dropped."""
 
     kept: Mask
-    src: BlockSide
-    trg: BlockSide
-
-    @property
-    def sides(self) -> tuple[BlockSide, BlockSide]:
-        """The source side, and the target side."""
-        return self.src, self.trg
-
-    def place(self, n: int) -> int:
-        """The place of the n-th kept pair among all pairs of the block, both from 0."""
-        return int(np.flatnonzero(self.kept)[n])
+    sides: list[BlockSide]
 
 
 def write_block(path: Path, block: BlockContent) -> int:
@@ -98,21 +73,23 @@ def write_block(path: Path, block: BlockContent) -> int:
     return offset
 
 
-def read_block(path: str, offset: int) -> BlockContent:
-    """The block that lies there."""
-    with open(path, "rb") as file:
-        file.seek(offset)
+def read_block(block: KeptBlock) -> BlockContent:
+    """What was kept of a block."""
+    with open(block.file, "rb") as file:
+        file.seek(block.offset)
         found = read_packed(file.read)
     assert found is not None, "a block is not where it was written"
-    src, trg = (
+    sides = [
         BlockSide(**{key: found[f"{name}_{key}"] for key in BlockSide._fields if f"{name}_{key}" in found})
         for name in SIDES
-    )
-    return BlockContent(found["kept"], src, trg)
+    ]
+    return BlockContent(found["kept"], sides)
 
 
 class Setup(NamedTuple):
-    """Settings that all tasks share. drawn: keys of the drawn validation pairs, see `near_hashes`."""
+    """Settings that all tasks share. sources: those of training, each with its own ratio of lengths. drawn: keys of the
+    drawn validation pairs, see `near_hashes`.
+    """
 
     data: DataConfig
     subwords: SubwordsConfig
@@ -145,7 +122,7 @@ class EncodedSide(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A block as ids. fits: which kept pairs are not too long; too_long: places of the others, some with texts."""
+    """A block as ids. fits: which kept pairs are not too long; too_long: places and texts of the first few others."""
 
     fits: Mask
     too_long: list[tuple[int, list[str]]]
@@ -165,21 +142,22 @@ class Task:
         # What is learnt from is the text itself, or else has placeholders, which nothing can be measured of.
         self._known = {name: Lexicon() for name in SIDES}
         self._known_learnt = {name: Lexicon() for name in SIDES} if setup.data.protect else self._known
-        self._kinds = kinds_of(source.config for source in setup.sources)
+        self._keys = keys_for(source.config for source in setup.sources)
         self._filters = [filters_of(*source) for source in setup.sources]
         self._subwords: Subwords | None = None
         self._cuts: list[CutWords] = []
 
-    def decide(self, block: TextBlock) -> tuple[Codes, dict[str, Hashes]]:
+    def decide(self, block: TextBlock) -> tuple[Codes, NDArray[Any]]:
         """Return which pairs are kept as far as their own text tells, as codes, and the keys of repeated ones."""
-        sides = self._units(block)
+        sides = self._units(self._known, block.src, block.trg)
         codes = self._codes(block, sides)
-        kept = codes == KEPT
-        return codes, keys_of(sides[0].some(kept), sides[1].some(kept), self._kinds)
+        keys, kept = np.full(len(codes), NO_KEY, self._keys), codes == KEPT
+        keys[kept] = keys_of(sides[0].some(kept), sides[1].some(kept), self._keys)
+        return codes, keys
 
     def look(self, block: TextBlock, codes: Codes | None) -> Looked:
         """Filter a block and measure it; leave in the file what is needed of it later. codes: if known already."""
-        sides, notes = self._units(block), Counter[str]()
+        sides, notes = self._units(self._known, block.src, block.trg), Counter[str]()
         codes = self._codes(block, sides) if codes is None else codes
         kept = codes == KEPT
         learnt, unlike = self._protected(sides, kept, notes)
@@ -199,12 +177,9 @@ class Task:
             )
             if ODD.search(b"".join(side.keys).decode("utf-8")):  # the different words, which are less than the text
                 notes.update(odd for line in side.some(kept) for odd in oddities(line))
+        offset = write_block(self._path, BlockContent(kept, left))
         return Looked(
-            block.source,
-            block.first,
-            str(self._path),
-            write_block(self._path, BlockContent(kept, *left)),
-            int(kept.sum()),
+            KeptBlock(str(self._path), offset, block.source, block.first, int(kept.sum())),
             dict(notes),
             _dropped(sides, codes, block),
             [block.first + n for n in unlike],
@@ -212,11 +187,9 @@ class Task:
             **measured(*sides, kept, self._setup.held_out),
         )
 
-    def count(
-        self, file: str, offset: int, chosen: Sequence[Mask]
-    ) -> tuple[list[tuple[list[str], Numbers]], Counter[str]]:
+    def count(self, kept: KeptBlock, chosen: Sequence[Mask]) -> tuple[list[tuple[list[str], Numbers]], Counter[str]]:
         """Count each word of the kept lines of both sides, of those that are chosen; return also what is odd."""
-        block, found, notes = read_block(file, offset), list[tuple[list[str], Numbers]](), Counter[str]()
+        block, found, notes = read_block(kept), list[tuple[list[str], Numbers]](), Counter[str]()
         for name, side, mine in zip(SIDES, block.sides, chosen, strict=True):
             known, units = self._units_of(side, name)
             at = side.at if mine.all() else side.at[np.repeat(mine, side.n_unit)]
@@ -225,17 +198,10 @@ class Task:
             found.append(words_in(known, self._words_of).counted(units[occur], counts[occur], notes))
         return found, notes
 
-    def shifts(self, path: Path, first: int, n_pair: int) -> dict[str, Any]:
-        """Find misaligned lines of two files. path: of the records; first: of those of the files."""
-        return find_shifts(path, first, n_pair)
+    shifts = staticmethod(find_shifts)
+    duplicates = staticmethod(count_duplicates)
 
-    def duplicates(self, path: Path) -> dict[str, Any]:
-        """Count repeated pairs. path: of the hashes of pairs."""
-        return count_duplicates(path)
-
-    def encode(
-        self, file: str, offset: int, before: list[int], subwords: Path, cut_words: Sequence[Path | None]
-    ) -> Encoded:
+    def encode(self, kept: KeptBlock, before: list[int], subwords: Path, cut_words: Sequence[Path | None]) -> Encoded:
         """Encode the kept pairs of a block.
 
         before: ids that every source begins with; cut_words: for each vocabulary the file of how words are cut.
@@ -244,7 +210,7 @@ class Task:
             self._subwords = Subwords.load(subwords)
             cuts = [read_cut_words(path) for path in cut_words]
             self._cuts = [cuts[0], cuts[-1]]
-        dtype, block = dtype_of_ids(self._subwords), read_block(file, offset)
+        dtype, block = dtype_of_ids(self._subwords), read_block(kept)
         codecs, rows = (self._subwords.src, self._subwords.trg), []
         for name, side, codec, cuts_of in zip(SIDES, block.sides, codecs, self._cuts, strict=True):
             values, lengths = self._ids_of_lines(side, name, codec, cuts_of)
@@ -259,7 +225,10 @@ class Task:
             counts = np.bincount(each.some(fits).values, minlength=codec.size)
             n_word, n_char = (int(n_of[fits].sum(dtype=np.int64)) for n_of in (side.n_word, side.n_char))
             sides.append(EncodedSide(each, counts, n_word, n_char))
-        return Encoded(fits, _too_long(block, fits), sides)
+        shown = np.flatnonzero(~fits)[:N_SHOWN].tolist()
+        places, texts = np.flatnonzero(block.kept), [side.learnt_texts() for side in block.sides if shown]
+        too_long = [(int(places[n]), [cut(in_names(side[n])) for side in texts]) for n in shown]
+        return Encoded(fits, too_long, sides)
 
     def _ids_of_lines(
         self, side: BlockSide, name: str, codec: Codec, cuts: CutWords
@@ -287,13 +256,10 @@ class Task:
             lexicons[name] = Lexicon()
         return lexicons[name]
 
-    def _units(self, block: TextBlock) -> tuple[Units, Units]:
-        """Both sides of a block."""
-        src, trg = (
-            Units(text, self._normalize, self._fresh(self._known, name))
-            for name, text in zip(SIDES, (block.src, block.trg), strict=True)
-        )
-        return src, trg
+    def _units(self, known: dict[str, Lexicon], src: bytes, trg: bytes) -> tuple[Units, Units]:
+        """Both sides of some pairs, whose lines are each ended by a line feed, in units of these lexicons."""
+        one, other = (self._fresh(known, name) for name in SIDES)
+        return Units(src, self._normalize, one), Units(trg, self._normalize, other)
 
     def _codes(self, block: TextBlock, sides: tuple[Units, Units]) -> Codes:
         """Code of what each pair is dropped for, as far as its own text tells."""
@@ -325,16 +291,7 @@ class Task:
                 unlike.append(n)
             elif lines[0][n] != src:
                 notes["protected"] += 1
-        src_units, trg_units = (
-            Units(_joined(side), self._normalize, self._fresh(self._known_learnt, name))
-            for name, side in zip(SIDES, lines, strict=True)
-        )
-        return (src_units, trg_units), unlike
-
-
-def _joined(lines: Sequence[str]) -> bytes:
-    """Lines, each ended by a line feed; they may have placeholders."""
-    return "\n".join([*lines, ""]).encode(**BYTES)
+        return self._units(self._known_learnt, *("\n".join([*side, ""]).encode(**BYTES) for side in lines)), unlike
 
 
 def _dropped(
@@ -349,15 +306,3 @@ def _dropped(
         return block.first + n, [] if n in block.flaws else [cut(side.line(n)) for side in sides]
 
     return [(reason, len(of), [shown(n) for n in of[:N_SHOWN]]) for reason, of in of_reason.items()]
-
-
-def _too_long(block: BlockContent, fits: Mask) -> list[tuple[int, list[str]]]:
-    """Of each pair that is too long its number among the lines of the block; of the first few the texts, too."""
-    if fits.all():
-        return []
-    found: list[tuple[int, list[str]]] = []
-    numbers, texts = np.flatnonzero(block.kept), [side.learnt_texts() for side in block.sides]
-    for n in np.flatnonzero(~fits).tolist():
-        shown = [cut(in_names(side[n])) for side in texts] if len(found) < N_SHOWN else []
-        found.append((int(numbers[n]), shown))
-    return found

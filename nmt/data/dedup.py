@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.text import Block, Hashes, of_pairs
+from nmt.data.text import SIDES, Block, Hashes, of_pairs
 from nmt.errors import DataError, NmtError
 from nmt.files import parse_json
 from nmt.recipe.data_options import FilterConfig
@@ -38,47 +38,52 @@ _AT_ONCE = 1 << 20  # keys in memory at once, at some 60 bytes
 _READ = 1 << 18  # keys read at once
 
 
-def kinds_of(filters: Iterable[FilterConfig]) -> tuple[str, ...]:
-    """The kinds of keys that one corpus or another asks for: then they are those of the pairs of all."""
+# Kinds of keys, each with the reason to drop a pair whose key came before and the option that asks for it.
+_KINDS = {"exact": (DUPLICATE, "drop_duplicates"), "near": (NEAR_DUPLICATE, "drop_near_duplicates")}
+
+
+def keys_for(filters: Iterable[FilterConfig]) -> np.dtype[Any]:
+    """The keys that one corpus or another asks for, a field for each kind: then they are those of the pairs of all."""
     every = list(filters)
-    exact, near = any(one.drop_duplicates for one in every), any(one.drop_near_duplicates for one in every)
-    kinds = (("exact",) if exact else ()) + (("near",) if near else ())
-    return kinds + (("src", "trg") if any(one.max_translations for one in every) else ())
+    kinds = [kind for kind, (_, option) in _KINDS.items() if any(getattr(one, option) for one in every)]
+    kinds += SIDES if any(one.max_translations for one in every) else ()
+    return np.dtype([(kind, np.uint64) for kind in kinds])
 
 
-def keys_of(src: Sequence[str], trg: Sequence[str], kinds: Iterable[str]) -> dict[str, Hashes]:
-    """The keys of some pairs."""
+def keys_of(src: Sequence[str], trg: Sequence[str], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The keys of some pairs. dtype: as `keys_for` returns it."""
     texts: dict[str, Iterable[str]] = {
         "exact": (f"{a}\n{b}" for a, b in zip(src, trg, strict=True)),
         "near": (f"{skeleton(a)}\n{skeleton(b)}" for a, b in zip(src, trg, strict=True)),
         "src": src,
         "trg": trg,
     }
-    return {kind: np.fromiter(map(hash_of, texts[kind]), np.uint64) for kind in kinds}
+    keys = np.empty(len(src), dtype)
+    for kind in dtype.names or ():
+        keys[kind] = np.fromiter(map(hash_of, texts[kind]), np.uint64)
+    return keys
 
 
 def repeated(
-    keys: Mapping[str, Hashes], filters: Sequence[FilterConfig], n_of: Sequence[int]
+    keys: NDArray[Any], filters: Sequence[FilterConfig], n_of: Sequence[int]
 ) -> list[tuple[str, NDArray[np.int64]]]:
     """Return the pairs that those before them leave no place for: reasons, each with the numbers of its pairs.
 
-    keys: of all pairs, by kind, arrays or files mapped to memory; NO_KEY for pairs that are not asked about. filters:
-    what is asked of the first pairs, then of the next ones; n_of: how many those are. A pair that stays counts for
-    those after it, whatever they ask for.
+    keys: of all pairs, as `keys_of` returns them, in memory or mapped to it; NO_KEY for pairs that are not asked about.
+    filters: what is asked of the first pairs, then of the next ones; n_of: how many those are. A pair that stays counts
+    for those after it, whatever they ask for.
     """
     ends = np.cumsum(n_of, dtype=np.int64)
-    is_gone, found = np.zeros(int(ends[-1]), dtype=bool), []
-    asks = {
-        "exact": (DUPLICATE, [one.drop_duplicates for one in filters]),
-        "near": (NEAR_DUPLICATE, [one.drop_near_duplicates for one in filters]),
-    }
-    for kind, (reason, drops) in asks.items():
-        if kind in keys:
-            again = np.sort(np.concatenate([_later(keys[kind][at], at) for at in _shares(keys[kind])]))
-            again = again[np.array(drops)[np.searchsorted(ends, again, side="right")] & ~is_gone[again]]
-            found.append((reason, again))
-            is_gone[again] = True
-    if "src" in keys:
+    is_gone, found, kinds = np.zeros(len(keys), dtype=bool), [], keys.dtype.names or ()
+    for kind, (reason, option) in _KINDS.items():
+        if kind not in kinds:
+            continue
+        drops = np.array([getattr(one, option) for one in filters])
+        again = np.sort(np.concatenate([_later(keys[kind][at], at) for at in _shares(keys[kind])]))
+        again = again[drops[np.searchsorted(ends, again, side="right")] & ~is_gone[again]]
+        found.append((reason, again))
+        is_gone[again] = True
+    if "src" in kinds:
         most = np.array([one.max_translations for one in filters])
         found.append((TRANSLATIONS, _too_often(keys, is_gone, most, ends)))
     return found
@@ -103,7 +108,7 @@ def _later(keys: Hashes, at: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _too_often(
-    keys: Mapping[str, Hashes], is_gone: NDArray[np.bool_], most: NDArray[np.int64], ends: NDArray[np.int64]
+    keys: NDArray[Any], is_gone: NDArray[np.bool_], most: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Numbers of the pairs whose source or target was kept `most` times before, 0 for any number.
 

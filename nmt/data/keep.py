@@ -6,7 +6,6 @@ counted with file and line. Nothing is encoded here.
 """
 
 import bisect
-import contextlib
 import os
 import sys
 from collections import Counter
@@ -21,8 +20,8 @@ from numpy.typing import NDArray
 from nmt.data.arrays import STEP, Ragged, mixed
 from nmt.data.block_work import Setup, Task, TextBlock, read_block
 from nmt.data.corpus import in_batches, write_arrow
-from nmt.data.dedup import NO_KEY, kinds_of, repeated
-from nmt.data.filters import CODES, KEPT, TOO_LONG, CorpusFacts, filters_of, most_bytes, oddities, usual_ratio
+from nmt.data.dedup import keys_for, repeated
+from nmt.data.filters import CODES, TOO_LONG, CorpusFacts, filters_of, most_bytes, oddities, usual_ratio
 from nmt.data.formats import Flaw, Found, Reading
 from nmt.data.letters import add_counts, drawn
 from nmt.data.manifest import SUBWORDS
@@ -30,57 +29,39 @@ from nmt.data.placeholders import tags_of
 from nmt.data.report import DataReport
 from nmt.data.sources import Source, Text
 from nmt.data.subwords import Subwords, VocabularyUse
-from nmt.data.survey import Looked, Survey, Texts
+from nmt.data.survey import KeptBlock, Survey, Texts
 from nmt.data.text import SIDES, VALID, Block, Hashes
 from nmt.data.units import write_cut_words
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import DataError
 from nmt.progress import Bar
-from nmt.recipe.data_options import DataConfig, FilterConfig, SubwordsConfig
+from nmt.recipe.data_options import DataConfig, SubwordsConfig
 
 # The training pairs that are kept, block by block in files; their ids; and pairs of them that are held out.
-
-
-class KeptBlock(NamedTuple):
-    """Place of a block; the number of its source, of its first line there, and of its first kept pair among all."""
-
-    file: str
-    offset: int
-    source: int
-    first: int
-    start: int
-    n_kept: int
 
 
 class KeptPairs:
     """All blocks of the training corpora, in order."""
 
     def __init__(self, training: Sequence[Source]) -> None:
-        self._training = training
+        self.training = training
         self.n_of_source = [0] * len(training)  # pairs of each source that are still there
         self.blocks: list[KeptBlock] = []
         self._n_pair = 0
 
-    def add(self, found: Looked) -> None:
+    def add(self, block: KeptBlock) -> None:
         """Add the next block."""
-        self.blocks.append(KeptBlock(found.file, found.offset, found.source, found.first, self._n_pair, found.n_kept))
-        self._n_pair += found.n_kept
-        self.n_of_source[found.source] += found.n_kept
+        self.blocks.append(block._replace(start=self._n_pair))
+        self._n_pair += block.n_kept
+        self.n_of_source[block.source] += block.n_kept
 
     def name(self, source: int, number: int) -> str:
         """A place as people write it."""
-        return f"{self._training[source].src.name}:{number}"
-
-    def corpora(self) -> dict[int, dict[str, Any]]:
-        """Return the entries of the corpora in the manifest by their numbers, in the order of their pairs."""
-        found: dict[int, dict[str, Any]] = {}
-        for source, n in zip(self._training, self.n_of_source, strict=True):
-            found.setdefault(source.corpus, {"name": source.src.name, "n_pair": 0})["n_pair"] += n
-        return found
+        return f"{self.training[source].src.name}:{number}"
 
     def corpus(self, source: int) -> int:
         """The number of the corpus that a source is of."""
-        return self._training[source].corpus
+        return self.training[source].corpus
 
     def __len__(self) -> int:
         return self._n_pair
@@ -90,9 +71,10 @@ class KeptPairs:
         found = {}
         for number in sorted(set(numbers)):
             block = self.blocks[bisect.bisect_right(self.blocks, number, key=lambda block: block.start) - 1]
-            content, n = read_block(block.file, block.offset), number - block.start
-            place = self.name(block.source, block.first + content.place(n))
-            found[number] = place, content.src.texts()[n], content.trg.texts()[n]
+            content, n = read_block(block), number - block.start
+            place = self.name(block.source, block.first + int(np.flatnonzero(content.kept)[n]))
+            src, trg = (side.texts()[n] for side in content.sides)
+            found[number] = place, src, trg
         return found
 
     def remove(self) -> None:
@@ -115,15 +97,12 @@ def encode_training_pairs(
         if codec.cut_words:
             write_cut_words(folder / f"words.{name}", codec.cut_words)
         cut_words.append(folder / f"words.{name}" if codec.cut_words else None)
-    tasks = (
-        (block.file, block.offset, tags[kept.corpus(block.source)], folder / SUBWORDS, cut_words)
-        for block in kept.blocks
-    )
+    tasks = ((block, tags[kept.corpus(block.source)], folder / SUBWORDS, cut_words) for block in kept.blocks)
 
     def rows() -> Iterator[tuple[Ragged, Ragged]]:
         with progress_bar("encoding", len(kept)) as progress:
             for block, found in zip(kept.blocks, workers.each("encode", tasks), strict=True):
-                if n := len(found.too_long):
+                if n := int((~found.fits).sum()):
                     places = [(kept.name(block.source, block.first + at), texts) for at, texts in found.too_long]
                     report.drop(TOO_LONG, n, places, kept.corpus(block.source))
                     kept.n_of_source[block.source] -= n
@@ -136,12 +115,13 @@ def encode_training_pairs(
     report.n_kept = write_arrow(folder / "train.arrow", in_batches(rows(), N_ROW), subwords)
     for path in filter(None, cut_words):
         path.unlink()
-    corpora = []
-    for n, each in kept.corpora().items():
-        usual = report.learnt_ratios.get(each["name"])
-        about = {"trg_lang": config.languages_of(n)[1], "usual_ratio": usual.median if usual else None}
-        corpora.append({**each, **about})
-    return corpora
+    corpora: dict[int, dict[str, Any]] = {}
+    for source, n_pair in zip(kept.training, kept.n_of_source, strict=True):
+        usual = report.learnt_ratios.get(source.src.name)
+        about = {"trg_lang": config.languages_of(source.corpus)[1], "usual_ratio": usual.median if usual else None}
+        each = corpora.setdefault(source.corpus, {"name": source.src.name, "n_pair": 0, **about})
+        each["n_pair"] += n_pair
+    return [*corpora.values()]
 
 
 # A line of a validation or test file is kept whole whatever it is, but this is no line of text.
@@ -198,10 +178,22 @@ def n_to_hold_out(size: float | str, n_pair: int) -> int:
 def with_held_out(sources: Sequence[Source], data: DataConfig) -> list[Source]:
     """The sources, with one more for validation: texts drawn from the training files."""
     assert data.valid_size is not None
-    training = [source for source in sources if source.split == "train"]
-    candidates, n_pair = _candidates(training, data)
+    candidates, n_pair = list[_Candidate](), 0  # by ascending hashes, some more than are wanted
+    for source in (source for source in sources if source.split == "train"):
+        for block in cut_blocks(texts_of(source, data)):
+            src, trg = zip(*block, strict=True)
+            n_pair += len(src)
+            most = _SPARE * max(1, n_to_hold_out(data.valid_size, n_pair))
+            (of_src, _, n_src, _), (of_trg, _, n_trg, _) = (Block(side).near() for side in (src, trg))
+            rank = mixed(of_src * np.uint64(STEP))
+            rank[(n_src == 0) | (n_trg == 0)] = np.iinfo(np.uint64).max
+            candidates += [
+                _Candidate(int(rank[k]), (int(of_src[k]), int(of_trg[k])), src[k], trg[k], source.corpus)
+                for k in np.argsort(rank, kind="stable")[:most].tolist()
+            ]
+            candidates = sorted(candidates)[:most]
     wanted = n_to_hold_out(data.valid_size, n_pair)
-    filters = [filters_of(data.filters_of(n), data.max_len, data.languages_of(n), None) for n in range(len(data.train))]
+    filters = [filters_of(data.filters_of(n), data.max_len, data.languages_of(n)) for n in range(len(data.train))]
     taken: set[int] = set()
     chosen: list[_Candidate] = []
     for one in candidates:
@@ -217,9 +209,8 @@ def with_held_out(sources: Sequence[Source], data: DataConfig) -> list[Source]:
             "Name validation files: --valid, or data.valid."
         )
     name = f"{len(chosen):,} pairs held out of training"
-    src = Text(f"{name}, source", tuple(one.src for one in chosen))
-    trg = Text(f"{name}, target", tuple(one.trg for one in chosen))
-    return [*sources, Source(VALID, src, trg)]
+    texts = {side: tuple(getattr(one, side) for one in chosen) for side in SIDES}
+    return [*sources, Source(VALID, Text(f"{name}, source", texts["src"]), Text(f"{name}, target", texts["trg"]))]
 
 
 def near_hashes(src: Sequence[str], trg: Sequence[str]) -> tuple[Hashes, Hashes]:
@@ -228,28 +219,6 @@ def near_hashes(src: Sequence[str], trg: Sequence[str]) -> tuple[Hashes, Hashes]
     blocks = Block(src), Block(trg)
     hashes = [near[length > 0] for near, _, length, _ in (block.near() for block in blocks)]
     return np.unique(np.concatenate(hashes)), np.unique(np.concatenate([block.bags() for block in blocks]))
-
-
-def _candidates(training: Sequence[Source], data: DataConfig) -> tuple[list[_Candidate], int]:
-    """Pairs by ascending hashes, some more than are wanted, and how many there are in all."""
-    best: list[_Candidate] = []
-    n_pair = 0
-    for source in training:
-        pairs = texts_of(source, data)
-        for block in cut_blocks(pairs):
-            src, trg = zip(*block, strict=True)
-            n_pair += len(src)
-            (of_src, _, n_src, _), (of_trg, _, n_trg, _) = (Block(side).near() for side in (src, trg))
-            rank = mixed(of_src * np.uint64(STEP))
-            rank[(n_src == 0) | (n_trg == 0)] = np.iinfo(np.uint64).max
-            n = min(len(src), _SPARE * max(1, n_to_hold_out(data.valid_size or 0, n_pair)))
-            first: NDArray[np.int64] = np.argsort(rank, kind="stable")[:n]
-            best += [
-                _Candidate(int(rank[k]), (int(of_src[k]), int(of_trg[k])), src[k], trg[k], source.corpus)
-                for k in first.tolist()
-            ]
-            best = sorted(best)[: _SPARE * max(1, n_to_hold_out(data.valid_size or 0, n_pair))]
-    return best, n_pair
 
 
 N_PAIR = 10_000  # of a block, by which the work on a corpus is shared out
@@ -329,21 +298,20 @@ def keep_training_pairs(
     report: DataReport,
     folder: Path,
     workers: WorkerPool,
-) -> KeptPairs:
+) -> tuple[KeptPairs, Survey]:
     """Read, filter and measure all training pairs; what is kept of them lies in the folder until it is removed."""
     training = [source for source in sources if source.split == "train"]
-    survey = report.survey = Survey(folder, sources, held_out)
-    its = []
+    survey, setups = Survey(folder, sources, held_out), list[CorpusFacts]()
     for source in training:
         filters = config.filters_of(source.corpus)
         usual = usual_ratio(texts_of(source, config), filters.max_ratio)
-        its.append(CorpusFacts(filters, config.max_len, config.languages_of(source.corpus), usual))
-        if usual:
+        if usual is not None:
             report.learnt_ratios[source.src.name] = usual
+        setups.append(CorpusFacts(filters, config.max_len, config.languages_of(source.corpus), usual))
     is_drawn = config.valid_size and not config.valid and VALID in held_out
     drawn = near_hashes(*held_out[VALID][:2]) if is_drawn else None
-    workers.begin(Task, Setup(config, subwords, folder, its, survey.held_out, drawn))
-    codes = _decide(training, [one.config for one in its], config, report, folder, workers)
+    workers.begin(Task, Setup(config, subwords, folder, setups, survey.held_out, drawn))
+    codes = _decide(training, config, report, folder, workers)
     kept = KeptPairs(training)
 
     def tasks() -> Iterator[tuple[TextBlock, NDArray[np.uint8] | None]]:
@@ -356,22 +324,27 @@ def keep_training_pairs(
     with progress_bar("reading", report.n_read) as progress:
         for found in workers.each("look", tasks()):
             survey.add(found)
-            kept.add(found)
+            kept.add(found.block)
             report.notes.update(found.notes)
-            for reason, n, shown in found.dropped:
-                places = [(kept.name(found.source, number), texts) for number, texts in shown]
-                report.drop(reason, n, places, kept.corpus(found.source))
+            source = found.block.source
+            for reason, n, first in found.dropped:
+                places = [(kept.name(source, number), texts) for number, texts in first]
+                report.drop(reason, n, places, kept.corpus(source))
             for number in found.unlike:
-                report.note("unlike_items", kept.name(found.source, number))
+                report.note("unlike_items", kept.name(source, number))
             n_read += found.n_pair
             progress.update(found.n_pair)
     if n_read != report.n_read:
         raise _changed(report.n_read, n_read)
-    return kept
+    return kept, survey
+
+
+# Sampling lines for BPE has a seed of its own: another seed of training is no reason for another vocabulary.
+_SAMPLE_SEED = 0
 
 
 def count_words_of(
-    kept: KeptPairs, config: SubwordsConfig, seed: int, report: DataReport, workers: WorkerPool
+    kept: KeptPairs, config: SubwordsConfig, report: DataReport, workers: WorkerPool
 ) -> tuple[Counter[str], Counter[str]]:
     """Count each word of source and target, in a sample of the lines if there are more than are learnt from.
 
@@ -379,13 +352,13 @@ def count_words_of(
     """
     if config.vocab_from and not config.extend:
         return Counter(), Counter()
-    chosen = _sample(kept, config.max_train_lines, seed, joint=config.joint)
+    chosen = _sample(kept, config.max_train_lines, joint=config.joint)
 
-    def tasks() -> Iterator[tuple[str, int, list[NDArray[np.bool_]]]]:
+    def tasks() -> Iterator[tuple[KeptBlock, list[NDArray[np.bool_]]]]:
         for n, block in enumerate(kept.blocks):
             everything = np.ones(block.n_kept, bool)
             lines = [np.unpackbits(bits[n], count=block.n_kept).astype(bool) for bits in chosen] or [everything] * 2
-            yield block.file, block.offset, lines
+            yield block, lines
 
     counts = Counter[str](), Counter[str]()
     with progress_bar("counting", len(kept)) as progress:
@@ -397,30 +370,22 @@ def count_words_of(
     return counts
 
 
-def _sample(kept: KeptPairs, most: int, seed: int, *, joint: bool) -> list[list[NDArray[np.uint8]]]:
+def _sample(kept: KeptPairs, most: int, *, joint: bool) -> list[list[NDArray[np.uint8]]]:
     """Draw the lines that are learnt from, a bit for each, by side and block; empty where it is all of them."""
     n_line = len(kept) * (2 if joint else 1)
     if n_line <= most:
         return []
-    draw = drawn(n_line, most, seed)
-    draws = draw, draw if joint else drawn(n_line, most, seed)
+    draw = drawn(n_line, most, _SAMPLE_SEED)
+    draws = draw, draw if joint else drawn(n_line, most, _SAMPLE_SEED)
     return [[np.packbits(np.fromiter(draw, bool, block.n_kept)) for block in kept.blocks] for draw in draws]
 
 
 def _decide(
-    training: Sequence[Source],
-    own: Sequence[FilterConfig],
-    config: DataConfig,
-    report: DataReport,
-    folder: Path,
-    workers: WorkerPool,
+    training: Sequence[Source], config: DataConfig, report: DataReport, folder: Path, workers: WorkerPool
 ) -> NDArray[np.uint8] | None:
-    """A code for each pair, for the filters that compare a pair with all others; None if no corpus uses one.
-
-    own: the filters of each source.
-    """
-    kinds = kinds_of(own)
-    if not kinds:
+    """A code for each pair, for the filters that compare a pair with all others; None if no corpus uses one."""
+    own = [config.filters_of(source.corpus) for source in training]
+    if not (dtype := keys_for(own)).names:
         return None
     parts, n_of = list[NDArray[np.uint8]](), [0] * len(training)
 
@@ -429,25 +394,18 @@ def _decide(
             n_of[block.source] += block.n_pair
             yield (block,)
 
-    paths = {kind: folder / f"keys.{kind}" for kind in kinds}
-    with contextlib.ExitStack() as stack:
-        files = {kind: stack.enter_context(path.open("wb")) for kind, path in paths.items()}
-        progress = stack.enter_context(progress_bar("looking for duplicates", report.n_read))
-        for part, found in workers.each("decide", tasks()):
+    path = folder / "keys"
+    with path.open("wb") as file, progress_bar("looking for duplicates", report.n_read) as progress:
+        for part, keys in workers.each("decide", tasks()):
             parts.append(part)
-            for kind, file in files.items():
-                keys = np.full(len(part), NO_KEY, np.uint64)
-                keys[part == KEPT] = found[kind]
-                file.write(keys.tobytes())
+            file.write(keys.tobytes())
             progress.update(len(part))
     codes = np.concatenate([np.empty(0, np.uint8), *parts])
     if len(codes) != report.n_read:
         raise _changed(report.n_read, len(codes))
-    stored = {kind: np.memmap(path, np.uint64, "r") for kind, path in paths.items() if len(codes)}
-    for reason, numbers in repeated(stored, own, n_of):
+    for reason, numbers in repeated(np.memmap(path, dtype, "r"), own, n_of):
         codes[numbers] = CODES[reason]
-    for path in paths.values():
-        path.unlink()
+    path.unlink()
     return codes
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -51,14 +52,7 @@ from nmt.data.placeholders import held_out_tags, known_tags, must_have_room, pro
 from nmt.data.report import DataReport, advice_on_dropped, nothing_left
 from nmt.data.report_words import SWAPPED, page, refuse_foreign_page, sentence
 from nmt.data.scripts import identifier, languages_like
-from nmt.data.sources import (
-    Source,
-    facts_of,
-    find_sources,
-    stamps_of,
-    told,
-    unknown_languages,
-)
+from nmt.data.sources import Source, facts_of, find_sources, stamps_of, told, unknown_languages
 from nmt.data.subwords import Subwords, large_vocabulary
 from nmt.data.survey import Texts
 from nmt.data.vocab_from import account_of, facts_of_subwords, find_subwords, given_subwords, reuse
@@ -168,13 +162,10 @@ def _some_lines(kept: KeptPairs, source: int, n_line: int) -> tuple[list[str], l
     trg: list[str] = []
     for block in blocks[::step]:
         n = n_line // len(blocks[::step])
-        for lines, side in zip((src, trg), read_block(block.file, block.offset).sides, strict=True):
+        for lines, side in zip((src, trg), read_block(block).sides, strict=True):
             lines += side.texts()[:n]
     return src, trg
 
-
-# Sampling lines for BPE has a seed of its own: another seed of training is no reason for another vocabulary.
-_SAMPLE_SEED = 0
 
 Talk = Callable[[str], None]
 
@@ -196,8 +187,15 @@ def prepare(
     report: a fresh one, for a caller who wants to know more. only_report: write the page of the report there, and
     leave the folder as it is. stages: gets the seconds that each stage took.
     """
-    talk, report, data = talk or _to_stderr, report or DataReport(), recipe.data
-    lap = _Laps({} if stages is None else stages)
+    talk, report, data = talk or partial(print, file=sys.stderr), report or DataReport(), recipe.data
+    last = time.perf_counter()
+
+    def lap(stage: str) -> None:
+        nonlocal last
+        last, before = time.perf_counter(), last
+        if stages is not None:
+            stages[stage] = last - before
+
     use_threads(data.workers)
     sources = find_sources(recipe)
     for line in told(sources):
@@ -253,15 +251,6 @@ def prepare(
         if made is None or not report.n_kept:
             raise stopped(nothing_left(report.as_dict(), data))
         subwords, report.corpora = made
-        assert report.survey is not None
-        # A model of SentencePiece is of no run of ours.
-        bases = [path.parent for path in given if path.name == SUBWORDS]
-        if base := recipe.train.init_from:
-            bases.append(recipe.origin.find("train.init_from", base, Path.exists))
-        rows, unknown = overlap_with_bases(bases, report.survey.leaks)
-        report.found["leaks"]["rows"] += rows
-        for base in unknown:
-            report.note("base", base)
         report.on_dropped = advice_on_dropped(report.as_dict(), data)
         facts = report.as_dict()
         if data.alarms == "stop" and not only_report and (found := facts["alarms"]):
@@ -311,28 +300,33 @@ def _prepare_training_pairs(
     report: DataReport,
     folder: Path,
     talk: Talk,
-    lap: "_Laps",
+    lap: Callable[[str], None],
 ) -> tuple[Subwords, list[dict[str, Any]]] | None:
     """Keep, count, learn and encode, into train.arrow; return the subwords, and the corpora for the manifest; None if
     no pair is kept. given: subwords that are not learnt.
     """
     with WorkerPool(n_process(recipe.data, report.n_read)) as workers:
-        kept = keep_training_pairs(sources, held_out, recipe.data, recipe.subwords, report, folder, workers)
+        kept, survey = keep_training_pairs(sources, held_out, recipe.data, recipe.subwords, report, folder, workers)
         lap("read and filter")
-        counts = count_words_of(kept, recipe.subwords, _SAMPLE_SEED, report, workers)
+        counts = count_words_of(kept, recipe.subwords, report, workers)
         lap("count")
-        assert report.survey is not None
-        finish = report.survey.begin_to_finish(workers)
+        finish = survey.begin_to_finish(workers)
         with progress_bar("looking for misaligned lines", report.n_read) as progress:
-            if not len(kept):
-                finish(progress.update)
-                report.conclude(sources, held_out, kept.shown)
-                return None
-            subwords = _learn(recipe, given, kept, counts, report, talk)
-            subwords.save(folder / SUBWORDS)
-            lap("learn")
-            finish(progress.update)
-        report.conclude(sources, held_out, kept.shown)
+            if len(kept):
+                subwords = _learn(recipe, given, counts, report, talk)
+                subwords.save(folder / SUBWORDS)
+                lap("learn")
+            report.found = finish(progress.update, kept.shown)
+        if not len(kept):
+            return None
+        # A model of SentencePiece is of no run of ours.
+        bases = [path.parent for path in given if path.name == SUBWORDS]
+        if base := recipe.train.init_from:
+            bases.append(recipe.origin.find("train.init_from", base, Path.exists))
+        rows, unknown = overlap_with_bases(bases, survey.leaks)
+        report.found["leaks"]["rows"] += rows
+        for base in unknown:
+            report.note("base", base)
         for where in other_languages(sources, kept, recipe.data):
             report.note("other_language", where)
         report.found["swapped"] = swapped(sources, kept, held_out, recipe.data)
@@ -368,12 +362,7 @@ def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: di
 
 
 def _learn(
-    recipe: Recipe,
-    given: Sequence[Path],
-    kept: KeptPairs,
-    counts: tuple[Counter[str], Counter[str]],
-    report: DataReport,
-    talk: Talk,
+    recipe: Recipe, given: Sequence[Path], counts: tuple[Counter[str], Counter[str]], report: DataReport, talk: Talk
 ) -> Subwords:
     """Train the subwords on the kept pairs, or take those of a file, and say what came of it."""
     tags, protect = known_tags(recipe.data), recipe.data.protect
@@ -402,19 +391,3 @@ def _held_out_tables(src: list[str], trg: list[str], subwords: Subwords) -> Iter
         for name, text in zip(("src_text", "trg_text"), lines, strict=True):
             table = table.append_column(name, texts_as_arrow(text))
         yield table
-
-
-class _Laps:
-    """Tells how long each stage took."""
-
-    def __init__(self, seconds: dict[str, float]) -> None:
-        self._seconds, self._last = seconds, time.perf_counter()
-
-    def __call__(self, stage: str) -> None:
-        """A stage has ended, and the next one begins."""
-        now = time.perf_counter()
-        self._seconds[stage], self._last = now - self._last, now
-
-
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr)

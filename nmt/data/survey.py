@@ -3,8 +3,10 @@
 Nothing is kept of a pair but, on the disk and until the end, 20 bytes for its alignment and 16 for its repetitions.
 """
 
+import bisect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,35 +15,42 @@ from numpy.typing import NDArray
 
 from nmt.data.alignment_shift import records_of
 from nmt.data.arrays import gathered
-from nmt.data.dedup import PAIR, Keys, Leaks, hits
+from nmt.data.dedup import N_SHOWN, PAIR, Keys, Leaks, hits
 from nmt.data.letters import units_of
 from nmt.data.sources import Source
-from nmt.data.text import SIDES, Block, Dress, Hashes, Words, dress_of_lines, row_hashes
+from nmt.data.text import SIDES, Block, Dress, Hashes, Words, cut, dress_of_lines, row_hashes
 from nmt.data.units import Mask, Numbers, Units, facts_of
 from nmt.data.worker_pool import WorkerPool
 
 N_EXTREME = 3  # pairs that are shown, of the shortest and of the longest
+_N_DRAWN = 10  # pairs that are shown, drawn from the kept ones
+
+
+class KeptBlock(NamedTuple):
+    """Place of a block; the number of its source, of its first line there, and of its first kept pair among all."""
+
+    file: str
+    offset: int
+    source: int
+    first: int
+    n_kept: int
+    start: int = -1
 
 
 class Looked(NamedTuple):
-    """A block that was read, filtered and measured; what later tasks need of it lies in `file`, from `offset` on.
+    """A block that was read, filtered and measured.
 
-    source, first: number of its source, and of its first line there. dropped: reason, number of pairs, and line and
-    texts of the first few. unlike: lines whose items of data.protect are not the same on both sides. dress: of source
-    and target. The last five are made by `measured`.
+    dropped: reason, number of pairs, and line and texts of the first few. unlike: lines whose items of data.protect are
+    not the same on both sides. dress: of source and target. The last five are made by `measured`.
     """
 
-    source: int
-    first: int
-    file: str
-    offset: int
-    n_kept: int
+    block: KeptBlock
     notes: dict[str, int]
     dropped: list[tuple[str, int, list[tuple[int, list[str]]]]]
     unlike: list[int]
     dress: list[Dress]
     n_pair: int  # read
-    by_length: list[list[tuple[int, int]]]  # characters and number of the shortest and the longest kept pairs
+    extremes: list[list[tuple[int, int]]]  # the shortest and the longest kept pairs: key to sort by, number
     pairs: NDArray[Any]  # hashes of the kept pairs
     records: bytes  # of all pairs, for `find_shifts`
     leaks: dict[tuple[str, str], tuple[Numbers, Numbers]]  # by level and part: kept pairs, places of held-out lines
@@ -63,7 +72,10 @@ def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str,
         pairs[name] = line_hashes(side)[kept]
     return {
         "n_pair": len(kept),
-        "by_length": [[(int(n_char[n]), int(n)) for n in some[:N_EXTREME]] for some in (order, order[::-1])],
+        "extremes": [
+            [(sign * int(n_char[n]), int(n)) for n in some[:N_EXTREME]]
+            for sign, some in ((1, order), (-1, order[::-1]))
+        ],
         "pairs": pairs,
         "records": records_of((src.n_char, trg.n_char), (words_of(src), words_of(trg))).tobytes(),
         "leaks": _leaks(src, trg, kept, held_out),
@@ -117,18 +129,16 @@ class Survey:
 
     def __init__(self, folder: Path, sources: Sequence[Source], held_out: Mapping[str, Texts]) -> None:
         """folder: where two files may stand until the end; held_out: the lines of validation and test sets."""
+        self._held_out = held_out
         self._pair_path, self._record_path = folder / "survey.pairs", folder / "survey.records"
         self._pairs, self._records = self._pair_path.open("wb"), self._record_path.open("wb")
         self._files: list[tuple[Source, int]] = []  # and how many records each has
-        self.dress = {"train": [Dress(), Dress()]}  # by split, of its sides
-        self.n_kept = 0
-        self.shortest: list[tuple[int, int]] = []  # kept pairs: characters of both sides, number
-        self.longest: list[tuple[int, int]] = []
-        self.alignments: list[tuple[Source, dict[str, Any]]] = []  # as `find_shifts` returns them
-        self.duplicates: dict[str, Any] = {}
+        self._dress = {"train": [Dress(), Dress()]}  # by split, of its sides
+        self._n_kept = 0
+        self._extremes: dict[str, list[tuple[int, int]]] = {"shortest": [], "longest": []}  # as `Looked` has them
         keys, bags = {}, np.empty(0, np.uint64)
         for split, (src, trg, ends) in held_out.items():
-            self.dress[split] = [dress_of_lines(src), dress_of_lines(trg)]
+            self._dress[split] = [dress_of_lines(src), dress_of_lines(trg)]
             blocks = Block(src), Block(trg)
             keys[split] = Keys.of(*blocks)
             bags = np.concatenate([bags, *(block.bags() for block in blocks)])
@@ -145,22 +155,23 @@ class Survey:
 
     def add(self, found: Looked) -> None:
         """Add the next block."""
-        n = self._first_training + found.source
+        n = self._first_training + found.block.source
         self._files[n] = self._files[n][0], self._files[n][1] + found.n_pair
-        self.dress["train"] = [a.plus(Dress(*b)) for a, b in zip(self.dress["train"], found.dress, strict=True)]
-        shortest, longest = ([(n, self.n_kept + place) for n, place in some] for some in found.by_length)
-        self.shortest = sorted([*self.shortest, *shortest])[:N_EXTREME]
-        self.longest = sorted([*self.longest, *longest], key=lambda one: (-one[0], one[1]))[:N_EXTREME]
+        self._dress["train"] = [a.plus(Dress(*b)) for a, b in zip(self._dress["train"], found.dress, strict=True)]
+        for (kind, known), some in zip(self._extremes.items(), found.extremes, strict=True):
+            more = ((key, self._n_kept + number) for key, number in some)
+            self._extremes[kind] = sorted([*known, *more])[:N_EXTREME]
         self._pairs.write(found.pairs.tobytes())
         self._records.write(found.records)
         for key, (pairs, places) in found.leaks.items():
-            self.leaks.note(key, self.n_kept + pairs, places)
-        self.n_kept += len(found.pairs)
+            self.leaks.note(key, self._n_kept + pairs, places)
+        self._n_kept += len(found.pairs)
 
-    def begin_to_finish(self, workers: WorkerPool) -> Callable[[Callable[[int], object]], None]:
+    def begin_to_finish(self, workers: WorkerPool) -> Callable[..., dict[str, Any]]:
         """Have the conclusions drawn that need all pairs. The answer, when called, waits for them.
 
-        It is given what is told how many pairs more have been looked at.
+        It is given what is told how many pairs more have been looked at, and what returns place and texts of kept pairs
+        by their numbers. It returns entries of the report.
         """
         self._pairs.close()
         self._records.close()
@@ -170,12 +181,59 @@ class Survey:
             start += n_pair
         duplicates = workers.submit("duplicates", self._pair_path)
 
-        def finish(done: Callable[[int], object]) -> None:
+        def finish(
+            done: Callable[[int], object], kept: Callable[[Iterable[int]], dict[int, tuple[str, str, str]]]
+        ) -> dict[str, Any]:
+            alignment = []
             for (source, n_pair), found in zip(self._files, waiting, strict=True):
-                self.alignments.append((source, found.result()))
+                alignment.append(_alignment(source, found.result()))
                 done(n_pair)
-            self.duplicates = duplicates.result()
+            again = duplicates.result()
             self._pair_path.unlink()
             self._record_path.unlink()
+            leaks = [
+                (split, *example) for split in self.leaks.splits for example in self.leaks.examples(split, N_SHOWN)
+            ]
+            samples = {
+                "random": sorted(random.Random(0).sample(range(self._n_kept), min(_N_DRAWN, self._n_kept))),
+                **{kind: [number for _, number in some] for kind, some in self._extremes.items()},
+            }
+            numbers = {*(number for *_, number in leaks), *(number for number, _ in again["most"])}
+            train = {n: shown(*pair) for n, pair in kept(numbers.union(*samples.values())).items()}
+            examples = []
+            for split, level, part, line, number in leaks:
+                there = {f"train_{key}": value for key, value in train[number].items()}
+                examples.append({"level": level, "part": part, **self._held_out_pair(split, line), **there})
+            return {
+                "source_in_valid_or_test": self.leaks.n_source,
+                "leaks": {"rows": self.leaks.rows(), "examples": examples},
+                "samples": {kind: [train[n] for n in some] for kind, some in samples.items()},
+                "duplicates": again | {"most": [{"times": times, **train[n]} for n, times in again["most"]]},
+                "alignment": alignment,
+                "dress": {
+                    split: {side: one._asdict() for side, one in zip(SIDES, both, strict=True)}
+                    for split, both in self._dress.items()
+                },
+            }
 
         return finish
+
+    def _held_out_pair(self, split: str, line: int) -> dict[str, str]:
+        """A pair of a set as it is shown. line: counted from 0 through all its files."""
+        src, trg, ends = self._held_out[split]
+        n = bisect.bisect_right(ends, line)
+        source = [source for source, _ in self._files if source.split == split][n]
+        return shown(f"{source.src.name}:{line - [0, *ends][n] + source.first_number}", src[line], trg[line])
+
+
+def shown(place: str, src: str, trg: str) -> dict[str, str]:
+    """A pair as the report shows it."""
+    return {"place": place, "src": cut(src), "trg": cut(trg)}
+
+
+def _alignment(source: Source, found: Mapping[str, Any]) -> dict[str, Any]:
+    """The alignment of two files, in lines of the source file."""
+    before = source.first_number - 1
+    stretches = [{**one, "first": one["first"] + before, "last": one["last"] + before} for one in found["stretches"]]
+    files = {"split": source.split, "src": source.src.name, "trg": source.trg.name}
+    return {**files, "from": source.first_number, "trg_from": 1 + source.trg.header, **found, "stretches": stretches}

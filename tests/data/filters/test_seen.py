@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from nmt.data import dedup
-from nmt.data.dedup import NO_KEY, hash_of, keys_of, kinds_of, repeated, skeleton
+from nmt.data.dedup import NO_KEY, hash_of, keys_for, keys_of, repeated, skeleton
 from nmt.recipe.data_options import FilterConfig
 
 
 def told_by(pairs, filters, n_of):
-    keys = keys_of(*zip(*pairs, strict=True), kinds_of(filters))
+    keys = keys_of(*zip(*pairs, strict=True), keys_for(filters))
     found = [None] * len(pairs)
     for reason, numbers in repeated(keys, filters, n_of):
         for n in numbers.tolist():
@@ -88,7 +88,7 @@ def test_each_corpus_is_judged_by_its_own_filters_and_remembered_for_all(at_once
 
 def test_pairs_that_are_not_asked_about_are_no_reason_to_drop_others():
     config = FilterConfig(drop_duplicates=True, max_translations=1)
-    keys = {kind: np.array([NO_KEY, 7, NO_KEY, 7, 8], np.uint64) for kind in kinds_of([config])}
+    keys = np.array([(key,) * 3 for key in (NO_KEY, 7, NO_KEY, 7, 8)], keys_for([config]))
     found = dict(repeated(keys, [config], [5]))
     assert found["duplicate"].tolist() == [3] and found["many translations"].tolist() == []
 
