@@ -248,20 +248,13 @@ def table_of(src: Ragged, trg: Ragged) -> pa.Table:
 
 def in_batches(blocks: Iterable[tuple[Ragged, Ragged]], n_row: int) -> Iterator[pa.Table]:
     """Tables of n_row pairs each, the last of fewer, however the blocks were cut. blocks: both sides of some pairs."""
-    waiting: list[tuple[Ragged, Ragged]] = []
-    n_waiting = 0
-    for src, trg in blocks:
-        start, n_pair = 0, len(src.lengths)
-        while start < n_pair:
-            stop = min(n_pair, start + n_row - n_waiting)
-            waiting.append((src.part(start, stop), trg.part(start, stop)))
-            n_waiting += stop - start
-            start = stop
-            if n_waiting == n_row:
-                yield table_of(*(Ragged.joined(side) for side in zip(*waiting, strict=True)))
-                waiting, n_waiting = [], 0
-    if waiting:
-        yield table_of(*(Ragged.joined(side) for side in zip(*waiting, strict=True)))
+    waiting: list[pa.Table] = []
+    for block in blocks:
+        table = pa.concat_tables([*waiting, table_of(*block)])
+        n = len(table) // n_row * n_row
+        yield from (table.slice(start, n_row) for start in range(0, n, n_row))
+        waiting = [table.slice(n)] if len(table) > n else []
+    yield from waiting
 
 
 def write_arrow(path: Path, tables: Iterable[pa.Table], subwords: Subwords) -> int:

@@ -59,10 +59,6 @@ class KeptPairs:
         """A place as people write it."""
         return f"{self.training[source].src.name}:{number}"
 
-    def corpus(self, source: int) -> int:
-        """The number of the corpus that a source is of."""
-        return self.training[source].corpus
-
     def __len__(self) -> int:
         return self._n_pair
 
@@ -97,14 +93,14 @@ def encode_training_pairs(
         if codec.cut_words:
             write_cut_words(folder / f"words.{name}", codec.cut_words)
         cut_words.append(folder / f"words.{name}" if codec.cut_words else None)
-    tasks = ((block, tags[kept.corpus(block.source)], folder / SUBWORDS, cut_words) for block in kept.blocks)
+    tasks = ((block, tags[kept.training[block.source].corpus], folder / SUBWORDS, cut_words) for block in kept.blocks)
 
     def rows() -> Iterator[tuple[Ragged, Ragged]]:
         with progress_bar("encoding", len(kept)) as progress:
             for block, found in zip(kept.blocks, workers.each("encode", tasks), strict=True):
                 if n := int((~found.fits).sum()):
                     places = [(kept.name(block.source, block.first + at), texts) for at, texts in found.too_long]
-                    report.drop(TOO_LONG, n, places, kept.corpus(block.source))
+                    report.drop(TOO_LONG, n, places, kept.training[block.source].corpus)
                     kept.n_of_source[block.source] -= n
                 for name, side in zip(SIDES, found.sides, strict=True):
                     use.add(name, side.n_word, side.n_char, side.counts)
@@ -329,7 +325,7 @@ def keep_training_pairs(
             source = found.block.source
             for reason, n, first in found.dropped:
                 places = [(kept.name(source, number), texts) for number, texts in first]
-                report.drop(reason, n, places, kept.corpus(source))
+                report.drop(reason, n, places, kept.training[source].corpus)
             for number in found.unlike:
                 report.note("unlike_items", kept.name(source, number))
             n_read += found.n_pair

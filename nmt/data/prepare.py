@@ -310,13 +310,13 @@ def _prepare_training_pairs(
         lap("read and filter")
         counts = count_words_of(kept, recipe.subwords, report, workers)
         lap("count")
-        finish = survey.begin_to_finish(workers)
+        survey.begin_to_finish(workers)
         with progress_bar("looking for misaligned lines", report.n_read) as progress:
             if len(kept):
                 subwords = _learn(recipe, given, counts, report, talk)
                 subwords.save(folder / SUBWORDS)
                 lap("learn")
-            report.found = finish(progress.update, kept.shown)
+            report.found = survey.finish(progress.update, kept.shown)
         if not len(kept):
             return None
         # A model of SentencePiece is of no run of ours.

@@ -25,7 +25,7 @@ class DataReport:
 
     n_read: int = 0
     n_kept: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
+    dropped: dict[int, Counter[str]] = field(default_factory=dict)  # of each corpus, by its number
     first: dict[str, list[str]] = field(default_factory=dict)
     examples: dict[str, list[dict[str, str]]] = field(default_factory=dict)
     notes: Counter[str] = field(default_factory=Counter)
@@ -35,7 +35,6 @@ class DataReport:
     found: dict[str, Any] = field(default_factory=dict)  # as the survey tells it
     corpora: list[dict[str, Any]] = field(default_factory=list)  # as the manifest tells them
     on_dropped: str = ""  # advice where most pairs are
-    dropped_of: dict[int, Counter[str]] = field(default_factory=dict)  # of each corpus, by its number
 
     def note(self, key: str, place: str) -> None:
         """Count what is odd but harmless. place: as for `drop`."""
@@ -49,8 +48,7 @@ class DataReport:
 
         first: file and line of the first few, with both texts if they are known.
         """
-        self.dropped[reason] += n
-        self.dropped_of.setdefault(corpus, Counter())[reason] += n
+        self.dropped.setdefault(corpus, Counter())[reason] += n
         places = self.first.setdefault(reason, [])
         for place, texts in itertools.islice(first, N_SHOWN - len(places)):
             places.append(place)
@@ -59,11 +57,12 @@ class DataReport:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; docs/reference.md explains every entry."""
-        reasons = [reason for reason in (*REASONS, *sorted(set(self.dropped) - set(REASONS))) if self.dropped[reason]]
+        dropped = sum(self.dropped.values(), Counter[str]())
+        reasons = [reason for reason in (*REASONS, *sorted(set(dropped) - set(REASONS))) if reason in dropped]
         facts = {
             "read": self.n_read,
             "kept": self.n_kept,
-            "dropped": {reason: {"count": self.dropped[reason], "first": self.first[reason]} for reason in reasons},
+            "dropped": {reason: {"count": dropped[reason], "first": self.first[reason]} for reason in reasons},
             "examples": {reason: self.examples[reason] for reason in reasons if reason in self.examples},
             "source_in_valid_or_test": 0,
             "usual_ratio": {name: usual._asdict() for name, usual in self.learnt_ratios.items()},
@@ -74,7 +73,7 @@ class DataReport:
         if len(self.corpora) > 1:
             facts["corpora"] = []
             for n, one in enumerate(self.corpora):
-                of = self.dropped_of.get(n, Counter())
+                of = self.dropped.get(n, Counter())
                 counts = {"read": one["n_pair"] + of.total(), "kept": one["n_pair"], "dropped": dict(of.most_common())}
                 facts["corpora"].append({"name": one["name"], **counts})
         if self.vocabulary:

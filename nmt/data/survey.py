@@ -7,6 +7,7 @@ import bisect
 import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -125,7 +126,7 @@ class Texts(NamedTuple):
 
 
 class Survey:
-    """Gets what was measured of every block, in order; `begin_to_finish` ends it."""
+    """Gets what was measured of every block, in order; `begin_to_finish` and `finish` end it."""
 
     def __init__(self, folder: Path, sources: Sequence[Source], held_out: Mapping[str, Texts]) -> None:
         """folder: where two files may stand until the end; held_out: the lines of validation and test sets."""
@@ -148,6 +149,7 @@ class Survey:
                 one, other = Block(src[start:end]), Block(trg[start:end])
                 records = records_of((one.lengths, other.lengths), (one.words(), other.words()))
                 self._records.write(records.tobytes())
+        self._shifts: list[Future[dict[str, Any]]] = []  # as `find_shifts` returns them, of each of the files
         self._first_training = len(self._files)
         self._files += [(source, 0) for source in sources if source.split == "train"]
         self.leaks = Leaks(keys)
@@ -167,56 +169,51 @@ class Survey:
             self.leaks.note(key, self._n_kept + pairs, places)
         self._n_kept += len(found.pairs)
 
-    def begin_to_finish(self, workers: WorkerPool) -> Callable[..., dict[str, Any]]:
-        """Have the conclusions drawn that need all pairs. The answer, when called, waits for them.
-
-        It is given what is told how many pairs more have been looked at, and what returns place and texts of kept pairs
-        by their numbers. It returns entries of the report.
-        """
+    def begin_to_finish(self, workers: WorkerPool) -> None:
+        """Have the conclusions drawn that need all pairs."""
         self._pairs.close()
         self._records.close()
-        start, waiting = 0, []
-        for _, n_pair in self._files:
-            waiting.append(workers.submit("shifts", self._record_path, start, n_pair))
-            start += n_pair
-        duplicates = workers.submit("duplicates", self._pair_path)
+        starts = itertools.accumulate((n_pair for _, n_pair in self._files), initial=0)
+        for (_, n_pair), start in zip(self._files, starts, strict=False):
+            self._shifts.append(workers.submit("shifts", self._record_path, start, n_pair))
+        self._duplicates = workers.submit("duplicates", self._pair_path)
 
-        def finish(
-            done: Callable[[int], object], kept: Callable[[Iterable[int]], dict[int, tuple[str, str, str]]]
-        ) -> dict[str, Any]:
-            alignment = []
-            for (source, n_pair), found in zip(self._files, waiting, strict=True):
-                alignment.append(_alignment(source, found.result()))
-                done(n_pair)
-            again = duplicates.result()
-            self._pair_path.unlink()
-            self._record_path.unlink()
-            leaks = [
-                (split, *example) for split in self.leaks.splits for example in self.leaks.examples(split, N_SHOWN)
-            ]
-            samples = {
-                "random": sorted(random.Random(0).sample(range(self._n_kept), min(_N_DRAWN, self._n_kept))),
-                **{kind: [number for _, number in some] for kind, some in self._extremes.items()},
-            }
-            numbers = {*(number for *_, number in leaks), *(number for number, _ in again["most"])}
-            train = {n: shown(*pair) for n, pair in kept(numbers.union(*samples.values())).items()}
-            examples = []
-            for split, level, part, line, number in leaks:
-                there = {f"train_{key}": value for key, value in train[number].items()}
-                examples.append({"level": level, "part": part, **self._held_out_pair(split, line), **there})
-            return {
-                "source_in_valid_or_test": self.leaks.n_source,
-                "leaks": {"rows": self.leaks.rows(), "examples": examples},
-                "samples": {kind: [train[n] for n in some] for kind, some in samples.items()},
-                "duplicates": again | {"most": [{"times": times, **train[n]} for n, times in again["most"]]},
-                "alignment": alignment,
-                "dress": {
-                    split: {side: one._asdict() for side, one in zip(SIDES, both, strict=True)}
-                    for split, both in self._dress.items()
-                },
-            }
+    def finish(
+        self, done: Callable[[int], object], kept: Callable[[Iterable[int]], dict[int, tuple[str, str, str]]]
+    ) -> dict[str, Any]:
+        """Wait for the conclusions, and return entries of the report.
 
-        return finish
+        done: is told how many pairs more have been looked at; kept: returns place and texts of pairs by number.
+        """
+        alignment = []
+        for (source, n_pair), found in zip(self._files, self._shifts, strict=True):
+            alignment.append(_alignment(source, found.result()))
+            done(n_pair)
+        again = self._duplicates.result()
+        self._pair_path.unlink()
+        self._record_path.unlink()
+        leaks = [(split, *example) for split in self.leaks.splits for example in self.leaks.examples(split, N_SHOWN)]
+        samples = {
+            "random": sorted(random.Random(0).sample(range(self._n_kept), min(_N_DRAWN, self._n_kept))),
+            **{kind: [number for _, number in some] for kind, some in self._extremes.items()},
+        }
+        numbers = {*(number for *_, number in leaks), *(number for number, _ in again["most"])}
+        train = {n: shown(*pair) for n, pair in kept(numbers.union(*samples.values())).items()}
+        examples = []
+        for split, level, part, line, number in leaks:
+            there = {f"train_{key}": value for key, value in train[number].items()}
+            examples.append({"level": level, "part": part, **self._held_out_pair(split, line), **there})
+        return {
+            "source_in_valid_or_test": self.leaks.n_source,
+            "leaks": {"rows": self.leaks.rows(), "examples": examples},
+            "samples": {kind: [train[n] for n in some] for kind, some in samples.items()},
+            "duplicates": again | {"most": [{"times": times, **train[n]} for n, times in again["most"]]},
+            "alignment": alignment,
+            "dress": {
+                split: {side: one._asdict() for side, one in zip(SIDES, both, strict=True)}
+                for split, both in self._dress.items()
+            },
+        }
 
     def _held_out_pair(self, split: str, line: int) -> dict[str, str]:
         """A pair of a set as it is shown. line: counted from 0 through all its files."""

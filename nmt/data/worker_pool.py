@@ -32,7 +32,7 @@ class _Worker:
     def __init__(self) -> None:
         package = str(Path(__file__).parents[2])
         paths = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-        self._connection, there = Pipe()
+        self.connection, there = Pipe()
         with there:
             self.process = subprocess.Popen(
                 # -P: not from a folder called nmt where the user stands
@@ -47,8 +47,8 @@ class _Worker:
     def ask(self, name: str, arguments: tuple[Any, ...]) -> Any:
         """The answer to a task. Raises the NmtError that it is."""
         try:
-            self._connection.send((name, arguments))
-            answer = self._connection.recv()
+            self.connection.send((name, arguments))
+            answer = self.connection.recv()
         except (EOFError, OSError):
             code = self.process.wait()
             how = f"died of signal {-code}" if code < 0 else f"ended with exit code {code}"
@@ -60,11 +60,6 @@ class _Worker:
         if isinstance(answer, NmtError):
             raise answer
         return answer
-
-    def close(self) -> None:
-        """Forget a process that was killed, when nobody talks to it any more."""
-        self._connection.close()
-        self.process.wait()
 
 
 class WorkerPool:
@@ -95,20 +90,21 @@ class WorkerPool:
         for worker in self._workers:
             worker.process.kill()
         self._threads.shutdown(cancel_futures=True)
-        for worker in self._workers:
-            worker.close()
+        for worker in self._workers:  # nobody talks to them any more
+            worker.connection.close()
+            worker.process.wait()
 
     def begin(self, make: Callable[..., Any], *setup: Any) -> None:
         """Have the object made whose methods are the tasks, in each process: from the setup and its number there."""
         if not self._workers:
             self._work = make(*setup, 0)
         for number, worker in enumerate(self._workers):
-            self._threads.submit(self._ask_one, worker, "", (make, *setup, number))
+            self._threads.submit(self._ask, worker, "", (make, *setup, number))
 
     def submit(self, name: str, *arguments: Any) -> "Future[Any]":
         """Have a task done, by a worker if there is any."""
         if self._workers:
-            return self._threads.submit(self._ask, name, arguments)
+            return self._threads.submit(self._ask, None, name, arguments)
         done: Future[Any] = Future()
         done.set_result(getattr(self._work, name)(*arguments))
         return done
@@ -123,10 +119,8 @@ class WorkerPool:
         while waiting:
             yield waiting.popleft().result()
 
-    def _ask(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        return self._ask_one(self._free.get(), name, arguments)
-
-    def _ask_one(self, worker: _Worker, name: str, arguments: tuple[Any, ...]) -> Any:
+    def _ask(self, worker: _Worker | None, name: str, arguments: tuple[Any, ...]) -> Any:
+        worker = worker or self._free.get()
         try:
             return worker.ask(name, arguments)
         finally:

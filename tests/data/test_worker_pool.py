@@ -85,5 +85,5 @@ def test_a_worker_ends_when_nobody_asks_any_more():
         workers.begin(here.Tasks, "")
         workers.submit("add", 1, 1).result(60)
         for worker in workers._workers:
-            worker._connection.close()
+            worker.connection.close()
             assert worker.process.wait(60) == 0
