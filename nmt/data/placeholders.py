@@ -19,10 +19,10 @@ from nmt.recipe.data_options import (
     PATTERN,
     PER_KIND,
     SMALLEST,
+    CorpusFiles,
     DataConfig,
     Kind,
     SubwordsConfig,
-    Tagged,
     kind_of,
     patterns_of,
 )
@@ -240,7 +240,7 @@ def alike(tag: str) -> str:
     return tag if lang is None else language_tag(language_of(lang).code)
 
 
-def tags_of(pairs: Tagged, data: DataConfig) -> tuple[str, ...]:
+def tags_of(pairs: CorpusFiles, data: DataConfig) -> tuple[str, ...]:
     """The tags of a corpus or a validation or test set; first, if a recipe has several, that of its target language."""
     languages = {corpus.trg_lang or data.trg_lang for corpus in data.train}
     of_language = (language_tag(pairs.trg_lang or data.trg_lang),) if len(languages) > 1 else ()
@@ -269,7 +269,7 @@ def held_out_tags(data: DataConfig) -> dict[str, tuple[str, ...]]:
     Raises RecipeError for tags that no training corpus has.
     """
     known = known_tags(data)
-    named: list[tuple[str, str, Tagged]] = [("data.valid", split_of(files.name), files) for files in data.valid]
+    named: list[tuple[str, str, CorpusFiles]] = [("data.valid", split_of(files.name), files) for files in data.valid]
     named += [("data.test", "test", data.test)] if data.test else []
     for option, _, files in named:
         if unknown := [tag for tag in tags_of(files, data) if tag not in known]:

@@ -17,7 +17,6 @@ from nmt.recipe.section import (
     PositiveInt,
     Rate,
     Section,
-    list_to_tuple,
     one_or_many,
 )
 
@@ -103,26 +102,8 @@ def complaint_about_patterns(patterns: Sequence[Any]) -> str | None:
     return None
 
 
-class ProtectConfig(Section):
-    """Items that the model sees as placeholders and that are put back after it."""
-
-    protect: Annotated[
-        tuple[Kind | OwnPattern, ...], BeforeValidator(_in_order, json_schema_input_type=list[Kind | OwnPattern])
-    ] = ()
-    """Items kept as placeholders: these, and regular expressions ('/[A-Z]{2}-[0-9]+/'); see docs/subwords.md."""
-
-
 # A tag is shown as <tag>; a digit at its beginning would make <2fr> of 2fr, which is a language's.
 Tag = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=50)]
-
-
-class Tagged(Section):
-    """Pairs that a model can tell from others."""
-
-    trg_lang: LanguageCode | None = None
-    """Language of the target side, where it is not data.trg_lang; of several, nmt-translate takes --trg-lang."""
-    tags: list[Tag] = Field(default_factory=list)
-    """Control symbols to put before each source: [bt] for translated text, [news] for a domain; see decode.tags."""
 
 
 # The name of a column or key, `translation.de` for one inside another, or a number from 1 where columns have none.
@@ -130,11 +111,15 @@ Column = PositiveInt | Annotated[str, Field(min_length=1)]
 Format = Literal["text", "tsv", "jsonl", "parquet", "arrow", "csv", "tmx"]
 
 
-class CorpusFiles(Tagged):
+class CorpusFiles(Section):
     """Pairs of sentences: two files in which line n of one translates line n of the other, or one file or dataset with
     a column for each side.
     """
 
+    trg_lang: LanguageCode | None = None
+    """Language of the target side, where it is not data.trg_lang; of several, nmt-translate takes --trg-lang."""
+    tags: list[Tag] = Field(default_factory=list)
+    """Control symbols to put before each source: [bt] for translated text, [news] for a domain; see decode.tags."""
     src: str | list[str] | None = None
     """File of source sentences, one a line; a list of files; or a pattern like news.*.de.gz."""
     trg: str | list[str] | None = None
@@ -182,7 +167,7 @@ class ValidationSet(CorpusFiles):
 
 
 class _Sources(Section):
-    """Sources of the pairs."""
+    """Sources of the pairs, and items that the model sees as placeholders and that are put back after it."""
 
     src_lang: LanguageCode = UNTOLD
     """Language of the source side: de, pt-BR, zho_Hans, japanese; und: not told; x-NAME: a made-up one."""
@@ -216,9 +201,13 @@ class _Sources(Section):
     """A line of TSV or JSONL, or a row of a table, without text in a column: stop, or drop and count it."""
     workers: Count = 0
     """Processes that share the work of preparing; 0: one a core. The data is the same for any number."""
+    protect: Annotated[
+        tuple[Kind | OwnPattern, ...], BeforeValidator(_in_order, json_schema_input_type=list[Kind | OwnPattern])
+    ] = ()
+    """Items kept as placeholders: these, and regular expressions ('/[A-Z]{2}-[0-9]+/'); see docs/subwords.md."""
 
 
-class DataConfig(FilterConfig, ProtectConfig, _Sources):
+class DataConfig(FilterConfig, _Sources):
     """Sources of the pairs, protected items, and filters."""
 
     def filters_of(self, corpus: int) -> FilterConfig:
@@ -254,9 +243,7 @@ class SubwordsConfig(Section):
     """Unicode form before encoding, stored with the subwords; nfkc also unifies full-width letters and ligatures."""
     whitespace: Literal["unified", "kept"] = "unified"
     """unified: white space is one space, none at ends, nothing invisible; stored with the subwords."""
-    symbols: Annotated[
-        tuple[str, ...], BeforeValidator(list_to_tuple, json_schema_input_type=list[str]), Field(max_length=1000)
-    ] = ()
+    symbols: tuple[str, ...] = Field((), max_length=1000, strict=False)  # a list, as YAML and JSON have it, will do
     """Placeholders, as <url>: each is one piece, never cut, where no letter or digit touches it."""
     vocab_from: str = ""
     """Subwords of a run or prepared data, or .spm or .model files: SRC.spm,TRG.spm with joint: false."""

@@ -58,8 +58,3 @@ def seconds_of(duration: str) -> float:
 def one_or_many(kind: type) -> Callable[[Any], Any]:
     """Return a validator that takes one value of this kind for a list of it, and nothing for an empty list."""
     return lambda value: [value] if isinstance(value, kind) else [] if value is None else value
-
-
-def list_to_tuple(value: Any) -> Any:
-    """Turn a list, as YAML and JSON have it, into a tuple."""
-    return tuple(value) if isinstance(value, list) else value

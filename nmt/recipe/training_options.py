@@ -13,7 +13,6 @@ from nmt.recipe.section import (
     PositiveInt,
     Rate,
     Section,
-    list_to_tuple,
     one_or_many,
     seconds_of,
 )
@@ -53,7 +52,7 @@ class OptimConfig(Section):
     """Peak learning rate of the matrices under muon."""
     muon_momentum: Rate = 0.95
     """Decay of the momentum of muon; lower for runs of some hundred updates."""
-    betas: Annotated[tuple[Rate, Rate], BeforeValidator(list_to_tuple)] = (0.9, 0.98)
+    betas: tuple[Rate, Rate] = Field((0.9, 0.98), strict=False)
     """Decay of Adam's two moments."""
     eps: PositiveFloat = 1e-9
     """Added to Adam's denominator."""
