@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
     if name in _PLACES:
         return getattr(import_module(_PLACES[name]), name)
     if name == "__version__":
-        return metadata.version("nmt")
+        return metadata.version("nmt-toolkit")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

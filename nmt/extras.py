@@ -8,8 +8,7 @@ from pathlib import Path
 
 from nmt.errors import Unavailable
 
-# Of each extra of pyproject.toml the modules that are imported, with what pip installs each by: pip knows the extras by
-# their names in a clone alone, since `nmt` on PyPI is another project.
+# Of each extra of pyproject.toml the modules that are imported, with what pip installs each by.
 EXTRAS = {
     "ctranslate2": {"ctranslate2": "ctranslate2>=4.5"},
     "huggingface": {"transformers": "transformers>=5.0"},
@@ -26,7 +25,7 @@ _SECONDS = 1.0  # for git, which takes hundredths
 def version() -> str:
     """Return the version of nmt."""
     try:
-        return metadata.version("nmt")
+        return metadata.version("nmt-toolkit")
     except metadata.PackageNotFoundError:
         return "not installed"
 

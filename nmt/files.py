@@ -11,6 +11,7 @@ import re
 import secrets
 import shutil
 import sys
+import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -158,6 +159,20 @@ def put_in_place(new: Path, folder: Path) -> None:
                 raise
     sync_folder(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def shipped(name: str) -> Path:
+    """The path of a page or recipe that comes with the package, as docs/data.md: in the current folder, in the clone,
+    or where pip has put it."""
+    places = (Path(), Path(__file__).resolve().parents[1], Path(sysconfig.get_path("data"), "share", "nmt"))
+    return next((found for place in places if (found := place / name).exists()), Path(name))
+
+
+def with_shipped(text: str) -> str:
+    """A text that names pages and recipes which come with the package, with the paths at which they are."""
+    return re.sub(
+        r"(?<![\w./-])(?:docs|recipes)/[\w.-]+\.(?:md|yaml|json)\b", lambda found: str(shipped(found[0])), text
+    )
 
 
 def filled_page(frame: Path, parts: Mapping[str, str]) -> str:

@@ -3,12 +3,16 @@
 import errno
 import os
 import sys
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
-from nmt.files import exchange, parse_json, sync_folder, write_durably
+from nmt.files import exchange, parse_json, sync_folder, with_shipped, write_durably
+from nmt.recipe.reader import read_recipe
 from tests.disk import full_disk
+
+ROOT = Path(__file__).parents[1]
 
 
 def fail_with(number):
@@ -64,3 +68,13 @@ def test_what_python_would_let_pass_is_refused_and_what_is_json_is_read(text):
     with pytest.raises(ValueError):
         parse_json(text.encode("utf-8", "surrogatepass"))
     assert parse_json('{"a": [1, 2.5, "é", null]}'.encode()) == {"a": [1, 2.5, "é", None]}
+
+
+def test_pages_and_recipes_of_the_package_are_named_where_they_are(tmp_path, monkeypatch):
+    told = "see docs/data.md, recipes/README.md and prepared/recipes/mine.yaml, docs/none.md"
+    monkeypatch.chdir(ROOT)
+    assert with_shipped(told) == told
+    monkeypatch.chdir(tmp_path)
+    there = f"see {ROOT}/docs/data.md, {ROOT}/recipes/README.md and prepared/recipes/mine.yaml, docs/none.md"
+    assert with_shipped(told) == there
+    assert read_recipe("recipes/multi30k.de-en.yaml").name == "multi30k.de-en"

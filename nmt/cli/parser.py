@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from nmt.cli.begin import printable, write_stdout
 from nmt.errors import NmtError, as_ours, is_of_machine
 from nmt.extras import incomplete, version
+from nmt.files import with_shipped
 from nmt.recipe.complaints import EPOCHS, GONE, SHORT, nearest, with_trg
 from nmt.recipe.fields import all_fields, option_named, sections
 
@@ -90,7 +91,7 @@ class Parser(argparse.ArgumentParser):
 
     def _refuse(self, lines: Sequence[str]) -> NoReturn:
         for line in lines:
-            print(f"{self.prog}: error: {printable(line)}", file=sys.stderr)
+            print(f"{self.prog}: error: {printable(with_shipped(line))}", file=sys.stderr)
         self.exit(2)
 
     def format_usage(self) -> str:
@@ -185,7 +186,7 @@ class _Show(argparse.Action):
         self._show = show
 
     def __call__(self, parser: argparse.ArgumentParser, _: Any, value: Any, *rest: Any) -> None:
-        write_stdout(self._show(parser, value))
+        write_stdout(with_shipped(self._show(parser, value)))
         parser.exit()
 
 
@@ -218,7 +219,7 @@ def run(body: Callable[[argparse.Namespace], int | None], parser: Parser, argv: 
         if "--debug" in given:
             traceback.print_exc()
         for line in message.split("\n"):
-            print(f"{parser.prog}: error: {printable(line)}", file=sys.stderr)
+            print(f"{parser.prog}: error: {printable(with_shipped(line))}", file=sys.stderr)
         if isinstance(error, OSError):
             _abandon_stdout()
         return code

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from nmt.errors import RecipeError, shown
-from nmt.files import refuse_links_out, write_durably
+from nmt.files import refuse_links_out, shipped, write_durably
 from nmt.languages import canonical
 from nmt.recipe.complaints import GONE_VALUES, WITHOUT_EFFECT, Complaint, in_order, of_validation, unknown, with_trg
 from nmt.recipe.fields import option_named, sections
@@ -36,6 +36,8 @@ def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
         return _read(b"", "the command line", overrides)
     path = Path(path)
     path = inside if (inside := path / "recipe.yaml").is_file() else path
+    if path.parts[:1] == ("recipes",):  # one of those that come with the package
+        path = shipped(str(path))
     if is_made(path.parent):
         refuse_links_out(path.parent)
     try:
