@@ -99,22 +99,15 @@ class Model:
     It may be used by several threads at once.
     """
 
-    def __init__(
-        self,
-        model: SearchModel,
-        subwords: Subwords,
-        run: Run,
-        others: Sequence[Run] = (),
-        weights: Sequence[str] = (),
-    ) -> None:
-        self.model, self.subwords, self.run = model, subwords, run
+    def __init__(self, model: SearchModel, subwords: Subwords, runs: Sequence[Run], weights: Sequence[str]) -> None:
+        self.model, self.subwords, self.run = model, subwords, runs[0]
         self.weights = tuple(weights)  # names of the folders that they are from, like model or update-00012000
-        self.recipe = run.recipe()
+        recipes = [run.recipe() for run in runs]
+        self.recipe = recipes[0]
         # An ensemble has seen what all of its models have seen.
-        self._max_len = min(one.data.max_len for one in (self.recipe, *(other.recipe() for other in others)))
-        known = [length for one in (run, *others) if (length := one.usual_src_len())]
-        self._usual_src_len = min(known, default=None)
-        self._usual_ratios = run.usual_ratios()
+        self._max_len = min(recipe.data.max_len for recipe in recipes)
+        self._usual_src_len = min((length for run in runs if (length := run.usual_src_len())), default=None)
+        self._usual_ratios = self.run.usual_ratios()
         self._ready: dict[str, SearchModel] = {}  # by decode.precision
         self._fixed: dict[str, FixedSearch] = {}  # likewise
         self._making, self._process = threading.Lock(), os.getpid()
@@ -249,7 +242,7 @@ def load(
         ops.use_kernels(not ops.kernels_here().why_not)
     loaded = [one.load_model(place, name, subwords) for one in runs for name in names]
     models, weights = [model for model, _ in loaded], [folder for _, folder in loaded]
-    return Model(models[0] if len(models) == 1 else Ensemble(models).eval(), subwords, runs[0], runs[1:], weights)
+    return Model(models[0] if len(models) == 1 else Ensemble(models).eval(), subwords, runs, weights)
 
 
 def _each(name: str, given: Any, wanted: str, *kinds: type) -> list[Any]:
@@ -270,11 +263,10 @@ def _checked(texts: Iterable[Any], name: str, *kinds: type) -> Iterator[Any]:
         found = f"one, {_described(texts)}: put it in a list" if isinstance(texts, str | bytes) else _described(texts)
         raise DataError(f"{name}: expected a list of texts, found {found}.")
     for number, one in enumerate(texts, start=1):
-        parts = (one.source, one.prefix, *one.required, *one.avoided) if isinstance(one, Request) else (one,)
-        if not isinstance(one, kinds or (str, Request)) or not all(isinstance(part, str) for part in parts):
+        if not isinstance(one, kinds or (str, Request)):
             wanted = "text" if kinds else "text or a nmt.Request of texts"
             raise DataError(f"{name}, number {number}: expected a {wanted}, found {_described(one)}.")
-        for part in parts:
+        for part in (one.source, one.prefix, *one.required, *one.avoided) if isinstance(one, Request) else (one,):
             try:
                 part.encode("utf-8")
             except UnicodeEncodeError as error:

@@ -5,7 +5,7 @@ No process is started or ended for it, and what training sets for the process is
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -98,17 +98,14 @@ def _as_it_was() -> Iterator[None]:
 
     from nmt import ops
 
-    n_thread, on_gpu = torch.get_num_threads(), torch.cuda.is_available()
     backends: Any = torch.backends  # whose type hints do not tell all
-    products, attention = backends.mkldnn.matmul, backends.cuda
-    of_cpu, of_gpu = products.fp32_precision, torch.get_float32_matmul_precision() if on_gpu else None
-    cudnn = attention.cudnn_sdp_enabled()
-    with torch.random.fork_rng(range(torch.cuda.device_count()) if on_gpu else ()), ops.kernels_kept():
-        try:
-            yield
-        finally:
-            torch.set_num_threads(n_thread)
-            products.fp32_precision = of_cpu
-            if of_gpu is not None:
-                torch.set_float32_matmul_precision(of_gpu)
-                attention.enable_cudnn_sdp(cudnn)
+    on_gpu, products, attention = torch.cuda.is_available(), backends.mkldnn.matmul, backends.cuda
+    with ExitStack() as kept:
+        kept.enter_context(torch.random.fork_rng(range(torch.cuda.device_count()) if on_gpu else ()))
+        kept.enter_context(ops.kernels_kept())
+        if on_gpu:
+            kept.callback(attention.enable_cudnn_sdp, attention.cudnn_sdp_enabled())
+            kept.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        kept.callback(setattr, products, "fp32_precision", products.fp32_precision)
+        kept.callback(torch.set_num_threads, torch.get_num_threads())
+        yield

@@ -79,8 +79,19 @@ def preprocess(args: argparse.Namespace) -> int:
         raise RecipeError("--show and --check: one shows what was prepared, the other prepares nothing. Choose one.")
     if args.show is not None and args.recipe and Path(args.recipe).is_dir():
         return _show(Path(args.recipe), args.show)
-    given = _overrides(args)
-    recipe = read_recipe(args.recipe, given) if args.recipe else _own_recipe(args)
+    short = {"subwords.vocab_from": args.vocab_from, "data.out": args.out, "data.valid_size": args.valid_size}
+    short["data.alarms"] = "warn" if args.accept_alarms else None
+    given = [*((name, value) for name, value in short.items() if value), *overrides_of(args)]
+    if args.recipe:
+        recipe = read_recipe(args.recipe, given)
+    elif missing := [flag for flag in ("train", "langs") if not getattr(args, flag)]:
+        raise RecipeError(
+            f"neither a recipe nor {', '.join('--' + flag for flag in missing)}. Expected: nmt-preprocess RECIPE, or "
+            "nmt-preprocess CORPUS --langs SRC TRG, or nmt-preprocess --train SRC TRG --valid SRC TRG --langs SRC TRG "
+            "--out DIR."
+        )
+    else:
+        recipe = own_recipe(args.train, args.langs, given, args.valid, args.test, portable=args.portable)
     if args.show is not None:
         return _show(recipe.data_folder, args.show)
     return _prepare(recipe, args, given)
@@ -163,26 +174,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_short_flags(parser)
     add_override_flags(parser)
     return run(preprocess, parser, argv)
-
-
-def _overrides(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """Return what the command line says otherwise than the recipe."""
-    given = [("subwords.vocab_from", args.vocab_from)] if args.vocab_from else []
-    given += [("data.out", args.out)] if args.out else []
-    given += [("data.alarms", "warn")] if args.accept_alarms else []
-    given += [("data.valid_size", args.valid_size)] if args.valid_size else []
-    return [*given, *overrides_of(args)]
-
-
-def _own_recipe(args: argparse.Namespace) -> Recipe:
-    """Read the flags that name files into a recipe for them."""
-    if missing := [flag for flag in ("train", "langs") if not getattr(args, flag)]:
-        raise RecipeError(
-            f"neither a recipe nor {', '.join('--' + flag for flag in missing)}. Expected: nmt-preprocess RECIPE, or "
-            "nmt-preprocess CORPUS --langs SRC TRG, or nmt-preprocess --train SRC TRG --valid SRC TRG --langs SRC TRG "
-            "--out DIR."
-        )
-    return own_recipe(args.train, args.langs, _overrides(args), args.valid, args.test, portable=args.portable)
 
 
 def own_recipe(

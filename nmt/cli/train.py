@@ -7,6 +7,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -38,23 +39,17 @@ def _about_epochs(flag: str, given: Sequence[str]) -> str:
     value = next((after for word, after in pairwise([*given, ""]) if word == flag), "")
     value = next((word.partition("=")[2] for word in given if word.startswith(f"{flag}=")), value)
     n_epoch = int(value) if value.isdecimal() and int(value) else 1
-    for word in given:
-        if Path(word).exists() and (n_update := _updates_of_epoch(Path(word))):
-            return f"; one epoch here is {n_update:,} updates: --updates {n_epoch * n_update}"
+    for path in filter(Path.exists, map(Path, given)):
+        from nmt.training.feed import Feed
+        from nmt.training.materials import open_data
+        from nmt.training.parallel import Ranks
+
+        with suppress(NmtError):
+            recipe = read_recipe(path)
+            if recipe.batch.max_tokens != "auto":
+                n_update = Feed(recipe, open_data(recipe), Ranks()).plan.n_update(0)
+                return f"; one epoch here is {n_update:,} updates: --updates {n_epoch * n_update}"
     return ": --updates N; --check tells how many an epoch has"
-
-
-def _updates_of_epoch(path: Path) -> int | None:
-    """Count the updates of an epoch of a recipe's prepared data; None where that cannot be told."""
-    from nmt.training.feed import Feed
-    from nmt.training.materials import open_data
-    from nmt.training.parallel import Ranks
-
-    try:
-        recipe = read_recipe(path)
-        return None if recipe.batch.max_tokens == "auto" else Feed(recipe, open_data(recipe), Ranks()).plan.n_update(0)
-    except NmtError:
-        return None
 
 
 def prepare_libraries() -> None:

@@ -33,8 +33,6 @@ _EXAMPLES = (
 )
 
 
-INPUT_FORMATS = ("text", "wrapped", "tsv", "jsonl")
-FORMATS = ("text", "tsv", "jsonl", "pairs", "moses")
 _INPUT = (
     "Of the input: text; wrapped: text whose sentences go on over several lines, which are joined up to the end of a "
     "sentence or a blank line, and are one line of the output; tsv: the source, a tab and how its translation begins; "
@@ -56,16 +54,55 @@ def _threads(text: str) -> int:
     return int(text)
 
 
-def _add_flags(parser: Parser) -> None:
+def check_flags(args: argparse.Namespace) -> None:
+    """Validate flag combinations before loading the model, and fill in what is drawn. Raises NmtError."""
+    # Flags that would change the lines that are written, or the work, if anything was translated. Other options of a
+    # search may be given with --score, as those that the translations were found with.
+    unused = ("ref", "attention", "mbr", "retry_suspect", "terms", "avoid", "keep")
+    idle = [flag.replace("_", "-") for flag in unused if getattr(args, flag)]
+    idle += [name for name, _ in overrides_of(args) if name == "decode.n_best"]
+    idle += [f"input-format {args.input_format}"] * (args.input_format in ("tsv", "wrapped"))
+    needed = {**dict.fromkeys(("lines", "attention_of", "layer", "head"), "attention"), "scores": "ref"}
+    for flag, other in needed.items():
+        if getattr(args, flag) and not getattr(args, other):
+            raise NmtError(f"--{flag.replace('_', '-')} needs --{other}.")
+    if args.score and idle:
+        raise NmtError(f"--score translates nothing, so --{idle[0]} has nothing to do: leave it out.")
+    if args.score and args.format in ("pairs", "moses"):
+        raise NmtError(
+            f"--score translates nothing, and --format {args.format} is for what was translated: name another."
+        )
+    args.layer, args.head, args.attention_of = args.layer or "last", args.head or "mean", args.attention_of or "cross"
+
+
+def _translate(args: argparse.Namespace) -> int:
+    for folder in args.run:
+        check_is_run(Path(folder))
+    from nmt.processes import sleep_while_waiting
+
+    sleep_while_waiting()  # before torch
+    check_flags(args)
+    from nmt.cli.translate_job import translate
+
+    begun()
+    return translate(args)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point. Returns the exit code."""
+    parser = Parser("nmt-translate", description=_DESCRIPTION, epilog=_EPILOG, examples=_EXAMPLES)
+    text = "The run folder that nmt-train wrote; several make an ensemble."
+    parser.add_argument("run", metavar="RUN", nargs="+", help=text)
     add_short_flags(parser)
     add = parser.add_argument_group("input").add_argument
     add("--input", "-i", metavar="FILE", help="Read this file, plain or compressed (.gz, .zst, .xz), and not stdin.")
-    add("--input-format", choices=INPUT_FORMATS, default="text", help=_INPUT)
+    add("--input-format", choices=("text", "wrapped", "tsv", "jsonl"), default="text", help=_INPUT)
 
     add = parser.add_argument_group("output").add_argument
     add("--output", "--out", "-o", metavar="FILE", help="Write this file, there only when it is whole, and not stdout.")
     add("--overwrite", action="store_true", help="Replace output files that exist.")
-    add("--format", choices=FORMATS, default="text", help="Of what is written; see below. [default: text]")
+    text = "Of what is written; see below. [default: text]"
+    add("--format", choices=("text", "tsv", "jsonl", "pairs", "moses"), default="text", help=text)
 
     group = parser.add_argument_group("what is asked of a translation")
     add = group.add_argument
@@ -108,48 +145,6 @@ def _add_flags(parser: Parser) -> None:
     add = parser.add_argument_group("hardware").add_argument
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1. [default: auto, the GPU if there is one]")
     add("--threads", type=_threads, default=0, metavar="N", help="CPU threads; 0: one a core.")
-
-
-def check_flags(args: argparse.Namespace) -> None:
-    """Validate flag combinations before loading the model, and fill in --layer and --head. Raises NmtError."""
-    # Flags that would change the lines that are written, or the work, if anything was translated. Other options of a
-    # search may be given with --score, as those that the translations were found with.
-    unused = ("ref", "attention", "mbr", "retry_suspect", "terms", "avoid", "keep")
-    idle = [flag.replace("_", "-") for flag in unused if getattr(args, flag)]
-    idle += [name for name, _ in overrides_of(args) if name == "decode.n_best"]
-    idle += [f"input-format {args.input_format}"] * (args.input_format in ("tsv", "wrapped"))
-    needed = {**dict.fromkeys(("lines", "attention_of", "layer", "head"), "attention"), "scores": "ref"}
-    for flag, other in needed.items():
-        if getattr(args, flag) and not getattr(args, other):
-            raise NmtError(f"--{flag.replace('_', '-')} needs --{other}.")
-    if args.score and idle:
-        raise NmtError(f"--score translates nothing, so --{idle[0]} has nothing to do: leave it out.")
-    if args.score and args.format in ("pairs", "moses"):
-        raise NmtError(
-            f"--score translates nothing, and --format {args.format} is for what was translated: name another."
-        )
-    args.layer, args.head = args.layer or "last", args.head or "mean"
-
-
-def _translate(args: argparse.Namespace) -> int:
-    for folder in args.run:
-        check_is_run(Path(folder))
-    from nmt.processes import sleep_while_waiting
-
-    sleep_while_waiting()  # before torch
-    check_flags(args)
-    from nmt.cli.translate_job import translate
-
-    begun()
-    return translate(args)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point. Returns the exit code."""
-    parser = Parser("nmt-translate", description=_DESCRIPTION, epilog=_EPILOG, examples=_EXAMPLES)
-    text = "The run folder that nmt-train wrote; several make an ensemble."
-    parser.add_argument("run", metavar="RUN", nargs="+", help=text)
-    _add_flags(parser)
     add_override_flags(parser, ["decode"])
     return run(_translate, parser, argv)
 

@@ -185,15 +185,11 @@ def open_input(path: str | None) -> Iterator[BinaryIO]:
         yield file
         return
     with opened(path) as file, open(path, "rb") as watched:  # that file, whatever gets its name
-        before = _stamp(watched)
+        before = os.fstat(watched.fileno())
         yield file
-        if _stamp(watched) != before:
+        after = os.fstat(watched.fileno())
+        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
             raise DataError(f"{path}: changed while it was read. Translate it again when nothing writes to it.")
-
-
-def _stamp(file: BinaryIO) -> tuple[int, int]:
-    found = os.fstat(file.fileno())
-    return found.st_size, found.st_mtime_ns
 
 
 def read_windows(
@@ -346,19 +342,25 @@ def _joined(text: str, more: str) -> str:
 # Lines to requests.
 
 
-def reader_of(input_format: str) -> Reader:
-    """Return the function that reads lines of a format."""
-    return {"tsv": _of_columns, "jsonl": _of_json}.get(input_format, lambda line: (Request(line), {}))
+def read_request(line: str, input_format: str, terms: Terms | None) -> tuple[Request, dict[str, Any]]:
+    """Return the request of a line in a format, and the fields beside it. Raises DataError for a line that is none."""
+    request, beside = _of_json(line) if input_format == "jsonl" else (Request(line), {})
+    if input_format == "tsv":
+        source, *columns = line.split("\t")
+        if len(columns) > 1:
+            raise DataError(
+                f"{len(columns) + 1} columns, but --input-format tsv has two: the source, and how its translation "
+                "begins."
+            )
+        request = Request(source, prefix="".join(columns))
+    return terms(request) if terms else request, beside
 
 
 def request_reader(args: argparse.Namespace, terms: Terms | None, decode: DecodeConfig, sources: Sources) -> Reader:
     """Return the reader of the input. It also refuses languages, tags and constraints that cannot be met here."""
-    read = reader_of(args.input_format)
 
     def request_of(line: str) -> tuple[Request, dict[str, Any]]:
-        request, beside = read(line)
-        if terms:
-            request = terms(request)
+        request, beside = read_request(line, args.input_format, terms)
         if args.input_format != "jsonl":  # where each line may have a language and constraints of its own
             return request, beside
         if not is_blank(request.source):  # which the model never sees
@@ -372,15 +374,6 @@ def request_reader(args: argparse.Namespace, terms: Terms | None, decode: Decode
         return request, beside
 
     return request_of
-
-
-def _of_columns(line: str) -> tuple[Request, dict[str, Any]]:
-    columns = line.split("\t")
-    if len(columns) > 2:
-        raise DataError(
-            f"{len(columns)} columns, but --input-format tsv has two: the source, and how its translation begins."
-        )
-    return Request(columns[0], prefix="".join(columns[1:])), {}
 
 
 def _of_json(line: str) -> tuple[Request, dict[str, Any]]:

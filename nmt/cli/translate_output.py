@@ -34,7 +34,7 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
 
-_LINE_ENDS = str.maketrans("\n\r", "  ")
+_LINE_ENDS, _COLUMN_ENDS = str.maketrans("\n\r", "  "), str.maketrans("\n\r\t", "   ")
 MOST_NUMBERS = 10  # of lines that are named
 N_PICTURE = 3  # lines that are drawn where none are named
 _FAR_ENOUGH = 1000  # characters of a line that are looked at for its style
@@ -76,14 +76,11 @@ class Record:
 def recipe_of(args: argparse.Namespace) -> Recipe:
     """Read the recipe of the first run with the options that were given; --mbr counts less than those it stands for.
 
-    Raises RunError for what is no run, and RecipeError for options.
+    Raises RecipeError for options.
     """
-    run = Run(args.run[0])
-    if not run.exists:
-        run.recipe()  # raises RunError
     short = [] if args.mbr is None else [("decode.samples", args.mbr), ("decode.mbr", "chrf")]
     given = overrides_of(args)
-    return read_recipe(run.recipe_file, [one for one in short if one[0] not in dict(given)] + given)
+    return read_recipe(args.run[0], [one for one in short if one[0] not in dict(given)] + given)
 
 
 class LineTranslator:
@@ -166,6 +163,14 @@ class LineTranslator:
 
 # Lines.
 
+# A hypothesis in the formats that are no JSON. Moses and Marian count lines from 0, others from 1.
+_ROWS = {
+    "text": "{text}",
+    "n_best": "{number} ||| {text} ||| {score:.6f}",
+    "moses": "{index} ||| {text} ||| F0= {log_prob:.6f} ||| {score:.6f}",
+    "tsv": "{number}\t{rank}\t{score:.6f}\t{log_prob:.6f}\t{text}",
+}
+
 
 def record_of(
     args: argparse.Namespace, line: Line, found: Answer | Scored, evidence: Fields, lost: Lost, n_best: int
@@ -192,21 +197,14 @@ def _lines(
         tried = {"retry": answer.retry} if args.retry_suspect else {}
         scores = {"score": one.score, "log_prob": log_prob_of(one, evidence["token_log_probs"])}
         return [_json({"id": number, **both, **scores, **evidence, "flags": flags, **tried, "n_best": one.n_best})]
+    kind, rows = "n_best" if args.format == "text" and n_best > 1 else args.format, []
     scored = [(each.normalised, each.score) for each in one.hypotheses] or [(0.0, 0.0)]
-    found = [(text.translate(_LINE_ENDS), *scores) for text, scores in zip(one.texts, scored, strict=True)]
-    if args.format == "tsv":
-        return [
-            f"{number}\t{rank}\t{score:.6f}\t{log_prob:.6f}\t{_column(text)}"
-            for rank, (text, score, log_prob) in enumerate(found, start=1)
-        ]
-    if args.format == "moses":  # as Moses and Marian count, from 0
-        return [
-            f"{number - 1} ||| {text.replace('|||', '| | |')} ||| F0= {log_prob:.6f} ||| {score:.6f}"
-            for text, score, log_prob in found
-        ]
-    if n_best > 1:
-        return [f"{number} ||| {text} ||| {score:.6f}" for text, score, _ in found]
-    return [found[0][0]]
+    for rank, (text, (normalised, log_prob)) in enumerate(zip(one.texts, scored, strict=True), start=1):
+        shown = text.translate(_COLUMN_ENDS if kind == "tsv" else _LINE_ENDS)
+        shown = shown.replace("|||", "| | |") if kind == "moses" else shown
+        places = {"number": number, "index": number - 1, "rank": rank}
+        rows.append(_ROWS[kind].format(**places, score=normalised, log_prob=log_prob, text=shown))
+    return rows[:n_best]
 
 
 def _scored_line(args: argparse.Namespace, line: Line, scored: Scored, evidence: Fields) -> str:
@@ -216,12 +214,7 @@ def _scored_line(args: argparse.Namespace, line: Line, scored: Scored, evidence:
         return _json({**head, "log_prob": scored.log_prob, **evidence})
     if args.format == "text":
         return f"{scored.log_prob:.6f}"
-    text = _column(target.translate(_LINE_ENDS))
-    return f"{line.number}\t{scored.log_prob:.6f}\t{len(scored.token_log_probs)}\t{text}"
-
-
-def _column(text: str) -> str:
-    return text.replace("\t", " ")
+    return f"{line.number}\t{scored.log_prob:.6f}\t{len(scored.token_log_probs)}\t{target.translate(_COLUMN_ENDS)}"
 
 
 def _json(found: dict[str, Any]) -> str:
@@ -238,7 +231,7 @@ def check_attention(args: argparse.Namespace, model: ModelConfig, *, attends: bo
     if asked and not attends:
         raise NmtError(f"--{asked[0]}: {NOWHERE}, so there is no attention to show: leave it out.")
     if args.attention:
-        kind: Attention = args.attention_of or "cross"
+        kind: Attention = args.attention_of
         if kind not in model.attention_grids:
             known = ", ".join(model.attention_grids)
             raise NmtError(f"--attention-of {kind}: this model has no such attention, only {known}.")
@@ -256,7 +249,7 @@ def _draw(args: argparse.Namespace, lines: LineTranslator, drawn: dict[int, Requ
             f"--lines {','.join(missing)}: nothing to draw there: the input has {n_line:,} lines, and a blank line has "
             "no attention."
         )
-    kind: Attention = args.attention_of or "cross"
+    kind: Attention = args.attention_of
     sentences = []
     for (number, request), answer in zip(drawn.items(), lines.answers(list(drawn.values()), {}), strict=True):
         one = answer.translation

@@ -12,7 +12,7 @@ import pytest
 from made_run import OPTIONS, make_run
 
 import nmt
-from nmt.cli.translate_input import reader_of, terms_of, unwrapped, windows
+from nmt.cli.translate_input import read_request, terms_of, unwrapped, windows
 from nmt.decoding.phrases import Wanted
 from nmt.decoding.request import Request
 from nmt.errors import DataError, NmtError, RecipeError
@@ -24,8 +24,7 @@ JSONL = ("--input-format", "jsonl")
 
 def read(line: str, input_format: str = "text", **files: str) -> Request:
     terms = terms_of(argparse.Namespace(**{"terms": None, "avoid": None, "keep": None, **files}))
-    request, _ = reader_of(input_format)(line)
-    return terms(request) if terms else request
+    return read_request(line, input_format, terms)[0]
 
 
 def as_json(*lines):

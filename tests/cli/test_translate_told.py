@@ -5,8 +5,6 @@ import math
 import re
 from collections import Counter
 
-import matplotlib.image
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -182,23 +180,17 @@ def test_layer_and_head_are_chosen_by_name_for_all_that_is_written(translate, ob
 
 def test_characters_are_aligned_where_a_language_has_no_spaces_and_it_is_said(translate, tmp_path):
     japanese, target, file = ["船は出た。", "", "古い船", "五月 に", "はい"], tmp_path / "trg", tmp_path / "links"
+    by = {"characters": ["".join(line.split()) for line in japanese], "words": [line.split() for line in japanese]}
     target.write_text("".join(f"{line}\n" for line in japanese), encoding="utf-8")
     made = make_run(tmp_path / "ja", {**OPTIONS, "data.src_lang": "en", "data.trg_lang": "jpn"})
     how = {"run": str(made.folder), "source": b"the ship left\n\nold ship\nin May\nyes\n"}
 
-    def links(*flags):
-        out, err = translate("--score", target, "--format", "jsonl", *flags, **how)
-        return [json.loads(line)["word_alignment"] for line in out], err
-
-    (by_character, err), (by_word, quiet) = links(), links("--decode.align_units", "words")
-    assert "note: word alignments: of Japanese, written without spaces, characters are counted from 0" in err
-    assert "word alignments" not in quiet
-    places = [{j for _, j in links_of(line)} for line in by_character]
-    assert places == [set(range(len("".join(line.split())))) for line in japanese]  # every character comes from a word
-    assert all(i < 3 for line in by_character for i, _ in links_of(line))
-    assert [{j for _, j in links_of(line)} for line in by_word] == [set(range(len(line.split()))) for line in japanese]
-    _, err = translate("--score", target, "--alignments", file, **how)
-    assert read(file) == by_character and "of Japanese, written without spaces" in err
+    for flags, units in ([], by["characters"]), (["--decode.align_units", "words"], by["words"]):
+        out, err = translate("--score", target, "--format", "jsonl", "--alignments", file, "--overwrite", *flags, **how)
+        assert [json.loads(line)["word_alignment"] for line in out] == read(file)
+        assert [{j for _, j in links_of(line)} for line in read(file)] == [set(range(len(its))) for its in units]
+        told = "note: word alignments: of Japanese, written without spaces, characters are counted from 0"
+        assert (told in err) == ("alignments" in err) == (not flags)
 
 
 def data_of(path):
@@ -213,10 +205,7 @@ def test_attention_of_chosen_lines_layers_heads_and_kinds_is_drawn(translate, tm
     data = data_of(tmp_path / "a.html")
     assert [one["title"] for one in data["sentences"]] == [f"1: {plain[0]}", f"4: {plain[3]}"]
     assert data["shown"] == {"kind": "cross", "layer": 1, "head": "all"} and data["langs"]["trg"] == "en"
-    height, width, _ = matplotlib.image.imread(tmp_path / "a.png").shape
-    translate("--lines", 1, *flags[2:], tmp_path / "one.png")
-    alone = matplotlib.image.imread(tmp_path / "one.png")
-    assert height > alone.shape[0] > 100 and width > 100 and len(np.unique(alone)) > 20
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     for kind in ("cross", "encoder", "decoder"):
         flags = ("--attention-of", kind, "--layer", 1, "--lines", 1, "--overwrite", "--attention")
         translate(*flags, tmp_path / "a.svg", "--head", "all")
@@ -224,10 +213,7 @@ def test_attention_of_chosen_lines_layers_heads_and_kinds_is_drawn(translate, tm
         assert drawn.startswith("<?xml") and f"<!-- 1: {looks[:119]}" in drawn
         translate(*flags, tmp_path / "a.html")
         assert data_of(tmp_path / "a.html")["shown"] == {"kind": kind, "layer": 0, "head": "mean"}
-
-
-def test_attention_without_lines_draws_the_first_that_are_not_blank(translate, tmp_path):
-    translate("--attention", tmp_path / "a.html")
+    translate("--overwrite", "--attention", tmp_path / "a.html")  # the first lines that are not blank
     data = data_of(tmp_path / "a.html")
     assert [one["title"].partition(":")[0] for one in data["sentences"]] == ["1", "3", "4"]
     assert data["shown"] == {"kind": "cross", "layer": 1, "head": "mean"}
