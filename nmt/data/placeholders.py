@@ -9,7 +9,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 from nmt.data.text import split_of
 from nmt.errors import RecipeError
@@ -63,19 +62,12 @@ PATTERNS: dict[Kind, str] = {
 }
 
 
-class Item(NamedTuple):
-    """An item of a text."""
-
-    kind: str
-    text: str
-
-
-def items_in(text: str, kinds: Sequence[str]) -> Iterator[Item]:
-    """The items of some kinds, from left to right; none overlaps another: what a tag contains is part of the tag.
+def items_in(text: str, kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The kinds and texts of items, from left to right; none overlaps another: what a tag contains is part of the tag.
 
     kinds: of data.protect, patterns among them, which win over kinds where both match.
     """
-    return (Item(match.lastgroup or PATTERN, match[0]) for match in _pattern(tuple(kinds)).finditer(text) if match[0])
+    return ((match.lastgroup or PATTERN, match[0]) for match in _pattern(tuple(kinds)).finditer(text) if match[0])
 
 
 @lru_cache
@@ -87,13 +79,13 @@ def _pattern(kinds: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(found) or "(?!)")
 
 
-# One character for each number of each kind; a vocabulary says by name which of them it has.
+# One character for the model for each number of each kind, more than are used; a vocabulary says by name which it has.
 _MOST = 64
 _ALL_KINDS: tuple[str, ...] = (*KINDS, PATTERN)
-_CHARACTER_OF = {
+CHARACTERS = {
     f"{kind}{n}": chr(0xD800 + k * _MOST + n - 1) for k, kind in enumerate(_ALL_KINDS) for n in range(1, _MOST + 1)
 }
-_NAME_OF = {letter: name for name, letter in _CHARACTER_OF.items()}
+_NAME_OF = {letter: name for name, letter in CHARACTERS.items()}
 _NOTHING: dict[int, str] = dict.fromkeys(range(0xD800, 0xDC00), "")
 PLACEHOLDER = "[\ud800-\udbff]"  # as a part of a pattern
 
@@ -109,11 +101,6 @@ def names_of(kinds: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{kind}{n}" for kind in _ALL_KINDS if kind in there for n in range(1, PER_KIND + 1))
 
 
-def is_name(text: str) -> bool:
-    """True if there is such a placeholder, in this version or in one that has more of them."""
-    return text in _CHARACTER_OF
-
-
 def kinds_of(names: Iterable[str]) -> tuple[Kind, ...]:
     """The kinds that placeholders are of, patterns aside."""
     there = set(map(_kind, names))
@@ -124,11 +111,6 @@ def _kind(name: str) -> str:
     return name.rstrip("0123456789")
 
 
-def character(name: str) -> str:
-    """Return the character of a placeholder, for the model."""
-    return _CHARACTER_OF[name]
-
-
 def shown(name: str) -> str:
     """Return the text of a placeholder for people."""
     return f"⟨{name}⟩"
@@ -136,7 +118,7 @@ def shown(name: str) -> str:
 
 def in_names(text: str) -> str:
     """A text in which placeholders may stand, for people."""
-    return restored(text, {name: shown(name) for name in _CHARACTER_OF})
+    return restored(text, {name: shown(name) for name in CHARACTERS})
 
 
 def protected(text: str, kinds: Sequence[str]) -> tuple[str, Items]:
@@ -152,7 +134,7 @@ def protected(text: str, kinds: Sequence[str]) -> tuple[str, Items]:
         if not text or count[kind] > PER_KIND:
             return text
         items[f"{kind}{count[kind]}"] = text
-        return _CHARACTER_OF[f"{kind}{count[kind]}"]
+        return CHARACTERS[f"{kind}{count[kind]}"]
 
     return _pattern(tuple(kinds)).sub(replaced, _clean(text)), items
 
@@ -168,7 +150,7 @@ def protected_like(text: str, items: Mapping[str, str], kinds: Sequence[str]) ->
 
     def replaced(match: re.Match[str]) -> str:
         free = names.get((match.lastgroup or PATTERN, match[0]))
-        return _CHARACTER_OF[free.pop(0)] if free else match[0]
+        return CHARACTERS[free.pop(0)] if free else match[0]
 
     text = _clean(text)
     return _pattern(tuple(kinds)).sub(replaced, text) if items else text
@@ -190,7 +172,7 @@ def restored(text: str, items: Mapping[str, str]) -> str:
     """The text with the items in place of their placeholders; one that stands for nothing vanishes."""
     if text.isascii():
         return text
-    return text.translate(_NOTHING | {ord(_CHARACTER_OF[name]): its for name, its in items.items()})
+    return text.translate(_NOTHING | {ord(CHARACTERS[name]): its for name, its in items.items()})
 
 
 def renumbered(text: str, items: Mapping[str, str]) -> tuple[str, Items]:
@@ -200,7 +182,7 @@ def renumbered(text: str, items: Mapping[str, str]) -> tuple[str, Items]:
         if name := _NAME_OF.get(letter):
             count[_kind(name)] += 1
             again = f"{_kind(name)}{count[_kind(name)]}"
-            new[again], found[ord(letter)] = items[name], _CHARACTER_OF[again]
+            new[again], found[ord(letter)] = items[name], CHARACTERS[again]
     return text.translate(found), new
 
 
@@ -212,9 +194,9 @@ def came_back(
     source: as it was given. written: the names of the placeholders in the translation. text: the translation without
     them, in which the model may have written an item letter by letter.
     """
-    wanted = Counter(item.text for item in items_in(source, kinds))
+    wanted = Counter(item for _, item in items_in(source, kinds))
     there = Counter(items.get(name, shown(name)) for name in written)
-    there += Counter(item.text for item in items_in(text, kinds) if item.text in wanted)
+    there += Counter(item for _, item in items_in(text, kinds) if item in wanted)
     return sorted((wanted - there).elements()), sorted((there - wanted).elements())
 
 
@@ -269,15 +251,15 @@ def held_out_tags(data: DataConfig) -> dict[str, tuple[str, ...]]:
     Raises RecipeError for tags that no training corpus has.
     """
     known = known_tags(data)
-    named: list[tuple[str, str, CorpusFiles]] = [("data.valid", split_of(files.name), files) for files in data.valid]
-    named += [("data.test", "test", data.test)] if data.test else []
-    for option, _, files in named:
+    named: dict[str, CorpusFiles] = {split_of(files.name): files for files in data.valid}
+    named |= {"test": data.test} if data.test else {}
+    for split, files in named.items():
         if unknown := [tag for tag in tags_of(files, data) if tag not in known]:
             raise RecipeError(
-                f"{option}: {unknown[0]} is told by trg_lang or tags, but no training corpus has it: a model would not "
-                f"know what it means (there are {', '.join(known) or 'none'})."
+                f"data.{split.partition('-')[0]}: {unknown[0]} is told by trg_lang or tags, but no training corpus has "
+                f"it: a model would not know what it means (there are {', '.join(known) or 'none'})."
             )
-    return {split: tags_of(files, data) for _, split, files in named}
+    return {split: tags_of(files, data) for split, files in named.items()}
 
 
 def tags_of_splits(data: DataConfig) -> dict[str, list[list[str]]]:

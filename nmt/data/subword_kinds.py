@@ -28,7 +28,7 @@ from nmt.data.letters import (
     texts_of_rules,
     within,
 )
-from nmt.data.placeholders import is_name, shown
+from nmt.data.placeholders import CHARACTERS, shown
 from nmt.errors import DataError
 from nmt.recipe.contradictions import complaint_about_symbol
 from nmt.recipe.data_options import PATTERN, complaint_about_patterns
@@ -321,7 +321,7 @@ class SubwordsFile(_Strict):
         for symbol in self.symbols:
             if complaint := complaint_about_symbol(symbol, self.normalize):
                 yield f"symbol {symbol!r} {complaint}"
-        if wrong := [name for name in self.placeholders if not is_name(name)]:
+        if wrong := [name for name in self.placeholders if name not in CHARACTERS]:
             yield f"{wrong[0]!r} is no name of a placeholder"
             return
         if bool(self.patterns) != (f"{PATTERN}1" in self.placeholders):

@@ -30,7 +30,7 @@ from nmt.data.letters import (
     words_of_sides,
 )
 from nmt.data.lines import write_lines
-from nmt.data.placeholders import alike, character, kinds_of, names_of, shown
+from nmt.data.placeholders import CHARACTERS, alike, kinds_of, names_of, shown
 from nmt.data.subword_kinds import KINDS, PieceTable, SubwordsFile
 from nmt.languages import language_of
 from nmt.recipe.data_options import SubwordsConfig, patterns_of
@@ -75,7 +75,7 @@ class Codec:
         self._bytes = list(map(self.letters.raw, self.vocab))
         self._first_placeholder = N_SPECIAL + len(pieces.vocab) + len(self.symbols)
         # What has been encoded; symbols and placeholders are no matter of the tokenizer.
-        texts = [*self.symbols, *map(character, self.placeholders)]
+        texts = [*self.symbols, *map(CHARACTERS.__getitem__, self.placeholders)]
         self._known = {text: [i] for i, text in enumerate(texts, N_SPECIAL + len(pieces.vocab))}
         longest_first = "|".join(map(re.escape, sorted(self.symbols, key=len, reverse=True)))
         found = [f"(?<!{_LETTER})(?:{longest_first})(?!{_LETTER})"] * bool(self.symbols) + texts[len(self.symbols) :]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.placeholders import character
+from nmt.data.placeholders import CHARACTERS
 from nmt.data.subword_kinds import LONGEST_PIECE
 from nmt.data.subwords import Codec
 
@@ -87,7 +87,7 @@ class Pieces:
 
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
-        self.bytes = codec.raw(range(codec.n_vocab), {name: character(name) for name in codec.placeholders})
+        self.bytes = codec.raw(range(codec.n_vocab), {name: CHARACTERS[name] for name in codec.placeholders})
         self.n_byte = np.array([len(raw) for raw in self.bytes], dtype=np.int64)
         self._id_of = {raw: i for i, raw in enumerate(self.bytes) if raw}
         # All in the order of their bytes, those with the same ones among them.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from operator import attrgetter
 
-from nmt.data.placeholders import character, protected, protected_like, renumbered, restored
+from nmt.data.placeholders import CHARACTERS, protected, protected_like, renumbered, restored
 from nmt.data.subwords import Codec
 from nmt.decoding.phrases import Room, Wanted, barred_around, contains, occurrences
 from nmt.errors import DataError, RecipeError, shown
@@ -148,7 +148,7 @@ class Request:
 
         def written(phrase: str) -> str:
             found = protected_like(phrase, items, kinds)
-            inside = (character(name) for name, text in items.items() if phrase in text)
+            inside = (CHARACTERS[name] for name, text in items.items() if phrase in text)
             return found if found != phrase else next(inside, phrase)
 
         avoided = [*self.avoided, *(protected_like(phrase, items, kinds) for phrase in self.avoided)]

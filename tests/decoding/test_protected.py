@@ -6,7 +6,7 @@ import pytest
 import torch
 from fake_model import CopyModel
 
-from nmt.data.placeholders import character, names_of
+from nmt.data.placeholders import CHARACTERS, names_of
 from nmt.data.subwords import Subwords
 from nmt.decoding.evidence import Evidence, words_of_line
 from nmt.decoding.long_lines import Limits
@@ -44,7 +44,7 @@ class Swapping(CopyModel):
 
     def __init__(self, subwords, one, other):
         super().__init__(subwords.trg.n_vocab, seed=1)
-        self.here, self.there = (subwords.src.encode([character(name)])[0][-1] for name in (one, other))
+        self.here, self.there = (subwords.src.encode([CHARACTERS[name]])[0][-1] for name in (one, other))
 
     def start(self, src_seq):
         state = super().start(src_seq)
@@ -152,9 +152,9 @@ def test_what_is_asked_may_be_or_contain_an_item(subwords, model):
 def test_what_is_kept_may_be_or_contain_an_item_and_each_that_it_matches_is_wanted(subwords, model):
     line = "5 km or 5 km, see http://a.org now"
     for pattern, wanted in (
-        (r"\d km", [character("number1"), character("number2")]),
-        (r"\d|km", [character("number1"), character("number2")]),  # two parts of one item are that item once
-        (r"\w+ http://a", [f"see {character('url1')}"]),
+        (r"\d km", [CHARACTERS["number1"], CHARACTERS["number2"]]),
+        (r"\d|km", [CHARACTERS["number1"], CHARACTERS["number2"]]),  # two parts of one item are that item once
+        (r"\w+ http://a", [f"see {CHARACTERS['url1']}"]),
         (r"now", ["now"]),
     ):
         request = Terms(kept=re.compile(pattern))(Request(line)).protected(subwords.src.protects)
