@@ -5,6 +5,7 @@ Nothing is kept of a pair but, on the disk and until the end, 20 bytes for its a
 
 import bisect
 import itertools
+import operator
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -19,7 +20,7 @@ from nmt.data.arrays import gathered
 from nmt.data.dedup import N_SHOWN, PAIR, Keys, Leaks, hits
 from nmt.data.letters import units_of
 from nmt.data.sources import Source
-from nmt.data.text import SIDES, Block, Dress, Hashes, Words, cut, dress_of_lines, row_hashes
+from nmt.data.text import SIDES, Block, Dress, Hashes, Words, cut, dress_of, row_hashes
 from nmt.data.units import Mask, Numbers, Units, facts_of
 from nmt.data.worker_pool import WorkerPool
 
@@ -139,7 +140,7 @@ class Survey:
         self._extremes: dict[str, list[tuple[int, int]]] = {"shortest": [], "longest": []}  # as `Looked` has them
         keys, bags = {}, np.empty(0, np.uint64)
         for split, (src, trg, ends) in held_out.items():
-            self._dress[split] = [dress_of_lines(src), dress_of_lines(trg)]
+            self._dress[split] = [dress_of("\n".join([*side, ""]).encode("utf-8")) for side in (src, trg)]
             blocks = Block(src), Block(trg)
             keys[split] = Keys.of(*blocks)
             bags = np.concatenate([bags, *(block.bags() for block in blocks)])
@@ -159,7 +160,9 @@ class Survey:
         """Add the next block."""
         n = self._first_training + found.block.source
         self._files[n] = self._files[n][0], self._files[n][1] + found.n_pair
-        self._dress["train"] = [a.plus(Dress(*b)) for a, b in zip(self._dress["train"], found.dress, strict=True)]
+        self._dress["train"] = [
+            Dress(*map(operator.add, *both)) for both in zip(self._dress["train"], found.dress, strict=True)
+        ]
         for (kind, known), some in zip(self._extremes.items(), found.extremes, strict=True):
             more = ((key, self._n_kept + number) for key, number in some)
             self._extremes[kind] = sorted([*known, *more])[:N_EXTREME]

@@ -222,7 +222,8 @@ _ENTITY = re.compile("|".join(_ENTITIES))
 _CLITIC = re.compile(r"(?<=[^\W\d_]) '(?=(?:s|t|re|ve|d|ll|m)\b)", re.IGNORECASE)
 _ELISION = re.compile(r"\b([cdjlmnst]|qu)' (?=[^\W\d_])", re.IGNORECASE)
 _ELIDING = ("fr", "it", "ca")
-_LEFT, _LEFT_BUT_FRENCH, _RIGHT = re.compile(r" (?=[.,)\]])"), re.compile(r" (?=[;:!?])"), re.compile(r"(?<=[(\[]) ")
+# Spaces before marks and after opening brackets; French has one before its high marks.
+_SPACE_APART, _SPACE_APART_IN_FRENCH = (re.compile(rf" (?=[.,)\]{high}])|(?<=[(\[]) ") for high in (";:!?", ""))
 _QUOTED = re.compile(r'" ([^"]*?) "')
 
 
@@ -233,10 +234,6 @@ class Dress(NamedTuple):
     entities: int = 0
     ends: int = 0
     apart: int = 0
-
-    def plus(self, other: "Dress") -> "Dress":
-        """The counts of both together."""
-        return Dress(*(a + b for a, b in zip(self, other, strict=True)))
 
     @property
     def is_escaped(self) -> bool:
@@ -266,20 +263,12 @@ def dress_of(text: bytes) -> Dress:
     return Dress(text.count(b"\n"), entities, text.count(b".\n"), text.count(b" .\n"))
 
 
-def dress_of_lines(lines: Iterable[str]) -> Dress:
-    """The counts of some lines."""
-    return dress_of("".join(f"{line}\n" for line in lines).encode("utf-8"))
-
-
 def undone(line: str, language: str) -> str:
     """A line as it was before the scripts of Moses, as far as that is plain. language: its code."""
-    line = _ENTITY.sub(lambda found: _ENTITIES[found[0]], line).replace(" @-@ ", "-")
-    line = _CLITIC.sub("'", line)
+    line = _CLITIC.sub("'", _ENTITY.sub(lambda found: _ENTITIES[found[0]], line).replace(" @-@ ", "-"))
     if language in _ELIDING:
         line = _ELISION.sub(r"\1'", line)
-    line = _RIGHT.sub("", _LEFT.sub("", line))
-    if language != "fr":
-        line = _LEFT_BUT_FRENCH.sub("", line)
+    line = (_SPACE_APART_IN_FRENCH if language == "fr" else _SPACE_APART).sub("", line)
     return _QUOTED.sub(r'"\1"', line) if line.count('"') % 2 == 0 else line
 
 

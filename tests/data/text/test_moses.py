@@ -2,7 +2,7 @@
 
 import pytest
 
-from nmt.data.text import dress_of_lines, undone
+from nmt.data.text import dress_of, undone
 from tests.data.reporting.test_report import report_of
 
 
@@ -23,7 +23,7 @@ def test_what_is_plain_is_undone(line, language, plain):
 
 
 def test_counts_are_of_entities_and_of_full_stops_set_apart():
-    assert dress_of_lines(["isn &apos;t it .", "a @-@ b", "Yes."]) == (3, 2, 2, 1)
+    assert dress_of(b"isn &apos;t it .\na @-@ b\nYes.\n") == (3, 2, 2, 1)
 
 
 def test_a_corpus_of_moses_is_told_is_an_alarm_beside_plain_validation_and_can_be_undone(tmp_path):
