@@ -266,7 +266,8 @@ def _checked(texts: Iterable[Any], name: str, *kinds: type) -> Iterator[Any]:
         if not isinstance(one, kinds or (str, Request)):
             wanted = "text" if kinds else "text or a nmt.Request of texts"
             raise DataError(f"{name}, number {number}: expected a {wanted}, found {_described(one)}.")
-        for part in (one.source, one.prefix, *one.required, *one.avoided) if isinstance(one, Request) else (one,):
+        parts = [one.source, one.prefix, *one.required, *one.avoided] if isinstance(one, Request) else [str(one)]
+        for part in parts:
             try:
                 part.encode("utf-8")
             except UnicodeEncodeError as error:

@@ -54,8 +54,10 @@ def _threads(text: str) -> int:
     return int(text)
 
 
-def check_flags(args: argparse.Namespace) -> None:
-    """Validate flag combinations before loading the model, and fill in what is drawn. Raises NmtError."""
+def _translate(args: argparse.Namespace) -> int:
+    """Validate flags and their combinations before the model is loaded, and do the work. Returns the exit code."""
+    for folder in args.run:
+        check_is_run(Path(folder))
     # Flags that would change the lines that are written, or the work, if anything was translated. Other options of a
     # search may be given with --score, as those that the translations were found with.
     unused = ("ref", "attention", "mbr", "retry_suspect", "terms", "avoid", "keep")
@@ -73,15 +75,9 @@ def check_flags(args: argparse.Namespace) -> None:
             f"--score translates nothing, and --format {args.format} is for what was translated: name another."
         )
     args.layer, args.head, args.attention_of = args.layer or "last", args.head or "mean", args.attention_of or "cross"
-
-
-def _translate(args: argparse.Namespace) -> int:
-    for folder in args.run:
-        check_is_run(Path(folder))
     from nmt.processes import sleep_while_waiting
 
     sleep_while_waiting()  # before torch
-    check_flags(args)
     from nmt.cli.translate_job import translate
 
     begun()

@@ -90,10 +90,9 @@ def swap(files):
 
 def other_language(files):
     """Let the target files be Russian, but for two lines."""
-    for name, n in (("train", 50), ("valid", 5)):
-        (files / f"{name}.no").write_text("".join(f"Это строка номер {k} {name}\n" for k in range(n)), encoding="utf-8")
-    with (files / "train.no").open("a", encoding="utf-8") as file:
-        file.write("en linje på norsk\n" * 2)
+    for name, n, more in (("train", 50, "en linje på norsk\n" * 2), ("valid", 5, "")):
+        lines = "".join(f"Это строка номер {k} {name}\n" for k in range(n))
+        (files / f"{name}.no").write_text(lines + more, encoding="utf-8")
     with (files / "train.de").open("a", encoding="utf-8") as file:
         file.write("eine Zeile auf Deutsch\n" * 2)
 
