@@ -229,6 +229,8 @@ def test_where_no_pair_is_left_the_reason_that_dropped_most_and_its_option_are_t
     assert "left of 3: 2 dropped for identical sides (" in told and "data.drop_identical" in told
     assert "1 dropped for empty side (" in told and "\n" not in told
     assert error.value.exit_code == 3 and (tmp_path / "out.report.html").is_file() and not (tmp_path / "out").exists()
+    with pytest.raises(DataError, match="left of 200: 200 dropped for too long"):
+        report_of(tmp_path, max_len=1)
 
 
 def test_validation_pairs_without_text_are_named_and_a_set_of_nothing_else_is_refused(tmp_path):
