@@ -5,12 +5,14 @@ Each task is a function of the block and of what all blocks share, so any proces
 a block lies in a file; `keep.py` makes the blocks, hands them round and puts the answers together.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy.lib.format import read_array, write_array
 from numpy.typing import NDArray
 
 from nmt.data.alignment_shift import find_shifts
@@ -24,7 +26,6 @@ from nmt.data.subwords import Codec, Subwords
 from nmt.data.survey import HeldOut, KeptBlock, Looked, measured
 from nmt.data.text import SIDES, Block, Hashes, cut, dress_of
 from nmt.data.units import Lexicon, Units, facts_of, ids_in, read_cut_words, words_in
-from nmt.processes import read_packed, write_packed
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
 
 # File of blocks of training pairs.
@@ -34,25 +35,25 @@ Numbers = NDArray[Any]
 
 
 class BlockSide(NamedTuple):
-    """The kept lines of one side of a block."""
+    """The kept lines of one side of a block; texts as bytes."""
 
     # What they are learnt from and encoded by: the units as `Units` has them, with placeholders if there are some.
-    units: bytes  # with line feeds between them
+    units: Numbers  # with line feeds between them
     at: Numbers
     n_unit: Numbers
     n_char: Numbers
     n_word: Numbers
     # The lines, with line feeds between them; and with placeholders, where the recipe protects something.
-    text: bytes
-    protected: bytes | None = None
+    text: Numbers
+    protected: Numbers  # empty where it is the text
 
     def texts(self) -> list[str]:
         """The kept lines."""
-        return self.text.decode("utf-8").split("\n")
+        return self.text.tobytes().decode("utf-8").split("\n")
 
     def learnt_texts(self) -> list[str]:
         """The kept lines with placeholders, where they have some."""
-        return (self.text if self.protected is None else self.protected).decode(**BYTES).split("\n")
+        return (self.protected if len(self.protected) else self.text).tobytes().decode(**BYTES).split("\n")
 
 
 class BlockContent(NamedTuple):
@@ -64,12 +65,10 @@ class BlockContent(NamedTuple):
 
 def write_block(path: Path, block: BlockContent) -> int:
     """Add a block to a file. Returns its offset there."""
-    content: dict[str, Any] = {"kept": block.kept}
-    for name, side in zip(SIDES, block.sides, strict=True):
-        content |= {f"{name}_{key}": value for key, value in side._asdict().items() if value is not None}
     with path.open("ab") as file:
         offset = file.tell()
-        write_packed(cast(BinaryIO, file), content)
+        for array in (block.kept, *itertools.chain.from_iterable(block.sides)):
+            write_array(file, array)
     return offset
 
 
@@ -77,13 +76,9 @@ def read_block(block: KeptBlock) -> BlockContent:
     """What was kept of a block."""
     with open(block.file, "rb") as file:
         file.seek(block.offset)
-        found = read_packed(file.read)
-    assert found is not None, "a block is not where it was written"
-    sides = [
-        BlockSide(**{key: found[f"{name}_{key}"] for key in BlockSide._fields if f"{name}_{key}" in found})
-        for name in SIDES
-    ]
-    return BlockContent(found["kept"], sides)
+        return BlockContent(
+            read_array(file), [BlockSide(*(read_array(file) for _ in BlockSide._fields)) for _ in SIDES]
+        )
 
 
 class Setup(NamedTuple):
@@ -166,13 +161,13 @@ class Task:
             at = its.at if kept.all() else its.at[np.repeat(kept, its.n_unit)]
             left.append(
                 BlockSide(
-                    units=b"\n".join(its.keys),
+                    units=np.frombuffer(b"\n".join(its.keys), np.uint8),
                     at=at.astype(np.uint16 if len(its.keys) <= 1 << 16 else np.uint32),
                     n_unit=its.n_unit[kept].astype(np.uint32),
                     n_char=its.n_char[kept].astype(np.uint32),
                     n_word=its.n_word()[kept].astype(np.uint32),
-                    text=side.text(kept),
-                    protected=None if its is side else its.text(kept),
+                    text=np.frombuffer(side.text(kept), np.uint8),
+                    protected=np.frombuffer(b"" if its is side else its.text(kept), np.uint8),
                 )
             )
             if ODD.search(b"".join(side.keys).decode("utf-8")):  # the different words, which are less than the text
@@ -183,7 +178,7 @@ class Task:
             dict(notes),
             _dropped(sides, codes, block),
             [block.first + n for n in unlike],
-            [dress_of(side.text + b"\n") for side in left],
+            [dress_of(side.text.tobytes() + b"\n") for side in left],
             **measured(*sides, kept, self._setup.held_out),
         )
 
@@ -247,7 +242,7 @@ class Task:
     def _units_of(self, side: BlockSide, name: str) -> tuple[Lexicon, NDArray[Any]]:
         """Return the lexicon of a side, and the numbers of the units of a block there."""
         known = self._fresh(self._known_learnt, name)
-        return known, known.numbers(side.units.split(b"\n"))
+        return known, known.numbers(side.units.tobytes().split(b"\n"))
 
     @staticmethod
     def _fresh(lexicons: dict[str, Lexicon], name: str) -> Lexicon:

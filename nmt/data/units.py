@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
+from numpy.lib.format import read_array, write_array
 from numpy.typing import NDArray
 
 from nmt.data.arrays import Grown, GrownRows, Ragged, gathered, in_order
@@ -22,7 +23,6 @@ from nmt.data.letters import LINE_CAP, MOST_REMEMBERED, WORD_CAP, CutWords, Word
 from nmt.data.placeholders import BYTES
 from nmt.data.subwords import N_SPECIAL, Codec
 from nmt.data.text import Block, Hashes, unified
-from nmt.processes import read_packed, write_packed
 
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -282,7 +282,8 @@ def ids_in(known: Lexicon, words_of: WordsOf, codec: Codec, cuts: CutWords) -> U
 def write_cut_words(path: Path, cut: CutWords) -> None:
     """Write how words are cut, for other processes to read."""
     with path.open("wb") as file:
-        write_packed(file, {**cut._asdict(), "words": "\n".join(cut.words).encode("utf-8")})
+        for array in (np.frombuffer("\n".join(cut.words).encode("utf-8"), np.uint8), cut.values, cut.lengths):
+            write_array(file, array)
 
 
 def read_cut_words(path: Path | None) -> CutWords:
@@ -290,6 +291,5 @@ def read_cut_words(path: Path | None) -> CutWords:
     if path is None:
         return CutWords([], np.empty(0, np.int32), np.empty(0, np.int64))
     with path.open("rb") as file:
-        found = read_packed(file.read)
-    assert found is not None
-    return CutWords(found["words"].decode("utf-8").split("\n"), found["values"] + N_SPECIAL, found["lengths"])
+        words, values, lengths = (read_array(file) for _ in CutWords._fields)
+    return CutWords(words.tobytes().decode("utf-8").split("\n"), values + N_SPECIAL, lengths)
