@@ -256,44 +256,32 @@ def windows(lines: Iterable[T], size: int, patience: float | None = PATIENCE) ->
     An error of `lines` is raised after the lines before it. A thread reads, since a read of a pipe may block.
     """
     arrived: queue.Queue[tuple[T] | Exception | None] = queue.Queue(maxsize=2 * size)  # None: the end
-    stop = threading.Event()
-
-    def put(thing: tuple[T] | Exception | None) -> None:
-        while not stop.is_set():
-            with contextlib.suppress(queue.Full):
-                arrived.put(thing, timeout=0.2)
-                return
 
     def read() -> None:
         try:
             for line in lines:
-                put((line,))
-                if stop.is_set():
-                    return
-            put(None)
+                arrived.put((line,))
+            arrived.put(None)
         except Exception as error:
-            put(error)
+            arrived.put(error)
 
-    # A daemon: a thread that waits for a terminal cannot be woken, and Ctrl-C must not wait for it.
+    # A daemon: a thread that waits, for a terminal or for room, cannot be woken, and Ctrl-C must not wait for it.
     threading.Thread(target=read, name="reader", daemon=True).start()
-    try:
-        while True:
-            window: list[T] = []
-            thing = arrived.get()
-            with contextlib.suppress(queue.Empty):
-                while isinstance(thing, tuple):
-                    window += thing
-                    if len(window) == size:
-                        break
-                    thing = arrived.get(timeout=patience)
-            if window:
-                yield window
-            if isinstance(thing, Exception):
-                raise thing
-            if thing is None:
-                return
-    finally:
-        stop.set()
+    while True:
+        window: list[T] = []
+        thing = arrived.get()
+        with contextlib.suppress(queue.Empty):
+            while isinstance(thing, tuple):
+                window += thing
+                if len(window) == size:
+                    break
+                thing = arrived.get(timeout=patience)
+        if window:
+            yield window
+        if isinstance(thing, Exception):
+            raise thing
+        if thing is None:
+            return
 
 
 _MARK = "\ufeff"  # byte order mark

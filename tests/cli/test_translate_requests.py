@@ -6,7 +6,6 @@ import os
 import random
 import re
 import threading
-import time
 
 import pytest
 from made_run import OPTIONS, make_run
@@ -295,20 +294,3 @@ def test_what_has_arrived_is_handed_over_when_the_input_pauses():
     go_on.set()
     assert list(found) == [["c"]]
     assert list(windows(range(10), 4)) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]  # a fast input comes in full windows
-
-
-def test_reading_stops_when_nobody_wants_more():
-    taken = []
-
-    def endless():
-        while True:
-            taken.append(1)
-            yield 1
-
-    found = windows(endless(), 3)
-    next(found)
-    found.close()
-    time.sleep(0.5)
-    n_taken = len(taken)
-    time.sleep(0.3)
-    assert len(taken) == n_taken < 30
