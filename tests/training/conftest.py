@@ -1,15 +1,14 @@
 """A tiny corpus and recipe that trains in a second, and processes that train it together."""
 
-import itertools
-import json
-import os
+import multiprocessing
 import random
 import shutil
-import subprocess
-import sys
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+from torch.distributed import TCPStore
 
 from nmt.data.prepare import prepare
 from nmt.recipe.options import Recipe
@@ -125,52 +124,57 @@ def late_engines(monkeypatch):
 
 
 class Group:
-    """Ranks of one run. said: what each printed to stderr."""
+    """Ranks of one run, and the stores that they meet in. said: the name of what each printed to stderr."""
 
-    def __init__(self, ask, processes, said):
-        self.ask, self.processes, self.said = ask, processes, said
+    def __init__(self, processes, said, stores=()):
+        self.processes, self.said, self.stores = processes, said, stores
+        for process in processes:
+            process.start()
 
     def wait(self, seconds=120):
-        return self.ask({"wait": {"processes": self.processes, "seconds": seconds}})
+        """Exit codes, negative for signals; None for who still runs."""
+        deadline = time.monotonic() + seconds
+        for process in self.processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        return [process.exitcode for process in self.processes]
 
     def words(self, rank):
         return Path(f"{self.said}.{rank}").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="session")
-def ask():
-    """Talk to the program that ranks are forked from; see ranks.py."""
-    here = Path(__file__)
-    server = subprocess.Popen(
-        [sys.executable, str(here.with_name("ranks.py"))],
-        env={**os.environ, "PYTHONPATH": str(here.parents[2]), "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-    )
-
-    def ask(question):
-        server.stdin.write(json.dumps(question) + "\n")
-        server.stdin.flush()
-        return json.loads(server.stdout.readline())
-
-    yield ask
-    server.stdin.close()
-    server.wait(60)
-
-
 @pytest.fixture
-def start(ask, tmp_path):
+def start(tmp_path):
     """start(recipe, ..., fault={rank: [what, at which update]}) -> Group that trains them one after the other."""
-    number = itertools.count()
+    from tests.training import ranks  # which takes a second
 
-    def start(*recipes, world_size=2, how="launch", **more):
-        files = []
-        for recipe in recipes:
-            files.append(str(tmp_path / f"recipe{next(number)}.yaml"))
-            write_recipe(recipe, Path(files[-1]))
-        job = {"recipes": files, "world_size": world_size, "said": str(tmp_path / f"said{next(number)}"), **more}
-        return Group(ask, ask({how: job}), job["said"])
+    # Processes are forked from one that has imported torch.
+    context, groups = multiprocessing.get_context("forkserver"), []
+    context.set_forkserver_preload(["pytest", "tests.training.ranks"])
 
-    return start
+    def start(*recipes, world_size=2, absent=(), torchrun=False, fault=None):
+        said = str(tmp_path / f"said{len(groups)}")
+        files = [f"{said}.{number}.yaml" for number in range(len(recipes))]
+        for recipe, file in zip(recipes, files, strict=True):
+            write_recipe(recipe, Path(file))
+        if torchrun:
+            args = (world_size, said, files, said, fault)
+            groups.append(Group([context.Process(target=ranks.torchrun, args=args)], said))
+            return groups[-1]
+        # What torchrun does, without its start-up time: ranks that meet in a store, another one for each recipe.
+        store_of = partial(TCPStore, "127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=False)
+        stores = [store_of() for _ in recipes]
+        shared = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        processes = [
+            context.Process(
+                target=ranks.be_rank,
+                args=(files, said, fault, {**shared, "RANK": rank, "LOCAL_RANK": rank}, [one.port for one in stores]),
+            )
+            for rank in map(str, range(world_size))
+            if int(rank) not in absent
+        ]
+        groups.append(Group(processes, said, stores))
+        return groups[-1]
+
+    yield start
+    for process in (process for group in groups for process in group.processes):
+        process.kill()

@@ -88,7 +88,7 @@ def test_a_run_moves_between_numbers_of_devices_and_ways_to_use_them(recipe_of, 
     train = {**TRAIN, "updates": 6}
     ways = [recipe_of("moving", train={**train, "parallel": way}, **sections) for way in ("ddp", "ddp", "fsdp")]
     # Only the second rank wants to stop, and both do, at the same update.
-    group = start(ways[0], fault={"1": ["stop", 3]})
+    group = start(ways[0], fault={1: ["stop", 3]})
     whole = recipe_of("whole", train=train, **sections)
     launch(whole)
     plan = plan_of(whole)
@@ -106,10 +106,10 @@ def test_a_run_moves_between_numbers_of_devices_and_ways_to_use_them(recipe_of, 
 
 # What happens to the second rank, at which update; how both end; and what the first one says.
 FAULTS = {
-    "killed": ({"fault": {"1": ["SIGKILL", 3]}}, [1, -9], "rank 0 lost another rank, which is dead, frozen or stuck"),
-    "stuck": ({"fault": {"1": ["hang", 3]}}, [1, 1], "rank 0 lost another rank, which is dead, frozen or stuck"),
-    "in error": ({"fault": {"1": ["error", 3]}}, [1, 1], "stopped with an error: RuntimeError: a wheel came off"),
-    "of other weights": ({"fault": {"1": ["drift", 3]}}, [1, 1], "update 4: rank 1 holds other weights"),
+    "killed": ({"fault": {1: ["SIGKILL", 3]}}, [1, -9], "rank 0 lost another rank, which is dead, frozen or stuck"),
+    "stuck": ({"fault": {1: ["hang", 3]}}, [1, 1], "rank 0 lost another rank, which is dead, frozen or stuck"),
+    "in error": ({"fault": {1: ["error", 3]}}, [1, 1], "stopped with an error: RuntimeError: a wheel came off"),
+    "of other weights": ({"fault": {1: ["drift", 3]}}, [1, 1], "update 4: rank 1 holds other weights"),
     "absent": ({"absent": [1]}, [1], "within 1 s (train.timeout): "),
 }
 
@@ -126,7 +126,7 @@ def test_a_rank_that_is_lost_ends_the_run_within_the_timeout(recipe_of, start):
         assert group.wait(80) == codes, (name, group.words(0))
         assert words in group.words(0), (name, group.words(0))
         assert "Traceback" not in group.words(0)
-    other = f"rank 1 (process {groups['in error'].processes[1]} on {socket.gethostname()})"
+    other = f"rank 1 (process {groups['in error'].processes[1].pid} on {socket.gethostname()})"
     assert f"nmt-train: error: {other} stopped with an error: " in groups["in error"].words(0)
 
 
@@ -134,7 +134,7 @@ def test_torchrun_restarts_a_killed_worker_and_the_run_ends_at_the_same_bytes(re
     sections = {"batch": BATCH, "train": {**TRAIN, "updates": 6}, "valid": VALID}
     undisturbed, hurt = recipe_of("undisturbed", **sections), recipe_of("hurt", **sections)
     # With three ranks, each with a batch of every update, the order of a sum over ranks shows in its last bit.
-    torchrun = start(hurt, how="elastic", world_size=3, max_restarts=1, fault={"1": ["SIGKILL", 6]})
+    torchrun = start(hurt, torchrun=True, world_size=3, fault={1: ["SIGKILL", 6]})
     other = start(undisturbed, world_size=3)
     assert other.wait() == [0, 0, 0] and torchrun.wait() == [0], torchrun.words(0)
     assert "going on from update-00000004" in torchrun.words(0)
