@@ -6,23 +6,15 @@ import pytest
 import torch
 from witness import stop_at
 
-from nmt import checkpoint
 from nmt.errors import MachineError, RecipeError, RunError
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.training_options import BatchConfig
 from nmt.run import Run
 from nmt.training import resolve as resolve_module
-from nmt.training.engine import Engine
 from nmt.training.launch import launch
 from nmt.training.materials import Trial, open_data
 from nmt.training.parallel import Ranks
-from nmt.training.resolve import (
-    LEAST,
-    largest_that_fits,
-    most_tokens,
-    resolve,
-    warmup_of,
-)
+from nmt.training.resolve import LEAST, largest_that_fits, most_tokens, resolve, warmup_of
 
 
 def resolved(recipe, begun=None, ranks=None):
@@ -157,22 +149,3 @@ def test_by_the_clock_the_schedule_anneals_and_the_warm_up_fits_the_speed(recipe
     assert "60 of about 1,200 updates that train.time_budget, 50m, has room for" in said[0]
     again, _ = resolved(recipe_of(**AUTO_PACE, train={"updates": 10**6, "time_budget": "50m"}), begun=found)
     assert again.optim == found.optim
-
-
-def test_a_run_by_the_clock_has_about_ten_validations_and_ends_annealed(recipe_of, monkeypatch):
-    recipe = recipe_of(
-        **AUTO_PACE, train={"updates": 10**6, "time_budget": "100s", "save_every": 10**6, "log_every": 1}
-    )
-    ticks = SimpleNamespace(now=0.0)
-    backward = Engine.backward
-
-    def slowly(*args, **kwargs):
-        ticks.now += 1.0
-        return backward(*args, **kwargs)
-
-    monkeypatch.setattr(Engine, "backward", slowly)
-    assert launch(recipe, clock=lambda: ticks.now) == "time"
-    run = Run(recipe.run_folder)
-    state = checkpoint.verify(run.checkpoint(run.updates()[-1]))
-    assert 9 <= len(state["history"]) <= 11 and state["history"][0]["update"] <= 12
-    assert run.recipe().valid.every == "auto" and run.recipe().optim.schedule == "linear"
