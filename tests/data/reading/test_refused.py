@@ -136,6 +136,7 @@ def test_one_line_of_twenty_megabytes_is_dropped_as_too_long_and_costs_little(at
         ({"file": "list.jsonl", **KEYS}, ["not one column 'de'", "there are none", "a JSON object a line"]),
         ({"file": "v.de", "format": "jsonl", **KEYS}, ["not one column 'de'", "a JSON object a line"]),
         ({"file": "a.jsonl", "header": True, **KEYS}, ["header is for TSV and CSV, and this is jsonl"]),
+        ({"file": "a.tsv", "drop_flagged": True, **TABS}, ["drop_flagged is for JSONL, and this is tsv"]),
         ({"file": "a.parquet", "src_column": "n", "trg_column": "en"}, ["not one column 'n'", "'t.x', 'de', 'en'"]),
         ({"file": "a.parquet", "src_column": "t", "trg_column": "en"}, ["not one column 't' of text"]),
         ({"file": "a.parquet", "src_column": 1, "trg_column": "en"}, ["columns of text, by name"]),
