@@ -38,7 +38,7 @@ def recipe(tmp_path):
     return recipe_in(tmp_path)
 
 
-def recipe_in(folder, src=SRC, trg=TRG, valid=(VALID, VALID), **data):
+def recipe_in(folder, src=SRC, trg=TRG, valid=(VALID, VALID), vocab_size=320, vocab_from="", **data):
     files = {
         "train": [TrainingCorpus(src=write(folder / "t.de", src), trg=write(folder / "t.en", trg))],
         "valid": [ValidationSet(src=write(folder / "v.de", valid[0]), trg=write(folder / "v.en", valid[1]))],
@@ -46,7 +46,7 @@ def recipe_in(folder, src=SRC, trg=TRG, valid=(VALID, VALID), **data):
     return Recipe(
         name="test",
         data=DataConfig(**{"src_lang": "de", "trg_lang": "en", "alarms": "warn", "workers": 1, **files, **data}),
-        subwords=SubwordsConfig(vocab_size=320),
+        subwords=SubwordsConfig(vocab_size=vocab_size, vocab_from=vocab_from),
     )
 
 

@@ -25,10 +25,10 @@ from nmt.data.placeholders import (
 from nmt.data.prepare import prepare
 from nmt.data.subwords import Subwords
 from nmt.errors import DataError, RecipeError
-from nmt.recipe.data_options import KINDS, PER_KIND, DataConfig, SubwordsConfig, TrainingCorpus, ValidationSet
-from nmt.recipe.options import Recipe
+from nmt.recipe.data_options import KINDS, PER_KIND, SubwordsConfig
 from nmt.recipe.reader import read_recipe
 from tests.data.awkward import AWKWARD
+from tests.data.test_prepare import NO_FILTERS, recipe_in
 
 LOOKALIKES = ["⟨url1⟩ ⟨tag2⟩", "<url1>5</url1>", "url1 http://⟨url1⟩.org", "\ue000\ufdd0\uffff\U0010fffe", "5 km²5"]
 PARTS = st.sampled_from(
@@ -225,96 +225,82 @@ def test_items_that_did_not_come_back_once_are_told(source, written, text, missi
 
 SRC = [f"Hund {'aus' if n % 2 else 'in'} Stadt {'abc'[n % 3]}" for n in range(60)]
 TRG = [f"dog {'from' if n % 2 else 'in'} town {'abc'[n % 3]}" for n in range(60)]
-ITEMS = ["<b>Hund</b>{}", "Hund am {}", "http://a.org/{} hier", "Hund {}", *LOOKALIKES]
-OTHERS = ["{}<b>dog</b>", "on the {} dog", "here http://a.org/{}", "a dog", *LOOKALIKES]
+ITEMS = ["<b>Hund</b>0", "Hund am 1", "http://a.org/2 hier", "Hund 3", *LOOKALIKES]
+OTHERS = ["0<b>dog</b>", "on the 1 dog", "here http://a.org/2", "a dog", *LOOKALIKES]
 
 
-def made(folder, src, trg, name, **options):
+def made(folder, src=SRC, trg=TRG, vocab_size=300, **options):
+    """Prepared data of these pairs for training and validation."""
     folder.mkdir()
-    for side, lines in (("de", src), ("en", trg)):
-        (folder / side).write_bytes("".join(line + "\n" for line in lines).encode())
-    files = {"src": str(folder / "de"), "trg": str(folder / "en")}
-    subwords = {key: options.pop(key) for key in ("vocab_size", "vocab_from") if key in options}
-    filters = {"drop_identical": False, "max_symbols": 0.0, "min_script": 0.0, "max_repeats": 0, "drop_control": False}
-    data = {
-        "train": [TrainingCorpus(**files)],
-        "valid": [ValidationSet(**files)],
-        "out": str(folder / name),
-        "alarms": "warn",
-    }
-    recipe = Recipe(name="test", data=DataConfig(**data, **filters, **options), subwords=SubwordsConfig(**subwords))
-    return recipe, prepare(recipe, recipe.data_folder, talk=lambda _: None)
+    recipe = recipe_in(folder, src, trg, (src, trg), vocab_size, out=str(folder / "out"), **NO_FILTERS, **options)
+    prepare(recipe, folder / "out", talk=lambda _: None)
+    return Prepared.open(folder / "out")
+
+
+def rows(corpus, numbers):
+    return [[row.tolist() for row in side] for side in corpus.pairs(numbers)]
 
 
 def test_pairs_without_items_are_prepared_as_without_the_option(tmp_path):
     """The same vocabulary as far as text goes, and the same ids, beside pairs that have items."""
-    plain, _ = made(tmp_path / "a", SRC, TRG, "plain", vocab_size=300)
-    items = [one.format(n) for n, one in enumerate(ITEMS)], [one.format(n) for n, one in enumerate(OTHERS)]
-    recipe, manifest = made(
-        tmp_path / "b",
-        [*items[0], *SRC],
-        [*items[1], *TRG],
-        "protected",
-        vocab_from=str(plain.data_folder),
-        protect=("url", "number", "tag"),
-    )
-    before, after = Prepared.open(plain.data_folder), Prepared.open(recipe.data_folder)
-    assert after.subwords.src.plain_vocab() == before.subwords.src.plain_vocab()
-    n = len(ITEMS)
-    for side in (0, 1):
-        rows = [each.tolist() for each in after.train.pairs(range(n, n + len(SRC)))[side]]
-        assert rows == [each.tolist() for each in before.train.pairs(range(len(SRC)))[side]]
-    assert manifest["settings"]["data"]["protect"] == ["tag", "url", "number"]
+    plain, protect = made(tmp_path / "a"), ("url", "number", "tag")
+    both = made(tmp_path / "b", [*ITEMS, *SRC], [*OTHERS, *TRG], vocab_from=str(plain.folder), protect=protect)
+    assert both.subwords.src.plain_vocab() == plain.subwords.src.plain_vocab()
+    assert rows(both.train, range(len(ITEMS), len(ITEMS + SRC))) == rows(plain.train, range(len(SRC)))
+    assert both.settings["data"]["protect"] == ["tag", "url", "number"]
 
 
 def test_references_stay_and_the_report_counts(tmp_path):
-    items = [one.format(n) for n, one in enumerate(ITEMS)], [one.format(n) for n, one in enumerate(OTHERS)]
-    recipe, _ = made(tmp_path / "b", *items, "protected", vocab_size=380, protect=KINDS)
-    data = Prepared.open(recipe.data_folder)
-    assert data.valid.texts() == items
-    shown = "\n".join(show_pairs(recipe.data_folder, len(ITEMS)))
+    data = made(tmp_path / "b", ITEMS, OTHERS, vocab_size=380, protect=KINDS)
+    assert data.valid.texts() == (ITEMS, OTHERS)
+    shown = "\n".join(show_pairs(data.folder, len(ITEMS)))
     assert "src text    ⟨tag1⟩Hund⟨tag2⟩⟨number1⟩" in shown and "trg text    ⟨number1⟩⟨tag1⟩dog⟨tag2⟩" in shown
-    facts = json.loads((recipe.data_folder / "report.json").read_text("utf-8"))
-    unlike = [n for n, pair in enumerate(zip(*items, strict=True)) if not protected_pair(*pair, KINDS)[2]]
-    assert facts["notes"]["unlike_items"] == len(unlike) == 1
-    assert facts["noted"]["unlike_items"] == [f"{tmp_path / 'b' / 'de'}:{unlike[0] + 1}"]
-    n_with = sum(any(items_in(line, KINDS)) for n, line in enumerate(items[0]) if n not in unlike)
+    facts = json.loads((data.folder / "report.json").read_text("utf-8"))
+    (unlike,) = [n for n, pair in enumerate(zip(ITEMS, OTHERS, strict=True)) if not protected_pair(*pair, KINDS)[2]]
+    assert facts["notes"]["unlike_items"] == 1
+    assert facts["noted"]["unlike_items"] == [f"{tmp_path / 'b' / 't.de'}:{unlike + 1}"]
+    n_with = sum(any(items_in(line, KINDS)) for n, line in enumerate(ITEMS) if n != unlike)
     assert facts["notes"]["protected"] == n_with
-    # The ids of a validation pair are those of the same pair in training.
-    for side in (0, 1):
-        rows = zip(data.train.pairs(range(len(ITEMS)))[side], data.valid.pairs(range(len(ITEMS)))[side], strict=True)
-        assert all(one.tolist() == other.tolist() for one, other in rows)
+    every = range(len(ITEMS))
+    assert rows(data.train, every) == rows(data.valid, every), "a validation pair has the ids of the same training pair"
 
 
-def test_kinds_are_those_that_there_are_and_in_one_order():
-    options = [("name", "x"), ("subwords.vocab_size", "400")]
-    assert read_recipe(None, [*options, ("data.protect", "[number, url]")]).data.protect == ("url", "number")
-    assert read_recipe(None, [*options, ("data.protect", "[/b/, url, /a/]")]).data.protect == ("url", "/b/", "/a/")
-    for wrong, complaint in (
-        ("[urls]", "data.protect"),
-        ("[{a: b}]", "data.protect"),
-        ("[url, url]", "data.protect: url occurs twice"),
-    ):
-        with pytest.raises(RecipeError, match=complaint):
-            read_recipe(None, [*options, ("data.protect", wrong)])
-    with pytest.raises(RecipeError, match=r"⟨url1⟩ is how a placeholder of data\.protect is shown"):
-        read_recipe(None, [*options, ("data.protect", "[url]"), ("subwords.symbols", '["⟨url1⟩"]')])
-    with pytest.raises(RecipeError, match="make it 284 or more"):
-        read_recipe(None, [("name", "x"), ("subwords.vocab_size", "283"), ("data.protect", "[url, tag]")])
+OPTIONS = [("name", "x"), ("subwords.vocab_size", "400")]
+
+
+@pytest.mark.parametrize(
+    ("told", "kinds"), [("[number, url]", ("url", "number")), ("[/b/, url, /a/]", ("url", "/b/", "/a/"))]
+)
+def test_kinds_are_in_one_order(told, kinds):
+    assert read_recipe(None, [*OPTIONS, ("data.protect", told)]).data.protect == kinds
+
+
+@pytest.mark.parametrize(
+    ("protect", "more", "complaint"),
+    [
+        ("[urls]", [], r"data\.protect"),
+        ("[{a: b}]", [], r"data\.protect"),
+        ("[url, url]", [], r"data\.protect: url occurs twice"),
+        ("[url]", [("subwords.symbols", '["⟨url1⟩"]')], r"⟨url1⟩ is how a placeholder of data\.protect is shown"),
+        ("[url, tag]", [("subwords.vocab_size", "283")], "make it 284 or more"),
+    ],
+)
+def test_what_cannot_be_protected_is_refused(protect, more, complaint):
+    with pytest.raises(RecipeError, match=complaint):
+        read_recipe(None, [*OPTIONS, ("data.protect", protect), *more])
 
 
 def test_subwords_with_placeholders_are_reused_only_where_they_are_wanted(tmp_path):
-    recipe, _ = made(tmp_path / "a", SRC, TRG, "p", vocab_size=300, protect=("url",))
-    old = Subwords.load(recipe.data_folder / "subwords.json")
-    more, _ = made(tmp_path / "b", SRC, TRG, "p", vocab_from=str(recipe.data_folder), protect=("tag", "url"))
-    new = Subwords.load(more.data_folder / "subwords.json")
-    assert new.src.placeholders == (*old.src.placeholders, *names_of(["tag"]))
-    assert Counter(new.src.vocab) - Counter(old.src.vocab) == Counter(new.src.vocab[-PER_KIND:])
+    url = made(tmp_path / "a", protect=("url",))
+    old = url.subwords.src
+    new = made(tmp_path / "b", vocab_from=str(url.folder), protect=("tag", "url")).subwords.src
+    assert new.placeholders == (*old.placeholders, *names_of(["tag"]))
+    assert Counter(new.vocab) - Counter(old.vocab) == Counter(new.vocab[-PER_KIND:])
     with pytest.raises(DataError, match=r"data\.protect: url of there is missing"):
-        made(tmp_path / "c", SRC, TRG, "p", vocab_from=str(recipe.data_folder))
-    own, _ = made(tmp_path / "d", SRC, TRG, "p", vocab_from=str(recipe.data_folder), protect=("url", "/a-b/"))
-    both, _ = made(tmp_path / "e", SRC, TRG, "p", vocab_from=str(own.data_folder), protect=("url", "/x-y/", "/a-b/"))
-    one, two = (Subwords.load(recipe.data_folder / "subwords.json").src for recipe in (own, both))
-    assert one.vocab == two.vocab and two.protects == ("url", "/x-y/", "/a-b/")
+        made(tmp_path / "c", vocab_from=str(url.folder))
+    own = made(tmp_path / "d", vocab_from=str(url.folder), protect=("url", "/a-b/"))
+    both = made(tmp_path / "e", vocab_from=str(own.folder), protect=("url", "/x-y/", "/a-b/"))
+    assert own.subwords.src.vocab == both.subwords.src.vocab
+    assert both.subwords.src.protects == ("url", "/x-y/", "/a-b/")
     with pytest.raises(DataError, match=r"data\.protect: /x-y/ of there is missing"):
-        made(tmp_path / "f", SRC, TRG, "p", vocab_from=str(both.data_folder), protect=("url", "/a-b/"))
+        made(tmp_path / "f", vocab_from=str(both.folder), protect=("url", "/a-b/"))
