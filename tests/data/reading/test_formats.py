@@ -18,7 +18,6 @@ from nmt.cli.preprocess import main
 from nmt.cli.translate_input import Line
 from nmt.cli.translate_output import record_of
 from nmt.data.corpus import Prepared
-from nmt.data.formats import names_in
 from nmt.data.keep import n_to_hold_out
 from nmt.data.prepare import prepare
 from nmt.data.sources import columns_by_name
@@ -213,11 +212,6 @@ def test_how_many_are_held_out():
 )
 def test_columns_are_found_by_languages_or_sides(names, found):
     assert columns_by_name(names, ("de", "en")) == found
-
-
-def test_languages_of_tmx_are_told_as_they_stand_there(tmp_path):
-    (tmp_path / "c.tmx").write_bytes(as_tmx(PLAIN))
-    assert names_in(tmp_path / "c.tmx", "tmx") == ["de-AT", "EN"]
 
 
 def test_files_by_pattern_find_their_partners_and_it_is_told_which(at):
