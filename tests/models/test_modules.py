@@ -1,21 +1,12 @@
-"""Dropout, attention's two ways, rotary positions, and gradients by finite differences."""
+"""Attention that sees nothing, and rotary positions."""
 
 import pytest
 import torch
 
 from nmt import ops
 from nmt.device import set_up
-from nmt.models.layers import Dropout
 from nmt.models.transformer.Modules import RotaryEncoding, ScaledDotProductAttention
 from nmt.ops import rotate
-
-
-def test_dropout_is_nothing_in_evaluation_and_at_rate_zero():
-    x = torch.randn(3)
-    assert Dropout(0.5).eval()(x) is x
-    assert Dropout(0.0).train()(x) is x
-    assert torch.equal(Dropout(0.5).eval().add(x, x), 2 * x)
-
 
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

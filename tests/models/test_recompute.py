@@ -40,13 +40,3 @@ def test_what_is_computed_twice_has_the_same_bits_and_takes_less_memory(make, ba
     assert torch.equal(loss, plain_loss)
     assert plain.keys() == again.keys() and all(torch.equal(plain[name], again[name]) for name in plain)
     assert held < 0.5 * plain_held
-
-
-def test_nothing_is_computed_twice_where_nothing_is_learnt(make, batch, monkeypatch):
-    model = make(dropout=0.3)
-    expected = model(*batch)
-    model.recompute_activations()
-    monkeypatch.setattr("nmt.models.base.checkpoint", None)
-    assert torch.equal(model(*batch), expected)  # in evaluation
-    with torch.no_grad():
-        model.train()(*batch)
