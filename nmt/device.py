@@ -1,6 +1,9 @@
 """The device that tensors lie on: which one is taken, and how torch is to compute there."""
 
+import platform
+import re
 import warnings
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -68,3 +71,15 @@ def set_up(device: str) -> None:
     if device == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
         warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk of memory")
+
+
+def processor_of(device: torch.device) -> str:
+    """The name of the GPU or of the processor, as its maker calls it; "" where the system does not tell."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    try:
+        told = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor()
+    found = re.search(r"^model name\s*: (.+)$", told, re.MULTILINE)
+    return found[1].strip() if found else platform.processor()

@@ -224,6 +224,7 @@ def _finite(text: str) -> float:
 
 
 RECIPE = "recipe.yaml"
+CARD = "README.md"  # the model card in a run and in an export
 
 
 def is_run(folder: Path) -> bool:

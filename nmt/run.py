@@ -1,6 +1,7 @@
 """The run folder: what lies in it, who may write to it, and the model that translation takes from it.
 
 RUN/  recipe.yaml  subwords.json  data.json  log.jsonl  lock
+      report.html  README.md         what nmt-train tells of the run, and the model card
       checkpoints/update-00012000/   what training resumes from
       checkpoints/damaged-update-…/  what it could not resume from, set aside
       model/                         the model that translation uses, chosen when training ends

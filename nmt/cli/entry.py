@@ -18,5 +18,5 @@ def _run(command: str) -> int:
     return ended(main())
 
 
-_commands = "preprocess", "train", "translate", "export", "score"
-preprocess, train, translate, export, score = (partial(_run, name) for name in _commands)
+_commands = "preprocess", "train", "translate", "export", "score", "report"
+preprocess, train, translate, export, score, report = (partial(_run, name) for name in _commands)

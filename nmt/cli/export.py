@@ -14,7 +14,7 @@ from nmt.cli.begin import begun, printable
 from nmt.cli.parser import Parser, must_be_free, run
 from nmt.data.lines import read_lines
 from nmt.errors import DataError, NmtError
-from nmt.files import RECIPE, check_is_run, put_in_place
+from nmt.files import CARD, RECIPE, check_is_run, put_in_place
 from nmt.recipe.draft import PRECISIONS, refuse_unsupported
 from nmt.recipe.reader import read_recipe
 
@@ -35,13 +35,13 @@ QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16
 N_LINE = 200  # compared where there are more
 
 # Names in a folder that is an export: those that every one has, and others that some have, or had in earlier versions.
-_OF_RUN, _BESIDE = {RECIPE, "subwords.json"}, {"data.json", "lock", "decoding.json"}
+_OF_RUN, _BESIDE = {RECIPE, "subwords.json"}, {"data.json", "lock", "decoding.json", CARD}
 _VOCABULARIES = {"shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json"}
 _FILES = {
     "ctranslate2": (_OF_RUN | {"model.bin"}, _BESIDE | _VOCABULARIES | {"config.json"}),
     "huggingface": (
         {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"},
-        {"special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "model*.safetensors*"},
+        {CARD, "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "model*.safetensors*"},
     ),
     "safetensors": (_OF_RUN | {"model"}, _BESIDE),
 }

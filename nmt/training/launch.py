@@ -19,7 +19,7 @@ from nmt import checkpoint, ops
 from nmt.data.corpus import Prepared
 from nmt.data.subwords import Subwords
 from nmt.decoding.long_lines import usual_len
-from nmt.device import choose_device
+from nmt.device import choose_device, processor_of
 from nmt.errors import NmtError, RunError
 from nmt.extras import version_and_commit
 from nmt.files import write_durably
@@ -162,10 +162,12 @@ def _introduce(trainer: Trainer, data: Prepared) -> None:
     record.write(
         "start",
         0,
+        command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         nmt=version_and_commit(),
         python=platform.python_version(),
         torch=torch.__version__,
         device=str(device),
+        processor=processor_of(device),
         threads=torch.get_num_threads(),
         cores=os.cpu_count(),
         precision=precision.name,

@@ -78,6 +78,7 @@ class TrainingReporter:
             tokens_per_second=round(speed, 1),
             skipped=state.n_skipped,
             seconds=round(state.seconds, 2),
+            wall_seconds=round(state.wall_seconds, 2),
             **footprint(self.device),
         )
         shown = {

@@ -1,0 +1,242 @@
+"""The page and the card of runs, made of what lies in their folders: log, recipe and data; nothing is computed anew.
+
+RUN/report.html shows how training goes; RUN/README.md is a model card of the chosen model.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nmt.evaluation.metrics import METRICS
+from nmt.files import CARD, filled_page, json_for_html, parse_json, write_durably
+from nmt.languages import UNTOLD, language_of
+from nmt.recipe.draft import exports_note
+from nmt.recipe.places import DATA_AT
+from nmt.run import Run
+
+PAGE = "report.html"
+_MOST_POINTS = 1500  # of a curve; of more, each point is the mean of several
+CURVES = ("loss", "learning_rate", "gradient_norm", "tokens_per_second")
+# The first line of a card that is written anew; who edits a card takes it out.
+_MADE = "<!-- Written by nmt-train. To keep your changes, remove this line. -->\n"
+
+Entry = dict[str, Any]
+
+
+class RunPage:
+    """Keeps the page of a run up to date, and its card: a place that lines of the log are sent to."""
+
+    name = "report.html"
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def write(self, kind: str, update: int, fields: Mapping[str, Any]) -> None:
+        """Write the page again after a validation; and the card, when the model is chosen."""
+        if kind in ("valid", "final"):
+            write_durably(self._run.folder / PAGE, page([self._run]).encode())
+        if kind == "final":
+            write_card(self._run)
+
+    def close(self) -> None:
+        """Nothing is open between two lines."""
+
+
+def entries_of(run: Run) -> dict[str, list[Entry]]:
+    """The lines of a run's log, by their kind, in their order. What is no line of ours is passed over."""
+    found: dict[str, list[Entry]] = {}
+    for line in run.log_file.read_bytes().split(b"\n") if run.log_file.exists() else ():
+        try:
+            entry = parse_json(line)
+            found.setdefault(entry["kind"], []).append(entry)
+        except (ValueError, TypeError, KeyError):
+            continue
+    return found
+
+
+def page(runs: Sequence[Run]) -> str:
+    """The text of a page that shows a run, or the curves of several above each other."""
+    facts = [_facts(run) for run in runs]
+    title = ", ".join(one["name"] for one in facts)
+    data = {"runs": facts, "higher": {name: metric.higher_is_better for name, metric in METRICS.items()}}
+    return filled_page(Path(__file__).with_name("run_page.html"), {"title": title, "data": json_for_html(data)})
+
+
+def _facts(run: Run) -> Entry:
+    """Everything that the page says of a run, in values of JSON."""
+    recipe, log = run.recipe(), entries_of(run)
+    train, valid, final = log.get("train", []), log.get("valid", []), log.get("final", [])
+    start: Entry = next(iter(log.get("start", [])), {})
+    clock = [(one["update"], one["seconds"] / 60) for one in train]
+    sets = {valid[0]["set"]: valid, **_further_sets(valid)} if valid else {}
+    return {
+        "name": run.folder.name,
+        "title": f"{recipe.name}: {language_of(recipe.data.src_lang).name} to {language_of(recipe.data.trg_lang).name}",
+        "metric": recipe.valid.metric,
+        "train": {"update": [], "minutes": []} | _thinned(train, clock),
+        "valid": {
+            name: {
+                "update": [one["update"] for one in its],
+                "minutes": [_minutes_at(one["update"], clock) for one in its],
+                **{key: [one.get(key) for one in its] for key in ("loss", *METRICS) if any(key in one for one in its)},
+            }
+            for name, its in sets.items()
+        },
+        "examples": [{"update": one["update"], "rows": one["examples"]} for one in valid if one.get("examples")],
+        "final": {"chosen": final[-1]["chosen"], "candidates": final[-1]["candidates"]} if final else None,
+        "data": _of_data(run),
+        "facts": list(_rows(run, start, train, valid)),
+    }
+
+
+def _further_sets(valid: Sequence[Entry]) -> dict[str, list[Entry]]:
+    names = dict.fromkeys(name for one in valid for name in one.get("sets", {}))
+    return {
+        name: [{"update": one["update"], **one["sets"][name]} for one in valid if name in one.get("sets", {})]
+        for name in names
+    }
+
+
+def _thinned(train: Sequence[Entry], clock: Sequence[tuple[int, float]]) -> Entry:
+    """The curves of training, of at most _MOST_POINTS points: means over as many lines each."""
+    step = -(-len(train) // _MOST_POINTS) or 1
+    parts = [range(first, min(first + step, len(train))) for first in range(0, len(train), step)]
+    curves = {key: [sum(train[i][key] for i in its) / len(its) for its in parts] for key in CURVES}
+    return {"update": [clock[its[-1]][0] for its in parts], "minutes": [clock[its[-1]][1] for its in parts], **curves}
+
+
+def _minutes_at(update: int, clock: Sequence[tuple[int, float]]) -> float:
+    return max((minutes for at, minutes in clock if at <= update), default=0.0)
+
+
+def _of_data(run: Run) -> Entry:
+    """Counts, alarms and warnings of the report of the prepared data, if it is still where it was."""
+    report = _prepared_json(run, "report.json")
+    dropped = {reason: one["count"] for reason, one in report.get("dropped", {}).items()}
+    return {key: report.get(key) for key in ("read", "kept", "alarms", "warnings")} | {"dropped": dropped}
+
+
+def _prepared_json(run: Run, name: str) -> Entry:
+    try:
+        folder = Path(str(parse_json(run.data_file.read_bytes())[DATA_AT]))
+        found = parse_json((folder / name).read_bytes())
+        return found if isinstance(found, dict) else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _rows(run: Run, start: Entry, train: Sequence[Entry], valid: Sequence[Entry]) -> Iterator[tuple[str, str]]:
+    """What trained the run, on what, and for how long."""
+    recipe = run.recipe()
+    if "command" in start:
+        yield "command", start["command"]
+    if start:
+        yield "versions", f"nmt {start['nmt']}, Python {start['python']}, torch {start['torch']}"
+        machine = f"{start['device']}, {start['threads']} threads of {start['cores']} cores"
+        yield "machine", f"{start.get('processor') or 'processor not told'}; {machine}"
+        yield "precision", f"{start['precision']} ({start['precision_why']})"
+        yield "model", f"{start['parameters']:,} parameters"
+        yield (
+            "data",
+            f"{start['pairs']:,} pairs, {start['updates_per_epoch']:,} updates an epoch, SHA-256 {start['data']}",
+        )
+        yield "seed", str(start["seed"])
+    if train:
+        last = train[-1]
+        yield "updates", f"{last['update']:,}, in epoch {last['epoch']}, {last['skipped']:,} skipped"
+        whole = max((one["wall_seconds"] for one in (*train, *valid) if "wall_seconds" in one), default=None)
+        rest = (
+            "" if whole is None else f"; {max(0.0, whole - last['seconds']) / 60:,.1f} min start, validation and saving"
+        )
+        yield "time", f"{last['seconds'] / 60:,.1f} min training{rest}"
+    yield "exports", exports_note(recipe)
+
+
+# The card.
+
+
+def write_card(run: Run) -> None:
+    """Write the model card of a run that has chosen its model, unless somebody has made the one there their own."""
+    path = run.folder / CARD
+    if not path.exists() or _MADE in path.read_text(encoding="utf-8", errors="replace"):
+        write_durably(path, card(run).encode())
+
+
+def card(run: Run) -> str:
+    """A model card in the form of Hugging Face: a YAML head, then the model's scores, data, training and limits."""
+    recipe, log = run.recipe(), entries_of(run)
+    langs = [recipe.data.src_lang, recipe.data.trg_lang]
+    valid, final = log.get("valid", []), log.get("final", [])
+    start: Entry = next(iter(log.get("start", [])), {})
+    chosen: Entry = final[-1]["candidates"].get(final[-1]["chosen"], {}) if final else {}
+    inputs = _prepared_json(run, "manifest.json").get("inputs", [])
+    measured = [name for name in METRICS if name in chosen]
+    head = {
+        "language": [language_of(code).primary for code in dict.fromkeys(langs) if code != UNTOLD],
+        "license": "unknown",
+        "library_name": "nmt",
+        "pipeline_tag": "translation",
+        "tags": ["translation", "nmt"],
+        "datasets": list(dict.fromkeys(str(one["name"]) for one in inputs if one["split"] == "train")),
+        "metrics": measured,
+    }
+    named = " to ".join(language_of(code).name for code in langs)
+    signatures = {name: one[key] for one in valid for name in METRICS if (key := f"{name}_signature") in one}
+    scores = [
+        f"| {METRICS[name].title} | {chosen[name]:.2f} | `{_cell(signatures.get(name, ''))}` |" for name in measured
+    ]
+    files = [f"| {one['split']} | {_cell(one['name'])} | {one['n_line']:,} | `{one['sha256']}` |" for one in inputs]
+    facts = [f"- {name}: {text}" for name, text in _rows(run, start, log.get("train", []), valid)]
+    search = f"beam size {recipe.valid.beam}" if recipe.valid.beam > 1 else "greedy search"
+    origin = f"on from the weights of {recipe.train.init_from}" if recipe.train.init_from else "from scratch"
+    limits = [
+        "It translates sentences, each by itself; longer texts are split.",
+        f"In training no side of a pair had more than {recipe.data.max_len} subwords.",
+        f"The scores are of the validation set, by which the model was chosen, with {search}: measure on a test set.",
+        "It knows what its training data knows, mistakes and biases included.",
+    ]
+    return "\n".join(
+        [
+            "---",
+            *(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()),
+            "---",
+            _MADE,
+            f"# {recipe.name}",
+            "",
+            f"A model that translates {named}, trained with nmt {origin}. `license` above is yours to fill in.",
+            "",
+            "    nmt-translate RUN --input IN --output OUT",
+            "",
+            "## Scores",
+            "",
+            f"On the validation set, `{final[-1]['chosen'] if final else 'not chosen yet'}`:",
+            "",
+            *_table(["metric", "score", "signature"], scores),
+            "## Data",
+            "",
+            *_table(["set", "file", "lines", "SHA-256"], files),
+            "## Training",
+            "",
+            *facts,
+            "",
+            "## Limits",
+            "",
+            *(f"- {one}" for one in limits),
+            "",
+            "## Recipe",
+            "",
+            "```yaml",
+            run.recipe_file.read_text(encoding="utf-8").rstrip("\n"),
+            "```",
+            "",
+        ]
+    )
+
+
+def _table(titles: Sequence[str], rows: Iterable[str]) -> list[str]:
+    return [f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}", *rows, ""]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

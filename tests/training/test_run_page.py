@@ -1,0 +1,102 @@
+"""The page and the card of a run: made of its log, kept up to date, and never in the way of training."""
+
+import errno
+import json
+from unittest.mock import Mock
+
+import pytest
+import yaml
+
+from nmt.cli.report import main
+from nmt.run import Run
+from nmt.training import run_page
+from nmt.training.launch import launch
+from nmt.training.run_page import card, entries_of, page
+from tests.evaluation.browser import Browser, Tags, needs_browser
+
+
+@pytest.fixture
+def run(whole):
+    return Run(whole.run_folder)
+
+
+def data_of(text: str) -> dict:
+    (content,) = [one for one in Tags(text).inside["script"] if one.startswith("{")]
+    return json.loads(content)
+
+
+def test_the_page_has_the_numbers_of_the_log(run):
+    text = (run.folder / "report.html").read_text(encoding="utf-8")
+    assert text == page([run])
+    (told,) = data_of(text)["runs"]
+    log = entries_of(run)
+    assert told["train"]["loss"] == [one["loss"] for one in log["train"]]
+    assert told["valid"]["valid"]["bleu"] == [one["bleu"] for one in log["valid"]]
+    assert told["valid"]["valid"]["update"] == [4, 8, 12] and told["final"]["chosen"] == log["final"][-1]["chosen"]
+    assert told["data"]["read"] == 300 and told["data"]["kept"] == 300
+    assert {"command", "versions", "machine", "data", "time", "exports"} <= dict(told["facts"]).keys()
+
+
+def test_long_curves_are_means_of_neighbours(run, monkeypatch):
+    monkeypatch.setattr(run_page, "_MOST_POINTS", 3)
+    (told,) = data_of(page([run]))["runs"]
+    losses = [one["loss"] for one in entries_of(run)["train"]]
+    assert told["train"]["update"] == [4, 8, 12]
+    assert told["train"]["loss"] == [pytest.approx(sum(losses[i : i + 4]) / 4) for i in (0, 4, 8)]
+
+
+def test_the_card_has_a_head_of_yaml_and_stays_as_its_owner_has_made_it(finished):
+    run = Run(finished.run_folder)
+    path = run.folder / "README.md"
+    _, head, body = path.read_text(encoding="utf-8").split("---\n", 2)
+    found = yaml.safe_load(head)
+    assert found["language"] == ["de", "en"] and found["metrics"] == ["bleu", "chrf"] and found["license"] == "unknown"
+    manifest = json.loads((run.recipe().data_folder / "manifest.json").read_text(encoding="utf-8"))
+    assert all(one["sha256"] in body for one in manifest["inputs"]) and "tok:13a" in body
+    mine = card(run).replace(run_page._MADE, "").replace("license: unknown", "license: mit")
+    path.write_text(mine, encoding="utf-8")
+    run_page.write_card(run)
+    assert path.read_text(encoding="utf-8") == mine
+
+
+def test_a_page_that_cannot_be_written_ends_no_run(short_of, monkeypatch, capsys):
+    monkeypatch.setattr(run_page, "write_durably", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
+    assert launch(short_of()) == "done"
+    assert capsys.readouterr().err.count("report.html failed and is left out from here on") == 1
+
+
+def test_several_runs_are_shown_on_one_page(run, tmp_path, capsys):
+    output = tmp_path / "both.html"
+    assert main([str(run.folder), str(run.folder), "--output", str(output)]) == 0
+    assert len(data_of(output.read_text(encoding="utf-8"))["runs"]) == 2
+    for arguments, told in (
+        ([run.folder, "-o", output], "exists already"),
+        ([tmp_path, "-o", tmp_path / "x.html"], "is not a run folder"),
+        ([run.folder, "-o", tmp_path / "none" / "x.html"], "none"),
+    ):
+        capsys.readouterr()
+        assert main(list(map(str, arguments))) == 2
+        assert told in capsys.readouterr().err
+
+
+@needs_browser
+@pytest.mark.parametrize(("width", "dark", "n_run"), [(1200, False, 1), (380, True, 2)])
+def test_values_can_be_read_off_the_curves(run, tmp_path, width, dark, n_run):
+    path = tmp_path / "page.html"
+    path.write_text(page([run] * n_run), encoding="utf-8")
+    try:
+        opened = Browser(width=width, height=900, dark=dark)
+    except RuntimeError as error:
+        pytest.skip(str(error)[:200])
+    with opened as shown:
+        shown.open(path)
+        assert shown.run("return document.documentElement.scrollWidth <= innerWidth")
+        assert shown.texts("figcaption")[:3] == ["loss (nats a token)", "BLEU", "chrF"]
+        assert shown.count("figure:first-child path") == 2 * n_run
+        shown.hover("figure:first-child svg")
+        values = shown.texts("figure:first-child .values div")
+        assert len(values) == 1 + 2 * n_run and values[0].startswith("updates: ")
+        script = "const one = document.getElementById('axis'); one.value = 'minutes';"
+        shown.run(script + "one.dispatchEvent(new Event('input', {bubbles: true}))")
+        assert shown.count("figure:first-child path") == 2 * n_run
+        assert shown.complaints() == []
