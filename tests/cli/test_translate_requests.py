@@ -135,7 +135,7 @@ def test_lines_before_a_bad_one_are_answered(translate):
 def test_lines_of_a_text_are_translated_apart_and_joined_by_its_line_feeds(translate, objects):
     apart = ["the ship", "", "the old ship left", "in May"]
     outputs, _ = translate(source="".join(f"{line}\n" for line in apart).encode())
-    whole, short = as_json({"source": "\n".join(apart)}), ("--decode.max_src_len", 16)
+    whole = as_json({"source": "\n".join(apart)})
     (line,), err = translate(*JSONL, "--format", "jsonl", source=whole)
     told = json.loads(line)
     assert (told["source"], told["output"]) == ("\n".join(apart), "\n".join(outputs))
@@ -143,8 +143,6 @@ def test_lines_of_a_text_are_translated_apart_and_joined_by_its_line_feeds(trans
     for flags in ((), ("--format", "tsv")):
         (line,), _ = translate(*JSONL, *flags, source=whole)
         assert line.split("\t")[-1] == " ".join(outputs)
-    (told,) = objects(*JSONL, *short, source=as_json({"source": "The old ship left. In May.\nA ship."}))
-    assert told["output"] == "\n".join(translate(*short, source=b"The old ship left. In May.\nA ship.")[0])
     (told,) = objects(*JSONL, source=as_json({"source": "a\nship", "required": ["ship"]}))
     assert "unmet" not in told["flags"]  # nobody knows in which line it belongs
 
