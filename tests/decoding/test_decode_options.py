@@ -57,7 +57,9 @@ def lab(tmp_path_factory):
         for parameter in model.parameters():
             parameter.mul_(1.5)
         weight.mul_(6.0)
-        likes = [i for one in api.Model(model, subwords, [run], ["model"]).translate(LINES) for i in one.hypotheses[0].ids]
+        likes = [
+            i for one in api.Model(model, subwords, [run], ["model"]).translate(LINES) for i in one.hypotheses[0].ids
+        ]
         # The end as likely as what it writes most: some hypotheses end by themselves, others at the cap.
         weight[EOS] = weight[Counter(likes).most_common(1)[0][0]]
     checkpoint.save(run.model_folder, {checkpoint.MODEL: checkpoint.weights_of(model)}, {"update": 1})
