@@ -5,6 +5,7 @@ Every complaint about files is found here, before any work; which lines are kept
 
 import glob
 import hashlib
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -407,11 +408,5 @@ def stamps_of(sources: Iterable[Source]) -> dict[Path, tuple[int, int]]:
 
 def unknown_languages(data: DataConfig) -> list[str]:
     """The languages of training corpora whose letters are to be looked at, but of which no script is known."""
-    named = [
-        language
-        for n in range(len(data.train))
-        if data.filters_of(n).min_script
-        for language in data.languages_of(n)
-        if not scripts_of(language)
-    ]
-    return list(dict.fromkeys(named))
+    looked_at = [data.languages_of(n) for n in range(len(data.train)) if data.filters_of(n).min_script]
+    return [language for language in dict.fromkeys(itertools.chain(*looked_at)) if not scripts_of(language)]

@@ -2,7 +2,6 @@
 
 import importlib.util
 import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -27,21 +26,13 @@ def test_a_side_in_another_language_drops_the_pair(src, trg, found):
     assert reason_to_drop(src, trg, filters) == found
 
 
-@pytest.mark.parametrize(
-    ("text", "language", "probability", "found"),
-    [
-        ("x" * 20, "fr", 0.95, True),
-        ("x" * 19 + " 12345", "fr", 0.95, False),
-        ("x" * 20, "fr", 0.9, False),
-        ("x" * 20, "da", 0.99, False),
-    ],
-)
-def test_few_letters_little_certainty_and_languages_much_alike_are_no_reason(
-    monkeypatch, text, language, probability, found
-):
-    told = SimpleNamespace(classify=lambda text: (language, probability))
-    monkeypatch.setattr("nmt.data.scripts.identifier", lambda: told)
-    assert is_in_another_language(text, frozenset({"no", "da"}), 0.9) == found
+@needs_package
+def test_few_letters_little_certainty_and_languages_much_alike_are_no_reason():
+    own, (_, probability) = languages_like("nl"), identifier().classify(EN)
+    assert is_in_another_language(EN, own, probability - 0.001)
+    assert not is_in_another_language(EN, own, probability)
+    assert not is_in_another_language(EN[:26] + " 1234567890", own, 0.0), "19 letters"
+    assert not is_in_another_language("En mand i en blå skjorte står på en stige.", languages_like("no"), 0.0), "Danish"
 
 
 @needs_package

@@ -14,15 +14,11 @@ from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import write_recipe
 from nmt.run import Run
+from tests.data.test_prepare import write
 
 SRC = ["ein Haus", "zwei Häuser", "<2fr> ein <bt> Satz", "noch einer"]
 ENGLISH = ["a house", "two houses", "a sentence", "one more"]
 FRENCH = ["une maison", "deux maisons", "une phrase", "un"]
-
-
-def write(path, lines):
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return str(path)
 
 
 def recipe_in(folder, *train, valid=None, joint=True, **data):
