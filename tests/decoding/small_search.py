@@ -1,15 +1,16 @@
-"""A search small enough to be done again by hand: its sources, its penalties, and the scores it must come to."""
+"""A search small enough to be done again by hand: its sources, penalties, models, and the scores it must come to."""
 
 import math
 
 import torch
 from torch import Tensor
 
-from nmt.data.subwords import BOS, EOS, PAD
+from nmt.data.subwords import BOS, EOS, PAD, Subwords
 from nmt.decoding.beam import BeamSettings, Hypothesis, search
 from nmt.decoding.scorer import score_tokens
 from nmt.models.base import TranslationModel
 from nmt.models.build import build_model
+from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.model_options import ModelConfig
 
 SRC = torch.tensor([[5, 4, 3, 2], [4, 2, 0, 0], [3, 3, 5, 2], [2, 0, 0, 0], [5, 3, 4, 2], [4, 4, 2, 0]])
@@ -48,3 +49,9 @@ def tiny_model(n_vocab: int = 8, **options):
         for parameter in model.parameters():
             parameter.mul_(1.5)
     return model
+
+
+def subwords_of(*lines: str, n: int = 280, protect=(), **config) -> Subwords:
+    """A vocabulary of n subwords for both sides, learnt from some lines."""
+    options = SubwordsConfig(vocab_size=n, **config)
+    return Subwords.train(lambda: lines * 20, lambda: lines * 20, options, protect=protect)

@@ -2,21 +2,18 @@
 
 import pytest
 from fake_model import CopyModel
+from small_search import subwords_of
 
-from nmt.data.subwords import Subwords
 from nmt.decoding.long_lines import emoji_at_ends, is_letterless
 from nmt.decoding.request import Request
 from nmt.decoding.translator import Translator
-from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.decode_options import DecodeConfig
 
 
 @pytest.fixture(scope="module")
 def translator():
-    lines = ["ein Hund läuft", "zwei Hunde laufen 😀 ... 12"]
-    subwords = Subwords.train(lambda: iter(lines), lambda: iter(lines), SubwordsConfig(vocab_size=300, joint=True))
-    model = CopyModel(n_vocab=subwords.trg.n_vocab, seed=3)
-    return Translator(model, subwords, DecodeConfig(beam=2), languages=("de", "en"))
+    subwords = subwords_of("ein Hund läuft", "zwei Hunde laufen 😀 ... 12", n=300)
+    return Translator(CopyModel(subwords.trg.n_vocab, seed=3), subwords, DecodeConfig(beam=2), languages=("de", "en"))
 
 
 @pytest.mark.parametrize(

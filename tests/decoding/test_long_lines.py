@@ -5,12 +5,12 @@ import re
 import pytest
 import torch
 from fake_model import CopyModel, HashModel
+from small_search import subwords_of
 
 from nmt.data.subwords import EOS, Subwords
 from nmt.decoding.long_lines import Limits, Split, first_words, joined, limits_of, split
 from nmt.decoding.request import Request, Terms
 from nmt.decoding.translator import Translator
-from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.decode_options import LEAST_SRC_LEN, DecodeConfig
 
 TEXT = "the old ship left. In May, the ship!  für Übung?\tund 日本。naïve 🙂 a b c"
@@ -19,7 +19,7 @@ SHORT = Limits(line=20, piece=20)
 
 @pytest.fixture(scope="module")
 def subwords() -> Subwords:
-    return Subwords.train(lambda: [TEXT] * 20, lambda: [TEXT] * 20, SubwordsConfig(vocab_size=290))
+    return subwords_of(TEXT, n=290)
 
 
 @pytest.fixture(scope="module")

@@ -5,16 +5,16 @@ import re
 import pytest
 import torch
 from fake_model import CopyModel
+from small_search import subwords_of
 
 from nmt.data.placeholders import CHARACTERS, names_of
-from nmt.data.subwords import Subwords
 from nmt.decoding.evidence import Evidence, words_of_line
 from nmt.decoding.long_lines import Limits
 from nmt.decoding.request import Request, Terms
 from nmt.decoding.suspicion import complaints
 from nmt.decoding.translator import Translator
 from nmt.evaluation.alignment import words_of
-from nmt.recipe.data_options import KINDS, SubwordsConfig
+from nmt.recipe.data_options import KINDS
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.options import Recipe
 
@@ -29,9 +29,7 @@ LINES = [
 
 @pytest.fixture(scope="module")
 def subwords():
-    lines = ["the old ship left in May, nothing to protect and so on"] * 20
-    config = SubwordsConfig(vocab_size=380)
-    return Subwords.train(lambda: lines, lambda: lines, config, protect=KINDS)
+    return subwords_of("the old ship left in May, nothing to protect and so on", n=380, protect=KINDS)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +67,7 @@ def test_what_comes_back_is_the_text_without_any_placeholder(subwords, model, op
 
 
 def test_a_vocabulary_without_placeholders_protects_nothing(subwords):
-    plain = Subwords.train(lambda: LINES, lambda: LINES, SubwordsConfig(vocab_size=300))
+    plain = subwords_of(*LINES, n=300)
     translator = Translator(CopyModel(plain.trg.n_vocab, seed=1).eval(), plain, DecodeConfig())
     for line, found in zip(LINES, translator.translate(LINES), strict=True):
         assert (found.text, found.items) == (line, {})

@@ -1,14 +1,13 @@
 """What looks wrong is tried again: which translation wins, and that no line has a say in another."""
 
 from fake_model import HashModel
+from small_search import subwords_of
 
-from nmt.data.subwords import Subwords
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.request import Request
 from nmt.decoding.suspicion import complaints, mend, tries
 from nmt.decoding.translation import Translation
 from nmt.decoding.translator import Translator
-from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.decode_options import DecodeConfig
 
 
@@ -42,40 +41,31 @@ def test_a_try_that_ends_in_a_loop_has_mended_nothing():
     assert found.outcome == "better" and found.reasons == ["repeated"]
 
 
+# What the search says to each line, and each try; then the answer, the try that it is from, and the outcome.
+ANSWERS = {
+    "right": ("good", "", "", ("good", None, None)),
+    "mended": ("a?", "A", "", ("A", "beam", "mended")),
+    "drawn": ("b?", "B?", "BB?", ("b?", "first", "kept")),
+    "later": ("c??", "C??", "CC", ("CC", "mbr", "mended")),
+    "worse": ("d?", "D??", "DD?", ("d?", "first", "kept")),
+    "blank": ("", "", "", ("", None, None)),
+    "less": ("e???", "E??", "EE?", ("EE?", "mbr", "better")),
+    "half": ("f???", "F?", "FF??", ("F?", "beam", "better")),
+}
+
+
 def test_fewer_reasons_win_and_the_first_stays_among_equals():
-    first = {
-        "right": "good",
-        "mended": "a?",
-        "drawn": "b?",
-        "later": "c??",
-        "worse": "d?",
-        "blank": "",
-        "less": "e???",
-        "half": "f???",
-    }
-    beam = Parrot(mended="A", drawn="B?", later="C??", worse="D??", less="E??", half="F?")
-    mbr = Parrot(drawn="BB?", later="CC", worse="DD?", less="EE?", half="FF??")
-    answers = mend(
-        list(map(Request, first)), [answer(text) for text in first.values()], {"beam": beam, "mbr": mbr}, marks
-    )
-    told = {line: (one.translation.text, one.retry, one.outcome) for line, one in zip(first, answers, strict=True)}
-    assert told == {
-        "right": ("good", None, None),
-        "mended": ("A", "beam", "mended"),
-        "drawn": ("b?", "first", "kept"),
-        "later": ("CC", "mbr", "mended"),
-        "worse": ("d?", "first", "kept"),
-        "blank": ("", None, None),
-        "less": ("EE?", "mbr", "better"),
-        "half": ("F?", "beam", "better"),
-    }
+    first, *tried = ({line: told[n] for line, told in ANSWERS.items()} for n in range(3))
+    beam, mbr = (Parrot(**says) for says in tried)
+    answers = mend(list(map(Request, first)), list(map(answer, first.values())), {"beam": beam, "mbr": mbr}, marks)
+    told = [(one.translation.text, one.retry, one.outcome) for one in answers]
+    assert told == [wanted for *_, wanted in ANSWERS.values()]
     assert beam.asked == ["mended", "drawn", "later", "worse", "less", "half"]  # who looks right is not asked about,
     assert mbr.asked == ["drawn", "later", "worse", "less", "half"]  # nor who has come to
 
 
 def test_the_answer_to_a_line_does_not_depend_on_the_others():
-    train = ["the old ship left in May"] * 9
-    subwords = Subwords.train(lambda: train, lambda: train, SubwordsConfig(vocab_size=280))
+    subwords = subwords_of("the old ship left in May")
     model = HashModel(subwords.trg.n_vocab, sharpness=3.0).eval()
     config = DecodeConfig(beam=1, max_len_a=1.0, max_len_b=4)
     translator = Translator(model, subwords, config)

@@ -105,23 +105,28 @@ def test_an_output_in_a_script_of_neither_side_is_seen(source, output, languages
     assert is_in_foreign_script(source, output, languages) is wanted
 
 
-def test_a_ratio_that_training_has_not_seen():
-    for usual in (1.0, None):
-        assert is_out_of_ratio("word " * 20, "x", 4.0, usual)
-        assert is_out_of_ratio("x", "word " * 20, 4.0, usual)
-        assert not is_out_of_ratio("Ja.", "Certainly, I will.", 4.0, usual)  # short lines are exempt, as in training
-        assert not is_out_of_ratio("word " * 20, "word " * 6, 4.0, usual)
-        assert not is_out_of_ratio("word " * 20, "", 0.0, usual)
-    assert is_out_of_ratio("word " * 20, "word " * 6, 4.0, 1.3) and not is_out_of_ratio(
-        "word " * 20, "字" * 8, 4.0, 0.3
-    )
+LONG = "word " * 20
 
 
-def test_without_a_usual_ratio_only_what_is_odd_in_characters_and_in_bytes_is_out_of_it():
-    """As for runs that were begun before it was learnt: three bytes a character are no reason, nor is Chinese."""
-    assert not is_out_of_ratio("word " * 20, "က" * 140, 4.0)
-    assert not is_out_of_ratio("word " * 20, "字" * 20, 4.0)
-    assert is_out_of_ratio("word " * 20, "字" * 8, 4.0)
+@pytest.mark.parametrize(
+    ("source", "output", "max_ratio", "usual_ratios", "wanted"),
+    [
+        (LONG, "x", 4.0, (1.0, None), True),
+        ("x", LONG, 4.0, (1.0, None), True),
+        ("Ja.", "Certainly, I will.", 4.0, (1.0, None), False),  # short lines are exempt, as in training
+        (LONG, "word " * 6, 4.0, (1.0, None), False),
+        (LONG, "word " * 6, 4.0, (1.3,), True),
+        (LONG, "字" * 8, 4.0, (0.3,), False),
+        (LONG, "", 0.0, (1.0, None), False),
+        # Where no ratio was learnt, what is odd in characters and in bytes: three bytes for one are no reason.
+        (LONG, "က" * 140, 4.0, (None,), False),
+        (LONG, "字" * 20, 4.0, (None,), False),
+        (LONG, "字" * 8, 4.0, (None,), True),
+    ],
+)
+def test_a_ratio_that_training_has_not_seen(source, output, max_ratio, usual_ratios, wanted):
+    for usual in usual_ratios:
+        assert is_out_of_ratio(source, output, max_ratio, usual) is wanted
 
 
 @pytest.mark.parametrize(
@@ -132,20 +137,13 @@ def test_without_a_usual_ratio_only_what_is_odd_in_characters_and_in_bytes_is_ou
         ("Ein Hund.", ".", []),
         (" \u200b", "", []),
         ("12 Hunde.", "", ["empty", "lost"]),
+        ("Zwei Hunde laufen über 12 Felder.", "Two dogs run across 12 fields.", []),
+        ("Am 12. Mai", "the" + " the" * 12, ["repeated", "lost", "ratio"]),
+        ("Das ist ein Haus", "Das ist ein Haus", ["copied"]),
     ],
 )
-def test_a_translation_that_nobody_can_see_is_seen(source, output, wanted):
+def test_a_good_translation_has_no_reasons_and_a_bad_one_all(source, output, wanted):
     assert reasons(source, output, 4.0) == wanted
-
-
-def test_a_good_translation_has_no_reasons_and_a_bad_one_all():
-    assert reasons("Zwei Hunde laufen über 12 Felder.", "Two dogs run across 12 fields.", 4.0) == []
-    assert reasons("Am 12. Mai", "the the the the the the the the the the the the the", 4.0) == [
-        "repeated",
-        "lost",
-        "ratio",
-    ]
-    assert reasons("Das ist ein Haus", "Das ist ein Haus", 4.0) == ["copied"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ import random
 import pytest
 import torch
 from fake_model import CopyModel
+from small_search import subwords_of
 
 from nmt.data.subwords import EOS, Subwords
 from nmt.data.text import unified
@@ -10,7 +11,6 @@ from nmt.decoding import translator as translator_module
 from nmt.decoding.long_lines import Limits
 from nmt.decoding.request import Request
 from nmt.decoding.translator import Translator
-from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.decode_options import DecodeConfig
 
 WORDS = ["the", "old", "ship", "left", "in", "May", "für", "Übung", "und", "日本", "naïve", "🙂", "a", "b", "c"]
@@ -18,8 +18,7 @@ WORDS = ["the", "old", "ship", "left", "in", "May", "für", "Übung", "und", "�
 
 @pytest.fixture(scope="module")
 def subwords() -> Subwords:
-    lines = [" ".join(WORDS)] * 20
-    return Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280))
+    return subwords_of(" ".join(WORDS))
 
 
 @pytest.fixture(scope="module")

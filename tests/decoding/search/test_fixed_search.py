@@ -3,10 +3,10 @@
 import pytest
 import torch
 from fake_model import HashModel
-from small_search import tiny_model
+from small_search import subwords_of, tiny_model
 from tape import Taping
 
-from nmt.data.subwords import EOS, PAD, Subwords
+from nmt.data.subwords import EOS, PAD
 from nmt.decoding import fixed_search
 from nmt.decoding import translator as translating
 from nmt.decoding.beam import BeamSettings, search
@@ -14,7 +14,6 @@ from nmt.decoding.fixed_search import FixedSearch
 from nmt.decoding.request import Request
 from nmt.decoding.translator import Translator
 from nmt.errors import MachineError
-from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.decode_options import DecodeConfig
 
 V = 24
@@ -136,8 +135,7 @@ def test_after_an_error_nothing_of_it_is_left():
 
 
 def test_a_translator_finds_by_it_what_it_finds_without(monkeypatch):
-    lines = ["the old ship left"] * 20
-    subwords = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280))
+    subwords = subwords_of("the old ship left")
     model = tiny_model(subwords.trg.n_vocab)
     config = DecodeConfig(beam=3, n_best=2, max_len_a=0.0, max_len_b=6)
     asked = ["old ship", "the left", "", Request("the ship", prefix="the"), "ship"]
