@@ -20,7 +20,7 @@ from nmt.data.text import style_notes, traits_of
 from nmt.decoding.evidence import WORDS, Evidence, Fields, Lost, attempt, log_prob_of, lost_note
 from nmt.decoding.request import Request
 from nmt.decoding.suspicion import BETTER, CAP, KEPT, MENDED, Answer, flags_of, mend, tries
-from nmt.decoding.translation import MOST_SHOWN, Scored, Translation, is_too_wide
+from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import NOWHERE, Translator
 from nmt.device import choose_device
 from nmt.errors import DataError, NmtError
@@ -109,7 +109,7 @@ class LineTranslator:
         self._evidence = Evidence(self.translator, self.recipe, ratios, fields=fields, words=words)
         if device.type == "cpu" and decode.precision == "bf16" and not half_is_faster():
             say("note: decode.precision bf16 is slower than fp32 on this processor: take fp32")
-        check_attention(args, self.recipe.model, attends=self.translator.attends)
+        check_attention(args, self.recipe.model, attends=self.translator.model.attends)
         if args.format == "pairs" and decode.n_best > 1:
             raise NmtError(
                 f"--format pairs has the best translation of each line, but decode.n_best is {decode.n_best}: set it "
@@ -225,6 +225,10 @@ def _json(found: dict[str, Any]) -> str:
 # Attention.
 
 
+# Subwords on both sides together of a line in pieces whose attention, which grows by the square, is put together.
+MOST_SHOWN = 2048
+
+
 def check_attention(args: argparse.Namespace, model: ModelConfig, *, attends: bool) -> None:
     """Raise NmtError for attention that is asked for and not there: none, no such kind, layer or head."""
     asked = [flag for flag in ("attention", "alignments") if getattr(args, flag)]
@@ -253,7 +257,7 @@ def _draw(args: argparse.Namespace, lines: LineTranslator, drawn: dict[int, Requ
     sentences = []
     for (number, request), answer in zip(drawn.items(), lines.answers(list(drawn.values()), {}), strict=True):
         one = answer.translation
-        if is_too_wide(one):
+        if one.parts and len(one.src_ids) + len(one.trg_ids) > MOST_SHOWN:
             warn(
                 f"{source}:{number}: not drawn, as its {len(one.parts):,} pieces have more than {MOST_SHOWN:,} subwords"
             )
@@ -332,7 +336,7 @@ class Report:
             counts = f"{self.outcomes[MENDED]:,} mended, {self.outcomes[BETTER]:,} better but not right"
             kept = f"{self.outcomes[KEPT]:,} as they were"
             say(f"note: {n_tried:,} translations looked wrong and were tried again: {counts}, {kept}")
-        aligns = args.alignments or (args.format == "jsonl" and translator.attends)
+        aligns = args.alignments or (args.format == "jsonl" and translator.model.attends)
         if aligns and (units := characters_note(recipe)):
             say(f"note: {units}")
         if args.alignments:

@@ -133,7 +133,7 @@ def end_of_step(
     total = (topk.best - topk.normaliser.unsqueeze(1)).view(*score.shape, -1) + score.unsqueeze(2)
     parent = torch.arange(score.size(1), device=score.device).repeat_interleave(topk.best.size(1))
     found = Candidates(total.flatten(1), parent.expand(len(score), -1), topk.token.view(len(score), -1))
-    if rules is not None and rules.requires:
+    if rules is not None and rules.required:
         found = rules.share_out(found, logits, score, topk.normaliser, 2 * how.beam)
     else:
         found = best_of(found, 2 * how.beam)
@@ -201,7 +201,7 @@ def search(
     n_sentence, device = src_seq.size(0), src_seq.device
     if not n_sentence:
         return []
-    characters = characters.to(device) if characters else None
+    characters = characters and Characters(characters.after.to(device))
     state = model.start(src_seq)
     sentence = torch.arange(n_sentence, device=device)  # (B,) those that are still searched
     # One hypothesis of each before the first step.

@@ -55,10 +55,6 @@ class Characters(NamedTuple):
 
     after: Tensor
 
-    def to(self, device: torch.device) -> "Characters":
-        """The same on a device."""
-        return Characters(self.after.to(device))
-
     def never(self) -> list[int]:
         """Tokens that may not follow between characters."""
         return (self.after[0] == _NOWHERE).nonzero().flatten().tolist()

@@ -96,7 +96,7 @@ class Evidence:
 
         def words() -> str:
             both = words_of_line(one, subwords, ByCharacter.of(self.recipe))
-            return word_alignment(alignment(), *both) if pieces and self.translator.attends else ""
+            return word_alignment(alignment(), *both) if pieces and self.translator.model.attends else ""
 
         def tokens(codec: Codec, ids: list[int]) -> list[str]:
             return [] if forced == [] else codec.pieces([*ids, EOS])
@@ -113,7 +113,7 @@ class Evidence:
         }
         if subwords.src.placeholders:
             found["items"] = [dict(part.items) for part in one.parts or [one]]
-        if not self.translator.attends:
+        if not self.translator.model.attends:
             return found
         if forced is None:  # by the same pass
             lost |= dict.fromkeys(("alignment", WORDS), lost["token_log_probs"])

@@ -105,11 +105,6 @@ class Request:
         return found
 
     @property
-    def is_tagged(self) -> bool:
-        """True where the line has a target language or tags of its own."""
-        return self.trg_lang is not None or self.tags is not None
-
-    @property
     def can_be_split(self) -> bool:
         """True where the place in the source of each required phrase is known."""
         return len(self.origins) == len(self.required)
@@ -261,7 +256,7 @@ class Sources:
         """Return the codec of this source. Raises RecipeError for tags that the model has not learnt."""
         own = request.trg_lang, request.tags
         if own not in self._tagged:
-            if self._tags_of is None and request.is_tagged:
+            if self._tags_of is None and own != (None, None):
                 raise RecipeError("trg_lang and tags of a line: this model is told none (leave them out).")
             self._tagged[own] = self._codec.tagged(self._tags_of(*own)) if self._tags_of else self._codec
         return self._tagged[own]

@@ -186,18 +186,13 @@ class Rules:
         self._n_byte = torch.from_numpy(pieces.n_byte).to(device)
         self._no_space = torch.tensor([raw[:1] != b" " for raw in pieces.bytes], device=device)
         self._place = min_len.new_zeros(len(asked), n)  # (B, K) bytes of the prefix that are there
-        self._required = Required(pieces, [one.wanted for one in asked], device, n)
+        self.required = Required(pieces, [one.wanted for one in asked], device, n)
         self._avoided = Avoided(pieces, [one.avoided for one in asked], n)
         # (B, K, placeholders) which may still follow.
         names, self._placeholders = list(placeholders or {}), min_len.new_tensor(list((placeholders or {}).values()))
         there = [[name in dict(one.items) for name in names] for one in asked]
         self._left = torch.tensor(there, device=device, dtype=torch.bool).unsqueeze(1).repeat(1, n, 1)
         self._free = torch.tensor([[one.asks] for one in asked], device=device)  # (B, 1)
-
-    @property
-    def requires(self) -> bool:
-        """True where any sentence still searched has to contain a phrase."""
-        return bool(self._required)
 
     def forbid(self, logits: Tensor) -> None:
         """Make impossible what may not follow. logits: (R, V), changed in place."""
@@ -210,8 +205,8 @@ class Rules:
             row, window = again.nonzero(as_tuple=True)
             logits[row, windows[row, window, -1]] = -torch.inf
         too_short = (self._min_len > n_token).unsqueeze(1)
-        if self._required:
-            too_short = too_short | self._required.lacking()
+        if self.required:
+            too_short = too_short | self.required.lacking()
         logits.view(len(too_short), n, -1)[:, :, EOS].masked_fill_(too_short, -torch.inf)
         if len(self._placeholders):
             possible = logits[:, self._placeholders]
@@ -240,10 +235,10 @@ class Rules:
         """The n continuations of each sentence that share out the places of a beam: first the best of those that lack
         least of what is required, then the best of those that lack more, …, then the second best of each."""
         most = torch.iinfo(torch.int32).max
-        more = self._required.advancing(found, logits, score, normaliser)
+        more = self.required.advancing(found, logits, score, normaliser)
         every = Candidates(*(torch.cat(parts, dim=1) for parts in zip(found, more, strict=True)))
         every = best_of(every, every.score.size(1))
-        lack = self._required.lack(every).masked_fill(every.score == -torch.inf, most)
+        lack = self.required.lack(every).masked_fill(every.score == -torch.inf, most)
         lack, place = lack.sort(dim=1, stable=True)
         # Within those that lack the same, how many come before.
         count = torch.arange(lack.size(1), device=lack.device).expand_as(lack)
@@ -260,14 +255,14 @@ class Rules:
         self._place = place + self._n_byte[token] + ((place == 0) & self._no_space[token])
         written = (token.unsqueeze(2) == self._placeholders) & ~self._free.unsqueeze(2)
         self._left = self._left.take_along_dim(before, 1) & ~written
-        if self._required:
-            self._required.follow(parent, token)
+        if self.required:
+            self.required.follow(parent, token)
         self._avoided.follow(parent, token)
 
     def keep(self, sentences: Tensor) -> None:
         """Let sentences leave. sentences: (B',) the ones that stay."""
         self._streams = [self._streams[b] for b in sentences.tolist()]
-        self._required.keep(sentences)
+        self.required.keep(sentences)
         self._avoided.keep(sentences.tolist())
         self._min_len, self._tokens, self._place, self._left, self._free = (
             part[sentences] for part in (self._min_len, self._tokens, self._place, self._left, self._free)
@@ -277,4 +272,4 @@ class Rules:
         """(B, K) whether a hypothesis has all that is required."""
         length = self._place.new_tensor([len(stream) for stream in self._streams])
         found = self._place >= length.unsqueeze(1)
-        return found & ~self._required.lacking() if self._required else found
+        return found & ~self.required.lacking() if self.required else found

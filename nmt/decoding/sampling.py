@@ -77,7 +77,7 @@ def sample(
     """
     device = src_seq.device
     uniform, max_len = _uniform(seeds, n, max_len.tolist()).to(device), max_len.to(device)
-    characters = characters and characters.to(device)
+    characters = characters and Characters(characters.after.to(device))
     # Of all samples, (B, n, …): tokens, how many there are, log-probabilities, and which were forced to end.
     tokens = torch.zeros(uniform.shape, dtype=torch.long, device=device)
     length, total = torch.zeros_like(tokens[:, :, 0]), torch.zeros_like(uniform[:, :, 0])

@@ -15,7 +15,7 @@ from nmt.data.filters import UsualRatio, is_unusual
 from nmt.data.placeholders import PATTERNS
 from nmt.data.scripts import letters_of, scripts_of
 from nmt.decoding.request import Request, is_blank
-from nmt.decoding.translation import Translation, is_in_pieces
+from nmt.decoding.translation import Translation
 from nmt.decoding.translator import Translator
 from nmt.recipe.decode_options import DecodeConfig
 
@@ -230,7 +230,8 @@ def flags_of(translation: Translation, reasons: list[str]) -> list[str]:
     """Everything odd about a translation, by name. reasons: those against it, as of `complaints`."""
     if not translation.hypotheses:
         return ["letterless" if translation.text else "blank"]
-    return ["split"] * is_in_pieces(translation) + reasons
+    # Emoji that were taken off the ends of a line do not make it one in pieces.
+    return ["split"] * (len(translation.parts) > 1) + reasons
 
 
 def is_repeated(source: str, output: str) -> bool:

@@ -7,9 +7,6 @@ from typing import Any, NamedTuple
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.long_lines import Split
 
-# Subwords on both sides together of a line in pieces whose attention is put together, to be looked at.
-MOST_SHOWN = 2048
-
 
 @dataclass(frozen=True, slots=True)
 class Translation:
@@ -71,16 +68,6 @@ class Scored:
     def log_prob(self) -> float:
         """The logarithm of the probability of the whole translation."""
         return math.fsum(self.token_log_probs)
-
-
-def is_too_wide(translation: Translation) -> bool:
-    """Return whether a line in pieces is too long for one attention matrix, which grows by the square of the line."""
-    return bool(translation.parts) and len(translation.src_ids) + len(translation.trg_ids) > MOST_SHOWN
-
-
-def is_in_pieces(translation: Translation) -> bool:
-    """Return True for a line translated in several pieces; emoji that were taken off its ends do not make it that."""
-    return len(translation.parts) > 1
 
 
 def read_at_once(translation: Translation) -> list[Translation]:

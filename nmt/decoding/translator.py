@@ -86,11 +86,6 @@ class Translator:
         how: dict[str, Any] = {"length_penalty": config.length_penalty, "alpha": config.alpha, "beam": config.beam}
         self._how = BeamSettings(**how, n_real=n_text, n_best=n_best)
 
-    @property
-    def attends(self) -> bool:
-        """True where the model has attention weights over the source."""
-        return self.model.attends
-
     def translate(
         self, lines: Iterable[str | Request], on_progress: Callable[[int], object] | None = None
     ) -> Iterator[Translation]:
@@ -134,9 +129,9 @@ class Translator:
         def look(pair: int, weights: Tensor) -> None:
             alignments[pair] = subword_alignment(weights, self.config.align_layer, self.config.align_head)
 
-        how: dict[str, Any] = {"max_tokens": self.config.max_tokens, "look": look if align and self.attends else None}
+        is_seen, max_tokens = align and self.model.attends, self.config.max_tokens
         with evaluating(self.model):
-            told = score_tokens(self.model, src_ids, trg_ids, **how)
+            told = score_tokens(self.model, src_ids, trg_ids, max_tokens=max_tokens, look=look if is_seen else None)
         return [Forced(one, alignments.get(n, [])) for n, one in enumerate(told)]
 
     def attention(self, translation: Translation) -> Attns:

@@ -215,7 +215,7 @@ def test_a_line_in_pieces_is_drawn_but_one_with_too_much_attention(translate, ob
     (drawn,), (line,) = data_of(tmp_path / "a.html")["sentences"], objects(*flags, source=source)
     assert "split" in line["flags"] and len(drawn["src"]["pieces"]) == len(line["source_tokens"])
     assert len(drawn["trg"]["pieces"]) == len(line["tokens"])
-    monkeypatch.setattr("nmt.decoding.translation.MOST_SHOWN", 60)
+    monkeypatch.setattr("nmt.cli.translate_output.MOST_SHOWN", 60)
     flags, source = ["--attention", tmp_path / "b.html", *flags, "--overwrite"], b"the old ship left in May " * 9
     _, err = translate(*flags, source=b"the ship\n" + source)
     assert "warning: <stdin>:2: not drawn" in err and (tmp_path / "b.html").exists()

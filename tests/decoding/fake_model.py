@@ -7,32 +7,21 @@ numbers. Padding of the source is ignored, as the contract wants.
 import torch
 from torch import Tensor, nn
 
-from nmt.models.base import Attns, DecoderState, TranslationModel
+from nmt.models.base import Attns, DecoderState, SearchModel
 
 PRIME = 1_000_003
 
 
-class HashModel(TranslationModel):
+class HashModel(SearchModel):
     def __init__(self, n_vocab: int = 6, seed: int = 0, sharpness: float = 1.0, pad: int = 0) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.table = nn.Parameter(sharpness * torch.randn(4096, n_vocab, generator=generator, dtype=torch.float64))
-        self.pad, self.logit_scale = pad, 1.0
+        self.pad = pad
         self.rows_of_step: list[int] = []
 
-    def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
-        raise AssertionError("search has no use for this")
-
-    @property
-    def embeddings(self):
-        raise AssertionError("search has no use for this")
-
-    @property
-    def output_weight(self) -> Tensor:
-        raise AssertionError("search has no use for this")
-
-    def project(self, hidden: Tensor) -> Tensor:
-        raise AssertionError("search has no use for this")
+    def reach(self, n_position: int) -> None:
+        pass
 
     def _logits(self, key: Tensor) -> Tensor:
         return self.table[key % len(self.table)]

@@ -12,7 +12,7 @@ from tokenizers import pre_tokenizers
 from nmt.data.subword_kinds import PieceTable
 from nmt.data.subwords import EOS, N_SPECIAL, Codec
 from nmt.decoding.phrases import Pieces, Wanted, contains, occurrences
-from nmt.decoding.request import Kept, Request
+from nmt.decoding.request import Kept, Request, Terms
 from nmt.decoding.rules import Rules
 
 # Words of a and b, so small that all translations can be looked at; a text can be cut into subwords in many ways.
@@ -225,3 +225,20 @@ def test_words_end_where_letters_end_and_scripts_without_spaces_have_no_words():
     assert (
         contains("NASA的", "NASA") and contains("ที่กรุงเทพ", "กรุง") and contains("“a”", "a") and not contains("née", "n")
     )
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "unmet"),
+    [
+        ("Hallo %s, du", "Hello %s, you", []),
+        ("Hallo %s, du", "Callo%%s, you", ["%s"]),
+        ("Hallo %s, du", "Callo%s, you", ["%s"]),
+        ("auf {{link}}.", "on {{{link}}.", ["{{link}}"]),
+        ("auf {{link}}.", "on ({{link}}).", []),
+        ("auf {{link}}.", "on {{link}}}.", ["{{link}}"]),
+        ("%%s und %s%s", "%s%s and %%s", []),  # in the source it does not stand free itself
+    ],
+)
+def test_what_is_kept_stands_free_where_it_does_in_the_source(source, output, unmet):
+    request = Terms(kept=re.compile(r"\{+\w+\}+|%(\d+\$)?[sd]|__\w+__"))(Request(source))
+    assert request.unmet(output) == unmet
