@@ -33,16 +33,9 @@ class HashModel(SearchModel):
         return key
 
     def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False):
-        logits = self._forward(src_seq, trg_seq)
+        state = self.start(src_seq)
+        logits = torch.stack([self.step(column, state) for column in trg_seq.unbind(1)], dim=1)
         return (logits, self._attns(src_seq, trg_seq)) if return_attns else logits
-
-    def _forward(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
-        source, key = self._source_key(src_seq), torch.ones(src_seq.size(0), dtype=torch.long)
-        logits = []
-        for column in trg_seq.unbind(1):
-            key = (key * 37 + column + 3) % PRIME
-            logits.append(self._logits(key * 13 + source))
-        return torch.stack(logits, dim=1)
 
     def start(self, src_seq: Tensor) -> DecoderState:
         key = torch.ones(src_seq.size(0), dtype=torch.long)
@@ -76,11 +69,4 @@ class CopyModel(HashModel):
         src_seq = state.per_sentence["src_seq"].repeat_interleave(len(last) // state.n_sentence, 0)
         copied = src_seq[:, min(place, src_seq.size(1) - 1)]
         logits[torch.arange(len(last)), copied] += 20.0
-        return logits
-
-    def _forward(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
-        logits = super()._forward(src_seq, trg_seq).clone()
-        for place in range(trg_seq.size(1)):
-            copied = src_seq[:, min(place, src_seq.size(1) - 1)]
-            logits[torch.arange(len(src_seq)), place, copied] += 20.0
         return logits

@@ -14,20 +14,11 @@ BOS, EOS, PAD = 1, 2, 0
 SRC = torch.tensor([[4, 5, EOS], [5, EOS, PAD], [3, EOS, PAD], [4, 4, EOS]])
 
 
-def run(n=4, src_seq=SRC, seeds=None, max_len=None, narrowing=None, model=None, n_real=None):
-    return sample(
-        model or HashModel(n_vocab=8),
-        src_seq,
-        BeamSettings(length_penalty="wu", alpha=1.0, n_real=n_real),
-        torch.full((len(src_seq),), 6) if max_len is None else max_len,
-        n=n,
-        seeds=[[7, int(row.sum())] for row in src_seq] if seeds is None else seeds,
-        narrowing=narrowing or Narrowing(),
-    )
-
-
-def probabilities(*p):
-    return torch.tensor([p], dtype=torch.float64).log()
+def run(n=4, src_seq=SRC, max_len=None, narrowing=None, model=None, n_real=None):
+    model, how = model or HashModel(n_vocab=8), BeamSettings(length_penalty="wu", alpha=1.0, n_real=n_real)
+    max_len = torch.full((len(src_seq),), 6) if max_len is None else max_len
+    seeds = [[7, int(row.sum())] for row in src_seq]
+    return sample(model, src_seq, how, max_len, n=n, seeds=seeds, narrowing=narrowing or Narrowing())
 
 
 @pytest.mark.parametrize(
@@ -44,7 +35,7 @@ def probabilities(*p):
     ],
 )
 def test_a_distribution_is_narrowed_as_its_paper_says(how, wanted):
-    found = Narrowing(**how)(probabilities(0.1, 0.4, 0.2, 0.3))
+    found = Narrowing(**how)(torch.tensor([[0.1, 0.4, 0.2, 0.3]], dtype=torch.float64).log())
     torch.testing.assert_close(found, torch.tensor([wanted], dtype=torch.float64))
 
 
@@ -69,7 +60,7 @@ def test_what_is_drawn_is_distributed_as_the_model_says():
 def test_samples_do_not_depend_on_the_batch_or_on_how_many_there_are():
     together = run(4)
     for number, row in enumerate(SRC):
-        (alone,) = run(6, src_seq=row[None][:, : int((row != PAD).sum())], seeds=[[7, int(row.sum())]])
+        (alone,) = run(6, src_seq=row[None][:, : int((row != PAD).sum())])
         assert [one.ids for one in alone[:4]] == [one.ids for one in together[number]]
         assert [one.score for one in alone[:4]] == pytest.approx([one.score for one in together[number]], abs=1e-12)
     backwards = run(4, src_seq=SRC.flip(0))
