@@ -32,6 +32,7 @@ from nmt.decoding.translation import Translation as Found
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device, set_up, try_device
 from nmt.errors import DataError, MachineError, RecipeError, RunError, all_ours, shown
+from nmt.files import runs_of
 from nmt.models.base import SearchModel
 from nmt.models.int8 import half_is_faster, prepacked, to_int8
 from nmt.recipe.decode_options import DecodeConfig
@@ -222,7 +223,8 @@ def load(
     Raises RunError for what is no run, is damaged, or does not belong together; MachineError for a device
     that cannot be used, NmtError for the name of none.
     """
-    runs = [Run(folder) for folder in _each("run", run, "the path of a run folder", str, Path)]
+    named = _each("run", run, "the path of a run folder", str, Path)
+    runs = [Run(folder) for one in named for folder in runs_of(Path(one))]
     names = [None] if checkpoint is None else _each("checkpoint", checkpoint, "the name of a checkpoint", str)
     if not runs or not names:
         raise RunError(f"no {'checkpoint' if runs else 'run folder'} to load: name one at least.")

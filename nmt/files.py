@@ -232,6 +232,12 @@ def is_run(folder: Path) -> bool:
     return (folder / RECIPE).is_file()
 
 
+def runs_of(folder: Path) -> list[Path]:
+    """The run folders that a name stands for: itself, or where it is none, those of `nmt-train --seeds` in it."""
+    inside = [] if is_run(folder) else [path for path in folder.glob("seed-*") if is_run(path)]
+    return sorted(inside, key=lambda path: (len(path.name), path.name)) or [folder]
+
+
 def check_is_run(folder: Path) -> None:
     """Raise RunError where no run was started, NmtError for a file of it that is a link out of the folder."""
     if is_run(folder):

@@ -8,7 +8,7 @@ from pathlib import Path
 from nmt.cli.begin import begun, printable
 from nmt.cli.parser import Parser, must_be_free, run
 from nmt.errors import NmtError
-from nmt.files import check_is_run, write_durably
+from nmt.files import check_is_run, runs_of, write_durably
 
 _DESCRIPTION = """\
 Write one page that shows runs above each other: curves of loss, scores, learning rate, gradient norm and speed, example
@@ -18,15 +18,16 @@ _EXAMPLES = ("nmt-report runs/first runs/second --output both.html",)
 
 def report(args: argparse.Namespace) -> int:
     """The command behind the flags. Returns the exit code; raises NmtError."""
-    for folder in args.run:
-        check_is_run(Path(folder))
+    folders = [folder for named in args.run for folder in runs_of(Path(named))]
+    for folder in folders:
+        check_is_run(folder)
     output = Path(args.output)
     must_be_free(output, overwrite=args.overwrite)
     from nmt.run import Run
     from nmt.training.run_page import entries_of, page
 
     begun()
-    runs = [Run(folder) for folder in args.run]
+    runs = [Run(folder) for folder in folders]
     for one in runs:
         if not entries_of(one):
             raise NmtError(f"{one.log_file}: there is no log to show: nothing was trained here yet.")

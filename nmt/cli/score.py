@@ -19,7 +19,7 @@ from nmt.evaluation.metrics import (
     tokenised_note,
     unspaced_note,
 )
-from nmt.files import is_run, write_durably
+from nmt.files import is_run, runs_of, write_durably
 from nmt.languages import UNTOLD, canonical, language_of
 from nmt.progress import Bar
 from nmt.recipe.data_options import FilterConfig
@@ -39,6 +39,7 @@ def score(args: argparse.Namespace) -> int:
     """The command behind the flags. Returns the exit code; raises NmtError."""
     if args.html:
         must_be_free(Path(args.html), overwrite=args.overwrite)
+    args.hyp = [str(one) for named in args.hyp for one in runs_of(Path(named))]
     folders = [Path(one) for one in args.hyp if Path(one).is_dir()]
     for folder in folders:
         if not is_run(folder):

@@ -15,7 +15,8 @@ from nmt.cli.begin import Stop, begun, printable, write_stdout
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run
 from nmt.errors import NmtError
 from nmt.files import RECIPE, is_run
-from nmt.recipe.reader import read_recipe
+from nmt.recipe.options import Recipe
+from nmt.recipe.reader import changed, read_recipe
 
 _DESCRIPTION = """\
 Train the model that RECIPE describes on the data that nmt-preprocess RECIPE prepared. The same command again goes on
@@ -27,6 +28,7 @@ its dotted name."""
 _EXAMPLES = (
     "nmt-train prepared/mine/recipe.yaml --time-budget 20m",
     "nmt-train prepared/mine/recipe.yaml --lr 1e-3 --out runs/slower",
+    "nmt-train prepared/mine/recipe.yaml --seeds 1 2 3",
     "nmt-train runs/mine                    # go on with a run",
 )
 
@@ -83,7 +85,30 @@ def train(args: argparse.Namespace) -> int:
             failed += not passed
         return 1 if failed else 0
     with Stop(("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP"), STOPPING) as stop, stop.finishing():
+        if args.seeds:
+            return _train_seeds(recipe, list(dict.fromkeys(args.seeds)), stop)
         return stop.exit_code if launch(recipe, stop) == "stopped" else 0
+
+
+def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
+    """Train a run for each seed, in folders of the run folder, and summarise them. Returns the exit code."""
+    from nmt.run import Run
+    from nmt.training.launch import launch
+    from nmt.training.run_page import write_summary
+
+    folder = recipe.run_folder.absolute()
+    if is_run(folder):
+        raise NmtError(f"{recipe.run_folder} is a run of one seed: name another folder for several with --out.")
+    is_main = os.environ.get("RANK", "0") == "0"
+    runs = [folder / f"seed-{seed}" for seed in seeds]
+    for seed, run_folder in zip(seeds, runs, strict=True):
+        if is_main:
+            print(f"seed {seed}: {run_folder}", file=sys.stderr)
+        if launch(changed(recipe, [("seed", str(seed)), ("train.out", str(run_folder))]), stop) == "stopped":
+            return stop.exit_code
+    if is_main:
+        write_stdout(write_summary(folder, [Run(one) for one in runs]))
+    return 0
 
 
 def _verify(named: Path) -> int:
@@ -103,6 +128,12 @@ def _verify(named: Path) -> int:
     return 2 if any(complaints) else 0
 
 
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected whole numbers from 0, found {text!r}")
+    return int(text)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
     parser = Parser("nmt-train", description=_DESCRIPTION, examples=_EXAMPLES)
@@ -116,6 +147,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--check", action="store_true", help=f"{text} Leaves nothing behind.")
     text = "Train nothing: let the model learn a few pairs by heart and find them again by beam search; exit code 1 if "
     add("--selftest", action="store_true", help=f"{text}it cannot. Leaves nothing behind.")
+    text = "Train a run for each seed, in RUN/seed-N, and write RUN/seeds.json and one page: scores, mean and standard "
+    add("--seeds", type=_seed, nargs="+", metavar="N", help=f"{text}deviation. A time budget is that of each run.")
     add_short_flags(parser)
     add_override_flags(parser)
     code = run(train, parser, argv)

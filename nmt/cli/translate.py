@@ -11,7 +11,7 @@ from pathlib import Path
 from nmt.cli.begin import begun
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, add_shorthand, overrides_of, run
 from nmt.errors import NmtError
-from nmt.files import check_is_run
+from nmt.files import check_is_run, runs_of
 from nmt.recipe.model_options import ATTENTIONS
 from nmt.recipe.section import MOST_THREADS
 
@@ -56,6 +56,7 @@ def _threads(text: str) -> int:
 
 def _translate(args: argparse.Namespace) -> int:
     """Validate flags and their combinations before the model is loaded, and do the work. Returns the exit code."""
+    args.run = [str(folder) for named in args.run for folder in runs_of(Path(named))]
     for folder in args.run:
         check_is_run(Path(folder))
     # Flags that would change the lines that are written, or the work, if anything was translated. Other options of a

@@ -4,10 +4,12 @@ RUN/report.html shows how training goes; RUN/README.md is a model card of the ch
 """
 
 import json
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nmt import checkpoint
 from nmt.evaluation.metrics import METRICS
 from nmt.files import CARD, filled_page, json_for_html, parse_json, write_durably
 from nmt.languages import UNTOLD, language_of
@@ -151,6 +153,30 @@ def _rows(run: Run, start: Entry, train: Sequence[Entry], valid: Sequence[Entry]
         )
         yield "time", f"{last['seconds'] / 60:,.1f} min training{rest}"
     yield "exports", exports_note(recipe)
+
+
+# Runs that differ by their seed.
+
+
+def write_summary(folder: Path, runs: Sequence[Run]) -> str:
+    """Write seeds.json and the page of all runs. Returns a table of the scores of the chosen models for people."""
+    found = {run.folder.name: checkpoint.read_json(run.model_folder / checkpoint.STATE) for run in runs}
+    scores = {name: {"chosen": one["chosen"], **one["candidates"][one["chosen"]]} for name, one in found.items()}
+    # What every run has: a run that a clock ended may have left out some.
+    names = [name for name in next(iter(scores.values())) if all(name in one for one in scores.values())]
+    columns = {name: [one[name] for one in scores.values()] for name in names if name != "chosen"}
+    mean = {name: statistics.mean(values) for name, values in columns.items()}
+    spread = {name: statistics.stdev(values) for name, values in columns.items()} if len(runs) > 1 else {}
+    told = {"runs": scores, "mean": mean, "standard_deviation": spread}
+    write_durably(folder / "seeds.json", (json.dumps(told, indent=1) + "\n").encode())
+    write_durably(folder / PAGE, page(runs).encode())
+    rows = [(name, one["chosen"], one) for name, one in scores.items()]
+    rows += [("mean", "", mean), *([("standard deviation", "", spread)] if spread else [])]
+    wide = max(len(chosen) for _, chosen, _ in rows)
+    text = f"{'':20}{'':{wide}}{''.join(f'{name:>12}' for name in columns)}\n"
+    for name, chosen, values in rows:
+        text += f"{name:20}{chosen:{wide}}{''.join(f'{values[one]:12.4f}' for one in columns)}\n"
+    return text
 
 
 # The card.

@@ -1,0 +1,63 @@
+"""nmt-train --seeds: a run for each seed, one summary, and a folder whose name stands for an ensemble."""
+
+import json
+import statistics
+
+import pytest
+from witness import digest
+
+import nmt
+from nmt.cli.train import main
+from nmt.recipe.reader import write_recipe
+from nmt.training.launch import launch
+from tests.training.conftest import SHORT, make_recipe
+
+
+@pytest.fixture(scope="module")
+def seeds(corpus, tmp_path_factory):
+    """The folder of three short runs, and the recipe of the first of them alone."""
+    folder = tmp_path_factory.mktemp("seeds")
+    recipe = make_recipe(corpus, folder / "runs", **SHORT)
+    write_recipe(recipe, folder / "recipe.yaml")
+    assert main([str(folder / "recipe.yaml"), "--seeds", "1", "2", "5"]) == 0
+    return recipe.run_folder
+
+
+def test_each_seed_is_a_run_as_it_would_be_alone(seeds, short_of):
+    alone = short_of(seed=5)
+    launch(alone)
+    assert digest(alone, 12) == digest(short_of(train={"out": str(seeds / "seed-5")}), 12)
+
+
+def test_the_summary_is_of_the_chosen_models(seeds, capsys):
+    told = json.loads((seeds / "seeds.json").read_text(encoding="utf-8"))
+    assert list(told["runs"]) == ["seed-1", "seed-2", "seed-5"]
+    values = []
+    for name, one in told["runs"].items():
+        state = json.loads((seeds / name / "model" / "state.json").read_text(encoding="utf-8"))
+        assert one == {"chosen": state["chosen"], **state["candidates"][state["chosen"]]}
+        values.append(one["chrf"])
+    assert told["mean"]["chrf"] == pytest.approx(statistics.mean(values))
+    assert told["standard_deviation"]["chrf"] == pytest.approx(statistics.stdev(values))
+    assert (seeds / "report.html").read_text(encoding="utf-8").count("seed-5") > 1
+    before = (seeds / "seeds.json").read_bytes()
+    assert main([str(seeds.parent / "recipe.yaml"), "--seeds", "1", "2", "5"]) == 0  # nothing is left to do
+    out, err = capsys.readouterr()
+    assert err.count("already trained") == 3 and "standard deviation" in out
+    assert (seeds / "seeds.json").read_bytes() == before
+
+
+def test_the_folder_is_an_ensemble(seeds):
+    ensemble = nmt.load(seeds)
+    named = nmt.load([seeds / f"seed-{seed}" for seed in (1, 2, 5)])
+    line = ["ein Mann läuft"]
+    assert ensemble.translate(line)[0].score == named.translate(line)[0].score
+    assert "Ensemble" in type(ensemble.model).__name__
+
+
+def test_a_run_of_one_seed_is_not_taken_for_several(finished, tmp_path, capsys):
+    write_recipe(finished, tmp_path / "recipe.yaml")
+    assert main([str(tmp_path / "recipe.yaml"), "--seeds", "1", "2"]) == 2
+    assert "is a run of one seed" in capsys.readouterr().err
+    assert main([str(tmp_path / "recipe.yaml"), "--seeds", "one"]) == 2
+    assert "expected whole numbers from 0, found 'one'" in capsys.readouterr().err
