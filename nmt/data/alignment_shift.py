@@ -60,7 +60,9 @@ def find_shifts(path: Path, first: int, n_pair: int) -> dict[str, Any]:
     if n_pair < FEWEST:
         return found
     match = _Match(path, first, n_pair)
-    sums = np.concatenate([_in_windows(match.scores(*chunk)) for chunk in _chunks(n_pair)])
+    # (N_STATE, n) scores of lines -> (n / _WINDOW, N_STATE) sums
+    scores = (match.scores(*chunk) for chunk in _chunks(n_pair))
+    sums = np.concatenate([np.add.reduceat(one, np.arange(0, one.shape[1], _WINDOW), axis=1).T for one in scores])
     way = _best_way(sums)
     good = way != _NONE
     own = sums[good, way[good]].sum(dtype=np.float64)
@@ -85,11 +87,6 @@ def find_shifts(path: Path, first: int, n_pair: int) -> dict[str, Any]:
 def _chunks(n_pair: int) -> Iterator[tuple[int, int]]:
     size = _WINDOW * _CHUNK
     return ((start, min(n_pair, start + size)) for start in range(0, n_pair, size))
-
-
-def _in_windows(scores: Scores) -> Scores:
-    """(N_STATE, n) scores of lines -> (n / _WINDOW, N_STATE) sums."""
-    return np.add.reduceat(scores, np.arange(0, scores.shape[1], _WINDOW), axis=1).T
 
 
 def _best_way(sums: Scores) -> NDArray[np.int8]:

@@ -58,12 +58,6 @@ class Ragged:
         """Some of the rows."""
         return self if chosen.all() else Ragged(self.values[np.repeat(chosen, self.lengths)], self.lengths[chosen])
 
-    def part(self, start: int, stop: int) -> "Ragged":
-        """Rows that follow one another."""
-        ends = np.cumsum(self.lengths[:stop], dtype=np.int64)
-        first = int(ends[start - 1]) if start else 0
-        return Ragged(self.values[first : int(ends[-1]) if stop else 0], self.lengths[start:stop])
-
     def parts(self, n_row: Sequence[int]) -> "Iterator[Ragged]":
         """All rows in parts, of so many rows each."""
         last = np.cumsum(n_row)

@@ -34,20 +34,10 @@ SUBWORDS = "subwords.json"
 HASHED_BYTES = 1 << 30
 
 _MADE_BY = "nmt-preprocess"
-_KEYS = {
-    "made_by",
-    "format",
-    "inputs",
-    "settings",
-    "n_pair",
-    "n_vocab",
-    "ids",
-    "subwords_sha256",
-    "tokenizers",
-    "files",
-}
+_KEYS = {"made_by", "format", "inputs", "settings", "n_pair", "n_vocab", "ids", "subwords_sha256", "tokenizers"}
 # Without it, as in folders made before there was one, all training pairs are of one corpus.
 _CORPORA = "corpora"
+_KEYS |= {"files", _CORPORA}
 # The version of nmt, and of a clone the commit; for people, and in no comparison. Not in folders made before it was.
 _VERSION = "nmt"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[a-z0-9]+)?")
@@ -103,7 +93,7 @@ def write_manifest(folder: Path, content: dict[str, Any], names: Iterable[str]) 
     """Write the manifest over the files `names` of a folder that is otherwise complete."""
     files = {name: {"size": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)} for name in names}
     manifest = {"made_by": _MADE_BY, "format": FORMAT, **content, "files": files}
-    assert set(manifest) - {_VERSION} == _KEYS | {_CORPORA}, set(manifest) ^ _KEYS
+    assert set(manifest) - {_VERSION} == _KEYS, set(manifest) ^ _KEYS
     write_lines(folder / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).split("\n"))
     return manifest
 
@@ -127,7 +117,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest.setdefault(_CORPORA, [{"name": "", "n_pair": manifest["n_pair"]["train"]}])
         is_whole = (
-            set(manifest) - {_VERSION} == _KEYS | {_CORPORA}
+            set(manifest) - {_VERSION} == _KEYS
             and all(type(each["n_pair"]) is int and each["n_pair"] >= 0 for each in manifest[_CORPORA])
             and sum(each["n_pair"] for each in manifest[_CORPORA]) == manifest["n_pair"]["train"]
             and all(

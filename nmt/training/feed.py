@@ -138,7 +138,7 @@ class Feed:
         for mask in masks:
             yield (src.some(mask), trg.some(mask)), True
         if len(masks) == 1 and self.ranks.world_size > 1:
-            yield (src.part(0, 1), trg.part(0, 1)), False
+            yield (next(src.parts([1])), next(trg.parts([1]))), False
 
     def _batch(self, src: Ragged, trg: Ragged) -> Batch:
         if self.plan.packed:

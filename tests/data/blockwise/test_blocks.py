@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 
 from nmt.data import block_work, keep
-from nmt.data import keep as blocks
 from nmt.data import units as lexicon_file
-from nmt.data.arrays import gathered
+from nmt.data.arrays import Ragged, gathered
 from nmt.data.letters import CutWords, WordsOf, in_words, normalised
 from nmt.data.placeholders import BYTES, protected
 from nmt.data.prepare import prepare
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.data.survey import line_hashes
 from nmt.data.text import N_ANCHOR, NO_ANCHOR, Block, anchors_of
-from nmt.data.units import Lexicon, UnitIds, Units, facts_of, read_cut_words, words_in, write_cut_words
+from nmt.data.units import Lexicon, Units, facts_of, ids_in, read_cut_words, words_in, write_cut_words
 from nmt.recipe.data_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 from tests.data.test_prepare import SRC, TRG, recipe_in
@@ -95,30 +94,12 @@ def test_units_are_encoded_and_learnt_from_as_their_lines_are(tmp_path, normaliz
     assert dict(zip(words, n.tolist(), strict=True)) == plain and notes == of_lines and notes["word_cap"] > 1
     texts = [texts_of(of)[n] for n in occur]
     assert words == list(dict.fromkeys(word for text in texts for word in words_of(text, Counter())))
-    cut = CutWords(
-        words[::2], *as_rows([[i - N_SPECIAL for i in codec.cut(codec.letters.raw(word))] for word in words[::2]])
-    )
-    write_cut_words(tmp_path / "cut", cut)
+    cuts = Ragged.of([[i - N_SPECIAL for i in codec.cut(codec.letters.raw(word))] for word in words[::2]])
+    write_cut_words(tmp_path / "cut", CutWords(words[::2], cuts.values, cuts.lengths))
     for path in (None, tmp_path / "cut") if not symbols and not kinds else (None,):
-        ids = UnitIds(codec, words_in(of.known, words_of), read_cut_words(path))
-        ids.learn(of.known.part("texts", Texts).units)
-        values, n_id = ids.rows.of(of.which)
-        found = [ids.tolist() for ids in np.split(values, np.cumsum(n_id)[:-1])]
-        assert [[i for n in row for i in found[n]] for row in rows] == codec.encode(lines)
-
-
-class Texts:
-    """A part of a lexicon that remembers the units."""
-
-    def __init__(self):
-        self.units = []
-
-    def learn(self, units):
-        self.units += units
-
-
-def as_rows(lists):
-    return np.concatenate([np.array(each, np.int32) for each in lists]), np.array([len(each) for each in lists])
+        of = units(lines, normalize)
+        found = Ragged(*ids_in(of.known, words_of, codec, read_cut_words(path)).rows.of(of.which)).rows()
+        assert [[i for n in row for i in found[n].tolist()] for row in rows] == codec.encode(lines)
 
 
 def test_words_to_align_by_are_those_of_whole_lines():
@@ -127,9 +108,8 @@ def test_words_to_align_by_are_those_of_whole_lines():
     words, n = gathered(*facts_of(of.known).words.of(of.which), of.at)
     line = np.repeat(np.repeat(np.arange(len(lines)), of.n_unit), n)
     whole = Block(lines).words()
-    assert sorted(zip(line.tolist(), words.tolist(), strict=True)) == sorted(
-        zip(whole[1].tolist(), whole[0].tolist(), strict=True)
-    )
+    pairs = zip(line.tolist(), words.tolist(), strict=True)
+    assert sorted(pairs) == sorted(zip(whole[1].tolist(), whole[0].tolist(), strict=True))
 
 
 def test_anchors_are_the_rarest_words_of_a_line_that_both_sides_have():
@@ -162,7 +142,7 @@ def test_lines_that_are_near_have_the_same_bag():
 
 @pytest.mark.parametrize("protect", [[], ["number", "tag", "url"]])
 def test_the_bytes_do_not_depend_on_who_does_the_work(tmp_path, monkeypatch, protect, capfd):
-    monkeypatch.setattr(blocks, "N_PAIR", 40)
+    monkeypatch.setattr(keep, "N_PAIR", 40)
     monkeypatch.setattr(keep, "_WORTHWHILE", 1)
     # Nor on libraries that print when they are loaded.
     (tmp_path / "sitecustomize.py").write_bytes(b"print('a library says hello', flush=True)\n")
@@ -217,7 +197,7 @@ def test_lines_have_the_same_hash_if_they_are_the_same_but_for_white_space_aroun
 
 
 def test_a_full_lexicon_is_left_for_an_empty_one_and_nothing_else_changes(tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "N_PAIR", 30)
+    monkeypatch.setattr(keep, "N_PAIR", 30)
     told, made = [], []
     monkeypatch.setattr(block_work, "Lexicon", lambda: made.append(Lexicon()) or made[-1])
     for n, most in enumerate((200_000, 20)):
