@@ -380,7 +380,8 @@ def _tmx(path: Path) -> Iterator[dict[str, str]]:
                 elif event == "end" and name == "tu":
                     found: dict[str, str] = {}
                     for variant in element:
-                        code, segment = variant.get(_LANG) or variant.get("lang"), variant.find("{*}seg")
+                        code = variant.get(_LANG) or variant.get("lang")
+                        segment = next((child for child in variant if _tag(child) == "seg"), None)
                         if code and segment is not None:
                             found.setdefault(code, "".join(_pieces(segment)))
                     yield found
