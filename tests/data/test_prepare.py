@@ -265,6 +265,10 @@ def flipped(content):
         ("manifest.json", rewritten(lambda c: c["files"].update({"../x": {"size": 1, "sha256": ""}})), "wrong kind"),
         ("manifest.json", rewritten(lambda c: c["files"].pop("train.arrow")), r"no train\.arrow"),
         ("manifest.json", rewritten(lambda c: c.update(subwords_sha256="0")), "SHA-256"),
+        *(
+            ("manifest.json", rewritten(lambda c, corpora=corpora: c.update(corpora=corpora)), "wrong kind")
+            for corpora in ([], [{"n_pair": 6}], [{"n_pair": 201}, {"n_pair": -1}], [{"n_pair": True}], "all")
+        ),
     ],
 )
 def test_a_folder_that_is_not_as_it_was_written_is_refused_by_name(recipe, tmp_path, name, damage, expected):

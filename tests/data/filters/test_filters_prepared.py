@@ -1,12 +1,9 @@
 """The filters in nmt-preprocess: what is dropped and told, filters of single corpora, and folders made before those."""
 
-import json
-
 import numpy as np
 import pytest
 
 from nmt.data.manifest import changed_settings, settings_of
-from nmt.data.prepare import prepare
 from nmt.errors import DataError, RecipeError
 from nmt.recipe.data_options import DataConfig, FilterConfig
 from nmt.recipe.options import Recipe
@@ -112,25 +109,6 @@ def test_filters_of_single_corpora(own, options, pairs, data, expected):
     n_read, n_drop = report.corpora[-1]["read"], sum(expected[-1].values())
     assert report.corpora[-1]["kept"] == n_read - n_drop
     assert not n_drop or any(f".src: {n_read} read, {n_drop} dropped (" in line for line in report.said)
-
-
-def test_other_filters_of_a_corpus_are_other_data_unless_they_say_the_same(own, at):
-    recipe = own({}, {}).recipe
-
-    def again(**options):
-        first, second = recipe.data.train
-        data = recipe.data.model_copy(update={"train": [first, second.model_copy(update=options)]})
-        said = []
-        prepare(recipe.model_copy(update={"data": data}), at.folder / "out", talk=said.append)
-        return said[0]
-
-    assert "nothing to do" in again(src_lang="de", max_ratio=4.0, drop_control=True)
-    with pytest.raises(DataError, match=r"data\.train\.1\.max_ratio: None there, 3\.0 here"):
-        again(max_ratio=3.0)
-    with pytest.raises(DataError, match=r"data\.train\.1\.src_lang: None there, 'ru' here"):
-        again(src_lang="ru")
-    settings = json.loads((at.folder / "out" / "manifest.json").read_text(encoding="utf-8"))["settings"]
-    assert not [name for name in settings["data"] if name.startswith("train")], "as before corpora had their own"
 
 
 @pytest.mark.parametrize(

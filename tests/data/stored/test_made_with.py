@@ -13,10 +13,13 @@ def recipe_of(train, **data):
 
 
 def test_an_option_of_a_corpus_counts_where_it_differs_from_that_of_all():
-    plain, own = settings_of(recipe_of([{}, {}])), settings_of(recipe_of([{}, {"max_ratio": 3.0, "tags": ["bt"]}]))
-    assert changed_settings(plain, settings_of(recipe_of([{"max_ratio": 4.0}, {}]))) == []
-    changed = [one.partition(":")[0] for one in changed_settings(plain, own)]
-    assert changed == ["data.tags.train", "data.train.1.max_ratio"]
+    plain, same = (settings_of(recipe_of([{}, own])) for own in ({}, {"max_ratio": 4.0, "src_lang": "und"}))
+    assert changed_settings(plain, same) == []
+    assert not [name for name in same["data"] if name.startswith("train")], "as before corpora had their own"
+    other = settings_of(recipe_of([{}, {"max_ratio": 3.0, "src_lang": "ru", "tags": ["bt"]}]))
+    tags, *changed = changed_settings(plain, other)
+    assert tags.startswith("data.tags.train: ")
+    assert changed == ["data.train.1.max_ratio: None there, 3.0 here", "data.train.1.src_lang: None there, 'ru' here"]
 
 
 def test_data_made_with_other_codes_of_its_languages_are_the_same():
