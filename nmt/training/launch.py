@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,9 +36,9 @@ from nmt.training.optim import freeze, rate_factors
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_precision, must_be_possible
 from nmt.training.resolve import check_space, resolve
-from nmt.training.state import ENDS, begun_in_other_batches, refused_changes
+from nmt.training.state import ENDS, refused_changes
 from nmt.training.trainer import Trainer
-from nmt.training.validate import final_choice, finished_at
+from nmt.training.validate import finished_at
 
 
 def launch(
@@ -110,7 +109,7 @@ def _train(
         record.say(frozen)
     trainer = Trainer(recipe, data, model, feed, precision, ranks, run, record, wants_stop, budget)
     if folder is not None:
-        _resume(trainer, folder, state)
+        trainer.restore(folder, state)
     record.add_sinks(recipe, trainer.state.update)
     if folder is None:
         _introduce(trainer, data)
@@ -119,22 +118,6 @@ def _train(
         outcome = "stopped"  # while the model was chosen
     record.say(_farewell(outcome, run, trainer))
     return outcome
-
-
-def _resume(trainer: Trainer, folder: Path, state: dict[str, Any]) -> None:
-    """Take up a checkpoint, and say from where the run goes on."""
-    device, precision = trainer.model.device, trainer.engine.precision
-    final = trainer.ranks.of_main(lambda: final_choice(trainer.run))
-    had_ended = final is not None and final["update"] == state["update"]
-    trainer.restore(folder, state, had_ended=had_ended)
-    if had_ended and final is not None:
-        trainer.reporter.another_end(final, trainer.state)
-    trainer.record.say(
-        f"going on from {folder.name} on {device} in {precision.name}: {precision.why}; nmt {version_and_commit()}"
-    )
-    if begun_in_other_batches(state, packed=trainer.recipe.batch.packed):
-        epoch = state["epoch"]
-        trainer.record.say(f"this version makes other batches: epoch {epoch}, counted from 0, begins anew with them")
 
 
 def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device, ranks: Ranks) -> Precision:

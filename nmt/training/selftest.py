@@ -24,10 +24,9 @@ from nmt.recipe.training_options import OptimConfig, RegularizeConfig
 from nmt.run import Run
 from nmt.training.engine import Engine
 from nmt.training.launch import needed_of
-from nmt.training.materials import new_model, open_data
+from nmt.training.materials import Trial, open_data
 from nmt.training.memory import Work
 from nmt.training.parallel import Ranks, refuse_many
-from nmt.training.precision import choose_precision
 from nmt.training.resolve import resolve
 
 N_PAIR = 16
@@ -54,9 +53,7 @@ def selftest(recipe: Recipe) -> Iterator[tuple[bool, str]]:
         torch.set_num_threads(recipe.train.threads)
     recipe = without_hindrance(recipe)
     recipe = resolve(recipe, data, None, Ranks(), device, lambda _: None)
-    precision = choose_precision(recipe.train, device)
-    precision.apply()
-    engine = Engine(new_model(recipe, data, device).train(), recipe, precision=precision, ranks=Ranks())
+    engine = Trial(recipe, data, device).engine
     batch = make_batch(*data.train.picked(handful(data.train, recipe.seed)))
     yield _every_part_learns(engine, batch)
     is_sure, said = _is_learnt_by_heart(engine, batch)
@@ -78,7 +75,7 @@ def without_hindrance(recipe: Recipe) -> Recipe:
     changes: dict[str, dict[str, Any]] = {
         "model": {"dropout": 0.0, "emb_dropout": None, "attn_dropout": None, "act_dropout": 0.0},
         "optim": {**optim, "muon_lr": OptimConfig().muon_lr},
-        "train": {"label_smoothing": 0.0, "ema": 0.0, "compile": False, "cuda_graphs": False},
+        "train": {"label_smoothing": 0.0, "ema": 0.0, "compile": False, "cuda_graphs": False, "freeze": ()},
         "batch": {"max_tokens": 4096, "bpe_dropout": 0.0, "unigram_alpha": 0.0, "packed": False},
     }
     sections = {name: getattr(recipe, name).model_copy(update=options) for name, options in changes.items()}

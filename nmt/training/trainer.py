@@ -14,6 +14,7 @@ from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
 from nmt.errors import MachineError, TrainingError, is_out_of_memory
+from nmt.extras import version_and_commit
 from nmt.models.base import TranslationModel
 from nmt.recipe.options import Recipe
 from nmt.run import Run
@@ -25,8 +26,8 @@ from nmt.training.log import Record
 from nmt.training.parallel import Ranks, checksum, is_cut, laid_out_like
 from nmt.training.precision import Precision
 from nmt.training.reporter import MAX_BAD, Meter, TrainingReporter, divergence_message
-from nmt.training.state import TrainState
-from nmt.training.validate import Measured, Validation, choose_final
+from nmt.training.state import TrainState, begun_in_other_batches
+from nmt.training.validate import Measured, Validation, choose_final, final_choice
 
 
 class Trainer:
@@ -57,9 +58,12 @@ class Trainer:
         self.reporter = TrainingReporter(recipe, record, self.budget, model.device)
         self.position_under_way = Position()  # where in the data the update under way is from
 
-    def restore(self, folder: Path, saved: dict[str, Any], *, had_ended: bool = False) -> None:
-        """Take up a verified checkpoint. had_ended: the run ended there, by a recipe that may have said so."""
+    def restore(self, folder: Path, saved: dict[str, Any]) -> None:
+        """Take up a verified checkpoint, and say from where the run goes on."""
         engine, conditions = self.engine, self.state.conditions
+        final = self.ranks.of_main(lambda: final_choice(self.run))
+        if final is not None and final["update"] != saved["update"]:
+            final = None  # else the run ended there, by a recipe that may have said so
         weights = checkpoint.load_tensors(folder, checkpoint.MODEL)
         for name, mine in checkpoint.weights_of(engine.model).items():
             if is_cut(mine) and name in weights:
@@ -75,7 +79,7 @@ class Trainer:
             for name, part in engine.ema_weights().items():
                 part.copy_(laid_out_like(part, average[name]))
         self.time_share = self.budget.resume(self.state)
-        if had_ended and not budget.stop_reason(self.state, self.recipe, self.time_share):
+        if final is not None and not budget.stop_reason(self.state, self.recipe, self.time_share):
             budget.undo_end(self.state, self.recipe)
         self.meter = Meter(self.state.since_log)
         if self.ranks.is_main:
@@ -83,6 +87,15 @@ class Trainer:
         self.record.resume(self.state.update, [int(entry["update"]) for entry in self.state.history])
         self.reporter.n_failed = self.state.memory.n_failed
         self.reporter.measured_otherwise(self.state)
+        if final is not None:
+            self.reporter.another_end(final, self.state)
+        precision, version = engine.precision, version_and_commit()
+        self.record.say(
+            f"going on from {folder.name} on {self.model.device} in {precision.name}: {precision.why}; nmt {version}"
+        )
+        if begun_in_other_batches(saved, packed=self.recipe.batch.packed):
+            epoch = saved["epoch"]
+            self.record.say(f"this version makes other batches: epoch {epoch}, counted from 0, begins anew with them")
 
     def save(self, *, planned: bool = True) -> None:
         """Commit a checkpoint of this moment, then delete those that may go. All ranks must call it together.
