@@ -8,8 +8,9 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -73,11 +74,8 @@ def launch(
                 say(f"{run.folder}: already trained to update {update:,}; nothing to do.")
                 return "done"
             require_extras(recipe, logs=ranks.is_main)
-            record = Record(run.log_file, n_update=recipe.train.updates, quiet=not ranks.is_main)
-            try:
+            with closing(Record(run.log_file, n_update=recipe.train.updates, quiet=not ranks.is_main)) as record:
                 return _train(recipe, data, run, device, ranks, record, wants_stop, budget)
-            finally:
-                record.close()
 
 
 def _train(

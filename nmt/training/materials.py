@@ -85,7 +85,7 @@ class Trial:
         finally:
             self.engine.optimizers.zero_grad()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Give the memory back."""
         del self.engine
         gc.collect()

@@ -4,6 +4,7 @@ the device, which may change between two parts of a run."""
 
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -96,14 +97,11 @@ def _seconds_of_update(recipe: Recipe, data: Prepared, device: torch.device, wor
     plain = recipe.train.model_copy(update={"compile": False, "cuda_graphs": False})  # compiling would take minutes
     optim = recipe.optim.model_copy(update={"warmup": 1, "schedule": "constant"})
     batch = recipe.batch
-    trial = Trial(recipe.model_copy(update={"train": plain, "optim": optim}), data, device)
-    try:
-        assert batch.max_tokens != "auto"
+    assert batch.max_tokens != "auto"
+    with closing(Trial(recipe.model_copy(update={"train": plain, "optim": optim}), data, device)) as trial:
         work = trial.typical(batch.max_tokens)
         trial.seconds(work)  # which sets things up
         seconds = trial.seconds(work) / len(work)
-    finally:
-        trial.end()
     n_token = sum(item.batch.n_gold for item in work) / len(work)
     n_batch = batch.tokens_per_update / n_token if batch.tokens_per_update else batch.per_update
     return seconds * max(1.0, n_batch / world_size)
@@ -143,10 +141,8 @@ def most_tokens(batch: BatchConfig, n_token: int, world_size: int) -> tuple[int,
 
 def _largest_on_gpu(trial: Trial, most: int, ranks: Ranks) -> tuple[int, str]:
     """The number for all ranks, and why it is that one."""
-    try:
+    with closing(trial):
         number = largest_that_fits(lambda n: trial.fits(trial.longest(int(_MARGIN * n))), LEAST, most)
-    finally:
-        trial.end()
     if not number:
         raise MachineError(
             f"batch.max_tokens: auto: not even a batch of {LEAST} tokens (the longest pair has {trial.longest_side}) "

@@ -20,7 +20,7 @@ from nmt.decoding.long_lines import Limits, limits_of, usual_len
 from nmt.decoding.translator import Translator
 from nmt.errors import OutOfMemory, RunError, is_out_of_memory
 from nmt.evaluation.metrics import METRICS, bleu_tokens, score
-from nmt.models.base import TranslationModel
+from nmt.models.base import TranslationModel, evaluating
 from nmt.recipe.data_options import ValidationSet
 from nmt.recipe.options import Recipe
 from nmt.run import Run
@@ -102,10 +102,8 @@ class Validator:
         beside them. `keep_going` is asked between batches, `in_time` only while it translates; what was not measured by
         then is left out. Where memory runs out, batches are halved, with the same result. Raises OutOfMemory where not
         even that helps, and MachineError where the scores of a search are not finite."""
-        training = model.training
-        model.eval()
         try:
-            with _as_written(model):
+            with evaluating(model), _as_written(model):
                 numbers = self._forced(model, keep_going)
                 beside: dict[str, Any] = {}
                 if self.translate and keep_going():
@@ -121,8 +119,6 @@ class Validator:
                 f"already: make valid.beam, {self.config.beam}, or decode.max_len_a smaller, set valid.translate to "
                 "false, or measure fewer pairs by the set's max_sentences."
             ) from None
-        finally:
-            model.train(training)
 
     @torch.inference_mode()
     def _forced(self, model: TranslationModel, keep_going: Callable[[], bool]) -> dict[str, float]:

@@ -88,7 +88,7 @@ def test_a_run_remembers_what_auto_was_and_goes_on_with_it(recipe_of, capsys, mo
 def on_gpu(monkeypatch, limit, ranks):
     """The choice for a GPU whose memory holds so many tokens."""
     monkeypatch.setattr(torch.cuda, "get_device_name", str)
-    trial = SimpleNamespace(device="cuda", longest=lambda n: n, end=lambda: None, longest_side=9)
+    trial = SimpleNamespace(device="cuda", longest=lambda n: n, close=lambda: None, longest_side=9)
     trial.fits = lambda n: n <= limit
     return resolve_module._largest_on_gpu(trial, 10**6, ranks)
 
