@@ -15,7 +15,7 @@ from nmt.cli.begin import printable, write_stdout
 from nmt.errors import NmtError, as_ours, is_of_machine
 from nmt.extras import incomplete, version
 from nmt.files import with_shipped
-from nmt.recipe.complaints import EPOCHS, GONE, SHORT, nearest, with_trg
+from nmt.recipe.complaints import EPOCHS, GONE, SHORT, nearest, with_trg, without_numbers
 from nmt.recipe.fields import all_fields, option_named, sections
 
 _OVERRIDE = "override:"
@@ -72,9 +72,9 @@ class Parser(argparse.ArgumentParser):
 
     def _about_unknown(self, flag: str, given: Sequence[str], hint: str) -> str:
         names = [known.removeprefix("--") for known in self._option_string_actions if known.startswith("--")]
-        name = flag.removeprefix("--")
-        if name in GONE:
-            return f"{flag} is gone: {GONE[name]}"
+        name, plain = flag.removeprefix("--"), without_numbers(flag.removeprefix("--"))
+        if plain in GONE:
+            return f"{flag} is gone: {GONE[plain]}"
         if name.rpartition(".")[2].replace("-", "_") in EPOCHS and "train.updates" in names:
             return f"{flag}: the end is given in updates{self.about_epochs(flag, given)}{hint}"
         meant = dict.fromkeys(self.short.get(found, f"--{found}") for found in nearest(name, names))

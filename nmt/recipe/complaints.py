@@ -150,12 +150,12 @@ def _option_at(loc: tuple[int | str, ...]) -> str:
     """The dotted name of an option, less what pydantic adds to it where one takes two kinds of values."""
     known = {"", *(field.name for field in all_fields()), *dict(sections())}
     names = (".".join(map(str, loc[:n])) for n in range(len(loc), -1, -1))
-    return next(name for name in names if _without_numbers(name) in known)
+    return next(name for name in names if without_numbers(name) in known)
 
 
 def unknown(name: str) -> str:
     """The complaint about a dotted name that no option has, with those that were probably meant or are known there."""
-    plain, place = _without_numbers(name), name.rpartition(".")[0]
+    plain, place = without_numbers(name), name.rpartition(".")[0]
     if plain in GONE:
         return f"is gone; {GONE[plain]}"
     section = plain.rpartition(".")[0]
@@ -170,7 +170,7 @@ def unknown(name: str) -> str:
 
 def _expected(name: str) -> str:
     """Return the values that an option takes, in words."""
-    plain = _without_numbers(name)
+    plain = without_numbers(name)
     if plain in dict(sections()):
         return "a section, a mapping of options" if plain else "a mapping of sections and options"
     return next(field.kind for field in all_fields() if field.name == plain)
@@ -219,6 +219,6 @@ def _last_word(full: str) -> str:
     return full.rpartition(".")[2].lower().replace("-", "_")
 
 
-def _without_numbers(name: str) -> str:
-    """data.train.0.src -> data.train.src"""
+def without_numbers(name: str) -> str:
+    """A dotted name less its numbers in lists: data.train.src for data.train.0.src."""
     return ".".join(part for part in name.split(".") if not part.isdigit())

@@ -71,6 +71,8 @@ def test_all_unknown_flags_are_told_at_once_and_those_of_earlier_versions_with_w
     assert run(lambda _: 0, Parser("nmt-x"), ["--old", "x", "--new"]) == 2
     gone, unknown = capsys.readouterr().err.splitlines()
     assert gone == "nmt-x: error: --old is gone: use nmt-export"
+    assert run(lambda _: 0, Parser("nmt-x"), ["--data.train.0.max_ratio_spread", "6"]) == 2
+    assert "--data.train.0.max_ratio_spread is gone: " in capsys.readouterr().err
     assert "--new: unknown option" in unknown and unknown.endswith("--help")
     (found := Parser("nmt-x")).add_argument("words", nargs="*")
     assert found.read(["--two words", "--", "--flag"]).words == ["--two words", "--flag"]  # which only look like flags
