@@ -20,12 +20,12 @@ from nmt.data.arrays import Ragged, gathered
 from nmt.data.corpus import dtype_of_ids
 from nmt.data.dedup import N_SHOWN, NO_KEY, count_duplicates, keys_for, keys_of
 from nmt.data.filters import CODES, HELD_OUT, KEPT, ODD, REASON_OF, CorpusFacts, filters_of, oddities, reason_to_drop
-from nmt.data.letters import CutWords, WordsOf
+from nmt.data.letters import WordsOf
 from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
 from nmt.data.survey import HeldOut, KeptBlock, Looked, measured
 from nmt.data.text import SIDES, Block, Hashes, cut, dress_of
-from nmt.data.units import Lexicon, Units, facts_of, ids_in, read_cut_words, words_in
+from nmt.data.units import Lexicon, Units, facts_of, ids_in, words_in
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
 
 # File of blocks of training pairs.
@@ -140,7 +140,6 @@ class Task:
         self._keys = keys_for(source.config for source in setup.sources)
         self._filters = [filters_of(*source) for source in setup.sources]
         self._subwords: Subwords | None = None
-        self._cuts: list[CutWords] = []
 
     def decide(self, block: TextBlock) -> tuple[Codes, NDArray[Any]]:
         """Return which pairs are kept as far as their own text tells, as codes, and the keys of repeated ones."""
@@ -196,19 +195,14 @@ class Task:
     shifts = staticmethod(find_shifts)
     duplicates = staticmethod(count_duplicates)
 
-    def encode(self, kept: KeptBlock, before: list[int], subwords: Path, cut_words: Sequence[Path | None]) -> Encoded:
-        """Encode the kept pairs of a block.
-
-        before: ids that every source begins with; cut_words: for each vocabulary the file of how words are cut.
-        """
+    def encode(self, kept: KeptBlock, before: list[int], subwords: Path) -> Encoded:
+        """Encode the kept pairs of a block. before: ids that every source begins with."""
         if self._subwords is None:
             self._subwords = Subwords.load(subwords)
-            cuts = [read_cut_words(path) for path in cut_words]
-            self._cuts = [cuts[0], cuts[-1]]
         dtype, block = dtype_of_ids(self._subwords), read_block(kept)
         codecs, rows = (self._subwords.src, self._subwords.trg), []
-        for name, side, codec, cuts_of in zip(SIDES, block.sides, codecs, self._cuts, strict=True):
-            values, lengths = self._ids_of_lines(side, name, codec, cuts_of)
+        for name, side, codec in zip(SIDES, block.sides, codecs, strict=True):
+            values, lengths = self._ids_of_lines(side, name, codec)
             if name == "src" and before:
                 starts = np.cumsum(lengths, dtype=np.int64) - lengths
                 values = np.insert(values, np.repeat(starts, len(before)), before * len(starts))
@@ -225,16 +219,14 @@ class Task:
         too_long = [(int(places[n]), [cut(in_names(side[n])) for side in texts]) for n in shown]
         return Encoded(fits, too_long, sides)
 
-    def _ids_of_lines(
-        self, side: BlockSide, name: str, codec: Codec, cuts: CutWords
-    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def _ids_of_lines(self, side: BlockSide, name: str, codec: Codec) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Ids of the kept lines of a side, end to end, and how many each has."""
         if codec.speller:  # its lines have to be whole
             texts = side.learnt_texts() if len(side.n_unit) else []
             lines = Ragged.of(codec.encode(texts), np.dtype(np.int32))
             return lines.values, lines.lengths.astype(np.int64)
         known, units = self._units_of(side, name)
-        ids = ids_in(known, self._words_of, codec, cuts).rows.of(units)
+        ids = ids_in(known, codec).rows.of(units)
         values, n_id = gathered(*ids, side.at)
         ends = np.concatenate([[0], np.cumsum(n_id)])[np.cumsum(side.n_unit, dtype=np.int64)]
         return values, np.diff(ends, prepend=0)

@@ -31,7 +31,6 @@ from nmt.data.sources import Source, Text
 from nmt.data.subwords import Subwords, VocabularyUse
 from nmt.data.survey import KeptBlock, Survey, Texts
 from nmt.data.text import SIDES, VALID, Block, Hashes
-from nmt.data.units import write_cut_words
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import DataError
 from nmt.progress import Bar
@@ -88,12 +87,7 @@ def encode_training_pairs(
     """Write train.arrow without the pairs that turn out too long; return the corpora for the manifest."""
     tags = [subwords.src.tag_ids(tags_of(corpus, config)) for corpus in config.train] or [[]]
     use = report.vocabulary = VocabularyUse(subwords, (config.src_lang, config.trg_lang))
-    cut_words: list[Path | None] = []
-    for name, codec in subwords.by_side().items():
-        if codec.cut_words:
-            write_cut_words(folder / f"words.{name}", codec.cut_words)
-        cut_words.append(folder / f"words.{name}" if codec.cut_words else None)
-    tasks = ((block, tags[kept.training[block.source].corpus], folder / SUBWORDS, cut_words) for block in kept.blocks)
+    tasks = ((block, tags[kept.training[block.source].corpus], folder / SUBWORDS) for block in kept.blocks)
 
     def rows() -> Iterator[tuple[Ragged, Ragged]]:
         with progress_bar("encoding", len(kept)) as progress:
@@ -109,8 +103,6 @@ def encode_training_pairs(
                 progress.update(block.n_kept)
 
     report.n_kept = write_arrow(folder / "train.arrow", in_batches(rows(), N_ROW), subwords)
-    for path in filter(None, cut_words):
-        path.unlink()
     corpora: dict[int, dict[str, Any]] = {}
     for source, n_pair in zip(kept.training, kept.n_of_source, strict=True):
         usual = report.learnt_ratios.get(source.src.name)

@@ -9,7 +9,6 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,23 +16,8 @@ from numpy.typing import NDArray
 Places = NDArray[np.int32]
 Ints = NDArray[np.int64]
 
-NO_PIECE = -1
 _DEAD = -1  # the symbol of a place that became part of the one before
 _NOWHERE = -1
-
-
-class Merges(NamedTuple):
-    """The pieces in the order of their ids, letters first; the merges in their order; and how they cut the words.
-
-    values, lengths: the pieces of all words, end to end, and how many each has, NO_PIECE for a letter that is left out;
-    None where a piece came up twice, and the order in which merges are applied may be another than that in which they
-    were found.
-    """
-
-    vocab: list[str]
-    merges: list[tuple[str, str]]
-    values: Places | None
-    lengths: Ints | None
 
 
 def merges_of(
@@ -42,8 +26,8 @@ def merges_of(
     n_piece: int,
     longest: int,
     saved: Mapping[str, int] = MappingProxyType({}),
-) -> Merges:
-    """Learn from words.
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Learn the pieces, in the order of their ids, letters first, and the merges in their order.
 
     words: how often each occurs. letters: that they are made of, and how many bytes each is. n_piece: to stop at;
     longest: bytes that a piece stays under. saved: letters that may be left out, and how many pieces each saves, at
@@ -69,12 +53,7 @@ def merges_of(
         merges[a, b] = None
         text.merge(key, nth, new)
     left_out = set(by_use[n_piece - (len(vocab) - len(by_use)) :])
-    pieces = [piece for piece in vocab if piece not in left_out]
-    if len(vocab) > len(letters) + len(merges):
-        return Merges(pieces, list(merges), None, None)
-    values, lengths = text.cut()
-    number = {piece: n for n, piece in enumerate(pieces)}
-    return Merges(pieces, list(merges), np.array([number.get(piece, NO_PIECE) for piece in vocab])[values], lengths)
+    return [piece for piece in vocab if piece not in left_out], list(merges)
 
 
 class _Text:
@@ -158,11 +137,6 @@ class _Text:
                 fresh[pair].append(place)
         for pair, where in fresh.items():
             self._wait(pair, array("i", where))
-
-    def cut(self) -> tuple[Places, Ints]:
-        """The symbols of all words, end to end, and how many each has."""
-        alive = self._symbol != _DEAD
-        return self._symbol[alive], np.bincount(self._word[alive], minlength=len(self._count))
 
     def _standing(self, key: int, nth: int, a: int, b: int) -> Places:
         """Places of the pair in the words of a group, none overlapping another, from left to right."""

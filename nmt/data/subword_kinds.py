@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from tokenizers import models
 
 from nmt.data.learners import learn_scores, merges_of
@@ -20,11 +20,9 @@ from nmt.data.letters import (
     BYTE_OF,
     ByteLetters,
     CharacterLetters,
-    CutWords,
     alphabet_of,
     counted_characters,
     most_frequent,
-    often_cut,
     texts_of_rules,
     within,
 )
@@ -44,7 +42,7 @@ _LARGEST_FILE = 1 << 28
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
 class PieceTable(_Strict):
@@ -52,7 +50,7 @@ class PieceTable(_Strict):
 
     merges: of BPE. scores: of unigram, and of SentencePiece, None for a piece that only stands for a byte. model,
     squeeze, charsmap: of SentencePiece, bpe or unigram; whether spaces at the ends go, and several become one; and its
-    rules of normalisation. cut: how words are cut, where learning has found it out; not in the file.
+    rules of normalisation.
     """
 
     vocab: list[str]
@@ -61,7 +59,6 @@ class PieceTable(_Strict):
     model: Literal["bpe", "unigram"] = "bpe"
     squeeze: bool = False
     charsmap: str = ""
-    cut: Annotated[CutWords | None, SkipValidation] = Field(None, exclude=True)
 
 
 class Kind:
@@ -98,9 +95,8 @@ class Bpe(Kind):
         words = within(words, letters)
         # In place of a piece for each byte.
         saved = {one: (n - 1) * characters[one] for one, n in letters.items() if one not in BYTE_LETTERS}
-        vocab, merges, values, lengths = merges_of(words, letters, n_piece, LONGEST_PIECE, saved)
-        cut = None if values is None or lengths is None else often_cut(words, values, lengths)
-        return PieceTable(vocab=vocab, merges=merges, cut=cut)
+        vocab, merges = merges_of(words, letters, n_piece, LONGEST_PIECE, saved)
+        return PieceTable(vocab=vocab, merges=merges)
 
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
         """Go on from the old pieces, which are letters to the learner of new merges."""
@@ -120,7 +116,7 @@ class Bpe(Kind):
         # Some more than wanted: a merge may make a piece that is there already.
         n_piece = len(vocab) + n_new + n_new // 4 + 100
         there, merges = set(vocab), list(old.merges)
-        for pair in merges_of(spelled, n_byte, n_piece, LONGEST_PIECE + 1).merges if spelled else ():
+        for pair in merges_of(spelled, n_byte, n_piece, LONGEST_PIECE + 1)[1] if spelled else ():
             if n_new == 0:
                 break
             a, b = ("".join(vocab[ord(alias) - _FIRST_ALIAS] for alias in part) for part in pair)
@@ -183,7 +179,7 @@ class Unigram(Kind):
         """Begin with the pieces of BPE, and drop the least useful ones."""
         letters = _frequent_letters(words, n_piece)
         words = within(words, letters)
-        pieces = merges_of(words, letters, n_piece * _SEED_PIECES, LONGEST_PIECE).vocab
+        pieces, _ = merges_of(words, letters, n_piece * _SEED_PIECES, LONGEST_PIECE)
         vocab, scores = learn_scores(words, pieces, [*letters], n_piece)
         return PieceTable(vocab=vocab, scores=[*scores])
 
@@ -192,7 +188,7 @@ class Unigram(Kind):
         more = _more_characters(words, n_new // 2, old)
         n_byte = CharacterLetters([*old.vocab, *more]).n_byte
         words = within(words, n_byte)
-        candidates = merges_of(words, n_byte, len(n_byte) + _SEED_PIECES * n_new, LONGEST_PIECE).vocab
+        candidates, _ = merges_of(words, n_byte, len(n_byte) + _SEED_PIECES * n_new, LONGEST_PIECE)
         found = learn_scores(words, candidates, [*old.vocab, *more], len(old.vocab) + n_new)
         known = set(old.vocab)
         new = {piece: score for piece, score in zip(*found, strict=True) if piece not in known}

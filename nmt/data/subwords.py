@@ -25,6 +25,7 @@ from nmt.data.letters import (
     CharacterLetters,
     Lines,
     Speller,
+    easy_words,
     normalised,
     units_of,
     words_of_sides,
@@ -63,7 +64,6 @@ class Codec:
         self.characters = settings.characters
         self.letters = CharacterLetters(pieces.vocab) if self.characters else ByteLetters()
         self.given, self.merges, self.scores = pieces, pieces.merges, pieces.scores
-        self.cut_words = None if self.symbols or self.placeholders else pieces.cut  # which are not made of words alone
         self.speller: Speller | None = None  # cuts lines where the pieces are those of SentencePiece
         if self.kind == "sentencepiece":
             charsmap = base64.b64decode(pieces.charsmap)
@@ -101,14 +101,14 @@ class Codec:
         if self.speller:
             found = [self._spelled(self.speller, line) for line in lines]
         else:
-            units_in = [self._units(" " + self.normalised(line)) for line in lines]
+            words_in = [self._words(" " + line) for line in lines]
             known = self._known  # words repeat, so each is encoded once
-            unknown = list(dict.fromkeys(unit for units in units_in for unit in units if unit not in known))
+            unknown = list(dict.fromkeys(word for words in words_in for word in words if word not in known))
             batch = self._tokenizer.encode_batch_fast(unknown, add_special_tokens=False)
-            new = {unit: [i + N_SPECIAL for i in each.ids] for unit, each in zip(unknown, batch, strict=True)}
+            new = {word: [i + N_SPECIAL for i in each.ids] for word, each in zip(unknown, batch, strict=True)}
             if len(known) < _MOST_REMEMBERED:
-                known.update((unit, ids) for unit, ids in new.items() if len(unit) <= LONGEST_REMEMBERED)
-            found = [[i for unit in units for i in (new.get(unit) or known[unit])] for units in units_in]
+                known.update((word, ids) for word, ids in new.items() if len(word) <= LONGEST_REMEMBERED)
+            found = [[i for word in words for i in (new.get(word) or known[word])] for words in words_in]
         return [[*self._before, *ids] for ids in found] if self._before else found
 
     def _spelled(self, speller: Speller, line: str) -> list[int]:
@@ -118,13 +118,17 @@ class Codec:
             ids += self._known[part] if n % 2 else [N_SPECIAL + i for i in speller.encode(part)]
         return ids
 
-    def _units(self, text: str) -> list[str]:
-        """A normalised text cut into symbols, and between them into parts that can be encoded one by one."""
-        units: list[str] = []
-        for n, part in enumerate(self._at_symbols(text)):
-            if part:
-                units += [part] if n % 2 else units_of(part)
-        return units
+    def _words(self, text: str) -> list[str]:
+        """A text, with a space before it, as symbols and, between them, parts that can be encoded one by one."""
+        if not self._symbol and (words := easy_words(text)):
+            return words
+        words = list[str]()
+        for n, part in enumerate(self._at_symbols(" " + self.normalised(text[1:]))):
+            if n % 2:
+                words.append(part)
+            elif part:
+                words += [word for unit in units_of(part) for word in easy_words(unit) or (unit,)]
+        return words
 
     def _at_symbols(self, text: str) -> list[str]:
         """A text cut at its symbols, which have the odd places."""

@@ -9,19 +9,17 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.lib.format import read_array, write_array
 from numpy.typing import NDArray
 
-from nmt.data.arrays import Grown, GrownRows, Ragged, gathered, in_order
+from nmt.data.arrays import Grown, GrownRows, Ragged
 from nmt.data.corpus import as_numpy
-from nmt.data.letters import LINE_CAP, MOST_REMEMBERED, WORD_CAP, CutWords, WordsOf, normalised
+from nmt.data.letters import LINE_CAP, MOST_REMEMBERED, WordsOf, normalised
 from nmt.data.placeholders import BYTES
-from nmt.data.subwords import N_SPECIAL, Codec
+from nmt.data.subwords import Codec
 from nmt.data.text import Block, Hashes, unified
 
 Numbers = NDArray[np.int64]
@@ -249,47 +247,15 @@ def words_in(known: Lexicon, words_of: WordsOf) -> UnitWords:
 class UnitIds:
     """The ids of each unit, as rows."""
 
-    def __init__(self, codec: Codec, words: UnitWords, cuts: CutWords) -> None:
-        """words: knows all units that this is told of."""
-        self._codec, self._words, self._cuts = codec, words, cuts
-        self._place = {word: n for n, word in enumerate(cuts.words)}
-        self._cut_of = Grown(np.int32)  # the place of each word among the cuts, -1 where it has none
-        self.rows = GrownRows(np.int32)
+    def __init__(self, codec: Codec) -> None:
+        self._codec, self.rows = codec, GrownRows(np.int32)
 
     def learn(self, units: Sequence[str]) -> None:
         """See the next units."""
-        new = self._words.words[len(self._cut_of.values) :]
-        self._cut_of.add(np.fromiter((self._place.get(word, -1) for word in new), np.int32, len(new)))
-        words, n_word = self._words.rows.of(np.arange(len(units)) + len(self.rows))
-        cut = self._cut_of.values[words]
-        unit = np.repeat(np.arange(len(units)), n_word)
-        is_known = (np.bincount(unit[cut < 0], minlength=len(units)) == 0) & (n_word > 0)
-        is_known &= np.fromiter(map(len, units), np.int64, len(units)) <= WORD_CAP
-        known, others = np.flatnonzero(is_known), np.flatnonzero(~is_known)
-        mine = is_known[unit]
-        values, n_id = gathered(self._cuts.values, self._cuts.lengths, cut[mine])
-        n_of = np.bincount(unit[mine], weights=n_id, minlength=len(units))[known].astype(np.int64)
-        spelled = Ragged.of(self._codec.encode([units[n][1:] for n in others.tolist()]), np.dtype(np.int32))
-        self.rows.add(*in_order([Ragged(values, n_of), spelled], [known, others]))
+        ids = Ragged.of(self._codec.encode([unit[1:] for unit in units]), np.dtype(np.int32))
+        self.rows.add(ids.values, ids.lengths)
 
 
-def ids_in(known: Lexicon, words_of: WordsOf, codec: Codec, cuts: CutWords) -> UnitIds:
+def ids_in(known: Lexicon, codec: Codec) -> UnitIds:
     """The ids of all units that a lexicon has, in the pieces of a codec, always the same."""
-    words = words_in(known, words_of)
-    return known.part("ids", lambda: UnitIds(codec, words, cuts))
-
-
-def write_cut_words(path: Path, cut: CutWords) -> None:
-    """Write how words are cut, for other processes to read."""
-    with path.open("wb") as file:
-        for array in (np.frombuffer("\n".join(cut.words).encode("utf-8"), np.uint8), cut.values, cut.lengths):
-            write_array(file, array)
-
-
-def read_cut_words(path: Path | None) -> CutWords:
-    """Read how words are cut, as another process wrote it, but into ids; without a path, of no word."""
-    if path is None:
-        return CutWords([], np.empty(0, np.int32), np.empty(0, np.int64))
-    with path.open("rb") as file:
-        words, values, lengths = (read_array(file) for _ in CutWords._fields)
-    return CutWords(words.tobytes().decode("utf-8").split("\n"), values + N_SPECIAL, lengths)
+    return known.part("ids", lambda: UnitIds(codec))

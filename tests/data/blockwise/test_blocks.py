@@ -11,13 +11,13 @@ import pytest
 from nmt.data import block_work, keep
 from nmt.data import units as lexicon_file
 from nmt.data.arrays import Ragged, gathered
-from nmt.data.letters import CutWords, WordsOf, in_words, normalised
+from nmt.data.letters import WordsOf, in_words, normalised
 from nmt.data.placeholders import BYTES, protected
 from nmt.data.prepare import prepare
-from nmt.data.subwords import N_SPECIAL, Subwords
+from nmt.data.subwords import Subwords
 from nmt.data.survey import line_hashes
 from nmt.data.text import N_ANCHOR, NO_ANCHOR, Block, anchors_of
-from nmt.data.units import Lexicon, Units, facts_of, ids_in, read_cut_words, words_in, write_cut_words
+from nmt.data.units import Lexicon, Units, facts_of, ids_in, words_in
 from nmt.recipe.data_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 from tests.data.test_prepare import SRC, TRG, recipe_in
@@ -78,7 +78,7 @@ def test_units_put_together_are_the_lines(seed):
 )
 @pytest.mark.parametrize("symbols", [(), ("<b>", "12")])
 @pytest.mark.parametrize("kinds", [(), ("number", "tag", "url")])
-def test_units_are_encoded_and_learnt_from_as_their_lines_are(tmp_path, normalize, whitespace, symbols, kinds):
+def test_units_are_encoded_and_learnt_from_as_their_lines_are(normalize, whitespace, symbols, kinds):
     lines = [protected(line, kinds)[0] for line in nasty(7, 120)]
     assert any("\ud800" <= letter <= "\udbff" for line in lines for letter in line) == bool(kinds)
     config = SubwordsConfig(vocab_size=400, normalize=normalize, whitespace=whitespace, symbols=symbols)
@@ -94,12 +94,8 @@ def test_units_are_encoded_and_learnt_from_as_their_lines_are(tmp_path, normaliz
     assert dict(zip(words, n.tolist(), strict=True)) == plain and notes == of_lines and notes["word_cap"] > 1
     texts = [texts_of(of)[n] for n in occur]
     assert words == list(dict.fromkeys(word for text in texts for word in words_of(text, Counter())))
-    cuts = Ragged.of([[i - N_SPECIAL for i in codec.cut(codec.letters.raw(word))] for word in words[::2]])
-    write_cut_words(tmp_path / "cut", CutWords(words[::2], cuts.values, cuts.lengths))
-    for path in (None, tmp_path / "cut") if not symbols and not kinds else (None,):
-        of = units(lines, normalize)
-        found = Ragged(*ids_in(of.known, words_of, codec, read_cut_words(path)).rows.of(of.which)).rows()
-        assert [[i for n in row for i in found[n].tolist()] for row in rows] == codec.encode(lines)
+    found = Ragged(*ids_in(of.known, codec).rows.of(of.which)).rows()
+    assert [[i for n in row for i in found[n].tolist()] for row in rows] == codec.encode(lines)
 
 
 def test_words_to_align_by_are_those_of_whole_lines():

@@ -4,14 +4,11 @@ import json
 import random
 from collections import Counter
 
-import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from nmt.data.learners import merges_of
 from nmt.data.letters import BYTE_OF, ByteLetters
-from nmt.data.subword_kinds import PieceTable
-from nmt.data.subwords import N_SPECIAL, Codec
 
 
 def as_the_library(words, n_piece, longest):
@@ -31,7 +28,6 @@ def as_the_library(words, n_piece, longest):
 
 @pytest.mark.parametrize("letters", ["ab", "abcde", "abcdefghij\u0120"])
 def test_merges_are_those_of_the_library(letters):
-    n_cut = 0
     for seed in range(30):
         rng = random.Random(f"{letters} {seed}")
         n_word = rng.randint(1, 80)
@@ -40,18 +36,10 @@ def test_merges_are_those_of_the_library(letters):
         )
         n_piece, longest = 256 + rng.randint(0, 120), rng.choice([3, 5, 8, 64])
         found = merges_of(words, ByteLetters.n_byte, n_piece, longest)
-        assert (found.vocab, found.merges) == as_the_library(words, n_piece, longest), seed
-        if found.values is not None:
-            n_cut += 1
-            codec = Codec(PieceTable(vocab=found.vocab, merges=found.merges))
-            rows = np.split(found.values, np.cumsum(found.lengths)[:-1])
-            assert [codec.cut(codec.letters.raw(word)) for word in words] == [
-                (row + N_SPECIAL).tolist() for row in rows
-            ], seed
-    assert n_cut > 10, "where no piece came up twice it is known how the words are cut"
+        assert found == as_the_library(words, n_piece, longest), seed
 
 
 def test_counts_go_beyond_32_bits_and_no_words_have_no_merges():
     words = Counter({"ab": 1 << 40, "cd": (1 << 40) + 1, "ef": 7})
-    assert merges_of(words, ByteLetters.n_byte, 259, 64).merges == [("c", "d"), ("a", "b"), ("e", "f")]
-    assert merges_of(Counter(), ByteLetters.n_byte, 300, 64)[:2] == (sorted(BYTE_OF), [])
+    assert merges_of(words, ByteLetters.n_byte, 259, 64)[1] == [("c", "d"), ("a", "b"), ("e", "f")]
+    assert merges_of(Counter(), ByteLetters.n_byte, 300, 64) == (sorted(BYTE_OF), [])
