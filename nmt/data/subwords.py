@@ -69,8 +69,7 @@ class Codec:
             charsmap = base64.b64decode(pieces.charsmap)
             self.speller = Speller(pieces.vocab, pieces.scores, pieces.model, charsmap, squeeze=pieces.squeeze)
         self.vocab = [*pieces.vocab, *map(self.letters.piece, (*self.symbols, *map(shown, self.placeholders)))]
-        model = KINDS[self.kind].model(self.names()[: len(pieces.vocab)], pieces)
-        self._tokenizer = Tokenizer(model)
+        self._tokenizer = Tokenizer(KINDS[self.kind].model(self.names()[: len(pieces.vocab)], pieces))
         self._tokenizer.pre_tokenizer = self.letters.pre_tokenizer
         self._bytes = list(map(self.letters.raw, self.vocab))
         self._first_placeholder = N_SPECIAL + len(pieces.vocab) + len(self.symbols)
@@ -101,14 +100,9 @@ class Codec:
         if self.speller:
             found = [self._spelled(self.speller, line) for line in lines]
         else:
-            words_in = [self._words(" " + line) for line in lines]
-            known = self._known  # words repeat, so each is encoded once
-            unknown = list(dict.fromkeys(word for words in words_in for word in words if word not in known))
-            batch = self._tokenizer.encode_batch_fast(unknown, add_special_tokens=False)
-            new = {word: [i + N_SPECIAL for i in each.ids] for word, each in zip(unknown, batch, strict=True)}
-            if len(known) < _MOST_REMEMBERED:
-                known.update((word, ids) for word, ids in new.items() if len(word) <= LONGEST_REMEMBERED)
-            found = [[i for word in words for i in (new.get(word) or known[word])] for words in words_in]
+            known = self._known  # parts repeat, so most are encoded once
+            parts = (self._parts(" " + line) for line in lines)
+            found = [[i for part in its for i in known.get(part) or self._encoded(part)] for its in parts]
         return [[*self._before, *ids] for ids in found] if self._before else found
 
     def _spelled(self, speller: Speller, line: str) -> list[int]:
@@ -118,17 +112,22 @@ class Codec:
             ids += self._known[part] if n % 2 else [N_SPECIAL + i for i in speller.encode(part)]
         return ids
 
-    def _words(self, text: str) -> list[str]:
+    def _parts(self, text: str) -> list[str]:
         """A text, with a space before it, as symbols and, between them, parts that can be encoded one by one."""
         if not self._symbol and (words := easy_words(text)):
             return words
-        words = list[str]()
+        parts = list[str]()
         for n, part in enumerate(self._at_symbols(" " + self.normalised(text[1:]))):
-            if n % 2:
-                words.append(part)
-            elif part:
-                words += [word for unit in units_of(part) for word in easy_words(unit) or (unit,)]
-        return words
+            if part:
+                parts += [part] if n % 2 else units_of(part)
+        return parts
+
+    def _encoded(self, part: str) -> list[int]:
+        """The ids of one of these parts."""
+        ids = [i + N_SPECIAL for i in self._tokenizer.encode(part, add_special_tokens=False).ids]
+        if len(part) <= LONGEST_REMEMBERED and len(self._known) < _MOST_REMEMBERED:
+            self._known[part] = ids
+        return ids
 
     def _at_symbols(self, text: str) -> list[str]:
         """A text cut at its symbols, which have the odd places."""
