@@ -1,6 +1,5 @@
 """What each kind of subwords is, symbols of one's own, and what is too long to be learnt from."""
 
-import json
 import random
 from collections import Counter
 
@@ -10,7 +9,7 @@ import pytest
 from nmt.data import subword_kinds
 from nmt.data.letters import BYTE_LETTERS, LINE_CAP, WORD_CAP
 from nmt.data.subwords import N_SPECIAL, Subwords
-from nmt.errors import DataError, RecipeError
+from nmt.errors import RecipeError
 from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.reader import read_recipe
 
@@ -105,33 +104,6 @@ def test_what_can_be_no_symbol_is_refused(told, complaint):
         read_recipe(None, [("name", "x"), ("subwords.symbols", told), ("subwords.normalize", "nfkc")])
     with pytest.raises(RecipeError, match=r"subwords\.vocab_size: 265 has no room for the 2"):
         read_recipe(None, [("name", "x"), ("subwords.symbols", "[<a>, <b>]"), ("subwords.vocab_size", "265")])
-
-
-# -- the file -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        (lambda c: c.update(kind="wordpiece"), "expected the kind"),
-        (lambda c: c.update(symbols="<url>"), "symbols .*valid array"),
-        (lambda c: c.update(symbols=["a b"]), "'a b' is no symbol"),
-        (lambda c: c.update(symbols=["<url>", "<url>"]), "occurs twice"),
-        (lambda c: c["codecs"][0]["scores"].pop(), "one score for each"),
-        (lambda c: c["codecs"][0]["scores"].__setitem__(0, 1.0), "logarithm"),
-        (lambda c: c["codecs"][0]["scores"].__setitem__(0, "x"), r"codecs\.0\.scores\.0 .*valid number"),
-        (lambda c: c["codecs"][0].pop("scores"), "expected scores and vocab"),
-    ],
-)
-def test_a_file_of_another_kind_that_is_not_ours_is_refused(tmp_path, change, expected):
-    path = tmp_path / "subwords.json"
-    config = SubwordsConfig(kind="unigram", vocab_size=300, symbols=("<url>",))
-    Subwords.train(lambda: LINES, lambda: LINES, config).save(path)
-    content = json.loads(path.read_text(encoding="utf-8"))
-    change(content)
-    path.write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(DataError, match=expected):
-        Subwords.load(path)
 
 
 # -- what is not learnt from ----------------------------------------------------------------------------------------

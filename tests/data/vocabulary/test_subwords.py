@@ -34,11 +34,6 @@ CODEC = trained().src
 CODECS = {kind: trained(kind=kind, symbols=("<url>", "@@x")).src for kind in ("bpe", "unigram", "word", "char")}
 
 
-@pytest.fixture(scope="module")
-def subwords():
-    return trained()
-
-
 def nfc(text):
     return unicodedata.normalize("NFC", unified(text))
 
@@ -56,25 +51,25 @@ def test_every_kind_gives_back_any_text_and_knows_everything(kind, text):
     assert all(N_SPECIAL <= i < codec.size for i in ids)
 
 
-def test_control_ids_and_the_padding_of_the_vocabulary_have_no_text(subwords):
-    codec = subwords.src
-    [ids] = codec.encode(["ein Hund"])
-    assert codec.decode([BOS, *ids, codec.size, codec.n_vocab + 5, EOS, PAD]) == "ein Hund"
-    assert codec.n_vocab % 8 == 0 and codec.size <= codec.n_vocab < codec.size + 8
+def test_control_ids_and_the_padding_of_the_vocabulary_have_no_text():
+    [ids] = CODEC.encode(["ein Hund"])
+    assert CODEC.decode([BOS, *ids, CODEC.size, CODEC.n_vocab + 5, EOS, PAD]) == "ein Hund"
+    assert CODEC.n_vocab % 8 == 0 and CODEC.size <= CODEC.n_vocab < CODEC.size + 8
 
 
-def test_pieces_are_readable(subwords):
-    [ids] = subwords.src.encode(["ein Mann €"])
-    pieces = subwords.src.pieces([BOS, *ids, EOS])
+def test_pieces_are_readable():
+    [ids] = CODEC.encode(["ein Mann €"])
+    pieces = CODEC.pieces([BOS, *ids, EOS])
     assert pieces[0] == "<s>" and pieces[-1] == "</s>" and pieces[1] == "▁ein" and "<E2>" in pieces
     assert len(pieces) == len(ids) + 2
 
 
-def test_a_line_encodes_the_same_alone_and_among_others(subwords):
+def test_a_line_encodes_the_same_alone_and_among_others():
     lines = [*SRC, *AWKWARD]
-    found = subwords.src.encode(lines)
-    assert found == [subwords.src.encode([line])[0] for line in lines]
-    assert [subwords.src.decode(ids) for ids in found] == list(map(nfc, lines))
+    found = CODEC.encode(lines)
+    alone = trained().src
+    assert found == [alone.encode([line])[0] for line in lines]
+    assert [CODEC.decode(ids) for ids in found] == list(map(nfc, lines))
     assert not {PAD, BOS, EOS} & {i for ids in found for i in ids}
 
 
@@ -130,48 +125,48 @@ def test_no_piece_is_longer_than_promised():
     assert len(codec.encode(["-" * 6400])[0]) >= 100
 
 
-def altered(**changes):
-    def change(content):
-        content.update(changes)
-
-    return change
-
-
 @pytest.mark.parametrize(
-    ("change", "expected"),
+    ("kind", "change", "expected"),
     [
-        (altered(format=5), "format .*1, 2, 3 or 4"),
-        (altered(format=2), "letters of its format"),
-        (altered(extra=1), "extra .*not permitted"),
-        (altered(normalize="nfd"), "normalize .*'nfkc'"),
-        (altered(whitespace="gone"), "whitespace .*'unified'"),
-        (altered(kind="sentencepiece"), "in no format 4"),
-        (altered(joint=False), "number of vocabularies"),
-        (lambda c: c["codecs"][0]["vocab"].pop(0), "byte is missing"),
-        (lambda c: c["codecs"][0]["vocab"].append("<0xE3>"), "letters of its format"),
-        (lambda c: c["codecs"][0]["vocab"].append("\U0010ffe3\U0010ff81"), "letters of its format"),
-        (lambda c: c["codecs"][0]["vocab"].append("\ud800"), "JSON"),
-        (lambda c: c["codecs"][0]["vocab"].append(c["codecs"][0]["vocab"][3]), "twice"),
-        (lambda c: c["codecs"][0]["merges"].append(["q", "z"]), "not in the vocabulary"),
-        (lambda c: c["codecs"][0]["merges"].append(["q"]), r"merges\.\d+\.1 Field required"),
-        (lambda c: c["codecs"][0].update(pre_tokenizer={"type": "Split"}), "pre_tokenizer"),
+        ("bpe", lambda c: c.update(format=5), "format .*1, 2, 3 or 4"),
+        ("bpe", lambda c: c.update(format=2), "letters of its format"),
+        ("bpe", lambda c: c.update(extra=1), "extra .*not permitted"),
+        ("bpe", lambda c: c.update(normalize="nfd"), "normalize .*'nfkc'"),
+        ("bpe", lambda c: c.update(whitespace="gone"), "whitespace .*'unified'"),
+        ("bpe", lambda c: c.update(kind="sentencepiece"), "in no format 4"),
+        ("bpe", lambda c: c.update(kind="wordpiece"), "expected the kind"),
+        ("bpe", lambda c: c.update(symbols="<url>"), "symbols .*valid array"),
+        ("bpe", lambda c: c.update(symbols=["a b"]), "'a b' is no symbol"),
+        ("bpe", lambda c: c.update(symbols=["<url>", "<url>"]), "occurs twice"),
+        ("bpe", lambda c: c.update(joint=False), "number of vocabularies"),
+        ("bpe", lambda c: c["codecs"][0]["vocab"].pop(0), "byte is missing"),
+        ("bpe", lambda c: c["codecs"][0]["vocab"].append("<0xE3>"), "letters of its format"),
+        ("bpe", lambda c: c["codecs"][0]["vocab"].append("\U0010ffe3\U0010ff81"), "letters of its format"),
+        ("bpe", lambda c: c["codecs"][0]["vocab"].append("\ud800"), "JSON"),
+        ("bpe", lambda c: c["codecs"][0]["vocab"].append(c["codecs"][0]["vocab"][3]), "twice"),
+        ("bpe", lambda c: c["codecs"][0]["merges"].append(["q", "z"]), "not in the vocabulary"),
+        ("bpe", lambda c: c["codecs"][0]["merges"].append(["q"]), r"merges\.\d+\.1 Field required"),
+        ("bpe", lambda c: c["codecs"][0].update(pre_tokenizer={"type": "Split"}), "pre_tokenizer"),
+        ("unigram", lambda c: c["codecs"][0]["scores"].pop(), "one score for each"),
+        ("unigram", lambda c: c["codecs"][0]["scores"].__setitem__(0, 1.0), "logarithm"),
+        ("unigram", lambda c: c["codecs"][0]["scores"].__setitem__(0, "x"), r"codecs\.0\.scores\.0 .*valid number"),
+        ("unigram", lambda c: c["codecs"][0].pop("scores"), "expected scores and vocab"),
     ],
 )
-def test_a_vocabulary_that_is_not_ours_is_refused(subwords, tmp_path, change, expected):
-    path = tmp_path / "subwords.json"
-    subwords.save(path)
-    content = json.loads(path.read_text(encoding="utf-8"))
+def test_a_vocabulary_that_is_not_ours_is_refused(tmp_path, kind, change, expected):
+    content = json.loads(trained(kind=kind).file.text())
     change(content)
-    path.write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(DataError, match=expected):
-        Subwords.load(path)
+    assert_refused(tmp_path / "subwords.json", json.dumps(content).encode(), expected)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000, b"null"])
 def test_a_damaged_file_is_refused(tmp_path, content):
-    path = tmp_path / "subwords.json"
+    assert_refused(tmp_path / "subwords.json", content, r"subwords\.json")
+
+
+def assert_refused(path, content, expected):
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"subwords\.json"):
+    with pytest.raises(DataError, match=expected):
         Subwords.load(path)
 
 
