@@ -56,7 +56,7 @@ def easy_words(text: str) -> list[str]:
 
 
 def kind_of(character: str) -> int:
-    """LETTER, DIGIT or MARK of an easy character, 0 of any other: `in_words` cuts between two, apostrophes apart."""
+    """Number of the kind of an easy character, 0 of any other: `in_words` cuts between two kinds, apostrophes apart."""
     found = _KIND.fullmatch(character)
     return (found.lastindex or 0) if found else 0
 
@@ -158,7 +158,8 @@ class CharacterLetters:
 
     def words(self, text: str) -> list[str]:
         """The words of a text, in letters."""
-        return [word.translate(self._table) for word, _ in self.pre_tokenizer.pre_tokenize_str(text)]
+        words = easy_words(text) or [word for word, _ in self.pre_tokenizer.pre_tokenize_str(text)]
+        return [word.translate(self._table) for word in words]
 
     def name(self, piece: str) -> str:
         """The name of a piece for the tokenizers library, which writes a byte of a character without a piece <0xE3>."""
@@ -202,7 +203,6 @@ _EASY_LETTERS = "A-Za-zÀ-ÖØ-öø-ÿĀ-ıĴ-ľŁ-ňŊ-žЀ-ҁ"
 _EASY_MARKS = "!-/:-@\\[-`{-~’‘“”„«»–—•€§°"
 _EASY = re.compile(f"(?: [{_EASY_MARKS}{_EASY_LETTERS}0-9]+)+")
 _KIND = re.compile(f"([{_EASY_LETTERS}])|([0-9])|([{_EASY_MARKS}])")
-LETTER, DIGIT, MARK = 1, 2, 3
 _EASY_WORD = re.compile(f"'s|'t|'re|'ve|'m|'ll|'d| ?[{_EASY_LETTERS}]+| ?[0-9]+| ?[^ {_EASY_LETTERS}0-9]+")
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from nmt.data.arrays import STEP, GrownRows, Ints, Numbers, Ragged, fractions, in_order, mixed, places, seeds_of, turns
 from nmt.data.corpus import Corpus, Ids
-from nmt.data.letters import LETTER, kind_of
+from nmt.data.letters import kind_of
 from nmt.data.plan import Rows
 from nmt.data.subwords import N_SPECIAL, Codec, Subwords
 from nmt.recipe.training_options import NoiseConfig
@@ -132,7 +132,6 @@ class WordStarts:
         plain = range(N_SPECIAL, N_SPECIAL + len(codec.plain_vocab()))
         self.is_symbol = np.zeros(codec.size, dtype=bool)
         self.is_symbol[plain.stop :] = True
-        self.is_letters = np.zeros(codec.size, dtype=bool)  # nothing but easy letters, and a space before them
         self._bits = np.where(self.is_symbol, _BEGINS | _ENDS, 0).astype(np.uint8)
         for i in plain:
             raw = codec.raw([i])[0]
@@ -142,8 +141,6 @@ class WordStarts:
                 text = raw.decode("utf-8")
             except UnicodeDecodeError:  # it begins or ends within a character
                 continue
-            letters = text.removeprefix(" ")
-            self.is_letters[i] = bool(letters) and all(kind_of(one) == LETTER for one in letters)
             self._bits[i] |= kind_of(text[0]) << _FIRST
             if text[-1] != "'":  # which belongs to some of the letters that may follow it, as in "it's"
                 self._bits[i] |= kind_of(text[-1])
@@ -242,8 +239,6 @@ class Resampler:
         letters = "".join([self._codec.vocab[i - N_SPECIAL] for i in unit.tolist() if not self.begins.is_symbol[i]])
         if not letters or len(letters) > LONGEST:
             return []
-        if self.begins.is_letters[unit].all():
-            return [letters]
         return self._codec.letters.words(b"".join(self._codec.raw(unit.tolist())).decode("utf-8"))
 
 

@@ -75,10 +75,3 @@ def test_sequences_begin_with_words_and_may_be_empty():
     some = [codec.encode([line])[0] for line in ("man", "", "aa", "")]
     begins = WordStarts(codec)(np.concatenate(some).astype(np.int64), np.array(list(map(len, some))))
     assert begins[0] and begins[len(some[0])]
-
-
-def test_letters_alone_are_told():
-    codec = CODECS["bpe"]
-    letters = WordStarts(codec).is_letters
-    assert all(letters[i] for i in codec.encode(["man für"])[0])
-    assert not any(letters[i] for i in codec.encode([" , 12 ' <url> 漢"])[0])
