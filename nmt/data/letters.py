@@ -35,11 +35,6 @@ def normalised(text: str, normalize: str, whitespace: str = "kept") -> str:
     return " ".join(text.split()) if whitespace == "unified" else text  # some characters become a space and others
 
 
-def in_letters(text: str) -> str:
-    """The letters of a text's bytes."""
-    return text.encode("utf-8").decode("latin-1").translate(_LETTERS)
-
-
 def units_of(text: str) -> list[str]:
     """A text, with the space before it, cut into parts that can be encoded one by one.
 
@@ -105,7 +100,7 @@ class ByteLetters:
 
     def piece(self, text: str) -> str:
         """A text as a piece."""
-        return in_letters(text)
+        return self.word(text.encode("utf-8"))
 
     def raw(self, letters: str) -> bytes:
         """The bytes behind a piece, or a word that the tokenizers library has cut."""
@@ -296,8 +291,6 @@ _ENDLESS = re.compile(rf"\S{{{WORD_CAP + 1},}}|\s{{{WORD_CAP + 1},}}")
 _PART = re.compile(rf"\s{{0,{WORD_CAP}}}\S{{1,{WORD_CAP}}}|\s{{1,{WORD_CAP}}}")
 # Different words that are counted, some 100 bytes each; with more, those that occurred once are forgotten.
 MOST_COUNTED = 2_000_000
-# Words that a process remembers the parts of, some 300 bytes each: more of them hardly help.
-MOST_REMEMBERED = 200_000
 # Share of the characters of a text that the alphabet covers at least, if it has room.
 COVERAGE = 0.9995
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nmt.data.arrays import Grown, GrownRows, Ragged
 from nmt.data.corpus import as_numpy
-from nmt.data.letters import LINE_CAP, MOST_REMEMBERED, WordsOf, normalised
+from nmt.data.letters import LINE_CAP, WordsOf, normalised
 from nmt.data.placeholders import BYTES
 from nmt.data.subwords import Codec
 from nmt.data.text import Block, Hashes, unified
@@ -26,6 +26,8 @@ Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 P = TypeVar("P")
 
+# Words that a process remembers the parts of, some 300 bytes each: more of them hardly help.
+MOST_REMEMBERED = 200_000
 _MOST_CHARACTERS = 20 * MOST_REMEMBERED  # of all units together, at some 20 bytes each
 
 

@@ -11,13 +11,12 @@ from typing import Any, Literal
 
 from nmt.data.letters import (
     BYTE,
-    BYTE_OF,
     NORMAL,
     SPACE,
     UNUSED,
     USER_DEFINED,
+    ByteLetters,
     Lines,
-    in_letters,
     texts_of_rules,
     words_of_sides,
 )
@@ -31,7 +30,6 @@ from nmt.files import parse_json, refuse_links_out, sha256_of
 from nmt.recipe.data_options import SENTENCEPIECE_ENDINGS, SubwordsConfig, patterns_of
 from nmt.recipe.places import MANIFEST, RUN_DATA, Origin, is_of_run, is_prepared
 
-_LETTER_OF = {byte: letter for letter, byte in BYTE_OF.items()}
 _MODELS: dict[int, Literal["bpe", "unigram"]] = {1: "unigram", 2: "bpe"}
 
 
@@ -87,14 +85,14 @@ def _pieces_of_model(path: Path) -> PieceTable:
             f"{path}: cannot be taken over exactly: {'; '.join(found)}. Train it again with other options of "
             "SentencePiece (--byte_fallback=true), or learn subwords here."
         )
-    score_of: dict[str, float | None] = {}
+    score_of, letters = dict[str, float | None](), ByteLetters()
     for each in model.pieces:
         if each.type == NORMAL:
-            score_of[in_letters(each.piece.replace(SPACE, " "))] = each.score
+            score_of[letters.piece(each.piece.replace(SPACE, " "))] = each.score
         elif each.type == BYTE:
             byte = int(each.piece[3:5], 16)
             if byte >= 0x80 or chr(byte).replace(" ", SPACE) not in normal:
-                score_of[_LETTER_OF[byte]] = None
+                score_of[letters.word(bytes([byte]))] = None
     return PieceTable(
         vocab=list(score_of),
         scores=list(score_of.values()),
@@ -169,13 +167,9 @@ def account_of(old: Subwords, new: Subwords, files: Sequence[Path]) -> list[str]
     for (side, here), there in zip(new.by_side().items(), old.by_side().values(), strict=True):
         n_new = len(set(here.vocab) - set(there.vocab))
         grown = f", {n_new:,} new, {here.size:,} in all" if n_new else ""
-        pieces = f"{there.size:,} pieces of {_named(files)}"
-        lines.append(f"{side} vocabulary: {pieces}{grown}, padded to {here.n_vocab:,}")
+        names = " and ".join(map(str, files))
+        lines.append(f"{side} vocabulary: {there.size:,} pieces of {names}{grown}, padded to {here.n_vocab:,}")
     return lines
-
-
-def _named(files: Sequence[Path]) -> str:
-    return " and ".join(map(str, files))
 
 
 def reuse(
@@ -193,7 +187,7 @@ def reuse(
     What the file and the options say differently is refused.
     """
     subwords = given_subwords(files, joint=config.joint)
-    old, there = subwords.file, f"of {_named(files)}"
+    old, there = subwords.file, f"of {' and '.join(map(str, files))}"
     _must_agree(there, subwords, config, protect)
     if config.extend and not old.characters:
         raise DataError(
