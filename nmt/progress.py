@@ -41,6 +41,11 @@ class Bar(_Tqdm):
         elif msg != "":
             self._tell()
 
+    def postpone(self) -> None:
+        """Leave out the next line where the bar cannot be redrawn: something else has just told as much."""
+        if not self._in_place:
+            self._due = time.monotonic() + EVERY
+
     def clear(self, *args: Any, **kwargs: Any) -> None:
         if self._in_place and time.monotonic() >= self._due:
             super().clear(*args, **kwargs)

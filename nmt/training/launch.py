@@ -74,7 +74,8 @@ def launch(
                 say(f"{run.folder}: already trained to update {update:,}; nothing to do.")
                 return "done"
             require_extras(recipe, logs=ranks.is_main)
-            with closing(Record(run.log_file, n_update=recipe.train.updates, quiet=not ranks.is_main)) as record:
+            total = budget.seconds or recipe.train.updates
+            with closing(Record(run.log_file, total=total, quiet=not ranks.is_main)) as record:
                 return _train(recipe, data, run, device, ranks, record, wants_stop, budget)
 
 
@@ -165,10 +166,10 @@ def _introduce(trainer: Trainer, data: Prepared) -> None:
         record.say("an epoch is made of:")
         for corpus, size, weight in zip(data.manifest["corpora"], mixture.sizes, mixture.weights, strict=True):
             record.say(f"  {size:>11,} pairs x {weight:.4g}  {size * weight / n_all:>6.1%}  {corpus['name']}")
+    langs = f"{recipe.data.src_lang} to {recipe.data.trg_lang}"
     record.say(
-        f"{recipe.name}: {n_param:,} parameters, {data.train.n_pair:,} pairs, {n_update:,} updates an epoch, padding "
-        f"{padding:.1%}, {recipe.train.updates:,} updates to go on {device} in {precision.name} ({precision.why}); "
-        f"nmt {version_and_commit()}"
+        f"{recipe.name}: {langs}, {n_param / 1e6:.1f} M parameters, {data.train.n_pair:,} pairs, {n_update:,} updates "
+        f"an epoch, {device} in {precision.name}"
     )
 
 

@@ -96,12 +96,12 @@ class Record:
     """The log of a run: log.jsonl, the progress line, and what else the recipe names. Silent when `quiet`: ranks other
     than the first."""
 
-    def __init__(self, path: Path, *, n_update: int, quiet: bool = False) -> None:
-        self.path, self.quiet = path, quiet
-        # The time left is ours to tell: tqdm knows of no validations to come.
-        look = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, {rate_fmt}{postfix}]"
-        options: dict[str, Any] = {"unit": "upd", "dynamic_ncols": True, "mininterval": 1, "delay": 0}
-        self.bar = Bar(total=n_update, disable=quiet, file=sys.stderr, bar_format=look, **options)
+    def __init__(self, path: Path, *, total: float, quiet: bool = False) -> None:
+        """total: of the bar, updates or seconds."""
+        self.path, self.total, self.quiet = path, total, quiet
+        look = "{percentage:3.0f}%|{bar:16}| {desc}"
+        options: dict[str, Any] = {"dynamic_ncols": True, "mininterval": 1, "delay": 0}
+        self.bar = Bar(total=total, disable=quiet, file=sys.stderr, bar_format=look, **options)
         self.sinks: list[RunPage | TensorBoard | WeightsAndBiases] = []
 
     def add_sinks(self, recipe: Recipe, since: int) -> None:
@@ -135,9 +135,6 @@ class Record:
     def resume(self, update: int, validated: Collection[int]) -> None:
         """Continue the log of a resumed run: what its checkpoint does not know of is taken back. validated: the updates
         whose validation the checkpoint knows."""
-        with contextlib.suppress(OSError):
-            self.bar.reset()
-        self.bar.initial = self.bar.n = self.bar.last_print_n = update
         if not self.quiet and self.path.exists():
             lines = self.path.read_bytes().split(b"\n")
             kept = b"".join(line + b"\n" for line in lines if _is_known(line, update, validated))
@@ -162,13 +159,17 @@ class Record:
             with self._left_out_if_it_fails(sink):
                 sink.write(kind, update, fields)
 
-    def progress(self, update: int, **shown: str) -> None:
-        """Move the progress line."""
-        self.bar.n = update
-        if shown:
-            self.bar.set_postfix(shown, refresh=False)
+    def progress(self, done: float, text: str) -> None:
+        """Move the bar, and write something beside it."""
+        self.bar.n = min(done, self.total)
+        self.bar.set_description_str(text, refresh=False)
         with contextlib.suppress(OSError):  # nobody can hear it: the terminal is gone, the disk behind it full
             self.bar.update(0)
+
+    def row(self, text: str) -> None:
+        """A line for people that tells all that the bar would."""
+        self.say(text)
+        self.bar.postpone()
 
     def say(self, text: str) -> None:
         """A line for people, above the progress line."""

@@ -62,12 +62,14 @@ class TrainingReporter:
     def __init__(self, recipe: Recipe, record: Record, budget: Budget, device: torch.device) -> None:
         self.recipe, self.record, self.budget, self.device = recipe, record, budget, device
         self.n_failed = 0
+        self.pace, self.loss, self.has_titles = 0.0, 0.0, False  # seconds an update, and what was shown last
 
-    def updates(self, state: TrainState, meter: Meter, time_share: float) -> None:
-        """One line of the log for the updates since the last one. time_share: share of the time budget."""
-        sums, metric = meter.sums, self.recipe.valid.metric
+    def updates(self, state: TrainState, meter: Meter) -> None:
+        """One line of the log, and a row for people, for the updates since the last one."""
+        sums = meter.sums
         loss = sums.loss / max(1, sums.n_gold)
         speed = sums.n_gold / max(1e-9, sums.seconds)
+        self.pace = sums.seconds / max(1, sums.n_update)
         self.record.write(
             "train",
             state.update,
@@ -81,18 +83,35 @@ class TrainingReporter:
             wall_seconds=round(state.wall_seconds, 2),
             **footprint(self.device),
         )
-        shown = {
-            "left": duration(seconds_left(state, self.recipe, self.budget, sums.seconds / max(1, sums.n_update))),
-            "loss": f"{loss:.3f}",
-            "lr": f"{meter.rate:.2e}",
-            "tok/s now": f"{speed:,.0f}",
-        }
+        if not self.has_titles:
+            self.record.say("    time   update  epoch  train loss        lr    tok/s   elapsed      left")
+            self.has_titles = True
+        self.record.row(
+            f"{_now()} {state.update:8,} {state.position.epoch:6} {loss:11.3f} {meter.rate:9.2e} {speed:8,.0f} "
+            f"{clock(state.wall_seconds):>9} {clock(self.seconds_left(state)):>9}"
+        )
+
+    def progress(self, state: TrainState, meter: Meter) -> None:
+        """Move the bar: by time where there is a budget."""
+        train, metric, sums = self.recipe.train, self.recipe.valid.metric, meter.sums
+        if sums.n_gold:
+            self.loss = sums.loss / sums.n_gold
+        parts = [f"update {state.update:,}"]
+        if self.budget.seconds:
+            parts.insert(0, f"{clock(state.wall_seconds)} of {clock(self.budget.seconds)}")
+        else:
+            parts[0] += f" of {train.updates:,}"
+            parts.append(f"left {clock(self.seconds_left(state))}")
+        parts.append(f"loss {self.loss:.2f}")
         if (best := state.best_update(metric)) is not None:
             entry = next(e for e in state.history if e["update"] == best)
-            shown["best"] = f"{metric} {entry[metric]:.2f} at {best:,}"
-        if time_share:
-            shown["time"] = f"{min(1.0, time_share):.0%}"
-        self.record.progress(state.update, epoch=f"{state.position.epoch}", **shown)
+            parts.append(f"best {score_of(metric, entry[metric])}")
+        self.record.progress(state.wall_seconds if self.budget.seconds else state.update, ", ".join(parts))
+
+    def seconds_left(self, state: TrainState) -> float:
+        """Seconds until the end, at the pace of the last row."""
+        pace = self.pace or state.seconds / max(1, state.update)
+        return seconds_left(state, self.recipe, self.budget, pace)
 
     def another_end(self, final: dict[str, Any], state: TrainState) -> None:
         """Say that a run had finished, when and how well, and where its end is now. final: what RUN/model says."""
@@ -152,13 +171,17 @@ class TrainingReporter:
             "counts all."
         )
 
-    def validation(self, update: int, measured: dict[str, Measured], first_name: str) -> None:
-        """Everything that was measured, to the log; the numbers and some examples of the first set to people."""
-        self.record.write("valid", update, **fields_of(measured))
+    def validation(self, state: TrainState, measured: dict[str, Measured], first_name: str) -> None:
+        """Everything that was measured, to the log; the numbers and an example of the first set, in turns, to
+        people."""
+        self.record.write("valid", state.update, **fields_of(measured))
+        is_best = state.best_update(self.recipe.valid.metric) == state.update
         for name, (numbers, _) in measured.items():
-            self.record.say(describe(update, numbers, name if len(measured) > 1 else ""))
-        for example in measured[first_name][1].get("examples", []):
-            self.record.say(as_text(example))
+            of = f"valid {name}" if len(measured) > 1 else "valid"
+            mark = "  * best" if is_best and name == first_name else ""
+            self.record.row(f"{_now()} {state.update:8,}  {of}  {describe(numbers)}{mark}")
+        if examples := measured[first_name][1].get("examples", []):
+            self.record.say(as_text(examples[len(state.history) % len(examples)]))
 
     def cut_short(self, update: int) -> None:
         """Say that a validation was over the time, so that something of it may be missing."""
@@ -186,6 +209,17 @@ def divergence_message(
         f"touched; last good checkpoint: {last_good}. Lower optim.lr, raise optim.warmup, set optim.clip, or train in "
         "fp32."
     )
+
+
+def clock(seconds: float) -> str:
+    """A length of time as a clock shows it: 4:55, 1:02:24, 51:02:24."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _now() -> str:
+    return time.strftime("%H:%M:%S")
 
 
 def _where(state: TrainState, moving: Position) -> str:

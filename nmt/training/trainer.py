@@ -89,10 +89,8 @@ class Trainer:
         self.reporter.measured_otherwise(self.state)
         if final is not None:
             self.reporter.another_end(final, self.state)
-        precision, version = engine.precision, version_and_commit()
-        self.record.say(
-            f"going on from {folder.name} on {self.model.device} in {precision.name}: {precision.why}; nmt {version}"
-        )
+        name, version = engine.precision.name, version_and_commit()
+        self.record.say(f"going on from {folder.name} on {self.model.device} in {name}; nmt {version}")
         if begun_in_other_batches(saved, packed=self.recipe.batch.packed):
             epoch = saved["epoch"]
             self.record.say(f"this version makes other batches: epoch {epoch}, counted from 0, begins anew with them")
@@ -209,8 +207,7 @@ class Trainer:
         state, recipe = self.state, self.recipe
         if budget.log_is_due(state.update, recipe, self.time_share):
             self._log()
-        else:
-            self.record.progress(state.update)
+        self.reporter.progress(state, self.meter)
         to_save, trouble = state.update % recipe.train.save_every == 0, ""
         if budget.validation_is_due(state, recipe, self.time_share):
             finished, trouble = self.validate()
@@ -226,7 +223,7 @@ class Trainer:
 
     def _log(self) -> None:
         """Write the line of the log about the updates since the line before."""
-        self.reporter.updates(self.state, self.meter, self.time_share)
+        self.reporter.updates(self.state, self.meter)
         self.meter = Meter()
 
     def _end_if(self, trouble: str) -> None:
@@ -261,7 +258,6 @@ class Trainer:
         if self.ranks.is_main:
             if self.validation.too_large and not too_large:
                 self.reporter.halved_in_validation(self.validation.too_large)
-            self.reporter.validation(state.update, measured, self.validation.first_name)
             if not self.budget.has_time(state):
                 self.reporter.cut_short(state.update)
         state.validated_share = self.time_share
@@ -270,6 +266,8 @@ class Trainer:
             lambda: (self.validation.entry(measured), self.budget.count_time(state), state.measure_share)
         )
         state.history.append({"update": state.update, **entry})
+        if self.ranks.is_main:
+            self.reporter.validation(state, measured, self.validation.first_name)
         return True, ""
 
     def choose_final(self) -> str:

@@ -238,10 +238,10 @@ def score_of(name: str, value: float) -> str:
     return f"{METRICS[name].title if name in METRICS else name} {value:{_SHOWN_AS.get(name, '.2f')}}"
 
 
-def describe(update: int, numbers: dict[str, Any], name: str = "") -> str:
-    """Format validation results as one line for people. name: of the set, where there are several."""
-    parts = [f"{name} {numbers[name]:{_SHOWN_AS.get(name, '.2f')}}" for name in (*FORCED, *METRICS) if name in numbers]
-    return f"update {update:,}{name and ', ' + name}: " + ", ".join(parts)
+def describe(numbers: dict[str, Any]) -> str:
+    """Format validation results as a part of a line for people; the accuracy is in the log."""
+    parts = [f"loss {numbers['loss']:.3f}", f"ppl {numbers['perplexity']:.2f}"]
+    return "  ".join([*parts, *(score_of(name, numbers[name]) for name in METRICS if name in numbers)])
 
 
 # The end of a run: choose the weights that translate.
@@ -275,7 +275,7 @@ def choose_final(
         newest = max(updates)
         numbers = known.get(newest, {}) if len(updates) == 1 and file == checkpoint.MODEL else {}
         if by not in numbers and results and not has_time(state.measure_seconds):
-            record.say(f"{name:>12}  not measured, as the time is over")
+            record.say(f"{name:>18}  not measured, as the time is over")
             continue
         folders = [folder_of[update] for update in updates]
         weights = checkpoint.average(folders) if file == checkpoint.MODEL else checkpoint.load_tensors(folders[0], file)
@@ -286,7 +286,7 @@ def choose_final(
             results[name], _ = validator.measure(model, lambda: not wants_stop(), lambda: has_time(0.0))
         if wants_stop():
             return ""
-        record.say(f"{name:>12}  " + describe(newest, results[name]))
+        record.say(f"{name:>18}  update {newest:,}  {describe(results[name])}")
         if not chosen or goodness(results[name], by) > goodness(results[chosen], by):
             chosen, chosen_weights = name, weights
     checkpoint.load_weights(model, chosen_weights, chosen)
