@@ -172,7 +172,7 @@ def _flags(
     from nmt.decoding.suspicion import reasons
 
     filters = FilterConfig()
-    usual = usual_ratio(zip(sources, references, strict=True), filters)
+    usual = usual_ratio(zip(sources, references, strict=True), filters.max_ratio)
     ratio = usual.median if usual else None
     return [reasons(*both, filters.max_ratio, ratio, languages) for both in zip(sources, lines, strict=True)]
 

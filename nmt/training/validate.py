@@ -240,8 +240,10 @@ def score_of(name: str, value: float) -> str:
 
 def describe(numbers: dict[str, Any]) -> str:
     """Format validation results as a part of a line for people; the accuracy is in the log."""
-    parts = [f"loss {numbers['loss']:.3f}", f"ppl {numbers['perplexity']:.2f}"]
-    return "  ".join([*parts, *(score_of(name, numbers[name]) for name in METRICS if name in numbers)])
+    looks = {"loss": "loss {:.3f}", "perplexity": "ppl {:.2f}"} | {
+        name: f"{metric.title} {{:.2f}}" for name, metric in METRICS.items()
+    }
+    return "  ".join(look.format(numbers[name]) for name, look in looks.items() if name in numbers)
 
 
 # The end of a run: choose the weights that translate.

@@ -73,7 +73,7 @@ def test_the_better_of_the_candidates_ships_and_the_log_says_so(trained, capsys,
     # What is not finite is not in a history; then the last weights are measured again.
     judge = Judge(*([NAN] if history[2] != history[2] else []), *measured)
     state = TrainState(6, Position(), history=[entry for entry in entries if entry["loss"] == entry["loss"]])
-    record = Record(run.log_file, n_update=6)
+    record = Record(run.log_file, total=6)
     capsys.readouterr()
     with run.lock():
         model = new_model(trained, open_data(trained), "cpu")

@@ -83,8 +83,8 @@ def test_each_validation_set_is_measured_as_the_recipe_says(runs):
     assert "bleu" in first and "bleu" in first["sets"]["talks"] and "bleu" not in first["sets"]["web"]
     talks = Path(runs.sets[2]["src"]).read_text(encoding="utf-8").split("\n")
     assert [example["source"] for example in first["sets"]["talks"]["examples"]] == talks[:3]  # of four, not of ten
-    assert all(f"update 12, {name}: loss" in runs.several_said for name in ("news", "web", "talks"))
-    assert "update 12: loss" in runs.one_said
+    assert all(f" 12  valid {name}  loss" in runs.several_said for name in ("news", "web", "talks"))
+    assert " 12  valid  loss" in runs.one_said
     # The history, from which a resumed run knows what is best, says the same.
     entry = state_of(runs.several, 24)["history"][0]
     assert entry.pop("how")["pairs"] == {"pairs": 12} and entry == {
@@ -132,12 +132,20 @@ def test_a_run_may_go_on_with_other_further_sets():
     assert refused_changes({"data.valid": (["a", "b"], ["a"]), "data.train": (["a"], ["b"])}).keys() == {"data.train"}
 
 
-def test_the_bar_tells_the_speed_of_the_last_interval_and_the_last_line_that_of_the_run(runs):
-    *_, last = log_of(runs.one, "train")
+def test_people_see_a_row_for_each_line_of_the_log_and_the_speed_of_the_whole_run(runs):
+    """Also where there is no terminal, with the time, and no line is longer than 80 characters."""
+    rows = re.findall(r"^\d\d:\d\d:\d\d +(\d+) +0 +([\d.]+) +\S+ +([\d,]+) +\d+:\d\d +\d+:\d\d$", runs.one_said, re.M)
+    trained = log_of(runs.one, "train")
+    assert [(int(at), loss, int(speed.replace(",", ""))) for at, loss, speed in rows] == [
+        (line["update"], f"{line['loss']:.3f}", round(line["tokens_per_second"])) for line in trained
+    ]
+    validated = re.findall(r"^\d\d:\d\d:\d\d +(\d+)  valid  loss .*?(  \* best)?$", runs.one_said, re.M)
+    best = state_of(runs.one, 24)["history"]
+    assert [int(at) for at, _ in validated] == [12, 24] and validated[0][1]
+    assert bool(validated[1][1]) == (best[1]["bleu"] > best[0]["bleu"])
+    assert all(len(line) <= 80 for line in runs.one_said.split("\n") if re.match(r"\d\d:|    time", line))
+    assert "best BLEU" in runs.one_said and "left 0:00" in runs.one_said
     state = state_of(runs.one, 24)
-    assert "left=" in runs.one_said and "best=bleu" in runs.one_said
-    shown = re.findall(r"tok/s now=([\d,]+)", runs.one_said)[-1].replace(",", "")
-    assert abs(int(shown) - last["tokens_per_second"]) < 1  # the log rounds to tenths
     (mean,) = re.findall(r"([\d,]+) tokens/s on average\. Translate with", runs.one_said)
     assert int(mean.replace(",", "")) == pytest.approx(state["n_token"] / state["seconds"], rel=0.01)
 
@@ -147,7 +155,7 @@ def test_the_bar_tells_the_speed_of_the_last_interval_and_the_last_line_that_of_
 
 @pytest.fixture
 def log(tmp_path):
-    made = Record(tmp_path / "log.jsonl", n_update=30)
+    made = Record(tmp_path / "log.jsonl", total=30)
     yield made
     made.close()
 
@@ -190,8 +198,8 @@ class Leaving(io.StringIO):
 def test_a_run_goes_on_when_nobody_can_hear_it(tmp_path, monkeypatch):
     stream = Leaving()
     monkeypatch.setattr(record.sys, "stderr", stream)
-    made = Record(tmp_path / "log.jsonl", n_update=3)
+    made = Record(tmp_path / "log.jsonl", total=3)
     stream.gone = True
     made.say("hello")
-    made.progress(1, loss="3")
+    made.progress(1, "loss 3")
     made.close()
