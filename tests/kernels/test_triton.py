@@ -10,8 +10,7 @@ import torch
 from nmt.data.subwords import EOS, PAD
 from nmt.decoding import beam, fixed_search
 from nmt.decoding.beam import BeamSettings
-from nmt.decoding.fixed_search import Table
-from nmt.decoding.graph import Buffers
+from nmt.decoding.fixed_search import Buffers, Table
 from nmt.kernels import choice, on_gpu, spans
 from nmt.masks import Packing
 from nmt.models.build import build_model

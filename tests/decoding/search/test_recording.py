@@ -5,7 +5,7 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 
-from nmt.decoding.graph import Recorder
+from nmt.decoding.fixed_search import Recorder
 from nmt.errors import MachineError
 
 
