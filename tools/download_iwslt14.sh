@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Fetch IWSLT 2014 German-English (TED talks) for its recipe, raw and cased: bash tools/download_iwslt14.sh [FOLDER]
+#
+# The split is that of the literature: every 23rd pair of the training file validates; the test set is dev2010, dev2012,
+# tst2010, tst2011 and tst2012 together. IWSLT14_URL: another place of de-en.tgz, such as file:///data/de-en.tgz.
+set -euo pipefail
+
+folder=${1:-iwslt14}
+url=${IWSLT14_URL:-https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz}
+
+mkdir -p "$folder"
+if [ -e "$folder/iwslt14.test.en.gz" ]; then
+  echo "$folder/iwslt14.test.en.gz is there" >&2
+  exit
+fi
+raw=$(mktemp -d "$folder/.raw.XXXXXX")
+trap 'rm -r "$raw"' EXIT
+echo "fetching $url" >&2
+curl --fail --location --silent --show-error --retry 3 --output "$raw/de-en.tgz" "$url"
+tar -xzf "$raw/de-en.tgz" -C "$raw"
+find "$raw" -name 'train.tags.de-en.de' | grep -q . || {
+  echo "$url: no train.tags.de-en.de in it: it is another file than expected" >&2
+  exit 1
+}
+from=$(dirname "$(find "$raw" -name 'train.tags.de-en.de')")
+
+talk() { # what is said in a talk, and its title and description: a sentence a line
+  grep -Ev '<(url|talkid|keywords|speaker|reviewer|translator)' "$1" | sed -E 's/<[^>]*>//g; s/^[[:space:]]+//; s/[[:space:]]+$//'
+}
+
+segments() { # the sentences of a test set
+  sed -nE 's/.*<seg id="[0-9]+">[[:space:]]*(.*[^[:space:]])[[:space:]]*<\/seg>.*/\1/p' "$1"
+}
+
+for lang in de en; do
+  talk "$from/train.tags.de-en.$lang" >"$raw/all.$lang"
+  awk 'NR % 23 != 0' "$raw/all.$lang" | gzip >"$raw/iwslt14.train.$lang.gz"
+  awk 'NR % 23 == 0' "$raw/all.$lang" | gzip >"$raw/iwslt14.valid.$lang.gz"
+  for set in TED.dev2010 TEDX.dev2012 TED.tst2010 TED.tst2011 TED.tst2012; do
+    segments "$from/IWSLT14.$set.de-en.$lang.xml"
+  done | gzip >"$raw/iwslt14.test.$lang.gz"
+done
+if [ "$(wc -l <"$raw/all.de")" != "$(wc -l <"$raw/all.en")" ]; then
+  echo "$url: its two sides have different numbers of lines" >&2
+  exit 1
+fi
+mv "$raw"/iwslt14.train.* "$raw"/iwslt14.valid.* "$raw"/iwslt14.test.de.gz "$folder"
+mv "$raw"/iwslt14.test.en.gz "$folder"  # last: it says that all are there
+echo "Done. TED talks are under CC BY-NC-ND. Now tell the tools where they are:" >&2
+echo "export NMT_DATA=$(cd "$folder" && pwd)"
