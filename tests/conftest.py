@@ -27,8 +27,6 @@ _LONGEST_FIRST = (
     "test_ctranslate2",
     "test_translate",
     "test_recipes_train",
-    "test_recurrent_training",
-    "test_exact_resume",
     "test_prepare",
     "test_export",
     "test_translate_journal",

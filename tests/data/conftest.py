@@ -24,13 +24,13 @@ def at(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
 
     def write(name, content):
-        if name.endswith(".parquet") and isinstance(content, list):
-            pq.write_table(pa.Table.from_pylist(content), name)
-            return name
-        if name.endswith(".arrow") and isinstance(content, list):
-            rows = pa.Table.from_pylist(content)
-            with pa.ipc.new_file(name, rows.schema) as writer:
-                writer.write_table(rows)
+        if name.endswith((".parquet", ".arrow")) and isinstance(content, list | pa.Table):
+            rows = content if isinstance(content, pa.Table) else pa.Table.from_pylist(content)
+            if name.endswith(".parquet"):
+                pq.write_table(rows, name)
+            else:
+                with pa.ipc.new_file(name, rows.schema) as writer:
+                    writer.write_table(rows)
             return name
         if isinstance(content, list):
             content = "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in content)

@@ -39,10 +39,11 @@ def recipe(tmp_path):
 
 
 def recipe_in(folder, src=SRC, trg=TRG, valid=(VALID, VALID), vocab_size=320, vocab_from="", **data):
-    files = {
-        "train": [TrainingCorpus(src=write(folder / "t.de", src), trg=write(folder / "t.en", trg))],
-        "valid": [ValidationSet(src=write(folder / "v.de", valid[0]), trg=write(folder / "v.en", valid[1]))],
-    }
+    """valid: the lines of both sides, or sets of validation as a recipe names them."""
+    if isinstance(valid, tuple):
+        valid = [ValidationSet(src=write(folder / "v.de", valid[0]), trg=write(folder / "v.en", valid[1]))]
+    train = [TrainingCorpus(src=write(folder / "t.de", src), trg=write(folder / "t.en", trg))]
+    files = {"train": train, "valid": valid}
     return Recipe(
         name="test",
         data=DataConfig(**{"src_lang": "de", "trg_lang": "en", "alarms": "warn", "workers": 1, **files, **data}),
@@ -83,25 +84,21 @@ def test_training_lines_are_encoded_as_they_stand_after_the_first_mark_and_the_l
     assert [row.tolist() for row in kept] == data.subwords.src.encode(lines)
 
 
-def test_validation_sets_are_kept_apart_in_the_order_of_the_recipe(recipe, tmp_path):
+def test_validation_sets_are_kept_apart_in_the_order_of_the_recipe(tmp_path):
     def with_sets(**names_and_lines):
-        sets = [
-            ValidationSet(
-                name=name, src=write(tmp_path / f"{name}.de", lines), trg=write(tmp_path / f"{name}.en", lines)
-            )
-            for name, lines in names_and_lines.items()
-        ]
-        return recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": sets})})
+        files = {
+            name: [write(tmp_path / f"{name}.{side}", its) for side in "st"] for name, its in names_and_lines.items()
+        }
+        return recipe_in(
+            tmp_path, valid=[ValidationSet(name=one, src=src, trg=trg) for one, (src, trg) in files.items()]
+        )
 
     several = with_sets(newstest=VALID[:3], valid=VALID[3:9], web_2=VALID[2:5])
     manifest = prepare(several, tmp_path / "out")
     assert manifest["n_pair"] == {"train": 200, "valid-newstest": 3, "valid": 6, "valid-web_2": 3}
     data = Prepared.open(tmp_path / "out")
-    assert {name: corpus.texts()[1] for name, corpus in data.valid_sets.items()} == {
-        "newstest": VALID[:3],
-        "valid": VALID[3:9],
-        "web_2": VALID[2:5],
-    }
+    texts = [(name, corpus.texts()[1]) for name, corpus in data.valid_sets.items()]
+    assert texts == [("newstest", VALID[:3]), ("valid", VALID[3:9]), ("web_2", VALID[2:5])]
     assert data.valid is data.valid_sets["newstest"] and data.differences(several) == []
     for other in (with_sets(valid=VALID[3:9]), with_sets(valid=VALID[3:9], newstest=VALID[:3], web_2=VALID[2:5])):
         assert "newstest, valid, web_2 there, valid" in data.differences(other)[0]
@@ -131,16 +128,11 @@ def test_what_is_dropped_is_accounted_for(tmp_path):
     assert (report["read"], report["kept"], report["source_in_valid_or_test"]) == (17, 11, 1)
 
 
-def test_missing_files_are_refused_all_at_once_with_the_places_tried(recipe, tmp_path, monkeypatch):
+def test_missing_files_are_refused_all_at_once_with_the_places_tried(tmp_path, monkeypatch):
     monkeypatch.setenv("NMT_DATA", str(tmp_path / "corpora"))
-    data = recipe.data.model_copy(
-        update={
-            "train": [TrainingCorpus(src="multi30k.x.de", trg="gone.en")],
-            "valid": [ValidationSet(src="v.de", trg="gone.fr")],
-        }
-    )
+    gone = [TrainingCorpus(src="multi30k.x.de", trg="gone.en")]
     with pytest.raises(DataError) as error:
-        prepare(recipe.model_copy(update={"data": data}), tmp_path / "out")
+        prepare(recipe_in(tmp_path, train=gone, valid=[ValidationSet(src="v.de", trg="gone.fr")]), tmp_path / "out")
     message = str(error.value)
     assert str(Path("multi30k.x.de").absolute()) in message and str(tmp_path / "corpora" / "multi30k.x.de") in message
     assert "download_multi30k" in message and "data.valid: no file gone.fr: tried" in message
@@ -149,8 +141,8 @@ def test_missing_files_are_refused_all_at_once_with_the_places_tried(recipe, tmp
 def test_relative_files_are_found_in_the_folder_that_nmt_data_names(recipe, tmp_path, monkeypatch):
     monkeypatch.setenv("NMT_DATA", str(tmp_path))
     (tmp_path / "t.de.gz").write_bytes(gzip.compress((tmp_path / "t.de").read_bytes()))
-    data = recipe.data.model_copy(update={"train": [TrainingCorpus(src="t.de.gz", trg="t.en")]})
-    manifest = prepare(recipe.model_copy(update={"data": data}), tmp_path / "out")
+    recipe = recipe_in(tmp_path, train=[TrainingCorpus(src="t.de.gz", trg="t.en")])
+    manifest = prepare(recipe, tmp_path / "out")
     assert manifest["n_pair"]["train"] == len(SRC) and manifest["inputs"][0]["name"] == "t.de.gz"
 
 

@@ -159,20 +159,22 @@ def test_lines_that_look_wrong_are_dropped_and_counted_by_what_they_are_flagged(
 
 
 def older(settings):
-    """Settings as they were before there were these filters."""
-    return {**settings, "data": {name: value for name, value in settings["data"].items() if name not in NEW}}
+    """Settings as they were before there were these filters, and kinds of subwords."""
+    later = {*NEW, "kind"}
+    return {part: {name: its[name] for name in its.keys() - later} for part, its in settings.items()}
 
 
 @pytest.mark.parametrize(
     ("options", "changed"),
     [
         ({}, []),
-        ({"min_script": 0.0, "drop_control": False, "max_repeats": 0}, []),
-        ({"min_script": 0.5}, ["data.min_script: 0.0 there, 0.5 here"]),
-        ({"drop_near_duplicates": True}, ["data.drop_near_duplicates: False there, True here"]),
-        ({"max_ratio": 3.0}, ["data.max_ratio: 4.0 there, 3.0 here"]),
+        ({"data": {"min_script": 0.0, "drop_control": False, "max_repeats": 0}}, []),
+        ({"data": {"min_script": 0.5}}, ["data.min_script: 0.0 there, 0.5 here"]),
+        ({"data": {"drop_near_duplicates": True}}, ["data.drop_near_duplicates: False there, True here"]),
+        ({"data": {"max_ratio": 3.0}}, ["data.max_ratio: 4.0 there, 3.0 here"]),
+        ({"subwords": {"kind": "char"}}, ["subwords.kind: 'bpe' there, 'char' here"]),
     ],
 )
-def test_a_filter_that_was_not_known_is_a_change_where_somebody_asks_for_it(options, changed):
-    there, here = settings_of(Recipe(name="test")), settings_of(Recipe(name="test", data=DataConfig(**options)))
+def test_an_option_that_was_not_known_is_a_change_where_somebody_asks_for_it(options, changed):
+    there, here = (settings_of(Recipe.model_validate({"name": "test", **its})) for its in ({}, options))
     assert changed_settings(older(there), here) == changed

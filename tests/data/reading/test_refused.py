@@ -7,7 +7,6 @@ import sys
 import time
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from nmt.data import prepare as preparing
@@ -20,6 +19,9 @@ TMX = (
     '<tmx><body><tu><tuv xml:lang="de"><seg>ein Hund</seg></tuv><tuv xml:lang="en-GB"><seg>a dog</seg></tuv></tu>'
     "</body></tmx>"
 )
+# As no honest writer makes a column of text.
+_RAW = pa.array([b"gut", b"f\xfcr"], pa.binary())
+NO_UTF8 = pa.table({"de": pa.Array.from_buffers(pa.string(), 2, _RAW.buffers()), "en": ["good", "for"]})
 
 
 @pytest.mark.parametrize(
@@ -41,18 +43,20 @@ TMX = (
         ("a.jsonl", [GOOD, '{"de": "\\ud800", "en": "x"}'], KEYS, 2, "half a surrogate pair"),
         ("a.parquet", [GOOD, {"de": None, "en": "x"}], KEYS, 2, "null in the column 'de'"),
         ("a.arrow", [GOOD, {"de": "x", "en": None}], KEYS, 2, "null in the column 'en'"),
+        ("a.tsv", b"gut\tgood\nf\xfcr\tfor\n", TABS, 2, "invalid UTF-8 at byte 2 (0xFC)"),
+        ("a.jsonl", b'{"de": "gut", "en": "good"}\n{"de": "f\xfcr", "en": "for"}\n', KEYS, 2, "invalid UTF-8 at byte "),
+        *((name, NO_UTF8, KEYS, 2, "invalid UTF-8 at byte 2 (0xFC)") for name in ("a.parquet", "a.arrow")),
     ],
 )
 def test_what_is_no_text_is_refused_with_its_place_or_its_pair_dropped(at, name, content, columns, bad, what):
-    if name == "a.jsonl":
-        content = [row if isinstance(row, dict | str) else str(row).replace("'", '"') for row in content]
-    at.write(name, content)
-    at.refused({"file": name, **columns}, f"{name}:{bad}: ", what, "data.bad_records: drop")
-    report = at.prepare({"file": name, **columns}, bad_records="drop")
-    assert report.dropped == {"bad record": {"count": 1, "first": [f"{name}:{bad}"]}}
+    corpus = {"file": at.write(name, content), **columns}
+    option, reason = ("bad_utf8", "bad UTF-8") if "UTF-8" in what else ("bad_records", "bad record")
+    at.refused(corpus, f"{name}:{bad}: ", what, f"data.{option}: drop")
+    report = at.prepare(corpus, **{option: "drop"})
+    assert report.dropped == {reason: {"count": 1, "first": [f"{name}:{bad}"]}}
     assert (report.read, report.kept) == (2, 1)
     with pytest.raises(DataError, match=f"{name}:{bad}: "):  # nothing is dropped that is measured on
-        at.prepare({"src": "v.de", "trg": "v.en"}, valid={"file": name, **columns}, bad_records="drop")
+        at.prepare({"src": "v.de", "trg": "v.en"}, valid=corpus, **{option: "drop"})
 
 
 def test_what_stands_beside_the_keys_of_a_line_of_json_does_no_harm(at):
@@ -60,25 +64,6 @@ def test_what_stands_beside_the_keys_of_a_line_of_json_does_no_harm(at):
     at.write("a.jsonl", "".join(f'{start}"de": "Hund {n}", "en": "dog"}}\n' for n, start in enumerate(beside)))
     assert at.prepare({"file": "a.jsonl", **KEYS}, valid={"file": "a.jsonl", **KEYS}).read == 3
     assert at.texts()[0] == ["Hund 0", "Hund 1", "Hund 2"]
-
-
-def test_bad_utf8_in_any_form_is_refused_with_its_place_or_its_pair_dropped(at):
-    raw = pa.array([b"gut", b"f\xfcr"], pa.binary())  # as no honest writer makes a column of text
-    rows = pa.table({"de": pa.Array.from_buffers(pa.string(), 2, raw.buffers()), "en": ["good", "for"]})
-    pq.write_table(rows, "a.parquet")
-    with pa.ipc.new_stream("a.arrow", rows.schema) as writer:
-        writer.write_table(rows)
-    at.write("a.tsv", b"gut\tgood\nf\xfcr\tfor\n")
-    at.write("a.jsonl", b'{"de": "gut", "en": "good"}\n{"de": "f\xfcr", "en": "for"}\n')
-    at.write("a.de", b"gut\nf\xfcr\n")
-    at.write("a.en", b"good\nfor\n")
-    for name in ("a.parquet", "a.arrow", "a.tsv", "a.jsonl", "a.de"):
-        both = {"src": "a.de", "trg": "a.en"}
-        corpus = both if name == "a.de" else {"file": name, **(TABS if name == "a.tsv" else KEYS)}
-        with pytest.raises(DataError, match=rf"{name}:2: invalid UTF-8 at byte \d+ \(0xFC\).*data\.bad_utf8: drop"):
-            at.prepare(corpus)
-        report = at.prepare(corpus, bad_utf8="drop")
-        assert report.dropped == {"bad UTF-8": {"count": 1, "first": [f"{name}:2"]}}
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
@@ -193,10 +178,7 @@ def test_what_cannot_be_read_is_refused_before_any_work(at, corpus, expected):
     for name in ("parquet", "arrow"):
         whole = (at.folder / f"a.{name}").read_bytes()
         at.write(f"cut.{name}", whole[: len(whole) // 2])
-    twice = pa.table([["x"], ["y"], ["z"]], names=["de", "de", "en"])
-    pq.write_table(twice, "twice.parquet")
-    with pa.ipc.new_file("twice.arrow", twice.schema) as writer:
-        writer.write_table(twice)
+        at.write(f"twice.{name}", pa.table([["x"], ["y"], ["z"]], names=["de", "de", "en"]))
     for name in ("folder.parquet", "script", "data"):
         (at.folder / name).mkdir()
     at.write("script/script.py", "open('ran', 'w').close()\n")

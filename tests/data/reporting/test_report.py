@@ -18,7 +18,7 @@ from nmt.data.report_words import alarms, remarks
 from nmt.data.subwords import large_vocabulary
 from nmt.data.text import Block
 from nmt.errors import DataError
-from nmt.recipe.data_options import CorpusFiles, SubwordsConfig, TrainingCorpus, ValidationSet
+from nmt.recipe.data_options import CorpusFiles, TrainingCorpus, ValidationSet
 from nmt.recipe.reader import write_recipe
 from tests.data.awkward import AWKWARD
 from tests.data.reporting.test_shift import corpus
@@ -26,15 +26,10 @@ from tests.data.test_prepare import NO_FILTERS, SRC, TRG, recipe_in, write
 from tests.documented import documented
 
 
-def report_of(folder, src=SRC, trg=TRG, sets=None, vocab_from=None, **how):
-    """The report of data that are prepared in a folder. sets: of validation, as a recipe names them."""
+def report_of(folder, *sides, **how):
+    """The report of data that are prepared in a folder."""
     folder.mkdir(exist_ok=True)
-    recipe = recipe_in(folder, src, trg, **how)
-    if sets:
-        recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"valid": sets})})
-    if vocab_from:
-        recipe = recipe.model_copy(update={"subwords": SubwordsConfig(vocab_from=str(vocab_from))})
-    prepare(recipe, folder / "out", talk=lambda line: None)
+    prepare(recipe_in(folder, *sides, **how), folder / "out", talk=lambda line: None)
     return json.loads((folder / "out" / "report.json").read_text(encoding="utf-8"))
 
 
@@ -143,7 +138,7 @@ def test_places_are_of_the_right_file_where_a_set_has_several(tmp_path):
         ValidationSet(src=files["de"], trg=files["en"]),
         ValidationSet(file=write(tmp_path / "four.tsv", rows), src_column="a", trg_column="b", name="tsv"),
     ]
-    found = report_of(tmp_path, sets=valid, test=CorpusFiles(src=files["de"][::-1], trg=files["en"][::-1]))
+    found = report_of(tmp_path, valid=valid, test=CorpusFiles(src=files["de"][::-1], trg=files["en"][::-1]))
     for each in found["leaks"]["examples"]:
         file, _, line = each["place"].rpartition(":")
         text = Path(file).read_text(encoding="utf-8").split("\n")[int(line) - 1]
@@ -197,7 +192,7 @@ def test_shifts_are_alarms_that_name_file_and_line_also_in_the_second_file_of_a_
     valid_src = [write(tmp_path / f"{n}.de", src) for n in range(2)]
     valid_trg = [write(tmp_path / "0.en", trg), write(tmp_path / "1.en", moved)]
     sets = [ValidationSet(src=valid_src, trg=valid_trg)]
-    alarms = report_of(tmp_path, src, moved, sets, max_ratio=50.0)["alarms"]
+    alarms = report_of(tmp_path, src, moved, valid=sets, max_ratio=50.0)["alarms"]
     alarms = [one for one in alarms if "misaligned" in one["found"]]
     places = ("1.de", "a score on such pairs is void."), ("t.de", "training on such pairs teaches nothing.")
     for alarm, (name, harm) in zip(alarms, places, strict=True):
@@ -257,9 +252,7 @@ def test_a_vocabulary_that_is_large_for_its_corpus_is_noted_unless_it_was_given(
     n_token = int(data.train.trg_len.sum()) + data.train.n_pair
     advice = [line.removeprefix("note: ") for line in told if "vocabulary is large" in line]
     assert advice == [large_vocabulary(data.subwords.trg.size, n_token)] and "vocab-size" in advice[0]
-    recipe = recipe_in(tmp_path)
-    given = recipe.subwords.model_copy(update={"vocab_from": str(tmp_path / "out")})
-    prepare(recipe.model_copy(update={"subwords": given}), tmp_path / "more", talk=told.append)
+    prepare(recipe_in(tmp_path, vocab_from=str(tmp_path / "out")), tmp_path / "more", talk=told.append)
     assert sum("vocabulary is large" in line for line in told) == 1
     assert large_vocabulary(100, 2000) is None
 
@@ -269,7 +262,7 @@ def test_overlap_with_the_pairs_of_the_run_that_this_one_begins_with_is_found_or
     base = tmp_path / "base" / "out"
     other = [f"ganz anders {chr(97 + n % 26) * (n // 26 + 2)}" for n in range(200)]
     valid, subwords = (SRC[:40], TRG[:40]), base / "subwords.json"
-    found = report_of(tmp_path / "new", other, other[::-1], vocab_from=subwords, valid=valid)
+    found = report_of(tmp_path / "new", other, other[::-1], vocab_from=str(subwords), valid=valid)
     (row,) = (row for row in found["leaks"]["rows"] if row["in"] == f"train of {base}")
     assert row["near"]["pair"] == 40
     (checkpoint := tmp_path / "run" / "checkpoints" / "update-00000001").mkdir(parents=True)

@@ -8,7 +8,7 @@ import pytest
 from nmt.data.arrays import Ragged
 from nmt.data.batches import make_batch, make_packed
 from nmt.data.plan import Plan
-from nmt.data.resample import Growth, Resampled, with_dropout, with_probabilities
+from nmt.data.resample import Resampled
 from nmt.data.subwords import Subwords
 from nmt.recipe.data_options import SubwordsConfig
 
@@ -57,23 +57,6 @@ def pairs_of(kind, joint, n):
 def made(kind="bpe", *, n=1000, most=1000, joint=True, seed=1):
     subwords, corpus = subwords_of(kind, joint), pairs_of(kind, joint, n)
     return subwords, corpus, Resampled(corpus, subwords, **RATES[kind], seed=seed, most=most)
-
-
-@pytest.mark.parametrize("kind", RATES)
-def test_texts_become_as_long_as_they_do_without_being_told(kind):
-    subwords, corpus, _ = made(kind, n=500)
-    make = with_dropout if kind == "bpe" else with_probabilities
-    resampler = make(subwords.src, max(RATES[kind].values()))
-    rows = np.arange(corpus.n_pair)
-    texts, _ = corpus.picked(rows)
-    growth = Growth(subwords.src, resampler, texts)
-    usual = growth.lengths(texts)
-    became = np.mean([resampler(texts, rows, seed).lengths for seed in range(40)], axis=0)
-    assert usual.sum() == pytest.approx(became.sum(), rel=0.02)
-    assert np.mean(np.abs(usual - became) / became) < 0.05
-    alone = growth.lengths(next(texts.parts([1])))
-    assert alone[0] == pytest.approx(usual[0])
-    assert corpus.src_len.sum() * 1.05 < usual.sum()
 
 
 @pytest.mark.parametrize("kind", RATES)

@@ -2,7 +2,9 @@
 
 import pytest
 
+from nmt.data.corpus import show_pairs
 from nmt.data.text import dress_of, undone
+from nmt.recipe.data_options import TrainingCorpus
 from tests.data.reporting.test_report import report_of
 
 
@@ -34,12 +36,6 @@ def test_a_corpus_of_moses_is_told_is_an_alarm_beside_plain_validation_and_can_b
     assert found["dress"]["train"]["trg"] == {"lines": 40, "entities": 40, "ends": 40, "apart": 40}
     told = [one["found"] for one in found["alarms"] if "written otherwise" in one["found"]]
     assert len(told) == 2 and "40 entities in 40 lines" in told[1]
-    from nmt.data.corpus import show_pairs
-    from nmt.data.prepare import prepare
-    from tests.data.test_prepare import recipe_in
-
-    recipe = recipe_in(tmp_path, de, en, valid=valid, out=str(tmp_path / "plain"))
-    corpora = [corpus.model_copy(update={"unescape": True}) for corpus in recipe.data.train]
-    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": corpora, "alarms": "stop"})})
-    prepare(recipe, tmp_path / "plain", talk=lambda line: None)
-    assert any(line.endswith("That isn't old enough, number 7.") for line in show_pairs(tmp_path / "plain", 40))
+    plain = TrainingCorpus(src=str(tmp_path / "t.de"), trg=str(tmp_path / "t.en"), unescape=True)
+    report_of(tmp_path / "plain", valid=valid, train=[plain], alarms="stop")
+    assert any(line.endswith("That isn't old enough, number 7.") for line in show_pairs(tmp_path / "plain/out", 40))

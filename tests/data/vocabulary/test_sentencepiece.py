@@ -102,7 +102,7 @@ def test_symbols_and_placeholders_come_after_the_pieces(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("made_of", "complaint"),
     [
         ({"byte_fallback": False}, "no byte_fallback"),
         ({"user_defined_symbols": ["<x>"]}, "user_defined_symbols"),
@@ -110,19 +110,14 @@ def test_symbols_and_placeholders_come_after_the_pieces(tmp_path):
         ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix"),
         ({"model_type": "char"}, "model_type other than"),
         ({"split_by_whitespace": False, "vocab_size": 400, "character_coverage": 1.0}, "reach over a space"),
+        *((content, "not a model of SentencePiece") for content in (b"", b"\xff\xfe no model", b"[]")),
     ],
 )
-def test_what_cannot_be_expressed_is_refused_by_name(tmp_path, options, complaint):
-    trained(tmp_path / "m.model", **options)
+def test_what_is_no_model_or_cannot_be_expressed_is_refused_by_name(tmp_path, made_of, complaint):
+    path = tmp_path / "m.model"
+    path.write_bytes(made_of) if isinstance(made_of, bytes) else trained(path, **made_of)
     with pytest.raises(DataError, match=complaint):
-        taken(tmp_path / "m.model")
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe no model", b"[]"])
-def test_what_is_no_model_is_refused(tmp_path, content):
-    (tmp_path / "m.model").write_bytes(content)
-    with pytest.raises(DataError, match="not a model of SentencePiece"):
-        taken(tmp_path / "m.model")
+        taken(path)
 
 
 def test_without_the_package_the_line_for_pip_is_told(tmp_path, monkeypatch):
@@ -155,31 +150,29 @@ def test_options_that_do_not_go_together(options, complaint):
 
 
 @pytest.mark.parametrize("joint", [True, False])
-def test_data_is_prepared_with_one_model_or_two(tmp_path, joint, capsys):
-    models = [trained(tmp_path / f"{side}.model", vocab_size=300 + 20 * n) for n, side in enumerate(("src", "trg"))]
+def test_data_is_prepared_with_one_model_or_two(tmp_path, monkeypatch, joint, capsys):
+    monkeypatch.chdir(tmp_path)
+    models = [trained(tmp_path / f"{side}.model", vocab_size=n) for side, n in (("src", 300), ("trg", 320))]
     for side in ("de", "en"):
-        write_lines(tmp_path / side, [f"{line} {side}" for line in TEXT])
-    files = [str(tmp_path / "de"), str(tmp_path / "en")]
-    place = tmp_path / "src.model" if joint else f"{tmp_path / 'src.model'},{tmp_path / 'trg.model'}"
-    flags = ["--subwords.kind", "sentencepiece", "--subwords.joint", str(joint).lower(), "--vocab-from", str(place)]
-    flags += ["--model.emb_src_trg_weight_sharing", "false"]
-    told = ["--train", *files, "--valid", *files, "--accept-alarms", "--langs", "de", "en"]
-    told += ["--out", str(tmp_path / "out")]
-    assert main([*told, *flags]) == 0
+        write_lines(side, [f"{line} {side}" for line in TEXT])
+    place = "src.model" if joint else "src.model,trg.model"
+    told = "--train de en --valid de en --accept-alarms --langs de en --out out --subwords.kind sentencepiece"
+    told += f" --subwords.joint {str(joint).lower()} --vocab-from {place} --model.emb_src_trg_weight_sharing false"
+    assert main(told.split()) == 0
     assert "that this one begins with" not in capsys.readouterr().err  # the model is of no run
-    data = Prepared.open(tmp_path / "out")
+    data = Prepared.open("out")
     assert data.subwords.joint is joint
-    for side, model, codec in zip(
-        (0, 1), models if not joint else models[:1] * 2, (data.subwords.src, data.subwords.trg), strict=True
-    ):
-        for n, (line, ids) in enumerate(
-            zip(data.valid.texts()[side], data.valid.pairs(range(len(TEXT)))[side], strict=True)
-        ):
-            assert codec.raw(ids.tolist()) == in_bytes(model, model.encode(line, out_type=str)), n
-    assert main([*told, *flags]) == 0
+    codecs = (data.subwords.src, data.subwords.trg)
+    sides = zip(
+        models[:1] * 2 if joint else models, codecs, data.valid.texts(), data.valid.pairs(range(150)), strict=True
+    )
+    for model, codec, lines, rows in sides:
+        for line, ids in zip(lines, rows, strict=True):
+            assert codec.raw(ids.tolist()) == in_bytes(model, model.encode(line, out_type=str)), line
+    assert main(told.split()) == 0
     assert "already prepared" in capsys.readouterr().err
     trained(tmp_path / "src.model", TEXT[:50], vocab_size=310)
-    assert main([*told, *flags]) == 2
+    assert main(told.split()) == 2
     assert "src.model is new" in capsys.readouterr().err
 
 

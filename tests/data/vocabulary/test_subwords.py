@@ -14,12 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nmt.data.letters import drawn
-from nmt.data.manifest import changed_settings, settings_of
 from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD, Subwords
 from nmt.data.text import unified
 from nmt.errors import DataError
 from nmt.recipe.data_options import SubwordsConfig
-from nmt.recipe.options import Recipe
 from tests.data.awkward import AWKWARD
 
 SRC = ["ein Mann schläft auf einem Sofa", "zwei Männer und ein Hund", "</s> <pad> ist nur Text"] * 10
@@ -151,21 +149,15 @@ def test_no_piece_is_longer_than_promised():
         ("unigram", lambda c: c["codecs"][0]["scores"].__setitem__(0, 1.0), "logarithm"),
         ("unigram", lambda c: c["codecs"][0]["scores"].__setitem__(0, "x"), r"codecs\.0\.scores\.0 .*valid number"),
         ("unigram", lambda c: c["codecs"][0].pop("scores"), "expected scores and vocab"),
+        *(("", content, r"subwords\.json") for content in (b"", b"{", b"\xff", b"[" * 100_000, b"null")),
     ],
 )
-def test_a_vocabulary_that_is_not_ours_is_refused(tmp_path, kind, change, expected):
-    content = json.loads(trained(kind=kind).file.text())
-    change(content)
-    assert_refused(tmp_path / "subwords.json", json.dumps(content).encode(), expected)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000, b"null"])
-def test_a_damaged_file_is_refused(tmp_path, content):
-    assert_refused(tmp_path / "subwords.json", content, r"subwords\.json")
-
-
-def assert_refused(path, content, expected):
-    path.write_bytes(content)
+def test_a_vocabulary_that_is_not_ours_or_damaged_is_refused(tmp_path, kind, change, expected):
+    path = tmp_path / "subwords.json"
+    if kind:
+        content = json.loads(trained(kind=kind).file.text())
+        change(content)
+    path.write_bytes(json.dumps(content).encode() if kind else change)
     with pytest.raises(DataError, match=expected):
         Subwords.load(path)
 
@@ -181,11 +173,3 @@ def test_characters_are_pieces_and_nothing_longer_is():
             assert len(raw.decode("utf-8", errors="ignore")) <= 1
     full = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(kind="char", vocab_size=264)).src
     assert full.size == 264 and full.decode(*full.encode(["größer 年"])) == "größer 年"
-
-
-def test_an_option_that_a_folder_does_not_know_has_its_default_there():
-    here = settings_of(Recipe(name="x"))
-    there = {**here, "subwords": {name: value for name, value in here["subwords"].items() if name != "kind"}}
-    assert changed_settings(there, here) == []
-    of_characters = settings_of(Recipe(name="x", subwords=SubwordsConfig(kind="char")))
-    assert changed_settings(there, of_characters) == ["subwords.kind: 'bpe' there, 'char' here"]
