@@ -15,11 +15,15 @@ import torch
 from made_run import SOURCE
 
 from nmt.cli.translate import main
+from nmt.data.corpus import Prepared
+from nmt.data.prepare import prepare
 from nmt.data.subwords import Subwords
 from nmt.decoding.scorer import score_tokens
 from nmt.evaluation.metrics import score
+from nmt.recipe.data_options import ValidationSet
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
+from tests.data.test_prepare import recipe_in
 
 
 @pytest.fixture
@@ -162,10 +166,20 @@ def test_scores_and_n_best_lists_in_each_format(translate, objects):
     assert [float(column[3]) for column in columns] == pytest.approx([one["log_prob"] for _, one in wanted], abs=1e-5)
 
 
-def test_a_tab_in_a_translation_is_no_column(translate, monkeypatch):
+def test_what_is_written_is_a_corpus_and_a_tab_in_a_translation_is_no_column(translate, files, monkeypatch):
     monkeypatch.setattr("nmt.data.subwords.Codec.decode", lambda *_: "a\tb")
-    lines, _ = translate("--format", "tsv")
-    assert lines[0].endswith("\ta b") and lines[0].count("\t") == 4
+    for kind, columns in (
+        ("jsonl", {"file": "out.jsonl", "src_column": "source", "trg_column": "output"}),
+        ("tsv", {"src": "in", "trg": "out.tsv", "trg_column": 5}),
+    ):
+        translate("--format", kind, "--output", files / f"out.{kind}")
+        where = {
+            name: str(files / value) if value in ("in", f"out.{kind}") else value for name, value in columns.items()
+        }
+        prepare(recipe_in(files, valid=[ValidationSet(**where)]), files / kind)
+        sources, outputs = Prepared.open(files / kind).valid.texts()
+        assert sources == SOURCE.decode().split("\n")
+        assert [line.replace("\t", " ") for line in outputs] == ["a b" if one.strip() else "" for one in sources]
 
 
 def test_references_are_scored_raw_and_as_json_and_all_count(translate, tmp_path):

@@ -242,6 +242,8 @@ def test_given_translations_are_scored_with_what_their_lines_say_and_so_it_is_in
     assert [[piece for piece in its if piece in TAGS] for its in pieces] == READ[:4]
     with pytest.raises(RecipeError, match="trg_lang: it, but the model translates into en, fr"):
         list(model.translate([Request(SHIP, trg_lang="it")]))
+    with pytest.raises(RecipeError, match=r"decode\.tags: web is no tag .* knows bt"):
+        model.translate([SHIP], tags=["web"])
 
 
 # Bytes to lines, and lines to windows.

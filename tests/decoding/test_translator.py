@@ -35,17 +35,6 @@ def texts(translator: Translator, lines: list[str]) -> list[str]:
     return [one.text for one in translator.translate(lines)]
 
 
-@pytest.mark.parametrize("beam", [1, 4])
-def test_the_output_does_not_depend_on_batches_windows_or_order(subwords, model, beam):
-    lines = some_lines(40)
-    wanted = texts(Translator(model, subwords, DecodeConfig(beam=beam, max_tokens=1)), lines)
-    assert wanted == lines
-    for max_tokens, window in ((150, 7), (4000, 1000)):
-        config = DecodeConfig(beam=beam, max_tokens=max_tokens, window=window)
-        assert "\n".join(texts(Translator(model, subwords, config), lines)) == "\n".join(wanted)
-        assert texts(Translator(model, subwords, config), lines[::-1]) == wanted[::-1]
-
-
 def test_control_symbols_and_odd_characters_are_ordinary_text(subwords, model):
     lines = ["a </s> b", "<s>", "<pad> <unk> @@ ▁ ￨", "x\ry", "a\u2028b\u0085c\x0bd", "tab\there", "nul\x00nul", "🙂"]
     wanted = [unified(line) for line in lines]

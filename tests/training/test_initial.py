@@ -3,10 +3,8 @@
 import re
 import shutil
 
-import numpy as np
 import pytest
 import torch
-from torch.nn.functional import normalize
 from witness import CPU, engine_of, folder_of, log_of, state_of, stop_at, tensors
 
 from nmt.data.letters import BYTE_OF
@@ -17,7 +15,7 @@ from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.training_options import OptimConfig
 from nmt.run import Run
-from nmt.training.initial import cooccurrence_embeddings, start_embeddings, take_over
+from nmt.training.initial import start_embeddings, take_over
 from nmt.training.launch import launch
 from nmt.training.optim import apply_update, build_optimizers, freeze, rate_factors
 
@@ -209,35 +207,8 @@ def test_the_first_pattern_that_fits_gives_the_factor():
         rate_factors(model, {"decoder.layers*": 0.5})
 
 
-# First embeddings: the singular vectors they are said to be, translations near each other, the size of noise.
-
-
-class Pairs:
-    """A corpus in memory: word i of the source has the translation i + n_word."""
-
-    def __init__(self, n_pair=400, n_word=30, seed=0):
-        self.n_pair, self.n_word = n_pair, n_word
-        draw = np.random.default_rng(seed)
-        self.src = [draw.integers(0, n_word, draw.integers(2, 7)) for _ in range(n_pair)]
-
-    def pairs(self, indices):
-        asked = [self.src[i] for i in indices]
-        return asked, [row + self.n_word for row in asked]
-
-
-def nearest(rows):
-    likeness = normalize(rows, dim=1) @ normalize(rows, dim=1).T
-    return likeness.fill_diagonal_(-1).argmax(dim=1)
-
-
-def test_a_word_begins_next_to_its_translation():
-    corpus = Pairs()
-    rows = cooccurrence_embeddings(corpus, 60, 16, trg_offset=0, seed=1)
-    assert torch.equal(nearest(rows), (torch.arange(60) + 30) % 60)
-
-
 @pytest.mark.parametrize("shared", [True, False])
-def test_training_begins_from_them_and_the_output_layer_too(recipe_of, shared):
+def test_training_begins_from_cooccurrences_and_the_output_layer_too(recipe_of, shared):
     recipe = recipe_of("run", model={"emb_init": "cooccurrence", "emb_src_trg_weight_sharing": shared})
     data, engine = engine_of(recipe)
     model = engine.model
@@ -245,6 +216,12 @@ def test_training_begins_from_them_and_the_output_layer_too(recipe_of, shared):
     source, target = model.embeddings
     assert (source.weight is target.weight) is shared
     assert model.trg_word_prj.weight is target.weight
-    word = {side: data.subwords.trg.encode([text])[0][-1] for side, text in (("de", "Hund"), ("en", "dog"))}
-    near = torch.cosine_similarity(source.weight[word["de"]], target.weight, dim=1)
-    assert near[word["en"]] > 0.6
+    src, trg = (
+        [codec.encode([word])[0][-1] for word in words.split()]
+        for codec, words in (
+            (data.subwords.src, "Hund rot groß zwei Haus"),
+            (data.subwords.trg, "dog red big two house"),
+        )
+    )
+    near = torch.cosine_similarity(source.weight[src].unsqueeze(1), target.weight[trg], dim=2)
+    assert near.argmax(1).tolist() == [*range(5)] and near.diag().min() > 0.6  # a word begins next to its translation

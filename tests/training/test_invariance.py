@@ -16,6 +16,7 @@ KINDS = [
     {},
     {"norm": "pre", "norm_kind": "rms", "position": "rotary", "n_kv_head": 2, "qk_norm": True, "ffn": "swiglu"},
     {"norm": "pre", "position": "learned", "scale_emb_or_prj": "emb", "prj_transform": True, "lexical_attn": True},
+    {"position": "rotary", "rotary_enc_attn": True, "n_kv_head": 1, "lexical_attn": True, "enc_conv": 3},
 ]
 
 

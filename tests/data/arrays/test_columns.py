@@ -26,13 +26,6 @@ def test_numbers_come_back_without_a_copy_and_as_pyarrow_has_them(dtype):
     assert as_numpy(pa.chunked_array([], column.type)).dtype == dtype
 
 
-@pytest.mark.parametrize("values", [[1, None], [1.5], ["1"], [True], [None]])
-def test_what_is_no_column_of_whole_numbers_is_refused(values):
-    for column in (pa.array(values), pa.chunked_array([pa.array(values)])):
-        with pytest.raises(ValueError, match="whole numbers"):
-            as_numpy(column)
-
-
 _BOTH = """
 import json, sys
 from pathlib import Path

@@ -5,7 +5,6 @@ import gzip
 import io
 import json
 import lzma
-from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 from xml.sax.saxutils import escape
@@ -15,16 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from nmt.cli.preprocess import main
-from nmt.cli.translate_input import Line
-from nmt.cli.translate_output import record_of
 from nmt.data.corpus import Prepared
 from nmt.data.keep import n_to_hold_out
 from nmt.data.prepare import prepare
 from nmt.data.sources import columns_by_name
-from nmt.decoding.beam import Hypothesis
-from nmt.decoding.request import Request
-from nmt.decoding.suspicion import Answer
-from nmt.decoding.translation import Translation
 from nmt.errors import DataError
 from tests.data.awkward import AWKWARD
 from tests.data.test_prepare import NO_FILTERS
@@ -246,23 +239,3 @@ def test_a_file_that_is_both_sides_is_told_of(at):
     said = at.prepare({"src": "v.de", "trg": "v.en"}, valid={"src": "v.de", "trg": "v.de"}).said
     assert "WARNING: valid: v.de is source and target: nothing is translated there" in said
     assert not any("WARNING: train" in line for line in said)
-
-
-def test_what_nmt_translate_writes_is_a_corpus(at):
-    hypothesis = Hypothesis([5], -0.5, -0.25, True)
-    outputs, sources = ["ein Hund", "zwei Hunde", "drei \t Katzen"], ["a dog", "two dogs", "three cats"]
-    for kind in ("jsonl", "tsv"):
-        args, written = Namespace(format=kind, score=None, retry_suspect=False), []
-        for n, (source, text) in enumerate(zip(sources, outputs, strict=True), start=1):
-            answer = Answer(Translation(text, [text], [hypothesis], [5]), [])
-            fields = {"token_log_probs": [-0.5]}
-            written += record_of(args, Line(n, Request(source), {}, {}), answer, fields, {}, 1).lines
-        at.write(f"out.{kind}", lines_of(written))
-    at.write("mono.en", lines_of(sources))
-    for corpus in (
-        {"file": "out.jsonl", "src_column": "output", "trg_column": "source"},
-        {"src": "out.tsv", "src_column": 5, "trg": "mono.en"},
-    ):
-        assert at.prepare(corpus, valid=corpus).kept == 3
-        assert [line.replace("\t", " ") for line in at.texts()[0]] == ["ein Hund", "zwei Hunde", "drei   Katzen"]
-        assert at.texts()[1] == sources

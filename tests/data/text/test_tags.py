@@ -111,30 +111,6 @@ def test_other_tags_are_other_data_and_a_set_whose_tag_nothing_is_trained_with_i
             made(recipe_in(tmp_path, {}, {"trg_lang": "fr"}, valid=valid))
 
 
-def test_a_line_is_translated_into_the_language_that_is_asked_for(tmp_path):
-    model = run_of(recipe_in(tmp_path, {}, {"trg_lang": "fr"}, {"tags": ["bt"]}), tmp_path)
-    codec = model.subwords.src
-
-    def read(**options):
-        return codec.pieces(model.translate(["ein Haus"], **options)[0].src_ids)
-
-    assert read()[0] == "<2en>" and read(trg_lang="fr")[0] == "<2fr>"
-    assert read(trg_lang="fr", tags=["bt"])[:2] == ["<2fr>", "<bt>"]
-    assert model.translate(["ein Haus"])[0].score != model.translate(["ein Haus"], trg_lang="fr")[0].score
-    with pytest.raises(RecipeError, match=r"it, but the model translates into en, fr"):
-        read(trg_lang="it")
-    with pytest.raises(RecipeError, match=r"decode\.tags: web is no tag .* knows bt"):
-        read(tags=["web"])
-
-
-def test_a_model_with_no_usual_language_wants_to_be_told(tmp_path):
-    corpora = ({"trg_lang": "fr"}, {"trg_lang": "en"})
-    model = run_of(recipe_in(tmp_path, *corpora, valid={"trg_lang": "en"}, trg_lang="x-none"), tmp_path)
-    with pytest.raises(RecipeError, match="not given, and the model translates into en, fr"):
-        model.translate(["ein Haus"])
-    assert len(model.translate(["ein Haus"], trg_lang="fr")) == 1
-
-
 @pytest.mark.parametrize("lang", ["en", "it"])
 def test_a_model_for_one_language_reads_what_it_was_trained_on_with_the_subwords_of_one_for_several(tmp_path, lang):
     (tmp_path / "several").mkdir()

@@ -116,15 +116,3 @@ def test_an_older_file_encodes_as_it_was_made(tmp_path):
         assert read.src.decode(read.src.encode([line])[0]) == line
     read.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
-
-
-def test_what_is_learnt_now_is_marked_and_comes_back(tmp_path):
-    before = trained()
-    before.save(tmp_path / "subwords.json")
-    after = Subwords.load(tmp_path / "subwords.json")
-    assert json.loads((tmp_path / "subwords.json").read_text(encoding="utf-8"))["format"] == 4
-    assert after.src.characters and after.sha256 == before.sha256
-    assert after.src.whitespace == "unified" and after.src.encode([f"\ufeff {TEXT[0]}\u3000"]) == after.src.encode(
-        TEXT[:1]
-    )
-    assert after.src.encode(TEXT) == before.src.encode(TEXT)
