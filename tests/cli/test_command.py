@@ -61,8 +61,6 @@ def test_being_stopped_is_silent(stop, code, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-# Streams.
-
 PRINTING = """
 import sys
 from nmt.cli.parser import Parser, run
@@ -131,8 +129,6 @@ def test_translations_that_did_not_fit_are_no_success(folder, tmp_path, monkeypa
     assert (tmp_path / "out").stat().st_size == 100
     assert f"<stdout>: {os.strerror(errno.EFBIG)}" in capsys.readouterr().err
 
-
-# Ctrl-C and other signals.
 
 PRESSED = """
 import atexit, os, signal, sys

@@ -89,9 +89,6 @@ def test_two_processes_cannot_write_the_same_output(path):
         Journal(path, SETTINGS, print)
 
 
-# The command.
-
-
 @pytest.fixture
 def place(tmp_path):
     for name in ("in", "ref"):
@@ -270,9 +267,6 @@ def test_a_file_that_came_meanwhile_is_not_replaced(translate, place, meanwhile,
 def test_what_the_report_cannot_do_is_said_when_the_output_is_there(translate, place):
     _, err = translate("-o", place / "out", "--attention", place / "a.png", "--lines", "77", code=2)
     assert "--lines 77" in err and sorted(files_of(place)) == ["in", "out", "ref"]
-
-
-# Signals, and readers that go away.
 
 
 @pytest.mark.parametrize(("name", "twice"), [("SIGINT", True), ("SIGTERM", False)])

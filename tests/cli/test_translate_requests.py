@@ -158,8 +158,6 @@ def test_keys_that_are_not_ours_go_on_to_the_answer(translate):
     assert translate(*JSONL, source=given)[0] == [told["output"]]
 
 
-# Languages and tags.
-
 SHIP = "the old ship"
 OWN = [
     {},
@@ -244,9 +242,6 @@ def test_given_translations_are_scored_with_what_their_lines_say_and_so_it_is_in
         list(model.translate([Request(SHIP, trg_lang="it")]))
     with pytest.raises(RecipeError, match=r"decode\.tags: web is no tag .* knows bt"):
         model.translate([SHIP], tags=["web"])
-
-
-# Bytes to lines, and lines to windows.
 
 
 def joined(text: str) -> list[str]:

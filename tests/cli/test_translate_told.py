@@ -136,9 +136,6 @@ def test_a_line_that_fails_in_its_batch_leaves_the_others_what_they_have(transla
     assert err.count("internal error") == 1 and "<stdin>:2: " in err
 
 
-# Lines in pieces.
-
-
 def test_a_line_longer_than_training_saw_is_translated_in_pieces_and_flagged(translate, objects):
     source = "\t".join(SENTENCES).encode() + b"\nin May\n"
     flags = ("--format", "jsonl", "--decode.max_src_len", 16)
@@ -151,9 +148,6 @@ def test_a_line_longer_than_training_saw_is_translated_in_pieces_and_flagged(tra
     text, err = translate("--decode.split", "every", source=source)
     assert text[0] == whole["output"] and "1 of 2 lines were translated sentence by sentence" in err
     assert "split" not in objects(source=source)[0]["flags"]
-
-
-# Alignments and pictures.
 
 
 def test_layer_and_head_are_chosen_by_name_for_all_that_is_written(translate, objects, tmp_path):
@@ -223,9 +217,6 @@ def test_a_line_in_pieces_is_drawn_but_one_with_too_much_attention(translate, ob
     assert len(lines) == 1 and "of its 1 lines none can be drawn" in err
 
 
-# Quality flags, and tries at what looks wrong.
-
-
 def test_the_count_of_what_looks_wrong_is_told(translate, monkeypatch):
     monkeypatch.setattr("nmt.data.subwords.Codec.decode", lambda *_: "ha ha ha ha ha ha")
     lines, err = translate("--format", "jsonl")
@@ -259,8 +250,6 @@ def test_what_looks_wrong_is_tried_again_and_counted(translate, objects, monkeyp
     told = [f"{kinds[name]} {name}" for name in ("mended", "better but not right", "as they were")]
     assert f"{kinds.total()} translations looked wrong and were tried again: {', '.join(told)}" in err
 
-
-# A model that was trained with data.protect.
 
 ITEMS = 'the ship <b class="x">left</b> in 2014\n\nsee http://a.org/b\n⟨url1⟩ and 5\npart AB-1234'
 

@@ -105,11 +105,15 @@ class Browser:
     def count(self, selector: str) -> int:
         return self.run("return document.querySelectorAll(arguments[0]).length", selector)
 
-    def hover(self, selector: str) -> None:
-        self._pointer(selector)
+    def hover(self, selector: str, *then: dict) -> None:
+        """Move the pointer to a place. then: what it does there."""
+        script = "const one = document.querySelector(arguments[0]); one.scrollIntoView({block: 'center'}); return one"
+        element = self.run(script, selector)
+        move = {"type": "pointerMove", "origin": element, "x": 0, "y": 0, "duration": 0}
+        self._act({"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": [move, *then]})
 
     def click(self, selector: str) -> None:
-        self._pointer(selector, {"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0})
+        self.hover(selector, {"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0})
 
     def press(self, *names: str) -> None:
         keys = [_KEYS.get(name, name) for name in names]
@@ -123,12 +127,6 @@ class Browser:
 
     def _devtools(self, command: str, params: dict) -> None:
         self._call("POST", f"{self._session}/goog/cdp/execute", {"cmd": command, "params": params})
-
-    def _pointer(self, selector: str, *then: dict) -> None:
-        script = "const one = document.querySelector(arguments[0]); one.scrollIntoView({block: 'center'}); return one"
-        element = self.run(script, selector)
-        move = {"type": "pointerMove", "origin": element, "x": 0, "y": 0, "duration": 0}
-        self._act({"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": [move, *then]})
 
     def _act(self, source: dict) -> None:
         self._call("POST", f"{self._session}/actions", {"actions": [source]})

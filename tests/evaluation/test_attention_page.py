@@ -120,9 +120,6 @@ def test_the_page_needs_nothing_from_anywhere_and_lets_no_other_script_in(file):
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", text)
 
 
-# -- in a browser ------------------------------------------------------------------------------------------------------
-
-
 def choose(shown, name, value):
     shown.click(f"input[name={name}][value='{value}']")
 

@@ -465,21 +465,6 @@ def test_products_of_bf16_are_those_of_fp64(size):
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (63, 17), (201, 256)])
-@TYPES
-def test_passes_over_rows_are_what_torch_makes(shape, dtype):
-    x, hidden, bias = torch.randn(shape).to(dtype), torch.randn(shape).to(dtype).relu(), torch.randn(shape[1])
-    assert near(passes.column_sums(x), x.double().sum(0), 1e-6)
-    assert torch.equal(passes.turned(x.float()), x.float().t())
-    total = torch.randn(shape)
-    assert near(passes.add_bias(x.clone(), bias, relu=True), (x.double() + bias).relu(), ERROR[dtype])
-    exact = total.double() + x.double()
-    passes.add_to(total, x)
-    assert near(total, exact, 1e-6)
-    sums = passes.column_sums(x, hidden)  # which becomes the gradient of what entered the ReLU
-    assert not x[hidden == 0].any() and near(sums, x.double().sum(0), 1e-6)
-
-
 @pytest.mark.parametrize("sizes", [(1,), (3, 0, 64), (16384, 16385, 7)])
 def test_the_norm_of_many_tensors_is_that_of_one(sizes):
     tensors = [torch.randn(size) for size in sizes]

@@ -52,9 +52,6 @@ def make(seed=3, **options) -> Seq2Seq:
     return model
 
 
-# -- padding and steps ---------------------------------------------------------------------------------------------
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("options", COMBINATIONS)
 def test_a_pair_alone_is_the_pair_in_a_batch(batch, options):
@@ -127,9 +124,6 @@ def test_training_depends_on_the_seed_alone_and_uses_every_parameter(batch, opti
 @pytest.mark.parametrize("architecture", OPTIONS["architecture"])
 def test_a_source_of_padding_alone_gives_finite_logits_and_gradients(batch, architecture, train):
     check_a_source_of_padding(make(architecture=architecture, enc_direction="both").train(train), batch)
-
-
-# -- formulas ------------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -216,9 +210,6 @@ def test_reading_backward_is_reading_the_mirrored_source(batch):
     assert (one - other).abs().max() < 1e-12
     back = mirrored.cross.gather(-1, mirror.view(1, 4, 1, 1, 7).expand_as(mirrored.cross))
     assert (attns.cross - back).abs().max() < 1e-12
-
-
-# -- dropout, beginnings, arithmetic -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("feeding", [False, True])

@@ -157,8 +157,6 @@ def test_normal_embeddings_scaled_have_the_size_of_the_positions(shared):
     assert queries.abs().max() <= (6 / sum(queries.shape)) ** 0.5
 
 
-# -- training ------------------------------------------------------------------------------------------------------
-
 GOLD = torch.tensor([[5, 6, 7, 2], [9, 2, 0, 0], [12, 3, 2, 0]])
 
 

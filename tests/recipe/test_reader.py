@@ -171,6 +171,12 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
         ("{src: [], trg: b}", "data.train.0.src: no name in it"),
         ("{src: [a, ''], trg: b}", "data.train.0.src: no name in it"),
         ("{src: [a, 5], trg: b}", "data.train.0.src: expected text, or a list of them | null, found 5"),
+        ("{src: a, trg: b, max_ratio: 0.5}", "data.train.0.max_ratio: 0.5 is below 1"),
+        ("{src: a, trg: b, max_ratio: -1}", "data.train.0.max_ratio: expected a number >= 0 | null, found -1"),
+        ("{src: a, trg: b, min_script: 1.5}", "data.train.0.min_script: expected a number >= 0.0, < 1.0 | null"),
+        ("{src: a, trg: b, max_repeats: 2}", "data.train.0.max_repeats: expected 0 | whole number >= 3 | null"),
+        ("{src: a, trg: b, max_len: 3}", "data.train.0.max_len: unknown option (did you mean data.max_len?)"),
+        ("{src: a, trg: b, drop_flagged: true}", "drop_flagged: flags stand in the JSONL of nmt-translate, but data."),
     ],
 )
 def test_a_corpus_that_cannot_be_meant_is_refused_with_its_line(complaints, corpus, complaint):

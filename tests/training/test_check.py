@@ -170,9 +170,6 @@ def test_a_likely_trouble_is_named(recipe_of, sections, found, words):
     assert words in trouble
 
 
-# -- selftest ------------------------------------------------------------------------------------------------------
-
-
 def test_a_selftest_passes_and_leaves_nothing_behind(recipe_of, tmp_path, capsys):
     file = tmp_path / "recipe.yaml"
     write_recipe(

@@ -84,9 +84,6 @@ def test_the_rate_of_the_next_update_goes_by_updates_that_moved_the_weights(upda
     assert budget.rate_factor(state_at(update, n_skipped=n_skipped), RECIPE, time_share) == pytest.approx(factor)
 
 
-# Learning rates against their formulas.
-
-
 def factor(update, n_update=1000, time_share=0.0, **options):
     share = share_of_run(update, n_update=n_update, time_share=time_share)
     return learning_rate_factor(update, OptimConfig(**options), share=share, d_model=512)
@@ -126,9 +123,6 @@ def test_a_schedule_is_a_function_in_the_table(monkeypatch):
     options = OptimConfig(warmup=10).model_copy(update={"schedule": "square"})
     found = [learning_rate_factor(u, options, share=u / 100, d_model=8) for u in (5, 10, 50, 100)]
     assert found == pytest.approx([0.5, 1.0, 0.25, 0.0])
-
-
-# What people read.
 
 
 def test_the_time_left_is_by_the_speed_so_far_or_by_the_clock(recipe_of):

@@ -41,9 +41,6 @@ def kinds(fates):
     return {fate.name: fate.kind for fate in fates}
 
 
-# -- another run's weights ------------------------------------------------------------------------------------------
-
-
 def test_rows_go_where_their_subword_is_even_if_the_vocabularies_are_equally_large():
     here, there = one(codec("ab", "cd", "new")), one(codec("old", "ab", "cd"))
     model, other = a_model(here, 0), a_model(there, 1)
@@ -166,9 +163,6 @@ def test_a_recipe_that_failed_before_its_first_checkpoint_may_be_mended(recipe_o
             patched.setattr("nmt.training.launch.first_weights", None)  # which take a while: it is told before
             launch(recipe_of(**sections))
     assert launch(recipe_of(train={"freeze": ["encoder.layer_stack.*"], "updates": 2})) == "done"
-
-
-# -- freezing, and rates by name ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon"])

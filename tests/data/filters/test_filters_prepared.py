@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nmt.data.manifest import changed_settings, settings_of
-from nmt.errors import DataError, RecipeError
+from nmt.errors import DataError
 from nmt.recipe.data_options import DataConfig, FilterConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe, write_recipe
@@ -109,25 +109,6 @@ def test_filters_of_single_corpora(own, options, pairs, data, expected):
     n_read, n_drop = report.corpora[-1]["read"], sum(expected[-1].values())
     assert report.corpora[-1]["kept"] == n_read - n_drop
     assert not n_drop or any(f".src: {n_read} read, {n_drop} dropped (" in line for line in report.said)
-
-
-@pytest.mark.parametrize(
-    ("own", "complaint"),
-    [
-        ("max_ratio: 0.5", r":3: data\.train\.1\.max_ratio: 0\.5 is below 1"),
-        ("max_ratio: -1", r"data\.train\.1\.max_ratio: expected a number >= 0(\.0)? \| null, found -1"),
-        ("min_script: 1.5", r"data\.train\.1\.min_script: expected a number >= 0\.0, < 1\.0 \| null"),
-        ("max_repeats: 2", r"data\.train\.1\.max_repeats: expected 0 \| whole number >= 3 \| null"),
-        ("max_len: 3", r"data\.train\.1\.max_len: unknown option(?!.*max_symbols)"),
-        ("drop_flagged: true", r"drop_flagged: flags stand in the JSONL .* data\.train\.1\.format says"),
-    ],
-)
-def test_what_no_corpus_can_have_is_refused_by_name(tmp_path, own, complaint):
-    path = tmp_path / "r.yaml"
-    corpora = f"[{{src: a, trg: b}},\n          {{src: a, trg: b, {own}}}]"
-    path.write_text(f"name: x\ndata: {{train: {corpora}}}\n", encoding="utf-8")
-    with pytest.raises(RecipeError, match=complaint):
-        read_recipe(path)
 
 
 def test_a_recipe_that_is_written_out_has_the_filters_of_its_corpora(tmp_path):

@@ -83,18 +83,13 @@ def test_old_text_is_cut_as_before_where_new_pieces_do_not_help(tmp_path):
         ({"joint": False}, "joint: false, but true there"),
         ({"normalize": "none"}, "normalize: none, but nfc there"),
         ({"symbols": ()}, "symbols: <url> of there is missing"),
+        ({"symbols": ("<url>", "at")}, "at is a piece of"),  # which text makes already
     ],
 )
 def test_options_that_say_otherwise_are_refused(tmp_path, options, complaint):
     saved(tmp_path, symbols=("<url>",))
     with pytest.raises(DataError, match=complaint):
         reused(tmp_path, **{"symbols": ("<url>",), **options})
-
-
-def test_a_symbol_that_text_makes_already_is_refused(tmp_path):
-    saved(tmp_path)
-    with pytest.raises(DataError, match="at is a piece of"):
-        reused(tmp_path, symbols=("at",))
 
 
 def test_what_is_no_vocabulary_is_refused(tmp_path):

@@ -29,12 +29,9 @@ def counted(lines):
         (LOWER, LOWER[:4] + GEORGIAN, []),
         (PLAIN, [*PLAIN[:60], *CAPITALS[:6]], []),
         (PLAIN, CAPITALS[:3], []),
+        ([], CAPITALS, []),
     ],
 )
 def test_text_unlike_training_is_named_and_other_text_is_not(trained, given, words):
     notes = style_notes(shares_of(trained), counted(given))
     assert len(notes) == len(words) and all(word in note for word, note in zip(words, notes, strict=True))
-
-
-def test_a_run_that_knows_nothing_says_nothing():
-    assert style_notes({}, counted(CAPITALS)) == []

@@ -24,9 +24,6 @@ def shown(codec, line):
     return codec.pieces(codec.encode([line])[0])
 
 
-# -- kinds ----------------------------------------------------------------------------------------------------------
-
-
 def test_frequent_words_are_whole_and_others_are_spelled_in_bytes():
     codec = trained(kind="word", vocab_size=256 + N_SPECIAL + 6)
     assert codec.size == 256 + N_SPECIAL + 6
@@ -62,9 +59,6 @@ def test_compatible_characters_become_one_under_nfkc():
     text = "ﬁve　Ｃａｔs\u00a0½"
     assert codec.decode(codec.encode([text])[0]) == "five Cats 1⁄2"
     assert codec.encode([text]) == codec.encode(["five Cats 1⁄2"])
-
-
-# -- symbols --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "char"])
@@ -104,9 +98,6 @@ def test_what_can_be_no_symbol_is_refused(told, complaint):
         read_recipe(None, [("name", "x"), ("subwords.symbols", told), ("subwords.normalize", "nfkc")])
     with pytest.raises(RecipeError, match=r"subwords\.vocab_size: 265 has no room for the 2"):
         read_recipe(None, [("name", "x"), ("subwords.symbols", "[<a>, <b>]"), ("subwords.vocab_size", "265")])
-
-
-# -- what is not learnt from ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word"])
