@@ -15,7 +15,7 @@ from nmt.cli.begin import printable, write_stdout
 from nmt.errors import NmtError, as_ours, is_of_machine
 from nmt.extras import incomplete, version
 from nmt.files import with_shipped
-from nmt.recipe.complaints import EPOCHS, GONE, SHORT, nearest, with_trg, without_numbers
+from nmt.recipe.complaints import GONE, SHORT, nearest, with_trg, without_numbers
 from nmt.recipe.fields import all_fields, option_named, sections
 
 _OVERRIDE = "override:"
@@ -31,8 +31,6 @@ class Parser(argparse.ArgumentParser):
         self.examples = examples
         self.section_groups: dict[str, Any] = {}  # of the options of the recipe
         self.short: dict[str, str] = {}  # the short flag of an option
-        # How many updates an epoch has, for the end of a message about a flag among the arguments.
-        self.about_epochs: Callable[[str, Sequence[str]], str] = lambda flag, given: ": --updates N"
         text = "Show this help, or the options of a section."
         self.add_argument("-h", "--help", action=_Show, show=Parser.help_of, nargs="?", metavar="SECTION", help=text)
         self.add_argument("--debug", action="store_true", help="Show the traceback of an error.")
@@ -61,7 +59,7 @@ class Parser(argparse.ArgumentParser):
                 unknown[flag] = None
         if unknown:
             hint = f". All: {self.prog} {'--help-all' if '--help-all' in known else '--help'}"
-            self._refuse([self._about_unknown(flag, given, hint) for flag in unknown])
+            self._refuse([self._about_unknown(flag, hint) for flag in unknown])
         found = self.parse_intermixed_args(words)
         for action in self._actions:
             of_action = getattr(found, action.dest, None)
@@ -70,13 +68,11 @@ class Parser(argparse.ArgumentParser):
                 self.error(f'argument {"/".join(action.option_strings) or action.metavar}: is empty, ""')
         return found
 
-    def _about_unknown(self, flag: str, given: Sequence[str], hint: str) -> str:
+    def _about_unknown(self, flag: str, hint: str) -> str:
         names = [known.removeprefix("--") for known in self._option_string_actions if known.startswith("--")]
         name, plain = flag.removeprefix("--"), without_numbers(flag.removeprefix("--"))
         if plain in GONE:
             return f"{flag} is gone: {GONE[plain]}"
-        if name.rpartition(".")[2].replace("-", "_") in EPOCHS and "train.updates" in names:
-            return f"{flag}: the end is given in updates{self.about_epochs(flag, given)}{hint}"
         meant = dict.fromkeys(self.short.get(found, f"--{found}") for found in nearest(name, names))
         return f"{flag}: unknown option" + (f" (did you mean {' or '.join(meant)}?)" if meant else "") + hint
 

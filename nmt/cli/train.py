@@ -7,8 +7,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 
 from nmt.cli.begin import Stop, begun, printable, write_stdout
@@ -16,7 +14,7 @@ from nmt.cli.parser import Parser, add_override_flags, add_short_flags, override
 from nmt.errors import NmtError
 from nmt.files import RECIPE, is_run
 from nmt.recipe.options import Recipe
-from nmt.recipe.reader import changed, read_recipe
+from nmt.recipe.reader import read_recipe
 
 _DESCRIPTION = """\
 Train the model that RECIPE describes on the data that nmt-preprocess RECIPE prepared. The same command again goes on
@@ -34,24 +32,6 @@ _EXAMPLES = (
 
 
 STOPPING = "stopping; what is trained is saved first"
-
-
-def _about_epochs(flag: str, given: Sequence[str]) -> str:
-    """Return how many updates the epochs are that were asked for, where the recipe has prepared data."""
-    value = next((after for word, after in pairwise([*given, ""]) if word == flag), "")
-    value = next((word.partition("=")[2] for word in given if word.startswith(f"{flag}=")), value)
-    n_epoch = int(value) if value.isdecimal() and int(value) else 1
-    for path in filter(Path.exists, map(Path, given)):
-        from nmt.training.feed import Feed
-        from nmt.training.materials import open_data
-        from nmt.training.parallel import Ranks
-
-        with suppress(NmtError):
-            recipe = read_recipe(path)
-            if recipe.batch.max_tokens != "auto":
-                n_update = Feed(recipe, open_data(recipe), Ranks()).plan.n_update(0)
-                return f"; one epoch here is {n_update:,} updates: --updates {n_epoch * n_update}"
-    return ": --updates N; --check tells how many an epoch has"
 
 
 def prepare_libraries() -> None:
@@ -104,7 +84,8 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
     for seed, run_folder in zip(seeds, runs, strict=True):
         if is_main:
             print(f"seed {seed}: {run_folder}", file=sys.stderr)
-        if launch(changed(recipe, [("seed", str(seed)), ("train.out", str(run_folder))]), stop) == "stopped":
+        one = recipe.train.model_copy(update={"out": str(run_folder)})
+        if launch(recipe.model_copy(update={"seed": seed, "train": one}), stop) == "stopped":
             return stop.exit_code
     if is_main:
         write_stdout(write_summary(folder, [Run(one) for one in runs]))
@@ -137,7 +118,6 @@ def _seed(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
     parser = Parser("nmt-train", description=_DESCRIPTION, examples=_EXAMPLES)
-    parser.about_epochs = _about_epochs
     parser.add_argument("recipe", metavar="RECIPE", help="the recipe, a YAML file; or a run folder, to go on with it")
     add = parser.add_mutually_exclusive_group().add_argument
     text = "Train nothing: check checkpoints and model of the run folder RECIPE against manifests and its recipe. "

@@ -17,10 +17,10 @@ Complaint = tuple[int | None, str, str]
 SHORT: dict[str, tuple[tuple[str, str, str], ...]] = {
     "nmt-preprocess": (
         ("--vocab-size", "subwords.vocab_size", "N"), ("--updates", "train.updates", "N"),
-        ("--time-budget", "train.time_budget", "TIME"),
+        ("--epochs", "train.epochs", "N"), ("--time-budget", "train.time_budget", "TIME"),
     ),
     "nmt-train": (
-        ("--out", "train.out", "DIR"), ("--updates", "train.updates", "N"),
+        ("--out", "train.out", "DIR"), ("--updates", "train.updates", "N"), ("--epochs", "train.epochs", "N"),
         ("--time-budget", "train.time_budget", "TIME"), ("--lr", "optim.lr", "RATE"),
         ("--batch-tokens", "batch.max_tokens", "N"), ("--patience", "valid.patience", "N"),
         ("--precision", "train.precision", "KIND"), ("--device", "train.device", "DEVICE"),
@@ -33,12 +33,10 @@ SHORT: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
 }  # fmt: skip
 
-# What counts passes over the data elsewhere; here the end is told in updates.
-_EPOCHS = "epoch epochs n_epoch n_epochs max_epoch max_epochs num_epochs num_train_epochs after_epochs"
-EPOCHS = set(_EPOCHS.split())
 # What other toolkits, and people, call our options. Of several options the first that a command knows is meant.
 _CALLED = {
-    "train.updates": f"{_EPOCHS} max_steps max_update max_updates train_steps after after_batches",
+    "train.updates": "max_steps max_update max_updates train_steps after after_batches",
+    "train.epochs": "epoch n_epoch n_epochs max_epoch max_epochs num_epochs num_train_epochs after_epochs",
     "train.time_budget": "max_time max_seconds",
     "train.label_smoothing": "smoothing",
     "train.precision": "amp",

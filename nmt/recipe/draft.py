@@ -35,6 +35,7 @@ _COMMENTS = {
     "optim.warmup": "updates until the rate is at its peak; auto: 10 to 200",
     "optim.schedule": "auto: linear with a time budget, else inverse_sqrt",
     "train.updates": "the latest end",
+    "train.epochs": "the end by passes over the pairs",
     "train.time_budget": "the end by the clock: 20m, 2h, 1d",
     "train.init_from": "the first weights are those of this run",
     "train.save_every": "updates between two checkpoints",

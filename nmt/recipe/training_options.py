@@ -90,7 +90,9 @@ class TrainConfig(Section):
     out: str = ""
     """The run folder; empty: runs/NAME."""
     updates: PositiveInt = 100_000
-    """Updates to train for; with time_budget at most this many."""
+    """Updates to train for; with time_budget, or written beside epochs, at most this many."""
+    epochs: Count = 0
+    """Passes over the training pairs to train for, unless another end comes first; 0: none."""
     time_budget: Duration = ""
     """Wall time of the command, all its parts included: 90s, 20m, 1h30m. The schedule ends with it; empty: no limit."""
     label_smoothing: Rate = 0.1

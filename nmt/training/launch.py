@@ -187,6 +187,10 @@ def _farewell(outcome: str, run: Run, trainer: Trainer) -> str:
         spent += f"; {state.wall_seconds:,.0f} s of the {trainer.budget.seconds:,.0f} s that train.time_budget gives"
     if outcome == "time" and state.update < trainer.recipe.optim.n_warmup:
         spent += f"; the time ended within the warm-up: lower optim.warmup, {trainer.recipe.optim.n_warmup:,}"
+    n_epoch = trainer.recipe.train.epochs
+    if outcome == "done" and n_epoch:
+        is_first = state.position.epoch >= n_epoch
+        outcome = f"train.epochs: {n_epoch:,}" if is_first else f"train.updates, before train.epochs: {n_epoch:,}"
     return f"finished ({outcome}): {spent}. Translate with: {shlex.join(['nmt-translate', str(run.folder)])}"
 
 

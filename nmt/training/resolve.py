@@ -13,13 +13,16 @@ from torch import nn
 
 from nmt import checkpoint
 from nmt.data.corpus import Prepared
+from nmt.data.plan import Plan
 from nmt.errors import MachineError, RecipeError
+from nmt.progress import Bar
 from nmt.recipe.complaints import of_validation
 from nmt.recipe.model_options import ModelConfig, preset_for
 from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import BatchConfig
 from nmt.run import Run
 from nmt.training.engine import size
+from nmt.training.feed import Feed
 from nmt.training.materials import Trial
 from nmt.training.parallel import Ranks
 
@@ -40,7 +43,7 @@ def resolve(
 ) -> Recipe:
     """The recipe with a value for every `auto` that training needs. begun: the recipe of the run that goes on, None for
     a new one. say: told what was chosen and why."""
-    n_token = int(data.train.trg_len.sum()) + data.train.n_pair  # with EOS
+    given, n_token = recipe, int(data.train.trg_len.sum()) + data.train.n_pair  # with EOS
     if recipe.model.preset == "auto" and begun is not None:
         decided = begun.model.model_dump(include=recipe.model.undecided)
         recipe = _with(recipe, "model", {**decided, "preset": begun.model.preset})
@@ -63,6 +66,11 @@ def resolve(
             number, why = _largest_on_gpu(Trial(recipe, data, device), most, ranks)
         recipe = _with(recipe, "batch", {"max_tokens": number})
         say(f"batch.max_tokens: auto: {number:,}: {why}; {why_most}")
+    train = recipe.train
+    if train.epochs and not (begun and (train.epochs, train.updates) == (begun.train.epochs, begun.train.updates)):
+        n_update, why = _updates_of_epochs(given, Feed(recipe, data, ranks).plan, ranks)
+        recipe = _with(recipe, "train", {"updates": n_update})
+        say(f"train.epochs: {train.epochs:,}: {why}")
     optim, train, chosen = recipe.optim, recipe.train, dict[str, Any]()
     if optim.schedule == "auto":
         chosen["schedule"] = "linear" if train.time_budget else "inverse_sqrt"
@@ -85,6 +93,22 @@ def resolve(
     if recipe.valid.every == "auto" and not train.time_budget:  # else by the clock
         recipe = _with(recipe, "valid", {"every": max(1, min(500, train.updates // 10))})
     return recipe
+
+
+def _updates_of_epochs(recipe: Recipe, plan: Plan, ranks: Ranks) -> tuple[int, str]:
+    """Return the updates of train.epochs, or train.updates where the recipe names fewer, and a line that tells."""
+    train, origin = recipe.train, recipe.origin
+    is_named = "updates" in train.model_fields_set
+    if is_named and origin.run and "train.updates" not in origin.given:
+        # The recipe of a run, which may have them from its own epochs.
+        n_before = Run(origin.run).recipe().train.epochs
+        is_named = not n_before or train.updates != sum(plan.n_update(epoch) for epoch in range(n_before))
+    n_update = 0
+    for epoch in Bar(range(train.epochs), desc="counting updates", disable=not ranks.is_main, leave=False):
+        n_update += plan.n_update(epoch)
+        if is_named and n_update > train.updates:
+            return train.updates, f"train.updates, {train.updates:,}, comes first; raise it for all of them"
+    return n_update, f"{n_update:,} updates"
 
 
 def warmup_of(n_update: int) -> int:
@@ -117,7 +141,7 @@ def _with(recipe: Recipe, section: str, options: dict[str, Any]) -> Recipe:
     except ValidationError as error:
         complaints = "\n".join(f"{name}: {text}" for name, text in of_validation(error))
         raise RecipeError(
-            f"with the values that auto stands for here, the recipe contradicts itself: {complaints}"
+            f"with the values that auto and train.epochs stand for here, the recipe contradicts itself: {complaints}"
         ) from None
 
 

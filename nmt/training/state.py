@@ -14,6 +14,7 @@ MAY_CHANGE = (
     *("data.out", "data.workers", "train.out", "train.device", "train.threads", "train.timeout", "train.parallel"),
     *("train.checkpoint_activations", "train.average", "train.keep_last", "train.keep_best", "train.save_every"),
     *("train.log_every", "train.tensorboard", "train.wandb", "decode.", "valid."),
+    "train.epochs",  # which train.updates has
     "data.valid",  # what the first set holds is compared by its bytes
 )
 # And these only say when it ends, where no update depends on that.

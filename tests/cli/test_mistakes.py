@@ -62,7 +62,7 @@ def folder(tmp_path_factory):
         (train, "lone.yaml", "lone.yaml:1: expected a mapping of sections and options"),
         (train, "empty.yaml", "empty.yaml: the recipe is empty (expected name: and data:"),
         (train, "x.yaml", "no prepared data at prepared/x: tried …/prepared/x. Make it: nmt-preprocess x.yaml"),
-        (train, "x.yaml --train.epochs 3", "--train.epochs: the end is given in updates: --updates N"),
+        (train, "x.yaml --max-epoch 3", "--max-epoch: unknown option (did you mean --epochs?)"),
         (train, "x.yaml --time-budget 3", "like 90s, 20m, 1h30m or 2d, found \"3\" (did you mean 3m?)"),
         (train, "x.yaml --subwords.vocab_size many", 'a whole number >= 264, <= 1,000,000, found "many"'),
         (train, "x.yaml --model.d_model 256 --model.n_head 3 --model.position rotary",

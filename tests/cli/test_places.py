@@ -1,6 +1,5 @@
 """Names in a recipe: found beside it first, and by every command, wherever it is given."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -142,13 +141,3 @@ def test_the_recipe_that_takes_a_runs_subwords_fine_tunes_that_run_at_once(proje
     assert train(["../prepared/more", "--valid.translate", "false", "--valid.metric", "loss"]) == 0
     told = capsys.readouterr().err
     assert "first weights from" in told and "warning" not in told and "skipped" not in told
-
-
-def test_epochs_are_answered_with_the_updates_that_they_are(project, capsys):
-    for given in (["--max-epoch", "3"], ["--train.epochs=3"]):
-        assert train(["../project/prepared/mine/recipe.yaml", *given]) == 2
-        told = capsys.readouterr().err
-        n_epoch = json.loads((project / "runs/mine/log.jsonl").read_text().split("\n")[0])["updates_per_epoch"]
-        assert f"the end is given in updates; one epoch here is {n_epoch} updates: --updates {3 * n_epoch}. All" in told
-    assert train(["nowhere.yaml", "--epochs", "3"]) == 2
-    assert "the end is given in updates: --updates N; --check tells how many" in capsys.readouterr().err

@@ -77,7 +77,7 @@ modle: {}
         ("model: {dropuot: 0.1}", "model.dropout"),
         ("train: {beam: 1}", "valid.beam or decode.beam"),
         ("batch: {max_token: 1}", "batch.max_tokens"),
-        ("train: {epochs: 3}", "train.updates"),
+        ("train: {max_epochs: 3}", "train.epochs"),
         ("Model: {}", "model"),
         ("optim.lr: 1", "optim.lr"),
         ("data: {train: [{src: a, trgt: b}]}", "data.train.0.trg"),

@@ -4,17 +4,23 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from witness import stop_at
+from witness import left_by, stop_at
 
+from nmt.data.plan import Position
+from nmt.data.prepare import prepare
 from nmt.errors import MachineError, RecipeError, RunError
 from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.options import Recipe
+from nmt.recipe.reader import read_recipe
 from nmt.recipe.training_options import BatchConfig
 from nmt.run import Run
 from nmt.training import resolve as resolve_module
+from nmt.training.feed import Feed
 from nmt.training.launch import launch
 from nmt.training.materials import Trial, open_data
 from nmt.training.parallel import Ranks
 from nmt.training.resolve import LEAST, largest_that_fits, most_tokens, resolve, warmup_of
+from tests.training.conftest import make_recipe, write_pairs
 
 
 def resolved(recipe, begun=None, ranks=None):
@@ -149,3 +155,71 @@ def test_by_the_clock_the_schedule_anneals_and_the_warm_up_fits_the_speed(recipe
     assert "60 of about 1,200 updates that train.time_budget, 50m, has room for" in said[0]
     again, _ = resolved(recipe_of(**AUTO_PACE, train={"updates": 10**6, "time_budget": "50m"}), begun=found)
     assert again.optim == found.optim
+
+
+# -- epochs --------------------------------------------------------------------------------------------------------
+
+
+def by_epochs(recipe, n_epoch):
+    """A recipe that ends by epochs, and names no updates."""
+    tree = recipe.model_dump(exclude_unset=True)
+    del tree["train"]["updates"]
+    return Recipe.model_validate({**tree, "train": {**tree["train"], "epochs": n_epoch}})
+
+
+@pytest.fixture(scope="module")
+def weighted(tmp_path_factory):
+    """What a recipe says of two corpora, prepared, of which one is visited 1.7 times."""
+    folder = tmp_path_factory.mktemp("weighted")
+    pairs = [write_pairs(folder, "one", 200, 1), {**write_pairs(folder, "two", 90, 2), "weight": 1.7}]
+    valid, out = write_pairs(folder, "valid", 12, 3), str(folder / "prepared")
+    data = {"src_lang": "de", "trg_lang": "en", "train": pairs, "valid": valid, "out": out, "max_ratio": 9.0}
+    corpus = {"data": data, "subwords": {"vocab_size": 320}}
+    prepare(make_recipe(corpus, folder / "run"), folder / "prepared", talk=lambda line: None)
+    return corpus
+
+
+PACKED = {"batch": {"packed": True, "max_tokens": 300, "per_update": 1}, "model": {"attn_dropout": 0.0}}
+
+
+@pytest.mark.parametrize(
+    ("options", "has_two"),
+    [
+        ({}, False), ({}, True), (PACKED, True), ({"batch": {"tokens_per_update": 500, "per_update": 1}}, True),
+        ({"batch": {"bpe_dropout": 0.3}}, False), ({"batch": {"max_tokens": "auto", "per_update": 1}}, False),
+    ],
+)  # fmt: skip
+def test_epochs_are_the_updates_that_training_has_in_them(recipe_of, weighted, options, has_two):
+    recipe = by_epochs(recipe_of(**(weighted if has_two else {}), **options, valid={"every": "auto"}), 3)
+    found, said = resolved(recipe)
+    places = (portion.position for portion in Feed(found, open_data(found), Ranks()).begin(Position()))
+    n_update = next(number for number, place in enumerate(places) if place == Position(3, 0))
+    assert (found.train.updates, found.train.epochs, found.valid.every) == (n_update, 3, n_update // 10)
+    assert said[-1] == f"train.epochs: 3: {n_update} updates"
+
+
+def test_fewer_updates_that_the_recipe_names_come_before_its_epochs(recipe_of, capsys):
+    recipe = recipe_of(train={"updates": 7, "epochs": 5})
+    assert launch(recipe) == "done"
+    assert "train.epochs: 5: train.updates, 7, comes first" in (told := capsys.readouterr().err)
+    assert "finished (train.updates, before train.epochs: 5): 7 updates" in told
+    kept = Run(recipe.run_folder).recipe()
+    assert (kept.train.updates, kept.train.epochs) == (7, 5)
+    # The run's own recipe still names them.
+    again = read_recipe(recipe.run_folder, [("train.epochs", "6")])
+    assert resolved(again, kept)[0].train.updates == 7
+
+
+def test_a_run_goes_on_for_more_epochs_as_for_more_updates(short_of, capsys):
+    assert launch(by_epochs(whole := short_of("whole"), 2)) == "done"
+    assert "finished (train.epochs: 2): 12 updates" in capsys.readouterr().err
+    assert launch(by_epochs(parts := short_of("parts"), 1)) == "done"
+    assert launch(read_recipe(parts.run_folder, [("train.epochs", "2")])) == "done"
+    assert "its end is now update 12" in capsys.readouterr().err
+    assert left_by(parts) == left_by(whole)
+    assert launch(read_recipe(parts.run_folder)) == launch(by_epochs(parts, 2)) == "done"
+    assert capsys.readouterr().err.count("already trained to update 12") == 2
+    linear = by_epochs(short_of("linear", optim={"schedule": "linear"}), 1)
+    assert launch(linear) == "done"
+    with pytest.raises(RunError, match=r"train\.updates was 6, now 12\. The length of the run stays"):
+        launch(read_recipe(linear.run_folder, [("train.epochs", "2")]))
