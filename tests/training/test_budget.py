@@ -124,6 +124,16 @@ def test_the_time_of_earlier_parts_counts(recipe_of, clock):
     assert last_state(recipe)["wall_seconds"] < BUDGET
 
 
+def test_a_run_that_is_given_another_time_plans_anew(recipe_of, clock):
+    start, reached = clock.now, []
+    for n in (1, 2, 3, 2):
+        recipe = timed(recipe_of, optim={"schedule": "constant"}, train={"time_budget": f"{n * BUDGET}s"})
+        assert launch(recipe, clock=clock) == "time"
+        reached.append(last_state(recipe)["update"])
+        assert clock.now - start == pytest.approx((n if len(reached) < 4 else 3) * BUDGET, rel=0.07)
+    assert reached[0] < reached[1] < reached[2] == reached[3]
+
+
 def test_only_the_schedule_depends_on_the_clock(recipe_of, clock):
     options = {"optim": {"schedule": "inverse_sqrt"}, "valid": {"every": 9}}
     by_clock = timed(recipe_of, "clock", **options)
@@ -135,7 +145,6 @@ def test_only_the_schedule_depends_on_the_clock(recipe_of, clock):
 
 
 # Runs by the clock without a model: only what is due when, and how long it takes, on a machine that is not even.
-
 
 FORCED = 0.15  # of a validation, which is never cut short
 
@@ -152,10 +161,7 @@ class Machine:
         return self.now
 
     def works(self, seconds):
-        self.now += self.slowed(seconds)
-
-    def slowed(self, seconds):
-        return seconds * self.draw.choice([1.0, 1.0, 1.1, 1.6])
+        self.now += seconds * self.draw.choice([1.0, 1.0, 1.1, 1.6])
 
     def validates(self, in_time):
         seconds = self.measure * (self.growth**self.n_measured if self.n_measured else self.first)
@@ -167,47 +173,32 @@ class Machine:
             self.works((1 - FORCED) * seconds / 20)
 
 
-def part(recipe, state, machine, stop_after=10**9, *, setup=None, saving=None):
-    """Trains as `Trainer` does. Returns the shares after each update, and why it ended.
-
-    setup, saving: seconds, those of a few updates and a part of one if None.
-    """
-    budget = Budget(recipe.train, machine)
+def trained(recipe, machine, *, setup, saving):
+    """Trains as `Trainer` does until its time is over. Returns the state, and the share after each update."""
+    state, budget = TrainState(), Budget(recipe.train, machine)
     time_share, shares = budget.resume(state), []
-    had_ended = bool(state.history) and state.history[-1]["update"] == state.update
-    if had_ended and not due.stop_reason(state, recipe, time_share):
-        due.undo_end(state, recipe)
-
-    def validate():
-        nonlocal time_share
-        begin = machine.now
-        machine.validates(lambda: budget.has_time(state))
-        state.validated_share = time_share
-        budget.measured(state, machine.now - begin, time_share)
-        time_share = budget.count_time(state)
-        state.history.append({"update": state.update, "loss": 1.0})
-
-    saving = saving or 0.2 * machine.update
-    machine.now += setup or machine.slowed(5 * machine.update)
-    while not (over := due.stop_reason(state, recipe, time_share)) and len(shares) < stop_after:
+    machine.now += setup
+    while not due.stop_reason(state, recipe, time_share):
         machine.works(machine.update)
         state.update, time_share = state.update + 1, budget.count_time(state)
         if state.update == 1:
             budget.began(state, time_share)
         shares.append(time_share)
-        is_saved = state.update % recipe.train.save_every == 0
-        if due.validation_is_due(state, recipe, time_share):
-            validate()
-            is_saved = True
-        if is_saved or due.stop_reason(state, recipe, time_share):
+        if is_validated := due.validation_is_due(state, recipe, time_share):
+            begin = machine.now
+            machine.validates(lambda: budget.has_time(state))
+            state.validated_share = time_share
+            budget.measured(state, machine.now - begin, time_share)
+            time_share = budget.count_time(state)
+            state.history.append({"update": state.update, "loss": 1.0})
+        if is_validated or state.update % recipe.train.save_every == 0 or time_share >= 1:
             begin = machine.now
             machine.works(saving)
             budget.saved(state, machine.now - begin, time_share)
-    if over and shares and budget.has_time(state, state.measure_seconds):  # the average
+    if budget.has_time(state, state.measure_seconds):  # the average
         machine.validates(lambda: budget.has_time(state))
     machine.works(saving)  # the model that translates
-    budget.count_time(state)
-    return shares, over
+    return state, shares
 
 
 def recipe_for(seconds, every):
@@ -227,9 +218,9 @@ def recipe_for(seconds, every):
 def test_a_run_whose_set_up_took_most_of_its_time_is_validated_once_and_ends_on_time(every, measure, saving, share):
     uncut = FORCED * measure + 2 * saving if share > 0.8 else 0.0
     for seed in range(20):
-        machine, state = Machine(seed, update=0.4, measure=measure), TrainState()
-        shares, over = part(recipe_for(60, every), state, machine, setup=share * 60, saving=saving)
-        assert over == "time" and shares == sorted(shares)
+        machine = Machine(seed, update=0.4, measure=measure)
+        state, shares = trained(recipe_for(60, every), machine, setup=share * 60, saving=saving)
+        assert shares == sorted(shares)
         assert len(state.history) == 1 and state.history[-1]["update"] == state.update
         assert machine.now <= 1.05 * 60 + uncut, seed
 
@@ -239,9 +230,8 @@ def test_a_run_whose_set_up_took_most_of_its_time_is_validated_once_and_ends_on_
 def test_the_share_never_falls_and_a_run_ends_within_a_twentieth_of_its_time(every, measured):
     for seed, first in enumerate((1.0, 1.0, 1.0, 0.3, 3.0)):
         machine = Machine(seed, update=2.0, measure=measured * 1200, first=first)
-        state, recipe = TrainState(), recipe_for(1200, every)
-        shares, over = part(recipe, state, machine)
-        assert over == "time" and shares == sorted(shares)
+        state, shares = trained(recipe_for(1200, every), machine, setup=10.0, saving=0.4)
+        assert shares == sorted(shares)
         assert all(share < 1 for share in shares[:-1]) and shares[-1] > 0.97
         unused = 2.4 * max(0.0, first - 1) * measured  # that was kept for validations as slow as the first
         unused += 0.03  # where the last came to be so slow that the time for the average was too short
@@ -249,21 +239,3 @@ def test_the_share_never_falls_and_a_run_ends_within_a_twentieth_of_its_time(eve
         assert state.history[-1]["update"] == state.update
         # Where validations are short there are ten.
         assert every != "auto" or measured > 0.01 or 9 <= len(state.history) <= 11
-
-
-@pytest.mark.parametrize("every", ["auto", 15])
-def test_a_run_that_is_given_another_time_plans_anew(every):
-    for seed in range(12):
-        draw = random.Random(seed)
-        machine, state, spent = Machine(seed, 2.0, draw.uniform(1, 8)), TrainState(), 0.0
-        for seconds in (draw.choice([200, 400, 600, 900]) for _ in range(5)):
-            stopped = draw.random() < 0.3
-            begin, had = machine.now, state.wall_seconds
-            shares, over = part(recipe_for(seconds, every), state, machine, 20 if stopped else 10**9)
-            spent += machine.now - begin
-            assert shares == sorted(shares) and all(share < 1 for share in shares[:-1])
-            if had >= seconds:
-                assert over == "time" and not shares
-            elif not stopped and seconds - had > 0.2 * seconds:
-                assert shares and state.wall_seconds == pytest.approx(seconds, rel=0.07), seed
-            state = TrainState.from_json(state.to_json("loss"), packed=False)
