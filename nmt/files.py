@@ -224,6 +224,7 @@ def _finite(text: str) -> float:
 
 
 RECIPE = "recipe.yaml"
+SEEDS = "seeds.json"  # the summary of runs that differ by their seed
 CARD = "README.md"  # the model card in a run and in an export
 
 
@@ -234,8 +235,12 @@ def is_run(folder: Path) -> bool:
 
 def runs_of(folder: Path) -> list[Path]:
     """The run folders that a name stands for: itself, or where it is none, those of `nmt-train --seeds` in it."""
-    inside = [] if is_run(folder) else [path for path in folder.glob("seed-*") if is_run(path)]
-    return sorted(inside, key=lambda path: (len(path.name), path.name)) or [folder]
+    if is_run(folder) or not (folder / SEEDS).is_file():
+        return [folder]
+    try:
+        return [folder / name for name in parse_json((folder / SEEDS).read_bytes())["runs"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{folder / SEEDS} is damaged ({error}): the same nmt-train --seeds writes it again.") from None
 
 
 def check_is_run(folder: Path) -> None:

@@ -59,6 +59,8 @@ class Bar(_Tqdm):
         super().close()
 
     def _tell(self) -> None:
+        if not self.desc and self.bar_format:  # a bar of words, before there are any
+            return
         self._due, self._told = time.monotonic() + EVERY, self.n
         self.fp.write(f"{self}\n")
         self.fp.flush()

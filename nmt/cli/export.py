@@ -95,6 +95,8 @@ def export(args: argparse.Namespace) -> int:
             shutil.rmtree(temporary, ignore_errors=True)
             write(temporary)
             found = parities(temporary, tolerance)
+        if (card := Path(args.run) / CARD).is_file():
+            shutil.copyfile(card, temporary / CARD)
         put_in_place(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -7,6 +7,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from nmt.cli.begin import Stop, begun, printable, write_stdout
@@ -83,7 +84,8 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
     runs = [folder / f"seed-{seed}" for seed in seeds]
     for seed, run_folder in zip(seeds, runs, strict=True):
         if is_main:
-            print(f"seed {seed}: {run_folder}", file=sys.stderr)
+            with suppress(OSError):  # nobody can hear it
+                print(f"seed {seed}: {run_folder}", file=sys.stderr)
         one = recipe.train.model_copy(update={"out": str(run_folder)})
         if launch(recipe.model_copy(update={"seed": seed, "train": one}), stop) == "stopped":
             return stop.exit_code

@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from nmt.training.optim import freeze, rate_factors
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_precision, must_be_possible
 from nmt.training.resolve import check_space, resolve
+from nmt.training.run_page import PAGE, RunCard, RunPage
 from nmt.training.state import ENDS, refused_changes
 from nmt.training.trainer import Trainer
 from nmt.training.validate import finished_at
@@ -66,12 +67,17 @@ def launch(
 
             def say(text: str) -> None:
                 if ranks.is_main:
-                    print(text, file=sys.stderr)
+                    with suppress(OSError):  # nobody can hear it
+                        print(text, file=sys.stderr)
 
             recipe = resolve(recipe, data, begun, ranks, device, say)
             ranks.of_main(lambda: claim(run, recipe, data))
             if (update := ranks.of_main(lambda: finished_at(run, recipe))) is not None:
                 say(f"{run.folder}: already trained to update {update:,}; nothing to do.")
+                if ranks.is_main and not (run.folder / PAGE).exists():  # which the disk may have had no room for
+                    with suppress(OSError):
+                        RunPage(run).write("final", update, {})
+                        RunCard(run).write("final", update, {})
                 return "done"
             require_extras(recipe, logs=ranks.is_main)
             total = budget.seconds or recipe.train.updates
@@ -144,7 +150,7 @@ def _introduce(trainer: Trainer, data: Prepared) -> None:
     record.write(
         "start",
         0,
-        command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        command=_command(),
         nmt=version_and_commit(),
         python=platform.python_version(),
         torch=torch.__version__,
@@ -168,9 +174,21 @@ def _introduce(trainer: Trainer, data: Prepared) -> None:
             record.say(f"  {size:>11,} pairs x {weight:.4g}  {size * weight / n_all:>6.1%}  {corpus['name']}")
     langs = f"{recipe.data.src_lang} to {recipe.data.trg_lang}"
     record.say(
-        f"{recipe.name}: {langs}, {n_param / 1e6:.1f} M parameters, {data.train.n_pair:,} pairs, {n_update:,} updates "
-        f"an epoch, {device} in {precision.name}"
+        f"{recipe.name}: {langs}, {_in_millions(n_param)} parameters, {data.train.n_pair:,} pairs, {n_update:,} "
+        f"updates an epoch, {device} in {precision.name}"
     )
+
+
+def _in_millions(n: int) -> str:
+    return f"{n / 1e6:.1f} M" if n >= 1e6 else f"{n:,}"
+
+
+def _command() -> str:
+    """The command as it was given, printable whatever its bytes; in Python the function."""
+    program, *given = sys.argv
+    if Path(program).name not in ("nmt-train", "nmt-train.exe", "train.py"):
+        return "nmt.train(...)"
+    return shlex.join(["nmt-train", *given]).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _farewell(outcome: str, run: Run, trainer: Trainer) -> str:

@@ -62,7 +62,7 @@ class TrainingReporter:
     def __init__(self, recipe: Recipe, record: Record, budget: Budget, device: torch.device) -> None:
         self.recipe, self.record, self.budget, self.device = recipe, record, budget, device
         self.n_failed = 0
-        self.pace, self.loss, self.has_titles = 0.0, 0.0, False  # seconds an update, and what was shown last
+        self.pace, self.loss, self.best, self.has_titles = 0.0, 0.0, "", False  # seconds an update; what was shown last
 
     def updates(self, state: TrainState, meter: Meter) -> None:
         """One line of the log, and a row for people, for the updates since the last one."""
@@ -93,7 +93,7 @@ class TrainingReporter:
 
     def progress(self, state: TrainState, meter: Meter) -> None:
         """Move the bar: by time where there is a budget."""
-        train, metric, sums = self.recipe.train, self.recipe.valid.metric, meter.sums
+        train, sums = self.recipe.train, meter.sums
         if sums.n_gold:
             self.loss = sums.loss / sums.n_gold
         parts = [f"update {state.update:,}"]
@@ -103,10 +103,16 @@ class TrainingReporter:
             parts[0] += f" of {train.updates:,}"
             parts.append(f"left {clock(self.seconds_left(state))}")
         parts.append(f"loss {self.loss:.2f}")
+        self.record.progress(
+            state.wall_seconds if self.budget.seconds else state.update, ", ".join([*parts, *filter(None, [self.best])])
+        )
+
+    def find_best(self, state: TrainState) -> None:
+        """Note what the bar says of the best validation so far."""
+        metric = self.recipe.valid.metric
         if (best := state.best_update(metric)) is not None:
-            entry = next(e for e in state.history if e["update"] == best)
-            parts.append(f"best {score_of(metric, entry[metric])}")
-        self.record.progress(state.wall_seconds if self.budget.seconds else state.update, ", ".join(parts))
+            entry = next(one for one in state.history if one["update"] == best)
+            self.best = f"best {score_of(metric, entry[metric])}"
 
     def seconds_left(self, state: TrainState) -> float:
         """Seconds until the end, at the pace of the last row."""
@@ -175,6 +181,7 @@ class TrainingReporter:
         """Everything that was measured, to the log; the numbers and an example of the first set, in turns, to
         people."""
         self.record.write("valid", state.update, **fields_of(measured))
+        self.find_best(state)
         is_best = state.best_update(self.recipe.valid.metric) == state.update
         for name, (numbers, _) in measured.items():
             of = f"valid {name}" if len(measured) > 1 else "valid"

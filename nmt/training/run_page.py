@@ -5,39 +5,62 @@ RUN/report.html shows how training goes; RUN/README.md is a model card of the ch
 
 import json
 import statistics
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nmt import checkpoint
 from nmt.evaluation.metrics import METRICS
-from nmt.files import CARD, filled_page, json_for_html, parse_json, write_durably
+from nmt.files import CARD, SEEDS, filled_page, json_for_html, parse_json, write_durably
 from nmt.languages import UNTOLD, language_of
 from nmt.recipe.draft import exports_note
 from nmt.recipe.places import DATA_AT
 from nmt.run import Run
 
 PAGE = "report.html"
+_MOST_EXAMPLES = 40  # validations
 _MOST_POINTS = 1500  # of a curve; of more, each point is the mean of several
 CURVES = ("loss", "learning_rate", "gradient_norm", "tokens_per_second")
 # The first line of a card that is written anew; who edits a card takes it out.
 _MADE = "<!-- Written by nmt-train. To keep your changes, remove this line. -->\n"
 
 Entry = dict[str, Any]
+Log = dict[str, list[Entry]]  # lines of a log by their kind
 
 
 class RunPage:
-    """Keeps the page of a run up to date, and its card: a place that lines of the log are sent to."""
+    """Keeps the page of a run up to date: a place that lines of the log are sent to."""
 
-    name = "report.html"
+    name = PAGE
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._log: Log | None = None  # read once, then added to
+
+    def write(self, kind: str, update: int, fields: Mapping[str, Any]) -> None:
+        """Write the page again after a validation, and at the end."""
+        if self._log is None:
+            self._log = entries_of(self._run)  # which has the line that was just written
+        else:
+            self._log.setdefault(kind, []).append({"kind": kind, "update": update, **fields})
+        if kind in ("valid", "final"):
+            write_durably(self._run.folder / PAGE, page([self._run], [self._log]).encode())
+
+    def close(self) -> None:
+        """Nothing is open between two lines."""
+
+
+class RunCard:
+    """Writes the card of a run, when the model is chosen."""
+
+    name = CARD
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
     def write(self, kind: str, update: int, fields: Mapping[str, Any]) -> None:
-        """Write the page again after a validation; and the card, when the model is chosen."""
-        if kind in ("valid", "final"):
-            write_durably(self._run.folder / PAGE, page([self._run]).encode())
+        """Write the card, unless somebody has made the one there their own."""
         if kind == "final":
             write_card(self._run)
 
@@ -45,9 +68,9 @@ class RunPage:
         """Nothing is open between two lines."""
 
 
-def entries_of(run: Run) -> dict[str, list[Entry]]:
+def entries_of(run: Run) -> Log:
     """The lines of a run's log, by their kind, in their order. What is no line of ours is passed over."""
-    found: dict[str, list[Entry]] = {}
+    found: Log = {}
     for line in run.log_file.read_bytes().split(b"\n") if run.log_file.exists() else ():
         try:
             entry = parse_json(line)
@@ -57,17 +80,17 @@ def entries_of(run: Run) -> dict[str, list[Entry]]:
     return found
 
 
-def page(runs: Sequence[Run]) -> str:
-    """The text of a page that shows a run, or the curves of several above each other."""
-    facts = [_facts(run) for run in runs]
+def page(runs: Sequence[Run], logs: Sequence[Log] | None = None) -> str:
+    """The text of a page that shows a run, or the curves of several above each other. logs: of each, if read."""
+    facts = [_facts(*both) for both in zip(runs, logs or map(entries_of, runs), strict=True)]
     title = ", ".join(one["name"] for one in facts)
     data = {"runs": facts, "higher": {name: metric.higher_is_better for name, metric in METRICS.items()}}
     return filled_page(Path(__file__).with_name("run_page.html"), {"title": title, "data": json_for_html(data)})
 
 
-def _facts(run: Run) -> Entry:
+def _facts(run: Run, log: Log) -> Entry:
     """Everything that the page says of a run, in values of JSON."""
-    recipe, log = run.recipe(), entries_of(run)
+    recipe = run.recipe()
     train, valid, final = log.get("train", []), log.get("valid", []), log.get("final", [])
     start: Entry = next(iter(log.get("start", [])), {})
     clock = [(one["update"], one["seconds"] / 60) for one in train]
@@ -85,10 +108,10 @@ def _facts(run: Run) -> Entry:
             }
             for name, its in sets.items()
         },
-        "examples": [{"update": one["update"], "rows": one["examples"]} for one in valid if one.get("examples")],
+        "examples": _examples(valid),
         "final": {"chosen": final[-1]["chosen"], "candidates": final[-1]["candidates"]} if final else None,
         "data": _of_data(run),
-        "facts": list(_rows(run, start, train, valid)),
+        "facts": list(_rows(run, start, train)),
     }
 
 
@@ -109,7 +132,15 @@ def _thinned(train: Sequence[Entry], clock: Sequence[tuple[int, float]]) -> Entr
 
 
 def _minutes_at(update: int, clock: Sequence[tuple[int, float]]) -> float:
-    return max((minutes for at, minutes in clock if at <= update), default=0.0)
+    after = bisect_right(clock, update, key=lambda one: one[0])
+    return clock[after - 1][1] if after else 0.0
+
+
+def _examples(valid: Sequence[Entry]) -> list[Entry]:
+    """The example translations of some validations, the last among them."""
+    told = [{"update": one["update"], "rows": one["examples"]} for one in valid if one.get("examples")]
+    step = -(-len(told) // _MOST_EXAMPLES) or 1
+    return told[::-step][::-1]
 
 
 def _of_data(run: Run) -> Entry:
@@ -128,7 +159,7 @@ def _prepared_json(run: Run, name: str) -> Entry:
         return {}
 
 
-def _rows(run: Run, start: Entry, train: Sequence[Entry], valid: Sequence[Entry]) -> Iterator[tuple[str, str]]:
+def _rows(run: Run, start: Entry, train: Sequence[Entry]) -> Iterator[tuple[str, str]]:
     """What trained the run, on what, and for how long."""
     recipe = run.recipe()
     if "command" in start:
@@ -147,11 +178,11 @@ def _rows(run: Run, start: Entry, train: Sequence[Entry], valid: Sequence[Entry]
     if train:
         last = train[-1]
         yield "updates", f"{last['update']:,}, in epoch {last['epoch']}, {last['skipped']:,} skipped"
-        whole = max((one["wall_seconds"] for one in (*train, *valid) if "wall_seconds" in one), default=None)
-        rest = (
-            "" if whole is None else f"; {max(0.0, whole - last['seconds']) / 60:,.1f} min start, validation and saving"
+        rest = max(0.0, last.get("wall_seconds", last["seconds"]) - last["seconds"]) / 60
+        yield (
+            "time",
+            f"{last['seconds'] / 60:,.1f} min training; {rest:,.1f} min start, validation and saving until then",
         )
-        yield "time", f"{last['seconds'] / 60:,.1f} min training{rest}"
     yield "exports", exports_note(recipe)
 
 
@@ -168,7 +199,7 @@ def write_summary(folder: Path, runs: Sequence[Run]) -> str:
     mean = {name: statistics.mean(values) for name, values in columns.items()}
     spread = {name: statistics.stdev(values) for name, values in columns.items()} if len(runs) > 1 else {}
     told = {"runs": scores, "mean": mean, "standard_deviation": spread}
-    write_durably(folder / "seeds.json", (json.dumps(told, indent=1) + "\n").encode())
+    write_durably(folder / SEEDS, (json.dumps(told, indent=1) + "\n").encode())
     write_durably(folder / PAGE, page(runs).encode())
     rows = [(name, one["chosen"], one) for name, one in scores.items()]
     rows += [("mean", "", mean), *([("standard deviation", "", spread)] if spread else [])]
@@ -204,7 +235,7 @@ def card(run: Run) -> str:
         "library_name": "nmt",
         "pipeline_tag": "translation",
         "tags": ["translation", "nmt"],
-        "datasets": list(dict.fromkeys(str(one["name"]) for one in inputs if one["split"] == "train")),
+        "datasets": list(dict.fromkeys(one.dataset for one in recipe.data.train if one.dataset)),
         "metrics": measured,
     }
     named = " to ".join(language_of(code).name for code in langs)
@@ -212,8 +243,11 @@ def card(run: Run) -> str:
     scores = [
         f"| {METRICS[name].title} | {chosen[name]:.2f} | `{_cell(signatures.get(name, ''))}` |" for name in measured
     ]
-    files = [f"| {one['split']} | {_cell(one['name'])} | {one['n_line']:,} | `{one['sha256']}` |" for one in inputs]
-    facts = [f"- {name}: {text}" for name, text in _rows(run, start, log.get("train", []), valid)]
+    files = [
+        f"| {one['split']} | {_cell(Path(str(one['name'])).name)} | {one['n_line']:,} | `{one['sha256']}` |"
+        for one in inputs
+    ]
+    facts = [f"- {name}: {text}" for name, text in _rows(run, start, log.get("train", []))]
     search = f"beam size {recipe.valid.beam}" if recipe.valid.beam > 1 else "greedy search"
     origin = f"on from the weights of {recipe.train.init_from}" if recipe.train.init_from else "from scratch"
     limits = [

@@ -87,10 +87,13 @@ class Trainer:
         self.record.resume(self.state.update, [int(entry["update"]) for entry in self.state.history])
         self.reporter.n_failed = self.state.memory.n_failed
         self.reporter.measured_otherwise(self.state)
+        self.reporter.find_best(self.state)
         if final is not None:
             self.reporter.another_end(final, self.state)
-        name, version = engine.precision.name, version_and_commit()
-        self.record.say(f"going on from {folder.name} on {self.model.device} in {name}; nmt {version}")
+        precision, version = engine.precision, version_and_commit()
+        self.record.say(
+            f"going on from {folder.name} on {self.model.device} in {precision.name}: {precision.why}; nmt {version}"
+        )
         if begun_in_other_batches(saved, packed=self.recipe.batch.packed):
             epoch = saved["epoch"]
             self.record.say(f"this version makes other batches: epoch {epoch}, counted from 0, begins anew with them")
@@ -255,19 +258,18 @@ class Trainer:
         trouble = self.ranks.of_main(measure)
         if self.ranks.any(self.wants_stop()) or trouble:
             return False, trouble
+        state.validated_share = self.time_share
+        state.history.append({"update": state.update, **self.ranks.of_main(lambda: self.validation.entry(measured))})
         if self.ranks.is_main:
             if self.validation.too_large and not too_large:
                 self.reporter.halved_in_validation(self.validation.too_large)
+            self.reporter.validation(state, measured, self.validation.first_name)
             if not self.budget.has_time(state):
                 self.reporter.cut_short(state.update)
-        state.validated_share = self.time_share
         self.budget.measured(state, self.budget.clock() - begin, self.time_share)
-        entry, self.time_share, state.measure_share = self.ranks.of_main(
-            lambda: (self.validation.entry(measured), self.budget.count_time(state), state.measure_share)
+        self.time_share, state.measure_share = self.ranks.of_main(
+            lambda: (self.budget.count_time(state), state.measure_share)
         )
-        state.history.append({"update": state.update, **entry})
-        if self.ranks.is_main:
-            self.reporter.validation(state, measured, self.validation.first_name)
         return True, ""
 
     def choose_final(self) -> str:

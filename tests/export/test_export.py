@@ -44,11 +44,14 @@ def export(run, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("to", PACKAGE)
-def test_the_command_writes_what_was_compared_and_replaces_its_own_if_told(export, tmp_path, to):
+def test_the_command_writes_what_was_compared_and_replaces_its_own_if_told(export, run, tmp_path, to):
+    """With the card of the run."""
     pytest.importorskip(PACKAGE[to])
+    (run.folder / "README.md").write_text("the card", encoding="utf-8")
     assert f"{len(LINES)} of {len(LINES)} lines translated alike" in export(to)
     written = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*")}
-    assert written == FILES[to]
+    assert written == {*FILES[to], "README.md"}
+    assert (tmp_path / "out" / "README.md").read_text(encoding="utf-8") == "the card"
     assert "--overwrite" in export(to, code=2)
     export(to, "--overwrite")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lines", "out", "run"]

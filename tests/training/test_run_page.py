@@ -2,16 +2,19 @@
 
 import errno
 import json
+import sys
+import time
 from unittest.mock import Mock
 
 import pytest
 import yaml
+from witness import state_of
 
 from nmt.cli.report import main
 from nmt.run import Run
 from nmt.training import run_page
 from nmt.training.launch import launch
-from nmt.training.run_page import card, entries_of, page
+from nmt.training.run_page import RunPage, card, entries_of, page
 from tests.evaluation.browser import Browser, Tags, needs_browser
 
 
@@ -63,6 +66,34 @@ def test_a_page_that_cannot_be_written_ends_no_run(short_of, monkeypatch, capsys
     monkeypatch.setattr(run_page, "write_durably", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
     assert launch(short_of()) == "done"
     assert capsys.readouterr().err.count("report.html failed and is left out from here on") == 1
+
+
+def test_a_name_that_is_no_text_keeps_no_run_from_its_page(short_of, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/nmt-train", "caf\udce9/recipe.yaml", "--updates", "4"])
+    recipe = short_of(train={"updates": 4})
+    assert launch(recipe) == "done"
+    (start,) = entries_of(Run(recipe.run_folder))["start"]
+    assert start["command"] == r"nmt-train 'caf\udce9/recipe.yaml' --updates 4"
+
+
+def test_what_a_full_disk_has_kept_away_is_written_when_there_is_room(finished):
+    for name in ("report.html", "README.md"):
+        (finished.run_folder / name).unlink()
+    assert launch(finished) == "done"
+    assert (finished.run_folder / "report.html").exists() and (finished.run_folder / "README.md").exists()
+
+
+def test_the_time_that_a_page_takes_is_known_to_the_budget(short_of, monkeypatch):
+    write = RunPage.write
+
+    def slowly(self, kind, *line):
+        time.sleep(0.3 * (kind == "valid"))
+        write(self, kind, *line)
+
+    monkeypatch.setattr(RunPage, "write", slowly)
+    recipe = short_of(train={"updates": 4})
+    assert launch(recipe) == "done"
+    assert state_of(recipe, 4)["measure_seconds"] >= 0.3
 
 
 def test_several_runs_are_shown_on_one_page(run, tmp_path, capsys):
