@@ -164,15 +164,19 @@ def put_in_place(new: Path, folder: Path) -> None:
 def shipped(name: str) -> Path:
     """The path of a page or recipe that comes with the package, as docs/data.md: in the current folder, in the clone,
     or where pip has put it."""
-    places = (Path(), Path(__file__).resolve().parents[1], Path(sysconfig.get_path("data"), "share", "nmt"))
+    schemes = (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user"))
+    installed = [Path(sysconfig.get_path("data", scheme), "share", "nmt") for scheme in schemes]
+    places = (Path(), Path(__file__).resolve().parents[1], *installed)
     return next((found for place in places if (found := place / name).exists()), Path(name))
 
 
 def with_shipped(text: str) -> str:
-    """A text that names pages and recipes which come with the package, with the paths at which they are."""
-    return re.sub(
-        r"(?<![\w./-])(?:docs|recipes)/[\w.-]+\.(?:md|yaml|json)\b", lambda found: str(shipped(found[0])), text
-    )
+    """A text of ours with the paths of the pages that it names.
+
+    What a user has named stays as it is: mostly it begins the text or is followed by a colon.
+    """
+    pages = r"(?<=[( ])(?:docs/[\w-]+\.md|recipes/README\.md)(?=[).,;\s]|$)"
+    return re.sub(pages, lambda found: str(shipped(found[0])), text)
 
 
 def filled_page(frame: Path, parts: Mapping[str, str]) -> str:

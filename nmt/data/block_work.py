@@ -5,6 +5,7 @@ Each task is a function of the block and of what all blocks share, so any proces
 a block lies in a file; `keep.py` makes the blocks, hands them round and puts the answers together.
 """
 
+import io
 import itertools
 from collections import Counter
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from nmt.data.subwords import Codec, Subwords
 from nmt.data.survey import HeldOut, KeptBlock, Looked, measured
 from nmt.data.text import SIDES, Block, Hashes, cut, dress_of
 from nmt.data.units import Lexicon, Units, facts_of, ids_in, words_in
+from nmt.files import naming
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
 
 # File of blocks of training pairs.
@@ -65,10 +67,14 @@ class BlockContent(NamedTuple):
 
 def write_block(path: Path, block: BlockContent) -> int:
     """Add a block to a file. Returns its offset there."""
-    with path.open("ab") as file:
+    content = (
+        io.BytesIO()
+    )  # numpy writes to a real file by itself, and says nothing of a full disk that a user would read
+    for array in (block.kept, *itertools.chain.from_iterable(block.sides)):
+        write_array(content, array)
+    with path.open("ab") as file, naming(path):
         offset = file.tell()
-        for array in (block.kept, *itertools.chain.from_iterable(block.sides)):
-            write_array(file, array)
+        file.write(content.getbuffer())
     return offset
 
 

@@ -248,13 +248,17 @@ def table_of(src: Ragged, trg: Ragged) -> pa.Table:
 
 def in_batches(blocks: Iterable[tuple[Ragged, Ragged]], n_row: int) -> Iterator[pa.Table]:
     """Tables of n_row pairs each, the last of fewer, however the blocks were cut. blocks: both sides of some pairs."""
-    waiting: list[pa.Table] = []
+    waiting, n_waiting = list[pa.Table](), 0
     for block in blocks:
-        table = pa.concat_tables([*waiting, table_of(*block)])
-        n = len(table) // n_row * n_row
-        yield from (table.slice(start, n_row) for start in range(0, n, n_row))
-        waiting = [table.slice(n)] if len(table) > n else []
-    yield from waiting
+        waiting.append(table_of(*block))
+        n_waiting += len(waiting[-1])
+        if n_waiting >= n_row:
+            table = pa.concat_tables(waiting)
+            n = n_waiting // n_row * n_row
+            yield from (table.slice(start, n_row) for start in range(0, n, n_row))
+            waiting, n_waiting = [table.slice(n)], n_waiting - n
+    if n_waiting:
+        yield pa.concat_tables(waiting)
 
 
 def write_arrow(path: Path, tables: Iterable[pa.Table], subwords: Subwords) -> int:

@@ -19,6 +19,7 @@ from nmt.data.placeholders import alike, tags_of_splits
 from nmt.errors import DataError, MachineError
 from nmt.files import lock_file, parse_json, put_in_place, refuse_links_out, sha256_of, sync_file, sync_folder
 from nmt.languages import language_of
+from nmt.recipe.complaints import WITHOUT_EFFECT, without_numbers
 from nmt.recipe.data_options import FilterConfig
 from nmt.recipe.draft import SCHEMA
 from nmt.recipe.options import Recipe
@@ -82,7 +83,9 @@ def _known(there: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
         if name.endswith(("src_lang", "trg_lang")) and isinstance(value, str):
             data[name] = language_of(value).code
     data["tags"] = {split: [list(map(alike, each)) for each in tags] for split, tags in (data["tags"] or {}).items()}
-    pass_over_gone(known)
+    pass_over_gone(known, is_stored=True)
+    for name in [name for name in data if without_numbers(f"data.{name}") in WITHOUT_EFFECT]:  # of one corpus
+        del data[name]
     for name in FilterConfig.model_fields.keys() - there.get("data", {}).keys():
         value = here["data"][name]
         data[name] = value if value in (plain["data"][name], 0) else type(value)(0)

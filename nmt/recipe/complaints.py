@@ -72,9 +72,9 @@ _CALLED = {
 }
 OTHER_NAMES = {word: tuple(ours.split()) for ours, words in _CALLED.items() for word in words.split()}
 
-_WHOLE_RUN = "set it to 0: what is on is on for the whole run; a second run may go on by train.init_from"
+_WHOLE_RUN = "leave it out: what is on is on for the whole run; a second run may go on by train.init_from"
 _COMPARE = "compare values of --decode.beam and --decode.alpha by --ref"
-_BY_FACTOR = "set it to 0: data.max_ratio bounds the same ratio by a factor"
+_BY_FACTOR = "leave it out: data.max_ratio bounds the same ratio by a factor"
 _SPLIT = "split what nmt-translate reads; nmt-preprocess has --data.workers"
 # Options and flags of earlier versions, without dashes, and what to use instead.
 GONE = {
@@ -90,13 +90,13 @@ GONE = {
     **dict.fromkeys(("tune-decoding", "tune-beams", "tune-metric", "store"), _COMPARE),
     "tune-alignment": "name the layer and the head: --decode.align_layer and --decode.align_head",
     **dict.fromkeys(("data.max_ratio_spread", "data.train.max_ratio_spread"), _BY_FACTOR),
-    "decode.shortlist": "set it to 0: every search looks among all subwords",
-    "decode.coverage": "set it to 0: hypotheses are ranked by score and length penalty alone",
-    "regularize.layer_drop": "set it to 0: all layers take part in every update",
+    "decode.shortlist": "leave it out: every search looks among all subwords",
+    "decode.coverage": "leave it out: hypotheses are ranked by score and length penalty alone",
+    "regularize.layer_drop": "leave it out: all layers take part in every update",
     **dict.fromkeys(("regularize.layer_drop_from", "regularize.word_dropout_from"), _WHOLE_RUN),
-    "decode.diversity": "set it to 0, and use decode.samples for translations that differ more",
+    "decode.diversity": "leave it out, and use decode.samples for translations that differ more",
     "decode.align_when": "leave it out, and name the layer: decode.align_layer",
-    "batch.split_rate": "set it to 0, and use batch.bpe_dropout",
+    "batch.split_rate": "leave it out, and use batch.bpe_dropout",
 }
 # Values of the options among them that did nothing: with these they are passed over, so that earlier recipes open.
 _OTHER_VALUES = {"data.generate": None, "decode.align_when": "written"}

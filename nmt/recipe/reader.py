@@ -141,7 +141,7 @@ def pass_over_gone(value: Any, *, is_stored: bool = False) -> None:
         for part in title.split("."):
             section = section.get(part) if isinstance(section, dict) else None
         for each in section if isinstance(section, list) else [section]:
-            if isinstance(each, dict) and option in each and (is_passed_over or each[option] == without_effect):
+            if isinstance(each, dict) and option in each and (is_passed_over or each[option] in (without_effect, None)):
                 del each[option]
     for (name, gone), instead in GONE_VALUES.items() if is_stored and isinstance(value, dict) else ():
         title, _, option = name.partition(".")

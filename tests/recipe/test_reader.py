@@ -346,7 +346,7 @@ def test_an_option_of_an_earlier_version_is_passed_over_where_it_did_nothing_and
     assert "make_dates.py OUT" in complaints("name: x\ndata:\n  generate: dates\n")[0]
     spread = "    - {src: a, trg: b, max_ratio_spread: 3.0}\n  max_ratio_spread: 6.0\n"
     assert read(stored + f"  train:\n{spread}").data.train[0].src == "a", "so are those of its corpora"
-    spread_is_gone = "max_ratio_spread: is gone; set it to 0: data.max_ratio bounds the same ratio by a factor"
+    spread_is_gone = "max_ratio_spread: is gone; leave it out: data.max_ratio bounds the same ratio by a factor"
     assert complaints(f"name: x\ndata:\n  train:\n{spread}") == [
         f"recipe.yaml:4: data.train.0.{spread_is_gone}",
         f"recipe.yaml:5: data.{spread_is_gone}",

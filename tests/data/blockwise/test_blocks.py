@@ -21,6 +21,7 @@ from nmt.data.units import Lexicon, Units, facts_of, ids_in, words_in
 from nmt.recipe.data_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 from tests.data.test_prepare import SRC, TRG, recipe_in
+from tests.disk import full_disk
 
 PARTS = [
     *AWKWARD,
@@ -209,3 +210,11 @@ def test_a_full_lexicon_is_left_for_an_empty_one_and_nothing_else_changes(tmp_pa
         told.append([(folder / "out" / name).read_bytes().replace(str(folder).encode(), b"") for name in files])
         assert (len(made) > 4) == bool(n), "two for each side suffice, or do not"
     assert told[0] == told[1]
+
+
+def test_a_full_disk_is_told_with_the_file_and_the_reason(tmp_path):
+    side = block_work.BlockSide(*(np.zeros(5_000, np.int64) for _ in block_work.BlockSide._fields))
+    block = block_work.BlockContent(np.ones(5_000, dtype=bool), [side, side])
+    with full_disk(100), pytest.raises(OSError, match="File too large") as told:
+        block_work.write_block(tmp_path / "block", block)
+    assert told.value.filename == str(tmp_path / "block")

@@ -29,6 +29,8 @@ def test_data_made_with_other_codes_of_its_languages_are_the_same():
     data["tags"] = {split: [[tag.replace("und", "trg").replace("ja", "jpn") for tag in each] for each in corpora]
                     for split, corpora in data["tags"].items()}  # fmt: skip
     assert "<2jpn>" in str(data["tags"]) and changed_settings({**there, "data": data}, there) == []
+    gone = {"max_ratio_spread": 6.0, "train.0.max_ratio_spread": 5.0}  # it filtered what is there already
+    assert changed_settings({**there, "data": {**data, **gone}}, there) == []
     assert changed_settings({**there, "data": {**data, "src_lang": "jp"}}, there) == [
         "data.src_lang: 'jp' there, 'de' here"
     ]
