@@ -12,9 +12,11 @@ from pathlib import Path
 
 from nmt.cli.begin import Stop, begun, printable, write_stdout
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run
-from nmt.errors import NmtError
+from nmt.errors import NmtError, RunError
 from nmt.files import RECIPE, is_run
+from nmt.processes import place_of
 from nmt.recipe.options import Recipe
+from nmt.recipe.places import is_prepared
 from nmt.recipe.reader import read_recipe
 
 _DESCRIPTION = """\
@@ -26,6 +28,7 @@ its dotted name."""
 
 _EXAMPLES = (
     "nmt-train prepared/mine/recipe.yaml --time-budget 20m",
+    "nmt-train recipes/dates.yaml --prepare",
     "nmt-train prepared/mine/recipe.yaml --lr 1e-3 --out runs/slower",
     "nmt-train prepared/mine/recipe.yaml --seeds 1 2 3",
     "nmt-train runs/mine                    # go on with a run",
@@ -33,6 +36,7 @@ _EXAMPLES = (
 
 
 STOPPING = "stopping; what is trained is saved first"
+_SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
 
 
 def prepare_libraries() -> None:
@@ -49,6 +53,8 @@ def train(args: argparse.Namespace) -> int:
     if args.verify:
         return _verify(Path(args.recipe))
     recipe = read_recipe(Path(args.recipe), overrides_of(args))
+    if args.prepare and not is_prepared(recipe.data_folder):
+        _prepare(recipe)
     from nmt.training.check import check
     from nmt.training.launch import launch
     from nmt.training.selftest import selftest
@@ -65,10 +71,21 @@ def train(args: argparse.Namespace) -> int:
             write_stdout(f"{'pass' if passed else 'FAIL'}  {text}\n")
             failed += not passed
         return 1 if failed else 0
-    with Stop(("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP"), STOPPING) as stop, stop.finishing():
+    with Stop(_SIGNALS, STOPPING) as stop, stop.finishing():
         if args.seeds:
             return _train_seeds(recipe, list(dict.fromkeys(args.seeds)), stop)
         return stop.exit_code if launch(recipe, stop) == "stopped" else 0
+
+
+def _prepare(recipe: Recipe) -> None:
+    """Prepare the data of the recipe, as nmt-preprocess does. At a signal what is half made goes away."""
+    if place_of().world_size > 1:
+        raise RunError("--prepare: the data is not there, and is made by one process: run nmt-preprocess first.")
+    from nmt.data.prepare import prepare
+
+    begun()
+    with Stop(_SIGNALS):
+        prepare(recipe, recipe.data_folder, talk=lambda line: print(printable(line), file=sys.stderr))
 
 
 def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
@@ -131,6 +148,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--selftest", action="store_true", help=f"{text}it cannot. Leaves nothing behind.")
     text = "Train a run for each seed, in RUN/seed-N, and write RUN/seeds.json and one page: scores, mean and standard "
     add("--seeds", type=_seed, nargs="+", metavar="N", help=f"{text}deviation. A time budget is that of each run.")
+    text = (
+        "Where the data of the recipe is not there, do first what nmt-preprocess RECIPE does; no part of a time budget."
+    )
+    parser.add_argument("--prepare", action="store_true", help=text)
     add_short_flags(parser)
     add_override_flags(parser)
     code = run(train, parser, argv)

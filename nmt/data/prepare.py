@@ -257,7 +257,7 @@ def prepare(
             for line in report.table():
                 talk(line)
             n_more = f" (1 of {len(found):,} alarms, see above)" if found[1:] else ""
-            raise stopped(f"{sentence(found[0])}{n_more}", " If this is right: --accept-alarms (data.alarms: warn).")
+            raise stopped(f"{sentence(found[0])}{n_more}", " If this is right: --data.alarms warn.")
         n_pair, tags = {"train": report.n_kept}, held_out_tags(data)
         for split, (src, trg, _) in held_out.items():
             tables = _held_out_tables(src, trg, subwords.tagged(tags.get(split, ())))

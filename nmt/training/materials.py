@@ -107,7 +107,7 @@ def open_data(recipe: Recipe) -> Prepared:
         command = shlex.join(["nmt-preprocess", str(recipe.origin.file or "RECIPE")])
         raise DataError(
             f"data.out: no prepared data at {recipe.data_name}: {recipe.origin.tried('data.out', recipe.data_name)}. "
-            f"Make it: {command}; or name the folder: --data.out FOLDER"
+            f"Make it: {command}, or nmt-train --prepare; or name the folder: --data.out FOLDER"
         )
     data = Prepared.open(folder)
     if changed := data.differences(recipe):

@@ -121,7 +121,8 @@ def test_data_that_is_nowhere_is_named_with_every_place_and_the_command(project,
     assert train(["../project/new.yaml"]) == 2
     told = capsys.readouterr().err
     places = f"tried {Path.cwd() / '../project/prepared/new'} and {Path.cwd() / 'prepared/new'}"
-    assert f"no prepared data at prepared/new: {places}. Make it: nmt-preprocess ../project/new.yaml;" in told
+    wanted = "Make it: nmt-preprocess ../project/new.yaml, or nmt-train --prepare;"
+    assert f"no prepared data at prepared/new: {places}. {wanted}" in told
     with pytest.raises(DataError, match="no such folder of prepared data"):
         Prepared.open("nowhere")
 

@@ -110,7 +110,7 @@ def test_an_alarm_ends_the_command_with_the_report_and_no_data_unless_it_is_acce
     before = {path.name for path in files.iterdir()}
     assert main(OWN) == 3
     error = capsys.readouterr().err.splitlines()[-1]
-    assert told in error and "my data.report.html" in error and error.endswith("--accept-alarms (data.alarms: warn).")
+    assert told in error and "my data.report.html" in error and error.endswith("--data.alarms warn.")
     assert {path.name for path in files.iterdir()} - before == {"my data.report.html"}
     assert main(["recipe.yaml", "--accept-alarms"]) == 0
     assert f"ALARM: {told}" in (err := capsys.readouterr().err) and err.endswith("train with: nmt-train recipe.yaml\n")

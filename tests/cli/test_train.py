@@ -1,11 +1,17 @@
-"""What nmt-train --verify says of a run folder."""
+"""What nmt-train --verify says of a run folder, and --prepare."""
+
+import os
+import signal
 
 import pytest
 import torch
 from made_run import HASTY, make_run
 
 from nmt import checkpoint
+from nmt.cli.preprocess import main as preprocess
 from nmt.cli.train import main
+from nmt.data import prepare as prepare_module
+from tests.training.conftest import write_pairs
 
 
 @pytest.fixture
@@ -57,3 +63,47 @@ def test_verify_sees_that_the_record_of_the_data_is_damaged(run, capsys, text):
     assert main(["--verify", str(run.folder)]) == 2
     said = capsys.readouterr().err
     assert str(run.data_file) in said and "internal error" not in said
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    """The arguments for a short run on two corpora that nobody has prepared, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus").mkdir()
+    train, valid = write_pairs(tmp_path / "corpus", "train", 300, 1), write_pairs(tmp_path / "corpus", "valid", 12, 2)
+    data = f"{{src_lang: de, trg_lang: en, max_ratio: 9.0, train: {train}, valid: {valid}}}"
+    text = f"name: x\ndata: {data}\nsubwords: {{vocab_size: 320}}\nmodel: {{preset: tiny}}\n"
+    (tmp_path / "x.yaml").write_text(f"{text}valid: {{translate: false, metric: loss}}\n", encoding="utf-8")
+    return ["x.yaml", "--updates", "2", "--device", "cpu"]
+
+
+def test_prepare_makes_the_data_that_nmt_preprocess_makes_and_only_where_it_is_missing(recipe, tmp_path, capsys):
+    assert main(recipe) == 2
+    assert "Make it: nmt-preprocess x.yaml, or nmt-train --prepare;" in capsys.readouterr().err
+    assert preprocess(["x.yaml", "--data.out", "other"]) == 0
+    wanted = capsys.readouterr().err.replace("other", "prepared/x").partition("the model can be used")[0]
+    assert main([*recipe, "--prepare"]) == 0
+    assert capsys.readouterr().err.startswith(wanted)
+    made = tmp_path / "prepared/x/train.arrow"
+    assert made.read_bytes() == (tmp_path / "other/train.arrow").read_bytes()
+    before = made.stat()
+    assert main([*recipe, "--prepare"]) == 0
+    assert capsys.readouterr().err == "runs/x: already trained to update 2; nothing to do.\n"
+    assert made.stat() == before
+    # An alarm accepted for the data is no other run.
+    assert main([*recipe, "--prepare", "--data.alarms", "warn"]) == 0
+
+
+def test_prepare_that_does_not_end_well_leaves_no_data_and_no_run(recipe, tmp_path, monkeypatch, capsys):
+    leak = [f"--data.valid.{side}={tmp_path}/corpus/train.{code}" for side, code in (("src", "de"), ("trg", "en"))]
+    assert main([*recipe, *leak, "--prepare"]) == 3
+    assert "are in the training pairs" in capsys.readouterr().err
+    with monkeypatch.context() as context:
+        context.setattr(prepare_module, "count_words_of", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        assert main([*recipe, "--prepare"]) == 128 + signal.SIGTERM
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "_exit", lambda code: None)
+    assert main([*recipe, "--prepare"]) == 2
+    assert "is made by one process: run nmt-preprocess first" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists() and [one.name for one in tmp_path.glob("prepared/*")] == ["x.report.html"]
