@@ -171,17 +171,11 @@ def test_phrases_in_a_list_are_those_of_a_tuple_and_numbers_of_numpy_are_numbers
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (
-            lambda _: nmt.Request("a", required="dog"),
-            "^required: expected a list of texts, found 'dog' of type str: ",
-        ),
+        (lambda _: nmt.Request("a", required="dog"), "^required: expected a list of texts, found 'dog' of type str: "),
         (lambda _: nmt.Request("a", avoided=b"dog"), "^avoided: expected a list of texts, found b'dog' of type bytes"),
         (lambda _: nmt.Request("a", tags="news"), "^tags: expected a list of texts, found 'news'"),
         (lambda _: nmt.Request("a", required=None), "^required: expected a list of texts, found None of type NoneType"),
-        (
-            lambda _: nmt.Request("a", avoided=["dog", 3]),
-            "^avoided: expected a list of texts, found 3 of type int in",
-        ),
+        (lambda _: nmt.Request("a", avoided=["dog", 3]), "^avoided: expected a list of texts, found 3 of type int in"),
         (lambda _: nmt.Request("a", prefix=None), "^prefix: expected a text, found None"),
         (lambda _: nmt.Request(b"Hund"), "^source: expected a text, found b'Hund'"),
         (lambda _: nmt.Request("a", trg_lang=["en"]), r"^trg_lang: expected the code of a language, found \['en'\] of"),

@@ -38,11 +38,8 @@ def test_years_weekdays_and_ordinals_are_written_as_people_do():
 
 
 def test_splits_have_nothing_in_common_and_targets_are_dates_of_the_calendar(corpus):
-    assert {split: len(src) for split, (src, _) in corpus.items()} == {
-        "train": N_TRAIN,
-        "valid": N_VALID,
-        "test": N_TEST,
-    }
+    sizes = {"train": N_TRAIN, "valid": N_VALID, "test": N_TEST}
+    assert {split: len(src) for split, (src, _) in corpus.items()} == sizes
     for side in (0, 1):
         train, valid, test = (set(corpus[split][side]) for split in ("train", "valid", "test"))
         assert not train & test and not train & valid and not valid & test

@@ -38,14 +38,8 @@ def at(tmp_path, monkeypatch):
         return name
 
     def run(train, *, valid=None, vocab_size=264, **data):
-        train = train if isinstance(train, list) else [train]
-        data = {
-            "train": train,
-            "valid": [valid or {"src": "v.de", "trg": "v.en"}],
-            "alarms": "warn",
-            "workers": 1,
-            **data,
-        }
+        valid, usual = valid or {"src": "v.de", "trg": "v.en"}, {"alarms": "warn", "workers": 1}
+        data = {"train": train if isinstance(train, list) else [train], "valid": [valid], **usual, **data}
         recipe = Recipe.model_validate({"name": "test", "data": data, "subwords": {"vocab_size": vocab_size}})
         said = []
         prepare(recipe, tmp_path / "out", overwrite=True, talk=said.append)

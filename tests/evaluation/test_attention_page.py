@@ -67,11 +67,8 @@ def by_words(weights, rows, columns):
 
 def test_the_page_holds_all_layers_heads_and_kinds_right_in_three_digits(sentences, file):
     data = data_of(file.read_text("utf-8"))
-    assert data["kinds"] == {
-        "cross": {"layers": N_DEC_LAYER, "heads": N_HEAD},
-        "encoder": {"layers": N_ENC_LAYER, "heads": N_HEAD},
-        "decoder": {"layers": N_DEC_LAYER, "heads": N_HEAD},
-    }
+    n_layer = {"cross": N_DEC_LAYER, "encoder": N_ENC_LAYER, "decoder": N_DEC_LAYER}
+    assert data["kinds"] == {kind: {"layers": n, "heads": N_HEAD} for kind, n in n_layer.items()}
     for one, told in zip(sentences, data["sentences"], strict=True):
         assert told["title"] == one.title and told["src"]["pieces"] == one.src.pieces
         for kind, weights in one.weights.items():

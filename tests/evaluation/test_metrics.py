@@ -26,10 +26,7 @@ from nmt.recipe.options import ValidConfig
 
 # From the table in sacreBLEU's README: BLEU (13a) and chrF2 on newstest2017 en-de. Of one that begins with a mark, and
 # of one that does not.
-PUBLISHED = {
-    "online-A.0": ("20.8", "52.0"),
-    "LIUM-NMT.4900": ("26.6", "55.9"),
-}
+PUBLISHED = {"online-A.0": ("20.8", "52.0"), "LIUM-NMT.4900": ("26.6", "55.9")}
 # Translations, and references: plain, in Unicode, and with carriage returns and blanks.
 FILES = (
     [

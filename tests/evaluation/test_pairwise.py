@@ -6,19 +6,9 @@ from sacrebleu.metrics.chrf import CHRF
 from nmt.evaluation.metrics import chrf, expected_utility
 
 TEXTS = [
-    "The old ship left in May.",
-    "The old ship left in May.",
-    "An old ship has left in May .",
-    "the OLD ship",
-    "ship",
-    "",
-    "   ",
-    "!",
-    "日本の古い船",
-    "a b c d e f g h a b c d",
-    "a b c d",
-    "12,5 % of it's “quoted”",
-]
+    "The old ship left in May.", "The old ship left in May.", "An old ship has left in May .", "the OLD ship",
+    "ship", "", "   ", "!", "日本の古い船", "a b c d e f g h a b c d", "a b c d", "12,5 % of it's “quoted”",
+]  # fmt: skip
 some_texts = st.lists(st.text("ab .,é", max_size=12), min_size=1, max_size=5)
 
 

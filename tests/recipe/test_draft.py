@@ -11,13 +11,9 @@ from nmt.recipe.reader import read_recipe
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 CORPUS = [
-    ("name", "mine"),
-    ("data.train", "[{src: a.de, trg: a.en}]"),
-    ("data.valid", "{src: b.de, trg: b.en}"),
-    ("data.src_lang", "de"),
-    ("data.trg_lang", "en"),
-    ("data.out", "prepared/mine"),
-]
+    ("name", "mine"), ("data.train", "[{src: a.de, trg: a.en}]"), ("data.valid", "{src: b.de, trg: b.en}"),
+    ("data.src_lang", "de"), ("data.trg_lang", "en"), ("data.out", "prepared/mine"),
+]  # fmt: skip
 OVERRIDES = [
     [*CORPUS, *given]
     for given in (

@@ -24,6 +24,7 @@ def test_the_defaults_are_base_and_a_projection_of_its_own_has_no_scale_unless_o
 
 FILES = {"src": "a", "trg": "b"}
 LSTM = {"architecture": "attention"}
+SENTENCEPIECE = {"kind": "sentencepiece", "vocab_from": "a.model"}
 PACKED = {"batch": {"packed": True}, "model": {"attn_dropout": 0.0}}
 NO_SCALE = {"scale_emb_or_prj": "none"}
 
@@ -63,6 +64,10 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("batch.packed", {"batch": {"packed": True}, "model": {"attn_dropout": 0.0, "d_k": 8}}),
         ("batch.packed", {"batch": {"packed": True}, "model": {"attn_dropout": 0.0, "d_k": 20, "d_v": 20}}),
         ("batch.packed", {"batch": {"packed": True}, "model": {"attn_dropout": 0.0, "d_k": 264, "d_v": 264}}),
+        ("batch.bpe_dropout", {"subwords": {"kind": "unigram"}, "batch": {"bpe_dropout": 0.1}}),
+        ("batch.bpe_dropout", {"subwords": {"kind": "word"}, "batch": {"bpe_dropout": 0.1}}),
+        ("batch.bpe_dropout", {"subwords": SENTENCEPIECE, "batch": {"bpe_dropout": 0.1}}),
+        ("batch.unigram_alpha", {"batch": {"unigram_alpha": 0.2}}),
         ("regularize.r_drop", {"regularize": {"r_drop": 5.0, "simcut": 3.0}}),
         ("regularize.r_drop", {"regularize": {"r_drop": 5.0}, "model": {"dropout": 0.0}}),
         ("valid.metric", {"valid": {"translate": False}}),

@@ -37,14 +37,8 @@ def write_pairs(folder, name, n, seed):
 def corpus(tmp_path_factory):
     """A folder prepared from 300 training and 12 validation pairs, and the part of a recipe that made it."""
     folder = tmp_path_factory.mktemp("corpus")
-    data = {
-        "src_lang": "de",
-        "trg_lang": "en",
-        "train": [write_pairs(folder, "train", 300, 1)],
-        "valid": write_pairs(folder, "valid", 12, 2),
-        "out": str(folder / "prepared"),
-        "max_ratio": 9.0,
-    }
+    data = {"src_lang": "de", "trg_lang": "en", "out": str(folder / "prepared"), "max_ratio": 9.0}
+    data |= {"train": [write_pairs(folder, "train", 300, 1)], "valid": write_pairs(folder, "valid", 12, 2)}
     subwords = {"vocab_size": 320}
     prepare(Recipe.model_validate({"name": "tiny", "data": data, "subwords": subwords}), folder / "prepared")
     return {"data": data, "subwords": subwords}

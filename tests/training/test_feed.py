@@ -22,16 +22,9 @@ def test_batches_are_as_wide_as_planned(tmp_path):
     for side, end in (("de", "!"), ("en", ".")):
         (tmp_path / f"pairs.{side}").write_text("".join(lines).replace("\n", f"{end}\n"), "utf-8", newline="\n")
     pairs = {"src": str(tmp_path / "pairs.de"), "trg": str(tmp_path / "pairs.en")}
-    data = {
-        "out": str(tmp_path / "data"),
-        "src_lang": "de",
-        "trg_lang": "en",
-        "train": pairs,
-        "valid": pairs,
-        "alarms": "warn",
-    }
-    batch = {"max_tokens": 600}
-    recipe = Recipe(name="wide", data=data, subwords={"kind": "char"}, batch=batch)
+    data = {"out": str(tmp_path / "data"), "src_lang": "de", "trg_lang": "en", "alarms": "warn"}
+    data |= {"train": pairs, "valid": pairs}
+    recipe = Recipe(name="wide", data=data, subwords={"kind": "char"}, batch={"max_tokens": 600})
     prepare(recipe, recipe.data_folder)
     feed, found = Feed(recipe, Prepared.open(recipe.data_folder), Ranks()), set()
     for portion in islice(feed.begin(Position()), feed.plan.n_update(0)):

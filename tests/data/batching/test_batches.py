@@ -13,11 +13,8 @@ from nmt.data.subwords import BOS, EOS, PAD
 
 def test_padding_frames_every_sentence():
     ids = Ragged.of([[7, 8], [], [9]])
-    assert pad(ids, before=(BOS,), after=(EOS,)).tolist() == [
-        [BOS, 7, 8, EOS],
-        [BOS, EOS, PAD, PAD],
-        [BOS, 9, EOS, PAD],
-    ]
+    framed = [[BOS, 7, 8, EOS], [BOS, EOS, PAD, PAD], [BOS, 9, EOS, PAD]]
+    assert pad(ids, before=(BOS,), after=(EOS,)).tolist() == framed
     assert pad(ids, after=(EOS,)).dtype == torch.int64
 
 

@@ -10,19 +10,13 @@ from nmt.data.letters import BYTE_OF
 from nmt.data.resample import with_dropout, with_probabilities
 from nmt.data.subword_kinds import PieceTable, SubwordsFile
 from nmt.data.subwords import N_SPECIAL, Codec, Subwords
-from nmt.errors import RecipeError
 from nmt.recipe.data_options import SubwordsConfig
-from nmt.recipe.reader import read_recipe
 from tests.data.awkward import AWKWARD
 
 LINES = [
-    "a man sleeps on a sofa",
-    "two men and a dog sleep",
-    "the man's dogs, 12 <url>!",
-    "",
-    "sleeping dogs",
+    "a man sleeps on a sofa", "two men and a dog sleep", "the man's dogs, 12 <url>!", "", "sleeping dogs",
     "man'sleeping",
-] * 8
+] * 8  # fmt: skip
 LINES += [line for line in AWKWARD if len(line) < 1000]
 PAIRS = np.arange(len(LINES))
 
@@ -33,10 +27,7 @@ def codec_of(kind):
 
 
 BPE, UNIGRAM = codec_of("bpe"), codec_of("unigram")
-HOW = {
-    "bpe": (BPE, with_dropout, 0.0, 0.3),
-    "unigram": (UNIGRAM, with_probabilities, 10_000.0, 0.2),
-}
+HOW = {"bpe": (BPE, with_dropout, 0.0, 0.3), "unigram": (UNIGRAM, with_probabilities, 10_000.0, 0.2)}
 
 
 def arrays(codec, lines=LINES):
@@ -134,15 +125,3 @@ def test_a_way_is_as_likely_as_its_probability_to_the_power_of_alpha():
     for way, each in weight.items():
         ids = tuple(codec.vocab.index(piece) + N_SPECIAL for piece in way)
         assert found[ids] == pytest.approx(each / sum(weight.values()), abs=0.015)
-
-
-@pytest.mark.parametrize(
-    ("kind", "option", "value"),
-    [
-        *((kind, "bpe_dropout", "0.1") for kind in ("unigram", "word", "sentencepiece")),
-        ("bpe", "unigram_alpha", "0.2"),
-    ],
-)
-def test_what_the_kind_cannot_do_is_refused(kind, option, value):
-    with pytest.raises(RecipeError, match=rf"batch\.{option}: .*subwords\.kind: {kind}"):
-        read_recipe(None, [("name", "x"), ("subwords.kind", kind), (f"batch.{option}", value)])

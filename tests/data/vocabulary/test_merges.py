@@ -14,13 +14,8 @@ from nmt.data.letters import BYTE_OF, ByteLetters
 def as_the_library(words, n_piece, longest):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    trainer = trainers.BpeTrainer(
-        vocab_size=n_piece,
-        initial_alphabet=list(BYTE_OF),
-        special_tokens=[],
-        max_token_length=longest,
-        show_progress=False,
-    )
+    how = {"special_tokens": [], "max_token_length": longest, "show_progress": False}
+    trainer = trainers.BpeTrainer(vocab_size=n_piece, initial_alphabet=list(BYTE_OF), **how)
     tokenizer.train_from_iterator((" ".join([word] * n) for word, n in words.items()), trainer)
     model = json.loads(tokenizer.to_str())["model"]
     return sorted(model["vocab"], key=model["vocab"].get), [tuple(merge) for merge in model["merges"]]

@@ -89,11 +89,8 @@ def test_training_does_not_depend_on_threads_or_hash_seed():
     """In this process, with the threads and the seed that it was given, and in one with one thread and another seed."""
     code = "from tests.data.vocabulary.test_subwords import digests; print(digests())"
     root = Path(__file__).parents[3]
-    env = {
-        **os.environ,
-        "RAYON_NUM_THREADS": "1",
-        "PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1",
-    }
+    seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    env = {**os.environ, "RAYON_NUM_THREADS": "1", "PYTHONHASHSEED": seed}
     done = subprocess.run([sys.executable, "-c", code], env=env, cwd=root, check=True, capture_output=True)
     assert done.stdout == f"{digests()}\n".encode()
 

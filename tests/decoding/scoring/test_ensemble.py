@@ -17,14 +17,6 @@ def find(model, beam=4):
     return search(model, SRC, how, torch.tensor([3, 4, 5, 6]))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_a_model_with_itself_is_the_model(n):
-    model = HashModel(n_vocab=8)
-    for one, alone in zip(find(Ensemble([model] * n)), find(model), strict=True):
-        assert [h.ids for h in one] == [h.ids for h in alone]
-        assert [h.score for h in one] == pytest.approx([h.score for h in alone], abs=1e-12)
-
-
 def test_what_the_search_says_forced_decoding_says():
     ensemble = Ensemble([HashModel(n_vocab=8, seed=seed) for seed in (1, 2)])
     assert [[h.ids for h in found] for found in find(ensemble)] != [[h.ids for h in f] for f in find(HashModel(8, 1))]

@@ -15,13 +15,8 @@ from nmt.decoding.sampling import Narrowing, sample
 
 SINGLE = [bytes([byte]) for byte in range(256)]
 ACROSS = [
-    " é".encode()[:2],
-    "に真".encode()[:4],
-    "に真".encode()[2:4],
-    "真".encode()[1:],
-    "😀a".encode()[2:],
-    b"\xe3\xe3",
-]
+    " é".encode()[:2], "に真".encode()[:4], "に真".encode()[2:4], "真".encode()[1:], "😀a".encode()[2:], b"\xe3\xe3",
+]  # fmt: skip
 PIECES = [b"", b"", b"", *SINGLE, *ACROSS, "に".encode(), b" the"]
 HOW = {"length_penalty": "wu", "alpha": 1.0, "n_real": len(PIECES)}
 
@@ -66,16 +61,9 @@ def test_none_of_a_thousand_samples_is_damaged_wherever_the_cap_ends_them():
     model, n = HashModel(len(PIECES), sharpness=0.3), 10
     with torch.no_grad():
         model.table[:, EOS] += 3.0
-    found = sample(
-        model,
-        sources(100),
-        BeamSettings(**HOW, beam=1),
-        torch.arange(1, 101) % 40 + 1,
-        n=n,
-        seeds=[[one] for one in range(100)],
-        narrowing=Narrowing(),
-        characters=characters_of(PIECES),
-    )
+    how, max_len = BeamSettings(**HOW, beam=1), torch.arange(1, 101) % 40 + 1
+    drawn = {"n": n, "seeds": [[one] for one in range(100)], "narrowing": Narrowing()}
+    found = sample(model, sources(100), how, max_len, **drawn, characters=characters_of(PIECES))
     texts = [(text_of(one.ids), one.finished) for its in found for one in its]
     assert len(texts) == 1000 and sum(not raw.isascii() for raw, _ in texts) > 200
     assert all(is_utf8(raw) for raw, _ in texts) and sum(not is_finished for _, is_finished in texts) > 100
