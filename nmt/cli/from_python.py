@@ -4,8 +4,10 @@ No process is started or ended for it, and what training sets for the process is
 """
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ def prepare(
     dict for each section: data={"out": "prepared/mine"}.
     Raises AlarmError where the corpora look seriously wrong, RecipeError for options, DataError for corpora.
     """
+    from nmt.cli.translated import translate_corpora
     from nmt.data.prepare import prepare as prepare_corpora
 
     files = recipe if isinstance(recipe, (list, tuple)) else [recipe]
@@ -53,7 +56,8 @@ def prepare(
         found = own_recipe([[str(one) for one in files]], langs, overrides_of(options))
     else:
         found = _read(recipe, options)
-    prepare_corpora(found, found.data_folder, overwrite=overwrite)
+    translations = translate_corpora(found, partial(print, file=sys.stderr))
+    prepare_corpora(found, found.data_folder, overwrite=overwrite, translations=translations)
     return found.data_folder
 
 

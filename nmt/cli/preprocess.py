@@ -26,6 +26,7 @@ from nmt.recipe.reader import overrides_of as options_of
 # For `--vocab-from RUN`, which goes on from the weights of RUN: about a seventh of the rates of a new run.
 # The warm-up, auto, is a twentieth of the run, at most 200 updates.
 _GENTLY = (("optim.lr", "3e-4"), ("optim.muon_lr", "6e-4"), ("train.updates", "5000"))
+_WITHOUT_RECIPE = ("train", "valid", "test", "langs", "portable", "back_translate")
 _OF_SUBWORDS = ("kind", "joint", "normalize", "symbols")
 
 _DESCRIPTION = """\
@@ -66,11 +67,10 @@ def preprocess(args: argparse.Namespace) -> int:
     """The command behind the flags. Returns the exit code; raises NmtError."""
     if args.recipe and is_corpus(args.recipe):
         args.recipe, args.train = None, [[args.recipe], *(args.train or [])]
-    if args.recipe and (
-        mixed := [flag for flag in ("train", "valid", "test", "langs", "portable") if getattr(args, flag)]
-    ):
+    if args.recipe and (mixed := [flag for flag in _WITHOUT_RECIPE if getattr(args, flag)]):
+        flags = ", ".join(f"--{flag.replace('_', '-')}" for flag in mixed)
         raise RecipeError(
-            f"{', '.join('--' + flag for flag in mixed)}: for use without a recipe, but {args.recipe} is given. "
+            f"{flags}: for use without a recipe, but {args.recipe} is given. "
             "Override its options by their dotted names: --data.valid.src FILE."
         )
     if args.report and not args.check:
@@ -91,7 +91,8 @@ def preprocess(args: argparse.Namespace) -> int:
             "--out DIR."
         )
     else:
-        recipe = own_recipe(args.train, args.langs, given, args.valid, args.test, portable=args.portable)
+        more = args.back_translate or ()
+        recipe = own_recipe(args.train, args.langs, given, args.valid, args.test, more, portable=args.portable)
     if args.show is not None:
         return _show(recipe.data_folder, args.show)
     return _prepare(recipe, args, given)
@@ -109,18 +110,20 @@ def _show(folder: Path, n: int) -> int:
 
 def _prepare(recipe: Recipe, args: argparse.Namespace, given: Sequence[tuple[str, str]]) -> int:
     """Prepare what the recipe names, or only check it. Returns the exit code. given: options of the command line."""
+    from nmt.cli.translated import translate_corpora
     from nmt.data.prepare import page_beside, prepare
     from nmt.data.report import DataReport
     from nmt.data.report_words import refuse_foreign_page
 
     begun()
     with Stop(("SIGINT", "SIGTERM", "SIGHUP")):  # at a signal, what is half made goes away first
+        translations = translate_corpora(recipe, _talk, checks=args.check)
         if not args.check:
-            prepare(recipe, recipe.data_folder, overwrite=args.overwrite, talk=_talk)
+            prepare(recipe, recipe.data_folder, overwrite=args.overwrite, talk=_talk, translations=translations)
         else:
             page, report = Path(args.report) if args.report else page_beside(recipe.data_folder), DataReport()
             refuse_foreign_page(page)
-            prepare(recipe, recipe.data_folder, talk=_talk, report=report, only_report=page)
+            prepare(recipe, recipe.data_folder, talk=_talk, report=report, only_report=page, translations=translations)
             found = report.as_dict()
             if found["alarms"]:
                 _talk("check: something is seriously wrong, see ALARM above")
@@ -167,6 +170,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--train", action="append", nargs="+", metavar=two, help=text)
     add("--valid", nargs="+", metavar=two, help="validation files, likewise")
     add("--test", nargs="+", metavar=two, help="test files, likewise")
+    text = "text in the target language, a sentence a line, to train on as well: the run translates it into the source "
+    text += "language; may be given several times"
+    add("--back-translate", action="append", nargs=2, metavar=("RUN", "FILE"), help=text)
     text = "without --valid: hold out N training pairs for validation, or a share below 1, and leave near copies of "
     add("--valid-size", metavar="N", help=f"{text}them out of training [default: 1 %%, 200 to 2,000]")
     add("--langs", help="languages, as in: --langs de en", nargs=2, metavar=two, type=_language)
@@ -182,10 +188,14 @@ def own_recipe(
     overrides: Sequence[tuple[str, str]] = (),
     valid: Sequence[str] | None = None,
     test: Sequence[str] | None = None,
+    back_translate: Sequence[Sequence[str]] = (),
     *,
     portable: bool = False,
 ) -> Recipe:
-    """The recipe for files without one: of each corpus the file with both sides, or the two with one each."""
+    """The recipe for files without one: of each corpus the file with both sides, or the two with one each.
+
+    back_translate: a run, and target text that it translates, each.
+    """
     first, known = Path(train[0][0]), dict(overrides)
     vocab_from = known.get("subwords.vocab_from")
     out = known.get("data.out") or f"prepared/{first.name.removesuffix(''.join(first.suffixes)) or 'own'}"
@@ -194,7 +204,10 @@ def own_recipe(
     data = {
         "src_lang": langs[0],
         "trg_lang": langs[1],
-        "train": [_files(names, "train") for names in train],
+        "train": [
+            *(_files(names, "train") for names in train),
+            *({"trg": text, "translated_by": run, "tags": ["bt"]} for run, text in back_translate),
+        ],
         "out": out,
         "valid": _files(valid, "valid") if valid else None,
         "valid_size": None if says_valid else "auto",

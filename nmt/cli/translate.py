@@ -54,7 +54,7 @@ def _threads(text: str) -> int:
     return int(text)
 
 
-def _translate(args: argparse.Namespace) -> int:
+def translate(args: argparse.Namespace) -> int:
     """Validate flags and their combinations before the model is loaded, and do the work. Returns the exit code."""
     args.run = [str(folder) for named in args.run for folder in runs_of(Path(named))]
     for folder in args.run:
@@ -79,14 +79,14 @@ def _translate(args: argparse.Namespace) -> int:
     from nmt.processes import sleep_while_waiting
 
     sleep_while_waiting()  # before torch
-    from nmt.cli.translate_job import translate
+    from nmt.cli.translate_job import work
 
     begun()
-    return translate(args)
+    return work(args)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point. Returns the exit code."""
+def new_parser() -> Parser:
+    """Return the parser of the flags that `translate` takes."""
     parser = Parser("nmt-translate", description=_DESCRIPTION, epilog=_EPILOG, examples=_EXAMPLES)
     text = "The run folder that nmt-train wrote; several make an ensemble."
     parser.add_argument("run", metavar="RUN", nargs="+", help=text)
@@ -143,7 +143,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1. [default: auto, the GPU if there is one]")
     add("--threads", type=_threads, default=0, metavar="N", help="CPU threads; 0: one a core.")
     add_override_flags(parser, ["decode"])
-    return run(_translate, parser, argv)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point. Returns the exit code."""
+    return run(translate, new_parser(), argv)
 
 
 if __name__ == "__main__":

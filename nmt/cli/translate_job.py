@@ -182,7 +182,7 @@ _NO_MATTER = (
 )
 
 
-def translate(args: argparse.Namespace) -> int:
+def work(args: argparse.Namespace) -> int:
     """Run the command behind the flags. Returns the exit code; raises NmtError."""
     with files_of_pipes(args), Stop() as stop:
         follow_links(args)
@@ -245,7 +245,7 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, finishing:
     output is there.
     """
     output = Path(args.output)
-    with Journal(Path(f"{args.output}.journal"), _settings(args), say) as journal:
+    with Journal(Path(f"{args.output}.journal"), settings_of(args), say) as journal:
         if not journal.fits:
             check_outputs(args, finishing=False)
         if journal.n_line:
@@ -279,7 +279,7 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, finishing:
         raise wrong
 
 
-def _settings(args: argparse.Namespace) -> dict[str, Any]:
+def settings_of(args: argparse.Namespace) -> dict[str, Any]:
     """Collect the settings that records depend on, beside the lines, in values of JSON."""
     recipe, device = recipe_of(args), choose_device(args.device).type
     flags = {f"--{name}": value for name, value in vars(args).items() if ":" not in name and name not in _NO_MATTER}

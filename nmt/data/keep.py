@@ -167,7 +167,8 @@ def with_held_out(sources: Sequence[Source], data: DataConfig) -> list[Source]:
     """The sources, with one more for validation: texts drawn from the training files."""
     assert data.valid_size is not None
     candidates, n_pair = list[_Candidate](), 0  # by ascending hashes, some more than are wanted
-    for source in (source for source in sources if source.split == "train"):
+    made = [n for n, corpus in enumerate(data.train) if corpus.translated_by]
+    for source in (source for source in sources if source.split == "train" and source.corpus not in made):
         for block in cut_blocks(texts_of(source, data)):
             src, trg = zip(*block, strict=True)
             n_pair += len(src)

@@ -57,7 +57,7 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
         found = {name: value for name, value in filters.items() if value != getattr(recipe.data, name)}
         if own.src_lang not in (None, recipe.data.src_lang):
             found["src_lang"] = own.src_lang
-        if own.drop_flagged:
+        if own.drop_flagged or own.translated_by:
             found["drop_flagged"] = True
         data |= {f"train.{n}.{name}": value for name, value in found.items()}
     return {"data": data, "subwords": recipe.subwords.model_dump(mode="json")}

@@ -16,6 +16,7 @@ from functools import partial
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -179,13 +180,14 @@ def prepare(
     report: DataReport | None = None,
     only_report: Path | None = None,
     stages: dict[str, float] | None = None,
+    translations: Mapping[int, Sequence[Path]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Make the data folder of a recipe and return its manifest.
 
     A folder that was made from the same bytes with the same settings is left as it is; another one of ours is
     replaced with overwrite=True, at the very end. talk: gets each line of the account (default: stderr).
     report: a fresh one, for a caller who wants to know more. only_report: write the page of the report there, and
-    leave the folder as it is. stages: gets the seconds that each stage took.
+    leave the folder as it is. stages: gets the seconds that each stage took. translations: of `find_sources`.
     """
     talk, report, data = talk or partial(print, file=sys.stderr), report or DataReport(), recipe.data
     last = time.perf_counter()
@@ -197,7 +199,7 @@ def prepare(
             stages[stage] = last - before
 
     use_threads(data.workers)
-    sources = find_sources(recipe)
+    sources = find_sources(recipe, translations)
     for line in told(sources):
         talk(line)
     if data.valid_size and not data.valid:

@@ -8,7 +8,7 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -147,8 +147,12 @@ def _undressed(found: Found, moses: str | None) -> Found:
     return undone(found, moses) if isinstance(found, str) and moses is not None else found
 
 
-def find_sources(recipe: Recipe) -> list[Source]:
-    """The texts of all splits. Files that cannot be read are refused, all at once."""
+def find_sources(recipe: Recipe, translations: Mapping[int, Sequence[Path]] | None = None) -> list[Source]:
+    """The texts of all splits. Files that cannot be read are refused, all at once.
+
+    translations: files that nmt-translate wrote for training corpora with translated_by, by number; without, such a
+    corpus has the text that is to be translated on both sides.
+    """
     data = recipe.data
     named: list[tuple[str, CorpusFiles]] = [("train", files) for files in data.train]
     named += [(split_of(files.name), files) for files in data.valid]
@@ -167,7 +171,13 @@ def find_sources(recipe: Recipe) -> list[Source]:
     sources = []
     for number, (split, files) in enumerate(named):  # the training corpora come first
         languages = data.languages_of(number) if split == "train" else (data.src_lang, data.trg_lang)
-        found = _sources_of(split, files, complaints, recipe.origin, languages)
+        if translations is not None and isinstance(files, TrainingCorpus) and files.translated_by:
+            found = []
+            for path in translations[number]:
+                made, given = (Text(str(path), path, "jsonl", key, drop_flagged=True) for key in ("output", "source"))
+                found.append(Source(split, *((made, given) if files.back_translates else (given, made))))
+        else:
+            found = _sources_of(split, files, complaints, recipe.origin, languages)
         sources += [replace(source, corpus=number) for source in found]
     # Datasets last: to look into one may be to download it.
     for is_dataset in (False, True):
@@ -207,6 +217,8 @@ def _sources_of(
     is_one_file = files.file is not None
     if is_one_file:
         together = [(named, named) for named in located(files.file)]
+    elif isinstance(files, TrainingCorpus) and files.translated_by:
+        together = [(named, named) for named in located(files.src or files.trg)]
     else:
         together = _partners(located(files.src), located(files.trg), option, complaints)
     finds_columns = is_one_file and files.src_column is None
@@ -231,6 +243,11 @@ def _text_of(named: "Named", column: Column | None, by_name: bool, moses: str | 
     form = files.format or form_of(named)
     if column is None:
         if files.format is None and form != "text":
+            if isinstance(files, TrainingCorpus) and files.translated_by:
+                raise DataError(
+                    f"{named.name}: {form}, but translated_by takes text, a sentence a line. Name such a file, or "
+                    "write format: text if this is one."
+                )
             raise DataError(
                 f"{named.name} is source and target. A file with both sides is named once: --train FILE, or file: in a "
                 "recipe."

@@ -21,7 +21,7 @@ from nmt.recipe.decode_options import OF_SAMPLES
 from nmt.recipe.training_options import WITHOUT_END
 
 if TYPE_CHECKING:
-    from nmt.recipe.data_options import CorpusFiles
+    from nmt.recipe.data_options import CorpusFiles, TrainingCorpus
     from nmt.recipe.options import Recipe
 
 # What is in a file, by the ending of its name less .gz and the like; anything else is text.
@@ -73,7 +73,10 @@ def _of_data(recipe: "Recipe") -> Iterator[str]:
         yield f"data.valid: several sets are called {twice} (give each a name of its own: name: …)"
     if data.valid_size and data.valid:
         yield "data.valid_size: data.valid names validation files (remove one of the two)"
-    if data.valid_size and any(corpus.tags or corpus.trg_lang for corpus in data.train):
+    real = [corpus for corpus in data.train if not corpus.translated_by]  # of which pairs are drawn
+    if data.valid_size and data.train and not real:
+        yield "data.valid_size: pairs of corpora with translated_by are not drawn (name a validation set in data.valid)"
+    if data.valid_size and (any(corpus.tags for corpus in real) or any(corpus.trg_lang for corpus in data.train)):
         yield "data.valid_size: pairs of corpora with tags are not drawn (name a validation set in data.valid)"
     ratios = {"data": data.max_ratio}
     ratios |= {f"data.train.{n}": getattr(one, "max_ratio", None) or 0.0 for n, one in enumerate(data.train)}
@@ -82,6 +85,9 @@ def _of_data(recipe: "Recipe") -> Iterator[str]:
             yield f"{where}.max_ratio: {ratio:g} is below 1, but the ratio is that of the longer side (0: any ratio)"
     for n, corpus in enumerate(data.train):
         has_keys = corpus.dataset is None and (corpus.src_column is not None or corpus.trg_column is not None)
+        if corpus.translated_by is not None:
+            yield from _of_translated(f"data.train.{n}", corpus)
+            continue
         if corpus.drop_flagged and not (has_keys and corpus.format in (None, "jsonl")):
             yield (
                 f"data.train.{n}.drop_flagged: flags stand in the JSONL of nmt-translate, but data.train.{n}.format "
@@ -92,6 +98,22 @@ def _of_data(recipe: "Recipe") -> Iterator[str]:
         yield from _of_files(f"data.valid.{n}", files)
     if data.test:
         yield from _of_files("data.test", data.test)
+
+
+def _of_translated(where: str, corpus: "TrainingCorpus") -> Iterator[str]:
+    """One side is named, as text, and the run makes the other."""
+    for name in ("src", "trg", "translated_by"):
+        if (value := getattr(corpus, name)) is not None and "" in (names_of(value) or [""]):
+            yield f"{where}.{name}: no name in it (expected a {'run' if name == 'translated_by' else 'file'})"
+    others = ("file", "dataset", "subset", "split", "src_column", "trg_column", "header")
+    given = [name for name in others if getattr(corpus, name) is not None]
+    given += ["format"] * (corpus.format not in (None, "text")) + ["unescape"] * corpus.unescape
+    for name in given[:1]:
+        yield f"{where}.{name}: not with translated_by, which takes plain text (name it as src or trg, remove this)"
+    if corpus.src is not None and corpus.trg is not None:
+        yield f"{where}.translated_by: the run makes one side, but src and trg are named (remove one of the three)"
+    elif corpus.src is None and corpus.trg is None and not given:
+        yield f"{where}.translated_by: name the text: src for distillation, trg for back-translation"
 
 
 def _of_files(where: str, files: "CorpusFiles") -> Iterator[str]:

@@ -153,6 +153,13 @@ class TrainingCorpus(_OwnFilters, CorpusFiles):
     """Drop the lines of JSONL that nmt-translate wrote and flagged; one that was only split stays."""
     weight: PositiveFloat = 1.0
     """Visits of each pair in an epoch: 3 thrice, 0.25 another quarter each time; may change without preparing again."""
+    translated_by: str | list[str] | None = None
+    """Run, or several as an ensemble, that makes the side not named: src by sampling, trg by the run's own search."""
+
+    @property
+    def back_translates(self) -> bool:
+        """Return whether a run makes the source."""
+        return self.translated_by is not None and self.src is None
 
 
 class ValidationSet(CorpusFiles):
@@ -217,6 +224,8 @@ class DataConfig(FilterConfig, _Sources):
         """
         own = self.train[corpus] if self.train else None
         told = {name: getattr(own, name, None) for name in FilterConfig.model_fields}
+        if own and own.back_translates and told["drop_duplicates"] is None:
+            told["drop_duplicates"] = True
         return FilterConfig(**{name: getattr(self, name) if value is None else value for name, value in told.items()})
 
     def languages_of(self, corpus: int) -> tuple[str, str]:

@@ -17,6 +17,7 @@ RUN_DATA = "data.json"  # in a run: digests of the data and subwords that it was
 DATA_AT = "folder"  # key of RUN_DATA: where that data was
 _ABOVE = 2
 NAMES_A_CORPUS = ("src", "trg", "file", "dataset")
+_FOUND = (*NAMES_A_CORPUS, "translated_by")  # what is looked for in a mapping of a corpus
 
 
 def is_prepared(folder: Path) -> bool:
@@ -63,7 +64,7 @@ class Origin:
                 break
         # The command line gave the option, or a file in one of the mappings that it holds.
         inside = (name for name in self.given if name.startswith(f"{option}."))
-        is_given = option in self.given or any(name.rpartition(".")[2] in NAMES_A_CORPUS for name in inside)
+        is_given = option in self.given or any(name.rpartition(".")[2] in _FOUND for name in inside)
         found: dict[Path, Path] = {}
         for folder in [here, *beside] if is_given else [*beside, here]:
             found.setdefault(folder.absolute(), folder)

@@ -1,0 +1,180 @@
+"""translated_by: a run makes the other side of a training corpus, for nmt-preprocess and nmt.prepare."""
+
+import json
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from made_run import HASTY, make_run
+
+import nmt
+from nmt.cli.preprocess import main
+from nmt.cli.train import main as train
+from nmt.cli.translate_output import LineTranslator, Record
+from nmt.data.corpus import Prepared
+from nmt.recipe.reader import read_recipe
+
+WORDS = ["the", "old", "ship", "left", "in", "May", "with", "a", "red", "sail", "and", "no", "wind", "at", "all"]
+BACK = "{trg: mono.en, translated_by: runs/back, tags: [bt]}"
+TEACH = "{src: mono.de, translated_by: runs/teacher}"
+REAL = "{src: train.de, trg: train.en}"
+VALID = "valid: {src: valid.de, trg: valid.en}"
+FOLDER = Path("prepared/mine.translated")
+N_REAL, N_MONO, FLAGGED = 60, 12, 3
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """The current folder: a corpus of both languages, text of one, and a run in each direction."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("nmt.progress.EVERY", 1e9)
+    draw = random.Random(0)
+    for name, n in (("train", N_REAL), ("valid", 5), ("mono", N_MONO)):
+        lines = [" ".join(draw.choices(WORDS, k=6)) for _ in range(n)]
+        for side, change in (("de", str), ("en", str.upper)):
+            Path(f"{name}.{side}").write_text("".join(f"{change(line)}\n" for line in lines), encoding="utf-8")
+    Path("runs").mkdir()
+    make("back", "en", "de")
+    make("teacher", "de", "en")
+
+
+@pytest.fixture(autouse=True)
+def searches(monkeypatch):
+    """Options of the search of each window of 4 lines that was translated: all is, by changing the case, and one line
+    is flagged.
+    """
+    done = []
+
+    def records(self, lines, *_):
+        done.append(self.recipe.decode)
+        texts = [(line.request.source, ["low"] if line.number == FLAGGED else []) for line in lines]
+        rows = [{"source": text, "output": text.swapcase(), "flags": flags} for text, flags in texts]
+        return [Record([json.dumps(row)]) for row in rows]
+
+    monkeypatch.setattr(LineTranslator, "records", records)
+    return done
+
+
+def make(name, src, trg, tags=(), seed=0):
+    langs = {"data.src_lang": src, "data.trg_lang": trg}
+    make_run(Path("runs", name), {**HASTY, **langs, "decode.window": "4"}, tags, seed)
+
+
+def recipe(*corpora, valid=VALID):
+    data = f"src_lang: de, trg_lang: en, train: [{', '.join(corpora)}], {valid}, alarms: warn"
+    tiny = "d_model: 16, d_inner: 16, n_head: 2, n_enc_layer: 1, n_dec_layer: 1"
+    end = "{updates: 2, save_every: 2, device: cpu, precision: fp32}\noptim: {warmup: 1}"
+    text = f"name: mine\ndata: {{{data}}}\nsubwords: {{vocab_size: 290}}\nmodel: {{{tiny}}}\ntrain: {end}\n"
+    Path("recipe.yaml").write_text(text, encoding="utf-8")
+    return "recipe.yaml"
+
+
+def lines_of(name):
+    return Path(name).read_text(encoding="utf-8").splitlines()
+
+
+def pairs(folder="prepared/mine"):
+    """(has the tag bt, source, target) of each training pair."""
+    data = Prepared.open(folder)
+    src, trg = data.train.pairs(range(data.train.n_pair))
+    tagged = ["<bt>" in data.subwords.src.pieces(ids) for ids in src]
+    texts = map(data.subwords.src.decode, src), map(data.subwords.trg.decode, trg)
+    return [(tag, one.removeprefix("<bt>").strip(), other) for tag, one, other in zip(tagged, *texts, strict=True)]
+
+
+def expected(side, *, tag):
+    """The pairs that come of a text, without that which is flagged."""
+    lines = [line for n, line in enumerate(lines_of(f"mono.{side}"), start=1) if n != FLAGGED]
+    return [(tag, line.swapcase(), line) if side == "en" else (tag, line, line.swapcase()) for line in lines]
+
+
+def test_a_run_makes_the_source_by_sampling_or_the_target_by_its_own_search_and_only_once(searches, capsys):
+    with open("mono.en", "a", encoding="utf-8") as file:
+        file.write(f"{lines_of('mono.en')[0]}\n")  # once more, which is dropped
+    assert main([recipe(REAL, BACK, TEACH)]) == 0
+    assert [(one.samples, one.low_score, one.beam) for one in searches] == [(1, 0, 3)] * 4 + [(0, -1.5, 3)] * 3
+    assert pairs()[N_REAL:] == expected("en", tag=True)[:-1] + expected("de", tag=False)
+
+    assert main(["recipe.yaml"]) == 0 and nmt.prepare("prepared/mine/recipe.yaml") == Path("prepared/mine")
+    assert len(searches) == 7 and "nothing to do" in capsys.readouterr().err
+    assert train(["recipe.yaml"]) == 0 == train(["prepared/mine", "--init-from", "runs/mine", "--out", "runs/tuned"])
+    make("other", "en", "de", seed=1)
+    with open("mono.de", "a", encoding="utf-8") as file:
+        file.write("one more line\n")
+    nmt.prepare(recipe(REAL, BACK.replace("back", "other"), TEACH), overwrite=True)
+    assert len(searches) == 15 and len(list(FOLDER.iterdir())) == 4
+
+
+def test_what_was_interrupted_goes_on_where_it_stopped(searches, monkeypatch, capsys):
+    records = LineTranslator.records
+
+    def interrupted(self, lines, *more):
+        if len(searches) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return records(self, lines, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LineTranslator, "records", interrupted)
+        assert main([recipe(REAL, BACK)]) == 130
+    assert len(searches) == 1 and [path.suffix for path in FOLDER.iterdir()] == [".journal"]
+    assert not Path("prepared/mine").exists()
+    assert main(["recipe.yaml"]) == 0
+    assert len(searches) == 3 and "going on from there" in capsys.readouterr().err
+    assert pairs()[N_REAL:] == expected("en", tag=True)
+
+
+def test_without_a_recipe_real_pairs_are_held_out_and_the_recipe_beside_the_data_says_what_was_asked(capsys):
+    own = ["--train", "train.de", "train.en", "--langs", "de", "en", "--out", "own", "--vocab-size", "290"]
+    assert main([*own, "--back-translate", "runs/back", "mono.en", "--valid-size", "10", "--accept-alarms"]) == 0
+    corpus = read_recipe("own/recipe.yaml").data.train[1]
+    assert (corpus.trg, corpus.translated_by, corpus.tags) == ("mono.en", "runs/back", ["bt"])
+    assert [one for one in pairs("own") if one[0]] == expected("en", tag=True)
+    held_out, _ = Prepared.open("own").valid.texts()
+    assert len(held_out) == 10 and set(held_out) <= set(lines_of("train.de"))
+    assert main([recipe(TEACH, valid="valid_size: 5")]) == 2
+    assert "data.valid_size: pairs of corpora with translated_by are not drawn" in capsys.readouterr().err
+
+
+def test_a_check_translates_nothing(searches, capsys):
+    assert main([recipe(REAL, BACK), "--check"]) == 0
+    err = capsys.readouterr().err
+    assert "mono.en is not translated yet, so the corpus is left out of the check\n" in err and f"{N_REAL} read" in err
+    assert main([recipe(TEACH), "--check"]) == 2 and "so there is nothing to check" in capsys.readouterr().err
+    assert not searches and not FOLDER.exists()
+    assert main([recipe(REAL, BACK)]) == 0 == main(["recipe.yaml", "--check"])
+    assert f"{N_REAL + N_MONO} read" in capsys.readouterr().err
+
+
+def test_a_run_of_several_languages_is_told_which(searches):
+    make("many", "en", "fr", tags=("<2fr>", "<2de-CH>"))
+    assert main([recipe(REAL, BACK.replace("back", "many"))]) == 0
+    assert {one.trg_lang for one in searches} == {"de-CH"}
+
+
+@pytest.mark.parametrize(
+    ("corpus", "complaint"),
+    [
+        (BACK.replace("back", "teacher"), "translates de to en, but trg: mono.en is to be translated from en to de."),
+        (TEACH.replace("teacher", "back"), "Name a run that does, or, if it is text in en, write trg: mono.de."),
+        (BACK.replace("back", "none"), "translated_by: runs/none is no run folder: tried "),
+        (BACK.replace("mono.en", "none.en"), "data.train: no file none.en: tried "),
+        (BACK.replace("mono.en", "mono.tsv"), "mono.tsv: tsv, but translated_by takes text, a sentence a line."),
+        (
+            BACK.replace("trg:", "src: mono.de, trg:"),
+            "translated_by: the run makes one side, but src and trg are named",
+        ),
+        (BACK.replace("trg: mono.en, ", ""), "translated_by: name the text: src for distillation, trg for back-"),
+        (BACK.replace("trg:", "file:"), "data.train.1.file: not with translated_by, which takes plain text"),
+        (BACK.replace("trg:", "dataset: a, split: b, trg:"), "data.train.1.dataset: not with translated_by"),
+        (BACK.replace("trg:", "unescape: true, trg:"), "data.train.1.unescape: not with translated_by"),
+        (BACK.replace("runs/back", "''"), "data.train.1.translated_by: no name in it (expected a run)"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_a_line_before_any_work(searches, capsys, corpus, complaint):
+    Path("mono.tsv").write_text("a\tb\n", encoding="utf-8")
+    assert main([recipe(REAL, corpus)]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error and error.count("\n") == 1
+    assert not searches and not Path("prepared").exists()
