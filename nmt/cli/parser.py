@@ -80,7 +80,7 @@ class Parser(argparse.ArgumentParser):
         """Print what is wrong, and no usage, which is longer than a screen; exit code 2."""
         flags, found, _ = message.removeprefix("argument ").partition(": expected ")
         action = self._option_string_actions.get(flags.split("/")[0])
-        if found and action is not None and action.help and action.metavar:
+        if found and action is not None and action.help not in (None, argparse.SUPPRESS) and action.metavar:
             wanted = action.metavar if isinstance(action.metavar, str) else " ".join(action.metavar)
             message += f", {wanted}: {action.help.replace('%%', '%').removesuffix('.')}"
         self._refuse([f"{line}. All: {self.prog} --help" for line in message.split("\n")])

@@ -58,7 +58,7 @@ def translate_corpora(recipe: Recipe, talk: Callable[[str], None], *, checks: bo
             if Path(args.output).is_file():
                 talk(f"data.train.{n}: {args.input} was translated before: {args.output}")
                 continue
-            talk(f"data.train.{n}: {' and '.join(args.run)} translates {args.input} into {args.output}")
+            talk(f"data.train.{n}: translating {args.input} by {' and '.join(args.run)} into {args.output}")
             folder.mkdir(parents=True, exist_ok=True)
             try:
                 translate(args)
