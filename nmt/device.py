@@ -73,6 +73,32 @@ def set_up(device: str) -> None:
         warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk of memory")
 
 
+# Peaks of NVIDIA's GPUs in TFLOP/s without sparsity, sums in fp32, from its data sheets, for GeForce its white papers:
+# bf16, fp16, and fp32, which is TF32 from Ampere on. By whole names, since "RTX 4090 Laptop GPU" is another.
+_PEAKS: dict[str, tuple[float, float, float]] = {
+    r"V100-SXM\d-\w+": (0, 125, 15.7),
+    r"V100-PCIE-\w+": (0, 112, 14),
+    "T4": (0, 65, 8.1),
+    "A10": (125, 125, 62.5),
+    r"A100-\w+-\w+|A100 80GB PCIe": (312, 312, 156),
+    "L4": (121, 121, 60),
+    "L40S": (362, 362, 183),
+    "H100 PCIe": (756.5, 756.5, 378),
+    "H100 NVL|H200 NVL": (835.5, 835.5, 417.5),
+    "H100 80GB HBM3|H200": (989.5, 989.5, 494.5),
+    "B200": (2250, 2250, 1125),
+    "GeForce RTX 3090": (71, 71, 35.6),
+    "GeForce RTX 4090": (165.2, 165.2, 82.6),
+}
+
+
+def peak_flops(device: torch.device, precision: str) -> float:
+    """Return the peak of a device in a precision, in operations (FLOP) a second; 0 where it is not known."""
+    name = re.sub("^(NVIDIA|Tesla) ", "", processor_of(device))
+    known = next((peaks for pattern, peaks in _PEAKS.items() if re.fullmatch(pattern, name)), (0.0, 0.0, 0.0))
+    return 1e12 * known[("bf16", "fp16", "fp32").index(precision)]
+
+
 def processor_of(device: torch.device) -> str:
     """The name of the GPU or of the processor, as its maker calls it; "" where the system does not tell."""
     if device.type == "cuda":

@@ -62,3 +62,17 @@ def test_a_device_on_which_nothing_can_be_made_is_named(monkeypatch):
     monkeypatch.setattr(torch, "empty", fail)
     with pytest.raises(MachineError, match=r"cuda:1: cannot be used: CUDA error: .* unavailable\. Take the CPU"):
         device.try_device(torch.device("cuda:1"))
+
+
+@pytest.mark.parametrize(
+    ("name", "peaks"),
+    [
+        ("NVIDIA H200", (989.5, 989.5, 494.5)), ("NVIDIA A100-SXM4-80GB", (312, 312, 156)), ("Tesla T4", (0, 65, 8.1)),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", (0, 0, 0)), ("NVIDIA L40", (0, 0, 0)), ("Intel(R) Xeon(R)", (0, 0, 0)),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", (0, 0, 0)), ("Tesla V100-SXM2-16GB", (0, 125, 15.7)),
+    ],
+)  # fmt: skip
+def test_peaks_are_known_by_whole_names(monkeypatch, name, peaks):
+    monkeypatch.setattr(device, "processor_of", lambda _: name)
+    here = torch.device("cpu")
+    assert [device.peak_flops(here, kind) for kind in ("bf16", "fp16", "fp32")] == [1e12 * peak for peak in peaks]

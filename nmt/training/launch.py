@@ -196,6 +196,8 @@ def _farewell(outcome: str, run: Run, trainer: Trainer) -> str:
     speed = state.n_token / max(1e-9, state.seconds)
     spent = f"{state.update:,} updates, {state.n_token:,} target tokens, {state.seconds:,.0f} s, "
     spent += f"{speed:,.0f} tokens/s on average"
+    if trainer.reporter.token_seconds:
+        spent += f", MFU {speed * trainer.reporter.token_seconds:.1%}"
     if state.n_skipped:
         spent += f"; {state.n_skipped:,} more were skipped, whose loss or gradient was not finite"
     if outcome == "stopped":

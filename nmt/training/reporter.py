@@ -5,10 +5,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from nmt import checkpoint
-from nmt.data.plan import Position
+from nmt.data.plan import Plan, Position
+from nmt.models.base import TranslationModel
+from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import WITHOUT_END
 from nmt.training import budget
@@ -52,6 +55,27 @@ def seconds_left(state: TrainState, recipe: Recipe, budget: Budget, pace: float)
     return min(max(0, recipe.train.updates - state.update) * pace, budget.left(state))
 
 
+def flops_per_token(model: TranslationModel, config: ModelConfig, plan: Plan) -> float:
+    """Return the operations (FLOP) of training per target token (Chowdhery et al. 2022, PaLM, appendix B).
+
+    6 for each weight that a token is multiplied by, forward and backward: those of the encoder per source token, all
+    others per target token, with the output layer and without embeddings. And for attention 6 layers heads (d_k + d_v)
+    per query and key, over whole sentences. Padding, activations computed twice and second passes (R-Drop) count not.
+    """
+    rows = np.arange(len(plan.src_len)) if plan.mixture is None else plan.mixture.rows(plan.seed, 0)
+    src, trg = (length.astype(float) for length in plan.lengths(rows))
+    looked_up = {embedding.weight for embedding in model.embeddings}
+    encoder = set(model.get_submodule("encoder").parameters()) - looked_up
+    others = set(model.parameters()) - encoder - looked_up | {model.output_weight}
+    n_enc, n_dec = (sum(weight.numel() for weight in part) for part in (encoder, others))
+    n_flop = 6 * (n_enc * src.sum() + n_dec * trg.sum())
+    n_look = {"encoder": src @ src, "decoder": trg @ trg, "cross": src @ trg}
+    for kind, (n_layer, n_head) in config.attention_grids.items():
+        width = sum(d or config.d_model // n_head for d in (config.d_k, config.d_v))
+        n_flop += 6 * n_layer * n_head * width * n_look[kind]
+    return float(n_flop / trg.sum())
+
+
 MAX_BAD = 10  # updates in a row without a finite gradient before training gives up
 
 
@@ -59,8 +83,12 @@ class TrainingReporter:
     """Tells how one process of a run goes, and how long it will take. n_failed: times that memory ran out in training,
     as far as was told."""
 
-    def __init__(self, recipe: Recipe, record: Record, budget: Budget, device: torch.device) -> None:
+    def __init__(
+        self, recipe: Recipe, record: Record, budget: Budget, device: torch.device, token_seconds: float
+    ) -> None:
+        """token_seconds: of a target token at the peak of all devices, for `mfu`; 0: not known."""
         self.recipe, self.record, self.budget, self.device = recipe, record, budget, device
+        self.token_seconds = token_seconds
         self.n_failed = 0
         self.pace, self.loss, self.best, self.has_titles = 0.0, 0.0, "", False  # seconds an update; what was shown last
 
@@ -78,6 +106,7 @@ class TrainingReporter:
             learning_rate=meter.rate,
             gradient_norm=sums.norm / max(1, sums.n_update),
             tokens_per_second=round(speed, 1),
+            **({"mfu": round(speed * self.token_seconds, 4)} if self.token_seconds else {}),
             skipped=state.n_skipped,
             seconds=round(state.seconds, 2),
             wall_seconds=round(state.wall_seconds, 2),

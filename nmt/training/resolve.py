@@ -104,10 +104,12 @@ def _updates_of_epochs(recipe: Recipe, plan: Plan, ranks: Ranks) -> tuple[int, s
         n_before = Run(origin.run).recipe().train.epochs
         is_named = not n_before or train.updates != sum(plan.n_update(epoch) for epoch in range(n_before))
     n_update = 0
-    for epoch in Bar(range(train.epochs), desc="counting updates", disable=not ranks.is_main, leave=False):
-        n_update += plan.n_update(epoch)
-        if is_named and n_update > train.updates:
-            return train.updates, f"train.updates, {train.updates:,}, comes first; raise it for all of them"
+    with Bar(total=train.epochs, desc="counting updates", unit=" epochs", disable=not ranks.is_main) as bar:
+        for epoch in range(train.epochs):
+            n_update += plan.n_update(epoch)
+            if is_named and n_update > train.updates:
+                return train.updates, f"train.updates, {train.updates:,}, comes first; raise it for all of them"
+            bar.update()
     return n_update, f"{n_update:,} updates"
 
 

@@ -11,16 +11,8 @@ from nmt.training.memory import Memory
 
 # Options that leave the weights alone, so that a run may go on under other values of them.
 MAY_CHANGE = (
-    *(
-        "data.out",
-        "data.workers",
-        "data.alarms",
-        "train.out",
-        "train.device",
-        "train.threads",
-        "train.timeout",
-        "train.parallel",
-    ),
+    *("data.out", "data.workers", "data.alarms"),
+    *("train.out", "train.device", "train.threads", "train.timeout", "train.parallel"),
     *("train.checkpoint_activations", "train.average", "train.keep_last", "train.keep_best", "train.save_every"),
     *("train.log_every", "train.tensorboard", "train.wandb", "decode.", "valid."),
     "train.epochs",  # which train.updates has

@@ -13,6 +13,7 @@ import torch
 from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
+from nmt.device import peak_flops
 from nmt.errors import MachineError, TrainingError, is_out_of_memory
 from nmt.extras import version_and_commit
 from nmt.models.base import TranslationModel
@@ -25,7 +26,7 @@ from nmt.training.feed import Feed
 from nmt.training.log import Record
 from nmt.training.parallel import Ranks, checksum, is_cut, laid_out_like
 from nmt.training.precision import Precision
-from nmt.training.reporter import MAX_BAD, Meter, TrainingReporter, divergence_message
+from nmt.training.reporter import MAX_BAD, Meter, TrainingReporter, divergence_message, flops_per_token
 from nmt.training.state import TrainState, begun_in_other_batches
 from nmt.training.validate import Measured, Validation, choose_final, final_choice
 
@@ -55,7 +56,9 @@ class Trainer:
         first_tag = data.subwords.src.n_text
         self.engine = Engine(model, recipe, precision=precision, ranks=ranks, first_tag=first_tag)
         self.meter = Meter()
-        self.reporter = TrainingReporter(recipe, record, self.budget, model.device)
+        peak = peak_flops(model.device, precision.name) * ranks.world_size
+        token_seconds = flops_per_token(model, recipe.model, feed.plan) / peak if peak else 0.0
+        self.reporter = TrainingReporter(recipe, record, self.budget, model.device, token_seconds)
         self.position_under_way = Position()  # where in the data the update under way is from
 
     def restore(self, folder: Path, saved: dict[str, Any]) -> None:
