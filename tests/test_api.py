@@ -26,9 +26,9 @@ from nmt.models.build import build_model
 from nmt.models.int8 import prepacked
 from nmt.ops import int8_product
 from nmt.recipe.data_options import SubwordsConfig
-from nmt.recipe.reader import read_recipe, write_recipe
+from nmt.recipe.reader import read_recipe
 from nmt.run import Run
-from tests.cli.made_run import OPTIONS, make_run
+from tests.cli.made_run import OPTIONS, make_run, save_run
 
 LINES = ["the ship", "", "the old ship left", "für Übung"]
 
@@ -42,14 +42,12 @@ def folders(tmp_path_factory):
 
 @pytest.mark.parametrize("architecture", ["transformer", "attention"])
 def test_weights_that_are_read_are_not_drawn_first(architecture, folders, tmp_path):
-    run, subwords = Run(tmp_path), Run(folders[0]).subwords()
+    subwords = Run(folders[0]).subwords()
     size = ("model.preset", "tiny") if architecture == "transformer" else ("model.d_model", "16")
     recipe = read_recipe(None, [("name", "tiny"), ("model.architecture", architecture), size])
     made = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
     weights = checkpoint.weights_of(made)
-    write_recipe(recipe, run.recipe_file)
-    subwords.save(run.subwords_file)
-    checkpoint.save(run.model_folder, {checkpoint.MODEL: weights}, {"update": 1})
+    save_run(tmp_path, recipe, subwords, made)
     before = torch.get_rng_state()
     model = nmt.load(tmp_path).model
     assert torch.equal(torch.get_rng_state(), before)

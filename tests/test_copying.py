@@ -58,15 +58,9 @@ def some_lines(n, seed):
 def copier(tmp_path_factory):
     """A run on 35 lines or so an update: sure enough of itself that rounding decides nothing."""
     made = {split: [(line, line) for line in some_lines(n, n)] for split, n in (("train", 4000), ("valid", 20))}
-    return trained(
-        tmp_path_factory.mktemp("copy"),
-        made,
-        data={"drop_identical": False},
-        subwords={"vocab_size": 296},
-        model={"n_dec_layer": 2, "emb_init": "normal"},
-        batch={"max_tokens": 300},
-        optim={"schedule": "cosine", "warmup": 30},
-    )
+    how = {"data": {"drop_identical": False}, "subwords": {"vocab_size": 296}, "batch": {"max_tokens": 300}}
+    how |= {"model": {"n_dec_layer": 2, "emb_init": "normal"}, "optim": {"schedule": "cosine", "warmup": 30}}
+    return trained(tmp_path_factory.mktemp("copy"), made, **how)
 
 
 def test_it_learns_to_copy(copier):
@@ -114,6 +108,6 @@ def test_items_that_never_occurred_come_back_where_the_translation_has_them(tmp_
     )
     src, trg = zip(*pairs_with_items(200, 3, "uvwxyz", "56789"), strict=True)
     found = translate(run, src, beam=1)
-    wanted, there = (Counter(one.text for text in texts for one in items_in(text, PROTECT)) for texts in (trg, found))
+    wanted, there = (Counter(item for text in texts for _, item in items_in(text, PROTECT)) for texts in (trg, found))
     assert (wanted & there).total() >= 0.97 * wanted.total() > 200
     assert sum(a == b for a, b in zip(trg, found, strict=True)) >= 180

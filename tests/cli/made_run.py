@@ -22,26 +22,31 @@ HASTY = {**OPTIONS, "model.n_dec_layer": "1", "decode.max_len_a": "0.3", "decode
 SOURCE = "the ship\n\nthe old ship left\nfür Übung\n \nin May".encode()
 
 
+def save_run(folder: Path, recipe, subwords: Subwords, model, update: int = 1) -> Run:
+    """A run folder in which a model was chosen."""
+    run = Run(folder)
+    run.folder.mkdir(exist_ok=True)
+    write_recipe(recipe, run.recipe_file)
+    subwords.save(run.subwords_file)
+    checkpoint.save(run.model_folder, {checkpoint.MODEL: checkpoint.weights_of(model)}, {"update": update})
+    return run
+
+
 def make_run(folder: Path, options: Mapping[str, str] = OPTIONS, tags: Sequence[str] = (), seed: int = 0) -> Run:
     """Weights as they are drawn: nonsense comes out, but always the same. It has a checkpoint 7 as well.
 
     tags: those that it knows, and was trained with.
     """
-    run = Run(folder)
-    run.folder.mkdir()
     corpora = [
         {"src": "a", "trg": "b", **({"trg_lang": tag[2:-1]} if tag.startswith("<2") else {"tags": [tag[1:-1]]})}
         for tag in tags
     ]
     recipe = read_recipe(None, list({**options, "data.train": json.dumps(corpora)}.items()))
-    write_recipe(recipe, run.recipe_file)
     lines = ["the old ship left in May"] * 9
     given = {"tags": tags, "protect": recipe.data.protect}
     subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, **given)
-    subwords.save(run.subwords_file)
     torch.manual_seed(seed)
     model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
-    tensors = {checkpoint.MODEL: checkpoint.weights_of(model)}
-    checkpoint.save(run.model_folder, tensors, {"update": 7})
-    checkpoint.save(run.checkpoint(7), tensors, {"update": 7})
+    run = save_run(folder, recipe, subwords, model, update=7)
+    checkpoint.save(run.checkpoint(7), {checkpoint.MODEL: checkpoint.weights_of(model)}, {"update": 7})
     return run

@@ -1,5 +1,7 @@
 """A recording as a GPU makes it, on a CPU: kernels with the tensors that they read and write, and no Python."""
 
+from types import SimpleNamespace
+
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -61,13 +63,9 @@ class Taping(Recorder):
         for name, tensor in before.items():
             after[name].copy_(tensor)
         self.n_recorded += 1
-        return _Counted(tape, self)
 
+        def replay() -> None:
+            self.n_replayed += 1
+            tape.replay()
 
-class _Counted:
-    def __init__(self, tape: Tape, by: Taping) -> None:
-        self._tape, self._by = tape, by
-
-    def replay(self) -> None:
-        self._by.n_replayed += 1
-        self._tape.replay()
+        return SimpleNamespace(replay=replay)

@@ -5,8 +5,8 @@ import torch
 from nmt import checkpoint
 from nmt.data.subwords import PAD
 from nmt.models.build import build_model
-from nmt.recipe.reader import read_recipe, write_recipe
-from nmt.run import Run
+from nmt.recipe.reader import read_recipe
+from tests.cli.made_run import save_run
 
 LINES = ["the old ship left in May", "in May", "the ship", "old", "für Übung", "x" * 90]
 SMALL = {
@@ -31,13 +31,8 @@ def made(subwords, **options):
 
 def saved(place, subwords, model, recipe):
     """A run folder in which the model was chosen, and a checkpoint of another one."""
-    run = Run(place)
-    run.folder.mkdir()
-    write_recipe(recipe, run.recipe_file)
-    subwords.save(run.subwords_file)
-    weights = checkpoint.weights_of(model)
-    checkpoint.save(run.model_folder, {checkpoint.MODEL: weights}, {"update": 1})
-    other = {name: tensor * 1.01 for name, tensor in weights.items()}
+    run = save_run(place, recipe, subwords, model)
+    other = {name: tensor * 1.01 for name, tensor in checkpoint.weights_of(model).items()}
     tensors = {checkpoint.MODEL: other, checkpoint.OPTIMIZER: {"moment": torch.ones(3)}}
     checkpoint.save(run.checkpoint(7), tensors, {"update": 7})
     return run

@@ -18,15 +18,7 @@ from nmt.training.materials import compile_parts
 
 SIZES = {"d_model": 16, "d_inner": 32, "n_enc_layer": 2, "n_dec_layer": 2, "n_head": 4, "dropout": 0.0, "n_position": 8}
 N_PLACE, LONGEST = 40, 12
-
-
-COMPILED = {
-    "name": "packed",
-    "data": {"max_len": LONGEST - 1},
-    "model": {"attn_dropout": 0.0},
-    "batch": {"packed": True},
-    "train": {"compile": True},
-}
+COMPILED = {"data": {"max_len": LONGEST - 1}, "model": {"attn_dropout": 0.0}, "batch": {"packed": True}}
 
 
 class Pairs:
@@ -133,7 +125,7 @@ def test_packed_batches_are_compiled_once_and_whole(monkeypatch):
 
     torch.compiler.reset()
     monkeypatch.setattr(nn.Module, "compile", lambda self, **_: compile_with(self, backend=count, fullgraph=True))
-    compile_parts(model, Recipe.model_validate(COMPILED))
+    compile_parts(model, Recipe.model_validate({"name": "packed", **COMPILED, "train": {"compile": True}}))
     batches = [make_packed(*PAIRS.picked(np.array(rows)), N_PLACE, 5, LONGEST) for rows in ([1, 2], [0, 1, 2, 3])]
     losses = [loss_and_gradient(model, batch)[0] for batch in batches]
     assert len(seen) == 2

@@ -191,9 +191,9 @@ def test_peeky_sees_the_last_state_at_every_step_and_a_plain_decoder_does_not():
         differ = [model.decoder(trg_seq, states, one)[0] for one in (known, other)]
         assert bool((differ[0] - differ[1]).abs().amax(-1).gt(1e-3).all()) == expected
         if expected:
-            words = torch.cat([model.decoder.embed(trg_seq), known["last"].unsqueeze(1).expand(-1, 4, -1)], 2)
-            h = model.decoder.layer_stack[0](words, states[0])
-            x = torch.cat([h, known["last"].unsqueeze(1).expand(-1, 4, -1)], 2)
+            last = known["last"].unsqueeze(1).expand(-1, 4, -1)
+            h = model.decoder.layer_stack[0](torch.cat([model.decoder.embed(trg_seq), last], 2), states[0])
+            x = torch.cat([h, last], 2)
             wanted = torch.tanh(F.linear(x, model.decoder.readout.fc.weight, model.decoder.readout.fc.bias))
             assert (differ[0] - wanted).abs().max() < 1e-12
 

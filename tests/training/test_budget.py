@@ -202,14 +202,9 @@ def trained(recipe, machine, *, setup, saving):
 
 
 def recipe_for(seconds, every):
-    return Recipe.model_validate(
-        {
-            "name": "clock",
-            "optim": {"schedule": "constant", "warmup": 5},
-            "train": {"updates": 10**6, "time_budget": f"{seconds}s", "save_every": 40},
-            "valid": {"every": every, "metric": "loss"},
-        }
-    )
+    train = {"updates": 10**6, "time_budget": f"{seconds}s", "save_every": 40}
+    sections = {"train": train, "valid": {"every": every, "metric": "loss"}}
+    return Recipe.model_validate({"name": "clock", "optim": {"schedule": "constant", "warmup": 5}, **sections})
 
 
 @pytest.mark.parametrize("every", ["auto", 15])

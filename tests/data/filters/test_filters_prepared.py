@@ -71,38 +71,23 @@ def test_each_corpus_has_a_usual_ratio_of_its_own(at):
     assert any("long.de: target/source length 3.0" in line for line in report.said)
 
 
-@pytest.mark.parametrize(
-    ("options", "pairs", "data", "expected"),
-    [
-        (
-            [{}, {"max_ratio": 1.5}],
-            [*GOOD, LONG, ("gleich", "gleich")],
-            {},
-            [{"identical sides": 1}, {"identical sides": 1, "length ratio": 1}],
-        ),
-        ([{}, {"max_ratio": 0}], [*GOOD, LONG], {"max_ratio": 1.5}, [{"length ratio": 1}, {}]),
-        (
-            [{}, {"src_lang": "ru"}, {"min_script": 0}],
-            [*GOOD, RUSSIAN, RUSSIAN],
-            {},
-            [{"another script": 2}, {"another script": len(GOOD)}, {}],
-        ),
-        (
-            [{}, {"drop_duplicates": True, "src": ["0.src", "1.src"], "trg": ["0.trg", "1.trg"]}],
-            [*GOOD, *GOOD[:2]],
-            {},
-            [{}, {"duplicate": 8 + 2}],
-        ),
-        (
-            [{}, {"max_translations": 2}],
-            [*GOOD, (GOOD[0][0], "another house"), (GOOD[0][0], "a third house")],
-            {},
-            [{}, {"many translations": 1}],
-        ),
-        ([{}, {"src_lang": "nl"}], [*GOOD, (UNLIKE, UNLIKE[::-1])], {"max_len": 22}, [{"too long": 1}] * 2),
-    ],
-    ids=["ratio", "off", "script", "duplicates", "translations", "too long"],
-)
+# Options of each corpus, pairs that all of them have, options of all; why pairs of each are dropped.
+OF_CORPORA = {
+    "ratio": ([{}, {"max_ratio": 1.5}], [*GOOD, LONG, ("gleich", "gleich")], {},
+              [{"identical sides": 1}, {"identical sides": 1, "length ratio": 1}]),
+    "off": ([{}, {"max_ratio": 0}], [*GOOD, LONG], {"max_ratio": 1.5}, [{"length ratio": 1}, {}]),
+    "script": ([{}, {"src_lang": "ru"}, {"min_script": 0}], [*GOOD, RUSSIAN, RUSSIAN], {},
+               [{"another script": 2}, {"another script": len(GOOD)}, {}]),
+    "duplicates": ([{}, {"drop_duplicates": True, "src": ["0.src", "1.src"], "trg": ["0.trg", "1.trg"]}],
+                   [*GOOD, *GOOD[:2]], {}, [{}, {"duplicate": 8 + 2}]),
+    "translations": ([{}, {"max_translations": 2}],
+                     [*GOOD, (GOOD[0][0], "another house"), (GOOD[0][0], "a third house")], {},
+                     [{}, {"many translations": 1}]),
+    "too long": ([{}, {"src_lang": "nl"}], [*GOOD, (UNLIKE, UNLIKE[::-1])], {"max_len": 22}, [{"too long": 1}] * 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "pairs", "data", "expected"), OF_CORPORA.values(), ids=OF_CORPORA)
 def test_filters_of_single_corpora(own, options, pairs, data, expected):
     report = own(*options, pairs=pairs, **data)
     assert [one["dropped"] for one in report.corpora] == expected
@@ -125,11 +110,9 @@ def test_lines_that_look_wrong_are_dropped_and_counted_by_what_they_are_flagged(
     columns = {"src_column": "source", "trg_column": "output", "drop_flagged": True}
     rows = [{"source": src, "output": trg, "flags": flags} for (src, trg), flags in zip(GOOD, FLAGS, strict=True)]
     report = at.prepare({"file": at.write("a.jsonl", rows), **columns})
-    assert report.dropped == {
-        "flagged low": {"count": 1, "first": ["a.jsonl:1"]},
-        "flagged repeated": {"count": 1, "first": ["a.jsonl:4"]},
-        "flagged cap": {"count": 1, "first": ["a.jsonl:5"]},
-    }
+    dropped = {reason: (of["count"], of["first"]) for reason, of in report.dropped.items()}
+    wanted = (("low", 1), ("repeated", 4), ("cap", 5))
+    assert dropped == {f"flagged {flag}": (1, [f"a.jsonl:{n}"]) for flag, n in wanted}
     at.write("other", "".join(f"{trg}\n" for _, trg in GOOD))
     one_side = {"src": "a.jsonl", "src_column": "source", "trg": "other", "drop_flagged": True}
     assert at.prepare(one_side).kept == 3, "one side that is flagged is enough"

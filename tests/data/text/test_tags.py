@@ -3,7 +3,6 @@
 import pytest
 
 import nmt
-from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.data.placeholders import Tagging, known_tags, tags_of
 from nmt.data.prepare import prepare
@@ -12,8 +11,7 @@ from nmt.errors import DataError, RecipeError
 from nmt.models.build import build_model
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.options import Recipe
-from nmt.recipe.reader import write_recipe
-from nmt.run import Run
+from tests.cli.made_run import save_run
 from tests.data.test_prepare import write
 
 SRC = ["ein Haus", "zwei Häuser", "<2fr> ein <bt> Satz", "noch einer"]
@@ -48,13 +46,9 @@ def made(recipe):
 
 def run_of(recipe, folder):
     """A run of weights as they are drawn."""
-    data, run = made(recipe)[0], Run(folder / "run")
-    run.folder.mkdir()
-    write_recipe(recipe, run.recipe_file)
-    data.subwords.save(run.subwords_file)
-    model = build_model(recipe.model, data.subwords.src.n_vocab, data.subwords.trg.n_vocab, PAD)
-    checkpoint.save(run.model_folder, {checkpoint.MODEL: checkpoint.weights_of(model)}, {"update": 1})
-    return nmt.load(run.folder, device="cpu")
+    subwords = made(recipe)[0].subwords
+    model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
+    return nmt.load(save_run(folder / "run", recipe, subwords, model).folder, device="cpu")
 
 
 def test_the_language_is_told_where_there_are_several_and_tags_where_there_are_any(tmp_path):
