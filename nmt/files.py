@@ -40,8 +40,8 @@ def refuse_links_out(folder: Path) -> None:
     reached by a link.
     """
     real = os.path.realpath(folder)
-    for parent, _, names in os.walk(real):
-        for name in names:
+    for parent, folders, names in os.walk(real):
+        for name in (*folders, *names):
             path = os.path.join(parent, name)
             if os.path.islink(path) and not Path(target := os.path.realpath(path)).is_relative_to(real):
                 shown = folder / os.path.relpath(path, real)
@@ -242,7 +242,8 @@ def runs_of(folder: Path) -> list[Path]:
     if is_run(folder) or not (folder / SEEDS).is_file():
         return [folder]
     try:
-        return [folder / name for name in parse_json((folder / SEEDS).read_bytes())["runs"]]
+        names = parse_json((folder / SEEDS).read_bytes())["runs"]
+        return [folder / name for name in names if re.fullmatch(r"seed-[0-9]+", name)]
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{folder / SEEDS} is damaged ({error}): the same nmt-train --seeds writes it again.") from None
 

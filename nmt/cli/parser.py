@@ -78,6 +78,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong, and no usage, which is longer than a screen; exit code 2."""
+        if message.startswith("the following arguments are required"):
+            message += " (before flags that take several values)"
         flags, found, _ = message.removeprefix("argument ").partition(": expected ")
         action = self._option_string_actions.get(flags.split("/")[0])
         if found and action is not None and action.help not in (None, argparse.SUPPRESS) and action.metavar:
@@ -221,10 +223,18 @@ def run(body: Callable[[argparse.Namespace], int | None], parser: Parser, argv: 
         return code
 
 
-def must_be_free(path: Path, *, overwrite: bool, advice: str = "Choose another name") -> None:
-    """Raise NmtError if an output cannot be written there, or would replace something that may not be."""
+def must_be_free(
+    path: Path, *, overwrite: bool, advice: str = "Choose another name", inputs: Sequence[str | Path] = ()
+) -> None:
+    """Raise NmtError if an output cannot be written there, or would replace something that may not be: one of the
+    inputs, or of outputs that are files what is none."""
     if path.exists() and not overwrite:
         raise NmtError(f"{path} exists already. {advice}, or replace it with --overwrite.")
+    for one in inputs:
+        if path.exists() and os.path.exists(one) and path.samefile(one):
+            raise NmtError(f"{path} is also read: choose another name for what is written.")
+    if inputs and path.exists() and not path.is_file():
+        raise NmtError(f"{path} is no file that could be replaced. {advice}.")
     folder = path.absolute().parent
     try:
         with tempfile.TemporaryFile(dir=folder):  # permissions do not tell all: nobody writes to /proc

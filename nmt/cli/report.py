@@ -1,4 +1,4 @@
-"""nmt-report: one page of runs beside each other, of what their logs say."""
+"""nmt-report: one page of several runs, of what their logs say."""
 
 import argparse
 import sys
@@ -11,8 +11,9 @@ from nmt.errors import NmtError
 from nmt.files import check_is_run, runs_of, write_durably
 
 _DESCRIPTION = """\
-Write one page that shows runs above each other: curves of loss, scores, learning rate, gradient norm and speed, example
-translations, data, and what each was trained with. nmt-train keeps the page of a single run, RUN/report.html."""
+Write one page that shows several runs in the same charts: loss, scores, learning rate, gradient norm and speed; and
+their example translations, data, and what each was trained with. nmt-train keeps the page of a single run,
+RUN/report.html."""
 _EXAMPLES = ("nmt-report runs/first runs/second --output both.html",)
 
 
@@ -22,7 +23,7 @@ def report(args: argparse.Namespace) -> int:
     for folder in folders:
         check_is_run(folder)
     output = Path(args.output)
-    must_be_free(output, overwrite=args.overwrite)
+    must_be_free(output, overwrite=args.overwrite, inputs=folders)
     from nmt.run import Run
     from nmt.training.run_page import entries_of, page
 

@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,8 +26,8 @@ from nmt.progress import Bar
 from nmt.recipe.data_options import FilterConfig
 
 _DESCRIPTION = """\
-Score translations against references with sacreBLEU: each file HYP, or the translations by each run HYP of the lines of
---src. Several are compared with the first: differences, significance, and sentences won and lost."""
+Score translations against references with sacreBLEU: each file HYP (- is standard input), or those by each run HYP of
+the lines of --src. Several are compared with the first: differences, significance, and sentences won and lost."""
 _EXAMPLES = (
     "nmt-score out.en --ref test.en",
     "nmt-score runs/first runs/second --src test.de --ref test.en --html compared.html",
@@ -38,7 +39,8 @@ _NO_LANGUAGES = ("gz", "xz", "zst", "txt", "tok", "out", "ref", "hyp", "src")  #
 def score(args: argparse.Namespace) -> int:
     """The command behind the flags. Returns the exit code; raises NmtError."""
     if args.html:
-        must_be_free(Path(args.html), overwrite=args.overwrite)
+        inputs = [*args.hyp, *args.ref, *([args.src] if args.src else [])]
+        must_be_free(Path(args.html), overwrite=args.overwrite, inputs=inputs)
     args.hyp = [str(one) for named in args.hyp for one in runs_of(Path(named))]
     folders = [Path(one) for one in args.hyp if Path(one).is_dir()]
     for folder in folders:
@@ -73,8 +75,9 @@ def score(args: argparse.Namespace) -> int:
         )
     for note in dict.fromkeys(
         [
-            bleu_tokens(lang)[1] or f"BLEU counts the words that 13a finds (language: {lang}).",
-            *(unspaced_note(one, lang) for one in references),
+            bleu_tokens(lang)[1]
+            or f"BLEU counts the words that 13a finds (language: {'not known' if lang == UNTOLD else lang}).",
+            *((unspaced_note(one, lang) or "").replace("data.trg_lang", "--lang") for one in references),
             *map(tokenised_note, references),
             *map(form_note, references),
         ]
@@ -103,18 +106,20 @@ def table(results: Sequence[compare.Result]) -> str:
             found, p = result.scores[name], result.p_values.get(name)
             interval = "" if found.low is None or found.high is None else f"(95 %: {found.low:.1f} … {found.high:.1f})"
             change = "" if result is first else f"{found.value - of_first.value:+.1f}"
-            tests = f"p = {p.bootstrap:.3f}, {p.randomisation:.3f}" if p else ""
-            text += f"  {found.value:5.1f} {interval:24}{change:6} {tests:18}  {result.system.name}\n"
-    text += f"Sentences with a higher, an equal and a lower chrF2 than those of {first.system.name}\n"
+            tests = f"bs {_p(p.bootstrap)}  ar {_p(p.randomisation)}" if p else ""
+            text += f"  {found.value:5.1f} {interval:24}{change:6} {tests:20}  {printable(result.system.name)}\n"
+    base = printable(first.system.name)
+    text += f"Sentences with a higher, an equal and a lower chrF2 than those of {base}\n"
     for result in others:
         assert result.wins is not None
         won, tied, lost = (f"{n:,} {name}" for name, n in result.wins._asdict().items())
-        text += f"  {won:>13} {tied:>13} {lost:>13}{'':16}{result.system.name}\n"
-    text += (
-        f"p: of a difference as large by chance, by paired bootstrap and by approximate randomisation, against "
-        f"{first.system.name}\n"
-    )
-    return text
+        text += f"  {won:>13} {tied:>13} {lost:>13}{'':18}{printable(result.system.name)}\n"
+    text += "bs, ar: chance of a difference as large between equal systems, by paired bootstrap resampling and by\n"
+    return f"{text}approximate randomisation, against {base}\n"
+
+
+def _p(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.001 else "<.001"
 
 
 def translations_of(folder: Path, sources: Sequence[str], args: argparse.Namespace) -> list[str]:
@@ -178,13 +183,16 @@ def _flags(
 
 
 def _names(given: Sequence[str]) -> list[str]:
-    """Names of the systems: the last part of each path, or all of it where two would be alike."""
-    short = [Path(one).name for one in given]
-    return [one if short.count(one) == 1 else path for one, path in zip(short, given, strict=True)]
+    """Names of the systems: the last part of each path, or all of it where two would be alike, or it is a seed."""
+    short = [Path(os.path.abspath(one)).name for one in given]
+    return [
+        one if short.count(one) == 1 and not one.startswith("seed-") else path
+        for one, path in zip(short, given, strict=True)
+    ]
 
 
 def _lines(name: str) -> list[str]:
-    return list(read_lines(name))
+    return list(read_lines("/dev/stdin" if name == "-" else name))
 
 
 def _say(text: str) -> None:

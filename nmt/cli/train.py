@@ -107,7 +107,9 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
         if launch(recipe.model_copy(update={"seed": seed, "train": one}), stop) == "stopped":
             return stop.exit_code
     if is_main:
-        write_stdout(write_summary(folder, [Run(one) for one in runs]))
+        # Those of earlier commands as well.
+        there = {path.name: path for path in [*folder.glob("seed-*"), *runs] if (path / "model").is_dir()}
+        write_stdout(write_summary(folder, [Run(there[name]) for name in sorted(there, key=lambda it: (len(it), it))]))
     return 0
 
 
@@ -130,7 +132,7 @@ def _verify(named: Path) -> int:
 
 def _seed(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected whole numbers from 0, found {text!r}")
+        raise argparse.ArgumentTypeError(f"expected whole numbers from 0, found {text!r}; RECIPE comes before --seeds")
     return int(text)
 
 

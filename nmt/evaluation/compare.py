@@ -3,6 +3,7 @@
 Numbers and one offline page. The texts are data: the script of the page is given JSON and shows them as text.
 """
 
+import html
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ FREQUENCIES = (1, 2, 3, 5, 10, 100)  # times that a word occurs in the reference
 _LONGER = 1.2  # times as many words: sentences differ in length
 
 # How a system's translation of a sentence differs from the first system's; the first that holds counts.
-SAME, STYLE, ORDER, LENGTH, WORDS = "identical", "case or punctuation", "word order", "length", "words"
+SAME, STYLE, ORDER, LENGTH, WORDS = "identical", "case or punctuation", "word order", "length", "other words"
 DISAGREEMENTS = (SAME, STYLE, ORDER, LENGTH, WORDS)
 
 
@@ -226,4 +227,6 @@ def page(
         "kinds": kinds,
         "flags": [list(map(list, one.flags)) for one in systems],
     }
-    return filled_page(Path(__file__).with_name("comparison_page.html"), {"title": title, "data": json_for_html(data)})
+    return filled_page(
+        Path(__file__).with_name("comparison_page.html"), {"title": html.escape(title), "data": json_for_html(data)}
+    )

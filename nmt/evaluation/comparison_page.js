@@ -18,7 +18,9 @@ function element(tag, parent, text, attributes = {}) {
 }
 
 const signed = (value, digits = 1) => (value > 0 ? "+" : value < 0 ? "−" : "±") + Math.abs(value).toFixed(digits);
-const better = (value) => (Math.abs(value) < 1e-6 ? "" : value > 0 ? "better" : "worse");
+const better = (value) => (Math.abs(value) < 0.05 ? "" : value > 0 ? "better" : "worse");
+
+const chance = (p) => (p < 0.001 ? "<.001" : p.toFixed(3));
 
 // A table whose columns sort its rows. rows: lists of {text, value, more, share, kind}, one a column.
 function sortedTable(parent, titles, rows) {
@@ -64,7 +66,7 @@ function showScores() {
       if (number) {
         const change = its.score - data.systems[0].scores[name].score;
         kind = better(data.higher[name] ? change : -change);
-        const p = its.p_bootstrap === undefined ? "" : `, p ${its.p_bootstrap.toFixed(3)}, ${its.p_randomisation.toFixed(3)}`;
+        const p = its.p_bootstrap === undefined ? "" : `, bs ${chance(its.p_bootstrap)}, ar ${chance(its.p_randomisation)}`;
         more.push(`${signed(change)}${p}`);
         if (its.p_bootstrap === undefined || its.p_bootstrap >= 0.05 || its.p_randomisation >= 0.05) kind = "";
       }
@@ -80,13 +82,13 @@ function showScores() {
   if (data.systems.length > 1) titles.push("Sentences won / tied / lost");
   sortedTable(place, titles, rows);
   if (data.systems.length > 1) {
-    element("p", place, `Differences are from ${names[0]}. p: of a difference as large by chance, by paired bootstrap and by approximate randomisation; coloured where both are below 0.05. A sentence is won where its chrF2 is higher.`);
+    element("p", place, `Differences are from ${names[0]}. bs, ar: chance of a difference as large between equal systems, by paired bootstrap resampling and by approximate randomisation; coloured where both are below 0.05. A sentence is won where its chrF2 is higher.`);
   }
   for (const name of metrics) element("p", place, `${data.titles[name]}|${data.systems[0].scores[name].signature}`);
 }
 
 function showGroups(title, about, what, groups, columns, signedValues) {
-  const place = element("div", byId("groups"));
+  const place = element("div", byId("groups"), undefined, columns.length > 2 ? { class: "all" } : {});
   element("h2", place, title);
   element("p", place, about);
   const rows = groups.map(([name, count, values], number) => [
@@ -190,7 +192,7 @@ function choose() {
   rows.sort((a, b) => key(a) - key(b) || a - b);
   nShown = 0;
   byId("list").replaceChildren();
-  byId("count").textContent = `${rows.length.toLocaleString("en")} of ${n.toLocaleString("en")} sentences. Marked: words of the translation that are not in the reference at this place, and of the reference that no translation has.`;
+  byId("count").textContent = `${rows.length.toLocaleString("en")} of ${n.toLocaleString("en")} sentences. Marked: words of the translation that are not in the first reference at this place, and of that reference that no translation has.`;
   showMore();
 }
 
@@ -202,8 +204,8 @@ function showMore() {
 }
 
 showScores();
-showGroups("By sentence length", "chrF2 of the sentences, by words of the reference.", "words", data.lengths, names);
-showGroups("By word frequency", "F1 of words in percent, by how often the word occurs in the references.", "times", data.frequencies, names);
+showGroups("By sentence length", "chrF2 of the sentences, by words of the first reference.", "words", data.lengths, names);
+showGroups("By word frequency", "F1 of words in percent, by how often the word occurs in the first reference.", "times", data.frequencies, names);
 data.disagreements.forEach((groups, number) => showGroups(
   `By disagreement: ${names[number + 1]}`, `How its sentences differ from ${names[0]}, and the mean change of their chrF2.`, "differ by", groups, ["change"], true));
 const systems = names.map((name, number) => [number, name]);

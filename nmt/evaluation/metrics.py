@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from nmt.languages import UNSPACED, language_of
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric as SacreMetric
 
-N_BOOTSTRAP = 1000
+N_BOOTSTRAP, N_TRIAL = 1000, 10_000  # resamples, and trials of approximate randomisation, as in sacreBLEU
 _IN_NFC = "|form:NFC"  # ends the signature of a score whose texts were not all in that form
 _composed, _is_composed = partial(unicodedata.normalize, "NFC"), partial(unicodedata.is_normalized, "NFC")
 
@@ -209,17 +209,48 @@ def sentence_chrf(texts: Texts) -> list[float]:
     return [metric.sentence_score(hypothesis, list(its)).score for hypothesis, its in pairs]
 
 
-def _by_sacrebleu(name: str, texts: Texts, n_bootstrap: int) -> Score:
-    metric = _metric_of(name, texts.trg_lang)
+# Lines of resamples that are drawn together: some hundred megabytes for any number of sentences. A multiple of 32, in
+# which numpy draws truth values: so the draws are those of one call, which sacreBLEU makes.
+_TOGETHER = 32
+_SEED = 12345  # sacreBLEU's
+
+
+def _statistics(metric: "SacreMetric", texts: Texts) -> NDArray[Any]:
+    """What sacreBLEU counts in each sentence, (N, statistic)."""
     # A list for each reference, not for each sentence: nested the other way round everything scores 100.
-    references = [list(one) for one in texts.references]
-    found = metric.corpus_score(list(texts.hypotheses), references, n_bootstrap=n_bootstrap or 1)
+    return np.array(metric._extract_corpus_statistics(list(texts.hypotheses), [list(one) for one in texts.references]))
+
+
+def _scores(metric: "SacreMetric", sums: NDArray[Any]) -> NDArray[np.float64]:
+    return np.array([metric._compute_score_from_stats(each).score for each in sums])
+
+
+def _resampled(systems: Sequence[NDArray[Any]], n_sample: int) -> list[NDArray[np.float32]]:
+    """Sums of the statistics of systems over bootstrap resamples, the same ones for all: (n_sample, statistic) each."""
+    rng, n_line, found = np.random.default_rng(_SEED), len(systems[0]), [list[NDArray[np.float64]]() for _ in systems]
+    for first in range(0, n_sample, _TOGETHER):
+        drawn = rng.choice(n_line, size=(min(_TOGETHER, n_sample - first), n_line), replace=True)
+        times = np.stack([np.bincount(one, minlength=n_line) for one in drawn]).astype(np.float64)
+        for its, statistics in zip(found, systems, strict=True):
+            its.append(times @ statistics)
+    return [np.concatenate(its).astype(np.float32) for its in found]  # as sacreBLEU adds them up
+
+
+def _by_sacrebleu(name: str, texts: Texts, n_bootstrap: int) -> Score:
+    from sacrebleu.significance import estimate_ci
+
+    metric = _metric_of(name, texts.trg_lang)
+    statistics = _statistics(metric, texts)
+    found: Any = metric._aggregate_and_compute(statistics.tolist())
+    signature = metric.get_signature()
     low = high = None
     if n_bootstrap > 1:
+        mean, half = estimate_ci(_scores(metric, _resampled([statistics], n_bootstrap)[0]))
+        signature.update("bs", n_bootstrap)
+        signature.update("seed", _SEED)
         most = math.inf if found.name == "TER" else 100.0  # TER counts edits, of which there may be more than words
-        low, high = max(0.0, found._mean - found._ci), min(most, found._mean + found._ci)
-    details = getattr(found, "_verbose", "")
-    return Score(found.name, found.score, metric.get_signature().format(), low, high, details)
+        low, high = max(0.0, float(mean - half)), min(most, float(mean + half))
+    return Score(found.name, found.score, signature.format(), low, high, getattr(found, "_verbose", ""))
 
 
 class PValues(NamedTuple):
@@ -230,29 +261,34 @@ class PValues(NamedTuple):
 
 
 def _paired_by_sacrebleu(name: str, systems: Sequence[Texts]) -> list[PValues]:
-    from sacrebleu.significance import PairedTest
-
-    first = systems[0]
-    metric = _metric_of(name, first.trg_lang)
-    named: list[tuple[str, Sequence[str]]] = [(str(number), list(one.hypotheses)) for number, one in enumerate(systems)]
-    references = [list(one) for one in first.references]
-    extract, known = metric._extract_corpus_statistics, dict[int, Any]()
-
-    def extract_once(hypotheses: list[str], _: Any) -> Any:
-        """Both tests need the same statistics, and those of TER take seconds."""
-        if id(hypotheses) not in known:
-            known[id(hypotheses)] = extract(hypotheses, references)
-        return known[id(hypotheses)]
-
-    vars(metric)["_extract_corpus_statistics"] = extract_once
+    """The p-values of `sacrebleu --paired-bs` and `--paired-ar`, in memory that does not grow with the sentences."""
+    metric = _metric_of(name, systems[0].trg_lang)
+    statistics = [_statistics(metric, one) for one in systems]
+    first, *others = (float(metric._aggregate_and_compute(one.tolist()).score) for one in statistics)
+    base, *resampled = (_scores(metric, sums) for sums in _resampled(statistics, N_BOOTSTRAP))
     found = []
-    for kind in ("bs", "ar"):
-        results = PairedTest(named, {name: metric}, references, test_type=kind)()[1]
-        (of_metric,) = (cast(list[Any], its) for key, its in results.items() if key != "System")
-        # Of no difference sacreBLEU says that it is as unlikely as can be.
-        base = of_metric[0].score
-        found.append([1.0 if one.score == base else float(one.p_value) for one in of_metric[1:]])
-    return list(map(PValues, *found))
+    for score, other, sums in zip(others, statistics[1:], resampled, strict=True):
+        change, differences = abs(score - first), np.abs(sums - base)
+        shuffled = _shuffled(metric, statistics[0], other)
+        p_values = (_chance(differences - differences.mean(), change), _chance(shuffled, change))
+        # Of no difference both would say that it is as unlikely as can be.
+        found.append(PValues(*p_values) if change else PValues(1.0, 1.0))
+    return found
+
+
+def _shuffled(metric: "SacreMetric", one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.float64]:
+    """Differences of scores of two systems that swap translations by chance."""
+    rng, n_line, found = np.random.default_rng(_SEED), len(one), list[NDArray[np.float64]]()
+    for first in range(0, N_TRIAL, _TOGETHER):
+        keeps = rng.integers(2, size=(min(_TOGETHER, N_TRIAL - first), n_line), dtype=bool).astype(np.float64)
+        kept, swapped = keeps @ one + (1 - keeps) @ other, (1 - keeps) @ one + keeps @ other
+        found.append(np.abs(_scores(metric, kept) - _scores(metric, swapped)))
+    return np.concatenate(found)
+
+
+def _chance(differences: NDArray[np.float64], change: float) -> float:
+    """The share of differences that are larger than that of the systems, as multeval and sacreBLEU estimate it."""
+    return (int(np.sum(differences > change)) + 1) / (len(differences) + 1)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from nmt.errors import RecipeError, shown
-from nmt.files import refuse_links_out, shipped, write_durably
+from nmt.files import SEEDS, refuse_links_out, shipped, write_durably
 from nmt.languages import canonical
 from nmt.recipe.complaints import GONE_VALUES, WITHOUT_EFFECT, Complaint, in_order, of_validation, unknown, with_trg
 from nmt.recipe.fields import option_named, sections
@@ -44,6 +44,10 @@ def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
+        if (path / SEEDS).is_file():
+            raise RecipeError(
+                f"{path} has several runs: name one, {path}/seed-N, or the recipe with --seeds."
+            ) from None
         raise RecipeError(f"{path}: cannot read the recipe: {error.strerror} (expected a YAML file)") from None
     origin = Origin(path, frozenset(name for name, _ in overrides))
     return _read(content, str(path), overrides, path).coming_from(origin)

@@ -32,7 +32,7 @@ const dashes = (number) => ["", "7 3", "2 3", "9 3 2 3"][number % 4];
 function shown(value) {
   if (value === null || value === undefined) return "";
   const size = Math.abs(value);
-  if (size && (size < 0.01 || size >= 1e6)) return value.toExponential(2);
+  if (size && (size < 0.001 || size >= 1e6)) return value.toExponential(2);
   return size >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4)));
 }
 
@@ -55,7 +55,9 @@ function chart(parent, title, series, logarithmic) {
   const scale = logarithmic ? Math.log10 : (value) => value;
   const all = its.flatMap((one) => one.points);
   const extent = (values) => [Math.min(...values), Math.max(...values)];
-  const [x0, x1] = extent(all.map(([x]) => x));
+  // One scale of x for all charts.
+  const axis = byId("axis").value;
+  const [x0, x1] = extent(runs.flatMap((run) => [...run.train[axis], ...Object.values(run.valid).flatMap((set) => set[axis])]));
   let [y0, y1] = extent(all.map(([, y]) => scale(y)));
   if (y1 - y0 < 1e-12) [y0, y1] = [y0 - (Math.abs(y0) || 1) * 0.1, y1 + (Math.abs(y1) || 1) * 0.1];
   const px = (x) => LEFT + ((x - x0) / (x1 - x0 || 1)) * (WIDTH - LEFT - RIGHT);
@@ -146,7 +148,7 @@ const best = (values, key) => values.reduce((found, value, i) => (value === null
 
 function showSummary() {
   for (const run of runs) {
-    const place = element("p", byId("summary"), `${run.title}. `);
+    const place = element("p", byId("summary"), `${runs.length > 1 ? `${run.name}, ` : ""}${run.title}. `);
     const first = Object.values(run.valid)[0];
     if (run.final) place.append(`Final model: ${run.final.chosen}, by ${NAMES[run.metric] || run.metric}.`);
     else if (!first) place.append("Nothing is validated yet.");
@@ -206,6 +208,7 @@ kinds.forEach(([name, number, dash]) => {
   drawn("path", line, { d: "M0 4L26 4", stroke: color(number), "stroke-width": 2.5, "stroke-dasharray": dash });
   one.append(name);
 });
+legend.append("thin: training, with points: validation");
 byId("axis").addEventListener("input", showCharts);
 byId("log").addEventListener("input", showCharts);
 showCharts();

@@ -3,7 +3,9 @@
 RUN/report.html shows how training goes; RUN/README.md is a model card of the chosen model.
 """
 
+import html
 import json
+import os
 import statistics
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +26,12 @@ _MOST_POINTS = 1500  # of a curve; of more, each point is the mean of several
 CURVES = ("loss", "learning_rate", "gradient_norm", "tokens_per_second")
 # The first line of a card that is written anew; who edits a card takes it out.
 _MADE = "<!-- Written by nmt-train. To keep your changes, remove this line. -->\n"
+
+# Fields that are read of lines of a kind.
+_NUMBERS: dict[str, tuple[str, ...]] = {
+    "start": ("parameters", "pairs", "updates_per_epoch", "seed", "threads", "cores"),
+    "train": ("update", "epoch", "skipped", "seconds", *CURVES),
+}
 
 Entry = dict[str, Any]
 Log = dict[str, list[Entry]]  # lines of a log by their kind
@@ -74,21 +82,52 @@ def entries_of(run: Run) -> Log:
     for line in run.log_file.read_bytes().split(b"\n") if run.log_file.exists() else ():
         try:
             entry = parse_json(line)
-            found.setdefault(entry["kind"], []).append(entry)
-        except (ValueError, TypeError, KeyError):
+            if _is_ours(entry):
+                found.setdefault(entry["kind"], []).append(entry)
+        except (ValueError, TypeError, KeyError, AttributeError):
             continue
     return found
 
 
-def page(runs: Sequence[Run], logs: Sequence[Log] | None = None) -> str:
-    """The text of a page that shows a run, or the curves of several above each other. logs: of each, if read."""
-    facts = [_facts(*both) for both in zip(runs, logs or map(entries_of, runs), strict=True)]
-    title = ", ".join(one["name"] for one in facts)
+def _is_ours(entry: Any) -> bool:
+    """Return whether a line has what is read of its kind. Raises KeyError, TypeError or AttributeError where not."""
+    if entry["kind"] == "final":
+        return entry["chosen"] in entry["candidates"] and all(map(_are_numbers, entry["candidates"].values()))
+    if entry["kind"] == "valid":
+        sets = [
+            {key: one.get(key, 0) for key in ("loss", *METRICS)} for one in (entry, *entry.get("sets", {}).values())
+        ]
+        return isinstance(entry["set"], str) and _are_numbers({"update": entry["update"]}, *sets)
+    return _are_numbers({key: entry[key] for key in _NUMBERS.get(entry["kind"], ("update",))})
+
+
+def _are_numbers(*values: Entry) -> bool:
+    return all(isinstance(one, int | float) for each in values for one in each.values())
+
+
+def names_of(folders: Sequence[Path]) -> list[str]:
+    """Names of runs by their folders: as much of the end of each path as tells them apart."""
+    paths = [Path(os.path.abspath(folder)).parts for folder in folders]
+    for n in range(1, max(map(len, paths))):
+        names = ["/".join(parts[-n:]) for parts in paths]
+        if len(set(names)) == len(set(paths)) and not any(name.startswith("seed-") for name in names):
+            return names
+    return list(map(str, folders))
+
+
+def page(runs: Sequence[Run], logs: Sequence[Log] | None = None, title: str = "") -> str:
+    """The text of a page that shows a run, or several in the same charts. logs: of each, if read. title: the names of
+    the runs by default."""
+    names = names_of([run.folder for run in runs])
+    facts = [_facts(*each) for each in zip(runs, logs or map(entries_of, runs), names, strict=True)]
+    title = title or ", ".join(names)
     data = {"runs": facts, "higher": {name: metric.higher_is_better for name, metric in METRICS.items()}}
-    return filled_page(Path(__file__).with_name("run_page.html"), {"title": title, "data": json_for_html(data)})
+    return filled_page(
+        Path(__file__).with_name("run_page.html"), {"title": html.escape(title), "data": json_for_html(data)}
+    )
 
 
-def _facts(run: Run, log: Log) -> Entry:
+def _facts(run: Run, log: Log, name: str) -> Entry:
     """Everything that the page says of a run, in values of JSON."""
     recipe = run.recipe()
     train, valid, final = log.get("train", []), log.get("valid", []), log.get("final", [])
@@ -96,7 +135,7 @@ def _facts(run: Run, log: Log) -> Entry:
     clock = [(one["update"], one["seconds"] / 60) for one in train]
     sets = {valid[0]["set"]: valid, **_further_sets(valid)} if valid else {}
     return {
-        "name": run.folder.name,
+        "name": name,
         "title": f"{recipe.name}: {language_of(recipe.data.src_lang).name} to {language_of(recipe.data.trg_lang).name}",
         "metric": recipe.valid.metric,
         "train": {"update": [], "minutes": []} | _thinned(train, clock),
@@ -165,14 +204,14 @@ def _rows(run: Run, start: Entry, train: Sequence[Entry]) -> Iterator[tuple[str,
     if "command" in start:
         yield "command", start["command"]
     if start:
-        yield "versions", f"nmt {start['nmt']}, Python {start['python']}, torch {start['torch']}"
-        machine = f"{start['device']}, {start['threads']} threads of {start['cores']} cores"
+        yield "versions", f"nmt {start.get('nmt')}, Python {start.get('python')}, torch {start.get('torch')}"
+        machine = f"{start.get('device')}, CPU threads {start['threads']} of {start['cores']} cores"
         yield "machine", f"{start.get('processor') or 'processor not told'}; {machine}"
-        yield "precision", f"{start['precision']} ({start['precision_why']})"
+        yield "precision", f"{start.get('precision')} ({start.get('precision_why')})"
         yield "model", f"{start['parameters']:,} parameters"
         yield (
             "data",
-            f"{start['pairs']:,} pairs, {start['updates_per_epoch']:,} updates an epoch, SHA-256 {start['data']}",
+            f"{start['pairs']:,} pairs, {start['updates_per_epoch']:,} updates an epoch, SHA-256 {start.get('data')}",
         )
         yield "seed", str(start["seed"])
     if train:
@@ -200,7 +239,7 @@ def write_summary(folder: Path, runs: Sequence[Run]) -> str:
     spread = {name: statistics.stdev(values) for name, values in columns.items()} if len(runs) > 1 else {}
     told = {"runs": scores, "mean": mean, "standard_deviation": spread}
     write_durably(folder / SEEDS, (json.dumps(told, indent=1) + "\n").encode())
-    write_durably(folder / PAGE, page(runs).encode())
+    write_durably(folder / PAGE, page(runs, title=folder.name).encode())
     rows = [(name, one["chosen"], one) for name, one in scores.items()]
     rows += [("mean", "", mean), *([("standard deviation", "", spread)] if spread else [])]
     wide = max(len(chosen) for _, chosen, _ in rows)

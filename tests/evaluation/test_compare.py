@@ -123,7 +123,9 @@ def page(tmp_path_factory):
     systems = [System("worse", WORSE, flags), System("better", BETTER, [[]] * len(BETTER)), System("日本", WORSE)]
     found = compare.compare(systems, [REFERENCES, BETTER], metrics=NAMES, trg_lang="en")
     path = tmp_path_factory.mktemp("page") / "compared.html"
-    path.write_text(compare.page(found, [REFERENCES, BETTER], sources, "en", "worse & better"), encoding="utf-8")
+    path.write_text(
+        compare.page(found, [REFERENCES, BETTER], sources, "en", f"worse & better {EVIL}"), encoding="utf-8"
+    )
     return path
 
 

@@ -40,6 +40,34 @@ def test_the_page_has_the_numbers_of_the_log(run):
     assert {"command", "versions", "machine", "data", "time", "exports"} <= dict(told["facts"]).keys()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"kind": "train"},
+        {"kind": "train", "update": 4, "epoch": 0, "skipped": 0, "seconds": 1.0, "loss": None},
+        {"kind": "valid", "update": 4, "loss": 3.0},
+        {"kind": "valid", "update": 4, "set": "valid", "loss": 3.0, "sets": []},
+        {"kind": "final", "update": 4, "chosen": "best"},
+        {"kind": "final", "chosen": "best", "candidates": {"best": {"loss": None}}},
+        {"kind": "start", "pairs": "many"},
+        [],
+        "NaN",
+    ],
+)
+def test_what_is_no_line_of_a_log_is_passed_over(finished, line):
+    run = Run(finished.run_folder)
+    before = page([run])
+    with run.log_file.open("a", encoding="utf-8") as file:
+        file.write(f"{line if isinstance(line, str) else json.dumps(line)}\n")
+    assert page([run]) == before
+
+
+def test_a_name_is_text_on_the_page(finished, tmp_path):
+    named = tmp_path / '<meta http-equiv=refresh content="0;url=x">'
+    finished.run_folder.rename(named)
+    assert "<meta http-equiv=refresh" not in page([Run(named)])
+
+
 def test_long_curves_are_means_of_neighbours(run, monkeypatch):
     monkeypatch.setattr(run_page, "_MOST_POINTS", 3)
     (told,) = data_of(page([run]))["runs"]
@@ -104,6 +132,7 @@ def test_several_runs_are_shown_on_one_page(run, tmp_path, capsys):
         ([run.folder, "-o", output], "exists already"),
         ([tmp_path, "-o", tmp_path / "x.html"], "is not a run folder"),
         ([run.folder, "-o", tmp_path / "none" / "x.html"], "none"),
+        ([run.folder, "-o", tmp_path, "--overwrite"], "is no file that could be replaced"),
     ):
         capsys.readouterr()
         assert main(list(map(str, arguments))) == 2
