@@ -72,10 +72,11 @@ def without_hindrance(recipe: Recipe) -> Recipe:
     bears_more = recipe.model.is_recurrent or recipe.model.norm == "pre"
     rate = (0.06 if bears_more else 0.02) * recipe.model.d_model**-0.5
     optim = {"schedule": "constant", "warmup": _WARMUP, "lr": rate, "weight_decay": 0.0, "clip": 1.0, "rate_of": {}}
+    train = {"epochs": 0, "label_smoothing": 0.0, "ema": 0.0, "freeze": [], "compile": False, "cuda_graphs": False}
     changes: dict[str, dict[str, Any]] = {
         "model": {"dropout": 0.0, "emb_dropout": None, "attn_dropout": None, "act_dropout": 0.0},
         "optim": {**optim, "muon_lr": OptimConfig().muon_lr},
-        "train": {"label_smoothing": 0.0, "ema": 0.0, "compile": False, "cuda_graphs": False, "freeze": ()},
+        "train": train,
         "batch": {"max_tokens": 4096, "bpe_dropout": 0.0, "unigram_alpha": 0.0, "packed": False},
     }
     sections = {name: getattr(recipe, name).model_copy(update=options) for name, options in changes.items()}

@@ -173,7 +173,10 @@ def test_a_likely_trouble_is_named(recipe_of, sections, found, words):
 def test_a_selftest_passes_and_leaves_nothing_behind(recipe_of, tmp_path, capsys):
     file = tmp_path / "recipe.yaml"
     write_recipe(
-        recipe_of(**{**ABLE, "optim": {"lr": 1e-5}}, train={"label_smoothing": 0.3}, batch={"max_tokens": "auto"}), file
+        recipe_of(
+            **{**ABLE, "optim": {"lr": 1e-5}}, train={"label_smoothing": 0.3, "epochs": 2}, batch={"max_tokens": "auto"}
+        ),
+        file,
     )
     before = everything_under(tmp_path)
     assert main([str(file), "--selftest"]) == 0
