@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 # As the installed command does it, but surely with this Python.
-COMMAND = "import sys; from nmt.cli.entry import translate; sys.exit(translate())"
+COMMAND = "import sys; from nmt.cli.begin import translate; sys.exit(translate())"
 TRANSLATION, HELP, TORCH = "nmt-translate, a line", "nmt-translate --help", "import torch"
 
 

@@ -1,15 +1,19 @@
-"""Start and end of a command, its signals, and its text in a terminal. Imports the standard library alone."""
+"""The installed commands: start and end, signals, and text in a terminal. Imports little: Ctrl-C is seen to first."""
 
 import contextlib
 import gc
+import importlib
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
+
+from nmt.extras import incomplete
 
 
 def begin() -> None:
@@ -33,6 +37,20 @@ def ended(code: int) -> int:
     begin()
     gc.freeze()
     return code
+
+
+def _run(command: str) -> int:
+    begin()
+    try:
+        main = importlib.import_module(f"nmt.cli.{command}").main
+    except ModuleNotFoundError as error:
+        print(f"nmt-{command}: error: {incomplete(error)}", file=sys.stderr)
+        return ended(2)
+    return ended(main())
+
+
+_commands = "preprocess", "train", "translate", "export", "score", "report"
+preprocess, train, translate, export, score, report = (partial(_run, name) for name in _commands)
 
 
 def _end(number: int, _frame: FrameType | None) -> None:

@@ -15,7 +15,7 @@ import pytest
 from disk import full_disk
 from made_run import SOURCE
 
-from nmt.cli import begin, entry
+from nmt.cli import begin
 from nmt.cli.begin import Stop, printable
 from nmt.cli.parser import Parser, run
 from nmt.cli.translate import main as translate_main
@@ -132,7 +132,7 @@ def test_translations_that_did_not_fit_are_no_success(folder, tmp_path, monkeypa
 
 PRESSED = """
 import atexit, os, signal, sys
-from nmt.cli import entry
+from nmt.cli import begin
 class Finder:
     def find_spec(self, name, *_):
         if name == "{module}":
@@ -143,7 +143,7 @@ class Finder:
 sys.meta_path.insert(0, Finder())
 atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
 sys.argv = ["nmt", "{folder}"]
-sys.exit(entry.{command}())
+sys.exit(begin.{command}())
 """
 
 
@@ -168,8 +168,8 @@ def test_every_installed_command_begins_there():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
     assert {"nmt-preprocess", "nmt-train", "nmt-translate", "nmt-export"} <= set(scripts)
     for command, place in scripts.items():
-        assert place == f"nmt.cli.entry:{command.removeprefix('nmt-')}"
-        assert callable(getattr(entry, command.removeprefix("nmt-")))
+        assert place == f"nmt.cli.begin:{command.removeprefix('nmt-')}"
+        assert callable(getattr(begin, command.removeprefix("nmt-")))
 
 
 @pytest.fixture

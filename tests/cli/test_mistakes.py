@@ -160,7 +160,7 @@ def test_what_is_not_ours_to_read_or_to_write_is_refused(tmp_path, monkeypatch, 
 
 def test_an_installation_without_its_packages_says_so(tmp_path):
     (tmp_path / "pydantic.py").write_text("raise ModuleNotFoundError(\"No module named 'pydantic'\", name='pydantic')")
-    command = [sys.executable, "-c", "import sys; from nmt.cli.entry import translate; sys.exit(translate())"]
+    command = [sys.executable, "-c", "import sys; from nmt.cli.begin import translate; sys.exit(translate())"]
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     told = "nmt-translate: error: nmt is installed without what it needs: no module pydantic. Install it again"

@@ -353,11 +353,11 @@ def test_a_line_that_is_typed_is_answered_before_the_next_and_nothing_is_importe
 
 
 def test_help_needs_nothing_that_takes_long_to_import():
-    code = """import sys, nmt.cli.entry
+    code = """import sys, nmt.cli.begin
 for name in ("preprocess", "train", "translate", "export"):
     sys.argv = [f"nmt-{name}", "--help"]
     try:
-        getattr(nmt.cli.entry, name)()
+        getattr(nmt.cli.begin, name)()
     except SystemExit as end:
         assert end.code == 0
     assert not {"torch", "numpy", "pyarrow"} & {*sys.modules}
