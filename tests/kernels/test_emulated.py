@@ -36,11 +36,8 @@ sys.exit(pytest.main(sys.argv[1:]))
     not switch.why_not() and half_products.in_kernels(), reason="this processor has instructions for them"
 )
 def test_products_of_bf16_are_as_on_a_processor_that_has_tiles(tmp_path):
-    tests = [
-        "tests/kernels/test_kernels.py",
-        "-k",
-        "products_of_bf16_are_those or (gradient_of_a_weight and 90 and 33)",
-    ]
+    chosen = "products_of_bf16_are_those or (gradient_of_a_weight and 90 and 33)"
+    tests = ["tests/kernels/test_kernels.py", "-k", chosen]
     done = subprocess.run(
         [sys.executable, "-c", CODE, "-q", "-p", "no:cacheprovider", *tests],
         cwd=ROOT,

@@ -210,12 +210,8 @@ def test_training_begins_from_cooccurrences_and_the_output_layer_too(recipe_of, 
     source, target = model.embeddings
     assert (source.weight is target.weight) is shared
     assert model.trg_word_prj.weight is target.weight
-    src, trg = (
-        [codec.encode([word])[0][-1] for word in words.split()]
-        for codec, words in (
-            (data.subwords.src, "Hund rot groß zwei Haus"),
-            (data.subwords.trg, "dog red big two house"),
-        )
-    )
+    words = {"Hund": "dog", "rot": "red", "groß": "big", "zwei": "two", "Haus": "house"}
+    src = [ids[-1] for ids in data.subwords.src.encode(words)]
+    trg = [ids[-1] for ids in data.subwords.trg.encode(words.values())]
     near = torch.cosine_similarity(source.weight[src].unsqueeze(1), target.weight[trg], dim=2)
     assert near.argmax(1).tolist() == [*range(5)] and near.diag().min() > 0.6  # a word begins next to its translation
