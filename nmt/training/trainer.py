@@ -273,6 +273,7 @@ class Trainer:
         self.time_share, state.measure_share = self.ranks.of_main(
             lambda: (self.budget.count_time(state), state.measure_share)
         )
+        self.reporter.progress(state, self.meter)
         return True, ""
 
     def choose_final(self) -> str:
