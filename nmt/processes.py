@@ -1,4 +1,4 @@
-"""How threads of processes wait, and their rank where torchrun started them."""
+"""Waiting of threads of processes, and the rank of a process that torchrun started."""
 
 import os
 from collections.abc import Mapping

@@ -79,7 +79,7 @@ def write_block(path: Path, block: BlockContent) -> int:
 
 
 def read_block(block: KeptBlock) -> BlockContent:
-    """What was kept of a block."""
+    """The pairs of a block that were kept."""
     with open(block.file, "rb") as file:
         file.seek(block.offset)
         return BlockContent(

@@ -216,7 +216,7 @@ _SEED = 12345  # sacreBLEU's
 
 
 def _statistics(metric: "SacreMetric", texts: Texts) -> NDArray[Any]:
-    """What sacreBLEU counts in each sentence, (N, statistic)."""
+    """Counts that sacreBLEU makes of each sentence, (N, statistic)."""
     # A list for each reference, not for each sentence: nested the other way round everything scores 100.
     return np.array(metric._extract_corpus_statistics(list(texts.hypotheses), [list(one) for one in texts.references]))
 

@@ -199,7 +199,7 @@ def _prepared_json(run: Run, name: str) -> Entry:
 
 
 def _rows(run: Run, start: Entry, train: Sequence[Entry]) -> Iterator[tuple[str, str]]:
-    """What trained the run, on what, and for how long."""
+    """Rows about the training: command, versions, machine, data, time."""
     recipe = run.recipe()
     if "command" in start:
         yield "command", start["command"]
