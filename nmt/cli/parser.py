@@ -31,6 +31,7 @@ class Parser(argparse.ArgumentParser):
         self.examples = examples
         self.section_groups: dict[str, Any] = {}  # of the options of the recipe
         self.short: dict[str, str] = {}  # the short flag of an option
+        self._given = set[str]()  # words on the command line
         text = "Show this help, or the options of a section."
         self.add_argument("-h", "--help", action=_Show, show=Parser.help_of, nargs="?", metavar="SECTION", help=text)
         self.add_argument("--debug", action="store_true", help="Show the traceback of an error.")
@@ -45,6 +46,7 @@ class Parser(argparse.ArgumentParser):
         variable of a script that was never set.
         """
         known, words, unknown = self._option_string_actions, list(given), dict[str, None]()
+        self._given = set(given)
         for n, word in enumerate(itertools.takewhile(lambda word: word != "--", given)):
             flag, equals, value = word.partition("=")
             if not flag.startswith("--") or " " in flag or flag in known:
@@ -78,8 +80,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong, and no usage, which is longer than a screen; exit code 2."""
-        if message.startswith("the following arguments are required"):
-            message += " (before flags that take several values)"
+        many = [flag for flag, one in self._option_string_actions.items() if one.nargs == "+" and flag in self._given]
+        if message.startswith("the following arguments are required") and many:
+            message += f" (before {many[0]}, which takes several values)"
         flags, found, _ = message.removeprefix("argument ").partition(": expected ")
         action = self._option_string_actions.get(flags.split("/")[0])
         if found and action is not None and action.help not in (None, argparse.SUPPRESS) and action.metavar:

@@ -73,7 +73,7 @@ def test_a_run_is_translated_once_and_the_page_is_written(score, tmp_path, monke
         (["a.txt", "--ref", "ref.en", "--lang", "jp"], "is no language code (did you mean ja"),
         (["a.txt", "--ref", "ref.en", "--html", "none/page.html"], "none/page.html"),
         (["a.txt", "--ref", "ref.en", "--html", "ref.en", "--overwrite"], "ref.en is also read"),
-        (["--ref", "ref.en", "a.txt"], "required: HYP (before flags"),
+        (["--ref", "ref.en", "a.txt"], "required: HYP (before --ref, which takes several"),
     ],
 )
 def test_mistakes_are_told_in_a_line(score, tmp_path, flags, told):
