@@ -48,6 +48,8 @@ def score(args: argparse.Namespace) -> int:
             raise NmtError(f"{folder} is a folder, but no run of nmt-train: name a run, or a file of translations.")
         if not args.src:
             raise NmtError(f"{folder}: a run needs the source lines that it is to translate: --src FILE.")
+    if args.device != "auto" and not folders:
+        raise NmtError(f"--device {args.device} is for runs, and there is none: leave it out.")
     src_lang, lang = _languages(args, folders)
     references = [_lines(name) for name in args.ref]
     sources = _lines(args.src) if args.src else []

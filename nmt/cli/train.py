@@ -50,6 +50,8 @@ def prepare_libraries() -> None:
 
 def train(args: argparse.Namespace) -> int:
     """Run the command behind the flags. Returns the exit code; raises NmtError."""
+    if args.verify and args.prepare:
+        raise NmtError("--verify looks at a run that is there, so --prepare has nothing to do: leave it out.")
     if args.verify:
         return _verify(Path(args.recipe))
     recipe = read_recipe(Path(args.recipe), overrides_of(args))

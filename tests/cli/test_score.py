@@ -72,6 +72,7 @@ def test_a_run_is_translated_once_and_the_page_is_written(score, tmp_path, monke
         (["run", "--ref", "ref.en"], "a run needs the source lines"),
         (["a.txt", "--ref", "ref.en", "--lang", "jp"], "is no language code (did you mean ja"),
         (["a.txt", "--ref", "ref.en", "--html", "none/page.html"], "none/page.html"),
+        (["a.txt", "--ref", "ref.en", "--device", "cuda"], "--device cuda is for runs"),
         (["a.txt", "--ref", "ref.en", "--html", "ref.en", "--overwrite"], "ref.en is also read"),
         (["--ref", "ref.en", "a.txt"], "required: HYP (before --ref, which takes several"),
     ],

@@ -107,3 +107,8 @@ def test_prepare_that_does_not_end_well_leaves_no_data_and_no_run(recipe, tmp_pa
     assert main([*recipe, "--prepare"]) == 2
     assert "is made by one process: run nmt-preprocess first" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists() and [one.name for one in tmp_path.glob("prepared/*")] == ["x.report.html"]
+
+
+def test_verify_prepares_nothing(run, capsys):
+    assert main(["--verify", "--prepare", str(run.folder)]) == 2
+    assert "leave it out" in capsys.readouterr().err
