@@ -1,4 +1,4 @@
-"""nmt-score: scores of translations that are there already, and the comparison of several systems."""
+"""nmt-score: scores of existing translations, and the comparison of several systems."""
 
 import argparse
 import hashlib
@@ -13,13 +13,7 @@ from nmt.cli.parser import Parser, must_be_free, run
 from nmt.data.lines import read_lines, write_lines
 from nmt.errors import DataError, NmtError
 from nmt.evaluation import compare
-from nmt.evaluation.metrics import (
-    METRICS,
-    bleu_tokens,
-    form_note,
-    tokenised_note,
-    unspaced_note,
-)
+from nmt.evaluation.metrics import METRICS, bleu_tokens, form_note, tokenised_note, unspaced_note
 from nmt.files import is_run, runs_of, write_durably
 from nmt.languages import UNTOLD, canonical, language_of
 from nmt.progress import Bar

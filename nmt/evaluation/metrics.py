@@ -82,7 +82,7 @@ def score(
     """
     together = [references, *more]
     for one in together:
-        check_counts(hypotheses, one)
+        _check_counts(hypotheses, one)
     texts = Texts(sources, hypotheses, together, trg_lang)
     found = {name: METRICS[name].measure(texts, n_bootstrap * intervals) for name in metrics or METRICS}
     if not all(map(_is_composed, itertools.chain(hypotheses, *together))):
@@ -93,7 +93,7 @@ def score(
 def exact_match(hypotheses: Sequence[str], references: Sequence[str], *, more: Sequence[Sequence[str]] = ()) -> float:
     """Percentage of hypotheses that are their reference, or one of them, white space at the ends aside."""
     for one in (references, *more):
-        check_counts(hypotheses, one)
+        _check_counts(hypotheses, one)
     n_same = sum(
         hyp.strip() in {ref.strip() for ref in refs}
         for hyp, *refs in zip(*(map(_composed, one) for one in (hypotheses, references, *more)), strict=True)
@@ -209,8 +209,8 @@ def sentence_chrf(texts: Texts) -> list[float]:
     return [metric.sentence_score(hypothesis, list(its)).score for hypothesis, its in pairs]
 
 
-# Lines of resamples that are drawn together: some hundred megabytes for any number of sentences. A multiple of 32, in
-# which numpy draws truth values: so the draws are those of one call, which sacreBLEU makes.
+# Resamples that are drawn together: it bounds the memory to some hundred bytes a sentence. A multiple of 32, in which
+# numpy draws truth values: so the draws are those of one call, which sacreBLEU makes.
 _TOGETHER = 32
 _SEED = 12345  # sacreBLEU's
 
@@ -261,14 +261,14 @@ class PValues(NamedTuple):
 
 
 def _paired_by_sacrebleu(name: str, systems: Sequence[Texts]) -> list[PValues]:
-    """The p-values of `sacrebleu --paired-bs` and `--paired-ar`, in memory that does not grow with the sentences."""
+    """The p-values of `sacrebleu --paired-bs` and `--paired-ar`, in a few hundred bytes a sentence."""
     metric = _metric_of(name, systems[0].trg_lang)
     statistics = [_statistics(metric, one) for one in systems]
     first, *others = (float(metric._aggregate_and_compute(one.tolist()).score) for one in statistics)
     base, *resampled = (_scores(metric, sums) for sums in _resampled(statistics, N_BOOTSTRAP))
     found = []
-    for score, other, sums in zip(others, statistics[1:], resampled, strict=True):
-        change, differences = abs(score - first), np.abs(sums - base)
+    for value, other, sums in zip(others, statistics[1:], resampled, strict=True):
+        change, differences = abs(value - first), np.abs(sums - base)
         shuffled = _shuffled(metric, statistics[0], other)
         p_values = (_chance(differences - differences.mean(), change), _chance(shuffled, change))
         # Of no difference both would say that it is as unlikely as can be.
@@ -316,7 +316,7 @@ METRICS: dict[str, Metric] = {
 }
 
 
-def check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+def _check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     """sacreBLEU's own interface scores lists of different lengths without a word."""
     if len(hypotheses) != len(references):
         raise DataError(
