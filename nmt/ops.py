@@ -21,10 +21,11 @@ class _NoKernels:
 try:
     from nmt.kernels import attention as attentions
     from nmt.kernels import choice, cross_entropy, dropping, int8_products, linears, passes, products, sublayers, switch
+    from nmt.kernels import on_gpu as gpu
 except ImportError:
     missing: Any = _NoKernels()
     attentions = choice = cross_entropy = dropping = int8_products = missing
-    linears = passes = products = sublayers = switch = missing
+    linears = passes = products = sublayers = switch = gpu = missing
 
 
 class Kernels(NamedTuple):
@@ -41,6 +42,11 @@ def kernels_here() -> Kernels:
     if why_not != "":
         return Kernels(why_not or "the folder nmt/kernels is missing")
     return Kernels("", products.fp32_in_kernels(), products.bf16_in_fp32())
+
+
+def can_compile(device: torch.device) -> bool:
+    """True if Triton can make kernels for a device: a GPU of Ampere or later, beside a C compiler."""
+    return device.type == "cuda" and bool(gpu.works(device))
 
 
 def use_kernels(wanted: bool) -> None:

@@ -222,7 +222,7 @@ def _of_model(recipe: "Recipe") -> Iterator[str]:
         if model.enc_direction == "both" and d_model % 2:
             yield f"model.d_model: {d_model} is odd, but each direction of model.enc_direction both has half of it"
         for name in _NOT_RECURRENT:
-            if attrgetter(name)(recipe):
+            if attrgetter(name)(recipe) is True:
                 yield f"{name}: not for a model of model.architecture {model.architecture} (remove it)"
         return
     if model.enc_conv and model.enc_conv % 2 == 0:
@@ -287,8 +287,8 @@ def _of_training(recipe: "Recipe") -> Iterator[str]:
         yield f"optim.weight_decay: {optim.weight_decay} outweighs the gradient with optim.name adam (use adamw)"
     if train.average in ("last", "best") and getattr(train, f"keep_{train.average}") == 1:
         yield f"train.average: {train.average} averages what train.keep_{train.average} keeps: one (keep more, or none)"
-    if train.parallel == "fsdp" and train.compile:
-        yield "train.parallel: fsdp does not go with train.compile (use ddp, or set train.compile to false)"
+    if train.parallel == "fsdp" and (train.compiled or train.cuda_graphs):
+        yield "train.parallel: fsdp goes with neither train.compile nor train.cuda_graphs (use ddp, or set both false)"
     if train.precision == "fp16" and train.device == "cpu":
         yield "train.precision: fp16 needs a GPU, but train.device is cpu (use auto, bf16 or fp32)"
     if (total := sum(regularize.noise.shares().values())) > 1:

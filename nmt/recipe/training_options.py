@@ -117,8 +117,8 @@ class TrainConfig(Section):
     """On several devices: ddp keeps the whole model on each, fsdp cuts weights, gradients and moments between them."""
     timeout: PositiveFloat = 600.0
     """Seconds that a process of several waits for another before the run ends."""
-    compile: bool = False
-    """torch.compile the model: norm, dropout and residual become one pass."""
+    compile: bool | Literal["auto"] = "auto"
+    """torch.compile the model: fewer passes. auto: on a GPU, for packed batches of a run long enough to gain by it."""
     cuda_graphs: bool = False
     """Record the compiled model once and replay it on a GPU; needs compile and packed batches."""
     checkpoint_activations: bool = False
@@ -137,6 +137,11 @@ class TrainConfig(Section):
     """Also write TensorBoard events (needs the tensorboard extra)."""
     wandb: bool = False
     """Also send the log to Weights & Biases (needs the wandb extra)."""
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the model is compiled: for auto not before `training/materials.py` has decided so."""
+        return self.compile is True
 
     @property
     def budget_seconds(self) -> float:

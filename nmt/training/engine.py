@@ -150,7 +150,7 @@ class Engine:
         is_cut = ranks.world_size > 1 and train.parallel == "fsdp"
         self._twin = copy.deepcopy(model).cpu() if is_cut and ranks.is_main else None
         objective = Objective(
-            model, train.label_smoothing, recipe.regularize, compiled=train.compile, first_tag=first_tag
+            model, train.label_smoothing, recipe.regularize, compiled=train.compiled, first_tag=first_tag
         )
         self.objective = ranks.distribute(objective, model.device, train.parallel)
         self.optimizers = build_optimizers(model, recipe.optim)
@@ -209,7 +209,7 @@ class Engine:
         """Add the gradient of one batch to that of the update. Returns its loss, or 0 where it does not count."""
         device, batch = self.model.device, item.batch.to(self.model.device)
         # A compiled model uses no kernels of ours, which alone read padded batches without their padding.
-        packs = self.precision.kernels and self.model.packs and not self.recipe.train.compile
+        packs = self.precision.kernels and self.model.packs and not self.recipe.train.compiled
         if batch.src_start is None and packs:
             batch = end_to_end(batch)
         # Not `torch.manual_seed`, which takes a millisecond where CUDA is not in use.

@@ -32,7 +32,7 @@ from nmt.training.budget import Budget, bound_to_length
 from nmt.training.feed import Feed
 from nmt.training.initial import check_origin, first_weights
 from nmt.training.log import Record
-from nmt.training.materials import new_model, open_data, require_extras
+from nmt.training.materials import decide_compile, new_model, open_data, require_extras
 from nmt.training.optim import freeze, rate_factors
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_precision, must_be_possible
@@ -101,6 +101,7 @@ def _train(
     precision.apply()
     feed = Feed(recipe, data, ranks)  # first, since it goes on with its preparations while the model is made
     model = new_model(recipe, data, device)
+    recipe, compile_why = decide_compile(recipe, model, precision, ranks, _same_compile(state, device))
     if ranks.is_main and folder is None:
         check_space(run, recipe, model)
     frozen = freeze(model, recipe.train.freeze)
@@ -117,7 +118,7 @@ def _train(
         trainer.restore(folder, state)
     record.add_sinks(recipe, trainer.state.update)
     if folder is None:
-        _introduce(trainer, data)
+        _introduce(trainer, data, compile_why)
     outcome = trainer.train()
     if outcome != "stopped" and not ranks.of_main(trainer.choose_final):
         outcome = "stopped"  # while the model was chosen
@@ -142,7 +143,13 @@ def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device,
     return mine
 
 
-def _introduce(trainer: Trainer, data: Prepared) -> None:
+def _same_compile(state: dict[str, Any], device: torch.device) -> bool | None:
+    """Whether the run that goes on was compiled; None for a new one, or on another kind of device."""
+    remembered = state.get("arithmetic", {})
+    return remembered.get("compiled", False) if remembered.get("device") == device.type else None
+
+
+def _introduce(trainer: Trainer, data: Prepared, compile_why: str) -> None:
     """Write the first line of the log, and say what begins."""
     record, recipe, precision, plan = trainer.record, trainer.recipe, trainer.engine.precision, trainer.feed.plan
     device, n_param = trainer.model.device, sum(p.numel() for p in trainer.model.parameters())
@@ -160,6 +167,8 @@ def _introduce(trainer: Trainer, data: Prepared) -> None:
         cores=os.cpu_count(),
         precision=precision.name,
         precision_why=precision.why,
+        compiled=recipe.train.compiled,
+        compile_why=compile_why,
         parameters=n_param,
         pairs=data.train.n_pair,
         updates_per_epoch=n_update,
@@ -177,6 +186,8 @@ def _introduce(trainer: Trainer, data: Prepared) -> None:
         f"{recipe.name}: {langs}, {_in_millions(n_param)} parameters, {data.train.n_pair:,} pairs, {n_update:,} "
         f"updates an epoch, {device} in {precision.name}"
     )
+    if device.type == "cuda":
+        record.say(f"{'' if recipe.train.compiled else 'not '}compiled: {compile_why}")
 
 
 def _in_millions(n: int) -> str:

@@ -9,20 +9,22 @@ from typing import Any
 import numpy as np
 import torch
 
+from nmt import ops
 from nmt.data.batches import Batch, make_batch
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Plan
 from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD
+from nmt.device import peak_flops
 from nmt.errors import DataError, OutOfMemory, is_out_of_memory
 from nmt.extras import require
 from nmt.models.base import TranslationModel
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
-from nmt.training.engine import Engine
+from nmt.training.engine import Engine, duration
 from nmt.training.memory import Memory, Work
 from nmt.training.optim import freeze
 from nmt.training.parallel import Ranks
-from nmt.training.precision import choose_precision
+from nmt.training.precision import Precision, choose_precision
 
 _SAMPLE = 20_000  # pairs that stand for the corpus
 _TINY_RATE = 1e-9  # of learning: the weights are of no interest
@@ -36,6 +38,7 @@ class Trial:
         precision = choose_precision(recipe.train, device)
         precision.apply()
         model = new_model(recipe, data, device)
+        recipe, self.compile_why = decide_compile(recipe, model, precision, Ranks())
         freeze(model, recipe.train.freeze)
         self.engine = Engine(model.train(), recipe, precision=precision, ranks=Ranks(), first_tag=first_tag)
         self.longest_side = 1 + int(max(data.train.src_len.max(), data.train.trg_len.max()))
@@ -124,9 +127,62 @@ def new_model(recipe: Recipe, data: Prepared, device: torch.device) -> Translati
     model = build_model(recipe.model, data.subwords.src.n_vocab, data.subwords.trg.n_vocab, PAD).to(device)
     if recipe.train.checkpoint_activations:
         model.recompute_activations()
-    if recipe.train.compile:
+    if recipe.train.compiled:
         compile_parts(model, recipe)
     return model
+
+
+# Whether a model is compiled, and how.
+
+# Of base and big in packed rows in bf16, on one H200.
+_SECONDS = 50  # more until the first update: big began after 53, and 4 without
+_FASTER = 1.3  # big, without CUDA graphs: 254,000 target tokens/s, and 192,000 without
+_UTILISATION = 0.25  # of the peak, not compiled: big, and base less than half as much
+PAYS_FROM = 2 * _SECONDS / (1 - 1 / _FASTER)  # seconds of a run; twice, as others take longer to compile
+
+
+def decide_compile(
+    recipe: Recipe, model: TranslationModel, precision: Precision, ranks: Ranks, begun: bool | None = None
+) -> tuple[Recipe, str]:
+    """Return the recipe with true or false for auto in train.compile, and why; a model that auto compiles is compiled.
+    begun: the decision of the run that goes on, which must round as it began, whatever its end is now; None: a new one.
+    """
+    if recipe.train.compile != "auto":
+        return recipe, "as the recipe says"
+    device, n_param = model.device, sum(p.numel() for p in model.parameters())
+    peak = peak_flops(device, precision.name) * ranks.world_size if device.type == "cuda" else 0.0
+    yes, why = begun, "as the run began"
+    if yes is None or recipe.train.parallel == "fsdp":
+        yes, why = ranks.of_main(lambda: compile_pays(recipe, device.type, n_param, peak))
+    if yes and ranks.any(not ops.can_compile(device)):
+        yes, why = False, "it needs Triton, a C compiler and a GPU of Ampere or later"
+    train = recipe.train.model_copy(update={"compile": yes, "cuda_graphs": yes and recipe.train.cuda_graphs})
+    recipe = recipe.model_copy(update={"train": train})
+    if yes:
+        compile_parts(model, recipe)
+    return recipe, why
+
+
+def compile_pays(recipe: Recipe, device: str, n_param: int, peak: float) -> tuple[bool, str]:
+    """Return whether auto compiles a new run, and why. device: cpu or cuda. peak: operations (FLOP) a second of all
+    devices together, 0 where it is not known."""
+    train, batch, seconds = recipe.train, recipe.batch, list[float]()
+    if device != "cuda":
+        return False, "on a CPU it is slower"
+    if train.cuda_graphs:
+        return True, "train.cuda_graphs needs it"
+    if not batch.packed or train.checkpoint_activations or train.parallel == "fsdp":
+        return False, "its gain is known for batch.packed only, without train.checkpoint_activations or fsdp"
+    if train.time_budget:
+        seconds.append(train.budget_seconds)
+    if peak:
+        assert batch.max_tokens != "auto"
+        n_token = train.updates * (batch.tokens_per_update or batch.per_update * batch.max_tokens)
+        seconds.append(6 * n_param * n_token / (_UTILISATION * peak))
+    if not seconds:
+        return False, "the peak of this GPU is not known, and so not how long the run takes"
+    length = min(seconds)
+    return length >= PAYS_FROM, f"the run takes about {duration(length)}, and it pays from {duration(PAYS_FROM)} on"
 
 
 def compile_parts(model: TranslationModel, recipe: Recipe) -> None:

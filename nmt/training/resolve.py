@@ -90,6 +90,8 @@ def resolve(
         say(f"optim.warmup: auto: {chosen['warmup']:,} of about {n_update:,} updates{why}; optim.schedule: {schedule}")
     if chosen:
         recipe = _with(recipe, "optim", chosen)
+    if recipe.train.compile == "auto" and begun is not None:
+        recipe = _with(recipe, "train", {"compile": begun.train.compile})  # of an earlier version's run true or false
     if recipe.valid.every == "auto" and not train.time_budget:  # else by the clock
         recipe = _with(recipe, "valid", {"every": max(1, min(500, train.updates // 10))})
     return recipe

@@ -133,6 +133,7 @@ class Trainer:
         def write() -> None:
             run.must_be_held()
             arithmetic = {name: value for name, value in asdict(engine.precision).items() if name != "why"}
+            arithmetic["compiled"] = self.recipe.train.compiled
             told = {**state.to_json(self.recipe.valid.metric), "arithmetic": arithmetic}
             checkpoint.save(run.checkpoint(state.update), tensors, told)
             self._prune()

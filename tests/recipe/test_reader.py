@@ -58,7 +58,7 @@ modle: {}
         "recipe.yaml:3: data.src_lang: expected text, found 12 (write it in quotes)",
         "recipe.yaml:5: data.train: written twice (first in line 4; keep one)",
         "recipe.yaml:10: train.lr: unknown option (did you mean optim.lr?)",
-        'recipe.yaml:11: train.compile: expected true or false, found "yes" (write true)',
+        'recipe.yaml:11: train.compile: expected true or false | auto, found "yes" (write true)',
         'recipe.yaml:13: optim.lr: expected a number > 0.0, found "fast"',
         'recipe.yaml:14: optim.warmup: expected a whole number >= 0 | auto, found "1_000" (write 1000)',
         "recipe.yaml:15: optim.eps: .inf is not a finite number",

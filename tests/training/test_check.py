@@ -24,7 +24,7 @@ HEALTHY = SimpleNamespace(
     n_param=1000, n_pair=29_000, n_dropped=10, n_token=400_000, n_vocab=8000, longest_side=60, padding=0.03,
     n_update=30, n_update_in_epoch=20, largest=(30, 40), seconds=1.0, tokens=4000.0, n_failed=0, gpu_idle=False,
     n_valid=3, valid_seconds=0.5, valid_fits=True, measuring=2.0, checkpoint=10**6, disk=5 * 10**6, disk_left=10**9,
-    peak=10**8, room=10**10, device="cpu", precision=Precision("fp32", "", "cpu"),
+    peak=10**8, room=10**10, device="cpu", precision=Precision("fp32", "", "cpu"), compile="no (on a CPU it is slower)",
 )  # fmt: skip
 
 

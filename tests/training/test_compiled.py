@@ -1,11 +1,18 @@
-"""What is compiled is compiled once, and gradients outlive the CUDA graphs that made them."""
+"""What is compiled is compiled once, auto only where it pays, and gradients outlive the CUDA graphs that made them."""
 
 import pytest
 import torch
-from witness import FP32, engine_of
+from witness import FP32, engine_of, log_of, state_of, stop_at
 
+from nmt import ops
 from nmt.data.plan import Position
+from nmt.recipe.options import Recipe
+from nmt.run import Run
+from nmt.training import materials
+from nmt.training.check import check
 from nmt.training.feed import Feed
+from nmt.training.launch import launch
+from nmt.training.materials import PAYS_FROM, compile_pays, decide_compile
 from nmt.training.parallel import Ranks
 from nmt.training.validate import Validation
 
@@ -60,3 +67,55 @@ def test_gradients_outlive_the_replay_that_made_them(per_update, recipe_of, monk
             # Where there is one batch alone, nothing is copied.
             assert (b.grad.data_ptr() == places[b].data_ptr()) == (per_update == 1)
     assert len(marks) == 4 * per_update
+
+
+# Base has 63 M parameters and an H200 a peak of 989.5 TFLOP/s: 16,384 tokens are 25 ms.
+ROWS = {"packed": True, "max_tokens": 16_384}
+
+
+@pytest.mark.parametrize(
+    ("batch", "train", "peak", "pays", "why"),
+    [
+        (ROWS, {}, 989.5e12, True, "41 min"),
+        (ROWS, {"updates": 10_000}, 989.5e12, False, "4 min"),
+        ({**ROWS, "tokens_per_update": 131_072}, {"updates": 10_000}, 989.5e12, True, "33 min"),
+        (ROWS, {"time_budget": "20m"}, 989.5e12, True, "20 min"),
+        (ROWS, {"updates": 10_000, "time_budget": "20m"}, 989.5e12, False, "4 min"),
+        (ROWS, {}, 0.0, False, "peak of this GPU is not known"),
+        (ROWS, {"time_budget": "20m"}, 0.0, True, "20 min"),
+        (ROWS, {"time_budget": "2m"}, 0.0, False, "2 min"),
+        ({}, {}, 989.5e12, False, "batch.packed"),
+        (ROWS, {"checkpoint_activations": True}, 989.5e12, False, "train.checkpoint_activations"),
+        (ROWS, {"parallel": "fsdp"}, 989.5e12, False, "fsdp"),
+        (ROWS, {"updates": 1, "cuda_graphs": True}, 989.5e12, True, "train.cuda_graphs"),
+    ],
+)
+def test_auto_compiles_what_is_long_enough_to_gain_by_it(batch, train, peak, pays, why):
+    recipe = Recipe.model_validate({"name": "long", "model": {"attn_dropout": 0.0}, "batch": batch, "train": train})
+    found, told = compile_pays(recipe, "cuda", 63_000_000, peak)
+    assert found == pays and why in told
+    assert 5 * 60 < PAYS_FROM < 10 * 60 and compile_pays(recipe, "cpu", 63_000_000, peak)[0] is False
+
+
+def test_a_run_stays_as_auto_decided_and_one_of_before_auto_as_it_was(recipe_of, monkeypatch, capsys):
+    for name, first in (("new", {}), ("old", {"compile": False})):
+        assert launch(recipe_of(name, train={"updates": 6, **first}), stop_at(3)) == "stopped"
+        monkeypatch.setattr(materials, "compile_pays", lambda *_: (True, "now it is long enough"))
+        monkeypatch.setattr(ops, "can_compile", lambda _: True)
+        longer = recipe_of(name, train={"updates": 9})
+        assert launch(longer) == "done" and state_of(longer, 9)["arithmetic"]["compiled"] is False
+        monkeypatch.undo()
+        (start,) = log_of(longer, "start")
+        assert start["compile_why"] == ("as the recipe says" if first else "on a CPU it is slower")
+        assert Run(longer.run_folder).recipe().train.compile == first.get("compile", "auto")
+    assert any(line.startswith("compiled") and "no (on a CPU" in line for line in check(recipe_of("new"), print))
+
+
+@pytest.mark.parametrize("can", [True, False])
+def test_a_compiled_run_goes_on_compiled_where_there_is_a_compiler(can, recipe_of, monkeypatch):
+    monkeypatch.setattr(ops, "can_compile", lambda _: can)
+    recipe, (_, engine) = recipe_of(), engine_of(recipe_of())
+    found, why = decide_compile(recipe, engine.model, FP32, Ranks(), True)
+    assert found.train.compiled == can and ("as the run began" if can else "C compiler") in why
+    parts = (engine.model.encoder, engine.model.decoder)
+    assert all((part._compiled_call_impl is not None) == can for part in parts)
