@@ -179,18 +179,21 @@ def with_shipped(text: str) -> str:
     return re.sub(pages, lambda found: str(shipped(found[0])), text)
 
 
-def filled_page(frame: Path, parts: Mapping[str, str]) -> str:
-    """An HTML page that loads nothing: its frame with `{{name}}` replaced by parts, and by the style and the script
-    beside it, which alone its policy lets in."""
-    inside = {name: frame.with_suffix(f".{ending}") for name, ending in (("style", "css"), ("script", "js"))}
-    texts = {name: path.read_text(encoding="utf-8") for name, path in inside.items() if path.exists()}
+def filled_page(inside: Path, parts: Mapping[str, str]) -> str:
+    """An HTML page that loads nothing: `page.html` around what is inside, with `{{name}}` replaced by parts, and by the
+    style and the script beside that, which alone its policy lets in. A script may use what `page.js` defines."""
+    frame, script = Path(__file__).with_name("page.html"), inside.with_suffix(".js")
+    texts = {"style": inside.with_suffix(".css").read_text(encoding="utf-8")}
+    if script.exists():
+        texts["script"] = "".join(path.read_text(encoding="utf-8") for path in (frame.with_suffix(".js"), script))
     policy = "default-src 'none'; base-uri 'none'; form-action 'none'"
     for name, text in texts.items():
         digest = base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
         policy += f"; {name}-src 'sha256-{digest}'"
-    every = {**parts, **texts, "policy": policy}
+    every = {"generator": "nmt", **parts, **texts, "policy": policy}
+    page = frame.read_text(encoding="utf-8").replace("{{body}}\n", inside.read_text(encoding="utf-8"))
     # In one pass: a text may say {{style}}.
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: every[found[1]], frame.read_text(encoding="utf-8"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: every[found[1]], page)
 
 
 def json_for_html(value: Any) -> str:

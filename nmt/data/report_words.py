@@ -309,7 +309,8 @@ def page(
         for each in inputs
     ]
     body = [*_verdict(facts), *_pairs(facts), f"<h2>Files</h2><pre>{_lines(files)}</pre>", f"<p>{_text(made)}</p>"]
-    return filled_page(Path(__file__).with_name("report_page.html"), {"title": title, "body": "\n".join(body)})
+    parts = {"title": title, "generator": "nmt-preprocess", "body": "\n".join(body)}
+    return filled_page(Path(__file__).with_name("report_page.html"), parts)
 
 
 def refuse_foreign_page(path: Path) -> None:

@@ -1,7 +1,4 @@
 
-"use strict";
-// Every text of the page goes through textContent, so it is never read as markup.
-const data = JSON.parse(document.getElementById("data").textContent);
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const VALUE = new Uint8Array(128);
 for (let i = 0; i < 64; i += 1) VALUE[LETTERS.charCodeAt(i)] = i;
@@ -19,11 +16,9 @@ let shown = null; // what is on the stage: both axes and the weights of each hea
 let pinned = null, pointed = null; // { side: "query" or "key", index }, or { query, key } for a cell
 
 function make(tag, options = {}, ...children) {
-  const space = ["svg", "g", "path"].includes(tag) ? "http://www.w3.org/2000/svg" : "http://www.w3.org/1999/xhtml";
-  const element = document.createElementNS(space, tag);
-  for (const [name, value] of Object.entries(options)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
+  const made = element(tag, null, undefined, options, ["svg", "g", "path"].includes(tag) ? SVG : undefined);
+  made.append(...children);
+  return made;
 }
 
 /** A word of one side, query or key: apart from the direction of what stands around it, and in its language. */
@@ -153,13 +148,13 @@ function matrixView() {
 function render() {
   shown = look();
   pinned = pointed = null;
-  document.getElementById("stage").replaceChildren(state.view === "lines" ? linesView() : matrixView());
+  byId("stage").replaceChildren(state.view === "lines" ? linesView() : matrixView());
   paint();
 }
 
 /** Show what the word that is pointed at, or else kept, looks at, or what looks at it. */
 function paint() {
-  const focus = pointed || pinned, stage = document.getElementById("stage");
+  const focus = pointed || pinned, stage = byId("stage");
   const partner = (other) => (focus.side === "query" ? [focus.index, other] : [other, focus.index]);
   for (const button of stage.querySelectorAll(".token")) {
     const { side, index } = button.dataset, isShared = Boolean(focus) && focus.side !== side;
@@ -193,7 +188,7 @@ function paint() {
 }
 
 function tell(focus) {
-  const place = document.getElementById("details");
+  const place = byId("details");
   if (!focus) return place.replaceChildren(HINT);
   const share = (text, side, weight) => make("span", { class: "share" }, word(text, side), ` ${weight.toFixed(3)}`);
   if (focus.side === undefined) {
@@ -250,7 +245,7 @@ function listen(stage) {
 
 /** A row of radio buttons. options: [value, text] each. */
 function choices(name, options) {
-  const field = document.getElementById(name);
+  const field = byId(name);
   field.hidden = options.length < 2;
   field.replaceChildren(field.querySelector("legend"), ...options.map(([value, text]) => {
     const input = make("input", { type: "radio", name, value });
@@ -275,11 +270,11 @@ function update(changed) {
   render();
 }
 
-const select = document.getElementById("sentence");
+const select = byId("sentence");
 select.append(...data.sentences.map((one, i) => make("option", { value: i, dir: "auto" }, one.title)));
 select.addEventListener("change", () => { state.sentence = Number(select.value); update("sentence"); });
 choices("kind", Object.keys(data.kinds).map((kind) => [kind, NAMES[kind].text]));
 choices("unit", [["words", "words"], ["pieces", "subwords"]]);
 choices("view", [["lines", "lines"], ["matrix", "matrix"]]);
-listen(document.getElementById("stage"));
+listen(byId("stage"));
 update();

@@ -1,21 +1,8 @@
 
-"use strict";
-// All text of the data is shown as text: it is never read as HTML.
-const data = JSON.parse(document.getElementById("data").textContent);
 const names = data.systems.map((one) => one.name);
 const n = data.n_line;
 const STEP = 50; // sentences shown at once
 const MOST_WORDS = 400; // of a sentence whose words are marked
-
-const byId = (id) => document.getElementById(id);
-
-function element(tag, parent, text, attributes = {}) {
-  const made = document.createElement(tag);
-  if (text !== undefined) made.textContent = text;
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  if (parent) parent.append(made);
-  return made;
-}
 
 const signed = (value, digits = 1) => (value > 0 ? "+" : value < 0 ? "−" : "±") + Math.abs(value).toFixed(digits);
 const better = (value) => (Math.abs(value) < 0.05 ? "" : value > 0 ? "better" : "worse");

@@ -1,29 +1,11 @@
 
-"use strict";
-// All text of the data is shown as text: it is never read as HTML.
-const { runs, higher } = JSON.parse(document.getElementById("content").textContent);
+const { runs, higher } = data;
 const NAMES = {
   loss: "loss (nats a token)", learning_rate: "learning rate", gradient_norm: "gradient norm",
   tokens_per_second: "target tokens/s", bleu: "BLEU", chrf: "chrF", ter: "TER",
 };
 const WIDTH = 480, HEIGHT = 220, LEFT = 52, BOTTOM = 22, TOP = 8, RIGHT = 8;
-const byId = (id) => document.getElementById(id);
-
-function element(tag, parent, text, attributes = {}) {
-  const made = document.createElement(tag);
-  if (text !== undefined) made.textContent = text;
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  if (parent) parent.append(made);
-  return made;
-}
-
-function drawn(tag, parent, attributes, text) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  if (text !== undefined) made.textContent = text;
-  parent.append(made);
-  return made;
-}
+const drawn = (tag, parent, attributes, text) => element(tag, parent, text, attributes, SVG);
 
 // Colours of equal lightness, told apart by their hue, and dashes for who sees no hue.
 const color = (number) => `hsl(${(212 + 137 * number) % 360} 70% var(--light))`;

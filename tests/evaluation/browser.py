@@ -56,7 +56,8 @@ class Tags(HTMLParser):
 
 
 class Browser:
-    """A context manager. Places on the page are named by CSS selectors."""
+    """A context manager. Places on the page are named by CSS selectors. A test is skipped where the driver is for
+    another version of the browser."""
 
     def __init__(self, *, width: int = 1100, height: int = 800, dark: bool = False) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -75,7 +76,13 @@ class Browser:
                 self._call("GET", "/status")
                 break
             time.sleep(0.1)
-        self._session = "/session/" + self._call("POST", "/session", {"capabilities": asked})["sessionId"]
+        try:
+            self._session = "/session/" + self._call("POST", "/session", {"capabilities": asked})["sessionId"]
+        except RuntimeError as error:
+            self._end()
+            if "session not created" in str(error):
+                pytest.skip(str(error)[:200])
+            raise
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self._devtools("Emulation.setDeviceMetricsOverride", metrics)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -87,6 +94,9 @@ class Browser:
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError, RuntimeError):
             self._call("DELETE", self._session)
+        self._end()
+
+    def _end(self) -> None:
         self._driver.kill()
         self._driver.wait()
         with contextlib.suppress(OSError):  # a process of the browser may still write there

@@ -28,17 +28,8 @@ def file(sentences, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def opened():
-    with begun(width=1000, height=900) as one:
+    with Browser(width=1000, height=900) as one:
         yield one
-
-
-def begun(**how) -> Browser:
-    try:
-        return Browser(**how)
-    except RuntimeError as error:
-        if "session not created" in str(error):  # a driver of another version than the browser
-            pytest.skip(str(error))
-        raise
 
 
 @pytest.fixture
