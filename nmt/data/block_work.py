@@ -26,12 +26,11 @@ from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
 from nmt.data.survey import HeldOut, KeptBlock, Looked, measured
 from nmt.data.text import SIDES, Block, Hashes, cut, dress_of
-from nmt.data.units import Lexicon, Units, facts_of, ids_in, words_in
+from nmt.data.units import Lexicon, Mask, UnitFacts, UnitIds, Units, UnitWords
 from nmt.files import naming
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
 
 # File of blocks of training pairs.
-Mask = NDArray[np.bool_]
 Codes = NDArray[np.uint8]
 Numbers = NDArray[Any]
 
@@ -67,9 +66,7 @@ class BlockContent(NamedTuple):
 
 def write_block(path: Path, block: BlockContent) -> int:
     """Add a block to a file. Returns its offset there."""
-    content = (
-        io.BytesIO()
-    )  # numpy writes to a real file by itself, and says nothing of a full disk that a user would read
+    content = io.BytesIO()  # numpy writes to a real file by itself, and tells nothing of a full disk
     for array in (block.kept, *itertools.chain.from_iterable(block.sides)):
         write_array(content, array)
     with path.open("ab") as file, naming(path):
@@ -82,9 +79,8 @@ def read_block(block: KeptBlock) -> BlockContent:
     """The pairs of a block that were kept."""
     with open(block.file, "rb") as file:
         file.seek(block.offset)
-        return BlockContent(
-            read_array(file), [BlockSide(*(read_array(file) for _ in BlockSide._fields)) for _ in SIDES]
-        )
+        kept = read_array(file)
+        return BlockContent(kept, [BlockSide(*(read_array(file) for _ in BlockSide._fields)) for _ in SIDES])
 
 
 class Setup(NamedTuple):
@@ -144,7 +140,7 @@ class Task:
         self._known = {name: Lexicon() for name in SIDES}
         self._known_learnt = {name: Lexicon() for name in SIDES} if setup.data.protect else self._known
         self._keys = keys_for(source.config for source in setup.sources)
-        self._filters = [filters_of(*source) for source in setup.sources]
+        self._filters = list(map(filters_of, setup.sources))
         self._subwords: Subwords | None = None
 
     def decide(self, block: TextBlock) -> tuple[Codes, NDArray[Any]]:
@@ -195,7 +191,7 @@ class Task:
             at = side.at if mine.all() else side.at[np.repeat(mine, side.n_unit)]
             counts = np.bincount(at, minlength=len(units))
             occur = np.flatnonzero(counts)
-            found.append(words_in(known, self._words_of).counted(units[occur], counts[occur], notes))
+            found.append(known.part(UnitWords, self._words_of).counted(units[occur], counts[occur], notes))
         return found, notes
 
     shifts = staticmethod(find_shifts)
@@ -232,7 +228,7 @@ class Task:
             lines = Ragged.of(codec.encode(texts), np.dtype(np.int32))
             return lines.values, lines.lengths.astype(np.int64)
         known, units = self._units_of(side, name)
-        ids = ids_in(known, codec).rows.of(units)
+        ids = known.part(UnitIds, codec).rows.of(units)
         values, n_id = gathered(*ids, side.at)
         ends = np.concatenate([[0], np.cumsum(n_id)])[np.cumsum(side.n_unit, dtype=np.int64)]
         return values, np.diff(ends, prepend=0)
@@ -263,7 +259,7 @@ class Task:
         codes[list(block.flaws)] = _UNREAD
         for side in sides if self._setup.drawn else ():  # nearly a side of a pair that is drawn for validation
             hashes, bags = cast(tuple[Hashes, Hashes], self._setup.drawn)
-            alike = np.isin(side.sums(facts_of(side.known).bags[side.which]), bags)
+            alike = np.isin(side.sums(side.known.part(UnitFacts).bags.values[side.which]), bags)
             if alike.any():
                 alike[alike] = np.isin(Block(side.some(alike)).near()[0], hashes)
                 codes[alike & (codes == KEPT)] = CODES[HELD_OUT]

@@ -12,20 +12,13 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.text import SIDES, Block, Hashes, of_pairs
-from nmt.errors import DataError, NmtError
-from nmt.files import parse_json
 from nmt.recipe.data_options import FilterConfig
-from nmt.recipe.places import RUN_DATA, is_of_run
-from nmt.recipe.reader import read_recipe
-
-if TYPE_CHECKING:
-    from nmt.data.corpus import Prepared
 
 DUPLICATE = "duplicate"
 NEAR_DUPLICATE = "near duplicate"
@@ -197,7 +190,6 @@ PARTS = ("src", "trg", "pair", "reversed")
 
 # The levels and parts that are shown first.
 _WHOLE = (("exact", "pair"), ("near", "pair"), ("exact", "reversed"), ("near", "reversed"))
-_N_PAIR = 10_000  # of a base run that are decoded at once
 _NOWHERE = np.iinfo(np.int64).max
 _FEWEST_CHARACTERS = 10  # without numbers, for a line to be compared without them
 
@@ -317,42 +309,3 @@ def _row(split: str, where: str, keys: Keys, found: dict[tuple[str, str], NDArra
             so_far |= found[level, part]
             counts[level][part] = int(so_far.sum())
     return {"split": split, "in": where, "lines": len(keys["exact", "src"]), **counts}
-
-
-def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows as `Leaks.rows` has them, in `train of BASE`; and the bases whose pairs cannot be read, with reasons.
-
-    bases: runs, models and checkpoints in them, or folders of prepared data.
-    """
-    rows: list[dict[str, Any]] = []
-    unknown = []
-    # The run of a model or checkpoint in it.
-    folders = (next((folder for folder in (base, *base.parents[:2]) if is_of_run(folder)), base) for base in bases)
-    for base in dict.fromkeys(folders):
-        try:
-            data = _data_of(base)
-        except (NmtError, OSError, ValueError) as error:
-            unknown.append(f"{base} ({error})")
-            continue
-        found, codecs = Leaks(leaks.splits), (data.subwords.src, data.subwords.trg)
-        for start in range(0, data.train.n_pair, _N_PAIR):
-            numbers = np.arange(start, min(start + _N_PAIR, data.train.n_pair))
-            texts = (
-                Block([" ".join(codec.decode(ids.tolist()).split("\n")) for ids in side])
-                for codec, side in zip(codecs, data.train.pairs(numbers), strict=True)
-            )
-            found.look(Keys.of(*texts), numbers)
-        rows += [{**row, "in": f"train of {base}"} for row in found.rows() if row["in"] == "train"]
-    return rows, unknown
-
-
-def _data_of(base: Path) -> "Prepared":
-    from nmt.data.corpus import Prepared  # with pyarrow, which translation does not need
-
-    if not is_of_run(base):
-        return Prepared.open(base)
-    data = Prepared.open(read_recipe(base / "recipe.yaml").data_folder)
-    told = parse_json((base / RUN_DATA).read_bytes())
-    if not isinstance(told, dict) or told.get("train") != data.train.fingerprint:
-        raise DataError(f"{data.folder} holds other pairs than when it was trained on.")
-    return data

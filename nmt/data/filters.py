@@ -254,12 +254,9 @@ CODES = {reason: n for n, reason in enumerate(REASONS, start=1)}
 REASON_OF = {n: reason for reason, n in CODES.items()}
 
 
-def filters_of(
-    config: FilterConfig, max_len: int, languages: tuple[str, str], usual: UsualRatio | None = None
-) -> list[tuple[str, Drops]]:
-    """The filters on text that are on, with their reasons, for the pairs of one corpus: see `CorpusFacts`."""
-    corpus = CorpusFacts(config, max_len, languages, usual)
-    values = ((kind, getattr(config, kind.option, True)) for kind in FILTERS)
+def filters_of(corpus: CorpusFacts) -> list[tuple[str, Drops]]:
+    """The filters on text that are on, with their reasons, for the pairs of one corpus."""
+    values = ((kind, getattr(corpus.config, kind.option, True)) for kind in FILTERS)
     return [(kind.reason, drops) for kind, value in values if value and (drops := kind.make(corpus, value))]
 
 

@@ -241,17 +241,14 @@ def _records(place: Place, form: str, notes: Counter[str] | None = None) -> Iter
     assert isinstance(place, Path)
     if form in ("csv", "tmx"):
         return _csv(place) if form == "csv" else _tmx(place)
-    return (_tsv if form == "tsv" else _jsonl)(place, notes)
+    lines = _lines(place, notes)
+    return _jsonl(lines) if form == "jsonl" else (one if isinstance(one, Flaw) else one.split("\t") for one in lines)
 
 
 def _lines(path: Path, notes: Counter[str] | None) -> Iterator[Found]:
     for raw in text_lines(path, _LONGEST, notes):
         is_cut = len(raw) > _LONGEST - 4
         yield Flaw(TOO_LONG, f"a line of over {_LONGEST - 4:,} bytes.") if is_cut else _decoded(raw)
-
-
-def _tsv(path: Path, notes: Counter[str] | None) -> Iterator[list[str] | Flaw]:
-    return (line if isinstance(line, Flaw) else line.split("\t") for line in _lines(path, notes))
 
 
 def _csv(path: Path) -> Iterator[list[str]]:
@@ -305,8 +302,8 @@ _JSON_KINDS = {
 }
 
 
-def _jsonl(path: Path, notes: Counter[str] | None) -> Iterator[dict[str, Any] | Flaw]:
-    for line in _lines(path, notes):
+def _jsonl(lines: Iterable[Found]) -> Iterator[dict[str, Any] | Flaw]:
+    for line in lines:
         record: Any = line
         if isinstance(line, str):
             try:

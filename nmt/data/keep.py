@@ -116,23 +116,21 @@ def encode_training_pairs(
 LONGEST_KEPT = 1 << 20
 
 
-def reading_of(source: Source, data: DataConfig | None, report: DataReport | None) -> Reading:
+def reading_of(source: Source, data: DataConfig | None, report: DataReport) -> Reading:
     """Return the policy of reading a source, of a training one by its options; its oddities go to the report."""
 
     def joined(number: int) -> None:
-        if report is not None:
-            report.note("line_feed", f"{source.src.name}:{number}")
+        report.note("line_feed", f"{source.src.name}:{number}")
 
-    notes = Counter[str]() if report is None else report.notes
     if data is None:
-        return Reading("refuse", "refuse", LONGEST_KEPT, notes, joined)
+        return Reading("refuse", "refuse", LONGEST_KEPT, report.notes, joined)
     # What is cut there is too long all the same.
-    return Reading(data.bad_utf8, data.bad_records, most_bytes(data.max_len) + 8, notes, joined)
+    return Reading(data.bad_utf8, data.bad_records, most_bytes(data.max_len) + 8, report.notes, joined)
 
 
 def texts_of(source: Source, data: DataConfig) -> Iterator[tuple[str, str]]:
     """All pairs of a training source, empty ones for those that are no text; what is odd is noted elsewhere."""
-    for src, trg in source.pairs(reading_of(source, data, None)):
+    for src, trg in source.pairs(reading_of(source, data, DataReport())):
         yield ("", "") if isinstance(src, Flaw) or isinstance(trg, Flaw) else (src, trg)
 
 
@@ -182,7 +180,8 @@ def with_held_out(sources: Sequence[Source], data: DataConfig) -> list[Source]:
             ]
             candidates = sorted(candidates)[:most]
     wanted = n_to_hold_out(data.valid_size, n_pair)
-    filters = [filters_of(data.filters_of(n), data.max_len, data.languages_of(n)) for n in range(len(data.train))]
+    corpora = (CorpusFacts(data.filters_of(n), data.max_len, data.languages_of(n)) for n in range(len(data.train)))
+    filters = list(map(filters_of, corpora))
     taken: set[int] = set()
     chosen: list[_Candidate] = []
     for one in candidates:
@@ -230,7 +229,7 @@ def cut_blocks(pairs: Iterator[tuple[Found, Found]]) -> Iterator[list[tuple[Foun
         yield block
 
 
-def blocks_of(training: Sequence[Source], config: DataConfig, report: DataReport | None) -> Iterator[TextBlock]:
+def blocks_of(training: Sequence[Source], config: DataConfig, report: DataReport) -> Iterator[TextBlock]:
     """Cut training sources into blocks. report: of what is odd."""
     for n_source, source in enumerate(training):
         first = source.first_number
@@ -305,7 +304,7 @@ def keep_training_pairs(
 
     def tasks() -> Iterator[tuple[TextBlock, NDArray[np.uint8] | None]]:
         start = 0
-        for block in blocks_of(training, config, report if codes is None else None):  # or it was noted before
+        for block in blocks_of(training, config, report if codes is None else DataReport()):  # or noted
             yield block, None if codes is None else codes[start : start + block.n_pair]
             start += block.n_pair
 

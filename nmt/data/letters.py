@@ -65,11 +65,6 @@ def in_words() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Split(Regex(_WORD), behavior="isolated")
 
 
-def in_characters() -> pre_tokenizers.PreTokenizer:
-    """Cut text into characters."""
-    return pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
-
-
 def _byte_alphabet() -> dict[str, int]:
     """The byte behind each letter of the byte-level alphabet: itself where printable, else moved beyond U+0100."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -159,9 +154,6 @@ class CharacterLetters:
     def name(self, piece: str) -> str:
         """The name of a piece for the tokenizers library, which writes a byte of a character without a piece <0xE3>."""
         return f"<0x{BYTE_LETTERS[piece]:02X}>" if piece in BYTE_LETTERS and not piece.isascii() else piece
-
-
-Letters = ByteLetters | CharacterLetters
 
 
 class _Spelled(dict[int, str]):
@@ -350,7 +342,7 @@ class WordsOf:
 
     def __init__(self, config: SubwordsConfig) -> None:
         self._config = config
-        self._cut = in_characters() if config.kind == "char" else in_words()
+        self._cut = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated") if config.kind == "char" else in_words()
         # Symbols and placeholders are not learnt from.
         self._symbol = re.compile("|".join([*map(re.escape, config.symbols), PLACEHOLDER]))
         self._is_plain = config.kind != "char" and not config.symbols

@@ -19,12 +19,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from nmt.data.arrays import Ragged
 from nmt.data.block_work import read_block
 from nmt.data.corpus import Prepared, dtype_of_ids, table_of, texts_as_arrow, write_arrow
-from nmt.data.dedup import overlap_with_bases
+from nmt.data.dedup import Keys, Leaks
 from nmt.data.keep import (
     N_ROW,
     KeptPairs,
@@ -51,18 +52,22 @@ from nmt.data.manifest import (
 )
 from nmt.data.placeholders import held_out_tags, known_tags, must_have_room, protected_pair, tags_of
 from nmt.data.report import DataReport, advice_on_dropped, nothing_left
-from nmt.data.report_words import SWAPPED, page, refuse_foreign_page, sentence
+from nmt.data.report_words import SWAPPED, page, refuse_foreign_page, sentence, table
 from nmt.data.scripts import identifier, languages_like
 from nmt.data.sources import Source, facts_of, find_sources, stamps_of, told, unknown_languages
 from nmt.data.subwords import Subwords, large_vocabulary
 from nmt.data.survey import Texts
+from nmt.data.text import Block
 from nmt.data.vocab_from import account_of, facts_of_subwords, find_subwords, given_subwords, reuse
 from nmt.data.worker_pool import WorkerPool
-from nmt.errors import AlarmError, DataError
+from nmt.errors import AlarmError, DataError, NmtError
 from nmt.extras import is_installed, version_and_commit
+from nmt.files import parse_json
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.draft import write_draft
 from nmt.recipe.options import Recipe
+from nmt.recipe.places import RUN_DATA, is_of_run
+from nmt.recipe.reader import read_recipe
 
 # Detection of other languages and of swapped files.
 _MOST_LINES, _FEWEST_TOLD, _NEARLY_ALL, _CERTAIN = 200, 50, 0.8, 0.9
@@ -70,6 +75,7 @@ _LONG_ENOUGH = 20  # letters
 N_LINE = 4000  # of a file that are looked at, at most; fewer where there are many training files
 _FEWEST_LINES, _N_LINE_IN_ALL = 200, 100_000
 _N_BLOCK = 4  # which the lines of a training file are taken from
+_N_DECODED = 10_000  # pairs of a base run at once
 
 # Letters up to the next other character; one by one from Thai on, as most scripts there set no spaces.
 _WORD = re.compile(r"[^\W\d_\u0e00-\U0010ffff]+|[^\W\d_\u0000-\u0dff]")
@@ -153,6 +159,43 @@ def _is_rather(words: Counter[str], of: Counter[str], than: Counter[str]) -> boo
             against += n
     n_voting = votes + against
     return n_different >= _FEWEST and n_voting >= _SHARE_VOTING * words.total() and votes >= SWAPPED * n_voting
+
+
+def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[str, Any]], list[str]]:
+    """Rows as `Leaks.rows` has them, in `train of BASE`; and the bases whose pairs cannot be read, with reasons.
+
+    bases: runs, models and checkpoints in them, or folders of prepared data.
+    """
+    rows: list[dict[str, Any]] = []
+    unknown = []
+    # The run of a model or checkpoint in it.
+    folders = (next((folder for folder in (base, *base.parents[:2]) if is_of_run(folder)), base) for base in bases)
+    for base in dict.fromkeys(folders):
+        try:
+            data = _data_of(base)
+        except (NmtError, OSError, ValueError) as error:
+            unknown.append(f"{base} ({error})")
+            continue
+        found, codecs = Leaks(leaks.splits), (data.subwords.src, data.subwords.trg)
+        for start in range(0, data.train.n_pair, _N_DECODED):
+            numbers = np.arange(start, min(start + _N_DECODED, data.train.n_pair))
+            texts = (
+                Block([" ".join(codec.decode(ids.tolist()).split("\n")) for ids in side])
+                for codec, side in zip(codecs, data.train.pairs(numbers), strict=True)
+            )
+            found.look(Keys.of(*texts), numbers)
+        rows += [{**row, "in": f"train of {base}"} for row in found.rows() if row["in"] == "train"]
+    return rows, unknown
+
+
+def _data_of(base: Path) -> Prepared:
+    if not is_of_run(base):
+        return Prepared.open(base)
+    data = Prepared.open(read_recipe(base / "recipe.yaml").data_folder)
+    told = parse_json((base / RUN_DATA).read_bytes())
+    if not isinstance(told, dict) or told.get("train") != data.train.fingerprint:
+        raise DataError(f"{data.folder} holds other pairs than when it was trained on.")
+    return data
 
 
 def _some_lines(kept: KeptPairs, source: int, n_line: int) -> tuple[list[str], list[str]]:
@@ -256,7 +299,7 @@ def prepare(
         report.on_dropped = advice_on_dropped(report.as_dict(), data)
         facts = report.as_dict()
         if data.alarms == "stop" and not only_report and (found := facts["alarms"]):
-            for line in report.table():
+            for line in table(facts):
                 talk(line)
             n_more = f" (1 of {len(found):,} alarms, see above)" if found[1:] else ""
             raise stopped(f"{sentence(found[0])}{n_more}", " If this is right: --data.alarms warn.")
@@ -283,7 +326,7 @@ def prepare(
         files = [SUBWORDS, REPORT, PAGE, *(f"{split}.arrow" for split in n_pair)]
         manifest = write_manifest(temporary, content, files)
     lap("report")
-    for line in report.table():
+    for line in table(facts):
         talk(line)
     n_token = facts["subwords"]["trg"]["pieces"] + n_pair["train"]
     if not given and (large := large_vocabulary(subwords.trg.size, n_token)):

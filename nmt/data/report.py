@@ -12,7 +12,7 @@ from typing import Any
 from nmt.data import filters
 from nmt.data.dedup import N_NOTED, N_SHOWN
 from nmt.data.filters import REASONS, UsualRatio
-from nmt.data.report_words import alarms, shortened, table, warnings
+from nmt.data.report_words import alarms, shortened, warnings
 from nmt.data.subwords import VocabularyUse
 from nmt.data.survey import shown
 from nmt.data.text import SIDES
@@ -80,10 +80,6 @@ class DataReport:
             facts["subwords"] = self.vocabulary.as_dict()
         found = [{"found": found, "advice": advice} for found, advice in alarms(facts, self.on_dropped)]
         return {**facts, "alarms": found, "warnings": [*warnings(facts)]}
-
-    def table(self) -> list[str]:
-        """For people: one screen."""
-        return table(self.as_dict())
 
 
 def nothing_left(facts: Mapping[str, Any], data: DataConfig) -> str:

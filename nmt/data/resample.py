@@ -129,7 +129,7 @@ class WordStarts:
     """
 
     def __init__(self, codec: Codec) -> None:
-        plain = range(N_SPECIAL, N_SPECIAL + len(codec.plain_vocab()))
+        plain = range(N_SPECIAL, N_SPECIAL + len(codec.given.vocab))
         self.is_symbol = np.zeros(codec.size, dtype=bool)
         self.is_symbol[plain.stop :] = True
         self._bits = np.where(self.is_symbol, _BEGINS | _ENDS, 0).astype(np.uint8)
@@ -259,7 +259,7 @@ def with_dropout(codec: Codec, rate: float) -> Resampler:
 
 def with_probabilities(codec: Codec, alpha: float) -> Resampler:
     """Unigram pieces drawn by the probability of the whole way to cut a word, to the power of `alpha`."""
-    scored = zip(codec.plain_vocab(), codec.scores, strict=True)
+    scored = zip(codec.given.vocab, codec.scores, strict=True)
     pieces = {piece: (i, score or 0.0) for i, (piece, score) in enumerate(scored, N_SPECIAL)}
     return Resampler(codec, Unigram(pieces, alpha).cut)
 
@@ -274,7 +274,7 @@ class Growth:
     def __init__(self, codec: Codec, resampler: Resampler, sample: Ragged) -> None:
         """sample: of the texts that will be asked for."""
         self._begins, self._n_piece = resampler.begins, codec.size
-        usual, plain = np.ones(codec.size), range(N_SPECIAL, N_SPECIAL + len(codec.plain_vocab()))
+        usual, plain = np.ones(codec.size), range(N_SPECIAL, N_SPECIAL + len(codec.given.vocab))
         # One that ends within a character is no text by itself.
         is_text = [raw.decode(errors="ignore").encode() == raw for raw in codec.raw(plain)]
         pieces = np.array(plain)[np.array(is_text)]

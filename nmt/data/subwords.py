@@ -63,7 +63,7 @@ class Codec:
         self.protects = (*kinds_of(settings.placeholders), *settings.patterns)
         self.characters = settings.characters
         self.letters = CharacterLetters(pieces.vocab) if self.characters else ByteLetters()
-        self.given, self.merges, self.scores = pieces, pieces.merges, pieces.scores
+        self.given, self.merges, self.scores = pieces, pieces.merges, pieces.scores  # without symbols and placeholders
         self.speller: Speller | None = None  # cuts lines where the pieces are those of SentencePiece
         if self.kind == "sentencepiece":
             charsmap = base64.b64decode(pieces.charsmap)
@@ -145,10 +145,6 @@ class Codec:
     def names(self) -> list[str]:
         """The pieces by the names that the tokenizers library knows them by, all different."""
         return list(map(self.letters.name, self.vocab))
-
-    def plain_vocab(self) -> list[str]:
-        """The pieces without the symbols and placeholders."""
-        return self.given.vocab
 
     def normalised(self, text: str) -> str:
         """The text as the model knows it."""
@@ -245,19 +241,9 @@ class Subwords:
             codecs = [learnt([src_lines, trg_lines], n_piece - len(tags))]
         else:
             codecs = [learnt([src_lines], n_piece - len(tags)), learnt([trg_lines], n_piece)]
-        file = SubwordsFile(
-            format=4,
-            kind=kind.stored,
-            normalize=config.normalize,
-            whitespace=config.whitespace,
-            symbols=config.symbols,
-            placeholders=placeholders,
-            tags=tuple(tags),
-            joint=config.joint,
-            codecs=codecs,
-            patterns=patterns_of(protect),
-        )
-        return cls(file)
+        same: dict[str, Any] = {name: getattr(config, name) for name in ("normalize", "whitespace", "symbols", "joint")}
+        items: dict[str, Any] = {"placeholders": placeholders, "patterns": patterns_of(protect), "tags": tuple(tags)}
+        return cls(SubwordsFile(format=4, kind=kind.stored, codecs=codecs, **same, **items))
 
     def tagged(self, tags: Sequence[str]) -> "Subwords":
         """A copy of the vocabularies whose `src` puts these tags, which it must have, before every source."""

@@ -21,7 +21,7 @@ from nmt.data.dedup import N_SHOWN, PAIR, Keys, Leaks, hits
 from nmt.data.letters import units_of
 from nmt.data.sources import Source
 from nmt.data.text import SIDES, Block, Dress, Hashes, Words, cut, dress_of, row_hashes
-from nmt.data.units import Mask, Numbers, Units, facts_of
+from nmt.data.units import Mask, Numbers, UnitFacts, Units
 from nmt.data.worker_pool import WorkerPool
 
 N_EXTREME = 3  # pairs that are shown, of the shortest and of the longest
@@ -86,14 +86,14 @@ def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str,
 
 def words_of(side: Units) -> Words:
     """The words that may look alike in other languages, as `Block.words` finds them in lines."""
-    hashed, n_of_unit = gathered(*facts_of(side.known).words.of(side.which), side.at)
+    hashed, n_of_unit = gathered(*side.known.part(UnitFacts).words.of(side.which), side.at)
     n_of = np.add.reduceat(n_of_unit, side.first)
     return hashed, np.repeat(np.arange(len(n_of)), n_of)
 
 
 def line_hashes(side: Units) -> Hashes:
     """A hash of each line without the white space around it, put together from those of its units."""
-    found = row_hashes(facts_of(side.known).hashes[side.which][side.at], side.n_unit)
+    found = row_hashes(side.known.part(UnitFacts).hashes.values[side.which][side.at], side.n_unit)
     if side.is_odd.any():
         # Without the white space around it, such a line may be equal to one that is cut into units.
         rows = [units_of(" " + line.strip()) for line in side.some(side.is_odd)]
@@ -106,7 +106,7 @@ def _leaks(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[tuple[
     """Find the kept pairs of a block that are like held-out lines, at each level, by their numbers."""
     alike = np.zeros(len(kept), dtype=bool)
     for side in (src, trg):
-        alike |= np.isin(side.sums(facts_of(side.known).bags[side.which]), held_out.bags)
+        alike |= np.isin(side.sums(side.known.part(UnitFacts).bags.values[side.which]), held_out.bags)
     alike &= kept
     if not alike.any():
         return {}

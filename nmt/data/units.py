@@ -7,7 +7,7 @@ other white space, or more of it, is one unit as a whole.
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from nmt.data.corpus import as_numpy
 from nmt.data.letters import LINE_CAP, WordsOf, normalised
 from nmt.data.placeholders import BYTES
 from nmt.data.subwords import Codec
-from nmt.data.text import Block, Hashes, unified
+from nmt.data.text import Block, unified
 
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -37,13 +37,15 @@ class Lexicon:
     def __init__(self) -> None:
         self._number: defaultdict[bytes, int] = defaultdict(itertools.count().__next__)
         self._units: list[str] = []  # each begins with the space before it, as the tokenizers library wants it
-        self._n_char, self._has_space = Grown(np.int64), Grown(np.bool_)
-        self._parts: dict[str, tuple[Any, int]] = {}
+        self.n_char = Grown(np.int64)  # characters of each unit, with the space before it
+        # Units that are empty, or have white space inside or at an end, or characters that cannot be seen.
+        self.has_space = Grown(np.bool_)
+        self._parts: dict[type, tuple[Any, int]] = {}
 
     @property
     def is_full(self) -> bool:
         """Return whether it holds so much that memory is at stake."""
-        return len(self._units) > MOST_REMEMBERED or int(self.n_char.sum()) > _MOST_CHARACTERS
+        return len(self._units) > MOST_REMEMBERED or int(self.n_char.values.sum()) > _MOST_CHARACTERS
 
     def numbers(self, keys: Sequence[bytes]) -> Numbers:
         """The numbers of some units; new ones get the next."""
@@ -53,28 +55,17 @@ class Lexicon:
             new = list(itertools.islice(self._number, n_known, None))
             words = [key[:-1] for key in b"\n".join(new).decode(**BYTES).split("\n")]
             self._units += [" " + word for word in words]
-            self._n_char.add(np.fromiter(map(len, words), np.int64, len(words)) + 1)
+            self.n_char.add(np.fromiter(map(len, words), np.int64, len(words)) + 1)
             odd = (word.split() != [word] or unified(word) != word for word in words)
-            self._has_space.add(np.fromiter(odd, bool, len(words)))
+            self.has_space.add(np.fromiter(odd, bool, len(words)))
         return found
 
-    @property
-    def n_char(self) -> Numbers:
-        """Characters of each unit, with the space before it."""
-        return self._n_char.values
-
-    @property
-    def has_space(self) -> Mask:
-        """Return which units are empty, or have white space inside or at an end, or characters that cannot be seen."""
-        return self._has_space.values
-
-    def part(self, name: str, new: Callable[[], P]) -> P:
-        """Return what is known of all units under a name. new: makes it, of no unit; its `learn` is given the units."""
-        part: Any
-        part, n_seen = self._parts.get(name) or (new(), 0)
+    def part(self, kind: type[P], *made_of: Any) -> P:
+        """Return what is known of all units of a kind, whose `learn` is given the units. made_of: always the same."""
+        part, n_seen = self._parts.get(kind) or (kind(*made_of), 0)
         if n_seen < len(self._units):
             part.learn(self._units[n_seen:])
-        self._parts[name] = part, len(self._units)
+        self._parts[kind] = part, len(self._units)
         found: P = part
         return found
 
@@ -102,7 +93,7 @@ class Units:
         self.keys, self.at = _numbered(raw.replace(b"\n", b" "), ends)
         self.which = known.numbers(self.keys)
         self.first: Numbers = np.cumsum(self.n_unit) - self.n_unit
-        self.is_odd: Mask = self.sums(known.has_space[self.which]) > 0
+        self.is_odd: Mask = self.sums(known.has_space.values[self.which]) > 0
         for n in np.flatnonzero(self.n_byte * _MOST_GROWN >= LINE_CAP).tolist():
             # Learning sees no end of such a line, so it has to see the line.
             self.is_odd[n] |= len(normalised(self.line(n), normalize)) >= LINE_CAP
@@ -146,7 +137,7 @@ class Units:
     @cached_property
     def n_char(self) -> Numbers:
         """Characters of each line."""
-        found: Numbers = self.sums(self.known.n_char[self.which]) - 1
+        found: Numbers = self.sums(self.known.n_char.values[self.which]) - 1
         return found
 
     def sums(self, of_units: NDArray[Any]) -> NDArray[Any]:
@@ -177,31 +168,16 @@ class UnitFacts:
     """
 
     def __init__(self) -> None:
-        self._bags, self._hashes = Grown(np.uint64), Grown(np.uint64)
+        self.bags, self.hashes = Grown(np.uint64), Grown(np.uint64)
         self.words = GrownRows(np.uint16)
 
     def learn(self, units: Sequence[str]) -> None:
         """See the next units."""
         block = Block(units)
-        self._bags.add(block.bags())
-        self._hashes.add(block.hashes())
+        self.bags.add(block.bags())
+        self.hashes.add(block.hashes())
         hashed, unit = block.words()
         self.words.add(hashed, np.bincount(unit, minlength=len(units)))
-
-    @property
-    def bags(self) -> Hashes:
-        """A number that does not depend on case, punctuation and numbers."""
-        return self._bags.values
-
-    @property
-    def hashes(self) -> Hashes:
-        """A hash of the text of each unit."""
-        return self._hashes.values
-
-
-def facts_of(known: Lexicon) -> UnitFacts:
-    """Return the facts of all units that a lexicon has."""
-    return known.part("facts", UnitFacts)
 
 
 class UnitWords:
@@ -241,11 +217,6 @@ class UnitWords:
         return [self.words[n] for n in different], total[different]
 
 
-def words_in(known: Lexicon, words_of: WordsOf) -> UnitWords:
-    """The words of all units that a lexicon has."""
-    return known.part("words", lambda: UnitWords(words_of))
-
-
 class UnitIds:
     """The ids of each unit, as rows."""
 
@@ -256,8 +227,3 @@ class UnitIds:
         """See the next units."""
         ids = Ragged.of(self._codec.encode([unit[1:] for unit in units]), np.dtype(np.int32))
         self.rows.add(ids.values, ids.lengths)
-
-
-def ids_in(known: Lexicon, codec: Codec) -> UnitIds:
-    """The ids of all units that a lexicon has, in the pieces of a codec, always the same."""
-    return known.part("ids", lambda: UnitIds(codec))

@@ -26,9 +26,9 @@ from nmt.data.subword_kinds import KINDS, LONGEST_PIECE, PieceTable, SubwordsFil
 from nmt.data.subwords import Codec, Subwords
 from nmt.errors import DataError
 from nmt.extras import missing
-from nmt.files import parse_json, refuse_links_out, sha256_of
+from nmt.files import refuse_links_out, sha256_of
 from nmt.recipe.data_options import SENTENCEPIECE_ENDINGS, SubwordsConfig, patterns_of
-from nmt.recipe.places import MANIFEST, RUN_DATA, Origin, is_of_run, is_prepared
+from nmt.recipe.places import Origin, is_of_run, is_prepared, told_of_run
 
 _MODELS: dict[int, Literal["bpe", "unigram"]] = {1: "unigram", 2: "bpe"}
 
@@ -119,17 +119,11 @@ def find_subwords(*names: str, origin: Origin | None = None) -> list[Path]:
 
 def facts_of_subwords(files: Sequence[Path]) -> list[dict[str, Any]]:
     """Entries of the files among the inputs of the manifest: other bytes make other data."""
-    return [
-        {
-            "split": "subwords",
-            "side": side,
-            "name": str(path),
-            "n_line": 1,
-            "size": path.stat().st_size,
-            "sha256": sha256_of(path),
-        }
-        for side, path in zip(["both"] if len(files) == 1 else ["src", "trg"], files, strict=False)
-    ]
+    found = []
+    for side, path in zip(["both"] if len(files) == 1 else ["src", "trg"], files, strict=False):
+        about = {"name": str(path), "n_line": 1, "size": path.stat().st_size, "sha256": sha256_of(path)}
+        found.append({"split": "subwords", "side": side, **about})
+    return found
 
 
 def given_subwords(files: Sequence[Path], *, joint: bool) -> Subwords:
@@ -144,15 +138,7 @@ def given_subwords(files: Sequence[Path], *, joint: bool) -> Subwords:
     if is_prepared(folder) or is_of_run(folder):  # and no lone file among the user's own
         refuse_links_out(folder)
     found = Subwords.load(path)
-    told: Any = None
-    if (folder / MANIFEST).is_file():
-        told = read_manifest(folder)["subwords_sha256"]
-    elif (folder / RUN_DATA).is_file():
-        try:
-            of_run = parse_json((folder / RUN_DATA).read_bytes())
-        except (OSError, ValueError):
-            of_run = None
-        told = of_run.get("subwords") if isinstance(of_run, dict) else None
+    told = read_manifest(folder)["subwords_sha256"] if is_prepared(folder) else told_of_run(folder).get("subwords")
     if told not in (None, found.sha256):
         raise DataError(
             f"subwords.vocab_from: {path} is not as it was written: its SHA-256 is not the one noted beside it. "

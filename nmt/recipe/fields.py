@@ -142,9 +142,6 @@ def _as_yaml(value: Any) -> str:
 
 def json_schema() -> str:
     """The JSON Schema of a recipe. What it cannot say, contradictions, is refused when the recipe is read."""
-    schema = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **Recipe.model_json_schema(mode="validation"),
-    }
-    schema["title"] = "nmt recipe"
+    schema = Recipe.model_json_schema(mode="validation") | {"title": "nmt recipe"}
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"

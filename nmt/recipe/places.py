@@ -30,6 +30,15 @@ def is_of_run(folder: Path) -> bool:
     return (folder / RUN_DATA).is_file()
 
 
+def told_of_run(folder: Path) -> dict[str, Any]:
+    """Return what `RUN_DATA` of a run says; nothing where that cannot be read."""
+    try:
+        told = parse_json((folder / RUN_DATA).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
 def is_made(folder: Path) -> bool:
     """Return whether nmt made the folder: prepared data, a run, or a copy of the files that translation needs."""
     return is_prepared(folder) or is_of_run(folder) or (folder / "subwords.json").is_file()
@@ -84,9 +93,5 @@ class Origin:
 
     def data_of_run(self) -> Path | None:
         """Return where the data of the run was that the recipe lies in, if it is still there."""
-        try:
-            told: Any = parse_json((self.run / RUN_DATA).read_bytes()) if self.run else None
-        except (OSError, ValueError):
-            return None
-        place = told.get(DATA_AT) if isinstance(told, dict) else None
+        place = told_of_run(self.run).get(DATA_AT) if self.run else None
         return Path(place) if isinstance(place, str) and is_prepared(Path(place)) else None

@@ -1,6 +1,5 @@
 """Base class of the sections of a recipe, strict and frozen, and the bounded numbers of their options."""
 
-import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -47,12 +46,6 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True, use_attribute_docstrings=True
     )
-
-
-def seconds_of(duration: str) -> float:
-    """The length of a `Duration`; 0 for an empty one."""
-    unit = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-    return float(sum(int(number) * unit[letter] for number, letter in re.findall(r"(\d+)([dhms])", duration)))
 
 
 def one_or_many(kind: type) -> Callable[[Any], Any]:

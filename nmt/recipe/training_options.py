@@ -1,5 +1,6 @@
 """The options of training: what an update is made of, how it moves the weights, and for how long."""
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_serializer
@@ -14,7 +15,6 @@ from nmt.recipe.section import (
     Rate,
     Section,
     one_or_many,
-    seconds_of,
 )
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -146,7 +146,9 @@ class TrainConfig(Section):
     @property
     def budget_seconds(self) -> float:
         """`time_budget` as a number; 0: none."""
-        return seconds_of(self.time_budget)
+        unit = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+        parts = re.findall(r"(\d+)([dhms])", self.time_budget)
+        return float(sum(int(number) * unit[letter] for number, letter in parts))
 
 
 class NoiseConfig(Section):

@@ -17,7 +17,7 @@ from nmt.data.prepare import prepare
 from nmt.data.subwords import Subwords
 from nmt.data.survey import line_hashes
 from nmt.data.text import N_ANCHOR, NO_ANCHOR, Block, anchors_of
-from nmt.data.units import Lexicon, Units, facts_of, ids_in, words_in
+from nmt.data.units import Lexicon, UnitFacts, UnitIds, Units, UnitWords
 from nmt.recipe.data_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 from tests.data.test_prepare import SRC, TRG, recipe_in
@@ -52,7 +52,7 @@ def lexicon():
     """One that knows other lines already."""
     known = Lexicon()
     Units("".join(f"{line}\n" for line in nasty(99, 50)).encode(), "nfc", known)
-    facts_of(known)
+    known.part(UnitFacts)
     return known
 
 
@@ -91,18 +91,18 @@ def test_units_are_encoded_and_learnt_from_as_their_lines_are(normalize, whitesp
     plain = Counter(word for line in lines for word in words_of(f" {line}", of_lines))
     n_of = np.bincount(of.at, minlength=len(of.keys))
     occur = np.flatnonzero(n_of)
-    words, n = words_in(of.known, words_of).counted(of.which[occur], n_of[occur], notes)
+    words, n = of.known.part(UnitWords, words_of).counted(of.which[occur], n_of[occur], notes)
     assert dict(zip(words, n.tolist(), strict=True)) == plain and notes == of_lines and notes["word_cap"] > 1
     texts = [texts_of(of)[n] for n in occur]
     assert words == list(dict.fromkeys(word for text in texts for word in words_of(text, Counter())))
-    found = Ragged(*ids_in(of.known, codec).rows.of(of.which)).rows()
+    found = Ragged(*of.known.part(UnitIds, codec).rows.of(of.which)).rows()
     assert [[i for n in row for i in found[n].tolist()] for row in rows] == codec.encode(lines)
 
 
 def test_words_to_align_by_are_those_of_whole_lines():
     lines = nasty(3)
     of = units(lines)
-    words, n = gathered(*facts_of(of.known).words.of(of.which), of.at)
+    words, n = gathered(*of.known.part(UnitFacts).words.of(of.which), of.at)
     line = np.repeat(np.repeat(np.arange(len(lines)), of.n_unit), n)
     whole = Block(lines).words()
     pairs = zip(line.tolist(), words.tolist(), strict=True)
@@ -128,7 +128,7 @@ def test_lines_that_are_near_have_the_same_bag():
     lines = [*nasty(4), *(f"{a}hapter {n}{b} the longest title" for a in "cC" for b in ".:" for n in (1, 23))]
     near, numberless, *_ = Block(lines).near()
     of = units(lines)
-    bags = of.sums(facts_of(of.known).bags[of.which])
+    bags = of.sums(of.known.part(UnitFacts).bags.values[of.which])
     assert bags.tolist() == Block(lines).bags().tolist()
     for hashes in (near, numberless):
         bag_of = {}

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from nmt.data.filters import OPTIONS, REASONS, UsualRatio, filters_of, oddities, reason_to_drop
+from nmt.data.filters import OPTIONS, REASONS, CorpusFacts, UsualRatio, filters_of, oddities, reason_to_drop
 from nmt.data.report import DataReport
+from nmt.data.report_words import table
 from nmt.recipe.data_options import FilterConfig
 
 OFF = {name: type(field.default)(0) for name, field in FilterConfig.model_fields.items()}
@@ -13,7 +14,7 @@ USUAL = UsualRatio(median=1.0, low=0.25, high=4.0)
 
 
 def reason(src, trg, *, max_len=10, **options):
-    return reason_to_drop(src, trg, filters_of(FilterConfig(**options), max_len, ("de", "en"), USUAL))
+    return reason_to_drop(src, trg, filters_of(CorpusFacts(FilterConfig(**options), max_len, ("de", "en"), USUAL)))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_each_filter_can_be_turned_off_and_finds_its_own_alone(option):
 
 
 def test_a_side_whose_language_is_not_known_is_in_any_script():
-    filters = filters_of(FilterConfig(), 10, ("src", "el"))
+    filters = filters_of(CorpusFacts(FilterConfig(), 10, ("src", "el")))
     assert reason_to_drop("dogs are barking", "собаки громко лают", filters) == "another script"
     assert reason_to_drop("dogs are barking", "σκύλοι", filters) is None
 
@@ -74,8 +75,8 @@ def test_the_report_names_the_first_five_places_of_each_reason():
     report.drop("empty side", 1, [("b.de:2", ())])
     report.n_kept = 1
     assert report.as_dict()["dropped"]["length ratio"] == {"count": 7, "first": [f"a.de:{n}" for n in range(1, 6)]}
-    table = "\n".join(report.table())
-    assert "9 read, 8 dropped, 1 kept" in table and "a.de:1, 2, 3, 4, 5\n" in table + "\n" and "b.de:2" in table
+    lines = "\n".join(table(report.as_dict()))
+    assert "9 read, 8 dropped, 1 kept" in lines and "a.de:1, 2, 3, 4, 5\n" in lines + "\n" and "b.de:2" in lines
 
 
 def test_docs_have_a_row_for_each_reason_in_the_order_of_the_filters():

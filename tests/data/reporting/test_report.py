@@ -11,9 +11,9 @@ import pytest
 
 from nmt.data import dedup, keep
 from nmt.data.corpus import Prepared, show_pairs
-from nmt.data.dedup import PAIR, Keys, Leaks, count_duplicates, overlap_with_bases
+from nmt.data.dedup import PAIR, Keys, Leaks, count_duplicates
 from nmt.data.letters import normalised
-from nmt.data.prepare import prepare
+from nmt.data.prepare import overlap_with_bases, prepare
 from nmt.data.report_words import alarms, remarks
 from nmt.data.subwords import large_vocabulary
 from nmt.data.text import Block

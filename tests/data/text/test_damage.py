@@ -4,7 +4,15 @@ import time
 
 import pytest
 
-from nmt.data.filters import filters_of, has_control, is_damaged, is_mostly_symbols, reason_to_drop, repeats_itself
+from nmt.data.filters import (
+    CorpusFacts,
+    filters_of,
+    has_control,
+    is_damaged,
+    is_mostly_symbols,
+    reason_to_drop,
+    repeats_itself,
+)
 from nmt.recipe.data_options import FilterConfig
 from tests.data.made_lines import GOOD
 from tests.data.text.sentences_with_tildes import PORTUGUESE, TURKISH, VIETNAMESE
@@ -14,7 +22,7 @@ LINES = [(language, line) for language, lines in GOOD.items() for line in lines]
 
 @pytest.mark.parametrize(("language", "line"), LINES, ids=[f"{language}-{line[:12]}" for language, line in LINES])
 def test_a_good_line_of_any_language_passes_all_filters(language, line):
-    filters = filters_of(FilterConfig(max_ratio=0, drop_identical=False), 256, (language, language))
+    filters = filters_of(CorpusFacts(FilterConfig(max_ratio=0, drop_identical=False), 256, (language, language)))
     assert reason_to_drop(line, line, filters) is None
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from nmt.data.filters import filters_of, reason_to_drop
+from nmt.data.filters import CorpusFacts, filters_of, reason_to_drop
 from nmt.data.scripts import identifier, is_in_another_language, languages_like
 from nmt.errors import DataError, MachineError
 from nmt.recipe.data_options import FilterConfig
@@ -22,7 +22,7 @@ NL = "Een man in een blauw shirt staat op een ladder tegen de muur."
     [(DE, EN, None), (EN, DE, "another language"), (DE, NL, "another language"), ("New York, 1995", "Bob Dylan", None)],
 )
 def test_a_side_in_another_language_drops_the_pair(src, trg, found):
-    filters = filters_of(FilterConfig(max_other_language=0.9), 256, ("de", "en_US"))
+    filters = filters_of(CorpusFacts(FilterConfig(max_other_language=0.9), 256, ("de", "en_US")))
     assert reason_to_drop(src, trg, filters) == found
 
 
@@ -39,12 +39,12 @@ def test_few_letters_little_certainty_and_languages_much_alike_are_no_reason():
 def test_a_language_that_the_package_does_not_know_is_refused_with_those_it_does():
     assert {"no", "da", "zxx"} <= languages_like("nb-NO") and "de" not in languages_like("nb-NO")
     with pytest.raises(DataError, match=r"'tgt' is no language that py3langid knows.*data\.src_lang.*de, "):
-        filters_of(FilterConfig(max_other_language=0.9), 256, ("de", "tgt"))
+        filters_of(CorpusFacts(FilterConfig(max_other_language=0.9), 256, ("de", "tgt")))
 
 
 def test_the_extra_is_named_where_it_is_missing(monkeypatch):
     identifier.cache_clear()
     monkeypatch.setitem(sys.modules, "py3langid.langid", None)
     with pytest.raises(MachineError, match=r"^data\.max_other_language: .* pip install 'py3langid>=.*', or set the"):
-        filters_of(FilterConfig(max_other_language=0.9), 256, ("de", "en"))
+        filters_of(CorpusFacts(FilterConfig(max_other_language=0.9), 256, ("de", "en")))
     identifier.cache_clear()
