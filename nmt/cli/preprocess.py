@@ -20,8 +20,9 @@ from nmt.recipe.contradictions import ENDINGS, NOT_READ
 from nmt.recipe.draft import exports_note, portable_options, unsupported
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import is_prepared
-from nmt.recipe.reader import as_yaml, read_recipe
 from nmt.recipe.reader import overrides_of as options_of
+from nmt.recipe.reader import read_recipe
+from nmt.recipe.yaml_marks import as_yaml
 
 # For `--vocab-from RUN`, which goes on from the weights of RUN: about a seventh of the rates of a new run.
 # The warm-up, auto, is a twentieth of the run, at most 200 updates.

@@ -36,11 +36,7 @@ def framed(
 
 
 def pad(
-    rows: Ragged,
-    *,
-    before: tuple[int, ...] = (),
-    after: tuple[int, ...] = (),
-    padded: Callable[[int], int] = int,
+    rows: Ragged, *, before: tuple[int, ...] = (), after: tuple[int, ...] = (), padded: Callable[[int], int] = int
 ) -> Tensor:
     """Ids of different lengths -> (B, L) int64, each framed by `before` and `after`, then PAD.
 
@@ -91,9 +87,8 @@ class Batch:
 
     def to(self, device: torch.device) -> "Batch":
         src, trg, gold = (send(tensor, device) for tensor in (self.src_seq, self.trg_seq, self.gold))
-        if self.src_start is None or self.trg_start is None:
-            return Batch(src, trg, gold, self.n_gold)
-        return Batch(src, trg, gold, self.n_gold, send(self.src_start, device), send(self.trg_start, device))
+        starts = (start if start is None else send(start, device) for start in (self.src_start, self.trg_start))
+        return Batch(src, trg, gold, self.n_gold, *starts)
 
 
 def make_batch(src: Ragged, trg: Ragged, padded: Callable[[int], int] = int) -> Batch:

@@ -6,7 +6,6 @@ each share of the hashes. In memory are 2 bytes for each pair, and some hundred 
 than are kept. Of 100 million different pairs one is taken for another with a probability of 1 in 3,700.
 """
 
-import hashlib
 import re
 import unicodedata
 from collections import Counter
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.text import SIDES, Block, Hashes, of_pairs
+from nmt.data.text import SIDES, Block, Hashes, hashes_of, of_pairs
 from nmt.recipe.data_options import FilterConfig
 
 DUPLICATE = "duplicate"
@@ -45,15 +44,11 @@ def keys_for(filters: Iterable[FilterConfig]) -> np.dtype[Any]:
 
 def keys_of(src: Sequence[str], trg: Sequence[str], dtype: np.dtype[Any]) -> NDArray[Any]:
     """The keys of some pairs. dtype: as `keys_for` returns it."""
-    texts: dict[str, Iterable[str]] = {
-        "exact": (f"{a}\n{b}" for a, b in zip(src, trg, strict=True)),
-        "near": (f"{skeleton(a)}\n{skeleton(b)}" for a, b in zip(src, trg, strict=True)),
-        "src": src,
-        "trg": trg,
-    }
     keys = np.empty(len(src), dtype)
     for kind in dtype.names or ():
-        keys[kind] = np.fromiter(map(hash_of, texts[kind]), np.uint64)
+        one, other = (hashes_of(map(skeleton, side) if kind == "near" else side) for side in (src, trg))
+        found = {"src": one, "trg": other}.get(kind, of_pairs(one, other))
+        keys[kind] = np.maximum(found, NO_KEY + 1)
     return keys
 
 
@@ -125,11 +120,6 @@ def _too_often(
             kept["src"][src] += 1
             kept["trg"][trg] += 1
     return np.array(dropped, np.int64)
-
-
-def hash_of(text: str) -> int:
-    """64 bits that depend on the text alone, not on the process; never NO_KEY."""
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest(), "little") or 1
 
 
 def skeleton(text: str) -> str:

@@ -57,7 +57,7 @@ class Block:
 
     def exact(self) -> Hashes:
         """A hash of each line without the white space around it."""
-        return _hashes(_code_points("\n".join([*(line.strip() for line in self.lines), ""])))
+        return hashes_of(map(str.strip, self.lines))
 
     def near(self) -> tuple[Hashes, Hashes, NDArray[np.int64], NDArray[np.int64]]:
         """Hashes of each line in two normal forms; characters in the first of them, and how many are digits.
@@ -122,6 +122,11 @@ def row_hashes(values: NDArray[Any], n_of: NDArray[Any]) -> Hashes:
     place = np.arange(len(values)) - np.repeat(starts, n_of)
     # Mixed, a value in one place has nothing to do with the same one in another.
     return np.add.reduceat(mixed(values.astype(np.uint64) + seeds_of(place)), starts)
+
+
+def hashes_of(lines: Iterable[str]) -> Hashes:
+    """A hash of each line."""
+    return _hashes(_code_points("\n".join([*lines, ""])))
 
 
 Words = tuple[NDArray[np.uint16], NDArray[np.int64]]  # the hash and the line of each, as `Block.words` has them

@@ -62,6 +62,7 @@ class Lexicon:
 
     def part(self, kind: type[P], *made_of: Any) -> P:
         """Return what is known of all units of a kind, whose `learn` is given the units. made_of: always the same."""
+        part: Any
         part, n_seen = self._parts.get(kind) or (kind(*made_of), 0)
         if n_seen < len(self._units):
             part.learn(self._units[n_seen:])

@@ -14,7 +14,7 @@ from nmt.files import write_durably
 from nmt.recipe.fields import json_schema
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
-from nmt.recipe.reader import as_yaml
+from nmt.recipe.yaml_marks import as_yaml
 
 SCHEMA = "schema.json"
 _HEAD = f"""\

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from nmt.recipe.options import Recipe
+from nmt.recipe.yaml_marks import as_yaml
 
 _PLAIN_KINDS: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false", str: "text"}
 
@@ -65,13 +66,12 @@ def _walk(model: type[BaseModel], prefix: str, section: str) -> Iterator[Field]:
         kind = _kind(info.annotation, info.metadata)
         if info.examples:  # which tell more than a pattern
             kind = f"text like {', '.join(info.examples[:-1])} or {info.examples[-1]}"
+        usual = None if info.is_required() else info.get_default(call_default_factory=True, validated_data={})
         yield Field(
             name=prefix + name,
             section=section,
             kind=kind,
-            default="required"
-            if info.is_required()
-            else _as_yaml(info.get_default(call_default_factory=True, validated_data={})),
+            default="required" if info.is_required() else "empty" if usual in (None, "") else as_yaml(usual),
             help=" ".join((info.description or "").split()),
             is_text=kind.startswith("text") and get_origin(info.annotation) is not list,
             inner=prefix.count(".") > 1,
@@ -127,17 +127,6 @@ def _bounds(metadata: list[Any]) -> Iterator[str]:
             yield f"of at most {max_length} characters"
         elif pattern := getattr(item, "pattern", None):
             yield f"matching {pattern}"
-
-
-def _as_yaml(value: Any) -> str:
-    """A default as one would write it in a recipe."""
-    if value is None or value == "":
-        return "empty"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_as_yaml(part) for part in value)}]"
-    return str(value)
 
 
 def json_schema() -> str:

@@ -10,12 +10,21 @@ from pydantic import BaseModel, ValidationError
 from nmt.errors import RecipeError, shown
 from nmt.files import SEEDS, refuse_links_out, shipped, write_durably
 from nmt.languages import canonical
-from nmt.recipe.complaints import GONE_VALUES, WITHOUT_EFFECT, Complaint, in_order, of_validation, unknown, with_trg
+from nmt.recipe.complaints import (
+    GONE_VALUES,
+    WITHOUT_EFFECT,
+    Complaint,
+    in_order,
+    of_validation,
+    unknown,
+    with_trg,
+    without_numbers,
+)
 from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import NAMES_A_CORPUS, Origin, is_made
-from nmt.recipe.yaml_marks import MAX_BYTES, parse, quoted
+from nmt.recipe.yaml_marks import MAX_BYTES, as_yaml, parse
 
 Overrides = Sequence[tuple[str, str]]
 
@@ -191,8 +200,7 @@ def _override(value: dict[str, Any], name: str, text: str) -> str:
 
 def _line(name: str, text: str, lines: Mapping[str, int | None]) -> int | None:
     """Return the line of a complaint: the option's, that of another it names, its section's, or the first."""
-    plain = ".".join(part for part in name.split(".") if not part.isdigit())
-    for known in (name, plain, *(word.strip("(),;") for word in text.split() if "." in word)):
+    for known in (name, without_numbers(name), *(word.strip("(),;") for word in text.split() if "." in word)):
         if known in lines:
             return lines[known]
     while "." in name:
@@ -216,19 +224,6 @@ def _lines(model: BaseModel, indent: str = "") -> Iterator[str]:
             yield from (f"{indent}  - {as_yaml(part)}" for part in value)
         else:
             yield f"{indent}{name}: {as_yaml(value)}"
-
-
-def as_yaml(value: Any) -> str:
-    """A value on one line; of a corpus what is given."""
-    if isinstance(value, BaseModel):
-        value = value.model_dump(exclude_none=True)
-    if isinstance(value, str):
-        return quoted(value)
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{quoted(key)}: {as_yaml(part)}' for key, part in value.items())}}}"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(as_yaml, value))}]"
-    return json.dumps(value)
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:

@@ -1,4 +1,4 @@
-"""A strict YAML reader that remembers the line of everything. It knows no option.
+"""A strict YAML reader that remembers the line of everything, and a writer of values. They know no option.
 
 YAML's traps are closed: scalars are those of the YAML 1.2 core schema (`no`, `on` and `1:30` are text, `1e-4` is a
 number), anchors, aliases, tags and duplicate keys are refused, and size and depth are bounded.
@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
@@ -82,6 +83,19 @@ def quoted(text: str) -> str:
         return text
     escaped = (json.dumps(c, ensure_ascii=False)[1:-1] if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
     return f'"{"".join(escaped)}"'
+
+
+def as_yaml(value: Any) -> str:
+    """A value on one line; of a corpus what is given."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(exclude_none=True)
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{quoted(key)}: {as_yaml(part)}' for key, part in value.items())}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(as_yaml, value))}]"
+    return json.dumps(value)
 
 
 class _Refused(yaml.MarkedYAMLError):
