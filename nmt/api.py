@@ -19,7 +19,7 @@ import torch
 
 from nmt import ops
 from nmt.data.lines import without_end
-from nmt.data.placeholders import Tagging, known_tags
+from nmt.data.placeholders import Tagging
 from nmt.data.subwords import Subwords
 from nmt.decoding.evidence import Evidence, Fields, log_prob_of
 from nmt.decoding.fixed_search import FixedSearch
@@ -177,7 +177,7 @@ class Model:
             self.subwords,
             decode,
             limits=limits_of(decode, max_len=self._max_len, usual_src_len=self._usual_src_len),
-            tags_of=Tagging(decode, self.subwords.src.tags, usual_lang, known_tags(self.recipe.data)),
+            tags_of=Tagging(decode, self.subwords.src.tags, usual_lang, self.recipe.data.known_tags),
             languages=(self.recipe.data.src_lang, usual_lang),
             fixed=self._fixed_for(model, decode),
         )

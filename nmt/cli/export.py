@@ -65,7 +65,6 @@ def export(args: argparse.Namespace) -> int:
 
     sleep_while_waiting()
     from nmt.api import load
-    from nmt.data.placeholders import tags_of
     from nmt.export.parity import compare
 
     begun()
@@ -83,7 +82,7 @@ def export(args: argparse.Namespace) -> int:
 
     def parities(exported: Path, tolerance: "Tolerance") -> list[str]:
         told = []
-        for tags in dict.fromkeys(tags_of(corpus, model.recipe.data) for corpus in model.recipe.data.train) or [()]:
+        for tags in dict.fromkeys(map(model.recipe.data.tags_of, model.recipe.data.train)) or [()]:
             subwords = model.subwords.tagged(tags)
             found = compare(model.model, subwords, read(exported, tags), lines, tolerance)
             told.append(f"{' '.join(tags)}{': ' if tags else ''}{found.text}")

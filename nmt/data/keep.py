@@ -25,7 +25,6 @@ from nmt.data.filters import CODES, TOO_LONG, CorpusFacts, filters_of, most_byte
 from nmt.data.formats import Flaw, Found, Reading
 from nmt.data.letters import add_counts, drawn
 from nmt.data.manifest import SUBWORDS
-from nmt.data.placeholders import tags_of
 from nmt.data.report import DataReport
 from nmt.data.sources import Source, Text
 from nmt.data.subwords import Subwords, VocabularyUse
@@ -85,7 +84,7 @@ def encode_training_pairs(
     config: DataConfig, subwords: Subwords, kept: KeptPairs, report: DataReport, folder: Path, workers: WorkerPool
 ) -> list[dict[str, Any]]:
     """Write train.arrow without the pairs that turn out too long; return the corpora for the manifest."""
-    tags = [subwords.src.tag_ids(tags_of(corpus, config)) for corpus in config.train] or [[]]
+    tags = [subwords.src.tag_ids(config.tags_of(corpus)) for corpus in config.train] or [[]]
     use = report.vocabulary = VocabularyUse(subwords, (config.src_lang, config.trg_lang))
     tasks = ((block, tags[kept.training[block.source].corpus], folder / SUBWORDS) for block in kept.blocks)
 

@@ -17,12 +17,11 @@ from nmt.recipe.data_options import (
     KINDS,
     PATTERN,
     PER_KIND,
-    SMALLEST,
     CorpusFiles,
     DataConfig,
     Kind,
-    SubwordsConfig,
     kind_of,
+    language_tag,
     patterns_of,
 )
 from nmt.recipe.decode_options import DecodeConfig
@@ -206,11 +205,6 @@ def _clean(text: str) -> str:
 
 
 # Tags: control symbols before a source.
-def language_tag(lang: str) -> str:
-    """Return the tag of a target language."""
-    return f"<2{lang}>"
-
-
 def told_language(tag: str) -> str | None:
     """The language that a tag says, None if it says something else: no other begins with a digit."""
     return tag.removeprefix("<2").removesuffix(">") if tag.startswith("<2") else None
@@ -222,49 +216,16 @@ def alike(tag: str) -> str:
     return tag if lang is None else language_tag(language_of(lang).code)
 
 
-def tags_of(pairs: CorpusFiles, data: DataConfig) -> tuple[str, ...]:
-    """The tags of a corpus or a validation or test set; first, if a recipe has several, that of its target language."""
-    languages = {corpus.trg_lang or data.trg_lang for corpus in data.train}
-    of_language = (language_tag(pairs.trg_lang or data.trg_lang),) if len(languages) > 1 else ()
-    return (*of_language, *(f"<{tag}>" for tag in pairs.tags))
-
-
-def known_tags(data: DataConfig) -> tuple[str, ...]:
-    """All tags that a model of this recipe learns, in a fixed order."""
-    return tuple(sorted({tag for corpus in data.train for tag in tags_of(corpus, data)}))
-
-
-def must_have_room(data: DataConfig, subwords: SubwordsConfig) -> None:
-    """Raises RecipeError if a vocabulary that is to be learnt has no room for its tags beside what it always has."""
-    tags = known_tags(data)
-    least = SMALLEST + len(subwords.symbols) + len(names_of(data.protect)) + len(tags)
-    if tags and not subwords.vocab_from and subwords.vocab_size < least:
-        raise RecipeError(
-            f"subwords.vocab_size: {subwords.vocab_size} has no room for the {len(tags)} tags of the training corpora "
-            f"beside 256 bytes, control symbols and placeholders (make it {least} or more)."
-        )
-
-
 def held_out_tags(data: DataConfig) -> dict[str, tuple[str, ...]]:
-    """The tags of the validation sets and of the test set, by their splits.
-
-    Raises RecipeError for tags that no training corpus has.
-    """
-    known = known_tags(data)
+    """The tags of the validation sets and of the test set, by their splits."""
     named: dict[str, CorpusFiles] = {split_of(files.name): files for files in data.valid}
     named |= {"test": data.test} if data.test else {}
-    for split, files in named.items():
-        if unknown := [tag for tag in tags_of(files, data) if tag not in known]:
-            raise RecipeError(
-                f"data.{split.partition('-')[0]}: {unknown[0]} is told by trg_lang or tags, but no training corpus has "
-                f"it: a model would not know what it means (there are {', '.join(known) or 'none'})."
-            )
-    return {split: tags_of(files, data) for split, files in named.items()}
+    return {split: data.tags_of(files) for split, files in named.items()}
 
 
 def tags_of_splits(data: DataConfig) -> dict[str, list[list[str]]]:
     """All tags of a recipe by split, a list for each corpus; empty if there is none."""
-    training = [list(tags_of(corpus, data)) for corpus in data.train]
+    training = [list(data.tags_of(corpus)) for corpus in data.train]
     held_out = {split: [list(tags)] for split, tags in held_out_tags(data).items()}
     return {"train": training, **held_out} if any(training) else {}
 

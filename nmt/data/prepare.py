@@ -50,7 +50,7 @@ from nmt.data.manifest import (
     settings_of,
     write_manifest,
 )
-from nmt.data.placeholders import held_out_tags, known_tags, must_have_room, protected_pair, tags_of
+from nmt.data.placeholders import held_out_tags, protected_pair
 from nmt.data.report import DataReport, advice_on_dropped, nothing_left
 from nmt.data.report_words import SWAPPED, page, refuse_foreign_page, sentence, table
 from nmt.data.scripts import identifier, languages_like
@@ -126,7 +126,7 @@ def swapped(
         if (
             not data.train
             or data.languages_of(by.corpus) != (data.src_lang, data.trg_lang)
-            or tags_of(data.train[by.corpus], data)
+            or data.tags_of(data.train[by.corpus])
         ):
             continue
         train_src, train_trg = (words_of(lines) for lines in _some_lines(kept, n, n_line))
@@ -280,7 +280,6 @@ def prepare(
             why += f" The report is {place}."
         return AlarmError(f"{why} No data was written.{advice}")
 
-    must_have_room(data, recipe.subwords)
     with beside(only_report) if only_report else building(folder, replace=present) as temporary:
         for language in unknown_languages(data):
             report.note("language", language)
@@ -410,7 +409,7 @@ def _learn(
     recipe: Recipe, given: Sequence[Path], counts: tuple[Counter[str], Counter[str]], report: DataReport, talk: Talk
 ) -> Subwords:
     """Train the subwords on the kept pairs, or take those of a file, and say what came of it."""
-    tags, protect = known_tags(recipe.data), recipe.data.protect
+    tags, protect = recipe.data.known_tags, recipe.data.protect
     if given:
         subwords = reuse(given, counts, recipe.subwords, report.notes, tags, protect)
         for line in account_of(given_subwords(given, joint=subwords.joint), subwords, given):

@@ -94,10 +94,14 @@ def _of_data(recipe: "Recipe") -> Iterator[str]:
                 "says that this is none (use --format jsonl, src_column and trg_column)"
             )
         yield from _of_files(f"data.train.{n}", corpus)
-    for n, files in enumerate(data.valid):
-        yield from _of_files(f"data.valid.{n}", files)
-    if data.test:
-        yield from _of_files("data.test", data.test)
+    held_out: dict[str, CorpusFiles] = {f"data.valid.{n}": files for n, files in enumerate(data.valid)}
+    for where, files in (held_out | ({"data.test": data.test} if data.test else {})).items():
+        yield from _of_files(where, files)
+        if unknown := [tag for tag in data.tags_of(files) if tag not in data.known_tags]:
+            yield (
+                f"{where}: {unknown[0]} is told by trg_lang or tags, but no training corpus has it: a model would not "
+                f"know what it means (there are {', '.join(data.known_tags) or 'none'})"
+            )
 
 
 def _of_translated(where: str, corpus: "TrainingCorpus") -> Iterator[str]:
@@ -175,12 +179,13 @@ def _of_subwords(recipe: "Recipe") -> Iterator[str]:
         for name, usual in (("extend", 0), ("normalize", "nfc"), ("whitespace", "unified")):
             if getattr(subwords, name) != usual:
                 yield f"subwords.{name}: subwords.kind: sentencepiece brings its own pieces and rules (remove it)"
-    kinds = set(map(kind_of, protect))
-    least = SMALLEST + len(symbols) + PER_KIND * len(kinds)
+    kinds, n_tag = set(map(kind_of, protect)), len(recipe.data.known_tags)
+    least = SMALLEST + len(symbols) + PER_KIND * len(kinds) + n_tag
     if not subwords.vocab_from and subwords.vocab_size < least:
         yield (
-            f"subwords.vocab_size: {subwords.vocab_size} has no room for the {len(symbols)} of subwords.symbols and "
-            f"{PER_KIND * len(kinds)} placeholders of data.protect (make it {least} or more)"
+            f"subwords.vocab_size: {subwords.vocab_size} has no room for the {len(symbols)} of subwords.symbols, "
+            f"{PER_KIND * len(kinds)} placeholders of data.protect and {n_tag} tags of data.train (make it {least} or "
+            "more)"
         )
     if twice := _twice(protect):
         yield f"data.protect: {twice} occurs twice (name each once)"

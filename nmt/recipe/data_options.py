@@ -106,6 +106,11 @@ def complaint_about_patterns(patterns: Sequence[Any]) -> str | None:
 Tag = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=50)]
 
 
+def language_tag(lang: str) -> str:
+    """Return the tag of a target language."""
+    return f"<2{lang}>"
+
+
 # The name of a column or key, `translation.de` for one inside another, or a number from 1 where columns have none.
 Column = PositiveInt | Annotated[str, Field(min_length=1)]
 Format = Literal["text", "tsv", "jsonl", "parquet", "arrow", "csv", "tmx"]
@@ -232,6 +237,17 @@ class DataConfig(FilterConfig, _Sources):
         """The languages of the two sides of a training corpus."""
         own = self.train[corpus] if self.train else None
         return (own and own.src_lang) or self.src_lang, (own and own.trg_lang) or self.trg_lang
+
+    def tags_of(self, pairs: CorpusFiles) -> tuple[str, ...]:
+        """The tags of a corpus or of held-out pairs; first, of several target languages, that of its own."""
+        languages = {corpus.trg_lang or self.trg_lang for corpus in self.train}
+        of_language = (language_tag(pairs.trg_lang or self.trg_lang),) if len(languages) > 1 else ()
+        return (*of_language, *(f"<{tag}>" for tag in pairs.tags))
+
+    @property
+    def known_tags(self) -> tuple[str, ...]:
+        """All tags that a model of this recipe learns, in a fixed order."""
+        return tuple(sorted({tag for corpus in self.train for tag in self.tags_of(corpus)}))
 
 
 # A file with one of these is a model of SentencePiece.

@@ -13,7 +13,6 @@ import torch
 import nmt
 from nmt import api, checkpoint
 from nmt.cli.translate import main
-from nmt.data.placeholders import known_tags
 from nmt.data.subwords import EOS, PAD, Subwords
 from nmt.models.build import build_model
 from nmt.ops import int8_product
@@ -48,7 +47,7 @@ def lab(tmp_path_factory):
     recipe = read_recipe(None, list(OPTIONS.items()))
     write_recipe(recipe, run.recipe_file)
     lines = ["the old ship left in May"] * 9
-    subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, tags=known_tags(recipe.data))
+    subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, tags=recipe.data.known_tags)
     subwords.save(run.subwords_file)
     torch.manual_seed(10)
     model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD).eval()

@@ -1,10 +1,11 @@
 """Tags: what a source is told apart by, as ids before it that no text can become."""
 
 import pytest
+from pydantic import ValidationError
 
 import nmt
 from nmt.data.corpus import Prepared
-from nmt.data.placeholders import Tagging, known_tags, tags_of
+from nmt.data.placeholders import Tagging
 from nmt.data.prepare import prepare
 from nmt.data.subwords import PAD, Subwords
 from nmt.errors import DataError, RecipeError
@@ -54,7 +55,7 @@ def run_of(recipe, folder):
 def test_the_language_is_told_where_there_are_several_and_tags_where_there_are_any(tmp_path):
     def tags(*train, **options):
         data = recipe_in(tmp_path, *train, **options).data
-        return [tags_of(corpus, data) for corpus in data.train], known_tags(data)
+        return list(map(data.tags_of, data.train)), data.known_tags
 
     assert tags({}, {}) == ([(), ()], ())
     for same in ("en", "eng", "eng_Latn", "English"):
@@ -101,8 +102,8 @@ def test_other_tags_are_other_data_and_a_set_whose_tag_nothing_is_trained_with_i
     with pytest.raises(DataError, match=r"data\.tags"):
         made(recipe_in(tmp_path, {"tags": ["bt"]}))
     for valid in ({"tags": ["bt"]}, {"trg_lang": "it", "tags": []}):
-        with pytest.raises(RecipeError, match=r"data\.valid: <(bt|2it)> is told .*there are <2en>, <2fr>"):
-            made(recipe_in(tmp_path, {}, {"trg_lang": "fr"}, valid=valid))
+        with pytest.raises(ValidationError, match=r"data\.valid\.0: <(bt|2it)> is told .*there are <2en>, <2fr>"):
+            recipe_in(tmp_path, {}, {"trg_lang": "fr"}, valid=valid)
 
 
 @pytest.mark.parametrize("lang", ["en", "it"])
@@ -126,8 +127,8 @@ def test_a_model_for_one_language_reads_what_it_was_trained_on_with_the_subwords
 def test_tags_need_room_in_the_vocabulary(tmp_path):
     """With less than they need it would be larger than was asked for."""
     tags = {"tags": [f"t{n}" for n in range(37)]}
-    with pytest.raises(RecipeError, match=r"no room for the 37 tags .*make it 301 or more"):
-        made(recipe_in(tmp_path, tags))
+    with pytest.raises(ValidationError, match=r"no room for .* 37 tags .*make it 301 or more"):
+        recipe_in(tmp_path, tags)
     tags["tags"].pop()
     assert made(recipe_in(tmp_path, tags))[0].subwords.src.size <= 300
 
