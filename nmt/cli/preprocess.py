@@ -113,8 +113,7 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, given: Sequence[tuple[str
     """Prepare what the recipe names, or only check it. Returns the exit code. given: options of the command line."""
     from nmt.cli.translated import translate_corpora
     from nmt.data.prepare import page_beside, prepare
-    from nmt.data.report import DataReport
-    from nmt.data.report_words import refuse_foreign_page
+    from nmt.data.report import DataReport, refuse_foreign_page
 
     begun()
     with Stop(("SIGINT", "SIGTERM", "SIGHUP")):  # at a signal, what is half made goes away first

@@ -51,8 +51,7 @@ from nmt.data.manifest import (
     write_manifest,
 )
 from nmt.data.placeholders import held_out_tags, protected_pair
-from nmt.data.report import DataReport, advice_on_dropped, nothing_left
-from nmt.data.report_words import SWAPPED, page, refuse_foreign_page, sentence, table
+from nmt.data.report import SWAPPED, DataReport, page, refuse_foreign_page, sentence, table
 from nmt.data.scripts import identifier, languages_like
 from nmt.data.sources import Source, facts_of, find_sources, stamps_of, told, unknown_languages
 from nmt.data.subwords import Subwords, large_vocabulary
@@ -293,9 +292,9 @@ def prepare(
             )
         lap("encode and write")
         if made is None or not report.n_kept:
-            raise stopped(nothing_left(report.as_dict(), data))
+            raise stopped(report.nothing_left(data))
         subwords, report.corpora = made
-        report.on_dropped = advice_on_dropped(report.as_dict(), data)
+        report.on_dropped = report.advice_on_dropped(data)
         facts = report.as_dict()
         if data.alarms == "stop" and not only_report and (found := facts["alarms"]):
             for line in table(facts):

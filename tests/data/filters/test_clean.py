@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from nmt.data.filters import OPTIONS, REASONS, CorpusFacts, UsualRatio, filters_of, oddities, reason_to_drop
-from nmt.data.report import DataReport
-from nmt.data.report_words import table
+from nmt.data.report import DataReport, table
 from nmt.recipe.data_options import FilterConfig
 
 OFF = {name: type(field.default)(0) for name, field in FilterConfig.model_fields.items()}

@@ -14,7 +14,7 @@ from nmt.data.corpus import Prepared, show_pairs
 from nmt.data.dedup import PAIR, Keys, Leaks, count_duplicates
 from nmt.data.letters import normalised
 from nmt.data.prepare import overlap_with_bases, prepare
-from nmt.data.report_words import alarms, remarks
+from nmt.data.report import alarms, remarks
 from nmt.data.subwords import large_vocabulary
 from nmt.data.text import Block
 from nmt.errors import DataError

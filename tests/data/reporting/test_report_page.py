@@ -8,7 +8,7 @@ import pytest
 
 from nmt.data.manifest import read_manifest, write_manifest
 from nmt.data.prepare import prepare
-from nmt.data.report_words import page, percent, refuse_foreign_page, table
+from nmt.data.report import page, percent, refuse_foreign_page, table
 from nmt.errors import DataError
 from tests.data.reporting.test_report import report_of
 from tests.data.test_prepare import SRC, TRG, recipe_in
