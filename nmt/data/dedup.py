@@ -248,7 +248,10 @@ class Leaks:
             found.append(_row(split, "train", keys, in_train))
             others = [other for other in self.splits if split == "test" and other != "test"]
             if others:
-                in_valid = {key: self._in_splits(keys, others, key) for key in self.known}
+                in_valid = {}
+                for key in self.known:
+                    there = np.concatenate([self.splits[name][_counterpart(key)] for name in others])
+                    in_valid[key] = np.isin(keys[key], there) & (keys[key] != NO_KEY)
                 either = {key: in_train[key] | in_valid[key] for key in self.known}
                 found += [_row(split, "valid", keys, in_valid), _row(split, "train or valid", keys, either)]
         return found
@@ -270,11 +273,6 @@ class Leaks:
                 if line not in told:
                     told.add(line)
                     yield level, part, line, int(places[line])
-
-    def _in_splits(self, keys: Keys, others: Sequence[str], key: tuple[str, str]) -> NDArray[np.bool_]:
-        there = np.concatenate([self.splits[name][_counterpart(key)] for name in others])
-        shared: NDArray[np.bool_] = np.isin(keys[key], there) & (keys[key] != NO_KEY)
-        return shared
 
 
 def _counterpart(key: tuple[str, str]) -> tuple[str, str]:

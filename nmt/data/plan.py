@@ -32,11 +32,6 @@ class Mixture:
     sizes: tuple[int, ...]
     weights: tuple[float, ...]
 
-    @property
-    def is_even(self) -> bool:
-        """True if every pair is visited once in each epoch."""
-        return all(weight == 1.0 for weight in self.weights)
-
     def rows(self, seed: int, epoch: int) -> Rows:
         """The pairs of an epoch, each as often as it is visited, in order of corpora.
 
@@ -132,7 +127,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         assert len(self.src_len) == len(self.trg_len) > 0
-        if self.mixture is not None and self.mixture.is_even:
+        if self.mixture is not None and set(self.mixture.weights) == {1.0}:  # once, as without
             self.mixture = None
         self.most_packed = _most_packed(self.src_len, self.trg_len, self.max_tokens, self.mixture)
         # Padding makes no batch larger than the longest pair or the budget would.

@@ -50,9 +50,8 @@ class Merges:
         """A way to cut each word. words: ids of letters, LONGEST at most. seeds: one a word."""
         part, n_part, number = words.values, words.lengths, np.arange(len(seeds))  # of the words that go on
         done, numbers = list[Ragged](), list[Ints]()
-        for turn in itertools.count():
-            if not len(number):
-                return Ragged(*in_order(done, numbers)) if done else words
+        turn = 0
+        while len(number):
             word = np.repeat(np.arange(len(number)), n_part)
             pair = np.where(word[:-1] == word[1:], part[:-1] << _HALF | part[1:], _NO_PAIR - 1)
             merge = np.searchsorted(self._pair, pair)
@@ -70,7 +69,8 @@ class Merges:
             part = part.copy()
             part[at] = self._made[merge[at]]
             part, n_part, number = part[stays], n_part[goes_on] - 1, number[goes_on]
-        raise AssertionError
+            turn += 1
+        return Ragged(*in_order(done, numbers)) if done else words
 
 
 class Unigram:

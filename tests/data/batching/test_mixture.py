@@ -47,7 +47,7 @@ def test_temperature_makes_the_shares_go_with_a_root_of_the_sizes():
     assert found.weights[0] == 1.0  # the largest is visited once
     doubled = mixture_of(corpora(1, 2, 1, temperature=2.0), sizes)
     assert doubled.weights == (found.weights[0], 2 * found.weights[1], found.weights[2])
-    assert mixture_of(corpora(1, 1, 1), sizes).is_even and not found.is_even
+    assert mixture_of(corpora(1, 1, 1), sizes).weights == (1.0, 1.0, 1.0) != found.weights
 
 
 def test_corpora_that_cannot_be_told_apart_are_not_weighted():
