@@ -1,24 +1,31 @@
 """Peers of `bench_training.py`: models of other libraries, with the loss and the step their users write.
 
 Each has the sizes of a recipe's model, one embedding for both languages and the output layer, and dropout where that
-library puts it.
+library puts it. Run by `bench_quality.py`, this file trains one until a time.
 """
 
-import importlib
 import math
 import sys
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+import yaml
 from torch import Tensor, nn
 
-from nmt.data.batches import Batch
+from nmt.data.batches import Batch, length_batches, make_batch, pad
+from nmt.data.corpus import Corpus, Prepared
+from nmt.data.lines import write_lines
 from nmt.data.subwords import BOS, EOS, PAD
-from nmt.extras import EXTRAS
+from nmt.export import huggingface
 from nmt.models.transformer.Modules import sinusoids
 from nmt.recipe.model_options import ModelConfig
+from nmt.recipe.reader import read_recipe
 
 LONGEST = 512  # positions that peers with a table of them get
 
@@ -36,15 +43,8 @@ class TorchTransformer(nn.Module):
         self.register_buffer("position", sinusoids(0, LONGEST, d_model))
         self.dropout = nn.Dropout(config.dropout)
         self.scale = math.sqrt(d_model)
-        self.transformer = nn.Transformer(
-            d_model,
-            config.n_head,
-            config.n_enc_layer,
-            config.n_dec_layer,
-            config.d_inner,
-            config.dropout,
-            batch_first=True,
-        )
+        sizes = config.n_head, config.n_enc_layer, config.n_dec_layer, config.d_inner
+        self.transformer = nn.Transformer(d_model, *sizes, config.dropout, batch_first=True)
 
     def embed(self, seq: Tensor) -> Tensor:
         """(B, L) -> (B, L, D)"""
@@ -53,17 +53,10 @@ class TorchTransformer(nn.Module):
 
     def forward(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
         """(B, S), (B, T) -> logits (B, T, V)"""
-        src_pad = src_seq == PAD
+        pads = dict.fromkeys(("src_key_padding_mask", "memory_key_padding_mask"), src_seq == PAD)
         later = torch.ones(trg_seq.size(1), trg_seq.size(1), dtype=torch.bool, device=trg_seq.device).triu(1)
-        hidden = self.transformer(
-            self.embed(src_seq),
-            self.embed(trg_seq),
-            tgt_mask=later,
-            src_key_padding_mask=src_pad,
-            tgt_key_padding_mask=trg_seq == PAD,
-            memory_key_padding_mask=src_pad,
-            tgt_is_causal=True,
-        )
+        masks = {"tgt_mask": later, "tgt_is_causal": True, "tgt_key_padding_mask": trg_seq == PAD, **pads}
+        hidden = self.transformer(self.embed(src_seq), self.embed(trg_seq), **masks)
         return F.linear(hidden, self.embedding.weight)
 
 
@@ -72,11 +65,9 @@ class Marian(nn.Module):
 
     def __init__(self, config: ModelConfig, n_vocab: int) -> None:
         super().__init__()
-        try:
-            library: Any = importlib.import_module("transformers")
-        except ModuleNotFoundError:
-            line = f"pip install '{EXTRAS['huggingface']['transformers']}'"
-            sys.exit(f"bench_training: error: no package 'transformers': {line}, or leave out marian")
+        library = huggingface.library()
+        ids = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS, "decoder_start_token_id": BOS}
+        paper = {"activation_function": "relu", "max_position_embeddings": LONGEST, "scale_embedding": True}
         self.model = library.MarianMTModel(
             library.MarianConfig(
                 vocab_size=n_vocab,
@@ -89,26 +80,15 @@ class Marian(nn.Module):
                 decoder_ffn_dim=config.d_inner,
                 dropout=config.dropout,
                 attention_dropout=config.dropout,
-                activation_function="relu",
-                max_position_embeddings=LONGEST,
-                scale_embedding=True,
-                pad_token_id=PAD,
-                bos_token_id=BOS,
-                eos_token_id=EOS,
-                decoder_start_token_id=BOS,
                 use_cache=False,
+                **ids | paper,
             )
         )
 
     def forward(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
         """(B, S), (B, T) -> logits (B, T, V)"""
-        output = self.model(
-            input_ids=src_seq,
-            attention_mask=(src_seq != PAD).long(),
-            decoder_input_ids=trg_seq,
-            decoder_attention_mask=(trg_seq != PAD).long(),
-        )
-        logits: Tensor = output.logits
+        pads = {"attention_mask": (src_seq != PAD).long(), "decoder_attention_mask": (trg_seq != PAD).long()}
+        logits: Tensor = self.model(src_seq, decoder_input_ids=trg_seq, **pads).logits
         return logits
 
 
@@ -133,3 +113,82 @@ class PeerStep:
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.adam.step()
         self.adam.zero_grad(set_to_none=True)
+
+
+# -- training for bench_quality.py, which keeps the model that validated best ------------------------------------------
+
+
+def train_marian(model: Any, config: dict[str, Any], train: list[Batch], valid: list[Batch], until: float) -> int:
+    """Train by Seq2SeqTrainer until a time. Returns the updates."""
+    library = huggingface.library()
+
+    def inputs(batches: list[Batch]) -> dict[str, Tensor]:
+        (batch,) = batches
+        given = {"input_ids": batch.src_seq, "attention_mask": (batch.src_seq != PAD).long()}
+        return given | {"decoder_input_ids": batch.trg_seq, "labels": batch.gold.masked_fill(batch.gold == PAD, -100)}
+
+    def on_step_end(_: Any, args: Any, state: Any, control: Any, **__: Any) -> None:
+        if time.time() >= until:
+            control.should_evaluate = control.should_save = control.should_training_stop = True
+
+    clock = type("Clock", (library.TrainerCallback,), {"on_step_end": on_step_end})()
+    options = library.Seq2SeqTrainingArguments(**config)
+    return int(library.Seq2SeqTrainer(model, options, inputs, train, valid, callbacks=[clock]).train().global_step)
+
+
+def train_torch(step: PeerStep, config: dict[str, Any], train: list[Batch], valid: list[Batch], until: float) -> int:
+    """Train in a plain loop until a time. Returns the updates."""
+    losses, weights, warmup, update, order = list[float](), dict[str, Tensor](), config["warmup_steps"], 0, list[int]()
+    while time.time() < until:
+        order, update = order or torch.randperm(len(train)).tolist(), update + 1
+        step.adam.param_groups[0]["lr"] = config["learning_rate"] * min(update / warmup, (warmup / update) ** 0.5)
+        step(train[order.pop()], nullcontext())
+        if update % config["eval_steps"] == 0 or time.time() >= until:
+            step.model.eval()
+            with torch.no_grad():
+                pairs = ((step.model(batch.src_seq, batch.trg_seq).mT, batch.gold) for batch in valid)
+                losses.append(sum(float(F.cross_entropy(*pair, ignore_index=PAD, reduction="sum")) for pair in pairs))
+            if losses[-1] == min(losses):
+                weights = {name: value.clone() for name, value in step.model.state_dict().items()}
+            step.model.train()
+    step.model.load_state_dict(weights)
+    return update
+
+
+@torch.no_grad()
+def translate(model: Any, src_seq: Tensor) -> list[list[int]]:
+    """Ids (B, S) to those of translations, after BOS and before EOS. Marian has a beam of 5, torch none."""
+    most, seq = 2 * src_seq.size(1) + 10, torch.full((len(src_seq), 1), BOS)
+    if isinstance(model, Marian):
+        how = {"num_beams": 5, "max_length": most, "use_cache": True}
+        seq = model.model.generate(src_seq, attention_mask=(src_seq != PAD).long(), **how)
+    while isinstance(model, TorchTransformer) and seq.size(1) < most and not (seq == EOS).any(1).all():
+        seq = torch.cat([seq, model(src_seq, seq)[:, -1:].argmax(-1)], 1)
+    return [row[1 : row.index(EOS) if EOS in row else None] for row in seq.tolist()]
+
+
+def main(name: str, folder: Path, until: float) -> None:
+    """Train a peer on the data beside its folder, and translate the test set."""
+    data, recipe = Prepared.open(folder.parent / "prepared"), read_recipe(folder.parent / "prepared/recipe.yaml")
+    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    test, max_tokens = data.test, recipe.batch.max_tokens
+    assert test and max_tokens != "auto", "so the recipes of the tasks say"
+    sizes = recipe.model.model_copy(update={"dropout": config.pop("dropout")})
+
+    def batches(corpus: Corpus) -> list[Batch]:
+        lengths = 1 + np.maximum(corpus.src_len, corpus.trg_len).astype(np.int64)
+        return [make_batch(*corpus.picked(rows)) for rows in length_batches(lengths, max_tokens)]
+
+    torch.manual_seed(1)
+    step = PeerStep(name, sizes, data.subwords.trg.n_vocab, config["label_smoothing_factor"], torch.device("cpu"))
+    work = config, batches(data.train), batches(data.valid), until
+    n_update = train_torch(step, *work) if name == "torch" else train_marian(step.model.model, *work)
+    n_param = sum(p.numel() for p in step.model.parameters())
+    print(f"{n_param} parameters, {n_update} updates, stopped {time.time() - until:.1f} s after the end", flush=True)
+    sources = (pad(test.picked(rows)[0], after=(EOS,)) for rows in np.array_split(np.arange(test.n_pair), 20))
+    found = (ids for src_seq in sources for ids in translate(step.model.eval(), src_seq))
+    write_lines(folder / "text.en", map(data.subwords.trg.decode, found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]))

@@ -1,0 +1,122 @@
+"""Quality after the same minutes of training on the same cores, beside other toolkits.
+
+    python tools/bench_quality.py OUT --task multi30k --minutes 20 --systems ours joeynmt eole marian torch
+
+tools/systems/ has the options of each. Peers get our pieces, as words that are their ids, and models of our sizes with
+one embedding. The minutes are wall time of the training process, validations included; then the checkpoint that
+validated best translates the test set, and one call of sacreBLEU scores it. OUT/results.jsonl keeps results, which are
+not made again; OUT/env.NAME, an environment of a peer, is made if it is missing: NMT_TORCH says how pip installs torch.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import string
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nmt.data.corpus import Prepared
+from nmt.data.lines import read_lines, write_lines
+from nmt.data.subwords import EOS
+from nmt.evaluation.metrics import score
+from nmt.recipe.reader import read_recipe
+
+TOOLS = Path(__file__).resolve().parent
+TASKS = {"multi30k": "../recipes/multi30k.de-en.yaml", "tatoeba": "systems/tatoeba.de-en.recipe.yaml"}
+SYSTEMS = ("ours", "joeynmt", "eole", "marian", "torch")
+COLUMNS = ("system", "version", "parameters", "updates", "minutes", "decoding", "BLEU", "95 %", "chrF")
+
+
+def run(log: Path, argv: list[Any], seconds: float | None = None) -> float:
+    """Run a command, ended after some seconds. Returns how long it ran; ends this process where it fails."""
+    begin, argv = time.time(), list(map(str, argv))
+    with log.open("a", encoding="utf-8") as said, suppress(subprocess.TimeoutExpired):
+        if subprocess.run(argv, stdout=said, stderr=said, cwd=log.parent, timeout=seconds, check=False).returncode:
+            sys.exit(f"bench_quality: error: {' '.join(argv)} failed: see {log}")
+    return time.time() - begin
+
+
+def prepare(task: str, folder: Path) -> None:
+    """Make folder/prepared, and beside it the raw test set, and all sets in pieces by their ids."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "nmt.cli.preprocess", TOOLS / TASKS[task], "--out", folder / "prepared"]
+    run(folder / "log.txt", [*command, "--overwrite"])
+    data = Prepared.open(folder / "prepared")
+    assert data.test, "both recipes name a test set"
+    for name, corpus in (("train", data.train), ("valid", data.valid), ("test", data.test)):
+        for lang, rows in zip(("de", "en"), corpus.pairs(range(corpus.n_pair)), strict=True):
+            write_lines(folder / f"{name}.{lang}", (" ".join(map(str, row)) for row in rows))
+    for lang, lines in zip(("de", "en"), data.test.texts(), strict=True):
+        write_lines(folder / f"text.{lang}", lines)
+    write_lines(folder / "pieces.txt", map(str, range(EOS + 1, data.subwords.trg.size)))
+
+
+def measure(args: argparse.Namespace, name: str, shared: Path) -> dict[str, Any]:
+    """Train a system, translate and score. Returns a line of the results."""
+    folder, env, seconds = shared / f"{name}.{args.minutes:g}", args.out / f"env.{name}", 60 * args.minutes
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    recipe, log = read_recipe(shared / "prepared/recipe.yaml"), folder / "log.txt"
+    values = recipe.model.model_dump() | {"max_tokens": recipe.batch.max_tokens, "folder": folder, "data": shared}
+    values |= {"seconds": f"{seconds:g}", "until": time.time() + seconds, "best": "$best", "env": env, "tools": TOOLS}
+    values |= {"python": sys.executable, "torch": os.environ.get("NMT_TORCH", "torch")}
+    text = string.Template((TOOLS / f"systems/{name}.yaml").read_text(encoding="utf-8"))
+    system = yaml.safe_load(text.substitute(values))
+    if "install" in system and not (env / "done").exists():
+        run(args.out / f"env.{name}.txt", ["sh", "-c", f"{system['install']} && touch {env}/done"])
+        return measure(args, name, shared)
+    (folder / "config.yaml").write_text(yaml.safe_dump(system.get("config")), encoding="utf-8")
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path if name == "marian" else [str(TOOLS.parent)])
+    took = run(log, system["train"], seconds if system.get("is_interrupted") else None)
+    told = log.read_text(encoding="utf-8")
+    saved = [(float(loss), step) for loss, step in re.findall(system.get("validated", "(x)(x)^"), told)]
+    if "translate" in system:
+        run(log, [one.replace("$best", min(saved, default=(0, "none"))[1]) for one in system["translate"]])
+    if (pieces := folder / "pieces.test").exists():
+        ids = ([int(one) for one in line.split() if one.isdigit()] for line in read_lines(pieces))
+        write_lines(folder / "text.en", map(Prepared.open(shared / "prepared").subwords.trg.decode, ids))
+    texts, references = (list(read_lines(one / "text.en")) for one in (folder, shared))
+    bleu, chrf = score(texts, references, ("bleu", "chrf"), intervals=True, trg_lang="en").values()
+    ask = f"from importlib.metadata import version; print(version('{system['package']}'), end='')"
+    version = subprocess.check_output([system["train"][0].replace("bin/eole", "bin/python"), "-c", ask], text=True)
+    sizes = [re.findall(system[one], told)[-1].replace(",", "") for one in ("parameters", "updates")]
+    row = [name, version, *sizes, f"{min(took, seconds) / 60:.1f}", system["decoding"]]
+    row += [f"{bleu.value:.1f}", f"{bleu.low:.1f} ... {bleu.high:.1f}", f"{chrf.value:.1f}"]
+    return dict(zip(COLUMNS, row, strict=True)) | {"signature": bleu.signature}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", metavar="OUT", type=lambda text: Path(text).resolve())
+    parser.add_argument("--task", choices=TASKS, default="multi30k")
+    parser.add_argument("--minutes", type=float, default=20)
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS)
+    parser.add_argument("--data", default=os.environ.get("NMT_DATA", "."), help="default: what NMT_DATA names")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: one a core")
+    args = parser.parse_args()
+    os.environ |= {"OMP_NUM_THREADS": str(args.threads), "NMT_DATA": args.data}
+    shared, results = args.out / args.task, args.out / "results.jsonl"
+    if not (shared / "pieces.txt").exists():
+        prepare(args.task, shared)
+    print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
+    for name in args.systems:
+        wanted = {"task": args.task, "budget": args.minutes, "system": name}
+        kept = [json.loads(line) for line in read_lines(results)] if results.exists() else []
+        if not (found := [one for one in kept if one | wanted == one]):
+            found = [wanted | measure(args, name, shared)]
+            with results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(found[0]) + "\n")
+        print(f"| {' | '.join(found[0][column] for column in COLUMNS)} |", flush=True)
+    print(found[0]["signature"])
+
+
+if __name__ == "__main__":
+    main()
