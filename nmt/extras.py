@@ -10,6 +10,7 @@ from nmt.errors import Unavailable
 
 # Of each extra of pyproject.toml the modules that are imported, with what pip installs each by.
 EXTRAS = {
+    "comet": {"comet": "unbabel-comet>=2.2.7", "pkg_resources": "setuptools<81", "pyarrow": "pyarrow<26"},
     "ctranslate2": {"ctranslate2": "ctranslate2>=4.5"},
     "huggingface": {"transformers": "transformers>=5.0"},
     "langid": {"py3langid": "py3langid>=0.4"},

@@ -7,17 +7,19 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from nmt.cli.begin import begun, printable, write_stdout
 from nmt.cli.parser import Parser, must_be_free, run
 from nmt.data.lines import read_lines, write_lines
 from nmt.errors import DataError, NmtError
 from nmt.evaluation import compare
-from nmt.evaluation.metrics import METRICS, bleu_tokens, form_note, tokenised_note, unspaced_note
+from nmt.evaluation.metrics import METRICS, bleu_tokens, comet_model, form_note, tokenised_note, unspaced_note
 from nmt.files import is_run, runs_of, write_durably
 from nmt.languages import UNTOLD, canonical, language_of
 from nmt.progress import Bar
 from nmt.recipe.data_options import FilterConfig
+from nmt.recipe.options import ValidConfig
 
 _DESCRIPTION = """\
 Score translations against references with sacreBLEU: each file HYP (- is standard input), or those by each run HYP of
@@ -27,6 +29,8 @@ _EXAMPLES = (
     "nmt-score runs/first runs/second --src test.de --ref test.en --html compared.html",
 )
 TRANSLATIONS = "translations"  # folder of a run with what it translated for this command
+_USUAL = [name for name, metric in METRICS.items() if metric.is_usual]
+COMET = ValidConfig.model_fields["comet"].default
 _NO_LANGUAGES = ("gz", "xz", "zst", "txt", "tok", "out", "ref", "hyp", "src")  # endings
 
 
@@ -42,8 +46,11 @@ def score(args: argparse.Namespace) -> int:
             raise NmtError(f"{folder} is a folder, but no run of nmt-train: name a run, or a file of translations.")
         if not args.src:
             raise NmtError(f"{folder}: a run needs the source lines that it is to translate: --src FILE.")
-    if args.device != "auto" and not folders:
-        raise NmtError(f"--device {args.device} is for runs, and there is none: leave it out.")
+    names = list(dict.fromkeys([*(args.metric or _USUAL), *(["comet"] if args.comet else [])]))
+    if "comet" in names and not args.src:
+        raise NmtError("COMET looks at the source lines, too: --src FILE.")
+    if args.device != "auto" and not folders and "comet" not in names:
+        raise NmtError(f"--device {args.device} is for runs and COMET, and there is neither: leave it out.")
     src_lang, lang = _languages(args, folders)
     references = [_lines(name) for name in args.ref]
     sources = _lines(args.src) if args.src else []
@@ -60,15 +67,18 @@ def score(args: argparse.Namespace) -> int:
     if not references[0]:
         raise DataError(f"{args.ref[0]}: is empty: there is nothing to score.")
     begun()
+    comet = None
+    if "comet" in names:
+        from nmt.device import choose_device
+
+        comet = comet_model("--comet", args.comet or COMET, str(choose_device(args.device)))
     hypotheses = [files[name] if name in files else translations_of(Path(name), sources, args) for name in args.hyp]
     languages, wanted = (src_lang, lang), bool(args.html and sources)
     flags = [_flags(sources, lines, references[0], languages) if wanted else [] for lines in hypotheses]
     systems = [compare.System(*one) for one in zip(_names(args.hyp), hypotheses, flags, strict=True)]
-    names = args.metric or list(METRICS)
     with Bar(desc="scoring", total=compare.n_step(len(systems), len(names)), leave=False) as bar:
-        results = compare.compare(
-            systems, references, metrics=names, sources=sources, trg_lang=lang, on_progress=bar.update
-        )
+        about: dict[str, Any] = {"sources": sources, "trg_lang": lang, "comet": comet}
+        results = compare.compare(systems, references, metrics=names, on_progress=bar.update, **about)
     for note in dict.fromkeys(
         [
             bleu_tokens(lang)[1]
@@ -201,16 +211,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("hyp", metavar="HYP", nargs="+", help="A file of translations, or a run folder, which translates --src.")
     add("--ref", "-r", metavar="FILE", nargs="+", required=True, help="References, one file or several.")
-    add("--src", "-s", metavar="FILE", help="The source lines: for runs, and for the page of --html.")
+    add("--src", "-s", metavar="FILE", help="The source lines: for runs, COMET and the page of --html.")
     text = "Target language, which decides the words that BLEU counts. [default: that of the run or of the file name]"
     add("--lang", metavar="CODE", help=text)
-    add("--metric", nargs="+", choices=METRICS, metavar="NAME", help=f"Of {', '.join(METRICS)}. [default: all]")
+    text = f"Of {', '.join(METRICS)}. [default: {', '.join(_USUAL)}]"
+    add("--metric", nargs="+", choices=METRICS, metavar="NAME", help=text)
+    text = (
+        "Also score by this COMET model: a name on Hugging Face or the path of a .ckpt. Its weights are read, no code "
+    )
+    text += f"is run. [default of --metric comet: {COMET}]"
+    add("--comet", metavar="MODEL", help=text)
     add(
         "--html", metavar="FILE", help="Write a page that compares scores by length and word, and sentence by sentence."
     )
     add("--overwrite", action="store_true", help="Replace the page if it exists.")
     add("--json", action="store_true", help="Print JSON, with unrounded scores.")
-    add("--device", default="auto", help="For runs: auto, cpu, cuda, cuda:1. [default: auto]")
+    add("--device", default="auto", help="For runs and COMET: auto, cpu, cuda, cuda:1. [default: auto]")
     return run(score, parser, argv)
 
 

@@ -25,7 +25,7 @@ from nmt.recipe.places import is_prepared
 from nmt.recipe.reader import read_recipe
 
 # One sample a line gives varied sources (Edunov et al. 2018). Samples have low scores.
-_SAMPLING = ("--decode.samples=1", "--decode.low_score=0", "--decode.mbr=none")
+_SAMPLING = ("--decode.samples=1", "--decode.low_score=0", "--decode.mbr=none", "--decode.qe=")
 _NO_MATTER = ("nmt", "--device", "decode.cuda_graphs", "decode.max_tokens")  # no reason to translate again
 
 

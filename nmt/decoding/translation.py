@@ -17,6 +17,7 @@ class Translation:
     hypotheses: list[Hypothesis]  # empty for a line that the model did not read
     src_ids: list[int]  # what the model read, without EOS; with EOS between the pieces of a line that was split
     utilities: list[float] = field(default_factory=list)  # of `texts` under minimum Bayes risk, and empty without
+    qualities: list[float] = field(default_factory=list)  # of `texts` by decode.qe, and empty without
     unmet: list[str] = field(default_factory=list)  # what was asked of it and is not so: the prefix, or phrases
     items: dict[str, str] = field(default_factory=dict)  # what placeholders in the ids stand for, by name
     missing: list[str] = field(default_factory=list)  # protected items of the line that the best translation lacks
@@ -36,13 +37,14 @@ class Translation:
 
     @property
     def n_best(self) -> list[dict[str, Any]]:
-        """Text and scores of each of the best, and its utility under minimum Bayes risk."""
+        """Text and scores of each of the best, its utility under minimum Bayes risk and its quality by decode.qe."""
         found: list[dict[str, Any]] = [
             {"output": text, "score": one.normalised, "log_prob": one.score}
             for text, one in zip(self.texts, self.hypotheses, strict=False)
         ]
-        for each, utility in zip(found, self.utilities, strict=False):
-            each["utility"] = utility
+        for name, values in (("utility", self.utilities), ("qe", self.qualities)):
+            for each, value in zip(found, values, strict=False):
+                each[name] = value
         return found
 
 

@@ -42,7 +42,7 @@ from nmt.decoding.scorer import full_precision, score_tokens
 from nmt.decoding.translation import Forced, Scored, Translation, read_at_once
 from nmt.errors import NmtError, OutOfMemory, RecipeError, is_out_of_memory
 from nmt.evaluation.alignment import subword_alignment
-from nmt.evaluation.metrics import expected_utility
+from nmt.evaluation.metrics import comet_model, expected_utility
 from nmt.models.base import Attns, SearchModel, evaluating
 from nmt.recipe.decode_options import DecodeConfig
 
@@ -82,7 +82,7 @@ class Translator:
         self._by_utility = config.mbr != "none"
         n_text = subwords.trg.n_text
         self._characters = characters_of(subwords.trg.raw(range(n_text))) if whole_characters else None
-        n_best = config.beam if self._by_utility else config.n_best  # utility chooses among all that a beam has found
+        n_best = config.beam if self._by_utility or config.qe else config.n_best  # they choose among all of a beam
         how: dict[str, Any] = {"length_penalty": config.length_penalty, "alpha": config.alpha, "beam": config.beam}
         self._how = BeamSettings(**how, n_real=n_text, n_best=n_best)
 
@@ -163,10 +163,11 @@ class Translator:
         ids_of |= zip(rest, encode(rest), strict=True)
         translations: dict[Request, Translation] = {}
         for batch, hypotheses in self.batches([ids_of[one] for one in different], different):
-            for n, found in zip(batch, hypotheses, strict=True):
-                translations[different[n]] = self._answer(different[n], ids_of[different[n]], found)
+            asked = [different[n] for n in batch]
+            for request, found, qe in zip(asked, hypotheses, self._estimated(asked, hypotheses), strict=True):
+                translations[request] = self._answer(request, ids_of[request], found, qe)
             # A line that was split is done when all of its pieces are.
-            done(sum(count[different[n]] for n in batch))
+            done(sum(count[one] for one in asked))
         for request, (line, own) in splits.items():
             parts = [translations.get(one) or _unread(one) for one in own]
             translations[request] = self._of_pieces(request, line, parts)
@@ -185,18 +186,46 @@ class Translator:
         starts = zip(found.pieces, given.starts, strict=True)
         return given, [request.of_piece(*one, is_first=not n) for n, one in enumerate(starts)]
 
-    def _answer(self, request: Request, src_ids: list[int], found: Sequence[Hypothesis]) -> Translation:
-        """The answer to a line that the model read at once. found: the hypotheses of it, best first or as drawn."""
+    def _texts(self, request: Request, found: Sequence[Hypothesis]) -> list[str]:
         # A line feed inside a translation would shift every line after it.
-        codec, items = self.subwords.trg, dict(request.items)
-        texts = [codec.decode(one.ids, items).translate(_LINE_ENDS) for one in found]
-        worth = expected_utility(texts) if self._by_utility else [one.normalised for one in found]
-        best = sorted(range(len(found)), key=lambda n: -worth[n])
+        items = dict(request.items)
+        return [self.subwords.trg.decode(one.ids, items).translate(_LINE_ENDS) for one in found]
+
+    def _estimated(self, requests: Sequence[Request], found: Sequence[Sequence[Hypothesis]]) -> list[list[float]]:
+        """The quality of each hypothesis of each line by decode.qe; none without."""
+        if not self.config.qe:
+            return [[] for _ in requests]
+        model = comet_model("decode.qe", self.config.qe, str(self.model.device))
+        if model.model.requires_references():
+            raise RecipeError(
+                f"decode.qe: {self.config.qe} compares with references: name a model without, such as "
+                "Unbabel/wmt22-cometkiwi-da."
+            )
+        pairs = [
+            (restored(one.source, dict(one.items)), text)
+            for one, its in zip(requests, found, strict=True)
+            for text in self._texts(one, its)
+        ]
+        scores = iter(model.scores(*zip(*pairs, strict=True)))
+        return [list(islice(scores, len(its))) for its in found]
+
+    def _answer(
+        self, request: Request, src_ids: list[int], found: Sequence[Hypothesis], qe: list[float]
+    ) -> Translation:
+        """The answer to a line that the model read at once. found: the hypotheses of it, best first or as drawn."""
+        codec, items, texts = self.subwords.trg, dict(request.items), self._texts(request, found)
+        worth = dict(enumerate(qe or [one.normalised for one in found]))
+        best = sorted(worth, key=lambda n: -worth[n])
+        if self._by_utility:
+            best = best[: math.ceil(len(best) / 2)] if qe else list(worth)
+            worth = dict(zip(best, expected_utility([texts[n] for n in best]), strict=True))
+            best.sort(key=lambda n: -worth[n])
         first: dict[str, int] = {}
         for n in best:  # the same text can be drawn twice, or found in other subwords
             first.setdefault(texts[n], n)
         best = list(first.values())[: self.config.n_best]
         texts, utilities = [texts[n] for n in best], [worth[n] for n in best] if self._by_utility else []
+        qualities = [qe[n] for n in best] if qe else []
         hypotheses, unmet = [found[n] for n in best], self._unmet(request, texts[0])
         missing, doubled = list[str](), list[str]()
         if codec.protects:  # the items that are lacking, and what is there too often
@@ -206,7 +235,7 @@ class Translator:
             missing, doubled = came_back(restored(request.source, items), written, without, items, codec.protects)
         if codec.whitespace == "unified":
             texts = [with_ends_of(request.source, text) for text in texts]
-        return Translation(texts[0], texts, hypotheses, src_ids, utilities, unmet, items, missing, doubled)
+        return Translation(texts[0], texts, hypotheses, src_ids, utilities, qualities, unmet, items, missing, doubled)
 
     def _of_pieces(self, request: Request, line: Split, parts: list[Translation]) -> Translation:
         """The answer to a line from those to its pieces: its k-th translation is made of their k-th."""
@@ -216,16 +245,17 @@ class Translator:
         texts = [joined(line, ranked(each, rank))[0] for rank in range(len(hypotheses))]
         if "\n" not in request.source:  # whose lines are one
             texts = [text.translate(_LINE_ENDS) for text in texts]
-        utilities = []
-        if self._by_utility:
-            worth = [ranked([one.utilities for one in there], rank) for rank in range(len(hypotheses))]
-            utilities = [math.fsum(one) / len(one) for one in worth]
+        utilities, qualities = (
+            [math.fsum(ranked(each, rank)) / len(each) for rank in range(len(hypotheses))] if all(each) else []
+            for each in ([one.utilities for one in there], [one.qualities for one in there])
+        )
         return Translation(
             texts[0],
             texts,
             hypotheses,
             join_ids([one.src_ids for one in there]),
             utilities,
+            qualities,
             self._unmet(request, texts[0][len(line.spaces[0]) :]),
             missing=[item for part in parts for item in part.missing],
             doubled=[item for part in parts for item in part.doubled],

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nmt.evaluation.metrics import METRICS, N_BOOTSTRAP, PValues, Score, Texts, score, sentence_chrf, words_of
+from nmt.evaluation.metrics import METRICS, N_BOOTSTRAP, Comet, PValues, Score, Texts, score, sentence_chrf, words_of
 from nmt.files import filled_page, json_for_html
 
 TIE = 1e-6  # two sentences whose chrF2 differs by less are equally good
@@ -60,22 +60,25 @@ def compare(
     metrics: Sequence[str] = (),
     sources: Sequence[str] = (),
     trg_lang: str = "",
+    comet: Comet | None = None,
     on_progress: Callable[[int], object] | None = None,
 ) -> list[Result]:
     """Score systems and test the differences of each from the first.
 
-    references: the lines of each reference. metrics: names of METRICS; all by default. on_progress: called with the
-    number of steps done, of `n_step`. Raises DataError for a system of another number of lines than the references.
+    references: the lines of each reference. metrics: names of METRICS, or the usual. comet: the model of that metric.
+    on_progress: called with the number of steps done, of `n_step`. Raises DataError for a system of another number of
+    lines than the references.
     """
     done = on_progress or (lambda _: None)
-    texts = [Texts(sources, one.hypotheses, references, trg_lang) for one in systems]
-    names = list(metrics or METRICS)
+    texts = [Texts(sources, one.hypotheses, references, trg_lang, comet) for one in systems]
+    names = list(metrics or (name for name, one in METRICS.items() if one.is_usual))
     scores: list[dict[str, Score]] = []
     first, *more = references
     for one in systems:
         found = dict[str, Score]()
         for name in names:
-            found |= score(one.hypotheses, first, [name], sources=sources, more=more, intervals=True, trg_lang=trg_lang)
+            of_name: dict[str, Any] = {"sources": sources, "more": more, "trg_lang": trg_lang, "comet": comet}
+            found |= score(one.hypotheses, first, [name], intervals=True, **of_name)
             done(1)
         scores.append(found)
     p_values: list[dict[str, PValues]] = [{} for _ in systems]

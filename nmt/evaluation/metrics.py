@@ -1,24 +1,32 @@
-"""Scores of translations: a table of metrics, those of sacreBLEU with signatures and intervals.
+"""Scores of translations: a table of metrics, those of sacreBLEU and COMET, with signatures and intervals.
 
 Detokenised hypotheses and raw references are compared in Unicode's normal form NFC, so that what is canonically equal
 scores as equal. The signature says form:NFC where that changed a text.
 """
 
+import functools
 import importlib.util
 import itertools
+import logging
 import math
+import os
 import unicodedata
+import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.scripts import letters_of
-from nmt.errors import DataError
+from nmt.errors import DataError, Unavailable
+from nmt.extras import require
 from nmt.languages import UNSPACED, language_of
 
 if TYPE_CHECKING:
@@ -56,12 +64,14 @@ class Score:
 
 
 class Texts(NamedTuple):
-    """Texts that a metric compares, line by line. references: of each reference all lines; sources: may be empty."""
+    """Texts that a metric compares, line by line. references: of each reference all lines; sources: may be empty, but
+    not for COMET, whose model is `comet`."""
 
     sources: Sequence[str]
     hypotheses: Sequence[str]
     references: Sequence[Sequence[str]]
     trg_lang: str
+    comet: "Comet | None" = None
 
 
 def score(
@@ -74,17 +84,21 @@ def score(
     intervals: bool = False,
     trg_lang: str = "",
     n_bootstrap: int = N_BOOTSTRAP,
+    comet: "Comet | None" = None,
 ) -> dict[str, Score]:
-    """Score translations against one reference each, or several (more), by the METRICS of these names, or all.
+    """Score translations against one reference each, or several (more), by the METRICS of these names, or the usual.
 
     sources: for the metrics that look at them. intervals: add 95 % intervals from n_bootstrap resamples. trg_lang: see
-    `bleu_tokens`. Raises DataError unless there is one reference for each hypothesis.
+    `bleu_tokens`. comet: the model of that metric. Raises DataError unless there is one reference for each hypothesis.
     """
     together = [references, *more]
     for one in together:
         _check_counts(hypotheses, one)
-    texts = Texts(sources, hypotheses, together, trg_lang)
-    found = {name: METRICS[name].measure(texts, n_bootstrap * intervals) for name in metrics or METRICS}
+    texts = Texts(sources, hypotheses, together, trg_lang, comet)
+    found = {
+        name: METRICS[name].measure(texts, n_bootstrap * intervals)
+        for name in metrics or (name for name, one in METRICS.items() if one.is_usual)
+    }
     if not all(map(_is_composed, itertools.chain(hypotheses, *together))):
         found = {name: replace(one, signature=one.signature + _IN_NFC) for name, one in found.items()}
     return found
@@ -213,6 +227,8 @@ def sentence_chrf(texts: Texts) -> list[float]:
 # numpy draws truth values: so the draws are those of one call, which sacreBLEU makes.
 _TOGETHER = 32
 _SEED = 12345  # sacreBLEU's
+# Scores of a corpus, (n,), of sums of the statistics of its sentences, (n, statistic).
+ScoresOf = Callable[[NDArray[Any]], NDArray[np.float64]]
 
 
 def _statistics(metric: "SacreMetric", texts: Texts) -> NDArray[Any]:
@@ -237,20 +253,28 @@ def _resampled(systems: Sequence[NDArray[Any]], n_sample: int) -> list[NDArray[n
 
 
 def _by_sacrebleu(name: str, texts: Texts, n_bootstrap: int) -> Score:
-    from sacrebleu.significance import estimate_ci
-
     metric = _metric_of(name, texts.trg_lang)
     statistics = _statistics(metric, texts)
     found: Any = metric._aggregate_and_compute(statistics.tolist())
     signature = metric.get_signature()
-    low = high = None
-    if n_bootstrap > 1:
-        mean, half = estimate_ci(_scores(metric, _resampled([statistics], n_bootstrap)[0]))
+    most = math.inf if found.name == "TER" else 100.0  # TER counts edits, of which there may be more than words
+    low, high = _interval(statistics, partial(_scores, metric), n_bootstrap, (0.0, most))
+    if low is not None:
         signature.update("bs", n_bootstrap)
         signature.update("seed", _SEED)
-        most = math.inf if found.name == "TER" else 100.0  # TER counts edits, of which there may be more than words
-        low, high = max(0.0, float(mean - half)), min(most, float(mean + half))
     return Score(found.name, found.score, signature.format(), low, high, getattr(found, "_verbose", ""))
+
+
+def _interval(
+    statistics: NDArray[Any], scores: ScoresOf, n_bootstrap: int, scale: tuple[float, float]
+) -> tuple[float | None, float | None]:
+    """The 95 % interval by bootstrap resampling, within a scale; two None without resamples."""
+    from sacrebleu.significance import estimate_ci
+
+    if n_bootstrap < 2:
+        return None, None
+    mean, half = estimate_ci(scores(_resampled([statistics], n_bootstrap)[0]))
+    return max(scale[0], float(mean - half)), min(scale[1], float(mean + half))
 
 
 class PValues(NamedTuple):
@@ -264,25 +288,31 @@ def _paired_by_sacrebleu(name: str, systems: Sequence[Texts]) -> list[PValues]:
     """The p-values of `sacrebleu --paired-bs` and `--paired-ar`, in a few hundred bytes a sentence."""
     metric = _metric_of(name, systems[0].trg_lang)
     statistics = [_statistics(metric, one) for one in systems]
-    first, *others = (float(metric._aggregate_and_compute(one.tolist()).score) for one in statistics)
-    base, *resampled = (_scores(metric, sums) for sums in _resampled(statistics, N_BOOTSTRAP))
+    values = [float(metric._aggregate_and_compute(one.tolist()).score) for one in statistics]
+    return _paired(values, statistics, partial(_scores, metric))
+
+
+def _paired(values: Sequence[float], statistics: Sequence[NDArray[Any]], scores: ScoresOf) -> list[PValues]:
+    """The p-values of systems after the first, of their values and their statistics of each sentence."""
+    first, *others = values
+    base, *resampled = map(scores, _resampled(statistics, N_BOOTSTRAP))
     found = []
     for value, other, sums in zip(others, statistics[1:], resampled, strict=True):
         change, differences = abs(value - first), np.abs(sums - base)
-        shuffled = _shuffled(metric, statistics[0], other)
+        shuffled = _shuffled(scores, statistics[0], other)
         p_values = (_chance(differences - differences.mean(), change), _chance(shuffled, change))
         # Of no difference both would say that it is as unlikely as can be.
         found.append(PValues(*p_values) if change else PValues(1.0, 1.0))
     return found
 
 
-def _shuffled(metric: "SacreMetric", one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.float64]:
+def _shuffled(scores: ScoresOf, one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.float64]:
     """Differences of scores of two systems that swap translations by chance."""
     rng, n_line, found = np.random.default_rng(_SEED), len(one), list[NDArray[np.float64]]()
     for first in range(0, N_TRIAL, _TOGETHER):
         keeps = rng.integers(2, size=(min(_TOGETHER, N_TRIAL - first), n_line), dtype=bool).astype(np.float64)
         kept, swapped = keeps @ one + (1 - keeps) @ other, (1 - keeps) @ one + keeps @ other
-        found.append(np.abs(_scores(metric, kept) - _scores(metric, swapped)))
+        found.append(np.abs(scores(kept) - scores(swapped)))
     return np.concatenate(found)
 
 
@@ -291,12 +321,118 @@ def _chance(differences: NDArray[np.float64], change: float) -> float:
     return (int(np.sum(differences > change)) + 1) / (len(differences) + 1)
 
 
+# COMET (Rei et al. 2020): a trained model scores each sentence, with references or without (quality estimation). Scores
+# are those of the package's `predict`, x 100; its Trainer, with bars and signal handlers, is left out.
+
+_PAIRS_AT_ONCE = 16
+_REMEMBERED = 1 << 17  # scores: those of other systems and other statistics, and of what translates as before
+_WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # torch.load runs no code, whatever Lightning asks of it
+
+
+class Comet:
+    """A COMET model and the scores that it gave. uses_references: compares with references that are there."""
+
+    def __init__(self, model: Any, name: str) -> None:
+        self.model, self.name, self._known = model.eval(), name, dict[tuple[str, ...], float]()
+        self.uses_references = model.requires_references() or "ref" in model.hparams.get("input_segments", ())
+
+    def scores(self, *texts: Sequence[str]) -> list[float]:
+        """Score each line of sources, hypotheses and perhaps references, mostly from 0 to 100; higher is better."""
+        lines = [tuple(_composed(text.strip()) for text in one) for one in zip(*texts, strict=True)]
+        if len(self._known) > _REMEMBERED:
+            self._known.clear()
+        new = sorted({*lines} - self._known.keys(), key=lambda one: (len(one[0]), one))
+        with _quiet():
+            for first in range(0, len(new), _PAIRS_AT_ONCE):
+                some = new[first : first + _PAIRS_AT_ONCE]
+                samples = [dict(zip(("src", "mt", "ref"), one, strict=False)) for one in some]
+                batch = self.model.prepare_for_inference(samples)
+                found = self.model.predict_step(self.model.transfer_batch_to_device(batch, self.model.device, 0))
+                self._known |= zip(some, (100 * one for one in found.scores.tolist()), strict=True)
+        return [self._known[one] for one in lines]
+
+
+def comet_model(option: str, name: str, device: str = "cpu") -> Comet:
+    """Load the COMET model that an option names: a checkpoint here, or one of Hugging Face. Raises Unavailable."""
+    found = _comet_model(option, name)
+    found.model.to(device)
+    return found
+
+
+@functools.cache
+def _comet_model(option: str, name: str) -> Comet:
+    require("comet", f"{option}: {name}", ", in an environment of its own, as it takes numpy 1 and transformers 4")
+    with _quiet():
+        try:
+            from comet import download_model, load_from_checkpoint
+
+            path = f"{name}/checkpoints/model.ckpt" if Path(name).is_dir() else name
+            if not Path(name).exists() and not name.endswith(".ckpt"):
+                with suppress(KeyError):
+                    path = download_model(name, local_files_only=True)  # without asking for news of it
+                path = path if Path(path).is_file() else download_model(name)
+            found = Comet(load_from_checkpoint(path), name)
+            found.scores(["a"], ["a"], ["a"])  # by the packages that are installed here
+        except Exception as error:
+            # Of a model that cannot be fetched COMET says that it is not supported, and beneath that, why.
+            why = (isinstance(error, KeyError) and error.__context__ and error.__context__.__context__) or error
+            told = f"{type(why).__name__}: {str(why).partition(chr(10))[0].partition('. ')[0].rstrip('.')}"
+            raise Unavailable(
+                f"{option}: {name} cannot be loaded ({told}). Name a COMET model of Hugging Face (over a network; some "
+                "want a login, with their terms accepted), or a .ckpt here, with its hparams.yaml in the folder above; "
+                "unbabel-comet takes numpy 1 and transformers 4."
+            ) from None
+    return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence Lightning, transformers and COMET; no gradients, random numbers as without, and no code of files."""
+    import torch
+
+    root, disabled, forced = logging.getLogger(), logging.root.manager.disable, os.environ.get(_WEIGHTS_ONLY, "0")
+    handlers, level = root.handlers[:], root.level
+    logging.disable()
+    os.environ[_WEIGHTS_ONLY] = "1"
+    try:
+        with warnings.catch_warnings(action="ignore"), torch.random.fork_rng([]), torch.no_grad():
+            yield
+    finally:
+        os.environ[_WEIGHTS_ONLY] = forced
+        logging.disable(disabled)
+        root.handlers[:], root.level = handlers, level  # which COMET sets when it is imported
+
+
+def _comet_scores(texts: Texts) -> NDArray[np.float64]:
+    """Scores of each line, the mean over the references: (N, 1)."""
+    assert texts.comet
+    both = texts.sources, texts.hypotheses
+    each = [(*both, one) for one in texts.references] if texts.comet.uses_references else [both]
+    columns = [texts.comet.scores(*one) for one in each]
+    return np.array([[math.fsum(one) / len(one)] for one in zip(*columns, strict=True)])
+
+
+def _by_comet(texts: Texts, n_bootstrap: int) -> Score:
+    assert texts.comet
+    found, n_reference = _comet_scores(texts), len(texts.references) * texts.comet.uses_references
+    low, high = _interval(found, lambda sums: sums[:, 0] / len(found), n_bootstrap, (-math.inf, math.inf))
+    signature = f"nrefs:{n_reference}|model:{texts.comet.name}|version:{metadata.version('unbabel-comet')}"
+    signature += "" if low is None else f"|bs:{n_bootstrap}|seed:{_SEED}"
+    return Score("COMET", float(found.mean()), signature, low, high, "")
+
+
+def _paired_by_comet(systems: Sequence[Texts]) -> list[PValues]:
+    found = list(map(_comet_scores, systems))
+    return _paired([float(one.mean()) for one in found], found, lambda sums: sums[:, 0] / len(found[0]))
+
+
 @dataclass(frozen=True)
 class Metric:
     """A metric of translations. measure: function of texts and a number of bootstrap resamples, 0 for no interval.
 
     always: measured in every validation; others only where valid.metric names them, for the time they take. compare:
-    function of several systems' texts to the p-values of each after the first, against the first.
+    function of several systems' texts to the p-values of each after the first, against the first. is_usual: where
+    none is named.
     """
 
     title: str
@@ -304,15 +440,17 @@ class Metric:
     higher_is_better: bool = True
     always: bool = False
     compare: Callable[[Sequence[Texts]], list[PValues]] | None = None
+    is_usual: bool = True
 
 
-# valid.metric takes these names (declared in recipe/options.py), and nmt-translate --ref prints them all.
+# valid.metric takes these names (declared in recipe/options.py), and nmt-translate --ref prints the usual ones.
 METRICS: dict[str, Metric] = {
     "bleu": Metric("BLEU", partial(_by_sacrebleu, "bleu"), always=True, compare=partial(_paired_by_sacrebleu, "bleu")),
     "chrf": Metric("chrF", partial(_by_sacrebleu, "chrf"), always=True, compare=partial(_paired_by_sacrebleu, "chrf")),
     "ter": Metric(
         "TER", partial(_by_sacrebleu, "ter"), higher_is_better=False, compare=partial(_paired_by_sacrebleu, "ter")
     ),
+    "comet": Metric("COMET", _by_comet, compare=_paired_by_comet, is_usual=False),
 }
 
 

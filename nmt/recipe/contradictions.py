@@ -4,6 +4,7 @@ Every complaint begins with the dotted name to change and names the other option
 finds the line by the first of them that the recipe has.
 """
 
+import math
 import unicodedata
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
@@ -316,8 +317,12 @@ def _of_translation(recipe: "Recipe") -> Iterator[str]:
     name, n_candidate = "samples" if decode.samples else "beam", decode.n_candidate
     if decode.n_best > n_candidate:
         yield f"decode.n_best: {decode.n_best} is more than decode.{name}, which is {n_candidate}"
-    if decode.mbr != "none" and n_candidate < 3:
-        yield f"decode.mbr: chooses among three or more, but decode.{name} is {n_candidate} (raise that, or write none)"
+    if decode.qe and n_candidate < 2:
+        yield f"decode.qe: ranks two or more, but decode.{name} is {n_candidate} (raise that, or leave it out)"
+    n_left, half = (math.ceil(n_candidate / 2), ", half of which decode.qe leaves") if decode.qe else (n_candidate, "")
+    if decode.mbr != "none" and n_left < 3:
+        told = f"decode.{name} is {n_candidate}{half} (raise that, or write none)"
+        yield f"decode.mbr: chooses among three or more, but {told}"
     for part in ("a", "b"):
         least, most = getattr(decode, f"min_len_{part}"), getattr(decode, f"max_len_{part}")
         if least > most:

@@ -38,6 +38,8 @@ class DecodeConfig(Section):
     """Of samples: what is drawn for a line follows from this and from the line, not from its batch."""
     mbr: Literal["none", "chrf"] = "none"
     """Minimum Bayes risk: take the sample or hypothesis that is most like all of them by sentence chrF."""
+    qe: str = ""
+    """COMET model without references, as valid.comet, that ranks what was found; mbr chooses among the better half."""
     precision: Literal["fp32", "bf16", "int8"] = "fp32"
     """Arithmetic in nmt-translate; bf16 changes scores in the third digit; int8, on a CPU: large products in 8 bits."""
     cuda_graphs: bool = True
@@ -81,6 +83,7 @@ class DecodeConfig(Section):
         return self.samples or self.beam
 
     def searching(self) -> "DecodeConfig":
-        """These options for beam search, without samples and minimum Bayes risk, and in the usual precision."""
-        usual = {name: type(self).model_fields[name].default for name in (*OF_SAMPLES, "samples", "mbr", "precision")}
+        """These options for beam search, without samples, minimum Bayes risk and COMET, in the usual precision."""
+        names = (*OF_SAMPLES, "samples", "mbr", "qe", "precision")
+        usual = {name: type(self).model_fields[name].default for name in names}
         return self.model_copy(update={**usual, "n_best": min(self.n_best, self.beam)})

@@ -6,7 +6,7 @@ has a file of its own, such as `data_options.py`; here is the rest, and the reci
 """
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -24,8 +24,10 @@ class ValidConfig(Section):
 
     every: PositiveInt | Literal["auto"] = 1000
     """Updates between two validations. auto: ten in a time budget, else a tenth of the updates, at most 500."""
-    metric: Literal["bleu", "chrf", "ter", "loss", "accuracy"] = "bleu"
+    metric: Literal["bleu", "chrf", "ter", "comet", "loss", "accuracy"] = "bleu"
     """What the best checkpoint is best in."""
+    comet: Annotated[str, Field(min_length=1)] = "Unbabel/wmt22-comet-da"
+    """Of metric comet: the model, a name on Hugging Face or the path of a .ckpt. Weights are read, no code is run."""
     patience: Count = 0
     """Validations without a new best before training stops; 0: never."""
     beam: PositiveInt = 1

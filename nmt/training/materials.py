@@ -25,6 +25,7 @@ from nmt.training.memory import Memory, Work
 from nmt.training.optim import freeze
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_precision
+from nmt.training.validate import comet_of
 
 _SAMPLE = 20_000  # pairs that stand for the corpus
 _TINY_RATE = 1e-9  # of learning: the weights are of no interest
@@ -97,10 +98,12 @@ class Trial:
 
 
 def require_extras(recipe: Recipe, *, logs: bool = True) -> None:
-    """Raise MachineError where a package that training takes is not installed. logs: this rank writes the log, too."""
+    """Raise MachineError where a package or COMET model of training is not here. logs: this rank logs and measures."""
     for extra, is_wanted in (("tensorboard", recipe.train.tensorboard), ("wandb", recipe.train.wandb)):
         if is_wanted and logs:
             require(extra, f"train.{extra}")
+    if logs:
+        comet_of(recipe)
 
 
 def open_data(recipe: Recipe) -> Prepared:

@@ -2,7 +2,7 @@
 const { runs, higher } = data;
 const NAMES = {
   loss: "loss (nats a token)", learning_rate: "learning rate", gradient_norm: "gradient norm",
-  tokens_per_second: "target tokens/s", bleu: "BLEU", chrf: "chrF", ter: "TER",
+  tokens_per_second: "target tokens/s", bleu: "BLEU", chrf: "chrF", ter: "TER", comet: "COMET",
 };
 const WIDTH = 480, HEIGHT = 220, LEFT = 52, BOTTOM = 22, TOP = 8, RIGHT = 8;
 const drawn = (tag, parent, attributes, text) => element(tag, parent, text, attributes, SVG);

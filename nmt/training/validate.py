@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from nmt.data.text import split_of
 from nmt.decoding.long_lines import Limits, limits_of, usual_len
 from nmt.decoding.translator import Translator
 from nmt.errors import OutOfMemory, RunError, is_out_of_memory
-from nmt.evaluation.metrics import METRICS, bleu_tokens, score
+from nmt.evaluation.metrics import METRICS, Comet, bleu_tokens, comet_model, score
 from nmt.models.base import TranslationModel, evaluating
 from nmt.recipe.data_options import ValidationSet
 from nmt.recipe.options import Recipe
@@ -52,6 +53,13 @@ def _as_written(model: TranslationModel) -> Iterator[None]:
         yield
 
 
+def comet_of(recipe: Recipe, device: str = "cpu") -> Comet | None:
+    """The COMET model that decides what is best, on a device; None for another metric. Raises Unavailable."""
+    if recipe.valid.metric != "comet":
+        return None
+    return comet_model("valid.comet", str(recipe.origin.find("valid.comet", recipe.valid.comet, Path.exists)), device)
+
+
 class Validator:
     """Measures a model on one corpus, always the same way. files: what the recipe says of the set; None for a corpus
     that was made. limits: as in nmt-translate."""
@@ -66,7 +74,7 @@ class Validator:
         limits: Limits,
     ) -> None:
         self.corpus, self.subwords, self.config = corpus, subwords, recipe.valid
-        self.precision, self.limits = precision, limits
+        self.precision, self.limits, self.comet_on = precision, limits, partial(comet_of, recipe)
         measure, most = (files.measure, files.max_sentences) if files else (None, None)
         self.translate = recipe.valid.translate if measure is None else measure == "translate"
         self.src_lang, self.trg_lang = recipe.data.src_lang, (files and files.trg_lang) or recipe.data.trg_lang
@@ -90,6 +98,8 @@ class Validator:
             deciding = {name: getattr(self.decode, name) for name in _SEARCH}
             tokens = bleu_tokens(self.trg_lang)[0]
             found["translations"] = {"sentences": len(self.src), "tokens": tokens, **deciding}
+            if self.config.metric == "comet":
+                found["translations"]["comet"] = self.config.comet
         return found
 
     def measure(
@@ -165,7 +175,8 @@ class Validator:
         with self.precision.measuring():
             found = list(translator.translate(self.src, ask))
         output = [translation.text for translation in found]
-        scores = score(output, self.trg, self.scores, sources=self.src, trg_lang=self.trg_lang)
+        comet = self.comet_on(str(model.device))
+        scores = score(output, self.trg, self.scores, sources=self.src, trg_lang=self.trg_lang, comet=comet)
         n_example = min(N_EXAMPLE, len(output))
         picked = [i * len(output) // n_example for i in range(n_example)]
         beside: dict[str, Any] = {f"{name}_signature": one.signature for name, one in scores.items()}

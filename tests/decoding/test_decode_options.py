@@ -164,7 +164,7 @@ CASES = {
 
 
 def test_every_option_of_decoding_is_tried():
-    assert set(CASES) == set(DecodeConfig.model_fields)
+    assert set(CASES) == set(DecodeConfig.model_fields) - {"qe"}  # see test_quality_estimation.py
     assert all(len(case.values) > 1 for case in CASES.values())
 
 
