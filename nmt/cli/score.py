@@ -5,16 +5,17 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
 from nmt.cli.begin import begun, printable, write_stdout
 from nmt.cli.parser import Parser, must_be_free, run
-from nmt.data.lines import read_lines, write_lines
+from nmt.data.lines import count_lines, read_lines, write_lines
 from nmt.errors import DataError, NmtError
 from nmt.evaluation import compare
-from nmt.evaluation.metrics import METRICS, bleu_tokens, comet_model, form_note, tokenised_note, unspaced_note
+from nmt.evaluation.metrics import METRICS, Texts, bleu_tokens, comet_model, form_note, tokenised_note, unspaced_note
 from nmt.files import is_run, runs_of, write_durably
 from nmt.languages import UNTOLD, canonical, language_of
 from nmt.progress import Bar
@@ -47,24 +48,23 @@ def score(args: argparse.Namespace) -> int:
         if not args.src:
             raise NmtError(f"{folder}: a run needs the source lines that it is to translate: --src FILE.")
     names = list(dict.fromkeys([*(args.metric or _USUAL), *(["comet"] if args.comet else [])]))
+    if args.by_line and (args.html or args.json):
+        raise NmtError(f"--by-line writes scores between tabs: leave --{'html' if args.html else 'json'} out.")
     if "comet" in names and not args.src:
         raise NmtError("COMET looks at the source lines, too: --src FILE.")
     if args.device != "auto" and not folders and "comet" not in names:
         raise NmtError(f"--device {args.device} is for runs and COMET, and there is neither: leave it out.")
     src_lang, lang = _languages(args, folders)
-    references = [_lines(name) for name in args.ref]
-    sources = _lines(args.src) if args.src else []
-    counts = {name: len(its) for name, its in zip(args.ref, references, strict=True)}
-    counts |= {args.src: len(sources)} if args.src else {}
-    files = {name: _lines(name) for name in args.hyp if Path(name) not in folders}
-    counts |= {name: len(its) for name, its in files.items()}
+    files = [name for name in args.hyp if Path(name) not in folders]
+    named = [*args.ref, *([args.src] if args.src else []), *files]
+    counts = {name: count_lines(_path(name)) for name in named}
     for name, n_line in counts.items():
-        if n_line != len(references[0]):
+        if n_line != counts[args.ref[0]]:
             raise DataError(
-                f"{name} has {n_line:,} lines but {args.ref[0]} has {len(references[0]):,}: line n of one must belong "
+                f"{name} has {n_line:,} lines but {args.ref[0]} has {counts[args.ref[0]]:,}: line n of one must belong "
                 "to line n of the other. Look for a cut file, or a reference of another test set."
             )
-    if not references[0]:
+    if not counts[args.ref[0]]:
         raise DataError(f"{args.ref[0]}: is empty: there is nothing to score.")
     begun()
     comet = None
@@ -72,13 +72,20 @@ def score(args: argparse.Namespace) -> int:
         from nmt.device import choose_device
 
         comet = comet_model("--comet", args.comet or COMET, str(choose_device(args.device)))
-    hypotheses = [files[name] if name in files else translations_of(Path(name), sources, args) for name in args.hyp]
+    sources = [*read_lines(_path(args.src))] if args.src else []
+    texts = [read_lines(_path(n)) if n in files else translations_of(Path(n), sources, args) for n in args.hyp]
+    lines_of_ref = [read_lines(_path(name)) for name in args.ref]
+    about: dict[str, Any] = {"trg_lang": lang, "comet": comet}
+    if args.by_line:
+        lines = zip(zip(*texts, strict=True), sources or repeat(""), *lines_of_ref, strict=False)
+        by_line(lines, _names(args.hyp), names, counts[args.ref[0]], **about)
+        return 0
+    hypotheses, references = ([[*lines] for lines in its] for its in (texts, lines_of_ref))
     languages, wanted = (src_lang, lang), bool(args.html and sources)
     flags = [_flags(sources, lines, references[0], languages) if wanted else [] for lines in hypotheses]
     systems = [compare.System(*one) for one in zip(_names(args.hyp), hypotheses, flags, strict=True)]
     with Bar(desc="scoring", total=compare.n_step(len(systems), len(names)), leave=False) as bar:
-        about: dict[str, Any] = {"sources": sources, "trg_lang": lang, "comet": comet}
-        results = compare.compare(systems, references, metrics=names, on_progress=bar.update, **about)
+        results = compare.compare(systems, references, metrics=names, sources=sources, on_progress=bar.update, **about)
     for note in dict.fromkeys(
         [
             bleu_tokens(lang)[1]
@@ -98,6 +105,25 @@ def score(args: argparse.Namespace) -> int:
         json.dumps(compare.as_json(results, lang), ensure_ascii=False, indent=1) + "\n" if args.json else table(results)
     )
     return 0
+
+
+_AT_ONCE = 1000  # lines
+
+
+def by_line(
+    lines: Iterator[tuple[Any, ...]], systems: Sequence[str], metrics: Sequence[str], n_line: int, **about: Any
+) -> None:
+    """Write the scores of each line, below a line of names. lines: of the systems, of the source, of each reference."""
+    measures = {name: of for name in metrics if (of := METRICS[name].sentences)}
+    columns = [f"{one}:{name}" if len(systems) > 1 else name for one in systems for name in measures]
+    write_stdout("\t".join(columns) + "\n")
+    with Bar(desc="scoring", total=n_line, unit=" lines") as bar:
+        while some := list(islice(lines, _AT_ONCE)):
+            hypotheses, sources, *references = zip(*some, strict=True)
+            texts = [Texts(sources, its, references, **about) for its in zip(*hypotheses, strict=True)]
+            rows = zip(*(of(one) for one in texts for of in measures.values()), strict=True)
+            write_stdout("".join("\t".join(f"{value:.4f}" for value in row) + "\n" for row in rows))
+            bar.update(len(some))
 
 
 def table(results: Sequence[compare.Result]) -> str:
@@ -197,8 +223,8 @@ def _names(given: Sequence[str]) -> list[str]:
     ]
 
 
-def _lines(name: str) -> list[str]:
-    return list(read_lines("/dev/stdin" if name == "-" else name))
+def _path(name: str) -> str:
+    return "/dev/stdin" if name == "-" else name
 
 
 def _say(text: str) -> None:
@@ -226,6 +252,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add("--overwrite", action="store_true", help="Replace the page if it exists.")
     add("--json", action="store_true", help="Print JSON, with unrounded scores.")
+    text = "Print the scores of each sentence instead, BLEU by its effective order: a line for each, between tabs."
+    add("--by-line", action="store_true", help=text)
     add("--device", default="auto", help="For runs and COMET: auto, cpu, cuda, cuda:1. [default: auto]")
     return run(score, parser, argv)
 

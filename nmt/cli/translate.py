@@ -24,7 +24,9 @@ Output: the translation; with --decode.n_best above 1 NUMBER ||| TRANSLATION |||
 NUMBER being that of the input line, from 1. With --format tsv NUMBER, RANK, SCORE, LOG-PROBABILITY and TRANSLATION
 between tabs; with --format jsonl an object a line, with --format moses NUMBER ||| TRANSLATION ||| F0= LOG-PROBABILITY
 ||| SCORE, NUMBER from 0 as Moses and Marian have it; and with --format pairs one of source, output and flags alone, to
-train on (docs/data.md). SCORE is the log-probability over the length penalty."""
+train on (docs/data.md). SCORE is the log-probability over the length penalty. --score writes LOG-PROBABILITY; with
+--format tsv NUMBER, LOG-PROBABILITY, its number of tokens and TRANSLATION; with --format pairs source, output and
+mean_log_prob, that of a token."""
 
 
 _EXAMPLES = (
@@ -71,10 +73,8 @@ def translate(args: argparse.Namespace) -> int:
             raise NmtError(f"--{flag.replace('_', '-')} needs --{other}.")
     if args.score and idle:
         raise NmtError(f"--score translates nothing, so --{idle[0]} has nothing to do: leave it out.")
-    if args.score and args.format in ("pairs", "moses"):
-        raise NmtError(
-            f"--score translates nothing, and --format {args.format} is for what was translated: name another."
-        )
+    if args.score and args.format == "moses":
+        raise NmtError("--score translates nothing, and --format moses is for what was translated: name another.")
     args.layer, args.head, args.attention_of = args.layer or "last", args.head or "mean", args.attention_of or "cross"
     from nmt.processes import sleep_while_waiting
 

@@ -209,12 +209,14 @@ def _lines(
 
 def _scored_line(args: argparse.Namespace, line: Line, scored: Scored, evidence: Fields) -> str:
     target = line.target or ""
+    both, n_token = {**line.beside, "source": line.request.source, "output": target}, len(scored.token_log_probs)
+    if args.format == "pairs":
+        return _json({**both, "mean_log_prob": scored.log_prob / max(1, n_token)})
     if args.format == "jsonl":
-        head = {"id": line.number, **line.beside, "source": line.request.source, "output": target}
-        return _json({**head, "log_prob": scored.log_prob, **evidence})
+        return _json({"id": line.number, **both, "log_prob": scored.log_prob, **evidence})
     if args.format == "text":
         return f"{scored.log_prob:.6f}"
-    return f"{line.number}\t{scored.log_prob:.6f}\t{len(scored.token_log_probs)}\t{target.translate(_COLUMN_ENDS)}"
+    return f"{line.number}\t{scored.log_prob:.6f}\t{n_token}\t{target.translate(_COLUMN_ENDS)}"
 
 
 def _json(found: dict[str, Any]) -> str:

@@ -98,7 +98,7 @@ class Setup(NamedTuple):
 
 class TextBlock(NamedTuple):
     """Pairs of a training source. first: number of the first line; src, trg: the lines, each ended by a line feed;
-    flaws: places and reasons of pairs that are no text, whose lines are empty.
+    flaws: places and reasons of pairs that are no text, whose lines are empty, or have a low score.
     """
 
     source: int
@@ -126,7 +126,7 @@ class Encoded(NamedTuple):
     sides: list[EncodedSide]
 
 
-_UNREAD = 255  # the code of a pair of which a side is no text
+_UNREAD = 255  # the code of a pair of which a side is no text, or that has a low score
 
 
 class Task:
@@ -292,6 +292,7 @@ def _dropped(
         of_reason.setdefault(block.flaws.get(n) or REASON_OF[int(codes[n])], []).append(n)
 
     def shown(n: int) -> tuple[int, list[str]]:
-        return block.first + n, [] if n in block.flaws else [cut(side.line(n)) for side in sides]
+        texts = [cut(side.line(n)) for side in sides]
+        return block.first + n, texts if n not in block.flaws or any(texts) else []
 
     return [(reason, len(of), [shown(n) for n in of[:N_SHOWN]]) for reason, of in of_reason.items()]

@@ -221,6 +221,7 @@ def _of_language(corpus: CorpusFacts, least: float) -> Drops:
 
 
 BAD_UTF8, BAD_RECORD, TOO_LONG, SCRIPT = "bad UTF-8", "bad record", "too long", "another script"
+LOW_SCORE = "low score"
 HELD_OUT = "held out"  # for validation, or like a pair that is
 
 # All filters on text, cheap ones first: a pair is counted under the first that drops it. A new one is a row here and an
@@ -239,12 +240,13 @@ FILTERS = [
 ]
 # The option of each reason; those of `dedup.py` compare pairs.
 OPTIONS = {kind.reason: kind.option for kind in FILTERS if kind.option} | {
+    LOW_SCORE: "train.min_score or best_share",
     DUPLICATE: "drop_duplicates",
     NEAR_DUPLICATE: "drop_near_duplicates",
     TRANSLATIONS: "max_translations",
 }
 REASONS = (
-    *(BAD_UTF8, BAD_RECORD),
+    *(BAD_UTF8, BAD_RECORD, LOW_SCORE),
     *(kind.reason for kind in FILTERS),
     *(HELD_OUT, DUPLICATE, NEAR_DUPLICATE, TRANSLATIONS),
 )

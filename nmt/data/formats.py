@@ -12,6 +12,7 @@ import io
 import itertools
 import json
 import logging
+import math
 import os
 import ssl
 import urllib.error
@@ -20,10 +21,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from nmt.data.filters import BAD_RECORD, BAD_UTF8, TOO_LONG
 from nmt.data.lines import bad_utf8, count_lines, first_bytes, open_text, refuse_stream, text_blocks, text_lines
@@ -188,7 +191,7 @@ def names_in(place: Place, form: str, *, header: bool = False) -> list[str]:
     """
     if form in TABLES:
         with _table(place) as (schema, _):
-            return [name for name, _ in _ways_to_text(schema)]
+            return [name for name, _ in _ways_to(_TEXT, schema)]
     found: dict[str, None] = {}
     for record in itertools.islice(_records(place, form), _N_LOOKED_AT):
         if isinstance(record, list):
@@ -230,6 +233,30 @@ def size_and_digest(loaded: Loaded, column: Column) -> tuple[int, str]:
         digest.update(f"{len(value)}:".encode() + value if isinstance(value, bytes) else b"-")
         size += len(value) if isinstance(value, bytes) else 0
     return size, digest.hexdigest()
+
+
+def read_scores(place: Place, form: str, column: Column | None, *, header: bool) -> NDArray[np.float64]:
+    """The numbers in a column, or of the lines of text. DataError for what is none, NaN included."""
+    rows: Iterator[Sequence[Any]]
+    if form in TABLES:
+        rows = _rows(place, (str(column),), 100)
+    elif column is None:
+        rows = ((line,) for line in text_lines(cast(Path, place), 100))
+    elif form in ("tsv", "csv"):
+        check_column(place, form, column, header=header)
+        rows = _of_fields(_records(place, form), (column,), header)
+    else:
+        rows = ((one if isinstance(one, Flaw) else _under(one, str(column)),) for one in _records(place, form))
+
+    def number_of(row: Sequence[Any], number: int) -> float:
+        value = row[0].decode("utf-8", "replace") if isinstance(row[0], bytes) else row[0]
+        with contextlib.suppress(TypeError, ValueError):
+            if not isinstance(value, bool) and not math.isnan(found := float(value)):
+                return found
+        what = value.what if isinstance(value, Flaw) else f"{json.dumps(value, ensure_ascii=False):.40} is no number."
+        raise DataError(f"{place}:{number}: {what} Each pair needs a score, a number.")
+
+    return np.fromiter(map(number_of, rows, itertools.count(1 + header)), np.float64)
 
 
 # TSV and CSV.
@@ -322,16 +349,20 @@ def _of_keys(records: Iterable[Any], columns: Sequence[Column], drop_flagged: bo
         yield (flaw,) * len(columns) if flaw else [_text_under(record, str(column)) for column in columns]
 
 
-def _text_under(record: dict[str, Any], key: str) -> Found:
-    """The text under a key, or under `a.b` for b inside a where there is no key `a.b`."""
-    value: Any = record
+def _under(record: Any, key: str) -> Any:
+    """The value under a key, or under `a.b` for b inside a where there is no key `a.b`."""
+    value = record
     for part in (key,) if key in record else key.split("."):
         if not isinstance(value, dict) or part not in value:
             return Flaw(BAD_RECORD, f"no key {key!r}; there are {shown(record)}.")
         value = value[part]
-    if not isinstance(value, str):
+    return value
+
+
+def _text_under(record: dict[str, Any], key: str) -> Found:
+    if not isinstance(value := _under(record, key), str | Flaw):
         return Flaw(BAD_RECORD, f"{_JSON_KINDS[type(value)]} under the key {key!r}.")
-    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+    if isinstance(value, str) and not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
         return Flaw(BAD_RECORD, f"half a surrogate pair under the key {key!r}, which is no character.")
     return value
 
@@ -415,7 +446,8 @@ _EXPECTED = {
 
 
 # Parquet, Arrow and datasets.
-_Way = tuple[str, ...]  # the names of a column and of the fields inside it that lead to the texts
+_Way = tuple[str, ...]  # the names of a column and of the fields inside it that lead to the values
+_TEXT, _NUMBER = ("string", "binary"), ("float", "double", "halffloat", "int", "uint")  # types without their widths
 
 
 @contextlib.contextmanager
@@ -458,8 +490,8 @@ def _table(place: Place, names: list[str] | None = None) -> Iterator[tuple[pa.Sc
         ) from None
 
 
-def _ways_to_text(fields: Iterable[pa.Field]) -> Iterator[tuple[str, _Way]]:
-    """The names of all columns of text, also inside structs, and where they are; none that several columns have."""
+def _ways_to(types: Sequence[str], fields: Iterable[pa.Field]) -> Iterator[tuple[str, _Way]]:
+    """The names of all columns of these types, also inside structs, and where they are; none that several have."""
     fields = list(fields)
     n_of = Counter(each.name for each in fields)
     for each in fields:
@@ -467,16 +499,18 @@ def _ways_to_text(fields: Iterable[pa.Field]) -> Iterator[tuple[str, _Way]]:
             continue
         kind = each.type.value_type if pa.types.is_dictionary(each.type) else each.type
         if pa.types.is_struct(kind):
-            yield from ((f"{each.name}.{name}", (each.name, *way)) for name, way in _ways_to_text(kind))
-        elif str(kind).removeprefix("large_").removesuffix("_view") in ("string", "binary"):
+            yield from ((f"{each.name}.{name}", (each.name, *way)) for name, way in _ways_to(types, kind))
+        elif str(kind).removeprefix("large_").removesuffix("_view").rstrip("0123456789") in types:
             yield each.name, (each.name,)
 
 
 def _rows(place: Place, columns: Sequence[Column], longest: int | None) -> Iterator[tuple[bytes | Flaw, ...]]:
     """The bytes of the texts of some columns, at most `longest` of each."""
     with _table(place) as (schema, _):
-        of = dict(_ways_to_text(schema))
-        ways = [of[str(column)] for column in columns]
+        of = dict(_ways_to((*_TEXT, *_NUMBER), schema))
+    if absent := [column for column in columns if str(column) not in of]:
+        raise DataError(f"{place}: no column {absent[0]!r}: there are {shown(of)}.")
+    ways = [of[str(column)] for column in columns]
     with _table(place, list(dict.fromkeys(way[0] for way in ways))) as (_, batches):
         for batch in batches:
             batch.validate()
@@ -489,6 +523,8 @@ def _texts(rows: pa.RecordBatch, way: _Way, longest: int | None) -> Iterator[byt
     array = rows.column(way[0])
     array = pc.struct_field(array, list(way[1:])) if len(way) > 1 else array
     array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    if pa.types.is_primitive(array.type):  # numbers
+        array = array.cast(pa.large_string())
     # As bytes, so that a text which is not UTF-8 is found where it stands.
     array = array.cast(pa.large_binary())
     array.validate(full=True)

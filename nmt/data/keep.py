@@ -10,7 +10,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -21,7 +21,7 @@ from nmt.data.arrays import STEP, Ragged, mixed
 from nmt.data.block_work import Setup, Task, TextBlock, read_block
 from nmt.data.corpus import in_batches, write_arrow
 from nmt.data.dedup import keys_for, repeated
-from nmt.data.filters import CODES, TOO_LONG, CorpusFacts, filters_of, most_bytes, oddities, usual_ratio
+from nmt.data.filters import CODES, LOW_SCORE, TOO_LONG, CorpusFacts, filters_of, most_bytes, oddities, usual_ratio
 from nmt.data.formats import Flaw, Found, Reading
 from nmt.data.letters import add_counts, drawn
 from nmt.data.manifest import SUBWORDS
@@ -128,9 +128,10 @@ def reading_of(source: Source, data: DataConfig | None, report: DataReport) -> R
 
 
 def texts_of(source: Source, data: DataConfig) -> Iterator[tuple[str, str]]:
-    """All pairs of a training source, empty ones for those that are no text; what is odd is noted elsewhere."""
-    for src, trg in source.pairs(reading_of(source, data, DataReport())):
-        yield ("", "") if isinstance(src, Flaw) or isinstance(trg, Flaw) else (src, trg)
+    """All pairs of a training source, empty ones for flaws and low scores; what is odd is noted elsewhere."""
+    pairs = source.pairs(reading_of(source, data, DataReport()))
+    for (src, trg), is_low in zip(pairs, chain(source.is_low, repeat(False)), strict=False):
+        yield ("", "") if is_low or isinstance(src, Flaw) or isinstance(trg, Flaw) else (src, trg)
 
 
 def progress_bar(what: str, total: int) -> Bar:
@@ -233,7 +234,8 @@ def blocks_of(training: Sequence[Source], config: DataConfig, report: DataReport
     for n_source, source in enumerate(training):
         first = source.first_number
         for block in cut_blocks(source.pairs(reading_of(source, config, report))):
-            flaws = {}
+            is_low = source.is_low[first - source.first_number :][: len(block)]
+            flaws = dict.fromkeys(np.flatnonzero(is_low).tolist(), LOW_SCORE)
             for n, (one, other) in enumerate(block):
                 if isinstance(one, Flaw) or isinstance(other, Flaw):
                     flaws[n] = one.reason if isinstance(one, Flaw) else cast(Flaw, other).reason

@@ -55,6 +55,7 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     for n, own in enumerate(recipe.data.train):
         filters = recipe.data.filters_of(n).model_dump(mode="json")
         found = {name: value for name, value in filters.items() if value != getattr(recipe.data, name)}
+        found |= {name: value for name in ("min_score", "best_share") if (value := getattr(own, name)) is not None}
         if own.src_lang not in (None, recipe.data.src_lang):
             found["src_lang"] = own.src_lang
         if own.drop_flagged or own.translated_by:

@@ -53,7 +53,7 @@ from nmt.data.manifest import (
 from nmt.data.placeholders import held_out_tags, protected_pair
 from nmt.data.report import SWAPPED, DataReport, page, refuse_foreign_page, sentence, table
 from nmt.data.scripts import identifier, languages_like
-from nmt.data.sources import Source, facts_of, find_sources, stamps_of, told, unknown_languages
+from nmt.data.sources import Source, facts_of, find_sources, stamps_of, told, unknown_languages, with_low_scores
 from nmt.data.subwords import Subwords, large_vocabulary
 from nmt.data.survey import Texts
 from nmt.data.text import Block
@@ -244,11 +244,13 @@ def prepare(
     sources = find_sources(recipe, translations)
     for line in told(sources):
         talk(line)
-    if data.valid_size and not data.valid:
-        sources = with_held_out(sources, data)
-        talk(f"valid: {sources[-1].src.name.partition(', ')[0]}, and near copies of them left out of it")
     present = None if only_report else refuse_foreign_files(folder)
     stamps, inputs = stamps_of(sources), facts_of(sources)
+    sources = with_low_scores(sources, data)
+    if data.valid_size and not data.valid:
+        sources = with_held_out(sources, data)
+        inputs += facts_of(sources[-1:])
+        talk(f"valid: {sources[-1].src.name.partition(', ')[0]}, and near copies of them left out of it")
     lap("hash")
     n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
     texts = inputs.copy()  # what the page shows

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.dedup import N_NOTED, N_SHOWN
-from nmt.data.filters import OPTIONS, REASONS, SCRIPT, UsualRatio
+from nmt.data.filters import LOW_SCORE, OPTIONS, REASONS, SCRIPT, UsualRatio
 from nmt.data.letters import LINE_CAP, WORD_CAP
 from nmt.data.subwords import VocabularyUse
 from nmt.data.survey import shown
@@ -158,10 +158,11 @@ def alarms(facts: Facts, on_dropped: str = "") -> Iterator[tuple[str, str]]:
             told, advice = _shift(one)
             share = _share(n, one["pairs"], MOST_SHIFTED)
             yield f"misaligned lines in {n:,} of {one['pairs']:,} pairs {share}: {told}", advice
-    if (n := _n_dropped(facts)) > MOST_DROPPED * facts["read"]:
-        reason, most = max(facts["dropped"].items(), key=lambda item: item[1]["count"])
+    low = facts["dropped"].get(LOW_SCORE, {"count": 0})["count"]  # which were to be dropped
+    if (n := _n_dropped(facts) - low) > MOST_DROPPED * (n_read := facts["read"] - low):
+        reason, most = max(facts["dropped"].items(), key=lambda item: (item[0] != LOW_SCORE, item[1]["count"]))
         yield (
-            f"{n:,} of {facts['read']:,} training pairs are dropped {_share(n, facts['read'], MOST_DROPPED)}, most for "
+            f"{n:,} of {n_read:,} training pairs are dropped {_share(n, n_read, MOST_DROPPED)}, most for "
             f"{reason} ({most['count']:,})",
             on_dropped or "Look at the reasons, and at the first lines dropped for each.",
         )

@@ -9,10 +9,13 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from nmt.data.formats import (
     Column,
@@ -23,6 +26,7 @@ from nmt.data.formats import (
     count_records,
     names_in,
     read_columns,
+    read_scores,
     read_text,
     shown,
     size_and_digest,
@@ -96,7 +100,8 @@ class Source:
 
     split: train, which may have several; a validation set as `split_of` calls it; test. chosen: the files were found
     by a list or pattern, so the user will want to know which belong together. corpus: its number among those that the
-    recipe names for the split, from 0; a corpus may have several sources.
+    recipe names for the split, from 0; a corpus may have several sources. scores: a number for each pair. is_low: pairs
+    to drop for theirs, see `with_low_scores`.
     """
 
     split: str
@@ -105,6 +110,8 @@ class Source:
     chosen: bool = False
     corpus: int = 0
     found_columns: bool = False  # by their names or order, not by the recipe
+    scores: Text | None = None
+    is_low: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool), compare=False)
 
     @property
     def first_number(self) -> int:
@@ -207,13 +214,18 @@ def _sources_of(
     def located(names: Any) -> list["Named"]:
         return [named for name in names_of(names) for named in _locate(name, option, complaints, folders)]
 
+    def scores_of(its: list["Named"]) -> Sequence["Named | None"]:
+        if not isinstance(files, TrainingCorpus) or files.scores is None:
+            return [None] * len(its)
+        return [named for _, named in _partners(its, located(files.scores), option, complaints, of="scores")]
+
     if files.dataset is not None:
         assert files.split is not None, "the recipe was checked"
         there = (folder / files.dataset for folder in _folders(files.dataset, folders))
         name = str(next((path for path in there if path.is_dir()), files.dataset))
         loaded = Loaded(name, files.subset, files.split)
         src, trg = (Text(str(loaded), loaded, "dataset", column) for column in (files.src_column, files.trg_column))
-        return [Source(split, src, trg)]
+        return [Source(split, src, trg, scores=_scores_of(src, one, files)) for one in scores_of([Named(name, Path())])]
     is_one_file = files.file is not None
     if is_one_file:
         together = [(named, named) for named in located(files.file)]
@@ -224,17 +236,19 @@ def _sources_of(
     finds_columns = is_one_file and files.src_column is None
     moses = [language_of(code).primary if files.unescape else None for code in languages]
     sources = []
-    for pair in together:
+    for pair, its_scores in zip(together, scores_of([src for src, _ in together]), strict=False):
         try:
             columns = _columns_in(pair[0], files, languages) if finds_columns else (files.src_column, files.trg_column)
             by_name = [isinstance(column, str) for column in columns]
+            by_name[0] |= isinstance(getattr(files, "score_column", None), str) and its_scores is None
             by_name = [any(by_name)] * 2 if is_one_file else by_name
             src, trg = (_text_of(*side, files) for side in zip(pair, columns, by_name, moses, strict=True))
+            scored = _scores_of(src, its_scores, files)
         except DataError as error:
             complaints.append(f"{option}: {error}")
             continue
         chosen = len(together) > 1 or pair[0].wild is not None
-        sources.append(Source(split, src, trg, chosen, found_columns=finds_columns))
+        sources.append(Source(split, src, trg, chosen, found_columns=finds_columns, scores=scored))
     return sources
 
 
@@ -269,6 +283,42 @@ def _text_of(named: "Named", column: Column | None, by_name: bool, moses: str | 
         raise DataError(f"{named.name}: drop_flagged is for JSONL, and this is {form}. Remove it.")
     header = has_header and (by_name if files.header is None else files.header)
     return Text(named.name, named.path, form, column, header, drop_flagged, moses)
+
+
+def _scores_of(src: Text, named: "Named | None", files: CorpusFiles) -> Text | None:
+    """The scores of a source: in files of their own, or in a column beside those of src; None if it has none."""
+    if not isinstance(files, TrainingCorpus) or (files.scores is None and files.score_column is None):
+        return None
+    column, form = files.score_column, form_of(named) if named else src.form
+    if (column is None) != (form == "text"):
+        what = (
+            "text has no columns: remove score_column" if column else f"choose the column of the {form}: score_column"
+        )
+        raise DataError(f"{(named or src).name}: has the scores, but {what}.")
+    if named is None:
+        return replace(src, column=column, drop_flagged=False, moses=None)
+    return Text(named.name, named.path, form, column, isinstance(column, str) and form in ("tsv", "csv"))
+
+
+def with_low_scores(sources: Sequence[Source], data: DataConfig) -> list[Source]:
+    """Read all scores and return the sources with what min_score and best_share of their corpora drop.
+
+    The best share of a corpus is that of all of its sources; what is as good as the last pair of it is kept, too.
+    """
+    found, scores = list(sources), dict[int, NDArray[np.float64]]()
+    for n, source in enumerate(sources):
+        if text := source.scores:
+            scores[n] = read_scores(cast(Path, text.place), text.form, text.column, header=text.header)
+    for corpus in {sources[n].corpus for n in scores}:
+        its = {n: numbers for n, numbers in scores.items() if sources[n].corpus == corpus}
+        own, every = data.train[corpus], np.concatenate([*its.values()])
+        least = -np.inf if own.min_score is None else own.min_score
+        if own.best_share:
+            n_kept = max(1, round(own.best_share * len(every)))
+            least = max(least, np.partition(every, -n_kept)[-n_kept])
+        for n, numbers in its.items():
+            found[n] = replace(found[n], is_low=numbers < least)
+    return found
 
 
 # From the names in a recipe to files.
@@ -317,10 +367,10 @@ def _folders(name: str, before: Sequence[Path]) -> list[Path]:
 
 
 def _partners(
-    src: Sequence[Named], trg: Sequence[Named], option: str, complaints: list[str]
+    src: Sequence[Named], trg: Sequence[Named], option: str, complaints: list[str], of: str = "trg"
 ) -> list[tuple[Named, Named]]:
     """Pairs of source and target files: those for which two patterns' wildcards stand for the same; else the first to
-    the first, and so on. None where files are not there, which was complained about.
+    the first, and so on. None where files are not there, which was complained about. of: what trg stands for.
     """
     by_wild = [{named.wild: named for named in side} for side in (src, trg)]
     n_wild = {len(wild or ()) for side in by_wild for wild in side}
@@ -332,7 +382,7 @@ def _partners(
         return [(named, by_wild[1][wild]) for wild, named in by_wild[0].items() if wild in by_wild[1]]
     if src and trg and len(src) != len(trg):
         complaints.append(
-            f"{option}: {len(src):,} files of src, first {src[0].name}, but {len(trg):,} of trg, first {trg[0].name}. "
+            f"{option}: {len(src):,} files of src, first {src[0].name}, but {len(trg):,} of {of}, first {trg[0].name}. "
             "Each must have its partner: file n of one belongs to file n of the other."
         )
     return list(zip(src, trg, strict=False))
@@ -404,6 +454,14 @@ def facts_of(sources: Iterable[Source]) -> list[Facts]:
     for source in sources:
         src, trg = source.src.facts(known), source.trg.facts(known)
         inputs += [{"split": source.split, "side": "src", **src}, {"split": source.split, "side": "trg", **trg}]
+        if source.scores:
+            scores = source.scores.facts(known)
+            inputs.append({"split": source.split, "side": "scores", **scores})
+            if scores["n_line"] != src["n_line"]:
+                told = (
+                    f"{scores['name']} has {scores['n_line']:,} scores but {src['name']} has {src['n_line']:,} lines."
+                )
+                complaints.append(f"{told} Line n of one must be the score of line n of the other.")
         if src["n_line"] != trg["n_line"]:
             complaints.append(
                 f"{src['name']} has {src['n_line']:,} lines but {trg['name']} has {trg['n_line']:,}. Line 1 of one "
@@ -418,7 +476,7 @@ def facts_of(sources: Iterable[Source]) -> list[Facts]:
 
 def stamps_of(sources: Iterable[Source]) -> dict[Path, tuple[int, int]]:
     """Size and time of all files. They are read more than once: who compares these at the end knows of a change."""
-    paths = (text.place for source in sources for text in (source.src, source.trg))
+    paths = (text.place for one in sources for text in (one.src, one.trg, one.scores) if text)
     stats = {path: path.stat() for path in paths if isinstance(path, Path) and path.exists()}
     return {path: (found.st_size, found.st_mtime_ns) for path, found in stats.items()}
 

@@ -216,9 +216,11 @@ def words_of(texts: Sequence[str], trg_lang: str) -> list[list[str]]:
     return [cut(_composed(text)).split() for text in texts]
 
 
-def sentence_chrf(texts: Texts) -> list[float]:
-    """The chrF2 of each hypothesis by itself, the best over the references, as sacreBLEU has it."""
-    metric = _metric_of("chrf", texts.trg_lang)
+def _sentences_by_sacrebleu(name: str, texts: Texts) -> list[float]:
+    """The score of each hypothesis by itself, the best over the references, as sacreBLEU has it; BLEU by its effective
+    order."""
+    metric = _metric_of(name, texts.trg_lang)
+    vars(metric)["effective_order"] = True
     pairs = zip(texts.hypotheses, zip(*texts.references, strict=True), strict=True)
     return [metric.sentence_score(hypothesis, list(its)).score for hypothesis, its in pairs]
 
@@ -412,6 +414,10 @@ def _comet_scores(texts: Texts) -> NDArray[np.float64]:
     return np.array([[math.fsum(one) / len(one)] for one in zip(*columns, strict=True)])
 
 
+def _sentences_by_comet(texts: Texts) -> list[float]:
+    return [float(value) for value in _comet_scores(texts)[:, 0]]
+
+
 def _by_comet(texts: Texts, n_bootstrap: int) -> Score:
     assert texts.comet
     found, n_reference = _comet_scores(texts), len(texts.references) * texts.comet.uses_references
@@ -432,7 +438,7 @@ class Metric:
 
     always: measured in every validation; others only where valid.metric names them, for the time they take. compare:
     function of several systems' texts to the p-values of each after the first, against the first. is_usual: where
-    none is named.
+    none is named. sentences: function of texts to the score of each line.
     """
 
     title: str
@@ -441,17 +447,22 @@ class Metric:
     always: bool = False
     compare: Callable[[Sequence[Texts]], list[PValues]] | None = None
     is_usual: bool = True
+    sentences: Callable[[Texts], list[float]] | None = None
+
+
+def _of_sacrebleu(name: str, title: str, **more: bool) -> Metric:
+    compare, sentences = partial(_paired_by_sacrebleu, name), partial(_sentences_by_sacrebleu, name)
+    return Metric(title, partial(_by_sacrebleu, name), compare=compare, sentences=sentences, **more)
 
 
 # valid.metric takes these names (declared in recipe/options.py), and nmt-translate --ref prints the usual ones.
 METRICS: dict[str, Metric] = {
-    "bleu": Metric("BLEU", partial(_by_sacrebleu, "bleu"), always=True, compare=partial(_paired_by_sacrebleu, "bleu")),
-    "chrf": Metric("chrF", partial(_by_sacrebleu, "chrf"), always=True, compare=partial(_paired_by_sacrebleu, "chrf")),
-    "ter": Metric(
-        "TER", partial(_by_sacrebleu, "ter"), higher_is_better=False, compare=partial(_paired_by_sacrebleu, "ter")
-    ),
-    "comet": Metric("COMET", _by_comet, compare=_paired_by_comet, is_usual=False),
+    "bleu": _of_sacrebleu("bleu", "BLEU", always=True),
+    "chrf": _of_sacrebleu("chrf", "chrF", always=True),
+    "ter": _of_sacrebleu("ter", "TER", higher_is_better=False),
+    "comet": Metric("COMET", _by_comet, compare=_paired_by_comet, is_usual=False, sentences=_sentences_by_comet),
 }
+sentence_chrf = partial(_sentences_by_sacrebleu, "chrf")
 
 
 def _check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:

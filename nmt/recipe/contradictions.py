@@ -85,6 +85,10 @@ def _of_data(recipe: "Recipe") -> Iterator[str]:
         if 0 < ratio < 1:
             yield f"{where}.max_ratio: {ratio:g} is below 1, but the ratio is that of the longer side (0: any ratio)"
     for n, corpus in enumerate(data.train):
+        given = [name for name in ("scores", "score_column") if getattr(corpus, name) is not None]
+        chosen = [name for name in ("min_score", "best_share") if getattr(corpus, name) is not None]
+        for name in chosen if not given else given if not chosen else ():
+            yield f"data.train.{n}.{name}: scores or score_column go with min_score or best_share (add one of them)"
         has_keys = corpus.dataset is None and (corpus.src_column is not None or corpus.trg_column is not None)
         if corpus.translated_by is not None:
             yield from _of_translated(f"data.train.{n}", corpus)
@@ -110,7 +114,7 @@ def _of_translated(where: str, corpus: "TrainingCorpus") -> Iterator[str]:
     for name in ("src", "trg", "translated_by"):
         if (value := getattr(corpus, name)) is not None and "" in (names_of(value) or [""]):
             yield f"{where}.{name}: no name in it (expected a {'run' if name == 'translated_by' else 'file'})"
-    others = ("file", "dataset", "subset", "split", "src_column", "trg_column", "header")
+    others = ("file", "dataset", "subset", "split", "src_column", "trg_column", "header", "scores", "score_column")
     given = [name for name in others if getattr(corpus, name) is not None]
     given += ["format"] * (corpus.format not in (None, "text")) + ["unescape"] * corpus.unescape
     for name in given[:1]:
@@ -125,8 +129,8 @@ def _of_files(where: str, files: "CorpusFiles") -> Iterator[str]:
     """There is one place that the pairs come from, and it is said where in it the sides stand."""
     places = {name: getattr(files, name) for name in ("dataset", "file", "src", "trg")}
     given = {name: value for name, value in places.items() if value is not None}
-    for name, value in given.items():
-        if "" in (names_of(value) or [""]):
+    for name, value in {**given, "scores": getattr(files, "scores", None)}.items():
+        if value is not None and "" in (names_of(value) or [""]):
             yield f"{where}.{name}: no name in it (expected a file)"
     whole: str | None = next((name for name in ("file", "dataset") if name in given), None)
     for name in given if whole else ():

@@ -156,6 +156,14 @@ class TrainingCorpus(_OwnFilters, CorpusFiles):
     """Language of the source side, where it is not data.src_lang: for the filters."""
     drop_flagged: bool = False
     """Drop the lines of JSONL that nmt-translate wrote and flagged; one that was only split stays."""
+    scores: str | list[str] | None = None
+    """Files of scores, one for each pair: text, a number a line, or TSV, CSV, JSONL, Parquet or Arrow."""
+    score_column: Column | None = None
+    """Column or key of the score, in the files of scores, or without them in those of the pairs."""
+    min_score: float | None = None
+    """Drop pairs with a lower score."""
+    best_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    """Keep this share of the pairs, those with the highest scores, and those that score as the last of them."""
     weight: PositiveFloat = 1.0
     """Visits of each pair in an epoch: 3 thrice, 0.25 another quarter each time; may change without preparing again."""
     translated_by: str | list[str] | None = None

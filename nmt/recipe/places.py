@@ -17,7 +17,7 @@ RUN_DATA = "data.json"  # in a run: digests of the data and subwords that it was
 DATA_AT = "folder"  # key of RUN_DATA: where that data was
 _ABOVE = 2
 NAMES_A_CORPUS = ("src", "trg", "file", "dataset")
-_FOUND = (*NAMES_A_CORPUS, "translated_by")  # what is looked for in a mapping of a corpus
+_FOUND = (*NAMES_A_CORPUS, "translated_by", "scores")  # what is looked for in a mapping of a corpus
 
 
 def is_prepared(folder: Path) -> bool:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from made_run import HASTY, make_run
+from sacrebleu.metrics import BLEU, CHRF, TER
 
 from nmt.cli.score import TRANSLATIONS, main
 
@@ -61,6 +62,19 @@ def test_a_run_is_translated_once_and_the_page_is_written(score, tmp_path, monke
     assert again == first and "translated before" in err
 
 
+def test_each_line_has_the_scores_that_sacrebleu_gives_its_sentence(score, tmp_path):
+    out, _ = score("a.txt", "--ref", "ref.en", "a.txt", "--by-line", "--metric", "chrf")
+    assert out == "chrf\n" + "100.0000\n" * 3, "the best of the references counts"
+    make_run(tmp_path / "run", HASTY)
+    out, _ = score("a.txt", "run", "--src", "src.de", "--ref", "ref.en", "--by-line")
+    head, *lines = [line.split("\t") for line in out.splitlines()]
+    assert head == [f"{system}:{name}" for system in ("a.txt", "run") for name in ("bleu", "chrf", "ter")]
+    metrics = BLEU(effective_order=True), CHRF(), TER()
+    for line, hypothesis, reference in zip(lines, OUTPUT, REFERENCE, strict=True):
+        expected = [metric.sentence_score(hypothesis, [reference]).score for metric in metrics]
+        assert [float(value) for value in line[:3]] == pytest.approx(expected, abs=1e-4)
+
+
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
@@ -72,6 +86,8 @@ def test_a_run_is_translated_once_and_the_page_is_written(score, tmp_path, monke
         (["run", "--ref", "ref.en"], "a run needs the source lines"),
         (["a.txt", "--ref", "ref.en", "--lang", "jp"], "is no language code (did you mean ja"),
         (["a.txt", "--ref", "ref.en", "--html", "none/page.html"], "none/page.html"),
+        (["a.txt", "--ref", "ref.en", "--by-line", "--json"], "--by-line writes scores between tabs: leave --json out"),
+        (["long.txt", "--ref", "ref.en", "--by-line"], "long.txt has 4 lines but ref.en has 3"),
         (["a.txt", "--ref", "ref.en", "--device", "cuda"], "--device cuda is for runs"),
         (["a.txt", "--ref", "ref.en", "--html", "ref.en", "--overwrite"], "ref.en is also read"),
         (["--ref", "ref.en", "a.txt"], "required: HYP (before --ref, which takes several"),

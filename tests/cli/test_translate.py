@@ -250,6 +250,10 @@ def test_given_translations_are_scored_by_forced_decoding(translate, objects, fo
     columns, _ = translate(*flags, "--format", "tsv")
     assert [line.split("\t")[1::2] for line in columns] == [[a, b] for a, b in zip(text, targets, strict=True)]
     assert [sum(one["token_log_probs"]) for one in objects(*flags)] == pytest.approx(wanted, abs=1e-5)
+    pairs = [json.loads(line) for line in translate(*flags, "--format", "pairs")[0]]
+    means = [value / max(1, len(its)) for value, its in zip(wanted, told, strict=True)]
+    assert [one.pop("mean_log_prob") for one in pairs] == pytest.approx(means, abs=1e-5)
+    assert pairs == [{"source": src, "output": trg} for src, trg in zip(sources, targets, strict=True)]
 
 
 def test_a_run_that_has_not_ended_says_which_checkpoint_translates(folder, files, capsys):
@@ -295,7 +299,7 @@ def test_a_run_that_has_not_ended_says_which_checkpoint_translates(folder, files
         (["--mbr", "many"], "decode.samples: expected a whole number"),
         (["--show-scores"], "--show-scores is gone: --format tsv"),
         (["--format", "pairs", "--decode.n_best", "2"], "decode.n_best is 2: set it to 1"),
-        (["--format", "pairs", "--score", "x"], "--format pairs is for what was translated"),
+        (["--format", "moses", "--score", "x"], "--format moses is for what was translated"),
         (["--format", "xml"], "invalid choice"),
         (["--score", "x", "--retry-suspect"], "--retry-suspect has nothing to do"),
         (["--score", "x", "--decode.n_best", "2"], "so --decode.n_best has nothing to do"),

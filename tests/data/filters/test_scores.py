@@ -1,0 +1,141 @@
+"""Pairs chosen by scores: forms of scores, the bound and the best share, and what is refused."""
+
+import gzip
+import json
+
+import pytest
+
+from nmt.data import keep
+from nmt.data.prepare import prepare
+from nmt.data.report import DataReport
+from nmt.errors import DataError
+from nmt.recipe.options import Recipe
+
+SCORES = [-1.5, -9.0, 0.5, -2.5, -7.0, -3.0]  # of six pairs: lines 2 and 5 are bad
+GOOD = [
+    (f"Haus {n} am See im Wald", f"house {n} by the lake", score) for n, score in zip("abcdef", SCORES, strict=True)
+]
+OBJECTS = [{"de": de, "en": en, "score": score, "more": {"x": str(score)}} for de, en, score in GOOD]
+TEXTS = {"src": "t.de", "trg": "t.en"}
+COLUMNS = {"src_column": "de", "trg_column": "en"}
+FORMS = {
+    "text": {**TEXTS, "scores": "s.txt.gz"},
+    "number": {**TEXTS, "scores": "s.tsv", "score_column": 2},
+    "name": {**TEXTS, "scores": "named.tsv", "score_column": "chrf"},
+    "keys": {**TEXTS, "scores": "a.jsonl", "score_column": "score"},
+    "floats": {**TEXTS, "scores": "a.parquet", "score_column": "score"},
+    "own number": {"file": "a.tsv", "src_column": 1, "trg_column": 2, "score_column": 3},
+    "own name": {"file": "a.csv", **COLUMNS, "score_column": "score"},
+    "own head": {"file": "a.csv", "format": "csv", "src_column": 1, "trg_column": 2, "score_column": "score"},
+    "found columns": {"file": "a.csv", "score_column": "score"},
+    "own key": {"file": "a.jsonl", **COLUMNS, "score_column": "more.x"},
+    "own floats": {"file": "a.parquet", **COLUMNS, "score_column": "score"},
+    "beside one side": {"src": "a.tsv", "src_column": 1, "trg": "t.en", "score_column": 3},
+    "data set": {"dataset": "folder", "split": "train", **COLUMNS, "score_column": "score"},
+}
+
+
+@pytest.fixture
+def scored(at):
+    at.write("t.de", [de for de, _, _ in GOOD])
+    at.write("t.en", [en for _, en, _ in GOOD])
+    at.write("s.txt.gz", gzip.compress("".join(f"{score}\n" for score in SCORES).encode()))
+    at.write("s.tsv", [f"{n}\t{score}" for n, score in enumerate(SCORES, start=1)])
+    at.write("named.tsv", ["bleu\tchrf", *(f"1\t{score}" for score in SCORES)])
+    at.write("a.tsv", ["\t".join(map(str, row)) for row in GOOD])
+    at.write("a.csv", ["de,en,score", *(",".join(map(str, row)) for row in GOOD)])
+    at.write("a.jsonl", OBJECTS)
+    at.write("a.parquet", OBJECTS)
+    (at.folder / "folder").mkdir()
+    at.write("folder/train.parquet", OBJECTS)
+    return at
+
+
+@pytest.mark.parametrize("corpus", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("chosen", [{"min_score": -3}, {"best_share": 0.67}])
+def test_pairs_of_low_scores_are_dropped_and_told_whatever_the_form(scored, corpus, chosen):
+    report = scored.prepare({**corpus, **chosen}, src_lang="de", trg_lang="en")
+    name, header = (corpus.get(key) for key in ("src", "file")), str(corpus.get("file", "")).endswith(".csv")
+    name = next(filter(None, name), "folder train")
+    assert report.dropped == {"low score": {"count": 2, "first": [f"{name}:{n + header}" for n in (2, 5)]}}
+    assert [(one["src"], one["trg"]) for one in report.examples["low score"]] == [GOOD[n][:2] for n in (1, 4)]
+
+
+def test_the_best_share_is_that_of_the_whole_corpus_and_of_no_other(scored):
+    scored.write("low", ["-9.5"] * 5 + ["-10"])
+    both = {"src": ["t.de"] * 2, "trg": ["t.en"] * 2, "scores": ["low", "s.txt.gz"]}
+    report = scored.prepare([{**both, "best_share": 0.5}, TEXTS, {**TEXTS, "scores": "low", "best_share": 0.2}])
+    assert [one["dropped"] for one in report.corpora] == [{"low score": 6}, {}, {"low score": 1}], "equal ones stay"
+    assert not report.alarms, "what was asked for is none"
+    both |= {"min_score": -9.2}
+    assert scored.prepare(both).dropped["low score"]["count"] == 6
+    assert scored.prepare({**both, "best_share": 0.25}).dropped["low score"]["count"] == 9
+    assert scored.prepare({**both, "min_score": 0.0, "best_share": 0.99}).dropped["low score"]["count"] == 11
+
+
+def test_patterns_are_paired_and_low_scores_are_never_held_out(scored):
+    for n in "xy":
+        scored.write(f"{n}.de", [f"Haus {n}{k}" for k in range(1000)])
+        scored.write(f"{n}.en", [f"house {n}{k}" for k in range(1000)])
+        scored.write(f"{n}.s", [f"{k - 500}" for k in range(1000)])
+    data = {"train": {"src": "[xy].de", "trg": "[xy].en", "scores": "[xy].s", "min_score": 0}, "valid_size": 100}
+    recipe = Recipe.model_validate({"name": "t", "data": data, "subwords": {"vocab_size": 264}})
+    prepare(recipe, scored.folder / "out", report=(report := DataReport()))
+    assert report.first["low score"][:2] == ["x.de:1", "x.de:2"] and report.dropped[0]["low score"] == 1000
+    assert {int(line[6:]) >= 500 for line in scored.texts()[0]} == {True}
+    scored.write("x.s", ["1"] * 999)
+    with pytest.raises(DataError, match=r"x\.s has 999 scores but x\.de has 1,000 lines"):
+        prepare(recipe, scored.folder / "out", overwrite=True)
+
+
+def test_the_data_is_the_same_for_any_number_of_workers(scored, monkeypatch):
+    monkeypatch.setattr(keep, "N_PAIR", 2)
+    monkeypatch.setattr(keep, "_WORTHWHILE", 1)
+    corpus = {**TEXTS, "scores": "s.txt.gz", "best_share": 0.5, "drop_duplicates": True}
+    for n in (1, 3):
+        dropped = scored.prepare(corpus, workers=n).dropped
+        assert dropped == {"low score": {"count": 3, "first": ["t.de:2", "t.de:5", "t.de:6"]}}
+
+
+def test_other_scores_make_other_data(scored):
+    recipe = scored.prepare({**TEXTS, "scores": "s.txt.gz", "best_share": 0.5}).recipe
+    manifest = json.loads((scored.folder / "out" / "manifest.json").read_text())
+    assert [one["side"] for one in manifest["inputs"]][:3] == ["src", "trg", "scores"]
+    prepare(recipe, scored.folder / "out")
+    scored.write("s.txt.gz", gzip.compress("".join(f"{score}\n" for score in SCORES[::-1]).encode()))
+    with pytest.raises(DataError, match=r"s\.txt\.gz is new"):
+        prepare(recipe, scored.folder / "out")
+
+
+@pytest.mark.parametrize(
+    ("lines", "corpus", "expected"),
+    [
+        (["1"] * 5, {}, ["bad has 5 scores but t.de has 6 lines. Line n of one must be the score of line n"]),
+        (["1", "nan", *"1111"], {}, ['bad:2: "nan" is no number. Each pair needs a score']),
+        (["1", "2", "", *"111"], {}, ['bad:3: "" is no number']),
+        (["1", "high", *"1111"], {}, ['bad:2: "high" is no number']),
+        (["1"] * 6, {"score_column": 2}, ["bad: has the scores, but text has no columns"]),
+        (
+            ["a\tb", *["1\t2"] * 3, "1", "1\t2", "1\t2"],
+            {"scores": "bad.tsv", "score_column": "b"},
+            ["bad.tsv:5: 1 col"],
+        ),
+        (["a\tb", *["1\t2"] * 6], {"scores": "bad.tsv", "score_column": "c"}, ["not one column 'c'", "'a', 'b'"]),
+        (
+            ["1\t2"] * 6,
+            {"scores": "bad.tsv"},
+            ["bad.tsv: has the scores, but choose the column of the tsv: score_column"],
+        ),
+        ([{"s": 1}] * 5 + [{"t": 1}], {"scores": "bad.jsonl", "score_column": "s"}, ["bad.jsonl:6: no key 's'"]),
+        ([{"s": None}] * 6, {"scores": "bad.jsonl", "score_column": "s"}, ["bad.jsonl:1: null is no number"]),
+        ([{"s": True}] * 6, {"scores": "bad.jsonl", "score_column": "s"}, ["bad.jsonl:1: true is no number"]),
+        ([{"s": 1}] * 6, {"scores": "bad.parquet", "score_column": "t"}, ["no column 't': there are 's'"]),
+        ([{"s": 1.5}] * 5 + [{"s": None}], {"scores": "bad.parquet", "score_column": "s"}, ["bad.parquet:6: null in"]),
+        (["1"] * 6, {"scores": ["bad", "bad"]}, ["1 files of src, first t.de, but 2 of scores, first bad"]),
+        (["1"] * 6, {"scores": "none"}, ["no file none: tried"]),
+    ],
+)
+def test_scores_that_cannot_be_used_are_told_with_their_place(scored, lines, corpus, expected):
+    name = corpus["scores"] if "." in corpus.get("scores", "") else "bad"
+    scored.write(name, lines)
+    scored.refused({**TEXTS, "scores": name, "min_score": 0, **corpus}, *expected)
