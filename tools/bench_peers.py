@@ -158,7 +158,7 @@ def train_torch(step: PeerStep, config: dict[str, Any], train: list[Batch], vali
 @torch.no_grad()
 def translate(model: Any, src_seq: Tensor) -> list[list[int]]:
     """Ids (B, S) to those of translations, after BOS and before EOS. Marian has a beam of 5, torch none."""
-    most, seq = 2 * src_seq.size(1) + 10, torch.full((len(src_seq), 1), BOS)
+    most, seq = src_seq.size(1) * 3 // 2 + 10, torch.full((len(src_seq), 1), BOS)
     if isinstance(model, Marian):
         how = {"num_beams": 5, "max_length": most, "use_cache": True}
         seq = model.model.generate(src_seq, attention_mask=(src_seq != PAD).long(), **how)
