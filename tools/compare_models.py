@@ -85,7 +85,7 @@ TASKS = {
         "LSTM": Recipe("multi30k.de-en.lstm", 1105),
     },
     "animal": {
-        name: Recipe("multi30k.en-de", 900, f"{TATOEBA} --model.n_head {n}")
+        name: Recipe("multi30k.en-de", 6000, f"{TATOEBA} --model.n_head {n}")
         for name, n in (("one head", 1), ("eight heads", 8))
     },
 }
