@@ -115,9 +115,6 @@ class PeerStep:
         self.adam.zero_grad(set_to_none=True)
 
 
-# -- training for bench_quality.py, which keeps the model that validated best ------------------------------------------
-
-
 def train_marian(model: Any, config: dict[str, Any], train: list[Batch], valid: list[Batch], until: float) -> int:
     """Train by Seq2SeqTrainer until a time. Returns the updates."""
     library = huggingface.library()
@@ -184,7 +181,7 @@ def main(name: str, folder: Path, until: float) -> None:
     work = config, batches(data.train), batches(data.valid), until
     n_update = train_torch(step, *work) if name == "torch" else train_marian(step.model.model, *work)
     n_param = sum(p.numel() for p in step.model.parameters())
-    print(f"{n_param} parameters, {n_update} updates, stopped {time.time() - until:.1f} s after the end", flush=True)
+    print(f"{n_param} parameters, {n_update} updates, {time.time() - until:.1f} s late", flush=True)
     sources = (pad(test.picked(rows)[0], after=(EOS,)) for rows in np.array_split(np.arange(test.n_pair), 20))
     found = (ids for src_seq in sources for ids in translate(step.model.eval(), src_seq))
     write_lines(folder / "text.en", map(data.subwords.trg.decode, found))

@@ -88,7 +88,9 @@ def measure(args: argparse.Namespace, name: str, shared: Path) -> dict[str, Any]
     ask = f"from importlib.metadata import version; print(version('{system['package']}'), end='')"
     version = subprocess.check_output([system["train"][0].replace("bin/eole", "bin/python"), "-c", ask], text=True)
     sizes = [re.findall(system[one], told)[-1].replace(",", "") for one in ("parameters", "updates")]
-    row = [name, version, *sizes, f"{min(took, seconds) / 60:.1f}", system["decoding"]]
+    sizes[0] = f"{int(sizes[0]) / 1e6:.1f} M" if sizes[0].isdigit() else sizes[0]
+    took = min([took, *(seconds + float(late) for late in re.findall(r"([\d.]+) s late", told))])  # without decoding
+    row = [name, version, *sizes, f"{took / 60:.1f}", system["decoding"]]
     row += [f"{bleu.value:.1f}", f"{bleu.low:.1f} ... {bleu.high:.1f}", f"{chrf.value:.1f}"]
     return dict(zip(COLUMNS, row, strict=True)) | {"signature": bleu.signature}
 
