@@ -15,7 +15,7 @@ from nmt.training.log import Record, TensorBoard
 from tests.disk import full_disk
 from tests.training.conftest import make_recipe, merged
 
-SHORT = {"train": {"updates": 8, "log_every": 2, "save_every": 100}, "valid": {"every": 4}}
+SHORT = {"train": {"updates": 8, "log_every": 2, "save_every": 100, "compile": False}, "valid": {"every": 4}}
 HEARD = merged(SHORT, {"train": {"tensorboard": True, "wandb": True}})
 FORCED = merged(HEARD, {"valid": {"translate": False, "metric": "loss"}})
 
@@ -74,7 +74,7 @@ def numbers_of(line, path=""):
     for name, value in line.items():
         if isinstance(value, dict):
             found |= numbers_of(value, f"{path}{name}/")
-        elif isinstance(value, int | float) and name != "update":
+        elif isinstance(value, int | float) and not isinstance(value, bool) and name != "update":
             found[f"{path}{name}"] = value
     return found
 
