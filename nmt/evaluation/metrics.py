@@ -28,6 +28,7 @@ from nmt.data.scripts import letters_of
 from nmt.errors import DataError, Unavailable
 from nmt.extras import require
 from nmt.languages import UNSPACED, language_of
+from nmt.recipe.places import Origin
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric as SacreMetric
@@ -354,15 +355,18 @@ class Comet:
         return [self._known[one] for one in lines]
 
 
-def comet_model(option: str, name: str, device: str = "cpu") -> Comet:
-    """Load the COMET model that an option names: a checkpoint here, or one of Hugging Face. Raises Unavailable."""
-    found = _comet_model(option, name)
+def comet_model(option: str, name: str, device: str = "cpu", origin: Origin = Origin()) -> Comet:  # noqa: B008
+    """Load the COMET model that an option names: a checkpoint here, or one of Hugging Face. Raises Unavailable.
+
+    origin: of the recipe, beside which it was looked for.
+    """
+    found = _comet_model(option, name, "" if Path(name).exists() else f"; {origin.tried(option, name)}")
     found.model.to(device)
     return found
 
 
 @functools.cache
-def _comet_model(option: str, name: str) -> Comet:
+def _comet_model(option: str, name: str, tried: str) -> Comet:
     require("comet", f"{option}: {name}", ", in an environment of its own, as it takes numpy 1 and transformers 4")
     with _quiet():
         try:
@@ -380,9 +384,9 @@ def _comet_model(option: str, name: str) -> Comet:
             why = (isinstance(error, KeyError) and error.__context__ and error.__context__.__context__) or error
             told = f"{type(why).__name__}: {str(why).partition(chr(10))[0].partition('. ')[0].rstrip('.')}"
             raise Unavailable(
-                f"{option}: {name} cannot be loaded ({told}). Name a COMET model of Hugging Face (over a network; some "
-                "want a login, with their terms accepted), or a .ckpt here, with its hparams.yaml in the folder above; "
-                "unbabel-comet takes numpy 1 and transformers 4."
+                f"{option}: {name} cannot be loaded ({told}{tried}). Name a COMET model of Hugging Face (over a "
+                "network; some want a login, with their terms accepted), or a .ckpt here, with its hparams.yaml in the "
+                "folder above; unbabel-comet takes numpy 1 and transformers 4."
             ) from None
     return found
 

@@ -59,7 +59,13 @@ def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
             ) from None
         raise RecipeError(f"{path}: cannot read the recipe: {error.strerror} (expected a YAML file)") from None
     origin = Origin(path, frozenset(name for name, _ in overrides))
-    return _read(content, str(path), overrides, path).coming_from(origin)
+    recipe = _read(content, str(path), overrides, path).coming_from(origin)
+    for title, option in (("valid", "comet"), ("decode", "qe")):  # a model here is to be found by the run, too
+        section = getattr(recipe, title)
+        place = origin.find(f"{title}.{option}", name := getattr(section, option), Path.exists).absolute()
+        if name and place.exists():
+            recipe = recipe.model_copy(update={title: section.model_copy(update={option: str(place)})})
+    return recipe
 
 
 def changed(recipe: Recipe, overrides: Overrides) -> Recipe:

@@ -57,7 +57,7 @@ def comet_of(recipe: Recipe, device: str = "cpu") -> Comet | None:
     """The COMET model that decides what is best, on a device; None for another metric. Raises Unavailable."""
     if recipe.valid.metric != "comet":
         return None
-    return comet_model("valid.comet", str(recipe.origin.find("valid.comet", recipe.valid.comet, Path.exists)), device)
+    return comet_model("valid.comet", recipe.valid.comet, device, recipe.origin)
 
 
 class Validator:

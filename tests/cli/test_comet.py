@@ -115,7 +115,9 @@ def test_training_is_validated_by_it_and_keeps_what_it_finds_best(models, tmp_pa
     )
     flags = ["x.yaml", "--prepare", "--updates", "4", "--device", "cpu"]
     assert train([*flags, "--valid.comet", "none.ckpt"]) == 2
-    assert "error: valid.comet: none.ckpt cannot be loaded" in capsys.readouterr().err and not Path("runs").exists()
+    err = capsys.readouterr().err
+    assert "error: valid.comet: none.ckpt cannot be loaded" in err and f"; tried {tmp_path / 'none.ckpt'})" in err
+    assert not Path("runs").exists()
     assert train(flags) == 0
     log = [json.loads(line) for line in Path("runs/x/log.jsonl").read_text(encoding="utf-8").splitlines()]
     found = [one for one in log if one["kind"] == "valid"]

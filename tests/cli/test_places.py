@@ -115,6 +115,21 @@ def test_another_runs_weights_and_subwords_are_found_beside_the_recipe(project, 
     assert "first weights from" in capsys.readouterr().err
 
 
+def test_comet_models_are_found_beside_the_recipe_and_by_its_run_from_anywhere(project, monkeypatch):
+    for name in ("da", "kiwi"):
+        (project / name).mkdir()
+    recipe, options = project / "qe.yaml", [("data.out", "prepared/mine"), ("valid.comet", "da"), ("decode.qe", "kiwi")]
+    write_recipe(changed(read_recipe(project / "prepared/mine"), options), recipe)
+    assert train(["../project/qe.yaml", "--train.out", "own/run"]) == 0
+    monkeypatch.chdir(project.parent)
+    found = read_recipe("elsewhere/own/run")
+    assert Path(found.valid.comet).samefile(project / "da") and Path(found.decode.qe).samefile(project / "kiwi")
+    assert load("elsewhere/own/run").decode().qe == found.decode.qe
+    Path("kiwi").mkdir()
+    recipe = read_recipe(recipe, [("decode.qe", "kiwi"), ("valid.comet", "Unbabel/x")])
+    assert (recipe.decode.qe, recipe.valid.comet) == (str(Path("kiwi").absolute()), "Unbabel/x")
+
+
 def test_data_that_is_nowhere_is_named_with_every_place_and_the_command(project, capsys):
     recipe = project / "new.yaml"
     recipe.write_text("name: new\n", encoding="utf-8")
