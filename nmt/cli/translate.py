@@ -26,7 +26,7 @@ between tabs; with --format jsonl an object a line, with --format moses NUMBER |
 ||| SCORE, NUMBER from 0 as Moses and Marian have it; and with --format pairs one of source, output and flags alone, to
 train on (docs/data.md). SCORE is the log-probability over the length penalty. --score writes LOG-PROBABILITY; with
 --format tsv NUMBER, LOG-PROBABILITY, its number of tokens and TRANSLATION; with --format pairs source, output and
-mean_log_prob, that of a token."""
+mean_log_prob, that of a token, null without text on both sides."""
 
 
 _EXAMPLES = (

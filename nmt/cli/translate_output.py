@@ -18,7 +18,7 @@ from nmt.cli.translate_input import Line, check_references, request_reader, term
 from nmt.data.lines import write_lines
 from nmt.data.text import style_notes, traits_of
 from nmt.decoding.evidence import WORDS, Evidence, Fields, Lost, attempt, log_prob_of, lost_note
-from nmt.decoding.request import Request
+from nmt.decoding.request import Request, is_blank
 from nmt.decoding.suspicion import BETTER, CAP, KEPT, MENDED, Answer, flags_of, mend, tries
 from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import NOWHERE, Translator
@@ -211,7 +211,8 @@ def _scored_line(args: argparse.Namespace, line: Line, scored: Scored, evidence:
     target = line.target or ""
     both, n_token = {**line.beside, "source": line.request.source, "output": target}, len(scored.token_log_probs)
     if args.format == "pairs":
-        return _json({**both, "mean_log_prob": scored.log_prob / max(1, n_token)})
+        has_text = not any(map(is_blank, (line.request.source, target)))
+        return _json({**both, "mean_log_prob": scored.log_prob / n_token if has_text else None})
     if args.format == "jsonl":
         return _json({"id": line.number, **both, "log_prob": scored.log_prob, **evidence})
     if args.format == "text":

@@ -235,8 +235,11 @@ def size_and_digest(loaded: Loaded, column: Column) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def read_scores(place: Place, form: str, column: Column | None, *, header: bool) -> NDArray[np.float64]:
-    """The numbers in a column, or of the lines of text. DataError for what is none, NaN included."""
+def read_scores(place: Place, form: str, column: Column | None, *, header: bool, is_own: bool) -> NDArray[np.float64]:
+    """The numbers in a column, or of the lines of text; NaN for null. DataError for what is no number, as "nan".
+
+    is_own: the pairs stand there, too. A broken record is NaN, and their reader drops or refuses it.
+    """
     rows: Iterator[Sequence[Any]]
     if form in TABLES:
         rows = _rows(place, (str(column),), 100)
@@ -246,10 +249,13 @@ def read_scores(place: Place, form: str, column: Column | None, *, header: bool)
         check_column(place, form, column, header=header)
         rows = _of_fields(_records(place, form), (column,), header)
     else:
-        rows = ((one if isinstance(one, Flaw) else _under(one, str(column)),) for one in _records(place, form))
+        rows = zip(_records(place, form))
 
     def number_of(row: Sequence[Any], number: int) -> float:
         value = row[0].decode("utf-8", "replace") if isinstance(row[0], bytes) else row[0]
+        value = _under(value, str(column)) if isinstance(value, dict) else value
+        if value is None or (isinstance(row[0], Flaw) and (is_own or form in TABLES)):  # of tables: null
+            return math.nan
         with contextlib.suppress(TypeError, ValueError):
             if not isinstance(value, bool) and not math.isnan(found := float(value)):
                 return found

@@ -10,7 +10,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice, repeat
+from itertools import chain, compress, islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -104,7 +104,7 @@ def encode_training_pairs(
     report.n_kept = write_arrow(folder / "train.arrow", in_batches(rows(), N_ROW), subwords)
     corpora: dict[int, dict[str, Any]] = {}
     for source, n_pair in zip(kept.training, kept.n_of_source, strict=True):
-        usual = report.learnt_ratios.get(source.src.name)
+        usual = report.learnt_ratios.get((source.corpus, source.src.name))
         about = {"trg_lang": config.languages_of(source.corpus)[1], "usual_ratio": usual.median if usual else None}
         each = corpora.setdefault(source.corpus, {"name": source.src.name, "n_pair": 0, **about})
         each["n_pair"] += n_pair
@@ -128,10 +128,10 @@ def reading_of(source: Source, data: DataConfig | None, report: DataReport) -> R
 
 
 def texts_of(source: Source, data: DataConfig) -> Iterator[tuple[str, str]]:
-    """All pairs of a training source, empty ones for flaws and low scores; what is odd is noted elsewhere."""
+    """The pairs of a training source without low scores, empty ones for flaws; what is odd is noted elsewhere."""
     pairs = source.pairs(reading_of(source, data, DataReport()))
-    for (src, trg), is_low in zip(pairs, chain(source.is_low, repeat(False)), strict=False):
-        yield ("", "") if is_low or isinstance(src, Flaw) or isinstance(trg, Flaw) else (src, trg)
+    for src, trg in compress(pairs, chain(~source.is_low, repeat(True))):
+        yield ("", "") if isinstance(src, Flaw) or isinstance(trg, Flaw) else (src, trg)
 
 
 def progress_bar(what: str, total: int) -> Bar:
@@ -295,7 +295,7 @@ def keep_training_pairs(
         filters = config.filters_of(source.corpus)
         usual = usual_ratio(texts_of(source, config), filters.max_ratio)
         if usual is not None:
-            report.learnt_ratios[source.src.name] = usual
+            report.learnt_ratios[source.corpus, source.src.name] = usual
         setups.append(CorpusFacts(filters, config.max_len, config.languages_of(source.corpus), usual))
     is_drawn = config.valid_size and not config.valid and VALID in held_out
     drawn = near_hashes(*held_out[VALID][:2]) if is_drawn else None

@@ -36,7 +36,7 @@ class DataReport:
     first: dict[str, list[str]] = field(default_factory=dict)
     examples: dict[str, list[dict[str, str]]] = field(default_factory=dict)
     notes: Counter[str] = field(default_factory=Counter)
-    learnt_ratios: dict[str, UsualRatio] = field(default_factory=dict)  # of each source file, by its name
+    learnt_ratios: dict[tuple[int, str], UsualRatio] = field(default_factory=dict)  # of corpus and source file
     noted: dict[str, list[str]] = field(default_factory=dict)
     vocabulary: VocabularyUse | None = None
     found: dict[str, Any] = field(default_factory=dict)  # as the survey tells it
@@ -72,7 +72,7 @@ class DataReport:
             "dropped": {reason: {"count": dropped[reason], "first": self.first[reason]} for reason in reasons},
             "examples": {reason: self.examples[reason] for reason in reasons if reason in self.examples},
             "source_in_valid_or_test": 0,
-            "usual_ratio": {name: usual._asdict() for name, usual in self.learnt_ratios.items()},
+            "usual_ratio": {name: usual._asdict() for (_, name), usual in self.learnt_ratios.items()},
             "notes": dict(sorted(self.notes.items())),
             "noted": dict(sorted(self.noted.items())),
             **self.found,
@@ -158,8 +158,7 @@ def alarms(facts: Facts, on_dropped: str = "") -> Iterator[tuple[str, str]]:
             told, advice = _shift(one)
             share = _share(n, one["pairs"], MOST_SHIFTED)
             yield f"misaligned lines in {n:,} of {one['pairs']:,} pairs {share}: {told}", advice
-    low = facts["dropped"].get(LOW_SCORE, {"count": 0})["count"]  # which were to be dropped
-    if (n := _n_dropped(facts) - low) > MOST_DROPPED * (n_read := facts["read"] - low):
+    if (n := n_lost(facts)) > MOST_DROPPED * (n_read := n + facts["kept"]):
         reason, most = max(facts["dropped"].items(), key=lambda item: (item[0] != LOW_SCORE, item[1]["count"]))
         yield (
             f"{n:,} of {n_read:,} training pairs are dropped {_share(n, n_read, MOST_DROPPED)}, most for "
@@ -213,8 +212,9 @@ def _share(n: float, of: float, limit: float) -> str:
     return f"({percent(n, of)}; alarm above {percent(limit, 1)})"
 
 
-def _n_dropped(facts: Facts) -> int:
-    return sum(each["count"] for each in facts["dropped"].values())
+def n_lost(facts: Facts) -> int:
+    """Number of training pairs that were dropped, without those of low scores, which were to be."""
+    return sum(each["count"] for reason, each in facts["dropped"].items() if reason != LOW_SCORE)
 
 
 def _shifted(facts: Facts) -> Iterable[tuple[Facts, int]]:
@@ -289,7 +289,8 @@ def table(facts: Facts) -> list[str]:
 
 def summary(facts: Facts, most: int | None = None) -> list[str]:
     """The pairs, why some were dropped, and what they are like. most: of corpora, notes and misaligned stretches."""
-    lines = [f"training pairs: {facts['read']:,} read, {_n_dropped(facts):,} dropped, {facts['kept']:,} kept"]
+    read, kept = facts["read"], facts["kept"]
+    lines = [f"training pairs: {read:,} read, {read - kept:,} dropped, {kept:,} kept"]
     for reason, each in facts["dropped"].items():
         lines.append(f"  {each['count']:>9,}  {reason:<18}  {shortened(each['first'])}")
     corpora = []

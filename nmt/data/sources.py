@@ -291,10 +291,11 @@ def _scores_of(src: Text, named: "Named | None", files: CorpusFiles) -> Text | N
         return None
     column, form = files.score_column, form_of(named) if named else src.form
     if (column is None) != (form == "text"):
-        what = (
-            "text has no columns: remove score_column" if column else f"choose the column of the {form}: score_column"
-        )
-        raise DataError(f"{(named or src).name}: has the scores, but {what}.")
+        if named is None:
+            raise DataError(f"{src.name}: text has no column of scores: name the file that has them in scores.")
+        what = "text has no columns: remove score_column, or let the name end in .tsv, .csv or .jsonl"
+        what = f"choose the column of the {form}: score_column" if column is None else what
+        raise DataError(f"{named.name}: has the scores, but {what}.")
     if named is None:
         return replace(src, column=column, drop_flagged=False, moses=None)
     return Text(named.name, named.path, form, column, isinstance(column, str) and form in ("tsv", "csv"))
@@ -303,21 +304,24 @@ def _scores_of(src: Text, named: "Named | None", files: CorpusFiles) -> Text | N
 def with_low_scores(sources: Sequence[Source], data: DataConfig) -> list[Source]:
     """Read all scores and return the sources with what min_score and best_share of their corpora drop.
 
-    The best share of a corpus is that of all of its sources; what is as good as the last pair of it is kept, too.
+    The best share of a corpus is that of all of its sources; what is as good as the last pair of it is kept, too. Pairs
+    without a score are dropped, and are in no share.
     """
     found, scores = list(sources), dict[int, NDArray[np.float64]]()
     for n, source in enumerate(sources):
         if text := source.scores:
-            scores[n] = read_scores(cast(Path, text.place), text.form, text.column, header=text.header)
+            is_own = text.place in (source.src.place, source.trg.place)
+            scores[n] = read_scores(cast(Path, text.place), text.form, text.column, header=text.header, is_own=is_own)
     for corpus in {sources[n].corpus for n in scores}:
         its = {n: numbers for n, numbers in scores.items() if sources[n].corpus == corpus}
         own, every = data.train[corpus], np.concatenate([*its.values()])
+        every = every[~np.isnan(every)]
         least = -np.inf if own.min_score is None else own.min_score
-        if own.best_share:
+        if own.best_share and len(every):
             n_kept = max(1, round(own.best_share * len(every)))
             least = max(least, np.partition(every, -n_kept)[-n_kept])
         for n, numbers in its.items():
-            found[n] = replace(found[n], is_low=numbers < least)
+            found[n] = replace(found[n], is_low=~(numbers >= least))
     return found
 
 
@@ -378,7 +382,7 @@ def _partners(
         alone = [named.name for n in range(2) for wild, named in by_wild[n].items() if wild not in by_wild[1 - n]]
         if alone:
             more = f", and {len(alone) - 5:,} more" if len(alone) > 5 else ""
-            complaints.append(f"{option}: no partner on the other side for {', '.join(alone[:5])}{more}.")
+            complaints.append(f"{option}: no partner in src or {of} for {', '.join(alone[:5])}{more}.")
         return [(named, by_wild[1][wild]) for wild, named in by_wild[0].items() if wild in by_wild[1]]
     if src and trg and len(src) != len(trg):
         complaints.append(
@@ -441,6 +445,8 @@ def told(sources: Iterable[Source]) -> Iterator[str]:
             yield f"{source.split}: {source.src.name}: source and target are {columns}{head}"
         if source.chosen:
             other = "" if source.src.name == source.trg.name else f" with {source.trg.name}"
+            if source.scores and source.scores.name != source.src.name:
+                other += f", scores {source.scores.name}"
             yield f"{source.split}: {source.src.name}{other}"
         if isinstance(source.src.place, Path) and source.src.place == source.trg.place and source.src.column is None:
             yield f"WARNING: {source.split}: {source.src.name} is source and target: nothing is translated there"
@@ -458,10 +464,11 @@ def facts_of(sources: Iterable[Source]) -> list[Facts]:
             scores = source.scores.facts(known)
             inputs.append({"split": source.split, "side": "scores", **scores})
             if scores["n_line"] != src["n_line"]:
-                told = (
-                    f"{scores['name']} has {scores['n_line']:,} scores but {src['name']} has {src['n_line']:,} lines."
-                )
-                complaints.append(f"{told} Line n of one must be the score of line n of the other.")
+                advice = "Line n of one must be the score of line n of the other."
+                if isinstance(source.scores.column, int) and scores["n_line"] == src["n_line"] + 1:
+                    advice = "If line 1 names the columns, choose the column by its name: score_column."
+                n_line = f"{scores['n_line']:,} scores but {src['name']} has {src['n_line']:,} lines"
+                complaints.append(f"{scores['name']} has {n_line}. {advice}")
         if src["n_line"] != trg["n_line"]:
             complaints.append(
                 f"{src['name']} has {src['n_line']:,} lines but {trg['name']} has {trg['n_line']:,}. Line 1 of one "

@@ -159,11 +159,11 @@ class TrainingCorpus(_OwnFilters, CorpusFiles):
     scores: str | list[str] | None = None
     """Files of scores, one for each pair: text, a number a line, or TSV, CSV, JSONL, Parquet or Arrow."""
     score_column: Column | None = None
-    """Column or key of the score, in the files of scores, or without them in those of the pairs."""
+    """Column or key of the score, in the files of scores, or without them in those of the pairs; null: no score."""
     min_score: float | None = None
-    """Drop pairs with a lower score."""
-    best_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    """Keep this share of the pairs, those with the highest scores, and those that score as the last of them."""
+    """Drop pairs with a lower score, or with none."""
+    best_share: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Keep this share of the pairs with a score, 0.5 for half: the highest, and those that equal the last of them."""
     weight: PositiveFloat = 1.0
     """Visits of each pair in an epoch: 3 thrice, 0.25 another quarter each time; may change without preparing again."""
     translated_by: str | list[str] | None = None

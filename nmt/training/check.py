@@ -17,6 +17,7 @@ from nmt.checkpoint import read_json
 from nmt.data.corpus import Prepared
 from nmt.data.manifest import REPORT
 from nmt.data.plan import Position, Rows
+from nmt.data.report import n_lost
 from nmt.data.subwords import large_vocabulary
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device
@@ -78,7 +79,7 @@ class Findings:
         self.longest_side = trial.longest_side
         self.n_param, self.n_vocab = sum(p.numel() for p in engine.model.parameters()), data.subwords.trg.size
         self.n_pair, self.n_token = corpus.n_pair, int(corpus.trg_len.sum()) + corpus.n_pair  # with EOS
-        self.n_dropped = read_json(data.folder / REPORT)["read"] - corpus.n_pair  # when the data was prepared
+        self.n_dropped = n_lost(read_json(data.folder / REPORT))  # when the data was prepared
         self.checkpoint = checkpoint_bytes(engine.model, recipe)
         self.disk = 0 if Run(recipe.run_folder).updates() else bytes_needed(recipe, self.checkpoint)
         self.disk_left = shutil.disk_usage(_existing(recipe.run_folder)).free

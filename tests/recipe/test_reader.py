@@ -179,7 +179,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
         ("{src: a, trg: b, scores: c}", "data.train.0.scores: scores or score_column go with min_score or best_share"),
         ("{src: a, trg: b, min_score: 0}", "data.train.0.min_score: scores or score_column go with min_score or"),
         ("{src: a, trg: b, scores: '', best_share: 0.5}", "data.train.0.scores: no name in it"),
-        ("{src: a, trg: b, scores: c, best_share: 1.0}", "data.train.0.best_share: expected a number > 0.0, < 1.0"),
+        ("{src: a, trg: b, scores: c, best_share: 50%}", "data.train.0.best_share: expected a number > 0.0, <= 1.0"),
         ("{src: a, translated_by: r, scores: c, min_score: 0}", "data.train.0.scores: not with translated_by"),
         ("{src: a, trg: b, drop_flagged: true}", "drop_flagged: flags stand in the JSONL of nmt-translate, but data."),
     ],

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from nmt.cli.train import main
+from nmt.data.prepare import prepare
 from nmt.errors import MachineError, RecipeError, RunError
 from nmt.masks import PackedMask
 from nmt.models.transformer import Models
@@ -134,6 +135,14 @@ def test_memory_that_runs_out_in_validation_is_foretold(recipe_of, monkeypatch, 
 def measured(recipe):
     data = open_data(recipe)
     return Findings(recipe, data, Trial(recipe, data, torch.device("cpu")))
+
+
+def test_pairs_that_scores_drop_are_no_trouble(corpus, recipe_of, tmp_path):
+    (tmp_path / "scores").write_text("".join(f"{n}\n" for n in range(300)), encoding="utf-8")
+    train = {**corpus["data"]["train"][0], "scores": str(tmp_path / "scores"), "best_share": 0.5}
+    recipe = recipe_of(data={"train": [train], "out": str(tmp_path / "prepared")})
+    prepare(recipe, tmp_path / "prepared")
+    assert not [line for line in troubles_of(recipe) if "dropped" in line]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 
 import pytest
 
@@ -67,6 +68,7 @@ def test_the_best_share_is_that_of_the_whole_corpus_and_of_no_other(scored):
     report = scored.prepare([{**both, "best_share": 0.5}, TEXTS, {**TEXTS, "scores": "low", "best_share": 0.2}])
     assert [one["dropped"] for one in report.corpora] == [{"low score": 6}, {}, {"low score": 1}], "equal ones stay"
     assert not report.alarms, "what was asked for is none"
+    assert not scored.prepare({**both, "best_share": 1}).dropped
     both |= {"min_score": -9.2}
     assert scored.prepare(both).dropped["low score"]["count"] == 6
     assert scored.prepare({**both, "best_share": 0.25}).dropped["low score"]["count"] == 9
@@ -78,14 +80,66 @@ def test_patterns_are_paired_and_low_scores_are_never_held_out(scored):
         scored.write(f"{n}.de", [f"Haus {n}{k}" for k in range(1000)])
         scored.write(f"{n}.en", [f"house {n}{k}" for k in range(1000)])
         scored.write(f"{n}.s", [f"{k - 500}" for k in range(1000)])
-    data = {"train": {"src": "[xy].de", "trg": "[xy].en", "scores": "[xy].s", "min_score": 0}, "valid_size": 100}
+    data = {"train": {"src": "[xy].de", "trg": "[xy].en", "scores": "[xy].s", "min_score": 0}, "valid_size": 0.1}
     recipe = Recipe.model_validate({"name": "t", "data": data, "subwords": {"vocab_size": 264}})
-    prepare(recipe, scored.folder / "out", report=(report := DataReport()))
+    prepare(recipe, scored.folder / "out", report=(report := DataReport()), talk=(said := []).append)
     assert report.first["low score"][:2] == ["x.de:1", "x.de:2"] and report.dropped[0]["low score"] == 1000
     assert {int(line[6:]) >= 500 for line in scored.texts()[0]} == {True}
+    assert len(scored.texts()[0]) == 100, "a tenth of those without low scores"
+    assert said[:2] == ["train: x.de with x.en, scores x.s", "train: y.de with y.en, scores y.s"]
     scored.write("x.s", ["1"] * 999)
     with pytest.raises(DataError, match=r"x\.s has 999 scores but x\.de has 1,000 lines"):
         prepare(recipe, scored.folder / "out", overwrite=True)
+    (scored.folder / "x.s").unlink()
+    with pytest.raises(DataError, match=r"data\.train: no partner in src or scores for x\.de\."):
+        prepare(recipe, scored.folder / "out", overwrite=True)
+
+
+BLANK = {"de": "", "en": "", "score": None, "more": {"x": None}}
+
+
+@pytest.mark.parametrize("name", ["own key", "own floats", "keys", "floats"])
+@pytest.mark.parametrize("chosen", [{"min_score": -3}, {"best_share": 0.67}])
+def test_pairs_without_a_score_are_dropped_and_in_no_share(scored, name, chosen):
+    for file in ("a.jsonl", "a.parquet"):
+        scored.write(file, OBJECTS + [BLANK] * 6)
+    for side, at in (("de", 0), ("en", 1)):
+        scored.write(f"t.{side}", [pair[at] for pair in GOOD] + [""] * 6)
+    assert scored.prepare({**FORMS[name], **chosen}).dropped["low score"]["count"] == 8
+
+
+def test_a_share_of_pairs_without_scores_is_none(scored):
+    scored.write("a.jsonl", [BLANK] * 12)
+    scored.refused({**FORMS["own key"], "best_share": 0.5}, "No training pair is left of 12: 12 dropped for low score")
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "dropped"),
+    [
+        ("own key", [b"no JSON", b'{"de": "\xff"}', b""], {"bad UTF-8": 1, "bad record": 2, "low score": 2}),
+        ("own number", [b"eins", b"\xff\tone\t9", b""], {"bad UTF-8": 1, "bad record": 2, "low score": 2}),
+        ("beside one side", [b"eins", b"\xff\tone\t9", b""], {"bad UTF-8": 1, "bad record": 2, "low score": 2}),
+    ],
+)
+def test_broken_records_with_scores_are_dropped_or_refused_as_others(scored, name, lines, dropped):
+    file = next(FORMS[name][key] for key in ("src", "file") if key in FORMS[name])
+    scored.write(file, (scored.folder / file).read_bytes() + b"".join(line + b"\n" for line in lines))
+    scored.write("t.en", [pair[1] for pair in GOOD] + ["one"] * 3)
+    for chosen in ({"min_score": -3}, {"best_share": 0.67}):
+        report = scored.prepare({**FORMS[name], **chosen}, bad_utf8="drop", bad_records="drop")
+        assert {reason: one["count"] for reason, one in report.dropped.items()} == dropped
+    shutil.rmtree(scored.folder / "out")
+    scored.refused({**FORMS[name], "min_score": -3}, f"{file}:7: ", "data.bad_records: drop")
+
+
+def test_each_corpus_of_a_file_has_the_usual_ratio_of_its_own_scores(scored):
+    scored.write("t.en", ["house by the lake"] * 3 + ["house by the lake " * 3] * 3)
+    for n in (0, 1):
+        scored.write(f"s{n}", [str(n)] * 3 + [str(1 - n)] * 3)
+    scored.prepare([{**TEXTS, "scores": f"s{n}", "min_score": 1} for n in (0, 1)], max_ratio=9)
+    manifest = json.loads((scored.folder / "out" / "manifest.json").read_text())
+    long, short = (corpus["usual_ratio"] for corpus in manifest["corpora"])
+    assert long > 2 * short
 
 
 def test_the_data_is_the_same_for_any_number_of_workers(scored, monkeypatch):
@@ -114,7 +168,13 @@ def test_other_scores_make_other_data(scored):
         (["1", "nan", *"1111"], {}, ['bad:2: "nan" is no number. Each pair needs a score']),
         (["1", "2", "", *"111"], {}, ['bad:3: "" is no number']),
         (["1", "high", *"1111"], {}, ['bad:2: "high" is no number']),
-        (["1"] * 6, {"score_column": 2}, ["bad: has the scores, but text has no columns"]),
+        (["1"] * 6, {"score_column": 2}, ["bad: has the scores, but text has no columns", "end in .tsv, .csv or"]),
+        ([], {"scores": None, "score_column": 2}, ["t.de: text has no column of scores: name the file that has them"]),
+        (
+            ["a\tb", *["1\t2"] * 6],
+            {"scores": "bad.tsv", "score_column": 2},
+            ["bad.tsv has 7 scores but t.de has 6 lines. If line 1 names the columns, choose the column by its name"],
+        ),
         (
             ["a\tb", *["1\t2"] * 3, "1", "1\t2", "1\t2"],
             {"scores": "bad.tsv", "score_column": "b"},
@@ -127,15 +187,14 @@ def test_other_scores_make_other_data(scored):
             ["bad.tsv: has the scores, but choose the column of the tsv: score_column"],
         ),
         ([{"s": 1}] * 5 + [{"t": 1}], {"scores": "bad.jsonl", "score_column": "s"}, ["bad.jsonl:6: no key 's'"]),
-        ([{"s": None}] * 6, {"scores": "bad.jsonl", "score_column": "s"}, ["bad.jsonl:1: null is no number"]),
         ([{"s": True}] * 6, {"scores": "bad.jsonl", "score_column": "s"}, ["bad.jsonl:1: true is no number"]),
         ([{"s": 1}] * 6, {"scores": "bad.parquet", "score_column": "t"}, ["no column 't': there are 's'"]),
-        ([{"s": 1.5}] * 5 + [{"s": None}], {"scores": "bad.parquet", "score_column": "s"}, ["bad.parquet:6: null in"]),
+        (["no JSON"] * 6, {"scores": "bad.jsonl", "score_column": "s"}, ["bad.jsonl:1: not JSON"]),
         (["1"] * 6, {"scores": ["bad", "bad"]}, ["1 files of src, first t.de, but 2 of scores, first bad"]),
         (["1"] * 6, {"scores": "none"}, ["no file none: tried"]),
     ],
 )
 def test_scores_that_cannot_be_used_are_told_with_their_place(scored, lines, corpus, expected):
-    name = corpus["scores"] if "." in corpus.get("scores", "") else "bad"
+    name = corpus["scores"] if "." in str(corpus.get("scores")) else "bad"
     scored.write(name, lines)
     scored.refused({**TEXTS, "scores": name, "min_score": 0, **corpus}, *expected)

@@ -216,7 +216,7 @@ def test_files_by_pattern_find_their_partners_and_it_is_told_which(at):
     assert at.texts()[0] == [f"{what} {year}" for year in ("2019", "2020", "b") for what in ("das ist", "noch eins")]
     at.write("news.2021.de", "x\n")
     at.write("news.2022.en.txt", "x\n")
-    with pytest.raises(DataError, match=r"no partner on the other side for news\.2021\.de, news\.2022\.en\.txt\."):
+    with pytest.raises(DataError, match=r"no partner in src or trg for news\.2021\.de, news\.2022\.en\.txt\."):
         at.prepare(both)
     with pytest.raises(DataError, match=r"4 files of src, first news\.2019\.de, but 1 of trg, first v\.en\."):
         at.prepare({**both, "trg": "v.en"})
