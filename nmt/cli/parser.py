@@ -4,10 +4,12 @@ import argparse
 import io
 import itertools
 import os
+import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -224,6 +226,32 @@ def run(body: Callable[[argparse.Namespace], int | None], parser: Parser, argv: 
         if isinstance(error, OSError):
             _abandon_stdout()
         return code
+
+
+@contextmanager
+def files_of_pipes(args: argparse.Namespace, *flags: str) -> Iterator[None]:
+    """Copy pipes that flags name to files, as they are read more than once. Their names end like those of the pipes."""
+    names: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="nmt-pipes-") as folder:
+
+        def copied(name: str) -> str:
+            if not Path(name).is_fifo():  # other streams, such as devices, may never end
+                return name
+            path = f"{tempfile.mkdtemp(dir=folder)}/{Path(name).name}"
+            with open(name, "rb") as pipe, open(path, "xb") as file:
+                shutil.copyfileobj(pipe, file)
+            names[path] = name
+            return path
+
+        for flag in flags:
+            if given := getattr(args, flag):
+                setattr(args, flag, list(map(copied, given)) if isinstance(given, list) else copied(given))
+        try:
+            yield
+        except NmtError as error:
+            for path, name in names.items():
+                error.args = (str(error).replace(path, name),)
+            raise
 
 
 def must_be_free(

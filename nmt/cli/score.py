@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.cli.begin import begun, printable, write_stdout
-from nmt.cli.parser import Parser, must_be_free, run
+from nmt.cli.parser import Parser, files_of_pipes, must_be_free, run
 from nmt.data.lines import count_lines, read_lines, write_lines
 from nmt.errors import DataError, NmtError
 from nmt.evaluation import compare
@@ -37,6 +37,12 @@ _NO_LANGUAGES = ("gz", "xz", "zst", "txt", "tok", "out", "ref", "hyp", "src")  #
 
 def score(args: argparse.Namespace) -> int:
     """The command behind the flags. Returns the exit code; raises NmtError."""
+    begun()  # so that Ctrl-C deletes the copies
+    with files_of_pipes(args, "hyp", "ref", "src"):
+        return _score(args)
+
+
+def _score(args: argparse.Namespace) -> int:
     if args.html:
         inputs = [*args.hyp, *args.ref, *([args.src] if args.src else [])]
         must_be_free(Path(args.html), overwrite=args.overwrite, inputs=inputs)
@@ -57,7 +63,7 @@ def score(args: argparse.Namespace) -> int:
     src_lang, lang = _languages(args, folders)
     files = [name for name in args.hyp if Path(name) not in folders]
     named = [*args.ref, *([args.src] if args.src else []), *files]
-    counts = {name: count_lines(_path(name)) for name in named}
+    counts = {name: count_lines(name) for name in named}
     for name, n_line in counts.items():
         if n_line != counts[args.ref[0]]:
             raise DataError(
@@ -66,26 +72,14 @@ def score(args: argparse.Namespace) -> int:
             )
     if not counts[args.ref[0]]:
         raise DataError(f"{args.ref[0]}: is empty: there is nothing to score.")
-    begun()
     comet = None
     if "comet" in names:
         from nmt.device import choose_device
 
         comet = comet_model("--comet", args.comet or COMET, str(choose_device(args.device)))
-    sources = [*read_lines(_path(args.src))] if args.src else []
-    texts = [read_lines(_path(n)) if n in files else translations_of(Path(n), sources, args) for n in args.hyp]
-    lines_of_ref = [read_lines(_path(name)) for name in args.ref]
-    about: dict[str, Any] = {"trg_lang": lang, "comet": comet}
-    if args.by_line:
-        lines = zip(zip(*texts, strict=True), sources or repeat(""), *lines_of_ref, strict=False)
-        by_line(lines, _names(args.hyp), names, counts[args.ref[0]], **about)
-        return 0
-    hypotheses, references = ([[*lines] for lines in its] for its in (texts, lines_of_ref))
-    languages, wanted = (src_lang, lang), bool(args.html and sources)
-    flags = [_flags(sources, lines, references[0], languages) if wanted else [] for lines in hypotheses]
-    systems = [compare.System(*one) for one in zip(_names(args.hyp), hypotheses, flags, strict=True)]
-    with Bar(desc="scoring", total=compare.n_step(len(systems), len(names)), leave=False) as bar:
-        results = compare.compare(systems, references, metrics=names, sources=sources, on_progress=bar.update, **about)
+    sources = [*read_lines(args.src)] if args.src else []
+    texts = [read_lines(n) if n in files else translations_of(Path(n), sources, args) for n in args.hyp]
+    references = [[*islice(read_lines(name), _LOOKED_AT if args.by_line else None)] for name in args.ref]
     for note in dict.fromkeys(
         [
             bleu_tokens(lang)[1]
@@ -97,6 +91,17 @@ def score(args: argparse.Namespace) -> int:
     ):
         if note:
             _say(note)
+    about: dict[str, Any] = {"trg_lang": lang, "comet": comet}
+    if args.by_line:
+        lines = zip(zip(*texts, strict=True), sources or repeat(""), *map(read_lines, args.ref), strict=False)
+        by_line(lines, _names(args.hyp), names, counts[args.ref[0]], **about)
+        return 0
+    hypotheses = [[*lines] for lines in texts]
+    languages, wanted = (src_lang, lang), bool(args.html and sources)
+    flags = [_flags(sources, lines, references[0], languages) if wanted else [] for lines in hypotheses]
+    systems = [compare.System(*one) for one in zip(_names(args.hyp), hypotheses, flags, strict=True)]
+    with Bar(desc="scoring", total=compare.n_step(len(systems), len(names)), leave=False) as bar:
+        results = compare.compare(systems, references, metrics=names, sources=sources, on_progress=bar.update, **about)
     if args.html:
         title = f"{' · '.join(one.name for one in systems)}: {Path(args.ref[0]).name}"
         write_durably(Path(args.html), compare.page(results, references, sources, lang, title).encode())
@@ -107,7 +112,7 @@ def score(args: argparse.Namespace) -> int:
     return 0
 
 
-_AT_ONCE = 1000  # lines
+_AT_ONCE, _LOOKED_AT = 1000, 100_000  # lines: scored together; of references for notes on scores by line
 
 
 def by_line(
@@ -235,9 +240,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
     parser = Parser("nmt-score", description=_DESCRIPTION, examples=_EXAMPLES)
     add = parser.add_argument
-    add("hyp", metavar="HYP", nargs="+", help="A file of translations, or a run folder, which translates --src.")
-    add("--ref", "-r", metavar="FILE", nargs="+", required=True, help="References, one file or several.")
-    add("--src", "-s", metavar="FILE", help="The source lines: for runs, COMET and the page of --html.")
+    text = "A file of translations, or a run folder, which translates --src."
+    add("hyp", metavar="HYP", nargs="+", type=_path, help=text)
+    add("--ref", "-r", metavar="FILE", nargs="+", type=_path, required=True, help="References, one file or several.")
+    add("--src", "-s", metavar="FILE", type=_path, help="The source lines: for runs, COMET and the page of --html.")
     text = "Target language, which decides the words that BLEU counts. [default: that of the run or of the file name]"
     add("--lang", metavar="CODE", help=text)
     text = f"Of {', '.join(METRICS)}. [default: {', '.join(_USUAL)}]"

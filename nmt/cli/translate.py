@@ -65,7 +65,7 @@ def translate(args: argparse.Namespace) -> int:
     # search may be given with --score, as those that the translations were found with.
     unused = ("ref", "attention", "mbr", "retry_suspect", "terms", "avoid", "keep")
     idle = [flag.replace("_", "-") for flag in unused if getattr(args, flag)]
-    idle += [name for name, _ in overrides_of(args) if name == "decode.n_best"]
+    idle += [name for name, _ in overrides_of(args) if name in ("decode.n_best", "decode.qe")]
     idle += [f"input-format {args.input_format}"] * (args.input_format in ("tsv", "wrapped"))
     needed = {**dict.fromkeys(("lines", "attention_of", "layer", "head"), "attention"), "scores": "ref"}
     for flag, other in needed.items():

@@ -7,14 +7,12 @@ import json
 import os
 import queue
 import re
-import shutil
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from nmt.cli.begin import Stop
@@ -36,7 +34,7 @@ from nmt.errors import DataError, NmtError, RecipeError, shown
 from nmt.evaluation.attention_page import check_path
 from nmt.recipe.decode_options import DecodeConfig
 
-_READ = ("input", "score", "ref", "terms", "avoid")
+READ = ("input", "score", "ref", "terms", "avoid")
 _WRITTEN = ("output", "scores", "attention", "alignments")
 _NEAR = 0.85  # likeness of keys from which one is taken for a typing error of the other
 
@@ -57,32 +55,6 @@ class Line(NamedTuple):
 
 
 # Files, and what is wrong with them before any work.
-
-
-@contextlib.contextmanager
-def files_of_pipes(args: argparse.Namespace) -> Iterator[None]:
-    """Copy pipes that flags name to files, as they are read more than once. Their names end like those of the pipes."""
-    names: dict[str, str] = {}
-    with TemporaryDirectory(prefix="nmt-pipes-") as folder:
-
-        def copied(name: str) -> str:
-            if not Path(name).is_fifo():  # other streams, such as devices, may never end
-                return name
-            path = f"{mkdtemp(dir=folder)}/{Path(name).name}"
-            with open(name, "rb") as pipe, open(path, "xb") as file:
-                shutil.copyfileobj(pipe, file)
-            names[path] = name
-            return path
-
-        for flag in _READ:
-            if given := getattr(args, flag):
-                setattr(args, flag, list(map(copied, given)) if isinstance(given, list) else copied(given))
-        try:
-            yield
-        except NmtError as error:
-            for path, name in names.items():
-                error.args = (str(error).replace(path, name),)
-            raise
 
 
 def follow_links(args: argparse.Namespace) -> None:
@@ -106,7 +78,7 @@ def check_paths(args: argparse.Namespace, *, finishing: bool) -> None:
     if not args.output and sys.stdout is None:
         raise NmtError("stdout is closed, so there is nowhere to write to: name a file with --output.")
     taken: dict[str, str] = {}  # a file that is written twice, or written and read, would hold only what came last
-    for flag in (*_READ, *_WRITTEN):
+    for flag in (*READ, *_WRITTEN):
         given = getattr(args, flag) or ()
         for name in [given] if isinstance(given, str) else given:
             other = taken.setdefault(os.path.realpath(name), flag)

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from nmt.cli.begin import Stop, write_stdout
+from nmt.cli.parser import files_of_pipes
 from nmt.cli.translate_input import (
+    READ,
     check_outputs,
     check_paths,
-    files_of_pipes,
     follow_links,
     open_input,
     read_references,
@@ -184,7 +185,7 @@ _NO_MATTER = (
 
 def work(args: argparse.Namespace) -> int:
     """Run the command behind the flags. Returns the exit code; raises NmtError."""
-    with files_of_pipes(args), Stop() as stop:
+    with files_of_pipes(args, *READ), Stop() as stop:
         follow_links(args)
         finishing = bool(args.output) and was_written(Path(args.output), Path(f"{args.output}.journal"))
         check_paths(args, finishing=finishing)

@@ -1,6 +1,8 @@
 """nmt-score as a command: files, runs, and what is refused."""
 
 import json
+import os
+import threading
 
 import pytest
 from made_run import HASTY, make_run
@@ -63,7 +65,8 @@ def test_a_run_is_translated_once_and_the_page_is_written(score, tmp_path, monke
 
 
 def test_each_line_has_the_scores_that_sacrebleu_gives_its_sentence(score, tmp_path):
-    out, _ = score("a.txt", "--ref", "ref.en", "a.txt", "--by-line", "--metric", "chrf")
+    out, err = score("a.txt", "--ref", "ref.en", "a.txt", "--by-line", "--metric", "chrf")
+    assert "BLEU counts the words that 13a finds" in err
     assert out == "chrf\n" + "100.0000\n" * 3, "the best of the references counts"
     make_run(tmp_path / "run", HASTY)
     out, _ = score("a.txt", "run", "--src", "src.de", "--ref", "ref.en", "--by-line")
@@ -73,6 +76,23 @@ def test_each_line_has_the_scores_that_sacrebleu_gives_its_sentence(score, tmp_p
     for line, hypothesis, reference in zip(lines, OUTPUT, REFERENCE, strict=True):
         expected = [metric.sentence_score(hypothesis, [reference]).score for metric in metrics]
         assert [float(value) for value in line[:3]] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+@pytest.mark.parametrize("how", [[], ["--by-line"]])
+def test_pipes_are_read_as_files(score, tmp_path, monkeypatch, how):
+    wanted, _ = score("a.txt", "--ref", "ref.en", *how)
+    os.mkfifo("ref.pipe")
+    threading.Thread(target=lambda: written(tmp_path / "ref.pipe", REFERENCE), daemon=True).start()
+    (reading, writing), stdin = os.pipe(), os.dup(0)
+    os.write(writing, (tmp_path / "a.txt").read_bytes())
+    os.close(writing)
+    os.dup2(reading, 0)
+    try:
+        assert score("-", "--ref", "ref.pipe", *how)[0] == wanted
+    finally:
+        os.dup2(stdin, 0)
+    os.close(reading), os.close(stdin)
 
 
 @pytest.mark.parametrize(

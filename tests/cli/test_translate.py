@@ -304,6 +304,7 @@ def test_a_run_that_has_not_ended_says_which_checkpoint_translates(folder, files
         (["--format", "xml"], "invalid choice"),
         (["--score", "x", "--retry-suspect"], "--retry-suspect has nothing to do"),
         (["--score", "x", "--decode.n_best", "2"], "so --decode.n_best has nothing to do"),
+        (["--score", "x", "--decode.qe", "y"], "so --decode.qe has nothing to do"),
         (["--keep", "ship", "--decode.samples", "2"], "--keep: phrases can be required of beam search only: set"),
     ],
 )
