@@ -73,9 +73,9 @@ def panels(n: int, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
 
 def table(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
     """Markdown: the first column to the left, numbers to the right."""
-    names = [str(name) for name in head]
-    lines = [names, ["---", *["---:"] * (len(names) - 1)], *([str(cell) for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    names, *others = (list(map(str, row)) for row in (head, *rows))
+    lines = [f"| {' | '.join(row)} |" for row in (names, *others)]
+    return "\n".join([lines[0], f"|---|{'---:|' * (len(names) - 1)}", *lines[1:]])
 
 
 def brief(x: float) -> str:
