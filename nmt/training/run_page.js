@@ -54,7 +54,8 @@ function chart(parent, title, series, logarithmic) {
   for (const one of its) {
     const path = one.points.map(([x, y], i) => `${i ? "L" : "M"}${px(x).toFixed(1)} ${py(y).toFixed(1)}`).join("");
     drawn("path", svg, { d: path, class: `curve ${one.kind}`, stroke: one.color, "stroke-dasharray": one.dash });
-    if (one.points.length < 40 && one.kind === "valid") one.points.forEach(([x, y]) => drawn("circle", svg, { cx: px(x), cy: py(y), r: 2.5, fill: one.color }));
+    const isDotted = one.points.length === 1 || (one.points.length < 40 && one.kind === "valid");
+    if (isDotted) one.points.forEach(([x, y]) => drawn("circle", svg, { cx: px(x), cy: py(y), r: 2.5, fill: one.color }));
   }
   // The values under the pointer, or of the point that the arrow keys have chosen.
   const cursor = drawn("line", svg, { y1: TOP, y2: HEIGHT - BOTTOM, class: "cursor", visibility: "hidden" });

@@ -155,4 +155,7 @@ def test_values_can_be_read_off_the_curves(run, tmp_path, width, dark, n_run):
         script = "const one = document.getElementById('axis'); one.value = 'minutes';"
         shown.run(script + "one.dispatchEvent(new Event('input', {bubbles: true}))")
         assert shown.count("figure:first-child path") == 2 * n_run
+        assert shown.count("figure:last-child circle") == 0
+        shown.run("Object.values(runs[0].train).forEach((one) => { one.length = 1; }); showCharts()")
+        assert shown.count("figure:last-child circle") == 1  # a curve of one point would not be seen
         assert shown.complaints() == []
