@@ -140,7 +140,7 @@ class TrainConfig(Section):
 
     @property
     def compiled(self) -> bool:
-        """Whether the model is compiled: for auto not before `training/materials.py` has decided so."""
+        """Return whether the model is compiled: for auto not before `training/materials.py` has decided so."""
         return self.compile is True
 
     @property

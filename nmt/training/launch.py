@@ -144,7 +144,7 @@ def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device,
 
 
 def _same_compile(state: dict[str, Any], device: torch.device) -> bool | None:
-    """Whether the run that goes on was compiled; None for a new one, or on another kind of device."""
+    """Return whether the run that goes on was compiled; None for a new one, or on another kind of device."""
     remembered = state.get("arithmetic", {})
     return remembered.get("compiled", False) if remembered.get("device") == device.type else None
 
