@@ -249,7 +249,7 @@ def read_scores(place: Place, form: str, column: Column | None, *, header: bool,
         check_column(place, form, column, header=header)
         rows = _of_fields(_records(place, form), (column,), header)
     else:
-        rows = zip(_records(place, form))
+        rows = ((record,) for record in _records(place, form))
 
     def number_of(row: Sequence[Any], number: int) -> float:
         value = row[0].decode("utf-8", "replace") if isinstance(row[0], bytes) else row[0]

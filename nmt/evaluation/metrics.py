@@ -355,12 +355,12 @@ class Comet:
         return [self._known[one] for one in lines]
 
 
-def comet_model(option: str, name: str, device: str = "cpu", origin: Origin = Origin()) -> Comet:  # noqa: B008
+def comet_model(option: str, name: str, device: str = "cpu", origin: Origin | None = None) -> Comet:
     """Load the COMET model that an option names: a checkpoint here, or one of Hugging Face. Raises Unavailable.
 
     origin: of the recipe, beside which it was looked for.
     """
-    found = _comet_model(option, name, "" if Path(name).exists() else f"; {origin.tried(option, name)}")
+    found = _comet_model(option, name, "" if Path(name).exists() else f"; {(origin or Origin()).tried(option, name)}")
     found.model.to(device)
     return found
 
