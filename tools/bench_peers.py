@@ -138,7 +138,9 @@ def train_torch(step: PeerStep, config: dict[str, Any], train: list[Batch], vali
     losses, weights, warmup, update, order = list[float](), dict[str, Tensor](), config["warmup_steps"], 0, list[int]()
     while time.time() < until:
         order, update = order or torch.randperm(len(train)).tolist(), update + 1
-        step.adam.param_groups[0]["lr"] = config["learning_rate"] * min(update / warmup, (warmup / update) ** 0.5)
+        step.adam.param_groups[0]["lr"] = config["learning_rate"] * (
+            min(update / warmup, (warmup / update) ** 0.5) if warmup else 1
+        )
         step(train[order.pop()], nullcontext())
         if update % config["eval_steps"] == 0 or time.time() >= until:
             step.model.eval()

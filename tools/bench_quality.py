@@ -2,8 +2,8 @@
 
     python tools/bench_quality.py OUT --task multi30k --minutes 20 --systems ours joeynmt eole marian torch
 
-tools/systems/ has the options of each. Peers get our pieces, as words that are their ids, and models of our sizes with
-one embedding. The minutes are wall time of the training process, validations included; then the checkpoint that
+tools/systems/ has the options of each: the best that we tried, and with --own those of the peer's own recipe. Peers get
+our pieces, as words that are their ids, and models of our sizes with one embedding. The minutes are wall time of the training process, validations included; then the checkpoint that
 validated best translates the test set, and one call of sacreBLEU scores it. OUT/results.jsonl keeps results, which are
 not made again; OUT/env.NAME, an environment of a peer, is made if it is missing: NMT_TORCH says how pip installs torch.
 """
@@ -32,7 +32,7 @@ from nmt.recipe.reader import read_recipe
 TOOLS = Path(__file__).resolve().parent
 TASKS = {"multi30k": "../recipes/multi30k.de-en.yaml", "tatoeba": "systems/tatoeba.de-en.recipe.yaml"}
 SYSTEMS = ("ours", "joeynmt", "eole", "marian", "torch")
-COLUMNS = ("system", "version", "parameters", "updates", "minutes", "decoding", "BLEU", "95 %", "chrF")
+COLUMNS = ("system", "options", "version", "parameters", "updates", "minutes", "decoding", "BLEU", "95 %", "chrF")
 
 
 def run(log: Path, argv: list[Any], seconds: float | None = None) -> float:
@@ -59,9 +59,16 @@ def prepare(task: str, folder: Path) -> None:
     write_lines(folder / "pieces.txt", map(str, range(EOS + 1, data.subwords.trg.size)))
 
 
-def measure(args: argparse.Namespace, name: str, shared: Path) -> dict[str, Any]:
+def merged(config: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Options, with others instead of some."""
+    return config | {
+        name: merged(config[name], value) if isinstance(value, dict) else value for name, value in own.items()
+    }
+
+
+def measure(args: argparse.Namespace, name: str, options: str, shared: Path) -> dict[str, Any]:
     """Train a system, translate and score. Returns a line of the results."""
-    folder, env, seconds = shared / f"{name}.{args.minutes:g}", args.out / f"env.{name}", 60 * args.minutes
+    folder, env, seconds = shared / f"{name}.{options}.{args.minutes:g}", args.out / f"env.{name}", 60 * args.minutes
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     recipe, log = read_recipe(shared / "prepared/recipe.yaml"), folder / "log.txt"
@@ -72,8 +79,9 @@ def measure(args: argparse.Namespace, name: str, shared: Path) -> dict[str, Any]
     system = yaml.safe_load(text.substitute(values))
     if "install" in system and not (env / "done").exists():
         run(args.out / f"env.{name}.txt", ["sh", "-c", f"{system['install']} && touch {env}/done"])
-        return measure(args, name, shared)
-    (folder / "config.yaml").write_text(yaml.safe_dump(system.get("config")), encoding="utf-8")
+        return measure(args, name, options, shared)  # whose time begins now
+    config = merged(system.get("config", {}), system.get("own", {}) if options == "own" else {})
+    (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path if name == "marian" else [str(TOOLS.parent)])
     took = run(log, system["train"], seconds if system.get("is_interrupted") else None)
     told = log.read_text(encoding="utf-8")
@@ -90,7 +98,7 @@ def measure(args: argparse.Namespace, name: str, shared: Path) -> dict[str, Any]
     sizes = [re.findall(system[one], told)[-1].replace(",", "") for one in ("parameters", "updates")]
     sizes[0] = f"{int(sizes[0]) / 1e6:.1f} M" if sizes[0].isdigit() else sizes[0]
     took = min([took, *(seconds + float(late) for late in re.findall(r"([\d.]+) s late", told))])  # without decoding
-    row = [name, version, *sizes, f"{took / 60:.1f}", system["decoding"]]
+    row = [name, options, version, *sizes, f"{took / 60:.1f}", system["decoding"]]
     row += [f"{bleu.value:.1f}", f"{bleu.low:.1f} ... {bleu.high:.1f}", f"{chrf.value:.1f}"]
     return dict(zip(COLUMNS, row, strict=True)) | {"signature": bleu.signature}
 
@@ -101,6 +109,7 @@ def main() -> None:
     parser.add_argument("--task", choices=TASKS, default="multi30k")
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS)
+    parser.add_argument("--own", action="store_true", help="peers with the options of their own recipes")
     parser.add_argument("--data", default=os.environ.get("NMT_DATA", "."), help="default: what NMT_DATA names")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: one a core")
     args = parser.parse_args()
@@ -110,10 +119,11 @@ def main() -> None:
         prepare(args.task, shared)
     print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
     for name in args.systems:
-        wanted = {"task": args.task, "budget": args.minutes, "system": name}
+        options = "own" if args.own or name == "ours" else "tried"
+        wanted = {"task": args.task, "budget": args.minutes, "system": name, "options": options}
         kept = [json.loads(line) for line in read_lines(results)] if results.exists() else []
         if not (found := [one for one in kept if one | wanted == one]):
-            found = [wanted | measure(args, name, shared)]
+            found = [wanted | measure(args, name, options, shared)]
             with results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(found[0]) + "\n")
         print(f"| {' | '.join(found[0][column] for column in COLUMNS)} |", flush=True)
