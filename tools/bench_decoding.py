@@ -1,11 +1,9 @@
 """Speed of translation beside CTranslate2 with the same weights: python tools/bench_decoding.py RUN --input FILE
 
 Each contender lives in processes of its own and they take turns, so that what the machine does meanwhile hits them
-alike; figures are medians. What is timed is ids in, ids out: the search. Ours in fp32 and bf16, if asked once more
-with steps that a GPU replays (--cuda-graphs), CTranslate2 in fp32 and
-int8, on a GPU in fp16, bf16 and int8 with fp16, and if asked `generate` of transformers (--hf); each as one process
-with one thread, as one with a thread a core, and as one process a core. Of several sizes of a batch of the others
-(--ct2-batch) the one with the best median counts.
+alike; figures are medians. What is timed is ids in, ids out: the search. Ours in fp32 and bf16, CTranslate2 in fp32 and
+int8, on a GPU in fp16, bf16 and int8 with fp16; each as one process with one thread, as one with a thread a core, and
+as one process a core. Of several sizes of a batch of the others the one with the best median counts.
 Prints sentences/s, those of the first pass, which on a GPU records what later ones replay, subwords/s, how many lines
 are those of CTranslate2 in fp32 or, without it, of the first contender, BLEU where there are references, and ratios.
 """
@@ -26,7 +24,6 @@ from typing import Any, cast
 import torch
 
 import nmt
-from nmt.api import Model
 from nmt.data.arrays import Ragged
 from nmt.data.batches import pad
 from nmt.data.lines import read_lines
@@ -126,7 +123,9 @@ def batch_by_batch(translate: Run, limits: DecodeConfig) -> Run:
 
     def run(sources: Ids, n_batch: int) -> Ids:
         found: dict[int, list[int]] = {}
-        for some in by_length(sources, n_batch):
+        order = sorted(range(len(sources)), key=lambda number: -len(sources[number]))
+        for first in range(0, len(order), n_batch):
+            some = order[first : first + n_batch]
             most = int(limits.max_len_a * max(len(sources[n]) for n in some)) + limits.max_len_b
             found |= zip(some, translate([sources[n] for n in some], most), strict=True)
         return [found[n] for n in range(len(sources))]
@@ -134,19 +133,12 @@ def batch_by_batch(translate: Run, limits: DecodeConfig) -> Run:
     return run
 
 
-def by_length(sources: Ids, n: int) -> Iterator[list[int]]:
-    """The numbers of the sentences, n of like length at a time, the longest first."""
-    order = sorted(range(len(sources)), key=lambda number: -len(sources[number]))
-    for first in range(0, len(order), n):
-        yield order[first : first + n]
-
-
 def work(args: argparse.Namespace) -> None:
     """Obey the lines of stdin: the numbers of the sentences to translate. Answers are JSON lines."""
     engine, arithmetic, threads = args.worker
     torch.set_num_threads(int(threads))
     model = nmt.load(args.run, device="cpu")
-    ids = sources_of(args, model)
+    ids = model.subwords.src.encode(list(islice(read_lines(args.input), args.lines)))
     if engine == "ct2":
         run = theirs(args, arithmetic, int(threads))
     else:
@@ -158,11 +150,6 @@ def work(args: argparse.Namespace) -> None:
         begin = time.perf_counter()
         found = run(ids[first::step], n_batch)
         print(json.dumps({"seconds": time.perf_counter() - begin, "found": found}), flush=True)
-
-
-def sources_of(args: argparse.Namespace, model: Model) -> Ids:
-    """The lines of the input as ids."""
-    return model.subwords.src.encode(list(islice(read_lines(args.input), args.lines)))
 
 
 # -- who asks them -----------------------------------------------------------------------------------------------------
