@@ -54,10 +54,11 @@ print(json.dumps({"learn": learnt - begin, "encode": time.perf_counter() - learn
 
 
 def unpack(name: str, folder: Path, n_line: int | None) -> Path:
-    """Write a file's first lines as plain text, and beside it, with the ending .valid, some to validate on."""
+    """Write a file's first lines to a new folder, and beside them, with the ending .valid, some to validate on."""
     path = next((path for path in (Path(name), Path(os.environ.get("NMT_DATA", "."), name)) if path.exists()), None)
     if path is None:
         sys.exit(f"bench_preprocessing: error: {name}: not found here, nor in the folder that NMT_DATA names.")
+    folder.mkdir()
     plain = folder / without_ending(path.name)
     write_lines(plain, islice(read_lines(path), n_line))
     write_lines(Path(f"{plain}.valid"), islice(read_lines(plain), N_VALID))
@@ -88,11 +89,11 @@ def main() -> None:
         parser.error(f"{len(args.files)} files: expected a source and a target")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        plain = [str(unpack(file, folder, args.lines)) for file in args.files or CORPUS]
+        plain = [str(unpack(file, folder / str(n), args.lines)) for n, file in enumerate(args.files or CORPUS)]
         n_pair = count_lines(plain[0])
-        src, trg = plain
+        (src, src_lang), (trg, trg_lang) = ((one, Path(one).suffix[1:] or "und") for one in plain)
         options = {"name": "bench", "data.workers": str(args.workers), "subwords.vocab_size": str(args.vocab)}
-        options |= {"data.src_lang": Path(src).suffix[1:], "data.trg_lang": Path(trg).suffix[1:], "data.alarms": "warn"}
+        options |= {"data.src_lang": src_lang, "data.trg_lang": trg_lang, "data.alarms": "warn"}
         for split, ending in (("train", ""), ("valid", ".valid")):
             options[f"data.{split}"] = json.dumps({"src": src + ending, "trg": trg + ending})
         print(f"{n_pair:,} pairs, {args.workers} workers")

@@ -2,7 +2,7 @@
 
     python tools/bench_quality.py OUT --task multi30k --minutes 20 --systems ours joeynmt eole marian torch
 
-tools/systems/ has the options of each: the best that we tried, or with --own those of the peer's own recipe. Peers get
+tools/systems/ has the options of each: those that we tried, or with --own those of the peer's own recipe. Peers get
 our pieces, as words that are their ids, and models of our sizes with one embedding. The minutes are wall time of the
 training process, validations included; then the checkpoint that validated best translates the test set, and one call of
 sacreBLEU scores it. OUT/results.jsonl keeps results, which are not made again; OUT/env.NAME, an environment of a peer,
@@ -62,9 +62,7 @@ def prepare(task: str, folder: Path) -> None:
 
 def merged(config: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Options, with others instead of some."""
-    return config | {
-        name: merged(config[name], value) if isinstance(value, dict) else value for name, value in own.items()
-    }
+    return config | {name: merged(config[name], one) if isinstance(one, dict) else one for name, one in own.items()}
 
 
 def measure(args: argparse.Namespace, name: str, options: str, shared: Path) -> dict[str, Any]:

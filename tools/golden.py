@@ -136,7 +136,8 @@ def write_inputs() -> None:
 
 def prepared() -> Iterator[tuple[str, Entries]]:
     """Prepare each folder. Yields SHA-256 of its vocabulary, and of the ids of each side of each split."""
-    subprocess.run([sys.executable, CHECKOUT / "tools" / "make_dates.py", "corpora/dates"], check=True, stdout=-3)
+    make_dates = [sys.executable, CHECKOUT / "tools" / "make_dates.py", "corpora/dates"]
+    subprocess.run(make_dates, check=True, capture_output=True)
     recipes = {"multi30k": MULTI30K, "enja": ENJA, "tagged": TAGGED}
     for name in ("dates", *recipes):
         if name == "enja" and not (DATA / "small-enja.train.en.gz").exists():
