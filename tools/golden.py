@@ -136,7 +136,7 @@ def write_inputs() -> None:
 
 def prepared() -> Iterator[tuple[str, Entries]]:
     """Prepare each folder. Yields SHA-256 of its vocabulary, and of the ids of each side of each split."""
-    make_dates = [sys.executable, CHECKOUT / "tools" / "make_dates.py", "corpora/dates"]
+    make_dates: list[Any] = [sys.executable, CHECKOUT / "tools" / "make_dates.py", "corpora/dates"]
     subprocess.run(make_dates, check=True, capture_output=True)
     recipes = {"multi30k": MULTI30K, "enja": ENJA, "tagged": TAGGED}
     for name in ("dates", *recipes):
