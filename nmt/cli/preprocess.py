@@ -45,20 +45,20 @@ _EXAMPLES = (
     "nmt-preprocess recipes/dates.yaml",
 )
 
-# What a small corpus of one's own is trained with when there is no recipe: sizes and steps that suit some ten
-# thousand to a million pairs, normalisation before the sub-layers because it trains without careful tuning.
+# What a corpus of one's own is trained with when there is no recipe: sizes that suit corpus and time, normalisation
+# before the sub-layers because it trains without careful tuning.
 # fmt: off
 OWN_CORPUS = options_of({
     "model": {
-        "preset": "small", "norm": "pre", "scale_emb_or_prj": "emb", "position": "rotary", "rotary_enc_attn": True,
-        "prj_transform": True, "lexical_attn": True, "emb_init": "cooccurrence", "dropout": 0.25, "attn_dropout": 0.1,
+        "preset": "auto", "norm": "pre", "scale_emb_or_prj": "emb", "position": "rotary", "rotary_enc_attn": True,
+        "prj_transform": True, "lexical_attn": True, "emb_init": "cooccurrence", "attn_dropout": 0.1,
     },
     "batch": {"max_tokens": 2048},
     "optim": {
         "name": "muon", "muon_lr": 4e-3, "lr": 2e-3, "betas": [0.9, 0.999], "weight_decay": 0.1, "schedule": "auto",
         "warmup": "auto", "clip": 1.0,
     },
-    "train": {"updates": 20_000, "save_every": 500, "keep_last": 5},
+    "train": {"updates": 100_000, "save_every": 500, "keep_last": 5},
     "valid": {"every": "auto", "patience": 10},
 })
 # fmt: on

@@ -94,6 +94,7 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
     """Train a run for each seed, in folders of the run folder, and summarise them. Returns the exit code."""
     from nmt.run import Run
     from nmt.training.launch import launch
+    from nmt.training.resolve import sized_as
     from nmt.training.run_page import write_summary
 
     folder = recipe.run_folder.absolute()
@@ -105,8 +106,12 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
         if is_main:
             with suppress(OSError):  # nobody can hear it
                 print(f"seed {seed}: {run_folder}", file=sys.stderr)
-        one = recipe.train.model_copy(update={"out": str(run_folder)})
-        if launch(recipe.model_copy(update={"seed": seed, "train": one}), stop) == "stopped":
+        one = dict[str, object](seed=seed, train=recipe.train.model_copy(update={"out": str(run_folder)}))
+        # One model for all: what auto is may depend on how busy the machine is.
+        begun = [run for path in (run_folder, *runs, *sorted(folder.glob("seed-*"))) if (run := Run(path)).begun]
+        if recipe.model.preset == "auto" and begun:
+            one["model"] = sized_as(recipe, begun[0].recipe()).model
+        if launch(recipe.model_copy(update=one), stop) == "stopped":
             return stop.exit_code
     if is_main:
         # Those of earlier commands as well.
@@ -152,10 +157,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--selftest", action="store_true", help=f"{text}it cannot. Leaves nothing behind.")
     text = "Train a run for each seed, in RUN/seed-N, and write RUN/seeds.json and one page: scores, mean and standard "
     add("--seeds", type=_seed, nargs="+", metavar="N", help=f"{text}deviation. A time budget is that of each run.")
-    text = (
-        "Where the data of the recipe is not there, do first what nmt-preprocess RECIPE does; no part of a time budget."
-    )
-    parser.add_argument("--prepare", action="store_true", help=text)
+    text = "Where the data of the recipe is not there, do first what nmt-preprocess RECIPE does; no part of a time "
+    parser.add_argument("--prepare", action="store_true", help=f"{text}budget.")
     add_short_flags(parser)
     add_override_flags(parser)
     code = run(train, parser, argv)

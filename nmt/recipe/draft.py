@@ -27,7 +27,7 @@ _COMMENTS = {
     "data.out": "not looked at while this file lies beside the data",
     "subwords.vocab_size": "4000 for 20,000 pairs, 8000 for 100,000, 32000 for millions",
     "subwords.vocab_from": "the subwords are those of this run, data or file",
-    "model.preset": "tiny, small, base or big; auto: by the size of the corpus",
+    "model.preset": "tiny, small, base or big; auto: by corpus and time budget",
     "model.dropout": "0.1 for a large corpus, 0.3 for a small one",
     "batch.max_tokens": "smaller if memory is short; auto: what fits a GPU",
     "optim.lr": "peak learning rate; lower it if the loss jumps",

@@ -24,18 +24,18 @@ PRESETS: dict[str, dict[str, Size]] = {
 # The rows are where practice changes: Multi30k (0.4 M tokens; Wu et al. 2021, "Good for misconceived reasons"), corpora
 # up to IWSLT (3.5 M; Araabi and Monz 2020, "Optimizing Transformer for low-resource NMT"), WMT14 en-de (120 M) and
 # en-fr (1 G; Vaswani et al. 2017); the bounds are the middle between them, on a scale of factors.
-AUTO: tuple[tuple[float, str, dict[str, Size]], ...] = (
-    (1e6, "tiny", {"dropout": 0.3}),
-    (1e7, "small", {"dropout": 0.3}),
-    (3e7, "base", {"dropout": 0.2}),
-    (4e8, "base", {"dropout": 0.1}),
-    (float("inf"), "big", {"dropout": 0.1}),
+AUTO = (
+    (1e6, "tiny", 0.3),
+    (1e7, "small", 0.3),
+    (3e7, "base", 0.2),
+    (4e8, "base", 0.1),
+    (float("inf"), "big", 0.1),
 )
 
 
-def preset_for(n_token: int) -> tuple[str, dict[str, Size]]:
-    """The preset for a corpus with this many target tokens, and the options that go with it."""
-    return next((preset, options) for below, preset, options in AUTO if n_token < below)
+def preset_for(n_token: int) -> tuple[str, float]:
+    """The preset for a corpus with this many target tokens, and the dropout that goes with it."""
+    return next((preset, dropout) for below, preset, dropout in AUTO if n_token < below)
 
 
 # What attention there may be: where words of the translation look at the source, words of the source at each other, and
@@ -71,7 +71,7 @@ class TransformerOptions(Section):
     """Options of the Transformer alone. The defaults of a model without preset are those of the upstream layout."""
 
     preset: Literal["auto", "tiny", "small", "base", "big"] | None = None
-    """Sizes to start from; an option beside it wins. auto: by the size of the corpus, with dropout to match."""
+    """Sizes to start from; an option beside it wins. auto: by corpus and time budget, with dropout to match."""
     d_inner: PositiveInt = 2048
     """Width inside the feed-forward sub-layer."""
     n_enc_layer: PositiveInt = 6

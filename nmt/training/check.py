@@ -116,8 +116,8 @@ def likely_troubles(recipe: Recipe, found: Findings) -> Iterator[str]:
     if is_large and found.n_param > _BY_HEART * found.n_token:
         yield (
             f"the model is large for the corpus, and will learn it by heart: {found.n_param:,} parameters for "
-            f"{found.n_token:,} target tokens, {updates / epoch:,.0f} epochs of them: model.preset: auto would take "
-            f"{preset}"
+            f"{found.n_token:,} target tokens, {updates / epoch:,.0f} epochs of them: model.preset: auto takes at "
+            f"most {preset}"
         )
     if updates / epoch > _MANY_EPOCHS and not recipe.valid.patience:
         yield (

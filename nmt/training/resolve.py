@@ -2,6 +2,7 @@
 resumed run takes what it began with, whatever would be chosen now. `precision: auto` is no case of this: it depends on
 the device, which may change between two parts of a run."""
 
+import math
 import shutil
 from collections.abc import Callable
 from contextlib import closing
@@ -17,7 +18,7 @@ from nmt.data.plan import Plan
 from nmt.errors import MachineError, RecipeError
 from nmt.progress import Bar
 from nmt.recipe.complaints import of_validation
-from nmt.recipe.model_options import ModelConfig, preset_for
+from nmt.recipe.model_options import PRESETS, ModelConfig, preset_for
 from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import BatchConfig
 from nmt.run import Run
@@ -31,41 +32,34 @@ _MARGIN = 1.15  # a batch so much larger must fit, too
 _ON_CPU = 2048
 _FOR_UPDATES = 0.8  # of a time budget: the rest is for validations and checkpoints
 _UPDATES_PER_EPOCH = 100  # that must be left where the batch is the update
+_ENOUGH = 2500  # updates; in fewer a smaller preset learns more
+_LEAST_DROPOUT, _DROPOUT_OF_EPOCH = 0.1, 0.01  # the fewer epochs there is time for, the less there is to learn by heart
 
 
 def resolve(
-    recipe: Recipe,
-    data: Prepared,
-    begun: Recipe | None,
-    ranks: Ranks,
-    device: torch.device,
-    say: Callable[[str], None],
+    recipe: Recipe, data: Prepared, begun: Recipe | None, ranks: Ranks, device: torch.device, say: Callable[[str], None]
 ) -> Recipe:
     """The recipe with a value for every `auto` that training needs. begun: the recipe of the run that goes on, None for
     a new one. say: told what was chosen and why."""
-    given, n_token = recipe, int(data.train.trg_len.sum()) + data.train.n_pair  # with EOS
+    given, n_token = recipe, _target_tokens(data)
     if recipe.model.preset == "auto" and begun is not None:
-        decided = begun.model.model_dump(include=recipe.model.undecided)
-        recipe = _with(recipe, "model", {**decided, "preset": begun.model.preset})
+        recipe = sized_as(recipe, begun)
     elif recipe.model.preset == "auto":
-        preset, options = preset_for(n_token)
-        recipe = _with(recipe, "model", {**options, **_given(recipe.model), "preset": preset})
+        recipe, why = _sized(recipe, data, device, ranks)
         model = recipe.model
         say(
-            f"model.preset: auto: {data.train.n_pair:,} pairs, {n_token / 1e6:,.1f} M target tokens -> {preset}: "
-            f"{model.n_enc_layer}+{model.n_dec_layer} layers of width {model.d_model}, dropout {model.dropout:g}; "
-            "a larger model would learn a corpus of this size by heart, a smaller one not learn all of it"
+            f"model.preset: auto: {data.train.n_pair:,} pairs, {n_token / 1e6:,.1f} M target tokens{why} -> "
+            f"{model.preset}: {model.n_enc_layer}+{model.n_dec_layer} layers of width {model.d_model}, dropout "
+            f"{model.dropout:g}"
         )
     if recipe.batch.max_tokens == "auto" and begun is not None:
         recipe = _with(recipe, "batch", {"max_tokens": begun.batch.max_tokens})
     elif recipe.batch.max_tokens == "auto":
-        most, why_most = most_tokens(recipe.batch, n_token, ranks.world_size)
-        number, why = min(most, _ON_CPU), "larger batches are hardly faster on a CPU"
         if device.type == "cuda":
             say("batch.max_tokens: auto: trying batches ...")
-            number, why = _largest_on_gpu(Trial(recipe, data, device), most, ranks)
+        number, why = _batch(recipe, data, device, ranks)
         recipe = _with(recipe, "batch", {"max_tokens": number})
-        say(f"batch.max_tokens: auto: {number:,}: {why}; {why_most}")
+        say(f"batch.max_tokens: auto: {number:,}: {why}")
     train = recipe.train
     if train.epochs and not (begun and (train.epochs, train.updates) == (begun.train.epochs, begun.train.updates)):
         n_update, why = _updates_of_epochs(given, Feed(recipe, data, ranks).plan, ranks)
@@ -81,9 +75,7 @@ def resolve(
     elif "warmup" in chosen:
         n_update, why = train.updates, ""
         if train.time_budget:
-            seconds = _seconds_of_update(recipe, data, device, ranks.world_size)
-            seconds = ranks.of_main(lambda: seconds)
-            n_update = min(n_update, int(_FOR_UPDATES * train.budget_seconds / seconds))
+            n_update, _ = _room(recipe, data, device, ranks)
             why = f" that train.time_budget, {train.time_budget}, has room for"
         chosen["warmup"] = warmup_of(n_update)
         schedule = chosen.get("schedule", optim.schedule)
@@ -95,6 +87,64 @@ def resolve(
     if recipe.valid.every == "auto" and not train.time_budget:  # else by the clock
         recipe = _with(recipe, "valid", {"every": max(1, min(500, train.updates // 10))})
     return recipe
+
+
+def _target_tokens(data: Prepared) -> int:
+    return int(data.train.trg_len.sum()) + data.train.n_pair  # with EOS
+
+
+def sized_as(recipe: Recipe, run: Recipe) -> Recipe:
+    """The recipe of model.preset: auto with the sizes of a run."""
+    decided = run.model.model_dump(include=recipe.model.undecided)
+    return _with(recipe, "model", {**decided, "preset": run.model.preset})
+
+
+def _sized(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) -> tuple[Recipe, str]:
+    """The recipe with the preset that suits the corpus, or with a time budget the largest up to that one that there is
+    time to train, and what there is time for."""
+    largest, most_dropout = preset_for(_target_tokens(data))
+
+    def sized(preset: str, dropout: float) -> Recipe:
+        return _with(recipe, "model", {"dropout": dropout, **_given(recipe.model), "preset": preset})
+
+    found = None
+    names = list(PRESETS)[: list(PRESETS).index(largest) + 1]
+    for preset in names if recipe.train.time_budget else ():
+        try:
+            tried = sized(preset, most_dropout)
+        except RecipeError:
+            continue  # what is named beside it does not go with a model so small
+        if tried.batch.max_tokens == "auto":
+            tried = _with(tried, "batch", {"max_tokens": _batch(tried, data, device, ranks)[0]})
+        n_update, n_epoch = _room(tried, data, device, ranks)
+        if n_update >= _ENOUGH or not found:
+            dropout = min(most_dropout, max(_LEAST_DROPOUT, round(_DROPOUT_OF_EPOCH * n_epoch, 2)))
+            why = f", in {recipe.train.time_budget} about {n_update:,} updates, {n_epoch:,.1f} epochs"
+            found = sized(preset, dropout), why
+        if n_update < _ENOUGH:
+            break
+    return found or (sized(largest, most_dropout), "")
+
+
+def _room(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) -> tuple[int, float]:
+    """About how many updates and epochs train.time_budget has room for, by the time of a typical update: the same for
+    all ranks."""
+    plain = recipe.train.model_copy(update={"compile": False, "cuda_graphs": False})  # compiling would take minutes
+    optim = recipe.optim.model_copy(update={"warmup": 1, "schedule": "constant"})
+    train, batch = recipe.train, recipe.batch
+    assert batch.max_tokens != "auto"
+    with closing(Trial(recipe.model_copy(update={"train": plain, "optim": optim}), data, device)) as trial:
+        work = trial.typical(batch.max_tokens)
+        trial.seconds(work)  # which sets things up
+        seconds = trial.seconds(work) / len(work)
+    n_token = sum(item.batch.n_gold for item in work) / len(work)
+    n_batch = max(1.0, batch.tokens_per_update / n_token) if batch.tokens_per_update else batch.per_update
+    seconds *= math.ceil(n_batch / ranks.world_size)
+    n_update = ranks.of_main(lambda: min(train.updates, int(_FOR_UPDATES * train.budget_seconds / seconds)))
+    n_epoch = n_update * n_batch * n_token / _target_tokens(data)
+    if train.epochs and n_epoch > train.epochs:
+        n_update, n_epoch = int(n_update * train.epochs / n_epoch), float(train.epochs)
+    return n_update, n_epoch
 
 
 def _updates_of_epochs(recipe: Recipe, plan: Plan, ranks: Ranks) -> tuple[int, str]:
@@ -118,21 +168,6 @@ def _updates_of_epochs(recipe: Recipe, plan: Plan, ranks: Ranks) -> tuple[int, s
 def warmup_of(n_update: int) -> int:
     """Updates of warm-up for a run of so many: a twentieth, but neither too few to be of use nor more than it needs."""
     return min(max(10, min(200, n_update // 20)), max(1, n_update))
-
-
-def _seconds_of_update(recipe: Recipe, data: Prepared, device: torch.device, world_size: int) -> float:
-    """About how long an update will take: that of a typical batch, as often as an update has one on each rank."""
-    plain = recipe.train.model_copy(update={"compile": False, "cuda_graphs": False})  # compiling would take minutes
-    optim = recipe.optim.model_copy(update={"warmup": 1, "schedule": "constant"})
-    batch = recipe.batch
-    assert batch.max_tokens != "auto"
-    with closing(Trial(recipe.model_copy(update={"train": plain, "optim": optim}), data, device)) as trial:
-        work = trial.typical(batch.max_tokens)
-        trial.seconds(work)  # which sets things up
-        seconds = trial.seconds(work) / len(work)
-    n_token = sum(item.batch.n_gold for item in work) / len(work)
-    n_batch = batch.tokens_per_update / n_token if batch.tokens_per_update else batch.per_update
-    return seconds * max(1.0, n_batch / world_size)
 
 
 def _with(recipe: Recipe, section: str, options: dict[str, Any]) -> Recipe:
@@ -165,6 +200,15 @@ def most_tokens(batch: BatchConfig, n_token: int, world_size: int) -> tuple[int,
     else:
         each, why = n_token // (_UPDATES_PER_EPOCH * batch.per_update), f"for {_UPDATES_PER_EPOCH} updates an epoch"
     return max(LEAST, each), f"at most {max(LEAST, each):,} {why}"
+
+
+def _batch(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) -> tuple[int, str]:
+    """The number that batch.max_tokens: auto stands for, the same for all ranks, and why it is that one."""
+    most, why_most = most_tokens(recipe.batch, _target_tokens(data), ranks.world_size)
+    number, why = min(most, _ON_CPU), "larger batches are hardly faster on a CPU"
+    if device.type == "cuda":
+        number, why = _largest_on_gpu(Trial(recipe, data, device), most, ranks)
+    return number, f"{why}; {why_most}"
 
 
 def _largest_on_gpu(trial: Trial, most: int, ranks: Ranks) -> tuple[int, str]:

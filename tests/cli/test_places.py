@@ -147,7 +147,7 @@ def test_the_recipe_that_takes_a_runs_subwords_fine_tunes_that_run_at_once(proje
     files = FILES.replace("prepared/mine", "prepared/more").split()
     assert preprocess([*files, "--vocab-from", "prepared/mine"]) == 0  # subwords alone: a model of the usual size
     recipe = read_recipe("prepared/more")
-    assert recipe.model.d_model == 256 and not recipe.train.init_from
+    assert recipe.model.preset == "auto" and not recipe.train.init_from
     more = ["--overwrite", "--train.updates", "1", "--train.device", "cpu"]
     assert preprocess([*files, "--vocab-from", "runs/mine", *more]) == 0
     old, new = read_recipe("runs/mine").model_dump(), read_recipe("prepared/more").model_dump()

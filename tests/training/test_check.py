@@ -158,7 +158,7 @@ def test_pairs_that_scores_drop_are_no_trouble(corpus, recipe_of, tmp_path):
         (
             {"model": {"d_model": 512}},
             {"n_param": 44_615_680, "n_token": 88_848, "n_vocab": 4000, "n_update": 780},
-            "44,615,680 parameters for 88,848 target tokens, 39 epochs of them: model.preset: auto would take tiny",
+            "44,615,680 parameters for 88,848 target tokens, 39 epochs of them: model.preset: auto takes at most tiny",
         ),
         ({}, {"n_update": 20 * 501}, "every pair is seen 501 times"),
         ({}, {"n_update_in_epoch": 31}, "before every pair was seen"),

@@ -55,6 +55,9 @@ def test_a_batch_is_no_larger_than_is_of_use():
     assert most_tokens(BatchConfig(per_update=2), 400_000, 2)[0] == 2000
 
 
+AUTO_SIZE = {"architecture": "transformer", "preset": "auto"}  # in place of the sizes of the recipe
+
+
 # -- recipes -------------------------------------------------------------------------------------------------------
 
 
@@ -62,6 +65,54 @@ def test_a_preset_is_chosen_from_the_corpus_and_options_beside_it_win(recipe_of)
     recipe, said = resolved(recipe_of(model={"preset": "auto", "d_inner": 96, "dropout": 0.15}))
     assert recipe.model.preset == "tiny" and recipe.model.d_inner == 96 and recipe.model.dropout == 0.15
     assert "300 pairs" in said[0] and "-> tiny" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("updates", "preset", "dropout"),
+    [
+        ({"tiny": 90_000, "small": 30_000, "base": 5000}, "base", 0.2),
+        ({"tiny": 9000, "small": 3000, "base": 500}, "small", 0.12),
+        ({"tiny": 3000, "small": 900}, "tiny", 0.12),  # base is not tried
+        ({"tiny": 900}, "tiny", 0.1),
+    ],
+)
+def test_with_a_time_budget_the_preset_is_one_that_there_is_time_to_train(
+    recipe_of, monkeypatch, updates, preset, dropout
+):
+    recipe = recipe_of(model=AUTO_SIZE, train={"time_budget": "20m"})
+    monkeypatch.setattr(resolve_module, "preset_for", lambda _: ("base", 0.2))
+    monkeypatch.setattr(resolve_module, "_room", lambda one, *_: (n := updates[one.model.preset], n / 250))
+    found, said = resolved(recipe)
+    assert (found.model.preset, found.model.dropout) == (preset, dropout)
+    assert f"in 20m about {updates[preset]:,} updates, {updates[preset] / 250:,.1f} epochs -> {preset}" in said[0]
+    found, _ = resolved(recipe_of(model={**AUTO_SIZE, "dropout": 0.4}, train={"time_budget": "20m"}))
+    assert (found.model.preset, found.model.dropout) == (preset, 0.4)
+
+
+def test_a_preset_that_the_recipe_leaves_no_room_for_is_not_tried(recipe_of, monkeypatch):
+    recipe = recipe_of(model=AUTO_SIZE, decode={"align_layer": 3}, train={"time_budget": "20m"})
+    monkeypatch.setattr(resolve_module, "preset_for", lambda _: ("base", 0.2))
+    monkeypatch.setattr(resolve_module, "_room", lambda one, *_: (10, 0.1))
+    assert resolved(recipe)[0].model.preset == "small"  # tiny has two layers
+    monkeypatch.setattr(resolve_module, "preset_for", lambda _: ("tiny", 0.2))
+    with pytest.raises(RecipeError, match=r"decode\.align_layer: 3"):
+        resolved(recipe)
+
+
+@pytest.mark.parametrize("n_rank", [1, 4])
+@pytest.mark.parametrize("batch", [{}, {"per_update": 3}, {"tokens_per_update": 360, "per_update": 1}])
+def test_the_epochs_that_there_is_time_for_are_those_of_the_plan(recipe_of, monkeypatch, batch, n_rank):
+    monkeypatch.setattr(Trial, "seconds", lambda *_: 3.0)  # of three batches
+    monkeypatch.setattr(Ranks, "of_main", lambda _, work: work())
+    recipe = recipe_of(batch=batch, train={"updates": 10**6, "time_budget": "50m"})
+    n_update, n_epoch = resolve_module._room(recipe, open_data(recipe), torch.device("cpu"), Ranks(0, n_rank))
+    plan = Feed(recipe, open_data(recipe), Ranks()).plan
+    n_batch = [len(update) for update in plan.updates(0)]
+    rounds = max(1, sum(n_batch) / len(n_batch) / n_rank)
+    assert n_update == pytest.approx(2400 / rounds, rel=0.35 if "tokens_per_update" in batch else 0.03)
+    assert n_epoch == pytest.approx(n_update / plan.n_update(0), rel=0.25)
+    by_epochs = recipe.model_copy(update={"train": recipe.train.model_copy(update={"epochs": 3})})
+    assert resolve_module._room(by_epochs, open_data(recipe), torch.device("cpu"), Ranks())[1] == 3
 
 
 def test_a_preset_that_contradicts_an_option_beside_it_is_refused_by_name(recipe_of):

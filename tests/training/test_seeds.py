@@ -9,6 +9,7 @@ from witness import digest
 import nmt
 from nmt.cli.train import main
 from nmt.recipe.reader import write_recipe
+from nmt.run import Run
 from nmt.training.launch import launch
 from tests.training.conftest import SHORT, make_recipe
 
@@ -27,6 +28,18 @@ def test_each_seed_is_a_run_as_it_would_be_alone(seeds, short_of):
     alone = short_of(seed=5)
     launch(alone)
     assert digest(alone, 12) == digest(short_of(train={"out": str(seeds / "seed-5")}), 12)
+
+
+def test_what_auto_was_for_the_first_run_it_is_for_all(corpus, tmp_path, monkeypatch):
+    # With a time budget it depends on how busy the machine is.
+    presets = iter(["tiny", "small"])
+    monkeypatch.setattr("nmt.training.resolve.preset_for", lambda _: (next(presets), 0.1))
+    recipe = make_recipe(corpus, tmp_path / "runs", **SHORT | {"model": {"preset": "auto", "d_model": 32}})
+    write_recipe(recipe, tmp_path / "recipe.yaml")
+    for seeds in (["7"], ["1", "2", "7"]):
+        assert main([str(tmp_path / "recipe.yaml"), "--seeds", *seeds]) == 0
+    first, *others = (Run(recipe.run_folder / f"seed-{seed}").recipe().model for seed in (7, 1, 2))
+    assert first.preset == "tiny" and others == [first, first]
 
 
 def test_the_summary_is_of_the_chosen_models(seeds, capsys):
