@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -224,18 +224,14 @@ def load_tensors(folder: Path, name: str) -> dict[str, Tensor]:
         raise RunError(f"{folder / name}: not a safetensors file: {error}.") from None
 
 
-def average(folders: Iterable[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of some checkpoints, summed in fp64. One checkpoint is its own average, bit for bit."""
+def average(folders: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of the weights of one or more checkpoints, summed in fp64. One is its own average, bit for bit."""
     total: dict[str, Tensor] = {}
-    dtypes: dict[str, torch.dtype] = {}
-    count = 0
     for folder in folders:
-        count += 1
-        for name, tensor in load_tensors(folder, MODEL).items():
-            dtypes[name] = tensor.dtype
+        weights = load_tensors(folder, MODEL)
+        for name, tensor in weights.items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
-    assert count
-    return {name: (tensor / count).to(dtypes[name]) for name, tensor in total.items()}
+    return {name: (tensor / len(folders)).to(weights[name].dtype) for name, tensor in total.items()}
 
 
 def remove(folder: Path) -> None:

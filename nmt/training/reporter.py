@@ -26,10 +26,10 @@ from nmt.training.validate import Measured, describe, fields_of, score_of
 
 
 class Meter:
-    """Adds up updates, going on from what was added up before. rate: of learning, at the last of them."""
+    """Adds up updates, going on from what was added up before."""
 
     def __init__(self, sums: Sums | None = None) -> None:
-        self.sums, self.rate = sums or Sums(), 0.0
+        self.sums = sums or Sums()
         self.clock = time.perf_counter()
 
     def add(self, outcome: Outcome) -> float:
@@ -42,7 +42,7 @@ class Meter:
             self.sums.norm += outcome.norm
             self.sums.n_gold += outcome.n_gold
             self.sums.n_update += 1
-            self.rate = outcome.rate
+            self.sums.rate = outcome.rate
         return seconds
 
     def restart_clock(self) -> None:
@@ -107,7 +107,7 @@ class TrainingReporter:
             state.update,
             epoch=state.position.epoch,
             loss=loss,
-            learning_rate=meter.rate,
+            learning_rate=sums.rate,
             gradient_norm=sums.norm / max(1, sums.n_update),
             tokens_per_second=round(speed, 1),
             **({"mfu": round(speed * self.token_seconds, 4)} if self.token_seconds else {}),
@@ -120,7 +120,7 @@ class TrainingReporter:
             self.record.say("    time   update  epoch  train loss        lr    tok/s   elapsed      left")
             self.has_titles = True
         self.record.row(
-            f"{_now()} {state.update:8,} {state.position.epoch:6} {loss:11.3f} {meter.rate:9.2e} {speed:8,.0f} "
+            f"{_now()} {state.update:8,} {state.position.epoch:6} {loss:11.3f} {sums.rate:9.2e} {speed:8,.0f} "
             f"{clock(state.wall_seconds):>9} {clock(self.seconds_left(state)):>9}"
         )
 
@@ -129,16 +129,12 @@ class TrainingReporter:
         train, sums = self.recipe.train, meter.sums
         if sums.n_gold:
             self.loss = sums.loss / sums.n_gold
-        parts = [f"update {state.update:,}"]
+        done, parts = float(state.update), [f"update {state.update:,}"]
         if self.budget.seconds:
-            parts.insert(0, f"{clock(state.wall_seconds)} of {clock(self.budget.seconds)}")
+            done, parts = state.wall_seconds, [f"{clock(state.wall_seconds)} of {clock(self.budget.seconds)}", *parts]
         else:
-            parts[0] += f" of {train.updates:,}"
-            parts.append(f"left {clock(self.seconds_left(state))}")
-        parts.append(f"loss {self.loss:.2f}")
-        self.record.progress(
-            state.wall_seconds if self.budget.seconds else state.update, ", ".join([*parts, *filter(None, [self.best])])
-        )
+            parts = [f"{parts[0]} of {train.updates:,}", f"left {clock(self.seconds_left(state))}"]
+        self.record.progress(done, ", ".join(filter(None, [*parts, f"loss {self.loss:.2f}", self.best])))
 
     def find_best(self, state: TrainState) -> None:
         """Note what the bar says of the best validation so far."""

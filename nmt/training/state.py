@@ -25,12 +25,13 @@ Conditions = dict[str, dict[str, Any]]  # what numbers rest on: {"pairs": {what:
 
 @dataclass
 class Sums:
-    """Of some updates that moved the weights: their losses and norms, target tokens and number; and all the seconds."""
+    """Of updates that moved the weights: losses, norms, target tokens, their number, the last rate; and all seconds."""
 
     loss: float = 0.0
     norm: float = 0.0
     n_gold: int = 0
     n_update: int = 0
+    rate: float = 0.0
     seconds: float = 0.0
 
 

@@ -220,8 +220,6 @@ class Trainer:
             finished, trouble = self.validate()
             to_save, stop = True, stop or not finished
         over = budget.stop_reason(state, recipe, self.time_share)
-        if over and self.meter.sums.n_update:  # that it would be over nobody knew before the validation
-            self._log()
         if stop or over or to_save:
             self.save(planned=to_save or bool(over))
             self.meter.restart_clock()
@@ -275,6 +273,8 @@ class Trainer:
             lambda: (self.budget.count_time(state), state.measure_share)
         )
         self.reporter.progress(state, self.meter)
+        if self.meter.sums.n_update and budget.stop_reason(state, self.recipe, self.time_share):
+            self._log()  # a line that before the validation nobody knew to be the last
         return True, ""
 
     def choose_final(self) -> str:

@@ -82,7 +82,7 @@ def test_the_better_of_the_candidates_ships_and_the_log_says_so(trained, capsys,
     *_, line = log_of(trained, "final")
     assert line["chosen"] == chosen and chosen in line["candidates"]
     averaged = {"last": [6], "best": [4], "average of last 3": [2, 4, 6]}.get(chosen)
-    wanted = checkpoint.average(map(run.checkpoint, averaged)) if averaged else tensors(trained, 6, checkpoint.EMA)
+    wanted = checkpoint.average([*map(run.checkpoint, averaged)]) if averaged else tensors(trained, 6, checkpoint.EMA)
     ships = tensors(trained, None)
     assert ships.keys() == wanted.keys() and all((ships[name] == tensor).all() for name, tensor in wanted.items())
 

@@ -19,6 +19,7 @@ from nmt.training.engine import Engine
 from nmt.training.launch import launch
 from nmt.training.precision import Precision
 from nmt.training.state import dropout_seed
+from nmt.training.validate import Validation
 
 NEVER = {"every": 10_000, "translate": False, "metric": "loss"}
 FORCED = {"every": 4, "translate": False, "metric": "loss"}
@@ -84,6 +85,23 @@ def test_stops_within_an_epoch_and_at_its_end_leave_no_trace_in_any_file_or_line
         for name in names:
             assert logged(whole, kind, name) == logged(chain, kind, name)
     assert len(logged(chain, "train", "loss")) == 15
+
+
+def test_a_stop_in_the_validation_that_ends_training_leaves_no_trace_in_the_log(recipe_of, monkeypatch):
+    options = {
+        "optim": {"lr": 1e-12},
+        "train": {"log_every": 50},
+        "valid": {"every": 2, "patience": 1, "metric": "loss"},
+    }
+    whole, chain = recipe_of("whole", **options), recipe_of("chain", **options)
+    assert launch(whole) == "patience"
+    measure, asked = Validation.measure, []
+    monkeypatch.setattr(Validation, "measure", lambda *args: asked.append(args) or measure(*args))
+    assert launch(chain, lambda: len(asked) == 2) == "stopped"
+    assert launch(chain) == "patience"
+    for name in ("loss", "learning_rate", "gradient_norm"):
+        assert logged(chain, "train", name) == logged(whole, "train", name) != {}
+    assert digest(chain) == digest(whole)
 
 
 RATES = {
