@@ -49,11 +49,6 @@ class Ragged:
         assert not len(values) or values.max() <= np.iinfo(dtype).max, "ids do not fit"
         return cls(values.astype(dtype, copy=False), lengths)
 
-    @classmethod
-    def joined(cls, parts: Sequence["Ragged"]) -> "Ragged":
-        """The rows of all parts, one part after the other."""
-        return cls(np.concatenate([part.values for part in parts]), np.concatenate([part.lengths for part in parts]))
-
     def some(self, chosen: NDArray[np.bool_]) -> "Ragged":
         """Some of the rows."""
         return self if chosen.all() else Ragged(self.values[np.repeat(chosen, self.lengths)], self.lengths[chosen])
@@ -146,5 +141,5 @@ def turns(n_of: Ints) -> Ints:
 
 def in_order(parts: Sequence[Ragged], numbers: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], Ints]:
     """Rows from several parts, in the order of their numbers: their values, and how many each has."""
-    rows = Ragged.joined(parts)
-    return gathered(rows.values, rows.lengths, np.argsort(np.concatenate(numbers)))
+    values, n_of = np.concatenate([part.values for part in parts]), np.concatenate([part.lengths for part in parts])
+    return gathered(values, n_of, np.argsort(np.concatenate(numbers)))

@@ -216,12 +216,15 @@ def count_records(place: Place, form: str) -> int:
 
 
 def check_column(place: Place, form: str, column: Column, *, header: bool = False) -> None:
-    """Raise DataError for a column that is not there, as far as the first records tell. header: of `names_in`."""
+    """Raise DataError for a column, key or language that is not there. header: of `names_in`."""
     names = names_in(place, form, header=header)
     if not names and form not in TABLES and not count_records(place, form):
         return  # it is empty, which is told later
     by_number = isinstance(column, int) and form in ("tsv", "csv")
     if not (0 < int(column) <= len(names) if by_number else names.count(str(column)) == 1):
+        records = _records(place, form) if form in ("jsonl", "tmx") else ()
+        if any(isinstance(record, dict) and str(column) in _text_keys(record) for record in records):
+            return  # after the first records
         expected = _EXPECTED.get(form, "columns of text, by name")
         raise DataError(f"{place}: not one column {column!r} of text: there are {shown(names)}. Expected {expected}.")
 
@@ -425,8 +428,8 @@ def _tmx(path: Path) -> Iterator[dict[str, str]]:
             raise DataError(
                 f"{path}: declares entities of its own, which are not read. Write it without them."
             ) from None
-        except ParseError as error:
-            raise DataError(f"{path}: not TMX, or damaged ({error}).") from None
+        except (ParseError, LookupError, ValueError) as error:  # the last two for an encoding that is not read
+            raise DataError(f"{path}: not TMX, or damaged, or in an encoding that is not read ({error}).") from None
 
 
 def _pieces(element: "Element") -> Iterator[str]:

@@ -22,7 +22,7 @@ from nmt.data.block_work import Setup, Task, TextBlock, read_block
 from nmt.data.corpus import in_batches, write_arrow
 from nmt.data.dedup import keys_for, repeated
 from nmt.data.filters import CODES, LOW_SCORE, TOO_LONG, CorpusFacts, filters_of, most_bytes, oddities, usual_ratio
-from nmt.data.formats import Flaw, Found, Reading
+from nmt.data.formats import Flaw, Found, Policy, Reading
 from nmt.data.letters import add_counts, drawn
 from nmt.data.manifest import SUBWORDS
 from nmt.data.report import DataReport
@@ -84,7 +84,7 @@ def encode_training_pairs(
     config: DataConfig, subwords: Subwords, kept: KeptPairs, report: DataReport, folder: Path, workers: WorkerPool
 ) -> list[dict[str, Any]]:
     """Write train.arrow without the pairs that turn out too long; return the corpora for the manifest."""
-    tags = [subwords.src.tag_ids(config.tags_of(corpus)) for corpus in config.train] or [[]]
+    tags = [subwords.src.tag_ids(config.tags_of(corpus)) for corpus in config.train]
     use = report.vocabulary = VocabularyUse(subwords, (config.src_lang, config.trg_lang))
     tasks = ((block, tags[kept.training[block.source].corpus], folder / SUBWORDS) for block in kept.blocks)
 
@@ -108,6 +108,8 @@ def encode_training_pairs(
         about = {"trg_lang": config.languages_of(source.corpus)[1], "usual_ratio": usual.median if usual else None}
         each = corpora.setdefault(source.corpus, {"name": source.src.name, "n_pair": 0, **about})
         each["n_pair"] += n_pair
+    # A corpus that is not translated yet has no source: the others are counted without it.
+    report.dropped = {n: report.dropped.get(corpus, Counter()) for n, corpus in enumerate(corpora)}
     return [*corpora.values()]
 
 
@@ -117,14 +119,10 @@ LONGEST_KEPT = 1 << 20
 
 def reading_of(source: Source, data: DataConfig | None, report: DataReport) -> Reading:
     """Return the policy of reading a source, of a training one by its options; its oddities go to the report."""
-
-    def joined(number: int) -> None:
-        report.note("line_feed", f"{source.src.name}:{number}")
-
-    if data is None:
-        return Reading("refuse", "refuse", LONGEST_KEPT, report.notes, joined)
-    # What is cut there is too long all the same.
-    return Reading(data.bad_utf8, data.bad_records, most_bytes(data.max_len) + 8, report.notes, joined)
+    policy: tuple[Policy, Policy, int] = ("refuse", "refuse", LONGEST_KEPT)
+    if data:  # what is cut there is too long all the same
+        policy = data.bad_utf8, data.bad_records, most_bytes(data.max_len) + 8
+    return Reading(*policy, report.notes, lambda number: report.note("line_feed", f"{source.src.name}:{number}"))
 
 
 def texts_of(source: Source, data: DataConfig) -> Iterator[tuple[str, str]]:

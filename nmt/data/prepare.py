@@ -122,11 +122,7 @@ def swapped(
     training = [source for source in sources if source.split == "train"]
     found, n_line = [], min(N_LINE, max(_FEWEST_LINES, _N_LINE_IN_ALL // len(training)))
     for n, by in enumerate(training):
-        if (
-            not data.train
-            or data.languages_of(by.corpus) != (data.src_lang, data.trg_lang)
-            or data.tags_of(data.train[by.corpus])
-        ):
+        if data.languages_of(by.corpus) != (data.src_lang, data.trg_lang) or data.tags_of(data.train[by.corpus]):
             continue
         train_src, train_trg = (words_of(lines) for lines in _some_lines(kept, n, n_line))
         for source, src, trg in looked_at:

@@ -93,12 +93,13 @@ class DataReport:
         dropped = self.as_dict()["dropped"]
         by_count = sorted(dropped.items(), key=lambda item: -item[1]["count"])
         told = (f"{each['count']:,} dropped for {reason} ({shortened(each['first'])})" for reason, each in by_count)
-        return f"No training pair is left of {self.n_read:,}: {', '.join(told)}: {self.advice_on_dropped(data)}"
+        advice = self.advice_on_dropped(data, besides="")
+        return f"No training pair is left of {self.n_read:,}: {', '.join(told)}: {advice}"
 
-    def advice_on_dropped(self, data: DataConfig) -> str:
-        """Return what to do about the reason that most pairs are dropped for."""
-        dropped = self.as_dict()["dropped"]
-        reason = max(dropped, key=lambda reason: dropped[reason]["count"], default=None)
+    def advice_on_dropped(self, data: DataConfig, besides: str = LOW_SCORE) -> str:
+        """Return what to do about the reason that most pairs are dropped for. besides: one that was asked for."""
+        counts = {reason: one["count"] for reason, one in self.as_dict()["dropped"].items() if reason != besides}
+        reason = max(counts, key=lambda reason: counts[reason], default=None)
         if reason == SCRIPT:
             told = (f"{side}_lang is {lang}" for side, lang in zip(SIDES, (data.src_lang, data.trg_lang), strict=True))
             first = self.examples[reason][0]

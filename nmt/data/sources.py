@@ -164,16 +164,12 @@ def find_sources(recipe: Recipe, translations: Mapping[int, Sequence[Path]] | No
     named: list[tuple[str, CorpusFiles]] = [("train", files) for files in data.train]
     named += [(split_of(files.name), files) for files in data.valid]
     named += [("test", data.test)] if data.test else []
-    needed = {"train": data.train, "valid": data.valid or data.valid_size}
-    if absent := [split for split, files in needed.items() if not files]:
-        raise DataError(
-            "\n".join(
-                f"data.{split}: no files. Name two, in which line n of one translates line n of the other: "
-                "{src: FILE, trg: FILE}."
-                + (" Or hold pairs out of training: data.valid_size: auto." if split == "valid" else "")
-                for split in absent
-            )
-        )
+    none = "no files. Name two, in which line n of one translates line n of the other: {src: FILE, trg: FILE}."
+    absent = [] if data.train else [f"data.train: {none}"]
+    if not data.valid and not data.valid_size:
+        absent.append(f"data.valid: {none} Or hold pairs out of training: data.valid_size: auto.")
+    if absent:
+        raise DataError("\n".join(absent))
     complaints: list[str] = []
     sources = []
     for number, (split, files) in enumerate(named):  # the training corpora come first
@@ -212,7 +208,8 @@ def _sources_of(
     folders = origin.folders(option)
 
     def located(names: Any) -> list["Named"]:
-        return [named for name in names_of(names) for named in _locate(name, option, complaints, folders)]
+        there = [_locate(name, option, complaints, folders) for name in names_of(names)]
+        return [each._replace(wild=each.wild and (n, *each.wild)) for n, its in enumerate(there) for each in its]
 
     def scores_of(its: list["Named"]) -> Sequence["Named | None"]:
         if not isinstance(files, TrainingCorpus) or files.scores is None:
@@ -330,11 +327,11 @@ _WILD = re.compile(r"(\*|\?|\[[^\]]+\])")
 
 
 class Named(NamedTuple):
-    """A file as it is called, and where it is. wild: what a pattern's wildcards stood for."""
+    """A file as it is called, and where it is. wild: the number of its pattern, and what the wildcards stood for."""
 
     name: str
     path: Path
-    wild: tuple[str, ...] | None = None
+    wild: tuple[int | str, ...] | None = None
 
 
 def _locate(name: str, option: str, complaints: list[str], before: Sequence[Path]) -> list[Named]:
@@ -348,6 +345,9 @@ def _locate(name: str, option: str, complaints: list[str], before: Sequence[Path
             return [Named(name, folder / name)]
     for folder in folders if is_pattern else ():
         if found := sorted(glob.glob(name, root_dir=folder)):
+            if odd := [each for each in found if each.encode("utf-8", "replace").decode("utf-8") != each]:
+                complaints.append(f"{option}: {odd[0]!r} is a name that is not UTF-8. Rename the file.")
+                return []
             # Which files match has been decided; a bracket only has to tell which letter it stood for.
             parts = enumerate(_WILD.split(name))
             shape = "".join(("([^/]*)" if part == "*" else "([^/])") if n % 2 else re.escape(part) for n, part in parts)
@@ -373,10 +373,13 @@ def _folders(name: str, before: Sequence[Path]) -> list[Path]:
 def _partners(
     src: Sequence[Named], trg: Sequence[Named], option: str, complaints: list[str], of: str = "trg"
 ) -> list[tuple[Named, Named]]:
-    """Pairs of source and target files: those for which two patterns' wildcards stand for the same; else the first to
-    the first, and so on. None where files are not there, which was complained about. of: what trg stands for.
+    """Pairs of source and target files: those for which wildcards of two patterns, at one place of two lists, stand for
+    the same; else the first to the first, and so on. None where files are not there, which was complained about.
+    of: what trg stands for.
     """
-    by_wild = [{named.wild: named for named in side} for side in (src, trg)]
+    # What wildcards stand for tells alone, unless several patterns of a side stand for the same.
+    is_same = any(len({named.wild and named.wild[1:] for named in side}) < len(side) for side in (src, trg))
+    by_wild = [{named.wild and named.wild[not is_same :]: named for named in side} for side in (src, trg)]
     n_wild = {len(wild or ()) for side in by_wild for wild in side}
     if len(src) + len(trg) > 2 and len(n_wild) == 1 and n_wild != {0}:
         alone = [named.name for n in range(2) for wild, named in by_wild[n].items() if wild not in by_wild[1 - n]]

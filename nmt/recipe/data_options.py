@@ -231,20 +231,17 @@ class DataConfig(FilterConfig, _Sources):
     """Sources of the pairs, protected items, and filters."""
 
     def filters_of(self, corpus: int) -> FilterConfig:
-        """The filters of a training corpus, by its number from 0: its own, and the others as they are here.
-
-        A corpus that is made on the spot is in no list.
-        """
-        own = self.train[corpus] if self.train else None
-        told = {name: getattr(own, name, None) for name in FilterConfig.model_fields}
-        if own and own.back_translates and told["drop_duplicates"] is None:
+        """The filters of a training corpus, by its number from 0: its own, and the others as they are here."""
+        own = self.train[corpus]
+        told = {name: getattr(own, name) for name in FilterConfig.model_fields}
+        if own.back_translates and told["drop_duplicates"] is None:
             told["drop_duplicates"] = True
         return FilterConfig(**{name: getattr(self, name) if value is None else value for name, value in told.items()})
 
     def languages_of(self, corpus: int) -> tuple[str, str]:
         """The languages of the two sides of a training corpus."""
-        own = self.train[corpus] if self.train else None
-        return (own and own.src_lang) or self.src_lang, (own and own.trg_lang) or self.trg_lang
+        own = self.train[corpus]
+        return own.src_lang or self.src_lang, own.trg_lang or self.trg_lang
 
     def tags_of(self, pairs: CorpusFiles) -> tuple[str, ...]:
         """The tags of a corpus or of held-out pairs; first, of several target languages, that of its own."""

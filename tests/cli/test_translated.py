@@ -14,6 +14,8 @@ from nmt.cli.preprocess import main
 from nmt.cli.train import main as train
 from nmt.cli.translate_output import LineTranslator, Record
 from nmt.data.corpus import Prepared
+from nmt.data.prepare import prepare
+from nmt.data.report import DataReport
 from nmt.recipe.reader import read_recipe
 
 WORDS = ["the", "old", "ship", "left", "in", "May", "with", "a", "red", "sail", "and", "no", "wind", "at", "all"]
@@ -105,6 +107,16 @@ def test_a_run_makes_the_source_by_sampling_or_the_target_by_its_own_search_and_
         file.write("one more line\n")
     nmt.prepare(recipe(REAL, BACK.replace("back", "other"), TEACH), overwrite=True)
     assert len(searches) == 15 and len(list(FOLDER.iterdir())) == 4
+
+
+def test_a_check_before_anything_is_translated_counts_for_each_corpus_what_is_its_own():
+    Path("more.de").write_text("x " * 300 + "\nthe ship\n", encoding="utf-8")
+    Path("more.en").write_text("X " * 300 + "\nTHE SHIP\n", encoding="utf-8")
+    report, translations = DataReport(), {0: []}
+    named = read_recipe(recipe(BACK, REAL, "{src: more.de, trg: more.en}"))
+    prepare(named, Path("none"), talk=str, report=report, only_report=Path("page.html"), translations=translations)
+    counts = {one["name"]: (one["read"], one["kept"]) for one in report.as_dict()["corpora"]}
+    assert counts == {"train.de": (N_REAL, N_REAL), "more.de": (2, 1)}
 
 
 def test_what_was_interrupted_goes_on_where_it_stopped(searches, monkeypatch, capsys):

@@ -55,6 +55,8 @@ def test_a_key_written_twice_is_a_fault_and_the_rest_is_still_read():
         ("a: 1\n---\nb: 2\n", 2, "not YAML"),
         ("a: 1\n? [x]\n: 2\n", 2, "as a key"),
         ("a: 1\nb: \x07\n", 2, "U+0007"),
+        ('a: "\\U0010FFFF"\nb: "\\U00110000"\n', 2, "not YAML"),
+        ('a: "\\UFFFFFFFF"\n', 1, "not YAML"),
     ],
 )
 def test_what_a_recipe_does_not_need_is_refused_with_its_line(text, line, words):

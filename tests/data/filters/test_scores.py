@@ -75,6 +75,16 @@ def test_the_best_share_is_that_of_the_whole_corpus_and_of_no_other(scored):
     assert scored.prepare({**both, "min_score": 0.0, "best_share": 0.99}).dropped["low score"]["count"] == 11
 
 
+def test_the_advice_of_the_alarm_is_not_on_what_was_asked_for(scored):
+    for side, word in (("de", "Haus"), ("en", "house")):
+        lines = [" ".join(f"{word}{n}x{k}" for k in range(20 if n < 9 else 1)) for n in range(30)]
+        scored.write(f"long.{side}", lines)
+    scored.write("long.s", [str(-n) for n in range(30)])
+    corpus = {"src": "long.de", "trg": "long.en", "scores": "long.s", "best_share": 0.5}
+    (alarm,) = scored.prepare(corpus, max_len=30).alarms
+    assert "most for too long (9)" in alarm["found"] and "data.max_len" in alarm["advice"]
+
+
 def test_patterns_are_paired_and_low_scores_are_never_held_out(scored):
     for n in "xy":
         scored.write(f"{n}.de", [f"Haus {n}{k}" for k in range(1000)])

@@ -222,6 +222,20 @@ def test_files_by_pattern_find_their_partners_and_it_is_told_which(at):
         at.prepare({**both, "trg": "v.en"})
 
 
+def test_patterns_of_a_list_belong_to_those_at_the_same_place_of_the_other(at):
+    names = [f"{kind}.{n}" for kind in ("news", "law") for n in (1, 2)]
+    for name in names:
+        at.write(f"{name}.de", f"das ist {name}\n")
+        at.write(f"{name}.en", f"this is {name}\n")
+    both = {side: [f"{kind}.*.{code}" for kind in ("news", "law")] for side, code in (("src", "de"), ("trg", "en"))}
+    assert at.prepare(both, valid=both, valid_size=None).read == 4
+    assert at.texts() == ([f"das ist {name}" for name in names], [f"this is {name}" for name in names])
+    with pytest.raises(DataError, match=r"no partner in src or trg for law\.1\.de, law\.2\.de\."):
+        at.prepare({**both, "trg": both["trg"][:1]})
+    apart = {"src": ["law.[2].de", "law.[1].de"], "trg": "law.*.en"}  # the wildcards tell alone
+    assert at.prepare(apart, valid=apart).read == 2 and at.texts()[1] == ["this is law.2", "this is law.1"]
+
+
 @pytest.mark.parametrize("name", ["line\nfeed.de", "c: colon, comma.de", "a*.de", "[ab].de", " 'quoted\" #.de"])
 def test_a_name_is_a_name_whatever_is_in_it(at, name):
     at.write("ab.de", "other\nlines\n")

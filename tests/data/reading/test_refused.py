@@ -97,6 +97,18 @@ def test_one_line_of_twenty_megabytes_is_dropped_as_too_long_and_costs_little(at
     assert report.dropped == {"too long": {"count": 2, "first": [f"{name}:2", f"{name}:3"]}}
 
 
+@pytest.mark.parametrize("name", ["late.jsonl", "late.tmx"])
+def test_a_key_that_the_first_records_do_not_have_is_found(at, name):
+    unit = "<tu>{}<tuv xml:lang='en'><seg>a dog {}</seg></tuv></tu>"
+    if name.endswith("tmx"):
+        units = [unit.format("<tuv xml:lang='de'><seg>ein Hund</seg></tuv>" * (n >= 150), n) for n in range(400)]
+        at.write(name, f"<tmx><body>{''.join(units)}</body></tmx>")
+    else:
+        at.write(name, [{"de": "ein Hund" if n >= 150 else None, "en": f"a dog {n}"} for n in range(400)])
+    report = at.prepare({"file": name, **KEYS}, bad_records="drop")
+    assert report.kept == 250 and sum(found["count"] for found in report.dropped.values()) == 150
+
+
 @pytest.mark.parametrize(
     ("corpus", "expected"),
     [
@@ -110,6 +122,9 @@ def test_one_line_of_twenty_megabytes_is_dropped_as_too_long_and_costs_little(at
         ({"file": "a.tmx", "src_column": "fr", "trg_column": "en"}, ["not one column 'fr'", "'de', 'en-GB'"]),
         ({"file": "cut.tmx", **KEYS}, ["cut.tmx: not TMX, or damaged"]),
         ({"file": "bomb.tmx", **KEYS}, ["bomb.tmx: declares entities"]),
+        ({"file": "japan.tmx", **KEYS}, ["japan.tmx: not TMX, or damaged, or in an encoding that is not read"]),
+        ({"file": "klingon.tmx", **KEYS}, ["klingon.tmx: not TMX, or damaged, or in an encoding that is not read"]),
+        ({"src": "f*r.de", "trg": "v.en"}, ["'f\\udcfcr.de' is a name that is not UTF-8. Rename the file."]),
         ({"file": "a.xlsx"}, ["a.xlsx: is a spreadsheet. Save it as CSV"]),
         ({"file": "a.xlf"}, ["a.xlf: is XLIFF. Make CSV of it"]),
         ({"file": "a.jsonl"}, ["which of its keys are fr and en? There are 'de', 'en'"]),
@@ -159,6 +174,9 @@ def test_what_cannot_be_read_is_refused_before_any_work(at, corpus, expected):
         "a.tmx": TMX,
         "cut.tmx": TMX[:40],
         "bomb.tmx": '<!DOCTYPE tmx [<!ENTITY a "aa">]>' + TMX,
+        "japan.tmx": '<?xml version="1.0" encoding="Shift_JIS"?>' + TMX,
+        "klingon.tmx": '<?xml version="1.0" encoding="klingon"?>' + TMX,
+        "f\udcfcr.de": "x\n",
         "a.xlsx": "PK",
         "a.xlf": "<xliff/>",
         "twice.tsv": "de\tde\ten\nx\ty\tz\n",
