@@ -82,9 +82,9 @@ class Translation(Found):
 
     @cached_property
     def _told(self) -> Fields:
-        model, evidence, _ = self._known
+        model, evidence, request = self._known
         model._mind_fork()
-        ((found, _),) = evidence.of([self])
+        ((found, _),) = evidence.of([request], [self])
         return found
 
     @property

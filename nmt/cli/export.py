@@ -148,7 +148,7 @@ def _lines(args: argparse.Namespace, prepared: Path) -> list[str]:
     except DataError as error:
         raise error if args.lines else DataError(f"{error} Or name a file of source lines: --lines FILE.") from None
     if lines := [line for line in found if line.strip()]:
-        return lines[:N_LINE]
+        return lines if args.lines else lines[:N_LINE]
     raise DataError(f"{args.lines or prepared}: no lines to compare the two models on.")
 
 

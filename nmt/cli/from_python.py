@@ -31,11 +31,7 @@ def _in_words_of_python() -> Iterator[None]:
 @all_ours()
 @_in_words_of_python()
 def prepare(
-    recipe: Given | Sequence[str | Path],
-    *,
-    langs: Sequence[str] | None = None,
-    overwrite: bool = False,
-    **options: Any,
+    recipe: Given | Sequence[str | Path], *, langs: Sequence[str] | None = None, overwrite: bool = False, **options: Any
 ) -> Path:
     """Prepare the data of a recipe, as nmt-preprocess does. Returns their folder, which `nmt.train` takes.
 

@@ -248,14 +248,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--lang", metavar="CODE", help=text)
     text = f"Of {', '.join(METRICS)}. [default: {', '.join(_USUAL)}]"
     add("--metric", nargs="+", choices=METRICS, metavar="NAME", help=text)
-    text = (
-        "Also score by this COMET model: a name on Hugging Face or the path of a .ckpt. Its weights are read, no code "
-    )
-    text += f"is run. [default of --metric comet: {COMET}]"
+    text = "Also score by this COMET model: a name on Hugging Face or the path of a .ckpt. Its weights are read, no "
+    text += f"code is run. [default of --metric comet: {COMET}]"
     add("--comet", metavar="MODEL", help=text)
-    add(
-        "--html", metavar="FILE", help="Write a page that compares scores by length and word, and sentence by sentence."
-    )
+    text = "Write a page that compares scores by length and word, and sentence by sentence."
+    add("--html", metavar="FILE", help=text)
     add("--overwrite", action="store_true", help="Replace the page if it exists.")
     add("--json", action="store_true", help="Print JSON, with unrounded scores.")
     text = "Print the scores of each sentence instead, BLEU by its effective order: a line for each, between tabs."

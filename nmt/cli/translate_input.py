@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import io
-import json
 import os
 import queue
 import re
@@ -32,10 +31,12 @@ from nmt.data.sentences import ends_a_sentence, writes_no_space
 from nmt.decoding.request import GIVEN, Request, Sources, Terms, is_blank
 from nmt.errors import DataError, NmtError, RecipeError, shown
 from nmt.evaluation.attention_page import check_path
+from nmt.files import parse_json
 from nmt.recipe.decode_options import DecodeConfig
 
 READ = ("input", "score", "ref", "terms", "avoid")
 _WRITTEN = ("output", "scores", "attention", "alignments")
+_JOURNAL = "output's journal"  # what is done, beside the output until that is whole
 _NEAR = 0.85  # likeness of keys from which one is taken for a typing error of the other
 
 # Makes the request of a line, and the fields of an object that are for its answer. Raises DataError or RecipeError.
@@ -77,12 +78,14 @@ def check_paths(args: argparse.Namespace, *, finishing: bool) -> None:
         raise NmtError("stdin is closed, so there is nothing to read: name a file with --input.")
     if not args.output and sys.stdout is None:
         raise NmtError("stdout is closed, so there is nowhere to write to: name a file with --output.")
-    taken: dict[str, str] = {}  # a file that is written twice, or written and read, would hold only what came last
+    taken = dict[str, str]()  # a file that is written twice, or written and read, would hold only what came last
+    if args.output:
+        taken[os.path.realpath(f"{args.output}.journal")] = _JOURNAL
     for flag in (*READ, *_WRITTEN):
         given = getattr(args, flag) or ()
         for name in [given] if isinstance(given, str) else given:
             other = taken.setdefault(os.path.realpath(name), flag)
-            if flag in _WRITTEN and other != flag:
+            if other != flag and (flag in _WRITTEN or other == _JOURNAL):
                 raise NmtError(f"{name}: --{flag} and --{other} are the same file. Name two.")
     for name in filter(None, (args.input, args.score, args.terms, args.avoid)):
         check_text(name)
@@ -340,8 +343,8 @@ def _of_json(line: str) -> tuple[Request, dict[str, Any]]:
     if not line.strip():
         return Request(""), {}
     try:
-        found = json.loads(line, object_pairs_hook=_object)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(line.encode("utf-8"))
+    except ValueError as error:
         raise DataError(f"not JSON ({error}). --input-format jsonl has an object a line.") from None
     if not isinstance(found, dict) or not isinstance(found.get("source"), str):
         raise DataError(f'expected an object with the text "source", found {shown(found)}.')
@@ -350,13 +353,6 @@ def _of_json(line: str) -> tuple[Request, dict[str, Any]]:
             raise DataError(f"unknown key {key!r}: did you mean {near[0]}? Else give it another name.")
     asked = {key: _text(found.pop(key)) for key in GIVEN if key in found}
     return Request(**{**asked, "source": without_end(asked["source"])}), found
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise DataError(f"a key occurs twice in {shown([key for key, _ in pairs])}: leave one of them out.")
-    return found
 
 
 def _text(found: Any) -> Any:

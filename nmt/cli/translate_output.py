@@ -110,7 +110,7 @@ class LineTranslator:
         if device.type == "cpu" and decode.precision == "bf16" and not half_is_faster():
             say("note: decode.precision bf16 is slower than fp32 on this processor: take fp32")
         check_attention(args, self.recipe.model, attends=self.translator.model.attends)
-        if args.format == "pairs" and decode.n_best > 1:
+        if args.format == "pairs" and not args.score and decode.n_best > 1:
             raise NmtError(
                 f"--format pairs has the best translation of each line, but decode.n_best is {decode.n_best}: set it "
                 "to 1. For several translations of a line draw samples, in a file for each of several --decode.seed."
@@ -137,7 +137,7 @@ class LineTranslator:
         else:
             unflagged: dict[Request, Lost] = {}
             answers = self.answers(requests, unflagged, on_progress)
-            told = self._evidence.of([answer.translation for answer in answers])
+            told = self._evidence.of(requests, [answer.translation for answer in answers])
             results = [
                 (answer, fields, lost | unflagged[request])
                 for request, answer, (fields, lost) in zip(requests, answers, told, strict=True)

@@ -13,13 +13,8 @@ from nmt.decoding.request import Request
 from nmt.decoding.suspicion import complaints
 from nmt.decoding.translation import Forced, Scored, Translation, read_at_once
 from nmt.decoding.translator import Translator
-from nmt.evaluation.alignment import (
-    WORDS_OF_BOTH,
-    ByCharacter,
-    joined_alignment,
-    word_alignment,
-    words_of,
-)
+from nmt.evaluation.alignment import WORDS_OF_BOTH, ByCharacter, joined_alignment, word_alignment, words_of
+from nmt.languages import language_of
 from nmt.recipe.options import Recipe
 
 Fields = dict[str, Any]
@@ -53,12 +48,12 @@ class Evidence:
     def reasons(self, request: Request, translation: Translation) -> list[str]:
         """Reasons against a translation."""
         data, decode = self.recipe.data, self.recipe.decode
-        trg_lang = request.trg_lang or decode.trg_lang or data.trg_lang
+        trg_lang = language_of(request.trg_lang or decode.trg_lang or data.trg_lang).code
         usual_ratio = self.usual_ratios.get(trg_lang)
         languages = {trg_lang, data.src_lang, *(data.languages_of(n)[0] for n in range(len(data.train)))}
         return complaints(request.source, translation, data.max_ratio, decode.low_score, usual_ratio, languages)
 
-    def of(self, translations: Sequence[Translation]) -> list[tuple[Fields, Lost]]:
+    def of(self, requests: Sequence[Request], translations: Sequence[Translation]) -> list[tuple[Fields, Lost]]:
         """Return how each translation came about, and what of this could not be computed."""
         if not (self.fields or self.words):
             return [({}, {}) for _ in translations]
@@ -71,21 +66,22 @@ class Evidence:
                 for one, its in zip(translations, lost, strict=True)
             ]
             told = [one[0] if one else None for one in alone]
-        return [(self._told(*each), each[-1]) for each in zip(translations, told, lost, strict=True)]
+        return [(self._told(*each), each[-1]) for each in zip(requests, translations, told, lost, strict=True)]
 
     def of_given(self, sources: Sequence[Request], targets: Sequence[str]) -> list[tuple[Scored, Fields, Lost]]:
         """Score given translations. Returns the same of them."""
         found = list[tuple[Scored, Fields, Lost]]()
         is_told = self.fields or self.words
-        for one, text in zip(self.translator.score(sources, targets, align=is_told), targets, strict=True):
+        scored = self.translator.score(sources, targets, align=is_told)
+        for request, one, text in zip(sources, scored, targets, strict=True):
             there, lost = bool(one.token_log_probs), Lost()
             best = [Hypothesis(one.trg_ids, one.log_prob, one.log_prob, True)] * there
             line = Translation(text, [text], best, one.src_ids, items=one.items)
             forced = [Forced(one.token_log_probs, one.alignment)] * there
-            found.append((one, self._told(line, forced, lost) if is_told else {}, lost))
+            found.append((one, self._told(request, line, forced, lost) if is_told else {}, lost))
         return found
 
-    def _told(self, one: Translation, forced: list[Forced] | None, lost: Lost) -> Fields:
+    def _told(self, request: Request, one: Translation, forced: list[Forced] | None, lost: Lost) -> Fields:
         """Return what is written of a line. forced: of its pieces; None where that could not be computed. lost: gets
         the fields that cannot be computed, which are None."""
         subwords, pieces = self.translator.subwords, forced or []
@@ -95,7 +91,7 @@ class Evidence:
             return joined_alignment([part.alignment for part in pieces], src_len)
 
         def words() -> str:
-            both = words_of_line(one, subwords, ByCharacter.of(self.recipe))
+            both = words_of_line(one, subwords, ByCharacter.of(self.recipe, request.trg_lang))
             return word_alignment(alignment(), *both) if pieces and self.translator.model.attends else ""
 
         def tokens(codec: Codec, ids: list[int]) -> list[str]:

@@ -180,6 +180,8 @@ class Translator:
         limits = self.limits if request.can_be_split else Limits()
         emoji = self.config.copy_letterless and not request.asks
         codec = self.sources.codec_of(request)
+        if ids is None and not surely_too_long(request.source, limits.piece):
+            ids = codec.encode([request.source])[0]
         if not (found := split(request.source, ids, codec, limits, emoji=emoji, language=self._src_lang)):
             return None
         given = replace(found, pieces=[restored(piece, dict(request.items)) for piece in found.pieces])

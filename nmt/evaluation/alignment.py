@@ -52,9 +52,9 @@ class ByCharacter(NamedTuple):
     trg: bool
 
     @classmethod
-    def of(cls, recipe: Recipe) -> "ByCharacter":
-        """As decode.align_units says, which may leave it to the languages."""
-        units, languages = recipe.decode.align_units, (recipe.data.src_lang, trg_lang_of(recipe))
+    def of(cls, recipe: Recipe, trg_lang: str | None = None) -> "ByCharacter":
+        """As decode.align_units says, which may leave it to the languages. trg_lang: of a line that says so itself."""
+        units, languages = recipe.decode.align_units, (recipe.data.src_lang, trg_lang or trg_lang_of(recipe))
         unspaced = (units == "auto" and language_of(lang).is_unspaced for lang in languages)
         return cls(*(units == "characters" or one for one in unspaced))
 

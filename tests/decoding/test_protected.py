@@ -115,7 +115,8 @@ def test_words_are_those_of_the_text_though_an_item_has_several(subwords, model)
     translator = Translator(model, subwords, DecodeConfig())
     found = list(translator.translate(LINES))
     recipe = Recipe(name="x", data={"src_lang": "en", "trg_lang": "de"})
-    for n, (one, (fields, lost)) in enumerate(zip(found, Evidence(translator, recipe, {}).of(found), strict=True)):
+    evidence, requests = Evidence(translator, recipe, {}), list(map(Request, LINES))
+    for n, (one, (fields, lost)) in enumerate(zip(found, evidence.of(requests, found), strict=True)):
         assert not lost
         assert fields["items"] == [one.items]
         pairs = [tuple(map(int, pair.split("-"))) for pair in fields["word_alignment"].split()]

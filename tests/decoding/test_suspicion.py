@@ -3,6 +3,8 @@
 import pytest
 
 from nmt.decoding.beam import Hypothesis
+from nmt.decoding.evidence import Evidence
+from nmt.decoding.request import Request
 from nmt.decoding.suspicion import (
     complaints,
     is_copied,
@@ -13,6 +15,7 @@ from nmt.decoding.suspicion import (
     reasons,
 )
 from nmt.decoding.translation import Translation
+from nmt.recipe.options import Recipe
 
 
 @pytest.mark.parametrize(
@@ -159,6 +162,14 @@ def test_complaints_are_those_of_the_text_and_those_of_the_search(finished, log_
     found = Translation(output, [output], [Hypothesis([3, 4], log_prob, 99.0, finished)], [3])
     assert complaints("Zwei Hunde, 12 Katzen.", found, 4.0, -1.0) == wanted
     assert "low" not in complaints("Zwei Hunde, 12 Katzen.", found, 4.0, 0.0)
+
+
+@pytest.mark.parametrize("code", ["zh", "zho", "Chinese"])
+def test_the_usual_ratio_is_that_of_the_language_however_the_line_names_it(code):
+    recipe = Recipe(name="x", data={"src_lang": "en", "trg_lang": "de", "max_ratio": 4.0})
+    found = Translation("字" * 8, ["字" * 8], [Hypothesis([3], -0.1, -0.1, True)], [3])
+    told = Evidence(None, recipe, {"zh": 0.3}).reasons(Request(LONG, trg_lang=code), found)
+    assert "ratio" not in told and "ratio" in Evidence(None, recipe, {}).reasons(Request(LONG), found)
 
 
 @pytest.mark.parametrize("unit", ["x", "ab", "1", "a@", "<"])

@@ -44,9 +44,10 @@ def export(run, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("to", PACKAGE)
-def test_the_command_writes_what_was_compared_and_replaces_its_own_if_told(export, run, tmp_path, to):
+def test_the_command_writes_what_was_compared_and_replaces_its_own_if_told(export, run, tmp_path, monkeypatch, to):
     """With the card of the run."""
     pytest.importorskip(PACKAGE[to])
+    monkeypatch.setattr("nmt.cli.export.N_LINE", 1)  # of the validation set
     (run.folder / "README.md").write_text("the card", encoding="utf-8")
     assert f"{len(LINES)} of {len(LINES)} lines translated alike" in export(to)
     written = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*")}
