@@ -122,10 +122,7 @@ def _is_found_again(engine: Engine, batch: Batch, recipe: Recipe, data: Prepared
     decode = recipe.decode
     wanted = [[i for i in row if i not in (EOS, PAD)] for row in batch.gold.tolist()]
     settings = BeamSettings(
-        length_penalty=decode.length_penalty,
-        alpha=decode.alpha,
-        n_real=data.subwords.trg.n_text,
-        beam=beam,
+        length_penalty=decode.length_penalty, alpha=decode.alpha, n_real=data.subwords.trg.n_text, beam=beam
     )
     max_len = torch.tensor([2 * len(ids) + 20 for ids in wanted])
     with engine.precision.measuring():
