@@ -3,10 +3,10 @@
     python tools/bench_quality.py OUT --task multi30k --minutes 20 --systems ours joeynmt eole marian torch
 
 tools/systems/ has the options of each: those that we tried, or with --own those of the peer's own recipe. Peers get
-our pieces, as words that are their ids, and models of our sizes with one embedding. The minutes are wall time of the
-training process, validations included; then the checkpoint that validated best translates the test set, and one call of
-sacreBLEU scores it. OUT/results.jsonl keeps results, which are not made again; OUT/env.NAME, an environment of a peer,
-is made if it is missing: NMT_TORCH says how pip installs torch.
+our pieces, as words that are their ids, models of our sizes with one embedding, and without --own the dropout of TASKS.
+The minutes are wall time of training, validations included; then the checkpoint that validated best translates the test
+set, and one call of sacreBLEU scores it. OUT/results.jsonl keeps results, which are not made again; OUT/env.NAME, an
+environment of a peer, is made if it is missing: NMT_TORCH says how pip installs torch.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from nmt.evaluation.metrics import score
 from nmt.recipe.reader import read_recipe
 
 TOOLS = Path(__file__).resolve().parent
-TASKS = {"multi30k": "recipes/multi30k.de-en.yaml", "tatoeba": "recipes/tatoeba.de-en.yaml"}
+TASKS = {"multi30k": ("recipes/multi30k.de-en.yaml", 0.15), "tatoeba": ("recipes/tatoeba.de-en.yaml", 0.1)}
 SYSTEMS = ("ours", "joeynmt", "eole", "marian", "torch")
 COLUMNS = ("system", "options", "version", "parameters", "updates", "minutes", "decoding", "BLEU", "95 %", "chrF")
 
@@ -48,7 +48,7 @@ def run(log: Path, argv: list[Any], seconds: float | None = None) -> float:
 def prepare(task: str, folder: Path) -> None:
     """Make folder/prepared, and beside it the raw test set, and all sets in pieces by their ids."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "nmt.cli.preprocess", TOOLS.parent / TASKS[task], "--out", folder / "prepared"]
+    command = [sys.executable, "-m", "nmt.cli.preprocess", TOOLS.parent / TASKS[task][0], "--out", folder / "prepared"]
     run(folder / "log.txt", [*command, "--overwrite"])
     data = Prepared.open(folder / "prepared")
     assert data.test, "both recipes name a test set"
@@ -73,7 +73,7 @@ def measure(args: argparse.Namespace, name: str, options: str, shared: Path) -> 
     recipe, log = read_recipe(shared / "prepared/recipe.yaml"), folder / "log.txt"
     values = recipe.model.model_dump() | {"max_tokens": recipe.batch.max_tokens, "folder": folder, "data": shared}
     values |= {"seconds": f"{seconds:g}", "until": time.time() + seconds, "best": "$best", "env": env, "tools": TOOLS}
-    values |= {"python": sys.executable, "torch": os.environ.get("NMT_TORCH", "torch")}
+    values |= {"python": sys.executable, "torch": os.environ.get("NMT_TORCH", "torch"), "dropout": TASKS[args.task][1]}
     text = string.Template((TOOLS / f"systems/{name}.yaml").read_text(encoding="utf-8"))
     system = yaml.safe_load(text.substitute(values))
     if "install" in system and not (env / "done").exists():
