@@ -83,11 +83,15 @@ def _prepare(recipe: Recipe) -> None:
     """Prepare the data of the recipe, as nmt-preprocess does. At a signal what is half made goes away."""
     if place_of().world_size > 1:
         raise RunError("--prepare: the data is not there, and is made by one process: run nmt-preprocess first.")
+    from nmt.cli.translated import translate_corpora
     from nmt.data.prepare import prepare
+
+    def talk(line: str) -> None:
+        print(printable(line), file=sys.stderr)
 
     begun()
     with Stop(_SIGNALS):
-        prepare(recipe, recipe.data_folder, talk=lambda line: print(printable(line), file=sys.stderr))
+        prepare(recipe, recipe.data_folder, talk=talk, translations=translate_corpora(recipe, talk))
 
 
 def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:

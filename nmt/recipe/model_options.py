@@ -20,10 +20,9 @@ PRESETS: dict[str, dict[str, Size]] = {
     "big": {"n_enc_layer": 6, "n_dec_layer": 6, "d_model": 1024, "d_inner": 4096, "n_head": 16, "dropout": 0.3},
 }
 
-# What `model.preset: auto` takes: the first row whose number is above that of the corpus' target tokens (EOS counted).
-# The rows are where practice changes: Multi30k (0.4 M tokens; Wu et al. 2021, "Good for misconceived reasons"), corpora
-# up to IWSLT (3.5 M; Araabi and Monz 2020, "Optimizing Transformer for low-resource NMT"), WMT14 en-de (120 M) and
-# en-fr (1 G; Vaswani et al. 2017); the bounds are the middle between them, on a scale of factors.
+# What `model.preset: auto` takes: preset and dropout of the first row above the corpus' target tokens (EOS counted).
+# Practice for Multi30k (0.4 M tokens; Wu et al. 2021, "Good for misconceived reasons"), IWSLT (3.5 M; Araabi and Monz
+# 2020, "Optimizing Transformer for low-resource NMT"), WMT14 en-de (120 M) and en-fr (1 G; Vaswani et al. 2017).
 AUTO = (
     (1e6, "tiny", 0.3),
     (1e7, "small", 0.3),

@@ -109,6 +109,11 @@ def test_a_run_makes_the_source_by_sampling_or_the_target_by_its_own_search_and_
     assert len(searches) == 15 and len(list(FOLDER.iterdir())) == 4
 
 
+def test_training_that_prepares_translates_first(searches):
+    assert train([recipe(REAL, BACK), "--prepare"]) == 0
+    assert len(searches) == 3 and pairs()[N_REAL:] == expected("en", tag=True)
+
+
 def test_a_check_before_anything_is_translated_counts_for_each_corpus_what_is_its_own():
     Path("more.de").write_text("x " * 300 + "\nthe ship\n", encoding="utf-8")
     Path("more.en").write_text("X " * 300 + "\nTHE SHIP\n", encoding="utf-8")
