@@ -57,11 +57,11 @@ class DecodeConfig(Section):
     tags: list[Tag] = Field(default_factory=list)
     """Tags of the training corpora to put before each line: [news]."""
     max_len_a: NonNegativeFloat = 2.0
-    """A translation has at most a x source length + b tokens."""
+    """A translation has at most a x source length (rounded down) + b tokens."""
     max_len_b: PositiveInt = 20
     """See max_len_a."""
     min_len_a: NonNegativeFloat = 0.0
-    """A translation has at least a x source length + b tokens."""
+    """A translation has at least a x source length (rounded down) + b tokens."""
     min_len_b: Count = 0
     """See min_len_a."""
     no_repeat: Count = 0

@@ -70,6 +70,12 @@ def test_wins_are_losses_the_other_way_round(results):
     assert won + tied + lost == 40 and won > lost
 
 
+def test_what_one_line_decides_may_be_chance():
+    systems = [System("one", WORSE), System("other", [*WORSE[:-1], BETTER[-1]])]
+    _, other = compare.compare(systems, [REFERENCES], metrics=NAMES, trg_lang="en")
+    assert {p.randomisation for p in other.p_values.values()} == {1.0}  # all shuffles differ by as much
+
+
 def test_a_metric_without_a_test_has_a_score_and_no_p_value(monkeypatch, results):
     monkeypatch.setitem(METRICS, "mine", Metric("mine", METRICS["chrf"].measure))
     _, found = compare.compare([System("a", WORSE), System("b", BETTER)], [REFERENCES], metrics=["mine"])
