@@ -64,6 +64,11 @@ def printable(text: str) -> str:
     )
 
 
+def talk(line: str) -> None:
+    """Print a line for people to stderr."""
+    print(printable(line), file=sys.stderr)
+
+
 def write_stdout(text: str) -> None:
     """Write text and flush it. Raises OSError that names <stdout>."""
     if sys.stdout is None:  # closed by a shell

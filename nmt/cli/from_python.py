@@ -4,10 +4,8 @@ No process is started or ended for it, and what training sets for the process is
 """
 
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +38,7 @@ def prepare(
     dict for each section: data={"out": "prepared/mine"}.
     Raises AlarmError where the corpora look seriously wrong, RecipeError for options, DataError for corpora.
     """
+    from nmt.cli.begin import talk
     from nmt.cli.translated import translate_corpora
     from nmt.data.prepare import prepare as prepare_corpora
 
@@ -52,7 +51,7 @@ def prepare(
         found = own_recipe([[str(one) for one in files]], langs, overrides_of(options))
     else:
         found = _read(recipe, options)
-    translations = translate_corpora(found, partial(print, file=sys.stderr))
+    translations = translate_corpora(found, talk)
     prepare_corpora(found, found.data_folder, overwrite=overwrite, translations=translations)
     return found.data_folder
 

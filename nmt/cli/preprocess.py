@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nmt.cli.begin import Stop, begun, printable, write_stdout
+from nmt.cli.begin import Stop, begun, printable, talk, write_stdout
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run
 from nmt.data.lines import without_ending
 from nmt.errors import AlarmError, RecipeError
@@ -20,8 +20,8 @@ from nmt.recipe.contradictions import ENDINGS, NOT_READ
 from nmt.recipe.draft import exports_note, portable_options, unsupported
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import is_prepared
+from nmt.recipe.reader import differences, read_recipe
 from nmt.recipe.reader import overrides_of as options_of
-from nmt.recipe.reader import read_recipe
 from nmt.recipe.yaml_marks import as_yaml
 
 # For `--vocab-from RUN`, which goes on from the weights of RUN: about a seventh of the rates of a new run.
@@ -117,30 +117,29 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, given: Sequence[tuple[str
 
     begun()
     with Stop(("SIGINT", "SIGTERM", "SIGHUP")):  # at a signal, what is half made goes away first
-        translations = translate_corpora(recipe, _talk, checks=args.check)
+        translations = translate_corpora(recipe, talk, checks=args.check)
         if not args.check:
-            prepare(recipe, recipe.data_folder, overwrite=args.overwrite, talk=_talk, translations=translations)
+            prepare(recipe, recipe.data_folder, overwrite=args.overwrite, talk=talk, translations=translations)
         else:
             page, report = Path(args.report) if args.report else page_beside(recipe.data_folder), DataReport()
             refuse_foreign_page(page)
-            prepare(recipe, recipe.data_folder, talk=_talk, report=report, only_report=page, translations=translations)
+            prepare(recipe, recipe.data_folder, talk=talk, report=report, only_report=page, translations=translations)
             found = report.as_dict()
             if found["alarms"]:
-                _talk("check: something is seriously wrong, see ALARM above")
+                talk("check: something is seriously wrong, see ALARM above")
                 return AlarmError.exit_code
-            _talk(f"check: no alarm{', but see the warnings above' if found['warnings'] else ''}")
+            talk(f"check: no alarm{', but see the warnings above' if found['warnings'] else ''}")
             return 0
-    # The recipe that was written beside the data holds the options; one that was named does not.
-    given = [(name, value) for name, value in given if args.recipe and name != "data.alarms"]
+    given = [(name, value) for name, value in given if name != "data.alarms"]
+    if not args.recipe:  # the one beside the data has them, unless it was there before
+        beside = read_recipe(recipe.data_folder / RECIPE).model_dump(mode="json")
+        missing = differences(beside, recipe.model_dump(mode="json"))
+        given = [(name, value) for name, value in given if name in missing]
     again = [word for name, value in given for word in (f"--{name}", value)]
     command = ["nmt-train", str(args.recipe or recipe.data_folder / RECIPE), *again]
-    _talk(f"the model can be used by {exports_note(recipe)}")
-    _talk(f"train with: {shlex.join(command)}")
+    talk(f"the model can be used by {exports_note(recipe)}")
+    talk(f"train with: {shlex.join(command)}")
     return 0
-
-
-def _talk(line: str) -> None:
-    print(printable(line), file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -241,7 +240,7 @@ def _own_options(vocab_from: str | None) -> Sequence[tuple[str, str]]:
     has_weights = (folder / "model").is_dir() or any(folder.glob("checkpoints/update-*"))
     if vocab_from is None or not has_weights or not is_run(folder) or is_prepared(folder):
         return OWN_CORPUS
-    _talk(
+    talk(
         f"{vocab_from} is a run: the recipe has its model, begins with its weights (train.init_from), and has a lower "
         "learning rate and a short warm-up"
     )

@@ -164,10 +164,13 @@ def translations_of(folder: Path, sources: Sequence[str], args: argparse.Namespa
 
     Its name is a digest of the model, of the options of the search and of the lines.
     """
+    from nmt.data.placeholders import told_language
     from nmt.run import Run
 
-    found = Run(folder)
-    about = [found.fingerprint(), found.recipe().decode.model_dump(mode="json"), list(sources)]
+    found, recipe = Run(folder), Run(folder).recipe()
+    # Where there are several target languages, --lang chooses.
+    trg_lang = args.lang if any(map(told_language, recipe.data.known_tags)) else None
+    about = [found.fingerprint(), recipe.decode.model_dump(mode="json"), list(sources), *filter(None, [trg_lang])]
     digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
     path = folder / TRANSLATIONS / f"{digest}.txt"
     if path.is_file() and len(known := list(read_lines(path))) == len(sources):
@@ -177,7 +180,7 @@ def translations_of(folder: Path, sources: Sequence[str], args: argparse.Namespa
 
     model = load(folder, device=args.device)
     with Bar(desc=f"translating: {folder.name}", total=len(sources), unit=" lines") as bar:
-        lines = [one.text for one in model.translate(sources, on_progress=bar.update)]
+        lines = [one.text for one in model.translate(sources, on_progress=bar.update, trg_lang=trg_lang)]
     try:
         path.parent.mkdir(exist_ok=True)
         write_lines(path, lines)

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from nmt.cli.begin import Stop, begun, printable, write_stdout
+from nmt.cli.begin import Stop, begun, printable, talk, write_stdout
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run
 from nmt.errors import NmtError, RunError
 from nmt.files import RECIPE, is_run
 from nmt.processes import place_of
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import is_prepared
-from nmt.recipe.reader import read_recipe
+from nmt.recipe.reader import differences, read_recipe
 
 _DESCRIPTION = """\
 Train the model that RECIPE describes on the data that nmt-preprocess RECIPE prepared. The same command again goes on
@@ -86,9 +86,6 @@ def _prepare(recipe: Recipe) -> None:
     from nmt.cli.translated import translate_corpora
     from nmt.data.prepare import prepare
 
-    def talk(line: str) -> None:
-        print(printable(line), file=sys.stderr)
-
     begun()
     with Stop(_SIGNALS):
         prepare(recipe, recipe.data_folder, talk=talk, translations=translate_corpora(recipe, talk))
@@ -100,27 +97,32 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
     from nmt.training.launch import launch
     from nmt.training.resolve import sized_as
     from nmt.training.run_page import write_summary
+    from nmt.training.state import refused_changes
 
     folder = recipe.run_folder.absolute()
     if is_run(folder):
         raise NmtError(f"{recipe.run_folder} is a run of one seed: name another folder for several with --out.")
     is_main = os.environ.get("RANK", "0") == "0"
     runs = [folder / f"seed-{seed}" for seed in seeds]
+    others = [path for path in sorted(folder.glob("seed-*")) if path.name.removeprefix("seed-").isdecimal()]
     for seed, run_folder in zip(seeds, runs, strict=True):
         if is_main:
             with suppress(OSError):  # nobody can hear it
                 print(f"seed {seed}: {run_folder}", file=sys.stderr)
         one = dict[str, object](seed=seed, train=recipe.train.model_copy(update={"out": str(run_folder)}))
-        # One model for all: what auto is may depend on how busy the machine is.
-        begun = [run for path in (run_folder, *runs, *sorted(folder.glob("seed-*"))) if (run := Run(path)).begun]
-        if recipe.model.preset == "auto" and begun:
+        begun = [run for path in (run_folder, *runs, *others) if (run := Run(path)).begun]
+        if recipe.model.preset == "auto" and begun:  # which may depend on how busy the machine is: one model for all
             one["model"] = sized_as(recipe, begun[0].recipe()).model
         if launch(recipe.model_copy(update=one), stop) == "stopped":
             return stop.exit_code
     if is_main:
-        # Those of earlier commands as well.
-        there = {path.name: path for path in [*folder.glob("seed-*"), *runs] if (path / "model").is_dir()}
-        write_stdout(write_summary(folder, [Run(there[name]) for name in sorted(there, key=lambda it: (len(it), it))]))
+        # With those of earlier commands.
+        found = [Run(path) for path in {*others, *runs} if (path / "model").is_dir()]
+        found.sort(key=lambda one: int(one.folder.name.removeprefix("seed-")))
+        told = [one.recipe().model_dump(mode="json", exclude={"seed": True}) for one in found]
+        if odd := {name for one in told for name in refused_changes(differences(told[0], one))} - {"optim.warmup"}:
+            print(f"warning: these runs differ in more than the seed: {', '.join(sorted(odd))}", file=sys.stderr)
+        write_stdout(write_summary(folder, found))
     return 0
 
 

@@ -225,7 +225,7 @@ def beside(folder: Path) -> Iterator[Path]:
                 raise
             raise DataError(
                 f"{folder}: cannot be made: nothing can be written to {folder.parent} ({error.strerror}). Choose "
-                "another folder with --out."
+                "another folder with --data.out."
             ) from None
         try:
             shutil.rmtree(temporary, ignore_errors=True)

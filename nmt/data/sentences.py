@@ -154,7 +154,7 @@ def _ends_a_sentence(text: str, match: re.Match[str]) -> bool:
         return not (quoted and _GOES_ON.match(text, match.end()))
     if mark == "፡፡" or mark.startswith("<"):
         return True
-    if not match["gap"] or _is_small(after[:1]):
+    if not match["gap"] or (after[:1].islower() and not "\u10d0" <= after[:1] <= "\u10ff"):  # Georgian has no capitals
         return False
     if mark != ".":
         return True
@@ -163,11 +163,6 @@ def _ends_a_sentence(text: str, match: re.Match[str]) -> bool:
         return True
     is_number = after[:1].isdecimal() and word[0].isalpha() and len(word[0]) <= _LONGEST_BEFORE_NUMBER
     return not is_number and not _may_be_shortened(word[0])
-
-
-def _is_small(letter: str) -> bool:
-    """Return True for a small letter of a script in which sentences begin with capitals: in Georgian they do not."""
-    return letter.islower() and not "\u10d0" <= letter <= "\u10ff"
 
 
 def _may_be_shortened(word: str) -> bool:

@@ -26,8 +26,8 @@ def is_prepared(folder: Path) -> bool:
 
 
 def is_of_run(folder: Path) -> bool:
-    """Return whether a run was begun in the folder."""
-    return (folder / RUN_DATA).is_file()
+    """Return whether a run was begun in the folder: others have a data.json, too."""
+    return (folder / RUN_DATA).is_file() and ((folder / "subwords.json").is_file() or "train" in told_of_run(folder))
 
 
 def told_of_run(folder: Path) -> dict[str, Any]:
@@ -57,7 +57,8 @@ class Origin:
     @property
     def prepared(self) -> Path | None:
         """The folder of prepared data that the recipe lies in."""
-        return self.file.parent if self.file and is_prepared(self.file.parent) else None
+        folder = self.file.parent if self.file else None
+        return folder if folder and is_prepared(folder) and (folder / "subwords.json").is_file() else None
 
     @property
     def run(self) -> Path | None:

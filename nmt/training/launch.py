@@ -24,7 +24,7 @@ from nmt.errors import NmtError, RunError
 from nmt.extras import version_and_commit
 from nmt.files import write_durably
 from nmt.recipe.options import Recipe
-from nmt.recipe.places import DATA_AT
+from nmt.recipe.places import DATA_AT, told_of_run
 from nmt.recipe.reader import differences, write_recipe
 from nmt.run import SRC_STYLE, USUAL_RATIOS, USUAL_SRC_LEN, VERSION, Newest, Run
 from nmt.training import parallel
@@ -61,6 +61,7 @@ def launch(
     with ranks.together():
         if not run.begun:  # before a folder is made; of one that is there it is not known yet whether it is finished
             require_extras(recipe, logs=ranks.is_main)
+            ranks.of_main(lambda: refuse_other(run, recipe, data))  # before anything is written there
         with run.lock() if ranks.is_main else nullcontext():
             ranks.of_main(run.tidy)
             begun = run.recipe() if ranks.of_main(lambda: run.begun) else None
@@ -183,21 +184,18 @@ def _introduce(trainer: Trainer, data: Prepared, compile_why: str) -> None:
             record.say(f"  {size:>11,} pairs x {weight:.4g}  {size * weight / n_all:>6.1%}  {corpus['name']}")
     langs = f"{recipe.data.src_lang} to {recipe.data.trg_lang}"
     record.say(
-        f"{recipe.name}: {langs}, {_in_millions(n_param)} parameters, {data.train.n_pair:,} pairs, {n_update:,} "
-        f"updates an epoch, {device} in {precision.name}"
+        f"{recipe.name}: {langs}, {n_param:,} parameters, {data.train.n_pair:,} pairs, {n_update:,} updates an epoch, "
+        f"{device} in {precision.name}"
     )
     if device.type == "cuda":
         record.say(f"{'' if recipe.train.compiled else 'not '}compiled: {compile_why}")
 
 
-def _in_millions(n: int) -> str:
-    return f"{n / 1e6:.1f} M" if n >= 1e6 else f"{n:,}"
-
-
 def _command() -> str:
     """The command as it was given, printable whatever its bytes; in Python the function."""
     program, *given = sys.argv
-    if Path(program).name not in ("nmt-train", "nmt-train.exe", "train.py"):
+    path = Path(program)
+    if path.name not in ("nmt-train", "nmt-train.exe") and path.parts[-3:] != ("nmt", "cli", "train.py"):
         return "nmt.train(...)"
     return shlex.join(["nmt-train", *given]).encode("utf-8", "backslashreplace").decode("utf-8")
 
@@ -277,7 +275,7 @@ def refuse_other(run: Run, recipe: Recipe, data: Prepared) -> None:
                 f"{run.folder} was trained on other data than {recipe.data_folder} holds now. Prepare that data again, "
                 "or train into another folder with --train.out."
             )
-    elif not run.exists and run.folder.is_dir() and not _is_only_begun(run):
+    elif run.folder.is_dir() and not _may_be_taken(run):
         raise RunError(f"{run.folder} has files in it but is no run of ours. Name another folder with --train.out.")
 
 
@@ -286,17 +284,15 @@ def _fingerprint(data: Prepared) -> dict[str, str]:
     return {"train": data.train.fingerprint, "valid": data.valid.fingerprint, "subwords": data.subwords.sha256}
 
 
-def _is_only_begun(run: Run) -> bool:
-    """Return whether a folder without a recipe is empty or holds only what a killed start wrote."""
+def _may_be_taken(run: Run) -> bool:
+    """Return whether a folder is empty, or holds a run of ours that saved nothing, or what a killed start wrote."""
     names = {path.name for path in run.folder.iterdir()} - {"lock"}
-    if not names <= {run.subwords_file.name, run.data_file.name}:
-        return False
-    try:
-        if run.subwords_file.name in names:
-            Subwords.load(run.subwords_file)
-        return run.data_file.name not in names or {"train", "valid"} <= set(checkpoint.read_json(run.data_file))
-    except (NmtError, TypeError):
-        return False
+    if names != {run.subwords_file.name}:
+        return not names or {"train", "valid"} <= told_of_run(run.folder).keys()
+    with suppress(NmtError):
+        Subwords.load(run.subwords_file)
+        return True
+    return False
 
 
 def needed_of(recipe: Recipe) -> tuple[str, ...]:

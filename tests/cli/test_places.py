@@ -157,3 +157,34 @@ def test_the_recipe_that_takes_a_runs_subwords_fine_tunes_that_run_at_once(proje
     assert train(["../prepared/more", "--valid.translate", "false", "--valid.metric", "loss"]) == 0
     told = capsys.readouterr().err
     assert "first weights from" in told and "warning" not in told and "skipped" not in told
+
+
+def test_a_project_with_a_data_json_of_its_own_is_neither_a_run_nor_written_to(project, monkeypatch, capsys):
+    monkeypatch.chdir(project)
+    own = {"corpus/data.json": '{"de": "x"}\n', "corpus/manifest.json": "{}\n"}
+    for name, text in own.items():
+        Path(name).write_text(text, encoding="utf-8")
+    shutil.copy("prepared/mine/recipe.yaml", "corpus/mine.yaml")
+    flags = ["--data.out", "prepared/other", "--name", "other"]
+    assert preprocess(["corpus/mine.yaml", *flags]) == 0 == train(["corpus/mine.yaml", *flags])
+    assert Path("runs/other/model").is_dir() and {name: Path(name).read_text("utf-8") for name in own} == own
+
+
+@pytest.mark.parametrize("folder", ["prepared/mine", "corpus"])
+def test_a_folder_of_other_files_is_no_place_for_a_run(project, monkeypatch, capsys, folder):
+    monkeypatch.chdir(project)
+    shutil.copy("prepared/mine/recipe.yaml", "corpus/recipe.yaml")
+    before = {path: path.read_bytes() for path in Path(folder).iterdir()}
+    assert train(["prepared/mine", "--out", folder]) == 2
+    assert "has files in it but is no run of ours" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in Path(folder).iterdir()} == before
+
+
+def test_options_that_data_from_before_is_without_are_in_the_command_that_is_told(project, monkeypatch, capsys):
+    monkeypatch.chdir(project)
+    again = [*FILES.split(), *TINY.split(), "--time-budget", "20m"]
+    assert preprocess(again) == 0
+    command = capsys.readouterr().err.split("train with: ")[1].strip()
+    assert command == "nmt-train prepared/mine/recipe.yaml --train.time_budget 20m"
+    assert preprocess([*again, "--overwrite"]) == 0
+    assert capsys.readouterr().err.split("train with: ")[1].strip() == "nmt-train prepared/mine/recipe.yaml"

@@ -8,6 +8,7 @@ import pytest
 from made_run import HASTY, make_run
 from sacrebleu.metrics import BLEU, CHRF, TER
 
+import nmt
 from nmt.cli.score import TRANSLATIONS, main
 
 REFERENCE = ["the old ship left", "in May the ship came", "an officer saw it"]
@@ -62,6 +63,17 @@ def test_a_run_is_translated_once_and_the_page_is_written(score, tmp_path, monke
     assert "page.html exists already" in err
     again, err = score(*flags, "--overwrite")
     assert again == first and "translated before" in err
+
+
+def test_of_several_target_languages_lang_chooses(score, tmp_path):
+    run = make_run(tmp_path / "run", HASTY, ["<2en>", "<2fr>"])
+    lines = ["das alte Schiff", "im Mai", "ein Offizier"]
+    for flags, code in (((), None), (("--lang", "fr"), "fr")):
+        score("run", "--ref", "ref.en", "--src", "src.de", "--metric", "chrf", *flags)
+        wanted = [one.text for one in nmt.load(run.folder).translate(lines, trg_lang=code)]
+        kept = [path.read_text("utf-8").splitlines() for path in (tmp_path / "run" / TRANSLATIONS).iterdir()]
+        assert wanted in kept
+    assert len(kept) == 2
 
 
 def test_each_line_has_the_scores_that_sacrebleu_gives_its_sentence(score, tmp_path):

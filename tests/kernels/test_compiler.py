@@ -81,3 +81,11 @@ def test_a_missing_compiler_is_named_and_there_are_no_kernels(told, why, monkeyp
     monkeypatch.setattr(compiler.sys, "platform", "win32")
     compiler._library.cache_clear()
     assert "for Linux" in switch.why_not()
+
+
+@NEEDS_COMPILER
+def test_without_a_home_it_is_compiled_for_this_process_alone(cache, monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as it answers a user without one
+    monkeypatch.chdir(cache.parent)
+    assert compiler.library().choose and os.listdir(cache.parent) == []
