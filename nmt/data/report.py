@@ -6,12 +6,12 @@ What is measured comes from `survey.py`. The words are made from report.json alo
 
 import html
 import itertools
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 from nmt.data.dedup import N_NOTED, N_SHOWN
 from nmt.data.filters import LOW_SCORE, OPTIONS, REASONS, SCRIPT, UsualRatio
@@ -480,5 +480,5 @@ def _line(text: str) -> str:
 
 def _text(text: str) -> str:
     """A text as HTML that shows it: no markup, and nothing that acts on what stands around it."""
-    shown = "".join(f"\\u{ord(c):04x}" if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp") else c for c in text)
+    shown = "".join(f"\\u{ord(c):04x}" if category(c) in "Cc Cf Zl Zp" and c not in "\u200c\u200d" else c for c in text)
     return html.escape(shown, quote=True)

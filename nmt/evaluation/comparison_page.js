@@ -87,9 +87,12 @@ function showGroups(title, about, what, groups, columns, signedValues) {
   sortedTable(place, [what, "n", ...columns], rows);
 }
 
-// Words, white space and marks of a text; characters where it has no spaces.
-const unspaced = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}\p{Script=Tibetan}]/u;
-const cut = (text) => text.match(unspaced.test(text) ? /\s+|\P{M}\p{M}*|\p{M}+/gu : /\s+|[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]/gu) || [];
+// Words, white space and marks of a text; characters of scripts without spaces.
+const unspaced = "[\\p{Script=Han}\\p{Script=Hiragana}\\p{Script=Katakana}\\p{Script=Thai}\\p{Script=Lao}" +
+  "\\p{Script=Khmer}\\p{Script=Myanmar}\\p{Script=Tibetan}]";
+const unit = new RegExp(`\\s+|${unspaced}(?:\\p{M}|(?<=[\\u1039\\u17d2])\\p{L})*` +
+  `|(?:(?!${unspaced})[\\p{L}\\p{M}\\p{N}])+|[^\\s\\p{L}\\p{M}\\p{N}]`, "gu");
+const cut = (text) => text.match(unit) || [];
 
 // Which words of two texts are in a longest common subsequence: [of the first, of the second].
 function common(a, b) {

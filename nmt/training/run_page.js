@@ -14,7 +14,7 @@ const dashes = (number) => ["", "7 3", "2 3", "9 3 2 3"][number % 4];
 function shown(value) {
   if (value === null || value === undefined) return "";
   const size = Math.abs(value);
-  if (size && (size < 0.001 || size >= 1e6)) return value.toExponential(2);
+  if (size && (size < 0.001 || size >= 1e9)) return value.toExponential(2);
   return size >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4)));
 }
 
@@ -70,6 +70,7 @@ function chart(parent, title, series, logarithmic) {
     box.replaceChildren();
     element("div", box, `${byId("axis").selectedOptions[0].textContent}: ${shown(x)}`);
     for (const one of its) {
+      if (x < one.points[0][0] || x > one.points[one.points.length - 1][0]) continue;
       const [, y] = one.points.reduce((best, point) => (Math.abs(point[0] - x) < Math.abs(best[0] - x) ? point : best));
       element("div", box, `${one.name}: ${shown(y)}`).style.color = one.color;
     }
@@ -133,7 +134,9 @@ function showSummary() {
   for (const run of runs) {
     const place = element("p", byId("summary"), `${runs.length > 1 ? `${run.name}, ` : ""}${run.title}. `);
     const first = Object.values(run.valid)[0];
-    if (run.final) place.append(`Final model: ${run.final.chosen}, by ${NAMES[run.metric] || run.metric}.`);
+    // By loss where there was no time for the last translations.
+    const by = run.final && run.metric in (run.final.candidates.last || {}) ? run.metric : "loss";
+    if (run.final) place.append(`Final model: ${run.final.chosen}, by ${NAMES[by] || by}.`);
     else if (!first) place.append("Nothing is validated yet.");
     else {
       const values = first[run.metric] || [];
@@ -142,7 +145,7 @@ function showSummary() {
     }
     if (!run.final) continue;
     const keys = ["loss", ...Object.keys(higher)].filter((key) => Object.values(run.final.candidates).some((one) => key in one));
-    const rows = Object.entries(run.final.candidates).map(([name, one]) => [name, ...keys.map((key) => (key in one ? one[key].toFixed(key === "loss" ? 4 : 2) : ""))]);
+    const rows = Object.entries(run.final.candidates).map(([name, one]) => [name, ...keys.map((key) => (key in one ? one[key].toFixed(key === "loss" || key === "accuracy" ? 4 : 2) : ""))]);
     table(byId("summary"), rows, ["candidate", ...keys.map((key) => NAMES[key] || key)]).forEach((line, i) => {
       if (rows[i][0] === run.final.chosen) line.className = "chosen";
     });

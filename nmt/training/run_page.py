@@ -7,10 +7,11 @@ import html
 import json
 import os
 import statistics
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from nmt import checkpoint
 from nmt.evaluation.metrics import METRICS
@@ -121,7 +122,7 @@ def page(runs: Sequence[Run], logs: Sequence[Log] | None = None, title: str = ""
     names = names_of([run.folder for run in runs])
     facts = [_facts(*each) for each in zip(runs, logs or map(entries_of, runs), names, strict=True)]
     title = title or ", ".join(names)
-    data = {"runs": facts, "higher": {name: metric.higher_is_better for name, metric in METRICS.items()}}
+    data = {"runs": facts, "higher": {name: one.higher_is_better for name, one in METRICS.items()} | {"accuracy": True}}
     return filled_page(
         Path(__file__).with_name("run_page.html"), {"title": html.escape(title), "data": json_for_html(data)}
     )
@@ -133,6 +134,7 @@ def _facts(run: Run, log: Log, name: str) -> Entry:
     train, valid, final = log.get("train", []), log.get("valid", []), log.get("final", [])
     start: Entry = next(iter(log.get("start", [])), {})
     clock = [(one["update"], one["seconds"] / 60) for one in train]
+    at = np.array([(0, 0.0), *clock])
     sets = {valid[0]["set"]: valid, **_further_sets(valid)} if valid else {}
     return {
         "name": name,
@@ -142,8 +144,8 @@ def _facts(run: Run, log: Log, name: str) -> Entry:
         "valid": {
             name: {
                 "update": [one["update"] for one in its],
-                "minutes": [_minutes_at(one["update"], clock) for one in its],
-                **{key: [one.get(key) for one in its] for key in ("loss", *METRICS) if any(key in one for one in its)},
+                "minutes": np.interp([one["update"] for one in its], at[:, 0], at[:, 1]).tolist(),
+                **{k: [e.get(k) for e in its] for k in ("loss", "accuracy", *METRICS) if any(k in e for e in its)},
             }
             for name, its in sets.items()
         },
@@ -170,11 +172,6 @@ def _thinned(train: Sequence[Entry], clock: Sequence[tuple[int, float]]) -> Entr
     return {"update": [clock[its[-1]][0] for its in parts], "minutes": [clock[its[-1]][1] for its in parts], **curves}
 
 
-def _minutes_at(update: int, clock: Sequence[tuple[int, float]]) -> float:
-    after = bisect_right(clock, update, key=lambda one: one[0])
-    return clock[after - 1][1] if after else 0.0
-
-
 def _examples(valid: Sequence[Entry]) -> list[Entry]:
     """The example translations of some validations, the last among them."""
     told = [{"update": one["update"], "rows": one["examples"]} for one in valid if one.get("examples")]
@@ -190,10 +187,12 @@ def _of_data(run: Run) -> Entry:
 
 
 def _prepared_json(run: Run, name: str) -> Entry:
+    """A file of the prepared data of a run, if it is still the same data."""
     try:
-        folder = Path(str(parse_json(run.data_file.read_bytes())[DATA_AT]))
-        found = parse_json((folder / name).read_bytes())
-        return found if isinstance(found, dict) else {}
+        about = parse_json(run.data_file.read_bytes())
+        made, found = (parse_json((Path(str(about[DATA_AT])) / one).read_bytes()) for one in ("manifest.json", name))
+        is_same = isinstance(found, dict) and made["files"]["train.arrow"]["sha256"] == about["train"]
+        return found if is_same else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
@@ -262,22 +261,23 @@ def write_card(run: Run) -> None:
 def card(run: Run) -> str:
     """A model card in the form of Hugging Face: a YAML head, then the model's scores, data, training and limits."""
     recipe, log = run.recipe(), entries_of(run)
-    langs = [recipe.data.src_lang, recipe.data.trg_lang]
+    targets = dict.fromkeys(one.trg_lang or recipe.data.trg_lang for one in recipe.data.train)
+    langs = [recipe.data.src_lang, *(targets or [recipe.data.trg_lang])]
     valid, final = log.get("valid", []), log.get("final", [])
     start: Entry = next(iter(log.get("start", [])), {})
     chosen: Entry = final[-1]["candidates"].get(final[-1]["chosen"], {}) if final else {}
     inputs = _prepared_json(run, "manifest.json").get("inputs", [])
     measured = [name for name in METRICS if name in chosen]
     head = {
-        "language": [language_of(code).primary for code in dict.fromkeys(langs) if code != UNTOLD],
+        "language": [language_of(c).primary for c in dict.fromkeys(langs) if not c.startswith(("x-", UNTOLD))],
         "license": "unknown",
         "library_name": "nmt",
         "pipeline_tag": "translation",
         "tags": ["translation", "nmt"],
-        "datasets": list(dict.fromkeys(one.dataset for one in recipe.data.train if one.dataset)),
+        "datasets": list(dict.fromkeys(d for one in recipe.data.train if (d := one.dataset) and not Path(d).is_dir())),
         "metrics": measured,
     }
-    named = " to ".join(language_of(code).name for code in langs)
+    named = f"{language_of(langs[0]).name} to {', '.join(language_of(code).name for code in langs[1:])}"
     signatures = {name: one[key] for one in valid for name in METRICS if (key := f"{name}_signature") in one}
     scores = [
         f"| {METRICS[name].title} | {chosen[name]:.2f} | `{_cell(signatures.get(name, ''))}` |" for name in measured
@@ -286,7 +286,7 @@ def card(run: Run) -> str:
         f"| {one['split']} | {_cell(Path(str(one['name'])).name)} | {one['n_line']:,} | `{one['sha256']}` |"
         for one in inputs
     ]
-    facts = [f"- {name}: {text}" for name, text in _rows(run, start, log.get("train", []))]
+    facts = [f"- {name}: `{text}`" for name, text in _rows(run, start, log.get("train", []))]
     search = f"beam size {recipe.valid.beam}" if recipe.valid.beam > 1 else "greedy search"
     origin = f"on from the weights of {recipe.train.init_from}" if recipe.train.init_from else "from scratch"
     limits = [

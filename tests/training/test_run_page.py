@@ -90,6 +90,37 @@ def test_the_card_has_a_head_of_yaml_and_stays_as_its_owner_has_made_it(finished
     assert path.read_text(encoding="utf-8") == mine
 
 
+def test_the_card_names_every_target_language_and_no_invented_one(finished, monkeypatch):
+    run = Run(finished.run_folder)
+    recipe = run.recipe()
+    corpora = [recipe.data.train[0].model_copy(update={"trg_lang": code}) for code in (None, "fr", "x-elvish")]
+    recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": corpora})})
+    monkeypatch.setattr(Run, "recipe", lambda _: recipe)
+    assert yaml.safe_load(card(run).split("---\n", 2)[1])["language"] == ["de", "en", "fr"]
+    assert "translates German to English, French, " in card(run)
+
+
+def test_data_that_was_prepared_anew_is_not_that_of_the_run(finished):
+    run = Run(finished.run_folder)
+    (before,) = data_of(page([run]))["runs"]
+    about = json.loads(run.data_file.read_text(encoding="utf-8"))
+    run.data_file.write_text(json.dumps({**about, "train": "other"}), encoding="utf-8")
+    (after,) = data_of(page([run]))["runs"]
+    assert before["data"]["kept"] and after["data"]["kept"] is None
+    assert (
+        "## Data" in card(run) and "sha256" not in card(run) and "train.de" not in card(run).split("## Data")[1][:200]
+    )
+
+
+def test_a_validation_between_two_lines_of_the_log_has_its_own_minute(short_of):
+    recipe = short_of(train={"log_every": 5}, valid={"metric": "accuracy"})
+    assert launch(recipe) == "done"
+    (told,) = data_of(page([Run(recipe.run_folder)]))["runs"]
+    (found,) = told["valid"].values()
+    assert found["update"] == [4, 8, 12] and 0 < found["minutes"][0] < found["minutes"][1] < found["minutes"][2]
+    assert found["minutes"][1] < told["train"]["minutes"][1] and len(found["accuracy"]) == 3
+
+
 def test_a_page_that_cannot_be_written_ends_no_run(short_of, monkeypatch, capsys):
     monkeypatch.setattr(run_page, "write_durably", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
     assert launch(short_of()) == "done"
