@@ -3,7 +3,7 @@
 nmt-preprocess does all that it does: it reads and hashes, filters, reports, learns a joint vocabulary of BPE, encodes
 and writes. SentencePiece learns BPE of the same size from both files and encodes both, with as many threads; its ids
 are only counted. Each turn is a process of its own, and they take turns; figures are medians. Text is unpacked before.
-Files are looked for here, then in the folder that NMT_DATA names; default: canlaw-en-fr. Needs the extra `bench`.
+Files are looked for here, then in the folder that NMT_DATA names; default: Multi30k. Needs the extra `bench`.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pathlib import Path
 from nmt.data.lines import count_lines, read_lines, without_ending, write_lines
 
 N_VALID = 1000
-CORPUS = ["canlaw-en-fr.train.en.gz", "canlaw-en-fr.train.fr.gz"]
+CORPUS = ["multi30k.train.de.gz", "multi30k.train.en.gz"]
 # What a turn runs. It prints a line of JSON: seconds of each stage.
 PREPARE = """
 import json, sys

@@ -77,10 +77,10 @@ def measure(args: argparse.Namespace, name: str, options: str, shared: Path) -> 
     text = string.Template((TOOLS / f"systems/{name}.yaml").read_text(encoding="utf-8"))
     system = yaml.safe_load(text.substitute(values))
     if "install" in system and not (env / "done").exists():
-        run(args.out / f"env.{name}.txt", ["sh", "-c", f"{system['install']} && touch {env}/done"])
+        run(args.out / f"env.{name}.txt", ["sh", "-c", f"unset PYTHONPATH; {system['install']} && touch '{env}/done'"])
         return measure(args, name, options, shared)  # whose time begins now
     config = merged(system.get("config", {}), system.get("own", {}) if options == "own" else {})
-    (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, width=9999), encoding="utf-8")
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path if name == "marian" else [str(TOOLS.parent)])
     took = run(log, system["train"], seconds if system.get("is_interrupted") else None)
     told = log.read_text(encoding="utf-8")
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS)
     parser.add_argument("--own", action="store_true", help="peers with the options of their own recipes")
     parser.add_argument("--data", default=os.environ.get("NMT_DATA", "."), help="default: what NMT_DATA names")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: one a core")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: one a core")
     args = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": str(args.threads), "NMT_DATA": args.data}
     shared, results = args.out / args.task, args.out / "results.jsonl"

@@ -47,4 +47,4 @@ fi
 mv "$raw"/iwslt14.train.* "$raw"/iwslt14.valid.* "$raw"/iwslt14.test.de.gz "$folder"
 mv "$raw"/iwslt14.test.en.gz "$folder"  # last: it says that all are there
 echo "Done. TED talks are under CC BY-NC-ND. Now tell the tools where they are:" >&2
-echo "export NMT_DATA=$(cd "$folder" && pwd)"
+printf 'export NMT_DATA=%q\n' "$(cd "$folder" && pwd)"

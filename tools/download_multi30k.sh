@@ -38,4 +38,4 @@ while read -r wanted name; do
   mv "$file.part" "$file"
 done <<<"$known"
 echo "Done. For non-commercial research and education (see github.com/multi30k/dataset). Now tell the tools where it is:" >&2
-echo "export NMT_DATA=$(cd "$folder" && pwd)"
+printf 'export NMT_DATA=%q\n' "$(cd "$folder" && pwd)"

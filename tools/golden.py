@@ -205,15 +205,15 @@ def main() -> int:
         os.chdir(folder)
         write_inputs()
         if args.what == "freeze":
-            found = dict((*prepared(), *trained(), *translated(Path("runs/searched"))))
             args.record.mkdir(parents=True)
+            found = dict((*prepared(), *trained(), *translated(Path("runs/searched"))))
             shutil.copytree("runs/searched", model, ignore=shutil.ignore_patterns("checkpoints", "lock", "log.jsonl"))
             entries.write_text(json.dumps(found, indent=0, ensure_ascii=False), encoding="utf-8")
             print(f"{args.record}: {len(found)} entries")
             return 0
         old = json.loads(entries.read_text(encoding="utf-8"))
-        news = (*prepared(), *trained(), *translated(model))
-        n_different = sum(tell(name, old.get(name, {}), new) for name, new in news)
+        news = dict((*prepared(), *trained(), *translated(model)))
+        n_different = sum(tell(name, old.get(name, {}), news.get(name, {})) for name in old | news)
     print(f"{n_different} entries differ")
     return int(n_different > 0)
 
