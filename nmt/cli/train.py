@@ -116,8 +116,7 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
         if launch(recipe.model_copy(update=one), stop) == "stopped":
             return stop.exit_code
     if is_main:
-        # With those of earlier commands.
-        found = [Run(path) for path in {*others, *runs} if (path / "model").is_dir()]
+        found = [Run(path) for path in {*others, *runs} if (path / "model").is_dir()]  # also of earlier commands
         found.sort(key=lambda one: int(one.folder.name.removeprefix("seed-")))
         told = [one.recipe().model_dump(mode="json", exclude={"seed": True}) for one in found]
         if odd := {name for one in told for name in refused_changes(differences(told[0], one))} - {"optim.warmup"}:

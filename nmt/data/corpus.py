@@ -22,6 +22,7 @@ from nmt.data.manifest import SUBWORDS, changed_settings, prepare_again, read_ma
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.data.text import VALID, set_of, shares_of
 from nmt.errors import DataError
+from nmt.recipe.contradictions import names_of
 from nmt.recipe.options import Recipe
 
 
@@ -150,6 +151,11 @@ class Prepared:
     def differences(self, recipe: Recipe) -> list[str]:
         """Options of a recipe that the data was not made with, as `data.max_len: 256 there, 100 here`."""
         changed = changed_settings(self.settings, settings_of(recipe))
+        before = [each["name"] for each in self.manifest["corpora"]]
+        now = ["" if one.translated_by else (names_of(one.file or one.src) or [""])[0] for one in recipe.data.train]
+        moved = any(name in before and name != before[n] for n, name in enumerate(now[: len(before)]))
+        if now and (moved or len(now) != len(before)):  # weights and languages go by their places
+            changed.append(f"data.train: {', '.join(before)} there, in this order")
         there, here = list(self.valid_sets), [files.name for files in recipe.data.valid] or [VALID]
         return changed if there == here else [*changed, f"data.valid: {', '.join(there)} there, {', '.join(here)} here"]
 

@@ -351,13 +351,13 @@ class Noise:
     """Changes some pairs, each epoch others."""
 
     def __init__(
-        self, config: NoiseConfig, subwords: Subwords, langs: tuple[str, str], *, seed: int, most: int
+        self, config: NoiseConfig, subwords: Subwords, corpora: Sequence[tuple[str, str, int]], *, seed: int, most: int
     ) -> None:
-        """langs: of both sides. most: subwords of a side; a pair that would have more stays as it is."""
+        """corpora: languages of both sides, and pairs. most: subwords of a side; a pair that would have more stays."""
         self._subwords, self._seed, self._most = subwords, seed, most
-        shares = config.shares()
-        self._kinds, self._ends = list(shares), np.cumsum(list(shares.values()))
-        self._dotted = [re.split("[-_]", lang.lower())[0] in _TURKIC for lang in langs]
+        self._kinds, self._ends = list(shares := config.shares()), np.cumsum(list(shares.values()))
+        self._ends_of_corpora = np.cumsum([size for *_, size in corpora])
+        self._dotted = [[re.split("[-_]", lang.lower())[0] in _TURKIC for lang in langs] for *langs, _ in corpora]
 
     def __call__(self, src: Ragged, trg: Ragged, rows: Rows, epoch: int) -> tuple[Ragged, Ragged]:
         """The ids of some pairs as they are in an epoch. rows: their numbers."""
@@ -367,9 +367,9 @@ class Noise:
         changed = np.flatnonzero(kind < len(self._kinds))
         if not len(changed):
             return src, trg
-        sides = src.rows(), trg.rows()
+        sides, corpus = (src.rows(), trg.rows()), np.searchsorted(self._ends_of_corpora, rows, side="right")
         for place, own in zip(changed.tolist(), mixed(chance[changed]), strict=True):
-            pair = self._changed(self._kinds[kind[place]], sides[0][place], sides[1][place], own)
+            pair = self._changed(self._kinds[kind[place]], corpus[place], sides[0][place], sides[1][place], own)
             sides[0][place], sides[1][place] = pair
         found = []
         for side, before in zip(sides, (src, trg), strict=True):
@@ -377,21 +377,21 @@ class Noise:
             found.append(Ragged(np.concatenate(side).astype(before.values.dtype, copy=False), lengths))
         return found[0], found[1]
 
-    def _changed(self, kind: str, src_ids: Ids, trg_ids: Ids, chance: np.uint64) -> tuple[Ids, Ids]:
+    def _changed(self, kind: str, corpus: int, src_ids: Ids, trg_ids: Ids, chance: np.uint64) -> tuple[Ids, Ids]:
         """The ids of both sides of a pair with one kind of noise; as they were where that is not possible."""
-        pair = (self._subwords.src, src_ids), (self._subwords.trg, trg_ids)
+        pair, dotted = ((self._subwords.src, src_ids), (self._subwords.trg, trg_ids)), self._dotted[corpus]
         for codec, ids in pair:
             first = codec.n_text - len(codec.symbols) - len(codec.placeholders)
             if ((ids >= first) & (ids < codec.n_text)).any():  # a symbol or placeholder, which no change may touch
                 return src_ids, trg_ids
         src, trg = texts = [codec.decode(ids.tolist()) for codec, ids in pair]
         if kind == "upper":
-            src = in_capitals(src, dotted=self._dotted[0])
-            trg = in_capitals(trg, dotted=self._dotted[1]) if src != texts[0] else trg
+            src = in_capitals(src, dotted=dotted[0])
+            trg = in_capitals(trg, dotted=dotted[1]) if src != texts[0] else trg
         elif kind == "title":
-            src = _WORD.sub(lambda word: in_capitals(word[0][0], dotted=self._dotted[0]) + word[0][1:], src)
+            src = _WORD.sub(lambda word: in_capitals(word[0][0], dotted=dotted[0]) + word[0][1:], src)
         elif kind == "lower":
-            src = (src.replace("İ", "i").replace("I", "ı") if self._dotted[0] else src).lower()
+            src = (src.replace("İ", "i").replace("I", "ı") if dotted[0] else src).lower()
         elif kind == "no_end":
             src, trg = (_END.sub("", text) or text for text in texts)
         else:

@@ -160,7 +160,8 @@ def _generation(transformers: Any, recipe: Recipe, subwords: Subwords) -> Any:
         forced_eos_token_id=EOS,
         suppress_tokens=never,
         num_beams=decode.beam,
-        length_penalty=0.0 if decode.length_penalty == "none" else decode.alpha,
+        length_penalty=1.0 if decode.beam == 1 else 0.0 if decode.length_penalty == "none" else decode.alpha,
+        no_repeat_ngram_size=decode.no_repeat,
         max_length=min(N_POSITION, int(decode.max_len_a * recipe.data.max_len) + decode.max_len_b + 2),
     )
 
@@ -250,7 +251,7 @@ class Compared:
         found: list[str] = []
         for first in range(0, len(lines), _N_TOGETHER):
             read = self._read(lines[first : first + _N_TOGETHER])
-            ids = self._model.generate(**read, num_beams=1, do_sample=False, max_length=most + 2)
+            ids = self._model.generate(**read, num_beams=1, no_repeat_ngram_size=0, max_length=most + 2)
             found += self._tokenizer.batch_decode(ids, skip_special_tokens=True)
         return found
 

@@ -231,6 +231,8 @@ def _of_model(recipe: "Recipe") -> Iterator[str]:
     if model.is_recurrent:
         if model.enc_direction == "both" and d_model % 2:
             yield f"model.d_model: {d_model} is odd, but each direction of model.enc_direction both has half of it"
+        if model.input_feeding and recipe.train.parallel == "fsdp":
+            yield "train.parallel: fsdp shards whole layers, and model.input_feeding takes single steps (write ddp)"
         for name in _NOT_RECURRENT:
             if attrgetter(name)(recipe) is True:
                 yield f"{name}: not for a model of model.architecture {model.architecture} (remove it)"
@@ -278,8 +280,8 @@ def _of_batch(recipe: "Recipe") -> Iterator[str]:
         yield "batch.packed: its attention kernel knows no dropout (set model.attn_dropout to 0)"
     if model.lexical_attn:
         yield "batch.packed: its attention kernel is not made for model.lexical_attn (set one of the two to false)"
-    d_k = model.d_k or model.d_model // model.n_head
-    if model.d_k != model.d_v or d_k % 8 or d_k > 256:
+    d_k, d_v = (width or model.d_model // model.n_head for width in (model.d_k, model.d_v))
+    if d_k != d_v or d_k % 8 or d_k > 256:
         yield "batch.packed: its kernel wants model.d_k and model.d_v equal, a multiple of 8 up to 256"
 
 

@@ -123,7 +123,7 @@ def unsupported(recipe: Recipe) -> dict[str, list[str]]:
         (hf, model.ffn == "swiglu", "model.ffn: swiglu"),
         (hf, model.n_kv_head not in (None, model.n_head), "model.n_kv_head other than model.n_head"),
         (hf, model.enc_n_kv_head not in (None, model.n_head), "model.enc_n_kv_head other than model.n_head"),
-        (ct2, model.d_k != model.d_v, "model.d_k other than model.d_v"),
+        (ct2, (model.d_k or width) != (model.d_v or width), "model.d_k other than model.d_v"),
         (hf, model.d_k not in (None, width), "model.d_k other than model.d_model / model.n_head"),
         (hf, model.d_v not in (None, width), "model.d_v other than model.d_model / model.n_head"),
         (hf, not subwords.joint, "subwords.joint: false (a tokenizer there has one vocabulary)"),

@@ -295,46 +295,28 @@ def card(run: Run) -> str:
         f"The scores are of the validation set, by which the model was chosen, with {search}: measure on a test set.",
         "It knows what its training data knows, mistakes and biases included.",
     ]
-    return "\n".join(
-        [
-            "---",
-            *(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()),
-            "---",
-            _MADE,
-            f"# {recipe.name}",
-            "",
-            f"A model that translates {named}, trained with nmt {origin}. `license` above is yours to fill in.",
-            "",
-            "    nmt-translate RUN --input IN --output OUT",
-            "",
-            "## Scores",
-            "",
-            f"On the validation set, `{final[-1]['chosen'] if final else 'not chosen yet'}`:",
-            "",
-            *_table(["metric", "score", "signature"], scores),
-            "## Data",
-            "",
-            *_table(["set", "file", "lines", "SHA-256"], files),
-            "## Training",
-            "",
-            *facts,
-            "",
-            "## Limits",
-            "",
-            *(f"- {one}" for one in limits),
-            "",
-            "## Recipe",
-            "",
-            "```yaml",
-            run.recipe_file.read_text(encoding="utf-8").rstrip("\n"),
-            "```",
-            "",
-        ]
-    )
+    lines_of_head = (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items())
+    paragraphs = [
+        "\n".join(["---", *lines_of_head, "---", _MADE, f"# {recipe.name}"]),
+        f"A model that translates {named}, trained with nmt {origin}. `license` above is yours to fill in.",
+        "    nmt-translate RUN --input IN --output OUT",
+        "## Scores",
+        f"On the validation set, `{final[-1]['chosen'] if final else 'not chosen yet'}`:",
+        _table(["metric", "score", "signature"], scores),
+        "## Data",
+        _table(["set", "file", "lines", "SHA-256"], files),
+        "## Training",
+        "\n".join(facts),
+        "## Limits",
+        "\n".join(f"- {one}" for one in limits),
+        "## Recipe",
+        f"```yaml\n{run.recipe_file.read_text(encoding='utf-8').rstrip(chr(10))}\n```\n",
+    ]
+    return "\n\n".join(paragraphs)
 
 
-def _table(titles: Sequence[str], rows: Iterable[str]) -> list[str]:
-    return [f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}", *rows, ""]
+def _table(titles: Sequence[str], rows: Iterable[str]) -> str:
+    return "\n".join([f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}", *rows])
 
 
 def _cell(text: str) -> str:

@@ -84,6 +84,18 @@ def test_training_lines_are_encoded_as_they_stand_after_the_first_mark_and_the_l
     assert [row.tolist() for row in kept] == data.subwords.src.encode(lines)
 
 
+def test_corpora_stay_in_the_order_in_which_they_were_prepared(tmp_path):
+    one, two = (
+        TrainingCorpus(src=write(tmp_path / f"{n}.de", SRC), trg=write(tmp_path / f"{n}.en", TRG)) for n in "ab"
+    )
+    prepare(recipe_in(tmp_path, train=[one, two]), tmp_path / "out")
+    data = Prepared.open(tmp_path / "out")
+    assert data.differences(recipe_in(tmp_path, train=[one.model_copy(update={"weight": 3.0}), two])) == []
+    for other in ([two, one], [one], [two], [one, two, one]):
+        (told,) = data.differences(recipe_in(tmp_path, train=other))
+        assert told == f"data.train: {one.src}, {two.src} there, in this order"
+
+
 def test_validation_sets_are_kept_apart_in_the_order_of_the_recipe(tmp_path):
     def with_sets(**names_and_lines):
         files = {

@@ -29,6 +29,11 @@ FILES = {
 }  # fmt: skip
 
 
+def test_a_width_that_is_the_usual_one_may_be_named():
+    recipe = read_recipe(None, [("name", "x"), ("model.d_model", "64"), ("model.n_head", "4"), ("model.d_k", "16")])
+    assert not any("d_k" in one for its in unsupported(recipe).values() for one in its)
+
+
 @pytest.fixture
 def export(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(parity.compare, "__defaults__", (30,))  # tokens: the model never ends a translation by itself

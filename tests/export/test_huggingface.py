@@ -102,6 +102,16 @@ def test_their_tokenizer_has_our_ids_and_gives_the_text_back(subwords, normalize
         assert tokenizer.decode(padded, skip_special_tokens=True) == codec.decode(ids) == normalised(line, normalize)
 
 
+def test_greedy_search_and_what_must_not_repeat_are_exported(subwords, tmp_path):
+    model, recipe = made(subwords)
+    greedy = recipe.decode.model_copy(update={"beam": 1, "alpha": 0.6, "no_repeat": 2})
+    room.export(model, recipe.model_copy(update={"decode": greedy}), subwords, tmp_path / "out")
+    theirs = room.Compared(tmp_path / "out")
+    assert theirs._model.generation_config.no_repeat_ngram_size == 2
+    found = compare(model, subwords, theirs, LINES, ROUNDED, most=30)  # which forbids nothing
+    assert found.n_same == found.n_line
+
+
 def test_a_translation_is_what_generate_gives_without_further_words(subwords, tmp_path):
     """The control symbols and what pads the vocabulary, though the likeliest tokens, never come out."""
     model, recipe = made(subwords, trg_emb_prj_weight_sharing="false")

@@ -58,6 +58,10 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("train.precision", {"train": {"precision": "fp16", "device": "cpu"}}),
         ("train.cuda_graphs", {"train": {"cuda_graphs": True}}),
         ("train.parallel", {"train": {"parallel": "fsdp", "compile": True}}),
+        (
+            "train.parallel",
+            {"train": {"parallel": "fsdp"}, "model": {"architecture": "attention", "input_feeding": True}},
+        ),
         ("train.parallel", {"train": {"parallel": "fsdp", "cuda_graphs": True}, **PACKED}),
         ("batch.packed", {"batch": {"packed": True}}),
         ("batch.packed", {"batch": {"packed": True, "max_tokens": 256}, "model": {"attn_dropout": 0.0}}),
