@@ -110,7 +110,8 @@ def main() -> None:
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS)
     parser.add_argument("--own", action="store_true", help="peers with the options of their own recipes")
     parser.add_argument("--data", default=os.environ.get("NMT_DATA", "."), help="default: what NMT_DATA names")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: one a core")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    parser.add_argument("--threads", type=int, default=cores, help="default: one a core")
     args = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": str(args.threads), "NMT_DATA": args.data}
     shared, results = args.out / args.task, args.out / "results.jsonl"

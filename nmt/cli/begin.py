@@ -66,7 +66,8 @@ def printable(text: str) -> str:
 
 def talk(line: str) -> None:
     """Print a line for people to stderr."""
-    print(printable(line), file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody can hear it
+        print(printable(line), file=sys.stderr)
 
 
 def write_stdout(text: str) -> None:

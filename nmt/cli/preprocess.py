@@ -132,9 +132,10 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, given: Sequence[tuple[str
             return 0
     given = [(name, value) for name, value in given if name != "data.alarms"]
     if not args.recipe:  # the one beside the data has them, unless it was there before
-        beside = read_recipe(recipe.data_folder / RECIPE).model_dump(mode="json")
-        missing = differences(beside, recipe.model_dump(mode="json"))
-        given = [(name, value) for name, value in given if name in missing]
+        asked = recipe.model_dump(mode="json")
+        recipe = read_recipe(recipe.data_folder / RECIPE)
+        missing = differences(recipe.model_dump(mode="json"), asked)
+        given = [(name, value) for name, value in given if any(f"{name}.".startswith(f"{one}.") for one in missing)]
     again = [word for name, value in given for word in (f"--{name}", value)]
     command = ["nmt-train", str(args.recipe or recipe.data_folder / RECIPE), *again]
     talk(f"the model can be used by {exports_note(recipe)}")

@@ -7,7 +7,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from nmt.cli.begin import Stop, begun, printable, talk, write_stdout
@@ -55,6 +54,7 @@ def train(args: argparse.Namespace) -> int:
     if args.verify:
         return _verify(Path(args.recipe))
     recipe = read_recipe(Path(args.recipe), overrides_of(args))
+    prepare_libraries()
     if args.prepare and not is_prepared(recipe.data_folder):
         _prepare(recipe)
     from nmt.training.check import check
@@ -62,7 +62,6 @@ def train(args: argparse.Namespace) -> int:
     from nmt.training.selftest import selftest
 
     begun()
-    prepare_libraries()
     if args.check:
         found = check(recipe, lambda text: print(text, file=sys.stderr))
         write_stdout("".join(f"{line}\n" for line in found))
@@ -107,8 +106,7 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
     others = [path for path in sorted(folder.glob("seed-*")) if path.name.removeprefix("seed-").isdecimal()]
     for seed, run_folder in zip(seeds, runs, strict=True):
         if is_main:
-            with suppress(OSError):  # nobody can hear it
-                print(f"seed {seed}: {run_folder}", file=sys.stderr)
+            talk(f"seed {seed}: {run_folder}")
         one = dict[str, object](seed=seed, train=recipe.train.model_copy(update={"out": str(run_folder)}))
         begun = [run for path in (run_folder, *runs, *others) if (run := Run(path)).begun]
         if recipe.model.preset == "auto" and begun:  # which may depend on how busy the machine is: one model for all
@@ -120,7 +118,7 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
         found.sort(key=lambda one: int(one.folder.name.removeprefix("seed-")))
         told = [one.recipe().model_dump(mode="json", exclude={"seed": True}) for one in found]
         if odd := {name for one in told for name in refused_changes(differences(told[0], one))} - {"optim.warmup"}:
-            print(f"warning: these runs differ in more than the seed: {', '.join(sorted(odd))}", file=sys.stderr)
+            talk(f"warning: these runs differ in more than the seed: {', '.join(sorted(odd))}")
         write_stdout(write_summary(folder, found))
     return 0
 

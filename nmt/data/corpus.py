@@ -154,7 +154,7 @@ class Prepared:
         before = [each["name"] for each in self.manifest["corpora"]]
         now = ["" if one.translated_by else (names_of(one.file or one.src) or [""])[0] for one in recipe.data.train]
         moved = any(name in before and name != before[n] for n, name in enumerate(now[: len(before)]))
-        if now and (moved or len(now) != len(before)):  # weights and languages go by their places
+        if now and any(before) and (moved or len(now) != len(before)):  # weights and languages go by their places
             changed.append(f"data.train: {', '.join(before)} there, in this order")
         there, here = list(self.valid_sets), [files.name for files in recipe.data.valid] or [VALID]
         return changed if there == here else [*changed, f"data.valid: {', '.join(there)} there, {', '.join(here)} here"]

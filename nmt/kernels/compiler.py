@@ -72,7 +72,7 @@ def _load() -> ctypes.CDLL:
     with tempfile.TemporaryDirectory() as temporary:
         # The second for a cache that cannot be written, or run from. The library stays, though its file goes.
         cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # ~ where nobody has a home
-        for folder in (Path(temporary),) if cache.parts[0] == "~" else (cache / "nmt", Path(temporary)):
+        for folder in (Path(temporary),) if cache.parts[:1] == ("~",) else (cache / "nmt", Path(temporary)):
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 if not (folder / name).is_file():

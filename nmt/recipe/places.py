@@ -27,7 +27,7 @@ def is_prepared(folder: Path) -> bool:
 
 def is_of_run(folder: Path) -> bool:
     """Return whether a run was begun in the folder: others have a data.json, too."""
-    return (folder / RUN_DATA).is_file() and ((folder / "subwords.json").is_file() or "train" in told_of_run(folder))
+    return (folder / RUN_DATA).is_file() and ((folder / "subwords.json").is_file() or "subwords" in told_of_run(folder))
 
 
 def told_of_run(folder: Path) -> dict[str, Any]:

@@ -65,9 +65,9 @@ class Feed:
             tokens_per_update=batch.tokens_per_update,
             mixture=mixture_of(recipe.data, data.sizes),
         )
-        corpora = [(*recipe.data.languages_of(n), size) for n, size in enumerate(data.sizes)]
-        noise = recipe.regularize.noise
-        self.noise = Noise(noise, subwords, corpora, seed=recipe.seed, most=most) if noise.shares() else None
+        noise, sizes = recipe.regularize.noise, enumerate(data.sizes)
+        corpora = [(*recipe.data.languages_of(n), size) for n, size in sizes] if noise.shares() else []
+        self.noise = Noise(noise, subwords, corpora, seed=recipe.seed, most=most) if corpora else None
 
     def begin(self, position: Position) -> Iterator[Portion]:
         """The portions from a position on, for ever."""

@@ -61,7 +61,7 @@ def launch(
     with ranks.together():
         if not run.begun:  # before a folder is made; of one that is there it is not known yet whether it is finished
             require_extras(recipe, logs=ranks.is_main)
-            ranks.of_main(lambda: refuse_other(run, recipe, data))  # before anything is written there
+        ranks.of_main(lambda: None if run.begun else refuse_other(run, recipe, data))  # before anything is written
         with run.lock() if ranks.is_main else nullcontext():
             ranks.of_main(run.tidy)
             begun = run.recipe() if ranks.of_main(lambda: run.begun) else None
@@ -286,9 +286,9 @@ def _fingerprint(data: Prepared) -> dict[str, str]:
 
 def _may_be_taken(run: Run) -> bool:
     """Return whether a folder is empty, or holds a run of ours that saved nothing, or what a killed start wrote."""
-    names = {path.name for path in run.folder.iterdir()} - {"lock"}
+    names = {path.name for path in run.folder.iterdir() if not path.match(".*.tmp")} - {"lock"}
     if names != {run.subwords_file.name}:
-        return not names or {"train", "valid"} <= told_of_run(run.folder).keys()
+        return not names or {"train", "valid", "subwords"} <= told_of_run(run.folder).keys()
     with suppress(NmtError):
         Subwords.load(run.subwords_file)
         return True

@@ -161,7 +161,7 @@ def test_the_recipe_that_takes_a_runs_subwords_fine_tunes_that_run_at_once(proje
 
 def test_a_project_with_a_data_json_of_its_own_is_neither_a_run_nor_written_to(project, monkeypatch, capsys):
     monkeypatch.chdir(project)
-    own = {"corpus/data.json": '{"de": "x"}\n', "corpus/manifest.json": "{}\n"}
+    own = {"corpus/data.json": '{"train": [], "valid": []}\n', "corpus/manifest.json": "{}\n"}
     for name, text in own.items():
         Path(name).write_text(text, encoding="utf-8")
     shutil.copy("prepared/mine/recipe.yaml", "corpus/mine.yaml")
