@@ -267,7 +267,7 @@ def test_overlap_with_the_pairs_of_the_run_that_this_one_begins_with_is_found_or
     assert row["near"]["pair"] == 40
     (checkpoint := tmp_path / "run" / "checkpoints" / "update-00000001").mkdir(parents=True)
     write_recipe(recipe_in(tmp_path / "base", SRC, TRG), tmp_path / "run" / "recipe.yaml")
-    told = {"folder": str(base), "train": Prepared.open(base).train.fingerprint}
+    told = {"folder": str(base), "train": Prepared.open(base).train.fingerprint, "subwords": ""}
     held_out = Leaks({"valid": Keys.of(Block(SRC[:40]), Block(TRG[:40]))})
     for changed, wanted in (({}, ""), ({"train": "0"}, "holds other pairs"), ({"folder": "gone"}, "no such folder")):
         (checkpoint / "manifest.json").write_text("{}")
