@@ -167,7 +167,8 @@ def translations_of(folder: Path, sources: Sequence[str], args: argparse.Namespa
     from nmt.data.placeholders import told_language
     from nmt.run import Run
 
-    found, recipe = Run(folder), Run(folder).recipe()
+    found = Run(folder)
+    recipe = found.recipe()
     # Where there are several target languages, --lang chooses.
     trg_lang = args.lang if any(map(told_language, recipe.data.known_tags)) else None
     about = [found.fingerprint(), recipe.decode.model_dump(mode="json"), list(sources), *filter(None, [trg_lang])]

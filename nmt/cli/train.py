@@ -107,11 +107,11 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
     for seed, run_folder in zip(seeds, runs, strict=True):
         if is_main:
             talk(f"seed {seed}: {run_folder}")
-        one = dict[str, object](seed=seed, train=recipe.train.model_copy(update={"out": str(run_folder)}))
-        begun = [run for path in (run_folder, *runs, *others) if (run := Run(path)).begun]
-        if recipe.model.preset == "auto" and begun:  # which may depend on how busy the machine is: one model for all
-            one["model"] = sized_as(recipe, begun[0].recipe()).model
-        if launch(recipe.model_copy(update=one), stop) == "stopped":
+        own = dict[str, object](seed=seed, train=recipe.train.model_copy(update={"out": str(run_folder)}))
+        there = [known for path in (run_folder, *runs, *others) if (known := Run(path)).begun]
+        if recipe.model.preset == "auto" and there:  # which may depend on how busy the machine is: one model for all
+            own["model"] = sized_as(recipe, there[0].recipe()).model
+        if launch(recipe.model_copy(update=own), stop) == "stopped":
             return stop.exit_code
     if is_main:
         found = [Run(path) for path in {*others, *runs} if (path / "model").is_dir()]  # also of earlier commands

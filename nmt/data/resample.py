@@ -355,7 +355,8 @@ class Noise:
     ) -> None:
         """corpora: languages of both sides, and pairs. most: subwords of a side; a pair that would have more stays."""
         self._subwords, self._seed, self._most = subwords, seed, most
-        self._kinds, self._ends = list(shares := config.shares()), np.cumsum(list(shares.values()))
+        shares = config.shares()
+        self._kinds, self._ends = list(shares), np.cumsum(list(shares.values()))
         self._ends_of_corpora = np.cumsum([size for *_, size in corpora])
         self._dotted = [[re.split("[-_]", lang.lower())[0] in _TURKIC for lang in langs] for *langs, _ in corpora]
 
@@ -367,7 +368,8 @@ class Noise:
         changed = np.flatnonzero(kind < len(self._kinds))
         if not len(changed):
             return src, trg
-        sides, corpus = (src.rows(), trg.rows()), np.searchsorted(self._ends_of_corpora, rows, side="right")
+        sides = src.rows(), trg.rows()
+        corpus = np.searchsorted(self._ends_of_corpora, rows, side="right")
         for place, own in zip(changed.tolist(), mixed(chance[changed]), strict=True):
             pair = self._changed(self._kinds[kind[place]], corpus[place], sides[0][place], sides[1][place], own)
             sides[0][place], sides[1][place] = pair
@@ -379,7 +381,8 @@ class Noise:
 
     def _changed(self, kind: str, corpus: int, src_ids: Ids, trg_ids: Ids, chance: np.uint64) -> tuple[Ids, Ids]:
         """The ids of both sides of a pair with one kind of noise; as they were where that is not possible."""
-        pair, dotted = ((self._subwords.src, src_ids), (self._subwords.trg, trg_ids)), self._dotted[corpus]
+        pair = (self._subwords.src, src_ids), (self._subwords.trg, trg_ids)
+        dotted = self._dotted[corpus]
         for codec, ids in pair:
             first = codec.n_text - len(codec.symbols) - len(codec.placeholders)
             if ((ids >= first) & (ids < codec.n_text)).any():  # a symbol or placeholder, which no change may touch

@@ -299,7 +299,7 @@ def _paired(values: Sequence[float], statistics: Sequence[NDArray[Any]], scores:
     found = []
     for value, other, sums in zip(others, statistics[1:], resampled, strict=True):
         change, differences = abs(value - first), np.abs(sums - base)
-        shuffled = _shuffled(scores, statistics[0], other)  # some just as large, which count, whatever the rounding
+        shuffled = _shuffled(scores, statistics[0], other)  # ties count, by a factor for rounding
         p_values = (_chance(differences - differences.mean(), change), _chance(shuffled, change * (1 - 1e-9)))
         # Of no difference both would say that it is as unlikely as can be.
         found.append(PValues(*p_values) if change else PValues(1.0, 1.0))

@@ -53,8 +53,8 @@ def parse(content: bytes | str, rename: Callable[[str], str] = str) -> Document:
         line += error.object.count(b"\n", 0, error.start)
         wrong = f"byte {error.object[error.start]:#04x} is not UTF-8 (save the file as UTF-8)"
     except (ValueError, OverflowError) as error:
-        beyond = re.search(r"\\U(?!000|0010)", text)  # the last character
-        line += text.count("\n", 0, beyond.start()) if beyond else 0
+        escape = re.search(r"\\U(?!000|0010)", text)  # beyond U+10FFFF
+        line += text.count("\n", 0, escape.start()) if escape else 0
         wrong = f"not YAML: {error}"
     except yaml.reader.ReaderError as error:
         line += text.count("\n", 0, error.position)

@@ -25,6 +25,7 @@ PAGE = "report.html"
 _MOST_EXAMPLES = 40  # validations
 _MOST_POINTS = 1500  # of a curve; of more, each point is the mean of several
 CURVES = ("loss", "learning_rate", "gradient_norm", "tokens_per_second")
+_OF_VALIDATION = ("loss", "accuracy", *METRICS)
 # The first line of a card that is written anew; who edits a card takes it out.
 _MADE = "<!-- Written by nmt-train. To keep your changes, remove this line. -->\n"
 
@@ -145,7 +146,7 @@ def _facts(run: Run, log: Log, name: str) -> Entry:
             name: {
                 "update": [one["update"] for one in its],
                 "minutes": np.interp([one["update"] for one in its], at[:, 0], at[:, 1]).tolist(),
-                **{k: [e.get(k) for e in its] for k in ("loss", "accuracy", *METRICS) if any(k in e for e in its)},
+                **{key: [one.get(key) for one in its] for key in _OF_VALIDATION if any(key in one for one in its)},
             }
             for name, its in sets.items()
         },
@@ -268,13 +269,14 @@ def card(run: Run) -> str:
     chosen: Entry = final[-1]["candidates"].get(final[-1]["chosen"], {}) if final else {}
     inputs = _prepared_json(run, "manifest.json").get("inputs", [])
     measured = [name for name in METRICS if name in chosen]
+    datasets = dict.fromkeys(one.dataset for one in recipe.data.train)
     head = {
-        "language": [language_of(c).primary for c in dict.fromkeys(langs) if not c.startswith(("x-", UNTOLD))],
+        "language": [language_of(code).primary for code in dict.fromkeys(langs) if not code.startswith(("x-", UNTOLD))],
         "license": "unknown",
         "library_name": "nmt",
         "pipeline_tag": "translation",
         "tags": ["translation", "nmt"],
-        "datasets": list(dict.fromkeys(d for one in recipe.data.train if (d := one.dataset) and not Path(d).is_dir())),
+        "datasets": [name for name in datasets if name and not Path(name).is_dir()],
         "metrics": measured,
     }
     named = f"{language_of(langs[0]).name} to {', '.join(language_of(code).name for code in langs[1:])}"
@@ -295,6 +297,7 @@ def card(run: Run) -> str:
         f"The scores are of the validation set, by which the model was chosen, with {search}: measure on a test set.",
         "It knows what its training data knows, mistakes and biases included.",
     ]
+    recipe_text = run.recipe_file.read_text(encoding="utf-8").rstrip("\n")
     lines_of_head = (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items())
     paragraphs = [
         "\n".join(["---", *lines_of_head, "---", _MADE, f"# {recipe.name}"]),
@@ -310,7 +313,7 @@ def card(run: Run) -> str:
         "## Limits",
         "\n".join(f"- {one}" for one in limits),
         "## Recipe",
-        f"```yaml\n{run.recipe_file.read_text(encoding='utf-8').rstrip(chr(10))}\n```\n",
+        f"```yaml\n{recipe_text}\n```\n",
     ]
     return "\n\n".join(paragraphs)
 

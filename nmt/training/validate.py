@@ -34,17 +34,10 @@ N_EXAMPLE = 3
 _AT_ONCE = 1 << 23  # logits that are looked at in full precision
 FORCED = ("loss", "perplexity", "accuracy")
 # Options of `decode` on which it depends what the translations are.
-_SEARCH: tuple[str, ...] = (
-    "beam",
-    "length_penalty",
-    "alpha",
-    "no_repeat",
-    "max_len_a",
-    "max_len_b",
-    "min_len_a",
-    "min_len_b",
+_SEARCH = (
+    *("beam", "length_penalty", "alpha", "no_repeat", "split", "max_src_len", "copy_letterless"),
+    *("max_len_a", "max_len_b", "min_len_a", "min_len_b"),
 )
-_SEARCH += ("split", "max_src_len", "copy_letterless")
 Measured = tuple[dict[str, float], dict[str, Any]]  # numbers, and signatures and examples beside them
 
 
