@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nmt.cli.begin import begun, printable
+from nmt.cli.begin import begun, talk
 from nmt.cli.parser import Parser, must_be_free, run
 from nmt.data.lines import read_lines
 from nmt.errors import DataError, NmtError
@@ -99,9 +99,8 @@ def export(args: argparse.Namespace) -> int:
         put_in_place(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    for text in found:
-        _say(text)
-    _say(f"written: {args.output}")
+    for text in [*found, f"written: {args.output}"]:
+        talk(f"nmt-export: {text}")
     return 0
 
 
@@ -150,10 +149,6 @@ def _lines(args: argparse.Namespace, prepared: Path) -> list[str]:
     if lines := [line for line in found if line.strip()]:
         return lines if args.lines else lines[:N_LINE]
     raise DataError(f"{args.lines or prepared}: no lines to compare the two models on.")
-
-
-def _say(text: str) -> None:
-    print(f"nmt-export: {printable(text)}", file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nmt.cli.begin import begun, printable
+from nmt.cli.begin import begun, talk
 from nmt.cli.parser import Parser, must_be_free, run
 from nmt.errors import NmtError
 from nmt.files import check_is_run, runs_of, write_durably
@@ -33,7 +33,7 @@ def report(args: argparse.Namespace) -> int:
         if not entries_of(one):
             raise NmtError(f"{one.log_file}: there is no log to show: nothing was trained here yet.")
     write_durably(output, page(runs).encode())
-    print(f"nmt-report: written: {printable(args.output)}", file=sys.stderr)
+    talk(f"nmt-report: written: {args.output}")
     return 0
 
 

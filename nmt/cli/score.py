@@ -10,7 +10,7 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
-from nmt.cli.begin import begun, printable, write_stdout
+from nmt.cli.begin import begun, printable, talk, write_stdout
 from nmt.cli.parser import Parser, files_of_pipes, must_be_free, run
 from nmt.data.lines import count_lines, read_lines, write_lines
 from nmt.errors import DataError, NmtError
@@ -90,7 +90,7 @@ def _score(args: argparse.Namespace) -> int:
         ]
     ):
         if note:
-            _say(note)
+            talk(f"nmt-score: {note}")
     about: dict[str, Any] = {"trg_lang": lang, "comet": comet}
     if args.by_line:
         lines = zip(zip(*texts, strict=True), sources or repeat(""), *map(read_lines, args.ref), strict=False)
@@ -105,7 +105,7 @@ def _score(args: argparse.Namespace) -> int:
     if args.html:
         title = f"{' · '.join(one.name for one in systems)}: {Path(args.ref[0]).name}"
         write_durably(Path(args.html), compare.page(results, references, sources, lang, title).encode())
-        _say(f"written: {args.html}")
+        talk(f"nmt-score: written: {args.html}")
     write_stdout(
         json.dumps(compare.as_json(results, lang), ensure_ascii=False, indent=1) + "\n" if args.json else table(results)
     )
@@ -175,7 +175,7 @@ def translations_of(folder: Path, sources: Sequence[str], args: argparse.Namespa
     digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
     path = folder / TRANSLATIONS / f"{digest}.txt"
     if path.is_file() and len(known := list(read_lines(path))) == len(sources):
-        _say(f"{folder}: translated before, {path}")
+        talk(f"nmt-score: {folder}: translated before, {path}")
         return known
     from nmt.api import load
 
@@ -186,7 +186,7 @@ def translations_of(folder: Path, sources: Sequence[str], args: argparse.Namespa
         path.parent.mkdir(exist_ok=True)
         write_lines(path, lines)
     except OSError as error:  # the run may be somebody else's
-        _say(f"{path}: cannot be written, so the next comparison translates again: {error.strerror}")
+        talk(f"nmt-score: {path}: cannot be written, so the next comparison translates again: {error.strerror}")
     return lines
 
 
@@ -234,10 +234,6 @@ def _names(given: Sequence[str]) -> list[str]:
 
 def _path(name: str) -> str:
     return "/dev/stdin" if name == "-" else name
-
-
-def _say(text: str) -> None:
-    print(f"nmt-score: {printable(text)}", file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -136,7 +136,7 @@ def _verify(named: Path) -> int:
         verdict = f"damaged: {printable(complaint)}" if complaint else "whole"
         write_stdout(f"{name}\t{'?' if update is None else update}\t{verdict}\n")
     if not complaints:
-        print(f"{folder}: no checkpoint was saved yet", file=sys.stderr)
+        talk(f"{folder}: no checkpoint was saved yet")
     return 2 if any(complaints) else 0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from nmt.api import load
-from nmt.cli.begin import printable
+from nmt.cli.begin import printable, talk
 from nmt.cli.parser import overrides_of
 from nmt.cli.translate_input import Line, check_references, request_reader, terms_of
 from nmt.data.lines import write_lines
@@ -371,13 +371,13 @@ class Report:
         scores = score(self.outputs, first, sources=self.sources, more=more, intervals=True, trg_lang=trg_lang)
         exact = exact_match(self.outputs, first, more=more)
         for one in scores.values():
-            _print(one.text)
-        _print(f"exact match = {exact:.1f} % of {self.n_line:,} lines")
+            talk(one.text)
+        talk(f"exact match = {exact:.1f} % of {self.n_line:,} lines")
         for note in (bleu_tokens(trg_lang)[1], *map(tokenised_note, self.references), *map(form_note, self.references)):
             if note:
-                _print(f"note: {note}")
+                talk(f"note: {note}")
         if warning := unspaced_note(first, trg_lang):
-            _print(f"warning: {warning}")
+            talk(f"warning: {warning}")
         if self.args.scores:
             found: dict[str, Any] = {
                 name: {"name": one.name, "score": one.value, "low": one.low, "high": one.high}
@@ -404,7 +404,3 @@ def blank_notes(name: str, references: Sequence[str], sources: Sequence[str]) ->
         if found := [number for number, one in enumerate(there, start=1) if one == odd]:
             notes.append(f"{name}: {len(found):,} of {len(there):,} {what} ({numbers(found)}): they lower the scores")
     return notes
-
-
-def _print(text: str) -> None:
-    print(printable(text), file=sys.stderr)
