@@ -111,22 +111,20 @@ def check_outputs(args: argparse.Namespace, *, finishing: bool, worked: bool = F
 
 
 def read_references(args: argparse.Namespace) -> list[list[str]]:
-    """Read the lines of each reference. Raises DataError unless each has a line for each of the input."""
-    references = [list(read_lines(name)) for name in args.ref or ()]
-    is_known = args.input and references and args.input_format != "wrapped"
-    check_references(count_lines(args.input) if is_known else None, references, args)
-    return references
-
-
-def check_references(n_line: int | None, references: list[list[str]], args: argparse.Namespace) -> None:
-    """Raise DataError for references that have not one line for each of the input (None: not known yet), or no text."""
-    for name, lines in zip(args.ref or (), references, strict=True):
-        if n_line is None:
-            check_count(len(references[0]), len(lines), name, args.ref[0])
-        else:
-            check_count(n_line, len(lines), name, args.input)
+    """Read the lines of each reference. Raises DataError unless each has text, and as many lines as the input, or where
+    that has not been counted, as the first reference.
+    """
+    if not args.ref:
+        return []
+    references = [list(read_lines(name)) for name in args.ref]
+    other, n_line = args.ref[0], len(references[0])
+    if args.input and args.input_format != "wrapped":  # else its lines are counted as they are translated
+        other, n_line = args.input, count_lines(args.input)
+    for name, lines in zip(args.ref, references, strict=True):
+        check_count(n_line, len(lines), name, other)
         if not any(map(str.strip, lines)):
             raise DataError(f"{name}: all {len(lines):,} lines are blank, so there is nothing to score.")
+    return references
 
 
 def check_count(n_line: int, n_given: int, given: str, other: str | None) -> None:

@@ -14,7 +14,7 @@ import torch
 from nmt.api import load
 from nmt.cli.begin import printable, talk
 from nmt.cli.parser import overrides_of
-from nmt.cli.translate_input import Line, check_references, request_reader, terms_of
+from nmt.cli.translate_input import Line, check_count, request_reader, terms_of
 from nmt.data.lines import write_lines
 from nmt.data.text import style_notes, traits_of
 from nmt.decoding.evidence import WORDS, Evidence, Fields, Lost, attempt, log_prob_of, lost_note
@@ -345,7 +345,7 @@ class Report:
         if args.alignments:
             write_lines(args.alignments, self.links)
         if self.references:
-            check_references(self.n_line, self.references, args)
+            check_count(self.n_line, len(self.references[0]), args.ref[0], args.input)
             for name, reference in zip(args.ref, self.references, strict=True):
                 for text in blank_notes(name, reference, self.sources):
                     warn(text)
