@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from nmt.cli.begin import printable, write_stdout
-from nmt.errors import NmtError, as_ours, is_of_machine
+from nmt.errors import DataError, NmtError, as_ours, is_of_machine
 from nmt.extras import incomplete, version
 from nmt.files import with_shipped
 from nmt.recipe.complaints import GONE, SHORT, nearest, with_trg, without_numbers
@@ -274,6 +274,17 @@ def must_be_free(
         if is_of_machine(error):
             raise
         raise NmtError(f"{path}: cannot be written: {folder} is no folder, or not yours to write to.") from None
+
+
+def check_count(n_line: int, n_given: int, given: str, other: str | None) -> None:
+    """Raise DataError if `other` (None: stdin) and the file `given` have different numbers of lines, or none."""
+    if n_line != n_given:
+        raise DataError(
+            f"{other or 'the input'} has {n_line:,} lines but {given} has {n_given:,}: line n of one must belong to "
+            "line n of the other. Look for a cut file, or one of another test set."
+        )
+    if not n_line:
+        raise DataError(f"{given}: is empty, so there is nothing to compare.")
 
 
 def _explain(error: Exception) -> tuple[int, str]:

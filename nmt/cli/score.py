@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from nmt.cli.begin import begun, printable, talk, write_stdout
-from nmt.cli.parser import Parser, files_of_pipes, must_be_free, run
+from nmt.cli.parser import Parser, check_count, files_of_pipes, must_be_free, run
 from nmt.data.lines import count_lines, read_lines, write_lines
-from nmt.errors import DataError, NmtError
+from nmt.errors import NmtError
 from nmt.evaluation import compare
 from nmt.evaluation.metrics import METRICS, Texts, bleu_tokens, comet_model, form_note, tokenised_note, unspaced_note
 from nmt.files import is_run, runs_of, write_durably
@@ -64,14 +64,9 @@ def _score(args: argparse.Namespace) -> int:
     files = [name for name in args.hyp if Path(name) not in folders]
     named = [*args.ref, *([args.src] if args.src else []), *files]
     counts = {name: count_lines(name) for name in named}
-    for name, n_line in counts.items():
-        if n_line != counts[args.ref[0]]:
-            raise DataError(
-                f"{name} has {n_line:,} lines but {args.ref[0]} has {counts[args.ref[0]]:,}: line n of one must belong "
-                "to line n of the other. Look for a cut file, or a reference of another test set."
-            )
-    if not counts[args.ref[0]]:
-        raise DataError(f"{args.ref[0]}: is empty: there is nothing to score.")
+    n_line = counts[args.ref[0]]
+    for name, n_own in counts.items():
+        check_count(n_own, n_line, args.ref[0], name)
     comet = None
     if "comet" in names:
         from nmt.device import choose_device
@@ -94,7 +89,7 @@ def _score(args: argparse.Namespace) -> int:
     about: dict[str, Any] = {"trg_lang": lang, "comet": comet}
     if args.by_line:
         lines = zip(zip(*texts, strict=True), sources or repeat(""), *map(read_lines, args.ref), strict=False)
-        by_line(lines, _names(args.hyp), names, counts[args.ref[0]], **about)
+        by_line(lines, _names(args.hyp), names, n_line, **about)
         return 0
     hypotheses = [[*lines] for lines in texts]
     languages, wanted = (src_lang, lang), bool(args.html and sources)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from nmt.cli.begin import Stop
-from nmt.cli.parser import must_be_free
+from nmt.cli.parser import check_count, must_be_free
 from nmt.data.lines import (
     LONGEST_LINE,
     StreamLine,
@@ -125,17 +125,6 @@ def read_references(args: argparse.Namespace) -> list[list[str]]:
         if not any(map(str.strip, lines)):
             raise DataError(f"{name}: all {len(lines):,} lines are blank, so there is nothing to score.")
     return references
-
-
-def check_count(n_line: int, n_given: int, given: str, other: str | None) -> None:
-    """Raise DataError if `other` (None: stdin) and the file `given` have different numbers of lines, or none."""
-    if n_line != n_given:
-        raise DataError(
-            f"{other or 'the input'} has {n_line:,} lines but {given} has {n_given:,}: line n of one must belong "
-            "to line n of the other."
-        )
-    if not n_line:
-        raise DataError(f"{given}: no lines, so nothing to compare.")
 
 
 # Bytes to windows.

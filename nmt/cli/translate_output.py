@@ -13,8 +13,8 @@ import torch
 
 from nmt.api import load
 from nmt.cli.begin import printable, talk
-from nmt.cli.parser import overrides_of
-from nmt.cli.translate_input import Line, check_count, request_reader, terms_of
+from nmt.cli.parser import check_count, overrides_of
+from nmt.cli.translate_input import Line, request_reader, terms_of
 from nmt.data.lines import write_lines
 from nmt.data.text import style_notes, traits_of
 from nmt.decoding.evidence import WORDS, Evidence, Fields, Lost, attempt, log_prob_of, lost_note
