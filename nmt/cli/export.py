@@ -79,27 +79,22 @@ def export(args: argparse.Namespace) -> int:
             "Choose another name."
         )
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-
-    def parities(exported: Path, tolerance: "Tolerance") -> list[str]:
-        told = []
-        for tags in dict.fromkeys(map(model.recipe.data.tags_of, model.recipe.data.train)) or [()]:
-            subwords = model.subwords.tagged(tags)
-            found = compare(model.model, subwords, read(exported, tags), lines, tolerance)
-            told.append(f"{' '.join(tags)}{': ' if tags else ''}{found.text}")
-        return told
-
+    tags_of_corpora = list(dict.fromkeys(map(model.recipe.data.tags_of, model.recipe.data.train))) or [()]
+    told = list[str]()
     try:
-        found = list[str]()
         for write, tolerance in steps:
             shutil.rmtree(temporary, ignore_errors=True)
             write(temporary)
-            found = parities(temporary, tolerance)
+            told = []  # of the last step, which is what is kept
+            for tags in tags_of_corpora:
+                found = compare(model.model, model.subwords.tagged(tags), read(temporary, tags), lines, tolerance)
+                told.append(f"{' '.join(tags)}{': ' if tags else ''}{found.text}")
         if (card := Path(args.run) / CARD).is_file():
             shutil.copyfile(card, temporary / CARD)
         put_in_place(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    for text in [*found, f"written: {args.output}"]:
+    for text in [*told, f"written: {args.output}"]:
         talk(f"nmt-export: {text}")
     return 0
 
