@@ -7,7 +7,6 @@ for translation in model.translate(["Ein Hund läuft.", "Guten Tag!"], beam=4):
 
 import copy
 import os
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
@@ -158,15 +157,12 @@ class Model:
 
     def decode(self, **options: Any) -> DecodeConfig:
         """The section `decode` of the run's recipe as it was when it was loaded, with some options changed, those that
-        are not None. Raises RecipeError.
+        are not None. Raises RecipeError, which names options as they are named here.
         """
         try:
             return changed(self.recipe, overrides_of({"decode": options})).decode
         except RecipeError as error:
-            told = str(error).replace("command line: decode.", "").removeprefix("decode.")
-            raise RecipeError(
-                re.sub(r"\(did you mean .*?\)", lambda one: one[0].replace("decode.", ""), told)
-            ) from None
+            raise RecipeError(str(error).replace("command line: ", "").replace("decode.", "")) from None
 
     def translator(self, decode: DecodeConfig) -> Translator:
         """Return a translator with these options. Raises MachineError on a GPU in a process that was forked since."""
