@@ -75,17 +75,15 @@ def _score(args: argparse.Namespace) -> int:
     sources = [*read_lines(args.src)] if args.src else []
     texts = [read_lines(n) if n in files else translations_of(Path(n), sources, args) for n in args.hyp]
     references = [[*islice(read_lines(name), _LOOKED_AT if args.by_line else None)] for name in args.ref]
-    for note in dict.fromkeys(
-        [
-            bleu_tokens(lang)[1]
-            or f"BLEU counts the words that 13a finds (language: {'not known' if lang == UNTOLD else lang}).",
-            *((unspaced_note(one, lang) or "").replace("data.trg_lang", "--lang") for one in references),
-            *map(tokenised_note, references),
-            *map(form_note, references),
-        ]
-    ):
-        if note:
-            talk(f"nmt-score: {note}")
+    notes = [
+        bleu_tokens(lang)[1]
+        or f"BLEU counts the words that 13a finds (language: {'not known' if lang == UNTOLD else lang}).",
+        *((unspaced_note(one, lang) or "").replace("data.trg_lang", "--lang") for one in references),
+        *map(tokenised_note, references),
+        *map(form_note, references),
+    ]
+    for note in filter(None, dict.fromkeys(notes)):
+        talk(f"nmt-score: {note}")
     about: dict[str, Any] = {"trg_lang": lang, "comet": comet}
     if args.by_line:
         lines = zip(zip(*texts, strict=True), sources or repeat(""), *map(read_lines, args.ref), strict=False)

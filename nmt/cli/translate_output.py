@@ -121,9 +121,7 @@ class LineTranslator:
         if args.input_format != "jsonl":
             self.translator.sources.codec_of(Request(""))
 
-    def records(
-        self, lines: Sequence[Line], on_progress: Callable[[int], object] = lambda n_line: None
-    ) -> list[Record]:
+    def records(self, lines: Sequence[Line], on_progress: Callable[[int], object]) -> list[Record]:
         """Translate or score lines, equal ones once, and write them in the format that was asked for.
 
         on_progress: called with the number of lines done since the last call.
