@@ -38,7 +38,6 @@ def prepare(
     dict for each section: data={"out": "prepared/mine"}.
     Raises AlarmError where the corpora look seriously wrong, RecipeError for options, DataError for corpora.
     """
-    from nmt.cli.begin import talk
     from nmt.cli.translated import translate_corpora
     from nmt.data.prepare import prepare as prepare_corpora
 
@@ -51,7 +50,7 @@ def prepare(
         found = own_recipe([[str(one) for one in files]], langs, overrides_of(options))
     else:
         found = _read(recipe, options)
-    translations = translate_corpora(found, talk)
+    translations = translate_corpora(found)
     prepare_corpora(found, found.data_folder, overwrite=overwrite, translations=translations)
     return found.data_folder
 

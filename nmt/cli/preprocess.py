@@ -117,7 +117,7 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, given: Sequence[tuple[str
 
     begun()
     with Stop(("SIGINT", "SIGTERM", "SIGHUP")):  # at a signal, what is half made goes away first
-        translations = translate_corpora(recipe, talk, checks=args.check)
+        translations = translate_corpora(recipe, checks=args.check)
         if not args.check:
             prepare(recipe, recipe.data_folder, overwrite=args.overwrite, talk=talk, translations=translations)
         else:

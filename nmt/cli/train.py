@@ -87,7 +87,7 @@ def _prepare(recipe: Recipe) -> None:
 
     begun()
     with Stop(_SIGNALS):
-        prepare(recipe, recipe.data_folder, talk=talk, translations=translate_corpora(recipe, talk))
+        prepare(recipe, recipe.data_folder, talk=talk, translations=translate_corpora(recipe))
 
 
 def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:

@@ -7,9 +7,10 @@ of, so that they are used again as long as the run and the text are the same.
 import argparse
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from nmt.cli.begin import talk
 from nmt.cli.parser import INTERRUPTED
 from nmt.cli.translate import new_parser, translate
 from nmt.data.lines import without_ending
@@ -29,10 +30,10 @@ _SAMPLING = ("--decode.samples=1", "--decode.low_score=0", "--decode.mbr=none", 
 _NO_MATTER = ("nmt", "--device", "decode.cuda_graphs", "decode.max_tokens")  # no reason to translate again
 
 
-def translate_corpora(recipe: Recipe, talk: Callable[[str], None], *, checks: bool = False) -> dict[int, list[Path]]:
+def translate_corpora(recipe: Recipe, *, checks: bool = False) -> dict[int, list[Path]]:
     """Translate what training corpora with translated_by name; return the files of each, by its number.
 
-    checks: translate nothing; a corpus that is not translated yet has no files. talk: gets a line for each file.
+    checks: translate nothing; a corpus that is not translated yet has no files.
     Raises RunError, RecipeError or DataError before any work for runs, languages or files that do not fit.
     """
     runs = {n: _runs_of(recipe, n) for n, corpus in enumerate(recipe.data.train) if corpus.translated_by}
