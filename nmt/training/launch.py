@@ -22,7 +22,7 @@ from nmt.decoding.long_lines import usual_len
 from nmt.device import choose_device, processor_of
 from nmt.errors import NmtError, RunError
 from nmt.extras import version_and_commit
-from nmt.files import write_durably
+from nmt.files import CARD, write_durably
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import DATA_AT, told_of_run
 from nmt.recipe.reader import differences, write_recipe
@@ -37,7 +37,7 @@ from nmt.training.optim import freeze, rate_factors
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_precision, must_be_possible
 from nmt.training.resolve import check_space, resolve
-from nmt.training.run_page import PAGE, RunCard, RunPage
+from nmt.training.run_page import PAGE, RunPage
 from nmt.training.state import ENDS, refused_changes
 from nmt.training.trainer import Trainer
 from nmt.training.validate import finished_at
@@ -75,10 +75,10 @@ def launch(
             ranks.of_main(lambda: claim(run, recipe, data))
             if (update := ranks.of_main(lambda: finished_at(run, recipe))) is not None:
                 say(f"{run.folder}: already trained to update {update:,}; nothing to do.")
-                if ranks.is_main and not (run.folder / PAGE).exists():  # which the disk may have had no room for
+                is_told = all((run.folder / name).exists() for name in (PAGE, CARD))
+                if ranks.is_main and not is_told:  # for which the disk may have had no room
                     with suppress(OSError):
                         RunPage(run).write("final", update, {})
-                        RunCard(run).write("final", update, {})
                 return "done"
             require_extras(recipe, logs=ranks.is_main)
             total = budget.seconds or recipe.train.updates

@@ -15,7 +15,7 @@ from nmt.files import write_durably
 from nmt.progress import Bar
 from nmt.recipe.options import Recipe
 from nmt.run import Run
-from nmt.training.run_page import RunCard, RunPage
+from nmt.training.run_page import RunPage
 
 
 class TensorBoard:
@@ -102,13 +102,13 @@ class Record:
         look = "{percentage:3.0f}%|{bar:16}| {desc}"
         options: dict[str, Any] = {"dynamic_ncols": True, "mininterval": 1, "miniters": 0, "delay": 0}
         self.bar = Bar(total=total, disable=quiet, file=sys.stderr, bar_format=look, **options)
-        self.sinks: list[RunPage | RunCard | TensorBoard | WeightsAndBiases] = []
+        self.sinks: list[RunPage | TensorBoard | WeightsAndBiases] = []
 
     def add_sinks(self, recipe: Recipe, since: int) -> None:
         """Send all lines from here on to what else the recipe names, of a run that goes on from update `since`."""
         folder = self.path.parent
         if not self.quiet:
-            self.sinks += [RunPage(Run(folder)), RunCard(Run(folder))]
+            self.sinks.append(RunPage(Run(folder)))
         if recipe.train.tensorboard and not self.quiet:
             with self._left_out_if_it_fails(TensorBoard):
                 self.sinks.append(TensorBoard(folder / "tensorboard", since))

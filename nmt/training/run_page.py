@@ -40,7 +40,7 @@ Log = dict[str, list[Entry]]  # lines of a log by their kind
 
 
 class RunPage:
-    """Keeps the page of a run up to date: a place that lines of the log are sent to."""
+    """Keeps the page of a run up to date, and writes its card: a place that lines of the log are sent to."""
 
     name = PAGE
 
@@ -49,28 +49,13 @@ class RunPage:
         self._log: Log | None = None  # read once, then added to
 
     def write(self, kind: str, update: int, fields: Mapping[str, Any]) -> None:
-        """Write the page again after a validation, and at the end."""
+        """Write the page again after a validation, and at the end, with the card of the model that is chosen then."""
         if self._log is None:
             self._log = entries_of(self._run)  # which has the line that was just written
         else:
             self._log.setdefault(kind, []).append({"kind": kind, "update": update, **fields})
         if kind in ("valid", "final"):
             write_durably(self._run.folder / PAGE, page([self._run], [self._log]).encode())
-
-    def close(self) -> None:
-        """Nothing is open between two lines."""
-
-
-class RunCard:
-    """Writes the card of a run, when the model is chosen."""
-
-    name = CARD
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def write(self, kind: str, update: int, fields: Mapping[str, Any]) -> None:
-        """Write the card, unless somebody has made the one there their own."""
         if kind == "final":
             write_card(self._run)
 
