@@ -36,7 +36,6 @@ _NUMBERS: dict[str, tuple[str, ...]] = {
 }
 
 Entry = dict[str, Any]
-Log = dict[str, list[Entry]]  # lines of a log by their kind
 
 
 class RunPage:
@@ -46,16 +45,11 @@ class RunPage:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._log: Log | None = None  # read once, then added to
 
     def write(self, kind: str, update: int, fields: Mapping[str, Any]) -> None:
         """Write the page again after a validation, and at the end, with the card of the model that is chosen then."""
-        if self._log is None:
-            self._log = entries_of(self._run)  # which has the line that was just written
-        else:
-            self._log.setdefault(kind, []).append({"kind": kind, "update": update, **fields})
         if kind in ("valid", "final"):
-            write_durably(self._run.folder / PAGE, page([self._run], [self._log]).encode())
+            write_durably(self._run.folder / PAGE, page([self._run]).encode())
         if kind == "final":
             write_card(self._run)
 
@@ -63,9 +57,9 @@ class RunPage:
         """Nothing is open between two lines."""
 
 
-def entries_of(run: Run) -> Log:
+def entries_of(run: Run) -> dict[str, list[Entry]]:
     """The lines of a run's log, by their kind, in their order. What is no line of ours is passed over."""
-    found: Log = {}
+    found = dict[str, list[Entry]]()
     for line in run.log_file.read_bytes().split(b"\n") if run.log_file.exists() else ():
         try:
             entry = parse_json(line)
@@ -102,11 +96,10 @@ def names_of(folders: Sequence[Path]) -> list[str]:
     return list(map(str, folders))
 
 
-def page(runs: Sequence[Run], logs: Sequence[Log] | None = None, title: str = "") -> str:
-    """The text of a page that shows a run, or several in the same charts. logs: of each, if read. title: the names of
-    the runs by default."""
+def page(runs: Sequence[Run], title: str = "") -> str:
+    """The text of a page that shows a run, or several in the same charts. title: the names of the runs by default."""
     names = names_of([run.folder for run in runs])
-    facts = [_facts(*each) for each in zip(runs, logs or map(entries_of, runs), names, strict=True)]
+    facts = [_facts(run, name) for run, name in zip(runs, names, strict=True)]
     title = title or ", ".join(names)
     data = {"runs": facts, "higher": {name: one.higher_is_better for name, one in METRICS.items()} | {"accuracy": True}}
     return filled_page(
@@ -114,9 +107,9 @@ def page(runs: Sequence[Run], logs: Sequence[Log] | None = None, title: str = ""
     )
 
 
-def _facts(run: Run, log: Log, name: str) -> Entry:
+def _facts(run: Run, name: str) -> Entry:
     """Everything that the page says of a run, in values of JSON."""
-    recipe = run.recipe()
+    recipe, log = run.recipe(), entries_of(run)
     train, valid, final = log.get("train", []), log.get("valid", []), log.get("final", [])
     start: Entry = next(iter(log.get("start", [])), {})
     clock = [(one["update"], one["seconds"] / 60) for one in train]
