@@ -22,7 +22,7 @@ from nmt.recipe.places import DATA_AT
 from nmt.run import Run
 
 PAGE = "report.html"
-_MOST_EXAMPLES = 40  # validations
+_MOST_EXAMPLES = 40  # validations whose example translations are shown
 _MOST_POINTS = 1500  # of a curve; of more, each point is the mean of several
 CURVES = ("loss", "learning_rate", "gradient_norm", "tokens_per_second")
 _OF_VALIDATION = ("loss", "accuracy", *METRICS)
@@ -114,12 +114,17 @@ def _facts(run: Run, name: str) -> Entry:
     start: Entry = next(iter(log.get("start", [])), {})
     clock = [(one["update"], one["seconds"] / 60) for one in train]
     at = np.array([(0, 0.0), *clock])
-    sets = {valid[0]["set"]: valid, **_further_sets(valid)} if valid else {}
+    sets = {valid[0]["set"]: valid} if valid else {}
+    for further in dict.fromkeys(name for one in valid for name in one.get("sets", {})):
+        its = [one for one in valid if further in one.get("sets", {})]
+        sets[further] = [{"update": one["update"], **one["sets"][further]} for one in its]
+    examples = [{"update": one["update"], "rows": one["examples"]} for one in valid if one.get("examples")]
+    step = -(-len(examples) // _MOST_EXAMPLES) or 1
     return {
         "name": name,
         "title": f"{recipe.name}: {language_of(recipe.data.src_lang).name} to {language_of(recipe.data.trg_lang).name}",
         "metric": recipe.valid.metric,
-        "train": {"update": [], "minutes": []} | _thinned(train, clock),
+        "train": _thinned(train, clock),
         "valid": {
             name: {
                 "update": [one["update"] for one in its],
@@ -128,18 +133,10 @@ def _facts(run: Run, name: str) -> Entry:
             }
             for name, its in sets.items()
         },
-        "examples": _examples(valid),
+        "examples": examples[::-step][::-1],  # the last among them
         "final": {"chosen": final[-1]["chosen"], "candidates": final[-1]["candidates"]} if final else None,
         "data": _of_data(run),
         "facts": list(_rows(run, start, train)),
-    }
-
-
-def _further_sets(valid: Sequence[Entry]) -> dict[str, list[Entry]]:
-    names = dict.fromkeys(name for one in valid for name in one.get("sets", {}))
-    return {
-        name: [{"update": one["update"], **one["sets"][name]} for one in valid if name in one.get("sets", {})]
-        for name in names
     }
 
 
@@ -149,13 +146,6 @@ def _thinned(train: Sequence[Entry], clock: Sequence[tuple[int, float]]) -> Entr
     parts = [range(first, min(first + step, len(train))) for first in range(0, len(train), step)]
     curves = {key: [sum(train[i][key] for i in its) / len(its) for its in parts] for key in CURVES}
     return {"update": [clock[its[-1]][0] for its in parts], "minutes": [clock[its[-1]][1] for its in parts], **curves}
-
-
-def _examples(valid: Sequence[Entry]) -> list[Entry]:
-    """The example translations of some validations, the last among them."""
-    told = [{"update": one["update"], "rows": one["examples"]} for one in valid if one.get("examples")]
-    step = -(-len(told) // _MOST_EXAMPLES) or 1
-    return told[::-step][::-1]
 
 
 def _of_data(run: Run) -> Entry:
