@@ -22,11 +22,9 @@ from nmt.training.memory import Memory, footprint
 from nmt.training.state import Sums, TrainState, changes
 from nmt.training.validate import Measured, describe, fields_of, score_of
 
-# Sums over the updates since the last line of the log, and how long the rest of the run will take.
-
 
 class Meter:
-    """Adds up updates, going on from what was added up before."""
+    """Adds up the updates since the last line of the log, going on from what was added up before."""
 
     def __init__(self, sums: Sums | None = None) -> None:
         self.sums = sums or Sums()
@@ -48,11 +46,6 @@ class Meter:
     def restart_clock(self) -> None:
         """Leave out the time since the last update: it went into validating or saving."""
         self.clock = time.perf_counter()
-
-
-def seconds_left(state: TrainState, recipe: Recipe, budget: Budget, pace: float) -> float:
-    """Seconds until the last update, each of which takes `pace` seconds, or until the time is over."""
-    return min(max(0, recipe.train.updates - state.update) * pace, budget.left(state))
 
 
 _SAMPLE = 1_000_000  # pairs, about, that stand for all
@@ -121,7 +114,7 @@ class TrainingReporter:
             self.has_titles = True
         self.record.row(
             f"{_now()} {state.update:8,} {state.position.epoch:6} {loss:11.3f} {sums.rate:9.2e} {speed:8,.0f} "
-            f"{clock(state.wall_seconds):>9} {clock(self.seconds_left(state)):>9}"
+            f"{clock(state.wall_seconds):>9} {clock(self.seconds_left(state, self.pace)):>9}"
         )
 
     def progress(self, state: TrainState, meter: Meter) -> None:
@@ -133,7 +126,8 @@ class TrainingReporter:
         if self.budget.seconds:
             done, parts = state.wall_seconds, [f"{clock(state.wall_seconds)} of {clock(self.budget.seconds)}", *parts]
         else:
-            parts = [f"{parts[0]} of {train.updates:,}", f"left {clock(self.seconds_left(state))}"]
+            pace = self.pace or state.seconds / max(1, state.update)
+            parts = [f"{parts[0]} of {train.updates:,}", f"left {clock(self.seconds_left(state, pace))}"]
         self.record.progress(done, ", ".join(filter(None, [*parts, f"loss {self.loss:.2f}", self.best])))
 
     def find_best(self, state: TrainState) -> None:
@@ -143,10 +137,9 @@ class TrainingReporter:
             entry = next(one for one in state.history if one["update"] == best)
             self.best = f"best {score_of(metric, entry[metric])}"
 
-    def seconds_left(self, state: TrainState) -> float:
-        """Seconds until the end, at the pace of the last row."""
-        pace = self.pace or state.seconds / max(1, state.update)
-        return seconds_left(state, self.recipe, self.budget, pace)
+    def seconds_left(self, state: TrainState, pace: float) -> float:
+        """Seconds until the last update, each of which takes `pace` seconds, or until the time is over."""
+        return min(max(0, self.recipe.train.updates - state.update) * pace, self.budget.left(state))
 
     def another_end(self, final: dict[str, Any], state: TrainState) -> None:
         """Say that a run had finished, when and how well, and where its end is now. final: what RUN/model says."""
@@ -159,7 +152,7 @@ class TrainingReporter:
             found.insert(0, f"time budget {ends['time_budget']}")
         if (score := final.get("candidates", {}).get(final.get("chosen"), {}).get(metric)) is not None:
             found.append(score_of(metric, score))
-        seconds = seconds_left(state, self.recipe, self.budget, state.wall_seconds / max(1, state.update))
+        seconds = self.seconds_left(state, state.wall_seconds / max(1, state.update))
         left = f"about {duration(seconds)} from here"
         if budget.stop_reason(state, self.recipe, self.budget.share(state)):
             now, left = "already behind it", "only the model is chosen anew"

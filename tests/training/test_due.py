@@ -8,7 +8,7 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import OptimConfig
 from nmt.training import budget
 from nmt.training.budget import SCHEDULES, Budget, learning_rate_factor, share_of_run
-from nmt.training.reporter import seconds_left
+from nmt.training.reporter import TrainingReporter
 from nmt.training.state import TrainState
 
 RECIPE = Recipe.model_validate(
@@ -127,6 +127,6 @@ def test_a_schedule_is_a_function_in_the_table(monkeypatch):
 
 def test_the_time_left_is_by_the_speed_so_far_or_by_the_clock(recipe_of):
     recipe = recipe_of(train={"updates": 1000, "time_budget": "10h"})
-    budget = Budget(recipe.train, lambda: 0.0)
-    assert seconds_left(TrainState(200, wall_seconds=400.0), recipe, budget, 2.0) == 800 * 2.0
-    assert seconds_left(TrainState(200, wall_seconds=35_000.0), recipe, budget, 2.0) == 1000.0
+    reporter = TrainingReporter(recipe, None, Budget(recipe.train, lambda: 0.0), None, 0.0)
+    assert reporter.seconds_left(TrainState(200, wall_seconds=400.0), 2.0) == 800 * 2.0
+    assert reporter.seconds_left(TrainState(200, wall_seconds=35_000.0), 2.0) == 1000.0
