@@ -72,11 +72,7 @@ def incomplete(error: ImportError) -> str:
 
 def is_installed(extra: str) -> bool:
     """Return whether all packages of an extra are there. Nothing is imported."""
-    return all(map(_is_found, EXTRAS[extra]))
-
-
-def _is_found(module: str) -> bool:
     try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the package that it is a part of
+        return all(importlib.util.find_spec(module) for module in EXTRAS[extra])
+    except ModuleNotFoundError:  # the package that one is a part of
         return False
