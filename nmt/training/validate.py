@@ -228,13 +228,9 @@ class Validation:
 
     def entry(self, measured: dict[str, Measured]) -> dict[str, Any]:
         """Return the entry of the history: the first set's numbers and what they rest on, the others' under "sets"."""
-        numbers = {
-            name: {number: found[number] for number in self.sets[name].names if number in found}
-            for name, (found, _) in measured.items()
-        }
+        numbers = {name: measured[name][0] if name in measured else {} for name in self.sets}
         first = {**numbers.pop(self.first_name), "how": self.first.conditions}
-        others = {name: numbers.get(name, {}) for name in self.sets if name != self.first_name}
-        return {**first, "sets": others} if others else first
+        return {**first, "sets": numbers} if numbers else first
 
 
 def fields_of(measured: dict[str, Measured]) -> dict[str, Any]:
