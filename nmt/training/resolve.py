@@ -18,7 +18,7 @@ from nmt.data.plan import Plan
 from nmt.errors import MachineError, RecipeError
 from nmt.progress import Bar
 from nmt.recipe.complaints import of_validation
-from nmt.recipe.model_options import PRESETS, ModelConfig, preset_for
+from nmt.recipe.model_options import PRESETS, preset_for
 from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import BatchConfig
 from nmt.run import Run
@@ -103,9 +103,10 @@ def _sized(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) -
     """The recipe with the preset that suits the corpus, or with a time budget the largest up to that one that there is
     time to train, and what there is time for."""
     largest, most_dropout = preset_for(_target_tokens(data))
+    named = recipe.model.model_dump(exclude_unset=True)
 
     def sized(preset: str, dropout: float) -> Recipe:
-        return _with(recipe, "model", {"dropout": dropout, **_given(recipe.model), "preset": preset})
+        return _with(recipe, "model", {"dropout": dropout, **named, "preset": preset})
 
     found = None
     names = list(PRESETS)[: list(PRESETS).index(largest) + 1]
@@ -173,7 +174,8 @@ def warmup_of(n_update: int) -> int:
 def _with(recipe: Recipe, section: str, options: dict[str, Any]) -> Recipe:
     """The recipe with other options in a section, checked again: a preset may contradict what was written beside it."""
     tree = recipe.model_dump()
-    tree["model"] = _given(recipe.model)  # the rest are defaults, which a preset may change, or mean nothing to it
+    # The rest are defaults, which a preset may change, or mean nothing to it.
+    tree["model"] = recipe.model.model_dump(exclude_unset=True)
     tree[section] |= options
     try:
         return Recipe.model_validate(tree, context=True).coming_from(recipe.origin)
@@ -182,11 +184,6 @@ def _with(recipe: Recipe, section: str, options: dict[str, Any]) -> Recipe:
         raise RecipeError(
             f"with the values that auto and train.epochs stand for here, the recipe contradicts itself: {complaints}"
         ) from None
-
-
-def _given(model: ModelConfig) -> dict[str, Any]:
-    """The options of the model that the recipe names."""
-    return model.model_dump(include=model.model_fields_set)
 
 
 # -- how large a batch ---------------------------------------------------------------------------------------------
