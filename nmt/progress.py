@@ -3,14 +3,9 @@
 import io
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 from tqdm import tqdm
-
-if TYPE_CHECKING:
-    _Tqdm = tqdm[NoReturn]
-else:
-    _Tqdm = tqdm
 
 # Seconds: what is done by then needs no bar.
 DELAY = 2.0
@@ -18,7 +13,7 @@ DELAY = 2.0
 EVERY = 30.0
 
 
-class Bar(_Tqdm):
+class Bar(tqdm):  # type: ignore[type-arg]  # it takes none when it runs
     """A bar of tqdm's, with tqdm's arguments, that knows whether anybody looks at it.
 
     tqdm shows a bar whenever something is written above it, however early; this one does not.
