@@ -164,7 +164,11 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     begun = run.recipe() if run.begun else None
     recipe = resolve(recipe, data, begun, Ranks(), device, say)
     trial = Trial(recipe, data, device)
-    before = [*_refusal(run, recipe, data), *([] if run.begun else _of_origin(recipe, data, trial))]
+    before = list(_refusal(run, recipe, data))
+    if recipe.train.init_from and not run.begun:
+        *_, others = take_origin(trial.engine.model, data, recipe)
+        if others:
+            before.append(f"train.init_from: {OTHERWISE}: {'; '.join(options_told(others))}")
     say(f"trying the largest batch and {N_TIMED} updates ...")
     found = Findings(recipe, data, trial)
     rows = [*table(recipe, found), ("exports to", exports_note(recipe))]
@@ -183,12 +187,6 @@ def _refusal(run: Run, recipe: Recipe, data: Prepared) -> Iterator[str]:
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         is_wrong = "cannot be written to" if there.is_dir() else "is a file, and no folder"
         yield f"training will be refused: {there} {is_wrong}. Name another run folder with --train.out."
-
-
-def _of_origin(recipe: Recipe, data: Prepared, trial: Trial) -> Iterator[str]:
-    """Take the first weights of a new run from where train.init_from says, and tell what may be wrong with them."""
-    if recipe.train.init_from and (others := take_origin(trial.engine.model, data, recipe)[-1]):
-        yield f"train.init_from: {OTHERWISE}: {'; '.join(options_told(others))}"
 
 
 def table(recipe: Recipe, found: Findings) -> list[tuple[str, str]]:
