@@ -191,8 +191,8 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> str:
         param.requires_grad_(False)
     if frozen.keys() == names.keys():
         raise RecipeError(f"train.freeze: {', '.join(patterns)} freezes every parameter, so nothing would train.")
-    numbers = (sum(param.numel() for param in params) for params in (frozen, names))
-    line = f"frozen: {len(frozen)} of {len(names)} parameters, {{:,}} of {{:,}} numbers".format(*numbers)
+    n_frozen, n_all = (sum(param.numel() for param in params) for params in (frozen, names))
+    line = f"frozen: {len(frozen)} of {len(names)} parameters, {n_frozen:,} of {n_all:,} numbers"
     line += "".join(f"; {names[p][0]} is also {' and '.join(names[p][1:])}" for p in frozen if len(names[p]) > 1)
     return line if frozen else ""
 
@@ -224,26 +224,26 @@ Kind = TypeVar("Kind", bound=Hashable)
 
 @dataclass(frozen=True)
 class Optimizers:
-    """One optimizer, or two that share the parameters between them. parts: pairs of an optimizer and its peak learning
-    rate, of which each of its groups has a share, its rate_factor."""
+    """One optimizer, or two that share the parameters between them. Each was made with its peak learning rate, of which
+    each of its groups has a share, its rate_factor."""
 
-    parts: tuple[tuple[torch.optim.Optimizer, float], ...]
+    parts: list[torch.optim.Optimizer]
 
     @property
     def guarded(self) -> bool:
         """Return whether every optimizer can skip an update by a flag on the device."""
-        return all(optimizer.defaults.get("fused") for optimizer, _ in self.parts)
+        return all(optimizer.defaults.get("fused") for optimizer in self.parts)
 
     def set_rate(self, factor: float, *, absolute: bool) -> float:
         """Set every rate to factor x its peak, or to `factor` itself; returns the first part's rate."""
-        rates = [factor if absolute else factor * peak for _, peak in self.parts]
-        for (optimizer, _), rate in zip(self.parts, rates, strict=True):
+        rates: list[float] = [factor if absolute else factor * part.defaults["lr"] for part in self.parts]
+        for optimizer, rate in zip(self.parts, rates, strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = rate * group["rate_factor"]
         return rates[0]
 
     def zero_grad(self) -> None:
-        for optimizer, _ in self.parts:
+        for optimizer in self.parts:
             optimizer.zero_grad()
 
     def state(self, model: nn.Module) -> dict[str, Tensor]:
@@ -251,7 +251,7 @@ class Optimizers:
         name_of: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
         return {
             f"{name_of[param]}|{quantity}": value
-            for optimizer, _ in self.parts
+            for optimizer in self.parts
             for param, values in optimizer.state.items()
             for quantity, value in values.items()
         }
@@ -259,9 +259,7 @@ class Optimizers:
     def load_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:
         """Put back what `state` gave, once the model has its weights. The optimizers must be new."""
         params = dict(model.named_parameters())
-        optimizer_of = {
-            p: optimizer for optimizer, _ in self.parts for g in optimizer.param_groups for p in g["params"]
-        }
+        optimizer_of = {p: optimizer for optimizer in self.parts for g in optimizer.param_groups for p in g["params"]}
         for key, value in state.items():
             name, _, quantity = key.partition("|")
             if name not in params:
@@ -274,56 +272,42 @@ class Optimizers:
                 optimizer_of[param].state[param][quantity] = laid_out_like(param, value)
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """The trainable parameters of a model, and the factors of the learning rate that are not 1."""
-
-    model: nn.Module
-    factors: dict[nn.Parameter, float]
-
-    @property
-    def all(self) -> list[nn.Parameter]:
-        """Every trainable parameter once, a shared matrix too."""
-        return [param for param in self.model.parameters() if param.requires_grad]
-
-    def groups(self, params: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-        """Split parameters into groups for an optimizer: matrices decay, vectors do not."""
-        grouped = _grouped(params, lambda p: (p.dim() >= 2, self.factors.get(p, 1.0)))
-        return [
-            {"params": members, "weight_decay": weight_decay if is_matrix else 0.0, "rate_factor": factor}
-            for (is_matrix, factor), members in grouped.items()
-        ]
+Factors = dict[nn.Parameter, float]  # of the learning rate, for each parameter that is trained
 
 
-Parts = list[tuple[torch.optim.Optimizer, float]]  # optimizers that share the parameters, and their peak rates
+def groups_of(factors: Factors, weight_decay: float) -> list[dict[str, Any]]:
+    """Split parameters into groups for an optimizer: matrices decay, vectors do not."""
+    grouped = _grouped(factors, lambda p: (p.dim() >= 2, factors[p]))
+    return [
+        {"params": members, "weight_decay": weight_decay if is_matrix else 0.0, "rate_factor": factor}
+        for (is_matrix, factor), members in grouped.items()
+    ]
 
 
-def _adam(kind: type[Adam | AdamW], params: Parameters, config: OptimConfig, only: list[nn.Parameter]) -> Parts:
-    groups = params.groups(only, config.weight_decay)
-    return [(kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True), config.lr)] if groups else []
+def _adam(kind: type[Adam | AdamW], factors: Factors, config: OptimConfig) -> list[torch.optim.Optimizer]:
+    groups = groups_of(factors, config.weight_decay)
+    return [kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)] if groups else []
 
 
-def _muon(params: Parameters, config: OptimConfig) -> Parts:
+def _muon(model: nn.Module, factors: Factors, config: OptimConfig) -> list[torch.optim.Optimizer]:
     """Muon for the hidden matrices, AdamW for embeddings, output matrix and vectors."""
-    modules = list(params.model.modules())
-    others = {id(m.weight) for m in modules if isinstance(m, nn.Embedding)}
-    others |= {id(p) for name, p in params.model.named_parameters() if name == "trg_word_prj.weight"}
-    block_of = {id(weight): shape for m in modules if isinstance(m, Blocked) for weight, shape in m.blocks()}
-    hidden = [p for p in params.all if p.dim() == 2 and id(p) not in others]
-    grouped = _grouped(hidden, lambda p: (block_of.get(id(p)), params.factors.get(p, 1.0)))
+    modules = list(model.modules())
+    others: set[Tensor] = {m.weight for m in modules if isinstance(m, nn.Embedding)}
+    others |= {p for name, p in model.named_parameters() if name == "trg_word_prj.weight"}
+    block_of = {weight: shape for m in modules if isinstance(m, Blocked) for weight, shape in m.blocks()}
+    hidden = {p: factor for p, factor in factors.items() if p.dim() == 2 and p not in others}
+    grouped = _grouped(hidden, lambda p: (block_of.get(p), hidden[p]))
     blocks = [{"params": its, "block": block, "rate_factor": factor} for (block, factor), its in grouped.items()]
-    taken = set(map(id, hidden))
-    rest = _adam(AdamW, params, config, [p for p in params.all if id(p) not in taken])
+    rest = _adam(AdamW, {p: factor for p, factor in factors.items() if p not in hidden}, config)
     if not blocks:
         return rest
-    muon = Muon(blocks, config.muon_lr, momentum=config.muon_momentum, weight_decay=config.weight_decay)
-    return [(muon, config.muon_lr), *rest]
+    return [Muon(blocks, config.muon_lr, momentum=config.muon_momentum, weight_decay=config.weight_decay), *rest]
 
 
-# An optimizer by its name in optim.name.
-OPTIMIZERS: dict[str, Callable[[Parameters, OptimConfig], Parts]] = {
-    "adam": lambda params, config: _adam(Adam, params, config, params.all),
-    "adamw": lambda params, config: _adam(AdamW, params, config, params.all),
+# An optimizer by its name in optim.name: (model, factors, options) -> optimizers that share the parameters.
+OPTIMIZERS: dict[str, Callable[[nn.Module, Factors, OptimConfig], list[torch.optim.Optimizer]]] = {
+    "adam": lambda _, factors, config: _adam(Adam, factors, config),
+    "adamw": lambda _, factors, config: _adam(AdamW, factors, config),
     "muon": _muon,
 }
 
@@ -331,10 +315,12 @@ OPTIMIZERS: dict[str, Callable[[Parameters, OptimConfig], Parts]] = {
 def build_optimizers(model: nn.Module, config: OptimConfig) -> Optimizers:
     """Build the optimizers of a recipe for the parameters that are not frozen. Raises RecipeError when a pattern of
     `rate_of` means no parameter."""
-    return Optimizers(tuple(OPTIMIZERS[config.name](Parameters(model, rate_factors(model, config.rate_of)), config)))
+    named = rate_factors(model, config.rate_of)
+    factors = {param: named.get(param, 1.0) for param in model.parameters() if param.requires_grad}
+    return Optimizers(OPTIMIZERS[config.name](model, factors, config))
 
 
-def _grouped(params: list[nn.Parameter], kind: Callable[[nn.Parameter], Kind]) -> dict[Kind, list[nn.Parameter]]:
+def _grouped(params: Iterable[nn.Parameter], kind: Callable[[nn.Parameter], Kind]) -> dict[Kind, list[nn.Parameter]]:
     """Group parameters by their kind, in the order in which the kinds occur."""
     groups: dict[Kind, list[nn.Parameter]] = {}
     for param in params:
@@ -354,17 +340,16 @@ def apply_update(
     """Unscale, measure, clip, check, step: in this order, and only here. late: leave the check to the device, so that
     nobody waits for it. Returns the norm of the gradient before clipping, and whether the weights moved, 0-dim both: a
     loss or gradient that is not finite moves nothing."""
-    for optimizer, _ in optimizers.parts:
+    for optimizer in optimizers.parts:
         scaler.unscale_(optimizer)
-    params = [p for p in model.parameters() if p.grad is not None]
-    grads = [p.grad for p in params if p.grad is not None]
+    grads = [p.grad for p in model.parameters() if p.grad is not None]
     norm = total_norm(grads)
     finite = torch.isfinite(loss) & torch.isfinite(norm)
     if late or finite:
         factor = (clip / (norm + 1e-6)).clamp(max=1.0) if clip else None
         if factor is not None and (late or factor < 1.0):  # a pass over all gradients, unless it would change nothing
             torch._foreach_mul_([local(grad) for grad in grads], factor)
-        for optimizer, _ in optimizers.parts:
+        for optimizer in optimizers.parts:
             if late:
                 # What fused optimizers look at before they move anything; the scaler tells them so, too.
                 vars(optimizer).update(grad_scale=None, found_inf=(~finite).float())

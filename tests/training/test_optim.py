@@ -11,7 +11,7 @@ from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.reader import write_recipe
 from nmt.recipe.training_options import OptimConfig
-from nmt.training.optim import OPTIMIZERS, Muon, apply_update, build_optimizers
+from nmt.training.optim import OPTIMIZERS, Muon, apply_update, build_optimizers, groups_of
 
 
 class Small(nn.Module):
@@ -74,7 +74,7 @@ def test_muon_turns_each_block_of_a_matrix_by_itself(block):
 def test_the_heads_of_attention_are_blocks_for_muon():
     config = ModelConfig(d_model=12, n_head=3, n_kv_head=1, d_k=4, d_v=6, d_inner=8, n_enc_layer=1, n_dec_layer=1)
     model = build_model(config, 9, 9)
-    muon, _ = build_optimizers(model, OptimConfig(name="muon")).parts[0]
+    muon = build_optimizers(model, OptimConfig(name="muon")).parts[0]
     block_of = {id(p): group["block"] for group in muon.param_groups for p in group["params"]}
     attention, ffn = model.decoder.layer_stack[0].enc_attn, model.decoder.layer_stack[0].pos_ffn
     found = [block_of[id(getattr(attention, name).weight)] for name in ("w_qs", "w_ks", "w_vs", "fc")]
@@ -86,11 +86,11 @@ def test_the_heads_of_attention_are_blocks_for_muon():
 def test_every_parameter_has_exactly_one_optimizer(name, n_part):
     model = Small()
     optimizers = build_optimizers(model, OptimConfig(name=name))
-    mine = [id(p) for optimizer, _ in optimizers.parts for group in optimizer.param_groups for p in group["params"]]
+    mine = [id(p) for optimizer in optimizers.parts for group in optimizer.param_groups for p in group["params"]]
     assert sorted(mine) == sorted(map(id, model.parameters()))
     assert len(optimizers.parts) == n_part
     if name == "muon":
-        in_muon = [p for group in optimizers.parts[0][0].param_groups for p in group["params"]]
+        in_muon = [p for group in optimizers.parts[0].param_groups for p in group["params"]]
         assert [id(p) for p in in_muon] == [id(model.w.weight)]
 
 
@@ -115,14 +115,14 @@ def test_clipping_is_by_the_norm_over_all_parameters():
 
     with_gradients(model)
     norm_of()
-    optimizers.parts[0][0].register_step_pre_hook(norm_of)
+    optimizers.parts[0].register_step_pre_hook(norm_of)
     norm, moved = apply_update(model, optimizers, no_scaler(), loss=torch.tensor(1.0), clip=0.5)
     assert moved and norm == pytest.approx(seen[0], rel=1e-6) and seen[1] == pytest.approx(0.5, rel=1e-4)
 
 
 def test_an_optimizer_is_a_function_in_the_table(monkeypatch):
-    def sgd(params, config):
-        return [(torch.optim.SGD(params.groups(params.all, config.weight_decay), lr=config.lr), config.lr)]
+    def sgd(_, factors, config):
+        return [torch.optim.SGD(groups_of(factors, config.weight_decay), lr=config.lr)]
 
     monkeypatch.setitem(OPTIMIZERS, "sgd", sgd)
     model, config = Small(), OptimConfig(lr=0.1, rate_of={"w.bias": 0.5}).model_copy(update={"name": "sgd"})
@@ -165,7 +165,7 @@ def test_they_move_weights_as_torchs_do(name, kind):
         for here, there in zip(mine.parameters(), other.parameters(), strict=True):
             here.grad = torch.randn_like(here)
             there.grad = here.grad.clone()
-        for optimizer in (optimizers.parts[0][0], torchs):
+        for optimizer in (optimizers.parts[0], torchs):
             vars(optimizer).update(grad_scale=None, found_inf=torch.tensor(float(update == 2)))  # which skips it
             optimizer.step()
         assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), other.parameters(), strict=True))
