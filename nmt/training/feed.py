@@ -80,7 +80,7 @@ class Feed:
             # Every rank knows every length, so the divisor needs no communication.
             return self.plan.n_gold(self.plan.at(portion.position)[0])
         # What was cut anew is known only where the batch was made.
-        return int(self.ranks.sum(sum(item.batch.n_gold for item in portion.work if item.counts))[0])
+        return sum(self.ranks.of_each(sum(item.batch.n_gold for item in portion.work if item.counts)))
 
     def batch(self, rows: Rows, epoch: int = 0) -> Batch:
         """Some pairs as the batch that training makes of them in an epoch."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -25,7 +25,6 @@ from nmt import ops
 from nmt.errors import MachineError, NmtError, RunError
 from nmt.processes import ADDRESS, place_of
 
-Parallel = Literal["ddp", "fsdp"]
 T = TypeVar("T")
 
 
@@ -140,27 +139,22 @@ class Ranks:
             dist.all_reduce(numbers)
         return numbers
 
-    def sum(self, *values: float) -> list[float]:
-        """Add up numbers over all ranks."""
-        if self.world_size == 1:
-            return list(values)
-        total = self.add_up(torch.tensor(values, dtype=torch.float64, device=_meeting_place()))
-        return [float(v) for v in total.tolist()]
-
     def any(self, value: bool) -> bool:
         """Return whether it is true on any rank, so that all ranks stop at the same update."""
-        return self.sum(float(value))[0] > 0
+        return any(self.of_each(value))
 
     def of_each(self, number: int) -> list[int]:
         """The whole numbers of all ranks."""
         if self.world_size == 1:
             return [number]
-        numbers = torch.zeros(self.world_size, dtype=torch.int64, device=_meeting_place())
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        numbers = torch.zeros(self.world_size, dtype=torch.int64, device=device)
         numbers[self.rank] = number
         return [int(found) for found in self.add_up(numbers).tolist()]
 
-    def distribute(self, module: nn.Module, device: torch.device, parallel: Parallel) -> nn.Module:
-        """Wrap a module so that its backward pass averages gradients over the ranks. fsdp replaces its parameters."""
+    def distribute(self, module: nn.Module, device: torch.device, parallel: str) -> nn.Module:
+        """Wrap a module so that its backward pass averages gradients over the ranks. parallel: ddp, or fsdp, which
+        replaces its parameters."""
         if self.world_size == 1:
             return module
         if parallel == "fsdp":
@@ -294,10 +288,6 @@ def _in_short(error: BaseException) -> str:
     """The first line of an error. Only those of our own say enough without their type: a KeyError is but its key."""
     line = str(error).split("\n")[0]
     return line if isinstance(error, NmtError) else f"{type(error).__name__}: {line}".removesuffix(": ")
-
-
-def _meeting_place() -> str:
-    return "cuda" if dist.get_backend() == "nccl" else "cpu"
 
 
 def _is_broken_connection(error: BaseException) -> bool:
