@@ -32,7 +32,7 @@ _NOISE = 0.1  # share of the variance: what tells apart subwords that occur in e
 
 
 def cooccurrence_embeddings(
-    corpus: Corpus, n_vocab: int, width: int, *, trg_offset: int, seed: int, quiet: bool = True
+    corpus: Corpus, n_vocab: int, width: int, *, trg_offset: int, seed: int, quiet: bool
 ) -> Tensor:
     """(n_vocab, width) embeddings, of variance 1 / width as a normal initialisation would have. trg_offset: what is
     added to target ids, 0 where both sides share their ids and n_src_vocab where they do not; n_vocab counts all rows.
@@ -208,14 +208,9 @@ def start_embeddings(model: TranslationModel, data: Prepared, seed: int, *, quie
     begin = time.perf_counter()
     source, target = model.embeddings
     n_src, n_trg = source.num_embeddings, target.num_embeddings
-    shared = source.weight is target.weight
+    n_row, trg_offset = (n_trg, 0) if source.weight is target.weight else (n_src + n_trg, n_src)
     rows = cooccurrence_embeddings(
-        data.train,
-        n_trg if shared else n_src + n_trg,
-        target.embedding_dim,
-        trg_offset=0 if shared else n_src,
-        seed=seed,
-        quiet=quiet,
+        data.train, n_row, target.embedding_dim, trg_offset=trg_offset, seed=seed, quiet=quiet
     )
     with torch.no_grad():
         source.weight.copy_(rows[:n_src])
