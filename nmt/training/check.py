@@ -32,7 +32,7 @@ from nmt.training.feed import Feed
 from nmt.training.initial import OTHERWISE, check_origin, options_told, take_origin
 from nmt.training.launch import refuse_other
 from nmt.training.materials import Trial, open_data, require_extras
-from nmt.training.memory import Work, forget_peak, memory_left, peak
+from nmt.training.memory import Work, memory_left, peak
 from nmt.training.parallel import Ranks, refuse_many
 from nmt.training.resolve import bytes_needed, checkpoint_bytes, resolve
 from nmt.training.validate import Validation, finished_at
@@ -50,7 +50,8 @@ class Findings:
         device, engine, corpus = trial.device, trial.engine, data.train
         feed = Feed(recipe, data, Ranks())
         self.room = memory_left(device)  # before; None: not known
-        forget_peak(device)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
         batches = [rows for update in feed.plan.updates(0) for rows in update]
 
         def longest(rows: Rows) -> int:

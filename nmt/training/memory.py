@@ -75,12 +75,6 @@ def memory_left(device: torch.device) -> int | None:
     return min((max(0, number) for number in left if number is not None), default=None)
 
 
-def forget_peak(device: torch.device) -> None:
-    """Let the `peak` of a GPU begin anew."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
 def peak(device: torch.device) -> int | None:
     """Most bytes that this process has held at a time, on a CPU since it began; None: not known."""
     if device.type == "cuda":
