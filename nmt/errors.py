@@ -1,15 +1,5 @@
 """Everything the user can be told, as exceptions; what is wrong with our own code is an `assert`.
 
-    NmtError                 exit code 2 unless a child says otherwise
-    ├── RecipeError          the recipe, or an override of it on the command line
-    ├── DataError            a corpus, or a prepared data folder
-    │   └── AlarmError       the corpora have alarms, so nothing was prepared: exit code 3
-    ├── RunError             a run folder or one of its checkpoints
-    └── MachineError         disk, memory, a process that is lost: exit code 1
-        ├── Unavailable      a package, GPU or arithmetic that is not here: exit code 2
-        ├── OutOfMemory      too little memory for as little work as there can be: exit code 1
-        └── TrainingError    the numbers went wrong (loss not finite): exit code 1
-
 All exit codes are in docs/reference.md. A message says what was found, where, what was expected and what to do.
 """
 
@@ -27,7 +17,7 @@ class NmtError(Exception):
 
 
 class RecipeError(NmtError):
-    """The recipe cannot be used; the message lists every complaint at once."""
+    """The recipe, or an option of it on the command line, cannot be used; the message lists every complaint at once."""
 
 
 class DataError(NmtError):
@@ -105,7 +95,7 @@ def all_ours() -> Iterator[None]:
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that memory ran out. For a CPU, torch raises a plain RuntimeError."""
     # That of a GPU is known by its name: to import torch takes seconds, and who has seen none needs none.
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+    if isinstance(error, OutOfMemory | MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and (
         "DefaultCPUAllocator" in str(error) or "t allocate memory" in str(error)

@@ -243,7 +243,7 @@ def _measure_validation(validation: Validation, engine: Engine) -> tuple[bool, l
                     n_done = sum(1 for _ in Translator(engine.model, one.subwords, decode).translate(some))
                 seconds[-1] += (time.perf_counter() - begin) * len(one.src) / n_done
     except (RuntimeError, MemoryError, OutOfMemory) as error:
-        if not isinstance(error, OutOfMemory) and not is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         return False, [0.0] * len(validation.sets)
     return not validation.too_large, seconds

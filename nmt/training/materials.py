@@ -80,9 +80,7 @@ class Trial:
         try:
             self.seconds([work])
             return self.engine.memory.n_failed == 0
-        except OutOfMemory:
-            return False
-        except (RuntimeError, MemoryError) as error:  # in the step, whose moments are made now
+        except (OutOfMemory, RuntimeError, MemoryError) as error:  # in the step, too, whose moments are made now
             if not is_out_of_memory(error):
                 raise
             return False

@@ -125,7 +125,7 @@ class Validator:
                         numbers |= scores
             return {name: value for name, value in numbers.items() if math.isfinite(value)}, beside
         except (OutOfMemory, RuntimeError, MemoryError) as error:
-            if not isinstance(error, OutOfMemory) and not is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             raise OutOfMemory(
                 f"memory of {model.device} ran out in validation, where valid.max_tokens was lowered to one pair "
