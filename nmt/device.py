@@ -33,11 +33,6 @@ def choose_device(name: str, option: str = "--device") -> torch.device:
     return device
 
 
-def is_ampere(device: torch.device) -> bool:
-    """True for a GPU of Ampere or later, which is fast in bf16."""
-    return torch.cuda.get_device_capability(device) >= (8, 0)
-
-
 def send(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor of the host on a device. On a GPU nobody waits until it is there."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

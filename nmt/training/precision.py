@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 
 from nmt import ops
-from nmt.device import is_ampere, set_up
+from nmt.device import set_up
 from nmt.errors import Unavailable
 from nmt.models.int8 import half_is_faster
 from nmt.recipe.training_options import TrainConfig
@@ -57,7 +57,7 @@ def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
     name, why = config.precision, "as the recipe says"
     if device.type == "cuda":
         if name == "auto":
-            fast = is_ampere(device)
+            fast = torch.cuda.get_device_capability(device) >= (8, 0)  # Ampere or later
             name = "bf16" if fast else "fp16"
             why = f"{torch.cuda.get_device_name(device)} has {'' if fast else 'no '}fast bf16"
         return Precision(name, why, "cuda")
