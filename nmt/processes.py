@@ -15,9 +15,6 @@ def sleep_while_waiting() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
-# The rank that torchrun gives a process by its environment.
-
-
 ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
 
 

@@ -25,8 +25,6 @@ from nmt.training.optim import apply_update, build_optimizers
 from nmt.training.parallel import Ranks, local
 from nmt.training.precision import Precision
 
-# Training objective.
-
 
 def drop_words(seq: Tensor, p: float, first_tag: int | None = None) -> Tensor:
     """Drop every word of (B, L) ids with probability p (Gal and Ghahramani 2016; each position by itself, as Sennrich

@@ -16,12 +16,8 @@ from nmt.training.memory import Work
 from nmt.training.parallel import Ranks
 from nmt.training.state import dropout_seed
 
-# Pairs of a rank whose words are cut anew at once, or some more.
-_N_TOGETHER = 1000
-
-
-# The batches of an update over all ranks, its position, and the one after it.
-_Update = tuple[list[Rows], Position, Position]
+_N_TOGETHER = 1000  # pairs of a rank whose words are cut anew at once, or some more
+_Update = tuple[list[Rows], Position, Position]  # the batches over all ranks, the position, and the one after it
 
 
 @dataclass(frozen=True)
@@ -82,9 +78,9 @@ class Feed:
         # What was cut anew is known only where the batch was made.
         return sum(self.ranks.of_each(sum(item.batch.n_gold for item in portion.work if item.counts)))
 
-    def batch(self, rows: Rows, epoch: int = 0) -> Batch:
-        """Some pairs as the batch that training makes of them in an epoch."""
-        return self._batch(*self._texts(rows, epoch))
+    def batch(self, rows: Rows) -> Batch:
+        """Some pairs as the batch that training makes of them in the first epoch."""
+        return self._batch(*self._texts(rows, epoch=0))
 
     def _groups(self, position: Position) -> Iterator[list[_Update]]:
         """Updates of an epoch that are made at once: to cut many words anew takes hardly longer than a few."""

@@ -17,11 +17,10 @@ from nmt.ops import product_of_each
 from nmt.recipe.training_options import OptimConfig
 from nmt.training.parallel import laid_out_like, local, total_norm, whole
 
-# Torch's optimizers without torch's compiler.
-
 
 class WithoutCompiler(torch.optim.Optimizer):
-    """An optimizer that is made, and whose gradients are forgotten, without it. What it overrides is torch's own."""
+    """An optimizer that is made, and whose gradients are forgotten, without torch's compiler. What it overrides is
+    torch's own."""
 
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
