@@ -3,6 +3,7 @@
 import base64
 import ctypes
 import errno
+import glob
 import hashlib
 import json
 import math
@@ -101,10 +102,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 def remove_leftovers(path: Path) -> None:
     """Delete what killed processes left of `replacing(path)`. Only for who knows that nobody else writes it now."""
-    for left in path.absolute().parent.iterdir():
-        token = left.name.removeprefix(f".{path.name}.").removesuffix(".tmp")
-        if left.name == f".{path.name}.{token}.tmp" and len(token) == 8 and not set(token) - set("0123456789abcdef"):
-            left.unlink(missing_ok=True)
+    for left in path.absolute().parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}.tmp"):
+        left.unlink(missing_ok=True)
 
 
 def lock_file(handle: int) -> None:
