@@ -17,10 +17,9 @@ import torch
 
 from nmt import checkpoint, ops
 from nmt.data.corpus import Prepared
-from nmt.data.subwords import Subwords
 from nmt.decoding.long_lines import usual_len
 from nmt.device import choose_device, processor_of
-from nmt.errors import NmtError, RunError
+from nmt.errors import RunError
 from nmt.extras import version_and_commit
 from nmt.files import CARD, write_durably
 from nmt.recipe.options import Recipe
@@ -230,17 +229,19 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
     """Make a new run folder, or check that the one there is this recipe's. For who holds the lock. A folder in which
     nothing was saved yet is a new one: what was wrong with the recipe may have been mended."""
     refuse_other(run, recipe, data)
-    if run.begun:
+    if begun := run.begun:
         origin = {"init_from": run.recipe().train.init_from}  # its own, whether the recipe still names it or not
         recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=origin)})
         about = checkpoint.read_json(run.data_file)
     else:
-        write_durably(run.subwords_file, (recipe.data_folder / run.subwords_file.name).read_bytes())
         learnt = {USUAL_SRC_LEN: usual_len(data.train.src_len), USUAL_RATIOS: data.usual_ratios()}
         about = {**_fingerprint(data), **learnt, SRC_STYLE: data.src_style()}
     # What trains it now, and where its data is, as it is found from any folder.
     about |= {VERSION: version_and_commit(), DATA_AT: str(data.folder.absolute())}
+    # First: by it a start that was killed is known for ours.
     write_durably(run.data_file, (json.dumps(about, indent=1) + "\n").encode("utf-8"))
+    if not begun:
+        write_durably(run.subwords_file, (recipe.data_folder / run.subwords_file.name).read_bytes())
     write_recipe(recipe, run.recipe_file)  # last: it marks the folder as a run
 
 
@@ -275,24 +276,16 @@ def refuse_other(run: Run, recipe: Recipe, data: Prepared) -> None:
                 f"{run.folder} was trained on other data than {recipe.data_folder} holds now. Prepare that data again, "
                 "or train into another folder with --train.out."
             )
-    elif run.folder.is_dir() and not _may_be_taken(run):
-        raise RunError(f"{run.folder} has files in it but is no run of ours. Name another folder with --train.out.")
+    elif run.folder.is_dir():
+        # It may be empty, or hold a run of ours that saved nothing, or what a killed start wrote.
+        names = {path.name for path in run.folder.iterdir() if not path.match(".*.tmp")} - {"lock"}
+        if names and not {"train", "valid", "subwords"} <= told_of_run(run.folder).keys():
+            raise RunError(f"{run.folder} has files in it but is no run of ours. Name another folder with --train.out.")
 
 
 def _fingerprint(data: Prepared) -> dict[str, str]:
     """By what a run knows the data that it was trained on."""
     return {"train": data.train.fingerprint, "valid": data.valid.fingerprint, "subwords": data.subwords.sha256}
-
-
-def _may_be_taken(run: Run) -> bool:
-    """Return whether a folder is empty, or holds a run of ours that saved nothing, or what a killed start wrote."""
-    names = {path.name for path in run.folder.iterdir() if not path.match(".*.tmp")} - {"lock"}
-    if names != {run.subwords_file.name}:
-        return not names or {"train", "valid", "subwords"} <= told_of_run(run.folder).keys()
-    with suppress(NmtError):
-        Subwords.load(run.subwords_file)
-        return True
-    return False
 
 
 def needed_of(recipe: Recipe) -> tuple[str, ...]:

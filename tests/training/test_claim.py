@@ -157,7 +157,7 @@ def test_on_a_full_disk_a_run_does_not_begin_and_says_which_file_found_no_room(r
     assert {path.name for path in run.folder.iterdir()} == {"lock"}
     with run.lock(), full_disk(), pytest.raises(OSError, match="large") as caught:
         claim(run, recipe_of(), Prepared.open(recipe_of().data_folder))
-    assert caught.value.filename == str(run.subwords_file)
+    assert caught.value.filename == str(run.data_file)
     assert launch(recipe_of(train={"updates": 2})) == "done"
 
 
