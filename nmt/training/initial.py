@@ -232,22 +232,22 @@ def _copy_rows(param: nn.Parameter, codec: Codec, sources: list[tuple[Tensor, Co
     if _pieces(codec) == _pieces(sources[0][1]):
         param.copy_(sources[0][0])  # with the rows that pad the vocabulary
         return codec.size
-    source_of = np.full(codec.size, -1)
-    for number, (their, their_codec) in enumerate(sources):
+    is_found = np.zeros(codec.size, dtype=bool)
+    for their, their_codec in sources:
         row_of = {piece: row for row, piece in enumerate(_pieces(their_codec), N_SPECIAL)}
         row = np.array([*range(N_SPECIAL), *(row_of.get(piece, -1) for piece in _pieces(codec))])
-        new = np.flatnonzero((source_of < 0) & (row >= 0))
-        source_of[new] = number
+        new = np.flatnonzero(~is_found & (row >= 0))
+        is_found[new] = True
         param[torch.from_numpy(new)] = their[torch.from_numpy(row[new])].to(param.device)
     their, their_codec = sources[0]
-    for new_row in np.flatnonzero(source_of < 0).tolist():
+    for new_row in np.flatnonzero(~is_found).tolist():
         if new_row < codec.n_text:
             parts = their_codec.cut(codec.raw([new_row])[0])  # all bytes are pieces, so there are some
         else:  # another tag, which is like the ones that were there; the first of all begins by chance
             parts = their_codec.tag_ids(their_codec.tags)
         if parts:
             param[new_row] = their[parts].mean(0).to(param.device)
-    return int((source_of >= 0).sum())
+    return int(is_found.sum())
 
 
 def _pieces(codec: Codec) -> list[bytes | str]:
