@@ -1,6 +1,7 @@
 """Packages, prepared data and model of a recipe, needed before anything is trained or measured."""
 
 import gc
+import math
 import shlex
 import time
 from collections.abc import Callable
@@ -167,23 +168,21 @@ def decide_compile(
 def compile_pays(recipe: Recipe, device: str, n_param: int, peak: float) -> tuple[bool, str]:
     """Return whether auto compiles a new run, and why. device: cpu or cuda. peak: operations (FLOP) a second of all
     devices together, 0 where it is not known."""
-    train, batch, seconds = recipe.train, recipe.batch, list[float]()
+    train, batch = recipe.train, recipe.batch
     if device != "cuda":
         return False, "on a CPU it is slower"
     if train.cuda_graphs:
         return True, "train.cuda_graphs needs it"
     if not batch.packed or train.checkpoint_activations or train.parallel == "fsdp":
         return False, "its gain is known for batch.packed only, without train.checkpoint_activations or fsdp"
-    if train.time_budget:
-        seconds.append(train.budget_seconds)
+    seconds = train.budget_seconds or math.inf  # that the run takes at most
     if peak:
         assert batch.max_tokens != "auto"
         n_token = train.updates * (batch.tokens_per_update or batch.per_update * batch.max_tokens)
-        seconds.append(6 * n_param * n_token / (_UTILISATION * peak))
-    if not seconds:
+        seconds = min(seconds, 6 * n_param * n_token / (_UTILISATION * peak))
+    if seconds == math.inf:
         return False, "the peak of this GPU is not known, and so not how long the run takes"
-    length = min(seconds)
-    return length >= PAYS_FROM, f"the run takes about {duration(length)}, and it pays from {duration(PAYS_FROM)} on"
+    return seconds >= PAYS_FROM, f"the run takes about {duration(seconds)}, and it pays from {duration(PAYS_FROM)} on"
 
 
 def compile_parts(model: TranslationModel, recipe: Recipe) -> None:
