@@ -10,7 +10,6 @@ RUN/  recipe.yaml  subwords.json  data.json  log.jsonl  lock
 import errno
 import os
 import shlex
-import shutil
 import socket
 import time
 from collections.abc import Iterable, Iterator
@@ -140,7 +139,7 @@ class Run:
         """Folder of the checkpoint at an update."""
         return self.checkpoints / checkpoint.name_of(update)
 
-    def newest_whole(self, needed: Iterable[str] = ()) -> "Newest":
+    def newest_whole(self, needed: Iterable[str] = ()) -> Newest:
         """The newest checkpoint that verifies, and what is wrong with those that are newer.
 
         needed: files that it must have beside the model and the state. Raises NewerFormat rather than pass over what a
@@ -156,13 +155,6 @@ class Run:
             except RunError as error:
                 damaged[folder] = str(error)
         return Newest(None, {}, damaged)
-
-    def set_aside(self, folder: Path) -> Path:
-        """Take a damaged checkpoint away, so that nothing counts, keeps or averages it. Returns where it is now."""
-        place = folder.with_name(f"damaged-{folder.name}")
-        shutil.rmtree(place, ignore_errors=True)
-        os.replace(folder, place)
-        return place
 
     def tidy(self) -> None:
         """Undo what killed processes left half-done. Only for who holds the lock."""

@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -238,7 +239,7 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
         about = {**_fingerprint(data), **learnt, SRC_STYLE: data.src_style()}
     # What trains it now, and where its data is, as it is found from any folder.
     about |= {VERSION: version_and_commit(), DATA_AT: str(data.folder.absolute())}
-    # First: by it a start that was killed is known for ours.
+    # First: should this process be killed, it shows that the folder is ours.
     write_durably(run.data_file, (json.dumps(about, indent=1) + "\n").encode("utf-8"))
     if not begun:
         write_durably(run.subwords_file, (recipe.data_folder / run.subwords_file.name).read_bytes())
@@ -308,6 +309,8 @@ def find_start(run: Run, recipe: Recipe) -> Newest:
             f"Remove {run.checkpoints} to start again."
         )
     for folder, complaint in found.damaged.items():
-        place = run.set_aside(folder)
+        place = folder.with_name(f"damaged-{folder.name}")  # where nothing counts, keeps or averages it
+        shutil.rmtree(place, ignore_errors=True)
+        os.replace(folder, place)
         print(f"passed over a damaged checkpoint: {complaint} It is now {place}.", file=sys.stderr)
     return found
