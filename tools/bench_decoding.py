@@ -29,7 +29,7 @@ from nmt.data.batches import pad
 from nmt.data.lines import read_lines
 from nmt.data.subwords import EOS, PAD
 from nmt.errors import NmtError
-from nmt.evaluation.metrics import score
+from nmt.evaluation.metrics import Texts, score
 from nmt.export import huggingface
 from nmt.export.ctranslate2 import entries, export, library
 from nmt.models.transformer.Models import Transformer
@@ -238,8 +238,9 @@ def bleu_of(args: argparse.Namespace) -> Callable[[Ids], str]:
     references = list(islice(read_lines(args.ref), args.lines))
 
     def bleu(found: Ids) -> str:
-        texts = [model.subwords.trg.decode(ids) for ids in found]
-        return f"{score(texts, references, ('bleu',), trg_lang=model.recipe.data.trg_lang)['bleu'].value:.2f}"
+        lines = [model.subwords.trg.decode(ids) for ids in found]
+        texts = Texts(lines, [references], trg_lang=model.recipe.data.trg_lang)
+        return f"{score(texts, ('bleu',))['bleu'].value:.2f}"
 
     return bleu
 

@@ -27,7 +27,7 @@ import yaml
 from nmt.data.corpus import Prepared
 from nmt.data.lines import read_lines, write_lines
 from nmt.data.subwords import EOS
-from nmt.evaluation.metrics import score
+from nmt.evaluation.metrics import Texts, score
 from nmt.recipe.reader import read_recipe
 
 TOOLS = Path(__file__).resolve().parent
@@ -91,7 +91,7 @@ def measure(args: argparse.Namespace, name: str, options: str, shared: Path) -> 
         ids = ([int(one) for one in line.split() if one.isdigit()] for line in read_lines(pieces))
         write_lines(folder / "text.en", map(Prepared.open(shared / "prepared").subwords.trg.decode, ids))
     texts, references = (list(read_lines(one / "text.en")) for one in (folder, shared))
-    bleu, chrf = score(texts, references, ("bleu", "chrf"), intervals=True, trg_lang="en").values()
+    bleu, chrf = score(Texts(texts, [references], trg_lang="en"), ("bleu", "chrf"), intervals=True).values()
     ask = f"from importlib.metadata import version; print(version('{system['package']}'), end='')"
     version = subprocess.check_output([system["train"][0].replace("bin/eole", "bin/python"), "-c", ask], text=True)
     sizes = [re.findall(system[one], told)[-1].replace(",", "") for one in ("parameters", "updates")]

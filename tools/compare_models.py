@@ -31,7 +31,7 @@ from nmt.data.corpus import Corpus, Prepared
 from nmt.decoding.translation import Translation
 from nmt.evaluation.attention_page import Alignment, Panel, sentence_of
 from nmt.evaluation.attention_picture import picture
-from nmt.evaluation.metrics import score
+from nmt.evaluation.metrics import Texts, score
 from nmt.recipe.reader import read_recipe
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
@@ -125,7 +125,8 @@ def make(out: Path, task: str, name: str, seed: int) -> tuple[Model, list[str]]:
     row = [task, name, f"{start['parameters']:,}", f"{updates:,}", f"{updates / per_epoch:.2f}"]
     if not is_toy:
         trg_lang = read_recipe(recipe).data.trg_lang
-        bleu = score([one.text for one in found], wanted, ["bleu"], trg_lang=trg_lang, intervals=True)["bleu"]
+        texts = Texts([one.text for one in found], [wanted], trg_lang=trg_lang)
+        bleu = score(texts, ["bleu"], intervals=True)["bleu"]
         return model, [*row, "", f"{bleu.value:.1f} ({bleu.low:.1f} … {bleu.high:.1f})", ""]
     right = f"{n_right(found, wanted):,} of {len(wanted):,}"
     if model.model.attends:

@@ -118,7 +118,7 @@ def by_line(
     with Bar(desc="scoring", total=n_line, unit=" lines") as bar:
         while some := list(islice(lines, _AT_ONCE)):
             hypotheses, sources, *references = zip(*some, strict=True)
-            texts = [Texts(sources, its, references, **about) for its in zip(*hypotheses, strict=True)]
+            texts = [Texts(its, references, sources, **about) for its in zip(*hypotheses, strict=True)]
             rows = zip(*(of(one) for one in texts for of in measures.values()), strict=True)
             write_stdout("".join("\t".join(f"{value:.4f}" for value in row) + "\n" for row in rows))
             bar.update(len(some))

@@ -26,7 +26,7 @@ from nmt.device import choose_device
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.alignment import characters_note, trg_lang_of
 from nmt.evaluation.attention_page import draw, panels, sentence_of
-from nmt.evaluation.metrics import bleu_tokens, exact_match, form_note, score, tokenised_note, unspaced_note
+from nmt.evaluation.metrics import Texts, bleu_tokens, exact_match, form_note, score, tokenised_note, unspaced_note
 from nmt.models.int8 import half_is_faster
 from nmt.progress import Bar
 from nmt.recipe.model_options import Attention, ModelConfig
@@ -365,9 +365,9 @@ class Report:
 
     def _print_scores(self, trg_lang: str) -> None:
         """Print BLEU, chrF and TER with signatures and 95 % intervals, and exact match; also as JSON to --scores."""
-        first, *more = self.references
-        scores = score(self.outputs, first, sources=self.sources, more=more, intervals=True, trg_lang=trg_lang)
-        exact = exact_match(self.outputs, first, more=more)
+        first, texts = self.references[0], Texts(self.outputs, self.references, self.sources, trg_lang)
+        scores = score(texts, intervals=True)
+        exact = exact_match(texts)
         for one in scores.values():
             talk(one.text)
         talk(f"exact match = {exact:.1f} % of {self.n_line:,} lines")

@@ -58,36 +58,30 @@ def compare(
     systems: Sequence[System],
     references: Sequence[Sequence[str]],
     *,
-    metrics: Sequence[str] = (),
+    metrics: Sequence[str],
     sources: Sequence[str] = (),
     trg_lang: str = "",
     comet: Comet | None = None,
-    on_progress: Callable[[int], object] | None = None,
+    on_progress: Callable[[int], object] = lambda _: None,
 ) -> list[Result]:
     """Score systems and test the differences of each from the first.
 
-    references: the lines of each reference. metrics: names of METRICS, or the usual. comet: the model of that metric.
-    on_progress: called with the number of steps done, of `n_step`. Raises DataError for a system of another number of
-    lines than the references.
+    references: the lines of each reference. metrics: names of METRICS. comet: the model of that metric. on_progress:
+    called with the number of steps done, of `n_step`. Raises DataError for a system of another number of lines than
+    the references.
     """
-    done = on_progress or (lambda _: None)
-    texts = [Texts(sources, one.hypotheses, references, trg_lang, comet) for one in systems]
-    names = list(metrics or (name for name, one in METRICS.items() if one.is_usual))
-    scores: list[dict[str, Score]] = []
-    first, *more = references
-    for one in systems:
-        found = dict[str, Score]()
-        for name in names:
-            of_name: dict[str, Any] = {"sources": sources, "more": more, "trg_lang": trg_lang, "comet": comet}
-            found |= score(one.hypotheses, first, [name], intervals=True, **of_name)
-            done(1)
-        scores.append(found)
+    texts = [Texts(one.hypotheses, references, sources, trg_lang, comet) for one in systems]
+    scores: list[dict[str, Score]] = [{} for _ in systems]
+    for found, one in zip(scores, texts, strict=True):
+        for name in metrics:
+            found.update(score(one, [name], intervals=True))
+            on_progress(1)
     p_values: list[dict[str, PValues]] = [{} for _ in systems]
-    for name in names if len(systems) > 1 else ():
+    for name in metrics if len(systems) > 1 else ():
         if tests := METRICS[name].compare:
             for its, p_value in zip(p_values[1:], tests(texts), strict=True):
                 its[name] = p_value
-        done(1)
+        on_progress(1)
     sentences = [sentence_chrf(one) for one in texts]
     wins = [None, *(wins_of(one, sentences[0]) for one in sentences[1:])]
     return [Result(*one) for one in zip(systems, scores, sentences, p_values, wins, strict=True)]
@@ -125,8 +119,8 @@ def by_length(systems: Sequence[System], references: Sequence[Sequence[str]], tr
         rows[bisect_right(LENGTHS, len(words)) - 1].append(number)
 
     def value(system: System, its: list[int]) -> float:
-        first, *more = ([lines[number] for number in its] for lines in references)
-        return score([system.hypotheses[n] for n in its], first, ["chrf"], more=more, trg_lang=trg_lang)["chrf"].value
+        hypotheses, *some = ([lines[number] for number in its] for lines in (system.hypotheses, *references))
+        return score(Texts(hypotheses, some, trg_lang=trg_lang), ["chrf"])["chrf"].value
 
     named = zip(_group_names(LENGTHS), rows, strict=True)
     return [Group(name, len(its), [value(one, its) for one in systems]) for name, its in named if its]

@@ -63,54 +63,41 @@ class Score:
 
 class Texts(NamedTuple):
     """Texts that a metric compares, line by line. references: of each reference all lines; sources: may be empty, but
-    not for COMET, whose model is `comet`."""
+    not for COMET, whose model is `comet`; trg_lang: see `bleu_tokens`."""
 
-    sources: Sequence[str]
     hypotheses: Sequence[str]
     references: Sequence[Sequence[str]]
-    trg_lang: str
+    sources: Sequence[str] = ()
+    trg_lang: str = ""
     comet: "Comet | None" = None
 
 
 def score(
-    hypotheses: Sequence[str],
-    references: Sequence[str],
-    metrics: Sequence[str] = (),
-    *,
-    sources: Sequence[str] = (),
-    more: Sequence[Sequence[str]] = (),
-    intervals: bool = False,
-    trg_lang: str = "",
-    n_bootstrap: int = N_BOOTSTRAP,
-    comet: "Comet | None" = None,
+    texts: Texts, metrics: Sequence[str] = (), *, intervals: bool = False, n_bootstrap: int = N_BOOTSTRAP
 ) -> dict[str, Score]:
-    """Score translations against one reference each, or several (more), by the METRICS of these names, or the usual.
+    """Score translations by the METRICS of these names, or the usual.
 
-    sources: for the metrics that look at them. intervals: add 95 % intervals from n_bootstrap resamples. trg_lang: see
-    `bleu_tokens`. comet: the model of that metric. Raises DataError unless there is one reference for each hypothesis.
+    intervals: add 95 % intervals from n_bootstrap resamples. Raises DataError unless each reference has a line for each
+    hypothesis.
     """
-    together = [references, *more]
-    for one in together:
-        _check_counts(hypotheses, one)
-    texts = Texts(sources, hypotheses, together, trg_lang, comet)
+    _check_counts(texts)
     found = {
         name: METRICS[name].measure(texts, n_bootstrap * intervals)
         for name in metrics or (name for name, one in METRICS.items() if one.is_usual)
     }
-    if not all(map(_is_composed, itertools.chain(hypotheses, *together))):
+    if not all(map(_is_composed, itertools.chain(texts.hypotheses, *texts.references))):
         found = {name: replace(one, signature=one.signature + _IN_NFC) for name, one in found.items()}
     return found
 
 
-def exact_match(hypotheses: Sequence[str], references: Sequence[str], *, more: Sequence[Sequence[str]] = ()) -> float:
+def exact_match(texts: Texts) -> float:
     """Percentage of hypotheses that are their reference, or one of them, white space at the ends aside."""
-    for one in (references, *more):
-        _check_counts(hypotheses, one)
+    _check_counts(texts)
     n_same = sum(
         hyp.strip() in {ref.strip() for ref in refs}
-        for hyp, *refs in zip(*(map(_composed, one) for one in (hypotheses, references, *more)), strict=True)
+        for hyp, *refs in zip(*(map(_composed, one) for one in (texts.hypotheses, *texts.references)), strict=True)
     )
-    return 100.0 * n_same / len(references)
+    return 100.0 * n_same / len(texts.hypotheses)
 
 
 def bleu_tokens(trg_lang: str) -> tuple[str, str | None]:
@@ -466,14 +453,16 @@ METRICS: dict[str, Metric] = {
 sentence_chrf = partial(_sentences_by_sacrebleu, "chrf")
 
 
-def _check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+def _check_counts(texts: Texts) -> None:
     """sacreBLEU's own interface scores lists of different lengths without a word."""
-    if len(hypotheses) != len(references):
-        raise DataError(
-            f"{len(hypotheses):,} translations but {len(references):,} references: line n of one must be line n of the "
-            "other. Look for a cut file, or a reference of another test set."
-        )
-    if not references:
+    n_line = len(texts.hypotheses)
+    for one in texts.references:
+        if len(one) != n_line:
+            raise DataError(
+                f"{n_line:,} translations but {len(one):,} references: line n of one must be line n of the other. "
+                "Look for a cut file, or a reference of another test set."
+            )
+    if not n_line:
         raise DataError("there is nothing to score: no translations and no references.")
 
 

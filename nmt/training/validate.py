@@ -20,7 +20,7 @@ from nmt.data.text import split_of
 from nmt.decoding.long_lines import Limits, limits_of, usual_len
 from nmt.decoding.translator import Translator
 from nmt.errors import OutOfMemory, RunError, is_out_of_memory
-from nmt.evaluation.metrics import METRICS, Comet, bleu_tokens, comet_model, score
+from nmt.evaluation.metrics import METRICS, Comet, Texts, bleu_tokens, comet_model, score
 from nmt.models.base import TranslationModel, evaluating
 from nmt.recipe.data_options import ValidationSet
 from nmt.recipe.options import Recipe
@@ -178,8 +178,8 @@ class Validator:
         with self.precision.measuring():
             found = list(translator.translate(self.src, ask))
         output = [translation.text for translation in found]
-        comet = self.comet_on(str(model.device))
-        scores = score(output, self.trg, self.scores, sources=self.src, trg_lang=self.trg_lang, comet=comet)
+        texts = Texts(output, [self.trg], self.src, self.trg_lang, self.comet_on(str(model.device)))
+        scores = score(texts, self.scores)
         n_example = min(N_EXAMPLE, len(output))
         picked = [i * len(output) // n_example for i in range(n_example)]
         beside: dict[str, Any] = {f"{name}_signature": one.signature for name, one in scores.items()}

@@ -19,7 +19,7 @@ from nmt.data.corpus import Prepared
 from nmt.data.prepare import prepare
 from nmt.data.subwords import Subwords
 from nmt.decoding.scorer import score_tokens
-from nmt.evaluation.metrics import score
+from nmt.evaluation.metrics import Texts, score
 from nmt.recipe.data_options import ValidationSet
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
@@ -199,7 +199,8 @@ def test_references_are_scored_raw_and_as_json_and_all_count(translate, tmp_path
     for number, one in enumerate(more):
         (tmp_path / f"ref{number}").write_text(text_of(one), encoding="utf-8")
     _, err = translate("--ref", tmp_path / "ref0", "--ref", ref, "--ref", tmp_path / "ref1")
-    wanted = score(lines, more[0], more=[[*lines[:-1], "wrong"], more[1]], intervals=True, trg_lang="en")
+    texts = Texts(lines, [more[0], [*lines[:-1], "wrong"], more[1]], trg_lang="en")
+    wanted = score(texts, intervals=True)
     assert all(one.text in err for one in wanted.values())
     assert "nrefs:3" in err and "exact match = 100.0 % of 6 lines" in err
 

@@ -14,6 +14,7 @@ from nmt.evaluation.metrics import (
     METRICS,
     Metric,
     Score,
+    Texts,
     bleu_tokens,
     exact_match,
     form_note,
@@ -51,7 +52,7 @@ def wmt17(name: str) -> list[str]:
 
 @pytest.mark.parametrize("system", PUBLISHED)
 def test_bleu_and_chrf_of_wmt17_systems_are_those_published(system):
-    found = score(wmt17(f"hyp.{system}"), wmt17("ref"), ("bleu", "chrf"))
+    found = score(Texts(wmt17(f"hyp.{system}"), [wmt17("ref")]), ("bleu", "chrf"))
     assert (f"{found['bleu'].value:.1f}", f"{found['chrf'].value:.1f}") == PUBLISHED[system]
     assert "tok:13a" in found["bleu"].signature
 
@@ -64,19 +65,21 @@ def test_several_references_are_scored_as_by_the_sacrebleu_command(tmp_path):
     files = [str(tmp_path / "ref1"), str(tmp_path / "ref2"), "-i", str(tmp_path / "hyp")]
     command = [sys.executable, "-m", "sacrebleu", *files, "-m", "bleu", "chrf", "ter", "-w", "8", "-f", "json"]
     printed = json.loads(subprocess.run(command, capture_output=True, check=True, encoding="utf-8").stdout)
-    scores = score(hypotheses, first, more=[second]).values()
+    scores = score(Texts(hypotheses, [first, second])).values()
     found = [(one.name, one.signature, round(one.value, 8)) for one in scores]
     assert found == [(one["name"], one["signature"], one["score"]) for one in printed]
     assert all(one.signature.startswith("nrefs:2|") for one in scores)
-    assert found != [(one.name, one.signature, round(one.value, 8)) for one in score(hypotheses, first).values()]
+    assert found != [
+        (one.name, one.signature, round(one.value, 8)) for one in score(Texts(hypotheses, [first])).values()
+    ]
 
 
 @pytest.mark.parametrize("function", [score, exact_match])
 def test_different_counts_and_nothing_to_score_are_refused(function):
     with pytest.raises(DataError, match=r"2 translations but 3 references"):
-        function(["a", "b"], ["a", "b", "c"])
+        function(Texts(["a", "b"], [["a", "b", "c"]]))
     with pytest.raises(DataError, match="nothing to score"):
-        function([], [])
+        function(Texts([], [[]]))
 
 
 SOME = ["the cat sat on the mat", "a dog ran in the park", "he saw her there"] * 20
@@ -93,18 +96,19 @@ NEARLY_NONE = ["a b c d e f", *["q q q q q q q q q"] * 19], ["a b c d e f", "x",
     ],
 )
 def test_intervals_enclose_the_score_stay_within_the_scale_and_say_how_they_were_made(hypotheses, references):
-    for found in score(hypotheses, references, intervals=True, n_bootstrap=100).values():
+    texts = Texts(hypotheses, [references])
+    for found in score(texts, intervals=True, n_bootstrap=100).values():
         assert 0.0 <= found.low <= found.value <= found.high and (found.name == "TER" or found.high <= 100.0), (
             found.text
         )
         assert "bs:100" in found.signature and "95 %" in found.text
-    for found in score(hypotheses, references).values():
+    for found in score(texts).values():
         assert found.low is None and found.high is None and "bs:" not in found.signature
 
 
 @pytest.mark.parametrize("code", ["zh", "zh-CN", "zh_Hant", "ZH", "zho_Hans", "cmn", "yue", "chinese"])
 def test_chinese_has_its_own_tokens(code):
-    found = score(["我们去公园。"], ["我们走公园。"], trg_lang=code)
+    found = score(Texts(["我们去公园。"], [["我们走公园。"]], trg_lang=code))
     assert "tok:zh" in found["bleu"].signature
     assert 0 < found["ter"].value < 100
 
@@ -115,7 +119,7 @@ def test_missing_tokens_of_a_language_are_replaced_and_said(code, monkeypatch):
     tokens, note = bleu_tokens(code)
     assert tokens == "char"
     assert f"sacrebleu[{canonical(code)}]" in note
-    assert "tok:char" in score(["a b"], ["a b"], ("bleu",), trg_lang=code)["bleu"].signature
+    assert "tok:char" in score(Texts(["a b"], [["a b"]], trg_lang=code), ("bleu",))["bleu"].signature
 
 
 @pytest.mark.parametrize("code", ["", "de", "en", "trg", "zhx", "vi", "hi", "x-dates"])
@@ -130,8 +134,9 @@ def test_languages_without_spaces_are_scored_by_characters_and_it_is_said(code):
     # A character in the middle of each line is lost: of the words that spaces set apart nearly none is left.
     references = ["ฉันไม่รู้ว่าจะพูดอะไรดี", "เขาเป็นเพื่อนของฉัน", "วันนี้อากาศดีมาก"]
     hypotheses = [line[: len(line) // 2] + line[len(line) // 2 + 1 :] for line in references]
-    found = score(hypotheses, references, ("bleu",), trg_lang=code)["bleu"]
-    assert "tok:char" in found.signature and found.value > 75 > 20 > score(hypotheses, references)["bleu"].value
+    texts = Texts(hypotheses, [references], trg_lang=code)
+    found, by_words = (score(one, ("bleu",))["bleu"] for one in (texts, texts._replace(trg_lang="")))
+    assert "tok:char" in found.signature and found.value > 75 > 20 > by_words.value
 
 
 def test_references_without_spaces_are_noticed_where_bleu_counts_words():
@@ -153,13 +158,13 @@ def test_canonically_equal_texts_score_as_equal_and_it_is_said():
         "a b c d",
     ]
     for form in ("NFC", "NFD"):
-        hypotheses = [unicodedata.normalize(form, line) for line in references]
-        found = score(hypotheses, references, intervals=True, n_bootstrap=20)
+        texts = Texts([unicodedata.normalize(form, line) for line in references], [references])
+        found = score(texts, intervals=True, n_bootstrap=20)
         assert [round(one.value, 9) for one in found.values()] == [100.0, 100.0, 0.0]
         assert all(one.signature.endswith("|form:NFC") for one in found.values())
-        assert exact_match(hypotheses, references) == 100.0
+        assert exact_match(texts) == 100.0
     assert "2 of 3 references are not in Unicode's normal form NFC" in form_note(references)
-    assert form_note(["é", "a"]) is None and "form:" not in score(["é"], ["é"], ("chrf",))["chrf"].signature
+    assert form_note(["é", "a"]) is None and "form:" not in score(Texts(["é"], [["é"]]), ("chrf",))["chrf"].signature
 
 
 def test_tokenised_references_are_noticed_and_raw_ones_are_not():
@@ -170,9 +175,8 @@ def test_tokenised_references_are_noticed_and_raw_ones_are_not():
 
 
 def test_an_exact_match_is_one_with_any_of_the_references():
-    assert exact_match(["a", "b", "c"], ["a", "x", "x"], more=[["x", "b ", "x"], ["a", "x", "x"]]) == pytest.approx(
-        200 / 3
-    )
+    texts = Texts(["a", "b", "c"], [["a", "x", "x"], ["x", "b ", "x"], ["a", "x", "x"]])
+    assert exact_match(texts) == pytest.approx(200 / 3)
 
 
 def test_a_metric_is_a_function_of_sources_hypotheses_and_references(monkeypatch):
@@ -183,7 +187,7 @@ def test_a_metric_is_a_function_of_sources_hypotheses_and_references(monkeypatch
         return Score("copied", 100.0 * same / len(texts.sources), "v1", None, None, "")
 
     monkeypatch.setitem(METRICS, "copied", Metric("copied", copied, higher_is_better=False))
-    found = score(["a", "b", "c"], ["a", "x", "y"], sources=["a", "b", "z"])
+    found = score(Texts(["a", "b", "c"], [["a", "x", "y"]], sources=["a", "b", "z"]))
     assert [*found] == ["bleu", "chrf", "ter", "copied"] and found["copied"].value == pytest.approx(100 / 3)
 
 
