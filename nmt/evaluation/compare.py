@@ -7,7 +7,6 @@ import html
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,8 +25,7 @@ SAME, STYLE, ORDER, LENGTH, WORDS = "identical", "case or punctuation", "word or
 DISAGREEMENTS = (SAME, STYLE, ORDER, LENGTH, WORDS)
 
 
-@dataclass(frozen=True)
-class System:
+class System(NamedTuple):
     """A system and its translations, line by line. flags: names of quality flags of each, where the source is known."""
 
     name: str
@@ -43,15 +41,14 @@ class Wins(NamedTuple):
     lost: int
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """Scores of one system, and its differences from the first system, which has none."""
 
     system: System
     scores: dict[str, Score]  # by name of the metric
     sentences: list[float]  # chrF2 of each sentence
-    p_values: dict[str, PValues] = field(default_factory=dict)
-    wins: Wins | None = None
+    p_values: dict[str, PValues]
+    wins: Wins | None
 
 
 def compare(

@@ -15,7 +15,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -43,8 +42,7 @@ _HAN, _EAST_ASIAN = frozenset({"Hani"}), frozenset({"Hani", "Jpan"})
 _LONG_WORD = 5  # characters; without spaces, punctuation alone makes ends of words
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(NamedTuple):
     """One metric of one set of translations."""
 
     name: str  # as sacreBLEU writes it: BLEU, chrF2, TER
@@ -86,7 +84,7 @@ def score(
         for name in metrics or (name for name, one in METRICS.items() if one.is_usual)
     }
     if not all(map(_is_composed, itertools.chain(texts.hypotheses, *texts.references))):
-        found = {name: replace(one, signature=one.signature + _IN_NFC) for name, one in found.items()}
+        found = {name: one._replace(signature=one.signature + _IN_NFC) for name, one in found.items()}
     return found
 
 
@@ -420,8 +418,7 @@ def _paired_by_comet(systems: Sequence[Texts]) -> list[PValues]:
     return _paired([float(one.mean()) for one in found], found, lambda sums: sums[:, 0] / len(found[0]))
 
 
-@dataclass(frozen=True)
-class Metric:
+class Metric(NamedTuple):
     """A metric of translations. measure: function of texts and a number of bootstrap resamples, 0 for no interval.
 
     always: measured in every validation; others only where valid.metric names them, for the time they take. compare:
