@@ -13,7 +13,7 @@ from nmt.decoding.request import Request
 from nmt.decoding.suspicion import complaints
 from nmt.decoding.translation import Forced, Scored, Translation, read_at_once
 from nmt.decoding.translator import Translator
-from nmt.evaluation.alignment import WORDS_OF_BOTH, ByCharacter, joined_alignment, word_alignment, words_of
+from nmt.evaluation.alignment import aligns_characters, joined_alignment, word_alignment, words_of
 from nmt.languages import language_of
 from nmt.recipe.options import Recipe
 
@@ -91,7 +91,7 @@ class Evidence:
             return joined_alignment([part.alignment for part in pieces], src_len)
 
         def words() -> str:
-            both = words_of_line(one, subwords, ByCharacter.of(self.recipe, request.trg_lang))
+            both = words_of_line(one, subwords, aligns_characters(self.recipe, request.trg_lang))
             return word_alignment(alignment(), *both) if pieces and self.translator.model.attends else ""
 
         def tokens(codec: Codec, ids: list[int]) -> list[str]:
@@ -132,16 +132,17 @@ def lost_note(lost: Lost) -> str:
 
 
 def words_of_line(
-    one: Translation, subwords: Subwords, by_character: ByCharacter = WORDS_OF_BOTH
+    one: Translation, subwords: Subwords, by_character: tuple[bool, bool] = (False, False)
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Return `words_of` both sides of a line: a word of a piece may be part of one of the line, and the other way
     round."""
     parts, line = one.parts or [one], one.split
     read = [n for n, part in enumerate(parts) if part.hypotheses]
+    by_src, by_trg = by_character
     found = []
     for codec, by, texts, rows in (
-        (subwords.src, by_character.src, line.pieces if line else [], [part.src_ids for part in parts]),
-        (subwords.trg, by_character.trg, [part.text for part in parts], [part.trg_ids for part in parts]),
+        (subwords.src, by_src, line.pieces if line else [], [part.src_ids for part in parts]),
+        (subwords.trg, by_trg, [part.text for part in parts], [part.trg_ids for part in parts]),
     ):
         first = first_words(*joined(line, texts), by) if line else [0]
         words: list[list[int]] = []

@@ -4,7 +4,6 @@ Read off the attention over the source while the translation was written, so it 
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from torch import Tensor
 
@@ -45,21 +44,15 @@ def joined_alignment(pieces: Sequence[Sequence[int | None]], src_len: Sequence[i
     return found
 
 
-class ByCharacter(NamedTuple):
-    """Flags, one a side: True where characters are aligned and not words."""
+def aligns_characters(recipe: Recipe, trg_lang: str | None = None) -> tuple[bool, bool]:
+    """Flags of source and target: True where characters are aligned and not words, as decode.align_units says.
 
-    src: bool
-    trg: bool
-
-    @classmethod
-    def of(cls, recipe: Recipe, trg_lang: str | None = None) -> "ByCharacter":
-        """As decode.align_units says, which may leave it to the languages. trg_lang: of a line that says so itself."""
-        units, languages = recipe.decode.align_units, (recipe.data.src_lang, trg_lang or trg_lang_of(recipe))
-        unspaced = (units == "auto" and language_of(lang).is_unspaced for lang in languages)
-        return cls(*(units == "characters" or one for one in unspaced))
-
-
-WORDS_OF_BOTH = ByCharacter(src=False, trg=False)
+    trg_lang: of a line that says so itself.
+    """
+    units, languages = recipe.decode.align_units, (recipe.data.src_lang, trg_lang or trg_lang_of(recipe))
+    unspaced = (units == "auto" and language_of(lang).is_unspaced for lang in languages)
+    src, trg = (units == "characters" or one for one in unspaced)
+    return src, trg
 
 
 def trg_lang_of(recipe: Recipe) -> str:
@@ -69,8 +62,8 @@ def trg_lang_of(recipe: Recipe) -> str:
 
 def characters_note(recipe: Recipe) -> str | None:
     """Return a note where characters are aligned because a language has no spaces between words; None elsewhere."""
-    sides = zip(ByCharacter.of(recipe), (recipe.data.src_lang, trg_lang_of(recipe)), strict=True)
-    names = [language_of(lang).name for by_character, lang in sides if by_character]
+    languages = map(language_of, (recipe.data.src_lang, trg_lang_of(recipe)))
+    names = [language.name for language in languages if language.is_unspaced]
     if not names or recipe.decode.align_units != "auto":
         return None
     return (
