@@ -29,7 +29,7 @@ import nmt
 from nmt.api import Model
 from nmt.data.corpus import Corpus, Prepared
 from nmt.decoding.translation import Translation
-from nmt.evaluation.attention_page import Alignment, Panel, sentence_of
+from nmt.evaluation.attention_page import KINDS, Grid, Panel, sentence_of
 from nmt.evaluation.attention_picture import picture
 from nmt.evaluation.metrics import Texts, score
 from nmt.recipe.reader import read_recipe
@@ -213,8 +213,8 @@ def look_at_it(models: dict[str, Model], out: Path) -> None:
         most = [f"{float(column.max()):.2f} ({rows[int(column.argmax())]})" for column in columns]
         print(f"| {name} | {ending} | {one.text} | {' | '.join(most)} |")
         if ending == ENDINGS[0]:
-            alignment = Alignment(weights[None, None], words, rows, f'{name}: where "it" looks', "encoder")
-            grids.append((alignment, [[Panel("all layers", weights)]]))
+            panel = Panel("all layers", weights)
+            grids.append(Grid([[panel]], rows, words, KINDS["encoder"], f'{name}: where "it" looks'))
     (out / "animal.svg").write_bytes(picture(grids, "svg"))
 
 

@@ -32,30 +32,24 @@ PICTURES = (".png", ".svg", ".pdf")
 PAGE = ".html"
 
 
-class Alignment(NamedTuple):
-    """One kind of attention of a model while it wrote one translation.
-
-    weights: (n_layer, n_head, T, S), rows summing to 1; T target and S source pieces, EOS included. Of another kind
-    than cross, the rows are what looks and the columns what it looks at.
-    """
-
-    weights: Tensor
-    src_pieces: list[str]
-    trg_pieces: list[str]
-    title: str = ""
-    kind: Attention = "cross"
-
-    @property
-    def caption(self) -> str:
-        """The kind, in words."""
-        return KINDS[self.kind]
-
-
 class Panel(NamedTuple):
-    """One heat map: name says which layer and head, weights is (T, S)."""
+    """One heat map: name says which layer and head, weights is (Q, K), what looks in rows."""
 
     name: str
     weights: Tensor
+
+
+class Grid(NamedTuple):
+    """Heat maps of one kind of attention in a sentence: a row of panels for each layer, a column for each head.
+
+    queries, keys: the Q pieces that look and the K that they look at. caption: the kind, in words.
+    """
+
+    rows: list[list[Panel]]
+    queries: list[str]
+    keys: list[str]
+    caption: str
+    title: str
 
 
 class Axis(NamedTuple):
@@ -85,12 +79,13 @@ class Sentence(NamedTuple):
             return self.src, self.src
         return self.trg, self.src if kind == "cross" else self.read
 
-    def alignment(self, kind: Attention) -> Alignment:
-        """One kind of attention, by pieces. Raises NmtError where the model has none of this kind."""
+    def grid(self, kind: Attention, layers: Layers, heads: Heads) -> Grid:
+        """One kind of attention, by pieces. Raises NmtError for a kind, layer or head that the model has not."""
         if kind not in self.weights:
             raise NmtError(f"this model has no attention of the kind {kind}, only {', '.join(self.weights)}.")
-        rows, columns = self.axes(kind)
-        return Alignment(self.weights[kind], columns.pieces, rows.pieces, self.title, kind)
+        queries, keys = self.axes(kind)
+        rows = panels(self.weights[kind], layers, heads)
+        return Grid(rows, queries.pieces, keys.pieces, KINDS[kind], self.title)
 
 
 def check_path(path: Path) -> None:
@@ -123,8 +118,7 @@ def draw(
     Raises NmtError for what the model has not, and for a page of too many bytes.
     """
     check_path(path)
-    alignments = [one.alignment(kind) for one in sentences]
-    grids = [(one, panels(one.weights, layers, heads)) for one in alignments]
+    grids = [one.grid(kind, layers, heads) for one in sentences]
     ending = path.suffix.lower()
     if ending == PAGE:
         content = page(sentences, kind, layers, heads, langs, run).encode("utf-8")

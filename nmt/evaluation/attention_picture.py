@@ -13,9 +13,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure, SubFigure
 
 if TYPE_CHECKING:
-    from nmt.evaluation.attention_page import Alignment, Panel
-
-Grid = tuple["Alignment", list[list["Panel"]]]
+    from nmt.evaluation.attention_page import Grid
 
 # Inches. A cell is as high as a line of its label in a single picture, and smaller in a grid of many.
 _CELL, _SMALL_CELL, _LETTER = 0.24, 0.13, 0.085
@@ -32,16 +30,16 @@ _FONTS = (
 )  # fmt: skip
 
 
-def picture(grids: Sequence[Grid], form: str = "png") -> bytes:
+def picture(grids: Sequence["Grid"], form: str = "png") -> bytes:
     """The bytes of a picture with the grids below each other: png, svg or pdf, the same ones for the same grids."""
-    sizes = [_size(alignment, rows) for alignment, rows in grids]
+    sizes = list(map(_size, grids))
     width, height = max(width for width, _ in sizes), sum(height for _, height in sizes)
     shrink = min(1.0, _LONGEST_SIDE / width, _LONGEST_SIDE / height)
     figure = Figure(figsize=(width, height), dpi=_DPI * shrink, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     blocks = figure.subfigures(len(grids), 1, height_ratios=[height for _, height in sizes], squeeze=False)
-    for block, (alignment, rows) in zip(blocks[:, 0], grids, strict=True):
-        _draw(block, alignment, rows)
+    for block, grid in zip(blocks[:, 0], grids, strict=True):
+        _draw(block, grid)
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         # A character that no installed font has is drawn as a box; the page of HTML has the browser's fonts.
@@ -53,32 +51,34 @@ def picture(grids: Sequence[Grid], form: str = "png") -> bytes:
     return buffer.getvalue()
 
 
-def _size(alignment: "Alignment", rows: "list[list[Panel]]") -> tuple[float, float]:
+def _size(grid: "Grid") -> tuple[float, float]:
     """Inches of the block of one sentence: its cells, labels, title and bar of colours."""
+    rows = grid.rows
     cell, letter = (_CELL, _LETTER) if len(rows) == len(rows[0]) == 1 else (_SMALL_CELL, 0.62 * _LETTER)
-    n_trg, n_src = len(alignment.trg_pieces), len(alignment.src_pieces)
-    left, above = (letter * _widest(pieces) for pieces in (alignment.trg_pieces, alignment.src_pieces))
-    width = 1.8 + left + len(rows[0]) * (max(n_src * cell, 0.9) + 0.2)
-    return max(width, 0.6 + 0.1 * len(_title(alignment)), 4.0), 1.2 + above + len(rows) * (n_trg * cell + 0.4)
+    left, above = (letter * _widest(pieces) for pieces in (grid.queries, grid.keys))
+    width = 1.8 + left + len(rows[0]) * (max(len(grid.keys) * cell, 0.9) + 0.2)
+    height = 1.2 + above + len(rows) * (len(grid.queries) * cell + 0.4)
+    return max(width, 0.6 + 0.1 * len(_title(grid)), 4.0), height
 
 
-def _title(alignment: "Alignment") -> str:
-    return alignment.title if len(alignment.title) <= 120 else alignment.title[:119] + "…"
+def _title(grid: "Grid") -> str:
+    return grid.title if len(grid.title) <= 120 else grid.title[:119] + "…"
 
 
-def _draw(block: SubFigure, alignment: "Alignment", rows: "list[list[Panel]]") -> None:
+def _draw(block: SubFigure, grid: "Grid") -> None:
     """Draw the attention of one sentence pair: a row of panels for each layer, a column for each head."""
     style: dict[str, Any] = {"fontfamily": _fonts(), "parse_math": False}
+    rows = grid.rows
     is_single = len(rows) == len(rows[0]) == 1
-    caption = alignment.caption + (f", {rows[0][0].name}" if is_single else "")
-    title = f"{_title(alignment)}\n{caption}" if alignment.title else caption
+    caption = grid.caption + (f", {rows[0][0].name}" if is_single else "")
+    title = f"{_title(grid)}\n{caption}" if grid.title else caption
     block.suptitle(title, fontsize=10, color=_INK, **style)
     highest = max(float(panel.weights.max()) for row in rows for panel in row) or 1.0
     axes = block.subplots(len(rows), len(rows[0]), squeeze=False)
     style |= {"fontsize": 9.0 if is_single else 5.5}
     for i, row in enumerate(rows):
         for j, panel in enumerate(row):
-            one, (n_trg, n_src) = axes[i, j], panel.weights.shape
+            one, (n_query, n_key) = axes[i, j], panel.weights.shape
             image = one.imshow(
                 panel.weights.numpy(), cmap=_COLOURS, vmin=0.0, vmax=highest, aspect="auto", interpolation="nearest"
             )
@@ -87,9 +87,9 @@ def _draw(block: SubFigure, alignment: "Alignment", rows: "list[list[Panel]]") -
             one.set(xticks=[], yticks=[])  # those that it would find by itself take longer than all else
             one.xaxis.tick_top()
             if i == 0:
-                one.set_xticks(range(n_src), alignment.src_pieces, rotation=90, color=_INK, **style)
+                one.set_xticks(range(n_key), grid.keys, rotation=90, color=_INK, **style)
             if j == 0:
-                one.set_yticks(range(n_trg), alignment.trg_pieces, color=_INK, **style)
+                one.set_yticks(range(n_query), grid.queries, color=_INK, **style)
             one.tick_params(which="both", length=0, pad=3)
             one.spines[:].set_edgecolor("#d5dce3")
     bar = block.colorbar(image, ax=axes, fraction=0.05, aspect=12, shrink=0.6)

@@ -7,7 +7,7 @@ import torch
 
 from nmt.data.subwords import EOS
 from nmt.errors import MachineError, NmtError
-from nmt.evaluation.attention_page import KINDS, Sentence, axis_of, check_path, draw, panels, sentence_of
+from nmt.evaluation.attention_page import KINDS, Sentence, axis_of, check_path, draw, sentence_of
 from nmt.extras import EXTRAS
 from nmt.models.base import Attns
 from tests.evaluation.made_sentence import PAIRS, made_sentence, made_subwords
@@ -23,15 +23,14 @@ def test_each_kind_of_attention_has_its_own_rows_and_columns():
     one = made_sentence(*PAIRS[0])
     src, trg = one.src.pieces, one.trg.pieces
     assert src[-1] == trg[-1] == "</s>"
-    cross, encoder, decoder = (one.alignment(kind) for kind in ("cross", "encoder", "decoder"))
-    assert (cross.trg_pieces, cross.src_pieces) == (trg, src)
-    assert (encoder.trg_pieces, encoder.src_pieces) == (src, src)
-    assert (decoder.trg_pieces, decoder.src_pieces) == (trg, ["<s>", *trg[:-1]])  # what was read when it was written
+    cross, encoder, decoder = (one.grid(kind, "all", "all") for kind in ("cross", "encoder", "decoder"))
+    assert (cross.queries, cross.keys) == (trg, src)
+    assert (encoder.queries, encoder.keys) == (src, src)
+    assert (decoder.queries, decoder.keys) == (trg, ["<s>", *trg[:-1]])  # what was read when it was written
     for kind in ("cross", "encoder", "decoder"):
-        weights = one.alignment(kind).weights
-        assert weights is one.weights[kind]
-        assert torch.equal(panels(weights, [2], [3])[0][0].weights, weights[1, 2])
-        assert torch.allclose(panels(weights, [2], "mean")[0][0].weights, weights[1].mean(0))
+        weights = one.weights[kind]
+        assert torch.equal(one.grid(kind, [2], [3]).rows[0][0].weights, weights[1, 2])
+        assert torch.allclose(one.grid(kind, [2], "mean").rows[0][0].weights, weights[1].mean(0))
 
 
 def test_what_was_translated_in_pieces_was_begun_anew_for_each():
