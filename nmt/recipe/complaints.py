@@ -121,8 +121,12 @@ def in_order(complaints: Iterable[Complaint], file: str) -> str:
 
 def of_validation(error: ValidationError) -> Iterator[tuple[str, str]]:
     """(dotted name, what is wrong) for each thing that pydantic found; several for contradictions."""
+    known = {*(field.name for field in all_fields()), *dict(sections())}
     for found in error.errors(include_url=False):
-        name, kind = _option_at(found["loc"]), found["type"]
+        loc, kind = found["loc"], found["type"]
+        # The option, less what pydantic adds to its name where one takes two kinds of values.
+        names = (".".join(map(str, loc[:n])) for n in range(len(loc), -1, -1))
+        name = next(name for name in names if without_numbers(name) in known)
         if kind == "value_error" and not name:  # from `find_contradictions`
             for line in str(found["ctx"]["error"]).split("\n"):
                 dotted, _, text = line.partition(": ")
@@ -130,7 +134,7 @@ def of_validation(error: ValidationError) -> Iterator[tuple[str, str]]:
         elif kind == "value_error":
             yield name, str(found["ctx"]["error"])
         elif kind == "extra_forbidden":
-            name = ".".join(map(str, found["loc"]))
+            name = ".".join(map(str, loc))
             yield name, unknown(name)
         elif kind == "missing":
             yield name, f"missing (expected {_expected(name)})"
@@ -142,13 +146,6 @@ def of_validation(error: ValidationError) -> Iterator[tuple[str, str]]:
             shown = "nothing" if value is None else json.dumps(value, ensure_ascii=False, default=str)
             shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
             yield name, f"expected {article}{expected}, found {shown}{_hint(expected, value)}"
-
-
-def _option_at(loc: tuple[int | str, ...]) -> str:
-    """The dotted name of an option, less what pydantic adds to it where one takes two kinds of values."""
-    known = {"", *(field.name for field in all_fields()), *dict(sections())}
-    names = (".".join(map(str, loc[:n])) for n in range(len(loc), -1, -1))
-    return next(name for name in names if without_numbers(name) in known)
 
 
 def unknown(name: str) -> str:
