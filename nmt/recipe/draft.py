@@ -67,7 +67,13 @@ def draft_text(recipe: Recipe) -> str:
             if options != type(recipe).model_fields[section].default:
                 add(f"{section}: {as_yaml(options)}", section)
             continue
-        usual, left_out = _usual(options)
+        usual: BaseModel = type(options)()
+        left_out = set[str]()
+        if isinstance(options, ModelConfig):  # its defaults depend on a few options, which are then always written
+            leading = ("architecture", "trg_emb_prj_weight_sharing")
+            of_these = ModelConfig.model_validate({name: getattr(options, name) for name in (*leading, "preset")})
+            usual = of_these.model_copy(update={name: getattr(usual, name) for name in leading})
+            left_out = options.undecided | options.useless
         told = [
             name
             for name, value in options
@@ -84,19 +90,6 @@ def draft_text(recipe: Recipe) -> str:
         if section == "train" and not recipe.train.time_budget:
             add("  # time_budget: 20m", "train.time_budget")
     return _HEAD + "\n".join(lines) + "\n"
-
-
-def _usual(options: BaseModel) -> tuple[BaseModel, set[str]]:
-    """The options of a section with their defaults, and those of the section that mean nothing."""
-    usual: BaseModel = type(options)()
-    if not isinstance(options, ModelConfig):
-        return usual, set()
-    # Its defaults depend on a few options, which are then always written.
-    leading = ("architecture", "trg_emb_prj_weight_sharing")
-    of_these = ModelConfig.model_validate({name: getattr(options, name) for name in (*leading, "preset")})
-    return of_these.model_copy(update={name: getattr(usual, name) for name in leading}), (
-        options.undecided | options.useless
-    )
 
 
 def _short(value: Any) -> str:
