@@ -70,8 +70,7 @@ def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
 
 def changed(recipe: Recipe, overrides: Overrides) -> Recipe:
     """A recipe with overrides laid over it. Raises RecipeError, as `read_recipe` does."""
-    content = (_RESOLVED + recipe_text(recipe)).encode("utf-8")
-    return _read(content, "the recipe", overrides).coming_from(recipe.origin)
+    return _read(recipe_text(recipe).encode("utf-8"), "the recipe", overrides).coming_from(recipe.origin)
 
 
 def _read(content: bytes, source: str, overrides: Overrides, path: Path | None = None) -> Recipe:
@@ -140,12 +139,12 @@ def _plain(value: Any) -> Any:
 
 def write_recipe(recipe: Recipe, path: Path | str) -> None:
     """Write a recipe with every option spelled out, whole or not at all. Reading it gives an equal recipe."""
-    write_durably(Path(path), (_RESOLVED + recipe_text(recipe)).encode("utf-8"))
+    write_durably(Path(path), recipe_text(recipe).encode("utf-8"))
 
 
 def recipe_text(recipe: Recipe) -> str:
-    """A recipe as YAML, every option spelled out."""
-    return "\n".join(_lines(recipe)) + "\n"
+    """A recipe as YAML, every option spelled out, below the line by which a stored one is known."""
+    return _RESOLVED + "\n".join(_lines(recipe)) + "\n"
 
 
 def pass_over_gone(value: Any, *, is_stored: bool = False) -> None:
