@@ -9,7 +9,7 @@ A beam of one is greedy search, which looks no further than its first end.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.decoding.candidates import Candidates, Characters, best_of, mostly_done
 from nmt.decoding.rules import Rules
-from nmt.decoding.scorer import LengthPenalty, full_precision, length_divisor
+from nmt.decoding.scorer import full_precision
 from nmt.errors import MachineError
 from nmt.models.base import SearchModel
 from nmt.models.layers import Gaps, closing
@@ -31,15 +31,19 @@ from nmt.ops import best_columns, best_continuations, log_total
 class BeamSettings:
     """Options of search, under their names in the section `decode` of the recipe."""
 
-    length_penalty: LengthPenalty = "wu"
+    length_penalty: Literal["wu", "average", "none"] = "wu"
     alpha: float = 1.0
     n_real: int | None = None  # ids from here on only pad the vocabulary
     beam: int = 1  # hypotheses of a sentence that are alive together
     n_best: int = 1  # hypotheses of a sentence that come back, `beam` at most
 
     def divisor(self, length: Tensor) -> Tensor:
-        """Return the divisor of scores of hypotheses of some lengths, in tokens with EOS: see `length_divisor`."""
-        return length_divisor(length, self.length_penalty, self.alpha)
+        """Return the divisor of log-probabilities, by which hypotheses of some lengths, in tokens with EOS, compare. It
+        never falls as a hypothesis grows, which the bound of `end_of_step` needs."""
+        real = length.to(torch.float64)
+        if self.length_penalty == "wu":
+            return ((5.0 + real) / 6.0) ** self.alpha
+        return real**self.alpha if self.length_penalty == "average" else torch.ones_like(real)
 
     def impossible(self, n_column: int, characters: Characters | None = None) -> list[int]:
         """Ids of n_column that no translation has: control symbols and what pads the vocabulary; and those that may not

@@ -18,8 +18,7 @@ from torch import Tensor
 from nmt.data.sentences import pieces, writes_no_space
 from nmt.data.subword_kinds import LONGEST_PIECE
 from nmt.data.subwords import EOS, Codec
-from nmt.decoding.beam import Hypothesis
-from nmt.decoding.scorer import LengthPenalty, length_divisor
+from nmt.decoding.beam import BeamSettings, Hypothesis
 from nmt.languages import language_of
 from nmt.recipe.decode_options import LEAST_SRC_LEN, DecodeConfig
 
@@ -189,9 +188,7 @@ def ranked(parts: Sequence[Sequence[One]], rank: int) -> list[One]:
     return [one[min(rank, len(one) - 1)] for one in parts]
 
 
-def join_hypotheses(
-    parts: Sequence[Sequence[Hypothesis]], length_penalty: LengthPenalty, alpha: float
-) -> list[Hypothesis]:
+def join_hypotheses(parts: Sequence[Sequence[Hypothesis]], how: BeamSettings) -> list[Hypothesis]:
     """The k-th hypothesis of a line is made of the k-th of each of its pieces.
 
     Its ids are theirs with EOS between, its log-probability is their sum, and its length that of all of them.
@@ -200,7 +197,7 @@ def join_hypotheses(
     for rank in range(max(map(len, parts))):
         chosen = ranked(parts, rank)
         ids, score = join_ids([one.ids for one in chosen]), math.fsum(one.score for one in chosen)
-        divisor = float(length_divisor(torch.tensor(len(ids) + 1), length_penalty, alpha))
+        divisor = float(how.divisor(torch.tensor(len(ids) + 1)))
         finished = all(one.finished for one in chosen)
         found.append(Hypothesis(ids=ids, score=score, normalised=score / divisor, finished=finished))
     return found

@@ -1,11 +1,7 @@
-"""Log-probabilities: of a given translation, of every next token, and the length penalty on top.
-
-What search prints and what forced decoding computes come from here, so they cannot disagree. No text.
-"""
+"""Log-probabilities of given translations by forced decoding, and ensembles of models. No text."""
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import numpy as np
 import torch
@@ -24,17 +20,6 @@ Ids = Sequence[int] | NDArray[np.int64]
 _LONG = 256
 # Bound on pairs x longest side: the logits of all their tokens are held at once, other than in a search.
 _AT_ONCE = 4096
-
-LengthPenalty = Literal["wu", "average", "none"]
-
-
-def length_divisor(length: Tensor, kind: LengthPenalty, alpha: float) -> Tensor:
-    """Return the divisor of log-probabilities, by which hypotheses of some lengths, in tokens with EOS, compare. It
-    never falls as a hypothesis grows, which the bound of `beam.search` needs."""
-    real = length.to(torch.float64)
-    if kind == "wu":
-        return ((5.0 + real) / 6.0) ** alpha
-    return real**alpha if kind == "average" else torch.ones_like(real)
 
 
 def full_precision(numbers: Tensor) -> Tensor:

@@ -242,7 +242,7 @@ class Translator:
     def _of_pieces(self, request: Request, line: Split, parts: list[Translation]) -> Translation:
         """The answer to a line from those to its pieces: its k-th translation is made of their k-th."""
         there = [one for one in parts if one.hypotheses]
-        hypotheses = join_hypotheses([one.hypotheses for one in there], self.config.length_penalty, self.config.alpha)
+        hypotheses = join_hypotheses([one.hypotheses for one in there], self._how)
         each = [one.texts for one in parts]
         texts = [joined(line, ranked(each, rank))[0] for rank in range(len(hypotheses))]
         if "\n" not in request.source:  # whose lines are one

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nmt import ops
 from nmt.data.subwords import BOS, EOS, PAD
-from nmt.decoding.scorer import length_divisor
+from nmt.decoding.beam import BeamSettings
 from nmt.errors import MachineError
 from nmt.models.base import DecoderState, TranslationModel
 
@@ -187,6 +187,6 @@ def test_the_total_is_that_of_all_columns(scale, column):
 @pytest.mark.parametrize(("kind", "alpha"), PENALTIES)
 def test_the_penalty_is_the_formula_and_never_falls(kind, alpha):
     lengths = torch.arange(1, 50)
-    found = length_divisor(lengths, kind, alpha)
+    found = BeamSettings(length_penalty=kind, alpha=alpha).divisor(lengths)
     assert found.tolist() == pytest.approx([divisor(n, kind, alpha) for n in lengths.tolist()])
     assert bool((found.diff() >= 0).all())

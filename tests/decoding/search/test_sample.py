@@ -7,7 +7,6 @@ from small_search import score_pairs
 
 from nmt.decoding.beam import BeamSettings, not_finite
 from nmt.decoding.sampling import Narrowing, sample
-from nmt.decoding.scorer import length_divisor
 from nmt.errors import MachineError
 
 BOS, EOS, PAD = 1, 2, 0
@@ -74,7 +73,7 @@ def test_a_score_is_what_forced_decoding_gives(narrowing):
         src = [row[row != PAD][:-1].tolist()] * len(found)
         for one, forced in zip(found, score_pairs(model, src, [one.ids for one in found]), strict=True):
             assert one.score == pytest.approx(forced, abs=1e-12)
-            divisor = float(length_divisor(torch.tensor(len(one.ids) + 1), "wu", 1.0))
+            divisor = float(BeamSettings(length_penalty="wu", alpha=1.0).divisor(torch.tensor(len(one.ids) + 1)))
             assert one.normalised == pytest.approx(forced / divisor, abs=1e-12)
 
 
