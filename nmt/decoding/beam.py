@@ -126,12 +126,16 @@ def end_of_step(
     this step and in the next. logits: (R, V), which the rules look at. Notes: see `first_notes`; (B, K) score with EOS
     of each old hypothesis that ends here, -inf where it goes on, and (B, beam) of those that are kept.
     """
-    score, has_ended = of["score"], of["n_ended"] > 0
-    at_cap, forced_score = of["max_len"] <= n_token, score + (topk.eos - topk.normaliser).view_as(score)
+    score, at_cap = of["score"], of["max_len"] <= n_token
+    can_end = of["state"] == 0
     if rules is not None:
-        at_cap, forced_score = rules.ends(logits, score, at_cap, forced_score, has_ended)
-    elif characters is not None:
-        forced_score = characters.ends(forced_score, score, of["state"], has_ended)
+        can_end = (logits[:, EOS] != -torch.inf).view_as(score)
+        # Where nothing may follow, all end as at the cap.
+        at_cap |= (logits.amax(-1).view_as(score) + score == -torch.inf).all(1)
+    # But none that must not end, if another one of the sentence has ended, or ends now, as it should.
+    ends_well = (of["n_ended"] > 0) | (can_end & (score > -torch.inf)).any(1)
+    forced_score = score + (topk.eos - topk.normaliser).view_as(score)
+    forced_score = forced_score.masked_fill(~can_end & ends_well.unsqueeze(1), -torch.inf)
     # All of the best ways to continue each hypothesis, one after another: a sentence's n best are among the n best of
     # each of its rows, so no (R, V) log-softmax is needed.
     total = (topk.best - topk.normaliser.unsqueeze(1)).view(*score.shape, -1) + score.unsqueeze(2)

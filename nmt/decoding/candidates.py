@@ -80,12 +80,6 @@ class Characters(NamedTuple):
         left = known.masked_fill(needed > room.unsqueeze(1), -torch.inf)
         known.copy_(torch.where((left > -torch.inf).any(1, keepdim=True), left, known))
 
-    def ends(self, forced: Tensor, score: Tensor, state: Tensor, has_ended: Tensor) -> Tensor:
-        """The scores of hypotheses that a cap ends, (B, K): none inside a character if another one of its sentence ends
-        as it should. score, state: (B, K) of all hypotheses; has_ended: (B,) whether one of the sentence has ended."""
-        fine = has_ended | ((state == 0) & (score > -torch.inf)).any(1)
-        return forced.masked_fill((state > 0) & fine.unsqueeze(1), -torch.inf)
-
 
 def characters_of(pieces: Sequence[bytes]) -> Characters | None:
     """The tokens that may follow each other, from the bytes behind each id; None where every piece is whole characters.

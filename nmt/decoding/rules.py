@@ -221,16 +221,6 @@ class Rules:
                     row.fill_(-torch.inf)
                     row[possible] = kept
 
-    def ends(
-        self, logits: Tensor, score: Tensor, at_cap: Tensor, forced: Tensor, has_ended: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Find the hypotheses that have to end: as at their cap where nothing may follow, but not against the rules if
-        another one of the sentence has ended, or ends now, as it should. forced: (B, K) the scores with EOS."""
-        nothing = (logits.amax(-1).view_as(score) + score == -torch.inf).all(1)
-        barred = (logits[:, EOS] == -torch.inf).view_as(score)
-        fine = has_ended | (~barred & (score > -torch.inf)).any(1)
-        return at_cap | nothing, forced.masked_fill(barred & fine.unsqueeze(1), -torch.inf)
-
     def share_out(self, found: Candidates, logits: Tensor, score: Tensor, normaliser: Tensor, n: int) -> Candidates:
         """The n continuations of each sentence that share out the places of a beam: first the best of those that lack
         least of what is required, then the best of those that lack more, …, then the second best of each."""
