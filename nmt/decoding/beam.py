@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -216,10 +215,10 @@ def search(
     score = torch.zeros(n_sentence, 1, dtype=score_type(model), device=device)
     of = first_table(how, max_len.to(device), score)
     last = torch.full((n_sentence, 1), BOS, device=device)  # (B, K) the newest token
-    notes, divisors = first_notes(n_sentence, 16, how.beam, score), list[float]()
+    steps, divisors = list[tuple[Tensor, dict[str, Tensor]]](), list[float]()  # of which sentences, and their notes
     never: Tensor | None = None
     while True:
-        logits, n_token = model.step(last.flatten(), state), len(divisors)
+        logits, n_token = model.step(last.flatten(), state), len(steps)
         if never is None:
             never = last.new_tensor(how.impossible(logits.size(-1), characters if rules is None else None))
         # Of one hypothesis no more than `beam` go on and one ends.
@@ -236,12 +235,8 @@ def search(
         divisor, next_divisor = (how.divisor(sentence.new_tensor(n_token + more)) for more in (1, 2))
         noted, changes = end_of_step(of, topk, how, n_token, divisor, next_divisor, characters, logits, rules)
         of |= changes
+        steps.append((sentence, noted))
         divisors.append(float(divisor))
-        if n_token == notes["token"].size(1):
-            fill = {"ended": -torch.inf}
-            notes = {name: F.pad(note, (0, 0, 0, n_token), value=fill.get(name, 0)) for name, note in notes.items()}
-        for name, what in noted.items():
-            notes[name][sentence, n_token, : what.size(1)] = what
         n_done = int(of["done"].sum())
         if n_done == len(sentence):
             break
@@ -257,7 +252,11 @@ def search(
                 rules.keep(stay)
         if how.beam > 1 or leave:  # greedy rows stay where they are
             state.reorder(row.flatten())
-    told = {name: note[:, : len(divisors)].cpu().numpy() for name, note in notes.items()}
+    notes = first_notes(n_sentence, len(steps), how.beam, score)
+    for n_token, (sentence, noted) in enumerate(steps):
+        for name, what in noted.items():
+            notes[name][sentence, n_token, : what.size(1)] = what
+    told = {name: note.cpu().numpy() for name, note in notes.items()}
     found = traced(**told, divisors=np.array(divisors), n=how.n_best)
     if not all(found):
         raise not_finite()
