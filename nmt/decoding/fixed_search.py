@@ -131,9 +131,6 @@ class DelayedCopy:
         return self._told[before]
 
 
-_ALIGNED = 16  # numbers: as a kernel likes to read them
-
-
 class Buffers:
     """Memory that stays where it is, by name. moves: how often something outgrew its place: recordings are void then.
 
@@ -153,8 +150,7 @@ class Buffers:
             self.moves += 1
             memory = None
             self._memory.pop(name, None)  # it makes room for the new one, unless somebody still needs it
-            room = -(-n_number // _ALIGNED) * _ALIGNED
-            self._memory[name] = memory = torch.empty(room, dtype=dtype, device=self.device)
+            self._memory[name] = memory = torch.empty(n_number, dtype=dtype, device=self.device)
         return memory[:n_number].view(shape)
 
     def widen(self, name: str, value: Tensor, dim: int, n: int) -> Tensor:
