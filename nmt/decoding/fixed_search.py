@@ -106,31 +106,6 @@ class Recorder:
         return recording
 
 
-class DelayedCopy:
-    """A tensor of the device that the host reads one step late, so that by then the device has more to do."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._on_gpu = device.type == "cuda"
-        self._told: list[Tensor] = []
-        self._events = [cast(Any, torch.cuda.Event)() for _ in range(2)] if self._on_gpu else []
-        self._n = 0
-
-    def tell(self, value: Tensor) -> Tensor | None:
-        """Send it, always of one shape, and get what was sent before, until the next time; at first None."""
-        now, before = self._n % 2, (self._n + 1) % 2
-        if self._n < 2:
-            self._told.append(torch.empty(value.shape, dtype=value.dtype, pin_memory=self._on_gpu))
-        self._told[now].copy_(value, non_blocking=True)
-        if self._on_gpu:
-            self._events[now].record()
-        self._n += 1
-        if self._n == 1:
-            return None
-        if self._on_gpu:
-            self._events[before].synchronize()
-        return self._told[before]
-
-
 class Buffers:
     """Memory that stays where it is, by name. moves: how often something outgrew its place: recordings are void then.
 
@@ -415,7 +390,8 @@ class FixedSearch:
             notes = {name: note[rows, :n_step].to("cpu", non_blocking=True) for name, note in table.notes.items()}
             sent.append((sentence[which], notes))
 
-        late, n_step = DelayedCopy(places.device), 0
+        on_gpu, n_step = places.device.type == "cuda", 0
+        told: tuple[Tensor, Any] | None = None  # what is done after a step, and the event after which the host has it
         while True:
             if n_step == table.room:
                 table.widen(2 * n_step)
@@ -423,8 +399,14 @@ class FixedSearch:
             self._recorder.keep_while((places.moves, weights))
             self._recorder.run((how, len(sentence), n_src_fixed, table.room), advance)
             n_step += 1
-            if (done := late.tell(table.of["done"])) is None:
+            # The host reads one step late what is done, so that by then the device has more to do.
+            copy = table.of["done"].to("cpu", non_blocking=True, copy=True)
+            before, told = told, (copy, torch.cuda.current_stream().record_event() if on_gpu else None)
+            if before is None:
                 continue
+            done, arrived = before
+            if on_gpu:
+                arrived.synchronize()
             if not (n_left := int((~done).sum())):
                 break
             n = max(bucket(n_left), bucket(-(-_FEWEST_ROWS // how.beam)))
@@ -435,11 +417,11 @@ class FixedSearch:
             send_away(np.flatnonzero(done.numpy()))
             stay = closing(done, n)
             sentence = np.where(done[stay].numpy(), n_sentence, sentence[stay.numpy()])
-            gaps, late = Gaps.of(stay, places.device), DelayedCopy(places.device)
+            gaps, told = Gaps.of(stay, places.device), None
             table.keep(gaps)
             state.keep(gaps)
         send_away(np.arange(len(sentence)))
-        if places.device.type == "cuda":
+        if on_gpu:
             torch.cuda.current_stream().synchronize()
         found: list[list[Hypothesis]] = [[] for _ in range(n_sentence)]
         for sentences, notes in sent:
