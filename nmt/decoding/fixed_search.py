@@ -9,6 +9,7 @@ Shapes: B sentences of the present shape, K beam, T steps.
 import threading
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import nullcontext, suppress
+from functools import partial
 from math import prod
 from typing import Any, cast
 
@@ -256,11 +257,16 @@ class Table:
 
     def go_on(self, logits: Tensor) -> Tensor:
         """The end of a step: logits (R, V), which may be changed. Returns which rows the hypotheses continue, (R,)."""
-        if (rows := self._by_kernels(logits)) is not None:
+        how, of, places, n_column = self._how, self.of, self._places, logits.size(-1)
+        state, text, divisors = of["state"].flatten(), self._characters, self.divisors()
+        allowed = partial(places.once, f"allowed.{how.n_real}.{n_column}", partial(self._allowed, n_column))
+        rows = ops.end_of_step(logits, allowed, state, of, self.notes, self.last, self.place, divisors, eos=EOS)
+        if rows is not None:  # by kernels of a GPU
+            self.place += 1
+            if text is not None:
+                of["state"].copy_(text.follow(state[rows], self.last).view_as(of["state"]))
             return rows
-        how, of, divisors, n_column = self._how, self.of, self.divisors(), logits.size(-1)
-        state, text = of["state"].flatten(), self._characters
-        never = self._places.once(f"never.{how.n_real}", lambda: self.last.new_tensor(how.impossible(n_column, text)))
+        never = places.once(f"never.{how.n_real}", lambda: self.last.new_tensor(how.impossible(n_column, text)))
         topk = topk_tokens(logits, min(how.beam + 1, n_column), never, text, state)
         divisor, next_divisor = (divisors.index_select(0, self.place + more) for more in (1, 2))
         noted, changes = end_of_step(of, topk, how, self.place, divisor, next_divisor, text, logits)
@@ -273,34 +279,12 @@ class Table:
         first = torch.arange(0, len(self.last), how.beam, device=logits.device)
         return (first.unsqueeze(1) + noted["parent"]).flatten()
 
-    def _by_kernels(self, logits: Tensor) -> Tensor | None:
-        """The same by kernels of a GPU; None where there are none for it."""
-        how, n_column, state = self._how, logits.size(-1), self.of["state"]
-        name = f"allowed.{how.n_real}.{n_column}"
-        rows = ops.end_of_step(
-            logits,
-            lambda: self._places.once(name, lambda: self._allowed(n_column)),
-            state.flatten(),
-            self.of,
-            self.notes,
-            self.last,
-            self.place,
-            self.divisors(),
-            eos=EOS,
-        )
-        if rows is not None:
-            self.place += 1
-            if self._characters:
-                state.copy_(self._characters.follow(state.flatten()[rows], self.last).view_as(state))
-        return rows
-
     def _allowed(self, n_column: int) -> Tensor:
         """(S, V) uint8, 1 for the columns that may be chosen in each state."""
         never, text = torch.tensor(self._how.impossible(n_column), device=self.last.device), self._characters
-        if text is None:
-            return torch.ones(1, n_column, dtype=torch.uint8, device=never.device).index_fill_(1, never, 0)
-        allowed = torch.zeros(len(text.after), n_column, dtype=torch.uint8, device=never.device)
-        allowed[:, : text.after.size(1)] = text.after >= 0
+        after = never.new_zeros(1, n_column) if text is None else text.after
+        allowed = torch.zeros(len(after), n_column, dtype=torch.uint8, device=never.device)
+        allowed[:, : after.size(1)] = after >= 0
         return allowed.index_fill_(1, never, 0)
 
     def keep(self, gaps: Gaps) -> None:
