@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from nmt.data.subwords import EOS, Codec, Subwords
@@ -57,16 +57,16 @@ class Evidence:
         """Return how each translation came about, and what of this could not be computed."""
         if not (self.fields or self.words):
             return [({}, {}) for _ in translations]
-        lost: list[Lost] = [{} for _ in translations]
         forced = partial(self.translator.forced, align=True)
-        told: Sequence[list[Forced] | None] | None = attempt("", {}, lambda: forced(translations))
-        if told is None:  # some line cannot have it: each by itself
-            alone: list[list[list[Forced]] | None] = [
-                attempt("token_log_probs", its, partial(forced, [one])) if one.hypotheses else [[]]
-                for one, its in zip(translations, lost, strict=True)
-            ]
-            told = [one[0] if one else None for one in alone]
-        return [(self._told(*each), each[-1]) for each in zip(requests, translations, told, lost, strict=True)]
+        told = attempt("", {}, lambda: forced(translations))
+
+        @cache
+        def forced_of(n: int) -> list[Forced]:
+            # Where some line cannot have it, each is computed by itself.
+            return forced(translations[n : n + 1])[0] if told is None else told[n]
+
+        both = enumerate(zip(requests, translations, strict=True))
+        return [self._told(request, one, partial(forced_of, n)) for n, (request, one) in both]
 
     def of_given(self, sources: Sequence[Request], targets: Sequence[str]) -> list[tuple[Scored, Fields, Lost]]:
         """Score given translations. Returns the same of them."""
@@ -74,49 +74,43 @@ class Evidence:
         is_told = self.fields or self.words
         scored = self.translator.score(sources, targets, align=is_told)
         for request, one, text in zip(sources, scored, targets, strict=True):
-            there, lost = bool(one.token_log_probs), Lost()
+            there = bool(one.token_log_probs)
             best = [Hypothesis(one.trg_ids, one.log_prob, one.log_prob, True)] * there
             line = Translation(text, [text], best, one.src_ids, items=one.items)
             forced = [Forced(one.token_log_probs, one.alignment)] * there
-            found.append((one, self._told(request, line, forced, lost) if is_told else {}, lost))
+            fields, lost = self._told(request, line, forced.copy) if is_told else ({}, {})
+            found.append((one, fields, lost))
         return found
 
-    def _told(self, request: Request, one: Translation, forced: list[Forced] | None, lost: Lost) -> Fields:
-        """Return what is written of a line. forced: of its pieces; None where that could not be computed. lost: gets
-        the fields that cannot be computed, which are None."""
-        subwords, pieces = self.translator.subwords, forced or []
+    def _told(self, request: Request, one: Translation, forced: Callable[[], Sequence[Forced]]) -> tuple[Fields, Lost]:
+        """Return what is written of a line, and what of this could not be computed, which is None. forced: makes the
+        results of all that was read at once."""
+        subwords, is_read = self.translator.subwords, bool(one.hypotheses)
+
+        def tokens(codec: Codec, ids: list[int]) -> list[str]:
+            return codec.pieces([*ids, EOS]) if is_read else []
 
         def alignment() -> list[int | None]:
             src_len = [len(part.src_ids) for part in read_at_once(one)]
-            return joined_alignment([part.alignment for part in pieces], src_len)
+            return joined_alignment([part.alignment for part in forced()], src_len)
 
         def words() -> str:
             both = words_of_line(one, subwords, aligns_characters(self.recipe, request.trg_lang))
-            return word_alignment(alignment(), *both) if pieces and self.translator.model.attends else ""
+            return word_alignment(alignment(), *both) if is_read else ""
 
-        def tokens(codec: Codec, ids: list[int]) -> list[str]:
-            return [] if forced == [] else codec.pieces([*ids, EOS])
-
-        if not self.fields:
-            if forced is None:  # by the same pass
-                lost[WORDS] = lost.pop("token_log_probs")
-                return {WORDS: None}
-            return {WORDS: attempt(WORDS, lost, words)}
-        found: Fields = {
-            "tokens": attempt("tokens", lost, lambda: tokens(subwords.trg, one.trg_ids)),
-            "token_log_probs": None if forced is None else [value for part in forced for value in part.log_probs],
-            "source_tokens": attempt("source_tokens", lost, lambda: tokens(subwords.src, one.src_ids)),
+        wanted: dict[str, Callable[[], Any]] = {
+            "tokens": lambda: tokens(subwords.trg, one.trg_ids),
+            "token_log_probs": lambda: [value for part in forced() for value in part.log_probs],
+            "source_tokens": lambda: tokens(subwords.src, one.src_ids),
         }
         if subwords.src.placeholders:
-            found["items"] = [dict(part.items) for part in one.parts or [one]]
-        if not self.translator.model.attends:
-            return found
-        if forced is None:  # by the same pass
-            lost |= dict.fromkeys(("alignment", WORDS), lost["token_log_probs"])
-            return found | dict.fromkeys(lost)
-        found["alignment"] = attempt("alignment", lost, lambda: [*alignment(), None] if pieces else [])
-        found[WORDS] = attempt(WORDS, lost, words)
-        return found
+            wanted["items"] = lambda: [dict(part.items) for part in one.parts or [one]]
+        if self.translator.model.attends:
+            wanted |= {"alignment": lambda: [*alignment(), None] if is_read else [], WORDS: words}
+        if not self.fields:
+            wanted = {WORDS: words}
+        lost = Lost()
+        return {name: attempt(name, lost, compute) for name, compute in wanted.items()}, lost
 
 
 def log_prob_of(translation: Translation, of_tokens: Sequence[float] | None) -> float:
