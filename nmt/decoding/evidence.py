@@ -126,7 +126,7 @@ def lost_note(lost: Lost) -> str:
 
 
 def words_of_line(
-    one: Translation, subwords: Subwords, by_character: tuple[bool, bool] = (False, False)
+    one: Translation, subwords: Subwords, by_character: tuple[bool, bool]
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Return `words_of` both sides of a line: a word of a piece may be part of one of the line, and the other way
     round."""

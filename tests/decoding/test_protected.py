@@ -106,7 +106,7 @@ def test_a_line_in_pieces_has_the_items_of_each_piece(subwords, model, languages
         {"url1": "http://b.org", "tag1": "<i>"},
     ]
     assert found.split.pieces == [part.text for part in found.parts]
-    src, trg = words_of_line(found, subwords)
+    src, trg = words_of_line(found, subwords, (False, False))
     n_word = len(line.split())
     assert {word for its in src for word in its} == set(range(n_word)) == {word for its in trg for word in its}
 
