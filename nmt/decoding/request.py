@@ -261,13 +261,6 @@ class Sources:
             self._tagged[own] = self._codec.tagged(self._tags_of(*own)) if self._tags_of else self._codec
         return self._tagged[own]
 
-    def encode(self, requests: Sequence[Request]) -> list[list[int]]:
-        """Ids of the source of each request, without EOS."""
-        places = dict[Codec, list[int]]()
-        for n, request in enumerate(requests):
-            places.setdefault(self.codec_of(request), []).append(n)
-        found: list[list[int]] = [[] for _ in requests]
-        for codec, its in places.items():
-            for n, ids in zip(its, codec.encode([requests[n].source for n in its]), strict=True):
-                found[n] = ids
-        return found
+    def encode(self, request: Request) -> list[int]:
+        """Ids of the source of a request, without EOS."""
+        return self.codec_of(request).encode([request.source])[0]

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -105,7 +106,7 @@ class Translator:
         read = [replace(requests[n], source=requests[n].source[:_MAX_CHARACTERS].replace("\n", " ")) for n in there]
         kinds = self.subwords.src.protects
         alike = [protected_like(translations[n], dict(requests[n].items), kinds) for n in there]
-        src = self.sources.encode(read)
+        src = list(map(self.sources.encode, read))
         trg = self.subwords.trg.encode([text[:_MAX_CHARACTERS] for text in alike])
         src_ids, trg_ids = ([ids[:MAX_SRC_LEN] for ids in side] for side in (src, trg))
         found = [Scored([], [], [])] * len(requests)
@@ -150,22 +151,18 @@ class Translator:
 
     def _translate_window(self, lines: Sequence[str | Request], done: Callable[[int], object]) -> list[Translation]:
         """Translate lines. Equal ones are encoded and searched for once; blank ones never reach the model."""
-        requests, encode = list(map(self._request, lines)), self.sources.encode
+        requests, ids_of = list(map(self._request, lines)), cache(self.sources.encode)
         count = Counter(requests)
         read = [one for one in count if not self._is_unread(one)]
         done(len(requests) - sum(count[one] for one in read))
-        short = [one for one in read if not surely_too_long(one.source, self.limits.piece)]
-        ids_of = dict(zip(short, encode(short), strict=True))
-        splits = {one: its for one in read if (its := self._split(one, ids_of.get(one)))}
+        splits = {one: its for one in read if (its := self._split(one, ids_of))}
         pieces = (piece for _, pieces in splits.values() for piece in pieces if not self._is_unread(piece))
         different = list(dict.fromkeys(one for one in (*read, *pieces) if one not in splits))
-        rest = [one for one in different if one not in ids_of]
-        ids_of |= zip(rest, encode(rest), strict=True)
         translations: dict[Request, Translation] = {}
-        for batch, hypotheses in self.batches([ids_of[one] for one in different], different):
+        for batch, hypotheses in self.batches(list(map(ids_of, different)), different):
             asked = [different[n] for n in batch]
             for request, found, qe in zip(asked, hypotheses, self._estimated(asked, hypotheses), strict=True):
-                translations[request] = self._answer(request, ids_of[request], found, qe)
+                translations[request] = self._answer(request, ids_of(request), found, qe)
             # A line that was split is done when all of its pieces are.
             done(sum(count[one] for one in asked))
         for request, (line, own) in splits.items():
@@ -174,14 +171,12 @@ class Translator:
             done(count[request])
         return [translations.get(request) or _unread(request) for request in requests]
 
-    def _split(self, request: Request, ids: list[int] | None) -> tuple[Split, list[Request]] | None:
-        """A line in pieces, as it was given, and the requests of these; None if the model reads it at once. ids: its
-        subwords; None if they are surely too many."""
+    def _split(self, request: Request, ids_of: Callable[[Request], list[int]]) -> tuple[Split, list[Request]] | None:
+        """A line in pieces, as it was given, and the requests of these; None if the model reads it at once."""
         limits = self.limits if request.can_be_split else Limits()
+        ids = None if surely_too_long(request.source, limits.piece) else ids_of(request)
         emoji = self.config.copy_letterless and not request.asks
         codec = self.sources.codec_of(request)
-        if ids is None and not surely_too_long(request.source, limits.piece):
-            ids = codec.encode([request.source])[0]
         if not (found := split(request.source, ids, codec, limits, emoji=emoji, language=self._src_lang)):
             return None
         given = replace(found, pieces=[restored(piece, dict(request.items)) for piece in found.pieces])
