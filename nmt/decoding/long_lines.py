@@ -124,13 +124,12 @@ def split(
     if not too_long and not limits.every and len(lines) == 1:
         return None
 
-    def fits(piece: str) -> bool:
-        return not surely_too_long(piece, limits.piece) and len(codec.encode([piece])[0]) <= limits.piece
+    def fits(text: str, limit: int = limits.piece) -> bool:
+        return not surely_too_long(text, limit) and len(codec.encode([text])[0]) <= limit
 
     def of_line(text: str) -> Iterable[str]:
-        if len(lines) == 1 or limits.every or surely_too_long(text, limits.line):
-            return pieces(text, fits, language)
-        return [text] if len(codec.encode([text])[0]) <= limits.line else pieces(text, fits, language)
+        is_whole = len(lines) > 1 and not limits.every and fits(text, limits.line)
+        return [text] if is_whole else pieces(text, fits, language)
 
     found = Split([], [""])
     for piece in (piece for n, text in enumerate(lines) for piece in ("\n" * bool(n), *of_line(text))):
