@@ -12,7 +12,7 @@ from operator import attrgetter
 from nmt.data.placeholders import CHARACTERS, protected, protected_like, renumbered, restored
 from nmt.data.subwords import Codec
 from nmt.decoding.phrases import Room, Wanted, barred_around, contains, occurrences
-from nmt.errors import DataError, RecipeError, shown
+from nmt.errors import DataError, shown
 
 Places = tuple[tuple[int, int], ...]  # beginnings and ends in a source as it was given, in characters
 
@@ -256,8 +256,6 @@ class Sources:
         """Return the codec of this source. Raises RecipeError for tags that the model has not learnt."""
         own = request.trg_lang, request.tags
         if own not in self._tagged:
-            if self._tags_of is None and own != (None, None):
-                raise RecipeError("trg_lang and tags of a line: this model is told none (leave them out).")
             self._tagged[own] = self._codec.tagged(self._tags_of(*own)) if self._tags_of else self._codec
         return self._tagged[own]
 
