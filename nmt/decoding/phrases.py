@@ -95,9 +95,7 @@ class Pieces:
         self._sorted_bytes = [self.bytes[i] for i in self._sorted]
         self._joined = b"\n".join(self.bytes)  # no phrase has a line feed
         self._joined_at = [0, *accumulate(len(raw) + 1 for raw in self.bytes)]
-        self.matrix = np.zeros((codec.n_vocab, LONGEST_PIECE), dtype=np.uint8)
-        for i, raw in enumerate(self.bytes):
-            self.matrix[i, : len(raw)] = np.frombuffer(raw, dtype=np.uint8)
+        self.matrix = np.array(self.bytes, dtype=f"S{LONGEST_PIECE}").view(np.uint8).reshape(-1, LONGEST_PIECE)
         self.table = lru_cache(128)(self._table)  # a usual one takes a megabyte or less, the longest phrase 60
 
     def in_bytes(self, text: str) -> bytes:

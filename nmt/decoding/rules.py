@@ -184,7 +184,7 @@ class Rules:
         prefixes = [one.prefix and " " + pieces.codec.normalised_prefix(one.prefix) for one in asked]
         self._streams = list(map(pieces.in_bytes, prefixes))
         self._n_byte = torch.from_numpy(pieces.n_byte).to(device)
-        self._no_space = torch.tensor([raw[:1] != b" " for raw in pieces.bytes], device=device)
+        self._no_space = torch.from_numpy(pieces.matrix[:, 0] != ord(" ")).to(device)
         self._place = min_len.new_zeros(len(asked), n)  # (B, K) bytes of the prefix that are there
         self.required = Required(pieces, [one.wanted for one in asked], device, n)
         self._avoided = Avoided(pieces, [one.avoided for one in asked], n)
