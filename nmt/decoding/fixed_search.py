@@ -38,7 +38,7 @@ from nmt.errors import MachineError
 from nmt.models.base import DecoderState, SearchModel
 from nmt.models.layers import Gaps, closing
 
-# Work that a GPU records once and replays, and what the host hears of it, without either waiting for the other.
+# Work that a GPU records once and replays.
 
 # Recordings that are kept: of some hundred kernels each, a few megabytes on the device.
 _MOST = 256
