@@ -6,7 +6,6 @@ program leaves nothing that a later command accepts. What is read back is in `co
 
 import contextlib
 import json
-import os
 import re
 import sys
 import time
@@ -236,7 +235,6 @@ def prepare(
         if stages is not None:
             stages[stage] = last - before
 
-    use_threads(data.workers)
     sources = find_sources(recipe, translations)
     for line in told(sources):
         talk(line)
@@ -381,12 +379,6 @@ def page_beside(folder: Path) -> Path:
     """Return where the report of data lies that is not written: beside the folder."""
     folder = folder if folder.name.strip(".") else folder.resolve()
     return folder.with_name(f"{folder.name}.report.html")
-
-
-def use_threads(n: int) -> None:
-    """Let tokenizers use n threads, all cores for 0. Only the first call of a process that encodes has an effect."""
-    os.environ["RAYON_NUM_THREADS"] = str(n or os.cpu_count() or 1)
-    os.environ["TOKENIZERS_PARALLELISM"] = "true"  # said explicitly, or a later fork prints a warning
 
 
 def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: dict[str, Any]) -> list[str]:
