@@ -25,13 +25,26 @@ N_VALID = 1000
 CORPUS = ["multi30k.train.de.gz", "multi30k.train.en.gz"]
 # What a turn runs. It prints a line of JSON: seconds of each stage.
 PREPARE = """
-import json, sys
+import json, sys, time
 from pathlib import Path
-from nmt.data.prepare import prepare
+from nmt.data import prepare
 from nmt.recipe.reader import read_recipe
 folder, options = json.loads(sys.argv[1])
 stages = {}
-prepare(read_recipe(None, options), Path(folder), overwrite=True, talk=lambda line: None, stages=stages)
+def time_stage(stage, name):
+    function = getattr(prepare, name)
+    def timed(*args):
+        begin = time.perf_counter()
+        found = function(*args)
+        stages[stage] = stages.get(stage, 0.0) + time.perf_counter() - begin
+        return found
+    setattr(prepare, name, timed)
+time_stage("hash", "facts_of")
+time_stage("filter", "keep_training_pairs")
+time_stage("count", "count_words_of")
+time_stage("learn", "_learn")
+time_stage("encode", "encode_training_pairs")
+prepare.prepare(read_recipe(None, options), Path(folder), overwrite=True, talk=lambda line: None)
 print(json.dumps(stages))
 """
 PEER = """

@@ -216,7 +216,6 @@ def prepare(
     talk: Talk | None = None,
     report: DataReport | None = None,
     only_report: Path | None = None,
-    stages: dict[str, float] | None = None,
     translations: Mapping[int, Sequence[Path]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Make the data folder of a recipe and return its manifest.
@@ -224,17 +223,9 @@ def prepare(
     A folder that was made from the same bytes with the same settings is left as it is; another one of ours is
     replaced with overwrite=True, at the very end. talk: gets each line of the account (default: stderr).
     report: a fresh one, for a caller who wants to know more. only_report: write the page of the report there, and
-    leave the folder as it is. stages: gets the seconds that each stage took. translations: of `find_sources`.
+    leave the folder as it is. translations: of `find_sources`.
     """
     talk, report, data = talk or partial(print, file=sys.stderr), report or DataReport(), recipe.data
-    last = time.perf_counter()
-
-    def lap(stage: str) -> None:
-        nonlocal last
-        last, before = time.perf_counter(), last
-        if stages is not None:
-            stages[stage] = last - before
-
     sources = find_sources(recipe, translations)
     for line in told(sources):
         talk(line)
@@ -245,7 +236,6 @@ def prepare(
         sources = with_held_out(sources, data)
         inputs += facts_of(sources[-1:])
         talk(f"valid: {sources[-1].src.name.partition(', ')[0]}, and near copies of them left out of it")
-    lap("hash")
     n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
     texts = inputs.copy()  # what the page shows
     given = find_subwords(*recipe.subwords.vocab_names, origin=recipe.origin) if recipe.subwords.vocab_from else []
@@ -281,12 +271,11 @@ def prepare(
         report.n_read = n_read
         splits = dict.fromkeys(source.split for source in sources if source.split != "train")
         held_out = {split: read_held_out(sources, split, report) for split in splits}
-        made = _prepare_training_pairs(recipe, sources, held_out, given, report, temporary, talk, lap)
+        made = _prepare_training_pairs(recipe, sources, held_out, given, report, temporary, talk)
         if changed := [str(path) for path, stamp in stamps_of(sources).items() if stamps[path] != stamp]:
             raise DataError(
                 f"{', '.join(changed)}: changed while it was read. Prepare again when nothing else writes to it."
             )
-        lap("encode and write")
         if made is None or not report.n_kept:
             raise stopped(report.nothing_left(data))
         subwords, report.corpora = made
@@ -319,7 +308,6 @@ def prepare(
         }
         files = [SUBWORDS, REPORT, PAGE, *(f"{split}.arrow" for split in n_pair)]
         manifest = write_manifest(temporary, content, files)
-    lap("report")
     for line in table(facts):
         talk(line)
     n_token = facts["subwords"]["trg"]["pieces"] + n_pair["train"]
@@ -339,22 +327,18 @@ def _prepare_training_pairs(
     report: DataReport,
     folder: Path,
     talk: Talk,
-    lap: Callable[[str], None],
 ) -> tuple[Subwords, list[dict[str, Any]]] | None:
     """Keep, count, learn and encode, into train.arrow; return the subwords, and the corpora for the manifest; None if
     no pair is kept. given: subwords that are not learnt.
     """
     with WorkerPool(n_process(recipe.data, report.n_read)) as workers:
         kept, survey = keep_training_pairs(sources, held_out, recipe.data, recipe.subwords, report, folder, workers)
-        lap("read and filter")
         counts = count_words_of(kept, recipe.subwords, report, workers)
-        lap("count")
         survey.begin_to_finish(workers)
         with progress_bar("looking for misaligned lines", report.n_read) as progress:
             if len(kept):
                 subwords = _learn(recipe, given, counts, report, talk)
                 subwords.save(folder / SUBWORDS)
-                lap("learn")
             report.found = survey.finish(progress.update, kept.shown)
         if not len(kept):
             return None
@@ -369,7 +353,6 @@ def _prepare_training_pairs(
         for where in other_languages(sources, kept, recipe.data):
             report.note("other_language", where)
         report.found["swapped"] = swapped(sources, kept, held_out, recipe.data)
-        lap("conclude")
         corpora = encode_training_pairs(recipe.data, subwords, kept, report, folder, workers)
     kept.remove()
     return subwords, corpora
