@@ -118,15 +118,6 @@ class GrownRows:
         return self.values.take(places(starts, n_of)), n_of
 
 
-def gathered(values: NDArray[Any], n_of: NDArray[Any], at: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
-    """Rows of different lengths, end to end, in another order and number: their values, and how many each has.
-
-    values: of all rows, end to end; n_of: how many each row has; at: the rows that are wanted.
-    """
-    n_of = n_of.astype(np.int64)
-    return values.take(places((np.cumsum(n_of) - n_of)[at], n_of[at])), n_of[at]
-
-
 def places(starts: Ints, n_of: Ints) -> Ints:
     """The places of rows, end to end, from where each begins and how many places it has."""
     place = np.repeat(starts - (np.cumsum(n_of) - n_of), n_of)
@@ -139,7 +130,10 @@ def turns(n_of: Ints) -> Ints:
     return places(np.zeros_like(n_of), n_of)
 
 
-def in_order(parts: Sequence[Ragged], numbers: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], Ints]:
-    """Rows from several parts, in the order of their numbers: their values, and how many each has."""
-    values, n_of = np.concatenate([part.values for part in parts]), np.concatenate([part.lengths for part in parts])
-    return gathered(values, n_of, np.argsort(np.concatenate(numbers)))
+def in_order(parts: Sequence[Ragged], numbers: Sequence[NDArray[Any]]) -> Ragged:
+    """Rows from several parts, in the order of their numbers."""
+    values = np.concatenate([part.values for part in parts])
+    n_of = np.concatenate([part.lengths for part in parts]).astype(np.int64)
+    order = np.argsort(np.concatenate(numbers))
+    starts = np.cumsum(n_of) - n_of
+    return Ragged(values.take(places(starts[order], n_of[order])), n_of[order])

@@ -17,7 +17,7 @@ from numpy.lib.format import read_array, write_array
 from numpy.typing import NDArray
 
 from nmt.data.alignment_shift import find_shifts
-from nmt.data.arrays import Ragged, gathered
+from nmt.data.arrays import Ragged
 from nmt.data.corpus import dtype_of_ids
 from nmt.data.dedup import N_SHOWN, NO_KEY, count_duplicates, keys_for, keys_of
 from nmt.data.filters import CODES, HELD_OUT, KEPT, ODD, REASON_OF, CorpusFacts, filters_of, oddities, reason_to_drop
@@ -228,8 +228,7 @@ class Task:
             lines = Ragged.of(codec.encode(texts), np.dtype(np.int32))
             return lines.values, lines.lengths.astype(np.int64)
         known, units = self._units_of(side, name)
-        ids = known.part(UnitIds, codec).rows.of(units)
-        values, n_id = gathered(*ids, side.at)
+        values, n_id = known.part(UnitIds, codec).rows.of(units[side.at])
         ends = np.concatenate([[0], np.cumsum(n_id)])[np.cumsum(side.n_unit, dtype=np.int64)]
         return values, np.diff(ends, prepend=0)
 

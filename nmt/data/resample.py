@@ -70,7 +70,7 @@ class Merges:
             part[at] = self._made[merge[at]]
             part, n_part, number = part[stays], n_part[goes_on] - 1, number[goes_on]
             turn += 1
-        return Ragged(*in_order(done, numbers)) if done else words
+        return in_order(done, numbers) if done else words
 
 
 class Unigram:
@@ -232,7 +232,7 @@ class Resampler:
         unit = np.repeat(np.repeat(np.arange(len(words)), n_word), ways.lengths)
         of_units = Ragged(ways.values, np.bincount(unit, minlength=len(words)))
         cut, others = np.flatnonzero(n_word), np.flatnonzero(n_word == 0)
-        return Ragged(*in_order([of_units.some(n_word > 0), units.some(n_word == 0)], [cut, others]))
+        return in_order([of_units.some(n_word > 0), units.some(n_word == 0)], [cut, others])
 
     def _words_of(self, unit: Ids) -> list[str]:
         """The words of a unit, in letters, of which nothing tells several apart; none where it stays as it is."""

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.alignment_shift import records_of
-from nmt.data.arrays import gathered
 from nmt.data.dedup import N_SHOWN, PAIR, Keys, Leaks, hits
 from nmt.data.letters import units_of
 from nmt.data.sources import Source
@@ -86,7 +85,7 @@ def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str,
 
 def words_of(side: Units) -> Words:
     """The words that may look alike in other languages, as `Block.words` finds them in lines."""
-    hashed, n_of_unit = gathered(*side.known.part(UnitFacts).words.of(side.which), side.at)
+    hashed, n_of_unit = side.known.part(UnitFacts).words.of(side.which[side.at])
     n_of = np.add.reduceat(n_of_unit, side.first)
     return hashed, np.repeat(np.arange(len(n_of)), n_of)
 

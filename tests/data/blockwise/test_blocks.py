@@ -10,7 +10,7 @@ import pytest
 
 from nmt.data import block_work, keep
 from nmt.data import units as lexicon_file
-from nmt.data.arrays import Ragged, gathered
+from nmt.data.arrays import Ragged
 from nmt.data.letters import WordsOf, in_words, normalised
 from nmt.data.placeholders import BYTES, protected
 from nmt.data.prepare import prepare
@@ -102,7 +102,7 @@ def test_units_are_encoded_and_learnt_from_as_their_lines_are(normalize, whitesp
 def test_words_to_align_by_are_those_of_whole_lines():
     lines = nasty(3)
     of = units(lines)
-    words, n = gathered(*of.known.part(UnitFacts).words.of(of.which), of.at)
+    words, n = of.known.part(UnitFacts).words.of(of.which[of.at])
     line = np.repeat(np.repeat(np.arange(len(lines)), of.n_unit), n)
     whole = Block(lines).words()
     pairs = zip(line.tolist(), words.tolist(), strict=True)
