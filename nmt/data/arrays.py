@@ -31,9 +31,6 @@ def seeds_of(n: NDArray[np.integer]) -> Numbers:
     return (n.astype(np.uint64) + np.uint64(1)) * np.uint64(STEP)
 
 
-_WIDE = np.dtype(np.int64)
-
-
 @dataclass(frozen=True)
 class Ragged:
     """Rows of different lengths: the values of all, end to end, and how many each row has."""
@@ -42,7 +39,7 @@ class Ragged:
     lengths: NDArray[Any]
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]], dtype: np.dtype[Any] = _WIDE) -> "Ragged":
+    def of(cls, rows: Sequence[Sequence[int]], dtype: type[np.integer[Any]] | np.dtype[Any] = np.int64) -> "Ragged":
         """Ragged from lists. dtype: of the values, which must fit."""
         lengths = np.fromiter(map(len, rows), np.int32, len(rows))
         values = np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(lengths.sum(dtype=np.int64)))

@@ -225,7 +225,7 @@ class Task:
         """Ids of the kept lines of a side, end to end, and how many each has."""
         if codec.speller:  # its lines have to be whole
             texts = side.learnt_texts() if len(side.n_unit) else []
-            lines = Ragged.of(codec.encode(texts), np.dtype(np.int32))
+            lines = Ragged.of(codec.encode(texts), np.int32)
             return lines.values, lines.lengths.astype(np.int64)
         known, units = self._units_of(side, name)
         values, n_id = known.part(UnitIds, codec).rows.of(units[side.at])

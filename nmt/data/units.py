@@ -226,5 +226,5 @@ class UnitIds:
 
     def learn(self, units: Sequence[str]) -> None:
         """See the next units."""
-        ids = Ragged.of(self._codec.encode([unit[1:] for unit in units]), np.dtype(np.int32))
+        ids = Ragged.of(self._codec.encode([unit[1:] for unit in units]), np.int32)
         self.rows.add(ids.values, ids.lengths)
