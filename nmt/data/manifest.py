@@ -35,10 +35,8 @@ SUBWORDS = "subwords.json"
 HASHED_BYTES = 1 << 30
 
 _MADE_BY = "nmt-preprocess"
-_KEYS = {"made_by", "format", "inputs", "settings", "n_pair", "n_vocab", "ids", "subwords_sha256", "tokenizers"}
-# Without it, as in folders made before there was one, all training pairs are of one corpus.
-_CORPORA = "corpora"
-_KEYS |= {"files", _CORPORA}
+_KEYS = {"made_by", "format", "inputs", "settings", "n_pair", "corpora", "n_vocab", "ids", "subwords_sha256"}
+_KEYS |= {"tokenizers", "files"}
 # The version of nmt, and of a clone the commit; for people, and in no comparison. Not in folders made before it was.
 _VERSION = "nmt"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[a-z0-9]+)?")
@@ -119,11 +117,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if manifest.get("format") != FORMAT:
         raise _unusable(path, f"format {manifest.get('format')!r}; this version of nmt reads {FORMAT}")
     try:
-        manifest.setdefault(_CORPORA, [{"name": "", "n_pair": manifest["n_pair"]["train"]}])
+        # In folders made before there was one, all training pairs are of one corpus.
+        manifest.setdefault("corpora", [{"name": "", "n_pair": manifest["n_pair"]["train"]}])
         is_whole = (
             set(manifest) - {_VERSION} == _KEYS
-            and all(type(each["n_pair"]) is int and each["n_pair"] >= 0 for each in manifest[_CORPORA])
-            and sum(each["n_pair"] for each in manifest[_CORPORA]) == manifest["n_pair"]["train"]
+            and all(type(each["n_pair"]) is int and each["n_pair"] >= 0 for each in manifest["corpora"])
+            and sum(each["n_pair"] for each in manifest["corpora"]) == manifest["n_pair"]["train"]
             and all(
                 _PLAIN_NAME.fullmatch(name) and type(each["size"]) is int and isinstance(each["sha256"], str)
                 for name, each in manifest["files"].items()
