@@ -7,7 +7,7 @@ import math
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -132,7 +132,7 @@ class Plan:
         self.most_packed = _most_packed(self.src_len, self.trg_len, self.max_tokens, self.mixture)
         # Padding makes no batch larger than the longest pair or the budget would.
         self.most_padded = min(self.max_tokens, 1 + int(max(self.src_len.max(), self.trg_len.max())))
-        self._epoch = lru_cache(maxsize=2)(self._begin)
+        self._epoch = lru_cache(maxsize=2)(partial(_Epoch, self))
 
     def at(self, position: Position) -> tuple[list[Rows], Position]:
         """The batches of the update at `position`, arrays of pair numbers, and the position after it."""
@@ -166,25 +166,19 @@ class Plan:
         found.n_update()
         return float(1 - np.divide(found.n_used, found.n_held))
 
-    def _begin(self, epoch: int) -> "_Epoch":
-        rng = np.random.default_rng([self.seed, epoch])
-        if self.mixture is None:
-            n_pair = len(self.src_len)
-            order: Order = np.arange(n_pair, dtype=np.int32 if n_pair < 1 << 31 else np.int64)
-        else:
-            order = self.mixture.rows(self.seed, epoch)
-        rng.shuffle(order)
-        return _Epoch(self, order, rng)
-
 
 class _Epoch:
-    """The batches of one epoch, as far as they were asked for.
+    """The batches of one epoch, as far as they were asked for."""
 
-    order: the pairs in the order of the batches as far as they are cut, and shuffled from there on.
-    """
-
-    def __init__(self, plan: Plan, order: Order, rng: np.random.Generator) -> None:
-        self._plan, self._order, self._rng = plan, order, rng
+    def __init__(self, plan: Plan, epoch: int) -> None:
+        self._plan, self._rng = plan, np.random.default_rng([plan.seed, epoch])
+        # The pairs in the order of the batches as far as they are cut, and shuffled from there on.
+        if plan.mixture is None:
+            n_pair = len(plan.src_len)
+            self._order: Order = np.arange(n_pair, dtype=np.int32 if n_pair < 1 << 31 else np.int64)
+        else:
+            self._order = plan.mixture.rows(plan.seed, epoch)
+        self._rng.shuffle(self._order)
         self._starts = array("q", [0])  # of the batches, and the end of the last
         self._first = array("q", [0])  # batches that begin an update, and at last how many batches there are
         self.n_used = self.n_held = 0  # tokens, and places for them, both sides together
