@@ -26,7 +26,7 @@ from nmt.recipe.contradictions import names_of
 from nmt.recipe.options import Recipe
 
 
-# Columns of Arrow as arrays of numpy and back, over the same memory.
+# Columns of Arrow as arrays of numpy and back, over the same memory. What pyarrow has for it loads pandas.
 def as_arrow(values: NDArray[Any]) -> pa.Array:
     """A column of whole numbers."""
     values = np.ascontiguousarray(values)
@@ -36,8 +36,7 @@ def as_arrow(values: NDArray[Any]) -> pa.Array:
 def texts_as_arrow(texts: Sequence[str]) -> pa.Array:
     """A column of texts."""
     raw = [text.encode("utf-8") for text in texts]
-    offsets = np.zeros(len(raw) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, raw), np.int64, len(raw)), out=offsets[1:])
+    offsets = np.cumsum([0, *map(len, raw)], dtype=np.int64)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(raw))]
     return pa.Array.from_buffers(pa.large_string(), len(raw), buffers)
 
