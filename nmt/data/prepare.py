@@ -236,7 +236,7 @@ def prepare(
         sources = with_held_out(sources, data)
         inputs += facts_of(sources[-1:])
         talk(f"valid: {sources[-1].src.name.partition(', ')[0]}, and near copies of them left out of it")
-    n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
+    report.n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
     texts = inputs.copy()  # what the page shows
     given = find_subwords(*recipe.subwords.vocab_names, origin=recipe.origin) if recipe.subwords.vocab_from else []
     inputs += facts_of_subwords(given)
@@ -268,7 +268,6 @@ def prepare(
     with beside(only_report) if only_report else building(folder, replace=present) as temporary:
         for language in unknown_languages(data):
             report.note("language", language)
-        report.n_read = n_read
         splits = dict.fromkeys(source.split for source in sources if source.split != "train")
         held_out = {split: read_held_out(sources, split, report) for split in splits}
         made = _prepare_training_pairs(recipe, sources, held_out, given, report, temporary, talk)
@@ -398,12 +397,13 @@ def _learn(
 
 
 def _held_out_tables(src: list[str], trg: list[str], subwords: Subwords) -> Iterator[pa.Table]:
+    dtype = dtype_of_ids(subwords)
     for start in range(0, len(src), N_ROW):
         lines = src[start : start + N_ROW], trg[start : start + N_ROW]
-        pairs = [protected_pair(*pair, subwords.src.protects)[:2] for pair in zip(*lines, strict=True)]
-        codecs, dtype = (subwords.src, subwords.trg), dtype_of_ids(subwords)
-        sides = ([pair[n] for pair in pairs] for n in range(2))
-        table = table_of(*(Ragged.of(codec.encode(side), dtype) for codec, side in zip(codecs, sides, strict=True)))
+        pairs = (protected_pair(*pair, subwords.src.protects)[:2] for pair in zip(*lines, strict=True))
+        src_texts, trg_texts = zip(*pairs, strict=True)
+        ids = subwords.src.encode(src_texts), subwords.trg.encode(trg_texts)
+        table = table_of(*(Ragged.of(rows, dtype) for rows in ids))
         for name, text in zip(("src_text", "trg_text"), lines, strict=True):
             table = table.append_column(name, texts_as_arrow(text))
         yield table
