@@ -19,7 +19,7 @@ import torch
 import nmt
 from nmt import checkpoint
 from nmt.cli.translate import main
-from nmt.data.subwords import PAD, Subwords
+from nmt.data.subwords import PAD
 from nmt.errors import DataError, RunError
 from nmt.models import int8
 from nmt.models.build import build_model
@@ -29,6 +29,7 @@ from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
 from tests.cli.made_run import OPTIONS, make_run, save_run
+from tests.learnt import learnt_subwords
 
 LINES = ["the ship", "", "the old ship left", "für Übung"]
 
@@ -222,7 +223,7 @@ def test_another_vocabulary_than_that_of_training_is_refused_with_both_fingerpri
         told.write_text(json.dumps(content) + "\n")
         nmt.load(run)
     lines = ["another corpus has other words in it"] * 9
-    Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=280)).save(run / "subwords.json")
+    learnt_subwords(lines, lines, SubwordsConfig(vocab_size=280)).save(run / "subwords.json")
     with pytest.raises(RunError, match=rf"subwords.json: its fingerprint is [0-9a-f]{{12}}, .* with {own[:12]}"):
         nmt.load(run)
 

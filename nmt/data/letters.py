@@ -9,7 +9,7 @@ import random
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -286,9 +286,6 @@ MOST_COUNTED = 2_000_000
 # Share of the characters of a text that the alphabet covers at least, if it has room.
 COVERAGE = 0.9995
 
-# A text: what gives its lines, or how often each of its words occurs.
-Lines = Callable[[], Iterable[str]] | Counter[str]
-
 
 def counted_characters(words: Mapping[str, int]) -> dict[str, int]:
     """Return how often each character occurs in words, by its code point."""
@@ -323,18 +320,6 @@ def within(words: Counter[str], letters: Iterable[str]) -> Counter[str]:
         for part in (word,) if word.isascii() else filter(None, other.split(word)):
             found[part] += n
     return found
-
-
-def words_of_sides(sides: Sequence[Lines], config: SubwordsConfig, notes: Counter[str] | None = None) -> Counter[str]:
-    """Count the words of all sides. notes: counts what was too long to be learnt from."""
-    words, words_of, notes = Counter[str](), WordsOf(config), Counter() if notes is None else notes
-    for side in sides:
-        if isinstance(side, Counter):
-            words.update(side)
-        else:
-            for line in side():
-                words.update(words_of(" " + line, notes))
-    return words
 
 
 class WordsOf:

@@ -332,11 +332,11 @@ def _prepare_training_pairs(
     """
     with WorkerPool(n_process(recipe.data, report.n_read)) as workers:
         kept, survey = keep_training_pairs(sources, held_out, recipe.data, recipe.subwords, report, folder, workers)
-        counts = count_words_of(kept, recipe.subwords, report, workers)
+        words = count_words_of(kept, recipe.subwords, report, workers)
         survey.begin_to_finish(workers)
         with progress_bar("looking for misaligned lines", report.n_read) as progress:
             if len(kept):
-                subwords = _learn(recipe, given, counts, report, talk)
+                subwords = _learn(recipe, given, words, talk)
                 subwords.save(folder / SUBWORDS)
             report.found = survey.finish(progress.update, kept.shown)
         if not len(kept):
@@ -376,19 +376,17 @@ def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: di
     return changed + changed_settings(present["settings"], settings)
 
 
-def _learn(
-    recipe: Recipe, given: Sequence[Path], counts: tuple[Counter[str], Counter[str]], report: DataReport, talk: Talk
-) -> Subwords:
+def _learn(recipe: Recipe, given: Sequence[Path], words: tuple[Counter[str], Counter[str]], talk: Talk) -> Subwords:
     """Train the subwords on the kept pairs, or take those of a file, and say what came of it."""
     tags, protect = recipe.data.known_tags, recipe.data.protect
     if given:
-        subwords = reuse(given, counts, recipe.subwords, report.notes, tags, protect)
+        subwords = reuse(given, words, recipe.subwords, tags, protect)
         for line in account_of(given_subwords(given, joint=subwords.joint), subwords, given):
             talk(line)
         return subwords
     # No bar: the lines go by in a moment, and of the merges that follow the library tells nothing we could show.
     talk(f"learning {recipe.subwords.vocab_size:,} subwords ({recipe.subwords.kind}) ...")
-    subwords = Subwords.train(*counts, recipe.subwords, report.notes, tags, protect)
+    subwords = Subwords.train(*words, recipe.subwords, tags, protect)
     for side, codec in subwords.by_side().items():
         wanted = recipe.subwords.vocab_size
         short = f" ({wanted:,} asked for: the text has no more)" if codec.size < wanted else ""

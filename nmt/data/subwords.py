@@ -19,17 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from nmt.data.letters import (
-    BYTE_IN_TEXT,
-    ByteLetters,
-    CharacterLetters,
-    Lines,
-    Speller,
-    easy_words,
-    normalised,
-    units_of,
-    words_of_sides,
-)
+from nmt.data.letters import BYTE_IN_TEXT, ByteLetters, CharacterLetters, Speller, easy_words, normalised, units_of
 from nmt.data.lines import write_lines
 from nmt.data.placeholders import CHARACTERS, alike, kinds_of, names_of, shown
 from nmt.data.subword_kinds import KINDS, PieceTable, SubwordsFile
@@ -218,29 +208,24 @@ class Subwords:
     @classmethod
     def train(
         cls,
-        src_lines: Lines,
-        trg_lines: Lines,
+        src_words: Counter[str],
+        trg_words: Counter[str],
         config: SubwordsConfig,
-        notes: Counter[str] | None = None,
         tags: Sequence[str] = (),
         protect: Sequence[str] = (),
     ) -> "Subwords":
-        """Learn the pieces. src_lines, trg_lines: give the lines anew at each call, without line feeds.
-
-        notes: counts what was too long to be learnt from. tags: of the source side. protect: as data.protect.
-        """
+        """Learn the pieces from words as `WordsOf` cuts them. tags: of the source side. protect: as data.protect."""
         placeholders, kind = names_of(protect), KINDS[config.kind]
         n_piece = config.vocab_size - N_SPECIAL - len(config.symbols) - len(placeholders)
 
-        def learnt(sides: Sequence[Lines], n_piece: int) -> PieceTable:
-            counted = words_of_sides(sides, config, notes)
-            words = {one: n for one, n in counted.items() if one.isascii() or not BYTE_IN_TEXT.search(one)}
-            return kind.learn(Counter(words), n_piece)
+        def learnt(words: Counter[str], n_piece: int) -> PieceTable:
+            usable = {one: n for one, n in words.items() if one.isascii() or not BYTE_IN_TEXT.search(one)}
+            return kind.learn(Counter(usable), n_piece)
 
         if config.joint:
-            codecs = [learnt([src_lines, trg_lines], n_piece - len(tags))]
+            codecs = [learnt(src_words + trg_words, n_piece - len(tags))]
         else:
-            codecs = [learnt([src_lines], n_piece - len(tags)), learnt([trg_lines], n_piece)]
+            codecs = [learnt(src_words, n_piece - len(tags)), learnt(trg_words, n_piece)]
         same: dict[str, Any] = {name: getattr(config, name) for name in ("normalize", "whitespace", "symbols", "joint")}
         items: dict[str, Any] = {"placeholders": placeholders, "patterns": patterns_of(protect), "tags": tuple(tags)}
         return cls(SubwordsFile(format=4, kind=kind.stored, codecs=codecs, **same, **items))

@@ -9,17 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from nmt.data.letters import (
-    BYTE,
-    NORMAL,
-    SPACE,
-    UNUSED,
-    USER_DEFINED,
-    ByteLetters,
-    Lines,
-    texts_of_rules,
-    words_of_sides,
-)
+from nmt.data.letters import BYTE, NORMAL, SPACE, UNUSED, USER_DEFINED, ByteLetters, texts_of_rules
 from nmt.data.manifest import SUBWORDS, read_manifest
 from nmt.data.placeholders import alike, names_of, shown
 from nmt.data.subword_kinds import KINDS, LONGEST_PIECE, PieceTable, SubwordsFile
@@ -160,17 +150,15 @@ def account_of(old: Subwords, new: Subwords, files: Sequence[Path]) -> list[str]
 
 def reuse(
     files: Sequence[Path],
-    sides: tuple[Lines, Lines],
+    words: tuple[Counter[str], Counter[str]],
     config: SubwordsConfig,
-    notes: Counter[str] | None = None,
     tags: Sequence[str] = (),
     protect: Sequence[str] = (),
 ) -> Subwords:
     """The subwords of a file, with config.extend new pieces a vocabulary and with the symbols, tags and placeholders
     that are new. protect: data.protect, of which the patterns are taken in its order.
 
-    sides: give the lines of source and target anew at each call. notes: counts what was too long to be learnt from.
-    What the file and the options say differently is refused.
+    words: of source and target, as `WordsOf` cuts them. What the file and the options say differently is refused.
     """
     subwords = given_subwords(files, joint=config.joint)
     old, there = subwords.file, f"of {' and '.join(map(str, files))}"
@@ -183,9 +171,8 @@ def reuse(
     symbols = (*old.symbols, *(symbol for symbol in config.symbols if symbol not in old.symbols))
     names = (*old.placeholders, *(name for name in names_of(protect) if name not in old.placeholders))
     all_tags = (*old.tags, *(tag for tag in tags if alike(tag) not in map(alike, old.tags)))
-    wanted = config.model_copy(update={"symbols": symbols, "whitespace": old.whitespace})
 
-    def grown(codec: Codec, lines: Sequence[Lines]) -> PieceTable:
+    def grown(codec: Codec, of_text: Counter[str]) -> PieceTable:
         pieces = set(codec.given.vocab)
         if twice := [one for one in (*symbols, *map(shown, names)) if codec.letters.piece(one) in pieces]:
             raise DataError(
@@ -194,12 +181,13 @@ def reuse(
             )
         if not config.extend:
             return codec.given
-        words = words_of_sides(lines, wanted, notes)
-        return KINDS[config.kind].extend(codec.given, words, config.extend)
+        return KINDS[config.kind].extend(codec.given, of_text, config.extend)
 
-    codecs = [grown(subwords.src, sides if old.joint else sides[:1])]
-    if not old.joint:
-        codecs.append(grown(subwords.trg, sides[1:]))
+    src_words, trg_words = words
+    if old.joint:
+        codecs = [grown(subwords.src, src_words + trg_words)]
+    else:
+        codecs = [grown(subwords.src, src_words), grown(subwords.trg, trg_words)]
     more = {"symbols": symbols, "placeholders": names, "patterns": patterns_of(protect), "tags": all_tags}
     return Subwords(old.model_copy(update={**more, "codecs": codecs}))
 

@@ -11,6 +11,7 @@ from nmt.data.subwords import PAD, Subwords
 from nmt.models.build import build_model
 from nmt.recipe.reader import read_recipe, write_recipe
 from nmt.run import Run
+from tests.learnt import learnt_subwords
 
 OPTIONS = {
     "name": "tiny", "data.trg_lang": "en", "model.d_model": "16", "model.d_inner": "16", "model.n_head": "2",
@@ -44,7 +45,7 @@ def make_run(folder: Path, options: Mapping[str, str] = OPTIONS, tags: Sequence[
     recipe = read_recipe(None, list({**options, "data.train": json.dumps(corpora)}.items()))
     lines = ["the old ship left in May"] * 9
     given = {"tags": tags, "protect": recipe.data.protect}
-    subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, **given)
+    subwords = learnt_subwords(lines, lines, recipe.subwords, **given)
     torch.manual_seed(seed)
     model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
     run = save_run(folder, recipe, subwords, model, update=7)

@@ -17,13 +17,13 @@ from made_run import SOURCE
 from nmt.cli.translate import main
 from nmt.data.corpus import Prepared
 from nmt.data.prepare import prepare
-from nmt.data.subwords import Subwords
 from nmt.decoding.scorer import score_tokens
 from nmt.evaluation.metrics import Texts, score
 from nmt.recipe.data_options import ValidationSet
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
 from tests.data.test_prepare import recipe_in
+from tests.learnt import learnt_subwords
 
 
 @pytest.fixture
@@ -383,7 +383,7 @@ def test_runs_and_checkpoints_translate_together_where_they_have_the_same_subwor
     other = Run(tmp_path / "other")
     shutil.copytree(folder, other.folder)
     lines = ["quite another text"] * 9
-    Subwords.train(lambda: lines, lambda: lines, read_recipe(other.recipe_file).subwords).save(other.subwords_file)
+    learnt_subwords(lines, lines, read_recipe(other.recipe_file).subwords).save(other.subwords_file)
     assert "different vocabularies" in translate(other.folder, code=2)[1]
 
 

@@ -12,6 +12,7 @@ from nmt.models.base import TranslationModel
 from nmt.models.build import build_model
 from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.model_options import ModelConfig
+from tests.learnt import learnt_subwords
 
 SRC = torch.tensor([[5, 4, 3, 2], [4, 2, 0, 0], [3, 3, 5, 2], [2, 0, 0, 0], [5, 3, 4, 2], [4, 4, 2, 0]])
 PENALTIES = [("wu", 0.0), ("wu", 0.6), ("wu", 1.0), ("average", 1.0), ("average", 0.5), ("none", 1.0)]
@@ -54,4 +55,4 @@ def tiny_model(n_vocab: int = 8, **options):
 def subwords_of(*lines: str, n: int = 280, protect=(), **config) -> Subwords:
     """A vocabulary of n subwords for both sides, learnt from some lines."""
     options = SubwordsConfig(vocab_size=n, **config)
-    return Subwords.train(lambda: lines * 20, lambda: lines * 20, options, protect=protect)
+    return learnt_subwords(lines * 20, lines * 20, options, protect=protect)

@@ -13,12 +13,13 @@ import torch
 import nmt
 from nmt import api, checkpoint
 from nmt.cli.translate import main
-from nmt.data.subwords import EOS, PAD, Subwords
+from nmt.data.subwords import EOS, PAD
 from nmt.models.build import build_model
 from nmt.ops import int8_product
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.reader import read_recipe, write_recipe
 from nmt.run import Run
+from tests.learnt import learnt_subwords
 
 OPTIONS = {
     "name": "tiny", "model.d_model": "16", "model.d_inner": "16", "model.n_head": "2", "model.n_enc_layer": "1",
@@ -47,7 +48,7 @@ def lab(tmp_path_factory):
     recipe = read_recipe(None, list(OPTIONS.items()))
     write_recipe(recipe, run.recipe_file)
     lines = ["the old ship left in May"] * 9
-    subwords = Subwords.train(lambda: lines, lambda: lines, recipe.subwords, tags=recipe.data.known_tags)
+    subwords = learnt_subwords(lines, lines, recipe.subwords, tags=recipe.data.known_tags)
     subwords.save(run.subwords_file)
     torch.manual_seed(10)
     model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD).eval()

@@ -7,6 +7,7 @@ from nmt.data.subwords import Subwords
 from nmt.evaluation.attention_page import Sentence, sentence_of
 from nmt.models.base import Attns
 from nmt.recipe.data_options import SubwordsConfig
+from tests.learnt import learnt_subwords
 
 N_ENC_LAYER, N_DEC_LAYER, N_HEAD = 2, 3, 4
 PAIRS = [
@@ -18,7 +19,7 @@ PAIRS = [
 
 def made_subwords() -> Subwords:
     lines = ["the old ship left in May"] * 9
-    return Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=290, whitespace="kept"))
+    return learnt_subwords(lines, lines, SubwordsConfig(vocab_size=290, whitespace="kept"))
 
 
 def made_sentence(src: str, trg: str, number: int = 1, seed: int = 0) -> Sentence:

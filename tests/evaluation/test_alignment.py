@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from nmt.data.subwords import Subwords
 from nmt.decoding.long_lines import first_words, join_attention
 from nmt.evaluation.alignment import joined_alignment, subword_alignment, word_alignment, words_of
 from nmt.recipe.data_options import SubwordsConfig
+from tests.learnt import learnt_subwords
 
 LINES = [
     "the old ship left",
@@ -22,7 +22,7 @@ LINES = [
 @pytest.fixture(scope="module")
 def codec():
     train = ["the old ship left  in May, don't"] * 9
-    return Subwords.train(lambda: train, lambda: train, SubwordsConfig(vocab_size=290)).trg
+    return learnt_subwords(train, train, SubwordsConfig(vocab_size=290)).trg
 
 
 @pytest.mark.parametrize("line", LINES)

@@ -1,14 +1,14 @@
 import pytest
 import tiny
 
-from nmt.data.subwords import Subwords
 from nmt.recipe.reader import read_recipe
+from tests.learnt import learnt_subwords
 
 
 @pytest.fixture(scope="session")
 def subwords():
     config = read_recipe(None, list(tiny.SMALL.items())).subwords
-    return Subwords.train(lambda: tiny.LINES, lambda: tiny.LINES, config)
+    return learnt_subwords(tiny.LINES, tiny.LINES, config)
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from tiny import LINES, SMALL, made, saved
 
 from nmt.cli.export import is_exported, main
 from nmt.cli.preprocess import OWN_CORPUS
-from nmt.data.subwords import Subwords
 from nmt.export import ctranslate2, huggingface, parity
 from nmt.recipe.draft import portable_options, unsupported
 from nmt.recipe.reader import read_recipe
+from tests.learnt import learnt_subwords
 
 ROOT = Path(__file__).parents[2]
 
@@ -179,7 +179,7 @@ def test_a_model_with_tags_is_the_same_for_each_of_them(tmp_path, capsys, monkey
     monkeypatch.setattr(parity.compare, "__defaults__", (10,))
     corpora = [{"src": "a", "trg": "b"}, {"src": "a", "trg": "c", "trg_lang": "fr", "tags": ["bt"]}]
     recipe = read_recipe(None, [*SMALL.items(), ("data.trg_lang", "de"), ("data.train", json.dumps(corpora))])
-    subwords = Subwords.train(lambda: LINES, lambda: LINES, recipe.subwords, tags=["<2de>", "<2fr>", "<bt>"])
+    subwords = learnt_subwords(LINES, LINES, recipe.subwords, tags=["<2de>", "<2fr>", "<bt>"])
     run = saved(tmp_path / "run", subwords, made(subwords)[0], recipe)
     (tmp_path / "lines").write_text("\n".join(LINES), encoding="utf-8")
     told = ["--to", to, "--output", str(tmp_path / "out"), "--lines", str(tmp_path / "lines")]

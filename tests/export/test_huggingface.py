@@ -8,11 +8,12 @@ from tiny import LINES, made
 
 from nmt.data.letters import normalised
 from nmt.data.subword_kinds import PieceTable, SubwordsFile
-from nmt.data.subwords import BOS, EOS, PAD, Codec, Subwords
+from nmt.data.subwords import BOS, EOS, PAD, Codec
 from nmt.export import huggingface as room
 from nmt.export.huggingface import make_tokenizer
 from nmt.export.parity import ROUNDED, compare
 from nmt.recipe.data_options import SubwordsConfig
+from tests.learnt import learnt_subwords
 
 transformers = pytest.importorskip("transformers")
 
@@ -64,7 +65,7 @@ def test_small_states_are_normalised_alike(subwords, tmp_path, norm):
 def test_their_tokenizer_knows_whole_words():
     lines = ["der Hund </s> <pad> bellt laut", "die Katze schläft"] * 3
     config = SubwordsConfig(kind="word", vocab_size=290, normalize="nfkc")
-    codec = Subwords.train(lambda: lines, lambda: lines, config).src
+    codec = learnt_subwords(lines, lines, config).src
     tokenizer = make_tokenizer(transformers, codec)
     for line in [*lines, *AWKWARD]:
         [ids] = codec.encode([line])
@@ -76,7 +77,7 @@ def test_their_tokenizer_knows_whole_words():
 def test_their_tokenizer_cuts_any_text_as_ours_does(normalize, whitespace):
     rng, lines = random.Random(1), ["हिन्दी में क्षेत्र", "می‌خواهم ก็ที่ für", "日本語 it's 12 km"] * 5
     config = SubwordsConfig(vocab_size=400, normalize=normalize, whitespace=whitespace)
-    codec = Subwords.train(lambda: lines, lambda: lines, config).src
+    codec = learnt_subwords(lines, lines, config).src
     tokenizer = make_tokenizer(transformers, codec)
     letters = [*"aé1!'s ह\u093fक\u094dषม่ی語漢👩❤\t\xa0\u3000\u200b\u200c\u200d\ufeff\xad\u2060\u0301\xa8\u0600", "  "]
     for _ in range(1000):

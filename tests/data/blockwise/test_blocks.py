@@ -14,7 +14,6 @@ from nmt.data.arrays import Ragged
 from nmt.data.letters import WordsOf, in_words, normalised
 from nmt.data.placeholders import BYTES, protected
 from nmt.data.prepare import prepare
-from nmt.data.subwords import Subwords
 from nmt.data.survey import line_hashes
 from nmt.data.text import N_ANCHOR, NO_ANCHOR, Block, anchors_of
 from nmt.data.units import Lexicon, UnitFacts, UnitIds, Units, UnitWords
@@ -22,6 +21,7 @@ from nmt.recipe.data_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 from tests.data.test_prepare import SRC, TRG, recipe_in
 from tests.disk import full_disk
+from tests.learnt import learnt_subwords
 
 PARTS = [
     *AWKWARD,
@@ -83,7 +83,7 @@ def test_units_are_encoded_and_learnt_from_as_their_lines_are(normalize, whitesp
     lines = [protected(line, kinds)[0] for line in nasty(7, 120)]
     assert any("\ud800" <= letter <= "\udbff" for line in lines for letter in line) == bool(kinds)
     config = SubwordsConfig(vocab_size=400, normalize=normalize, whitespace=whitespace, symbols=symbols)
-    subwords = Subwords.train(lambda: lines, lambda: lines[:50], config, protect=kinds)
+    subwords = learnt_subwords(lines, lines[:50], config, protect=kinds)
     of, words_of = units(lines, normalize), WordsOf(config)
     codec = subwords.src
     rows = np.split(of.at, np.cumsum(of.n_unit)[:-1])

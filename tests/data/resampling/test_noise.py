@@ -5,9 +5,9 @@ import pytest
 
 from nmt.data.arrays import Ragged
 from nmt.data.resample import Noise, in_capitals, mistyped
-from nmt.data.subwords import Subwords
 from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.training_options import NoiseConfig
+from tests.learnt import learnt_subwords
 
 SRC = ["Ein Mann läuft schnell über die Straße.", "Wo ist der kleine Hund?", "zwei", "Привет, мир!"] * 50
 TRG = ["A man runs quickly across the street.", "Where is the little dog?", "two", "こんにちは。"] * 50
@@ -17,7 +17,7 @@ SHARES = {"upper": 0.2, "title": 0.2, "lower": 0.2, "no_end": 0.2, "typo": 0.2}
 @pytest.fixture(scope="module", params=["bpe", "unigram"])
 def subwords(request):
     config = SubwordsConfig(vocab_size=400, kind=request.param)
-    return Subwords.train(lambda: iter(SRC), lambda: iter(TRG), config)
+    return learnt_subwords(iter(SRC), iter(TRG), config)
 
 
 def noisy(subwords, shares, rows=None, *, epoch=0, most=200, corpora=(("de", "en", 10**6),)):

@@ -9,9 +9,10 @@ from nmt.data.arrays import Ragged
 from nmt.data.letters import BYTE_OF
 from nmt.data.resample import with_dropout, with_probabilities
 from nmt.data.subword_kinds import PieceTable, SubwordsFile
-from nmt.data.subwords import N_SPECIAL, Codec, Subwords
+from nmt.data.subwords import N_SPECIAL, Codec
 from nmt.recipe.data_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
+from tests.learnt import learnt_subwords
 
 LINES = [
     "a man sleeps on a sofa", "two men and a dog sleep", "the man's dogs, 12 <url>!", "", "sleeping dogs",
@@ -23,7 +24,7 @@ PAIRS = np.arange(len(LINES))
 
 def codec_of(kind):
     config = SubwordsConfig(kind=kind, vocab_size=400, symbols=("<url>",))
-    return Subwords.train(lambda: LINES, lambda: LINES, config).src
+    return learnt_subwords(LINES, LINES, config).src
 
 
 BPE, UNIGRAM = codec_of("bpe"), codec_of("unigram")
@@ -94,7 +95,7 @@ def test_a_text_of_a_limited_length_is_the_same_text_and_no_longer(how):
 def test_words_that_nothing_tells_apart_are_cut_each_by_itself():
     """Letters of which the pieces do not say that they are letters."""
     lines = ["αβγδ αβγδ"] * 20
-    codec = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=270)).src
+    codec = learnt_subwords(lines, lines, SubwordsConfig(vocab_size=270)).src
     resampler, ids = with_dropout(codec, 0.5), arrays(codec, ["1αβγδ1αβγδ"] * 50)
     assert sum(resampler.begins(ids[0], np.array([len(ids[0])]))) == 1
     pieces = [codec.pieces(found.tolist()) for found in cut(resampler, ids, np.arange(50), 1)]

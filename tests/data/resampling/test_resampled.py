@@ -9,8 +9,8 @@ from nmt.data.arrays import Ragged
 from nmt.data.batches import make_batch, make_packed
 from nmt.data.plan import Plan
 from nmt.data.resample import Resampled
-from nmt.data.subwords import Subwords
 from nmt.recipe.data_options import SubwordsConfig
+from tests.learnt import learnt_subwords
 
 WORDS = ["the", "a", "man", "woman", "two", "dogs", "sleeping", "unbelievable", "quickly", "house-boat",
     "über", "<url>"]  # fmt: skip
@@ -25,7 +25,7 @@ def lines(n, seed):
 @functools.cache
 def subwords_of(kind, joint=True):
     config = SubwordsConfig(kind=kind, vocab_size=360, symbols=("<url>",), joint=joint)
-    return Subwords.train(lambda: lines(200, 8), lambda: lines(200, 9), config)
+    return learnt_subwords(lines(200, 8), lines(200, 9), config)
 
 
 class Pairs:

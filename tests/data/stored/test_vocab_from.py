@@ -15,6 +15,7 @@ from nmt.errors import DataError, RecipeError
 from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.reader import read_recipe
 from tests.data.awkward import AWKWARD
+from tests.learnt import counted_words, learnt_subwords
 
 OLD = ["the cat sat on the mat", "the dog sat, too", "cats and dogs <url>"] * 5
 NEW = ["die Katze saß auf der Matte", "der Hund saß auch da", "Katzen und Hunde"] * 5
@@ -22,14 +23,15 @@ KINDS = ["bpe", "unigram", "word", "char"]
 
 
 def saved(tmp_path, **options):
-    old = Subwords.train(lambda: OLD, lambda: OLD, SubwordsConfig(**{"vocab_size": 290, **options}))
+    old = learnt_subwords(OLD, OLD, SubwordsConfig(**{"vocab_size": 290, **options}))
     old.save(tmp_path / "subwords.json")
     return old
 
 
 def reused(tmp_path, lines=NEW, **options):
     given = find_subwords(str(tmp_path / "subwords.json"))
-    return reuse(given, (lambda: lines, lambda: lines), SubwordsConfig(**options))
+    config = SubwordsConfig(**options)
+    return reuse(given, (counted_words(lines, config), counted_words(lines, config)), config)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -55,7 +57,7 @@ def test_subwords_are_taken_as_they_are_or_new_pieces_come_after_old_ones(tmp_pa
 
 def test_merges_go_on_as_if_they_had_not_stopped(tmp_path):
     """On the same text, a small vocabulary that is extended is the large one."""
-    large = Subwords.train(lambda: OLD, lambda: OLD, SubwordsConfig(vocab_size=300))
+    large = learnt_subwords(OLD, OLD, SubwordsConfig(vocab_size=300))
     small = saved(tmp_path, vocab_size=280)
     new = reused(tmp_path, OLD, extend=20)
     assert small.src.size == 280 and new.src.size == large.src.size

@@ -8,9 +8,9 @@ import pytest
 
 from nmt.data.letters import in_words
 from nmt.data.resample import WordStarts
-from nmt.data.subwords import Subwords
 from nmt.recipe.data_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
+from tests.learnt import learnt_subwords
 
 PLAIN = ["A man sleeps on a sofa.", "two men, 12 dogs: a (sleepy) crew!", "«Ein Hund», 3.50€ für 2x4kg–Säcke …"] * 20
 APART = [
@@ -21,9 +21,7 @@ APART = [
 WILD = ["e\u0301e\u0301 é", "x²y½ ªº", "漢字 かな한글!", "a\u200db 👩\u200d👧", "ʻokina ‘n’ d’un"]
 LINES = [*PLAIN, *APART, *WILD, *(line for line in AWKWARD if len(line) < 1000)]
 CODECS = {
-    kind: Subwords.train(
-        lambda: LINES, lambda: LINES, SubwordsConfig(kind=kind, vocab_size=size, symbols=("<url>",))
-    ).src
+    kind: learnt_subwords(LINES, LINES, SubwordsConfig(kind=kind, vocab_size=size, symbols=("<url>",))).src
     for kind, size in (("bpe", 400), ("unigram", 400), ("char", 500))
 }
 

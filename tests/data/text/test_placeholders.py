@@ -29,6 +29,7 @@ from nmt.recipe.data_options import KINDS, PER_KIND, SubwordsConfig
 from nmt.recipe.reader import read_recipe
 from tests.data.awkward import AWKWARD
 from tests.data.test_prepare import NO_FILTERS, recipe_in
+from tests.learnt import learnt_subwords
 
 LOOKALIKES = ["⟨url1⟩ ⟨tag2⟩", "<url1>5</url1>", "url1 http://⟨url1⟩.org", "\ue000\ufdd0\uffff\U0010fffe", "5 km²5"]
 PARTS = st.sampled_from(
@@ -155,7 +156,7 @@ def test_further_items_of_a_kind_stay_text():
 def subwords():
     lines = ["the cat sat on the mat", "die Katze saß"] * 9
     config = SubwordsConfig(vocab_size=400, normalize="none", whitespace="kept", symbols=("<name>",))
-    return Subwords.train(lambda: lines, lambda: lines, config, protect=PROTECT)
+    return learnt_subwords(lines, lines, config, protect=PROTECT)
 
 
 @settings(max_examples=150, deadline=None)

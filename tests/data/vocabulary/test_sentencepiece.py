@@ -2,6 +2,7 @@
 
 import io
 import random
+from collections import Counter
 
 import pytest
 
@@ -24,6 +25,7 @@ DRAW = random.Random(1)
 WORDS = ["the", "cat", "cats", "sat", "on", "aab", "abab", "aaaa", "die", "Katze", "saß", "naïve",
     "1234", "日本", "(iii)", "..."]  # fmt: skip
 TEXT = [" ".join(DRAW.choices(WORDS, k=12)) for _ in range(150)]
+NO_WORDS = Counter(), Counter()
 LETTERS = "aaabb t▁  .\t\u00a0\u3000éé¨ﬁ①日本ｱﾞ\u200b\x01\u0301🙂'\u2028"
 NASTY = [
     *(line for line in AWKWARD if "\0" not in line),
@@ -47,8 +49,7 @@ def trained(path, lines=TEXT, **options):
 
 def taken(*paths, **options):
     given = find_subwords(*map(str, paths))
-    config = SubwordsConfig(kind="sentencepiece", **options)
-    return reuse(given, (lambda: TEXT, lambda: TEXT), config)
+    return reuse(given, NO_WORDS, SubwordsConfig(kind="sentencepiece", **options))
 
 
 def in_bytes(model, pieces):
@@ -79,7 +80,7 @@ def test_what_was_taken_is_stored_and_can_be_taken_again(tmp_path):
     assert again.sha256 == subwords.sha256 and again.src.encode(NASTY) == subwords.src.encode(NASTY)
     assert taken(tmp_path / "subwords.json").sha256 == subwords.sha256
     with pytest.raises(DataError, match="kind: bpe, but sentencepiece there"):
-        reuse(find_subwords(str(tmp_path / "subwords.json")), (list, list), SubwordsConfig())
+        reuse(find_subwords(str(tmp_path / "subwords.json")), NO_WORDS, SubwordsConfig())
     text = (tmp_path / "subwords.json").read_text("utf-8")
     for wrong in ('"charsmap":"AAAA', '"charsmap":"?'):
         (tmp_path / "w.json").write_text(text.replace('"charsmap":"', wrong), "utf-8")
@@ -92,7 +93,7 @@ def test_symbols_and_placeholders_come_after_the_pieces(tmp_path):
     plain = taken(tmp_path / "m.model").src
     config = SubwordsConfig(kind="sentencepiece", symbols=("<name>",))
     given = find_subwords(str(tmp_path / "m.model"))
-    codec = reuse(given, (list, list), config, protect=["url"]).src
+    codec = reuse(given, NO_WORDS, config, protect=["url"]).src
     assert codec.given.vocab == plain.vocab and codec.encode(TEXT) == plain.encode(TEXT)
     text, items = protected("the cat <name> http://a.org/b", ["url"])
     (ids,) = codec.encode([text])

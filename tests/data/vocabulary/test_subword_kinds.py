@@ -12,12 +12,13 @@ from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.errors import RecipeError
 from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.reader import read_recipe
+from tests.learnt import counted_words, learnt_subwords
 
 LINES = ["the cat sat on the mat", "the dog sat, too", "cats and dogs and more cats"] * 5
 
 
 def trained(lines=LINES, **options):
-    return Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(**{"vocab_size": 300, **options})).src
+    return learnt_subwords(lines, lines, SubwordsConfig(**{"vocab_size": 300, **options})).src
 
 
 def shown(codec, line):
@@ -106,8 +107,7 @@ def test_what_is_too_long_is_counted_once(kind):
     word = "".join(rng.choices("abc", k=WORD_CAP + 1))
     lines = ["short", f"one {word} two {word}", "y " * LINE_CAP, "z" * WORD_CAP]
     notes = Counter()
-    config = SubwordsConfig(kind=kind, vocab_size=300)
-    Subwords.train(lambda: lines, lambda: ["x"], config, notes)
+    counted_words(lines, SubwordsConfig(kind=kind, vocab_size=300), notes)
     assert notes == {"line_cap": 1, "word_cap": 2}
 
 
@@ -123,7 +123,7 @@ def test_a_kind_is_one_name_in_the_recipe_and_one_class(monkeypatch, tmp_path):
         kind: str = "syllables"
 
     monkeypatch.setitem(subword_kinds.KINDS, "syllables", Syllables())
-    subwords = Subwords.train(lambda: LINES, lambda: LINES, Config())
+    subwords = learnt_subwords(LINES, LINES, Config())
     subwords.save(tmp_path / "subwords.json")
     codec = Subwords.load(tmp_path / "subwords.json").src
     assert codec.kind == "syllables" and codec.decode(codec.encode(LINES)[0]) == LINES[0]

@@ -19,13 +19,14 @@ from nmt.data.text import unified
 from nmt.errors import DataError
 from nmt.recipe.data_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
+from tests.learnt import learnt_subwords
 
 SRC = ["ein Mann schläft auf einem Sofa", "zwei Männer und ein Hund", "</s> <pad> ist nur Text"] * 10
 TRG = ["a man sleeps on a sofa", "two men and a dog", "</s> <pad> is just text"] * 10
 
 
 def trained(**options):
-    return Subwords.train(lambda: SRC, lambda: TRG, SubwordsConfig(**{"vocab_size": 320, **options}))
+    return learnt_subwords(SRC, TRG, SubwordsConfig(**{"vocab_size": 320, **options}))
 
 
 CODEC = trained().src
@@ -109,13 +110,13 @@ def test_the_sample_is_seeded_and_of_the_size_asked_for():
 def test_a_line_without_spaces_takes_no_time():
     endless = "".join(random.Random(1).choices("abcdefghijklmnop", k=100_000))
     start = time.process_time()
-    codec = Subwords.train(lambda: [endless] * 3, lambda: TRG, SubwordsConfig(vocab_size=2000)).src
+    codec = learnt_subwords([endless] * 3, TRG, SubwordsConfig(vocab_size=2000)).src
     assert codec.decode(codec.encode([endless])[0]) == endless
     assert time.process_time() - start < 10
 
 
 def test_no_piece_is_longer_than_promised():
-    codec = Subwords.train(lambda: ["-" * 300] * 50, lambda: TRG, SubwordsConfig(vocab_size=600)).src
+    codec = learnt_subwords(["-" * 300] * 50, TRG, SubwordsConfig(vocab_size=600)).src
     assert max(map(len, codec.vocab)) <= 64
     assert len(codec.encode(["-" * 6400])[0]) >= 100
 
@@ -161,12 +162,12 @@ def test_a_vocabulary_that_is_not_ours_or_damaged_is_refused(tmp_path, kind, cha
 
 def test_characters_are_pieces_and_nothing_longer_is():
     lines = ["größer 年年月 1994", "年 größte 日 — naïve"] * 5
-    codec = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(kind="char")).src
+    codec = learnt_subwords(lines, lines, SubwordsConfig(kind="char")).src
     for line in [*lines, "日月年", "x"]:
         assert [piece.replace("▁", " ") for piece in codec.pieces(*codec.encode([line]))] == [" ", *line]
     for line in AWKWARD:  # what never occurred is written byte by byte
         assert codec.decode(*codec.encode([line])) == nfc(line)
         for raw in codec.raw(*codec.encode([line])):
             assert len(raw.decode("utf-8", errors="ignore")) <= 1
-    full = Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(kind="char", vocab_size=264)).src
+    full = learnt_subwords(lines, lines, SubwordsConfig(kind="char", vocab_size=264)).src
     assert full.size == 264 and full.decode(*full.encode(["größer 年"])) == "größer 年"

@@ -12,6 +12,7 @@ from nmt.data.letters import BYTE_LETTERS, alphabet_of, in_words
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.recipe.data_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
+from tests.learnt import learnt_subwords
 
 TEXT = [
     "हिन्दी में संयुक्ताक्षर, क्षेत्र और ज्ञान", "မြန်မာဘာသာစကား ကျောင်းသား",
@@ -22,7 +23,7 @@ KINDS = ("bpe", "unigram", "word", "char")
 
 
 def trained(lines=TEXT, size=700, **options):
-    return Subwords.train(lambda: lines, lambda: lines, SubwordsConfig(vocab_size=size, **options))
+    return learnt_subwords(lines, lines, SubwordsConfig(vocab_size=size, **options))
 
 
 CODECS = {kind: trained(kind=kind, whitespace="kept").src for kind in KINDS}

@@ -1,0 +1,17 @@
+"""Subwords that tests learn from lines."""
+
+from collections import Counter
+
+from nmt.data.letters import WordsOf
+from nmt.data.subwords import Subwords
+
+
+def counted_words(lines, config, notes=None):
+    """Count each word of some lines. notes: counts what is too long to be learnt from."""
+    words_of, notes = WordsOf(config), Counter() if notes is None else notes
+    return Counter(word for line in lines for word in words_of(f" {line}", notes))
+
+
+def learnt_subwords(src, trg, config, **given):
+    """Subwords of the lines of source and target. given: as for `Subwords.train`."""
+    return Subwords.train(counted_words(src, config), counted_words(trg, config), config, **given)
