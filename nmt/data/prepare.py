@@ -174,7 +174,7 @@ def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[s
         for start in range(0, data.train.n_pair, _N_DECODED):
             numbers = np.arange(start, min(start + _N_DECODED, data.train.n_pair))
             texts = (
-                Block([" ".join(codec.decode(ids.tolist()).split("\n")) for ids in side])
+                Block([codec.decode(ids.tolist()).replace("\n", " ") for ids in side])
                 for codec, side in zip(codecs, data.train.pairs(numbers), strict=True)
             )
             found.look(Keys.of(*texts), numbers)
