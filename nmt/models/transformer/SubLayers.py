@@ -70,26 +70,24 @@ class MultiHeadAttention(nn.Module):
     def queries_keys_values(self, query: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
         """Of what looks at itself: (B, T, D), from `before` -> (B, H, T, d_k), (B, G, T, d_k), (B, G, T, d_v)"""
         q, k, v = fused_linear(query, self.readers())
-        return self._queries(q, rotation), *self._keys_values(k, v, rotation)
+        q = self._heads(q, self.n_head, self.q_norm, rotation)
+        return q, self._heads(k, self.n_kv_head, self.k_norm, rotation), self._heads(v, self.n_kv_head)
 
     def keys_values(self, memory: Tensor, rotation: Rotation = None) -> tuple[Tensor, Tensor]:
         """(B, S, D) -> keys (B, G, S, d_k) and values (B, G, S, d_v)."""
         k, v = fused_linear(memory, [self.w_ks, self.w_vs])
-        return self._keys_values(k, v, rotation)
+        return self._heads(k, self.n_kv_head, self.k_norm, rotation), self._heads(v, self.n_kv_head)
 
     def queries(self, query: Tensor, rotation: Rotation = None) -> Tensor:
         """(B, T, D), from `before` -> (B, H, T, d_k)"""
-        return self._queries(linear(query, self.w_qs), rotation)
+        return self._heads(linear(query, self.w_qs), self.n_head, self.q_norm, rotation)
 
-    def _queries(self, q: Tensor, rotation: Rotation) -> Tensor:
-        """(B, T, H·d_k) -> (B, H, T, d_k), normalised and turned as the recipe says."""
-        q = self.q_norm(self._split(q, self.n_head))
-        return q if rotation is None else rotate(q, rotation)
-
-    def _keys_values(self, k: Tensor, v: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
-        """(B, S, G·d) each -> (B, G, S, d) each, keys normalised and turned."""
-        k = self.k_norm(self._split(k, self.n_kv_head))
-        return k if rotation is None else rotate(k, rotation), self._split(v, self.n_kv_head)
+    @staticmethod
+    def _heads(x: Tensor, n_head: int, norm: nn.Module | None = None, rotation: Rotation = None) -> Tensor:
+        """(B, T, n_head·d) -> (B, n_head, T, d), normalised and turned where there is a norm and a rotation."""
+        x = x.view(x.size(0), x.size(1), n_head, -1).transpose(1, 2)
+        x = x if norm is None else norm(x)
+        return x if rotation is None else rotate(x, rotation)
 
     def attend(
         self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask, return_attns: bool = False
@@ -108,11 +106,6 @@ class MultiHeadAttention(nn.Module):
         d_model = self.fc.out_features
         rows = [(self.w_qs, self.d_k), (self.w_ks, self.d_k), (self.w_vs, self.d_v)]
         return [(w.weight, (width, d_model)) for w, width in rows] + [(self.fc.weight, (d_model, self.d_v))]
-
-    @staticmethod
-    def _split(x: Tensor, n_head: int) -> Tensor:
-        """(B, T, n_head·d) -> (B, n_head, T, d)"""
-        return x.view(x.size(0), x.size(1), n_head, -1).transpose(1, 2)
 
 
 class PositionwiseFeedForward(nn.Module):
