@@ -140,19 +140,15 @@ class PositionwiseFeedForward(nn.Module):
         """The two matrices and what is between them: (B, T, D) -> (B, T, D)"""
         if self.kind == "relu" and not self.act_dropout.is_active:
             return linear_relu_linear(x, self.w_1, self.w_2)
-        return linear(self.act_dropout(self._activate(x)), self.w_2)
-
-    def _activate(self, x: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, d_inner)"""
         if self.kind == "swiglu":
-            hidden, gate = fused_linear(x, [self.w_1, self.w_3])
-            return F.silu(hidden) * gate
-        hidden = linear(x, self.w_1)
-        if self.kind == "relu":
-            return F.relu(hidden)  # not in place: `linear` may return a view
-        if self.kind == "gelu":
-            return F.gelu(hidden)
-        return F.relu(hidden).square()  # relu2
+            hidden, gate = fused_linear(x, self.readers())
+            hidden = F.silu(hidden) * gate
+        else:
+            hidden = linear(x, self.w_1)
+            hidden = F.gelu(hidden) if self.kind == "gelu" else F.relu(hidden)  # not in place: it may be a view
+        if self.kind == "relu2":
+            hidden = hidden.square()
+        return linear(self.act_dropout(hidden), self.w_2)
 
 
 class DepthwiseConv(nn.Module):
