@@ -7,7 +7,7 @@ Shapes: B sentences, S source length, T target length, K hypotheses a sentence, 
 V target vocabulary. N is T where a whole target is read, and K where one token of each hypothesis is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -93,26 +93,21 @@ class Decoder(nn.Module):
         context, attn = self.context(x, memory)
         return self.projection_input(self.readout(x, context), attn, memory), attn
 
-    def step(self, words: Tensor, states: list[State], memory: Memory, n: int) -> tuple[Tensor, Tensor, list[State]]:
-        """One token of each row: embedded (R, E) -> what enters the output layer and the readout, (B, K, d_out) each,
-        and the states after it. n: the sentences, B."""
+    def step(
+        self, words: Tensor, states: list[State], memory: Memory, n: int, kept: Sequence[Tensor | None] = ()
+    ) -> tuple[Tensor, Tensor | None, list[State]]:
+        """One token of each row: embedded (R, E) -> the readout (B, K, d_out), the weights (B, K, S) if attention found
+        it, and the states after it. n: the sentences, B. kept: as in SentenceDropout, of all layers and the readout."""
+        *of_layers, of_readout = kept or [None] * (len(self.layer_stack) + 1)
         x = self.inputs(words.view(n, -1, words.size(-1)), memory).flatten(0, 1)
-        h, after = self._through_layers(x, states)
-        h = h.view(n, -1, h.size(-1))
-        context, attn = self.context(h, memory)
-        found = self.readout(h, context)
-        return self.projection_input(found, attn, memory), found, after
-
-    def _through_layers(
-        self, x: Tensor, states: list[State], kept: list[Tensor | None] | None = None
-    ) -> tuple[Tensor, list[State]]:
-        """(R, d_in) through all layers -> (R, D) and the states."""
         after: list[State] = []
-        for number, (layer, state) in enumerate(zip(self.layer_stack, states, strict=True)):
+        for layer, state, its in zip(self.layer_stack, states, of_layers, strict=True):
             assert isinstance(layer, DecoderLayer)
-            after.append(layer.step(x, state, kept[number] if kept else None))
+            after.append(layer.step(x, state, its))
             x = after[-1][0]
-        return x, after
+        h = x.view(n, -1, x.size(-1))
+        context, attn = self.context(h, memory)
+        return self.readout(h, context, of_readout), attn, after
 
 
 class PeekyDecoder(Decoder):
@@ -175,9 +170,7 @@ class FeedingDecoder(AttentionDecoder):
             x = torch.cat([words[:, place : place + 1], found.to(words.dtype)], 2)
             if not place:
                 kept = self._draw_dropout(x, states)
-            h, states = self._through_layers(x.squeeze(1), states, kept)
-            context, attn = self.context(h.unsqueeze(1), memory)
-            found = self.readout(h.unsqueeze(1), context, kept[-1])
+            found, attn, states = self.step(x.squeeze(1), states, memory, len(x), kept)
             every.append(found)
             attns.append(attn)
         attn = torch.cat([attn for attn in attns if attn is not None], 1)
@@ -238,11 +231,12 @@ class Seq2Seq(TranslationModel):
             words = torch.cat([words, state.per_row["readout"]], 1)
         n_layer = len(self.decoder.layer_stack)
         before = [self._layer_state(state, n) for n in range(n_layer)]
-        hidden, found, after = self.decoder.step(words, before, state.per_sentence, state.n_sentence)
+        found, attn, after = self.decoder.step(words, before, state.per_sentence, state.n_sentence)
         state.per_row = {f"{part}.{n}": tensor for n, its in enumerate(after) for part, tensor in enumerate(its)}
         if isinstance(self.decoder, FeedingDecoder):
             state.per_row["readout"] = found.flatten(0, 1)
         state.n_step += 1
+        hidden = self.decoder.projection_input(found, attn, state.per_sentence)
         return self.project(hidden.flatten(0, 1))
 
     def _encode(self, src_seq: Tensor) -> tuple[dict[str, Tensor], list[State]]:
