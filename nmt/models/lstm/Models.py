@@ -52,17 +52,14 @@ class Decoder(nn.Module):
         d_emb = config.d_emb or config.d_model
         self.emb_scale, self.d_out = emb_scale, d_out
         self.trg_word_emb = WordEmbedding(n_trg_vocab, d_emb, padding_idx=pad_idx)
-        each = _widths_and_dropouts(config, d_emb + self.d_extra_input(config))
+        d_beside, d_context = self.extra_widths(config)
+        each = _widths_and_dropouts(config, d_emb + d_beside)
         self.layer_stack = nn.ModuleList([DecoderLayer(config, *both) for both in each])
-        self.readout = Readout(config, self.d_context(config), d_out)
+        self.readout = Readout(config, d_context, d_out)
 
-    def d_extra_input(self, config: ModelConfig) -> int:
-        """Width of what the first layer reads beside the word."""
-        return 0
-
-    def d_context(self, config: ModelConfig) -> int:
-        """Width of the context, which the readout has beside the state."""
-        return 0
+    def extra_widths(self, config: ModelConfig) -> tuple[int, int]:
+        """Width of what the first layer reads beside the word, and of the context that the readout has."""
+        return 0, 0
 
     def embed(self, seq: Tensor) -> Tensor:
         """(...) ids -> the words as they enter, (..., E)"""
@@ -113,10 +110,8 @@ class Decoder(nn.Module):
 class PeekyDecoder(Decoder):
     """Sees the encoder's last state at every step: beside the word, and beside its own state (Cho et al. 2014)."""
 
-    def d_extra_input(self, config: ModelConfig) -> int:
-        return config.d_model
-
-    d_context = d_extra_input
+    def extra_widths(self, config: ModelConfig) -> tuple[int, int]:
+        return config.d_model, config.d_model
 
     def memory(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
         return {"last": last}
@@ -136,8 +131,8 @@ class AttentionDecoder(Decoder):
         self.enc_attn = SourceAttention(config)
         self.lexicon = Lexicon(config, d_out) if config.lexical_attn else None
 
-    def d_context(self, config: ModelConfig) -> int:
-        return config.d_model
+    def extra_widths(self, config: ModelConfig) -> tuple[int, int]:
+        return 0, config.d_model
 
     def memory(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
         memory = {"enc_k": self.enc_attn.score.keys(enc_output), "enc_v": enc_output, "src_mask": mask}
@@ -159,8 +154,8 @@ class FeedingDecoder(AttentionDecoder):
     """Attention whose result also enters the next step, so that it knows where it has looked: input feeding (Luong et
     al. 2015, section 3.3)."""
 
-    def d_extra_input(self, config: ModelConfig) -> int:
-        return self.d_out
+    def extra_widths(self, config: ModelConfig) -> tuple[int, int]:
+        return self.d_out, config.d_model
 
     def forward(self, trg_seq: Tensor, states: list[State], memory: Memory) -> tuple[Tensor, Tensor | None]:
         words = self.embed(trg_seq)
