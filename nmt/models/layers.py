@@ -60,22 +60,11 @@ def after_sublayer(x: Tensor, output: Tensor, dropout: Dropout, norm: nn.Module 
     return Stream(dropout.add(output, x)) if dropout.is_active else Stream(x, output)
 
 
-def convolved(x: Tensor, there: Tensor, weight: Tensor) -> Tensor:
-    """x[l] + sum over i of weight[i] · x[l + i - k // 2], of the neighbours that are there.
+def convolved(x: Tensor, sentence: Tensor, weight: Tensor) -> Tensor:
+    """x[l] + sum over i of weight[i] · x[l + i - k // 2], of the neighbours in the same sentence.
 
-    x: (B, L, D); there: (B, L, 1), False at padding; weight: (k, D), k odd. Returns (B, L, D) in the type of x.
-    """
-    n, half, out = x.size(1), weight.size(0) // 2, x
-    beside = F.pad(x * there, (0, 0, half, half))
-    for i, column in enumerate(weight.to(x.dtype)):
-        out = out + column * beside[:, i : i + n]
-    return out
-
-
-def convolved_within(x: Tensor, sentence: Tensor, weight: Tensor) -> Tensor:
-    """`convolved` of neighbours in the same sentence: several may lie end to end in a row.
-
-    x: (B, L, D); sentence: (B, L), which one each place belongs to, negative at padding; weight: (k, D), k odd.
+    x: (B, L, D); sentence: (B, L), the one each place belongs to, of which several may lie end to end in a row, and
+    another number at padding; weight: (k, D), k odd. Returns (B, L, D) in the type of x.
     """
     n, half, out = x.size(1), weight.size(0) // 2, x
     beside, of_beside = F.pad(x, (0, 0, half, half)), F.pad(sentence, (half, half), value=-1)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmt.masks import Mask, PackedMask, as_matrix
-from nmt.models.layers import Dropout, Stream, after_sublayer, convolved, convolved_within
+from nmt.models.layers import Dropout, Stream, after_sublayer, convolved
 from nmt.models.transformer.Modules import make_attention, make_norm
 from nmt.ops import fused_linear, linear, linear_relu_linear, residual_and_input, rotate
 from nmt.recipe.model_options import ModelConfig
@@ -169,10 +169,11 @@ class DepthwiseConv(nn.Module):
 
     def forward(self, x: Tensor, mask: Mask) -> Tensor:
         """(B, S, D), (B, 1, 1, S) -> (B, S, D)"""
-        weight = self.weight.squeeze(1).t().contiguous()
         if isinstance(mask, PackedMask):
-            return convolved_within(x, mask.key.sentence.unsqueeze(0), weight)
-        return convolved(x, as_matrix(mask).view(len(x), -1, 1), weight)
+            sentence = mask.key.sentence.unsqueeze(0)
+        else:
+            sentence = as_matrix(mask).view(len(x), -1).int() - 1  # 0 at words, -1 at padding
+        return convolved(x, sentence, self.weight.squeeze(1).t().contiguous())
 
 
 class LexicalAttention(nn.Module):
