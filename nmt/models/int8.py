@@ -3,15 +3,14 @@
 Numbers of 8 bits need a range. What enters a feed-forward sub-layer, and the product with the vocabulary, comes from a
 LayerNorm, so it is of variance one before the weight and bias of that; what a hidden unit becomes follows from the
 length of its row, and so does a value, of which attention takes means. How many standard deviations a range has,
-`int8_ranges` says: no data has to be looked at, and a sentence's states do not depend on its batch. What lies beyond a
+`_range` says: no data has to be looked at, and a sentence's states do not depend on its batch. What lies beyond a
 range is cut off at its end. Each output has a scale of its own for its row of the matrix; sums are exact
 (`int8_products`).
 """
 
 import copy
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -102,28 +101,21 @@ _SENTENCES, _LENGTH = 16, 32
 _TINY = torch.finfo(torch.float32).tiny
 _OPTION, _ADVICE = "decode.precision int8", "Take bf16 or fp32."
 
-NumbersOf = Callable[[Tensor], Sequence[Tensor]]  # what is made of the input of a module, of which the range is wanted
 # How states become whole numbers: step, zero and affine, as those products take them.
 Steps = tuple[float, int, tuple[Tensor, Tensor] | None]
 
 
-def ranges(model: Transformer, numbers_of: Mapping[nn.Module, NumbersOf]) -> dict[nn.Module, list[float]]:
-    """For modules of a model, the ranges that numbers made of their input need: states, and maybe hidden units."""
-    found: dict[nn.Module, list[float]] = {}
+def inputs_of(modules: Sequence[nn.Module], model: Transformer) -> dict[nn.Module, Tensor]:
+    """Inputs of modules of a model when it reads a text of random subwords."""
+    found: dict[nn.Module, Tensor] = {}
     generator = torch.Generator().manual_seed(1)  # the same text whenever it is made
     each = [torch.randint(len(one.weight), (_SENTENCES, _LENGTH), generator=generator) for one in model.embeddings]
     src_seq, trg_seq = (ids.where(ids != model.pad_idx, (model.pad_idx + 1) % 2) for ids in each)
 
-    def tail(numbers: Tensor) -> float:
-        """Bound that all but a thousandth keep. In halves, that a difference of rounding changes hardly any range."""
-        sizes = numbers.detach().float().abs().flatten().nan_to_num(0.0, 0.0)  # a search says what is not finite
-        return round(2 * sizes.kthvalue(max(1, int(_THOUSANDTH * len(sizes)))).values.item()) / 2
+    def note(module: nn.Module, args: tuple[Any, ...]) -> None:
+        found[module] = args[0]
 
-    def look(module: nn.Module, entered: tuple[Any, ...]) -> None:
-        each = zip(numbers_of[module](entered[0]), LEAST, _BEYOND, strict=False)
-        found[module] = [max(least, beyond * tail(numbers)) for numbers, least, beyond in each]
-
-    hooks = [module.register_forward_pre_hook(look) for module in numbers_of]
+    hooks = [module.register_forward_pre_hook(note) for module in modules]
     try:
         with torch.inference_mode(), evaluating(model):
             model(src_seq, trg_seq)
@@ -131,6 +123,13 @@ def ranges(model: Transformer, numbers_of: Mapping[nn.Module, NumbersOf]) -> dic
         for hook in hooks:
             hook.remove()
     return found
+
+
+def _range(numbers: Tensor, least: float, beyond: float) -> float:
+    """Range, in standard deviations, that numbers need. In halves, that a difference of rounding changes hardly any."""
+    sizes = numbers.abs().flatten().nan_to_num(0.0, 0.0)  # a search says what is not finite
+    widest = sizes.kthvalue(max(1, int(_THOUSANDTH * len(sizes)))).values.item()
+    return max(least, beyond * (round(2 * widest) / 2))
 
 
 class Spread(NamedTuple):
@@ -143,33 +142,34 @@ class Spread(NamedTuple):
 class Int8FeedForward(PositionwiseFeedForward):
     """A feed-forward sub-layer that is no longer trained, with the same parameters."""
 
-    def __init__(
-        self,
-        ffn: PositionwiseFeedForward,
-        entered_through: nn.LayerNorm,
-        reach: float = LEAST[0],
-        hidden_reach: float = LEAST[1],
-    ) -> None:
-        """entered_through: the norm that its input comes from: its own, or that of the sub-layer before. reach,
-        hidden_reach: ranges of states and hidden units, in standard deviations.
-        """
+    def __init__(self, ffn: PositionwiseFeedForward, norm: nn.LayerNorm, entered: Tensor | None = None) -> None:
+        """norm: the one that its input comes from: its own, or that of the sub-layer before. entered: its input in some
+        text, for ranges that are wide enough; None: the least ranges."""
         nn.Module.__init__(self)
         self.kind, self.pre_norm = ffn.kind, ffn.pre_norm
         self.w_1, self.w_2 = SameLinear(ffn.w_1), SameLinear(ffn.w_2)
         self.act_dropout, self.dropout, self.layer_norm = ffn.act_dropout, ffn.dropout, ffn.layer_norm
         self.train(ffn.training)
-        self.reach = reach
-        w_1, b_1 = _exact(ffn.w_1, entered_through)
+        w_1, b_1 = _exact(ffn.w_1, norm)
         w_2, b_2 = _exact(ffn.w_2)
+        self.reach, hidden_reach = LEAST
+        if entered is not None:
+            if ffn.pre_norm:
+                states = F.layer_norm(entered.float(), entered.shape[-1:], eps=norm.eps)
+            else:
+                states = _states_of(norm, entered)
+            hidden = F.relu(F.linear(states, w_1, b_1)) - b_1.clamp(min=0.0)
+            self.reach = _range(states, LEAST[0], _BEYOND[0])
+            hidden_reach = _range(hidden / w_1.norm(dim=1).clamp(min=_TINY), LEAST[1], _BEYOND[1])
         product = _product()
         # Every hidden unit as a share of its range, which its column of the second matrix takes back.
         most = (hidden_reach * w_1.norm(dim=1) + b_1.clamp(min=0.0)).clamp(min=_TINY)
-        steps = _steps(entered_through, reach, taken=not ffn.pre_norm)
+        steps = _steps(norm, self.reach, taken=not ffn.pre_norm)
         if ffn.pre_norm:  # the norm itself makes steps, in place of its weight and bias
             self._gain, self._shift = (torch.full_like(b_2, number) for number in (1 / steps[0], steps[1]))
         self._first = product(w_1 / most.unsqueeze(1), b_1 / most, *steps, relu=True)
         self._second = product(w_2 * most, b_2, 1 / product.most)
-        self._eps = entered_through.eps
+        self._eps = norm.eps
 
     def step(self, stream: Stream) -> Stream:
         x = stream.total()
@@ -187,13 +187,15 @@ class Int8Linear(SameLinear):
     spread as if it did. Its output is fp32."""
 
     def __init__(
-        self, linear: nn.Linear, entered_through: nn.LayerNorm | Spread, factor: float = 1.0, reach: float = LEAST[0]
+        self, linear: nn.Linear, norm: nn.LayerNorm | Spread, factor: float = 1.0, entered: Tensor | None = None
     ) -> None:
-        """factor: what the norm's output was multiplied by. reach: range of its states, in standard deviations."""
+        """factor: what the norm's output was multiplied by. entered: as in `Int8FeedForward`."""
         super().__init__(linear)
-        self.reach = reach
-        steps = _steps(entered_through, reach, factor)
-        self._product: Callable[[Tensor], Tensor] = _product()(*_exact(linear, entered_through, factor), *steps)
+        self.reach = LEAST[0]
+        if entered is not None:
+            self.reach = _range(_states_of(norm, entered, factor), LEAST[0], _BEYOND[0])
+        steps = _steps(norm, self.reach, factor)
+        self._product: Callable[[Tensor], Tensor] = _product()(*_exact(linear, norm, factor), *steps)
 
     def forward(self, input: Tensor) -> Tensor:
         if torch.is_grad_enabled() or not input.numel():
@@ -216,7 +218,7 @@ def to_int8(model: nn.Module) -> None:
 
     Raises RunError for a model that has none, or others; Unavailable where torch or the processor cannot.
     """
-    layers = [module for module in model.modules() if isinstance(module, EncoderLayer | DecoderLayer)]
+    layers = _layers(model)
     if not layers:
         raise RunError(f"{_OPTION}: is for Transformers, and this model is none. {_ADVICE}")
     if not all(isinstance(_norm_before(layer), nn.LayerNorm) for layer in layers):
@@ -229,29 +231,27 @@ def to_int8(model: nn.Module) -> None:
     for one in list(model.modules()):
         if not isinstance(one, Transformer):
             continue
-        # Of each module its parent and name, the numbers whose ranges it needs, and what takes its place.
-        plan: list[tuple[nn.Module, str, NumbersOf, Callable[..., nn.Module]]] = []
-        for layer in one.modules():
-            if isinstance(layer, EncoderLayer | DecoderLayer):
-                ffn, norm = layer.pos_ffn, _norm_before(layer)
-                plan.append((layer, "pos_ffn", partial(_numbers_of, ffn, norm), partial(Int8FeedForward, ffn, norm)))
+        projections = list(_projections(one)) if rounds else []
+        linears = [getattr(attention, name) for attention, name, _ in projections]
+        entered = inputs_of([*(layer.pos_ffn for layer in _layers(one)), *linears, one.trg_word_prj], one)
+        for layer in _layers(one):
+            layer.pos_ffn = Int8FeedForward(layer.pos_ffn, _norm_before(layer), entered[layer.pos_ffn])
         if isinstance(last := one.ends_in_norm, nn.LayerNorm):
-            factor, prj = one.logit_scale, one.trg_word_prj
-            states = partial(_states_of, last, factor=factor)
-            plan.append((one, "trg_word_prj", states, partial(Int8Linear, prj, last, factor)))
-        for attention, name, before in _projections(one) if rounds else ():
-            linear = getattr(attention, name)
-            plan.append((attention, name, partial(_states_of, before), partial(Int8Projection, linear, before, 1.0)))
-        found = ranges(one, {getattr(parent, name): numbers for parent, name, numbers, _ in plan})
-        for parent, name, _, make in plan:
-            setattr(parent, name, make(*found[getattr(parent, name)]))
+            one.trg_word_prj = Int8Linear(one.trg_word_prj, last, one.logit_scale, entered[one.trg_word_prj])
+        for (attention, name, norm), linear in zip(projections, linears, strict=True):
+            setattr(attention, name, Int8Projection(linear, norm, 1.0, entered[linear]))
+
+
+def _layers(model: nn.Module) -> list[EncoderLayer | DecoderLayer]:
+    """All layers of both stacks."""
+    return [module for module in model.modules() if isinstance(module, EncoderLayer | DecoderLayer)]
 
 
 def _projections(model: Transformer) -> Iterator[tuple[MultiHeadAttention, str, nn.LayerNorm | Spread]]:
     """Projections that attention multiplies in 8 bits, by name, and the norm of their input: all but values,
     and but keys of the source, which are made once a sentence."""
-    for layer in model.modules():
-        if not isinstance(layer, EncoderLayer | DecoderLayer) or not layer.slf_attn.pre_norm:
+    for layer in _layers(model):
+        if not layer.slf_attn.pre_norm:
             continue
         norm = layer.slf_attn.layer_norm
         assert isinstance(norm, nn.LayerNorm)
@@ -273,21 +273,10 @@ def _means_of_values(attention: MultiHeadAttention, norm: nn.LayerNorm) -> Sprea
     return Spread(*of_heads)
 
 
-def _states_of(norm: nn.LayerNorm | Spread, x: Tensor, factor: float = 1.0) -> list[Tensor]:
+def _states_of(norm: nn.LayerNorm | Spread, x: Tensor, factor: float = 1.0) -> Tensor:
     """States that the norm has made x of, which then was multiplied by a factor."""
     gain, shift = _normalised(norm, factor)
-    return [x.float() * gain + shift]
-
-
-def _numbers_of(ffn: PositionwiseFeedForward, norm: nn.LayerNorm, x: Tensor) -> list[Tensor]:
-    """Numbers that a sub-layer makes of its input x, in standard deviations: normalised states, and hidden units."""
-    if ffn.pre_norm:
-        states = F.layer_norm(x.float(), x.shape[-1:], eps=norm.eps)
-    else:
-        (states,) = _states_of(norm, x)
-    weight, bias = _exact(ffn.w_1, norm)
-    hidden = F.relu(F.linear(states, weight, bias)) - bias.clamp(min=0.0)
-    return [states, hidden / weight.norm(dim=1).clamp(min=_TINY)]
+    return x.float() * gain + shift
 
 
 def _norm_before(layer: EncoderLayer | DecoderLayer) -> Any:
