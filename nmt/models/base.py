@@ -266,11 +266,3 @@ class Blocked(Protocol):
 
     def blocks(self) -> list[tuple[Tensor, tuple[int, int]]]:
         """The weights that are several matrices, each with the shape of one of them, which tile it."""
-
-
-@runtime_checkable
-class Reading(Protocol):
-    """A module with linear layers that may read the same input."""
-
-    def readers(self) -> list[nn.Linear]:
-        """Those layers, in the order in which they are asked together."""

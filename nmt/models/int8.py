@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from nmt import ops
 from nmt.errors import RunError, Unavailable
-from nmt.models.base import Reading, evaluating
+from nmt.models.base import evaluating
 from nmt.models.layers import Stream
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Models import Transformer
@@ -74,7 +74,7 @@ def laid_for_gpu(model: ModuleT) -> ModuleT:
     """A model with the same parameters, where matrices that read the same input lie beside each other."""
     copied = _copied(model)
     for module in copied.modules():
-        if isinstance(module, Reading):
+        if isinstance(module, MultiHeadAttention | PositionwiseFeedForward):
             ops.lay_side_by_side(module.readers())
     return copied
 
