@@ -62,13 +62,13 @@ class SharedMask:
 
     def __init__(self, mask: Tensor, *, in_search: bool = False) -> None:
         self.mask, self.in_search = mask, in_search
-        self._made: dict[tuple[object, ...], Any] = {}
+        self._made: dict[Callable[[Tensor], Any], Any] = {}
 
-    def made(self, make: Callable[..., Any], *args: object) -> Any:
-        """make(mask, *args), computed once."""
-        if (key := (make, *args)) not in self._made:
-            self._made[key] = make(self.mask, *args)
-        return self._made[key]
+    def made(self, make: Callable[[Tensor], Any]) -> Any:
+        """make(mask), computed once."""
+        if make not in self._made:
+            self._made[make] = make(self.mask)
+        return self._made[make]
 
 
 Mask = Tensor | PackedMask | SharedMask
