@@ -145,7 +145,7 @@ class Translator:
             src_seq, trg_seq = pad(Ragged.of([one.src_ids]), after=(EOS,)), pad(Ragged.of([one.trg_ids]), before=(BOS,))
             with torch.inference_mode(), evaluating(self.model):
                 _, attns = self.model(src_seq.to(self.model.device), trg_seq.to(self.model.device), return_attns=True)
-            pieces.append(attns.changed(lambda weights: full_precision(weights[:, 0]).cpu()))
+            pieces.append([None if kind is None else full_precision(kind[:, 0]).cpu() for kind in attns])
         kinds = [[one for one in kind if one is not None] for kind in zip(*pieces, strict=True)]
         return Attns(*(join_attention(blocks) if blocks else None for blocks in kinds))
 

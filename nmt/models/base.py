@@ -137,10 +137,6 @@ class Attns(NamedTuple):
     decoder: Tensor | None
     cross: Tensor | None
 
-    def changed(self, change: Callable[[Tensor], Tensor]) -> "Attns":
-        """Attns of what `change` makes of the weights of each attention that there is."""
-        return Attns(*(None if weights is None else change(weights) for weights in self))
-
 
 class SearchModel(nn.Module, ABC):
     """Interface of search, sampling and scoring: one model, or many as one."""
