@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nmt.data.subwords import BOS, EOS, PAD, Codec, Subwords
 from nmt.errors import MachineError
-from nmt.export.parity import N_POSITION, position_table
+from nmt.export.parity import N_POSITION, Exported, position_table
 from nmt.extras import missing
 from nmt.models.transformer.Models import Decoder, Encoder, Transformer
 from nmt.recipe.draft import refuse_unsupported
@@ -82,7 +82,7 @@ def entries(codec: Codec) -> list[str]:
     return [control[i] for i in range(len(control))] + subwords + [*codec.tags] + filling
 
 
-class Compared:
+class Compared(Exported):
     """An exported folder, on the CPU, to be compared with the model that was exported."""
 
     def __init__(self, folder: Path, subwords: Subwords) -> None:
@@ -92,7 +92,6 @@ class Compared:
         self._theirs: Any = _told(library().Translator, str(folder), compute_type="default", intra_threads=n_thread)
 
     def greedy(self, lines: Sequence[str], most: int) -> list[str]:
-        """The translation of each line by greedy search, which ends it after `most` tokens."""
         found = _told(
             self._theirs.translate_batch,
             self._sources(lines),
@@ -108,7 +107,6 @@ class Compared:
         return [self._subwords.trg.decode(row[:-1] if row[-1:] == [EOS] else row) for row in ids]
 
     def score(self, lines: Sequence[str], trg_ids: Sequence[list[int]]) -> list[list[float]]:
-        """Log-probability of each token of given translations of the lines, EOS included."""
         target = [[self._trg[i] for i in row] for row in trg_ids]
         found = _told(self._theirs.score_batch, self._sources(lines), target, **_BATCHES)
         return [list(one.log_probs) for one in found]

@@ -23,7 +23,7 @@ from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD, Codec, Subwords
 from nmt.data.text import DROPPED, SPACES
 from nmt.decoding.long_lines import MAX_SRC_LEN
 from nmt.decoding.scorer import gold_log_probs
-from nmt.export.parity import N_POSITION, position_table
+from nmt.export.parity import N_POSITION, Exported, position_table
 from nmt.extras import missing
 from nmt.files import parse_json
 from nmt.models.transformer.Models import Decoder, Encoder, Transformer
@@ -236,7 +236,7 @@ def _scaled(name: str, module: nn.Module, weight: float, bias: float) -> Weights
     return {f"{name}.weight": module.weight * weight, f"{name}.bias": theirs}
 
 
-class Compared:
+class Compared(Exported):
     """An exported folder as its users load it, for a comparison with the model that was exported."""
 
     def __init__(self, folder: Path, tags: Sequence[str] = ()) -> None:
@@ -247,7 +247,6 @@ class Compared:
 
     @torch.inference_mode()
     def greedy(self, lines: Sequence[str], most: int) -> list[str]:
-        """The translation of each line by greedy search, which ends it after `most` tokens."""
         found: list[str] = []
         for first in range(0, len(lines), _N_TOGETHER):
             read = self._read(lines[first : first + _N_TOGETHER])
@@ -257,7 +256,6 @@ class Compared:
 
     @torch.inference_mode()
     def score(self, lines: Sequence[str], trg_ids: Sequence[list[int]]) -> list[list[float]]:
-        """Log-probability of each token of given translations of the lines, EOS included."""
         found: list[list[float]] = []
         for first in range(0, len(lines), _N_TOGETHER):
             trg = Ragged.of(trg_ids[first : first + _N_TOGETHER])

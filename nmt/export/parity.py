@@ -71,7 +71,7 @@ class Parity(NamedTuple):
         )
 
 
-class Ours:
+class Ours(Exported):
     """A model of ours. Searched with nothing that other engines have not: what it writes may be no UTF-8."""
 
     def __init__(self, model: SearchModel, subwords: Subwords) -> None:
@@ -87,11 +87,9 @@ class Ours:
         return [found[number] for number in range(len(lines))]
 
     def greedy(self, lines: Sequence[str], most: int) -> list[str]:
-        """The translation of each line by greedy search, which ends it after `most` tokens."""
         return [self._subwords.trg.decode(ids) for ids in self.ids(lines, most)]
 
     def score(self, lines: Sequence[str], trg_ids: Sequence[list[int]]) -> list[list[float]]:
-        """Log-probability of each token of given translations of the lines, EOS included."""
         return score_tokens(self._model, self._subwords.src.encode(lines), trg_ids)
 
 
