@@ -115,10 +115,6 @@ class Ensemble(SearchModel):
         state.n_step += 1
         return self._mean([model.step(last, its) for model, its in zip(self._members(), state.states, strict=True)])
 
-    def reach(self, n_position: int) -> None:
-        for model in self._members():
-            model.reach(n_position)
-
     def _members(self) -> list[SearchModel]:
         return [model for model in self.models if isinstance(model, SearchModel)]
 

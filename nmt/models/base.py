@@ -161,9 +161,11 @@ class SearchModel(nn.Module, ABC):
         R may be B·K for any K; K may change between steps only through `DecoderState.reorder`.
         """
 
-    @abstractmethod
     def reach(self, n_position: int) -> None:
         """Make now whatever steps up to that position need, so that none of them has to."""
+        for module in self.modules():
+            if grow := getattr(module, "grow", None):
+                grow(n_position)
 
     @property
     def device(self) -> torch.device:
@@ -215,9 +217,6 @@ class TranslationModel(SearchModel):
         # Scaling before the product is the same and passes over D numbers instead of V.
         logits: Tensor = self.trg_word_prj(hidden if self.logit_scale == 1.0 else hidden * self.logit_scale)
         return logits
-
-    def reach(self, n_position: int) -> None:
-        pass  # no model but one that knows positions needs anything
 
     def draw_weights(self, config: ModelConfig, d_emb: int) -> None:
         """Draw the first weights, matrices Xavier-uniform where no module says otherwise, and share embeddings."""

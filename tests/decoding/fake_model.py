@@ -20,9 +20,6 @@ class HashModel(SearchModel):
         self.pad = pad
         self.rows_of_step: list[int] = []
 
-    def reach(self, n_position: int) -> None:
-        pass
-
     def _logits(self, key: Tensor) -> Tensor:
         return self.table[key % len(self.table)]
 

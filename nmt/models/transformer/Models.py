@@ -50,7 +50,7 @@ class PositionalEncoding(nn.Module):
             rows = self._rows(first, first + x.size(1))
         return torch.add(rows, x, alpha=scale)
 
-    def reach(self, n: int) -> None:
+    def grow(self, n: int) -> None:
         """Know the first n positions."""
         n_known, n_more = self.pos_table.size(1), self.more.size(1)
         if n > n_known + n_more:
@@ -60,7 +60,7 @@ class PositionalEncoding(nn.Module):
         n_known = self.pos_table.size(1)
         if end <= n_known:
             return self.pos_table[:, first:end]
-        self.reach(end)
+        self.grow(end)
         return torch.cat([self.pos_table[:, first:], self.more[:, max(0, first - n_known) : end - n_known]], dim=1)
 
 
@@ -111,11 +111,6 @@ class _Stack(Recomputing):
     def _scaled(self, x: Tensor) -> Tensor:
         """Embedded words (B, T, D) at the size that the layers see."""
         return x if self.emb_scale == 1.0 else x * self.emb_scale
-
-    def reach(self, n_position: int) -> None:
-        """Know this many positions."""
-        if isinstance(self.position_enc, PositionalEncoding | RotaryEncoding):
-            self.position_enc.reach(n_position)
 
     def _leave(self, x: Tensor) -> Tensor:
         """With norm 'pre' nothing has normalised the sum of the layers yet."""
@@ -308,9 +303,6 @@ class Transformer(TranslationModel):
         """Masks for all heads: (B, 1, 1, S) and (B, 1, T, T)."""
         trg_mask = get_pad_mask(trg_seq, self.pad_idx) & get_subsequent_mask(trg_seq)
         return get_pad_mask(src_seq, self.pad_idx).unsqueeze(1), trg_mask.unsqueeze(1)
-
-    def reach(self, n_position: int) -> None:
-        self.decoder.reach(n_position)
 
     def start(self, src_seq: Tensor) -> DecoderState:
         known = read_in_parts(self._encode, src_seq, self.pad_idx)

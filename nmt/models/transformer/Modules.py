@@ -12,7 +12,7 @@ from nmt.models.layers import Dropout
 from nmt.ops import attention
 from nmt.recipe.model_options import ModelConfig
 
-# A position: an int, or a (1,) tensor on the device, which `reach` must have covered.
+# A position: an int, or a (1,) tensor on the device, to which tables must have grown before.
 Place = int | Tensor
 
 
@@ -63,11 +63,11 @@ class RotaryEncoding(nn.Module):
             rows = self.table.index_select(0, first)
         else:
             end = packing.longest if packing else first + n
-            self.reach(end)
+            self.grow(end)
             rows = self.table[packing.position] if packing else self.table[first:end]
         return rows[:, 1::2], rows[:, 0::2]
 
-    def reach(self, n: int) -> None:
+    def grow(self, n: int) -> None:
         """Know the first n positions."""
         if n > self.table.size(0):
             self.table = extend(self.table, self.table.size(0), n, dim=0)
