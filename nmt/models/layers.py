@@ -25,18 +25,10 @@ class Dropout(nn.Module):
         """x with some elements zero and the others scaled up; in evaluation x itself."""
         return ops.dropout(x, self.rate)
 
-    def add(self, x: Tensor, residual: Tensor) -> Tensor:
-        """residual + dropout(x), in one pass where that can be had."""
-        return ops.dropout(x, self.rate, residual)
-
     @property
     def rate(self) -> float:
         """The share of elements that are dropped now."""
         return self.p if self.training else 0.0
-
-    @property
-    def is_active(self) -> bool:
-        return self.rate > 0.0
 
 
 class Stream(NamedTuple):
@@ -57,7 +49,7 @@ def after_sublayer(x: Tensor, output: Tensor, dropout: Dropout, norm: nn.Module 
     """Residual stream after a sub-layer: x is its residual, (..., D); norm: the one at its end, with norm 'post'."""
     if norm is not None:
         return Stream(ops.add_and_norm(output, x, dropout.rate, norm))
-    return Stream(dropout.add(output, x)) if dropout.is_active else Stream(x, output)
+    return Stream(ops.dropout(output, dropout.rate, x)) if dropout.rate else Stream(x, output)
 
 
 def convolved(x: Tensor, sentence: Tensor, weight: Tensor) -> Tensor:

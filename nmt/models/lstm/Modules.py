@@ -107,7 +107,7 @@ class SentenceDropout(Dropout):
 
     def draw(self, x: Tensor) -> Tensor | None:
         """Factors of x (B, L, D) for a sentence, (B, 1, D); None where each place draws anew."""
-        return super().forward(x.new_ones(x.size(0), 1, x.size(2))) if self.once and self.is_active else None
+        return super().forward(x.new_ones(x.size(0), 1, x.size(2))) if self.once and self.rate else None
 
 
 class DotScore(nn.Module):

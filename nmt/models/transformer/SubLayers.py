@@ -138,7 +138,7 @@ class PositionwiseFeedForward(nn.Module):
 
     def _transform(self, x: Tensor) -> Tensor:
         """The two matrices and what is between them: (B, T, D) -> (B, T, D)"""
-        if self.kind == "relu" and not self.act_dropout.is_active:
+        if self.kind == "relu" and not self.act_dropout.rate:
             return linear_relu_linear(x, self.w_1, self.w_2)
         if self.kind == "swiglu":
             hidden, gate = fused_linear(x, self.readers())
