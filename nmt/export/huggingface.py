@@ -98,7 +98,7 @@ def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path)
     transformers = library()
     with torch.inference_mode():
         weights = _weights(model, recipe)
-    there = _empty(transformers, recipe, n_vocab=subwords.trg.n_vocab, tied=_tied(recipe))
+    there = _empty(transformers, recipe, subwords.trg.n_vocab)
     there.load_state_dict(weights)
     there.generation_config = _generation(transformers, recipe, subwords)
     folder.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def _tied(recipe: Recipe) -> bool:
     return shared and not config.prj_transform
 
 
-def _empty(transformers: Any, recipe: Recipe, *, n_vocab: int, tied: bool) -> Any:
+def _empty(transformers: Any, recipe: Recipe, n_vocab: int) -> Any:
     """A model of theirs with our sizes."""
     config = recipe.model
     known: dict[str, Any] = {
@@ -129,7 +129,7 @@ def _empty(transformers: Any, recipe: Recipe, *, n_vocab: int, tied: bool) -> An
         "dropout": config.dropout,
         "attention_dropout": config.dropout if config.attn_dropout is None else config.attn_dropout,
         "activation_dropout": config.act_dropout,
-        "tie_word_embeddings": tied,
+        "tie_word_embeddings": _tied(recipe),
         "pad_token_id": PAD,
         "bos_token_id": BOS,
         "eos_token_id": EOS,
