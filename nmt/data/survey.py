@@ -19,7 +19,7 @@ from nmt.data.alignment_shift import records_of
 from nmt.data.dedup import N_SHOWN, PAIR, Keys, Leaks, hits
 from nmt.data.letters import units_of
 from nmt.data.sources import Source
-from nmt.data.text import SIDES, Block, Dress, Hashes, Words, cut, dress_of, row_hashes
+from nmt.data.text import SIDES, Block, Dress, Hashes, Words, cut, dress_of, hashes_of, row_hashes
 from nmt.data.units import Mask, Numbers, UnitFacts, Units
 from nmt.data.worker_pool import WorkerPool
 
@@ -96,7 +96,7 @@ def line_hashes(side: Units) -> Hashes:
     if side.is_odd.any():
         # Without the white space around it, such a line may be equal to one that is cut into units.
         rows = [units_of(" " + line.strip()) for line in side.some(side.is_odd)]
-        hashes = Block(list(itertools.chain.from_iterable(rows))).hashes()
+        hashes = hashes_of(itertools.chain.from_iterable(rows))
         found[side.is_odd] = row_hashes(hashes, np.fromiter(map(len, rows), np.int64, len(rows)))
     return found
 

@@ -41,8 +41,7 @@ class Block:
     def __init__(self, lines: Sequence[str]) -> None:
         self.lines = lines
         text = "\n".join(lines) + "\n"
-        self.codes = _code_points(text)
-        ends = np.flatnonzero(self.codes == _LINE_FEED)
+        ends = np.flatnonzero(_code_points(text) == _LINE_FEED)
         assert len(ends) == len(lines), "a line feed inside a line"
         self.lengths: NDArray[np.int64] = np.diff(ends, prepend=-1) - 1  # characters of each line
         # Neither NFKC nor case folding makes or takes a line feed, so the lines stay lines.
@@ -50,10 +49,6 @@ class Block:
         self._folded = _code_points(same.casefold())
         self._kind = _classes()[np.minimum(self._folded, _TABLE - 1)]
         self._ends = np.flatnonzero(self._folded == _LINE_FEED)
-
-    def hashes(self) -> Hashes:
-        """A hash of each line."""
-        return row_hashes(self.codes, self.lengths + 1)
 
     def exact(self) -> Hashes:
         """A hash of each line without the white space around it."""

@@ -20,7 +20,7 @@ from nmt.data.corpus import as_numpy
 from nmt.data.letters import LINE_CAP, WordsOf, normalised
 from nmt.data.placeholders import BYTES
 from nmt.data.subwords import Codec
-from nmt.data.text import Block, unified
+from nmt.data.text import Block, hashes_of, unified
 
 Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -176,7 +176,7 @@ class UnitFacts:
         """See the next units."""
         block = Block(units)
         self.bags.add(block.bags())
-        self.hashes.add(block.hashes())
+        self.hashes.add(hashes_of(units))
         hashed, unit = block.words()
         self.words.add(hashed, np.bincount(unit, minlength=len(units)))
 
