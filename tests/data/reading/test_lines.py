@@ -16,7 +16,6 @@ from nmt.data.lines import (
     count_lines,
     decode_line,
     open_text,
-    opened,
     read_lines,
     read_stream,
     text_lines,
@@ -112,7 +111,8 @@ def test_frames_that_pzstd_writes_before_its_own_are_skipped(tmp_path):
 
 def test_zeros_between_streams_of_xz_are_skipped_and_anything_else_there_is_refused(tmp_path):
     padded = lzma.compress(TEXT) + bytes(400_000) + lzma.compress(b"last\n") + bytes(8)
-    assert opened(made(tmp_path, padded)).read() == TEXT + b"last\n"
+    with open_text(made(tmp_path, padded)) as file:
+        assert file.read() == TEXT + b"last\n"
     for damage in (b"garbage" + lzma.compress(b"last\n"), lzma.compress(b"last\n")[:-9]):
         path = made(tmp_path, lzma.compress(TEXT) + damage, "text.xz")
         with pytest.raises(DataError, match=r"text\.xz: damaged compressed file \("), open_text(path) as file:
