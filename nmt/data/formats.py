@@ -275,16 +275,18 @@ Record = list[str] | dict[str, Any] | Flaw
 def _records(place: Place, form: str, notes: Counter[str] | None = None) -> Iterator[Record]:
     """The records of a file, none of a table. notes: counts what is odd but harmless."""
     assert isinstance(place, Path)
-    if form in ("csv", "tmx"):
-        return _csv(place) if form == "csv" else _tmx(place)
-    lines = _lines(place, notes)
-    return _jsonl(lines) if form == "jsonl" else (one if isinstance(one, Flaw) else one.split("\t") for one in lines)
-
-
-def _lines(path: Path, notes: Counter[str] | None) -> Iterator[Found]:
-    for raw in text_lines(path, _LONGEST, notes):
-        is_cut = len(raw) > _LONGEST - 4
-        yield Flaw(TOO_LONG, f"a line of over {_LONGEST - 4:,} bytes.") if is_cut else _decoded(raw)
+    if form == "csv":
+        yield from _csv(place)
+    elif form == "tmx":
+        yield from _tmx(place)
+    else:
+        for raw in text_lines(place, _LONGEST, notes):
+            is_cut = len(raw) > _LONGEST - 4
+            line: Found = Flaw(TOO_LONG, f"a line of over {_LONGEST - 4:,} bytes.") if is_cut else _decoded(raw)
+            if isinstance(line, Flaw):
+                yield line
+            else:
+                yield _object_of(line) if form == "jsonl" else line.split("\t")
 
 
 def _csv(path: Path) -> Iterator[list[str]]:
@@ -338,18 +340,15 @@ _JSON_KINDS = {
 }
 
 
-def _jsonl(lines: Iterable[Found]) -> Iterator[dict[str, Any] | Flaw]:
-    for line in lines:
-        record: Any = line
-        if isinstance(line, str):
-            try:
-                record = _JSON.decode(line)
-            except (ValueError, RecursionError) as error:
-                what = f"not JSON ({error})" if line.strip() else "a blank line in place of a JSON object"
-                record = Flaw(BAD_RECORD, f"{what}.")
-        if not isinstance(record, dict | Flaw):
-            record = Flaw(BAD_RECORD, f"{_JSON_KINDS[type(record)]} in place of a JSON object.")
-        yield record
+def _object_of(line: str) -> dict[str, Any] | Flaw:
+    try:
+        record = _JSON.decode(line)
+    except (ValueError, RecursionError) as error:
+        what = f"not JSON ({error})" if line.strip() else "a blank line in place of a JSON object"
+        return Flaw(BAD_RECORD, f"{what}.")
+    if not isinstance(record, dict):
+        return Flaw(BAD_RECORD, f"{_JSON_KINDS[type(record)]} in place of a JSON object.")
+    return record
 
 
 def _of_keys(records: Iterable[Any], columns: Sequence[Column], drop_flagged: bool) -> Iterator[Sequence[Found]]:
@@ -491,7 +490,7 @@ def _table(place: Place, names: list[str] | None = None) -> Iterator[tuple[pa.Sc
             batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
             yield schema, batches
     except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, pa.ArrowException):
+        if isinstance(error, OSError) and error.errno is not None:
             raise DataError(f"{place}: cannot be read ({error.strerror or error}).") from None
         what = str(error).split("\n")[0][:300]
         raise DataError(
