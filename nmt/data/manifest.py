@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.lines import write_lines
-from nmt.data.placeholders import alike, tags_of_splits
+from nmt.data.placeholders import alike, held_out_tags
 from nmt.errors import DataError, MachineError
 from nmt.files import lock_file, parse_json, put_in_place, refuse_links_out, sha256_of, sync_file, sync_folder
 from nmt.languages import language_of
@@ -49,7 +49,9 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     data = recipe.data.model_dump(
         mode="json", exclude={"train", "temperature", "valid", "test", "out", "alarms", "workers"}
     )
-    data["tags"] = tags_of_splits(recipe.data)
+    training = [list(recipe.data.tags_of(corpus)) for corpus in recipe.data.train]
+    held_out = {split: [list(tags)] for split, tags in held_out_tags(recipe.data).items()}
+    data["tags"] = {"train": training, **held_out} if any(training) else {}
     for n, own in enumerate(recipe.data.train):
         filters = recipe.data.filters_of(n).model_dump(mode="json")
         found = {name: value for name, value in filters.items() if value != getattr(recipe.data, name)}

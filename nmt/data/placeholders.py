@@ -223,13 +223,6 @@ def held_out_tags(data: DataConfig) -> dict[str, tuple[str, ...]]:
     return {split: data.tags_of(files) for split, files in named.items()}
 
 
-def tags_of_splits(data: DataConfig) -> dict[str, list[list[str]]]:
-    """All tags of a recipe by split, a list for each corpus; empty if there is none."""
-    training = [list(data.tags_of(corpus)) for corpus in data.train]
-    held_out = {split: [list(tags)] for split, tags in held_out_tags(data).items()}
-    return {"train": training, **held_out} if any(training) else {}
-
-
 class Tagging:
     """Tags to put before a line: that of its language, or else of decode.trg_lang or the usual one; and its tags, or
     else decode.tags.
