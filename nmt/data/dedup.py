@@ -206,13 +206,12 @@ class Keys(dict[tuple[str, str], Hashes]):
 Hits = dict[tuple[str, str], tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
-def hits(known: Mapping[tuple[str, str], Hashes], keys: Keys) -> Hits:
-    """Find the pairs that are among known hashes, in ascending order, and their places there."""
+def hits(known: Mapping[tuple[str, str], Hashes], keys: Keys, numbers: NDArray[np.int64]) -> Hits:
+    """Find the pairs among known, ascending hashes, and their places there. numbers: what the pairs are called."""
     found = {}
     for key, hashes in known.items():
         place, there = _find(hashes, keys[_counterpart(key)])
-        pairs = np.flatnonzero(there)
-        found[key] = pairs, place[pairs]
+        found[key] = numbers[there], place[there]
     return found
 
 
@@ -231,8 +230,8 @@ class Leaks:
 
     def look(self, keys: Keys, numbers: NDArray[np.int64]) -> None:
         """Compare some training pairs. numbers: what the pairs are called."""
-        for key, (pairs, places) in hits(self.known, keys).items():
-            self.note(key, numbers[pairs], places)
+        for key, found in hits(self.known, keys, numbers).items():
+            self.note(key, *found)
 
     def note(self, key: tuple[str, str], numbers: NDArray[np.int64], places: NDArray[np.int64]) -> None:
         """Some training pairs are there. numbers: what they are called; places: as `hits` tells them."""

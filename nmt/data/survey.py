@@ -110,8 +110,7 @@ def _leaks(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[tuple[
     if not alike.any():
         return {}
     numbers = (np.cumsum(kept) - 1)[alike]
-    found = hits(held_out.known, Keys.of(Block(src.some(alike)), Block(trg.some(alike))))
-    return {key: (numbers[pairs], places) for key, (pairs, places) in found.items()}
+    return hits(held_out.known, Keys.of(Block(src.some(alike)), Block(trg.some(alike))), numbers)
 
 
 class Texts(NamedTuple):
