@@ -84,8 +84,8 @@ def read_block(block: KeptBlock) -> BlockContent:
 
 
 class Setup(NamedTuple):
-    """Settings that all tasks share. sources: those of training, each with its own ratio of lengths. drawn: keys of the
-    drawn validation pairs, see `near_hashes`.
+    """Settings that all tasks share. sources: those of training, each with its own ratio of lengths. drawn: hashes of
+    the sides of drawn validation pairs, to drop what is near them, and bags, one of which each such line has.
     """
 
     data: DataConfig

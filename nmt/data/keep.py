@@ -29,17 +29,15 @@ from nmt.data.report import DataReport
 from nmt.data.sources import Source, Text
 from nmt.data.subwords import Subwords, VocabularyUse
 from nmt.data.survey import KeptBlock, Survey, Texts
-from nmt.data.text import SIDES, VALID, Block, Hashes
+from nmt.data.text import SIDES, VALID, Block
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import DataError
 from nmt.progress import Bar
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
 
-# The training pairs that are kept, block by block in files; their ids; and pairs of them that are held out.
-
 
 class KeptPairs:
-    """All blocks of the training corpora, in order."""
+    """The training pairs that are kept: the blocks of all corpora, in order, in files."""
 
     def __init__(self, training: Sequence[Source]) -> None:
         self.training = training
@@ -199,14 +197,6 @@ def with_held_out(sources: Sequence[Source], data: DataConfig) -> list[Source]:
     return [*sources, Source(VALID, Text(f"{name}, source", texts["src"]), Text(f"{name}, target", texts["trg"]))]
 
 
-def near_hashes(src: Sequence[str], trg: Sequence[str]) -> tuple[Hashes, Hashes]:
-    """Return keys of near copies of pairs, in ascending order: hashes of their sides, and the sums of their letters,
-    of which one is to be there before a line is hashed."""
-    blocks = Block(src), Block(trg)
-    hashes = [near[length > 0] for near, _, length, _ in (block.near() for block in blocks)]
-    return np.unique(np.concatenate(hashes)), np.unique(np.concatenate([block.bags() for block in blocks]))
-
-
 N_PAIR = 10_000  # of a block, by which the work on a corpus is shared out
 _MOST_CHARACTERS = 1 << 22  # of a side of a block, or a few more: blocks of long lines have fewer pairs
 _WORTHWHILE = 2 * N_PAIR  # pairs for which it pays to start a process
@@ -295,8 +285,11 @@ def keep_training_pairs(
         if usual is not None:
             report.learnt_ratios[source.corpus, source.src.name] = usual
         setups.append(CorpusFacts(filters, config.max_len, config.languages_of(source.corpus), usual))
-    is_drawn = config.valid_size and not config.valid and VALID in held_out
-    drawn = near_hashes(*held_out[VALID][:2]) if is_drawn else None
+    drawn = None
+    if config.valid_size and not config.valid:
+        blocks = Block(held_out[VALID].src), Block(held_out[VALID].trg)
+        hashes = [near[length > 0] for near, _, length, _ in (block.near() for block in blocks)]
+        drawn = np.unique(np.concatenate(hashes)), np.unique(np.concatenate([block.bags() for block in blocks]))
     workers.begin(Task, Setup(config, subwords, folder, setups, survey.held_out, drawn))
     codes = _decide(training, config, report, folder, workers)
     kept = KeptPairs(training)
