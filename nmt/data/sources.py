@@ -224,10 +224,8 @@ def _sources_of(
         src, trg = (Text(str(loaded), loaded, "dataset", column) for column in (files.src_column, files.trg_column))
         return [Source(split, src, trg, scores=_scores_of(src, one, files)) for one in scores_of([Named(name, Path())])]
     is_one_file = files.file is not None
-    if is_one_file:
-        together = [(named, named) for named in located(files.file)]
-    elif isinstance(files, TrainingCorpus) and files.translated_by:
-        together = [(named, named) for named in located(files.src or files.trg)]
+    if is_one_file or (isinstance(files, TrainingCorpus) and files.translated_by):
+        together = [(named, named) for named in located(files.file or files.src or files.trg)]
     else:
         together = _partners(located(files.src), located(files.trg), option, complaints)
     finds_columns = is_one_file and files.src_column is None
