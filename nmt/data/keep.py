@@ -204,16 +204,14 @@ _WORTHWHILE = 2 * N_PAIR  # pairs for which it pays to start a process
 
 def cut_blocks(pairs: Iterator[tuple[Found, Found]]) -> Iterator[list[tuple[Found, Found]]]:
     """Cut pairs into blocks."""
-    while True:
-        block, n_char = list[tuple[Found, Found]](), 0
-        while len(block) < N_PAIR and n_char < _MOST_CHARACTERS:
-            some = list(islice(pairs, min(100, N_PAIR - len(block))))
-            if not some:
-                break
-            n_char += max(sum(map(len, side)) for side in zip(*some, strict=True))
-            block += some
-        if not block:
-            return
+    block, n_char = list[tuple[Found, Found]](), 0
+    while some := list(islice(pairs, min(100, N_PAIR - len(block)))):
+        block += some
+        n_char += max(sum(map(len, side)) for side in zip(*some, strict=True))
+        if len(block) == N_PAIR or n_char >= _MOST_CHARACTERS:
+            yield block
+            block, n_char = [], 0
+    if block:
         yield block
 
 
