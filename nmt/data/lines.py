@@ -106,12 +106,12 @@ def open_text(path: Path | str) -> Iterator[io.BufferedReader]:
         with open(path, "rb") as file:
             start = file.read(16)
         kind = next((kind for magic, kind in _KINDS.items() if re.match(magic, start)), None)
-        promised = next((kind for ending, kind in _ENDINGS.items() if str(path).endswith(ending)), None)
+        ending = Path(path).suffix
+        promised = _ENDINGS.get(ending)
         if promised not in (None, kind):
             is_what = f"compressed by {kind}" if kind else f"not compressed by {promised}"
-            ending = str(path).rpartition(".")[2]
             raise DataError(
-                f"{path}: named .{ending} but {is_what}. Was the download an error page? Look at its first lines."
+                f"{path}: named {ending} but {is_what}. Was the download an error page? Look at its first lines."
             )
         if kind not in (None, *_ENDINGS.values()):
             raise DataError(
