@@ -172,15 +172,13 @@ def text_blocks(path: Path | str, longest: int | None = None, notes: Counter[str
     """
     notes = Counter() if notes is None else notes
     with open_text(path) as file:
-        begun, is_first = bytearray(), True
-        while chunk := file.read(_CHUNK):
-            if is_first:
-                if b"\n" not in chunk:
-                    _refuse_carriage_returns(path, chunk)
-                if chunk.startswith(BOM):
-                    notes["bom"] += 1
-                    chunk = chunk.removeprefix(BOM) or b"\n"  # a mark alone is a line
-                is_first = False
+        begun, chunk = bytearray(), file.read(_CHUNK)
+        if b"\n" not in chunk:
+            _refuse_carriage_returns(path, chunk)
+        if chunk.startswith(BOM):
+            notes["bom"] += 1
+            chunk = chunk.removeprefix(BOM) or b"\n"  # a mark alone is a line
+        while chunk:
             lines, feed, rest = chunk.rpartition(b"\n")
             if feed:
                 yield _without_returns(bytes(begun) + lines + feed, notes)
@@ -189,6 +187,7 @@ def text_blocks(path: Path | str, longest: int | None = None, notes: Counter[str
                 begun += rest
             if longest is not None:
                 del begun[longest + 2 :]  # or one line could fill the memory
+            chunk = file.read(_CHUNK)
         if begun:
             yield _without_returns(bytes(begun) + b"\n", notes)
 
