@@ -65,18 +65,14 @@ def in_words() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Split(Regex(_WORD), behavior="isolated")
 
 
-def _byte_alphabet() -> dict[str, int]:
-    """The byte behind each letter of the byte-level alphabet: itself where printable, else moved beyond U+0100."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    moved = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + n): byte for n, byte in enumerate(moved)}
-
-
 # Bytes of characters without a letter are private characters at the end of Unicode, which so have no letter themselves.
 _FIRST_BYTE_LETTER = 0x10FF00
 _BYTE_LETTERS = [chr(byte if byte < 0x80 else _FIRST_BYTE_LETTER + byte) for byte in range(256)]
 BYTE_LETTERS = {letter: byte for byte, letter in enumerate(_BYTE_LETTERS)}
-BYTE_OF = _byte_alphabet()
+# The byte behind each letter of the byte-level alphabet: itself where printable, else moved beyond U+0100.
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_MOVED = [byte for byte in range(256) if byte not in _PRINTABLE]
+BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + n): byte for n, byte in enumerate(_MOVED)}
 # Private characters that are the letters of bytes have no letter where they stand in a text.
 BYTE_IN_TEXT = re.compile(f"[{chr(_FIRST_BYTE_LETTER + 0x80)}-{chr(0x10FFFF)}]")
 _NO_PIECE = re.compile(f"[\ud800-\udfff{chr(_FIRST_BYTE_LETTER + 0x80)}-{chr(0x10FFFF)}]|^<0x[0-9A-F]{{2}}>$")
