@@ -192,8 +192,9 @@ class Keys(dict[tuple[str, str], Hashes]):
         """The hashes of the pairs whose sides two blocks are."""
         keys, usable = cls(), dict[tuple[str, str], NDArray[np.bool_]]()
         for part, block in (("src", src), ("trg", trg)):
+            exact = hashes_of(map(str.strip, block.lines))
             near, numberless, length, n_digit = block.near()
-            for level, found in zip(LEVELS, (block.exact(), near, numberless), strict=True):
+            for level, found in zip(LEVELS, (exact, near, numberless), strict=True):
                 keys[level, part], usable[level, part] = found, length > 0
             usable["numberless", part] = length - n_digit >= _FEWEST_CHARACTERS
         for level in LEVELS:

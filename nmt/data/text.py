@@ -50,10 +50,6 @@ class Block:
         self._kind = _classes()[np.minimum(self._folded, _TABLE - 1)]
         self._ends = np.flatnonzero(self._folded == _LINE_FEED)
 
-    def exact(self) -> Hashes:
-        """A hash of each line without the white space around it."""
-        return hashes_of(map(str.strip, self.lines))
-
     def near(self) -> tuple[Hashes, Hashes, NDArray[np.int64], NDArray[np.int64]]:
         """Hashes of each line in two normal forms; characters in the first of them, and how many are digits.
 
