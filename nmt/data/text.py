@@ -40,15 +40,14 @@ class Block:
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.lines = lines
+        self.lengths = np.fromiter(map(len, lines), np.int64, len(lines))  # characters of each line
         text = "\n".join(lines) + "\n"
-        ends = np.flatnonzero(_code_points(text) == _LINE_FEED)
-        assert len(ends) == len(lines), "a line feed inside a line"
-        self.lengths: NDArray[np.int64] = np.diff(ends, prepend=-1) - 1  # characters of each line
         # Neither NFKC nor case folding makes or takes a line feed, so the lines stay lines.
         same = text if text.isascii() else unicodedata.normalize("NFKC", text)
         self._folded = _code_points(same.casefold())
         self._kind = _classes()[np.minimum(self._folded, _TABLE - 1)]
         self._ends = np.flatnonzero(self._folded == _LINE_FEED)
+        assert len(self._ends) == len(lines), "a line feed inside a line"
 
     def near(self) -> tuple[Hashes, Hashes, NDArray[np.int64], NDArray[np.int64]]:
         """Hashes of each line in two normal forms; characters in the first of them, and how many are digits.
