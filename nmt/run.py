@@ -11,6 +11,7 @@ import errno
 import os
 import shlex
 import socket
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -230,6 +231,8 @@ class Run:
                 raise RunError(
                     f"{self.folder} is in use by {holder}. Wait for it, or train into another folder."
                 ) from None
+            except OSError as error:  # some network disks have no locks
+                print(f"{self.folder}: {error.strerror}: nothing keeps another process from it", file=sys.stderr)
             self._held = os.fstat(file.fileno())
             started = time.strftime("%Y-%m-%d %H:%M:%S")
             try:

@@ -22,8 +22,7 @@ for _name, _handler in (("SIGINT", signal.default_int_handler), ("SIGHUP", signa
 # What takes longest goes first: of two processes none is left alone with it at the end, when the other has no work.
 _LONGEST_FIRST = (
     "test_parallel", "test_resume", "test_faults", "test_ctranslate2", "test_translate", "test_recipes_train",
-    "test_prepare", "test_export", "test_translate_journal", "test_every_pair", "test_metrics", "test_copying",
-    "test_memory",
+    "test_prepare", "test_export", "test_translate_journal", "test_metrics", "test_copying",
 )  # fmt: skip
 
 

@@ -23,46 +23,28 @@ from nmt.data.lines import count_lines, read_lines, without_ending, write_lines
 
 N_VALID = 1000
 CORPUS = ["multi30k.train.de.gz", "multi30k.train.en.gz"]
-# What a turn runs. It prints a line of JSON: seconds of each stage.
+# What each turn runs.
 PREPARE = """
-import json, sys, time
+import json, sys
 from pathlib import Path
-from nmt.data import prepare
+from nmt.data.prepare import prepare
 from nmt.recipe.reader import read_recipe
 folder, options = json.loads(sys.argv[1])
-stages = {}
-def time_stage(stage, name):
-    function = getattr(prepare, name)
-    def timed(*args):
-        begin = time.perf_counter()
-        found = function(*args)
-        stages[stage] = stages.get(stage, 0.0) + time.perf_counter() - begin
-        return found
-    setattr(prepare, name, timed)
-time_stage("hash", "facts_of")
-time_stage("filter", "keep_training_pairs")
-time_stage("count", "count_words_of")
-time_stage("learn", "_learn")
-time_stage("encode", "encode_training_pairs")
-prepare.prepare(read_recipe(None, options), Path(folder), overwrite=True, talk=lambda line: None)
-print(json.dumps(stages))
+prepare(read_recipe(None, options), Path(folder), overwrite=True, talk=lambda line: None)
 """
 PEER = """
-import json, sys, time
+import json, sys
 import sentencepiece
 files, model, n_thread, n_vocab = json.loads(sys.argv[1])
-begin = time.perf_counter()
 sentencepiece.SentencePieceTrainer.train(
     input=",".join(files), model_prefix=model, model_type="bpe", vocab_size=n_vocab, character_coverage=1.0,
     num_threads=n_thread, minloglevel=2,
 )
-learnt = time.perf_counter()
 processor, n_id = sentencepiece.SentencePieceProcessor(model_file=model + ".model"), 0
 for name in files:
     with open(name, encoding="utf-8", newline="\\n") as file:
         while lines := file.readlines(1 << 24):
             n_id += sum(map(len, processor.encode([line[:-1] for line in lines], num_threads=n_thread)))
-print(json.dumps({"learn": learnt - begin, "encode": time.perf_counter() - learnt}))
 """
 
 
@@ -79,14 +61,14 @@ def unpack(name: str, folder: Path, n_line: int | None) -> Path:
 
 
 def turn(program: str, task: Sequence[object]) -> dict[str, float]:
-    """Run a program. Returns seconds of its stages, of all, and of all cores together, which others' work spares."""
+    """Run a program. Returns its seconds, and those of all cores together, which others' work spares."""
     before, begin = os.times(), time.perf_counter()
     done = subprocess.run([sys.executable, "-c", program, json.dumps(task)], capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"bench_preprocessing: error: a turn failed:\n{done.stderr[-2000:]}")
     after, wall = os.times(), time.perf_counter() - begin
     cores = after.children_user + after.children_system - before.children_user - before.children_system
-    return {**json.loads(done.stdout.splitlines()[-1]), "all": wall, "cores": cores}
+    return {"wall": wall, "cores": cores}
 
 
 def main() -> None:
@@ -122,7 +104,7 @@ def main() -> None:
     for who, stages in medians.items():
         for stage, value in stages.items():
             print(f"{who:5}{stage:12}{value:9.1f}{n_pair / max(value, 1e-9):12,.0f}")
-    faster, less = (medians["peer"][stage] / medians["nmt"][stage] for stage in ("all", "cores"))
+    faster, less = (medians["peer"][stage] / medians["nmt"][stage] for stage in ("wall", "cores"))
     print(f"nmt-preprocess is {faster:.2f} times as fast as SentencePiece; the cores work 1/{less:.2f} as long")
 
 

@@ -9,7 +9,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from nmt.cli.preprocess import is_corpus, own_recipe
+from nmt.cli.parser import is_corpus
+from nmt.cli.preprocess import own_recipe
 from nmt.errors import RecipeError, all_ours, shown
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import overrides_of, read_recipe

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from nmt.cli.begin import printable, write_stdout
+from nmt.data.lines import without_ending
 from nmt.errors import DataError, NmtError, as_ours, is_of_machine
 from nmt.extras import incomplete, version
 from nmt.files import with_shipped
 from nmt.recipe.complaints import GONE, SHORT, nearest, with_trg, without_numbers
+from nmt.recipe.contradictions import ENDINGS, NOT_READ
 from nmt.recipe.fields import all_fields, option_named, sections
 
 _OVERRIDE = "override:"
@@ -67,7 +69,8 @@ class Parser(argparse.ArgumentParser):
         found = self.parse_intermixed_args(words)
         for action in self._actions:
             of_action = getattr(found, action.dest, None)
-            is_empty = "" in (of_action if isinstance(of_action, list) else [of_action])
+            values = of_action if isinstance(of_action, list) else [of_action]
+            is_empty = any("" in one if isinstance(one, list) else one == "" for one in values)
             if is_empty and not action.dest.startswith(_OVERRIDE):
                 self.error(f'argument {"/".join(action.option_strings) or action.metavar}: is empty, ""')
         return found
@@ -274,6 +277,20 @@ def must_be_free(
         if is_of_machine(error):
             raise
         raise NmtError(f"{path}: cannot be written: {folder} is no folder, or not yours to write to.") from None
+
+
+def is_corpus(name: str) -> bool:
+    """Return whether a name is that of a file with pairs."""
+    return without_ending(name).lower().endswith((*ENDINGS, *NOT_READ)) and not Path(name).is_dir()
+
+
+def refuse_corpus(name: str) -> None:
+    """Raise DataError for the name of a file with pairs where text is read, which would be nonsense, line by line."""
+    if is_corpus(name):
+        raise DataError(
+            f"{name}: is named as a file of pairs or records, and is read as text here, a sentence a line. Write the "
+            "side that is wanted into a text file."
+        )
 
 
 def check_count(n_line: int, n_given: int, given: str, other: str | None) -> None:

@@ -11,12 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli.begin import Stop, begun, printable, talk, write_stdout
-from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run
-from nmt.data.lines import without_ending
+from nmt.cli.parser import Parser, add_override_flags, add_short_flags, is_corpus, overrides_of, run
 from nmt.errors import AlarmError, RecipeError
 from nmt.files import RECIPE, is_run
 from nmt.languages import canonical
-from nmt.recipe.contradictions import ENDINGS, NOT_READ
 from nmt.recipe.draft import exports_note, portable_options, unsupported
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import is_prepared
@@ -221,11 +219,6 @@ def own_recipe(
     if odd and vocab_from:
         raise RecipeError(f"--portable: the model of --vocab-from has {', '.join(odd)}: leave one of the two out.")
     return read_recipe(None, [*given, *portable_options(odd)])
-
-
-def is_corpus(name: str) -> bool:
-    """Return whether a name is that of a file with pairs."""
-    return without_ending(name).lower().endswith((*ENDINGS, *NOT_READ)) and not Path(name).is_dir()
 
 
 def _files(names: Sequence[str], flag: str) -> dict[str, str]:

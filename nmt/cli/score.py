@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.cli.begin import begun, printable, talk, write_stdout
-from nmt.cli.parser import Parser, check_count, files_of_pipes, must_be_free, run
+from nmt.cli.parser import Parser, check_count, files_of_pipes, must_be_free, refuse_corpus, run
 from nmt.data.lines import count_lines, read_lines, write_lines
 from nmt.errors import NmtError
 from nmt.evaluation import compare
@@ -63,6 +63,8 @@ def _score(args: argparse.Namespace) -> int:
     src_lang, lang = _languages(args, folders)
     files = [name for name in args.hyp if Path(name) not in folders]
     named = [*args.ref, *([args.src] if args.src else []), *files]
+    for name in named:
+        refuse_corpus(name)
     counts = {name: count_lines(name) for name in named}
     n_line = counts[args.ref[0]]
     for name, n_own in counts.items():
@@ -91,7 +93,7 @@ def _score(args: argparse.Namespace) -> int:
         return 0
     hypotheses = [[*lines] for lines in texts]
     languages, wanted = (src_lang, lang), bool(args.html and sources)
-    flags = [_flags(sources, lines, references[0], languages) if wanted else [] for lines in hypotheses]
+    flags = _flags(sources, hypotheses, references[0], languages) if wanted else [[] for _ in hypotheses]
     systems = [compare.System(*one) for one in zip(_names(args.hyp), hypotheses, flags, strict=True)]
     with Bar(desc="scoring", total=compare.n_step(len(systems), len(names)), leave=False) as bar:
         results = compare.compare(systems, references, metrics=names, sources=sources, on_progress=bar.update, **about)
@@ -203,17 +205,20 @@ def _language_of_file(name: str) -> str:
 
 
 def _flags(
-    sources: Sequence[str], lines: Sequence[str], references: Sequence[str], languages: tuple[str, str]
-) -> list[list[str]]:
-    """Quality flags of each translation: those of nmt-translate that need no model. The usual ratio of lengths is that
-    of the references."""
+    sources: Sequence[str], texts: Sequence[Sequence[str]], references: Sequence[str], languages: tuple[str, str]
+) -> list[list[list[str]]]:
+    """Quality flags of each translation of each system: those of nmt-translate that need no model. The usual ratio of
+    lengths is that of the references."""
     from nmt.data.filters import usual_ratio
     from nmt.decoding.suspicion import reasons
 
     filters = FilterConfig()
     usual = usual_ratio(zip(sources, references, strict=True), filters.max_ratio)
     ratio = usual.median if usual else None
-    return [reasons(*both, filters.max_ratio, ratio, languages) for both in zip(sources, lines, strict=True)]
+    return [
+        [reasons(*both, filters.max_ratio, ratio, languages) for both in zip(sources, lines, strict=True)]
+        for lines in texts
+    ]
 
 
 def _names(given: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from nmt.cli.begin import Stop
-from nmt.cli.parser import check_count, must_be_free
+from nmt.cli.parser import check_count, must_be_free, refuse_corpus
 from nmt.data.lines import (
     LONGEST_LINE,
     StreamLine,
@@ -87,6 +87,8 @@ def check_paths(args: argparse.Namespace, *, finishing: bool) -> None:
             other = taken.setdefault(os.path.realpath(name), flag)
             if other != flag and (flag in _WRITTEN or other == _JOURNAL):
                 raise NmtError(f"{name}: --{flag} and --{other} are the same file. Name two.")
+    for name in filter(None, (args.input if args.input_format == "text" else None, args.score, *(args.ref or ()))):
+        refuse_corpus(name)
     for name in filter(None, (args.input, args.score, args.terms, args.avoid)):
         check_text(name)
     if args.input and args.score:

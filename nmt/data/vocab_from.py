@@ -198,10 +198,13 @@ def _must_agree(there: str, old: Subwords, config: SubwordsConfig, protect: Sequ
     wrong = []
     if config.kind not in kinds:
         wrong.append(f"kind: {config.kind}, but {' or '.join(kinds)} there")
-    # SentencePiece has rules of its own.
-    for name in ("joint",) if old.src.speller else ("joint", "normalize"):
-        if getattr(config, name) != getattr(old, name):
-            wrong.append(f"{name}: {str(getattr(config, name)).lower()}, but {str(getattr(old, name)).lower()} there")
+    names = ["joint"]
+    if not old.src.speller:  # SentencePiece has rules of its own
+        names += ["normalize", "whitespace"] if config.extend else ["normalize"]
+    for name in names:
+        asked, stored = (str(getattr(one, name)).lower() for one in (config, old.file))
+        if asked != stored:
+            wrong.append(f"{name}: {asked}, but {stored} there")
     if missing := [symbol for symbol in old.file.symbols if symbol not in config.symbols]:
         wrong.append(f"symbols: {', '.join(missing)} of there is missing")
     if no_more := set(old.src.protects) - set(protect):

@@ -193,7 +193,7 @@ def join_hypotheses(parts: Sequence[Sequence[Hypothesis]], how: BeamSettings) ->
     Its ids are theirs with EOS between, its log-probability is their sum, and its length that of all of them.
     """
     found = []
-    for rank in range(max(map(len, parts))):
+    for rank in range(max(map(len, parts), default=0)):
         chosen = ranked(parts, rank)
         ids, score = join_ids([one.ids for one in chosen]), math.fsum(one.score for one in chosen)
         divisor = float(how.divisor(torch.tensor(len(ids) + 1)))

@@ -239,7 +239,7 @@ class Translator:
         there = [one for one in parts if one.hypotheses]
         hypotheses = join_hypotheses([one.hypotheses for one in there], self._how)
         each = [one.texts for one in parts]
-        texts = [joined(line, ranked(each, rank))[0] for rank in range(len(hypotheses))]
+        texts = [joined(line, ranked(each, rank))[0] for rank in range(len(hypotheses) or 1)]
         if "\n" not in request.source:  # whose lines are one
             texts = [text.translate(_LINE_ENDS) for text in texts]
         utilities, qualities = (

@@ -171,15 +171,15 @@ class ModelConfig(RecurrentOptions, TransformerOptions, AnyModelOptions):
     @model_validator(mode="before")
     @classmethod
     def _resolve(cls, given: Any) -> Any:
-        """Fill in the preset's sizes, and the scale: none where the projection has a matrix of its own, as upstream
-        has it."""
+        """Fill in the preset's sizes, which are a Transformer's, and the scale: none where the projection has a matrix
+        of its own, as upstream has it."""
         if not isinstance(given, dict):
             return given
-        preset = given.get("preset")
-        resolved = {**(PRESETS.get(preset, {}) if isinstance(preset, str) else {}), **given}
+        preset, is_transformer = given.get("preset"), given.get("architecture", "transformer") == "transformer"
+        resolved = {**(PRESETS.get(preset, {}) if isinstance(preset, str) and is_transformer else {}), **given}
         shared = given.get("trg_emb_prj_weight_sharing") is not False
         if not shared:
             resolved.setdefault("scale_emb_or_prj", "none")
-        elif given.get("architecture", "transformer") != "transformer":
+        elif not is_transformer:
             resolved.setdefault("scale_emb_or_prj", "emb")
         return resolved

@@ -146,7 +146,7 @@ class Record:
         if self.quiet:
             return
         try:
-            with self.path.open("a", encoding="utf-8", newline="\n") as file:
+            with self.path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
                 file.write(json.dumps({"kind": kind, "update": update, **fields}, ensure_ascii=False) + "\n")
         except OSError as error:
             saved = Run(self.path.parent).updates()

@@ -61,7 +61,6 @@ def folder(tmp_path_factory):
         (train, "colon.en", "colon.en is no recipe (a YAML file)"),
         (train, "lone.yaml", "lone.yaml:1: expected a mapping of sections and options"),
         (train, "empty.yaml", "empty.yaml: the recipe is empty (expected name: and data:"),
-        (train, "x.yaml", "no prepared data at prepared/x: tried …/prepared/x. Make it: nmt-preprocess x.yaml"),
         (train, "x.yaml --max-epoch 3", "--max-epoch: unknown option (did you mean --epochs?)"),
         (train, "x.yaml --time-budget 3", "like 90s, 20m, 1h30m or 2d, found \"3\" (did you mean 3m?)"),
         (train, "x.yaml --subwords.vocab_size many", 'a whole number >= 264, <= 1,000,000, found "many"'),
@@ -69,8 +68,8 @@ def folder(tmp_path_factory):
          "3 heads do not divide model.d_model, which is 256 (take one of 1, 2, 4, 8, 16, 32, 64"),
         (train, "nowhere.yaml", "nowhere.yaml: cannot read the recipe: No such file"),
         (translate, "q --input t.de --out /proc/x.txt", "/proc/x.txt: cannot be written: /proc is no"),
-        (translate, "q --input t.de --out nowhere/x.txt", "nowhere/x.txt: cannot be written"),
-        (translate, "nowhere", "nowhere is not a run folder"),
+        (translate, "q --input pairs.tmx.gz", "pairs.tmx.gz: is named as a file of pairs or records, and is read as"),
+        (translate, "q --input t.de --ref pairs.csv", "pairs.csv: is named as a file of pairs"),
         (export, "x.yaml --to safetensors --out y", "x.yaml is not a run folder"),
     ],
 )  # fmt: skip

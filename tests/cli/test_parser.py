@@ -18,6 +18,7 @@ def parser(only=None):
     found = Parser("nmt-x")
     found.add_argument("recipe", metavar="RECIPE")
     found.add_argument("--train", nargs=2, metavar=("SRC", "TRG"), help="files of text")
+    found.add_argument("--pairs", nargs="+", action="append")
     found.add_argument("--keep")
     found.add_argument("--trg-lang")
     add_override_flags(found, only)
@@ -59,6 +60,8 @@ BEAM = "Hypotheses kept for each sentence; 1 is greedy. [whole number >= 1; defa
         ("", "the following arguments are required: RECIPE"),
         ("RECIPE --keep ''", 'argument --keep: is empty, ""'),
         ("''", 'argument RECIPE: is empty, ""'),
+        ("RECIPE --train '' x.en", 'argument --train: is empty, ""'),
+        ("RECIPE --pairs '' x.en", 'argument --pairs: is empty, ""'),
     ],
 )
 def test_a_mistake_in_the_flags_is_a_line_with_the_flag_that_was_meant(given, meant, capsys):
@@ -104,12 +107,14 @@ def test_the_help_of_each_command(tool, monkeypatch, capsys):
     for flag, name, metavar in SHORT.get(tool, ()):
         option = next(field for field in all_fields() if field.name == name)
         (line,) = [line for line in wide.split("\n") if line.startswith(f"  {flag} {metavar} ")]
-        assert f"default: {option.default}]" in wide.partition(line)[2].partition("\n  --")[0] or "default" in line
-    examples = wide.partition("\nexamples:\n")[2].replace("\\\n", "").split("\n")
+        told = " ".join((line + wide.partition(line)[2].partition("\n  --")[0]).split())
+        assert f"default: {option.default}]" in told
+    flags, _, examples = wide.partition("\nexamples:\n")
+    examples = examples.replace("\\\n", "").split("\n")
     assert len(examples) >= 2
     for words in (shlex.split(line.rpartition("| ")[2], comments=True) for line in examples if line):
         assert words[0] == tool
-        assert all(word in wide for word in words if word.startswith("--"))
+        assert all(word in flags for word in words if word.startswith("--"))
     if tool in MAINS:
         everything, section = shown("all"), shown("decode")
         assert "--decode.OPTION VALUE" in short and "--help-all, or" in short and "--decode.beam" not in short

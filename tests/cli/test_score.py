@@ -114,6 +114,7 @@ def test_pipes_are_read_as_files(score, tmp_path, monkeypatch, how):
         (["long.txt", "--ref", "ref.en"], "long.txt has 4 lines but ref.en has 3"),
         (["none.txt", "--ref", "ref.en"], "none.txt"),
         (["empty.txt", "--ref", "empty.txt"], "empty.txt: is empty"),
+        (["a.csv", "--ref", "ref.en"], "a.csv: is named as a file of pairs"),
         (["folder", "--ref", "ref.en"], "folder is a folder, but no run"),
         (["run", "--ref", "ref.en"], "a run needs the source lines"),
         (["a.txt", "--ref", "ref.en", "--lang", "jp"], "is no language code (did you mean ja"),

@@ -297,11 +297,12 @@ def test_ids_beyond_the_vocabulary_are_refused(recipe, tmp_path):
         Prepared.open(tmp_path / "a")
 
 
-def test_the_bytes_do_not_depend_on_the_run_the_threads_or_the_hash_seed(recipe, tmp_path):
+def test_the_bytes_do_not_depend_on_the_run_the_workers_or_the_hash_seed(recipe, tmp_path):
     """In this process, with the seed that it was given, and in one with another."""
     code = (
         "import sys; from pathlib import Path; from tests.data.test_prepare import recipe_in; "
-        "from nmt.data.prepare import prepare; folder = Path(sys.argv[1]); "
+        "from nmt.data import keep; from nmt.data.prepare import prepare; folder = Path(sys.argv[1]); "
+        "keep.N_PAIR = keep._WORTHWHILE = 40; "
         "prepare(recipe_in(folder, workers=2), folder / 'out1')"
     )
     prepare(recipe, tmp_path / "out0")

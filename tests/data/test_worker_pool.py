@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from nmt.data.worker_pool import WorkerPool
-from nmt.errors import DataError, MachineError, NmtError
+from nmt.errors import DataError, MachineError
 from tests.data import test_worker_pool as here
 
 
@@ -76,7 +76,7 @@ def test_a_worker_that_ends_is_told_with_what_to_do_and_nobody_waits_for_it(task
     with WorkerPool(2) as workers:
         workers.begin(here.Tasks, "")
         for asked in [workers.submit(*task) for _ in range(5)]:
-            with pytest.raises(NmtError, match=rf"part of the data {how}.*--data\.workers 1"):
+            with pytest.raises(MachineError, match=rf"part of the data {how}.*--data\.workers 1"):
                 asked.result(60)
 
 

@@ -45,6 +45,11 @@ def test_copied_lines_never_reach_the_model(translator):
     assert next(translator.translate([Request("...", required=("Hund",))])).hypotheses
 
 
+def test_a_line_of_which_no_piece_has_anything_to_read_is_copied(translator):
+    (found,) = translator.translate([Request("\u200b\n...", prefix="Hund")])
+    assert found.text.endswith("\n...") and not found.hypotheses
+
+
 @pytest.mark.parametrize("line", ["ein Hund läuft 😀", "❤️ ein Hund läuft", "👩‍👩‍👧 ein Hund läuft  👍🏽 😀 "])
 def test_emoji_at_the_ends_are_put_back(translator, line):
     before, text, after = emoji_at_ends(line)

@@ -147,6 +147,13 @@ def test_what_has_no_place_in_an_engine_is_refused_by_name(to, option):
     assert [one for one in found if one.startswith(f"model.{name}")]
 
 
+@pytest.mark.parametrize(("d_k", "d_v"), [("null", "16"), ("16", "null"), ("16", "12")])
+def test_what_a_refusal_says_to_train_with_is_enough(d_k, d_v):
+    options = [*SMALL.items(), ("model.d_k", d_k), ("model.d_v", d_v)]
+    found = unsupported(read_recipe(None, options))["ctranslate2"]
+    assert found and not unsupported(read_recipe(None, [*options, *portable_options(found)]))["ctranslate2"]
+
+
 def test_the_page_names_every_option_that_may_be_refused():
     odd = {
         "model.position": "rotary", "model.rotary_enc_attn": "true", "model.lexical_attn": "true",

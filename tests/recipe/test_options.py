@@ -81,6 +81,7 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("model.cell", {"model": {"cell": "lstm"}}),
         ("model.n_head", {"model": {"architecture": "attention", "n_head": 8}}),
         ("model.preset", {"model": {"architecture": "seq2seq", "preset": "auto"}}),
+        ("model.preset", {"model": {"architecture": "seq2seq", "preset": "tiny"}}),
         ("model.attn_score", {"model": {"architecture": "peeky", "attn_score": "dot"}}),
         ("model.d_model", {"model": {"architecture": "peeky", "d_model": 7, "enc_direction": "both"}}),
         ("model.forget_bias", {"model": {"architecture": "peeky", "cell": "gru", "forget_bias": 1.0}}),

@@ -1,5 +1,6 @@
 """Whose a run folder is, and what is done about what a killed or damaged run left in it."""
 
+import errno
 import shutil
 from collections import namedtuple
 
@@ -123,6 +124,16 @@ def test_a_folder_that_was_moved_away_is_not_written_to(made):
         shutil.copytree(run.folder.with_name("away"), run.folder)
         with pytest.raises(MachineError, match="was removed or replaced"):
             run.must_be_held()
+
+
+def test_a_disk_without_locks_is_told_and_trained_on(recipe_of, monkeypatch, capsys):
+    def no_locks(_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("nmt.run.lock_file", no_locks)
+    recipe = recipe_of(train={"updates": 1})
+    assert launch(recipe) == "done"
+    assert f"{recipe.run_folder}: No locks available: nothing keeps another process" in capsys.readouterr().err
 
 
 # The disk that a run will need is known before its first update, and a run that has not got it does not begin.

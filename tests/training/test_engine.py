@@ -8,8 +8,10 @@ import torch
 from witness import left_by, state_of, stop_at
 
 from nmt.data.batches import Batch
+from nmt.errors import TrainingError
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
+from nmt.run import Run
 from nmt.training import engine as engine_module
 from nmt.training.engine import Engine
 from nmt.training.launch import launch
@@ -63,6 +65,14 @@ def test_the_first_update_that_is_skipped_is_told_and_the_end_counts_them(
     assert len(re.findall(first, said)) == said.count("was skipped") == 1
     assert ("warning" in said, "in fp16 a few are usual" in said) == (not in_fp16, in_fp16)
     assert said.count("; 2 more were skipped, whose loss or gradient was not finite") == 2  # of two processes
+
+
+def test_ten_in_a_row_that_are_not_finite_end_training_and_lose_nothing(recipe_of, spoilt):
+    spoilt(*range(3, 13))
+    recipe = recipe_of(train={"updates": 20, "save_every": 2}, valid={"translate": False, "metric": "loss"})
+    with pytest.raises(TrainingError, match=r"10 times in a row.* last good checkpoint: update-0+2\. Lower optim\.lr"):
+        launch(recipe)
+    assert Run(recipe.run_folder).updates() == [2]
 
 
 # On a GPU nothing in an update may ask for a number: the host would wait for the device, and the device for orders.

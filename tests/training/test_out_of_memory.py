@@ -8,7 +8,7 @@ from witness import FP32, engine_of, left_by, log_of, state_of, stop_at
 
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
-from nmt.errors import MachineError
+from nmt.errors import MachineError, OutOfMemory
 from nmt.run import Run
 from nmt.training import launch as room
 from nmt.training.engine import Objective
@@ -98,6 +98,13 @@ def test_one_pair_that_is_too_large_ends_the_run_with_its_lengths(recipe_of, sma
     small_memory(3)
     with pytest.raises(MachineError, match=r"1 pairs, \d+ source and \d+ target subwords.*data\.max_len"):
         gradient(recipe_of(), torch.float32)
+
+
+def test_a_packed_row_that_is_too_large_ends_the_run_with_what_to_do(recipe_of, small_memory):
+    small_memory(3)
+    recipe = recipe_of(batch={"packed": True, "max_tokens": 300}, train={"updates": 2, "kernels": "torch"})
+    with pytest.raises(OutOfMemory, match=r"a packed row\. Make batch\.max_tokens smaller in a new run"):
+        launch(recipe)
 
 
 def test_a_run_that_runs_out_of_memory_says_so_once_and_logs_each_time(recipe_of, small_memory, capsys):

@@ -28,8 +28,6 @@ def test_who_asks_for_an_arithmetic_gets_it(monkeypatch):
     monkeypatch.setattr(room, "half_is_faster", None)
     for name in ("bf16", "fp32"):
         assert choose_precision(TrainConfig(precision=name), CPU).name == name
-    with pytest.raises(MachineError, match="fp16 needs a GPU"):
-        choose_precision(TrainConfig(precision="fp16"), CPU)
 
 
 @pytest.mark.parametrize("slow", [True, False])

@@ -156,9 +156,12 @@ def test_the_data_is_the_same_for_any_number_of_workers(scored, monkeypatch):
     monkeypatch.setattr(keep, "N_PAIR", 2)
     monkeypatch.setattr(keep, "_WORTHWHILE", 1)
     corpus = {**TEXTS, "scores": "s.txt.gz", "best_share": 0.5, "drop_duplicates": True}
+    made = set()
     for n in (1, 3):
         dropped = scored.prepare(corpus, workers=n).dropped
         assert dropped == {"low score": {"count": 3, "first": ["t.de:2", "t.de:5", "t.de:6"]}}
+        made.add((scored.folder / "out" / "train.arrow").read_bytes())
+    assert len(made) == 1
 
 
 def test_other_scores_make_other_data(scored):

@@ -84,6 +84,7 @@ def test_old_text_is_cut_as_before_where_new_pieces_do_not_help(tmp_path):
         ({"kind": "word"}, "kind: word, but bpe or char there"),
         ({"joint": False}, "joint: false, but true there"),
         ({"normalize": "none"}, "normalize: none, but nfc there"),
+        ({"whitespace": "kept", "extend": 5}, "whitespace: kept, but unified there"),
         ({"symbols": ()}, "symbols: <url> of there is missing"),
         ({"symbols": ("<url>", "at")}, "at is a piece of"),  # which text makes already
     ],
