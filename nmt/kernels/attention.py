@@ -237,7 +237,8 @@ def in_kernel(
     q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), of one type; mask: bool, (B or 1, 1, T or 1, S), True where
     looking is allowed, or how sentences lie that are all in one row; a query that may look nowhere gets zeros.
     in_search: queries are hypotheses of a sentence. Only then their number, which never is that of what else is in a
-    batch, decides how the sums are made: a translation is the same to the bit in any batch.
+    batch, decides how the sums are made: a translation of up to 256 tokens is the same to
+    the bit in any batch.
     """
     if isinstance(mask, Tensor) and mask.stride(3) != 1:
         mask = mask.contiguous()

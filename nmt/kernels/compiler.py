@@ -13,7 +13,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,7 @@ def _library() -> ctypes.CDLL | str:
     """The library, or why there is none: a second question does not wait for the same answer."""
     try:
         return _load()
-    except NotCompiled as why:
+    except (NotCompiled, OSError) as why:
         return str(why)
 
 
@@ -57,41 +59,39 @@ def _load() -> ctypes.CDLL:
     flags = _OF_PROCESSOR.get(platform.machine())
     if sys.platform != "linux" or flags is None:
         raise NotCompiled(f"they are for Linux on x86-64 or ARM64, and this is {platform.platform()}")
-    named = os.environ.get("CC", "").split()
-    compiler = named[:1] or [name for name in ("gcc", "cc", "clang") if shutil.which(name)][:1]
+    # No clang: its OpenMP has functions that torch's has not.
+    compiler = os.environ.get("CC", "").split() or [name for name in ("gcc", "cc") if shutil.which(name)][:1]
     if not compiler or not shutil.which(compiler[0]):
-        raise NotCompiled(f"there is no C compiler ({named[0] + ', which CC names' if named else 'gcc, cc or clang'})")
-    command = [*compiler, *named[1:], *_FLAGS, *flags]
+        raise NotCompiled(f"there is no C compiler ({compiler[0] + ', which CC names' if compiler else 'gcc or cc'})")
     openmp = find_openmp()
     processor = {line for line in Path("/proc/cpuinfo").read_bytes().split(b"\n") if line.startswith(_OF_CPU)}
-    told = [path.read_bytes() for path in _SOURCES]
-    told += [repr(command).encode(), _run([command[0], "--version"]), bytes(openmp), *sorted(processor)]
-    digest = hashlib.sha256(b"\0".join(told)).hexdigest()[:24]
+    made_of = [path.read_bytes() for path in _SOURCES]
+    made_of += [repr([compiler, _FLAGS, flags]).encode(), _run([*compiler, "--version"]), bytes(openmp)]
+    digest = hashlib.sha256(b"\0".join([*made_of, *sorted(processor)])).hexdigest()[:24]
     name = f"kernels-{digest}.so"
-    why = ""
-    with tempfile.TemporaryDirectory() as temporary:
-        # The second for a cache that cannot be written, or run from. The library stays, though its file goes.
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # ~ where nobody has a home
-        for folder in (Path(temporary),) if cache.parts[:1] == ("~",) else (cache / "nmt", Path(temporary)):
-            try:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                if not (folder / name).is_file():
-                    _compile(command, openmp, folder / name)
-                return _declared(ctypes.CDLL(str(folder / name)))
-            except OSError as error:
-                why = str(error)
-    raise NotCompiled(why)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    if cache.parts[:1] != ("~",):  # as where nobody has a home
+        with suppress(OSError, NotCompiled):  # where it cannot be written, has no room, or nothing is run from it
+            return _made(cache / "nmt" / name, compiler, flags, openmp)
+    with tempfile.TemporaryDirectory() as temporary:  # the library stays, though its file goes
+        return _made(Path(temporary) / name, compiler, flags, openmp)
 
 
-def _compile(command: list[str], openmp: Path, path: Path) -> None:
-    """Make the library, which gets its name when it is whole."""
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        linked = Path(folder) / "kernels.so"
-        parts = {source: Path(folder) / f"{source.name}.o" for source in _SOURCES if source.suffix == ".c"}
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda part: _run([*command, "-c", str(part[0]), "-o", str(part[1])]), parts.items()))
-        _run([command[0], "-shared", *map(str, parts.values()), str(openmp), "-lm", "-o", str(linked)])
-        os.replace(linked, path)
+def _made(path: Path, compiler: list[str], flags: Sequence[str], openmp: Path) -> ctypes.CDLL:
+    """The library of a file; if it is not there, it is compiled, and gets its name when it is whole. Raises OSError or
+    NotCompiled."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.is_file():
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+            parts = {source: f"{folder}/{source.name}.o" for source in _SOURCES if source.suffix == ".c"}
+            command = [*compiler, *_FLAGS, *flags, "-c"]
+            list(pool.map(lambda part: _run([*command, str(part[0]), "-o", part[1]]), parts.items()))
+            libraries = [str(openmp), "-lm", "-Wl,--no-undefined"]  # rather than fail when it is loaded
+            _run([*compiler, "-shared", *parts.values(), *libraries, "-o", f"{folder}/kernels.so"])
+            with open(f"{folder}/kernels.so", "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(f"{folder}/kernels.so", path)
+    return _declared(ctypes.CDLL(str(path)))
 
 
 def _run(command: list[str]) -> bytes:

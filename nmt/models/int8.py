@@ -45,7 +45,8 @@ class PrepackedLinear(SameLinear):
         self._product = ops.laid_out(linear.weight.detach())
 
     def forward(self, input: Tensor) -> Tensor:
-        if torch.is_grad_enabled() or self._product is None or not input.numel():
+        is_of_another = input.dtype != self.weight.dtype  # as under autocast
+        if torch.is_grad_enabled() or self._product is None or is_of_another or not input.numel():
             return super().forward(input)
         return self._product(input, self.bias)
 

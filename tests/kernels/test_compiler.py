@@ -67,6 +67,35 @@ assert before == {line.split()[-1] for line in open("/proc/self/maps") if re.sea
     subprocess.run([sys.executable, "-c", code], check=True, env=OWN)
 
 
+@NEEDS_COMPILER
+def test_a_compiler_may_have_another_program_before_it(cache, tmp_path, monkeypatch):
+    wrapper = tmp_path / "wrapper"
+    wrapper.write_text('#!/bin/sh\nexec "$@"\n')  # as ccache
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CC", f"{wrapper} cc")
+    assert compiler.library().choose and len(list(cache.iterdir())) == 1
+
+
+@NEEDS_COMPILER
+def test_a_cache_without_room_is_done_without(cache, monkeypatch):
+    def run(command, real=compiler._run):
+        if str(cache) in command[-1]:
+            raise compiler.NotCompiled("cc failed: No space left on device")
+        return real(command)
+
+    monkeypatch.setattr(compiler, "_run", run)
+    assert compiler.library().choose
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="kernels are for Linux")
+def test_a_compiler_of_another_machine_and_no_room_at_all_are_reasons_and_no_errors(tmp_path, monkeypatch):
+    foreign = tmp_path / "gcc"
+    foreign.write_bytes(b"\x7fELF of another machine")
+    foreign.chmod(0o755)
+    monkeypatch.setenv("CC", str(foreign))
+    assert "Exec format error" in switch.why_not()
+
+
 @pytest.mark.parametrize(
     ("told", "why"),
     [

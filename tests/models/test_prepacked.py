@@ -31,6 +31,12 @@ def test_the_product_is_that_of_the_layer(dtype, bias, shape):
             torch.testing.assert_close(packed(y), layer(y.contiguous()))
 
 
+def test_under_autocast_it_is_the_layer():
+    layer, x = linear_of(torch.float32), torch.randn(7, 40).bfloat16()
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(PrepackedLinear(layer)(x), layer(x))
+
+
 def test_a_model_has_the_same_parameters_and_gives_the_same(make, batch):
     pytest.importorskip("nmt.kernels.products")  # without which nothing is laid out
     model = make().float()
