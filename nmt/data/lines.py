@@ -43,10 +43,17 @@ def without_ending(name: str) -> str:
     return next((name.removesuffix(ending) for ending in _ENDINGS if name.endswith(ending)), name)
 
 
-def _opened(path: Path | str, kind: str | None) -> io.BufferedReader:
-    """A file, decompressed. kind: its compression, None for none."""
+def _kind_of(path: Path | str) -> str | None:
+    """Compression of a file by its first bytes; None for anything else."""
+    with open(path, "rb") as file:
+        start = file.read(16)
+    return next((kind for magic, kind in _KINDS.items() if re.match(magic, start)), None)
+
+
+def opened(path: Path | str) -> io.BufferedReader:
+    """A file, decompressed if it is compressed. What goes wrong while it is read is for `errors_of`."""
     raw: Any
-    match kind:
+    match _kind_of(path):
         case "gzip":
             raw = gzip.GzipFile(path)
         case "xz":
@@ -103,9 +110,7 @@ def open_text(path: Path | str) -> Iterator[io.BufferedReader]:
     """The file's text as bytes, decompressed. DataError for what is no text, and for what goes wrong in reading it."""
     with errors_of(path):
         refuse_stream(path)
-        with open(path, "rb") as file:
-            start = file.read(16)
-        kind = next((kind for magic, kind in _KINDS.items() if re.match(magic, start)), None)
+        kind = _kind_of(path)
         ending = Path(path).suffix
         promised = _ENDINGS.get(ending)
         if promised not in (None, kind):
@@ -117,7 +122,7 @@ def open_text(path: Path | str) -> Iterator[io.BufferedReader]:
             raise DataError(
                 f"{path}: compressed by {kind}, which is not read. Unpack it, or compress it by gzip, zstd or xz."
             )
-        with _opened(path, kind) as file:
+        with opened(path) as file:
             _refuse_wide(path, file)
             yield file
 

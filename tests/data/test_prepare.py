@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nmt.data import keep
 from nmt.data import prepare as room
 from nmt.data.corpus import Prepared
 from nmt.data.manifest import building, settings_of
@@ -297,8 +298,9 @@ def test_ids_beyond_the_vocabulary_are_refused(recipe, tmp_path):
         Prepared.open(tmp_path / "a")
 
 
-def test_the_bytes_do_not_depend_on_the_run_the_workers_or_the_hash_seed(recipe, tmp_path):
-    """In this process, with the seed that it was given, and in one with another."""
+def test_the_bytes_do_not_depend_on_the_run_the_workers_or_the_hash_seed(recipe, tmp_path, monkeypatch):
+    """In this process, with the seed that it was given, and in others with another."""
+    monkeypatch.setattr(keep, "N_PAIR", 40)
     code = (
         "import sys; from pathlib import Path; from tests.data.test_prepare import recipe_in; "
         "from nmt.data import keep; from nmt.data.prepare import prepare; folder = Path(sys.argv[1]); "
