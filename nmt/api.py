@@ -30,7 +30,7 @@ from nmt.decoding.translation import Scored
 from nmt.decoding.translation import Translation as Found
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device, set_up, try_device
-from nmt.errors import DataError, MachineError, RecipeError, RunError, all_ours, shown
+from nmt.errors import DataError, MachineError, RecipeError, RunError, convert_errors, shown
 from nmt.files import runs_of
 from nmt.models.base import SearchModel
 from nmt.models.int8 import half_is_faster, prepacked, to_int8
@@ -117,7 +117,7 @@ class Model:
         of = f"{self.run.folder}, {data.src_lang} to {data.trg_lang}"
         return f"<nmt.Model {of}, {n_param:,} parameters on {self.model.device}>"
 
-    @all_ours()
+    @convert_errors()
     def translate(
         self, lines: Iterable[str | Request], *, on_progress: Callable[[int], object] | None = None, **options: Any
     ) -> list[Translation]:
@@ -136,7 +136,7 @@ class Model:
         found = zip(texts, translator.translate(texts, on_progress), strict=True)
         return [Translation.of(one, line, self, evidence) for line, one in found]
 
-    @all_ours()
+    @convert_errors()
     def score(self, sources: Iterable[str | Request], translations: Iterable[str], **options: Any) -> list[Scored]:
         """Score given translations by forced decoding, one for each source. Line feeds in a text are read as spaces.
 
@@ -208,7 +208,7 @@ class Model:
             return self._ready[precision]
 
 
-@all_ours()
+@convert_errors()
 def load(
     run: str | Path | Sequence[str | Path], *, checkpoint: str | Sequence[str] | None = None, device: str = "auto"
 ) -> Model:

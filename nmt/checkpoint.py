@@ -1,11 +1,11 @@
-"""A checkpoint: a folder of safetensors and JSON that is there whole or not at all.
+"""A checkpoint: a folder of safetensors and JSON files, written atomically.
 
     update-00012000/  model.safetensors  optimizer.safetensors  ema.safetensors  state.json  manifest.json
 
-It is written beside its place, every file and the folder are synced, and one rename commits it. The manifest has
-the size and SHA-256 of every file; loading checks them. Nothing is pickled. `run.py` knows where checkpoints lie.
-Beside them lie, for a moment or after a kill, .NAME.new.tmp (being written), .NAME.old.tmp (replaced)
-and .NAME.gone.tmp (being deleted).
+It is written under a temporary name, every file and the folder are synced, and one rename commits it. The manifest has
+the size and SHA-256 of every file; loading checks them. Nothing is pickled. `run.py` knows where checkpoints are.
+Temporary folders in the same place, which a killed process may leave, are .NAME.new.tmp (being written), .NAME.old.tmp
+(replaced) and .NAME.gone.tmp (being deleted).
 """
 
 import errno
@@ -35,52 +35,53 @@ _MAX_JSON, _MAX_MANIFEST = 64 << 20, 1 << 20
 
 
 class NewerFormat(RunError):
-    """The checkpoint is not damaged: a newer version of this program wrote it."""
+    """Raised for a checkpoint that a newer version of this program wrote. It is not damaged."""
 
 
 def name_of(update: int) -> str:
-    """Name of the folder of the checkpoint at an update."""
+    """Folder name of the checkpoint at an update."""
     return f"update-{update:08d}"
 
 
 def update_of(folder: Path) -> int | None:
-    """The update of a checkpoint's folder; None if it is not one."""
+    """Update number of a checkpoint folder; None if it is no checkpoint."""
     match = _NAME.match(folder.name)
     return int(match[1]) if match else None
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters, each shared one once, and the buffers that belong to the state: name -> tensor."""
-    kept = {name for name, _ in model.named_parameters()} | {name for name, _ in model.named_buffers()}
-    return {name: tensor.detach() for name, tensor in model.state_dict().items() if name in kept}
+    """Parameters and persistent buffers by name. A shared parameter occurs once."""
+    names = {name for name, _ in model.named_parameters()} | {name for name, _ in model.named_buffers()}
+    return {name: tensor.detach() for name, tensor in model.state_dict().items() if name in names}
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
-    """Copy weights into a model built from the same recipe. Shared matrices stay shared.
+    """Copy weights into a model built from the same recipe. Shared matrices stay shared. where: source of the weights,
+    for the message.
 
-    Raises RunError naming what is missing, left over or of another shape.
+    Raises RunError naming weights that are missing, unknown or of another shape.
     """
-    wanted = weights_of(model)
-    wrong = [f"{name} is missing" for name in wanted.keys() - weights.keys()]
-    wrong += [f"{name} is not in the model" for name in weights.keys() - wanted.keys()]
-    for name in wanted.keys() & weights.keys():
-        found, expected = tuple(weights[name].shape), tuple(wanted[name].shape)
+    targets = weights_of(model)
+    problems = [f"{name} is missing" for name in targets.keys() - weights.keys()]
+    problems += [f"{name} is not in the model" for name in weights.keys() - targets.keys()]
+    for name in targets.keys() & weights.keys():
+        found, expected = tuple(weights[name].shape), tuple(targets[name].shape)
         if found != expected:
-            wrong.append(f"{name} is {found}, the model wants {expected}")
-    if wrong:
-        shown = "; ".join(sorted(wrong)[:5])
+            problems.append(f"{name} is {found}, the model wants {expected}")
+    if problems:
+        shown = "; ".join(sorted(problems)[:5])
         raise RunError(f"{where}: the weights do not fit the recipe's model: {shown}. Was recipe.yaml edited?")
     with torch.no_grad():
-        for name, tensor in wanted.items():
-            tensor.copy_(weights[name])
+        for name, target in targets.items():
+            target.copy_(weights[name])
 
 
 def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
     """Write a checkpoint and commit it.
 
-    tensors: file name -> name -> tensor. state: what goes into state.json. What has the name is replaced in one step.
-    Raises TrainingError for weights that are not finite, and MachineError when the disk is full or fails; in both cases
-    what was there before is untouched.
+    tensors: file name -> name -> tensor. state: content of state.json. An existing checkpoint of this name is replaced
+    atomically. Raises TrainingError for weights that are not finite, and MachineError when the disk is full or fails.
+    In both cases an existing checkpoint is untouched.
     """
     for file in (MODEL, EMA):
         for name, tensor in tensors.get(file, {}).items():
@@ -89,46 +90,46 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
                     f"{folder}: not written, because {name} holds numbers that are not finite. Earlier checkpoints "
                     "are untouched. Train anew with a lower optim.lr, a longer optim.warmup, optim.clip, or in fp32."
                 )
-    beside = _hidden(folder, "new")
+    temporary = _hidden(folder, "new")
     try:
         if not folder.parent.exists():
-            folder.parent.mkdir()  # no parents: a run folder that was removed is not made again in part
+            folder.parent.mkdir()  # without parents: a removed run folder must not come back in part
             sync_folder(folder.parent.parent)
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir()
-        for name, named in tensors.items():
-            save_file({key: tensor.contiguous() for key, tensor in named.items()}, beside / name)
-        _write_json(beside / STATE, {"format": FORMAT, **state})
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        for file, tensor_of in tensors.items():
+            save_file({name: tensor.contiguous() for name, tensor in tensor_of.items()}, temporary / file)
+        _write_json(temporary / STATE, {"format": FORMAT, **state})
         files = {}
-        for path in sorted(beside.iterdir()):
-            shutil.copymode(beside / STATE, path)  # safetensors makes its files for the owner alone
+        for path in sorted(temporary.iterdir()):
+            shutil.copymode(temporary / STATE, path)  # safetensors lets only the owner read its files
             files[path.name] = {"size": path.stat().st_size, "sha256": sha256_of(path)}
             sync_file(path)
-        _write_json(beside / MANIFEST, {"format": FORMAT, "files": files})
-        sync_file(beside / MANIFEST)
-        sync_folder(beside)
-        put_in_place(beside, folder)
+        _write_json(temporary / MANIFEST, {"format": FORMAT, "files": files})
+        sync_file(temporary / MANIFEST)
+        sync_folder(temporary)
+        put_in_place(temporary, folder)
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(beside, ignore_errors=True)
-        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-        what = "no space left on device" if full else str(error)
+        shutil.rmtree(temporary, ignore_errors=True)
+        is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+        reason = "no space left on device" if is_full else str(error)
         raise MachineError(
-            f"{folder}: the checkpoint could not be written: {what}. Earlier checkpoints are untouched; free some "
+            f"{folder}: the checkpoint could not be written: {reason}. Earlier checkpoints are untouched; free some "
             "space or mend the disk and give the same command again."
         ) from error
 
 
-def _hidden(folder: Path, what: str) -> Path:
-    """A name beside a checkpoint under which nobody takes it for one."""
-    return folder.with_name(f".{folder.name}.{what}.tmp")
+def _hidden(folder: Path, kind: str) -> Path:
+    """A temporary name in the same folder, which does not count as a checkpoint. kind: new, old or gone."""
+    return folder.with_name(f".{folder.name}.{kind}.tmp")
 
 
 def recover(parent: Path) -> None:
-    """Finish or undo what a killed process left half-done in a folder of checkpoints. For who holds the lock."""
+    """Finish or undo what a killed process left in a folder of checkpoints. The caller must hold the lock."""
     for path in parent.iterdir():
         if match := _HIDDEN.match(path.name):
-            name, what = match.groups()
-            if what == "old" and not (parent / name).exists():
+            name, kind = match.groups()
+            if kind == "old" and not (parent / name).exists():
                 os.replace(path, parent / name)
             else:
                 shutil.rmtree(path, ignore_errors=True)
@@ -139,10 +140,10 @@ def _write_json(path: Path, value: Any) -> None:
     path.write_text(text + "\n", encoding="utf-8", newline="\n")
 
 
-def read_json(path: Path, largest: int = _MAX_JSON) -> Any:
-    """A JSON file of ours. Raises RunError when it is damaged or too large to be one."""
+def read_json(path: Path, max_bytes: int = _MAX_JSON) -> Any:
+    """Read a JSON file that this program wrote. Raises RunError if it is damaged, or too large to be one."""
     try:
-        if path.stat().st_size > largest:
+        if path.stat().st_size > max_bytes:
             raise RunError(f"{path}: {path.stat().st_size:,} bytes is no file of ours.")
         raw = path.read_bytes()
         if not raw.endswith(b"\n"):
@@ -161,8 +162,8 @@ def read_json(path: Path, largest: int = _MAX_JSON) -> Any:
 def verify(folder: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
     """Check every file of a checkpoint against its manifest and return its state.
 
-    Raises RunError naming the first file that is missing, cut, changed or strange; a NewerFormat if a newer nmt wrote
-    it. needed: files that must be among those of the manifest, beside the model and the state.
+    Raises RunError naming the first file that is missing, truncated, changed or unexpected, and NewerFormat if a newer
+    nmt wrote the checkpoint. needed: files that the manifest must list, besides the model and the state.
     """
     files = _files_of(folder)
     for name, entry in files.items():
@@ -174,7 +175,7 @@ def verify(folder: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
             raise RunError(f"{path}: {size:,} bytes, the manifest says {entry['size']:,}: it was cut or replaced.")
         try:
             digest = sha256_of(path)
-        except PermissionError:  # a file that we may not read is not damaged
+        except PermissionError:  # an unreadable file is not a damaged one
             raise
         except OSError as error:
             raise RunError(f"{path}: cannot be read: {error.strerror}.") from None
@@ -195,17 +196,17 @@ def verify(folder: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def _files_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return what the manifest of a checkpoint lists, after checking the manifest itself: {name: {size, sha256}}."""
+    """Check the manifest of a checkpoint and return its files: {name: {size, sha256}}."""
     path = folder / MANIFEST
     if folder.is_symlink() or path.is_symlink():
         raise RunError(f"{folder}: is a link or has one for a manifest; the checkpoint is not one of ours.")
     manifest = read_json(path, _MAX_MANIFEST)
-    number, files = (manifest.get("format"), manifest.get("files")) if isinstance(manifest, dict) else (None, None)
-    if type(number) is int and number > FORMAT:
+    version, files = (manifest.get("format"), manifest.get("files")) if isinstance(manifest, dict) else (None, None)
+    if type(version) is int and version > FORMAT:
         raise NewerFormat(
-            f"{folder}: written in format {number} by a newer nmt; this one reads format {FORMAT}. Upgrade nmt."
+            f"{folder}: written in format {version} by a newer nmt; this one reads format {FORMAT}. Upgrade nmt."
         )
-    if type(number) is not int or number != FORMAT or not files or not isinstance(files, dict):
+    if type(version) is not int or version != FORMAT or not files or not isinstance(files, dict):
         raise RunError(f"{path}: damaged: no list of files in format {FORMAT}.")
     for name, entry in files.items():
         if not isinstance(entry, dict) or type(entry.get("size")) is not int or type(entry.get("sha256")) is not str:
@@ -216,7 +217,7 @@ def _files_of(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def load_tensors(folder: Path, name: str) -> dict[str, Tensor]:
-    """The tensors of one file of a checkpoint that `verify` has passed, on the CPU."""
+    """Load the tensors of one file of a verified checkpoint, on the CPU."""
     try:
         tensors: dict[str, Tensor] = load_file(folder / name)
         return tensors
@@ -225,7 +226,7 @@ def load_tensors(folder: Path, name: str) -> dict[str, Tensor]:
 
 
 def average(folders: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of one or more checkpoints, summed in fp64. One is its own average, bit for bit."""
+    """Average the weights of one or more checkpoints, in fp64. A single checkpoint is returned bit for bit."""
     total: dict[str, Tensor] = {}
     for folder in folders:
         weights = load_tensors(folder, MODEL)
@@ -235,20 +236,21 @@ def average(folders: Sequence[Path]) -> dict[str, Tensor]:
 
 
 def remove(folder: Path) -> None:
-    """Delete a checkpoint. It loses its name first, so that no moment shows half of one.
+    """Delete a checkpoint. It is renamed first, so that a partial checkpoint is never visible.
 
-    What cannot be deleted then, as where another process has it open on a network disk, is left to `recover`.
+    Files that cannot be deleted, for example while another process has them open on a network disk, are left to
+    `recover`.
     """
-    doomed = _hidden(folder, "gone")
-    shutil.rmtree(doomed, ignore_errors=True)
-    os.replace(folder, doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+    renamed = _hidden(folder, "gone")
+    shutil.rmtree(renamed, ignore_errors=True)
+    os.replace(folder, renamed)
+    shutil.rmtree(renamed, ignore_errors=True)
 
 
 def checkpoints_to_delete(score_of: Mapping[int, float | None], *, keep_last: int, keep_best: int) -> list[int]:
-    """Return the checkpoints to delete. score_of: {update: score or None if it was not measured}, higher is better.
+    """Return the checkpoints to delete. score_of: {update: score, or None if it was not validated}, higher is better.
 
-    The newest `keep_last` and the best `keep_best` stay; of equal scores the older one is the better.
+    The newest `keep_last` and the best `keep_best` stay; of equal scores the older one wins.
     """
     newest = sorted(score_of, reverse=True)[:keep_last]
     scored = {update: score for update, score in score_of.items() if score is not None}

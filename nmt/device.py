@@ -1,4 +1,4 @@
-"""The device that tensors lie on: which one is taken, and how torch is to compute there."""
+"""The device of tensors: its choice, its set-up in torch, and its peak performance."""
 
 import platform
 import re
@@ -12,10 +12,10 @@ from nmt.errors import NmtError, Unavailable
 
 
 def choose_device(name: str, option: str = "--device") -> torch.device:
-    """auto: the GPU if there is one; else what is named: cpu, cuda, cuda:1. option: which the name was given to.
+    """Return the device of a name: cpu, cuda, cuda:1, or auto for the GPU if there is one. option: for messages.
 
-    No GPU is touched: of several processes each takes its own later. Raises Unavailable for a device that is not
-    there, and NmtError for a name that no device has.
+    No GPU is initialised, since several processes choose their own later. Raises Unavailable for a device that this
+    machine lacks, and NmtError for a name that is no device.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -34,12 +34,12 @@ def choose_device(name: str, option: str = "--device") -> torch.device:
 
 
 def send(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on a device. On a GPU nobody waits until it is there."""
+    """Copy a tensor from the host to a device; to a GPU asynchronously."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def try_device(device: torch.device, option: str = "--device") -> None:
-    """Raise Unavailable where no tensor can be made on a device."""
+    """Raise Unavailable if no tensor can be created on a device."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
@@ -54,22 +54,22 @@ def _unusable(name: str, option: str, reason: str) -> Unavailable:
 
 
 def set_up(device: str) -> None:
-    """Have torch take the kernels that suit our batches on a type of device, cpu or cuda, in all of this process.
+    """Select the torch kernels that suit our batches on a type of device, cpu or cuda, for the whole process.
 
-    On H100 and H200 it prefers cuDNN's attention, which prepares its work for each shape anew, some tenths of a second
-    for every one of hundreds of shapes, and on some versions rounds the rate of dropout to sixteenths. With a mask,
-    which is always there, the memory-efficient kernel serves as well.
+    On H100 and H200 torch prefers cuDNN attention. It takes some tenths of a second to prepare each of hundreds of
+    shapes, and some versions round the dropout rate to sixteenths. Our attention always has a mask, for which the
+    memory-efficient kernel is as good.
 
-    What it warns of in recurrent models is so by intent: their weights do not lie end to end in memory, since a step
-    reads them one by one, and are copied for each call that reads whole sentences.
+    The suppressed warning is about recurrent models, whose weights are intentionally not contiguous: decoding steps
+    read the weights one by one. Calls on whole sentences copy them.
     """
     if device == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
         warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk of memory")
 
 
-# Peaks of NVIDIA's GPUs in TFLOP/s without sparsity, sums in fp32, from its data sheets, for GeForce its white papers:
-# bf16, fp16, and fp32, which is TF32 from Ampere on. By whole names, since "RTX 4090 Laptop GPU" is another.
+# Peaks of NVIDIA GPUs in TFLOP/s without sparsity, accumulated in fp32, from its data sheets (GeForce: white papers):
+# bf16, fp16, and fp32, which is TF32 from Ampere on. Full names, since "RTX 4090 Laptop GPU" is another GPU.
 _PEAKS: dict[str, tuple[float, float, float]] = {
     r"V100-SXM\d-\w+": (0, 125, 15.7),
     r"V100-PCIE-\w+": (0, 112, 14),
@@ -88,19 +88,19 @@ _PEAKS: dict[str, tuple[float, float, float]] = {
 
 
 def peak_flops(device: torch.device, precision: str) -> float:
-    """Return the peak of a device in a precision, in operations (FLOP) a second; 0 where it is not known."""
+    """Return the peak performance of a device in a precision, in FLOP/s; 0 if it is not known."""
     name = re.sub("^(NVIDIA|Tesla) ", "", processor_of(device))
-    known = next((peaks for pattern, peaks in _PEAKS.items() if re.fullmatch(pattern, name)), (0.0, 0.0, 0.0))
-    return 1e12 * known[("bf16", "fp16", "fp32").index(precision)]
+    peaks = next((peaks for pattern, peaks in _PEAKS.items() if re.fullmatch(pattern, name)), (0.0, 0.0, 0.0))
+    return 1e12 * peaks[("bf16", "fp16", "fp32").index(precision)]
 
 
 def processor_of(device: torch.device) -> str:
-    """The name of the GPU or of the processor, as its maker calls it; "" where the system does not tell."""
+    """The model name of the GPU or processor; "" if the system does not report it."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
     try:
-        told = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return platform.processor()
-    found = re.search(r"^model name\s*: (.+)$", told, re.MULTILINE)
-    return found[1].strip() if found else platform.processor()
+    match = re.search(r"^model name\s*: (.+)$", cpuinfo, re.MULTILINE)
+    return match[1].strip() if match else platform.processor()

@@ -1,6 +1,6 @@
-"""Everything the user can be told, as exceptions; what is wrong with our own code is an `assert`.
+"""Exceptions for everything that a user can correct. Internal errors are an `assert`.
 
-All exit codes are in docs/reference.md. A message says what was found, where, what was expected and what to do.
+All exit codes are in docs/reference.md. A message says what was found and where, what was expected, and what to do.
 """
 
 import errno
@@ -11,13 +11,13 @@ _OF_MACHINE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.ENOMEM,
 
 
 class NmtError(Exception):
-    """A mistake that the user can mend. `str(error)` is the whole message."""
+    """A mistake that the user can correct. `str(error)` is the whole message."""
 
     exit_code = 2
 
 
 class RecipeError(NmtError):
-    """The recipe, or an option of it on the command line, cannot be used; the message lists every complaint at once."""
+    """A recipe, or an option of it on the command line, cannot be used. The message lists all problems at once."""
 
 
 class DataError(NmtError):
@@ -41,37 +41,37 @@ class MachineError(NmtError):
 
 
 class Unavailable(MachineError):
-    """Raised where this machine lacks what was asked for and the user can mend it: a package, a GPU, an arithmetic."""
+    """Raised if this machine lacks something that the user can change: a package, a GPU, a precision."""
 
     exit_code = 2
 
 
 class OutOfMemory(MachineError):
-    """Memory ran out, and smaller batches are of no help: there are none, or they cannot be made here."""
+    """Memory ran out, and the batch cannot be made smaller here."""
 
 
 class TrainingError(MachineError):
     """Training cannot go on: the loss or the gradient is not finite."""
 
 
-def shown(found: object) -> str:
-    """A value that was found, for a message: of a long one the beginning."""
-    text = repr(found)
+def shown(value: object) -> str:
+    """Format a value for a message; a long one is cut."""
+    text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def is_of_machine(error: OSError) -> bool:
-    """Return True where the disk or the system failed, and not the name of a file."""
+def is_machine_error(error: OSError) -> bool:
+    """Return whether the disk or the system caused an error, and not the name of a file."""
     return error.errno in _OF_MACHINE
 
 
-def as_ours(error: Exception) -> NmtError | None:
-    """The error of a library as one of ours where the user can mend it: files, disks, memory; else None."""
+def as_nmt_error(error: Exception) -> NmtError | None:
+    """Convert an error that the user can correct (files, disks, memory) into an NmtError; None for any other error."""
     if isinstance(error, NmtError):
         return error
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename is not None else ""
-        kind = MachineError if is_of_machine(error) else NmtError
+        kind = MachineError if is_machine_error(error) else NmtError
         return kind(f"{where}{error.strerror or error}")
     if is_out_of_memory(error):
         first, _, _ = str(error).partition("\n")
@@ -81,20 +81,20 @@ def as_ours(error: Exception) -> NmtError | None:
 
 
 @contextmanager
-def all_ours() -> Iterator[None]:
-    """Raise what `as_ours` makes of an error; also as a decorator."""
+def convert_errors() -> Iterator[None]:
+    """Context manager and decorator: raise errors as `as_nmt_error` converts them."""
     try:
         yield
     except Exception as error:
-        ours = as_ours(error)
-        if ours is None or ours is error:
+        converted = as_nmt_error(error)
+        if converted is None or converted is error:
             raise
-        raise ours from error
+        raise converted from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that memory ran out. For a CPU, torch raises a plain RuntimeError."""
-    # That of a GPU is known by its name: to import torch takes seconds, and who has seen none needs none.
+    # torch's error for a GPU is recognised by its name, since importing torch takes seconds.
     if isinstance(error, OutOfMemory | MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and (

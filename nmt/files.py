@@ -1,4 +1,4 @@
-"""Safe files: digests, durable writes, locks, JSON read strictly, and pages of HTML that load nothing."""
+"""Safe files: digests, durable writes, locks, strict JSON, and self-contained HTML pages."""
 
 import base64
 import ctypes
@@ -25,8 +25,8 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-# What a system answers that cannot make a folder durable, or let two folders change places.
-_CANNOT = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF}
+# Errors of systems that cannot sync a folder, or exchange two folders.
+_UNSUPPORTED = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF}
 
 
 def sha256_of(path: Path) -> str:
@@ -36,9 +36,9 @@ def sha256_of(path: Path) -> str:
 
 
 def refuse_links_out(folder: Path) -> None:
-    """Raise NmtError for a file of a run or prepared folder that is a link out of it: whoever made the folder could
-    have this user's files read and shown. Called before anything in the folder is read; the folder itself may be
-    reached by a link.
+    """Raise NmtError if a run or prepared folder contains a link that leads out of it. Through such a link, a foreign
+    folder could read and show files of this user. Call it before reading anything in the folder. The folder itself may
+    be a link.
     """
     real = os.path.realpath(folder)
     for parent, folders, names in os.walk(real):
@@ -54,7 +54,7 @@ def refuse_links_out(folder: Path) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let an error of the system name this file, where it names none: that of a write to a full disk does not."""
+    """Context manager: add the file name to an OSError without one, such as that of a write to a full disk."""
     try:
         yield
     except OSError as error:
@@ -64,13 +64,13 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def sync_file(path: Path) -> None:
-    """Make what is written in a file durable."""
+    """Sync the content of a file to disk."""
     with path.open("rb+") as file, naming(path):
         os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable, where the system can: Windows cannot open one, some file systems refuse."""
+    """Sync the names in a folder to disk, if supported: Windows cannot open a folder, and some file systems refuse."""
     if sys.platform == "win32":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -78,7 +78,7 @@ def sync_folder(folder: Path) -> None:
         with naming(folder):
             os.fsync(handle)
     except OSError as error:
-        if error.errno not in _CANNOT:  # a disk that fails is no peculiarity of the system
+        if error.errno not in _UNSUPPORTED:  # such as the failure of a disk
             raise
     finally:
         os.close(handle)
@@ -86,7 +86,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which at the end takes the place of the one there: whole and on the disk, or not at all."""
+    """Context manager: a file to write, which at the end is synced and atomically replaces the one at this path."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with naming(path), temporary.open("xb") as file:
@@ -101,33 +101,33 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Delete what killed processes left of `replacing(path)`. Only for who knows that nobody else writes it now."""
-    for left in path.absolute().parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}.tmp"):
-        left.unlink(missing_ok=True)
+    """Delete files that killed processes left of `replacing(path)`. No other process may be writing this path."""
+    for temporary in path.absolute().parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}.tmp"):
+        temporary.unlink(missing_ok=True)
 
 
 def lock_file(handle: int) -> None:
-    """Lock an open file or raise OSError. The system frees the lock when the file is closed, or the process ends."""
+    """Lock an open file or raise OSError. The system releases the lock when the file is closed or the process ends."""
     if sys.platform == "win32":
-        os.lseek(handle, 1 << 30, os.SEEK_SET)  # far from the text, which others want to read
+        os.lseek(handle, 1 << 30, os.SEEK_SET)  # far behind the text, so that other processes can read it
         msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
     else:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Write a file that is there whole or not at all, in place of the one there, and on the disk on return."""
+    """Write or replace a file atomically. It is on the disk on return."""
     with replacing(path) as file:
         file.write(content)
 
 
-def exchange(one: Path, other: Path) -> bool:
-    """Let two folders change places in one step, so that no moment lacks either. False where the system cannot."""
+def exchange(first: Path, second: Path) -> bool:
+    """Exchange two folders atomically. Returns False if the system cannot."""
     if sys.platform == "linux":
-        at_here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of renameat2(2)
-        name, arguments = "renameat2", (at_here, os.fsencode(one), at_here, os.fsencode(other), swap)
+        at_cwd, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of renameat2(2)
+        name, arguments = "renameat2", (at_cwd, os.fsencode(first), at_cwd, os.fsencode(second), swap)
     elif sys.platform == "darwin":
-        name, arguments = "renamex_np", (os.fsencode(one), os.fsencode(other), 2)  # RENAME_SWAP
+        name, arguments = "renamex_np", (os.fsencode(first), os.fsencode(second), 2)  # RENAME_SWAP
     else:
         return False
     call = getattr(ctypes.CDLL(None, use_errno=True), name, None)
@@ -135,13 +135,14 @@ def exchange(one: Path, other: Path) -> bool:
         return False
     if call(*arguments) == 0:
         return True
-    if (number := ctypes.get_errno()) in _CANNOT:
+    if (code := ctypes.get_errno()) in _UNSUPPORTED:
         return False
-    raise OSError(number, os.strerror(number), str(one), None, str(other))
+    raise OSError(code, os.strerror(code), str(first), None, str(second))
 
 
 def put_in_place(new: Path, folder: Path) -> None:
-    """Give a complete folder its name. What had the name before is there until that moment, and deleted after it."""
+    """Rename a complete folder to its final name. An existing folder of this name stays until then and is deleted
+    afterwards."""
     old = folder.with_name(f".{folder.name}.old.tmp")
     if not folder.exists():
         os.replace(new, folder)
@@ -151,7 +152,7 @@ def put_in_place(new: Path, folder: Path) -> None:
             os.replace(new, old)
         else:
             os.replace(folder, old)
-            try:  # a kill here leaves the one before under the other name
+            try:  # a kill here leaves the existing folder under the name `old`
                 os.replace(new, folder)
             except OSError:
                 os.replace(old, folder)
@@ -161,26 +162,27 @@ def put_in_place(new: Path, folder: Path) -> None:
 
 
 def shipped(name: str) -> Path:
-    """The path of a page or recipe that comes with the package, as docs/data.md: in the current folder, in the clone,
-    or where pip has put it."""
+    """The path of a page or recipe that is part of the package, such as docs/data.md: in the current folder, in the
+    clone, or where pip installed it."""
     schemes = (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user"))
     installed = [Path(sysconfig.get_path("data", scheme), "share", "nmt") for scheme in schemes]
-    places = (Path(), Path(__file__).resolve().parents[1], *installed)
-    return next((found for place in places if (found := place / name).exists()), Path(name))
+    folders = (Path(), Path(__file__).resolve().parents[1], *installed)
+    return next((path for folder in folders if (path := folder / name).exists()), Path(name))
 
 
 def with_shipped(text: str) -> str:
-    """A text of ours with the paths of the pages that it names.
+    """Replace the names of our pages in a message by their paths.
 
-    What a user has named stays as it is: mostly it begins the text or is followed by a colon.
+    Paths that a user gave stay as they are: usually they start the text or are followed by a colon.
     """
     pages = r"(?<=[( ])(?:docs/[\w-]+\.md|recipes/README\.md)(?=[).,;\s]|$)"
-    return re.sub(pages, lambda found: str(shipped(found[0])), text)
+    return re.sub(pages, lambda match: str(shipped(match[0])), text)
 
 
 def filled_page(inside: Path, parts: Mapping[str, str]) -> str:
-    """An HTML page that loads nothing: `page.html` around what is inside, with `{{name}}` replaced by parts, and by the
-    style and the script beside that, which alone its policy lets in. A script may use what `page.js` defines."""
+    """A self-contained HTML page: `page.html` around the file `inside`, with each `{{name}}` replaced by its part. The
+    .css and .js files next to `inside` are embedded, and the page's policy allows no others. Scripts may use the
+    functions of `page.js`."""
     frame, script = Path(__file__).with_name("page.html"), inside.with_suffix(".js")
     texts = {"style": inside.with_suffix(".css").read_text(encoding="utf-8")}
     if script.exists():
@@ -189,14 +191,14 @@ def filled_page(inside: Path, parts: Mapping[str, str]) -> str:
     for name, text in texts.items():
         digest = base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
         policy += f"; {name}-src 'sha256-{digest}'"
-    every = {"generator": "nmt", **parts, **texts, "policy": policy}
+    value_of = {"generator": "nmt", **parts, **texts, "policy": policy}
     page = frame.read_text(encoding="utf-8").replace("{{body}}\n", inside.read_text(encoding="utf-8"))
-    # In one pass: a text may say {{style}}.
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: every[found[1]], page)
+    # In one pass: a part may itself contain {{style}}.
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: value_of[match[1]], page)
 
 
 def json_for_html(value: Any) -> str:
-    """JSON without a character that HTML or a script could take for its own: all but ASCII is escaped, and < > &."""
+    """JSON that is safe inside HTML and scripts: < > & and all non-ASCII characters are escaped."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -204,20 +206,20 @@ def json_for_html(value: Any) -> str:
 
 
 def parse_json(text: bytes) -> Any:
-    """The value of a JSON text of ours. ValueError for what Python lets pass: NaN, 1e999, a key that occurs twice."""
+    """Parse JSON strictly. Raises ValueError also for values that Python accepts: NaN, 1e999, duplicate keys."""
     try:
         return json.loads(
-            text.decode("utf-8"), object_pairs_hook=_without_twins, parse_constant=_finite, parse_float=_finite
+            text.decode("utf-8"), object_pairs_hook=_unique_keys, parse_constant=_finite, parse_float=_finite
         )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value_of = dict(pairs)
+    if len(value_of) != len(pairs):
         raise ValueError("a key occurs twice")
-    return found
+    return value_of
 
 
 def _finite(text: str) -> float:
@@ -226,11 +228,11 @@ def _finite(text: str) -> float:
     return value
 
 
-# Which folders are run folders.
+# Run folders.
 
 
 RECIPE = "recipe.yaml"
-SEEDS = "seeds.json"  # the summary of runs that differ by their seed
+SEEDS = "seeds.json"  # the summary of runs that differ only in their seed
 CARD = "README.md"  # the model card in a run and in an export
 
 
@@ -240,7 +242,7 @@ def is_run(folder: Path) -> bool:
 
 
 def runs_of(folder: Path) -> list[Path]:
-    """The run folders that a name stands for: itself, or where it is none, those of `nmt-train --seeds` in it."""
+    """The run folders that a folder stands for: the runs of `nmt-train --seeds` in it, else the folder itself."""
     if is_run(folder) or not (folder / SEEDS).is_file():
         return [folder]
     try:
@@ -251,7 +253,7 @@ def runs_of(folder: Path) -> list[Path]:
 
 
 def check_is_run(folder: Path) -> None:
-    """Raise RunError where no run was started, NmtError for a file of it that is a link out of the folder."""
+    """Raise RunError if no run was started in a folder, NmtError if it contains a link that leads out of it."""
     if is_run(folder):
         refuse_links_out(folder)
         return

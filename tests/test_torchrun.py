@@ -3,15 +3,15 @@
 import pytest
 
 from nmt.errors import NmtError
-from nmt.processes import ADDRESS, Place, place_of
+from nmt.processes import ADDRESS, ProcessRank, process_rank
 
 TOLD = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
 
 
 def test_a_process_knows_its_place():
-    assert place_of({}) == place_of({"WORLD_SIZE": "1"}) == Place(0, 1, 0)
-    assert place_of(TOLD) == Place(1, 4, 1)
-    assert place_of({"RANK": "1", "WORLD_SIZE": "4"}) == Place(1, 4, 0)
+    assert process_rank({}) == process_rank({"WORLD_SIZE": "1"}) == ProcessRank(0, 1, 0)
+    assert process_rank(TOLD) == ProcessRank(1, 4, 1)
+    assert process_rank({"RANK": "1", "WORLD_SIZE": "4"}) == ProcessRank(1, 4, 0)
 
 
 @pytest.mark.parametrize(
@@ -28,4 +28,4 @@ def test_a_process_knows_its_place():
 def test_what_torchrun_would_not_leave_is_named(change, named):
     environment = {name: value for name, value in {**TOLD, **change}.items() if value is not None}
     with pytest.raises(NmtError, match=rf"{named}.*unset WORLD_SIZE"):
-        place_of(environment, needed=ADDRESS)
+        process_rank(environment, needed=ADDRESS)

@@ -11,7 +11,7 @@ from typing import Any
 
 from nmt.cli.parser import is_corpus
 from nmt.cli.preprocess import own_recipe
-from nmt.errors import RecipeError, all_ours, shown
+from nmt.errors import RecipeError, convert_errors, shown
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import overrides_of, read_recipe
 
@@ -27,7 +27,7 @@ def _in_words_of_python() -> Iterator[None]:
         raise RecipeError(re.sub(r"(?m)^(the )?command line(:1)?: ", "", str(error))) from None
 
 
-@all_ours()
+@convert_errors()
 @_in_words_of_python()
 def prepare(
     recipe: Given | Sequence[str | Path], *, langs: Sequence[str] | None = None, overwrite: bool = False, **options: Any
@@ -56,7 +56,7 @@ def prepare(
     return found.data_folder
 
 
-@all_ours()
+@convert_errors()
 @_in_words_of_python()
 def train(recipe: Given, **options: Any) -> Path:
     """Train, or go on, as nmt-train does. Returns the run folder, which `nmt.load` takes.

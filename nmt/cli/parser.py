@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from nmt.cli.begin import printable, write_stdout
 from nmt.data.lines import without_ending
-from nmt.errors import DataError, NmtError, as_ours, is_of_machine
+from nmt.errors import DataError, NmtError, as_nmt_error, is_machine_error
 from nmt.extras import incomplete, version
 from nmt.files import with_shipped
 from nmt.recipe.complaints import GONE, SHORT, nearest, with_trg, without_numbers
@@ -274,7 +274,7 @@ def must_be_free(
         with tempfile.TemporaryFile(dir=folder):  # permissions do not tell all: nobody writes to /proc
             pass
     except OSError as error:
-        if is_of_machine(error):
+        if is_machine_error(error):
             raise
         raise NmtError(f"{path}: cannot be written: {folder} is no folder, or not yours to write to.") from None
 
@@ -306,7 +306,7 @@ def check_count(n_line: int, n_given: int, given: str, other: str | None) -> Non
 
 def _explain(error: Exception) -> tuple[int, str]:
     """The exit code and the message for an error that ended a command."""
-    if ours := as_ours(error):
+    if ours := as_nmt_error(error):
         return ours.exit_code, str(ours)
     if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("nmt"):
         return NmtError.exit_code, incomplete(error)

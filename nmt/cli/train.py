@@ -13,7 +13,7 @@ from nmt.cli.begin import Stop, begun, printable, talk, write_stdout
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run
 from nmt.errors import NmtError, RunError
 from nmt.files import RECIPE, is_run
-from nmt.processes import place_of
+from nmt.processes import process_rank
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import is_prepared
 from nmt.recipe.reader import differences, read_recipe
@@ -80,7 +80,7 @@ def train(args: argparse.Namespace) -> int:
 
 def _prepare(recipe: Recipe) -> None:
     """Prepare the data of the recipe, as nmt-preprocess does. At a signal what is half made goes away."""
-    if place_of().world_size > 1:
+    if process_rank().world_size > 1:
         raise RunError("--prepare: the data is not there, and is made by one process: run nmt-preprocess first.")
     from nmt.cli.translated import translate_corpora
     from nmt.data.prepare import prepare
@@ -108,7 +108,7 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
         if is_main:
             talk(f"seed {seed}: {run_folder}")
         own = dict[str, object](seed=seed, train=recipe.train.model_copy(update={"out": str(run_folder)}))
-        there = [known for path in (run_folder, *runs, *others) if (known := Run(path)).begun]
+        there = [known for path in (run_folder, *runs, *others) if (known := Run(path)).has_weights]
         if recipe.model.preset == "auto" and there:  # which may depend on how busy the machine is: one model for all
             own["model"] = sized_as(recipe, there[0].recipe()).model
         if launch(recipe.model_copy(update=own), stop) == "stopped":

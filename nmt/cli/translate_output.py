@@ -98,7 +98,7 @@ class LineTranslator:
         for run, name in () if args.checkpoint else zip(args.run, model.weights, strict=True):
             if name != Run(run).model_folder.name:
                 say(f"note: {run}: training has not ended; translating with {name}")
-            elif Run(run).goes_on():
+            elif Run(run).has_newer_checkpoints():
                 say(
                     f"note: {run}: training goes on since its model was chosen; translating with that, and with others "
                     "by --checkpoint"

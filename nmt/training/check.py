@@ -29,11 +29,11 @@ from nmt.run import Run
 from nmt.training.budget import foreseen, n_measured_at_end
 from nmt.training.engine import Engine, duration, size
 from nmt.training.feed import Feed
-from nmt.training.initial import OTHERWISE, check_origin, options_told, take_origin
-from nmt.training.launch import refuse_other
+from nmt.training.initial import OPTIONS_WARNING, check_origin, copy_from_origin, format_options
+from nmt.training.launch import refuse_other_run
 from nmt.training.materials import Trial, open_data, require_extras
 from nmt.training.memory import Work, memory_left, peak
-from nmt.training.parallel import Ranks, refuse_many
+from nmt.training.parallel import Ranks, require_one_process
 from nmt.training.resolve import bytes_needed, checkpoint_bytes, resolve
 from nmt.training.validate import Validation, finished_at
 
@@ -155,21 +155,21 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     """Measure a recipe; returns the report, line by line. say: told meanwhile what is being done. Raises what training
     would raise before its first update, but for a folder that is another run's: what other options would cost may be
     asked while a run goes on."""
-    refuse_many("--check")
+    require_one_process("--check")
     data, device = open_data(recipe), choose_device(recipe.train.device, "--train.device")
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
     run = Run(recipe.run_folder)
     check_origin(recipe, run)
     require_extras(recipe, logs=finished_at(run, recipe) is None)
-    begun = run.recipe() if run.begun else None
+    begun = run.recipe() if run.has_weights else None
     recipe = resolve(recipe, data, begun, Ranks(), device, say)
     trial = Trial(recipe, data, device)
     before = list(_refusal(run, recipe, data))
-    if recipe.train.init_from and not run.begun:
-        *_, others = take_origin(trial.engine.model, data, recipe)
+    if recipe.train.init_from and not run.has_weights:
+        *_, others = copy_from_origin(trial.engine.model, data, recipe)
         if others:
-            before.append(f"train.init_from: {OTHERWISE}: {'; '.join(options_told(others))}")
+            before.append(f"train.init_from: {OPTIONS_WARNING}: {'; '.join(format_options(others))}")
     say(f"trying the largest batch and {N_TIMED} updates ...")
     found = Findings(recipe, data, trial)
     rows = [*table(recipe, found), ("exports to", exports_note(recipe))]
@@ -181,7 +181,7 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
 def _refusal(run: Run, recipe: Recipe, data: Prepared) -> Iterator[str]:
     """Yield the reasons why training would refuse the run folder."""
     try:
-        refuse_other(run, recipe, data)
+        refuse_other_run(run, recipe, data)
     except RunError as error:
         yield f"training will be refused: {error}"
     there = _existing(run.folder)

@@ -1,5 +1,5 @@
-"""Data loader: this rank's batches of each update, made a little ahead of their use. The feed owns no position: it is
-told where to begin, so reading ahead cannot make a checkpoint wrong."""
+"""Data loader: this rank's batches of each update, made a little ahead of their use. The feed stores no position, which
+is an argument, so reading ahead cannot corrupt a checkpoint."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from nmt.training.memory import Work
 from nmt.training.parallel import Ranks
 from nmt.training.state import dropout_seed
 
-_N_TOGETHER = 1000  # pairs of a rank whose words are cut anew at once, or some more
-_Update = tuple[list[Rows], Position, Position]  # the batches over all ranks, the position, and the one after it
+_N_RESAMPLED = 1000  # pairs per rank, at least, whose words are segmented anew in one go
+_Update = tuple[list[Rows], Position, Position]  # the batches over all ranks, the position, and the following one
 
 
 @dataclass(frozen=True)
 class Portion:
-    """This rank's part of the update at `position`, and the position after it."""
+    """This rank's part of the update at `position`, and the following position."""
 
     work: list[Work]
     position: Position
@@ -38,7 +38,7 @@ class Feed:
         assert batch.max_tokens != "auto", "resolve the recipe first"
         self.max_tokens = batch.max_tokens
         self.longest = recipe.data.max_len + 1  # with EOS
-        most = min(self.longest, self.max_tokens) - 1
+        max_len = min(self.longest, self.max_tokens) - 1
         self.resampled: Resampled | None = None
         if batch.bpe_dropout or batch.unigram_alpha:
             self.resampled = Resampled(
@@ -47,7 +47,7 @@ class Feed:
                 bpe_dropout=batch.bpe_dropout,
                 unigram_alpha=batch.unigram_alpha,
                 seed=recipe.seed,
-                most=most,
+                most=max_len,
             )
         lengths = self.resampled or data.train
         self.plan = Plan(
@@ -62,11 +62,11 @@ class Feed:
             mixture=mixture_of(recipe.data, data.sizes),
         )
         noise, sizes = recipe.regularize.noise, enumerate(data.sizes)
-        corpora = [(*recipe.data.languages_of(n), size) for n, size in sizes] if noise.shares() else []
-        self.noise = Noise(noise, subwords, corpora, seed=recipe.seed, most=most) if corpora else None
+        corpora = [(*recipe.data.languages_of(i), size) for i, size in sizes] if noise.shares() else []
+        self.noise = Noise(noise, subwords, corpora, seed=recipe.seed, most=max_len) if corpora else None
 
     def begin(self, position: Position) -> Iterator[Portion]:
-        """The portions from a position on, for ever."""
+        """The portions from a position on, without end."""
         for portions in read_ahead(self._make, self._groups(position)):
             yield from portions
 
@@ -75,28 +75,28 @@ class Feed:
         if self.resampled is None and self.noise is None:
             # Every rank knows every length, so the divisor needs no communication.
             return self.plan.n_gold(self.plan.at(portion.position)[0])
-        # What was cut anew is known only where the batch was made.
-        return sum(self.ranks.of_each(sum(item.batch.n_gold for item in portion.work if item.counts)))
+        # Resampling and noise change lengths, which only the rank that made the batch knows.
+        return sum(self.ranks.all_gather(sum(item.batch.n_gold for item in portion.work if item.counts)))
 
     def batch(self, rows: Rows) -> Batch:
-        """Some pairs as the batch that training makes of them in the first epoch."""
+        """The batch that training makes of these pairs in the first epoch."""
         return self._batch(*self._texts(rows, epoch=0))
 
     def _groups(self, position: Position) -> Iterator[list[_Update]]:
-        """Updates of an epoch that are made at once: to cut many words anew takes hardly longer than a few."""
+        """Yield updates of one epoch to make in one go: segmenting many words takes hardly longer than a few."""
         group, n_pair = list[_Update](), 0
         while True:
             batches, following = self.plan.at(position)
             group.append((batches, position, following))
             n_pair += sum(map(len, batches))
-            ends = position.epoch != following.epoch
-            if self.resampled is None or ends or n_pair >= _N_TOGETHER * self.ranks.world_size:
+            is_last = position.epoch != following.epoch
+            if self.resampled is None or is_last or n_pair >= _N_RESAMPLED * self.ranks.world_size:
                 yield group
                 group, n_pair = [], 0
             position = following
 
     def _make(self, group: list[_Update]) -> list[Portion]:
-        """The portions of some updates of one epoch."""
+        """Make the portions of updates of one epoch."""
         shares = [self.ranks.share(list(enumerate(batches))) for batches, _, _ in group]
         all_rows = [rows for share in shares for (_, rows), _ in share]
         src, trg = self._texts(np.concatenate(all_rows), group[0][1].epoch)
@@ -106,30 +106,30 @@ class Feed:
         for (_, position, following), share in zip(group, shares, strict=True):
             work = []
             for (index, rows), counts in share:
-                # The index counts over all ranks, so the masks do not depend on how many there are.
+                # The index counts over all ranks, so the masks do not depend on the number of ranks.
                 seed = dropout_seed(self.seed, position, index)
-                for n, (some, part_counts) in enumerate(self._parts(*next(texts), rows)):
-                    own = seed if not n else dropout_seed(seed, position, index)
-                    work.append(Work(self._batch(*some), counts and part_counts, own))
+                for i, (pairs, part_counts) in enumerate(self._parts(*next(texts), rows)):
+                    part_seed = seed if not i else dropout_seed(seed, position, index)
+                    work.append(Work(self._batch(*pairs), counts and part_counts, part_seed))
             portions.append(Portion(work, position, following))
         return portions
 
     def _texts(self, rows: Rows, epoch: int) -> tuple[Ragged, Ragged]:
-        """Some pairs, cut anew and with noise if they are to be."""
+        """Source and target of pairs in an epoch, resampled and with noise as the recipe says."""
         src, trg = self.corpus.picked(rows)
         if self.resampled is not None:
             src, trg = self.resampled.cut(src, trg, rows, epoch)
         return (src, trg) if self.noise is None else self.noise(src, trg, rows, epoch)
 
     def _parts(self, src: Ragged, trg: Ragged, rows: Rows) -> Iterator[tuple[tuple[Ragged, Ragged], bool]]:
-        """The pairs of a batch in one part, or in two where noise made some longer than all were. So the others are not
-        padded to these. Beside each, whether it counts: all ranks have as many parts, so that one may have to repeat a
-        pair."""
+        """Yield the pairs of a batch as one part, or as two if noise made pairs longer than the longest was. Then the
+        other pairs need no padding to that length. Each part comes with whether it counts: all ranks need the same
+        number of parts, so a rank may repeat a pair that does not count."""
         if self.noise is None:
             yield (src, trg), True
             return
         src_len, trg_len = self.plan.lengths(rows)
-        grown = (src.lengths >= src_len.max()) | (trg.lengths >= trg_len.max())  # which have EOS counted
+        grown = (src.lengths >= src_len.max()) | (trg.lengths >= trg_len.max())  # planned lengths include EOS
         masks = [mask for mask in (~grown, grown) if mask.any()]
         for mask in masks:
             yield (src.some(mask), trg.some(mask)), True

@@ -1,4 +1,4 @@
-"""From a recipe to a trained run folder: everything that is checked and set up before the loop, and what follows it."""
+"""From a recipe to a trained run folder: checks and set-up before the training loop, and the final model after it."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from nmt.files import CARD, write_durably
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import DATA_AT, told_of_run
 from nmt.recipe.reader import differences, write_recipe
-from nmt.run import SRC_STYLE, USUAL_RATIOS, USUAL_SRC_LEN, VERSION, Newest, Run
+from nmt.run import SRC_STYLE, USUAL_RATIOS, USUAL_SRC_LEN, VERSION, NewestCheckpoint, Run
 from nmt.training import parallel
 from nmt.training.budget import Budget, bound_to_length
 from nmt.training.feed import Feed
@@ -35,7 +35,7 @@ from nmt.training.log import Record
 from nmt.training.materials import decide_compile, new_model, open_data, require_extras
 from nmt.training.optim import freeze, rate_factors
 from nmt.training.parallel import Ranks
-from nmt.training.precision import Precision, choose_precision, must_be_possible
+from nmt.training.precision import Precision, check_precision, choose_precision
 from nmt.training.resolve import check_space, resolve
 from nmt.training.run_page import PAGE, RunPage
 from nmt.training.state import ENDS, refused_changes
@@ -46,37 +46,38 @@ from nmt.training.validate import finished_at
 def launch(
     recipe: Recipe, wants_stop: Callable[[], bool] = lambda: False, clock: Callable[[], float] = time.monotonic
 ) -> str:
-    """Train what the recipe describes, or go on where it stopped. Returns 'done', 'time', 'patience' or 'stopped'.
-    Raises DataError when the data is not prepared for this recipe, RunError when the run folder is another run's or is
-    in use, and MachineError for a package that is not installed."""
-    budget = Budget(recipe.train, clock)  # all that follows counts
+    """Train the model of a recipe, or resume its run. Returns 'done', 'time', 'patience' or 'stopped'. Raises DataError
+    if the data is not prepared for this recipe, RunError if the run folder belongs to another run or is in use, and
+    MachineError if a package is not installed."""
+    budget = Budget(recipe.train, clock)  # first: the time budget includes all of the following
     data = open_data(recipe)
     run = Run(recipe.run_folder)
-    check_origin(recipe, run)  # before a folder is made
+    check_origin(recipe, run)  # before the run folder is created
     device = choose_device(recipe.train.device, "--train.device")
-    must_be_possible(recipe.train.precision, device)
+    check_precision(recipe.train.precision, device)
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
     ranks, device = parallel.join(device, recipe.train.timeout)
-    with ranks.together():
-        if not run.begun:  # before a folder is made; of one that is there it is not known yet whether it is finished
+    with ranks.session():
+        # Both checks come before the run folder is created. A run that exists may be finished, which needs no extras.
+        if not run.has_weights:
             require_extras(recipe, logs=ranks.is_main)
-        ranks.of_main(lambda: None if run.begun else refuse_other(run, recipe, data))  # before anything is written
+        ranks.on_main(lambda: None if run.has_weights else refuse_other_run(run, recipe, data))
         with run.lock() if ranks.is_main else nullcontext():
-            ranks.of_main(run.tidy)
-            begun = run.recipe() if ranks.of_main(lambda: run.begun) else None
+            ranks.on_main(run.tidy)
+            run_recipe = run.recipe() if ranks.on_main(lambda: run.has_weights) else None
 
             def say(text: str) -> None:
                 if ranks.is_main:
-                    with suppress(OSError):  # nobody can hear it
+                    with suppress(OSError):  # stderr is closed
                         print(text, file=sys.stderr)
 
-            recipe = resolve(recipe, data, begun, ranks, device, say)
-            ranks.of_main(lambda: claim(run, recipe, data))
-            if (update := ranks.of_main(lambda: finished_at(run, recipe))) is not None:
+            recipe = resolve(recipe, data, run_recipe, ranks, device, say)
+            ranks.on_main(lambda: claim(run, recipe, data))
+            if (update := ranks.on_main(lambda: finished_at(run, recipe))) is not None:
                 say(f"{run.folder}: already trained to update {update:,}; nothing to do.")
-                is_told = all((run.folder / name).exists() for name in (PAGE, CARD))
-                if ranks.is_main and not is_told:  # for which the disk may have had no room
+                has_pages = all((run.folder / name).exists() for name in (PAGE, CARD))
+                if ranks.is_main and not has_pages:  # the disk may have been full
                     with suppress(OSError):
                         RunPage(run).write("final", update, {})
                 return "done"
@@ -96,17 +97,17 @@ def _train(
     wants_stop: Callable[[], bool],
     budget: Budget,
 ) -> str:
-    state = ranks.of_main(lambda: find_start(run, recipe).state)  # rank 0 chooses, lest others see another
+    state = ranks.on_main(lambda: find_start(run, recipe).state)  # the choice of rank 0 holds for all ranks
     folder = run.checkpoint(state["update"]) if state else None
     precision = _same_precision(recipe, state, device, ranks)
     precision.apply()
-    feed = Feed(recipe, data, ranks)  # first, since it goes on with its preparations while the model is made
+    feed = Feed(recipe, data, ranks)
     model = new_model(recipe, data, device)
     recipe, compile_why = decide_compile(recipe, model, precision, ranks, _same_compile(state, device))
     if ranks.is_main and folder is None:
         check_space(run, recipe, model)
     frozen = freeze(model, recipe.train.freeze)
-    rate_factors(model, recipe.optim.rate_of)  # refused before the first weights, which take a while
+    rate_factors(model, recipe.optim.rate_of)  # raises early: the first weights take a while
     if folder is None:
         record.begin()
         first_weights(model, data, recipe, record)
@@ -121,37 +122,37 @@ def _train(
     if folder is None:
         _introduce(trainer, data, compile_why)
     outcome = trainer.train()
-    if outcome != "stopped" and not ranks.of_main(trainer.choose_final):
-        outcome = "stopped"  # while the model was chosen
+    if outcome != "stopped" and not ranks.on_main(trainer.choose_final):
+        outcome = "stopped"  # while the final model was chosen
     record.say(_farewell(outcome, run, trainer))
     return outcome
 
 
 def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device, ranks: Ranks) -> Precision:
-    """The arithmetic that the run began with, or a choice for a new run: one for all ranks."""
-    remembered = state.get("arithmetic", {})
-    if remembered.get("device") == device.type:
+    """The precision that the run began with, or a choice for a new run: the same on all ranks."""
+    saved = state.get("arithmetic", {})
+    if saved.get("device") == device.type:
         why = "as the run began"
-        if remembered.get("fast_fp32"):
+        if saved.get("fast_fp32"):
             why += ", but without oneDNN's products in fp32, which are gone"
-        mine = Precision(remembered["name"], why, device.type, remembered.get("kernels", False))
+        precision = Precision(saved["name"], why, device.type, saved.get("kernels", False))
     else:
-        mine = Precision(**ranks.of_main(lambda: asdict(choose_precision(recipe.train, device))))
-    why_not = ops.kernels_here().why_not if mine.kernels else ""
+        precision = Precision(**ranks.on_main(lambda: asdict(choose_precision(recipe.train, device))))
+    why_not = ops.kernels_here().why_not if precision.kernels else ""
     if ranks.any(bool(why_not)):
-        why = f"{mine.why}, but without kernels: {why_not or 'another rank has none'}"
-        mine = replace(mine, kernels=False, why=why)
-    return mine
+        why = f"{precision.why}, but without kernels: {why_not or 'another rank has none'}"
+        precision = replace(precision, kernels=False, why=why)
+    return precision
 
 
 def _same_compile(state: dict[str, Any], device: torch.device) -> bool | None:
-    """Return whether the run that goes on was compiled; None for a new one, or on another kind of device."""
-    remembered = state.get("arithmetic", {})
-    return remembered.get("compiled", False) if remembered.get("device") == device.type else None
+    """Return whether the resumed run was compiled; None for a new run, or on another type of device."""
+    saved = state.get("arithmetic", {})
+    return saved.get("compiled", False) if saved.get("device") == device.type else None
 
 
 def _introduce(trainer: Trainer, data: Prepared, compile_why: str) -> None:
-    """Write the first line of the log, and say what begins."""
+    """Write the first line of the log, and print a summary of the run."""
     record, recipe, precision, plan = trainer.record, trainer.recipe, trainer.engine.precision, trainer.feed.plan
     device, n_param = trainer.model.device, sum(p.numel() for p in trainer.model.parameters())
     padding, n_update = plan.padding_share(0), plan.n_update(0)
@@ -178,10 +179,10 @@ def _introduce(trainer: Trainer, data: Prepared, compile_why: str) -> None:
         seed=recipe.seed,
     )
     if (mixture := plan.mixture) is not None:
-        n_all = sum(weight * size for weight, size in zip(mixture.weights, mixture.sizes, strict=True))
+        n_total = sum(weight * size for weight, size in zip(mixture.weights, mixture.sizes, strict=True))
         record.say("an epoch is made of:")
         for corpus, size, weight in zip(data.manifest["corpora"], mixture.sizes, mixture.weights, strict=True):
-            record.say(f"  {size:>11,} pairs x {weight:.4g}  {size * weight / n_all:>6.1%}  {corpus['name']}")
+            record.say(f"  {size:>11,} pairs x {weight:.4g}  {size * weight / n_total:>6.1%}  {corpus['name']}")
     langs = f"{recipe.data.src_lang} to {recipe.data.trg_lang}"
     record.say(
         f"{recipe.name}: {langs}, {n_param:,} parameters, {data.train.n_pair:,} pairs, {n_update:,} updates an epoch, "
@@ -192,125 +193,124 @@ def _introduce(trainer: Trainer, data: Prepared, compile_why: str) -> None:
 
 
 def _command() -> str:
-    """The command as it was given, printable whatever its bytes; in Python the function."""
-    program, *given = sys.argv
+    """The command line, printable whatever its bytes; for a call from Python, the function."""
+    program, *arguments = sys.argv
     path = Path(program)
     if path.name not in ("nmt-train", "nmt-train.exe") and path.parts[-3:] != ("nmt", "cli", "train.py"):
         return "nmt.train(...)"
-    return shlex.join(["nmt-train", *given]).encode("utf-8", "backslashreplace").decode("utf-8")
+    return shlex.join(["nmt-train", *arguments]).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _farewell(outcome: str, run: Run, trainer: Trainer) -> str:
     state = trainer.state
     speed = state.n_token / max(1e-9, state.seconds)
-    spent = f"{state.update:,} updates, {state.n_token:,} target tokens, {state.seconds:,.0f} s, "
-    spent += f"{speed:,.0f} tokens/s on average"
+    summary = f"{state.update:,} updates, {state.n_token:,} target tokens, {state.seconds:,.0f} s, "
+    summary += f"{speed:,.0f} tokens/s on average"
     if trainer.reporter.token_seconds:
-        spent += f", MFU {speed * trainer.reporter.token_seconds:.1%}"
+        summary += f", MFU {speed * trainer.reporter.token_seconds:.1%}"
     if state.n_skipped:
-        spent += f"; {state.n_skipped:,} more were skipped, whose loss or gradient was not finite"
+        summary += f"; {state.n_skipped:,} more were skipped, whose loss or gradient was not finite"
     if outcome == "stopped":
-        return f"stopped and saved at {spent}. The same command goes on from here: {run.folder}"
+        return f"stopped and saved at {summary}. The same command goes on from here: {run.folder}"
     if trainer.budget.seconds:
         trainer.budget.count_time(state)
-        spent += f"; {state.wall_seconds:,.0f} s of the {trainer.budget.seconds:,.0f} s that train.time_budget gives"
+        summary += f"; {state.wall_seconds:,.0f} s of the {trainer.budget.seconds:,.0f} s that train.time_budget gives"
     if outcome == "time" and state.update < trainer.recipe.optim.n_warmup:
-        spent += f"; the time ended within the warm-up: lower optim.warmup, {trainer.recipe.optim.n_warmup:,}"
+        summary += f"; the time ended within the warm-up: lower optim.warmup, {trainer.recipe.optim.n_warmup:,}"
     n_epoch = trainer.recipe.train.epochs
     if outcome == "done" and n_epoch:
-        is_first = state.position.epoch >= n_epoch
-        outcome = f"train.epochs: {n_epoch:,}" if is_first else f"train.updates, before train.epochs: {n_epoch:,}"
-    return f"finished ({outcome}): {spent}. Translate with: {shlex.join(['nmt-translate', str(run.folder)])}"
+        is_complete = state.position.epoch >= n_epoch
+        outcome = f"train.epochs: {n_epoch:,}" if is_complete else f"train.updates, before train.epochs: {n_epoch:,}"
+    return f"finished ({outcome}): {summary}. Translate with: {shlex.join(['nmt-translate', str(run.folder)])}"
 
 
 # The run folder before the first update.
 
 
 def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
-    """Make a new run folder, or check that the one there is this recipe's. For who holds the lock. A folder in which
-    nothing was saved yet is a new one: what was wrong with the recipe may have been mended."""
-    refuse_other(run, recipe, data)
-    if begun := run.begun:
-        origin = {"init_from": run.recipe().train.init_from}  # its own, whether the recipe still names it or not
+    """Create a run folder, or check that the existing one belongs to this recipe. The caller must hold the lock. A run
+    without a checkpoint starts anew, so a mistake in its recipe can still be corrected."""
+    refuse_other_run(run, recipe, data)
+    if is_resumed := run.has_weights:
+        origin = {"init_from": run.recipe().train.init_from}  # the run's own, even if the recipe no longer names it
         recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=origin)})
-        about = checkpoint.read_json(run.data_file)
+        facts = checkpoint.read_json(run.data_file)
     else:
-        learnt = {USUAL_SRC_LEN: usual_len(data.train.src_len), USUAL_RATIOS: data.usual_ratios()}
-        about = {**_fingerprint(data), **learnt, SRC_STYLE: data.src_style()}
-    # What trains it now, and where its data is, as it is found from any folder.
-    about |= {VERSION: version_and_commit(), DATA_AT: str(data.folder.absolute())}
-    # First: should this process be killed, it shows that the folder is ours.
-    write_durably(run.data_file, (json.dumps(about, indent=1) + "\n").encode("utf-8"))
-    if not begun:
+        statistics = {USUAL_SRC_LEN: usual_len(data.train.src_len), USUAL_RATIOS: data.usual_ratios()}
+        facts = {**_fingerprint(data), **statistics, SRC_STYLE: data.src_style()}
+    facts |= {VERSION: version_and_commit(), DATA_AT: str(data.folder.absolute())}
+    # Written first: if this process is killed, the file shows that the folder is ours.
+    write_durably(run.data_file, (json.dumps(facts, indent=1) + "\n").encode("utf-8"))
+    if not is_resumed:
         write_durably(run.subwords_file, (recipe.data_folder / run.subwords_file.name).read_bytes())
     write_recipe(recipe, run.recipe_file)  # last: it marks the folder as a run
 
 
-# Lines of a run's recipe with what trained it and is gone.
-_CANNOT_GO_ON = r"^  (?:layer_drop|layer_drop_from|word_dropout_from): (?!0(?:\.0)?$).*|^  name: schedulefree$"
+# Lines of a run's recipe with options that were removed since.
+_REMOVED_OPTIONS = r"^  (?:layer_drop|layer_drop_from|word_dropout_from): (?!0(?:\.0)?$).*|^  name: schedulefree$"
 
 
-def refuse_other(run: Run, recipe: Recipe, data: Prepared) -> None:
-    """Raise RunError where a folder is that of another run than this recipe's, or no run's. Nothing is written."""
-    if run.begun:
-        if gone := re.findall(_CANNOT_GO_ON, run.recipe_file.read_text("utf-8"), re.MULTILINE):
+def refuse_other_run(run: Run, recipe: Recipe, data: Prepared) -> None:
+    """Raise RunError if the folder belongs to the run of another recipe, or to no run. Writes nothing."""
+    if run.has_weights:
+        if gone := re.findall(_REMOVED_OPTIONS, run.recipe_file.read_text("utf-8"), re.MULTILINE):
             raise RunError(
                 f"{run.folder} was trained with {', '.join(map(str.strip, gone))}, which is gone: it translates, but "
                 f"cannot go on. Begin a new run with its weights: --train.init_from {run.folder} --train.out FOLDER."
             )
-        begun = run.recipe()
-        # What the clock ends is no other run's to the bit, so the rest of it may be planned anew.
-        bound = [] if begun.train.time_budget else bound_to_length(recipe)
-        changed = differences(begun.model_dump(mode="json"), recipe.model_dump(mode="json"))
+        run_recipe = run.recipe()
+        # A run that ends by the clock is not reproducible to the bit anyway, so its length may change.
+        bound = [] if run_recipe.train.time_budget else bound_to_length(recipe)
+        changed = differences(run_recipe.model_dump(mode="json"), recipe.model_dump(mode="json"))
         if refused := refused_changes(changed, may_end=not bound):
             shown = "; ".join(f"{name} was {old!r}, now {new!r}" for name, (old, new) in sorted(refused.items()))
-            hang = bound and not refused.keys().isdisjoint(ENDS)
-            why = f" The length of the run stays, since it is what {' and '.join(bound)} goes by." if hang else ""
+            is_length = bound and not refused.keys().isdisjoint(ENDS)
+            why = f" The length of the run stays, since it is what {' and '.join(bound)} goes by." if is_length else ""
             raise RunError(
                 f"{run.folder} is a run with other options: {shown}.{why} To go on with it, give the options it began "
                 "with; to train anew, or on from its weights (--train.init_from), name another folder with "
                 "--train.out, or another --name."
             )
-        known, wanted = checkpoint.read_json(run.data_file), _fingerprint(data)
-        if not isinstance(known, dict) or {name: known.get(name) for name in wanted} != wanted:
+        facts, fingerprint = checkpoint.read_json(run.data_file), _fingerprint(data)
+        if not isinstance(facts, dict) or {name: facts.get(name) for name in fingerprint} != fingerprint:
             raise RunError(
                 f"{run.folder} was trained on other data than {recipe.data_folder} holds now. Prepare that data again, "
                 "or train into another folder with --train.out."
             )
     elif run.folder.is_dir():
-        # It may be empty, or hold a run of ours that saved nothing, or what a killed start wrote.
+        # It may be empty, or hold a run without checkpoints, or the files of a start that was killed.
         names = {path.name for path in run.folder.iterdir() if not path.match(".*.tmp")} - {"lock"}
         if names and not {"train", "valid", "subwords"} <= told_of_run(run.folder).keys():
             raise RunError(f"{run.folder} has files in it but is no run of ours. Name another folder with --train.out.")
 
 
 def _fingerprint(data: Prepared) -> dict[str, str]:
-    """By what a run knows the data that it was trained on."""
+    """Digests that identify the training data of a run."""
     return {"train": data.train.fingerprint, "valid": data.valid.fingerprint, "subwords": data.subwords.sha256}
 
 
-def needed_of(recipe: Recipe) -> tuple[str, ...]:
-    """The files that a checkpoint must have for a run of this recipe to go on from it."""
+def required_files(recipe: Recipe) -> tuple[str, ...]:
+    """The files that a checkpoint must have for a run of this recipe to resume from it."""
     return (checkpoint.OPTIMIZER, checkpoint.EMA) if recipe.train.ema else (checkpoint.OPTIMIZER,)
 
 
-def find_start(run: Run, recipe: Recipe) -> Newest:
-    """The newest whole checkpoint; none for a new run. Damaged ones are set aside and named. For who holds the lock.
-    Raises RunError when there are checkpoints and none is whole, and when only a model is left of a run."""
-    found = run.newest_whole(needed_of(recipe))
-    if found.folder is None and not found.damaged and run.model_folder.exists():
+def find_start(run: Run, recipe: Recipe) -> NewestCheckpoint:
+    """The newest intact checkpoint; none for a new run. Damaged ones are renamed and reported. The caller must hold the
+    lock. Raises RunError if all checkpoints are damaged, or if only the final model of a run is left."""
+    newest = run.newest_intact(required_files(recipe))
+    if newest.folder is None and not newest.damaged and run.model_folder.exists():
         raise RunError(
             f"{run.folder} has a model and no checkpoint, so training cannot go on. Another run may begin with its "
             "weights: name it with --train.out, and --train.init_from with this folder."
         )
-    if found.folder is None and found.damaged:
+    if newest.folder is None and newest.damaged:
         raise RunError(
-            f"{run.folder}: no checkpoint is whole, so training cannot go on: {' '.join(found.damaged.values())} "
+            f"{run.folder}: no checkpoint is whole, so training cannot go on: {' '.join(newest.damaged.values())} "
             f"Remove {run.checkpoints} to start again."
         )
-    for folder, complaint in found.damaged.items():
-        place = folder.with_name(f"damaged-{folder.name}")  # where nothing counts, keeps or averages it
-        shutil.rmtree(place, ignore_errors=True)
-        os.replace(folder, place)
-        print(f"passed over a damaged checkpoint: {complaint} It is now {place}.", file=sys.stderr)
-    return found
+    for folder, complaint in newest.damaged.items():
+        renamed = folder.with_name(f"damaged-{folder.name}")  # under this name it is not counted, kept or averaged
+        shutil.rmtree(renamed, ignore_errors=True)
+        os.replace(folder, renamed)
+        print(f"passed over a damaged checkpoint: {complaint} It is now {renamed}.", file=sys.stderr)
+    return newest

@@ -1,4 +1,4 @@
-"""Packages, prepared data and model of a recipe, needed before anything is trained or measured."""
+"""Packages, prepared data and model of a recipe, needed before training or measuring."""
 
 import gc
 import math
@@ -28,12 +28,12 @@ from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_precision
 from nmt.training.validate import comet_of
 
-_SAMPLE = 20_000  # pairs that stand for the corpus
-_TINY_RATE = 1e-9  # of learning: the weights are of no interest
+_SAMPLE = 20_000  # pairs that represent the corpus
+_TINY_RATE = 1e-9  # learning rate of trial updates, whose weights are discarded
 
 
 class Trial:
-    """One process that tries batches on a model of the recipe, in the arithmetic that a new run would have."""
+    """Trial updates of one process on a model of the recipe, in the precision that a new run would have."""
 
     def __init__(self, recipe: Recipe, data: Prepared, device: torch.device) -> None:
         self.data, self.device, first_tag = data, device, data.subwords.src.n_text
@@ -46,30 +46,30 @@ class Trial:
         self.longest_side = 1 + int(max(data.train.src_len.max(), data.train.trg_len.max()))
 
     def longest(self, max_tokens: int) -> Work:
-        """The batch of that many tokens that needs most memory: both sides as long as the longest pair, no padding."""
-        n = max(1, max_tokens // self.longest_side)
-        length = max(self.longest_side, max_tokens // n)
+        """The batch of so many tokens that needs most memory: both sides as long as the longest pair, no padding."""
+        n_pair = max(1, max_tokens // self.longest_side)
+        length = max(self.longest_side, max_tokens // n_pair)
         rng = np.random.default_rng(0)
-        src, trg = self.data.subwords.src, self.data.subwords.trg
-        src_seq, gold = (torch.from_numpy(rng.integers(N_SPECIAL, s.size, (n, length))) for s in (src, trg))
+        codecs = self.data.subwords.src, self.data.subwords.trg
+        src_seq, gold = (torch.from_numpy(rng.integers(N_SPECIAL, c.size, (n_pair, length))) for c in codecs)
         src_seq[:, -1] = gold[:, -1] = EOS
-        trg_seq = torch.cat([torch.full((n, 1), BOS), gold[:, :-1]], dim=1)
+        trg_seq = torch.cat([torch.full((n_pair, 1), BOS), gold[:, :-1]], dim=1)
         return Work(Batch(src_seq, trg_seq, gold, gold.numel()), True, 0)
 
     def typical(self, max_tokens: int) -> list[Work]:
-        """Three batches of the corpus at most: of short, of usual and of long sentences."""
+        """At most three batches of the corpus: of short, medium and long sentences."""
         corpus = self.data.train
-        some = np.random.default_rng(0).choice(corpus.n_pair, min(_SAMPLE, corpus.n_pair), replace=False)
-        lengths = corpus.src_len[some], corpus.trg_len[some]
-        plan = Plan(*lengths, seed=0, max_tokens=max_tokens, per_update=1, pool=len(some))
-        found = sorted((rows for (rows,) in plan.updates(0)), key=lambda rows: int(plan.lengths(rows)[1].max()))
-        picked = dict.fromkeys(len(found) * sixth // 6 for sixth in (1, 3, 5))
-        return [Work(make_batch(*corpus.picked(some[found[i]]), plan.padded), True, i) for i in picked]
+        sample = np.random.default_rng(0).choice(corpus.n_pair, min(_SAMPLE, corpus.n_pair), replace=False)
+        lengths = corpus.src_len[sample], corpus.trg_len[sample]
+        plan = Plan(*lengths, seed=0, max_tokens=max_tokens, per_update=1, pool=len(sample))
+        batches = sorted((rows for (rows,) in plan.updates(0)), key=lambda rows: int(plan.lengths(rows)[1].max()))
+        indices = dict.fromkeys(len(batches) * sixth // 6 for sixth in (1, 3, 5))
+        return [Work(make_batch(*corpus.picked(sample[batches[i]]), plan.padded), True, i) for i in indices]
 
     def seconds(self, work: list[Work]) -> float:
-        """Return the seconds that an update of these batches takes, to its very end."""
+        """Return the seconds that an update of these batches takes, until the device has finished."""
         begin = time.perf_counter()
-        # As at the end of the run, when all that takes memory is on.
+        # As at the end of the run, when every regularizer is on and memory use is highest.
         self.engine.backward(work, sum(item.batch.n_gold for item in work), share=1.0)
         self.engine.step(_TINY_RATE, 1)
         self.engine.settle()
@@ -81,7 +81,7 @@ class Trial:
         try:
             self.seconds([work])
             return self.engine.memory.n_failed == 0
-        except (OutOfMemory, RuntimeError, MemoryError) as error:  # in the step, too, whose moments are made now
+        except (OutOfMemory, RuntimeError, MemoryError) as error:  # also from the step, which allocates the moments
             if not is_out_of_memory(error):
                 raise
             return False
@@ -89,7 +89,7 @@ class Trial:
             self.engine.optimizers.zero_grad()
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         del self.engine
         gc.collect()
         if self.device.type == "cuda":
@@ -97,7 +97,8 @@ class Trial:
 
 
 def require_extras(recipe: Recipe, *, logs: bool = True) -> None:
-    """Raise MachineError where a package or COMET model of training is not here. logs: this rank logs and measures."""
+    """Raise MachineError if a package or COMET model that training needs is missing. logs: whether this rank logs and
+    validates."""
     for extra, is_wanted in (("tensorboard", recipe.train.tensorboard), ("wandb", recipe.train.wandb)):
         if is_wanted and logs:
             require(extra, f"train.{extra}")
@@ -124,8 +125,8 @@ def open_data(recipe: Recipe) -> Prepared:
 
 
 def new_model(recipe: Recipe, data: Prepared, device: torch.device) -> TranslationModel:
-    """The model of a recipe with its first weights, which follow from the seed."""
-    torch.manual_seed(recipe.seed % 2**63)  # which takes no more
+    """The model of a recipe with initial weights from the recipe's seed."""
+    torch.manual_seed(recipe.seed % 2**63)  # torch accepts no larger seeds
     model = build_model(recipe.model, data.subwords.src.n_vocab, data.subwords.trg.n_vocab, PAD).to(device)
     if recipe.train.checkpoint_activations:
         model.recompute_activations()
@@ -134,40 +135,40 @@ def new_model(recipe: Recipe, data: Prepared, device: torch.device) -> Translati
     return model
 
 
-# Whether a model is compiled, and how.
+# Compilation of models.
 
-# Of base and big in packed rows in bf16, on one H200.
-_SECONDS = 50  # more until the first update: big began after 53, and 4 without
-_FASTER = 1.3  # big, without CUDA graphs: 254,000 target tokens/s, and 192,000 without
-_UTILISATION = 0.25  # of the peak, not compiled: big, and base less than half as much
-PAYS_FROM = 2 * _SECONDS / (1 - 1 / _FASTER)  # seconds of a run; twice, as others take longer to compile
+# Measured with base and big in packed rows in bf16, on one H200.
+_SECONDS = 50  # extra time until the first update: for big 53 s compiled, 4 s not compiled
+_FASTER = 1.3  # speed-up of big without CUDA graphs: 254,000 target tokens/s compiled, 192,000 not compiled
+_UTILISATION = 0.25  # of the peak, not compiled: that of big; base has less than half of it
+PAYS_FROM = 2 * _SECONDS / (1 - 1 / _FASTER)  # seconds of a run; twice, since other machines may compile more slowly
 
 
 def decide_compile(
-    recipe: Recipe, model: TranslationModel, precision: Precision, ranks: Ranks, begun: bool | None = None
+    recipe: Recipe, model: TranslationModel, precision: Precision, ranks: Ranks, saved: bool | None = None
 ) -> tuple[Recipe, str]:
-    """Return the recipe with true or false for auto in train.compile, and why; a model that auto compiles is compiled.
-    begun: the decision of the run that goes on, which must round as it began, whatever its end is now; None: a new one.
-    """
+    """Resolve auto in train.compile, and compile the model if auto chooses to. Returns the recipe with true or false,
+    and the reason. saved: the decision of the resumed run, which must round as it began, even if its length changed;
+    None: a new run."""
     if recipe.train.compile != "auto":
         return recipe, "as the recipe says"
     device, n_param = model.device, sum(p.numel() for p in model.parameters())
     peak = peak_flops(device, precision.name) * ranks.world_size if device.type == "cuda" else 0.0
-    yes, why = begun, "as the run began"
-    if yes is None or recipe.train.parallel == "fsdp":
-        yes, why = ranks.of_main(lambda: compile_pays(recipe, device.type, n_param, peak))
-    if yes and ranks.any(not ops.can_compile(device)):
-        yes, why = False, "it needs Triton, a C compiler and a GPU of Ampere or later"
-    train = recipe.train.model_copy(update={"compile": yes, "cuda_graphs": yes and recipe.train.cuda_graphs})
+    compiles, why = saved, "as the run began"
+    if compiles is None or recipe.train.parallel == "fsdp":
+        compiles, why = ranks.on_main(lambda: compile_pays(recipe, device.type, n_param, peak))
+    if compiles and ranks.any(not ops.can_compile(device)):
+        compiles, why = False, "it needs Triton, a C compiler and a GPU of Ampere or later"
+    train = recipe.train.model_copy(update={"compile": compiles, "cuda_graphs": compiles and recipe.train.cuda_graphs})
     recipe = recipe.model_copy(update={"train": train})
-    if yes:
+    if compiles:
         compile_parts(model, recipe)
     return recipe, why
 
 
 def compile_pays(recipe: Recipe, device: str, n_param: int, peak: float) -> tuple[bool, str]:
-    """Return whether auto compiles a new run, and why. device: cpu or cuda. peak: operations (FLOP) a second of all
-    devices together, 0 where it is not known."""
+    """Return whether auto compiles a new run, and the reason. device: cpu or cuda. peak: peak performance of all
+    devices together in FLOP/s, 0 if not known."""
     train, batch = recipe.train, recipe.batch
     if device != "cuda":
         return False, "on a CPU it is slower"
@@ -175,7 +176,7 @@ def compile_pays(recipe: Recipe, device: str, n_param: int, peak: float) -> tupl
         return True, "train.cuda_graphs needs it"
     if not batch.packed or train.checkpoint_activations or train.parallel == "fsdp":
         return False, "its gain is known for batch.packed only, without train.checkpoint_activations or fsdp"
-    seconds = train.budget_seconds or math.inf  # that the run takes at most
+    seconds = train.budget_seconds or math.inf  # upper bound on the length of the run
     if peak:
         assert batch.max_tokens != "auto"
         n_token = train.updates * (batch.tokens_per_update or batch.per_update * batch.max_tokens)
@@ -186,17 +187,17 @@ def compile_pays(recipe: Recipe, device: str, n_param: int, peak: float) -> tupl
 
 
 def compile_parts(model: TranslationModel, recipe: Recipe) -> None:
-    """Compile the large parts of a model in place: no wrapper, so no parameter changes its name."""
+    """Compile the large submodules of a model in place: without a wrapper, so parameters keep their names."""
     seq = torch.full((1, recipe.data.max_len + 1), PAD, device=model.device)
     with torch.no_grad():
-        model.decode_hidden(seq, seq)  # tables of positions that grew later would have it compiled again
-    stacks = [part for part in model.children() if list(part.children())]  # in one matrix there is nothing to fuse
-    from torch._inductor import list_options  # which brings the compiler with it
+        model.decode_hidden(seq, seq)  # position tables that grew later would cause recompilation
+    stacks = [module for module in model.children() if list(module.children())]  # a single matrix has nothing to fuse
+    from torch._inductor import list_options  # imported here since it loads the compiler
 
     options: dict[str, str | int | bool | Callable[..., Any]] = {"triton.cudagraphs": recipe.train.cuda_graphs}
-    # On a GPU it takes sums over rows and over columns, as the gradient of a norm is made of, for one pass; where rows
-    # are as short as here that takes longer than two: base trained 7 % slower on an H200.
+    # On a GPU this option fuses sums over rows and over columns, as in the gradient of a norm, into one pass. For rows
+    # as short as here one pass takes longer than two: base trained 7 % slower on an H200.
     if "triton.mix_order_reduction" in list_options():
         options["triton.mix_order_reduction"] = False
-    for part in stacks:
-        part.compile(dynamic=not recipe.batch.packed, options=options)
+    for module in stacks:
+        module.compile(dynamic=not recipe.batch.packed, options=options)

@@ -1,5 +1,5 @@
-"""Distributed training: DDP or FSDP, collectives, and this rank's share of the work. One process is world size 1.
-`torchrun` starts the processes, sets the environment, and ends the others when one fails."""
+"""Distributed training: DDP or FSDP, collectives, and this rank's share of the work. A single process has world size 1.
+`torchrun` starts the processes, sets their environment, and ends all of them when one fails."""
 
 import contextlib
 import importlib
@@ -23,72 +23,71 @@ from torch import Tensor, nn
 
 from nmt import ops
 from nmt.errors import MachineError, NmtError, RunError
-from nmt.processes import ADDRESS, place_of
+from nmt.processes import ADDRESS, process_rank
 
 T = TypeVar("T")
 
 
 def _shard(module: nn.Module, device: torch.device) -> nn.Module:
-    # Imported where it is used: it takes longer than a small model takes to train.
+    # Imported here because the import takes longer than training a small model.
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
     for tensor in [*module.parameters(), *module.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)  # as ddp does: machines may differ in the last bit of a first weight
+        dist.broadcast(tensor.detach(), src=0)  # as DDP does: machines may differ in the last bit of initial weights
     mesh = DeviceMesh.from_group(cast(Any, dist.group.WORLD), device.type)
-    stacks = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
-    # One layer's weights are gathered while another computes; embeddings and the rest stay gathered from the forward
-    # to the backward pass, since both ends of the model need them.
+    stacks = [submodule for submodule in module.modules() if isinstance(submodule, nn.ModuleList)]
+    # The weights of one layer are gathered while another layer computes. Embeddings and the rest stay gathered from the
+    # forward to the backward pass, since both ends of the model need them.
     for layer in (layer for stack in stacks for layer in stack):
         fully_shard(layer, mesh=mesh)
     fully_shard(module, mesh=mesh)
     return module
 
 
-def is_cut(tensor: Tensor) -> bool:
+def is_sharded(tensor: Tensor) -> bool:
     """Return whether a tensor is sharded over the ranks."""
-    return hasattr(tensor, "full_tensor")  # not by its class, whose import takes a second
+    return hasattr(tensor, "full_tensor")  # importing the class DTensor takes a second
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor; it may be empty. They share memory."""
-    part: Tensor = cast(Any, tensor).to_local() if is_cut(tensor) else tensor
-    return part
+    """This rank's shard of a tensor; it may be empty. Both share memory."""
+    shard: Tensor = cast(Any, tensor).to_local() if is_sharded(tensor) else tensor
+    return shard
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """The tensor with the parts of all ranks: all must ask together."""
-    entire: Tensor = cast(Any, tensor).full_tensor() if is_cut(tensor) else tensor
-    return entire
+def full_tensor(tensor: Tensor) -> Tensor:
+    """The tensor assembled from the shards of all ranks. All ranks must call it together."""
+    full: Tensor = cast(Any, tensor).full_tensor() if is_sharded(tensor) else tensor
+    return full
 
 
-def laid_out_like(like: Tensor, tensor: Tensor) -> Tensor:
-    """A copy of a whole tensor that lies on the devices as another one of its shape does."""
-    if not is_cut(like) or like.shape != tensor.shape:
+def shard_like(like: Tensor, tensor: Tensor) -> Tensor:
+    """Copy a full tensor to the device and sharding of another tensor of the same shape."""
+    if not is_sharded(like) or like.shape != tensor.shape:
         return tensor.to(like.device, copy=True)
     from torch.distributed.tensor import distribute_tensor
 
-    cut = cast(Any, like)
-    # Every rank has the whole, so it takes its part and nobody sends anything.
-    part: Tensor = distribute_tensor(tensor.to(like.device), cut.device_mesh, cut.placements, src_data_rank=None)
-    return part.clone()
+    mesh, placements = cast(Any, like).device_mesh, cast(Any, like).placements
+    # Every rank holds the full tensor, so each takes its shard without communication.
+    sharded: Tensor = distribute_tensor(tensor.to(like.device), mesh, placements, src_data_rank=None)
+    return sharded.clone()
 
 
 def checksum(tensors: list[Tensor]) -> int:
-    """A number that follows from the bits of this rank's part of some tensors, wherever they lie."""
+    """A number computed from the bits of this rank's shards, the same on every device."""
     integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     sums = [local(t).detach().contiguous().view(integers[t.element_size()]).sum(dtype=torch.int64) for t in tensors]
     total = 0
     for number in torch.stack(sums).tolist():
-        total = (total * 1_000_003 + number) % (1 << 62)  # the order counts
+        total = (total * 1_000_003 + number) % (1 << 62)  # depends on the order
     return total
 
 
 def total_norm(grads: list[Tensor]) -> Tensor:
-    """The norm of all gradients as one vector, the same on every rank, 0-dim."""
-    parts = [local(grad) for grad in grads]
-    norm = ops.total_norm(parts)
-    if not any(map(is_cut, grads)):
+    """The 0-dim norm of all gradients as one vector, equal on every rank."""
+    norm = ops.total_norm([local(grad) for grad in grads])
+    if not any(map(is_sharded, grads)):
         return norm
     square = norm.double().square()
     dist.all_reduce(square)
@@ -97,77 +96,77 @@ def total_norm(grads: list[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process (rank) among all (world_size). store: keys and values that all see, where there are several."""
+    """This process (rank) among all (world_size). store: the shared key-value store of several processes, else None."""
 
     rank: int = 0
     world_size: int = 1
     store: Any = None  # torch's stores have no type hints
-    _n_wait: Iterator[int] = field(default_factory=itertools.count)
+    _n_call: Iterator[int] = field(default_factory=itertools.count)  # of on_main
 
     @property
     def is_main(self) -> bool:
-        """Return whether this process writes and talks."""
+        """Return whether this process writes files and messages."""
         return self.rank == 0
 
     def share(self, batches: list[T]) -> list[tuple[T, bool]]:
-        """This rank's batches of an update, and whether each counts. Batch i goes to rank i mod world_size. Every rank
-        gets equally many, since gradients are exchanged after the last: where batches run out a rank repeats one that
-        does not count."""
+        """This rank's batches of an update, each with whether it counts. Batch i goes to rank i mod world_size. Every
+        rank gets the same number, since gradients are exchanged after the last. A rank without a batch for its last
+        turn repeats one, which does not count."""
         n_turn = -(-len(batches) // self.world_size)
-        mine = [turn * self.world_size + self.rank for turn in range(n_turn)]
-        return [(batches[i], True) if i < len(batches) else (batches[0], False) for i in mine]
+        indices = [turn * self.world_size + self.rank for turn in range(n_turn)]
+        return [(batches[i], True) if i < len(batches) else (batches[0], False) for i in indices]
 
     def gather(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Whole tensors on rank 0, {} elsewhere. All ranks must ask together. What was cut is put together one tensor
-        at a time and kept in the memory of the host: no device holds it all."""
-        found: dict[str, Tensor] = {}
+        """Full tensors on rank 0, {} elsewhere. All ranks must call it together. Sharded tensors are assembled one at a
+        time and moved to host memory, since no device can hold all of them."""
+        gathered: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
-            entire = whole(tensor.detach())
+            full = full_tensor(tensor.detach())
             if self.is_main:
-                found[name] = entire.cpu() if is_cut(tensor) else entire
-        return found
+                gathered[name] = full.cpu() if is_sharded(tensor) else full
+        return gathered
 
     def outliers(self, number: int) -> list[str]:
-        """Ranks whose number is not that of most."""
-        found = self.of_each(number)
-        usual = Counter(found).most_common(1)[0][0]
-        return [f"rank {rank}" for rank, other in enumerate(found) if other != usual]
+        """Ranks whose number differs from the most common one."""
+        numbers = self.all_gather(number)
+        majority = Counter(numbers).most_common(1)[0][0]
+        return [f"rank {rank}" for rank, other in enumerate(numbers) if other != majority]
 
-    def add_up(self, numbers: Tensor) -> Tensor:
-        """Add up a tensor over all ranks, where it is; a GPU does so while this process goes on."""
+    def all_reduce(self, numbers: Tensor) -> Tensor:
+        """Sum a tensor over all ranks in place; on a GPU asynchronously."""
         if self.world_size > 1:
             dist.all_reduce(numbers)
         return numbers
 
     def any(self, value: bool) -> bool:
-        """Return whether it is true on any rank, so that all ranks stop at the same update."""
-        return any(self.of_each(value))
+        """Return whether the value is true on any rank, so that all ranks stop at the same update."""
+        return any(self.all_gather(value))
 
-    def of_each(self, number: int) -> list[int]:
-        """The whole numbers of all ranks."""
+    def all_gather(self, number: int) -> list[int]:
+        """The integers of all ranks, in order of rank."""
         if self.world_size == 1:
             return [number]
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"
         numbers = torch.zeros(self.world_size, dtype=torch.int64, device=device)
         numbers[self.rank] = number
-        return [int(found) for found in self.add_up(numbers).tolist()]
+        return [int(value) for value in self.all_reduce(numbers).tolist()]
 
     def distribute(self, module: nn.Module, device: torch.device, parallel: str) -> nn.Module:
         """Wrap a module so that its backward pass averages gradients over the ranks. parallel: ddp, or fsdp, which
-        replaces its parameters."""
+        replaces the module's parameters."""
         if self.world_size == 1:
             return module
         if parallel == "fsdp":
             return _shard(module, device)
         ddp, ids = nn.parallel.DistributedDataParallel, [device.index] if device.type == "cuda" else None
-        # Buffers are tables of positions, the same everywhere, which each rank lengthens when it has to. torch 2.13
-        # warns of the name of this option that torch 2.11 knows alone.
+        # Buffers are position tables, equal on all ranks; each rank extends them as needed. torch 2.13 warns of the
+        # only option name that torch 2.11 has.
         names = ("forward_sync_buffers", "broadcast_buffers")
         sync = next(name for name in names if name in inspect.signature(ddp).parameters)
         return ddp(module, device_ids=ids, gradient_as_bucket_view=True, **cast(Any, {sync: False}))
 
-    def exchange(self, module: nn.Module, *, now: bool) -> AbstractContextManager[None]:
-        """Context manager of a backward pass: gradients are exchanged in the last one of an update only."""
+    def sync_gradients(self, module: nn.Module, *, now: bool) -> AbstractContextManager[None]:
+        """Context manager of a backward pass. now: exchange gradients, for the last pass of an update only."""
         if self.world_size == 1:
             return nullcontext()
         if isinstance(module, nn.parallel.DistributedDataParallel):
@@ -175,59 +174,62 @@ class Ranks:
         cast(Any, module).set_requires_gradient_sync(now)
         return nullcontext()
 
-    def of_main(self, work: Callable[[], T]) -> T:
-        """Return what rank 0's work returns, which JSON must hold; the others wait for it however long it takes."""
+    def on_main(self, work: Callable[[], T]) -> T:
+        """Run `work` on rank 0 and return its result, which must fit into JSON, on all ranks. The other ranks wait
+        without a time limit."""
         if self.store is None:
             return work()
-        key = f"of_main/{next(self._n_wait)}"
+        key = f"on_main/{next(self._n_call)}"
         if self.is_main:
-            found = work()
-            self.store.set(key, json.dumps(found))
-            return found
+            result = work()
+            self.store.set(key, json.dumps(result))
+            return result
         while not self.store.check([key]):
             self._raise_failure()
             time.sleep(0.05)
         return cast(T, json.loads(self.store.get(key)))
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """The life of the group. The error of a rank is told to all; a lost connection is a MachineError."""
+    def session(self) -> Iterator[None]:
+        """Context manager of the process group: passes an error of one rank to all others. A lost connection raises
+        MachineError."""
         if self.store is None:
             yield
             return
         try:
             yield
-            self.any(False)  # the store may end with rank 0
+            self.any(False)  # a barrier: the store may end with rank 0
         except BaseException as error:
             if _is_broken_connection(error):
                 self._raise_failure()
                 raise MachineError(
                     f"rank {self.rank} lost another rank, which is dead, frozen or stuck for longer than train.timeout "
-                    f"({_in_short(error)}). What the others printed, or the system log of their machines, may say why. "
+                    f"({_summary(error)}). What the others printed, or the system log of their machines, may say why. "
                     "The same command goes on from the last checkpoint."
                 ) from None
             code = error.exit_code if isinstance(error, NmtError) else MachineError.exit_code
-            who = f"rank {self.rank} (process {os.getpid()} on {socket.gethostname()})"
+            name = f"rank {self.rank} (process {os.getpid()} on {socket.gethostname()})"
             with contextlib.suppress(RuntimeError):
-                self.store.set("failed", json.dumps([f"{who} stopped with an error: {_in_short(error)}", code]))
+                self.store.set("failed", json.dumps([f"{name} stopped with an error: {_summary(error)}", code]))
             raise
         dist.destroy_process_group()
 
     def _raise_failure(self) -> None:
-        """Raise the error that another rank ended with, if one did."""
+        """Raise the error of another rank, if one failed."""
         with contextlib.suppress(RuntimeError):
             if self.store.check(["failed"]):
-                why, code = json.loads(self.store.get("failed"))
-                raise (NmtError if code == NmtError.exit_code else MachineError)(why)
+                message, code = json.loads(self.store.get("failed"))
+                raise (NmtError if code == NmtError.exit_code else MachineError)(message)
 
 
 def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
-    """Join the group that torchrun describes in the environment; alone without one. Returns this rank's device.
-    timeout: seconds. Raises MachineError where a rank does not come, NmtError for what torchrun would not leave."""
-    rank, world_size, local_rank = place_of(needed=ADDRESS)
+    """Join the process group that torchrun describes in the environment; without one, run alone. Returns the ranks and
+    this rank's device. timeout: seconds. Raises MachineError if a rank is missing, NmtError if the environment is not
+    as torchrun sets it."""
+    rank, world_size, local_rank = process_rank(needed=ADDRESS)
     if world_size == 1:
         return Ranks(), device
-    importlib.import_module("torch._dynamo")  # as ddp and fsdp would later, when others wait for this rank
+    importlib.import_module("torch._dynamo")  # DDP and FSDP would import it later, while other ranks wait
     if device.type == "cuda":
         if local_rank >= (n_gpu := torch.cuda.device_count()):
             raise MachineError(
@@ -236,38 +238,39 @@ def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
             )
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
-    patience, backend = timedelta(seconds=timeout), "nccl" if device.type == "cuda" else "gloo"
+    limit, backend = timedelta(seconds=timeout), "nccl" if device.type == "cuda" else "gloo"
     try:
-        store, _, _ = next(cast(Any, dist).rendezvous("env://", timeout=patience))
+        store, _, _ = next(cast(Any, dist).rendezvous("env://", timeout=limit))
         store = cast(Any, dist).PrefixStore(_agreed_name(store, rank, world_size, timeout), store)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=patience)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
     except RuntimeError as error:
-        where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise MachineError(
-            f"rank {rank} did not meet the {world_size - 1} others at {where} within {timeout:g} s (train.timeout): "
-            f"{_in_short(error)}. Look at what each of them printed."
+            f"rank {rank} did not meet the {world_size - 1} others at {address} within {timeout:g} s (train.timeout): "
+            f"{_summary(error)}. Look at what each of them printed."
         ) from error
     return Ranks(rank, world_size, store), device
 
 
 def _agreed_name(store: Any, rank: int, world_size: int, timeout: float) -> str:
-    """Wait for all ranks. Returns a name of this group alone: after a restart torchrun's store has the keys of before,
-    and its count of restarts is another one on each machine.
+    """Wait for all ranks and agree on a name that only this group has. After a restart, torchrun's store still holds
+    the keys of the previous group, and its count of restarts differs between machines.
 
-    Rank 0 writes down what each rank calls itself, until each has confirmed a list with its own name in it.
+    Every rank posts a random name. Rank 0 publishes the list of names until each rank has confirmed a list with its own
+    name in it. Raises RuntimeError when the time is over.
     """
 
     def read(kind: str) -> list[str]:
         keys = [f"{kind}/{number}" for number in range(world_size)]
         return [store.get(key).decode() if store.check([key]) else "" for key in keys]
 
-    mine, deadline = secrets.token_hex(8), time.monotonic() + timeout
-    store.set(f"name/{rank}", mine)
+    own_name, deadline = secrets.token_hex(8), time.monotonic() + timeout
+    store.set(f"name/{rank}", own_name)
     while time.monotonic() < deadline:
         if rank == 0:
             store.set("roster", " ".join(read("name")) if all(read("name")) else "")
         roster = store.get("roster").decode() if store.check(["roster"]) else ""
-        if mine in roster.split():
+        if own_name in roster.split():
             store.set(f"confirmed/{rank}", roster)
             if rank == 0 and set(read("confirmed")) == {roster}:
                 store.set("agreed", roster)
@@ -278,20 +281,20 @@ def _agreed_name(store: Any, rank: int, world_size: int, timeout: float) -> str:
     raise RuntimeError(f"missing is rank {', '.join(map(str, absent)) or '?'}")
 
 
-def refuse_many(flag: str) -> None:
-    """Raise where torchrun started several processes for what one of them does."""
-    if place_of().world_size > 1:
+def require_one_process(flag: str) -> None:
+    """Raise RunError if torchrun started several processes for work of a single one."""
+    if process_rank().world_size > 1:
         raise RunError(f"{flag} is for one process: start it without torchrun.")
 
 
-def _in_short(error: BaseException) -> str:
-    """The first line of an error. Only those of our own say enough without their type: a KeyError is but its key."""
+def _summary(error: BaseException) -> str:
+    """The first line of an error, after its type unless it is ours: the text of a KeyError is only the key."""
     line = str(error).split("\n")[0]
     return line if isinstance(error, NmtError) else f"{type(error).__name__}: {line}".removesuffix(": ")
 
 
 def _is_broken_connection(error: BaseException) -> bool:
-    """Return whether a collective failed because of another rank. Gloo says so in words only."""
+    """Return whether a collective failed because of another rank. Gloo shows it only in the error message."""
     words = ("gloo", "connection", "nccl", "timed out")
     return isinstance(error, dist.DistError) or (
         isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)

@@ -141,7 +141,7 @@ def _room(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) ->
     n_token = sum(item.batch.n_gold for item in work) / len(work)
     n_batch = max(1.0, batch.tokens_per_update / n_token) if batch.tokens_per_update else batch.per_update
     seconds *= math.ceil(n_batch / ranks.world_size)
-    n_update = ranks.of_main(lambda: min(train.updates, int(_FOR_UPDATES * train.budget_seconds / seconds)))
+    n_update = ranks.on_main(lambda: min(train.updates, int(_FOR_UPDATES * train.budget_seconds / seconds)))
     n_epoch = n_update * n_batch * n_token / _target_tokens(data)
     if train.epochs and n_epoch > train.epochs:
         n_update, n_epoch = int(n_update * train.epochs / n_epoch), float(train.epochs)
@@ -218,7 +218,7 @@ def _largest_on_gpu(trial: Trial, most: int, ranks: Ranks) -> tuple[int, str]:
             f"fits the memory of {trial.device}. Make the model smaller, set train.checkpoint_activations to true, or "
             "make data.max_len smaller and prepare the data again."
         )
-    least = min(ranks.of_each(number))
+    least = min(ranks.all_gather(number))
     why = f"the largest that fits the memory of {torch.cuda.get_device_name(trial.device)} with a margin"
     return least, why if least == number else f"the smallest of what {ranks.world_size} ranks chose"
 

@@ -23,10 +23,10 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import OptimConfig, RegularizeConfig
 from nmt.run import Run
 from nmt.training.engine import Engine
-from nmt.training.launch import needed_of
+from nmt.training.launch import required_files
 from nmt.training.materials import Trial, open_data
 from nmt.training.memory import Work
-from nmt.training.parallel import Ranks, refuse_many
+from nmt.training.parallel import Ranks, require_one_process
 from nmt.training.resolve import resolve
 
 N_PAIR = 16
@@ -47,7 +47,7 @@ _SAMPLE = 5000  # pairs among which the handful is looked for
 
 def selftest(recipe: Recipe) -> Iterator[tuple[bool, str]]:
     """Take the steps one after the other; yields whether each passed, and what it found."""
-    refuse_many("--selftest")
+    require_one_process("--selftest")
     data, device = open_data(recipe), choose_device(recipe.train.device, "--train.device")
     if recipe.train.threads:
         torch.set_num_threads(recipe.train.threads)
@@ -162,7 +162,7 @@ def verify_run(run: Run) -> Iterator[tuple[str, int | None, str]]:
 
 def _verified(folder: Path, recipe: Recipe, model: TranslationModel, *, chosen: bool) -> int:
     """The update of a checkpoint that is whole and fits the model; RunError for any other."""
-    state = checkpoint.verify(folder, () if chosen else needed_of(recipe))
+    state = checkpoint.verify(folder, () if chosen else required_files(recipe))
     shapes = {name: tensor.shape for name, tensor in checkpoint.weights_of(model).items()}
     for file in (checkpoint.MODEL, checkpoint.EMA):
         if (folder / file).exists():

@@ -1,6 +1,6 @@
-"""The training loop: fetch, backward, step, and now and then log, validate, save. `budget.py` computes when something
-is due; `reporter.py` says it. One process, several, CPU or GPU run this loop. What follows from the position in the
-data is computed, so a resumed run is the uninterrupted one, bit for bit."""
+"""The training loop: fetch, backward, step, and at intervals log, validate, save. `budget.py` computes what is due, and
+`reporter.py` reports it. The loop is the same for one process or several, on CPU or GPU. Everything that follows from
+the position in the data is computed from it, so a resumed run equals an uninterrupted one bit for bit."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -24,7 +24,7 @@ from nmt.training.budget import Budget
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.log import Record
-from nmt.training.parallel import Ranks, checksum, is_cut, laid_out_like
+from nmt.training.parallel import Ranks, checksum, is_sharded, shard_like
 from nmt.training.precision import Precision
 from nmt.training.reporter import MAX_BAD, Meter, TrainingReporter, divergence_message, flops_per_token
 from nmt.training.state import TrainState, begun_in_other_batches
@@ -32,8 +32,8 @@ from nmt.training.validate import Measured, Validation, choose_final, final_choi
 
 
 class Trainer:
-    """A model in training. `train` runs until the recipe's last update, the end of its time, early stopping or a wish.
-    time_share: share of the time budget, the same on all ranks; 0 without a budget."""
+    """A model in training. `train` runs until the recipe's last update, the end of its time budget, early stopping or a
+    request to stop. time_share: share of the time budget that has passed, equal on all ranks; 0 without a budget."""
 
     def __init__(
         self,
@@ -59,18 +59,18 @@ class Trainer:
         peak = peak_flops(model.device, precision.name) * ranks.world_size
         token_seconds = flops_per_token(model, recipe.model, feed.plan) / peak if peak else 0.0
         self.reporter = TrainingReporter(recipe, record, self.budget, model.device, token_seconds)
-        self.position_under_way = Position()  # where in the data the update under way is from
+        self.pending_position = Position()  # position in the data of the pending update
 
     def restore(self, folder: Path, saved: dict[str, Any]) -> None:
-        """Take up a verified checkpoint, and say from where the run goes on."""
+        """Load a verified checkpoint and report where the run resumes."""
         engine, conditions = self.engine, self.state.conditions
-        final = self.ranks.of_main(lambda: final_choice(self.run))
+        final = self.ranks.on_main(lambda: final_choice(self.run))
         if final is not None and final["update"] != saved["update"]:
-            final = None  # else the run ended there, by a recipe that may have said so
+            final = None  # chosen at another update, so the run did not end here
         weights = checkpoint.load_tensors(folder, checkpoint.MODEL)
-        for name, mine in checkpoint.weights_of(engine.model).items():
-            if is_cut(mine) and name in weights:
-                weights[name] = laid_out_like(mine, weights[name])
+        for name, weight in checkpoint.weights_of(engine.model).items():
+            if is_sharded(weight) and name in weights:
+                weights[name] = shard_like(weight, weights[name])
         checkpoint.load_weights(engine.model, weights, str(folder))
         engine.optimizers.load_state(engine.model, checkpoint.load_tensors(folder, checkpoint.OPTIMIZER))
         self.state = TrainState.from_json(saved, packed=self.recipe.batch.packed)
@@ -78,9 +78,9 @@ class Trainer:
         if self.state.scaler:
             engine.scaler.load_state_dict(self.state.scaler)
         if engine.ema:
-            average = checkpoint.load_tensors(folder, checkpoint.EMA)
-            for name, part in engine.ema_weights().items():
-                part.copy_(laid_out_like(part, average[name]))
+            saved_ema = checkpoint.load_tensors(folder, checkpoint.EMA)
+            for name, average in engine.ema_weights().items():
+                average.copy_(shard_like(average, saved_ema[name]))
         self.time_share = self.budget.resume(self.state)
         if final is not None and not budget.stop_reason(self.state, self.recipe, self.time_share):
             budget.undo_end(self.state, self.recipe)
@@ -102,26 +102,26 @@ class Trainer:
             self.record.say(f"this version makes other batches: epoch {epoch}, counted from 0, begins anew with them")
 
     def save(self, *, planned: bool = True) -> None:
-        """Commit a checkpoint of this moment, then delete those that may go. All ranks must call it together.
+        """Commit a checkpoint, then delete the checkpoints that are no longer kept. All ranks must call it together.
 
-        planned: whether an undisturbed run would have saved here, too. A checkpoint that is only there for a stop goes
-        with the next save, so that the run keeps and averages what it would have without the stop. Raises TrainingError
-        before anything is written if the ranks have come apart.
+        planned: whether an uninterrupted run would also have saved here. The next save deletes a checkpoint made only
+        for a stop, so the run keeps and averages the same checkpoints as without the stop. Raises TrainingError before
+        writing anything if the ranks have diverged.
         """
         state, engine, run = self.state, self.engine, self.run
-        uncut = [param for param in engine.model.parameters() if not is_cut(param)]
-        where = [state.update, state.position.epoch, state.position.update, state.n_token, state.n_skipped]
-        if odd := self.ranks.outliers(checksum([*uncut, torch.tensor(where, device=engine.model.device)])):
+        replicated = [param for param in engine.model.parameters() if not is_sharded(param)]
+        counters = [state.update, state.position.epoch, state.position.update, state.n_token, state.n_skipped]
+        if odd := self.ranks.outliers(checksum([*replicated, torch.tensor(counters, device=engine.model.device)])):
             raise TrainingError(
                 f"update {state.update}: {', '.join(odd)} holds other weights, or stands elsewhere, than the other "
                 "ranks, so nothing was saved: suspect the memory or the device of that machine. The same command goes "
                 "on from the last checkpoint, when all were equal."
             )
-        self.budget.count_time(state)  # for the checkpoint to know
+        self.budget.count_time(state)  # the checkpoint stores the wall time
         state.since_log = self.meter.sums
         begin = self.budget.clock()
-        there = set(run.updates()) - {state.update}  # of those that went nobody needs to know why they were there
-        state.stops = [update for update in state.stops if update in there] + [state.update] * (not planned)
+        existing = set(run.updates()) - {state.update}  # `stops` forgets checkpoints that were deleted
+        state.stops = [update for update in state.stops if update in existing] + [state.update] * (not planned)
         state.scaler, state.memory = engine.scaler.state_dict(), engine.memory
         tensors = {
             checkpoint.MODEL: self.ranks.gather(checkpoint.weights_of(engine.model)),
@@ -131,62 +131,62 @@ class Trainer:
             tensors[checkpoint.EMA] = {**tensors[checkpoint.MODEL], **self.ranks.gather(engine.ema_weights())}
 
         def write() -> None:
-            run.must_be_held()
+            run.check_lock()
             arithmetic = {name: value for name, value in asdict(engine.precision).items() if name != "why"}
             arithmetic["compiled"] = self.recipe.train.compiled
-            told = {**state.to_json(self.recipe.valid.metric), "arithmetic": arithmetic}
-            checkpoint.save(run.checkpoint(state.update), tensors, told)
+            saved = {**state.to_json(self.recipe.valid.metric), "arithmetic": arithmetic}
+            checkpoint.save(run.checkpoint(state.update), tensors, saved)
             self._prune()
 
-        self.ranks.of_main(write)
+        self.ranks.on_main(write)
         self.budget.saved(state, self.budget.clock() - begin, self.time_share)
 
     def _prune(self) -> None:
-        """Delete the checkpoints that may go: after a save, and on resuming, if a kill came between the two."""
+        """Delete surplus checkpoints: after a save, and on resuming in case a kill came before."""
         run, state, train = self.run, self.state, self.recipe.train
         scores = state.scores_to_keep(self.recipe.valid.metric)
-        mere_stops = {update for update in run.updates() if update in state.stops and update != state.update}
-        too_many = checkpoint.checkpoints_to_delete(
-            {update: scores.get(update) for update in run.updates() if update not in mere_stops},
+        old_stops = {update for update in run.updates() if update in state.stops and update != state.update}
+        surplus = checkpoint.checkpoints_to_delete(
+            {update: scores.get(update) for update in run.updates() if update not in old_stops},
             keep_last=train.keep_last,
             keep_best=train.keep_best,
         )
-        for update in sorted(mere_stops.union(too_many)):
+        for update in sorted(old_stops.union(surplus)):
             checkpoint.remove(run.checkpoint(update))
 
     def train(self) -> str:
-        """Train until the end. Returns why it ended: 'done', 'time', 'patience' or 'stopped'."""
+        """Train until the end. Returns the reason for the end: 'done', 'time', 'patience' or 'stopped'."""
         state, engine, recipe = self.state, self.engine, self.recipe
-        if budget.validation_is_due(state, recipe, self.time_share):  # which a stop prevented
+        if budget.validation_is_due(state, recipe, self.time_share):  # a stop prevented it
             finished, trouble = self.validate()
             self.save()
             self._end_if(trouble)
             if not finished:
                 return "stopped"
-        if over := budget.stop_reason(state, recipe, self.time_share):
-            return over
+        if reason := budget.stop_reason(state, recipe, self.time_share):
+            return reason
         self.model.train()
         self.meter.restart_clock()
         for portion in self.feed.begin(state.position):
-            share = budget.share(state, recipe, self.time_share, under_way=engine.is_waited_for)
+            share = budget.share(state, recipe, self.time_share, under_way=engine.has_pending)
             engine.backward(portion.work, self.feed.n_gold(portion), share=share)
             self.reporter.memory(state.update, engine.memory)
-            stop = self._finish_update()  # the update before, if nobody has waited for it
+            stop = self._finish_update()  # of the previous update, if it is still pending
             factor = budget.rate_factor(state, recipe, self.time_share)
             engine.step(factor, state.update + 1, wish=self.wants_stop(), time_share=self.budget.count_time(state))
-            self.position_under_way, state.position = portion.position, portion.following
+            self.pending_position, state.position = portion.position, portion.following
             is_due = budget.anything_is_due(state.update + 1, state, recipe, self.time_share)
-            if engine.late and not stop and not is_due:
+            if engine.is_async and not stop and not is_due:
                 continue
             stop = self._finish_update()
             if state.n_bad:
                 continue
-            if over := self._after_update(stop):
-                return over
+            if reason := self._after_update(stop):
+                return reason
         raise AssertionError("the plan never ends")
 
     def _finish_update(self) -> bool:
-        """Count the update that is under way, if there is one. Returns whether somebody wants to stop."""
+        """Settle and count the pending update, if there is one. Returns whether any rank wants to stop."""
         outcome, state, scaler = self.engine.settle(), self.state, self.engine.scaler
         if outcome is None:
             return False
@@ -202,37 +202,37 @@ class Trainer:
             state.n_skipped += 1
             state.n_bad += 1
             if state.n_skipped == 1:
-                self.reporter.first_skipped(state, self.position_under_way, outcome, scaled=scaler.is_enabled())
+                self.reporter.first_skipped(state, self.pending_position, outcome, scaled=scaler.is_enabled())
             if state.n_bad >= MAX_BAD:
                 raise TrainingError(
-                    divergence_message(state, self.position_under_way, outcome, scaler.get_scale(), self.run.updates())
+                    divergence_message(state, self.pending_position, outcome, scaler.get_scale(), self.run.updates())
                 )
         return outcome.stop
 
     def _after_update(self, stop: bool) -> str:
-        """After an update: log, validate and save where it is time to. Returns why training ends here, or ''."""
+        """Log, validate and save after an update where due. Returns the reason why training ends here, or ''."""
         state, recipe = self.state, self.recipe
         if budget.log_is_due(state.update, recipe, self.time_share):
             self._log()
         self.reporter.progress(state, self.meter)
-        to_save, trouble = state.update % recipe.train.save_every == 0, ""
+        save_is_due, trouble = state.update % recipe.train.save_every == 0, ""
         if budget.validation_is_due(state, recipe, self.time_share):
             finished, trouble = self.validate()
-            to_save, stop = True, stop or not finished
-        over = budget.stop_reason(state, recipe, self.time_share)
-        if stop or over or to_save:
-            self.save(planned=to_save or bool(over))
+            save_is_due, stop = True, stop or not finished
+        reason = budget.stop_reason(state, recipe, self.time_share)
+        if stop or reason or save_is_due:
+            self.save(planned=save_is_due or bool(reason))
             self.meter.restart_clock()
         self._end_if(trouble)
-        return "stopped" if stop else over
+        return "stopped" if stop else reason
 
     def _log(self) -> None:
-        """Write the line of the log about the updates since the line before."""
+        """Write the log line of the updates since the previous one."""
         self.reporter.updates(self.state, self.meter)
         self.meter = Meter()
 
     def _end_if(self, trouble: str) -> None:
-        """Raise MachineError where the model could not be validated, now that the updates before are saved."""
+        """Raise MachineError if the model could not be validated. The updates until here are saved by now."""
         if trouble:
             raise MachineError(
                 f"update {self.state.update}: {trouble} The updates until here are saved; these options may be "
@@ -240,8 +240,8 @@ class Trainer:
             )
 
     def validate(self) -> tuple[bool, str]:
-        """Measure the model on the validation sets, on rank 0; every rank remembers the numbers. Returns whether it was
-        finished, and why it could not be: memory was too small, or the scores of a search were not finite."""
+        """Validate on rank 0 and record the scores on every rank. Returns whether validation finished, and the error
+        message if it failed: out of memory, or search scores that are not finite."""
         state, too_large, measured = self.state, self.validation.too_large, dict[str, Measured]()
         begin = self.budget.clock()
         weights = self.ranks.gather(checkpoint.weights_of(self.model))
@@ -254,14 +254,14 @@ class Trainer:
             except (MachineError, RuntimeError, MemoryError) as error:
                 if not isinstance(error, MachineError) and not is_out_of_memory(error):
                     raise
-                return str(error)  # and not the error, which holds every tensor of the attempt
+                return str(error)  # the exception itself would keep every tensor of the attempt alive
             return ""
 
-        trouble = self.ranks.of_main(measure)
+        trouble = self.ranks.on_main(measure)
         if self.ranks.any(self.wants_stop()) or trouble:
             return False, trouble
         state.validated_share = self.time_share
-        state.history.append({"update": state.update, **self.ranks.of_main(lambda: self.validation.entry(measured))})
+        state.history.append({"update": state.update, **self.ranks.on_main(lambda: self.validation.entry(measured))})
         if self.ranks.is_main:
             if self.validation.too_large and not too_large:
                 self.reporter.halved_in_validation(self.validation.too_large)
@@ -269,16 +269,16 @@ class Trainer:
             if not self.budget.has_time(state):
                 self.reporter.cut_short(state.update)
         self.budget.measured(state, self.budget.clock() - begin, self.time_share)
-        self.time_share, state.measure_share = self.ranks.of_main(
+        self.time_share, state.measure_share = self.ranks.on_main(
             lambda: (self.budget.count_time(state), state.measure_share)
         )
         self.reporter.progress(state, self.meter)
         if self.meter.sums.n_update and budget.stop_reason(state, self.recipe, self.time_share):
-            self._log()  # a line that before the validation nobody knew to be the last
+            self._log()  # only the time of the validation made this update the last
         return True, ""
 
     def choose_final(self) -> str:
-        """Choose the model that translates, on rank 0. Returns its name, or '' where somebody wants to stop."""
+        """Choose the final model, on rank 0. Returns its name, or '' if a stop was requested."""
         has_time = partial(self.budget.has_time, self.state)
         with self.engine.whole_model() as model:
             return choose_final(

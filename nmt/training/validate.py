@@ -304,7 +304,7 @@ def choose_final(
     checkpoint.load_weights(model, chosen_weights, chosen)
     # The log first: a kill between the two writes the line again, and `Record.resume` drops the one before.
     record.write("final", state.update, chosen=chosen, candidates=results)
-    run.must_be_held()
+    run.check_lock()
     checkpoint.save(
         run.model_folder,
         {checkpoint.MODEL: checkpoint.weights_of(model)},

@@ -117,13 +117,13 @@ def test_what_a_newer_version_wrote_is_neither_passed_over_nor_set_aside(made):
 def test_a_folder_that_was_moved_away_is_not_written_to(made):
     _, _, run = made
     with run.lock():
-        run.must_be_held()
+        run.check_lock()
         run.folder.rename(run.folder.with_name("away"))
         with pytest.raises(MachineError, match="was removed or replaced"):
-            run.must_be_held()
+            run.check_lock()
         shutil.copytree(run.folder.with_name("away"), run.folder)
         with pytest.raises(MachineError, match="was removed or replaced"):
-            run.must_be_held()
+            run.check_lock()
 
 
 def test_a_disk_without_locks_is_told_and_trained_on(recipe_of, monkeypatch, capsys):

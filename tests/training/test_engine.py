@@ -102,8 +102,8 @@ def test_no_part_of_an_update_asks_for_a_number(options, monkeypatch):
     recipe = Recipe.model_validate({"name": "meta", "model": sizes, **options})
     model = build_model(recipe.model, 50, 50).to(META).train()
     engine = Engine(model, recipe, precision=Precision("bf16", "", "cpu"), ranks=Ranks())
-    engine.late = True
+    engine.is_async = True
     batch = Batch(*(torch.zeros(3, n, dtype=torch.int64, device=META) for n in (7, 5, 5)), n_gold=11)
     engine.backward([Work(batch), Work(batch, counts=False)], 11)
     engine.step(1.0, 1)
-    assert engine.is_waited_for
+    assert engine.has_pending

@@ -15,7 +15,7 @@ from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.training_options import OptimConfig
 from nmt.run import Run
-from nmt.training.initial import start_embeddings, take_over
+from nmt.training.initial import copy_weights, start_embeddings
 from nmt.training.launch import launch
 from nmt.training.optim import apply_update, build_optimizers, freeze, rate_factors
 
@@ -44,7 +44,7 @@ def kinds(fates):
 def test_rows_go_where_their_subword_is_even_if_the_vocabularies_are_equally_large():
     here, there = one(codec("ab", "cd", "new")), one(codec("old", "ab", "cd"))
     model, other = a_model(here, 0), a_model(there, 1)
-    fates = take_over(model, here, other, there)
+    fates = copy_weights(model, here, other, there)
     (grown,) = (fate for fate in fates if fate.kind == "grown")
     assert (grown.name, grown.why) == (
         "encoder.src_word_emb.weight",
@@ -63,7 +63,7 @@ def test_a_new_row_is_the_mean_of_the_pieces_that_stood_for_it():
     merges = [("a", "b"), ("ab", "c"), ("abc", "ab")]
     here = one(codec("ab", "abc", "abcab", merges=merges), symbols=("abd",))
     model, other = a_model(here, 0, **UNTIED), a_model(there, 1, **UNTIED)
-    fates = take_over(model, here, other, there)
+    fates = copy_weights(model, here, other, there)
     assert sum(fate.kind == "grown" for fate in fates) == 3
     first = N_SPECIAL + 256
     for mine, theirs in zip(
@@ -79,7 +79,7 @@ def test_what_does_not_fit_is_told_with_both_shapes_and_keeps_its_value():
     subwords = one(codec("ab"))
     model, other = a_model(subwords, 0, d_inner=20, n_dec_layer=2), a_model(subwords, 1, n_enc_layer=2)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    fates = {fate.name: fate for fate in take_over(model, subwords, other, subwords)}
+    fates = {fate.name: fate for fate in copy_weights(model, subwords, other, subwords)}
     w_1 = fates["encoder.layer_stack.0.pos_ffn.w_1.weight"]
     assert (w_1.kind, w_1.why) == ("skipped", "12 x 8 there, 20 x 8 here")
     assert fates["decoder.layer_stack.1.slf_attn.fc.weight"].why == "not in that run"

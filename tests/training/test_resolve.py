@@ -103,7 +103,7 @@ def test_a_preset_that_the_recipe_leaves_no_room_for_is_not_tried(recipe_of, mon
 @pytest.mark.parametrize("batch", [{}, {"per_update": 3}, {"tokens_per_update": 360, "per_update": 1}])
 def test_the_epochs_that_there_is_time_for_are_those_of_the_plan(recipe_of, monkeypatch, batch, n_rank):
     monkeypatch.setattr(Trial, "seconds", lambda *_: 3.0)  # of three batches
-    monkeypatch.setattr(Ranks, "of_main", lambda _, work: work())
+    monkeypatch.setattr(Ranks, "on_main", lambda _, work: work())
     recipe = recipe_of(batch=batch, train={"updates": 10**6, "time_budget": "50m"})
     n_update, n_epoch = resolve_module._room(recipe, open_data(recipe), torch.device("cpu"), Ranks(0, n_rank))
     plan = Feed(recipe, open_data(recipe), Ranks()).plan
@@ -153,7 +153,7 @@ def on_gpu(monkeypatch, limit, ranks):
 def test_the_batch_of_a_gpu_is_what_fits_the_smallest_of_all(monkeypatch):
     number, why = on_gpu(monkeypatch, 2000, Ranks())
     assert 1500 < 1.15 * number <= 2000 and "the largest that fits the memory" in why
-    monkeypatch.setattr(Ranks, "of_each", lambda self, number: [number, 600])
+    monkeypatch.setattr(Ranks, "all_gather", lambda self, number: [number, 600])
     assert on_gpu(monkeypatch, 2000, Ranks(1, 2)) == (600, "the smallest of what 2 ranks chose")
     with pytest.raises(MachineError, match="not even a batch of 512 tokens"):
         on_gpu(monkeypatch, 100, Ranks())
