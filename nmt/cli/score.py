@@ -30,7 +30,7 @@ _EXAMPLES = (
     "nmt-score runs/first runs/second --src test.de --ref test.en --html compared.html",
 )
 TRANSLATIONS = "translations"  # folder of a run with what it translated for this command
-_USUAL = [name for name, metric in METRICS.items() if metric.is_usual]
+_USUAL = [name for name, metric in METRICS.items() if metric.is_default]
 COMET = ValidConfig.model_fields["comet"].default
 _NO_LANGUAGES = ("gz", "xz", "zst", "txt", "tok", "out", "ref", "hyp", "src")  # endings
 

@@ -18,7 +18,7 @@ from nmt.errors import DataError
 from nmt.extras import missing
 from nmt.files import refuse_links_out, sha256_of
 from nmt.recipe.data_options import SENTENCEPIECE_ENDINGS, SubwordsConfig, patterns_of
-from nmt.recipe.places import Origin, is_of_run, is_prepared, told_of_run
+from nmt.recipe.places import Origin, is_of_run, is_prepared, read_run_data
 
 _MODELS: dict[int, Literal["bpe", "unigram"]] = {1: "unigram", 2: "bpe"}
 
@@ -128,7 +128,7 @@ def given_subwords(files: Sequence[Path], *, joint: bool) -> Subwords:
     if is_prepared(folder) or is_of_run(folder):  # and no lone file among the user's own
         refuse_links_out(folder)
     found = Subwords.load(path)
-    told = read_manifest(folder)["subwords_sha256"] if is_prepared(folder) else told_of_run(folder).get("subwords")
+    told = read_manifest(folder)["subwords_sha256"] if is_prepared(folder) else read_run_data(folder).get("subwords")
     if told not in (None, found.sha256):
         raise DataError(
             f"subwords.vocab_from: {path} is not as it was written: its SHA-256 is not the one noted beside it. "

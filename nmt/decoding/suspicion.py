@@ -364,7 +364,7 @@ def tries(config: DecodeConfig) -> dict[str, DecodeConfig]:
     drawn = {"samples": n_sample, "mbr": "chrf", "epsilon": EPSILON, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
     # A seed of its own, or samples that looked wrong would be drawn again.
     drawn["seed"] = config.seed + 1
-    return {"beam": config.searching().model_copy(update=wide), "mbr": config.model_copy(update=drawn)}
+    return {"beam": config.for_beam_search().model_copy(update=wide), "mbr": config.model_copy(update=drawn)}
 
 
 def mend(

@@ -1,7 +1,7 @@
-"""Attention as a picture by matplotlib, or as one page of HTML that can be asked: which sentence, attention, layer and
-head; words or subwords.
+"""Attention as a picture by matplotlib, or as one interactive HTML page: choose sentence, attention, layer, head, and
+words or subwords.
 
-The texts are data: the script of the page is given JSON, in which no character can end it, and shows them as text.
+The script of the page gets the texts as JSON, escaped so that no text can end the script, and shows them as text.
 """
 
 import html
@@ -22,7 +22,7 @@ from nmt.recipe.model_options import ATTENTIONS, Attention
 
 Layers = Sequence[int] | Literal["last", "all"]
 Heads = Sequence[int] | Literal["mean", "all"]
-# What looks, and at what: the words of `attention_page.js`.
+# Captions of the kinds: queries at keys, as in `attention_page.js`.
 KINDS: dict[Attention, str] = {
     "cross": "cross: translation at source",
     "encoder": "encoder: source at itself",
@@ -33,7 +33,7 @@ PAGE = ".html"
 
 
 class Panel(NamedTuple):
-    """One heat map: name says which layer and head, weights is (Q, K), what looks in rows."""
+    """One heat map. name: its layer and head. weights: (Q, K), queries in rows."""
 
     name: str
     weights: Tensor
@@ -42,7 +42,7 @@ class Panel(NamedTuple):
 class Grid(NamedTuple):
     """Heat maps of one kind of attention in a sentence: a row of panels for each layer, a column for each head.
 
-    queries, keys: the Q pieces that look and the K that they look at. caption: the kind, in words.
+    queries, keys: labels of the Q rows and the K columns. caption: the kind of attention, in words.
     """
 
     rows: list[list[Panel]]
@@ -53,7 +53,7 @@ class Grid(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """Labels along one side of an attention: pieces, the number of the word that each is part of, the words."""
+    """Labels along one side of an attention matrix: pieces, the word number of each piece, and the words."""
 
     pieces: list[str]
     words: list[int]
@@ -61,10 +61,10 @@ class Axis(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """All kinds of attention of a model while it wrote one translation.
+    """All kinds of attention of a model for one translation.
 
-    weights: (n_layer, n_head, Q, K) by kind, what looks in rows and what is looked at in columns. src and trg have EOS
-    at their ends; read: what the decoder had read when it wrote each of trg, a place behind it.
+    weights: (n_layer, n_head, Q, K) by kind, with queries in rows and keys in columns. src, trg: with EOS at the end.
+    read: the decoder input, that is trg shifted right by one.
     """
 
     weights: dict[Attention, Tensor]
@@ -80,7 +80,7 @@ class Sentence(NamedTuple):
         return self.trg, self.src if kind == "cross" else self.read
 
     def grid(self, kind: Attention, layers: Layers, heads: Heads) -> Grid:
-        """One kind of attention, by pieces. Raises NmtError for a kind, layer or head that the model has not."""
+        """Return one kind of attention, by pieces. Raises NmtError for a kind, layer or head that does not exist."""
         if kind not in self.weights:
             raise NmtError(f"this model has no attention of the kind {kind}, only {', '.join(self.weights)}.")
         queries, keys = self.axes(kind)
@@ -89,7 +89,7 @@ class Sentence(NamedTuple):
 
 
 def check_path(path: Path) -> None:
-    """Raise NmtError where no picture can be drawn under such a name: its ending, its folder, or no matplotlib."""
+    """Raise NmtError if no file can be drawn at this path: unknown ending, missing folder, or no matplotlib."""
     ending = path.suffix.lower()
     if ending not in (*PICTURES, PAGE):
         raise NmtError(
@@ -112,13 +112,14 @@ def draw(
     langs: tuple[str, str] = ("", ""),
     run: str = "",
 ) -> None:
-    """Draw one kind of attention of some sentences below each other, each as a grid of layers x heads; or a page of all
-    of it, by the ending of `path`. langs: of source and target. run: its name, for the title of a page.
+    """Draw a picture or a page of attention, by the ending of `path`.
 
-    Raises NmtError for what the model has not, and for a page of too many bytes.
+    A picture has one kind of attention, a grid of layers x heads for each sentence, from top to bottom. A page has all
+    kinds. langs: of source and target. run: name of the run, for the title of a page. Raises NmtError for a kind, layer
+    or head that does not exist, and for a page of too many bytes.
     """
     check_path(path)
-    grids = [one.grid(kind, layers, heads) for one in sentences]
+    grids = [sentence.grid(kind, layers, heads) for sentence in sentences]
     ending = path.suffix.lower()
     if ending == PAGE:
         content = page(sentences, kind, layers, heads, langs, run).encode("utf-8")
@@ -130,72 +131,75 @@ def draw(
 
 
 def panels(weights: Tensor, layers: Layers, heads: Heads) -> list[list[Panel]]:
-    """The heat maps of one pair: a row for each layer, a column for each head, or one column for their mean.
+    """Return the heat maps of one sentence: a row for each layer, a column for each head, or one for their mean.
 
     Raises NmtError naming the layers or heads that do not exist.
     """
     n_layer, n_head = weights.shape[:2]
-    rows = _numbers("layer", layers, n_layer)
+    rows = _selected("layer", layers, n_layer)
     if heads == "mean":
-        of = f", mean of {n_head} heads" if n_head > 1 else ""
-        return [[Panel(f"layer {i}{of}", weights[i - 1].mean(0))] for i in rows]
-    columns = _numbers("head", heads, n_head)
+        suffix = f", mean of {n_head} heads" if n_head > 1 else ""
+        return [[Panel(f"layer {i}{suffix}", weights[i - 1].mean(0))] for i in rows]
+    columns = _selected("head", heads, n_head)
     return [[Panel(f"layer {i}, head {j}", weights[i - 1, j - 1]) for j in columns] for i in rows]
 
 
-def _numbers(what: str, wanted: Sequence[int] | str, n: int) -> list[int]:
-    if isinstance(wanted, str):
-        return [n] if wanted == "last" else list(range(1, n + 1))
-    if missing := [str(number) for number in wanted if not 1 <= number <= n]:
-        raise NmtError(f"there is no {what} {', '.join(missing)}: the model has {what}s 1 to {n}.")
-    return list(wanted)
+def _selected(noun: str, selection: Sequence[int] | str, n: int) -> list[int]:
+    if isinstance(selection, str):
+        return [n] if selection == "last" else list(range(1, n + 1))
+    if missing := [str(number) for number in selection if not 1 <= number <= n]:
+        raise NmtError(f"there is no {noun} {', '.join(missing)}: the model has {noun}s 1 to {n}.")
+    return list(selection)
 
 
 def sentence_of(
     attns: Attns, src_ids: Sequence[int], trg_ids: Sequence[int], subwords: Subwords, title: str = ""
 ) -> Sentence:
-    """attns: of this sentence alone, (n_layer, n_head, Q, K) each. Ids are without EOS at the end."""
-    weights = {kind: found for kind in ATTENTIONS if (found := getattr(attns, kind)) is not None}
+    """Label the attention of a sentence. attns: its (n_layer, n_head, Q, K) by kind. src_ids, trg_ids: without EOS."""
+    weights = {kind: attn for kind in ATTENTIONS if (attn := getattr(attns, kind)) is not None}
     src, trg = [*src_ids, EOS], [*trg_ids, EOS]
-    # What was translated in pieces was begun anew for each.
+    # Each piece of a line that was split begins with BOS.
     read = [BOS, *(BOS if i == EOS else i for i in trg[:-1])]
     return Sentence(weights, axis_of(src, subwords.src), axis_of(trg, subwords.trg), axis_of(read, subwords.trg), title)
 
 
 def axis_of(ids: Sequence[int], codec: Codec) -> Axis:
-    """Pieces and words of a row of ids. A word is what stands between white space; where a script writes none, each
-    piece that is no part of a character is one, and so is each control symbol."""
+    """Return the pieces and words of a row of ids.
+
+    Words are separated by white space. In a script without spaces each piece of whole characters is a word, and so is
+    each control symbol.
+    """
     raw, pieces = codec.raw(ids), codec.pieces(ids)
     words: list[int] = []
     for number in range(len(raw)):
-        # The last character before a piece may be of several pieces: four bytes hold any.
+        # The last character before a piece may span several pieces; it has at most four bytes.
         words.append(words[-1] + _begins_word(raw[max(0, number - 4) : number], raw[number]) if words else 0)
     texts = []
     for word in range(max(words, default=-1) + 1):
-        its = [number for number, one in enumerate(words) if one == word]
-        text = b"".join(raw[number] for number in its).decode("utf-8", errors="replace").strip()
-        shown = "".join(pieces[number] for number in its)
+        numbers = [number for number, word_of_piece in enumerate(words) if word_of_piece == word]
+        text = b"".join(raw[number] for number in numbers).decode("utf-8", errors="replace").strip()
+        shown = "".join(pieces[number] for number in numbers)
         texts.append(text if text and text.isprintable() else shown.lstrip("▁") or shown)
     return Axis(pieces, words, texts)
 
 
 def _begins_word(before: Sequence[bytes], piece: bytes) -> bool:
-    """Return whether a piece begins a word, given at least one piece before it."""
+    """Return whether a piece begins a word. before: at least one piece."""
     if not before[-1] or not piece:
         return True
     if piece[0] & 0xC0 == 0x80:
-        return False  # it goes on with a character
+        return False  # a continuation byte of a character
     last = b"".join(before)[-4:].decode("utf-8", errors="ignore")[-1:]
     first = piece.decode("utf-8", errors="replace")[0]
     if not before[-1].strip() or not last:
-        return False  # white space belongs to what comes after it
+        return False  # white space belongs to the word after it
     return last.isspace() or first.isspace() or writes_no_space(last) or writes_no_space(first)
 
 
-# A weight is two letters of base 64, so a multiple of 1/4095: right in three digits. A sentence takes layers x heads x
-# 2 bytes x (S² + T² + T·S) of its S and T subwords, and that is nearly all of the page.
+# A weight is two letters of base 64, so a multiple of 1/4095: three exact digits. A sentence takes layers x heads x
+# 2 bytes x (S² + T² + T·S) for its S and T subwords, which is nearly all of the page.
 _LETTERS = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", dtype=np.uint8)
-MOST_BYTES = 100_000_000  # of weights: more than that, and browsers get slow
+MAX_BYTES = 100_000_000  # of weights; browsers are slow with more
 
 
 def page(
@@ -206,39 +210,39 @@ def page(
     langs: tuple[str, str] = ("", ""),
     run: str = "",
 ) -> str:
-    """The text of a page of all attention in some sentences of one model.
+    """Return the HTML of a page with all kinds of attention of sentences of one model.
 
-    kind, layers, heads: what it shows first, of several layers the last. langs, run: for the title.
-    Raises NmtError where it would be too large.
+    kind, layers, heads: the first view; of several layers the last. langs, run: for the title. Raises NmtError if the
+    page would be too large.
     """
-    n_byte = sum(2 * weights.numel() for one in sentences for weights in one.weights.values())
-    if n_byte > MOST_BYTES:
+    n_byte = sum(2 * weights.numel() for sentence in sentences for weights in sentence.weights.values())
+    if n_byte > MAX_BYTES:
         raise NmtError(
-            f"a page of this attention would have {n_byte / 1e6:,.0f} MB, and {MOST_BYTES / 1e6:,.0f} is the most: "
+            f"a page of this attention would have {n_byte / 1e6:,.0f} MB, and {MAX_BYTES / 1e6:,.0f} is the most: "
             "name fewer or shorter lines with --lines, or draw a picture."
         )
-    grids = {each: one.shape[:2] for each, one in sentences[0].weights.items()}
+    grids = {name: weights.shape[:2] for name, weights in sentences[0].weights.items()}
     layer = (grids[kind][0] if isinstance(layers, str) else layers[-1]) - 1
     head = heads if isinstance(heads, str) else heads[0] - 1 if len(heads) == 1 else "all"
     data = {
-        "kinds": {each: {"layers": n_layer, "heads": n_head} for each, (n_layer, n_head) in grids.items()},
+        "kinds": {name: {"layers": n_layer, "heads": n_head} for name, (n_layer, n_head) in grids.items()},
         "shown": {"kind": kind, "layer": layer, "head": head},
         "langs": dict(zip(("src", "trg"), langs, strict=True)),
         "sentences": [
             {
-                "title": one.title,
-                **{name: getattr(one, name)._asdict() for name in ("src", "trg", "read")},
-                "weights": {each: letters(weights) for each, weights in one.weights.items()},
+                "title": sentence.title,
+                **{name: getattr(sentence, name)._asdict() for name in ("src", "trg", "read")},
+                "weights": {name: letters(weights) for name, weights in sentence.weights.items()},
             }
-            for one in sentences
+            for sentence in sentences
         ],
     }
-    named = [part for part in (" → ".join(langs) if all(langs) else "", run) if part]
-    title = html.escape(f"Attention{': ' if named else ''}{', '.join(named)}")
+    parts = [part for part in (" → ".join(langs) if all(langs) else "", run) if part]
+    title = html.escape(f"Attention{': ' if parts else ''}{', '.join(parts)}")
     return filled_page(Path(__file__).with_name("attention_page.html"), {"title": title, "data": json_for_html(data)})
 
 
 def letters(weights: Tensor) -> str:
-    """Weights, each as two letters of base 64, in a row: those of the first layer and head first."""
+    """Encode each weight as two letters of base 64, in row-major order: the first layer and head first."""
     numbers = np.rint(weights.double().clamp(0.0, 1.0).numpy() * 4095.0).astype(np.int64)
     return _LETTERS[np.stack([numbers >> 6, numbers & 63], axis=-1)].tobytes().decode("ascii")

@@ -1,4 +1,4 @@
-"""Attention as a picture: matplotlib's figure objects, without its global state, so it draws on any machine."""
+"""Attention as a picture: matplotlib's figure objects without its global state, which work on any machine."""
 
 import gc
 import io
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 # Inches. A cell is as high as a line of its label in a single picture, and smaller in a grid of many.
 _CELL, _SMALL_CELL, _LETTER = 0.24, 0.13, 0.085
-# A picture never gets larger than this: agg cannot draw more than 2^16 pixels a side, and no screen needs them.
+# Bound on the size of a picture, since agg draws at most 2^16 pixels a side.
 _LONGEST_SIDE, _DPI = 60.0, 144
 _DATELESS: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 _INK, _FAINT = "#1f2933", "#7b8794"
 _COLOURS = LinearSegmentedColormap.from_list("attention", ["#f7f9fb", "#b9d7ea", "#5b9bc8", "#1f5f99", "#0b2545"])
-# matplotlib takes each character from the first of these that has it; those not installed are left out.
+# matplotlib takes each character from the first of these fonts that has it. Fonts that are not installed are left out.
 _FONTS = (
     "DejaVu Sans", "Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans JP", "Noto Sans SC", "Hiragino Sans",
     "Yu Gothic", "Microsoft YaHei", "Malgun Gothic", "Arial Unicode MS", "WenQuanYi Zen Hei", "IPAexGothic",
@@ -31,7 +31,7 @@ _FONTS = (
 
 
 def picture(grids: Sequence["Grid"], form: str = "png") -> bytes:
-    """The bytes of a picture with the grids below each other: png, svg or pdf, the same ones for the same grids."""
+    """Return the bytes of a png, svg or pdf with the grids from top to bottom. Equal grids give equal bytes."""
     sizes = list(map(_size, grids))
     width, height = max(width for width, _ in sizes), sum(height for _, height in sizes)
     shrink = min(1.0, _LONGEST_SIDE / width, _LONGEST_SIDE / height)
@@ -42,17 +42,17 @@ def picture(grids: Sequence["Grid"], form: str = "png") -> bytes:
         _draw(block, grid)
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        # A character that no installed font has is drawn as a box; the page of HTML has the browser's fonts.
+        # A character without a glyph in the installed fonts is drawn as a box. The HTML page has the browser's fonts.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        with rc_context({"svg.hashsalt": "nmt"}):  # names inside a .svg are drawn by lot without it
+        with rc_context({"svg.hashsalt": "nmt"}):  # without it, names inside a .svg are random
             figure.savefig(buffer, format=form, metadata=_DATELESS.get(form))
     figure.clear()
-    gc.collect()  # a figure holds megabytes in reference cycles, and training draws for weeks
+    gc.collect()  # a figure holds megabytes in reference cycles, too much for weeks of training
     return buffer.getvalue()
 
 
 def _size(grid: "Grid") -> tuple[float, float]:
-    """Inches of the block of one sentence: its cells, labels, title and bar of colours."""
+    """Return width and height, in inches, of a sentence's block: cells, labels, title and colour bar."""
     rows = grid.rows
     cell, letter = (_CELL, _LETTER) if len(rows) == len(rows[0]) == 1 else (_SMALL_CELL, 0.62 * _LETTER)
     left, above = (letter * _widest(pieces) for pieces in (grid.queries, grid.keys))
@@ -78,27 +78,27 @@ def _draw(block: SubFigure, grid: "Grid") -> None:
     style |= {"fontsize": 9.0 if is_single else 5.5}
     for i, row in enumerate(rows):
         for j, panel in enumerate(row):
-            one, (n_query, n_key) = axes[i, j], panel.weights.shape
-            image = one.imshow(
+            ax, (n_query, n_key) = axes[i, j], panel.weights.shape
+            image = ax.imshow(
                 panel.weights.numpy(), cmap=_COLOURS, vmin=0.0, vmax=highest, aspect="auto", interpolation="nearest"
             )
-            if not is_single:  # one alone has its name in the caption
-                one.set_title(panel.name, color=_FAINT, **style)
-            one.set(xticks=[], yticks=[])  # those that it would find by itself take longer than all else
-            one.xaxis.tick_top()
+            if not is_single:  # the caption has the name of a single panel
+                ax.set_title(panel.name, color=_FAINT, **style)
+            ax.set(xticks=[], yticks=[])  # automatic ticks would take most of the time
+            ax.xaxis.tick_top()
             if i == 0:
-                one.set_xticks(range(n_key), grid.keys, rotation=90, color=_INK, **style)
+                ax.set_xticks(range(n_key), grid.keys, rotation=90, color=_INK, **style)
             if j == 0:
-                one.set_yticks(range(n_query), grid.queries, color=_INK, **style)
-            one.tick_params(which="both", length=0, pad=3)
-            one.spines[:].set_edgecolor("#d5dce3")
+                ax.set_yticks(range(n_query), grid.queries, color=_INK, **style)
+            ax.tick_params(which="both", length=0, pad=3)
+            ax.spines[:].set_edgecolor("#d5dce3")
     bar = block.colorbar(image, ax=axes, fraction=0.05, aspect=12, shrink=0.6)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=7, colors=_FAINT, length=2)
 
 
 def _widest(pieces: Iterable[str]) -> int:
-    """Width of the widest piece in letters; Chinese, Japanese and Korean ones are two wide."""
+    """Return the width of the widest piece in letters; a Chinese, Japanese or Korean letter counts as two."""
     return max(sum(1 + (unicodedata.east_asian_width(letter) in "WF") for letter in piece) for piece in pieces)
 
 

@@ -1,6 +1,6 @@
-"""Comparison of systems that translated the same sentences: scores, significance, and where they differ.
+"""Comparison of systems that translated the same sentences: scores, significance tests, and kinds of differences.
 
-Numbers and one offline page. The texts are data: the script of the page is given JSON and shows them as text.
+Output: numbers and one offline page. Its script gets the texts as JSON and shows them as text, never as HTML.
 """
 
 import html
@@ -15,18 +15,18 @@ from nmt.evaluation.metrics import METRICS, N_BOOTSTRAP, Comet, PValues, Score, 
 from nmt.files import filled_page, json_for_html
 
 TIE = 1e-6  # two sentences whose chrF2 differs by less are equally good
-# The first number of each group; the last has no end.
+# First number of each group; the last group is open-ended.
 LENGTHS = (0, 10, 20, 30, 40, 60)  # words of the reference
 FREQUENCIES = (1, 2, 3, 5, 10, 100)  # times that a word occurs in the references
-_LONGER = 1.2  # times as many words: sentences differ in length
+_LENGTH_RATIO = 1.2  # above this ratio of words, two translations differ in length
 
-# How a system's translation of a sentence differs from the first system's; the first that holds counts.
+# Kinds of differences from the first system's translation of a sentence; the first kind that fits counts.
 SAME, STYLE, ORDER, LENGTH, WORDS = "identical", "case or punctuation", "word order", "length", "other words"
 DISAGREEMENTS = (SAME, STYLE, ORDER, LENGTH, WORDS)
 
 
 class System(NamedTuple):
-    """A system and its translations, line by line. flags: names of quality flags of each, where the source is known."""
+    """A system and its translations, line by line. flags: names of the quality flags of each line, given sources."""
 
     name: str
     hypotheses: Sequence[str]
@@ -34,7 +34,7 @@ class System(NamedTuple):
 
 
 class Wins(NamedTuple):
-    """Numbers of sentences in which a system has a higher, an equal and a lower chrF2 than the first."""
+    """Numbers of sentences in which a system has a higher, an equal and a lower chrF2 than the first system."""
 
     won: int
     tied: int
@@ -42,7 +42,7 @@ class Wins(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Scores of one system, and its differences from the first system, which has none."""
+    """Scores of one system, and its comparison with the first system; empty and None for that one."""
 
     system: System
     scores: dict[str, Score]  # by name of the metric
@@ -67,37 +67,37 @@ def compare(
     called with the number of steps done, of `n_step`. Raises DataError for a system of another number of lines than
     the references.
     """
-    texts = [Texts(one.hypotheses, references, sources, trg_lang, comet) for one in systems]
+    texts = [Texts(system.hypotheses, references, sources, trg_lang, comet) for system in systems]
     scores: list[dict[str, Score]] = [{} for _ in systems]
-    for found, one in zip(scores, texts, strict=True):
+    for system_scores, system_texts in zip(scores, texts, strict=True):
         for name in metrics:
-            found.update(score(one, [name], intervals=True))
+            system_scores.update(score(system_texts, [name], intervals=True))
             on_progress(1)
     p_values: list[dict[str, PValues]] = [{} for _ in systems]
     for name in metrics if len(systems) > 1 else ():
-        if tests := METRICS[name].compare:
-            for its, p_value in zip(p_values[1:], tests(texts), strict=True):
-                its[name] = p_value
+        if test := METRICS[name].compare:
+            for system_values, value in zip(p_values[1:], test(texts), strict=True):
+                system_values[name] = value
         on_progress(1)
-    sentences = [sentence_chrf(one) for one in texts]
-    wins = [None, *(wins_of(one, sentences[0]) for one in sentences[1:])]
-    return [Result(*one) for one in zip(systems, scores, sentences, p_values, wins, strict=True)]
+    sentences = [sentence_chrf(system_texts) for system_texts in texts]
+    wins = [None, *(wins_of(chrf, sentences[0]) for chrf in sentences[1:])]
+    return [Result(*columns) for columns in zip(systems, scores, sentences, p_values, wins, strict=True)]
 
 
 def n_step(n_system: int, n_metric: int) -> int:
-    """Steps of `compare`."""
+    """Return the number of steps of `compare`."""
     return n_metric * (n_system + (n_system > 1))
 
 
 def wins_of(sentences: Sequence[float], first: Sequence[float]) -> Wins:
-    """Count the sentences in which one system's scores are above, at and below the first's."""
-    differences = [one - other for one, other in zip(sentences, first, strict=True)]
-    won, lost = sum(one > TIE for one in differences), sum(one < -TIE for one in differences)
+    """Count the sentences in which one system's scores are above, at and below those of the first system."""
+    differences = [score - base for score, base in zip(sentences, first, strict=True)]
+    won, lost = sum(change > TIE for change in differences), sum(change < -TIE for change in differences)
     return Wins(won, len(differences) - won - lost, lost)
 
 
 class Group(NamedTuple):
-    """A row of a table: how many sentences or words there are, and a value of each system."""
+    """A row of a table: the number of sentences or words in a group, and a value for each system."""
 
     name: str
     n: int
@@ -105,112 +105,114 @@ class Group(NamedTuple):
 
 
 def _group_names(starts: Sequence[int]) -> list[str]:
-    ends = [str(start) if start == after - 1 else f"{start}-{after - 1}" for start, after in pairwise(starts)]
-    return [*ends, f"{starts[-1]} or more"]
+    closed = [str(start) if start == after - 1 else f"{start}-{after - 1}" for start, after in pairwise(starts)]
+    return [*closed, f"{starts[-1]} or more"]
 
 
 def by_length(systems: Sequence[System], references: Sequence[Sequence[str]], trg_lang: str) -> list[Group]:
-    """The corpus chrF2 of the sentences of each length, in words of the first reference."""
+    """Return the corpus chrF2 of the sentences of each length, in words of the first reference."""
     rows: list[list[int]] = [[] for _ in LENGTHS]
     for number, words in enumerate(words_of(references[0], trg_lang)):
         rows[bisect_right(LENGTHS, len(words)) - 1].append(number)
 
-    def value(system: System, its: list[int]) -> float:
-        hypotheses, *some = ([lines[number] for number in its] for lines in (system.hypotheses, *references))
-        return score(Texts(hypotheses, some, trg_lang=trg_lang), ["chrf"])["chrf"].value
+    def value(system: System, numbers: list[int]) -> float:
+        hypotheses, *selected = ([lines[number] for number in numbers] for lines in (system.hypotheses, *references))
+        return score(Texts(hypotheses, selected, trg_lang=trg_lang), ["chrf"])["chrf"].value
 
-    named = zip(_group_names(LENGTHS), rows, strict=True)
-    return [Group(name, len(its), [value(one, its) for one in systems]) for name, its in named if its]
+    groups = zip(_group_names(LENGTHS), rows, strict=True)
+    return [
+        Group(name, len(numbers), [value(system, numbers) for system in systems]) for name, numbers in groups if numbers
+    ]
 
 
 def by_frequency(systems: Sequence[System], references: Sequence[Sequence[str]], trg_lang: str) -> list[Group]:
-    """The F1 of the words that occur so often in the first reference, in percent.
+    """Return the F1, in percent, of words by their frequency in the first reference.
 
-    A word of a hypothesis is right as often as its reference has it. A word that no reference has is in no group, so
-    that precision counts what was written in place of other words of the group.
+    A word of a hypothesis is right as often as its reference has it. A word without an occurrence in any reference
+    belongs to no group, so precision counts only wrong words of the same group.
     """
-    cut = words_of(references[0], trg_lang)
-    wanted, times = [Counter(words) for words in cut], Counter(chain.from_iterable(cut))
+    ref_words = words_of(references[0], trg_lang)
+    ref_counts, times = [Counter(words) for words in ref_words], Counter(chain.from_iterable(ref_words))
     group = {word: bisect_right(FREQUENCIES, n) - 1 for word, n in times.items()}
-    n_wanted = Counter(group[word] for words in cut for word in words)
+    n_ref_word = Counter(group[word] for words in ref_words for word in words)
     columns = []
     for system in systems:
-        right, written = Counter[int](), Counter[int]()
-        for words, there in zip(words_of(system.hypotheses, trg_lang), wanted, strict=True):
+        n_right, n_written = Counter[int](), Counter[int]()
+        for words, ref_count in zip(words_of(system.hypotheses, trg_lang), ref_counts, strict=True):
             for word, n in Counter(words).items():
                 if word in group:
-                    written[group[word]] += n
-                    right[group[word]] += min(n, there[word])
-        columns.append({i: 200 * right[i] / (n + written[i]) for i, n in n_wanted.items()})
-    named = enumerate(_group_names(FREQUENCIES))
-    return [Group(name, n_wanted[i], [column[i] for column in columns]) for i, name in named if n_wanted[i]]
+                    n_written[group[word]] += n
+                    n_right[group[word]] += min(n, ref_count[word])
+        columns.append({i: 200 * n_right[i] / (n + n_written[i]) for i, n in n_ref_word.items()})
+    names = enumerate(_group_names(FREQUENCIES))
+    return [Group(name, n_ref_word[i], [column[i] for column in columns]) for i, name in names if n_ref_word[i]]
 
 
 def disagreement(words: Sequence[str], first: Sequence[str]) -> str:
-    """Name how the words of a translation differ from those of the first system: one of DISAGREEMENTS."""
+    """Return the kind of difference of a translation from that of the first system: one of DISAGREEMENTS."""
     if list(words) == list(first):
         return SAME
-    plain, others = ([word.casefold() for word in its if any(map(str.isalnum, word))] for its in (words, first))
-    if plain == others:
+    plain, base = ([word.casefold() for word in text if any(map(str.isalnum, word))] for text in (words, first))
+    if plain == base:
         return STYLE
-    if Counter(plain) == Counter(others):
+    if Counter(plain) == Counter(base):
         return ORDER
-    longer, shorter = max(len(plain), len(others)), min(len(plain), len(others))
-    return LENGTH if longer > _LONGER * shorter else WORDS
+    longer, shorter = max(len(plain), len(base)), min(len(plain), len(base))
+    return LENGTH if longer > _LENGTH_RATIO * shorter else WORDS
 
 
 def disagreements(results: Sequence[Result], trg_lang: str) -> list[list[str]]:
-    """The kind of disagreement of each system after the first, for each sentence."""
-    first, *rest = (words_of(one.system.hypotheses, trg_lang) for one in results)
-    return [[disagreement(*both) for both in zip(one, first, strict=True)] for one in rest]
+    """Return, for each system after the first, the kind of disagreement of each sentence."""
+    first, *others = (words_of(result.system.hypotheses, trg_lang) for result in results)
+    return [[disagreement(*pair) for pair in zip(other, first, strict=True)] for other in others]
 
 
 def by_disagreement(results: Sequence[Result], kinds: Sequence[Sequence[str]]) -> list[list[Group]]:
-    """For each system after the first: the sentences of each kind, and by how much their mean chrF2 is above the
-    first's."""
+    """Return, for each system after the first, the sentences of each kind and their mean gain in chrF2 over the first
+    system."""
     tables = []
-    for result, its in zip(results[1:], kinds, strict=True):
+    for result, system_kinds in zip(results[1:], kinds, strict=True):
         differences: dict[str, list[float]] = {kind: [] for kind in DISAGREEMENTS}
-        for kind, one, first in zip(its, result.sentences, results[0].sentences, strict=True):
-            differences[kind].append(one - first)
+        for kind, value, base in zip(system_kinds, result.sentences, results[0].sentences, strict=True):
+            differences[kind].append(value - base)
         tables.append([Group(kind, len(d), [sum(d) / len(d)]) for kind, d in differences.items() if d])
     return tables
 
 
 def as_json(results: Sequence[Result], trg_lang: str) -> dict[str, Any]:
-    """The scores in values of JSON, unrounded."""
+    """Return the scores as values of JSON, unrounded."""
     systems = []
-    for one in results:
+    for result in results:
         scores = {}
-        for name, found in one.scores.items():
-            scores[name] = {"score": found.value, "low": found.low, "high": found.high, "signature": found.signature}
-            if name in one.p_values:
-                p = one.p_values[name]
+        for name, entry in result.scores.items():
+            scores[name] = {"score": entry.value, "low": entry.low, "high": entry.high, "signature": entry.signature}
+            if name in result.p_values:
+                p = result.p_values[name]
                 scores[name] |= {"p_bootstrap": p.bootstrap, "p_randomisation": p.randomisation}
-        wins = one.wins._asdict() if one.wins else None
-        systems.append({"name": one.system.name, "scores": scores, "sentences": wins})
+        wins = result.wins._asdict() if result.wins else None
+        systems.append({"name": result.system.name, "scores": scores, "sentences": wins})
     return {"lang": trg_lang, "n_line": len(results[0].sentences), "n_bootstrap": N_BOOTSTRAP, "systems": systems}
 
 
 def page(
     results: Sequence[Result], references: Sequence[Sequence[str]], sources: Sequence[str], trg_lang: str, title: str
 ) -> str:
-    """The text of a page that compares systems. sources: may be empty."""
-    systems = [one.system for one in results]
+    """Return the HTML of a page that compares systems. sources: may be empty."""
+    systems = [result.system for result in results]
     kinds = disagreements(results, trg_lang)
     data = {
         **as_json(results, trg_lang),
-        "titles": {name: found.name for name, found in results[0].scores.items()},
+        "titles": {name: entry.name for name, entry in results[0].scores.items()},
         "higher": {name: METRICS[name].higher_is_better for name in results[0].scores},
         "lengths": by_length(systems, references, trg_lang),
         "frequencies": by_frequency(systems, references, trg_lang),
         "disagreements": by_disagreement(results, kinds),
         "references": list(map(list, references)),
         "sources": list(sources),
-        "hypotheses": [list(one.hypotheses) for one in systems],
-        "chrf": [[round(value, 2) for value in one.sentences] for one in results],
+        "hypotheses": [list(system.hypotheses) for system in systems],
+        "chrf": [[round(value, 2) for value in result.sentences] for result in results],
         "kinds": kinds,
-        "flags": [list(map(list, one.flags)) for one in systems],
+        "flags": [list(map(list, system.flags)) for system in systems],
     }
     return filled_page(
         Path(__file__).with_name("comparison_page.html"), {"title": html.escape(title), "data": json_for_html(data)}

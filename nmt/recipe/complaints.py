@@ -1,4 +1,4 @@
-"""Error messages about a recipe, one line each: place, dotted name, found, expected, nearest name."""
+"""Error messages about a recipe, one line each: file and line, dotted name, found, expected, nearest name."""
 
 import difflib
 import json
@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from nmt.recipe.fields import all_fields, sections
 
-# What is wrong with a recipe: the line in its file, None for the command line; the dotted name; and what it is.
+# A fault of a recipe: the line in its file, None for the command line; the dotted name; and the message.
 Complaint = tuple[int | None, str, str]
 
-# Flags without their section, by command: flag, option, and what its value is called.
+# Short flags, without a section, by command: flag, option, and the placeholder of its value.
 SHORT: dict[str, tuple[tuple[str, str, str], ...]] = {
     "nmt-preprocess": (
         ("--vocab-size", "subwords.vocab_size", "N"), ("--updates", "train.updates", "N"),
@@ -33,8 +33,8 @@ SHORT: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
 }  # fmt: skip
 
-# What other toolkits, and people, call our options. Of several options the first that a command knows is meant.
-_CALLED = {
+# Names of our options in other toolkits, and common guesses. Of several options the first that a command has is meant.
+_FOREIGN_NAMES = {
     "train.updates": "max_steps max_update max_updates train_steps after after_batches",
     "train.epochs": "epoch n_epoch n_epochs max_epoch max_epochs num_epochs num_train_epochs after_epochs",
     "train.time_budget": "max_time max_seconds",
@@ -70,7 +70,7 @@ _CALLED = {
     "decode.alpha": "lenpen length_penalty_alpha normalize",
     "input-format=wrapped": "unwrap",
 }
-OTHER_NAMES = {word: tuple(ours.split()) for ours, words in _CALLED.items() for word in words.split()}
+OTHER_NAMES = {word: tuple(ours.split()) for ours, words in _FOREIGN_NAMES.items() for word in words.split()}
 
 _WHOLE_RUN = "leave it out: what is on is on for the whole run; a second run may go on by train.init_from"
 _COMPARE = "compare values of --decode.beam and --decode.alpha by --ref"
@@ -98,122 +98,124 @@ GONE = {
     "decode.align_when": "leave it out, and name the layer: decode.align_layer",
     "batch.split_rate": "leave it out, and use batch.bpe_dropout",
 }
-# Values of the options among them that did nothing: with these they are passed over, so that earlier recipes open.
+# For the options of GONE, the value that had no effect: an earlier recipe with it still opens.
 _OTHER_VALUES = {"data.generate": None, "decode.align_when": "written"}
 WITHOUT_EFFECT: dict[str, Any] = dict.fromkeys([name for name in GONE if "." in name], 0) | _OTHER_VALUES
-# A value that is gone: (option, value), and what stands for it in the recipe of a run, which still translates.
+# Removed values: (option, value), and the value that replaces it in the recipe of a run, which still translates.
 GONE_VALUES = {("optim.name", "schedulefree"): "adamw", ("decode.mbr", "bleu"): "chrf"}
 
 
 def with_trg(name: str) -> str:
-    """A name of an option or flag in which tgt stands for trg, as we write it."""
+    """Return the name of an option or flag with trg, our spelling, in place of tgt."""
     return re.sub(r"(?<![A-Za-z])tgt(?![A-Za-z])", "trg", name)
 
 
-def in_order(complaints: Iterable[Complaint], file: str) -> str:
-    """All complaints as the user reads them, those of the command line first, then by line."""
-    told = []
-    for line, name, text in sorted(complaints, key=lambda one: one[0] or 0):
-        where = "command line" if line is None else f"{file}:{line}"
-        told.append(": ".join(part for part in (where, name, text) if part))
-    return "\n".join(dict.fromkeys(told))
+def complaints_text(complaints: Iterable[Complaint], file: str) -> str:
+    """Format complaints for the user, one a line: those of the command line first, then by line of the file."""
+    messages = []
+    for line, name, text in sorted(complaints, key=lambda complaint: complaint[0] or 0):
+        location = "command line" if line is None else f"{file}:{line}"
+        messages.append(": ".join(part for part in (location, name, text) if part))
+    return "\n".join(dict.fromkeys(messages))
 
 
-def of_validation(error: ValidationError) -> Iterator[tuple[str, str]]:
-    """(dotted name, what is wrong) for each thing that pydantic found; several for contradictions."""
+def validation_complaints(error: ValidationError) -> Iterator[tuple[str, str]]:
+    """Yield (dotted name, message) for each of pydantic's errors, and for each line of an error of contradictions."""
     known = {*(field.name for field in all_fields()), *dict(sections())}
-    for found in error.errors(include_url=False):
-        loc, kind = found["loc"], found["type"]
-        # The option, less what pydantic adds to its name where one takes two kinds of values.
+    for fault in error.errors(include_url=False):
+        loc, kind = fault["loc"], fault["type"]
+        # The longest prefix that is an option: pydantic appends the branch of a union to the name.
         names = (".".join(map(str, loc[:n])) for n in range(len(loc), -1, -1))
         name = next(name for name in names if without_numbers(name) in known)
         if kind == "value_error" and not name:  # from `find_contradictions`
-            for line in str(found["ctx"]["error"]).split("\n"):
+            for line in str(fault["ctx"]["error"]).split("\n"):
                 dotted, _, text = line.partition(": ")
                 yield dotted, text
         elif kind == "value_error":
-            yield name, str(found["ctx"]["error"])
+            yield name, str(fault["ctx"]["error"])
         elif kind == "extra_forbidden":
             name = ".".join(map(str, loc))
-            yield name, unknown(name)
+            yield name, unknown_option(name)
         elif kind == "missing":
             yield name, f"missing (expected {_expected(name)})"
-        elif isinstance(found["input"], str) and (instead := GONE_VALUES.get((name, found["input"]))):
-            yield name, f"{found['input']} is gone; write {instead}"
+        elif isinstance(fault["input"], str) and (instead := GONE_VALUES.get((name, fault["input"]))):
+            yield name, f"{fault['input']} is gone; write {instead}"
         else:
-            expected, value = _expected(name), found["input"]
+            expected, value = _expected(name), fault["input"]
             article = "a " if expected.startswith(("whole number", "number")) else ""
             shown = "nothing" if value is None else json.dumps(value, ensure_ascii=False, default=str)
             shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
             yield name, f"expected {article}{expected}, found {shown}{_hint(expected, value)}"
 
 
-def unknown(name: str) -> str:
-    """The complaint about a dotted name that no option has, with those that were probably meant or are known there."""
-    plain, place = without_numbers(name), name.rpartition(".")[0]
+def unknown_option(name: str) -> str:
+    """Return the message about an unknown dotted name, with the nearest names or else the options of the section."""
+    plain, parent = without_numbers(name), name.rpartition(".")[0]
     if plain in GONE:
         return f"is gone; {GONE[plain]}"
     section = plain.rpartition(".")[0]
-    if meant := nearest(plain, [f.name for f in all_fields() if f.inner and f.name.rpartition(".")[0] == section]):
-        return f"unknown option (did you mean {place}.{meant[0].rpartition('.')[2]}?)"  # with the number in a list
+    siblings = [field.name for field in all_fields() if field.inner and field.name.rpartition(".")[0] == section]
+    if meant := nearest(plain, siblings):
+        return f"unknown option (did you mean {parent}.{meant[0].rpartition('.')[2]}?)"  # with the number in a list
     known = [*(field.name for field in all_fields() if not field.inner), *filter(None, dict(sections()))]
     if meant := nearest(plain, known):
         return f"unknown option (did you mean {' or '.join(meant)}?)"
-    here = [full.rpartition(".")[2] for full in known if full.rpartition(".")[0] == section]
-    return f"unknown option (known here: {', '.join(here)})" if here else "unknown option"
+    options = [full.rpartition(".")[2] for full in known if full.rpartition(".")[0] == section]
+    return f"unknown option (known here: {', '.join(options)})" if options else "unknown option"
 
 
 def _expected(name: str) -> str:
-    """Return the values that an option takes, in words."""
+    """Return a description of the values that an option takes."""
     plain = without_numbers(name)
     if plain in dict(sections()):
         return "a section, a mapping of options" if plain else "a mapping of sections and options"
     return next(field.kind for field in all_fields() if field.name == plain)
 
 
-def _hint(expected: str, found: Any) -> str:
-    """Return a hint for the commonest mistakes."""
-    text = str(found).lower()
+def _hint(expected: str, value: Any) -> str:
+    """Return a hint for the most common mistakes, or an empty text."""
+    text = str(value).lower()
     if expected.startswith("text like 90s") and (number := re.fullmatch(r"([1-9][0-9]*)( ?min(ute)?s?)?", text)):
         return f" (did you mean {number[1]}m?)"
-    if expected.startswith("whole number") and isinstance(found, float) and found.is_integer():
-        return f" (write {found:.0f})"
+    if expected.startswith("whole number") and isinstance(value, float) and value.is_integer():
+        return f" (write {value:.0f})"
     if expected.startswith("true or false") and text in ("yes", "on", "y", "no", "off", "n"):
         return f" (write {str(text in ('yes', 'on', 'y')).lower()})"
-    if expected.startswith("text") and isinstance(found, (int, float)):
+    if expected.startswith("text") and isinstance(value, (int, float)):
         return " (write it in quotes)"
-    bare = re.sub("[_,]", "", text)
-    return f" (write {bare})" if "number" in expected and isinstance(found, str) and bare.isdigit() else ""
+    digits = re.sub("[_,]", "", text)
+    return f" (write {digits})" if "number" in expected and isinstance(value, str) and digits.isdigit() else ""
 
 
 def nearest(name: str, known: Sequence[str]) -> list[str]:
-    """Return the known dotted names that were probably meant by an unknown one.
+    """Return the known dotted names that an unknown one probably means; an empty list without any.
 
-    That with the same word elsewhere (there may be several), another toolkit's word, or a near spelling; or none.
+    These are the options with the same last word in other sections, the option behind another toolkit's word, or the
+    nearest spelling.
     """
     section, word = name.rpartition(".")[0], _last_word(name)
-    others = {
-        other: full[0]
+    foreign = {
+        other: options[0]
         for other, names in OTHER_NAMES.items()
-        if (full := [n for n in names if n.split("=")[0] in known])
+        if (options := [option for option in names if option.split("=")[0] in known])
     }
-    if not section and word in others:
-        return [others[word]]
+    if not section and word in foreign:
+        return [foreign[word]]
     if same_word := [full for full in known if _last_word(full) == word]:
         return same_word
-    here = {_last_word(full): full for full in known if full.rpartition(".")[0] == section}
+    siblings = {_last_word(full): full for full in known if full.rpartition(".")[0] == section}
     anywhere = {_last_word(full): full for full in known}
-    for names, cutoff in ((here, 0.7), (others, 0.8), (anywhere, 0.7)):
-        if close := difflib.get_close_matches(word, names, n=1, cutoff=cutoff):
-            return [names[close[0]]]
+    for candidates, cutoff in ((siblings, 0.7), (foreign, 0.8), (anywhere, 0.7)):
+        if close := difflib.get_close_matches(word, candidates, n=1, cutoff=cutoff):
+            return [candidates[close[0]]]
     return difflib.get_close_matches(name, known, n=1, cutoff=0.85)
 
 
 def _last_word(full: str) -> str:
-    """The last part of a name, as flags have it, too."""
+    """Return the last part of a dotted name in small letters, with _ for the - of flags."""
     return full.rpartition(".")[2].lower().replace("-", "_")
 
 
 def without_numbers(name: str) -> str:
-    """A dotted name less its numbers in lists: data.train.src for data.train.0.src."""
+    """Return a dotted name without list indices: data.train.src for data.train.0.src."""
     return ".".join(part for part in name.split(".") if not part.isdigit())

@@ -1,7 +1,7 @@
-"""Options that are each allowed, but not together.
+"""Contradictions: options that are valid by themselves but not in combination.
 
-Every complaint begins with the dotted name to change and names the other options that take part by theirs: the reader
-finds the line by the first of them that the recipe has.
+A message begins with the dotted name of the option to change, and gives the dotted names of the other options that take
+part. `reader.py` finds the line of a message by the first of these names that the recipe has.
 """
 
 import math
@@ -11,83 +11,85 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from nmt.recipe.data_options import (
+    MIN_VOCAB_SIZE,
     PER_KIND,
     SENTENCEPIECE_ENDINGS,
-    SMALLEST,
     complaint_about_patterns,
     kind_of,
     patterns_of,
 )
-from nmt.recipe.decode_options import OF_SAMPLES
+from nmt.recipe.decode_options import SAMPLING_OPTIONS
 from nmt.recipe.training_options import WITHOUT_END
 
 if TYPE_CHECKING:
     from nmt.recipe.data_options import CorpusFiles, TrainingCorpus
     from nmt.recipe.options import Recipe
 
-# What is in a file, by the ending of its name less .gz and the like; anything else is text.
+# Format of a file by the ending of its name, without .gz and the like; any other ending means text.
 ENDINGS = {f".{kind}": kind for kind in ("tsv", "jsonl", "parquet", "arrow", "csv", "tmx")} | {".ndjson": "jsonl"}
-# What is not read, and how it becomes what is.
+# Endings of formats that are not read, with the way to convert them.
 _SPREADSHEET = "a spreadsheet. Save it as CSV in UTF-8, and name that"
 _XLIFF = "XLIFF. Make CSV of it with the Translate Toolkit: xliff2po IN OUT.po; po2csv OUT.po OUT.csv"
 NOT_READ = dict.fromkeys((".xlsx", ".xls", ".ods"), _SPREADSHEET) | dict.fromkeys((".xlf", ".xliff"), _XLIFF)
-# Adam divides what it is given by its own size, so that a decay in the gradient is not scaled by the rate but competes
-# with the loss (Loshchilov and Hutter 2019, "Decoupled weight decay regularization").
-_MOST_COUPLED_DECAY = 0.01
+# Adam normalises the gradient, the decay in it included. So the learning rate does not scale this decay, which competes
+# with the loss instead (Loshchilov and Hutter 2019, "Decoupled weight decay regularization").
+_MAX_COUPLED_DECAY = 0.01
 # Options that have no effect while another one is off.
 _NEEDS = {
     "subwords.extend": "subwords.vocab_from",
     "regularize.r_drop_from": "regularize.r_drop",
     "regularize.simcut_from": "regularize.simcut",
     "decode.align_head": "decode.align_layer",
-    **{f"decode.{name}": "decode.samples" for name in OF_SAMPLES},
+    **{f"decode.{name}": "decode.samples" for name in SAMPLING_OPTIONS},
 }
 _NOT_RECURRENT = ("batch.packed", "train.compile", "train.checkpoint_activations")
 
 
 def find_contradictions(recipe: "Recipe") -> list[str]:
-    """Everything in a recipe that cannot be meant, as "dotted.name: what is wrong and what to do"."""
-    found = [*_of_data(recipe), *_of_subwords(recipe), *_of_model(recipe), *_of_batch(recipe), *_of_training(recipe)]
+    """Return a message for each contradiction, as "dotted.name: what is wrong and what to do"."""
+    checks = (_of_data, _of_subwords, _of_model, _of_batch, _of_training)
+    messages = [message for check in checks for message in check(recipe)]
     for name, needed in _NEEDS.items():
         section, _, option = name.partition(".")
         default = type(getattr(recipe, section)).model_fields[option].default
         if attrgetter(name)(recipe) != default and not (off := attrgetter(needed)(recipe)):
             shown = "empty" if off == "" else f"{off:g}"
-            found.append(f"{name}: has no effect while {needed} is {shown} (set that, or remove this)")
-    return [*found, *_of_translation(recipe)]
+            messages.append(f"{name}: has no effect while {needed} is {shown} (set that, or remove this)")
+    return [*messages, *_of_translation(recipe)]
 
 
 def names_of(files: str | list[str] | None) -> list[str]:
-    """The names of an option that takes one or several."""
+    """Return the file names of an option that takes one name or several."""
     return [files] if isinstance(files, str) else files or []
 
 
-def _twice(names: Iterable[str]) -> str:
-    """Return the names that occur twice, with commas."""
-    every = list(names)
-    return ", ".join(name for name in dict.fromkeys(every) if every.count(name) > 1)
+def _duplicates(names: Iterable[str]) -> str:
+    """Return the names that occur more than once, separated by commas."""
+    listed = list(names)
+    return ", ".join(name for name in dict.fromkeys(listed) if listed.count(name) > 1)
 
 
 def _of_data(recipe: "Recipe") -> Iterator[str]:
     data = recipe.data
-    if twice := _twice(files.name.lower() for files in data.valid):  # file names, and some systems do not tell A from a
-        yield f"data.valid: several sets are called {twice} (give each a name of its own: name: …)"
+    # Files are named after the sets, and some file systems ignore case.
+    if duplicates := _duplicates(files.name.lower() for files in data.valid):
+        yield f"data.valid: several sets are called {duplicates} (give each a name of its own: name: …)"
     if data.valid_size and data.valid:
         yield "data.valid_size: data.valid names validation files (remove one of the two)"
-    real = [corpus for corpus in data.train if not corpus.translated_by]  # of which pairs are drawn
-    if data.valid_size and data.train and not real:
+    parallel = [corpus for corpus in data.train if not corpus.translated_by]  # only their pairs are held out
+    if data.valid_size and data.train and not parallel:
         yield "data.valid_size: pairs of corpora with translated_by are not drawn (name a validation set in data.valid)"
-    if data.valid_size and (any(corpus.tags for corpus in real) or any(corpus.trg_lang for corpus in data.train)):
+    if data.valid_size and (any(corpus.tags for corpus in parallel) or any(corpus.trg_lang for corpus in data.train)):
         yield "data.valid_size: pairs of corpora with tags are not drawn (name a validation set in data.valid)"
     ratios = {"data": data.max_ratio}
-    ratios |= {f"data.train.{n}": getattr(one, "max_ratio", None) or 0.0 for n, one in enumerate(data.train)}
-    for where, ratio in ratios.items():
+    ratios |= {f"data.train.{n}": getattr(corpus, "max_ratio", None) or 0.0 for n, corpus in enumerate(data.train)}
+    for prefix, ratio in ratios.items():
         if 0 < ratio < 1:
-            yield f"{where}.max_ratio: {ratio:g} is below 1, but the ratio is that of the longer side (0: any ratio)"
+            yield f"{prefix}.max_ratio: {ratio:g} is below 1, but the ratio is that of the longer side (0: any ratio)"
     for n, corpus in enumerate(data.train):
-        given = [name for name in ("scores", "score_column") if getattr(corpus, name) is not None]
-        chosen = [name for name in ("min_score", "best_share") if getattr(corpus, name) is not None]
-        for name in chosen if not given else given if not chosen else ():
+        sources = [name for name in ("scores", "score_column") if getattr(corpus, name) is not None]
+        thresholds = [name for name in ("min_score", "best_share") if getattr(corpus, name) is not None]
+        for name in thresholds if not sources else sources if not thresholds else ():
             yield f"data.train.{n}.{name}: scores or score_column go with min_score or best_share (add one of them)"
         has_keys = corpus.dataset is None and (corpus.src_column is not None or corpus.trg_column is not None)
         if corpus.translated_by is not None:
@@ -100,109 +102,109 @@ def _of_data(recipe: "Recipe") -> Iterator[str]:
             )
         yield from _of_files(f"data.train.{n}", corpus)
     held_out: dict[str, CorpusFiles] = {f"data.valid.{n}": files for n, files in enumerate(data.valid)}
-    for where, files in (held_out | ({"data.test": data.test} if data.test else {})).items():
-        yield from _of_files(where, files)
+    for prefix, files in (held_out | ({"data.test": data.test} if data.test else {})).items():
+        yield from _of_files(prefix, files)
         if unknown := [tag for tag in data.tags_of(files) if tag not in data.known_tags]:
             yield (
-                f"{where}: {unknown[0]} is told by trg_lang or tags, but no training corpus has it: a model would not "
+                f"{prefix}: {unknown[0]} is told by trg_lang or tags, but no training corpus has it: a model would not "
                 f"know what it means (there are {', '.join(data.known_tags) or 'none'})"
             )
 
 
-def _of_translated(where: str, corpus: "TrainingCorpus") -> Iterator[str]:
-    """One side is named, as text, and the run makes the other."""
+def _of_translated(prefix: str, corpus: "TrainingCorpus") -> Iterator[str]:
+    """Check a corpus with translated_by: one side is named, as text, and the run translates it into the other."""
     for name in ("src", "trg", "translated_by"):
         if (value := getattr(corpus, name)) is not None and "" in (names_of(value) or [""]):
-            yield f"{where}.{name}: no name in it (expected a {'run' if name == 'translated_by' else 'file'})"
-    others = ("file", "dataset", "subset", "split", "src_column", "trg_column", "header", "scores", "score_column")
-    given = [name for name in others if getattr(corpus, name) is not None]
+            yield f"{prefix}.{name}: no name in it (expected a {'run' if name == 'translated_by' else 'file'})"
+    excluded = ("file", "dataset", "subset", "split", "src_column", "trg_column", "header", "scores", "score_column")
+    given = [name for name in excluded if getattr(corpus, name) is not None]
     given += ["format"] * (corpus.format not in (None, "text")) + ["unescape"] * corpus.unescape
     for name in given[:1]:
-        yield f"{where}.{name}: not with translated_by, which takes plain text (name it as src or trg, remove this)"
+        yield f"{prefix}.{name}: not with translated_by, which takes plain text (name it as src or trg, remove this)"
     if corpus.src is not None and corpus.trg is not None:
-        yield f"{where}.translated_by: the run makes one side, but src and trg are named (remove one of the three)"
+        yield f"{prefix}.translated_by: the run makes one side, but src and trg are named (remove one of the three)"
     elif corpus.src is None and corpus.trg is None and not given:
-        yield f"{where}.translated_by: name the text: src for distillation, trg for back-translation"
+        yield f"{prefix}.translated_by: name the text: src for distillation, trg for back-translation"
 
 
-def _of_files(where: str, files: "CorpusFiles") -> Iterator[str]:
-    """There is one place that the pairs come from, and it is said where in it the sides stand."""
-    places = {name: getattr(files, name) for name in ("dataset", "file", "src", "trg")}
-    given = {name: value for name, value in places.items() if value is not None}
+def _of_files(prefix: str, files: "CorpusFiles") -> Iterator[str]:
+    """Check that the pairs have exactly one source, and that the columns of both sides are known."""
+    sources = {name: getattr(files, name) for name in ("dataset", "file", "src", "trg")}
+    given = {name: value for name, value in sources.items() if value is not None}
     for name, value in {**given, "scores": getattr(files, "scores", None)}.items():
         if value is not None and "" in (names_of(value) or [""]):
-            yield f"{where}.{name}: no name in it (expected a file)"
-    whole: str | None = next((name for name in ("file", "dataset") if name in given), None)
-    for name in given if whole else ():
-        if name != whole:
-            yield f"{where}.{name}: {where}.{whole} is given as well, with both sides (remove one of the two)"
-    for side in ("src", "trg") if not whole else ():
+            yield f"{prefix}.{name}: no name in it (expected a file)"
+    pair_source: str | None = next((name for name in ("file", "dataset") if name in given), None)
+    for name in given if pair_source else ():
+        if name != pair_source:
+            yield f"{prefix}.{name}: {prefix}.{pair_source} is given as well, with both sides (remove one of the two)"
+    for side in ("src", "trg") if not pair_source else ():
         if side not in given:
-            yield f"{where}.{side}: missing (expected a file; or {{file: …}} or {{dataset: …}} with both sides)"
-    if whole == "dataset" and files.split is None:
-        yield f"{where}.split: missing (expected the split of the dataset: train, validation, …)"
-    if whole == "dataset" and files.format is not None:
-        yield f"{where}.format: a dataset says itself what is in it (remove it)"
+            yield f"{prefix}.{side}: missing (expected a file; or {{file: …}} or {{dataset: …}} with both sides)"
+    if pair_source == "dataset" and files.split is None:
+        yield f"{prefix}.split: missing (expected the split of the dataset: train, validation, …)"
+    if pair_source == "dataset" and files.format is not None:
+        yield f"{prefix}.format: a dataset says itself what is in it (remove it)"
     if files.header is not None and files.format not in (None, "tsv", "csv"):
-        yield f"{where}.header: only TSV and CSV have one (remove it)"
+        yield f"{prefix}.header: only TSV and CSV have one (remove it)"
     for name in ("subset", "split"):
-        if whole != "dataset" and getattr(files, name) is not None:
-            yield f"{where}.{name}: there is no {where}.dataset to choose from (remove it)"
+        if pair_source != "dataset" and getattr(files, name) is not None:
+            yield f"{prefix}.{name}: there is no {prefix}.dataset to choose from (remove it)"
     columns = {f"{side}_column": getattr(files, f"{side}_column") for side in ("src", "trg")}
     chosen = [column for column in columns.values() if column is not None]
-    if whole == "dataset" or (whole and chosen):  # the columns of a file are found by their names where none is told
+    if pair_source == "dataset" or (pair_source and chosen):  # else a file is searched for columns by name
         for name, column in columns.items():
             if column is None:
-                yield f"{where}.{name}: missing (expected the name of a column or key, or in TSV its number)"
+                yield f"{prefix}.{name}: missing (expected the name of a column or key, or in TSV its number)"
         if len(chosen) == 2 and chosen[0] == chosen[1]:
-            yield f"{where}.trg_column: {chosen[0]} is {where}.src_column, too (the sides stand in two columns)"
-    if files.format == "text" and (whole or chosen):
-        what = whole or next(name for name, column in columns.items() if column is not None)
-        yield f"{where}.{what}: {where}.format is text, which has one sentence a line and no columns"
-    elif files.format not in (None, "text") and not (whole or chosen):
-        yield f"{where}.format: {files.format}, but no column is chosen (add {where}.src_column or trg_column)"
-    if files.header is False and (texts := [column for column in chosen if isinstance(column, str)]):
-        yield f"{where}.header: without one {texts[0]!r} names no column (give its number, from 1)"
+            yield f"{prefix}.trg_column: {chosen[0]} is {prefix}.src_column, too (the sides stand in two columns)"
+    if files.format == "text" and (pair_source or chosen):
+        name = pair_source or next(name for name, column in columns.items() if column is not None)
+        yield f"{prefix}.{name}: {prefix}.format is text, which has one sentence a line and no columns"
+    elif files.format not in (None, "text") and not (pair_source or chosen):
+        yield f"{prefix}.format: {files.format}, but no column is chosen (add {prefix}.src_column or trg_column)"
+    if files.header is False and (named := [column for column in chosen if isinstance(column, str)]):
+        yield f"{prefix}.header: without one {named[0]!r} names no column (give its number, from 1)"
 
 
 def _of_subwords(recipe: "Recipe") -> Iterator[str]:
     subwords, protect = recipe.subwords, recipe.data.protect
     symbols, names, kind = subwords.symbols, subwords.vocab_names, subwords.kind
-    if twice := _twice(symbols):
-        yield f"subwords.symbols: {twice} occurs twice (name each once)"
+    if duplicates := _duplicates(symbols):
+        yield f"subwords.symbols: {duplicates} occurs twice (name each once)"
     for symbol in symbols:
         if complaint := complaint_about_symbol(symbol, subwords.normalize):
             yield f"subwords.symbols: {symbol!r} {complaint}"
-    if len(names) > (most := 1 if subwords.joint else 2):
+    if len(names) > (n_max := 1 if subwords.joint else 2):
         joint = str(subwords.joint).lower()
-        yield f"subwords.vocab_from: {len(names)} models, but subwords.joint is {joint} (name {most} at most)"
+        yield f"subwords.vocab_from: {len(names)} models, but subwords.joint is {joint} (name {n_max} at most)"
     if kind != "sentencepiece" and names[0].endswith(SENTENCEPIECE_ENDINGS):
         yield f"subwords.kind: {kind}, but subwords.vocab_from is a model of SentencePiece (sentencepiece)"
     if kind == "sentencepiece":
         if not subwords.vocab_from:
             yield "subwords.kind: sentencepiece learns nothing (name its model file with subwords.vocab_from)"
-        for name, usual in (("extend", 0), ("normalize", "nfc"), ("whitespace", "unified")):
-            if getattr(subwords, name) != usual:
+        for name, default in (("extend", 0), ("normalize", "nfc"), ("whitespace", "unified")):
+            if getattr(subwords, name) != default:
                 yield f"subwords.{name}: subwords.kind: sentencepiece brings its own pieces and rules (remove it)"
     kinds, n_tag = set(map(kind_of, protect)), len(recipe.data.known_tags)
-    least = SMALLEST + len(symbols) + PER_KIND * len(kinds) + n_tag
-    if not subwords.vocab_from and subwords.vocab_size < least:
+    min_size = MIN_VOCAB_SIZE + len(symbols) + PER_KIND * len(kinds) + n_tag
+    if not subwords.vocab_from and subwords.vocab_size < min_size:
         yield (
             f"subwords.vocab_size: {subwords.vocab_size} has no room for the {len(symbols)} of subwords.symbols, "
-            f"{PER_KIND * len(kinds)} placeholders of data.protect and {n_tag} tags of data.train (make it {least} or "
-            "more)"
+            f"{PER_KIND * len(kinds)} placeholders of data.protect and {n_tag} tags of data.train (make it {min_size} "
+            "or more)"
         )
-    if twice := _twice(protect):
-        yield f"data.protect: {twice} occurs twice (name each once)"
+    if duplicates := _duplicates(protect):
+        yield f"data.protect: {duplicates} occurs twice (name each once)"
     elif complaint := complaint_about_patterns(patterns_of(protect)):
         yield f"data.protect: {complaint}"
-    shown = {f"⟨{kind}{n + 1}⟩" for kind in kinds for n in range(PER_KIND)}
-    if named := [one for one in symbols if one in shown]:
-        yield f"subwords.symbols: {named[0]} is how a placeholder of data.protect is shown (choose another symbol)"
+    placeholders = {f"⟨{kind}{n + 1}⟩" for kind in kinds for n in range(PER_KIND)}
+    if clashes := [symbol for symbol in symbols if symbol in placeholders]:
+        yield f"subwords.symbols: {clashes[0]} is how a placeholder of data.protect is shown (choose another symbol)"
 
 
 def complaint_about_symbol(symbol: str, normalize: str) -> str | None:
-    """Return why a text can be no symbol of the subwords; None if it can."""
+    """Return the complaint about a text that cannot be a symbol of the subwords; None if it can."""
     if len(symbol) < 2 or not symbol.isprintable() or any(map(str.isspace, symbol)):
         return "is no symbol (write two or more printable characters without white space)"
     if len(symbol.encode("utf-8")) > 64:
@@ -216,11 +218,11 @@ def complaint_about_symbol(symbol: str, normalize: str) -> str | None:
 
 def _of_model(recipe: "Recipe") -> Iterator[str]:
     model, d_model, n_head = recipe.model, recipe.model.d_model, recipe.model.n_head
-    for name in type(model).model_fields:  # in their order
+    for name in type(model).model_fields:  # in the order of declaration
         if name in model.useless & model.model_fields_set:
-            of_cell = name == "forget_bias" and model.is_recurrent
-            because = "cell: gru" if of_cell else f"architecture: {model.architecture}"
-            yield f"model.{name}: means nothing where model.{because} (remove it)"
+            is_of_cell = name == "forget_bias" and model.is_recurrent
+            reason = "cell: gru" if is_of_cell else f"architecture: {model.architecture}"
+            yield f"model.{name}: means nothing where model.{reason} (remove it)"
     if model.emb_src_trg_weight_sharing and not recipe.subwords.joint:
         yield "model.emb_src_trg_weight_sharing: needs one vocabulary, but subwords.joint is false (change one)"
     if not model.trg_emb_prj_weight_sharing:
@@ -240,14 +242,14 @@ def _of_model(recipe: "Recipe") -> Iterator[str]:
     if model.enc_conv and model.enc_conv % 2 == 0:
         yield f"model.enc_conv: of {model.enc_conv} neighbouring words none is in the middle (take an odd number, or 0)"
     if model.preset == "auto":
-        return  # its sizes are not known yet; this is asked again when they are
+        return  # the sizes are not known yet; the resolved recipe is checked again
     if model.rotary_enc_attn and model.position != "rotary":
         yield f"model.rotary_enc_attn: needs model.position rotary, which is {model.position} (set this to false)"
     if model.position == "sinusoid" and d_model % 2:
         yield f"model.position: sinusoid takes a sine and a cosine each, but model.d_model is {d_model}, odd"
     for name in ("n_kv_head", "enc_n_kv_head"):
-        if (shared := getattr(model, name)) is not None and n_head % shared:
-            yield f"model.{name}: {shared} does not divide model.n_head, which is {n_head}"
+        if (n_kv_head := getattr(model, name)) is not None and n_head % n_kv_head:
+            yield f"model.{name}: {n_kv_head} does not divide model.n_head, which is {n_head}"
     if d_model % n_head and (model.d_k is None or model.d_v is None):
         divisors = ", ".join(str(n) for n in range(1, min(d_model, 64) + 1) if d_model % n == 0)
         yield (
@@ -288,14 +290,14 @@ def _of_batch(recipe: "Recipe") -> Iterator[str]:
 def _of_training(recipe: "Recipe") -> Iterator[str]:
     optim, train, regularize, model = recipe.optim, recipe.train, recipe.regularize, recipe.model
     warmup, schedule, updates = optim.warmup, optim.schedule, train.updates
-    if warmup != "auto":  # which fits
+    if warmup != "auto":  # auto fits any length
         if schedule not in (*WITHOUT_END, "auto") and warmup > updates:
             yield f"optim.warmup: {warmup} is more than train.updates, {updates}: optim.schedule would never decay"
         elif schedule == "wsd" and not train.time_budget and warmup > round((1 - optim.decay_share) * updates):
             yield f"optim.decay_share: wsd would decay within the optim.warmup of {warmup} updates (lower one of them)"
     if optim.name == "muon" and schedule == "noam":
         yield "optim.schedule: noam computes the rate itself, but optim.name muon has two (choose another schedule)"
-    if optim.name == "adam" and optim.weight_decay > _MOST_COUPLED_DECAY:
+    if optim.name == "adam" and optim.weight_decay > _MAX_COUPLED_DECAY:
         yield f"optim.weight_decay: {optim.weight_decay} outweighs the gradient with optim.name adam (use adamw)"
     if train.average in ("last", "best") and getattr(train, f"keep_{train.average}") == 1:
         yield f"train.average: {train.average} averages what train.keep_{train.average} keeps: one (keep more, or none)"
@@ -325,17 +327,17 @@ def _of_translation(recipe: "Recipe") -> Iterator[str]:
         yield f"decode.n_best: {decode.n_best} is more than decode.{name}, which is {n_candidate}"
     if decode.qe and n_candidate < 2:
         yield f"decode.qe: ranks two or more, but decode.{name} is {n_candidate} (raise that, or leave it out)"
-    n_left, half = (math.ceil(n_candidate / 2), ", half of which decode.qe leaves") if decode.qe else (n_candidate, "")
-    if decode.mbr != "none" and n_left < 3:
-        told = f"decode.{name} is {n_candidate}{half} (raise that, or write none)"
-        yield f"decode.mbr: chooses among three or more, but {told}"
+    n_kept, note = (math.ceil(n_candidate / 2), ", half of which decode.qe leaves") if decode.qe else (n_candidate, "")
+    if decode.mbr != "none" and n_kept < 3:
+        problem = f"decode.{name} is {n_candidate}{note} (raise that, or write none)"
+        yield f"decode.mbr: chooses among three or more, but {problem}"
     for part in ("a", "b"):
-        least, most = getattr(decode, f"min_len_{part}"), getattr(decode, f"max_len_{part}")
-        if least > most:
-            yield f"decode.min_len_{part}: {least} is more than decode.max_len_{part}, which is {most}"
+        min_len, max_len = getattr(decode, f"min_len_{part}"), getattr(decode, f"max_len_{part}")
+        if min_len > max_len:
+            yield f"decode.min_len_{part}: {min_len} is more than decode.max_len_{part}, which is {max_len}"
     if recipe.model.undecided:
-        return  # of the sizes, too; this is asked again when they are known
+        return  # layers and heads are not known yet; the resolved recipe is checked again
     grid = recipe.model.attention_grids.get("cross", (0, 0))
-    for name, most in zip(("align_layer", "align_head"), grid, strict=True):
-        if (number := getattr(decode, name)) > most:
-            yield f"decode.{name}: {number}, but the decoder of the model has {most} of them that look at the source"
+    for name, count in zip(("align_layer", "align_head"), grid, strict=True):
+        if (number := getattr(decode, name)) > count:
+            yield f"decode.{name}: {number}, but the decoder of the model has {count} of them that look at the source"

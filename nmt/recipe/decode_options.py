@@ -1,4 +1,4 @@
-"""Options of translation: search, sampling, and the choice among what they find."""
+"""Options of translation: beam search, sampling, and the choice among the hypotheses."""
 
 from typing import Annotated, Literal
 
@@ -7,9 +7,9 @@ from pydantic import Field
 from nmt.recipe.data_options import Tag
 from nmt.recipe.section import Count, LanguageCode, NonNegativeFloat, PositiveFloat, PositiveInt, Rate, Section
 
-# What changes how samples are drawn, and means nothing where none are.
-OF_SAMPLES = ("temperature", "top_k", "top_p", "epsilon", "seed")
-# Subwords that any single character fits into, also where its normal form is several.
+# Options of sampling, without effect in beam search.
+SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "epsilon", "seed")
+# Subwords that are enough for any single character, even if its normal form has several characters.
 LEAST_SRC_LEN = 16
 
 
@@ -27,7 +27,7 @@ class DecodeConfig(Section):
     samples: Count = 0
     """Translations drawn from the model for each sentence, in place of beam search; 0: beam search."""
     temperature: PositiveFloat = 1.0
-    """Of samples: divides the logits; below 1 what is likely gets likelier."""
+    """Of samples: divides the logits; below 1 likely tokens get likelier."""
     top_k: Count = 0
     """Of samples: draw from the k likeliest tokens only; 0: from all."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
@@ -35,25 +35,25 @@ class DecodeConfig(Section):
     epsilon: Rate = 0.0
     """Of samples: draw from tokens of at least this probability only."""
     seed: Count = 1
-    """Of samples: what is drawn for a line follows from this and from the line, not from its batch."""
+    """Of samples: seed of the draws; those of a line depend on the line and not on its batch."""
     mbr: Literal["none", "chrf"] = "none"
-    """Minimum Bayes risk: take the sample or hypothesis that is most like all of them by sentence chrF."""
+    """Minimum Bayes risk: take the sample or hypothesis with the highest mean sentence chrF against all of them."""
     qe: str = ""
-    """COMET model without references, as valid.comet, that ranks what was found; mbr chooses among the better half."""
+    """COMET model without references, as valid.comet, that ranks hypotheses; mbr chooses among the better half."""
     precision: Literal["fp32", "bf16", "int8"] = "fp32"
     """Arithmetic in nmt-translate; bf16 changes scores in the third digit; int8, on a CPU: large products in 8 bits."""
     cuda_graphs: bool = True
     """On a GPU, replay steps of beam search as CUDA graphs, twice as fast; not with constraints or ensembles."""
     low_score: Annotated[float, Field(le=0.0)] = -1.5
-    """Flag a translation `low` whose mean log-probability of a token, its end included, is below this; 0: none."""
+    """Flag a translation as `low` if its mean log-probability a token, its end included, is below this; 0: none."""
     align_layer: Count = 0
-    """Decoder layer whose attention alignments are read off, from 1; 0: the mean of the last two."""
+    """Decoder layer, from 1, whose attention gives the alignments; 0: the mean of the last two."""
     align_head: Count = 0
-    """Head of align_layer that they are read off, from 1; 0: the mean of all."""
+    """Head of align_layer, from 1, that gives the alignments; 0: the mean of all."""
     align_units: Literal["auto", "words", "characters"] = "auto"
     """Units of alignments; auto: words, or characters in languages without spaces between words."""
     trg_lang: LanguageCode = ""
-    """Of a model for several target languages: the one to translate into; empty: data.trg_lang."""
+    """Target language, for a model with several; empty: data.trg_lang."""
     tags: list[Tag] = Field(default_factory=list)
     """Tags of the training corpora to put before each line: [news]."""
     max_len_a: NonNegativeFloat = 2.0
@@ -67,7 +67,7 @@ class DecodeConfig(Section):
     no_repeat: Count = 0
     """No n-gram of this many subwords occurs twice once the prefix and the required phrases are there; 0: any may."""
     split: Literal["long", "every"] = "long"
-    """Lines translated sentence by sentence: those longer than 99 of 100 source lines of training, or every one."""
+    """Lines to translate sentence by sentence: those longer than 99 of 100 source lines of training, or every line."""
     copy_letterless: bool = True
     """Copy lines without a letter (`...`, `😀`), and numbers that both languages write alike; keep emoji at ends."""
     max_src_len: Literal[0] | Annotated[int, Field(ge=LEAST_SRC_LEN)] = 0
@@ -79,11 +79,11 @@ class DecodeConfig(Section):
 
     @property
     def n_candidate(self) -> int:
-        """Hypotheses of each sentence that are alive together."""
+        """Hypotheses that the search keeps for each sentence."""
         return self.samples or self.beam
 
-    def searching(self) -> "DecodeConfig":
-        """These options for beam search, without samples, minimum Bayes risk and COMET, in the usual precision."""
-        names = (*OF_SAMPLES, "samples", "mbr", "qe", "precision")
-        usual = {name: type(self).model_fields[name].default for name in names}
-        return self.model_copy(update={**usual, "n_best": min(self.n_best, self.beam)})
+    def for_beam_search(self) -> "DecodeConfig":
+        """Return these options for plain beam search: no sampling, no MBR, no COMET, and the default precision."""
+        names = (*SAMPLING_OPTIONS, "samples", "mbr", "qe", "precision")
+        defaults = {name: type(self).model_fields[name].default for name in names}
+        return self.model_copy(update={**defaults, "n_best": min(self.n_best, self.beam)})

@@ -1,6 +1,7 @@
-"""The recipe that nmt-preprocess writes beside the data: short, with comments, to be edited.
+"""The recipe that nmt-preprocess writes beside the data, and the engines that nmt-export can write its model for.
 
-It says what differs from the defaults and what is most often changed. The run folder has every option, resolved.
+The recipe is short, has comments, and is meant to be edited. It holds the options that differ from their defaults and
+those that are changed most often. The run folder has every option, resolved.
 """
 
 from operator import attrgetter
@@ -45,18 +46,18 @@ _COMMENTS = {
     "valid.patience": "validations without a new best until training stops; 0: any number",
     "decode.beam": "hypotheses a sentence in nmt-translate; 1 is greedy",
 }
-# Written though they have their defaults.
-_SHOWN = ("subwords.vocab_size", "model.preset", "model.dropout", "batch.max_tokens", "train.updates", "valid.every")
+# Options that are written even with their default values.
+_ALWAYS = ("subwords.vocab_size", "model.preset", "model.dropout", "batch.max_tokens", "train.updates", "valid.every")
 
 
 def write_draft(recipe: Recipe, path: Path) -> None:
-    """Write the recipe, and beside it the schema for editors. Reading it gives an equal recipe."""
+    """Write the recipe, and the JSON Schema for editors beside it. Reading the file gives an equal recipe."""
     write_durably(path, draft_text(recipe).encode("utf-8"))
     write_durably(path.with_name(SCHEMA), json_schema().encode("utf-8"))
 
 
 def draft_text(recipe: Recipe) -> str:
-    """The recipe as YAML, less what has its default."""
+    """Return the recipe as YAML, mostly without options that have their defaults."""
     lines = list[str]()
 
     def add(line: str, name: str) -> None:
@@ -67,21 +68,21 @@ def draft_text(recipe: Recipe) -> str:
             if options != type(recipe).model_fields[section].default:
                 add(f"{section}: {as_yaml(options)}", section)
             continue
-        usual: BaseModel = type(options)()
+        defaults: BaseModel = type(options)()
         left_out = set[str]()
-        if isinstance(options, ModelConfig):  # its defaults depend on a few options, which are then always written
+        if isinstance(options, ModelConfig):  # the defaults of the model depend on a few of its options
             leading = ("architecture", "trg_emb_prj_weight_sharing")
-            of_these = ModelConfig.model_validate({name: getattr(options, name) for name in (*leading, "preset")})
-            usual = of_these.model_copy(update={name: getattr(usual, name) for name in leading})
+            dependent = ModelConfig.model_validate({name: getattr(options, name) for name in (*leading, "preset")})
+            defaults = dependent.model_copy(update={name: getattr(defaults, name) for name in leading})
             left_out = options.undecided | options.useless
-        told = [
+        names = [
             name
             for name, value in options
-            if name not in left_out and (value != getattr(usual, name) or f"{section}.{name}" in _SHOWN)
+            if name not in left_out and (value != getattr(defaults, name) or f"{section}.{name}" in _ALWAYS)
         ]
-        if told:
+        if names:
             add(f"{section}:", section)
-        for name in sorted(told, key=lambda name: name != "preset"):
+        for name in sorted(names, key=lambda name: name != "preset"):
             value = getattr(options, name)
             if isinstance(value, list) and value and isinstance(value[0], BaseModel):
                 lines += [f"  {name}:", *(f"    - {_short(part)}" for part in value)]
@@ -93,12 +94,12 @@ def draft_text(recipe: Recipe) -> str:
 
 
 def _short(value: Any) -> str:
-    """A value on one line; a corpus less what has its default."""
+    """Return a value as YAML on one line; a corpus without options that have their defaults."""
     return as_yaml(value.model_dump(exclude_defaults=True) if isinstance(value, BaseModel) else value)
 
 
 def unsupported(recipe: Recipe) -> dict[str, list[str]]:
-    """Options that engines of nmt-export cannot hold, with values, by engine; an empty list: it takes the model."""
+    """Return, by engine of nmt-export, the options that it does not support; an empty list if it takes the model."""
     model, subwords = recipe.model, recipe.subwords
     ct2, hf, both = ("ctranslate2",), ("huggingface",), ("ctranslate2", "huggingface")
     if model.architecture != "transformer":
@@ -126,35 +127,35 @@ def unsupported(recipe: Recipe) -> dict[str, list[str]]:
         (hf, subwords.symbols, "subwords.symbols (a tokenizer there has other words for what touches them)"),
         (hf, recipe.data.protect, "data.protect (nothing there puts items back)"),
     )
-    return {engine: [told for engines, is_odd, told in rows if is_odd and engine in engines] for engine in both}
+    return {engine: [option for engines, is_used, option in rows if is_used and engine in engines] for engine in both}
 
 
 def refuse_unsupported(engine: str, recipe: Recipe) -> None:
-    """Raise RunError, with what to train with instead, if an engine has no place for the model of a recipe."""
-    if told := unsupported(recipe).get(engine):
+    """Raise RunError, with the flags to train with instead, if an engine does not support the model of a recipe."""
+    if options := unsupported(recipe).get(engine):
         raise RunError(
-            f"{engine} has no place for {', '.join(told)}, so this model cannot be exported to it. Train with "
-            f"{_portable_flags(told)} for that. --to safetensors takes any model."
+            f"{engine} has no place for {', '.join(options)}, so this model cannot be exported to it. Train with "
+            f"{_portable_flags(options)} for that. --to safetensors takes any model."
         )
 
 
-def portable_options(found: list[str]) -> list[tuple[str, str]]:
-    """The options to train with instead of some that `unsupported` found: either engine takes their defaults."""
-    names, usual = dict.fromkeys(one.split()[0].rstrip(":") for one in found), Recipe(name="usual")
-    return [(name, as_yaml(attrgetter(name)(usual))) for name in names]
+def portable_options(options: list[str]) -> list[tuple[str, str]]:
+    """Return replacements of options that `unsupported` lists: their defaults, which both engines support."""
+    names, defaults = dict.fromkeys(option.split()[0].rstrip(":") for option in options), Recipe(name="defaults")
+    return [(name, as_yaml(attrgetter(name)(defaults))) for name in names]
 
 
-def _portable_flags(found: list[str]) -> str:
-    return " ".join(f"--{name} {value}" for name, value in portable_options(found))
+def _portable_flags(options: list[str]) -> str:
+    return " ".join(f"--{name} {value}" for name, value in portable_options(options))
 
 
 def exports_note(recipe: Recipe) -> str:
-    """Engines that take the model of a recipe, and the flags that make it one for the others."""
-    found = unsupported(recipe)
-    taken = ", ".join(["nmt", *(engine for engine, its in found.items() if not its)])
-    missing = [one for its in found.values() for one in its]
-    others = " and ".join(engine for engine, its in found.items() if its)
-    return f"{taken}; for {others}: {_portable_flags(missing)}" if others else taken
+    """Return the engines that support the model of a recipe, and the flags that make it fit the others."""
+    by_engine = unsupported(recipe)
+    supporting = ", ".join(["nmt", *(engine for engine, options in by_engine.items() if not options)])
+    rejected = [option for options in by_engine.values() for option in options]
+    refusing = " and ".join(engine for engine, options in by_engine.items() if options)
+    return f"{supporting}; for {refusing}: {_portable_flags(rejected)}" if refusing else supporting
 
 
 PRECISIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # our names, and torch's

@@ -1,9 +1,10 @@
-"""A walk over the options: the name, kind, default and help of each, as text taken from the models in options.py.
+"""List of the options: name, kind, default and help of each as text, from the models in options.py.
 
-`--help-all`, tools/option_tables.py and the "expected …" of a complaint are all made from this list.
+`--help-all`, tools/option_tables.py and the "expected …" of error messages are generated from this list.
 """
 
 import functools
+import itertools
 import json
 import types
 from collections.abc import Iterator
@@ -21,8 +22,9 @@ _PLAIN_KINDS: dict[Any, str] = {int: "whole number", float: "number", bool: "tru
 
 @dataclass(frozen=True)
 class Field:
-    """One option. inner: it is a part of another option's value, like `data.valid.src` of `data.valid`. many: its value
-    is a mapping or a list of them, like that of `data.valid`.
+    """One option. inner: part of another option's value, like `data.valid.src`.
+
+    many: the value is a mapping or a list of mappings, like that of `data.valid`.
     """
 
     name: str
@@ -37,13 +39,12 @@ class Field:
 
 @functools.cache
 def all_fields() -> tuple[Field, ...]:
-    """Every option of a recipe, in the order of their declaration."""
-    found = list(_walk(Recipe, "", ""))
-    return tuple(sorted(found, key=lambda field: field.section != ""))  # stable: the options outside sections first
+    """Return all options of a recipe: those outside sections first, then in the order of their declaration."""
+    return tuple(sorted(_walk(Recipe, "", ""), key=lambda field: field.section != ""))  # a stable sort
 
 
 def option_named(name: str) -> Field | None:
-    """The option that a dotted name is of; in `data.train.0.src` the number says which mapping of a list is meant."""
+    """Return the option with a dotted name, or None. The name may have a list index, as `data.train.0.src` does."""
     known = {field.name: field for field in all_fields()}
     parts = name.split(".")
     if len(parts) == 4 and parts[2].isdecimal() and (outer := known.get(".".join(parts[:2]))) and outer.many:
@@ -52,9 +53,9 @@ def option_named(name: str) -> Field | None:
 
 
 def sections() -> list[tuple[str, str]]:
-    """(name, one-line description) of each section; "" stands for the options outside any section."""
-    inside = [(name, field.description or "") for name, field in Recipe.model_fields.items() if _model_in(field)]
-    return [("", "The experiment itself."), *inside]
+    """Return (name, one-line description) of each section. The name "" stands for the options outside any section."""
+    named = [(name, field.description or "") for name, field in Recipe.model_fields.items() if _model_in(field)]
+    return [("", "The experiment itself."), *named]
 
 
 def _walk(model: type[BaseModel], prefix: str, section: str) -> Iterator[Field]:
@@ -64,14 +65,14 @@ def _walk(model: type[BaseModel], prefix: str, section: str) -> Iterator[Field]:
             yield from _walk(inner, f"{name}.", name)
             continue
         kind = _kind(info.annotation, info.metadata)
-        if info.examples:  # which tell more than a pattern
+        if info.examples:  # clearer than a pattern
             kind = f"text like {', '.join(info.examples[:-1])} or {info.examples[-1]}"
-        usual = None if info.is_required() else info.get_default(call_default_factory=True, validated_data={})
+        default = None if info.is_required() else info.get_default(call_default_factory=True, validated_data={})
         yield Field(
             name=prefix + name,
             section=section,
             kind=kind,
-            default="required" if info.is_required() else "empty" if usual in (None, "") else as_yaml(usual),
+            default="required" if info.is_required() else "empty" if default in (None, "") else as_yaml(default),
             help=" ".join((info.description or "").split()),
             is_text=kind.startswith("text") and get_origin(info.annotation) is not list,
             inner=prefix.count(".") > 1,
@@ -82,28 +83,28 @@ def _walk(model: type[BaseModel], prefix: str, section: str) -> Iterator[Field]:
 
 
 def _model_in(info: FieldInfo) -> type[BaseModel] | None:
-    """The model that a field holds, or holds a list of, or may hold."""
-    todo: list[Any] = [info.annotation]
-    while todo:
-        here = todo.pop()
-        if isinstance(here, type) and not get_args(here) and issubclass(here, BaseModel):
-            return here
-        todo.extend(part for part in get_args(here) if part is not type(None))
+    """Return the model in the type of a field: the type itself, or a part of its list or union. None without one."""
+    annotations: list[Any] = [info.annotation]
+    while annotations:
+        annotation = annotations.pop()
+        if isinstance(annotation, type) and not get_args(annotation) and issubclass(annotation, BaseModel):
+            return annotation
+        annotations.extend(part for part in get_args(annotation) if part is not type(None))
     return None
 
 
 def _kind(annotation: Any, metadata: list[Any]) -> str:
-    """A type and its bounds in words: "whole number >= 1", "adam | adamw | muon", "two numbers"."""
+    """Describe a type and its bounds: "whole number >= 1", "adam | adamw | muon", "two numbers"."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _kind(parts[0], [*parts[1:], *metadata])
     if origin in (Union, types.UnionType):
-        inside = [
+        kinds = [
             _kind(part, metadata)
             for part in parts
             if part is not type(None) and types.GenericAlias(list, part) not in parts
         ]
-        return " | ".join([*inside, "null"] if type(None) in parts else inside)
+        return " | ".join([*kinds, "null"] if type(None) in parts else kinds)
     if origin is Literal:
         return " | ".join(str(part) for part in parts)
     if origin is tuple:
@@ -118,19 +119,19 @@ def _kind(annotation: Any, metadata: list[Any]) -> str:
 
 
 def _bounds(metadata: list[Any]) -> Iterator[str]:
-    flat = [one for item in metadata for one in (item.metadata if isinstance(item, FieldInfo) else [item])]
-    for item in flat:
+    groups = (item.metadata if isinstance(item, FieldInfo) else [item] for item in metadata)
+    for constraint in itertools.chain.from_iterable(groups):
         for name, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<")):
-            if (bound := getattr(item, name, None)) is not None:
+            if (bound := getattr(constraint, name, None)) is not None:
                 yield f"{sign} {bound:,}"
-        if max_length := getattr(item, "max_length", None):
+        if max_length := getattr(constraint, "max_length", None):
             yield f"of at most {max_length} characters"
-        elif pattern := getattr(item, "pattern", None):
+        elif pattern := getattr(constraint, "pattern", None):
             yield f"matching {pattern}"
 
 
 def json_schema() -> str:
-    """The JSON Schema of a recipe. What it cannot say, contradictions, is refused when the recipe is read."""
+    """Return the JSON Schema of a recipe. It cannot express contradictions: the reader refuses those."""
     schema = Recipe.model_json_schema(mode="validation") | {"title": "nmt recipe"}
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"

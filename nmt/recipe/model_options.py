@@ -1,7 +1,7 @@
-"""The options of the model: sizes, the variants of its parts, and what is shared.
+"""Options of the model: sizes, variants of its parts, and shared weights.
 
-An option stands in the class of the models that have it; `ModelConfig` has them all, and is refused where it names one
-that its architecture has no use for.
+Each class holds the options of one family of models, and `ModelConfig` has them all. `contradictions.py` refuses an
+option that the architecture does not use.
 """
 
 from typing import Any, Literal, get_args
@@ -20,7 +20,7 @@ PRESETS: dict[str, dict[str, Size]] = {
     "big": {"n_enc_layer": 6, "n_dec_layer": 6, "d_model": 1024, "d_inner": 4096, "n_head": 16, "dropout": 0.3},
 }
 
-# What `model.preset: auto` takes: preset and dropout of the first row above the corpus' target tokens (EOS counted).
+# `model.preset: auto` takes preset and dropout of the first row with a bound above the corpus' target tokens (EOS too).
 # Practice for Multi30k (0.4 M tokens; Wu et al. 2021, "Good for misconceived reasons"), IWSLT (3.5 M; Araabi and Monz
 # 2020, "Optimizing Transformer for low-resource NMT"), WMT14 en-de (120 M) and en-fr (1 G; Vaswani et al. 2017).
 AUTO = (
@@ -33,12 +33,12 @@ AUTO = (
 
 
 def preset_for(n_token: int) -> tuple[str, float]:
-    """The preset for a corpus with this many target tokens, and the dropout that goes with it."""
-    return next((preset, dropout) for below, preset, dropout in AUTO if n_token < below)
+    """Return preset and dropout for a corpus with this many target tokens."""
+    return next((preset, dropout) for bound, preset, dropout in AUTO if n_token < bound)
 
 
-# What attention there may be: where words of the translation look at the source, words of the source at each other, and
-# words of the translation at those before.
+# Kinds of attention: cross-attention of the decoder to the source, self-attention of the encoder, and causal
+# self-attention of the decoder.
 Attention = Literal["cross", "encoder", "decoder"]
 ATTENTIONS: tuple[Attention, ...] = get_args(Attention)
 
@@ -47,7 +47,7 @@ class AnyModelOptions(Section):
     """Options of every model."""
 
     architecture: Literal["transformer", "seq2seq", "peeky", "attention"] = "transformer"
-    """Or recurrent: seq2seq has the encoder's last state once, peeky at every step, attention looks at all states."""
+    """Recurrent: seq2seq reads the encoder's last state once, peeky at every step; attention attends to all states."""
     d_model: PositiveInt = 512
     """Width of the residual stream, and of the embeddings; of a recurrent state."""
     dropout: Rate = 0.1
@@ -61,13 +61,13 @@ class AnyModelOptions(Section):
     scale_emb_or_prj: Literal["emb", "prj", "none"] = "prj"
     """With a shared projection: scale embeddings by √width, or logits by its inverse; recurrent models: emb."""
     lexical_attn: bool = False
-    """Lexical attention: add the embeddings of the source words looked at to the last state (not: seq2seq, peeky)."""
+    """Lexical attention: add the attended source embeddings to the last state (not: seq2seq, peeky)."""
     emb_init: Literal["xavier", "normal", "cooccurrence"] = "xavier"
-    """Xavier-uniform; normal, variance 1 / d_model; cooccurrence: so, with words of the same pairs near each other."""
+    """Xavier-uniform; normal, variance 1 / d_model; cooccurrence: normal, words of the same pairs near each other."""
 
 
 class TransformerOptions(Section):
-    """Options of the Transformer alone. The defaults of a model without preset are those of the upstream layout."""
+    """Options of the Transformer alone. Without a preset the defaults are those of the upstream layout."""
 
     preset: Literal["auto", "tiny", "small", "base", "big"] | None = None
     """Sizes to start from; an option beside it wins. auto: by corpus and time budget, with dropout to match."""
@@ -94,13 +94,13 @@ class TransformerOptions(Section):
     ffn: Literal["relu", "gelu", "swiglu", "relu2"] = "relu"
     """Activation inside the feed-forward sub-layer."""
     position: Literal["sinusoid", "learned", "rotary"] = "sinusoid"
-    """How a position is told; none has a hidden length limit."""
+    """Encoding of positions; none has a hidden length limit."""
     n_position: PositiveInt = 200
     """Rows of the position table: sinusoids go on beyond it, learned positions repeat its last row."""
     rotary_enc_attn: bool = False
     """Rotary positions in the attention over the source, too."""
     enc_conv: Count = 0
-    """Neighbouring words, an odd number, that a convolution mixes before every encoder layer; 0: none."""
+    """Width, in words and odd, of a depthwise convolution before every encoder layer; 0: none."""
     qk_norm: bool = False
     """Normalise queries and keys per head before their product."""
     attn_bias: bool = False
@@ -119,21 +119,21 @@ class RecurrentOptions(Section):
     """Options of the recurrent models alone."""
 
     cell: Literal["lstm", "gru"] = "lstm"
-    """Of recurrent models: what remembers."""
+    """Of recurrent models: the cell."""
     n_rnn_layer: PositiveInt = 1
     """Of recurrent models: layers of the encoder, and of the decoder."""
     d_emb: PositiveInt | None = None
     """Of recurrent models: width of embeddings; empty: d_model."""
     enc_direction: Literal["forward", "backward", "both"] = "forward"
-    """Of recurrent models: order in which the encoder reads; both: each way with half of d_model."""
+    """Of recurrent models: reading direction of the encoder; both: each direction with half of d_model."""
     attn_score: Literal["dot", "general", "additive"] = "dot"
-    """Of architecture attention: a product, one with a matrix (Luong), or a small network (Bahdanau)."""
+    """Of architecture attention: a dot product, a bilinear form (Luong), or a small network (Bahdanau)."""
     input_feeding: bool = False
-    """Of architecture attention: what was found in the source enters the next step; training goes step by step."""
+    """Of architecture attention: the attention output enters the next step; training goes step by step."""
     variational_dropout: bool = False
-    """Of recurrent models: dropout draws once a sentence, not for every word anew."""
+    """Of recurrent models: one dropout mask a sentence, not one a word."""
     forget_bias: NonNegativeFloat = 1.0
-    """Of cell lstm: first bias of the forget gate: the larger, the longer a new model remembers."""
+    """Of cell lstm: initial bias of the forget gate: the larger, the longer a new model remembers."""
 
 
 class ModelConfig(RecurrentOptions, TransformerOptions, AnyModelOptions):
@@ -141,23 +141,26 @@ class ModelConfig(RecurrentOptions, TransformerOptions, AnyModelOptions):
 
     @property
     def is_recurrent(self) -> bool:
-        """Return whether the model is one of models/lstm."""
+        """Return whether the model is recurrent (models/lstm)."""
         return self.architecture != "transformer"
 
     @property
     def useless(self) -> set[str]:
-        """The options that mean nothing to a model of this architecture."""
+        """Names of the options that have no effect in a model of this architecture."""
         if not self.is_recurrent:
             return set(RecurrentOptions.model_fields)
-        of_others = {"forget_bias"} if self.cell == "gru" else set()
+        unused = {"forget_bias"} if self.cell == "gru" else set()
         if self.architecture != "attention":
-            of_others |= {"attn_score", "input_feeding", "lexical_attn"}
-        return set(TransformerOptions.model_fields) | of_others
+            unused |= {"attn_score", "input_feeding", "lexical_attn"}
+        return set(TransformerOptions.model_fields) | unused
 
     @property
     def attention_grids(self) -> dict[Attention, tuple[int, int]]:
-        """Layers and heads of each attention that the model tells of, as `nmt.models.base.Attns` does: what can be
-        drawn, written, and read alignments off. Without `cross` no word of a translation looks at the source."""
+        """(n_layer, n_head) by kind of attention, for the weights that the model returns (`nmt.models.base.Attns`).
+
+        These weights can be drawn, written, and turned into alignments. Without `cross` there is no attention to the
+        source.
+        """
         if self.is_recurrent:
             return {"cross": (1, 1)} if self.architecture == "attention" else {}
         encoder, decoder = (self.n_enc_layer, self.n_head), (self.n_dec_layer, self.n_head)
@@ -165,20 +168,22 @@ class ModelConfig(RecurrentOptions, TransformerOptions, AnyModelOptions):
 
     @property
     def undecided(self) -> set[str]:
-        """The options that a preset may still set: with auto, all those of presets that the recipe does not name."""
+        """Names of the options that `preset: auto` has yet to set: those of the presets that the recipe leaves out."""
         return set().union(*PRESETS.values()) - self.model_fields_set if self.preset == "auto" else set()
 
     @model_validator(mode="before")
     @classmethod
     def _resolve(cls, given: Any) -> Any:
-        """Fill in the preset's sizes, which are a Transformer's, and the scale: none where the projection has a matrix
-        of its own, as upstream has it."""
+        """Fill in the sizes of the preset, for a Transformer, and the default of `scale_emb_or_prj`.
+
+        Without a shared projection that is none, as upstream.
+        """
         if not isinstance(given, dict):
             return given
         preset, is_transformer = given.get("preset"), given.get("architecture", "transformer") == "transformer"
-        resolved = {**(PRESETS.get(preset, {}) if isinstance(preset, str) and is_transformer else {}), **given}
-        shared = given.get("trg_emb_prj_weight_sharing") is not False
-        if not shared:
+        sizes = PRESETS.get(preset, {}) if isinstance(preset, str) and is_transformer else {}
+        resolved = {**sizes, **given}
+        if given.get("trg_emb_prj_weight_sharing") is False:
             resolved.setdefault("scale_emb_or_prj", "none")
         elif not is_transformer:
             resolved.setdefault("scale_emb_or_prj", "emb")

@@ -1,8 +1,8 @@
-"""THE options: every name, type, default, bound and one-line help, written once.
+"""All options of a recipe: each name, type, default, bound and one-line help is declared once.
 
-The YAML reader, `--help-all`, the option tables and the JSON Schema are made from these models. Nearly every section
-has a file of its own, such as `data_options.py`; here is the rest, and the recipe as a whole. Presets live in
-`model_options.py`, reading in `reader.py`, tables in `fields.py`.
+The YAML reader, `--help-all`, the option tables and the JSON Schema are generated from these models. Most sections have
+a file of their own, such as `data_options.py`. This file has the other sections and the recipe as a whole. Presets live
+in `model_options.py`, reading in `reader.py`, tables in `fields.py`.
 """
 
 from pathlib import Path
@@ -20,12 +20,12 @@ from nmt.recipe.training_options import BatchConfig, OptimConfig, RegularizeConf
 
 
 class ValidConfig(Section):
-    """When the model is measured, by what, and when to stop."""
+    """Interval and metric of validation, and early stopping."""
 
     every: PositiveInt | Literal["auto"] = 1000
     """Updates between two validations. auto: ten in a time budget, else a tenth of the updates, at most 500."""
     metric: Literal["bleu", "chrf", "ter", "comet", "loss", "accuracy"] = "bleu"
-    """What the best checkpoint is best in."""
+    """Metric that selects the best checkpoint."""
     comet: Annotated[str, Field(min_length=1)] = "Unbabel/wmt22-comet-da"
     """Of metric comet: the model, a name on Hugging Face or the path of a .ckpt. Weights are read, no code is run."""
     patience: Count = 0
@@ -40,17 +40,17 @@ class ValidConfig(Section):
     """Bound on sentences x longest sentence in one validation batch."""
 
     def is_regular(self, update: int) -> bool:
-        """Return whether a validation is due at an update by its number; by the clock there is none."""
+        """Return whether a validation is due by the number of an update. With `every: auto` the clock decides."""
         return self.every != "auto" and update % self.every == 0
 
 
 class Recipe(Section):
-    """One experiment, whole."""
+    """One complete experiment."""
 
     name: PlainName
     """Name of the experiment: letters, digits, dots, dashes; names its folders."""
     seed: Count = 1
-    """Seed of everything that is drawn."""
+    """Seed of all random draws."""
     data: DataConfig = Field(default_factory=lambda: DataConfig())
     """Corpora and filters."""
     subwords: SubwordsConfig = Field(default_factory=lambda: SubwordsConfig())
@@ -58,13 +58,13 @@ class Recipe(Section):
     model: ModelConfig = Field(default_factory=lambda: ModelConfig())
     """The model."""
     batch: BatchConfig = Field(default_factory=lambda: BatchConfig())
-    """What an update is made of."""
+    """Batches of an update."""
     optim: OptimConfig = Field(default_factory=lambda: OptimConfig())
     """Optimizer and schedule."""
     train: TrainConfig = Field(default_factory=lambda: TrainConfig())
     """Length, precision, checkpoints."""
     regularize: RegularizeConfig = Field(default_factory=lambda: RegularizeConfig())
-    """What the model must do without while it is trained."""
+    """Regularisers."""
     valid: ValidConfig = Field(default_factory=lambda: ValidConfig())
     """Validation."""
     decode: DecodeConfig = Field(default_factory=lambda: DecodeConfig())
@@ -74,42 +74,42 @@ class Recipe(Section):
 
     @property
     def origin(self) -> Origin:
-        """Return where the recipe comes from, and so where the names in it are looked for."""
+        """Return the origin of the recipe, which decides the folders for the lookup of its names."""
         return self._origin
 
-    def coming_from(self, origin: Origin) -> Self:
-        """The same recipe from elsewhere."""
-        same = self.model_copy()
-        same._origin = origin
-        return same
+    def with_origin(self, origin: Origin) -> Self:
+        """Return a copy of the recipe with another origin."""
+        copied = self.model_copy()
+        copied._origin = origin
+        return copied
 
     @property
     def data_name(self) -> str:
-        """The folder of the prepared data as the recipe names it."""
+        """Name of the folder of prepared data, as the recipe has it."""
         return self.data.out or f"prepared/{self.name}"
 
     @property
     def data_folder(self) -> Path:
         """Folder that nmt-preprocess writes and nmt-train reads."""
-        if self._gives("data.out", self.data.out):
+        if self._is_given("data.out", self.data.out):
             return Path(self.data_name)
-        own = self.origin.prepared or self.origin.data_of_run()
-        return own or self.origin.find("data.out", self.data_name, is_prepared)
+        prepared = self.origin.prepared or self.origin.data_of_run()
+        return prepared or self.origin.find("data.out", self.data_name, is_prepared)
 
     @property
     def run_folder(self) -> Path:
         """Folder that nmt-train writes and nmt-translate reads."""
         name = self.train.out or f"runs/{self.name}"
-        if self._gives("train.out", self.train.out):
+        if self._is_given("train.out", self.train.out):
             return Path(name)
         return self.origin.run or self.origin.find("train.out", name, is_of_run)
 
-    def _gives(self, option: str, value: str) -> bool:
-        """Return whether the command line names a folder, by its option or, where that is empty, by the name."""
+    def _is_given(self, option: str, value: str) -> bool:
+        """Return whether the command line gives a folder: by its option or, if that is empty, by `name`."""
         return option in self.origin.given or (not value and "name" in self.origin.given)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if found := find_contradictions(self):
-            raise ValueError("\n".join(found))
+        if contradictions := find_contradictions(self):
+            raise ValueError("\n".join(contradictions))
         return self

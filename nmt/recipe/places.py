@@ -1,8 +1,8 @@
-"""Lookup of the names in a recipe.
+"""Lookup of the files and folders that a recipe names.
 
-Beside the recipe, then in the current folder. A recipe in a run or in prepared data was written by a command that was
-given somewhere else, mostly two folders above it (prepared/NAME, runs/NAME), so it is looked for there, too. What the
-command line names is looked for in the current folder first. What is nowhere is made in the current folder.
+A name is looked up beside the recipe, then in the current folder; a name from the command line in the reverse order.
+For a recipe in a run or in prepared data the two folders above are searched, too, since the command that wrote it
+mostly ran there (prepared/NAME, runs/NAME). A name without a match means a path in the current folder.
 """
 
 from collections.abc import Callable
@@ -14,29 +14,31 @@ from nmt.files import parse_json
 
 MANIFEST = "manifest.json"  # in a folder of prepared data
 RUN_DATA = "data.json"  # in a run: digests of the data and subwords that it was trained with
-DATA_AT = "folder"  # key of RUN_DATA: where that data was
-_ABOVE = 2
+DATA_AT = "folder"  # key of RUN_DATA: the folder of that data
+_N_PARENT = 2  # folders above a run or prepared data that are searched
 NAMES_A_CORPUS = ("src", "trg", "file", "dataset")
-_FOUND = (*NAMES_A_CORPUS, "translated_by", "scores")  # what is looked for in a mapping of a corpus
+_PATH_OPTIONS = (*NAMES_A_CORPUS, "translated_by", "scores")  # options of a corpus whose values are looked up
 
 
 def is_prepared(folder: Path) -> bool:
-    """Return whether the folder has prepared data in it."""
+    """Return whether the folder holds prepared data."""
     return (folder / MANIFEST).is_file()
 
 
 def is_of_run(folder: Path) -> bool:
-    """Return whether a run was begun in the folder: others have a data.json, too."""
-    return (folder / RUN_DATA).is_file() and ((folder / "subwords.json").is_file() or "subwords" in told_of_run(folder))
+    """Return whether a run was begun in the folder. A data.json alone is no proof: other programs write one, too."""
+    return (folder / RUN_DATA).is_file() and (
+        (folder / "subwords.json").is_file() or "subwords" in read_run_data(folder)
+    )
 
 
-def told_of_run(folder: Path) -> dict[str, Any]:
-    """Return what `RUN_DATA` of a run says; nothing where that cannot be read."""
+def read_run_data(folder: Path) -> dict[str, Any]:
+    """Return the content of `RUN_DATA` of a run; an empty dict if it cannot be read."""
     try:
-        told = parse_json((folder / RUN_DATA).read_bytes())
+        content = parse_json((folder / RUN_DATA).read_bytes())
     except (OSError, ValueError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def is_made(folder: Path) -> bool:
@@ -46,9 +48,9 @@ def is_made(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Origin:
-    """Origin of a recipe: its file, None without one, and the options that the command line gave.
+    """Origin of a recipe: its file, None without one, and the options given on the command line.
 
-    Recipes that say the same are equal, wherever they come from.
+    The origin does not count when recipes are compared.
     """
 
     file: Path | None = field(default=None, compare=False)
@@ -56,43 +58,43 @@ class Origin:
 
     @property
     def prepared(self) -> Path | None:
-        """The folder of prepared data that the recipe lies in."""
+        """Folder of prepared data that holds the recipe, or None."""
         folder = self.file.parent if self.file else None
         return folder if folder and is_prepared(folder) and (folder / "subwords.json").is_file() else None
 
     @property
     def run(self) -> Path | None:
-        """The run folder that the recipe lies in."""
+        """Run folder that holds the recipe, or None."""
         return self.file.parent if self.file and is_of_run(self.file.parent) else None
 
     def folders(self, option: str) -> list[Path]:
-        """The folders in which what an option names is looked for, in this order."""
-        here, beside = Path(), [self.file.parent] if self.file else []
-        for above in beside[0].resolve().parents[:_ABOVE] if self.prepared or self.run else ():
-            beside.append(here if above == Path.cwd() else above)
-            if beside[-1] == here:  # what lies above the current folder belongs to other work
+        """Return the folders to search for the value of an option, in this order."""
+        current, candidates = Path(), [self.file.parent] if self.file else []
+        for parent in candidates[0].resolve().parents[:_N_PARENT] if self.prepared or self.run else ():
+            candidates.append(current if parent == Path.cwd() else parent)
+            if candidates[-1] == current:  # folders above the current one belong to other work
                 break
         # The command line gave the option, or a file in one of the mappings that it holds.
-        inside = (name for name in self.given if name.startswith(f"{option}."))
-        is_given = option in self.given or any(name.rpartition(".")[2] in _FOUND for name in inside)
-        found: dict[Path, Path] = {}
-        for folder in [here, *beside] if is_given else [*beside, here]:
-            found.setdefault(folder.absolute(), folder)
-        return list(found.values())
+        inner = (name for name in self.given if name.startswith(f"{option}."))
+        is_given = option in self.given or any(name.rpartition(".")[2] in _PATH_OPTIONS for name in inner)
+        folders: dict[Path, Path] = {}
+        for folder in [current, *candidates] if is_given else [*candidates, current]:
+            folders.setdefault(folder.absolute(), folder)
+        return list(folders.values())
 
     def places(self, option: str, name: str) -> list[Path]:
-        """The paths that `find` tries."""
+        """Return the paths that `find` tries, in this order."""
         return list(dict.fromkeys(folder / name for folder in self.folders(option)))
 
-    def find(self, option: str, name: str, is_there: Callable[[Path], bool]) -> Path:
-        """The first place of a name where what it names is; where it is nowhere, its place in the current folder."""
-        return next((place for place in self.places(option, name) if is_there(place)), Path(name))
+    def find(self, option: str, name: str, exists: Callable[[Path], bool]) -> Path:
+        """Return the first path for a name that exists; without any, the path in the current folder."""
+        return next((path for path in self.places(option, name) if exists(path)), Path(name))
 
     def tried(self, option: str, name: str) -> str:
-        """The same for a message."""
-        return f"tried {' and '.join(str(place.absolute()) for place in self.places(option, name))}"
+        """Return the paths that `find` tries, in words for an error message."""
+        return f"tried {' and '.join(str(path.absolute()) for path in self.places(option, name))}"
 
     def data_of_run(self) -> Path | None:
-        """Return where the data of the run was that the recipe lies in, if it is still there."""
-        place = told_of_run(self.run).get(DATA_AT) if self.run else None
-        return Path(place) if isinstance(place, str) and is_prepared(Path(place)) else None
+        """Return the data folder of the run that holds the recipe, if that data still exists."""
+        folder = read_run_data(self.run).get(DATA_AT) if self.run else None
+        return Path(folder) if isinstance(folder, str) and is_prepared(Path(folder)) else None

@@ -1,4 +1,4 @@
-"""Recipes in and out: a YAML file and overrides become a `Recipe`, a `Recipe` becomes a YAML file that says it all."""
+"""Reading and writing of recipes: YAML and overrides to a `Recipe`, and a `Recipe` to YAML with every option."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +14,9 @@ from nmt.recipe.complaints import (
     GONE_VALUES,
     WITHOUT_EFFECT,
     Complaint,
-    in_order,
-    of_validation,
-    unknown,
+    complaints_text,
+    unknown_option,
+    validation_complaints,
     with_trg,
     without_numbers,
 )
@@ -36,16 +36,16 @@ _NO_RECIPE = (
 
 
 def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
-    """The recipe in a file, with overrides (dotted name, value as YAML) laid over it before anything is checked.
+    """Read a recipe from a file, and apply overrides (dotted name, value as YAML) before validation.
 
-    path: a recipe, or a run or folder of prepared data that has one; None for a recipe of overrides and defaults alone.
+    path: a recipe, or a run or folder of prepared data with one; None for a recipe of overrides and defaults alone.
     Raises RecipeError with all complaints at once, in the order of the lines.
     """
     if path is None:
         return _read(b"", "the command line", overrides)
     path = Path(path)
     path = inside if (inside := path / "recipe.yaml").is_file() else path
-    if path.parts[:1] == ("recipes",):  # one of those that come with the package
+    if path.parts[:1] == ("recipes",):  # a recipe of the package
         path = shipped(str(path))
     if is_made(path.parent):
         refuse_links_out(path.parent)
@@ -59,22 +59,23 @@ def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
             ) from None
         raise RecipeError(f"{path}: cannot read the recipe: {error.strerror} (expected a YAML file)") from None
     origin = Origin(path, frozenset(name for name, _ in overrides))
-    recipe = _read(content, str(path), overrides, path).coming_from(origin)
-    for title, option in (("valid", "comet"), ("decode", "qe")):  # a model here is to be found by the run, too
+    recipe = _read(content, str(path), overrides, path).with_origin(origin)
+    # The path of a local COMET model becomes absolute, since the run folder is elsewhere.
+    for title, option in (("valid", "comet"), ("decode", "qe")):
         section = getattr(recipe, title)
-        place = origin.find(f"{title}.{option}", name := getattr(section, option), Path.exists).absolute()
-        if name and place.exists():
-            recipe = recipe.model_copy(update={title: section.model_copy(update={option: str(place)})})
+        model = origin.find(f"{title}.{option}", name := getattr(section, option), Path.exists).absolute()
+        if name and model.exists():
+            recipe = recipe.model_copy(update={title: section.model_copy(update={option: str(model)})})
     return recipe
 
 
 def changed(recipe: Recipe, overrides: Overrides) -> Recipe:
-    """A recipe with overrides laid over it. Raises RecipeError, as `read_recipe` does."""
-    return _read(recipe_text(recipe).encode("utf-8"), "the recipe", overrides).coming_from(recipe.origin)
+    """Return a recipe with overrides applied. Raises RecipeError, as `read_recipe` does."""
+    return _read(recipe_text(recipe).encode("utf-8"), "the recipe", overrides).with_origin(recipe.origin)
 
 
 def _read(content: bytes, source: str, overrides: Overrides, path: Path | None = None) -> Recipe:
-    """source: what the content is of. path: its file, if it is of one."""
+    """Validate YAML with overrides applied. source: name of the content in messages. path: its file, or None."""
     document = parse(content, with_trg)
     value, complaints = document.value, list[Complaint](document.faults)
     if path is not None and not isinstance(value, dict):
@@ -88,11 +89,11 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
     is_stored = content.startswith(_RESOLVED.encode())
     if isinstance(value, dict):
         pass_over_gone(value, is_stored=is_stored)
-        value |= {title: {} for title, _ in sections() if title in value and value[title] is None}  # over comments
+        value |= {title: {} for title, _ in sections() if title in value and value[title] is None}  # only comments
         data = value.get("data")
         for _, option, last in (name.split(".") for name, _ in overrides if name.count(".") == 2):
             if isinstance(data, dict) and isinstance(data.get(option), list) and last in NAMES_A_CORPUS:
-                del data[option]  # a corpus is named anew
+                del data[option]  # a newly named corpus replaces the list
         for name, text in overrides:
             try:
                 name = _override(value, name, text)
@@ -100,67 +101,71 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
                 complaints.append((None, name, str(error)))
                 continue
             lines = {old: line for old, line in lines.items() if not f"{old}.".startswith(f"{name}.")} | {name: None}
-    if value or not complaints:  # what is not YAML at all lacks options, too, which is no news
+    if value or not complaints:  # text that is not YAML gets no further complaints about missing options
         try:
             recipe = Recipe.model_validate(value, context=is_stored)
         except ValidationError as error:
             known = {name for _, name, _ in complaints}
-            complaints += [(_line(*one, lines), *one) for one in of_validation(error) if one[0] not in known]
+            new = ((name, text) for name, text in validation_complaints(error) if name not in known)
+            complaints += [(_line(name, text, lines), name, text) for name, text in new]
     if complaints:
-        raise RecipeError(in_order(complaints, source))
+        raise RecipeError(complaints_text(complaints, source))
     return recipe
 
 
 def overrides_of(options: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Options of a Python program as overrides: by dotted name, or in a mapping under the title of their section.
+    """Convert options of a Python program to overrides.
 
-    None says nothing. Raises RecipeError for a value that no option has.
+    options: values by dotted name, or mappings by section. None stands for no override. Raises RecipeError for a value
+    of a type that no option has.
     """
     titles, flat = dict(sections()), dict[str, Any]()
     for name, value in options.items():
         inside = isinstance(value, Mapping) and name in titles
-        flat |= {f"{name}.{option}": one for option, one in value.items()} if inside else {name: value}
-    found = []
+        flat |= {f"{name}.{option}": item for option, item in value.items()} if inside else {name: value}
+    overrides = []
     for name, value in flat.items():
         try:
-            if value is not None:  # texts as they are, which is how the options that take any text read them
+            if value is not None:  # text stays without quotes, as the options that take any text expect it
                 is_text = isinstance(value, (str, PurePath))
-                found.append((name, str(value) if is_text else json.dumps(value, ensure_ascii=False, default=_plain)))
+                text = str(value) if is_text else json.dumps(value, ensure_ascii=False, default=_plain)
+                overrides.append((name, text))
         except (AttributeError, TypeError, ValueError, RuntimeError):
-            what = f"{shown(value)} of type {type(value).__name__}"
-            raise RecipeError(f"{name}: {what} is no value of an option.") from None
-    return found
+            described = f"{shown(value)} of type {type(value).__name__}"
+            raise RecipeError(f"{name}: {described} is no value of an option.") from None
+    return overrides
 
 
 def _plain(value: Any) -> Any:
-    """A path or a number of numpy as JSON has it."""
+    """Convert a path or a numpy number to a value of JSON."""
     return str(value) if isinstance(value, PurePath) else value.item()
 
 
 def write_recipe(recipe: Recipe, path: Path | str) -> None:
-    """Write a recipe with every option spelled out, whole or not at all. Reading it gives an equal recipe."""
+    """Write a recipe with every option spelled out, atomically. Reading it gives an equal recipe."""
     write_durably(Path(path), recipe_text(recipe).encode("utf-8"))
 
 
 def recipe_text(recipe: Recipe) -> str:
-    """A recipe as YAML, every option spelled out, below the line by which a stored one is known."""
+    """Return a recipe as YAML with every option spelled out, after the first line that marks a stored recipe."""
     return _RESOLVED + "\n".join(_lines(recipe)) + "\n"
 
 
 def pass_over_gone(value: Any, *, is_stored: bool = False) -> None:
-    """Remove options of earlier versions from a recipe's raw value, in place, where their value did nothing.
+    """Remove options of earlier versions from a recipe's raw value, in place, if their value had no effect.
 
-    is_stored: it is that of a run, which opens whatever it said: its data are made, and lines are translated without.
+    is_stored: the recipe is that of a run. It opens with any value of a removed option of `data`, `decode` or
+    `regularize`: its data exist already, and translation goes without the option.
     """
     for name, without_effect in WITHOUT_EFFECT.items():
         title, _, option = name.rpartition(".")
         is_passed_over = is_stored and title.partition(".")[0] in ("data", "decode", "regularize")
         section = value
-        for part in title.split("."):
-            section = section.get(part) if isinstance(section, dict) else None
-        for each in section if isinstance(section, list) else [section]:
-            if isinstance(each, dict) and option in each and (is_passed_over or each[option] in (without_effect, None)):
-                del each[option]
+        for key in title.split("."):
+            section = section.get(key) if isinstance(section, dict) else None
+        for part in section if isinstance(section, list) else [section]:
+            if isinstance(part, dict) and option in part and (is_passed_over or part[option] in (without_effect, None)):
+                del part[option]
     for (name, gone), instead in GONE_VALUES.items() if is_stored and isinstance(value, dict) else ():
         title, _, option = name.partition(".")
         if isinstance(value.get(title), dict) and value[title].get(option) == gone:
@@ -168,43 +173,43 @@ def pass_over_gone(value: Any, *, is_stored: bool = False) -> None:
 
 
 def _override(value: dict[str, Any], name: str, text: str) -> str:
-    """Lay one override over the recipe's raw value, in place, and return the name with its number in a list.
+    """Apply one override to the recipe's raw value, in place, and return its name with the index in a list.
 
-    Raises RecipeError for what cannot be laid over.
+    Raises RecipeError for an unknown option, faulty YAML, and an index that does not exist or is missing.
     """
     if not (option := option_named(name)):
-        raise RecipeError("name an option, not a section" if name in dict(sections()) else unknown(name))
+        raise RecipeError("name an option, not a section" if name in dict(sections()) else unknown_option(name))
     new: Any = text
     if name.endswith(("src_lang", "trg_lang")) and text:
-        new = canonical(text)  # in a stored recipe, too, which may have others
+        new = canonical(text)  # needed for a stored recipe, whose validation lets unknown codes pass
     elif not option.is_text:
         document = parse(text)
         if document.faults:
             raise RecipeError(document.faults[0][2])
         new = document.value
-    here: Any = value
-    place, _, last = name.rpartition(".")
-    for part in place.split(".") if place else ():
+    target: Any = value
+    parent, _, last = name.rpartition(".")
+    for part in parent.split(".") if parent else ():
         if part.isdecimal():
-            inside = here if isinstance(here, list) else [here]  # one mapping is as good as a list of it
-            if int(part) >= len(inside):
-                raise RecipeError(f"there is no such place, the list is of {len(inside)}")
-            here = inside[int(part)]
-        elif isinstance(here, dict):
-            if here.get(part) in (None, []):
-                here[part] = {}
-            here = here[part]
-    if isinstance(here, list):
-        if len(here) > 1:
-            raise RecipeError(f"{place} is a list of {len(here)}: say which, as {place}.0.{last}")
-        here, name = here[0], f"{place}.0.{last}"
-    if isinstance(here, dict):  # what stands in the file instead of a mapping is complained about where it stands
-        here[last] = new
+            items = target if isinstance(target, list) else [target]  # one mapping stands for a list of one
+            if int(part) >= len(items):
+                raise RecipeError(f"there is no such place, the list is of {len(items)}")
+            target = items[int(part)]
+        elif isinstance(target, dict):
+            if target.get(part) in (None, []):
+                target[part] = {}
+            target = target[part]
+    if isinstance(target, list):
+        if len(target) > 1:
+            raise RecipeError(f"{parent} is a list of {len(target)}: say which, as {parent}.0.{last}")
+        target, name = target[0], f"{parent}.0.{last}"
+    if isinstance(target, dict):  # validation reports anything else, with its own line
+        target[last] = new
     return name
 
 
 def _line(name: str, text: str, lines: Mapping[str, int | None]) -> int | None:
-    """Return the line of a complaint: the option's, that of another it names, its section's, or the first."""
+    """Return the line of a complaint: that of its option, of another option in the text, of its section, or 1."""
     for known in (name, without_numbers(name), *(word.strip("(),;") for word in text.split() if "." in word)):
         if known in lines:
             return lines[known]
@@ -216,7 +221,7 @@ def _line(name: str, text: str, lines: Mapping[str, int | None]) -> int | None:
 
 
 def _lines(model: BaseModel, indent: str = "") -> Iterator[str]:
-    # What a preset will decide is no truth yet, and written down it would be taken for the user's wish.
+    # An option that a preset has yet to set is left out: once written, it would count as the user's choice.
     left_out = model.undecided | model.useless if isinstance(model, ModelConfig) else set()
     for name, value in model:
         if name in left_out:
@@ -232,13 +237,13 @@ def _lines(model: BaseModel, indent: str = "") -> Iterator[str]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Options that two resolved recipes set differently: {dotted name: (old, new)}, in the order of the options."""
-    found: dict[str, tuple[Any, Any]] = {}
+    """Return the options with different values in two resolved recipes, in order: {dotted name: (old, new)}."""
+    changes: dict[str, tuple[Any, Any]] = {}
     for key in dict.fromkeys((*old, *new)):
         name = f"{prefix}{key}"
         a, b = old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
-            found |= differences(a, b, f"{name}.")
+            changes |= differences(a, b, f"{name}.")
         elif json.dumps(a, sort_keys=True) != json.dumps(b, sort_keys=True):
-            found[name] = (a, b)
-    return found
+            changes[name] = (a, b)
+    return changes

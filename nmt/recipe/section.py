@@ -1,4 +1,4 @@
-"""Base class of the sections of a recipe, strict and frozen, and the bounded numbers of their options."""
+"""Base class of the sections of a recipe, and types of their options: bounded numbers, durations, names, languages."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -8,13 +8,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 from nmt.errors import RecipeError
 from nmt.languages import canonical
 
-MOST_THREADS = 1024  # of a process: with some thousands OpenMP, which computes with them, ends it without a word
+MOST_THREADS = 1024  # in one process: with several thousand threads OpenMP ends the process without a message
 PositiveInt = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(ge=0.0, lt=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0)]
 NonNegativeFloat = Annotated[float, Field(ge=0.0)]
-# A length of time: days, hours, minutes and seconds in this order, at least one of them, not all zero; or nothing.
+# A length of time: days, hours, minutes and seconds in this order, none of them zero; or an empty text.
 Duration = Annotated[
     str,
     Field(
@@ -27,7 +27,7 @@ PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_le
 
 
 def _language(code: str, info: ValidationInfo) -> str:
-    """The one form of a language code. In a stored recipe (context: true) one that is not known stays as it is."""
+    """Return the canonical form of a language code. A stored recipe (context: true) keeps a code that is unknown."""
     try:
         return canonical(code) if code else code
     except RecipeError as error:
@@ -42,12 +42,12 @@ LanguageCode = Annotated[str, AfterValidator(_language)]
 class Section(BaseModel):
     """A part of a recipe: frozen, strict about types, unknown keys and infinities refused."""
 
-    # What checks a part of a recipe is built when first asked to: --help needs none of it.
+    # Validators are built at their first use (defer_build), since --help needs none of them.
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True, use_attribute_docstrings=True
     )
 
 
 def one_or_many(kind: type) -> Callable[[Any], Any]:
-    """Return a validator that takes one value of this kind for a list of it, and nothing for an empty list."""
+    """Return a validator that turns one value of this kind into a list of one, and None into an empty list."""
     return lambda value: [value] if isinstance(value, kind) else [] if value is None else value

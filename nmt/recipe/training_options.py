@@ -1,4 +1,4 @@
-"""The options of training: what an update is made of, how it moves the weights, and for how long."""
+"""Options of training: batches, optimizer, length of a run, and regularisers."""
 
 import re
 from typing import Annotated, Literal, Self
@@ -18,12 +18,12 @@ from nmt.recipe.section import (
 )
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-# The schedules that depend on the update alone, and not on the length of the run.
+# Schedules that depend on the update number alone, not on the length of the run.
 WITHOUT_END = ("noam", "inverse_sqrt", "constant")
 
 
 class BatchConfig(Section):
-    """Pairs of an update; nothing here depends on the number of devices."""
+    """Batches of an update; no option here depends on the number of devices."""
 
     max_tokens: PositiveInt | Literal["auto"] = 4096
     """Bound on sentences x longest sentence in one batch, so on memory. auto: measured on a GPU, 2,048 on a CPU."""
@@ -32,13 +32,13 @@ class BatchConfig(Section):
     tokens_per_update: Count = 0
     """Add batches until an update has this many target tokens over all devices; 0: per_update batches."""
     pool: PositiveInt = 100_000
-    """Shuffled pairs that are sorted by length together."""
+    """Shuffled pairs in one pool; each pool is sorted by length."""
     packed: bool = False
     """Lay sentences end to end in place of padding: max_tokens then bounds each side. For GPUs in bf16 or fp16."""
     bpe_dropout: Rate = 0.0
-    """BPE-dropout: probability of a merge to be left out, anew for each pair (Provilkov et al. 2020, who take 0.1)."""
+    """BPE-dropout: probability to skip a merge, drawn anew for each pair (Provilkov et al. 2020, who take 0.1)."""
     unigram_alpha: NonNegativeFloat = 0.0
-    """For subwords.kind: unigram: draw cuts by their probability to this power (Kudo 2018: 0.1 to 0.5); 0: the best."""
+    """For subwords.kind: unigram: sample segmentations by p^alpha (Kudo 2018: 0.1 to 0.5); 0: the best one."""
 
 
 class OptimConfig(Section):
@@ -65,7 +65,7 @@ class OptimConfig(Section):
     lr_mul: PositiveFloat = 2.0
     """Factor of the noam schedule, as upstream."""
     end_factor: Share = 0.0
-    """Where cosine, linear and wsd end, as a share of the peak."""
+    """Final rate of cosine, linear and wsd, as a share of the peak."""
     decay_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.2
     """Share of the run, at its end, over which wsd decays."""
     rate_of: dict[str, PositiveFloat] = Field(default_factory=dict)
@@ -75,13 +75,13 @@ class OptimConfig(Section):
 
     @property
     def n_warmup(self) -> int:
-        """`warmup` as a number, which `training/resolve.py` has put in the place of auto."""
+        """`warmup` as a number. `training/resolve.py` replaces auto."""
         assert self.warmup != "auto", "resolve the recipe first"
         return self.warmup
 
     @field_serializer("rate_of", when_used="json")
     def _in_order(self, value: dict[str, float]) -> list[tuple[str, float]]:
-        return list(value.items())  # whose order has a meaning, so that another order is another recipe
+        return list(value.items())  # a list, since the order of the patterns is part of the recipe
 
 
 class TrainConfig(Section):
@@ -104,35 +104,35 @@ class TrainConfig(Section):
     freeze: Annotated[list[str], BeforeValidator(one_or_many(str), json_schema_input_type=str | list[str])] = Field(
         default_factory=list
     )
-    """Patterns of names of parameters that stay as they are: ["encoder.*", "*emb.weight"]."""
+    """Name patterns of parameters that are not trained: ["encoder.*", "*emb.weight"]."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """auto: bf16 where the device has instructions for it, else fp32, or fp16 on a GPU."""
     kernels: Literal["auto", "torch"] = "auto"
-    """What lies between matrix products on a CPU. auto: kernels of our own where there is a C compiler; torch: none."""
+    """Operations between matrix products on a CPU. auto: our own kernels if there is a C compiler; torch: none."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: the GPU if there is one. Of several, CUDA_VISIBLE_DEVICES=1 in the environment names one."""
     threads: Count = Field(0, le=MOST_THREADS)
     """CPU threads; 0: one a core."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """On several devices: ddp keeps the whole model on each, fsdp cuts weights, gradients and moments between them."""
+    """On several devices: ddp keeps the whole model on each, fsdp shards weights, gradients and moments."""
     timeout: PositiveFloat = 600.0
-    """Seconds that a process of several waits for another before the run ends."""
+    """Seconds that one process waits for another before the run ends."""
     compile: bool | Literal["auto"] = "auto"
-    """torch.compile the model: fewer passes. auto: on a GPU, for packed batches of a run long enough to gain by it."""
+    """torch.compile the model. auto: on a GPU, for packed batches, if the run is long enough to gain by it."""
     cuda_graphs: bool = False
-    """Record the compiled model once and replay it on a GPU; needs compile and packed batches."""
+    """Replay the compiled model as CUDA graphs on a GPU; needs compile and packed batches."""
     checkpoint_activations: bool = False
-    """Compute layers again in the backward pass: the same result in less memory, for about a third more time."""
+    """Recompute layers in the backward pass: the same result in less memory, for about a third more time."""
     log_every: PositiveInt = 50
     """Updates between two lines of log.jsonl."""
     save_every: PositiveInt = 1000
     """Updates between two checkpoints."""
     keep_last: PositiveInt = 3
-    """Newest checkpoints that are kept."""
+    """Number of newest checkpoints to keep."""
     keep_best: PositiveInt = 1
-    """Best checkpoints that are kept; the best is never deleted."""
+    """Number of best checkpoints to keep; the best is never deleted."""
     average: Literal["none", "last", "best"] = "last"
-    """Which of the kept checkpoints are averaged at the end."""
+    """Kept checkpoints to average at the end."""
     tensorboard: bool = False
     """Also write TensorBoard events (needs the tensorboard extra)."""
     wandb: bool = False
@@ -140,33 +140,33 @@ class TrainConfig(Section):
 
     @property
     def compiled(self) -> bool:
-        """Return whether the model is compiled: for auto not before `training/materials.py` has decided so."""
+        """Return whether the model is compiled. False for auto until `training/materials.py` has resolved it."""
         return self.compile is True
 
     @property
     def budget_seconds(self) -> float:
-        """`time_budget` as a number; 0: none."""
+        """`time_budget` in seconds; 0: none."""
         unit = {"d": 86400, "h": 3600, "m": 60, "s": 1}
         parts = re.findall(r"(\d+)([dhms])", self.time_budget)
         return float(sum(int(number) * unit[letter] for number, letter in parts))
 
 
 class NoiseConfig(Section):
-    """Shares of the training pairs that are read as careless writers would have them, each epoch others; 0 is off."""
+    """Noise of careless writing in a share of the training pairs, drawn anew each epoch; 0 is off."""
 
     upper: Share = 0.0
     """Share of the pairs in CAPITALS, both sides."""
     title: Share = 0.0
     """Share of the pairs whose source is In Title Case; the target stays."""
     lower: Share = 0.0
-    """Share of the pairs whose source is in small letters; the target stays."""
+    """Share of the pairs whose source is in lower case; the target stays."""
     no_end: Share = 0.0
-    """Share of the pairs whose sides both lose their full stop, ? or ! at the end."""
+    """Share of the pairs that lose the full stop, ? or ! at the end of both sides."""
     typo: Share = 0.0
     """Share of the pairs with letters of the source swapped, left out or doubled, one in 60 characters."""
 
     def shares(self) -> dict[str, float]:
-        """Return what is on, and how much of it."""
+        """Return the share of each kind of noise that is on."""
         return {name: share for name in type(self).model_fields if (share := getattr(self, name))}
 
 
@@ -174,28 +174,28 @@ class RegularizeConfig(Section):
     """Regularisers; 0 is off."""
 
     r_drop: NonNegativeFloat = 0.0
-    """R-Drop: weight of the divergence of two passes with other dropout (Liang et al. 2021: 5); twice the time."""
+    """R-Drop: weight of the divergence between two dropout passes (Liang et al. 2021: 5); twice the time."""
     r_drop_from: Rate = 0.0
     """Share of the run after which r_drop is on."""
     simcut: NonNegativeFloat = 0.0
     """SimCut: weight of the divergence from a pass with words cut out (Gao et al. 2022: 3); twice the time."""
     simcut_p: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
-    """SimCut: probability of a word to be cut out."""
+    """SimCut: probability to cut out a word."""
     simcut_from: Rate = 0.0
     """Share of the run after which simcut is on."""
     src_word_dropout: Rate = 0.0
-    """Probability of a source word to be dropped: its embedding is zero (Sennrich et al. 2016)."""
+    """Probability to drop a source word: its embedding is zero (Sennrich et al. 2016)."""
     trg_word_dropout: Rate = 0.0
-    """Probability of a target word to be dropped where the decoder reads it, not where it predicts."""
+    """Probability to drop a target word from the input of the decoder, not from its gold output."""
     noise: NoiseConfig = Field(default_factory=lambda: NoiseConfig())
-    """Training pairs in other dress: capitals, no end, typing errors. Batches grow by about as much."""
+    """Noise in training pairs: capitals, no full stop, typing errors. Batches grow by about as much."""
 
     def at(self, share: float) -> Self:
-        """Return the same options, with 0 for those that are not on when this share of the run has passed."""
-        begins = {"r_drop": self.r_drop_from, "simcut": self.simcut_from}
-        return self.model_copy(update={name: 0.0 for name, begin in begins.items() if share < begin})
+        """Return the options in force after this share of the run: 0 for those that begin later."""
+        start_of = {"r_drop": self.r_drop_from, "simcut": self.simcut_from}
+        return self.model_copy(update={name: 0.0 for name, start in start_of.items() if share < start})
 
     @property
     def drops_words(self) -> bool:
-        """Return whether a word may ever be missing from a sentence."""
+        """Return whether training may drop words from a sentence."""
         return bool(self.simcut or self.src_word_dropout or self.trg_word_dropout)

@@ -1,7 +1,7 @@
-"""A strict YAML reader that remembers the line of everything, and a writer of values. They know no option.
+"""A strict YAML reader that keeps line numbers, and a writer of values. Independent of the options.
 
-YAML's traps are closed: scalars are those of the YAML 1.2 core schema (`no`, `on` and `1:30` are text, `1e-4` is a
-number), anchors, aliases, tags and duplicate keys are refused, and size and depth are bounded.
+Scalars follow the YAML 1.2 core schema: `no`, `on` and `1:30` are text, `1e-4` is a number. Anchors, aliases, tags and
+duplicate keys are refused, and size and depth are bounded.
 """
 
 import json
@@ -28,9 +28,9 @@ _YAML_1_1_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 @dataclass
 class Document:
-    """Parsed YAML: its value, the line of each dotted name, from 1, and its faults.
+    """Parsed YAML: its value, the line of each dotted name, counted from 1, and its faults.
 
-    faults: (line, dotted name or "", what is wrong).
+    faults: (line, dotted name or "", message).
     """
 
     value: Any = None
@@ -39,7 +39,7 @@ class Document:
 
 
 def parse(content: bytes | str, rename: Callable[[str], str] = str) -> Document:
-    """Read one YAML document. Never raises for what is in it: that is in `faults`. rename: says what a key means."""
+    """Read one YAML document. Errors in the content go to `faults` and raise nothing. rename: maps keys to names."""
     document, line = Document(), 1
     if len(content) > MAX_BYTES:
         document.faults.append((1, "", f"larger than {MAX_BYTES:,} bytes (expected a recipe)"))
@@ -51,21 +51,21 @@ def parse(content: bytes | str, rename: Callable[[str], str] = str) -> Document:
         return document
     except UnicodeDecodeError as error:
         line += error.object.count(b"\n", 0, error.start)
-        wrong = f"byte {error.object[error.start]:#04x} is not UTF-8 (save the file as UTF-8)"
+        message = f"byte {error.object[error.start]:#04x} is not UTF-8 (save the file as UTF-8)"
     except (ValueError, OverflowError) as error:
         escape = re.search(r"\\U(?!000|0010)", text)  # beyond U+10FFFF
         line += text.count("\n", 0, escape.start()) if escape else 0
-        wrong = f"not YAML: {error}"
+        message = f"not YAML: {error}"
     except yaml.reader.ReaderError as error:
         line += text.count("\n", 0, error.position)
-        wrong = f"character U+{ord(text[error.position]):04X} is not allowed in YAML"
+        message = f"character U+{ord(text[error.position]):04X} is not allowed in YAML"
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line += mark.line if mark else 0
         context = f"{error.context}, " if error.context else ""
         tabs = " (indent with spaces, not tabs)" if "\\t" in (error.problem or "") else ""
-        wrong = f"{error.problem}" if isinstance(error, _Refused) else f"not YAML: {context}{error.problem}{tabs}"
-    document.faults.append((line, "", wrong))
+        message = f"{error.problem}" if isinstance(error, _Refused) else f"not YAML: {context}{error.problem}{tabs}"
+    document.faults.append((line, "", message))
     return document
 
 
@@ -82,7 +82,7 @@ def scalar(text: str) -> Any:
 
 
 def quoted(text: str) -> str:
-    """Text as a YAML scalar that every YAML reader takes for this text."""
+    """Return text as a scalar, quoted if need be, that every YAML reader reads as this text."""
     if _PLAIN.fullmatch(text) and text.lower() not in _YAML_1_1_WORDS:
         return text
     escaped = (json.dumps(c, ensure_ascii=False)[1:-1] if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
@@ -90,38 +90,38 @@ def quoted(text: str) -> str:
 
 
 def as_yaml(value: Any) -> str:
-    """A value on one line; of a corpus what is given."""
+    """Return a value as YAML on one line; of a model, such as a corpus, the fields that are not None."""
     if isinstance(value, BaseModel):
         value = value.model_dump(exclude_none=True)
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{quoted(key)}: {as_yaml(part)}' for key, part in value.items())}}}"
+        return f"{{{', '.join(f'{quoted(key)}: {as_yaml(item)}' for key, item in value.items())}}}"
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(as_yaml, value))}]"
     return json.dumps(value)
 
 
 class _Refused(yaml.MarkedYAMLError):
-    """YAML that a recipe does not need."""
+    """Raised for features of YAML that a recipe may not use."""
 
 
 class _Composer(yaml.SafeLoader):
-    """PyYAML's composer that stops at aliases, anchors, tags and depth before it builds anything from them."""
+    """PyYAML's composer that refuses aliases, anchors, tags and deep nesting before it builds anything from them."""
 
     depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        wrong = None
+        message = None
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-            wrong = "anchors and aliases (& and *) are not allowed"
+            message = "anchors and aliases (& and *) are not allowed"
         elif event.tag is not None:
-            wrong = f"tags ({event.tag}) are not allowed"
+            message = f"tags ({event.tag}) are not allowed"
         elif self.depth >= MAX_DEPTH:
-            wrong = f"nested deeper than {MAX_DEPTH}"
-        if wrong:
-            raise _Refused(None, None, wrong, event.start_mark)
+            message = f"nested deeper than {MAX_DEPTH}"
+        if message:
+            raise _Refused(None, None, message, event.start_mark)
         self.depth += 1
         node = super().compose_node(parent, index)
         self.depth -= 1
@@ -130,32 +130,32 @@ class _Composer(yaml.SafeLoader):
 
 @lru_cache(maxsize=4)
 def _composed(text: str) -> yaml.Node | None:
-    """The tree of a text, which nobody changes: one command reads the recipe of its run several times."""
+    """Return the nodes of a text, not to be modified. Cached, since a command reads its recipe several times."""
     return _Composer(text).get_single_node()
 
 
 def _value(node: yaml.Node, name: str, document: Document, rename: Callable[[str], str]) -> Any:
-    """The value of a node; its lines and faults go into the document."""
+    """Return the value of a node, and add its lines and faults to the document."""
     if isinstance(node, yaml.MappingNode):
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key, child in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
                 document.faults.append((line, name, "a mapping or list as a key (expected a name)"))
                 continue
-            meant = rename(key.value)
-            full = f"{name}.{meant}" if name else meant
-            if meant in found:
+            renamed = rename(key.value)
+            full = f"{name}.{renamed}" if name else renamed
+            if renamed in mapping:
                 first = document.lines[full]
                 document.faults.append((line, full, f"written twice (first in line {first}; keep one)"))
                 continue
             document.lines[full] = line
-            found[meant] = _value(child, full, document, rename)
-        return found
+            mapping[renamed] = _value(child, full, document, rename)
+        return mapping
     if isinstance(node, yaml.SequenceNode):
-        parts = {f"{name}.{n}".lstrip("."): child for n, child in enumerate(node.value)}
-        document.lines |= {full: child.start_mark.line + 1 for full, child in parts.items()}
-        return [_value(child, full, document, rename) for full, child in parts.items()]
+        items = {f"{name}.{n}".lstrip("."): child for n, child in enumerate(node.value)}
+        document.lines |= {full: child.start_mark.line + 1 for full, child in items.items()}
+        return [_value(child, full, document, rename) for full, child in items.items()]
     assert isinstance(node, yaml.ScalarNode)
     if node.style is not None:  # quoted
         return node.value

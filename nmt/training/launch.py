@@ -24,7 +24,7 @@ from nmt.errors import RunError
 from nmt.extras import version_and_commit
 from nmt.files import CARD, write_durably
 from nmt.recipe.options import Recipe
-from nmt.recipe.places import DATA_AT, told_of_run
+from nmt.recipe.places import DATA_AT, read_run_data
 from nmt.recipe.reader import differences, write_recipe
 from nmt.run import SRC_STYLE, USUAL_RATIOS, USUAL_SRC_LEN, VERSION, NewestCheckpoint, Run
 from nmt.training import parallel
@@ -280,7 +280,7 @@ def refuse_other_run(run: Run, recipe: Recipe, data: Prepared) -> None:
     elif run.folder.is_dir():
         # It may be empty, or hold a run without checkpoints, or the files of a start that was killed.
         names = {path.name for path in run.folder.iterdir() if not path.match(".*.tmp")} - {"lock"}
-        if names and not {"train", "valid", "subwords"} <= told_of_run(run.folder).keys():
+        if names and not {"train", "valid", "subwords"} <= read_run_data(run.folder).keys():
             raise RunError(f"{run.folder} has files in it but is no run of ours. Name another folder with --train.out.")
 
 

@@ -17,7 +17,7 @@ from nmt.data.corpus import Prepared
 from nmt.data.plan import Plan
 from nmt.errors import MachineError, RecipeError
 from nmt.progress import Bar
-from nmt.recipe.complaints import of_validation
+from nmt.recipe.complaints import validation_complaints
 from nmt.recipe.model_options import PRESETS, preset_for
 from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import BatchConfig
@@ -178,9 +178,9 @@ def _with(recipe: Recipe, section: str, options: dict[str, Any]) -> Recipe:
     tree["model"] = recipe.model.model_dump(exclude_unset=True)
     tree[section] |= options
     try:
-        return Recipe.model_validate(tree, context=True).coming_from(recipe.origin)
+        return Recipe.model_validate(tree, context=True).with_origin(recipe.origin)
     except ValidationError as error:
-        complaints = "\n".join(f"{name}: {text}" for name, text in of_validation(error))
+        complaints = "\n".join(f"{name}: {text}" for name, text in validation_complaints(error))
         raise RecipeError(
             f"with the values that auto and train.epochs stand for here, the recipe contradicts itself: {complaints}"
         ) from None

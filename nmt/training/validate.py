@@ -82,7 +82,7 @@ class Validator:
         self.translate = recipe.valid.translate if measure is None else measure == "translate"
         self.src_lang, self.trg_lang = recipe.data.src_lang, (files and files.trg_lang) or recipe.data.trg_lang
         search = {"beam": self.config.beam, "n_best": 1, "max_tokens": self.config.max_tokens}
-        self.decode = recipe.decode.searching().model_copy(update=search)
+        self.decode = recipe.decode.for_beam_search().model_copy(update=search)
         src, trg = corpus.texts()
         # Without a number of its own the loss is measured on all, translations on as many as valid.max_sentences says.
         n = (self.config.max_sentences if most is None else most) or len(src)
