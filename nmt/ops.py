@@ -1,4 +1,4 @@
-"""The operations that models are made of: each in plain torch, and by `nmt/kernels/` where that is faster."""
+"""Operations of models, losses and search: in plain torch, or by a kernel of `nmt/kernels/` where that is faster."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,10 +12,10 @@ from nmt.masks import Mask, PackedMask, Packing, as_matrix
 
 
 class _NoKernels:
-    """A module of `nmt/kernels/` where that folder is missing: each of its functions returns None."""
+    """Stand-in for a module of `nmt/kernels/` where that folder is missing: each function returns None."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_args, **_named: None
+        return lambda *_args, **_kwargs: None
 
 
 try:
@@ -31,13 +31,13 @@ except ImportError:
 class Kernels(NamedTuple):
     """Abilities of the kernels for a CPU on this machine."""
 
-    why_not: str  # the reason that there are none; "" where there are
+    why_not: str  # reason that there are none; "" if there are
     multiply_fp32: bool = False
-    bf16_in_fp32: bool = False  # products of bf16 are made of fp32, for the processor has none
+    bf16_in_fp32: bool = False  # products of bf16 are computed in fp32, since the processor has none
 
 
 def kernels_here() -> Kernels:
-    """Return what the kernels for a CPU can do here, compiled now if they never were."""
+    """Return the abilities of the kernels for this CPU, after compiling them if necessary."""
     why_not = switch.why_not()
     if why_not != "":
         return Kernels(why_not or "the folder nmt/kernels is missing")
@@ -45,17 +45,17 @@ def kernels_here() -> Kernels:
 
 
 def can_compile(device: torch.device) -> bool:
-    """True if Triton can make kernels for a device: a GPU of Ampere or later, beside a C compiler."""
+    """True if Triton can compile kernels for a device: a GPU of Ampere or later, with a C compiler on the machine."""
     return device.type == "cuda" and bool(gpu.works(device))
 
 
-def use_kernels(wanted: bool) -> None:
+def use_kernels(enable: bool) -> None:
     """Switch the kernels for a CPU on or off in this process."""
-    switch.use(wanted)
+    switch.use(enable)
 
 
 def kernels_kept() -> AbstractContextManager[object]:
-    """Context manager: `use_kernels` inside has no effect on what follows."""
+    """Context manager: restores the switch of `use_kernels` at the end."""
     return switch.kept() or nullcontext()
 
 
@@ -66,76 +66,76 @@ def linear(x: Tensor, layer: nn.Module) -> Tensor:
 
 
 def fused_linear(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
-    """layer(x) of layers that read the same x, (..., D): one (..., d_out) for each."""
-    found = linears.fused_linear(x, layers)
-    return tuple(layer(x) for layer in layers) if found is None else found
+    """layer(x) for each of the layers, which read the same x, (..., D): one (..., d_out) per layer."""
+    outputs = linears.fused_linear(x, layers)
+    return tuple(layer(x) for layer in layers) if outputs is None else outputs
 
 
 def linear_relu_linear(x: Tensor, first: nn.Module, second: nn.Module) -> Tensor:
     """second(relu(first(x))), (..., D) -> (..., d_out)"""
-    found: Tensor | None = linears.linear_relu_linear(x, first, second)
-    return second(F.relu(first(x), inplace=True)) if found is None else found
+    output: Tensor | None = linears.linear_relu_linear(x, first, second)
+    return second(F.relu(first(x), inplace=True)) if output is None else output
 
 
 def dropout(x: Tensor, p: float, residual: Tensor | None = None) -> Tensor:
     """dropout(x), or residual + dropout(x), of one shape. p: the rate, on a CPU rounded to a multiple of 2^-16."""
     if p:
-        found = dropping.drop_add(x, residual, p)
-        if found is not None:
-            return found
+        output = dropping.drop_add(x, residual, p)
+        if output is not None:
+            return output
         x = F.dropout(x, p)
     return x if residual is None else residual + x
 
 
-def normed(x: Tensor, norm: nn.Module, more: Tensor | None = None) -> Tensor:
-    """norm(x), or norm(x + more), (..., D)"""
-    found = sublayers.sum_and_norm(x, more, norm, keep_sum=False)
-    if found is not None:
-        return found[1]
-    x = x if more is None else x + more
-    by_row: Tensor | None = sublayers.normed(x, norm)
-    return norm(x) if by_row is None else by_row
+def normed(x: Tensor, norm: nn.Module, addend: Tensor | None = None) -> Tensor:
+    """norm(x), or norm(x + addend), (..., D)"""
+    sum_and_norm = sublayers.sum_and_norm(x, addend, norm, keep_sum=False)
+    if sum_and_norm is not None:
+        return sum_and_norm[1]
+    x = x if addend is None else x + addend
+    output: Tensor | None = sublayers.normed(x, norm)
+    return norm(x) if output is None else output
 
 
-def residual_and_input(x: Tensor, norm: nn.Module | None, more: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """x, or x + more, as it goes past a sub-layer, and as it enters it, normalised if there is a norm: (..., D) both.
+def residual_and_input(x: Tensor, norm: nn.Module | None, addend: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Residual of a sub-layer, x or x + addend, and its input, the same normalised if there is a norm: (..., D) both.
 
-    What enters may be of the type that products are made in, and so is its gradient: one product should read it.
+    The input may have the type of products, and so has its gradient: only one product should read it.
     """
-    found = sublayers.sum_and_norm(x, more, norm)
-    if found is not None:
-        return found
-    x = x if more is None else x + more
-    found = sublayers.residual_and_input(x, norm)
-    return (x, x if norm is None else norm(x)) if found is None else found
+    pair = sublayers.sum_and_norm(x, addend, norm)
+    if pair is not None:
+        return pair
+    x = x if addend is None else x + addend
+    pair = sublayers.residual_and_input(x, norm)
+    return (x, x if norm is None else norm(x)) if pair is None else pair
 
 
 def add_and_norm(x: Tensor, residual: Tensor, p: float, norm: nn.Module) -> Tensor:
     """norm(residual + dropout(x)), (..., D): the end of a sub-layer with norm 'post'. p: the rate of dropout."""
-    found = sublayers.add_and_norm(x, residual, p, norm)
-    if found is not None:
-        return found
+    output = sublayers.add_and_norm(x, residual, p, norm)
+    if output is not None:
+        return output
     return normed(dropout(x, p, residual), norm) if p else normed(residual, norm, x)
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, p: float = 0.0, return_attns: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """dropout(softmax(scale · q kᵀ)) v; a query that may look nowhere gets zeros. p: the rate of dropout.
+    """dropout(softmax(scale · q kᵀ)) v; a query whose mask is all False gets zeros. p: the rate of dropout.
 
     q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), where H / G heads share keys and values; mask:
     (B or 1, 1, T or 1, S). Returns (B, H, T, d_v), and the weights before dropout, (B, H, T, S), or None.
     """
-    found = attentions.attention(q, k, v, mask, scale, p, return_attns)
-    if found is not None:
-        return found
+    output_and_attn = attentions.attention(q, k, v, mask, scale, p, return_attns)
+    if output_and_attn is not None:
+        return output_and_attn
     n_share, allowed = q.size(1) // k.size(1), as_matrix(mask)
     if n_share > 1:
-        # The heads that share a key/value head become further queries of it: nothing is copied per head.
-        q, of_heads = q.reshape(len(q), k.size(1), -1, q.size(3)), q.shape[:3]
+        # Heads that share a key/value head become further queries of it, so nothing is copied per head.
+        q, q_shape = q.reshape(len(q), k.size(1), -1, q.size(3)), q.shape[:3]
         allowed = allowed.repeat(1, 1, n_share if allowed.size(2) > 1 else 1, 1)
         output, attn = attention(q, k, v, allowed, scale, p, return_attns)
-        return output.reshape(*of_heads, -1), None if attn is None else attn.reshape(*of_heads, -1)
+        return output.reshape(*q_shape, -1), None if attn is None else attn.reshape(*q_shape, -1)
     if not return_attns:
         return F.scaled_dot_product_attention(q, k, v, allowed, p, scale=scale), None
     score = scale * (q @ k.mT)
@@ -147,72 +147,72 @@ def attention(
 
 
 def packed_mask(query: Packing, key: Packing, *, causal: bool) -> PackedMask:
-    """The mask of a packed row, with what kernels want of it. Not to be compiled."""
+    """Mask of a packed row, with the data that kernels derive from it. Not to be compiled."""
     return PackedMask(query, key, causal, attentions.prepared(query, key, causal))
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn each pair of neighbouring columns of x, (B, H, T, d), by its angle: cosines and sines, (T, d / 2) both."""
-    found: Tensor | None = attentions.rotate(x, *rotation)
-    if found is not None:
-        return found
+    """Rotate each pair of neighbouring columns of x, (B, H, T, d), by its angle: cosines and sines, (T, d / 2) both."""
+    rotated: Tensor | None = attentions.rotate(x, *rotation)
+    if rotated is not None:
+        return rotated
     (cos, sin), even, odd = rotation, x[..., 0::2], x[..., 1::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2).to(x.dtype)
 
 
 def recurrence(x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """An LSTM, of two states, or a GRU, of one, over whole sentences: (B, L, d_in) -> the h of every place,
+    """Run an LSTM, of two states, or a GRU, of one, over whole sentences: (B, L, d_in) -> h at all positions,
     (B, L, width), and the last state.
 
     state: (B, width) each. weights: of the input and of the state, and the biases of both.
     """
     device, dtype = x.device.type, x.dtype
-    # Cast here: autocast has a GPU compute in fp16, whatever it was told, and a CPU in bf16 where it has none.
+    # Cast here: autocast would run it in fp16 on a GPU, whatever its own type, and in bf16 on a CPU without bf16.
     casts = device in ("cuda", "cpu") and torch.is_autocast_enabled(device)
     if casts:
         dtype = torch.get_autocast_dtype(device)
-    before = [widened(part.unsqueeze(0).to(x.dtype).to(dtype)) for part in state]
+    initial = [widened(part.unsqueeze(0).to(x.dtype).to(dtype)) for part in state]
     x, weights = widened(x.to(dtype)), [widened(weight.to(dtype)) for weight in weights]
-    how = (True, 1, 0.0, torch.is_grad_enabled(), False, True)  # with biases, one layer, no dropout
+    options = (True, 1, 0.0, torch.is_grad_enabled(), False, True)  # with biases, one layer, no dropout
     with torch.autocast(device, enabled=False) if casts else nullcontext():
-        output, *after = (
-            torch.lstm(x, before, weights, *how) if len(state) > 1 else torch.gru(x, before[0], weights, *how)
+        output, *last = (
+            torch.lstm(x, initial, weights, *options) if len(state) > 1 else torch.gru(x, initial[0], weights, *options)
         )
-    return output.to(dtype), [part.squeeze(0).to(dtype) for part in after]
+    return output.to(dtype), [part.squeeze(0).to(dtype) for part in last]
 
 
-def laid_out(weight: Tensor) -> Callable[[Tensor, Tensor | None], Tensor] | None:
+def prepacked_linear(weight: Tensor) -> Callable[[Tensor, Tensor | None], Tensor] | None:
     """Function that multiplies by a fixed weight (E, D): (..., D), bias (E,) or None -> (..., E); None: as torch."""
-    found: Callable[[Tensor, Tensor | None], Tensor] | None = products.laid_out(weight)
-    return found
+    function: Callable[[Tensor, Tensor | None], Tensor] | None = products.prepacked_linear(weight)
+    return function
 
 
-def lay_side_by_side(layers: Sequence[nn.Linear]) -> None:
+def fuse_weights(layers: Sequence[nn.Linear]) -> None:
     """Prepare layers that read the same x for `fused_linear` in a search on a GPU; they are not to be trained."""
     linears.lay_beside_each_other(layers)
 
 
 def int8_product() -> Any:
-    """The class that multiplies states by a matrix in whole numbers of 8 bits; None if nothing does exactly here."""
+    """Class of exact products of states and a matrix in 8-bit integers; None if this machine has none."""
     return int8_products.int8_product()
 
 
 def widened(x: Tensor) -> Tensor:
-    """x as it is multiplied: by kernels in fp32 in place of bf16 where the processor has no products of that."""
-    found: Tensor | None = products.widened(x)
-    return x if found is None else found
+    """x as a factor of a product: kernels take fp32 instead of bf16 if the processor has no bf16 products."""
+    factor: Tensor | None = products.widened(x)
+    return x if factor is None else factor
 
 
 def product_of_each(a: Tensor, b: Tensor, *, symmetric: bool = False) -> Tensor:
-    """a · b one by one, (M, N, D) and (M, D, E) -> (M, N, E). symmetric: the results are known to be."""
-    found = products.product_of_each(a, b, symmetric=symmetric)
-    return torch.bmm(a, b) if found is None else found
+    """Batched product a · b, (M, N, D) and (M, D, E) -> (M, N, E). symmetric: the results are symmetric matrices."""
+    product = products.product_of_each(a, b, symmetric=symmetric)
+    return torch.bmm(a, b) if product is None else product
 
 
 def total_norm(tensors: list[Tensor]) -> Tensor:
-    """The root of the sum of all squares, 0-dim."""
-    found = passes.norm(tensors)
-    return torch.nn.utils.get_total_norm(tensors) if found is None else found
+    """Root of the sum of all squares in the tensors, 0-dim."""
+    norm = passes.norm(tensors)
+    return torch.nn.utils.get_total_norm(tensors) if norm is None else norm
 
 
 def smoothed_cross_entropy(
@@ -232,14 +232,14 @@ def smoothed_cross_entropy(
     not padding, the gold one included (Szegedy et al. 2016, section 7, with the padding class left out).
 
     hidden: (B, T, D) last hidden states. weight: (V, D) output embedding; logits = scale * hidden @ weight.T. gold:
-    (B, T) ids, of which pad_idx do not count. n_gold: the number of those that count, None where a GPU may be waited
-    for. compiled: torch.compile may make one pass of those over the logits.
+    (B, T) ids; padding, pad_idx, is left out. n_gold: number of the other tokens; None counts them, which waits for a
+    GPU. compiled: torch.compile may fuse the passes over the logits.
     """
-    rows = _rows_of(gold != pad_idx, n_gold)
+    rows = _true_rows(gold != pad_idx, n_gold)
     hidden, gold = hidden.flatten(0, 1).index_select(0, rows), gold.flatten()[rows]
-    found = cross_entropy.smoothed_cross_entropy(hidden, weight, gold, smoothing, scale, pad_idx, compiled)
-    if found is not None:
-        return found
+    loss = cross_entropy.smoothed_cross_entropy(hidden, weight, gold, smoothing, scale, pad_idx, compiled)
+    if loss is not None:
+        return loss
     return _cross_entropy(_log_softmax(F.linear(scale * hidden, weight)), gold, smoothing, pad_idx)
 
 
@@ -258,30 +258,30 @@ def consistency(
 ) -> tuple[Tensor, Tensor]:
     """ce_p · CE(P) + ce_q · CE(Q) + kl_pq · KL(P || Q) + kl_qp · KL(Q || P), and its cross-entropies alone, in nats.
 
-    Summed over gold tokens; the gradient goes through both passes, the second number has none. CE is that of
-    `smoothed_cross_entropy`, which has the other arguments; P and Q are distributions over all V classes.
-    p_hidden, q_hidden: (B, T, D) last hidden states of two passes over the same batch.
+    Summed over gold tokens; the gradient goes through both passes, the second number has none. CE and the other
+    arguments are those of `smoothed_cross_entropy`; P and Q are distributions over all V classes. p_hidden, q_hidden:
+    (B, T, D) last hidden states of two passes over the same batch.
     """
-    rows = _rows_of(gold != pad_idx, n_gold)
+    rows = _true_rows(gold != pad_idx, n_gold)
     gold = gold.flatten()[rows]
     # Scaled before the product, over D numbers instead of V.
     p, q = (scale * hidden.flatten(0, 1).index_select(0, rows) for hidden in (p_hidden, q_hidden))
-    found = cross_entropy.consistency(p, q, weight, gold, (ce, kl, smoothing, pad_idx))
-    if found is not None:
-        return found
+    losses = cross_entropy.consistency(p, q, weight, gold, (ce, kl, smoothing, pad_idx))
+    if losses is not None:
+        return losses
     log_p, log_q = _log_softmax(F.linear(p, weight)), _log_softmax(F.linear(q, weight))
-    of_p, of_q = (_cross_entropy(z, gold, smoothing, pad_idx) for z in (log_p, log_q))
-    entropy = ce[0] * of_p + ce[1] * of_q
+    ce_p, ce_q = (_cross_entropy(log_probs, gold, smoothing, pad_idx) for log_probs in (log_p, log_q))
+    ce_sum = ce[0] * ce_p + ce[1] * ce_q
     # torch's kl_div(log Q, log P) is KL(P || Q).
-    pq, qp = (F.kl_div(*pair, reduction="sum", log_target=True) for pair in ((log_q, log_p), (log_p, log_q)))
-    return entropy + kl[0] * pq + kl[1] * qp, entropy.detach()
+    kl_pq, kl_qp = (F.kl_div(*pair, reduction="sum", log_target=True) for pair in ((log_q, log_p), (log_p, log_q)))
+    return ce_sum + kl[0] * kl_pq + kl[1] * kl_qp, ce_sum.detach()
 
 
-def _rows_of(real: Tensor, n: int | None) -> Tensor:
-    """Indices of the True in (B, T), flattened: (n,). Unless n is known the device must be waited for."""
+def _true_rows(mask: Tensor, n: int | None) -> Tensor:
+    """Indices of True in a mask (B, T), flattened: (n,). Without n the host waits for the device."""
     if n is None:
-        return real.flatten().nonzero().squeeze(1)
-    return torch.nonzero_static(real.flatten(), size=n).squeeze(1)
+        return mask.flatten().nonzero().squeeze(1)
+    return torch.nonzero_static(mask.flatten(), size=n).squeeze(1)
 
 
 def _log_softmax(logits: Tensor) -> Tensor:
@@ -291,66 +291,67 @@ def _log_softmax(logits: Tensor) -> Tensor:
 
 def _cross_entropy(log_p: Tensor, gold: Tensor, smoothing: float, pad_idx: int) -> Tensor:
     """Sum of the smoothed cross-entropies of log-probabilities, (N, V), with gold tokens, (N,)."""
-    of_gold = log_p.gather(1, gold.unsqueeze(1)).sum()
-    even = log_p.sum() - log_p[:, pad_idx].sum()
-    return -(1 - smoothing) * of_gold - smoothing / (log_p.size(1) - 1) * even
+    gold_sum = log_p.gather(1, gold.unsqueeze(1)).sum()
+    class_sum = log_p.sum() - log_p[:, pad_idx].sum()
+    return -(1 - smoothing) * gold_sum - smoothing / (log_p.size(1) - 1) * class_sum
 
 
-# Widths of the blocks in which `best_columns` looks; vocabularies are multiples of 8.
+# Widths of the blocks that `best_columns` searches; vocabularies are multiples of 8.
 _BLOCK_WIDTHS = (64, 32, 16, 8)
 
 
 def best_continuations(logits: Tensor, n: int, eos: int, never: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The n best tokens after each row of logits (R, V), which may be changed, but for those of `never`, ids.
+    """Find the n best next tokens of each row of logits (R, V), without the ids `never`. The logits may be overwritten.
 
-    eos: a column whose logits are finite. Returns logits, best first, and their columns, (R, n), and the normaliser
-    that is taken from a logit for its log-probability, (R,), of all columns: numbers in fp32 at least.
+    eos: a column with finite logits. Returns the best logits, best first, and their columns, (R, n) both, and the
+    normaliser over all columns, (R,): logit - normaliser is the log-probability. Numbers are in fp32 at least.
     """
-    found = choice.choose(logits, n, never)
-    if found is not None:
-        return found
-    width = _width_of_blocks(logits.size(-1), n)
+    chosen = choice.choose(logits, n, never)
+    if chosen is not None:
+        return chosen
+    width = _block_width(logits.size(-1), n)
     normaliser, maxima = choice.scan(logits, never, width) or (log_total(logits, eos), None)
     best, token = best_columns(logits.index_fill_(1, never, -torch.inf), n, maxima)
     return best.to(torch.promote_types(best.dtype, torch.float32)), token, normaliser
 
 
 def best_columns(logits: Tensor, n: int, maxima: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The n best columns of each row: two (R, n), value and column. maxima: those of the blocks, if they are known.
+    """Find the n best columns of each row: values and columns, (R, n) both. maxima: of the blocks, if known.
 
     They lie in the n blocks with the best maxima: on a CPU a third of the time of `topk` over a vocabulary.
     """
-    width = _width_of_blocks(logits.size(-1), n)
+    width = _block_width(logits.size(-1), n)
     if width is None:
         best, column = logits.topk(n, dim=-1)
         return best, column
     blocks = logits.view(logits.size(0), -1, width)
     block = (blocks.amax(-1) if maxima is None else maxima).topk(n, dim=-1).indices  # (R, n)
-    # Blocks are looked up among those of all rows: whole ones are copied faster than value by value.
+    # Indices among the blocks of all rows, since whole blocks are copied faster than single values.
     first = torch.arange(0, blocks[..., 0].numel(), blocks.size(1), device=logits.device).unsqueeze(1)
-    inside = blocks.flatten(0, 1).index_select(0, (first + block).flatten()).view(-1, n * width)  # (R, n·width)
-    best, place = inside.topk(n, dim=-1)
-    return best, block.gather(1, place // width) * width + place % width
+    candidates = blocks.flatten(0, 1).index_select(0, (first + block).flatten()).view(-1, n * width)  # (R, n·width)
+    best, index = candidates.topk(n, dim=-1)
+    return best, block.gather(1, index // width) * width + index % width
 
 
-def _width_of_blocks(n_column: int, n: int) -> int | None:
-    """The width of blocks for the n best of so many columns; None: all columns are looked at together."""
+def _block_width(n_column: int, n: int) -> int | None:
+    """Width of the blocks for the n best of n_column columns; None: search all columns at once."""
     return next((width for width in _BLOCK_WIDTHS if n_column % width == 0 and n_column // width >= 2 * n), None)
 
 
 def log_total(logits: Tensor, column: int) -> Tensor:
     """Logsumexp of each row of (R, V), in fp32 at least: (R,).
 
-    column: a finite one, by whose log-softmax it is found: one pass on a CPU where `logsumexp` is several.
+    column: one with finite logits. Its logit less its log-softmax is the result: one pass on a CPU, not several as in
+    `logsumexp`.
     """
-    exact = torch.promote_types(logits.dtype, torch.float32)
-    return logits[:, column] - logits.log_softmax(-1, dtype=exact)[:, column]
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    return logits[:, column] - logits.log_softmax(-1, dtype=dtype)[:, column]
 
 
 def store(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, slots: Tensor, n_step: Tensor) -> None:
     """Store keys and values (B, G, K, d) of the K newest tokens of each sentence in caches (B, G, ·, d).
 
-    slots: (K,) those of this step, n_step · K + 0 … K-1. n_step: (1,) steps that were made.
+    slots: (K,) of this step, n_step · K + 0 … K-1. n_step: (1,) number of earlier steps.
     """
     if not choice.store(keys, values, k, v, n_step):
         keys.index_copy_(2, slots, k)
@@ -361,7 +362,7 @@ def end_of_step(
     logits: Tensor,
     allowed: Callable[[], Tensor],
     state: Tensor,
-    of: Mapping[str, Tensor],
+    hypotheses: Mapping[str, Tensor],
     notes: Mapping[str, Tensor],
     last: Tensor,
     n_step: Tensor,
@@ -371,7 +372,8 @@ def end_of_step(
 ) -> Tensor | None:
     """Carry out `fixed_search.Table.go_on` by kernels of a GPU: (R,) rows that hypotheses continue; None: as `go_on`.
 
-    of, notes, last: those of a `Table`, changed. allowed: makes (S, V) uint8, 0 where a column may not follow in a
-    state; state: (R,) of each row. n_step: (1,) steps that were made. divisors: (T + 2,) of each length.
+    hypotheses, notes, last: `of`, `notes` and `last` of a `Table`, updated in place. allowed: returns (S, V) uint8, 0
+    where a column must not follow in a state; state: (R,) of each row. n_step: (1,) number of earlier steps. divisors:
+    (T + 2,) of each length.
     """
-    return choice.end_of_step(logits, allowed, state, of, notes, last, n_step, divisors, eos)
+    return choice.end_of_step(logits, allowed, state, hypotheses, notes, last, n_step, divisors, eos)

@@ -25,7 +25,7 @@ from nmt.data.subwords import PAD, Subwords
 from nmt.errors import MachineError, NmtError, RunError
 from nmt.files import RECIPE, check_is_run, is_run, lock_file, sha256_of
 from nmt.models.base import TranslationModel
-from nmt.models.build import Undrawn, build_model
+from nmt.models.build import SkipInit, build_model
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import RUN_DATA
 from nmt.recipe.reader import read_recipe
@@ -176,7 +176,7 @@ class Run:
         recipe, subwords = self.recipe(), subwords or self.subwords()
         folder = self.weights_folder(name)
         checkpoint.verify(folder)
-        with Undrawn():
+        with SkipInit():
             model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
         checkpoint.load_weights(model, checkpoint.load_tensors(folder, checkpoint.MODEL), str(folder))
         return model.to(device).eval(), folder.name

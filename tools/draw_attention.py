@@ -192,7 +192,7 @@ def heads() -> Picture:
         state = model.start(words(1, 20, 100))
         with torch.no_grad():
             model.step(torch.tensor([5]), state)
-        kept = sum(state.seen[key][:, :, :1].numel() for key in ("slf_k.0", "slf_v.0"))
+        kept = sum(state.kv_cache[key][:, :, :1].numel() for key in ("slf_k.0", "slf_v.0"))
         rows.append([name, n_group, f"{n_weight:,}", f"{kept:,}"])
         n_share = n_head // n_group
         for g in range(n_group):
@@ -262,7 +262,7 @@ def cache_sizes(n_kv_head: int | None, n_hypothesis: int = 5, n_src: int = 20, n
     source = sum(tensor.numel() for name, tensor in state.per_sentence.items() if name.startswith("enc_"))
     assert state.ancestry is not None
     n_slot = state.ancestry.size(1)  # the tensors have room for more
-    return source, sum(tensor[:, :, :n_slot].numel() for tensor in state.seen.values())
+    return source, sum(tensor[:, :, :n_slot].numel() for tensor in state.kv_cache.values())
 
 
 def cache() -> Picture:

@@ -172,24 +172,24 @@ class FixedState(DecoderState):
         self.n_step = places.alike("n_step", (1,), torch.int64).zero_()
         shape = (state.n_sentence * n_row, self._n_slot)
         self.ancestry = places.alike("ancestry", shape, torch.bool).zero_()
-        # The caches of a state before: a replayed step finds them without asking `remember` for any.
+        # The caches of a state before: a replayed step finds them without asking `update_cache` for any.
         for name in places.caches:
             self._open(name)
 
-    def look_back(self, visible: Tensor) -> Tensor:
+    def open_slots(self, visible: Tensor) -> Tensor:
         row = torch.arange(self._n_row, device=visible.device)
         self._slots = self.n_step * self._n_row + row
         own = (row.unsqueeze(1) == row) & visible.view(-1, self._n_row, 1)
         self.ancestry.index_copy_(1, self._slots, own.flatten(0, 1))
         return self.ancestry.view(self.n_sentence, 1, self._n_row, -1)
 
-    def remember(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def update_cache(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         new = {f"slf_k.{layer}": k, f"slf_v.{layer}": v}
         for name, its in new.items():
-            if name not in self.seen:
+            if name not in self.kv_cache:
                 self._places.caches[name] = its.size(1), its.size(3), its.dtype
                 self._open(name)
-        keys, values = (self.seen[name] for name in new)
+        keys, values = (self.kv_cache[name] for name in new)
         ops.store(keys, values, k, v, self._slots, self.n_step)
         return keys, values
 
@@ -197,7 +197,7 @@ class FixedState(DecoderState):
         """Make a cache: zeros, since what is hidden is multiplied by zero, which not everything survives."""
         n_head, width, dtype = self._places.caches[name]
         shape = (self.n_sentence, n_head, self._n_slot, width)
-        self.seen[name] = self._places.alike(name, shape, dtype).zero_()
+        self.kv_cache[name] = self._places.alike(name, shape, dtype).zero_()
 
     def reorder(self, rows: Tensor) -> None:
         moved = {name: tensor.index_select(0, rows) for name, tensor in self.per_row.items()}
@@ -210,7 +210,7 @@ class FixedState(DecoderState):
         def of_rows(value: Tensor) -> Tensor:
             return gaps.close(value.view(-1, self._n_row, *value.shape[1:])).flatten(0, 1)
 
-        self.per_sentence, self.seen = gaps.close_all(self.per_sentence), gaps.close_all(self.seen)
+        self.per_sentence, self.kv_cache = gaps.close_all(self.per_sentence), gaps.close_all(self.kv_cache)
         self.per_row = {name: of_rows(tensor) for name, tensor in self.per_row.items()}
         self.ancestry = of_rows(self.ancestry)
         self.n_sentence = gaps.n
@@ -218,8 +218,8 @@ class FixedState(DecoderState):
     def widen(self, n_step: int) -> None:
         """Make room for so many tokens in all."""
         self._n_slot = n_step * self._n_row
-        for name, cache in self.seen.items():
-            self.seen[name] = self._places.widen(name, cache, 2, self._n_slot)
+        for name, cache in self.kv_cache.items():
+            self.kv_cache[name] = self._places.widen(name, cache, 2, self._n_slot)
         self.ancestry = self._places.widen("ancestry", self.ancestry, 1, self._n_slot)
 
 
@@ -356,7 +356,7 @@ class FixedSearch:
         src_seq = F.pad(src_seq, (0, n_src_fixed - n_src, 0, n_more), value=PAD)
         src_seq[n_sentence:, 0] = EOS
         # Two steps more than the longest translation has may be made before the host hears that it is done.
-        model.reach(int(max_len.max()) + 3)
+        model.grow_tables(int(max_len.max()) + 3)
         state = FixedState(model.start(src_seq), places, n_row=how.beam, n_step=FIRST_ROOM)
         longest = F.pad(max_len.to(places.device), (0, n_more))
         table = Table(how, places, longest, FIRST_ROOM, score_type(model), characters)

@@ -35,7 +35,7 @@ def attention(
     if v.is_cuda and mask.in_search and not return_attns and on_gpu.takes_hypotheses(q, k, v):
         from nmt.kernels import search_triton
 
-        return search_triton.look(q, k, v, mask.made(search_triton.listed), scale), None
+        return search_triton.look(q, k, v, mask.derived(search_triton.listed), scale), None
     # Long inputs, whose weights would not fit the caches, are better in torch's, which has no dropout on a CPU.
     if return_attns or not v.is_cpu or (not p and q.size(2) * k.size(2) > _SHORT):
         return None

@@ -126,8 +126,8 @@ class LaidOut:
         return _multiply(out, rows, self._weight.t(), laid=self._place, bias=bias, zeros=True).view(*x.shape[:-1], -1)
 
 
-def laid_out(weight: Tensor) -> Callable[[Tensor, Tensor | None], Tensor] | None:
-    """`ops.laid_out` by kernels that multiply fp32, or by oneDNN; None where neither does."""
+def prepacked_linear(weight: Tensor) -> Callable[[Tensor, Tensor | None], Tensor] | None:
+    """`ops.prepacked_linear` by kernels that multiply fp32, or by oneDNN; None where neither does."""
     if not weight.is_cpu or weight.dtype not in (torch.float32, torch.bfloat16):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The contract between a model and everything else: all that training and search may know of it.
+"""Interfaces of models: everything that training and search use of them.
 
 Shapes: B sentences, S source length, T target length, V target vocabulary, K hypotheses a sentence,
 R = B·K rows, row b·K + k being hypothesis k of sentence b.
@@ -17,13 +17,13 @@ from nmt.masks import Packing
 from nmt.models.layers import Gaps
 from nmt.recipe.model_options import ModelConfig
 
-DROPPED = -1  # stands in a sequence where a word was: it is known that one is there, but not which
+DROPPED = -1  # id of a dropped word: its position is visible to the model, the word is not
 
 
 class WordEmbedding(nn.Embedding):
-    """An embedding in which a dropped word is zero. That the id tells it makes all who look a word up agree.
+    """Embedding in which a dropped word is zero. The ids mark it, so all embeddings of a sequence drop the same words.
 
-    may_drop: whether DROPPED may occur in training; otherwise nobody pays for looking.
+    may_drop: True if DROPPED may occur in training; without it no time is spent on the check.
     """
 
     may_drop = False
@@ -38,47 +38,49 @@ class WordEmbedding(nn.Embedding):
 class DecoderState:
     """State of decoding between two steps, in three kinds of tensors.
 
-    per_sentence: first dimension B. Written once by `start` (encoder keys and values, masks).
+    per_sentence: first dimension B. Written once by `start` (encoder keys and values, masks). The hypotheses of a
+    sentence share it; it is never copied for a beam.
     per_row: first dimension R. Grows or changes with every step (LSTM state).
-    seen: (B, G, slots, d) keys and values of target tokens, which stay where they were written. A step fills one slot
-    for each hypothesis, and `ancestry` (R, slots) tells which slots are a row's own past: that alone moves when a beam
-    is reordered.
-    Encoder memory belongs to the sentence: hypotheses share it and it is never copied for a beam.
+    kv_cache: (B, G, slots, d) keys and values of target tokens, which stay where they were written. A step fills one
+    slot for each hypothesis. `ancestry`, (R, slots), is True at the slots of a row's own past; it alone moves when a
+    beam is reordered.
     """
 
     def __init__(self, per_sentence: dict[str, Tensor], per_row: dict[str, Tensor], n_sentence: int) -> None:
         self.per_sentence = per_sentence
         self.per_row = per_row
-        self.seen: dict[str, Tensor] = {}
+        self.kv_cache: dict[str, Tensor] = {}
         self.ancestry: Tensor | None = None
         self.n_sentence = n_sentence
-        self.n_step: int | Tensor = 0  # target tokens read so far, so the position of the next one
+        self.n_step: int | Tensor = 0  # target tokens read so far: the position of the next one
 
-    def look_back(self, visible: Tensor) -> Tensor:
-        """Open a slot for the next token of each row: the mask (B, 1, K, slots) of what the rows may look at.
+    def open_slots(self, visible: Tensor) -> Tensor:
+        """Open a slot for the next token of each row. Returns the self-attention mask of the rows, (B, 1, K, slots).
 
-        visible: (R,) False where the token itself may not be looked at.
+        visible: (R,) False where the token itself must not be attended to.
         """
         n = len(visible) // self.n_sentence
-        own = torch.eye(n, dtype=torch.bool, device=visible.device).repeat(self.n_sentence, 1) & visible.unsqueeze(1)
-        self.ancestry = own if self.ancestry is None else torch.cat([self.ancestry, own], 1)
+        new = torch.eye(n, dtype=torch.bool, device=visible.device).repeat(self.n_sentence, 1) & visible.unsqueeze(1)
+        self.ancestry = new if self.ancestry is None else torch.cat([self.ancestry, new], 1)
         return self.ancestry.view(self.n_sentence, 1, n, -1)
 
-    def remember(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Write keys and values of a layer into the slots that `look_back` opened: (B, G, K, d) each -> what all slots
-        hold, (B, G, slots, d) each."""
-        return self._remember(f"slf_k.{layer}", k), self._remember(f"slf_v.{layer}", v)
+    def update_cache(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Write keys and values of a layer, (B, G, K, d) each, into the slots that `open_slots` opened.
 
-    def _remember(self, name: str, new: Tensor) -> Tensor:
+        Returns the keys and values of all slots, (B, G, slots, d) each.
+        """
+        return self._write(f"slf_k.{layer}", k), self._write(f"slf_v.{layer}", v)
+
+    def _write(self, name: str, new: Tensor) -> Tensor:
         assert self.ancestry is not None
-        end, old = self.ancestry.size(1), self.seen.get(name)
-        if old is None or old.size(2) < end:
-            room = new.new_empty(*new.shape[:2], 2 * end + 16 * new.size(2), new.size(3))
-            if old is not None:
-                room[:, :, : old.size(2)] = old
-            self.seen[name] = old = room
-        old[:, :, end - new.size(2) : end] = new
-        return old[:, :, :end]
+        end, cache = self.ancestry.size(1), self.kv_cache.get(name)
+        if cache is None or cache.size(2) < end:
+            larger = new.new_empty(*new.shape[:2], 2 * end + 16 * new.size(2), new.size(3))
+            if cache is not None:
+                larger[:, :, : cache.size(2)] = cache
+            self.kv_cache[name] = cache = larger
+        cache[:, :, end - new.size(2) : end] = new
+        return cache[:, :, :end]
 
     def reorder(self, rows: Tensor) -> None:
         """Make row r continue old row rows[r]. rows: (R',), R' a multiple of the sentences."""
@@ -87,50 +89,50 @@ class DecoderState:
             self.ancestry = self.ancestry.index_select(0, rows)
 
     def keep(self, gaps: Gaps) -> None:
-        """Let finished sentences leave: those that stay close the gaps.
+        """Remove finished sentences; the others move into their gaps.
 
-        The rows must be told separately, by `reorder`, since only search knows K.
+        Their rows are removed separately, by `reorder`, since only search knows K.
         """
         self.per_sentence = gaps.close_all(self.per_sentence)
-        for name, tensor in self.seen.items():
+        for name, cache in self.kv_cache.items():
             assert self.ancestry is not None
-            gaps.close(tensor[:, :, : self.ancestry.size(1)])  # without slots that no token fills
-            self.seen[name] = tensor[: gaps.n]
+            gaps.close(cache[:, :, : self.ancestry.size(1)])  # without unused slots
+            self.kv_cache[name] = cache[: gaps.n]
         self.n_sentence = gaps.n
 
 
-# Sentences that an encoder reads at once, before a search: on a CPU, and where kernels are to be large.
-_N_READ, _N_READ_ELSEWHERE = 64, 512
+# Sentences that an encoder reads at once before a search: on a CPU, and on a GPU, which needs large kernels.
+_N_READ, _N_READ_GPU = 64, 512
 
 
 def read_in_parts(read: Callable[[Tensor], dict[str, Tensor]], src_seq: Tensor, pad_idx: int) -> dict[str, Tensor]:
-    """read(src_seq), (B, S) -> B-row tensors by name, some sentences at a time and each part as long as its longest.
+    """Return read(src_seq), (B, S) -> B-row tensors by name, read in parts that are as long as their longest sentence.
 
-    A search wants many sentences at once, of which an encoder would read more padding than words. They come ordered by
-    length. Tensors of a source word have it in the last dimension if they are bool, else in the one before.
+    A search takes many sentences at once, in which an encoder would read more padding than words. They come ordered
+    by length. The source length S is the last dimension of a bool tensor and the one before in other tensors.
     """
-    n_read = _N_READ if src_seq.is_cpu else _N_READ_ELSEWHERE
+    n_read = _N_READ if src_seq.is_cpu else _N_READ_GPU
     if len(src_seq) <= n_read:
         return read(src_seq)
     n_word = (src_seq != pad_idx).sum(1).tolist()
-    rows = [slice(first, first + n_read) for first in range(0, len(src_seq), n_read)]
-    parts = [read(src_seq[its, : max(1, *n_word[its])]) for its in rows]
-    known = {}
+    slices = [slice(start, start + n_read) for start in range(0, len(src_seq), n_read)]
+    parts = [read(src_seq[rows, : max(1, *n_word[rows])]) for rows in slices]
+    memory = {}
     for name, first in parts[0].items():
-        of_words = -1 if first.dtype == torch.bool else -2
+        word_dim = -1 if first.dtype == torch.bool else -2
         shape = [len(src_seq), *first.shape[1:]]
-        shape[of_words] = src_seq.size(1)
-        known[name] = first.new_zeros(shape)
-        for its, part in zip(rows, parts, strict=True):
-            known[name][its].narrow(of_words, 0, part[name].size(of_words)).copy_(part[name])
-    return known
+        shape[word_dim] = src_seq.size(1)
+        memory[name] = first.new_zeros(shape)
+        for rows, part in zip(slices, parts, strict=True):
+            memory[name][rows].narrow(word_dim, 0, part[name].size(word_dim)).copy_(part[name])
+    return memory
 
 
 class Attns(NamedTuple):
-    """Attention weights of a model, before dropout, rows summing to 1; None where it has no such attention.
+    """Attention weights of a model, before dropout, rows summing to 1; None for an attention that it lacks.
 
-    encoder: source words at the source, (n_layer, B, n_head, S, S); decoder: target words at the target so far,
-    (n_layer, B, n_head, T, T); cross: target words at the source, (n_layer, B, n_head, T, S).
+    encoder: from source words to the source, (n_layer, B, n_head, S, S); decoder: from target words to the target so
+    far, (n_layer, B, n_head, T, T); cross: from target words to the source, (n_layer, B, n_head, T, S).
     """
 
     encoder: Tensor | None
@@ -139,20 +141,20 @@ class Attns(NamedTuple):
 
 
 class SearchModel(nn.Module, ABC):
-    """Interface of search, sampling and scoring: one model, or many as one."""
+    """Interface of search, sampling and scoring: a model or an ensemble."""
 
-    attends = True  # whether target words look at the source, so that `forward` can tell where
+    attends = True  # True if target words attend to the source, so `forward` can return cross-attention weights
 
     @abstractmethod
     def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> Tensor | tuple[Tensor, Attns]:
         """(B, S), (B, T) ids, padded -> logits (B, T, V): row t predicts the token after trg_seq[:, t].
 
-        return_attns: also where the model looked meanwhile.
+        return_attns: also return the attention weights.
         """
 
     @abstractmethod
     def start(self, src_seq: Tensor) -> DecoderState:
-        """(B, S) -> the state before the first target token."""
+        """(B, S) -> state before the first target token."""
 
     @abstractmethod
     def step(self, last: Tensor, state: DecoderState) -> Tensor:
@@ -161,8 +163,8 @@ class SearchModel(nn.Module, ABC):
         R may be B·K for any K; K may change between steps only through `DecoderState.reorder`.
         """
 
-    def reach(self, n_position: int) -> None:
-        """Make now whatever steps up to that position need, so that none of them has to."""
+    def grow_tables(self, n_position: int) -> None:
+        """Grow position tables to n_position now, so that no step has to."""
         for module in self.modules():
             if grow := getattr(module, "grow", None):
                 grow(n_position)
@@ -184,42 +186,42 @@ def evaluating(model: SearchModel) -> Iterator[None]:
 
 
 class TranslationModel(SearchModel):
-    """Every model family implements these, and training needs nothing else.
+    """Interface of training, which every model family implements.
 
     trg_word_prj: the output layer. logit_scale: factor of the logits; part of the model, so that training and search
-    cannot disagree about it.
+    use the same.
     """
 
     trg_word_prj: nn.Linear
     logit_scale: float
-    packs = False  # whether `decode_hidden` takes sentences that lie end to end
+    packs = False  # True if `decode_hidden` takes packed sentences
 
     @abstractmethod
     def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor, packing: tuple[Packing, Packing] | None = None) -> Tensor:
-        """(B, S), (B, T) -> last states (B, T, D), such that logits = logit_scale · states · output_weightT.
+        """(B, S), (B, T) -> last states (B, T, D), where logits = logit_scale · states · output_weightT.
 
-        packing: of source and target, where all sentences are in one row each, (1, S) and (1, T).
+        packing: of source and target, if the sentences lie end to end in one row each, (1, S) and (1, T).
         """
 
     @property
     @abstractmethod
     def embeddings(self) -> tuple[WordEmbedding, WordEmbedding]:
-        """The embedding of the source and that of the target; sharing, they hold one and the same weight."""
+        """Source and target embedding; if shared, both hold the same weight."""
 
     @property
     def output_weight(self) -> Tensor:
-        """(V, D), the matrix of the output layer: losses that never hold all the logits multiply by it themselves."""
+        """Matrix of the output layer, (V, D), for losses that multiply by it in parts and never hold all logits."""
         return self.trg_word_prj.weight
 
     def project(self, hidden: Tensor) -> Tensor:
-        """(..., D), last states -> logits (..., V) = hidden · output_weightT · logit_scale. Training and decoding both
-        end here."""
-        # Scaling before the product is the same and passes over D numbers instead of V.
+        """Project last states (..., D) to logits (..., V) = hidden · output_weightT · logit_scale, in training and
+        decoding alike."""
+        # Scaling before the product is equivalent and passes over D numbers instead of V.
         logits: Tensor = self.trg_word_prj(hidden if self.logit_scale == 1.0 else hidden * self.logit_scale)
         return logits
 
-    def draw_weights(self, config: ModelConfig, d_emb: int) -> None:
-        """Draw the first weights, matrices Xavier-uniform where no module says otherwise, and share embeddings."""
+    def init_weights(self, config: ModelConfig, d_emb: int) -> None:
+        """Draw the initial weights, Xavier-uniform unless a module's `reset` sets others, and share embeddings."""
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
@@ -227,7 +229,7 @@ class TranslationModel(SearchModel):
             if reset := getattr(module, "reset", None):
                 reset()
         src, trg = self.embeddings
-        if config.emb_init != "xavier":  # what needs the training pairs is the trainer's to fill in
+        if config.emb_init != "xavier":  # the trainer fills in vectors that need the training pairs
             for embedding in (src, trg):
                 nn.init.normal_(embedding.weight, std=d_emb**-0.5)
         if config.trg_emb_prj_weight_sharing:
@@ -236,20 +238,22 @@ class TranslationModel(SearchModel):
             src.weight = trg.weight
 
     def recompute_activations(self) -> None:
-        """From now on, in training, let every layer that can forget what its backward pass needs, and compute it again
-        there: the same bits in less memory, for about a third more time (Chen et al. 2016, sublinear memory cost)."""
+        """Switch on activation checkpointing: in training, layers recompute their activations in the backward pass.
+
+        The same bits in less memory, for about a third more time (Chen et al. 2016, sublinear memory cost).
+        """
         for module in self.modules():
             if isinstance(module, Recomputing):
                 module.recompute = True
 
 
 class Recomputing(nn.Module):
-    """A module made of layers that can be computed twice in place of remembering what happened inside them."""
+    """Module whose layers can recompute their activations in the backward pass instead of storing them."""
 
     recompute = False
 
-    def through(self, layer: nn.Module, *args: Any) -> Any:
-        """layer(*args). The second time the dropout is the same, since the generators are put back for it."""
+    def run_layer(self, layer: nn.Module, *args: Any) -> Any:
+        """Return layer(*args). Recomputation draws the same dropout, since it restores the random generators."""
         if self.recompute and self.training and torch.is_grad_enabled():
             return checkpoint(layer, *args, use_reentrant=False)
         return layer(*args)
@@ -257,7 +261,7 @@ class Recomputing(nn.Module):
 
 @runtime_checkable
 class Blocked(Protocol):
-    """A module some of whose weights are several matrices in one, such as those of the heads of attention."""
+    """Module with weights that consist of several matrices, such as those of attention heads."""
 
     def blocks(self) -> list[tuple[Tensor, tuple[int, int]]]:
-        """The weights that are several matrices, each with the shape of one of them, which tile it."""
+        """Weights that consist of several matrices, each with the shape of the matrices that tile it."""

@@ -1,4 +1,4 @@
-"""From the recipe's `model` section to a model: training, translation and export all build it here."""
+"""Build a model from the recipe's `model` section, for training, translation and export."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from nmt.recipe.model_options import ModelConfig
 
 
 def build_model(config: ModelConfig, n_src_vocab: int, n_trg_vocab: int, pad_idx: int = 0) -> TranslationModel:
-    """A freshly initialised model; torch's seed decides its weights."""
+    """Return a freshly initialised model; torch's seed determines its weights."""
     assert config.preset != "auto", "resolve the recipe first"
     if config.emb_src_trg_weight_sharing and n_src_vocab != n_trg_vocab:
         raise RecipeError(
@@ -22,17 +22,17 @@ def build_model(config: ModelConfig, n_src_vocab: int, n_trg_vocab: int, pad_idx
             f"target vocabulary {n_trg_vocab:,}: one embedding cannot serve both. Set subwords.joint to true and "
             "prepare the data again, or set model.emb_src_trg_weight_sharing to false."
         )
-    kind = Seq2Seq if config.is_recurrent else Transformer
-    return kind(config, n_src_vocab, n_trg_vocab, pad_idx)
+    model_class = Seq2Seq if config.is_recurrent else Transformer
+    return model_class(config, n_src_vocab, n_trg_vocab, pad_idx)
 
 
-class Undrawn(TorchFunctionMode):
-    """No random numbers are drawn for tensors in here: a model that gets its weights from a file needs none before."""
+class SkipInit(TorchFunctionMode):
+    """Context manager: zeros for random initial weights, for a model that gets its weights from a file."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Methods of a tensor, and functions of torch.nn.init that torch shows to a mode as a whole.
+        # Methods of a tensor, and functions of torch.nn.init that torch passes to a mode as a whole.
         if getattr(func, "__name__", "") in ("uniform_", "normal_", "kaiming_uniform_"):
             tensor: Tensor = args[0] if args else kwargs["tensor"]
             with torch.no_grad():
-                return tensor.zero_()  # so that what is computed from it is defined
+                return tensor.zero_()  # so that values computed from it are defined
         return func(*args, **(kwargs or {}))

@@ -10,7 +10,7 @@ from torch import nn
 from nmt import ops
 from nmt.errors import MachineError, RunError
 from nmt.models.build import build_model
-from nmt.models.int8 import LEAST, Int8FeedForward, Int8Linear, Int8Projection, prepacked, to_int8
+from nmt.models.int8 import MIN_RANGES, Int8FeedForward, Int8Linear, Int8Projection, prepacked, to_int8
 from nmt.models.layers import Stream
 from nmt.models.transformer.SubLayers import PositionwiseFeedForward
 from nmt.recipe.model_options import ModelConfig
@@ -130,8 +130,8 @@ def test_a_model_some_of_whose_states_are_always_far_out_has_wider_ranges(make, 
     found = [[m for m in one.modules() if isinstance(m, Int8FeedForward | Int8Linear)] for one in (model, far)]
     with torch.inference_mode():
         whole = far(*batch)
-    steps = [[one.reach for one in several] for several in found]
-    assert LEAST[0] in steps[0] and max(steps[0]) < 6 < 9 < max(steps[1])
+    ranges = [[layer.range for layer in layers] for layers in found]
+    assert MIN_RANGES[0] in ranges[0] and max(ranges[0]) < 6 < 9 < max(ranges[1])
     assert (whole - exact).norm() < 0.06 * exact.norm()
 
 

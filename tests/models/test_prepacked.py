@@ -12,7 +12,7 @@ from nmt.models.int8 import PrepackedLinear, prepacked
 def linear_of(dtype, bias=True):
     torch.manual_seed(1)
     linear = nn.Linear(40, 56, bias=bias).to(dtype)
-    if dtype == torch.bfloat16 and not ops.laid_out(linear.weight.detach()):
+    if dtype == torch.bfloat16 and not ops.prepacked_linear(linear.weight.detach()):
         pytest.skip("oneDNN lays out no matrices of bf16 for this processor")
     return linear
 
@@ -55,7 +55,7 @@ def test_a_model_has_the_same_parameters_and_gives_the_same(make, batch):
 def test_for_a_gpu_what_reads_the_same_lies_beside_each_other(make, batch):
     pytest.importorskip("nmt.kernels.products")  # without which nothing is laid out
     model = make()
-    laid = prepacking.laid_for_gpu(model)
+    laid = prepacking.prepacked_for_gpu(model)
     attention, its = laid.decoder.layer_stack[0].slf_attn, model.decoder.layer_stack[0].slf_attn
     assert attention.w_ks.weight.data_ptr() == attention.w_qs.weight.data_ptr() + attention.w_qs.weight.nbytes
     assert its.w_ks.weight.data_ptr() != its.w_qs.weight.data_ptr() + its.w_qs.weight.nbytes

@@ -56,13 +56,13 @@ def test_what_is_known_of_a_sentence_is_stored_once_however_many_hypotheses(make
     stored = {name: tensor.data_ptr() for name, tensor in state.per_sentence.items()}
     model.step(torch.full((4,), 7), state)
     state.reorder(torch.arange(4).repeat_interleave(5))
-    written = state.seen["slf_v.1"].data_ptr()
+    written = state.kv_cache["slf_v.1"].data_ptr()
     model.step(torch.full((4 * 5,), 7), state)
     state.reorder(torch.arange(20).flip(0).view(4, 5).flip(0).flatten())
     assert {name: tensor.data_ptr() for name, tensor in state.per_sentence.items()} == stored
     assert state.per_sentence["enc_k.0"].shape == (4, 2, 7, 4)
     # What was written of target tokens stays where it is: one slot a sentence, then five.
-    assert state.seen["slf_v.1"].data_ptr() == written and state.ancestry.shape == (20, 6)
+    assert state.kv_cache["slf_v.1"].data_ptr() == written and state.ancestry.shape == (20, 6)
     assert state.n_step == 2
 
 

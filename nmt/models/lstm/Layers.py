@@ -1,4 +1,4 @@
-"""One layer of each stack: the encoder's, which may read both ways, and the decoder's.
+"""Layers of the two stacks: the encoder's, which may be bidirectional, and the decoder's.
 
 Shapes: B sentences, S source length, T target length, R rows, D `d_model`.
 """
@@ -11,17 +11,17 @@ from nmt.recipe.model_options import ModelConfig
 
 
 def reversal(visible: Tensor) -> Tensor:
-    """For each place the one that has its word when every sentence is read from its end: (B, S) -> (B, S).
+    """Positions in an order that reverses each sentence: (B, S) -> (B, S).
 
-    visible: False at padding, which comes last and stays where it is. Turning twice is not turning.
+    visible: False at padding, which comes last and stays where it is. Reversing twice restores the order.
     """
-    place = torch.arange(visible.size(1), device=visible.device)
-    mirrored = visible.sum(1, keepdim=True) - 1 - place
-    return torch.where(visible, mirrored, place)
+    position = torch.arange(visible.size(1), device=visible.device)
+    mirrored = visible.sum(1, keepdim=True) - 1 - position
+    return torch.where(visible, mirrored, position)
 
 
 class EncoderLayer(nn.Module):
-    """A recurrence over the source, forward or backward, or one of each, side by side."""
+    """Recurrence over the source, forward, backward, or both side by side."""
 
     def __init__(self, config: ModelConfig, d_in: int, dropout: float) -> None:
         super().__init__()
@@ -32,22 +32,22 @@ class EncoderLayer(nn.Module):
         self.back = Recurrence(config, d_in, width) if config.enc_direction != "forward" else None
 
     def forward(self, x: Tensor, visible: Tensor, reverse: Tensor) -> tuple[Tensor, State]:
-        """(B, S, d_in), (B, S), what `reversal` gives -> (B, S, D) and the state in which reading ends, (B, D) each."""
+        """(B, S, d_in), (B, S), result of `reversal` -> (B, S, D) and the last state, tensors (B, D)."""
         x = self.dropout(x)
-        outputs, lasts = [], []
+        outputs, last_states = [], []
         if self.ahead is not None:
-            output, last = self.ahead(x, self.ahead.initial_state(x), visible)
+            output, last_state = self.ahead(x, self.ahead.initial_state(x), visible)
             outputs.append(output)
-            lasts.append(last)
+            last_states.append(last_state)
         if self.back is not None:
-            output, last = self.back(_gathered(x, reverse), self.back.initial_state(x), visible)
-            outputs.append(_gathered(output, reverse))
-            lasts.append(last)
-        return torch.cat(outputs, 2), tuple(torch.cat(parts, 1) for parts in zip(*lasts, strict=True))
+            output, last_state = self.back(_gather(x, reverse), self.back.initial_state(x), visible)
+            outputs.append(_gather(output, reverse))
+            last_states.append(last_state)
+        return torch.cat(outputs, 2), tuple(torch.cat(parts, 1) for parts in zip(*last_states, strict=True))
 
 
 class DecoderLayer(nn.Module):
-    """A recurrence over the target."""
+    """Recurrence over the target."""
 
     def __init__(self, config: ModelConfig, d_in: int, dropout: float) -> None:
         super().__init__()
@@ -55,19 +55,19 @@ class DecoderLayer(nn.Module):
         self.rnn = Recurrence(config, d_in, config.d_model)
 
     def forward(self, x: Tensor, state: State) -> Tensor:
-        """A whole target: (B, T, d_in) -> (B, T, D)"""
+        """Read a whole target: (B, T, d_in) -> (B, T, D)"""
         output: Tensor
         output, _ = self.rnn(self.dropout(x), state)
         return output
 
-    def step(self, x: Tensor, state: State, kept: Tensor | None = None) -> State:
-        """One more token: (R, d_in) -> the state after it, whose first part is the output.
+    def step(self, x: Tensor, state: State, dropout_mask: Tensor | None = None) -> State:
+        """Read one more token: (R, d_in) -> the new state, whose first part is the output.
 
-        kept: as in SentenceDropout.
+        dropout_mask: of `SentenceDropout`.
         """
-        return self.rnn.step(self.dropout(x.unsqueeze(1), kept).squeeze(1), state)
+        return self.rnn.step(self.dropout(x.unsqueeze(1), dropout_mask).squeeze(1), state)
 
 
-def _gathered(x: Tensor, place: Tensor) -> Tensor:
-    """(B, S, D) at the places (B, S): (B, S, D)"""
-    return x.gather(1, place.unsqueeze(2).expand_as(x))
+def _gather(x: Tensor, position: Tensor) -> Tensor:
+    """x, (B, S, D), at the positions (B, S): (B, S, D)"""
+    return x.gather(1, position.unsqueeze(2).expand_as(x))

@@ -1,7 +1,7 @@
-"""The recurrent models: encoder and decoder without attention, with the source at every step, and with attention.
+"""Recurrent models: encoder and decoder without attention, with the source at every step, and with attention.
 
-One decoder serves all three; they differ in what of the source its first layer reads beside the words, and in the
-context that the output layer has beside the state.
+One base decoder serves all three. They differ in what the first layer reads besides the words, and in the context that
+the readout reads besides the state.
 
 Shapes: B sentences, S source length, T target length, K hypotheses a sentence, R = B·K rows, D `d_model`, E `d_emb`,
 V target vocabulary. N is T where a whole target is read, and K where one token of each hypothesis is.
@@ -19,71 +19,72 @@ from nmt.models.lstm.Modules import State
 from nmt.models.lstm.SubLayers import Lexicon, Readout, SourceAttention
 from nmt.recipe.model_options import ModelConfig
 
-Memory = Mapping[str, Tensor]  # what a decoder may know of the source, by name, first dimension B
+Memory = Mapping[str, Tensor]  # tensors of the source that a decoder reads, by name, first dimension B
 
 
 class Encoder(nn.Module):
-    """Reads the source."""
+    """Recurrent stack that reads the source."""
 
     def __init__(self, config: ModelConfig, n_src_vocab: int, pad_idx: int, emb_scale: float) -> None:
         super().__init__()
         self.pad_idx, self.emb_scale = pad_idx, emb_scale
         d_emb = config.d_emb or config.d_model
         self.src_word_emb = WordEmbedding(n_src_vocab, d_emb, padding_idx=pad_idx)
-        self.layer_stack = nn.ModuleList([EncoderLayer(config, *both) for both in _widths_and_dropouts(config, d_emb)])
+        widths = _widths_and_dropouts(config, d_emb)
+        self.layer_stack = nn.ModuleList([EncoderLayer(config, d_in, dropout) for d_in, dropout in widths])
 
     def forward(self, src_seq: Tensor) -> tuple[Tensor, Tensor, list[State]]:
-        """(B, S) -> the embedded words, (B, S, E), the states at all places, (B, S, D), and each layer's last, from
-        which the decoder begins."""
+        """(B, S) -> embedded words, (B, S, E), states at all positions, (B, S, D), and the last state of each layer,
+        with which the decoder starts."""
         visible = src_seq != self.pad_idx
         words = self.src_word_emb(src_seq) * self.emb_scale
-        x, reverse, lasts = words, reversal(visible), []
+        enc_output, reverse, last_states = words, reversal(visible), []
         for layer in self.layer_stack:
-            x, last = layer(x, visible, reverse)
-            lasts.append(last)
-        return words, x, lasts
+            enc_output, last_state = layer(enc_output, visible, reverse)
+            last_states.append(last_state)
+        return words, enc_output, last_states
 
 
 class Decoder(nn.Module):
-    """Writes the target from the encoder's last state, and from nothing else (Sutskever et al. 2014)."""
+    """Decoder that gets only its initial states from the encoder (Sutskever et al. 2014)."""
 
     def __init__(self, config: ModelConfig, n_trg_vocab: int, pad_idx: int, emb_scale: float, d_out: int) -> None:
         super().__init__()
         d_emb = config.d_emb or config.d_model
         self.emb_scale, self.d_out = emb_scale, d_out
         self.trg_word_emb = WordEmbedding(n_trg_vocab, d_emb, padding_idx=pad_idx)
-        d_beside, d_context = self.extra_widths(config)
-        each = _widths_and_dropouts(config, d_emb + d_beside)
-        self.layer_stack = nn.ModuleList([DecoderLayer(config, *both) for both in each])
+        d_extra, d_context = self.extra_widths(config)
+        widths = _widths_and_dropouts(config, d_emb + d_extra)
+        self.layer_stack = nn.ModuleList([DecoderLayer(config, d_in, dropout) for d_in, dropout in widths])
         self.readout = Readout(config, d_context, d_out)
 
     def extra_widths(self, config: ModelConfig) -> tuple[int, int]:
-        """Width of what the first layer reads beside the word, and of the context that the readout has."""
+        """Widths of what the first layer reads besides the word, and of the context that the readout reads."""
         return 0, 0
 
     def embed(self, seq: Tensor) -> Tensor:
-        """(...) ids -> the words as they enter, (..., E)"""
+        """(...) ids -> scaled embeddings, (..., E)"""
         words: Tensor = self.trg_word_emb(seq) * self.emb_scale
         return words
 
     def memory(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """Tensors of the source that every step needs: (B, S, E), (B, S, D), (B, D), (B, 1, S) -> tensors by name."""
+        """Tensors of the source that every step reads: (B, S, E), (B, S, D), (B, D), (B, 1, S) -> tensors by name."""
         return {}
 
     def inputs(self, words: Tensor, memory: Memory) -> Tensor:
-        """Input of the first layer: embedded words, (B, N, E), and what it reads beside them."""
+        """Input of the first layer: embedded words, (B, N, E), and what it reads besides them."""
         return words
 
     def context(self, h: Tensor, memory: Memory) -> tuple[Tensor | None, Tensor | None]:
-        """Context of the states h, (B, N, D), and the weights (B, N, S) if attention found it."""
+        """Context of the states h, (B, N, D), and the attention weights, (B, N, S), if there are any."""
         return None, None
 
-    def projection_input(self, found: Tensor, attn: Tensor | None, memory: Memory) -> Tensor:
-        """Input of the output layer, from the readout, (B, N, d_out), and the weights of attention: (B, N, d_out)"""
-        return found
+    def projection_input(self, readout: Tensor, attn: Tensor | None, memory: Memory) -> Tensor:
+        """Input of the output layer, (B, N, d_out), from the readout, (B, N, d_out), and the attention weights."""
+        return readout
 
     def forward(self, trg_seq: Tensor, states: list[State], memory: Memory) -> tuple[Tensor, Tensor | None]:
-        """(B, T), states before it -> (B, T, d_out), and weights over the source, (B, T, S), if there are any."""
+        """(B, T), states before it -> (B, T, d_out), and the attention weights, (B, T, S), if there are any."""
         x = self.inputs(self.embed(trg_seq), memory)
         for layer, state in zip(self.layer_stack, states, strict=True):
             x = layer(x, state)
@@ -91,24 +92,29 @@ class Decoder(nn.Module):
         return self.projection_input(self.readout(x, context), attn, memory), attn
 
     def step(
-        self, words: Tensor, states: list[State], memory: Memory, n: int, kept: Sequence[Tensor | None] = ()
+        self,
+        words: Tensor,
+        states: list[State],
+        memory: Memory,
+        n_sentence: int,
+        dropout_masks: Sequence[Tensor | None] = (),
     ) -> tuple[Tensor, Tensor | None, list[State]]:
-        """One token of each row: embedded (R, E) -> the readout (B, K, d_out), the weights (B, K, S) if attention found
-        it, and the states after it. n: the sentences, B. kept: as in SentenceDropout, of all layers and the readout."""
-        *of_layers, of_readout = kept or [None] * (len(self.layer_stack) + 1)
-        x = self.inputs(words.view(n, -1, words.size(-1)), memory).flatten(0, 1)
-        after: list[State] = []
-        for layer, state, its in zip(self.layer_stack, states, of_layers, strict=True):
+        """Read one token of each row: embedded words (R, E) -> readout (B, K, d_out), attention weights (B, K, S) if
+        there are any, and the new states. dropout_masks: of `SentenceDropout`, for all layers and the readout."""
+        *layer_masks, readout_mask = dropout_masks or [None] * (len(self.layer_stack) + 1)
+        x = self.inputs(words.view(n_sentence, -1, words.size(-1)), memory).flatten(0, 1)
+        new_states: list[State] = []
+        for layer, state, layer_mask in zip(self.layer_stack, states, layer_masks, strict=True):
             assert isinstance(layer, DecoderLayer)
-            after.append(layer.step(x, state, its))
-            x = after[-1][0]
-        h = x.view(n, -1, x.size(-1))
+            new_states.append(layer.step(x, state, layer_mask))
+            x = new_states[-1][0]
+        h = x.view(n_sentence, -1, x.size(-1))
         context, attn = self.context(h, memory)
-        return self.readout(h, context, of_readout), attn, after
+        return self.readout(h, context, readout_mask), attn, new_states
 
 
 class PeekyDecoder(Decoder):
-    """Sees the encoder's last state at every step: beside the word, and beside its own state (Cho et al. 2014)."""
+    """Decoder that reads the encoder's last state at every step, with the word and in the readout (Cho et al. 2014)."""
 
     def extra_widths(self, config: ModelConfig) -> tuple[int, int]:
         return config.d_model, config.d_model
@@ -117,14 +123,14 @@ class PeekyDecoder(Decoder):
         return {"last": last}
 
     def inputs(self, words: Tensor, memory: Memory) -> Tensor:
-        return torch.cat([words, _repeated(memory["last"], words)], 2)
+        return torch.cat([words, _repeat(memory["last"], words)], 2)
 
     def context(self, h: Tensor, memory: Memory) -> tuple[Tensor | None, Tensor | None]:
-        return _repeated(memory["last"], h), None
+        return _repeat(memory["last"], h), None
 
 
 class AttentionDecoder(Decoder):
-    """Looks at all states of the encoder at every step (Bahdanau et al. 2015, Luong et al. 2015)."""
+    """Decoder that attends to all states of the encoder at every step (Bahdanau et al. 2015, Luong et al. 2015)."""
 
     def __init__(self, config: ModelConfig, n_trg_vocab: int, pad_idx: int, emb_scale: float, d_out: int) -> None:
         super().__init__(config, n_trg_vocab, pad_idx, emb_scale, d_out)
@@ -143,44 +149,44 @@ class AttentionDecoder(Decoder):
         context, attn = self.enc_attn(h, memory["enc_k"], memory["enc_v"], memory["src_mask"])
         return context, attn
 
-    def projection_input(self, found: Tensor, attn: Tensor | None, memory: Memory) -> Tensor:
+    def projection_input(self, readout: Tensor, attn: Tensor | None, memory: Memory) -> Tensor:
         if self.lexicon is None:
-            return found
-        looked_up: Tensor = self.lexicon(attn, memory["words"])
-        return found + looked_up
+            return readout
+        lexical: Tensor = self.lexicon(attn, memory["words"])
+        return readout + lexical
 
 
 class FeedingDecoder(AttentionDecoder):
-    """Attention whose result also enters the next step, so that it knows where it has looked: input feeding (Luong et
-    al. 2015, section 3.3)."""
+    """Attention with input feeding: the readout also enters the next step, which so depends on earlier attention (Luong
+    et al. 2015, section 3.3)."""
 
     def extra_widths(self, config: ModelConfig) -> tuple[int, int]:
         return self.d_out, config.d_model
 
     def forward(self, trg_seq: Tensor, states: list[State], memory: Memory) -> tuple[Tensor, Tensor | None]:
         words = self.embed(trg_seq)
-        found, every, attns = words.new_zeros(len(words), 1, self.d_out), [], []
-        kept: list[Tensor | None] = []
-        for place in range(words.size(1)):
-            x = torch.cat([words[:, place : place + 1], found.to(words.dtype)], 2)
-            if not place:
-                kept = self._draw_dropout(x, states)
-            found, attn, states = self.step(x.squeeze(1), states, memory, len(x), kept)
-            every.append(found)
+        readout, readouts, attns = words.new_zeros(len(words), 1, self.d_out), [], []
+        dropout_masks: list[Tensor | None] = []
+        for t in range(words.size(1)):
+            x = torch.cat([words[:, t : t + 1], readout.to(words.dtype)], 2)
+            if t == 0:
+                dropout_masks = self._draw_dropout_masks(x, states)
+            readout, attn, states = self.step(x.squeeze(1), states, memory, len(x), dropout_masks)
+            readouts.append(readout)
             attns.append(attn)
         attn = torch.cat([attn for attn in attns if attn is not None], 1)
-        return self.projection_input(torch.cat(every, 1), attn, memory), attn
+        return self.projection_input(torch.cat(readouts, 1), attn, memory), attn
 
-    def _draw_dropout(self, x: Tensor, states: list[State]) -> list[Tensor | None]:
-        """Dropout of a sentence in each layer and the readout, where that is drawn once."""
-        widths = [x, *(state[0].unsqueeze(1) for state in states[1:]), x.new_empty(len(x), 1, self.d_out)]
+    def _draw_dropout_masks(self, x: Tensor, states: list[State]) -> list[Tensor | None]:
+        """Dropout masks of the layers and the readout; None where each position draws its own."""
+        inputs = [x, *(state[0].unsqueeze(1) for state in states[1:]), x.new_empty(len(x), 1, self.d_out)]
         layers = [layer for layer in self.layer_stack if isinstance(layer, DecoderLayer)]
         dropouts = [*(layer.dropout for layer in layers), self.readout.dropout]
-        return [dropout.draw(width) for dropout, width in zip(dropouts, widths, strict=True)]
+        return [dropout.draw_mask(tensor) for dropout, tensor in zip(dropouts, inputs, strict=True)]
 
 
 class Seq2Seq(TranslationModel):
-    """Two recurrent stacks and the projection onto the vocabulary; the decoder decides which of the models it is."""
+    """Recurrent encoder, decoder and projection onto the vocabulary. The recipe chooses the class of the decoder."""
 
     def __init__(self, config: ModelConfig, n_src_vocab: int, n_trg_vocab: int, pad_idx: int) -> None:
         super().__init__()
@@ -192,9 +198,9 @@ class Seq2Seq(TranslationModel):
         self.logit_scale = d_emb**-0.5 if shared and config.scale_emb_or_prj == "prj" else 1.0
         self.attends = config.architecture == "attention"
         self.encoder = Encoder(config, n_src_vocab, pad_idx, emb_scale)
-        self.decoder = _kind(config)(config, n_trg_vocab, pad_idx, emb_scale, d_out)
+        self.decoder = _decoder_class(config)(config, n_trg_vocab, pad_idx, emb_scale, d_out)
         self.trg_word_prj = nn.Linear(d_out, n_trg_vocab, bias=False)
-        self.draw_weights(config, d_emb)
+        self.init_weights(config, d_emb)
 
     @property
     def embeddings(self) -> tuple[WordEmbedding, WordEmbedding]:
@@ -225,39 +231,39 @@ class Seq2Seq(TranslationModel):
         if isinstance(self.decoder, FeedingDecoder):
             words = torch.cat([words, state.per_row["readout"]], 1)
         n_layer = len(self.decoder.layer_stack)
-        before = [self._layer_state(state, n) for n in range(n_layer)]
-        found, attn, after = self.decoder.step(words, before, state.per_sentence, state.n_sentence)
-        state.per_row = {f"{part}.{n}": tensor for n, its in enumerate(after) for part, tensor in enumerate(its)}
+        states = [self._layer_state(state, n) for n in range(n_layer)]
+        readout, attn, states = self.decoder.step(words, states, state.per_sentence, state.n_sentence)
+        state.per_row = {f"{part}.{n}": tensor for n, parts in enumerate(states) for part, tensor in enumerate(parts)}
         if isinstance(self.decoder, FeedingDecoder):
-            state.per_row["readout"] = found.flatten(0, 1)
+            state.per_row["readout"] = readout.flatten(0, 1)
         state.n_step += 1
-        hidden = self.decoder.projection_input(found, attn, state.per_sentence)
+        hidden = self.decoder.projection_input(readout, attn, state.per_sentence)
         return self.project(hidden.flatten(0, 1))
 
     def _encode(self, src_seq: Tensor) -> tuple[dict[str, Tensor], list[State]]:
-        """(B, S) -> what the decoder may know of the source, and the states it begins with."""
+        """(B, S) -> memory of the source for the decoder, and its initial states."""
         words, enc_output, states = self.encoder(src_seq)
         mask = (src_seq != self.pad_idx).unsqueeze(1)
         return self.decoder.memory(words, enc_output, states[-1][0], mask), states
 
     @staticmethod
     def _layer_state(state: DecoderState, n: int) -> State:
-        """The state of layer n, as `start` named its parts."""
+        """State of layer n, from its parts as `start` named them."""
         return tuple(state.per_row[f"{part}.{n}"] for part in range(2) if f"{part}.{n}" in state.per_row)
 
 
-def _kind(config: ModelConfig) -> type[Decoder]:
+def _decoder_class(config: ModelConfig) -> type[Decoder]:
     if config.architecture == "attention":
         return FeedingDecoder if config.input_feeding else AttentionDecoder
     return PeekyDecoder if config.architecture == "peeky" else Decoder
 
 
 def _widths_and_dropouts(config: ModelConfig, d_in: int) -> list[tuple[int, float]]:
-    """Of each layer of a stack, width of its input, and dropout on that. d_in: that of the first."""
+    """Width of the input of each layer of a stack, and dropout on it. d_in: width for the first layer."""
     emb_dropout = config.dropout if config.emb_dropout is None else config.emb_dropout
     return [(d_in, emb_dropout)] + [(config.d_model, config.dropout)] * (config.n_rnn_layer - 1)
 
 
-def _repeated(last: Tensor, x: Tensor) -> Tensor:
-    """(B, D) at each of the N places of x, (B, N, …): (B, N, D)"""
+def _repeat(last: Tensor, x: Tensor) -> Tensor:
+    """Repeat (B, D) at each of the N positions of x, (B, N, …): (B, N, D)"""
     return last.to(x.dtype).unsqueeze(1).expand(-1, x.size(1), -1)

@@ -1,6 +1,6 @@
-"""The smallest boxes of the recurrent models: the recurrence itself, and the three ways to score attention.
+"""Building blocks of the recurrent models: the recurrence, dropout per sentence, and three attention scores.
 
-Shapes: B sentences, L length, S source length, N queries, D `d_model`. Masks are True at what is not padding.
+Shapes: B sentences, L length, S source length, N queries, D `d_model`. Masks are True except at padding.
 """
 
 import torch
@@ -12,11 +12,11 @@ from nmt.recipe.model_options import ModelConfig
 
 State = tuple[Tensor, ...]  # of one layer: (B, width) tensors, h first; an LSTM has c as well
 
-_SHUT = 1e4  # added to a gate it makes its sigmoid exactly 0 or 1, in half precision too
+_SATURATING = 1e4  # added to the input of a gate: its sigmoid is exactly 1, or 0 if subtracted, in half precision too
 
 
 class Recurrence(nn.Module):
-    """One LSTM or GRU, over whole sentences at once, or token by token.
+    """LSTM or GRU, over whole sentences at once, or token by token.
 
     LSTM (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000):
 
@@ -26,23 +26,23 @@ class Recurrence(nn.Module):
 
         r, z = sigmoid(W x + U h + b),  n = tanh(W x + b + r · (U h + b)),  h' = (1 - z) · n + z · h
 
-    Padding after a sentence leaves c as it is, to the last bit, though torch is told no lengths: the input has one
-    more column, which is 1 at padding, and whose weights shut the gate that writes and open the one that keeps. The
-    last h is that of the last word.
+    Padding after a sentence leaves c unchanged, to the last bit, although torch gets no lengths: the input has one more
+    column, which is 1 at padding. Its weights shut the gate that writes and open the gate that keeps. The last h is
+    that of the last word.
     """
 
-    hold: Tensor
+    padding_weight: Tensor
 
     def __init__(self, config: ModelConfig, d_in: int, width: int) -> None:
         super().__init__()
         self.is_lstm, self.forget_bias = config.cell == "lstm", config.forget_bias
         self.cell = nn.LSTMCell(d_in, width) if self.is_lstm else nn.GRUCell(d_in, width)
-        gates = (-_SHUT, _SHUT, 0.0, 0.0) if self.is_lstm else (0.0, _SHUT, 0.0)
-        hold = torch.tensor(gates).repeat_interleave(width).unsqueeze(1)
-        self.register_buffer("hold", hold, persistent=False)  # (gates · width, 1)
+        gates = (-_SATURATING, _SATURATING, 0.0, 0.0) if self.is_lstm else (0.0, _SATURATING, 0.0)
+        padding_weight = torch.tensor(gates).repeat_interleave(width).unsqueeze(1)
+        self.register_buffer("padding_weight", padding_weight, persistent=False)  # (gates · width, 1)
 
     def reset(self) -> None:
-        """First weights: Xavier-uniform from the input, orthogonal from the state; no bias but the forget gate's."""
+        """Initialise: Xavier-uniform from the input, orthogonal from the state, zero biases but for the forget gate."""
         width = self.cell.hidden_size
         for matrix in self.cell.weight_ih.chunk(4 if self.is_lstm else 3):
             nn.init.xavier_uniform_(matrix)
@@ -54,60 +54,60 @@ class Recurrence(nn.Module):
             nn.init.constant_(self.cell.bias_ih[width : 2 * width], self.forget_bias)
 
     def initial_state(self, x: Tensor) -> State:
-        """The state before anything was read. x: (B, …), whose type and device count."""
+        """State before the first token, zeros with the batch size, type and device of x, (B, …)."""
         zeros = x.new_zeros(x.size(0), self.cell.hidden_size)
         return (zeros, zeros) if self.is_lstm else (zeros,)
 
     def forward(self, x: Tensor, state: State, visible: Tensor | None = None) -> tuple[Tensor, State]:
-        """(B, L, d_in) -> the h of every place, (B, L, width), and the last state.
+        """(B, L, d_in) -> h at all positions, (B, L, width), and the last state.
 
-        visible: (B, L), False at padding, which must come last; None: there is none.
+        visible: (B, L), False at padding, which must come last; None: no padding.
         """
         w_ih = self.cell.weight_ih
         if visible is not None:
             x = torch.cat([x, (~visible).unsqueeze(2).to(x.dtype)], 2)
-            w_ih = torch.cat([w_ih, self.hold.to(w_ih.dtype)], 1)
+            w_ih = torch.cat([w_ih, self.padding_weight.to(w_ih.dtype)], 1)
         weights = [w_ih, self.cell.weight_hh, self.cell.bias_ih, self.cell.bias_hh]
         output, last = recurrence(x, state, weights)
         if visible is not None:
-            n_real = visible.sum(1, keepdim=True)
-            end = (n_real - 1).clamp(min=0).unsqueeze(2).expand(-1, 1, output.size(2))
-            last[0] = torch.where(n_real > 0, output.gather(1, end).squeeze(1), state[0].to(output.dtype))
+            n_token = visible.sum(1, keepdim=True)
+            end = (n_token - 1).clamp(min=0).unsqueeze(2).expand(-1, 1, output.size(2))
+            last[0] = torch.where(n_token > 0, output.gather(1, end).squeeze(1), state[0].to(output.dtype))
         return output, tuple(last)
 
     def step(self, x: Tensor, state: State) -> State:
-        """One more token of each row: (R, d_in) -> the state after it, whose first part is the output."""
+        """Read one more token of each row: (R, d_in) -> the new state, whose first part is the output."""
         if self.is_lstm:
             h, c = self.cell(x, state)
             return h, c
         return (self.cell(x, state[0]),)
 
     def blocks(self) -> list[tuple[Tensor, tuple[int, int]]]:
-        """The matrices, each with the shape of one gate's part."""
+        """Weights, each with the shape of one gate's matrix."""
         width = self.cell.hidden_size
         return [(weight, (width, weight.size(1))) for weight in (self.cell.weight_ih, self.cell.weight_hh)]
 
 
 class SentenceDropout(Dropout):
-    """Dropout that may draw once a sentence: what is dropped at one place is dropped at all.
+    """Dropout that may draw one mask per sentence, for all its positions (variational dropout).
 
     After Y. Gal and Z. Ghahramani 2016, "A theoretically grounded application of dropout in recurrent neural networks",
-    on what goes from layer to layer; not from step to step, which would not leave the recurrence to one call.
+    between layers only: between steps, the recurrence would not be one call any more.
     """
 
-    def __init__(self, p: float, once: bool) -> None:
+    def __init__(self, p: float, per_sentence: bool) -> None:
         super().__init__(p)
-        self.once = once
+        self.per_sentence = per_sentence
 
-    def forward(self, x: Tensor, kept: Tensor | None = None) -> Tensor:
-        """(B, L, D) -> (B, L, D). kept: what `draw` gave, for one who sees a sentence piece by piece."""
-        if kept is None:
-            kept = self.draw(x)
-        return super().forward(x) if kept is None else x * kept
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """(B, L, D) -> (B, L, D). mask: from `draw_mask`, where a sentence is read piece by piece."""
+        if mask is None:
+            mask = self.draw_mask(x)
+        return super().forward(x) if mask is None else x * mask
 
-    def draw(self, x: Tensor) -> Tensor | None:
-        """Factors of x (B, L, D) for a sentence, (B, 1, D); None where each place draws anew."""
-        return super().forward(x.new_ones(x.size(0), 1, x.size(2))) if self.once and self.rate else None
+    def draw_mask(self, x: Tensor) -> Tensor | None:
+        """Factors for all positions of x (B, L, D), (B, 1, D); None where each position draws its own."""
+        return super().forward(x.new_ones(x.size(0), 1, x.size(2))) if self.per_sentence and self.rate else None
 
 
 class DotScore(nn.Module):
@@ -126,7 +126,7 @@ class DotScore(nn.Module):
 class GeneralScore(DotScore):
     """score(h_t, h_s) = h_tT W h_s. Luong et al. 2015, section 3.1, general: a bilinear form.
 
-    It begins as the dot product: states that agree are found from the start, as a random form would not.
+    It starts as the dot product, which finds similar states at once; a random form would not.
     """
 
     def __init__(self, d_model: int) -> None:
@@ -134,7 +134,7 @@ class GeneralScore(DotScore):
         self.w_ks = nn.Linear(d_model, d_model, bias=False)
 
     def reset(self) -> None:
-        """The first weights."""
+        """Start as the dot product."""
         nn.init.eye_(self.w_ks.weight)
 
     def keys(self, memory: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ class GeneralScore(DotScore):
 
 class AdditiveScore(nn.Module):
     """score(h_t, h_s) = vT tanh(W h_t + U h_s). Bahdanau et al. 2015, "Neural machine translation by jointly learning
-    to align and translate", appendix A.1.2; other than there h_t has read the last target word already."""
+    to align and translate", appendix A.1.2; unlike there, h_t has already read the last target word."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
@@ -157,13 +157,13 @@ class AdditiveScore(nn.Module):
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         """(B, N, D), (B, S, D) -> (B, N, S)"""
-        agreement = torch.tanh(linear(query, self.w_qs).unsqueeze(2) + keys.unsqueeze(1))  # (B, N, S, D)
-        score: Tensor = self.v(agreement)
+        hidden = torch.tanh(linear(query, self.w_qs).unsqueeze(2) + keys.unsqueeze(1))  # (B, N, S, D)
+        score: Tensor = self.v(hidden)
         return score.squeeze(3)
 
 
 def make_score(config: ModelConfig) -> DotScore | AdditiveScore:
-    """The score that the recipe asks for."""
+    """Make the attention score of the recipe."""
     if config.attn_score == "dot":
         return DotScore()
     return GeneralScore(config.d_model) if config.attn_score == "general" else AdditiveScore(config.d_model)

@@ -1,4 +1,4 @@
-"""Sub-layers around the recurrence: attention over the encoder's states, and what enters the output layer.
+"""Sub-layers around the recurrence: attention over the encoder's states, and the input of the output layer.
 
 Shapes: B sentences, S source length, N queries, D `d_model`.
 """
@@ -13,7 +13,7 @@ from nmt.recipe.model_options import ModelConfig
 
 
 class SourceAttention(nn.Module):
-    """The mean of the encoder's states, weighted by how well each agrees with a state of the decoder."""
+    """Mean of the encoder's states, weighted by their scores against a state of the decoder."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class SourceAttention(nn.Module):
     def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """(B, N, D), (B, S, D), (B, S, D), (B, 1, S) -> context (B, N, D) and weights (B, N, S).
 
-        Of a source that is nothing but padding the context is zero.
+        The context of a source of padding alone is zero.
         """
         score = self.score(query, keys)
         # Half the lowest number, not -inf: a row that is all -inf would become NaN.
@@ -34,7 +34,7 @@ class SourceAttention(nn.Module):
 class Readout(nn.Module):
     """Input of the output layer: tanh(W [h; context]), as in Luong et al. 2015, equation 5.
 
-    Without a context, a state of the right width goes through as it is.
+    Without a context, a state of width d_out passes unchanged.
     """
 
     def __init__(self, config: ModelConfig, d_context: int, d_out: int) -> None:
@@ -43,22 +43,22 @@ class Readout(nn.Module):
         self.fc = nn.Linear(d_in, d_out) if d_context or d_in != d_out else None
         self.dropout = SentenceDropout(config.dropout, config.variational_dropout)
 
-    def forward(self, h: Tensor, context: Tensor | None, kept: Tensor | None = None) -> Tensor:
-        """(B, N, D) and (B, N, d_context), if any -> (B, N, d_out). kept: as in SentenceDropout."""
+    def forward(self, h: Tensor, context: Tensor | None, dropout_mask: Tensor | None = None) -> Tensor:
+        """(B, N, D) and (B, N, d_context), if any -> (B, N, d_out). dropout_mask: of `SentenceDropout`."""
         x = h if context is None else torch.cat([h, context.to(h.dtype)], dim=-1)
         if self.fc is not None:
             x = torch.tanh(linear(x, self.fc))
-        dropped: Tensor = self.dropout(x, kept)
-        return dropped
+        output: Tensor = self.dropout(x, dropout_mask)
+        return output
 
 
 class Lexicon(nn.Module):
-    """Lexical attention: what the source words stand for in themselves, to be added to what enters the output layer.
+    """Lexical attention: attended source embeddings, added to the input of the output layer.
 
-    Attention says which words; their embeddings, not the states of the encoder, are what is looked up. So a rare word
-    finds its translation, which a state that has read many words does not hold. After T. Nguyen and D. Chiang 2018,
-    "Improving lexical choice in neural machine translation", section 4, without their feed-forward layer: what is found
-    begins as the mean of the embeddings, where a word stands for itself and for what its embedding is near to.
+    The decoder's attention weights select embeddings of source words instead of encoder states. So a rare word leads to
+    its translation, which a state that has read many words does not hold. After T. Nguyen and D. Chiang 2018,
+    "Improving lexical choice in neural machine translation", section 4, without their feed-forward layer: the result
+    starts as the mean of the embeddings, which predicts the words themselves and words with similar embeddings.
     """
 
     def __init__(self, config: ModelConfig, d_out: int) -> None:
@@ -67,10 +67,10 @@ class Lexicon(nn.Module):
         self.dropout = SentenceDropout(config.dropout, config.variational_dropout)
 
     def reset(self) -> None:
-        """The first weights."""
+        """Start as the identity, as far as the widths allow."""
         nn.init.eye_(self.fc.weight)
 
     def forward(self, attn: Tensor, words: Tensor) -> Tensor:
         """Weights (B, N, S) of the embedded source words (B, S, E) -> (B, N, d_out)"""
-        found = attn @ words.to(attn.dtype)
-        return linear(self.dropout(found), self.fc)
+        context = attn @ words.to(attn.dtype)
+        return linear(self.dropout(context), self.fc)

@@ -1,7 +1,7 @@
-"""The smallest boxes: norms, rotary angles, scaled dot-product attention. No projections live here.
+"""Building blocks without projections: norms, position tables, rotary positions, scaled dot-product attention.
 
 Shapes: B sentences, T queries, S keys, H query heads, G key/value heads (G divides H), D `d_model`.
-Masks are True where looking is allowed.
+Masks are True where a query may attend.
 """
 
 import torch
@@ -12,26 +12,26 @@ from nmt.models.layers import Dropout
 from nmt.ops import attention
 from nmt.recipe.model_options import ModelConfig
 
-# A position: an int, or a (1,) tensor on the device, to which tables must have grown before.
-Place = int | Tensor
+# A position: an int, or a (1,) tensor on the device, which tables must cover already.
+Position = int | Tensor
 
 
 class RMSNorm(nn.RMSNorm):
-    """nn.RMSNorm that under autocast computes as wide as its weight, where torch would warn and be slow."""
+    """nn.RMSNorm computed in the type of its weight, even under autocast, where torch would warn and be slow."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.to(self.weight.dtype))
 
 
 def make_norm(config: ModelConfig, width: int) -> nn.Module:
-    """The norm over the last dimension that the recipe asks for."""
+    """Make the norm of the recipe, over the last dimension."""
     return nn.LayerNorm(width, eps=1e-6) if config.norm_kind == "layer" else RMSNorm(width, eps=1e-6)
 
 
 def sinusoids(first: int, n: int, width: int) -> Tensor:
     """Rows first, ..., first + n - 1 of the paper's position table: (n, width), sines in even columns, cosines in odd.
 
-    Angles are computed in double precision: at a position of some thousands single precision is visibly wrong.
+    Angles are computed in double precision: in single precision they are visibly wrong at a position of some thousands.
     """
     column = torch.arange(width)
     rate = 10000.0 ** (-2.0 * (column // 2).double() / width)
@@ -40,11 +40,11 @@ def sinusoids(first: int, n: int, width: int) -> Tensor:
 
 
 def extend(table: Tensor, first: int, end: int, dim: int) -> Tensor:
-    """`table` with sinusoids first, ..., end - 1 appended along `dim`, and as many more, so that it seldom grows."""
-    # Translation runs in inference mode, whose tensors could not be used by training afterwards.
+    """Append sinusoids first, ..., end - 1 to `table` along `dim`, and as many again, so that it seldom grows."""
+    # Translation runs in inference mode, and training could not use tensors that were made there.
     with torch.inference_mode(False):
-        more = sinusoids(first, 2 * (end - first), table.size(-1)).to(table)
-        return torch.cat([table, more.expand(*table.shape[:dim], -1, -1)], dim)
+        rows = sinusoids(first, 2 * (end - first), table.size(-1)).to(table)
+        return torch.cat([table, rows.expand(*table.shape[:dim], -1, -1)], dim)
 
 
 class RotaryEncoding(nn.Module):
@@ -56,9 +56,8 @@ class RotaryEncoding(nn.Module):
         super().__init__()
         self.register_buffer("table", sinusoids(0, n_position, width), persistent=False)
 
-    def forward(self, first: Place, n: int, packing: Packing | None = None) -> tuple[Tensor, Tensor]:
-        """The rotation of n positions from `first` on, or of n places of a packed row: cosines and sines, (n, d_k / 2)
-        each."""
+    def forward(self, first: Position, n: int, packing: Packing | None = None) -> tuple[Tensor, Tensor]:
+        """Cosines and sines, (n, d_k / 2) each, of n positions from `first` on, or of the n tokens of a packed row."""
         if isinstance(first, Tensor):
             rows = self.table.index_select(0, first)
         else:
@@ -68,7 +67,7 @@ class RotaryEncoding(nn.Module):
         return rows[:, 1::2], rows[:, 0::2]
 
     def grow(self, n: int) -> None:
-        """Know the first n positions."""
+        """Make rows for the first n positions."""
         if n > self.table.size(0):
             self.table = extend(self.table, self.table.size(0), n, dim=0)
 
@@ -84,14 +83,14 @@ class ScaledDotProductAttention(nn.Module):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, return_attns: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Look up v where q and k agree; a query that may look nowhere gets zeros.
+        """Attend to v by the products of q and k. A query whose mask is all False gets zeros.
 
-        q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), mask: (B or 1, 1, T or 1, S), True where q may look.
+        q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), mask: (B or 1, 1, T or 1, S), True where q may attend.
         Returns (B, H, T, d_v), and the weights before dropout, (B, H, T, S), or None.
         """
         return attention(q, k, v, mask, 1.0 / self.temperature, self.dropout.rate, return_attns)
 
 
 def make_attention(config: ModelConfig, d_k: int) -> ScaledDotProductAttention:
-    """The attention over keys of width d_k that the recipe asks for."""
+    """Make the attention of the recipe, over keys of width d_k."""
     return ScaledDotProductAttention(d_k**0.5, config.dropout if config.attn_dropout is None else config.attn_dropout)

@@ -1,5 +1,6 @@
-"""The two sub-layers of Figure 1, each with its residual and its norm: attention and feed-forward; the convolution
-that may stand before them; and attention that looks up words.
+"""The two sub-layers of Figure 1, attention and feed-forward, each with its residual and its norm.
+
+Also the optional convolution before them, and lexical attention behind the decoder.
 
 Shapes: B sentences, T queries, S keys, H query heads, G key/value heads, D `d_model`.
 """
@@ -14,13 +15,13 @@ from nmt.models.transformer.Modules import make_attention, make_norm
 from nmt.ops import fused_linear, linear, linear_relu_linear, residual_and_input, rotate
 from nmt.recipe.model_options import ModelConfig
 
-Rotation = tuple[Tensor, Tensor] | None  # cosines and sines, where positions are rotary
+Rotation = tuple[Tensor, Tensor] | None  # cosines and sines of rotary positions
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention of n_head heads, of which every n_head / n_kv_head share keys and values.
+    """Attention with n_head query heads and n_kv_head key/value heads; None: as many as n_head.
 
-    One for queries (MQA, Shazeer 2019) or a few (GQA, Ainslie et al. 2023). n_kv_head: None: as many as n_head.
+    One is multi-query attention (MQA, Shazeer 2019), a few are grouped-query attention (GQA, Ainslie et al. 2023).
     """
 
     def __init__(self, config: ModelConfig, n_kv_head: int | None) -> None:
@@ -50,66 +51,67 @@ class MultiHeadAttention(nn.Module):
         memory_rotation: Rotation = None,
         return_attns: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """x looks at memory, or at itself where memory is None.
+        """Attend from x to memory, or to x itself if memory is None.
 
         x: (B, T, D), memory: (B, S, D) or None, mask: (B or 1, 1, T or 1, S). rotation is that of x, and
-        memory_rotation that of memory. Returns (B, T, D) and weights or None.
+        memory_rotation that of memory. Returns (B, T, D), and the attention weights or None.
         """
-        x, query = self.before(x)
+        residual, query = self.residual_and_query(x)
         if memory is None:
             q, k, v = self.queries_keys_values(query, rotation)
         else:
             q, (k, v) = self.queries(query, rotation), self.keys_values(memory, memory_rotation)
-        stream, attn = self.attend(x, q, k, v, mask, return_attns)
+        stream, attn = self.attend(residual, q, k, v, mask, return_attns)
         return stream.total(), attn
 
-    def before(self, x: Tensor, more: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The residual, x or x + more, and what enters the projections: the same, normalised with norm 'pre'."""
-        return residual_and_input(x, self.layer_norm if self.pre_norm else None, more)
+    def residual_and_query(self, x: Tensor, pending: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The residual, x or x + pending, and the input of the projections: the same, normalised with norm 'pre'."""
+        return residual_and_input(x, self.layer_norm if self.pre_norm else None, pending)
 
     def queries_keys_values(self, query: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
-        """Of what looks at itself: (B, T, D), from `before` -> (B, H, T, d_k), (B, G, T, d_k), (B, G, T, d_v)"""
-        q, k, v = fused_linear(query, self.readers())
-        q = self._heads(q, self.n_head, self.q_norm, rotation)
-        return q, self._heads(k, self.n_kv_head, self.k_norm, rotation), self._heads(v, self.n_kv_head)
+        """Project for self-attention: (B, T, D) -> (B, H, T, d_k), (B, G, T, d_k), (B, G, T, d_v)"""
+        q, k, v = fused_linear(query, self.input_layers())
+        q = self._split_heads(q, self.n_head, self.q_norm, rotation)
+        k = self._split_heads(k, self.n_kv_head, self.k_norm, rotation)
+        return q, k, self._split_heads(v, self.n_kv_head)
 
     def keys_values(self, memory: Tensor, rotation: Rotation = None) -> tuple[Tensor, Tensor]:
         """(B, S, D) -> keys (B, G, S, d_k) and values (B, G, S, d_v)."""
         k, v = fused_linear(memory, [self.w_ks, self.w_vs])
-        return self._heads(k, self.n_kv_head, self.k_norm, rotation), self._heads(v, self.n_kv_head)
+        return self._split_heads(k, self.n_kv_head, self.k_norm, rotation), self._split_heads(v, self.n_kv_head)
 
     def queries(self, query: Tensor, rotation: Rotation = None) -> Tensor:
-        """(B, T, D), from `before` -> (B, H, T, d_k)"""
-        return self._heads(linear(query, self.w_qs), self.n_head, self.q_norm, rotation)
+        """(B, T, D), from `residual_and_query` -> (B, H, T, d_k)"""
+        return self._split_heads(linear(query, self.w_qs), self.n_head, self.q_norm, rotation)
 
     @staticmethod
-    def _heads(x: Tensor, n_head: int, norm: nn.Module | None = None, rotation: Rotation = None) -> Tensor:
-        """(B, T, n_head·d) -> (B, n_head, T, d), normalised and turned where there is a norm and a rotation."""
+    def _split_heads(x: Tensor, n_head: int, norm: nn.Module | None = None, rotation: Rotation = None) -> Tensor:
+        """(B, T, n_head·d) -> (B, n_head, T, d), normalised and rotated if norm and rotation are given."""
         x = x.view(x.size(0), x.size(1), n_head, -1).transpose(1, 2)
         x = x if norm is None else norm(x)
         return x if rotation is None else rotate(x, rotation)
 
     def attend(
-        self, x: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask, return_attns: bool = False
+        self, residual: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask, return_attns: bool = False
     ) -> tuple[Stream, Tensor | None]:
-        """The rest of the sub-layer, given the residual x, (B, T, D), queries, keys and values."""
+        """Compute the rest of the sub-layer from the residual (B, T, D), queries, keys and values."""
         output, attn = self.attention(q, k, v, mask, return_attns)
         output = linear(output.transpose(1, 2).flatten(2), self.fc)
-        return after_sublayer(x, output, self.dropout, None if self.pre_norm else self.layer_norm), attn
+        return after_sublayer(residual, output, self.dropout, None if self.pre_norm else self.layer_norm), attn
 
-    def readers(self) -> list[nn.Linear]:
-        """The projections that may read the same input."""
+    def input_layers(self) -> list[nn.Linear]:
+        """The projections, which read one input in self-attention."""
         return [self.w_qs, self.w_ks, self.w_vs]
 
     def blocks(self) -> list[tuple[Tensor, tuple[int, int]]]:
-        """The projections, each with the shape of one head's part."""
+        """Weights of the projections, each with the shape of one head's matrix."""
         d_model = self.fc.out_features
-        rows = [(self.w_qs, self.d_k), (self.w_ks, self.d_k), (self.w_vs, self.d_v)]
-        return [(w.weight, (width, d_model)) for w, width in rows] + [(self.fc.weight, (d_model, self.d_v))]
+        layers = [(self.w_qs, self.d_k), (self.w_ks, self.d_k), (self.w_vs, self.d_v)]
+        return [(layer.weight, (d_head, d_model)) for layer, d_head in layers] + [(self.fc.weight, (d_model, self.d_v))]
 
 
 class PositionwiseFeedForward(nn.Module):
-    """Two matrices around an activation; swiglu has a third, w_3, which gates."""
+    """Two linear layers around an activation; swiglu has a third, w_3, as the gate."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -128,20 +130,20 @@ class PositionwiseFeedForward(nn.Module):
         return self.step(Stream(x)).total()
 
     def step(self, stream: Stream) -> Stream:
-        """The same of a stream whose sum may still be to be made, before as behind."""
-        x, entering = residual_and_input(stream.x, self.layer_norm if self.pre_norm else None, stream.more)
-        return after_sublayer(x, self._transform(entering), self.dropout, None if self.pre_norm else self.layer_norm)
+        """`forward` of a residual stream, whose sum may be pending before and after."""
+        residual, x = residual_and_input(stream.x, self.layer_norm if self.pre_norm else None, stream.pending)
+        return after_sublayer(residual, self._transform(x), self.dropout, None if self.pre_norm else self.layer_norm)
 
-    def readers(self) -> list[nn.Linear]:
-        """The matrices that read the same input."""
+    def input_layers(self) -> list[nn.Linear]:
+        """The layers that read the input."""
         return [self.w_1, self.w_3] if self.kind == "swiglu" else [self.w_1]
 
     def _transform(self, x: Tensor) -> Tensor:
-        """The two matrices and what is between them: (B, T, D) -> (B, T, D)"""
+        """Apply the linear layers and the activation: (B, T, D) -> (B, T, D)"""
         if self.kind == "relu" and not self.act_dropout.rate:
             return linear_relu_linear(x, self.w_1, self.w_2)
         if self.kind == "swiglu":
-            hidden, gate = fused_linear(x, self.readers())
+            hidden, gate = fused_linear(x, self.input_layers())
             hidden = F.silu(hidden) * gate
         else:
             hidden = linear(x, self.w_1)
@@ -152,19 +154,19 @@ class PositionwiseFeedForward(nn.Module):
 
 
 class DepthwiseConv(nn.Module):
-    """Adds to each word a weighted sum of its neighbours, every column with weights of its own; at first nothing.
+    """Depthwise convolution: adds to each word a weighted sum of its neighbours. The weights start at zero.
 
-    What stands beside a word is known before any attention has learnt to look there, which takes a model of characters
-    long. After the canon layers of Z. Allen-Zhu 2025, "Physics of language models: part 4.1", which look back alone;
+    It shows a word's neighbours to the model before attention has learnt to find them, which takes character models
+    long. After the canon layers of Z. Allen-Zhu 2025, "Physics of language models: part 4.1", which only look back;
     D. So et al. 2021, "Primer", convolve queries, keys and values instead.
     """
 
     def __init__(self, d_model: int, width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(d_model, 1, width))  # laid out as that of nn.Conv1d
+        self.weight = nn.Parameter(torch.zeros(d_model, 1, width))  # shaped as in nn.Conv1d
 
     def reset(self) -> None:
-        """Begin with words as they are."""
+        """Start as the identity."""
         nn.init.zeros_(self.weight)
 
     def forward(self, x: Tensor, mask: Mask) -> Tensor:
@@ -177,12 +179,12 @@ class DepthwiseConv(nn.Module):
 
 
 class LexicalAttention(nn.Module):
-    """Dictionary of what source words stand for in themselves, to be added to the decoder's last states.
+    """Lexical attention: an extra head whose result, attended source embeddings, is added to the decoder's output.
 
-    One head looks at the encoder's output, but finds the embeddings that entered the encoder. So a word leads to its
-    translation on a way of its own, which a rare word needs seen but a few times. After T. Nguyen and D. Chiang 2018,
-    "Improving lexical choice in neural machine translation", section 4; other than there the attention has weights of
-    its own, and the words it finds share the output matrix with the states.
+    Its keys come from the encoder's output, its values are the embeddings that entered the encoder. This direct path
+    from a word to its translation can be learnt from a few examples of a rare word. After T. Nguyen and D. Chiang 2018,
+    "Improving lexical choice in neural machine translation", section 4; unlike there the attention has weights of its
+    own, and its result shares the output matrix with the states.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -196,7 +198,7 @@ class LexicalAttention(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def reset(self) -> None:
-        """Begin with words that stand for themselves, and for what their embeddings are near to."""
+        """Start as the identity: a word predicts itself and words with similar embeddings."""
         nn.init.eye_(self.fc.weight)
 
     def keys(self, enc_output: Tensor, rotation: Rotation = None) -> Tensor:
@@ -205,9 +207,9 @@ class LexicalAttention(nn.Module):
         return k if rotation is None else rotate(k, rotation)
 
     def forward(self, x: Tensor, k: Tensor, words: Tensor, mask: Mask, rotation: Rotation = None) -> Tensor:
-        """States x: (B, T, D), their keys, the embedded source words (B, S, D), mask: (B, 1, 1, S) -> (B, T, D)"""
+        """x: (B, T, D), k: (B, 1, S, d_k), embedded source words (B, S, D), mask: (B, 1, 1, S) -> (B, T, D)"""
         q = linear(x, self.w_qs).unsqueeze(1)
         if rotation is not None:
             q = rotate(q, rotation)
-        found, _ = self.attention(q, k, words.unsqueeze(1), mask)
-        return linear(self.dropout(found.squeeze(1)), self.fc)
+        context, _ = self.attention(q, k, words.unsqueeze(1), mask)
+        return linear(self.dropout(context.squeeze(1)), self.fc)
