@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nmt.errors import AlarmError as AlarmError
     from nmt.errors import NmtError as NmtError
 
-_PLACES = {
+_MODULES = {
     "prepare": "nmt.cli.from_python",
     "train": "nmt.cli.from_python",
     "load": "nmt.api",
@@ -28,16 +28,16 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Names only when they are asked for: `load` brings torch, which takes seconds that --help need not wait."""
+    """Import a public name on its first use: `load` needs torch, whose import takes seconds and would delay --help."""
     if name == "load":
         import_module("nmt.processes").sleep_while_waiting()  # before torch is imported
-    if name in _PLACES:
-        return getattr(import_module(_PLACES[name]), name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     if name == "__version__":
         return metadata.version("nmt-toolkit")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """The public names."""
-    return sorted([*_PLACES, "__version__", "__doc__", "__name__"])
+    """Return the public names."""
+    return sorted([*_MODULES, "__version__", "__doc__", "__name__"])

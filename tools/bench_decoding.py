@@ -1,11 +1,11 @@
-"""Speed of translation beside CTranslate2 with the same weights: python tools/bench_decoding.py RUN --input FILE
+"""Compare translation speed with CTranslate2 on the same weights: python tools/bench_decoding.py RUN --input FILE
 
-Each contender lives in processes of its own and they take turns, so that what the machine does meanwhile hits them
-alike; figures are medians. What is timed is ids in, ids out: the search. Ours in fp32 and bf16, CTranslate2 in fp32 and
-int8, on a GPU in fp16, bf16 and int8 with fp16; each as one process with one thread, as one with a thread a core, and
-as one process a core. Of several sizes of a batch of the others the one with the best median counts.
-Prints sentences/s, those of the first pass, which on a GPU records what later ones replay, subwords/s, how many lines
-are those of CTranslate2 in fp32 or, without it, of the first contender, BLEU where there are references, and ratios.
+Each contender has its own processes, and they take turns, so that other load on the machine affects all alike; figures
+are medians. The time is that of the search, from ids to ids. nmt runs in fp32 and bf16; CTranslate2 in fp32 and int8,
+on a GPU in fp16, bf16 and int8 with fp16. Each runs as one process with one thread, as one process with a thread a
+core, and as one process a core. For the other libraries the batch size with the best median counts.
+Prints sentences/s; sentences/s of the first pass, which on a GPU records CUDA graphs; subwords/s; the share of lines
+equal to those of CTranslate2 in fp32, or of the first contender without it; BLEU with --ref; and speed ratios.
 """
 
 import argparse
@@ -36,36 +36,36 @@ from nmt.models.transformer.Models import Transformer
 from nmt.recipe.decode_options import DecodeConfig
 
 Ids = list[list[int]]
-Run = Callable[[Ids, int], Ids]  # of sentences, with so many in a batch if it is the others'
-# What CTranslate2 computes in, and sentences of its batches: on a GPU what is fastest there.
+Run = Callable[[Ids, int], Ids]  # (sentences, batch size) -> translations; nmt ignores the batch size
+# Arithmetic and batch sizes of CTranslate2 by device: the fastest ones on a GPU.
 THEIRS = {"cpu": ["float32", "int8"], "cuda": ["float16", "bfloat16", "int8_float16"]}
 CT2_BATCH = {"cpu": [64], "cuda": [64, 256, 1024]}
 
 
-# -- a worker, in a process of its own ---------------------------------------------------------------------------------
+# -- the worker process ------------------------------------------------------------------------------------------------
 
 
 def ours(args: argparse.Namespace, arithmetic: str) -> Run:
-    """Our search on batches of so many tokens. arithmetic: bf16, bf16+graphs."""
+    """Return the search of nmt with batches of --max-tokens. arithmetic: a precision, or with graphs: bf16+graphs."""
     model = nmt.load(args.run, device=args.device)
     precision, plus, _ = arithmetic.partition("+")
-    # CTranslate2 divides by the length; so do we here.
-    how = {"beam": args.beam, "n_best": 1, "length_penalty": "average", "alpha": 1.0, "max_tokens": args.max_tokens}
-    how |= {"precision": precision, "cuda_graphs": bool(plus)}
-    translator = model.translator(model.decode(**how))
+    # CTranslate2 divides by the length, so nmt does here.
+    options = {"beam": args.beam, "n_best": 1, "length_penalty": "average", "alpha": 1.0, "max_tokens": args.max_tokens}
+    options |= {"precision": precision, "cuda_graphs": bool(plus)}
+    translator = model.translator(model.decode(**options))
 
     def run(sources: Ids, _: int) -> Ids:
-        found: dict[int, list[int]] = {}
+        outputs: dict[int, list[int]] = {}
         for numbers, batch in translator.batches(sources):
             for number, hypotheses in zip(numbers, batch, strict=True):
-                found[number] = hypotheses[0].ids
-        return [found[number] for number in range(len(sources))]
+                outputs[number] = hypotheses[0].ids
+        return [outputs[number] for number in range(len(sources))]
 
     return run
 
 
 def theirs(args: argparse.Namespace, arithmetic: str, threads: int) -> Run:
-    """CTranslate2 with the same beam and the same limits of length, those of the longest line of a batch."""
+    """Return the search of CTranslate2 with the same beam and length limit, that of the longest line of a batch."""
     model = nmt.load(args.run, device="cpu")
     assert isinstance(model.model, Transformer)
     with tempfile.TemporaryDirectory() as folder:
@@ -74,32 +74,32 @@ def theirs(args: argparse.Namespace, arithmetic: str, threads: int) -> Run:
             folder, device=args.device, compute_type=arithmetic, inter_threads=1, intra_threads=threads
         )
     src, trg = entries(model.subwords.src), entries(model.subwords.trg)
-    number = {entry: i for i, entry in enumerate(trg)}
+    id_of = {entry: i for i, entry in enumerate(trg)}
 
-    def translate(batch: Ids, most: int) -> Ids:
-        answers = translator.translate_batch(
+    def translate(batch: Ids, max_len: int) -> Ids:
+        results = translator.translate_batch(
             [[src[i] for i in ids] for ids in batch],
             beam_size=args.beam,
             length_penalty=1.0,
-            max_decoding_length=most,
+            max_decoding_length=max_len,
         )
-        return [[number[entry] for entry in one.hypotheses[0]] for one in answers]
+        return [[id_of[entry] for entry in result.hypotheses[0]] for result in results]
 
     return batch_by_batch(translate, model.recipe.decode)
 
 
 def of_transformers(args: argparse.Namespace, arithmetic: str) -> Run:
-    """`generate` of Hugging Face's transformers on batches of lines of like length, with the same limits of length."""
+    """Return `generate` of Hugging Face's transformers on batches of similar length, with the same length limit."""
     model = nmt.load(args.run, device="cpu")
     assert isinstance(model.model, Transformer)
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "model"
-        huggingface.export(model.model, model.recipe, model.subwords, place)
-        peer: Any = huggingface.library().AutoModelForSeq2SeqLM.from_pretrained(place, local_files_only=True).eval()
+        path = Path(folder) / "model"
+        huggingface.export(model.model, model.recipe, model.subwords, path)
+        peer: Any = huggingface.library().AutoModelForSeq2SeqLM.from_pretrained(path, local_files_only=True).eval()
     peer = peer.to(args.device, {"fp32": torch.float32, "bf16": torch.bfloat16}[arithmetic])
 
     @torch.inference_mode()
-    def translate(batch: Ids, most: int) -> Ids:
+    def translate(batch: Ids, max_len: int) -> Ids:
         src_seq = pad(Ragged.of(batch), after=(EOS,)).to(args.device)
         out = peer.generate(
             input_ids=src_seq,
@@ -107,7 +107,7 @@ def of_transformers(args: argparse.Namespace, arithmetic: str) -> Run:
             num_beams=args.beam,
             length_penalty=1.0,
             do_sample=False,
-            max_length=most + 2,  # beside the symbols at both ends
+            max_length=max_len + 2,  # with the symbols at both ends
         )
         return [row[1 : row.index(EOS) if EOS in row else None] for row in out.tolist()]
 
@@ -115,26 +115,26 @@ def of_transformers(args: argparse.Namespace, arithmetic: str) -> Run:
 
 
 def batch_by_batch(translate: Run, limits: DecodeConfig) -> Run:
-    """Translator of batches of lines of like length, as others would make them themselves of all lines at once.
+    """Return a function that translates batches of lines of similar length.
 
-    But so each can have a limit of its own, that of its longest line: a translation that does not end would go on for
-    many steps after all others.
+    The libraries would make the same batches from all lines, but with a single length limit. Here each batch has the
+    limit of its longest line; otherwise a translation without end would continue for many steps after all others.
     """
 
-    def run(sources: Ids, n_batch: int) -> Ids:
-        found: dict[int, list[int]] = {}
+    def run(sources: Ids, batch_size: int) -> Ids:
+        outputs: dict[int, list[int]] = {}
         order = sorted(range(len(sources)), key=lambda number: -len(sources[number]))
-        for first in range(0, len(order), n_batch):
-            some = order[first : first + n_batch]
-            most = int(limits.max_len_a * max(len(sources[n]) for n in some)) + limits.max_len_b
-            found |= zip(some, translate([sources[n] for n in some], most), strict=True)
-        return [found[n] for n in range(len(sources))]
+        for first in range(0, len(order), batch_size):
+            numbers = order[first : first + batch_size]
+            max_len = int(limits.max_len_a * max(len(sources[n]) for n in numbers)) + limits.max_len_b
+            outputs |= zip(numbers, translate([sources[n] for n in numbers], max_len), strict=True)
+        return [outputs[n] for n in range(len(sources))]
 
     return run
 
 
 def work(args: argparse.Namespace) -> None:
-    """Obey the lines of stdin: the numbers of the sentences to translate. Answers are JSON lines."""
+    """Translate the sentences that each line of stdin selects: [first, step, batch size]. Answers are JSON lines."""
     engine, arithmetic, threads = args.worker
     torch.set_num_threads(int(threads))
     model = nmt.load(args.run, device="cpu")
@@ -146,20 +146,20 @@ def work(args: argparse.Namespace) -> None:
     run(ids[:50], 50)
     print(json.dumps({}), flush=True)
     for line in sys.stdin:
-        first, step, n_batch = json.loads(line)
+        first, step, batch_size = json.loads(line)
         begin = time.perf_counter()
-        found = run(ids[first::step], n_batch)
-        print(json.dumps({"seconds": time.perf_counter() - begin, "found": found}), flush=True)
+        outputs = run(ids[first::step], batch_size)
+        print(json.dumps({"seconds": time.perf_counter() - begin, "outputs": outputs}), flush=True)
 
 
-# -- who asks them -----------------------------------------------------------------------------------------------------
+# -- the parent process ------------------------------------------------------------------------------------------------
 
 
 class Contender:
-    """Some processes that share the sentences.
+    """Worker processes that share the sentences.
 
-    sizes: of batches, in sentences; [0] for ours, whose batches are counted in tokens. seconds: of each pass, by the
-    size. found: the translations, by the size.
+    sizes: batch sizes in sentences; [0] for nmt, which counts tokens. seconds: durations of the passes, by batch size.
+    outputs: translations, by batch size.
     """
 
     def __init__(
@@ -173,36 +173,35 @@ class Contender:
             for _ in range(workers)
         ]
         for process in self.processes:
-            self._answer(process)
+            self._read_answer(process)
         self.seconds: dict[int, list[float]] = {size: [] for size in sizes}
-        self.found: dict[int, Ids] = {}
+        self.outputs: dict[int, Ids] = {}
 
     @property
-    def best(self) -> int:
-        """The size of a batch with the best median."""
+    def best_size(self) -> int:
+        """Batch size with the best median."""
         return min(self.seconds, key=lambda size: statistics.median(self.seconds[size]))
 
-    def go(self) -> None:
-        """Translate everything once with each size of a batch."""
+    def translate_all(self) -> None:
+        """Translate all sentences once with each batch size."""
         for size in self.seconds:
             n, begin = len(self.processes), time.perf_counter()
             for first, process in enumerate(self.processes):
                 assert process.stdin is not None
                 process.stdin.write(json.dumps([first, n, size]) + "\n")
                 process.stdin.flush()
-            parts = [self._answer(process)["found"] for process in self.processes]
+            parts = [self._read_answer(process)["outputs"] for process in self.processes]
             self.seconds[size].append(time.perf_counter() - begin)
-            self.found[size] = [parts[i % n][i // n] for i in range(sum(map(len, parts)))]
+            self.outputs[size] = [parts[i % n][i // n] for i in range(sum(map(len, parts)))]
 
-    def _answer(self, process: "subprocess.Popen[str]") -> dict[str, Any]:
+    def _read_answer(self, process: "subprocess.Popen[str]") -> dict[str, Any]:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
-            sys.exit(f"bench_decoding: error: {self.name} ended with code {process.wait()}; what it said is above")
+            sys.exit(f"bench_decoding: error: {self.name} ended with code {process.wait()}; its messages are above")
         return cast(dict[str, Any], json.loads(line))
 
-    def leave(self) -> None:
-        """End it."""
+    def close(self) -> None:
         for process in self.processes:
             assert process.stdin is not None
             process.stdin.close()
@@ -210,35 +209,38 @@ class Contender:
 
 
 def table(contenders: Sequence[Contender], bleu: Callable[[Ids], str]) -> Iterator[str]:
-    """The lines to print. bleu: of translations as ids."""
-    exact_one = next((one for one in contenders if one.name.startswith("ct2 float32,")), contenders[0])
-    exact = exact_one.found[exact_one.best]
-    speed = {one.name: len(exact) / statistics.median(one.seconds[one.best]) for one in contenders}
+    """Yield the lines to print. bleu: scores translations as ids."""
+    reference = next((c for c in contenders if c.name.startswith("ct2 float32,")), contenders[0])
+    expected = reference.outputs[reference.best_size]
+    speed = {c.name: len(expected) / statistics.median(c.seconds[c.best_size]) for c in contenders}
     kinds = list(dict.fromkeys(name.partition(",")[0] for name in speed))
     yield f"{'':24}{'sentences/s':>12}{'first pass':>12}{'subwords/s':>12}{'same lines':>12}{'BLEU':>8}{'a batch':>9}"
-    for one in contenders:
-        found, seconds = one.found[one.best], one.seconds[one.best]
-        n_token = sum(len(ids) + 1 for ids in found)
-        same = sum(a == b for a, b in zip(found, exact, strict=True)) / len(exact)
+    for contender in contenders:
+        name, size = contender.name, contender.best_size
+        outputs, seconds = contender.outputs[size], contender.seconds[size]
+        n_token = sum(len(ids) + 1 for ids in outputs)
+        same = sum(a == b for a, b in zip(outputs, expected, strict=True)) / len(expected)
         yield (
-            f"{one.name:24}{speed[one.name]:12.0f}{len(found) / seconds[0]:12.0f}"
-            f"{n_token / statistics.median(seconds):12.0f}{same:12.1%}{bleu(found):>8}{one.best or '':>9}"
+            f"{name:24}{speed[name]:12.0f}{len(outputs) / seconds[0]:12.0f}"
+            f"{n_token / statistics.median(seconds):12.0f}{same:12.1%}{bleu(outputs):>8}{size or '':>9}"
         )
-    best = {what: max((one for one in speed if one.partition(",")[0] == what), key=speed.__getitem__) for what in kinds}
-    for peer in (what for what in kinds if not what.startswith("nmt")):
-        for own in (what for what in kinds if what.startswith("nmt")):
-            yield f"{best[own]}: {speed[best[own]] / speed[best[peer]]:.2f}x {best[peer]}"
+    best = {
+        kind: max((name for name in speed if name.partition(",")[0] == kind), key=speed.__getitem__) for kind in kinds
+    }
+    for peer in (kind for kind in kinds if not kind.startswith("nmt")):
+        for ours in (kind for kind in kinds if kind.startswith("nmt")):
+            yield f"{best[ours]}: {speed[best[ours]] / speed[best[peer]]:.2f}x {best[peer]}"
 
 
 def bleu_of(args: argparse.Namespace) -> Callable[[Ids], str]:
-    """Return a function that scores translations against --ref; "" without."""
+    """Return a function that scores translations against --ref; without --ref it returns ""."""
     if not args.ref:
         return lambda _: ""
     model = nmt.load(args.run, device="cpu")
     references = list(islice(read_lines(args.ref), args.lines))
 
-    def bleu(found: Ids) -> str:
-        lines = [model.subwords.trg.decode(ids) for ids in found]
+    def bleu(outputs: Ids) -> str:
+        lines = [model.subwords.trg.decode(ids) for ids in outputs]
         texts = Texts(lines, [references], trg_lang=model.recipe.data.trg_lang)
         return f"{score(texts, ('bleu',))['bleu'].value:.2f}"
 
@@ -246,7 +248,7 @@ def bleu_of(args: argparse.Namespace) -> Callable[[Ids], str]:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The flags; --worker is for the processes that this one starts."""
+    """Parse the flags. --worker is for the processes that this one starts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="a run folder whose model CTranslate2 can hold")
     parser.add_argument("--input", required=True, help="source sentences")
@@ -273,7 +275,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Ask, or be asked."""
     argv = sys.argv[1:]
     args = parse(argv)
     try:
@@ -281,22 +282,22 @@ def main() -> None:
             work(args)
             return
         cores = 1 if args.device == "cuda" else args.cores or os.cpu_count() or 1
-        graphs = [f"{one}+graphs" for one in args.ours if args.cuda_graphs]
+        graphs = [f"{precision}+graphs" for precision in args.ours if args.cuda_graphs]
         engines = {"nmt": [*args.ours, *graphs], "ct2": args.theirs, "hf": args.hf}
-        ways = {(1, 1), (1, cores), (cores, 1)}
+        layouts = {(1, 1), (1, cores), (cores, 1)}  # processes and threads
         contenders = [
             Contender(engine, arithmetic, workers, threads, argv, [0] if engine == "nmt" else args.ct2_batch)
-            for engine, every in engines.items()
-            for arithmetic in every
-            for workers, threads in sorted(ways)
+            for engine, arithmetics in engines.items()
+            for arithmetic in arithmetics
+            for workers, threads in sorted(layouts)
         ]
         for turn in range(args.rounds):
             for contender in contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]:
-                contender.go()
+                contender.translate_all()
         for line in table(contenders, bleu_of(args)):
             print(line)
         for contender in contenders:
-            contender.leave()
+            contender.close()
     except NmtError as error:
         sys.exit(f"bench_decoding: error: {error}")
 

@@ -1,7 +1,7 @@
-"""Peers of `bench_training.py`: models of other libraries, with the loss and the step their users write.
+"""Peers of `bench_training.py`: models of other libraries, with the usual loss and training step of their users.
 
-Each has the sizes of a recipe's model, one embedding for both languages and the output layer, and dropout where that
-library puts it. Run by `bench_quality.py`, this file trains one until a time.
+Each has the sizes of a recipe's model, one embedding for both languages and the output layer, and the dropout of its
+library. `bench_quality.py` runs this file to train a peer for a fixed time.
 """
 
 import math
@@ -27,11 +27,11 @@ from nmt.models.transformer.Modules import sinusoids
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.reader import read_recipe
 
-LONGEST = 512  # positions that peers with a table of them get
+LONGEST = 512  # positions in the table of a peer that has one
 
 
 class TorchTransformer(nn.Module):
-    """torch.nn.Transformer as torch's tutorial on translation builds a model around it."""
+    """torch.nn.Transformer in a model like that of the PyTorch translation tutorial."""
 
     position: Tensor
 
@@ -54,8 +54,8 @@ class TorchTransformer(nn.Module):
     def forward(self, src_seq: Tensor, trg_seq: Tensor) -> Tensor:
         """(B, S), (B, T) -> logits (B, T, V)"""
         pads = dict.fromkeys(("src_key_padding_mask", "memory_key_padding_mask"), src_seq == PAD)
-        later = torch.ones(trg_seq.size(1), trg_seq.size(1), dtype=torch.bool, device=trg_seq.device).triu(1)
-        masks = {"tgt_mask": later, "tgt_is_causal": True, "tgt_key_padding_mask": trg_seq == PAD, **pads}
+        is_later = torch.ones(trg_seq.size(1), trg_seq.size(1), dtype=torch.bool, device=trg_seq.device).triu(1)
+        masks = {"tgt_mask": is_later, "tgt_is_causal": True, "tgt_key_padding_mask": trg_seq == PAD, **pads}
         hidden = self.transformer(self.embed(src_seq), self.embed(trg_seq), **masks)
         return F.linear(hidden, self.embedding.weight)
 
@@ -116,13 +116,13 @@ class PeerStep:
 
 
 def train_marian(model: Any, config: dict[str, Any], train: list[Batch], valid: list[Batch], until: float) -> int:
-    """Train by Seq2SeqTrainer until a time. Returns the updates."""
+    """Train with Seq2SeqTrainer until a time. Returns the number of updates."""
     library = huggingface.library()
 
     def inputs(batches: list[Batch]) -> dict[str, Tensor]:
         (batch,) = batches
-        given = {"input_ids": batch.src_seq, "attention_mask": (batch.src_seq != PAD).long()}
-        return given | {"decoder_input_ids": batch.trg_seq, "labels": batch.gold.masked_fill(batch.gold == PAD, -100)}
+        tensors = {"input_ids": batch.src_seq, "attention_mask": (batch.src_seq != PAD).long()}
+        return tensors | {"decoder_input_ids": batch.trg_seq, "labels": batch.gold.masked_fill(batch.gold == PAD, -100)}
 
     def on_step_end(_: Any, args: Any, state: Any, control: Any, **__: Any) -> None:
         if time.time() >= until:
@@ -134,7 +134,7 @@ def train_marian(model: Any, config: dict[str, Any], train: list[Batch], valid: 
 
 
 def train_torch(step: PeerStep, config: dict[str, Any], train: list[Batch], valid: list[Batch], until: float) -> int:
-    """Train in a plain loop until a time. Returns the updates."""
+    """Train in a plain loop until a time. Returns the number of updates."""
     losses, weights, warmup, update, order = list[float](), dict[str, Tensor](), config["warmup_steps"], 0, list[int]()
     while time.time() < until:
         order, update = order or torch.randperm(len(train)).tolist(), update + 1
@@ -156,12 +156,12 @@ def train_torch(step: PeerStep, config: dict[str, Any], train: list[Batch], vali
 
 @torch.no_grad()
 def translate(model: Any, src_seq: Tensor) -> list[list[int]]:
-    """Ids (B, S) to those of translations, after BOS and before EOS. Marian has a beam of 5, torch none."""
-    most, seq = src_seq.size(1) * 3 // 2 + 10, torch.full((len(src_seq), 1), BOS)
+    """Translate ids (B, S) into ids without BOS and EOS, by beam search (5) for Marian and greedily for torch."""
+    max_len, seq = src_seq.size(1) * 3 // 2 + 10, torch.full((len(src_seq), 1), BOS)
     if isinstance(model, Marian):
-        how = {"num_beams": 5, "max_length": most, "use_cache": True}
-        seq = model.model.generate(src_seq, attention_mask=(src_seq != PAD).long(), **how)
-    while isinstance(model, TorchTransformer) and seq.size(1) < most and not (seq == EOS).any(1).all():
+        options = {"num_beams": 5, "max_length": max_len, "use_cache": True}
+        seq = model.model.generate(src_seq, attention_mask=(src_seq != PAD).long(), **options)
+    while isinstance(model, TorchTransformer) and seq.size(1) < max_len and not (seq == EOS).any(1).all():
         seq = torch.cat([seq, model(src_seq, seq)[:, -1:].argmax(-1)], 1)
     return [row[1 : row.index(EOS) if EOS in row else None] for row in seq.tolist()]
 
@@ -171,7 +171,7 @@ def main(name: str, folder: Path, until: float) -> None:
     data, recipe = Prepared.open(folder.parent / "prepared"), read_recipe(folder.parent / "prepared/recipe.yaml")
     config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     test, max_tokens = data.test, recipe.batch.max_tokens
-    assert test and max_tokens != "auto", "so the recipes of the tasks say"
+    assert test and max_tokens != "auto", "the recipes of the tasks set both"
     sizes = recipe.model.model_copy(update={"dropout": config.pop("dropout")})
 
     def batches(corpus: Corpus) -> list[Batch]:
@@ -180,13 +180,13 @@ def main(name: str, folder: Path, until: float) -> None:
 
     torch.manual_seed(1)
     step = PeerStep(name, sizes, data.subwords.trg.n_vocab, config["label_smoothing_factor"], torch.device("cpu"))
-    work = config, batches(data.train), batches(data.valid), until
-    n_update = train_torch(step, *work) if name == "torch" else train_marian(step.model.model, *work)
+    task = config, batches(data.train), batches(data.valid), until
+    n_update = train_torch(step, *task) if name == "torch" else train_marian(step.model.model, *task)
     n_param = sum(p.numel() for p in step.model.parameters())
     print(f"{n_param} parameters, {n_update} updates, {time.time() - until:.1f} s late", flush=True)
     sources = (pad(test.picked(rows)[0], after=(EOS,)) for rows in np.array_split(np.arange(test.n_pair), 20))
-    found = (ids for src_seq in sources for ids in translate(step.model.eval(), src_seq))
-    write_lines(folder / "text.en", map(data.subwords.trg.decode, found))
+    outputs = (ids for src_seq in sources for ids in translate(step.model.eval(), src_seq))
+    write_lines(folder / "text.en", map(data.subwords.trg.decode, outputs))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Speed of nmt-preprocess beside SentencePiece on the same text: python tools/bench_preprocessing.py [SRC TRG]
+"""Compare the speed of nmt-preprocess with SentencePiece: python tools/bench_preprocessing.py [SRC TRG]
 
-nmt-preprocess does all that it does: it reads and hashes, filters, reports, learns a joint vocabulary of BPE, encodes
-and writes. SentencePiece learns BPE of the same size from both files and encodes both, with as many threads; its ids
-are only counted. Each turn is a process of its own, and they take turns; figures are medians. Text is unpacked before.
-Files are looked for here, then in the folder that NMT_DATA names; default: Multi30k. Needs the extra `bench`.
+Both read the same text. nmt-preprocess does all its work: it reads and hashes, filters, reports, learns a joint BPE
+vocabulary, encodes and writes. SentencePiece learns BPE of the same size and encodes with as many threads; its ids are
+only counted. Each turn is a separate process, and the two alternate; figures are medians. Text is unpacked before.
+Files are searched for here, then in the folder that NMT_DATA names; default: Multi30k. Needs the extra `bench`.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from nmt.data.lines import count_lines, read_lines, without_ending, write_lines
 
 N_VALID = 1000
 CORPUS = ["multi30k.train.de.gz", "multi30k.train.en.gz"]
-# What each turn runs.
+# Programs of the two turns.
 PREPARE = """
 import json, sys
 from pathlib import Path
@@ -49,7 +49,7 @@ for name in files:
 
 
 def unpack(name: str, folder: Path, n_line: int | None) -> Path:
-    """Write a file's first lines to a new folder, and beside them, with the ending .valid, some to validate on."""
+    """Write the first lines of a file to a new folder, and some of them again to a file for validation, .valid."""
     path = next((path for path in (Path(name), Path(os.environ.get("NMT_DATA", "."), name)) if path.exists()), None)
     if path is None:
         sys.exit(f"bench_preprocessing: error: {name}: not found here, nor in the folder that NMT_DATA names.")
@@ -61,7 +61,7 @@ def unpack(name: str, folder: Path, n_line: int | None) -> Path:
 
 
 def turn(program: str, task: Sequence[object]) -> dict[str, float]:
-    """Run a program. Returns its seconds, and those of all cores together, which others' work spares."""
+    """Run a program. Returns its wall time and its CPU time over all cores, which other load hardly affects."""
     before, begin = os.times(), time.perf_counter()
     done = subprocess.run([sys.executable, "-c", program, json.dumps(task)], capture_output=True, text=True)
     if done.returncode:
@@ -72,7 +72,6 @@ def turn(program: str, task: Sequence[object]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run the turns and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", metavar="FILE", help="source and target, plain or compressed")
     parser.add_argument("--turns", type=int, default=3, metavar="N", help="of each (3)")
@@ -86,26 +85,27 @@ def main() -> None:
         folder = Path(name)
         plain = [str(unpack(file, folder / str(n), args.lines)) for n, file in enumerate(args.files or CORPUS)]
         n_pair = count_lines(plain[0])
-        (src, src_lang), (trg, trg_lang) = ((one, Path(one).suffix[1:] or "und") for one in plain)
+        (src, src_lang), (trg, trg_lang) = ((path, Path(path).suffix[1:] or "und") for path in plain)
         options = {"name": "bench", "data.workers": str(args.workers), "subwords.vocab_size": str(args.vocab)}
         options |= {"data.src_lang": src_lang, "data.trg_lang": trg_lang, "data.alarms": "warn"}
         for split, ending in (("train", ""), ("valid", ".valid")):
             options[f"data.{split}"] = json.dumps({"src": src + ending, "trg": trg + ending})
         print(f"{n_pair:,} pairs, {args.workers} workers")
-        found: dict[str, list[dict[str, float]]] = {"nmt": [], "peer": []}
+        turns: dict[str, list[dict[str, float]]] = {"nmt": [], "peer": []}
         for _ in range(args.turns):
             shutil.rmtree(folder / "prepared", ignore_errors=True)
-            found["nmt"].append(turn(PREPARE, [str(folder / "prepared"), [*options.items()]]))
-            found["peer"].append(turn(PEER, [plain, str(folder / "peer"), args.workers, args.vocab]))
+            turns["nmt"].append(turn(PREPARE, [str(folder / "prepared"), [*options.items()]]))
+            turns["peer"].append(turn(PEER, [plain, str(folder / "peer"), args.workers, args.vocab]))
     medians = {
-        who: {stage: statistics.median(one[stage] for one in its) for stage in its[0]} for who, its in found.items()
+        name: {clock: statistics.median(times[clock] for times in results) for clock in results[0]}
+        for name, results in turns.items()
     }
     print(f"{'medians':17}{'seconds':>9}{'pairs/s':>12}")
-    for who, stages in medians.items():
-        for stage, value in stages.items():
-            print(f"{who:5}{stage:12}{value:9.1f}{n_pair / max(value, 1e-9):12,.0f}")
-    faster, less = (medians["peer"][stage] / medians["nmt"][stage] for stage in ("wall", "cores"))
-    print(f"nmt-preprocess is {faster:.2f} times as fast as SentencePiece; the cores work 1/{less:.2f} as long")
+    for name, times in medians.items():
+        for clock, seconds in times.items():
+            print(f"{name:5}{clock:12}{seconds:9.1f}{n_pair / max(seconds, 1e-9):12,.0f}")
+    wall, cores = (medians["peer"][clock] / medians["nmt"][clock] for clock in ("wall", "cores"))
+    print(f"nmt-preprocess is {wall:.2f} times as fast as SentencePiece; the cores work 1/{cores:.2f} as long")
 
 
 if __name__ == "__main__":

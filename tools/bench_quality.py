@@ -1,12 +1,12 @@
-"""Quality after the same minutes of training on the same cores, beside other toolkits.
+"""Compare the quality of toolkits after the same minutes of training on the same cores.
 
     python tools/bench_quality.py OUT --task multi30k --minutes 20 --systems ours joeynmt eole marian torch
 
-tools/systems/ has the options of each: those that we tried, or with --own those of the peer's own recipe. Peers get
-our pieces, as words that are their ids, models of our sizes with one embedding, and without --own the dropout of TASKS.
-The minutes are wall time of training, validations included; then the checkpoint that validated best translates the test
-set, and one call of sacreBLEU scores it. OUT/results.jsonl keeps results, which are not made again; OUT/env.NAME, an
-environment of a peer, is made if it is missing: NMT_TORCH says how pip installs torch.
+tools/systems/ has the options of each toolkit: tuned ones, or with --own those of its own recipe. Peers get the
+subword ids of nmt as words, models of the same size with one embedding, and without --own the dropout of TASKS.
+The minutes are wall time of training with validation. Then the checkpoint with the best validation translates the test
+set, and sacreBLEU scores it. OUT/results.jsonl keeps results for later calls. OUT/env.NAME, the environment of a peer,
+is created if it is missing, with NMT_TORCH as the pip requirement of torch.
 """
 
 import argparse
@@ -37,16 +37,16 @@ COLUMNS = ("system", "options", "version", "parameters", "updates", "minutes", "
 
 
 def run(log: Path, argv: list[Any], seconds: float | None = None) -> float:
-    """Run a command, ended after some seconds. Returns how long it ran; ends this process where it fails."""
+    """Run a command, for some seconds at most. Returns its duration; exits if it fails."""
     begin, argv = time.time(), list(map(str, argv))
-    with log.open("a", encoding="utf-8") as said, suppress(subprocess.TimeoutExpired):
-        if subprocess.run(argv, stdout=said, stderr=said, cwd=log.parent, timeout=seconds, check=False).returncode:
+    with log.open("a", encoding="utf-8") as output, suppress(subprocess.TimeoutExpired):
+        if subprocess.run(argv, stdout=output, stderr=output, cwd=log.parent, timeout=seconds, check=False).returncode:
             sys.exit(f"bench_quality: error: {' '.join(argv)} failed: see {log}")
     return time.time() - begin
 
 
 def prepare(task: str, folder: Path) -> None:
-    """Make folder/prepared, and beside it the raw test set, and all sets in pieces by their ids."""
+    """Prepare the data in folder/prepared, and write the raw test set and all sets as subword ids beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "nmt.cli.preprocess", TOOLS.parent / TASKS[task][0], "--out", folder / "prepared"]
     run(folder / "log.txt", [*command, "--overwrite"])
@@ -61,12 +61,12 @@ def prepare(task: str, folder: Path) -> None:
 
 
 def merged(config: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Options, with others instead of some."""
-    return config | {name: merged(config[name], one) if isinstance(one, dict) else one for name, one in own.items()}
+    """Return options with some of them replaced."""
+    return config | {name: merged(config[name], v) if isinstance(v, dict) else v for name, v in own.items()}
 
 
 def measure(args: argparse.Namespace, name: str, options: str, shared: Path) -> dict[str, Any]:
-    """Train a system, translate and score. Returns a line of the results."""
+    """Train a system, translate and score. Returns a row of the results."""
     folder, env, seconds = shared / f"{name}.{options}.{args.minutes:g}", args.out / f"env.{name}", 60 * args.minutes
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -78,26 +78,28 @@ def measure(args: argparse.Namespace, name: str, options: str, shared: Path) -> 
     system = yaml.safe_load(text.substitute(values))
     if "install" in system and not (env / "done").exists():
         run(args.out / f"env.{name}.txt", ["sh", "-c", f"unset PYTHONPATH; {system['install']} && touch '{env}/done'"])
-        return measure(args, name, options, shared)  # whose time begins now
+        return measure(args, name, options, shared)  # the training time starts after the installation
     config = merged(system.get("config", {}), system.get("own", {}) if options == "own" else {})
     (folder / "config.yaml").write_text(yaml.safe_dump(config, width=9999), encoding="utf-8")
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path if name == "marian" else [str(TOOLS.parent)])
-    took = run(log, system["train"], seconds if system.get("is_interrupted") else None)
-    told = log.read_text(encoding="utf-8")
-    saved = [(float(loss), step) for loss, step in re.findall(system.get("validated", "(x)(x)^"), told)]
+    duration = run(log, system["train"], seconds if system.get("is_interrupted") else None)
+    log_text = log.read_text(encoding="utf-8")
+    saved = [(float(loss), step) for loss, step in re.findall(system.get("validated", "(x)(x)^"), log_text)]
     if "translate" in system:
-        run(log, [one.replace("$best", min(saved, default=(0, "none"))[1]) for one in system["translate"]])
+        best = min(saved, default=(0, "none"))[1]
+        run(log, [argument.replace("$best", best) for argument in system["translate"]])
     if (pieces := folder / "pieces.test").exists():
-        ids = ([int(one) for one in line.split() if one.isdigit()] for line in read_lines(pieces))
+        ids = ([int(word) for word in line.split() if word.isdigit()] for line in read_lines(pieces))
         write_lines(folder / "text.en", map(Prepared.open(shared / "prepared").subwords.trg.decode, ids))
-    texts, references = (list(read_lines(one / "text.en")) for one in (folder, shared))
+    texts, references = (list(read_lines(place / "text.en")) for place in (folder, shared))
     bleu, chrf = score(Texts(texts, [references], trg_lang="en"), ("bleu", "chrf"), intervals=True).values()
-    ask = f"from importlib.metadata import version; print(version('{system['package']}'), end='')"
-    version = subprocess.check_output([system["train"][0].replace("bin/eole", "bin/python"), "-c", ask], text=True)
-    sizes = [re.findall(system[one], told)[-1].replace(",", "") for one in ("parameters", "updates")]
-    sizes[0] = f"{int(sizes[0]) / 1e6:.1f} M" if sizes[0].isdigit() else sizes[0]
-    took = min([took, *(seconds + float(late) for late in re.findall(r"([\d.]+) s late", told))])  # without decoding
-    row = [name, options, version, *sizes, f"{took / 60:.1f}", system["decoding"]]
+    program = f"from importlib.metadata import version; print(version('{system['package']}'), end='')"
+    version = subprocess.check_output([system["train"][0].replace("bin/eole", "bin/python"), "-c", program], text=True)
+    n_param, n_update = (re.findall(system[key], log_text)[-1].replace(",", "") for key in ("parameters", "updates"))
+    n_param = f"{int(n_param) / 1e6:.1f} M" if n_param.isdigit() else n_param
+    delays = re.findall(r"([\d.]+) s late", log_text)
+    duration = min([duration, *(seconds + float(delay) for delay in delays)])  # without decoding
+    row = [name, options, version, n_param, n_update, f"{duration / 60:.1f}", system["decoding"]]
     row += [f"{bleu.value:.1f}", f"{bleu.low:.1f} ... {bleu.high:.1f}", f"{chrf.value:.1f}"]
     return dict(zip(COLUMNS, row, strict=True)) | {"signature": bleu.signature}
 
@@ -120,14 +122,15 @@ def main() -> None:
     print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
     for name in args.systems:
         options = "own" if args.own or name == "ours" else "tried"
-        wanted = {"task": args.task, "budget": args.minutes, "system": name, "options": options}
-        kept = [json.loads(line) for line in read_lines(results)] if results.exists() else []
-        if not (found := [one for one in kept if one | wanted == one]):
-            found = [wanted | measure(args, name, options, shared)]
+        key = {"task": args.task, "budget": args.minutes, "system": name, "options": options}
+        known = [json.loads(line) for line in read_lines(results)] if results.exists() else []
+        result = next((row for row in known if row | key == row), None)
+        if result is None:
+            result = key | measure(args, name, options, shared)
             with results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(found[0]) + "\n")
-        print(f"| {' | '.join(found[0][column] for column in COLUMNS)} |", flush=True)
-    print(found[0]["signature"])
+                file.write(json.dumps(result) + "\n")
+        print(f"| {' | '.join(result[column] for column in COLUMNS)} |", flush=True)
+    print(result["signature"])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Speed of training beside others on the same batches: python tools/bench_training.py --help
+"""Compare training speed with other libraries on the same batches: python tools/bench_training.py --help
 
-The whole step counts: forward, loss, backward, clipping, the check for what is not finite, Adam. Each contender lives
-in a process of its own, and they take turns batch by batch, so that what the machine does meanwhile hits them alike;
-figures are made of medians. Target tokens are counted with </s> and without padding. Compare within one run only.
+The whole step counts: forward, loss, backward, clipping, the check for non-finite values, Adam. Each contender has its
+own process, and they take turns batch by batch, so that other load on the machine affects all alike; figures are made
+of medians. Target tokens are counted with </s> and without padding. Compare within one run only.
 """
 
 import argparse
@@ -43,7 +43,7 @@ ARITHMETIC = ("fp32", "bf16")  # precisions, a column each
 
 
 class Synthetic:
-    """Pairs of random subwords whose lengths are distributed like those of a test set."""
+    """Pairs of random subwords with the length distribution of a test set."""
 
     def __init__(self, lengths: str, n_vocab: int, longest: int, n_pair: int = 50_000) -> None:
         rng = np.random.default_rng(1)
@@ -54,7 +54,7 @@ class Synthetic:
         self.n_vocab = n_vocab
 
     def picked(self, rows: Rows) -> tuple[Ragged, Ragged]:
-        """Ids of some pairs; none is a control symbol."""
+        """Return the ids of some pairs, without control symbols."""
         rng = np.random.default_rng(int(rows[0]))
         src, trg = (
             Ragged(rng.integers(4, self.n_vocab, length[rows].sum()), length[rows])
@@ -64,7 +64,7 @@ class Synthetic:
 
 
 def data_of(args: argparse.Namespace, recipe: Recipe) -> Any:
-    """Inputs of a feed and a new model: the prepared folder, or a likeness of it."""
+    """Return the inputs of a feed and a new model: the prepared folder, or a synthetic substitute."""
     if args.data:
         return Prepared.open(args.data)
     side = SimpleNamespace(n_vocab=args.vocab)
@@ -73,18 +73,18 @@ def data_of(args: argparse.Namespace, recipe: Recipe) -> Any:
 
 
 def switch(arithmetic: str, device: torch.device) -> Precision:
-    """Set the machine to a column's arithmetic."""
-    own = device.type == "cpu" and not ops.kernels_here().why_not
-    precision = Precision(arithmetic, "for the benchmark", device.type, kernels=own)
+    """Switch to the arithmetic of a column."""
+    has_kernels = device.type == "cpu" and not ops.kernels_here().why_not
+    precision = Precision(arithmetic, "for the benchmark", device.type, kernels=has_kernels)
     precision.apply()
     return precision
 
 
-# -- a contender, in a process of its own ------------------------------------------------------------------------------
+# -- the process of a contender ----------------------------------------------------------------------------------------
 
 
 def contend(args: argparse.Namespace) -> None:
-    """Obey the lines of stdin, a JSON each: which batches to train on, in which arithmetic. Answers are JSON lines."""
+    """Train on the batches that each line of stdin names, in its arithmetic. Orders and answers are JSON lines."""
     recipe = read_recipe(args.recipe)
     device = choose_device(args.device)
     if args.threads:
@@ -104,15 +104,15 @@ def contend(args: argparse.Namespace) -> None:
             return
         engine.precision = precision
         engine.backward([work], work.batch.n_gold)
-        engine.settle()  # the update before, as the loop does
+        engine.settle()  # the previous update, like the training loop
         engine.step(1e-4, update=1)
 
     train(works[0], precision)
     if args.contender == OURS:
         engine.settle()
-    held = sum(work.batch.src_seq.numel() + work.batch.gold.numel() for work in works)
-    used = sum(int((work.batch.src_seq != 0).sum()) + work.batch.n_gold for work in works)
-    tell(padding=1 - used / held)
+    n_position = sum(work.batch.src_seq.numel() + work.batch.gold.numel() for work in works)
+    n_token = sum(int((work.batch.src_seq != 0).sum()) + work.batch.n_gold for work in works)
+    answer(padding=1 - n_token / n_position)
     for line in sys.stdin:
         order = json.loads(line)
         precision = switch(order["arithmetic"], device)
@@ -124,46 +124,47 @@ def contend(args: argparse.Namespace) -> None:
         if device.type == "cuda":
             torch.cuda.synchronize()
         seconds = time.perf_counter() - begin
-        tell(seconds=seconds, tokens=sum(works[n].batch.n_gold for n in order["batches"]))
+        answer(seconds=seconds, tokens=sum(works[n].batch.n_gold for n in order["batches"]))
 
 
-def tell(**answer: float) -> None:
-    """One line for the process that asked."""
-    print(json.dumps(answer), flush=True)
+def answer(**values: float) -> None:
+    """Write a line for the parent process."""
+    print(json.dumps(values), flush=True)
 
 
 class Contender:
-    """The other end of such a process."""
+    """A contender, seen from the parent process."""
 
     def __init__(self, name: str, argv: Sequence[str]) -> None:
         command = [sys.executable, __file__, *argv, "--contender", name]
         begin = time.perf_counter()
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
-        self.name, self.ready = name, self._answer()
-        self.ready["first"] = time.perf_counter() - begin  # the start of the interpreter is a part of it
+        self.name, self.ready = name, self._read_answer()
+        self.ready["first"] = time.perf_counter() - begin  # including the start of the interpreter
 
     def ask(self, **order: Any) -> dict[str, float]:
-        """Have it do something, and wait for it."""
+        """Send an order and wait for the answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
-        return self._answer()
+        return self._read_answer()
 
-    def _answer(self) -> dict[str, float]:
+    def _read_answer(self) -> dict[str, float]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            sys.exit(f"bench_training: error: {self.name} ended with code {self.process.wait()}; what it said is above")
+            sys.exit(
+                f"bench_training: error: {self.name} ended with code {self.process.wait()}; its messages are above"
+            )
         return cast(dict[str, float], json.loads(line))
 
-    def leave(self) -> None:
-        """End it."""
+    def close(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait()
 
 
-# -- who asks them -----------------------------------------------------------------------------------------------------
+# -- the parent process ------------------------------------------------------------------------------------------------
 
 
 def compare(args: argparse.Namespace, argv: Sequence[str]) -> None:
@@ -171,29 +172,30 @@ def compare(args: argparse.Namespace, argv: Sequence[str]) -> None:
     contenders = [Contender(name, argv) for name in (OURS, *args.peers)]
     ready = contenders[0].ready
     everything = list(range(args.batches))
-    # On a GPU the step after is prepared while this one runs, so only a whole pass has a duration.
+    # On a GPU the next step is prepared during the current one, so only a whole pass has a duration.
     units = [everything] if args.device == "cuda" else [[n] for n in everything]
     answers: dict[tuple[str, str, int], list[dict[str, float]]] = {}
     for turn in range(args.rounds + 1):  # the first round warms up
         for n, batches in enumerate(units):
             for arithmetic in args.arithmetic:
                 for contender in contenders[turn % len(contenders) :] + contenders[: turn % len(contenders)]:
-                    answer = contender.ask(arithmetic=arithmetic, batches=batches)
+                    result = contender.ask(arithmetic=arithmetic, batches=batches)
                     if turn:
-                        answers.setdefault((contender.name, arithmetic, n), []).append(answer)
+                        answers.setdefault((contender.name, arithmetic, n), []).append(result)
     print(f"padding {ready['padding']:.1%}; first update {ready['first']:.1f} s after the start")
     print(f"{'':26}{'target tokens/s':>16}")
     for arithmetic in args.arithmetic:
         for contender in contenders:
-            mine = [answers[contender.name, arithmetic, n] for n in range(len(units))]
-            seconds = sum(statistics.median(a["seconds"] for a in unit) for unit in mine)
-            print(f"{arithmetic:14}{contender.name:12}{sum(unit[0]['tokens'] for unit in mine) / seconds:16,.0f}")
+            unit_results = [answers[contender.name, arithmetic, n] for n in range(len(units))]
+            seconds = sum(statistics.median(result["seconds"] for result in results) for results in unit_results)
+            n_token = sum(results[0]["tokens"] for results in unit_results)
+            print(f"{arithmetic:14}{contender.name:12}{n_token / seconds:16,.0f}")
     for contender in contenders:
-        contender.leave()
+        contender.close()
 
 
 def make_recipe(args: argparse.Namespace, path: Path) -> Path:
-    """Write the recipe that contenders read: defaults but for what the flags say. Returns the path."""
+    """Write the recipe of the contenders: defaults, changed by the flags. Returns the path."""
     options = {
         "name": "bench",
         "model.preset": args.size,
@@ -219,7 +221,7 @@ def make_recipe(args: argparse.Namespace, path: Path) -> Path:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The flags; those of --contender are for the processes that this one starts."""
+    """Parse the flags. --contender and --recipe are for the processes that this one starts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", default="small", choices=["tiny", "small", "base", "big"])
     parser.add_argument("--data", type=Path, help="a folder of nmt-preprocess; default: synthetic pairs")
@@ -245,7 +247,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Ask, or be asked."""
     argv = sys.argv[1:]
     args = parse(argv)
     try:

@@ -1,14 +1,14 @@
 """Train the models of docs/road.md and compare them: python tools/compare_models.py OUT [--tasks …] [--models …]
 
-Each model is prepared, trained and translated by the commands, with a recipe and some changes to it. Runs that are in
-OUT already are not made again. The last columns are test lines that are right to the last character, with the epochs
-until 99 % of the validation lines are, or BLEU with its 95 % interval.
+The commands prepare, train and translate with a recipe and some changes to it. Existing runs in OUT are reused.
+The last columns are exactly correct test lines, with the epochs until 99 % of the validation lines are correct, or BLEU
+with its 95 % interval.
 
-dates-book, addition  the corpora of the book, from NMT_DATA; a heat map of cross-attention is drawn to OUT. For dates:
-                      how often its arg-max falls on the right field of the source
+dates-book, addition  the corpora of the book, from NMT_DATA; writes a heat map of cross-attention to OUT. For dates:
+                      how often its arg-max is in the right field of the source
 dates                 the harder dates of make_dates.py
 multi30k              kinds of attention, five minutes of training each on two slow cores
-animal                Tatoeba, English to German, by one head and by eight: where "it" looks, as a table and a picture
+animal                Tatoeba, English to German, with one head and eight: attention of "it", as a table and a picture
 """
 
 import argparse
@@ -41,7 +41,7 @@ ENDINGS = ("tired.", "wide.")
 
 
 class Recipe(NamedTuple):
-    """A recipe, its updates (None: as written) and what else is changed in it."""
+    """A recipe, its updates (None: those of the file) and other changes to it."""
 
     name: str
     updates: int | None = None
@@ -49,19 +49,20 @@ class Recipe(NamedTuple):
 
 
 def corpus(name: str, src: str = "src.gz", trg: str = "tgt.gz") -> str:
-    """Options that name the files of the three splits."""
+    """Return options with the files of the three splits."""
     splits = ("train", "valid", "test")
     return " ".join(f"--data.{split} '{{src: {name}{split}.{src}, trg: {name}{split}.{trg}}}'" for split in splits)
 
 
-def road(*updates: int | None, rest: str = "") -> dict[str, Recipe]:
-    """The models of the road, with the updates of each."""
-    found = {}
+def road(*updates: int | None, options: str = "") -> dict[str, Recipe]:
+    """Return the models of docs/road.md, with the updates of each."""
+    recipes = {}
     names = ["seq2seq", "peeky", "attention, dot", "attention, general", "attention, additive", "transformer"]
-    for name, n in zip(names, updates, strict=True):
-        kind, _, by = name.partition(", ")
-        found[name] = Recipe(f"dates-book.{kind}", n, f"{rest} --model.attn_score {by}" if by else rest)
-    return found
+    for name, n_update in zip(names, updates, strict=True):
+        kind, _, attn_score = name.partition(", ")
+        changes = f"{options} --model.attn_score {attn_score}" if attn_score else options
+        recipes[name] = Recipe(f"dates-book.{kind}", n_update, changes)
+    return recipes
 
 
 TATOEBA = (
@@ -72,7 +73,7 @@ TATOEBA = (
 TASKS = {
     "dates-book": road(*[None] * 6),
     "dates": road(None, None, 672, 672, 544, None),
-    "addition": road(4800, 4800, 3200, 3200, 3200, 3640, rest=corpus("addition.")),
+    "addition": road(4800, 4800, 3200, 3200, 3200, 3640, options=corpus("addition.")),
     "multi30k": {
         "MHA": Recipe("multi30k.de-en", 655),
         "GQA": Recipe("multi30k.de-en", 652, "--model.n_kv_head 2"),
@@ -95,66 +96,68 @@ TASKS = {
 
 
 def make(out: Path, task: str, name: str, seed: int) -> tuple[Model, list[str]]:
-    """Prepare, train and translate, or take what is there. Returns the model and its row of the table."""
+    """Prepare, train and translate, or reuse a run. Returns the model and its row of the table."""
     recipe_name, updates, changes = TASKS[task][name]
     recipe, is_toy = RECIPES / f"{recipe_name}.yaml", recipe_name.startswith("dates-book")
     run = out / f"{task}.{name.replace(', ', '-').replace(' ', '-').lower()}.{seed}"
     data = out / "prepared" / (f"{task}.{seed}" if task == "dates" else task)
     options = [*shlex.split(changes), "--data.out", data]
     if task == "dates":
-        made = out / "corpora" / f"dates.{seed}"
-        make_dates.write(made, seed)
-        options += [*shlex.split(corpus(f"{made.resolve()}/", "src", "trg")), "--seed", seed]
+        corpora = out / "corpora" / f"dates.{seed}"
+        make_dates.write(corpora, seed)
+        options += [*shlex.split(corpus(f"{corpora.resolve()}/", "src", "trg")), "--seed", seed]
         options += ["--train.label_smoothing", "0.05"] if name.startswith("attention") else []
     if not data.is_dir():
         command("preprocess", recipe, *options)
     updates = updates or read_recipe(recipe).train.updates
-    every = -(-updates // (10 if is_toy else 20))
+    save_every = -(-updates // (10 if is_toy else 20))
     options += ["--train.keep_last", 11] if is_toy else []
     command(
         "train", recipe, *options, "--train.out", run, "--seed", seed, "--train.updates", updates,
-        "--train.save_every", every, "--valid.every", updates,
+        "--train.save_every", save_every, "--valid.every", updates,
     )  # fmt: skip
     log = map(json.loads, (run / "log.jsonl").read_text(encoding="utf-8").splitlines())
     start = next(line for line in log if line["kind"] == "start")
     model, per_epoch = nmt.load(run), start["updates_per_epoch"]
     prepared = Prepared.open(data)
     assert prepared.test is not None
-    sources, wanted = prepared.test.texts()
-    found = model.translate(sources)
+    sources, references = prepared.test.texts()
+    translations = model.translate(sources)
     row = [task, name, f"{start['parameters']:,}", f"{updates:,}", f"{updates / per_epoch:.2f}"]
     if not is_toy:
         trg_lang = read_recipe(recipe).data.trg_lang
-        texts = Texts([one.text for one in found], [wanted], trg_lang=trg_lang)
+        outputs = [translation.text for translation in translations]
+        texts = Texts(outputs, [references], trg_lang=trg_lang)
         bleu = score(texts, ["bleu"], intervals=True)["bleu"]
         return model, [*row, "", f"{bleu.value:.1f} ({bleu.low:.1f} … {bleu.high:.1f})", ""]
-    right = f"{n_right(found, wanted):,} of {len(wanted):,}"
+    correct = f"{count_correct(translations, references):,} of {len(references):,}"
     if model.model.attends:
         line = out / "one.txt"
         line.write_text(f"{FRIDAY if task == 'dates-book' else sources[0]}\n", encoding="utf-8")
         command("translate", run, "--input", line, "--output", f"{run}.out", "--overwrite", "--attention", f"{run}.svg")
-    pointing = where_it_points(model, sources, found) if model.model.attends and task == "dates-book" else ""
-    return model, [*row, epochs_to_99(run, prepared.valid, per_epoch), right, pointing]
+    has_fields = model.model.attends and task == "dates-book"
+    hits = count_field_hits(model, sources, translations) if has_fields else ""
+    return model, [*row, epochs_to_99(run, prepared.valid, per_epoch), correct, hits]
 
 
-def command(name: str, *parts: object) -> None:
-    """One of the commands, silent unless it fails."""
-    ended = subprocess.run([sys.executable, "-m", f"nmt.cli.{name}", *map(str, parts)], capture_output=True, text=True)
-    if ended.returncode:
-        sys.exit(f"compare_models: nmt-{name} {shlex.join(map(str, parts))}: {ended.stderr[-2000:]}")
+def command(name: str, *arguments: object) -> None:
+    """Run a command of the package, silently unless it fails."""
+    words = list(map(str, arguments))
+    completed = subprocess.run([sys.executable, "-m", f"nmt.cli.{name}", *words], capture_output=True, text=True)
+    if completed.returncode:
+        sys.exit(f"compare_models: nmt-{name} {shlex.join(words)}: {completed.stderr[-2000:]}")
 
 
-def n_right(found: Sequence[Translation], wanted: Sequence[str]) -> int:
-    """Translations that are the reference to the last character."""
-    return sum(one.text == text for one, text in zip(found, wanted, strict=True))
+def count_correct(translations: Sequence[Translation], references: Sequence[str]) -> int:
+    return sum(translation.text == text for translation, text in zip(translations, references, strict=True))
 
 
 def epochs_to_99(run: Path, valid: Corpus, updates_per_epoch: int) -> str:
-    """Epochs of the first checkpoint with 99 % of the validation lines right, or nothing."""
-    sources, wanted = valid.texts()
+    """Return the epochs of the first checkpoint with 99 % correct validation lines, or ""."""
+    sources, references = valid.texts()
     for checkpoint in sorted((run / "checkpoints").iterdir()):
-        found = nmt.load(run, checkpoint=checkpoint.name).translate(sources)
-        if n_right(found, wanted) >= 0.99 * len(wanted):
+        translations = nmt.load(run, checkpoint=checkpoint.name).translate(sources)
+        if count_correct(translations, references) >= 0.99 * len(references):
             return f"{int(checkpoint.name.rpartition('-')[2]) / updates_per_epoch:.2f}"
     return ""
 
@@ -163,55 +166,58 @@ def epochs_to_99(run: Path, valid: Corpus, updates_per_epoch: int) -> str:
 
 
 def fields(source: str) -> dict[str, tuple[int, int]]:
-    """Year, month and day of a date of the book: first character, and the one after the last.
+    """Return the spans of year, month and day in a date of the book: first character, and the one after the last.
 
     The corpus has 9/27/94; September 27, 1994; Tuesday, September 27, 1994.
     """
-    found = re.fullmatch(r"(?P<month>\d+)/(?P<day>\d+)/(?P<year>\d+)", source) or re.fullmatch(
+    match = re.fullmatch(r"(?P<month>\d+)/(?P<day>\d+)/(?P<year>\d+)", source) or re.fullmatch(
         r"(?:\w+, )?(?P<month>\w+) (?P<day>\d+), (?P<year>\d+)", source
     )
-    assert found, source
-    return {name: found.span(name) for name in ("year", "month", "day")}
+    assert match, source
+    return {name: match.span(name) for name in ("year", "month", "day")}
 
 
-def where_it_points(model: Model, sources: Sequence[str], found: Sequence[Translation]) -> str:
-    """Lines in which the arg-max of attention, over heads, layers and the characters of a target field, is in the same
-    field of the source: year, month, day, and all three."""
-    places = {"year": (0, 4), "month": (5, 7), "day": (8, 10)}
-    n_hit = dict.fromkeys([*places, "all three"], 0)
+def count_field_hits(model: Model, sources: Sequence[str], translations: Sequence[Translation]) -> str:
+    """Count the lines in which the attention of a target field has its arg-max in the same field of the source.
+
+    The attention is averaged over heads, layers and characters. The fields are year, month, day, and all three.
+    """
+    spans = {"year": (0, 4), "month": (5, 7), "day": (8, 10)}
+    n_hit = dict.fromkeys([*spans, "all three"], 0)
     translator = model.translator(model.decode())
-    for source, one in zip(sources, found, strict=True):
-        if not re.fullmatch(r"\d{4}-\d\d-\d\d", one.text):
+    for source, translation in zip(sources, translations, strict=True):
+        if not re.fullmatch(r"\d{4}-\d\d-\d\d", translation.text):
             continue
-        cross = translator.attention(one).cross
+        cross = translator.attention(translation).cross
         assert cross is not None
         weights = cross.mean((0, 1))  # (T, S), a space first and EOS last on both sides
         hits = {}
         for name, (begin, end) in fields(source).items():
-            first, last = places[name]
-            hits[name] = begin <= int(weights[first + 1 : last + 1].mean(0).argmax()) - 1 < end
+            trg_begin, trg_end = spans[name]
+            hits[name] = begin <= int(weights[trg_begin + 1 : trg_end + 1].mean(0).argmax()) - 1 < end
         for name, hit in {**hits, "all three": all(hits.values())}.items():
             n_hit[name] += hit
     return ", ".join(f"{name} {n:,}" for name, n in n_hit.items())
 
 
-def look_at_it(models: dict[str, Model], out: Path) -> None:
-    """Print where "it" looks, and draw it: a row for each head of each layer, a column for each word."""
+def show_attention_of_it(models: dict[str, Model], out: Path) -> None:
+    """Print and draw the attention of "it": a row for each head of each layer, a column for each word."""
     print("\n| model | sentence ends | translation | most at animal | most at street |\n|---|---|---|---|---|")
     grids = []
     for (name, model), ending in itertools.product(models.items(), ENDINGS):
         translator = model.translator(model.decode())
-        one = model.translate([f"{ANIMAL} {ending}"])[0]
-        sentence = sentence_of(translator.attention(one), one.src_ids, one.hypotheses[0].ids, translator.subwords)
+        translation = model.translate([f"{ANIMAL} {ending}"])[0]
+        attns, trg_ids = translator.attention(translation), translation.hypotheses[0].ids
+        sentence = sentence_of(attns, translation.src_ids, trg_ids, translator.subwords)
         word_of, words = torch.tensor(sentence.src.words), sentence.src.texts
-        of_it = sentence.weights["encoder"][:, :, word_of == words.index("it")].mean(2)  # (n_layer, n_head, pieces)
-        weights = torch.stack([of_it[..., word_of == n].sum(-1) for n in range(len(words))], -1).flatten(0, 1)
+        by_piece = sentence.weights["encoder"][:, :, word_of == words.index("it")].mean(2)  # (n_layer, n_head, pieces)
+        weights = torch.stack([by_piece[..., word_of == n].sum(-1) for n in range(len(words))], -1).flatten(0, 1)
         rows = [
-            f"layer {layer + 1}, head {head + 1}" for layer, head in itertools.product(*map(range, of_it.shape[:2]))
+            f"layer {layer + 1}, head {head + 1}" for layer, head in itertools.product(*map(range, by_piece.shape[:2]))
         ]
         columns = (weights[:, words.index(word)] for word in ("animal", "street"))
-        most = [f"{float(column.max()):.2f} ({rows[int(column.argmax())]})" for column in columns]
-        print(f"| {name} | {ending} | {one.text} | {' | '.join(most)} |")
+        maxima = [f"{float(column.max()):.2f} ({rows[int(column.argmax())]})" for column in columns]
+        print(f"| {name} | {ending} | {translation.text} | {' | '.join(maxima)} |")
         if ending == ENDINGS[0]:
             panel = Panel("all layers", weights)
             grids.append(Grid([[panel]], rows, words, KINDS["encoder"], f'{name}: where "it" looks'))
@@ -219,7 +225,6 @@ def look_at_it(models: dict[str, Model], out: Path) -> None:
 
 
 def main() -> None:
-    """Make the models that the command line names, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="Folder for prepared data, runs and pictures.")
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), metavar="NAME")
@@ -237,7 +242,7 @@ def main() -> None:
                 models[name], row = make(args.out, task, name, seed)
                 print(f"| {' | '.join(row)} |", flush=True)
         if task == "animal":
-            look_at_it(models, args.out)
+            show_attention_of_it(models, args.out)
 
 
 if __name__ == "__main__":

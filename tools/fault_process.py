@@ -1,8 +1,7 @@
-"""Commands that are broken on purpose: processes that are forked and not started, that strace can watch and kill.
+"""Processes for fault injection: commands in forks of this process, which strace can trace and kill.
 
-What a command imports is loaded once. Each then runs in a fork, in a session of its own, and can wait until strace is
-attached to it; what kills it there is a real SIGKILL. This process itself computes nothing, so that a fork never
-inherits a thread.
+The modules of the commands are imported once. Each command runs in a fork with its own session, and can wait until
+strace is attached. The kill is a real SIGKILL. This process computes nothing, so a fork never inherits a thread.
 """
 
 import contextlib
@@ -22,11 +21,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-PATIENCE = 240.0  # seconds for one command; it takes about one, on a busy machine many
+PATIENCE = 240.0  # seconds for a command; it needs about one, and many on a busy machine
 
 
 def has_strace() -> bool:
-    """Return whether strace is here and may watch other processes of ours."""
+    """Return whether strace is installed and may trace our processes."""
     with contextlib.suppress(OSError):
         return (
             subprocess.run(["strace", "-qq", "-o", os.devnull, "true"], capture_output=True, check=False).returncode
@@ -37,30 +36,29 @@ def has_strace() -> bool:
 
 @dataclass
 class Ended:
-    """Outcome of a command. code: as a shell says it, 137 for SIGKILL. left: processes that outlived it."""
+    """Outcome of a command. code: as in a shell, 137 for SIGKILL. survivors: processes that outlived it."""
 
     code: int
-    said: str
-    left: list[int]
+    output: str
+    survivors: list[int]
 
 
 class Child:
-    """A command in a fork of this process. It waits for `go`, so that strace can be attached before."""
+    """A command in a fork of this process. It waits for `go`, so strace can be attached first."""
 
-    def __init__(self, body: Callable[[], int], talk: Path, environment: dict[str, str] | None = None) -> None:
-        self._talk = talk
-        ready, self._gate = os.pipe()
+    def __init__(self, body: Callable[[], int], output: Path, environment: dict[str, str] | None = None) -> None:
+        self._output = output
+        gate_reader, self._gate = os.pipe()
         self._start = time.monotonic()
         self.pid = os.fork()
         if self.pid == 0:
-            _become(body, talk, ready, self._gate, environment or {})
-        os.close(ready)
+            _become(body, output, gate_reader, self._gate, environment or {})
+        os.close(gate_reader)
         self._strace: subprocess.Popen[str] | None = None
 
     def attach(self, *arguments: str, trace: Path | None = None) -> "Child":
-        """Attach strace with these arguments, and return when it watches."""
-        output = str(trace or os.devnull)
-        command = ["strace", "-f", "-o", output, *arguments, "-p", str(self.pid)]
+        """Attach strace with these arguments, and return when it is attached."""
+        command = ["strace", "-f", "-o", str(trace or os.devnull), *arguments, "-p", str(self.pid)]
         self._strace = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, encoding="utf-8")
         assert self._strace.stderr is not None
         line = self._strace.stderr.readline()
@@ -74,50 +72,49 @@ class Child:
         return self
 
     def send(self, number: int) -> None:
-        """Send a signal, if the command still runs."""
+        """Send a signal if the command still runs."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
     def runs(self) -> bool:
-        """Return whether the command has not ended; `wait` still tells how it did."""
+        """Return whether the command still runs. `wait` returns its outcome also afterwards."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     def wait(self) -> Ended:
-        """Wait for the end. A command that does not end is killed, and that is a failure of its own."""
+        """Wait for the end. A command that does not end in time is killed, which is a failure."""
         while self.runs() and time.monotonic() - self._start < PATIENCE:
             time.sleep(0.002)
-        stuck = self.runs()
-        if stuck:
+        is_stuck = self.runs()
+        if is_stuck:
             os.kill(self.pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         if self._strace is not None:
             assert self._strace.stderr is not None
             self._strace.wait()
             self._strace.stderr.close()
-        said = self._talk.read_text(encoding="utf-8", errors="replace")
-        return Ended(
-            code if code >= 0 else 128 - code, said + ("\nIT DID NOT END\n" if stuck else ""), _survivors(self.pid)
-        )
+        output = self._output.read_text(encoding="utf-8", errors="replace")
+        output += "\nIT DID NOT END\n" if is_stuck else ""
+        return Ended(code if code >= 0 else 128 - code, output, _survivors(self.pid))
 
 
-def _become(body: Callable[[], int], talk: Path, ready: int, gate: int, environment: dict[str, str]) -> None:
-    """Body of the fork; it never returns."""
+def _become(body: Callable[[], int], output: Path, gate_reader: int, gate: int, environment: dict[str, str]) -> None:
+    """Run the body of the fork. Never returns."""
     code = 70
     try:
         os.setsid()
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it dies with the sweep
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: the fork dies with the sweep
         os.close(gate)
         for target, file in (
             (0, os.open(os.devnull, os.O_RDONLY)),
-            (1, os.open(talk, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)),
+            (1, os.open(output, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)),
         ):
             os.dup2(file, target)
         os.dup2(1, 2)
         os.environ.update(environment)
-        tqdm.set_lock(threading.RLock())  # a killed process must not hold one that others share
+        tqdm.set_lock(threading.RLock())  # a killed process must not hold a shared lock
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
-        os.read(ready, 1)
+        os.read(gate_reader, 1)
         code = body()
     finally:
         if sys.exception() is not None:
@@ -129,19 +126,20 @@ def _become(body: Callable[[], int], talk: Path, ready: int, gate: int, environm
 
 
 def _survivors(session: int) -> list[int]:
-    """Processes of a session that are there a minute after its first one ended: what has only begun ends when it has
-    imported what it needs, which takes a second, or ten and more where others have the cores.
+    """Kill and return the processes of a session that still run a minute after its first one ended.
+
+    A process that has just started ends only after its imports, which take a second, or ten and more on busy cores.
     """
-    until = time.monotonic() + 60
-    while (found := processes_of(session)) and time.monotonic() < until:
+    deadline = time.monotonic() + 60
+    while (survivors := processes_of(session)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    for pid in found:
+    for pid in survivors:
         os.kill(pid, signal.SIGKILL)
-    return found
+    return survivors
 
 
 def processes_of(session: int) -> list[int]:
-    """The processes of a session: a command, which has its number, and what it started."""
+    """Return the processes of a session: a command, whose id is that of the session, and its children."""
     return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _session_of(pid) == session]
 
 
@@ -152,38 +150,38 @@ def _session_of(pid: int) -> int:
 
 
 def preload_commands() -> None:
-    """Import what the commands import when they begin to work, before the first of them tells of all it imports."""
-    preload([f"nmt.cli.{command}_job" for command in ("preprocess", "train", "translate")])
+    """Import the modules of the work of each command, before the first command reports its complete list."""
+    preload(["nmt.data.prepare", "nmt.training.launch", "nmt.cli.translate_job"])
 
 
 def preload(modules: list[str]) -> None:
-    """Import what a run imports on its way, so that every fork has it already. Importing must start no thread."""
+    """Import modules, so that every fork has them already. Importing must start no thread."""
     for name in modules:
         if not name.startswith("_"):
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
     threads = {path.read_text(encoding="utf-8").strip() for path in Path("/proc/self/task").glob("*/comm")}
-    # Arrow's allocator has a thread of its own, and knows about forks.
+    # The allocator of Arrow has a thread, and handles forks.
     assert len(threads - {"jemalloc_bg_thd"}) == 1, f"a fork would inherit half of a thread: {threads}"
 
 
-def wrong_end(ended: Ended) -> list[str]:
-    """Return what a command did that no command may do, however it ends."""
-    wrong = []
-    if ended.left:
-        wrong.append(f"O7 {len(ended.left)} processes were left")
+def failures_of(ended: Ended) -> list[str]:
+    """Return the failures of a command that are wrong after any fault."""
+    failures = []
+    if ended.survivors:
+        failures.append(f"O7 {len(ended.survivors)} processes were left")
     for sign in ("Traceback", "internal error", "IT DID NOT END"):
-        if sign in ended.said:
-            wrong.append(f"it ended with {sign!r}: {last_words(ended.said)}")
-    return wrong
+        if sign in ended.output:
+            failures.append(f"it ended with {sign!r}: {last_lines(ended.output)}")
+    return failures
 
 
-def last_words(said: str) -> str:
-    """The end of what a command said, on one line."""
-    return " | ".join(said.strip().split("\n")[-3:])[-600:]
+def last_lines(output: str) -> str:
+    """Return the end of the output of a command on one line."""
+    return " | ".join(output.strip().split("\n")[-3:])[-600:]
 
 
 @cache
 def nobody() -> int:
-    """The user without rights, where this one has all; 0 where it has not, and cannot become another."""
+    """Return the id of an unprivileged user; 0 if this process is not root and cannot switch users."""
     return 65534 if os.geteuid() == 0 else 0

@@ -1,11 +1,11 @@
-"""Record what the commands make of fixed inputs, and compare another version of the package with that record.
+"""Record the results of the commands for fixed inputs, and compare another version of the package with the record.
 
     NMT_DATA=data python tools/golden.py freeze RECORD      # a folder: entries.json, and a small trained model
     NMT_DATA=data python tools/golden.py compare RECORD     # a line an entry: same, or the first difference
 
-Takes whatever `nmt` is importable (PYTHONPATH of another checkout), in a temporary folder, on one thread. Losses and
-scores are compared to the last digit, so a record is good for one machine, torch and C compiler; ids and vocabularies
-are the same everywhere. NMT_DATA has Multi30k, and small-enja or not.
+Runs the importable `nmt` (PYTHONPATH selects another checkout) in a temporary folder on one thread. Losses and scores
+are compared to the last digit, so a record is valid for one machine, torch and C compiler; ids and vocabularies are the
+same everywhere. NMT_DATA has Multi30k, and optionally small-enja.
 """
 
 import argparse
@@ -31,7 +31,7 @@ CHECKOUT = Path(nmt.__file__).parents[1]
 DATA = Path(os.environ.get("NMT_DATA", "data")).resolve()
 N_LINE = 100  # of validation and of translation
 
-# What each prepared folder is made of. Options of data and subwords alone.
+# Recipes of the prepared folders: mostly options of data and subwords.
 MULTI30K = """
 data:
   src_lang: de
@@ -65,7 +65,7 @@ data:
   workers: 1
 """
 
-# Trained for some updates on a prepared folder each, and their losses recorded.
+# Recipes of models that are trained for some updates to record their losses.
 SMALL = """
 model: {preset: small, norm: pre, scale_emb_or_prj: emb, position: rotary, dropout: 0.2}
 optim: {name: adamw, betas: [0.9, 0.999], weight_decay: 0.1, lr: 1e-3, schedule: inverse_sqrt, warmup: 10, clip: 1.0}
@@ -93,7 +93,7 @@ TRAINED = {  # name: recipe, prepared folder, updates, tokens of a batch
     "multilingual": (MULTILINGUAL, "tagged", 20, 512),
     "searched": (SEARCHED, "multi30k", 250, 1024),
 }
-TRANSLATED = {  # of the model `searched`
+TRANSLATED = {  # flags for translations by the model `searched`
     "beam 5": ("--beam", "5"),
     "greedy": ("--beam", "1"),
     "sampling": ("--decode.samples", "1", "--decode.seed", "7", "--decode.temperature", "0.8"),
@@ -102,7 +102,7 @@ TRANSLATED = {  # of the model `searched`
     "int8": ("--beam", "5", "--decode.precision", "int8"),
     "bf16": ("--beam", "5", "--decode.precision", "bf16"),
 }
-ASKED: tuple[dict[str, Any], ...] = (
+CONSTRAINTS: tuple[dict[str, Any], ...] = (
     {"prefix": "There is"},
     {"required": ["wearing"]},
     {"avoided": ["a man", "a woman", "the"]},
@@ -111,31 +111,31 @@ ASKED: tuple[dict[str, Any], ...] = (
 
 
 def command(name: str, *args: str | Path) -> None:
-    """Run a command of the package. Exits with what it printed where it fails."""
+    """Run a command of the package. If it fails, exits with its output."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "NMT_DATA": str(DATA), "PYTHONPATH": str(CHECKOUT)}
     line = [sys.executable, "-m", f"nmt.cli.{name}", *map(str, args)]
-    done = subprocess.run(line, env=environment, capture_output=True, encoding="utf-8", check=False)
-    if done.returncode:
-        sys.exit(f"golden.py: {' '.join(line)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    completed = subprocess.run(line, env=environment, capture_output=True, encoding="utf-8", check=False)
+    if completed.returncode:
+        sys.exit(f"golden.py: {' '.join(line)}: exit code {completed.returncode}\n{completed.stdout}{completed.stderr}")
 
 
 def write_inputs() -> None:
-    """Write the files that recipes and translations read into the current folder."""
+    """Write the input files of recipes and translations into the current folder."""
 
     def first_lines(name: str) -> list[str]:
         with gzip.open(DATA / name, "rt", encoding="utf-8") as file:
             return [next(file).rstrip("\n") for _ in range(N_LINE)]
 
     sources = first_lines("multi30k.test_2016_flickr.de.gz")
-    asked = [json.dumps({"source": line} | ASKED[number % len(ASKED)]) for number, line in enumerate(sources)]
-    texts = {"input.txt": sources, "input.jsonl": asked}
+    requests = [json.dumps({"source": line} | CONSTRAINTS[n % len(CONSTRAINTS)]) for n, line in enumerate(sources)]
+    texts = {"input.txt": sources, "input.jsonl": requests}
     texts |= {f"valid.{side}": first_lines(f"multi30k.val.{side}.gz") for side in ("de", "en")}
     for name, lines in texts.items():
         Path(name).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def prepared() -> Iterator[tuple[str, Entries]]:
-    """Prepare each folder. Yields SHA-256 of its vocabulary, and of the ids of each side of each split."""
+    """Prepare each folder. Yields SHA-256 of its vocabulary and of the ids of each side of each split."""
     make_dates: list[Any] = [sys.executable, CHECKOUT / "tools" / "make_dates.py", "corpora/dates"]
     subprocess.run(make_dates, check=True, capture_output=True)
     recipes = {"multi30k": MULTI30K, "enja": ENJA, "tagged": TAGGED}
@@ -147,16 +147,16 @@ def prepared() -> Iterator[tuple[str, Entries]]:
             recipe = Path(f"{name}.yaml")
             recipe.write_text(f"name: {name}{recipes[name]}", encoding="utf-8")
         command("preprocess", recipe, "--data.out", folder)
-        hashed = {"vocabulary": json.loads((folder / "subwords.json").read_text(encoding="utf-8"))["codecs"]}
+        contents = {"vocabulary": json.loads((folder / "subwords.json").read_text(encoding="utf-8"))["codecs"]}
         for split in sorted(folder.glob("*.arrow")):
             table = pa.ipc.open_stream(split.read_bytes()).read_all()
-            hashed |= {f"{split.stem} {side}": table[side].to_pylist() for side in ("src", "trg")}
-        of = {key: hashlib.sha256(json.dumps(value, sort_keys=True).encode()) for key, value in hashed.items()}
-        yield f"prepared {name}", {key: value.hexdigest() for key, value in of.items()}
+            contents |= {f"{split.stem} {side}": table[side].to_pylist() for side in ("src", "trg")}
+        texts = {key: json.dumps(value, sort_keys=True) for key, value in contents.items()}
+        yield f"prepared {name}", {key: hashlib.sha256(text.encode()).hexdigest() for key, text in texts.items()}
 
 
 def trained() -> Iterator[tuple[str, Entries]]:
-    """Train each model. Yields loss and norm of the gradient of each update; of a long run of every 50th."""
+    """Train each model. Yields loss and gradient norm of each update; in a long run of every 50th."""
     for name, (options, folder, updates, tokens) in TRAINED.items():
         recipe, run = Path(f"{name}.train.yaml"), Path("runs", name)
         recipe.write_text(
@@ -168,34 +168,35 @@ def trained() -> Iterator[tuple[str, Entries]]:
         )
         command("train", recipe, "--data.out", f"prepared/{folder}", "--train.out", run)
         lines = map(json.loads, (run / "log.jsonl").read_text(encoding="utf-8").splitlines())
-        every = 1 if updates <= 50 else 50
-        found = {one["update"]: one for one in lines if one["kind"] == "train" and one["update"] % every == 0}
-        yield f"loss of {name}", {f"update {n}": [one["loss"], one["gradient_norm"]] for n, one in found.items()}
+        interval = 1 if updates <= 50 else 50
+        logged = {line["update"]: line for line in lines if line["kind"] == "train" and line["update"] % interval == 0}
+        yield f"loss of {name}", {f"update {n}": [line["loss"], line["gradient_norm"]] for n, line in logged.items()}
 
 
 def translated(run: Path) -> Iterator[tuple[str, Entries]]:
-    """Translate with a run in each way. Yields text, score and word alignment of each line."""
+    """Translate with each set of flags. Yields text, score and word alignment of each line."""
     for name, flags in TRANSLATED.items():
-        source, written = "input.jsonl" if "jsonl" in flags else "input.txt", Path(f"{name}.out")
-        how = (*flags, "--format", "jsonl", "--threads", "1", "--device", "cpu", "--overwrite")
-        command("translate", run, "--input", source, "--output", written, *how)
-        lines = map(json.loads, written.read_text(encoding="utf-8").splitlines())
-        found = {f"line {one['id']}": [one["output"], one["score"], one.get("word_alignment") or ""] for one in lines}
-        yield f"translation by {name}", found
+        source, output = "input.jsonl" if "jsonl" in flags else "input.txt", Path(f"{name}.out")
+        options = (*flags, "--format", "jsonl", "--threads", "1", "--device", "cpu", "--overwrite")
+        command("translate", run, "--input", source, "--output", output, *options)
+        rows = map(json.loads, output.read_text(encoding="utf-8").splitlines())
+        entries = {f"line {row['id']}": [row["output"], row["score"], row.get("word_alignment") or ""] for row in rows}
+        yield f"translation by {name}", entries
 
 
-def tell(name: str, old: Entries, new: Entries) -> bool:
-    """Print the line of an entry. Returns True where it differs."""
-    if not (unlike := [key for key in old | new if old.get(key) != new.get(key)]):
+def report(name: str, old: Entries, new: Entries) -> bool:
+    """Print the result of an entry. Returns whether it differs."""
+    if not (different := [key for key in old | new if old.get(key) != new.get(key)]):
         print(f"{name}: same ({len(new)})", flush=True)
         return False
-    first = f"first {unlike[0]}:\n    old {old.get(unlike[0])}\n    new {new.get(unlike[0])}"
-    print(f"{name}: {len(unlike)} of {len(old | new)} differ; {first}", flush=True)
+    first = different[0]
+    example = f"first {first}:\n    old {old.get(first)}\n    new {new.get(first)}"
+    print(f"{name}: {len(different)} of {len(old | new)} differ; {example}", flush=True)
     return True
 
 
 def main() -> int:
-    """Entry point. Returns the exit code: 1 where something differs."""
+    """Entry point. Returns the exit code: 1 if an entry differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("freeze", "compare"))
     parser.add_argument("record", type=lambda name: Path(name).resolve(), metavar="RECORD")
@@ -206,14 +207,14 @@ def main() -> int:
         write_inputs()
         if args.what == "freeze":
             args.record.mkdir(parents=True)
-            found = dict((*prepared(), *trained(), *translated(Path("runs/searched"))))
+            recorded = dict((*prepared(), *trained(), *translated(Path("runs/searched"))))
             shutil.copytree("runs/searched", model, ignore=shutil.ignore_patterns("checkpoints", "lock", "log.jsonl"))
-            entries.write_text(json.dumps(found, indent=0, ensure_ascii=False), encoding="utf-8")
-            print(f"{args.record}: {len(found)} entries")
+            entries.write_text(json.dumps(recorded, indent=0, ensure_ascii=False), encoding="utf-8")
+            print(f"{args.record}: {len(recorded)} entries")
             return 0
         old = json.loads(entries.read_text(encoding="utf-8"))
-        news = dict((*prepared(), *trained(), *translated(model)))
-        n_different = sum(tell(name, old.get(name, {}), news.get(name, {})) for name in old | news)
+        new = dict((*prepared(), *trained(), *translated(model)))
+        n_different = sum(report(name, old.get(name, {}), new.get(name, {})) for name in old | new)
     print(f"{n_different} entries differ")
     return int(n_different > 0)
 

@@ -1,8 +1,8 @@
 """Make the corpus of the date task: python tools/make_dates.py OUT [--seed N]
 
 Writes OUT/{train,valid,test}.{src,trg}: many human ways to write a date -> ISO, 1994-03-07. A line has one reading.
-Numbers alone are day first (7/3/1994), unless a year of four digits comes first (1994.03.07); a year of two digits
-comes last and means 1950-2049. No two languages use one word for different months.
+Numbers alone have the day first (7/3/1994), unless a four-digit year comes first (1994.03.07). A two-digit year comes
+last and means 1950-2049. No word is the name of different months in two languages.
 """
 
 import argparse
@@ -16,9 +16,9 @@ ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII
 
 
 class Language:
-    """Forms of the dates of a language: names in the order of the calendar, templates between bars.
+    """Date formats of a language: names in the order of the calendar, templates separated by bars.
 
-    A day without its own ending in `endings` has `ending`.
+    `endings` has the ordinal suffixes of some days; the others have `ending`.
     """
 
     def __init__(
@@ -33,19 +33,19 @@ class Language:
         templates: str,
         endings: dict[int, str] | None = None,
     ) -> None:
-        self.code, self.ending, self.endings, self.templates = code, ending, endings or {}, _between_bars(templates)
+        self.code, self.ending, self.endings, self.templates = code, ending, endings or {}, _split_at_bars(templates)
         self.months, self.short_months = months.split(), short_months.split()
         self.weekdays, self.short_weekdays = weekdays.split(), short_weekdays.split()
         words = self.months, self.short_months, self.weekdays, self.short_weekdays
-        assert [len(each) for each in words] == [12, 12, 7, 7], code
+        assert [len(names) for names in words] == [12, 12, 7, 7], code
 
     def ordinal(self, day: int) -> str:
-        """The day as an ordinal number: 1st, 2., 3e."""
+        """Return the day as an ordinal number: 1st, 2., 3e."""
         return f"{day}{self.endings.get(day, self.ending)}"
 
 
-def _between_bars(templates: str) -> list[str]:
-    return [one.strip() for one in templates.split("|")]
+def _split_at_bars(templates: str) -> list[str]:
+    return [template.strip() for template in templates.split("|")]
 
 
 LANGUAGES = (
@@ -139,15 +139,15 @@ LANGUAGES = (
 )
 
 FIRST, LAST = date(1900, 1, 1), date(2099, 12, 31)
-# Two digits under the pivot are years of 2000, the others of 1900.
+# Two-digit years below the pivot are 20xx, the others 19xx.
 PIVOT = 50
 N_TRAIN, N_VALID, N_TEST = 40_000, 500, 1_000
-# Shapes with words help each other to be learned; one of bare numbers must be learned from its own lines.
-_WEIGHT_OF_NUMBERS = 3
+# Shapes with words share what a model learns; a shape of numbers is learned only from its own lines.
+_NUMBERS_WEIGHT = 3
 
 # {d} {m}: 7 3, {dd} {mm}: 07 03, {mon} {month}: abbreviated and full name, {ROMAN} {roman}: III iii, {o}: ordinal,
 # {wd} {wday}: weekday.
-_IN_EVERY_LANGUAGE = _between_bars("""
+_IN_EVERY_LANGUAGE = _split_at_bars("""
     {d} {month} {yyyy} | {dd} {month} {yyyy} | {d} {mon} {yyyy} | {dd} {mon} {yyyy} | {o} {month} {yyyy} |
     {d} {month}, {yyyy} | {month} {d}, {yyyy} | {month} {d} {yyyy} | {mon} {d}, {yyyy} | {mon} {dd} {yyyy} |
     {yyyy} {month} {d} | {yyyy}, {d} {month} | {yyyy}-{mon}-{dd} | {d}-{mon}-{yyyy} | {dd}-{mon}-{yy} |
@@ -185,17 +185,16 @@ _NUMBERS_ONLY = (
 
 @dataclass(frozen=True)
 class Shape:
-    """A way to write a date. `language` is None where there are no words in it."""
+    """A way to write a date. `language` is None for a shape without words."""
 
     template: str
     language: Language | None
 
     def can_write(self, year: int) -> bool:
-        """Return whether a line of a date of that year will have one reading."""
+        """Return whether a date of that year has one reading in this shape."""
         return "{yy}" not in self.template or 1900 + PIVOT <= year < 2000 + PIVOT
 
     def write(self, day: date) -> str:
-        """The date in this shape."""
         fields = {
             "d": str(day.day),
             "dd": f"{day.day:02}",
@@ -218,7 +217,7 @@ class Shape:
 
 
 def shapes() -> list[Shape]:
-    """All ways to write a date, in a fixed order."""
+    """Return all ways to write a date, in a fixed order."""
     with_words = [
         Shape(template, language)
         for language in LANGUAGES
@@ -237,24 +236,25 @@ def write(folder: Path, seed: int) -> None:
 
 
 def generate(seed: int) -> dict[str, tuple[list[str], list[str]]]:
-    """The corpus, a pure function of the seed: {"train" | "valid" | "test": (source lines, target lines)}.
+    """Return the corpus, a pure function of the seed: {"train" | "valid" | "test": (source lines, target lines)}.
 
     A date belongs to one split, so no date and no line of the test set occurs in training.
     """
-    draw = random.Random(f"dates {seed}")
+    rng = random.Random(f"dates {seed}")
     days = [FIRST + timedelta(days=n) for n in range((LAST - FIRST).days + 1)]
-    draw.shuffle(days)
+    rng.shuffle(days)
     test, valid, train = days[:N_TEST], days[N_TEST : N_TEST + N_VALID], days[N_TEST + N_VALID :]
-    return {split: _pairs(days, draw) for split, days in (("train", train[:N_TRAIN]), ("valid", valid), ("test", test))}
+    return {split: _pairs(days, rng) for split, days in (("train", train[:N_TRAIN]), ("valid", valid), ("test", test))}
 
 
-def _pairs(days: list[date], draw: random.Random) -> tuple[list[str], list[str]]:
-    every = [shape for shape in shapes() for _ in range(1 if shape.language else _WEIGHT_OF_NUMBERS)]
-    fitting = {year: [shape for shape in every if shape.can_write(year)] for year in range(FIRST.year, LAST.year + 1)}
+def _pairs(days: list[date], rng: random.Random) -> tuple[list[str], list[str]]:
+    weighted = [shape for shape in shapes() for _ in range(1 if shape.language else _NUMBERS_WEIGHT)]
+    years = range(FIRST.year, LAST.year + 1)
+    by_year = {year: [shape for shape in weighted if shape.can_write(year)] for year in years}
     src = []
     for day in days:
-        line = draw.choice(fitting[day.year]).write(day)
-        case = draw.random()
+        line = rng.choice(by_year[day.year]).write(day)
+        case = rng.random()
         src.append(line.upper() if case < 0.1 else line.lower() if case < 0.2 else line)
     return src, [day.isoformat() for day in days]
 

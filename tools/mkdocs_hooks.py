@@ -1,4 +1,4 @@
-"""Hook of mkdocs: pages of docs/ may link to ../recipes/, whose files become part of the site."""
+"""Hooks of mkdocs: add recipes/ to the site, and correct links of docs/ to ../recipes/."""
 
 from pathlib import Path
 
@@ -16,5 +16,5 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Change links to ../recipes/ into those of the site, where recipes/ lies beside the pages."""
+    """Change links to ../recipes/ into links to recipes/, which is beside the pages on the site."""
     return markdown.replace("](../recipes/", "](recipes/")

@@ -1,6 +1,6 @@
-"""Write recipes/README.md (the option tables) and recipes/schema.json again, from the models in nmt/recipe/options.py.
+"""Write recipes/README.md (the option tables) and recipes/schema.json from the models in nmt/recipe/options.py.
 
-Run it after any change of an option: python tools/option_tables.py. A test compares.
+Run it after any change of an option: python tools/option_tables.py. A test compares the files.
 """
 
 import argparse
@@ -34,13 +34,12 @@ This page is made by `python tools/option_tables.py`; an empty default means wha
 
 
 def readme() -> str:
-    """The whole page."""
     rows = (f"| [{path.name}]({path.name}) | {_about(path)} |\n" for path in sorted(RECIPES.glob("*.yaml")))
     return _OPENING.replace("{list}", "".join(rows)) + option_tables()
 
 
 def option_tables() -> str:
-    """Markdown: a table of options per section, then the presets."""
+    """Return Markdown: a table of options per section, then the presets."""
     lines = list[str]()
     for section, about in sections():
         lines += [f"## `{section}`" if section else "## The experiment", "", about, ""]
@@ -59,14 +58,13 @@ def option_tables() -> str:
 
 
 def main() -> None:
-    """Write both files."""
     argparse.ArgumentParser(description=__doc__).parse_args()
     for name, text in (("README.md", readme()), ("schema.json", json_schema())):
         (RECIPES / name).write_text(text, encoding="utf-8", newline="\n")
 
 
 def _about(path: Path) -> str:
-    """The first line of a recipe's opening comment, after the line for editors."""
+    """Return the first line of the opening comment of a recipe, after the line for editors."""
     lines = path.read_text(encoding="utf-8").split("\n")
     return next(line for line in lines if line.startswith("# ") and "yaml-language-server" not in line)[2:]
 

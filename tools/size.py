@@ -1,7 +1,7 @@
 """Print the size of the package, its tests, tools and documents: python tools/size.py [--check]
 
-Each size stands beside the most that it may be, which is lowered when a part shrinks, and the size that is wanted. With
---check the exit code is 1 when one is larger than it may be.
+Prints each size with its limit, which is lowered when the part shrinks, and its target. With --check the exit code is 1
+if a size is above its limit.
 """
 
 import argparse
@@ -10,28 +10,27 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# Counted as kernels, apart from the rest of nmt/: C, Triton, and their wrappers.
+# Counted as kernels, separately from the rest of nmt/: C, Triton, and their wrappers.
 KERNELS = ("nmt/kernels",)
 CODE = (".py", ".c", ".h", ".cu", ".js", ".css", ".html", ".sh", ".yaml")
 TEXTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md")
 
 
 def files(*patterns: str) -> set[Path]:
-    """The files that patterns name, in folders those of code."""
-    found = [path for pattern in patterns for path in ROOT.glob(pattern)]
-    inside = [path for folder in found if folder.is_dir() for path in folder.rglob("*") if path.suffix in CODE]
-    return {path for path in [*found, *inside] if path.is_file()}
+    """Return the files that match patterns, and the code in folders that match."""
+    matches = [path for pattern in patterns for path in ROOT.glob(pattern)]
+    inside = [path for folder in matches if folder.is_dir() for path in folder.rglob("*") if path.suffix in CODE]
+    return {path for path in [*matches, *inside] if path.is_file()}
 
 
 def n_line(paths: Iterable[Path]) -> int:
-    """Lines of some files."""
     return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
 
 
 def main() -> int:
     """Entry point. Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="Exit with 1 when a part is larger than it may be.")
+    parser.add_argument("--check", action="store_true", help="Exit with 1 if a part is above its limit.")
     check = parser.parse_args().check
     kernels = files(*KERNELS)
     package = {path for path in files("nmt") if path.suffix == ".py"} - kernels
@@ -43,15 +42,15 @@ def main() -> int:
         ("tools/, lines", n_line(files("tools")), 3_500, 3_500),
         (
             "README, docs/, CHANGELOG, CONTRIBUTING, words",
-            sum(len(t.read_text("utf-8").split()) for t in files(*TEXTS)),
+            sum(len(path.read_text("utf-8").split()) for path in files(*TEXTS)),
             18_000,
             18_000,
         ),
     ]
-    for name, size, most, wanted in sizes:
-        print(f"{name:48}{size:8,} of {most:7,}{'  over' if size > most else ''}, wanted {wanted:7,}")
+    for name, size, limit, target in sizes:
+        print(f"{name:48}{size:8,} of {limit:7,}{'  over' if size > limit else ''}, wanted {target:7,}")
     print(f"Counted as kernels: {', '.join(KERNELS)}")
-    return int(check and any(size > most for _, size, most, _ in sizes))
+    return int(check and any(size > limit for _, size, limit, _ in sizes))
 
 
 if __name__ == "__main__":

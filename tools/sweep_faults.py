@@ -1,19 +1,19 @@
-"""Break the three commands on purpose, and check that nothing is lost: python tools/sweep_faults.py [--short]
+"""Inject faults into the three commands, and check that nothing is lost: python tools/sweep_faults.py [--short]
 
-Each command does a tiny job once undisturbed. Then faults happen to it, one at a time:
+Each command first does a tiny job undisturbed. Then the faults are injected, one at a time:
 
     kill       SIGKILL at every call that names, syncs or removes a file, at writes, and at random moments
     disk       EIO, ENOSPC and EDQUOT from those calls
-    damage     SIGKILL, and then a bit of a checkpoint or journal flips, or its end is cut off
+    damage     SIGKILL, and then a flipped bit in a checkpoint or journal, or a lost last byte
     signal     SIGTERM, SIGINT, SIGHUP at random moments
     twice      a second command for the same files while the first one works
-    full       a disk with room for a share of what is written (needs the right to mount)
-    read-only  a folder that may not be written to (needs the right to become another user)
+    full       a disk with room for a share of the output (needs the right to mount)
+    read-only  a folder without write permission (needs the right to become another user)
 
-After each one what is there is whole, old or absent (F1), exit code 0 means that all is there (F2), an error has a
-message and no traceback (F3), no process is left and no other file is changed (F4), and the same command ends at the
-same bytes with nothing left over (F5). Prints for each class how many faults were tried and survived, and how to
-repeat what failed. Needs Linux and strace.
+After each fault every output is whole, old or absent (F1); exit code 0 means that all outputs exist (F2); an error has
+a message and no traceback (F3); no process is left and no other file changed (F4); and the same command finishes with
+the same bytes and no leftovers (F5). Prints for each class the numbers of faults tried and survived, and a command to
+repeat each failure. Needs Linux and strace.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from fault_process import Child, Ended, has_strace, last_words, nobody, preload, preload_commands, wrong_end
+from fault_process import Child, Ended, failures_of, has_strace, last_lines, nobody, preload, preload_commands
 from tqdm import tqdm
 
 from nmt import checkpoint
@@ -43,7 +43,7 @@ from nmt.errors import NmtError, RunError
 from nmt.files import sha256_of
 from nmt.run import Run
 
-# Every call that gives, takes or makes sure a name or a length; Python and Rust use different ones for the same.
+# System calls that change or sync names and lengths of files. Python and Rust use different ones.
 NAMING = ("rename", "renameat", "renameat2", "fsync", "unlink", "unlinkat", "rmdir", "ftruncate", "mkdir")
 RECIPE = """\
 name: tiny
@@ -63,7 +63,7 @@ valid: {every: 10, max_tokens: 400, max_sentences: 3}
 decode: {max_len_a: 1.0, max_len_b: 5}
 """
 WORDS = [("ein", "a"), ("der", "the"), ("Mann", "man"), ("Hund", "dog"), ("rot", "red"), ("groß", "big")]
-UNTIMED = ("seconds", "tokens_per_second", "rss_mb")  # of a line of the log: what two equal runs may differ in
+VARYING = ("seconds", "tokens_per_second", "rss_mb")  # fields of the log that differ between equal runs
 SHORT = {
     "preprocess": ("kill old renameat2 1", "disk EDQUOT write 5", "signal SIGTERM 1", "twice"),
     "train": ("kill fsync 18", "disk EIO rename 5", "signal SIGINT 2", "damage 1", "full 0.5"),
@@ -72,53 +72,53 @@ SHORT = {
 
 
 def write_corpus(folder: Path) -> None:
-    """Write training pairs, and six to validate on; always the same."""
-    for name, n, seed in (("train", 280, 1), ("valid", 6, 2)):
-        draw = random.Random(seed)
-        lines = [[draw.choice(WORDS) for _ in range(draw.randint(2, 9))] for _ in range(n)]
+    """Write training pairs and six validation pairs, always the same."""
+    for name, n_pair, seed in (("train", 280, 1), ("valid", 6, 2)):
+        rng = random.Random(seed)
+        lines = [[rng.choice(WORDS) for _ in range(rng.randint(2, 9))] for _ in range(n_pair)]
         for side, language in enumerate(("de", "en")):
             text = "".join(" ".join(word[side] for word in line) + "\n" for line in lines)
             (folder / f"{name}.{language}").write_text(text, encoding="utf-8")
 
 
 def digest(folder: Path) -> str:
-    """SHA-256 over the names and contents of the files in a folder."""
-    named = sorted((path.name, sha256_of(path)) for path in folder.iterdir() if path.is_file())
-    return hashlib.sha256(repr(named).encode()).hexdigest()
+    """Return SHA-256 over the names and contents of the files in a folder."""
+    contents = sorted((path.name, sha256_of(path)) for path in folder.iterdir() if path.is_file())
+    return hashlib.sha256(repr(contents).encode()).hexdigest()
 
 
 def prepared(disk: Path) -> dict[str, str]:
-    """The prepared folder: it is there whole or not at all."""
+    """Return the digest of the prepared folder, if it exists."""
     return {"out": digest(disk / "out")} if (disk / "out").is_dir() else {}
 
 
 def trained(disk: Path) -> dict[str, str]:
-    """Each committed checkpoint, and the model. One that is not whole has its error for a digest."""
-    run, found = Run(disk / "out"), {}
+    """Return digests of the committed checkpoints and the model. A damaged one has its error as digest."""
+    run, digests = Run(disk / "out"), {}
     folders = [run.checkpoint(update) for update in run.updates()]
     for folder in [*folders, *([run.model_folder] if run.model_folder.is_dir() else [])]:
         try:
             checkpoint.verify(folder)
             files = json.loads((folder / checkpoint.MANIFEST).read_bytes())["files"]
             tensors = {name: entry["sha256"] for name, entry in files.items() if name != checkpoint.STATE}
-            found[folder.name] = repr(sorted(tensors.items()))
+            digests[folder.name] = repr(sorted(tensors.items()))
         except RunError as error:
-            found[folder.name] = str(error)
-    return found
+            digests[folder.name] = str(error)
+    return digests
 
 
 def translated(disk: Path) -> dict[str, str]:
-    """Each file that nmt-translate writes."""
+    """Return digests of the files that nmt-translate writes."""
     names = ("out", "links", "scores.json")
     return {name: sha256_of(disk / name) for name in names if (disk / name).is_file()}
 
 
 @dataclass
 class Job:
-    """One command on one tiny job, and what it makes when nothing goes wrong.
+    """A command with a tiny job, and its outputs without faults.
 
-    units: what of it is there whole, as {name: digest}. whole: at the end. old: what was made before with the flags
-    `other`, and is to be replaced. passing: what may be there on the way. damaged: files to damage.
+    units: returns {name: digest} of the outputs on the disk. whole: outputs at the end. old: outputs of an earlier
+    command with `old_flags`, which are replaced. intermediate: outputs allowed on the way. damaged: files to damage.
     """
 
     folder: Path
@@ -126,23 +126,23 @@ class Job:
     main: Callable[[list[str]], int]
     argv: list[str]
     units: Callable[[Path], dict[str, str]]
-    other: tuple[str, ...] = ()
+    old_flags: tuple[str, ...] = ()
     damaged: str = ""
     whole: dict[str, str] = field(default_factory=dict)
     old: dict[str, str] = field(default_factory=dict)
-    passing: dict[str, str] = field(default_factory=dict)
-    names: list[str] = field(default_factory=list)
+    intermediate: dict[str, str] = field(default_factory=dict)
+    paths: list[str] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     outside: dict[str, tuple[int, int]] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property
     def disk(self) -> Path:
-        """The folder that faults happen to."""
+        """Folder of the outputs, which the faults affect."""
         return self.folder / "disk"
 
-    def start(self, *flags: str, user: int = 0, talk: str = "talk") -> Child:
-        """The command in a fork, not begun yet."""
+    def start(self, *flags: str, user: int = 0, output: str = "talk") -> Child:
+        """Return the command in a fork that waits."""
 
         def body() -> int:
             os.chdir(self.folder)
@@ -155,122 +155,121 @@ class Job:
                 Path("talk", "modules").write_text("\n".join(sorted(sys.modules)), encoding="utf-8")
             return code
 
-        return Child(body, self.folder / "talk" / talk, {"TOKENIZERS_PARALLELISM": "false"})
+        return Child(body, self.folder / "talk" / output, {"TOKENIZERS_PARALLELISM": "false"})
 
     def clear(self, *, old: bool = False) -> tuple[str, ...]:
-        """Leave nothing there, or what was made before. Returns the flags to give."""
+        """Empty the disk, or restore the old outputs. Returns the flags of the next command."""
         for path in self.disk.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         if old:
             shutil.copytree(self.folder / "kept" / self.name, self.disk, dirs_exist_ok=True)
         return ("--overwrite",) if old else ()
 
-    def learn(self) -> "Job":
-        """Do the job undisturbed, and remember what is right."""
+    def record(self) -> "Job":
+        """Do the job undisturbed, and record its outputs."""
         self.clear()
-        if self.other:
-            must(self.start(*self.other).go().wait())
+        if self.old_flags:
+            require_success(self.start(*self.old_flags).go().wait())
             self.old = self.units(self.disk)
             shutil.copytree(self.disk, self.folder / "kept" / self.name)
             self.clear()
-        must(self.start().go().wait())
+        require_success(self.start().go().wait())
         preload((self.folder / "talk" / "modules").read_text(encoding="utf-8").split())
         self.clear()
         begin = time.monotonic()
-        must(self.start().go().wait())
+        require_success(self.start().go().wait())
         self.seconds = time.monotonic() - begin
-        self.whole, self.names, self.log = self.units(self.disk), self.listed(), self.logged()
-        self.outside = self.others()
+        self.whole, self.paths, self.log = self.units(self.disk), self.list_paths(), self.read_log()
+        self.outside = self.stat_outside()
         assert self.whole and self.whole != self.old
         return self
 
-    def listed(self) -> list[str]:
-        """Every file of the disk."""
+    def list_paths(self) -> list[str]:
         return sorted(str(path.relative_to(self.disk)) for path in self.disk.rglob("*"))
 
-    def others(self) -> dict[str, tuple[int, int]]:
-        """Size and time of every file that the job is not to touch."""
+    def stat_outside(self) -> dict[str, tuple[int, int]]:
+        """Return size and time of every file that the job must not touch."""
         paths = [path for path in self.folder.rglob("*") if path.is_file()]
         parts = {path: path.relative_to(self.folder).parts[0] for path in paths}
-        mine = [path for path in paths if parts[path] not in ("disk", "talk")]
-        return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in mine}
+        outside = [path for path in paths if parts[path] not in ("disk", "talk")]
+        return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in outside}
 
-    def logged(self) -> list[str]:
-        """The lines of a log of training, without what depends on the clock."""
+    def read_log(self) -> list[str]:
+        """Return the lines of a training log without the fields that vary."""
         file = self.disk / "out" / "log.jsonl"
         lines = map(json.loads, file.read_text(encoding="utf-8").splitlines()) if file.is_file() else ()
-        return [str({k: v for k, v in line.items() if k not in UNTIMED}) for line in lines if line["kind"] != "time"]
+        return [str({k: v for k, v in line.items() if k not in VARYING}) for line in lines if line["kind"] != "time"]
 
     def after_fault(self, ended: Ended, *codes: int, old: bool = False) -> list[str]:
-        """Return what does not hold after a fault. codes: how it may have ended; none: in any way."""
-        wrong, there = wrong_end(ended), self.units(self.disk)
+        """Return the failures after a fault. codes: allowed exit codes; none: all."""
+        failures, units = failures_of(ended), self.units(self.disk)
         if codes and ended.code not in codes:
-            wrong.append(f"exit code {ended.code}, expected one of {codes}: {last_words(ended.said)}")
-        for unit, found in there.items():
+            failures.append(f"exit code {ended.code}, expected one of {codes}: {last_lines(ended.output)}")
+        for name, unit in units.items():
             before = self.old if old else {}
-            if found not in (self.whole.get(unit), before.get(unit), self.passing.get(unit)):
-                wrong.append(f"F1 {unit} is neither whole nor absent: {found[:200]}")
-        if ended.code == 0 and there != self.whole:
-            wrong.append(f"F2 exit code 0, and not all is there: {sorted(there)}")
-        if 0 < ended.code < 128 and f"nmt-{self.name}: error:" not in ended.said:
-            wrong.append(f"F3 no message: {last_words(ended.said)}")
-        if self.others() != self.outside:
-            wrong.append("F4 another file was changed")
-        return wrong
+            if unit not in (self.whole.get(name), before.get(name), self.intermediate.get(name)):
+                failures.append(f"F1 {name} is neither whole nor absent: {unit[:200]}")
+        if ended.code == 0 and units != self.whole:
+            failures.append(f"F2 exit code 0, and not all is there: {sorted(units)}")
+        if 0 < ended.code < 128 and f"nmt-{self.name}: error:" not in ended.output:
+            failures.append(f"F3 no message: {last_lines(ended.output)}")
+        if self.stat_outside() != self.outside:
+            failures.append("F4 another file was changed")
+        return failures
 
-    def again(self, *flags: str) -> list[str]:
-        """Give the command again, unless all is done; what does not hold then."""
+    def repeat(self, *flags: str) -> list[str]:
+        """Run the command again, with --overwrite if its outputs are complete. Returns the failures."""
         if self.whole == self.units(self.disk) and self.name != "train":
             flags = ("--overwrite",)
-        return self.at_the_end(self.start(*flags).go().wait())
+        return self.after_success(self.start(*flags).go().wait())
 
-    def at_the_end(self, ended: Ended) -> list[str]:
-        """Return what does not hold after a command that was to end well."""
+    def after_success(self, ended: Ended) -> list[str]:
+        """Return the failures after a command that must succeed."""
         if ended.code:
-            return [f"F5 it does not finish: exit code {ended.code}: {last_words(ended.said)}"]
-        wrong, there = self.after_fault(ended, 0), self.units(self.disk)
-        wrong += [f"F5 {unit} has other bytes" for unit in self.whole if there.get(unit) != self.whole[unit]]
-        left = sorted(set(self.listed()) - set(self.names) - {"out.journal.unused"})
-        if left := [name for name in left if "damaged-" not in name]:  # kept aside to be looked at
-            wrong.append(f"F5 left over: {left}")
-        return wrong + (["F5 the log is another one"] if self.logged() != self.log else [])
+            return [f"F5 it does not finish: exit code {ended.code}: {last_lines(ended.output)}"]
+        failures, units = self.after_fault(ended, 0), self.units(self.disk)
+        failures += [f"F5 {name} has other bytes" for name in self.whole if units.get(name) != self.whole[name]]
+        leftovers = sorted(set(self.list_paths()) - set(self.paths) - {"out.journal.unused"})
+        if leftovers := [name for name in leftovers if "damaged-" not in name]:  # damaged checkpoints are kept
+            failures.append(f"F5 left over: {leftovers}")
+        return failures + (["F5 the log is another one"] if self.read_log() != self.log else [])
 
 
-def must(ended: Ended) -> None:
-    """Raise RunError unless a command that nothing happened to ended well."""
+def require_success(ended: Ended) -> None:
+    """Raise RunError if a command without faults failed."""
     if ended.code:
-        raise RunError(f"what nothing should go wrong in went wrong: {ended.said}")
+        raise RunError(f"a command without faults failed: {ended.output}")
 
 
-# -- faults: each happens to a job, and returns what then did not hold -------------------------------------------------
+# -- faults: each is injected into a job, and returns the failures -----------------------------------------------------
 
 
-def at_call(job: Job, *, what: str, call: str, n: int, old: bool) -> list[str]:
-    """The n-th call of a kind kills the process, or fails. How often a bar is written is chance: it may not come."""
+def at_call(job: Job, *, action: str, call: str, n: int, old: bool) -> list[str]:
+    """Kill the process at the n-th call of a kind, or let the call fail. With a progress bar it may never happen."""
     flags = job.clear(old=old)
-    ended = job.start(*flags).attach("-e", f"trace={call}", "-e", f"inject={call}:{what}:when={n}").go().wait()
-    return job.after_fault(ended, *((0, 137) if "KILL" in what else (0, 1)), old=old) + job.again(*flags)
+    ended = job.start(*flags).attach("-e", f"trace={call}", "-e", f"inject={call}:{action}:when={n}").go().wait()
+    return job.after_fault(ended, *((0, 137) if "KILL" in action else (0, 1)), old=old) + job.repeat(*flags)
 
 
 def at_random(job: Job, *, name: str, seed: int) -> list[str]:
-    """A signal at a random moment; SIGKILL three times over."""
-    draw, old = random.Random(seed), bool(job.old) and seed % 2 == 1
-    flags, wrong = job.clear(old=old), list[str]()
+    """Send a signal at a random moment; SIGKILL to three commands in a row."""
+    rng, old = random.Random(seed), bool(job.old) and seed % 2 == 1
+    flags, failures = job.clear(old=old), list[str]()
     number = getattr(signal, name)
     for _ in range(3 if number == signal.SIGKILL else 1):
         child = job.start(*flags).go()
-        time.sleep(draw.uniform(0, job.seconds))
+        time.sleep(rng.uniform(0, job.seconds))
         child.send(number)
         ended = child.wait()
-        wrong += job.after_fault(ended, 0, 128 + number, old=old)
+        failures += job.after_fault(ended, 0, 128 + number, old=old)
         if ended.code == 0:
             break
-    return wrong + job.again(*flags)
+    return failures + job.repeat(*flags)
 
 
 def damage(job: Job, *, seed: int) -> list[str]:
-    """A bit of one file flips after a kill, or its last byte is lost: what is whole is used, and nothing else."""
-    draw = random.Random(seed)
+    """Flip a bit of a file after a kill, or cut off its last byte. The next command must use only intact files."""
+    rng = random.Random(seed)
     job.clear()
     child = job.start().go()
     while child.runs() and len(list(job.disk.glob(job.damaged))) < 2 + 6 * (job.name == "train"):
@@ -280,64 +279,64 @@ def damage(job: Job, *, seed: int) -> list[str]:
     child.wait()
     files = sorted(path for path in job.disk.glob(job.damaged) if path.stat().st_size)
     newest = [path for path in files if path.parent == files[-1].parent]
-    file = draw.choice(newest)
-    raw = bytearray(file.read_bytes())
-    raw[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
-    file.write_bytes(raw if seed % 2 else raw[:-1])
-    return job.again()
+    file = rng.choice(newest)
+    content = bytearray(file.read_bytes())
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    file.write_bytes(content if seed % 2 else content[:-1])
+    return job.repeat()
 
 
 def twice(job: Job) -> list[str]:
-    """A second command for the same files is refused, and the first goes on."""
+    """Start a second command for the same files. It must be refused, and the first must continue."""
     job.clear()
     first = job.start().go()
-    while first.runs() and not job.listed():
+    while first.runs() and not job.list_paths():
         time.sleep(0.001)
     time.sleep(job.seconds / 4)
     first.send(signal.SIGSTOP)
-    second = job.start(talk="second").go().wait()
+    second = job.start(output="second").go().wait()
     first.send(signal.SIGCONT)
-    wrong = [] if second.code in (1, 2) else [f"the second ended with {second.code}: {last_words(second.said)}"]
-    return wrong + job.at_the_end(first.wait())
+    failures = [] if second.code in (1, 2) else [f"the second ended with {second.code}: {last_lines(second.output)}"]
+    return failures + job.after_success(first.wait())
 
 
 def read_only(job: Job) -> list[str]:
-    """A folder that may not be written to is refused before any work."""
+    """Run the command without write permission for its folder. It must fail before any work."""
     job.clear()
-    wrong = job.after_fault(job.start(user=nobody()).go().wait(), 1, 2)
-    return wrong + job.again()
+    failures = job.after_fault(job.start(user=nobody()).go().wait(), 1, 2)
+    return failures + job.repeat()
 
 
 def full(job: Job, *, share: float) -> list[str]:
-    """The disk has room for a share of what is needed; then there is more."""
+    """Run the command on a disk that is too small, then on a larger one."""
     job.clear()
-    must(job.start().go().wait())
-    need = sum(-(-path.stat().st_size // 4096) * 4096 for path in job.disk.rglob("*") if path.is_file())
+    require_success(job.start().go().wait())
+    n_byte = sum(-(-path.stat().st_size // 4096) * 4096 for path in job.disk.rglob("*") if path.is_file())
     job.clear()
 
     def mount(*options: str) -> None:
         subprocess.run(["mount", *options, job.disk], check=True)
 
-    mount("-t", "tmpfs", "-o", f"size={max(4096, int(share * need) // 4096 * 4096)}", "nmt-faults")
+    mount("-t", "tmpfs", "-o", f"size={max(4096, int(share * n_byte) // 4096 * 4096)}", "nmt-faults")
     try:
-        wrong = job.after_fault(job.start().go().wait(), 1)
-        mount("-o", f"remount,size={max(1 << 24, 20 * need)}")
-        return wrong + job.again()
+        failures = job.after_fault(job.start().go().wait(), 1)
+        mount("-o", f"remount,size={max(1 << 24, 20 * n_byte)}")
+        return failures + job.repeat()
     finally:
         subprocess.run(["umount", "-l", job.disk], check=True)
 
 
 def faults(job: Job, counts: Counter[str]) -> Iterator[tuple[str, Callable[[Job], list[str]]]]:
-    """Name and fault of all that can happen to a job. counts: how often it makes each call."""
+    """Yield (name, fault) of all faults for a job. counts: numbers of its calls."""
     for old in (False, True)[: 1 + bool(job.old)]:
-        said = "old " if old else ""
+        prefix = "old " if old else ""
         for call in (*NAMING, "write"):
             for n in spread(counts[call], 40 if call != "write" else 20):
-                yield f"kill {said}{call} {n}", partial(at_call, what="signal=KILL", call=call, n=n, old=old)
+                yield f"kill {prefix}{call} {n}", partial(at_call, action="signal=KILL", call=call, n=n, old=old)
             for error in ("EIO", "ENOSPC", "EDQUOT"):
                 for n in spread(counts[call], 10):
-                    happen = partial(at_call, what=f"error={error}", call=call, n=n, old=old)
-                    yield f"disk {said}{error} {call} {n}", happen
+                    fault = partial(at_call, action=f"error={error}", call=call, n=n, old=old)
+                    yield f"disk {prefix}{error} {call} {n}", fault
     for n in range(20):
         yield f"kill at random {n}", partial(at_random, name="SIGKILL", seed=n)
     for name in ("SIGTERM", "SIGINT", "SIGHUP"):
@@ -353,46 +352,46 @@ def faults(job: Job, counts: Counter[str]) -> Iterator[tuple[str, Callable[[Job]
             yield f"full {share}", partial(full, share=share)
 
 
-def spread(n: int, most: int) -> list[int]:
-    """1 to n, or `most` of them, evenly spread and with both ends."""
-    return sorted({1 + round(i * (n - 1) / max(1, most - 1)) for i in range(min(n, most))}) if n else []
+def spread(n: int, limit: int) -> list[int]:
+    """Return 1 to n, or `limit` of these numbers, evenly spread and with both ends."""
+    return sorted({1 + round(i * (n - 1) / max(1, limit - 1)) for i in range(min(n, limit))}) if n else []
 
 
 # -- the sweep ---------------------------------------------------------------------------------------------------------
 
 
 def jobs(folder: Path, names: list[str]) -> Iterator[Job]:
-    """Make a corpus, its data and a run, and each job."""
+    """Make a corpus, prepared data and a run, and yield each job with its recorded outputs."""
     for name in ("corpus", "disk", "talk", "kept"):
         (folder / name).mkdir()
     (folder / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
     write_corpus(folder / "corpus")
     preload_commands()
-    made = partial(Job, folder)
-    must(made("preprocess", preprocess.main, ["recipe.yaml"], prepared).start().go().wait())
-    always = ["recipe.yaml", "--train.save_every", "1", "--train.keep_last", "1000"]
-    must(made("train", train.main, always, trained).start().go().wait())
-    (folder / "out").symlink_to("run")  # so that what reads a disk reads the run
-    passing = trained(folder)
+    new_job = partial(Job, folder)
+    require_success(new_job("preprocess", preprocess.main, ["recipe.yaml"], prepared).start().go().wait())
+    save_all = ["recipe.yaml", "--train.save_every", "1", "--train.keep_last", "1000"]
+    require_success(new_job("train", train.main, save_all, trained).start().go().wait())
+    (folder / "out").symlink_to("run")  # `trained` reads the folder out
+    intermediate = trained(folder)
     (folder / "out").unlink()
     files = ["--input", "corpus/train.de", "--output", "disk/out", "--alignments", "disk/links"]
     search = ["--device", "cpu", "--threads", "1", "--decode.beam", "2", "--decode.window", "40"]
     scores = ["--ref", "corpus/train.en", "--scores", "disk/scores.json"]
     shorter, fewer = ("--decode.max_len_b", "1"), ("--subwords.vocab_size", "300")
-    every = [
-        made("preprocess", preprocess.main, ["recipe.yaml", "--data.out", "disk/out"], prepared, other=fewer),
-        made("train", train.main, ["recipe.yaml", "--train.out", "disk/out"], trained, passing=passing),
-        made("translate", translate.main, ["run", *files, *scores, *search], translated, other=shorter),
+    all_jobs = [
+        new_job("preprocess", preprocess.main, ["recipe.yaml", "--data.out", "disk/out"], prepared, old_flags=fewer),
+        new_job("train", train.main, ["recipe.yaml", "--train.out", "disk/out"], trained, intermediate=intermediate),
+        new_job("translate", translate.main, ["run", *files, *scores, *search], translated, old_flags=shorter),
     ]
     damaged = {"train": "out/checkpoints/update-*/*", "translate": "out.journal"}
-    for job in every:
+    for job in all_jobs:
         if job.name in names:
             job.damaged = damaged.get(job.name, "")
-            yield job.learn()
+            yield job.record()
 
 
 def calls_of(job: Job) -> Counter[str]:
-    """Count how often a job makes each call."""
+    """Count the system calls of a job."""
     trace = job.folder / "talk" / "calls"
     job.clear()
     job.start().attach("-e", f"trace={','.join(NAMING)},write", trace=trace).go().wait()
@@ -401,29 +400,30 @@ def calls_of(job: Job) -> Counter[str]:
 
 
 def sweep(job: Job, args: argparse.Namespace) -> bool:
-    """Let faults happen to a job, and tell. Returns whether all were survived."""
+    """Inject faults into a job, and print the results. Returns whether it survived all."""
     counts = Counter(dict.fromkeys((*NAMING, "write"), 40)) if args.short else calls_of(job)
-    found = [(name, happen) for name, happen in faults(job, counts) if name.startswith(args.only)][:: args.every]
+    selected = [(name, fault) for name, fault in faults(job, counts) if name.startswith(args.only)][:: args.every]
     if args.short:
-        found = [(name, happen) for name, happen in found if name in SHORT[job.name]]
-        assert len(found) == len(SHORT[job.name]), [name for name, _ in found]
+        selected = [(name, fault) for name, fault in selected if name in SHORT[job.name]]
+        assert len(selected) == len(SHORT[job.name]), [name for name, _ in selected]
     tried, survived = Counter[str](), Counter[str]()
-    with tqdm(found, unit="fault", dynamic_ncols=True, file=sys.stderr) as bar, contextlib.suppress(KeyboardInterrupt):
-        for name, happen in bar:
+    progress = tqdm(selected, unit="fault", dynamic_ncols=True, file=sys.stderr)
+    with progress as bar, contextlib.suppress(KeyboardInterrupt):
+        for name, fault in bar:
             bar.set_postfix_str(name)
             try:
-                wrong = happen(job)
+                failures = fault(job)
             except NmtError as error:
-                wrong = [str(error)]
+                failures = [str(error)]
             tried[name.split()[0]] += 1
-            survived[name.split()[0]] += not wrong
-            for complaint in wrong:
-                tqdm.write(f"FAILED nmt-{job.name}: {name}: {complaint}")
-            if wrong:
+            survived[name.split()[0]] += not failures
+            for failure in failures:
+                tqdm.write(f"FAILED nmt-{job.name}: {name}: {failure}")
+            if failures:
                 tqdm.write(f"  again: python tools/sweep_faults.py {job.name} --only '{name}'")
     for kind in tried:
         print(f"nmt-{job.name:11} {kind:10} {tried[kind]:5} tried {survived[kind]:5} survived")
-    return bool(tried) and tried == survived and tried.total() == len(found)
+    return bool(tried) and tried == survived and tried.total() == len(selected)
 
 
 def main() -> int:
@@ -436,18 +436,18 @@ def main() -> int:
     args = parser.parse_args()
     if not has_strace():
         sys.exit("sweep_faults: error: strace is missing, or may not watch other processes")
-    # A shell that starts us in the background has SIGINT ignored, and what we break would obey that.
+    # A shell that starts this in the background ignores SIGINT, and the commands would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    # In memory: what is tested is the order of the calls, not the disk.
+    # In memory: the sweep tests the order of the calls, not the disk.
     with tempfile.TemporaryDirectory(
         prefix="nmt-faults-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None
     ) as folder:
-        os.chmod(folder, 0o755)  # another user must get in
-        good = [sweep(job, args) for job in jobs(Path(folder), args.command or list(SHORT))]
+        os.chmod(folder, 0o755)  # for another user
+        results = [sweep(job, args) for job in jobs(Path(folder), args.command or list(SHORT))]
     if not nobody():
         print("not tried, for want of rights: full disks, folders that may not be written")
-    return int(not all(good))
+    return int(not all(results))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The installed commands: start and end, signals, and text in a terminal. Imports little: Ctrl-C is seen to first."""
+"""Entry points of the installed commands; signals; output to a terminal. Imports little, to handle Ctrl-C early."""
 
 import contextlib
 import gc
@@ -16,62 +16,62 @@ from typing import Any
 from nmt.extras import incomplete
 
 
-def begin() -> None:
-    """Have Ctrl-C end the process at once, without a word, and no garbage collected: importing torch takes seconds."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else others have decided about it
-        signal.signal(signal.SIGINT, _end)
+def begin_startup() -> None:
+    """Make Ctrl-C end the process silently, and stop garbage collection: importing torch takes seconds."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # keep a handler of the parent or the caller
+        signal.signal(signal.SIGINT, _exit)
     gc.disable()
 
 
-def begun() -> None:
-    """Make Ctrl-C a KeyboardInterrupt again, and have garbage collected, now that all is imported."""
-    if signal.getsignal(signal.SIGINT) is _end:
+def end_startup() -> None:
+    """Make Ctrl-C a KeyboardInterrupt again, and enable garbage collection. Called after all imports."""
+    if signal.getsignal(signal.SIGINT) is _exit:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not gc.isenabled():
-        gc.freeze()  # what was imported is needed to the end
+        gc.freeze()  # imported objects live until the process ends
         gc.enable()
 
 
-def ended(code: int) -> int:
-    """Let Ctrl-C end the process at once again, now that the work is over. Returns the exit code."""
-    begin()
+def begin_shutdown(code: int) -> int:
+    """Make Ctrl-C end the process silently after the work. Returns the exit code."""
+    begin_startup()
     gc.freeze()
     return code
 
 
 def _run(command: str) -> int:
-    begin()
+    begin_startup()
     try:
         main = importlib.import_module(f"nmt.cli.{command}").main
     except ModuleNotFoundError as error:
         print(f"nmt-{command}: error: {incomplete(error)}", file=sys.stderr)
-        return ended(2)
-    return ended(main())
+        return begin_shutdown(2)
+    return begin_shutdown(main())
 
 
 _commands = "preprocess", "train", "translate", "export", "score", "report"
 preprocess, train, translate, export, score, report = (partial(_run, name) for name in _commands)
 
 
-def _end(number: int, _frame: FrameType | None) -> None:
+def _exit(number: int, _frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
 def printable(text: str) -> str:
-    """Escape every control character: words of a file may be printed, its terminal commands may not."""
+    """Escape all control characters, so that text of a file cannot send commands to the terminal."""
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode("ascii") for c in text
     )
 
 
 def talk(line: str) -> None:
-    """Print a line for people to stderr."""
-    with contextlib.suppress(OSError):  # nobody can hear it
+    """Print a line for the user to stderr."""
+    with contextlib.suppress(OSError):  # stderr may be closed
         print(printable(line), file=sys.stderr)
 
 
 def write_stdout(text: str) -> None:
-    """Write text and flush it. Raises OSError that names <stdout>."""
+    """Write text and flush it. Raises an OSError that names <stdout>."""
     if sys.stdout is None:  # closed by a shell
         return
     try:
@@ -82,66 +82,66 @@ def write_stdout(text: str) -> None:
 
 
 class Stop:
-    """Signals that end a command, with the exit code that a shell expects. A context manager.
+    """Context manager: end the command at a signal, with the exit code that a shell expects.
 
-    They end it at once; inside `finishing` they are remembered, for the work to ask, and a second Ctrl-C ends it.
+    Inside `finishing` the first signal is recorded for the work to check, and a second Ctrl-C ends the command.
     """
 
     def __init__(
         self,
         names: Sequence[str] = ("SIGINT", "SIGTERM"),
-        told: str = "stopping after the lines in work; a second Ctrl-C: at once",
+        message: str = "stopping after the lines in work; a second Ctrl-C: at once",
     ) -> None:
-        self._names, self._told = names, told
-        self.number = 0  # of the signal that came
-        self._waits = self._has_raised = False
-        self._before: dict[int, Any] = {}
+        self._names, self._message = names, message
+        self.number = 0  # of the signal that was received
+        self._is_finishing = self._has_raised = False
+        self._previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> "Stop":
         if threading.current_thread() is threading.main_thread():
             for name in self._names:
-                number = getattr(signal, name, None)  # Windows has not all of them
-                if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # as nohup wants it
-                    self._before[number] = signal.signal(number, self._note)
+                number = getattr(signal, name, None)  # Windows lacks some of them
+                if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # respect nohup
+                    self._previous_handlers[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
-        # Code in C that was interrupted may make an error of its own of it.
+        # Interrupted C code may have replaced the exception by one of its own.
         if self._has_raised and kind is not None and issubclass(kind, Exception):
             raise SystemExit(self.exit_code) from None
 
     @contextmanager
-    def finishing(self, wanted: bool = True) -> Iterator[None]:
-        """Context manager: remember signals. With wanted=False, where the body only waits for input, end at one."""
-        before, self._waits = self._waits, wanted
+    def finishing(self, is_finishing: bool = True) -> Iterator[None]:
+        """Context manager: record signals. With False, for a body that only waits for input, end at a signal."""
+        previous, self._is_finishing = self._is_finishing, is_finishing
         try:
-            if not wanted:
-                self.ask()
+            if not is_finishing:
+                self.exit_if_stopped()
             yield
         finally:
-            self._waits = before
+            self._is_finishing = previous
 
-    def ask(self) -> None:
-        """End the command if a signal came meanwhile: raises SystemExit."""
+    def exit_if_stopped(self) -> None:
+        """Raise SystemExit if a signal was received."""
         if self.number:
             raise SystemExit(self.exit_code)
 
     def __call__(self) -> bool:
-        """Return whether a signal came."""
+        """Return whether a signal was received."""
         return self.number != 0
 
     @property
     def exit_code(self) -> int:
-        """The exit code that a shell expects of a program stopped by the signal; 0 for none."""
+        """Exit code that a shell expects of a program stopped by the signal; 0 without a signal."""
         return 128 + self.number if self.number else 0
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         is_second, self.number = self.number == number == signal.SIGINT, number
-        if is_second or not self._waits:
+        if is_second or not self._is_finishing:
             self._has_raised = True
             raise KeyboardInterrupt if is_second else SystemExit(self.exit_code)
         with contextlib.suppress(OSError):
-            # Past Python's buffers, which may be in the middle of a write, to a terminal that may be gone.
-            os.write(2, f"\n{signal.Signals(number).name}: {self._told}\n".encode("ascii"))
+            # Python's buffers may be in the middle of a write, and the terminal may be gone.
+            os.write(2, f"\n{signal.Signals(number).name}: {self._message}\n".encode("ascii"))

@@ -1,4 +1,4 @@
-"""nmt-export: a trained model for another engine, and the proof that it is still the same model."""
+"""nmt-export: write a trained model for another engine, and check that its output is the same."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nmt.cli.begin import begun, talk
+from nmt.cli.begin import end_startup, talk
 from nmt.cli.parser import Parser, must_be_free, run
 from nmt.data.lines import read_lines
 from nmt.errors import DataError, NmtError
@@ -32,30 +32,30 @@ _EXAMPLES = (
 )
 TARGETS = ("ctranslate2", "huggingface", "safetensors")
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
-N_LINE = 200  # compared where there are more
+N_LINE = 200  # lines of the validation set to compare, at most
 
-# Names in a folder that is an export: those that every one has, and others that some have, or had in earlier versions.
-_OF_RUN, _BESIDE = {RECIPE, "subwords.json"}, {"data.json", "lock", "decoding.json", CARD}
+# File names in an export, by engine: required ones, and others that some exports or earlier versions have.
+_RUN_FILES, _OPTIONAL_RUN_FILES = {RECIPE, "subwords.json"}, {"data.json", "lock", "decoding.json", CARD}
 _VOCABULARIES = {"shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json"}
 _FILES = {
-    "ctranslate2": (_OF_RUN | {"model.bin"}, _BESIDE | _VOCABULARIES | {"config.json"}),
+    "ctranslate2": (_RUN_FILES | {"model.bin"}, _OPTIONAL_RUN_FILES | _VOCABULARIES | {"config.json"}),
     "huggingface": (
         {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"},
         {CARD, "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "model*.safetensors*"},
     ),
-    "safetensors": (_OF_RUN | {"model"}, _BESIDE),
+    "safetensors": (_RUN_FILES | {"model"}, _OPTIONAL_RUN_FILES),
 }
 
 
 def is_exported(folder: Path, engine: str) -> bool:
-    """Return whether a folder is an export for the engine, with nothing of others in it."""
-    needed, others = _FILES[engine]
-    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    return needed <= there and all(any(fnmatch(name, one) for one in needed | others) for name in there)
+    """Return whether a folder is an export for the engine, without other files."""
+    required, optional = _FILES[engine]
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    return required <= names and all(any(fnmatch(name, pattern) for pattern in required | optional) for name in names)
 
 
 def export(args: argparse.Namespace) -> int:
-    """The command behind the flags. Returns the exit code; raises NmtError."""
+    """Run the command. Returns the exit code; raises NmtError."""
     for flag, target in (("quantization", "ctranslate2"), ("precision", "safetensors")):
         if getattr(args, flag) and args.to != target:
             raise NmtError(f"--{flag} belongs to --to {target}: leave it out.")
@@ -67,12 +67,12 @@ def export(args: argparse.Namespace) -> int:
     from nmt.api import load
     from nmt.export.parity import compare
 
-    begun()
-    folder = Path(os.path.abspath(args.output))  # "." has no name to be written beside
+    end_startup()
+    folder = Path(os.path.abspath(args.output))  # "." has no name for a temporary folder beside it
     model = load(args.run, checkpoint=args.checkpoint, device="cpu")
     lines = _lines(args, model.recipe.data_folder)
     must_be_free(folder, overwrite=args.overwrite)
-    read, steps = _target(args, model)
+    read, steps = _reader_and_steps(args, model)
     if folder.exists() and not is_exported(folder, args.to):
         raise NmtError(
             f"{args.output} is no model exported for {args.to}, or other files are in it, too, so it is not replaced. "
@@ -80,31 +80,31 @@ def export(args: argparse.Namespace) -> int:
         )
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     tags_of_corpora = list(dict.fromkeys(map(model.recipe.data.tags_of, model.recipe.data.train))) or [()]
-    told = list[str]()
+    messages = list[str]()
     try:
         for write, tolerance in steps:
             shutil.rmtree(temporary, ignore_errors=True)
             write(temporary)
-            told = []  # of the last step, which is what is kept
+            messages = []  # only the result of the last step is kept
             for tags in tags_of_corpora:
-                found = compare(model.model, model.subwords.tagged(tags), read(temporary, tags), lines, tolerance)
-                told.append(f"{' '.join(tags)}{': ' if tags else ''}{found.text}")
+                parity = compare(model.model, model.subwords.tagged(tags), read(temporary, tags), lines, tolerance)
+                messages.append(f"{' '.join(tags)}{': ' if tags else ''}{parity.text}")
         if (card := Path(args.run) / CARD).is_file():
             shutil.copyfile(card, temporary / CARD)
         put_in_place(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    for text in [*told, f"written: {args.output}"]:
-        talk(f"nmt-export: {text}")
+    for message in [*messages, f"written: {args.output}"]:
+        talk(f"nmt-export: {message}")
     return 0
 
 
-def _target(
+def _reader_and_steps(
     args: argparse.Namespace, model: "Model"
 ) -> tuple[Callable[[Path, tuple[str, ...]], "Exported"], list[tuple[Callable[[Path], None], "Tolerance"]]]:
-    """Return what reads an export, told the tags before every line, and steps: what writes it, and how exact it is.
+    """Return a reader of the export and the steps that write it, each a writer and its tolerance.
 
-    Each engine's package is imported only if it is wanted.
+    The reader takes a folder and the tags before every line. Only the package of the chosen engine is imported.
     """
     from nmt.export import parity
     from nmt.models.transformer.Models import Transformer
@@ -115,7 +115,7 @@ def _target(
         write = partial(parity.export, model.run, args.checkpoint, precision=precision)
         return lambda folder, tags: parity.Ours(parity.read(folder), model.subwords.tagged(tags)), [(write, tolerance)]
     transformer = model.model
-    assert isinstance(transformer, Transformer), "other ones were refused"
+    assert isinstance(transformer, Transformer), "refuse_unsupported has refused the others"
     if args.to == "huggingface":
         from nmt.export import huggingface
 
@@ -128,20 +128,20 @@ def _target(
         parity.copy_front_end(model.run, folder)
 
     steps: list[tuple[Callable[[Path], None], Tolerance]] = [(write_quantised, parity.ROUNDED)]
-    if args.quantization:  # after the same in fp32: what quantisation may change would hide what is wrong
+    if args.quantization:  # the fp32 step comes first: quantisation errors would hide a wrong export
         steps.append((partial(write_quantised, quantization=args.quantization), parity.QUANTISED))
     return lambda folder, tags: ctranslate2.Compared(folder, model.subwords.tagged(tags)), steps
 
 
 def _lines(args: argparse.Namespace, prepared: Path) -> list[str]:
-    """Lines to compare the models on: those of a file, or of the validation set."""
+    """Return the lines of --lines, or lines of the validation set."""
     from nmt.data.corpus import Prepared
 
     try:
-        found = list(read_lines(args.lines)) if args.lines else Prepared.open(prepared).valid.texts()[0]
+        candidates = list(read_lines(args.lines)) if args.lines else Prepared.open(prepared).valid.texts()[0]
     except DataError as error:
         raise error if args.lines else DataError(f"{error} Or name a file of source lines: --lines FILE.") from None
-    if lines := [line for line in found if line.strip()]:
+    if lines := [line for line in candidates if line.strip()]:
         return lines if args.lines else lines[:N_LINE]
     raise DataError(f"{args.lines or prepared}: no lines to compare the two models on.")
 
@@ -152,11 +152,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("run", metavar="RUN", help="The run folder that nmt-train wrote.")
     add("--to", choices=TARGETS, required=True, help="The engine; safetensors: nmt itself, with nothing but the model.")
-    written = "Written when it is whole and has been compared."
-    add("--output", "--out", "-o", metavar="FOLDER", required=True, help=written)
+    text = "Written when it is whole and has been compared."
+    add("--output", "--out", "-o", metavar="FOLDER", required=True, help=text)
     add("--overwrite", action="store_true", help="Replace a model that was exported before.")
-    kinds = f"Of CTranslate2's weights: {', '.join(QUANTIZATIONS)}. [default: none, fp32]"
-    add("--quantization", choices=QUANTIZATIONS, metavar="KIND", help=kinds)
+    text = f"Of CTranslate2's weights: {', '.join(QUANTIZATIONS)}. [default: none, fp32]"
+    add("--quantization", choices=QUANTIZATIONS, metavar="KIND", help=text)
     add("--precision", choices=PRECISIONS, help="Of the weights of --to safetensors. [default: fp32]")
     add("--checkpoint", metavar="NAME", help="A checkpoint of the run, like update-00012000.")
     add("--lines", metavar="FILE", help="Source lines to compare on; by default those of the validation set.")

@@ -1,6 +1,6 @@
-"""`nmt.prepare` and `nmt.train`: what nmt-preprocess and nmt-train do, for programs in Python.
+"""`nmt.prepare` and `nmt.train`: nmt-preprocess and nmt-train for Python programs.
 
-No process is started or ended for it, and what training sets for the process is put back when it is over.
+They run in the calling process, and restore its global torch settings after training.
 """
 
 import re
@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from nmt.cli.parser import is_corpus
-from nmt.cli.preprocess import own_recipe
+from nmt.cli.preprocess import recipe_of_files
 from nmt.errors import RecipeError, convert_errors, shown
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import overrides_of, read_recipe
 
-Given = str | Path | Mapping[str, Any]
+RecipeSource = str | Path | Mapping[str, Any]
 
 
 @contextmanager
-def _in_words_of_python() -> Iterator[None]:
-    """Have no command line in what is said of options."""
+def _without_command_line() -> Iterator[None]:
+    """Context manager: drop references to a command line from error messages about options."""
     try:
         yield
     except RecipeError as error:
@@ -28,55 +28,59 @@ def _in_words_of_python() -> Iterator[None]:
 
 
 @convert_errors()
-@_in_words_of_python()
+@_without_command_line()
 def prepare(
-    recipe: Given | Sequence[str | Path], *, langs: Sequence[str] | None = None, overwrite: bool = False, **options: Any
+    recipe: RecipeSource | Sequence[str | Path],
+    *,
+    langs: Sequence[str] | None = None,
+    overwrite: bool = False,
+    **options: Any,
 ) -> Path:
-    """Prepare the data of a recipe, as nmt-preprocess does. Returns their folder, which `nmt.train` takes.
+    """Prepare the data of a recipe, like nmt-preprocess. Returns the prepared folder, for `nmt.train`.
 
     recipe: a YAML file, or a dict of its sections; or a corpus, one file with both sides or a pair of files, whose
-    languages are langs. overwrite: replace data that were prepared otherwise before. options: those of the recipe, a
+    languages are langs. overwrite: replace data that were prepared with other options. options: recipe options, a
     dict for each section: data={"out": "prepared/mine"}.
-    Raises AlarmError where the corpora look seriously wrong, RecipeError for options, DataError for corpora.
+    Raises AlarmError if the corpora look seriously wrong, RecipeError for options, DataError for corpora.
     """
     from nmt.cli.translated import translate_corpora
     from nmt.data.prepare import prepare as prepare_corpora
 
     files = recipe if isinstance(recipe, (list, tuple)) else [recipe]
     if langs is not None or files is recipe or (isinstance(recipe, str | Path) and is_corpus(str(recipe))):
-        if not isinstance(langs, (list, tuple)) or len(langs) != 2 or not all(isinstance(one, str) for one in langs):
+        if not isinstance(langs, (list, tuple)) or len(langs) != 2 or not all(isinstance(lang, str) for lang in langs):
             raise RecipeError(f'langs: expected the languages of the two sides, as ("en", "de"), found {shown(langs)}.')
-        if not files or not all(isinstance(one, str | Path) for one in files):
+        if not files or not all(isinstance(file, str | Path) for file in files):
             raise RecipeError(f"recipe: with langs a corpus is expected, one file or a pair, found {shown(recipe)}.")
-        found = own_recipe([[str(one) for one in files]], langs, overrides_of(options))
+        resolved = recipe_of_files([[str(file) for file in files]], langs, overrides_of(options))
     else:
-        found = _read(recipe, options)
-    translations = translate_corpora(found)
-    prepare_corpora(found, found.data_folder, overwrite=overwrite, translations=translations)
-    return found.data_folder
+        resolved = _read(recipe, options)
+    translations = translate_corpora(resolved)
+    prepare_corpora(resolved, resolved.data_folder, overwrite=overwrite, translations=translations)
+    return resolved.data_folder
 
 
 @convert_errors()
-@_in_words_of_python()
-def train(recipe: Given, **options: Any) -> Path:
-    """Train, or go on, as nmt-train does. Returns the run folder, which `nmt.load` takes.
+@_without_command_line()
+def train(recipe: RecipeSource, **options: Any) -> Path:
+    """Train, or resume a run, like nmt-train. Returns the run folder, for `nmt.load`.
 
-    recipe: a YAML file, a folder of prepared data, a run to go on with, or a dict of sections. options: those of the
-    recipe, a dict for each section: train={"updates": 1000}, optim={"lr": 1e-3}.
-    Ctrl-C saves, and is a KeyboardInterrupt then; a second one does not wait. Raises RecipeError for options, DataError
-    where the data are not prepared, RunError for a run folder, MachineError where training cannot go on.
+    recipe: a YAML file, a folder of prepared data, a run to resume, or a dict of sections. options: recipe options, a
+    dict for each section: train={"updates": 1000}, optim={"lr": 1e-3}.
+    Ctrl-C saves, then raises KeyboardInterrupt; a second Ctrl-C raises it at once. Raises RecipeError for options,
+    DataError for unprepared data, RunError for a run folder, MachineError if training cannot continue.
     """
     from nmt.cli.begin import Stop
     from nmt.cli.train import STOPPING, prepare_libraries
     from nmt.training.launch import launch
 
-    found = _read(recipe, options)
+    resolved = _read(recipe, options)
     prepare_libraries()
-    with _as_it_was(), Stop(("SIGINT",), STOPPING) as stop, stop.finishing():
-        outcome = launch(found, stop)
+    with _torch_settings_restored(), Stop(("SIGINT",), STOPPING) as stop, stop.finishing():
+        outcome = launch(resolved, stop)
     if stop() or outcome == "stopped":
         raise KeyboardInterrupt
-    return found.run_folder
+    return resolved.run_folder
 
 
 def _read(recipe: Any, options: Mapping[str, Any]) -> Recipe:
@@ -91,20 +95,20 @@ def _read(recipe: Any, options: Mapping[str, Any]) -> Recipe:
 
 
 @contextmanager
-def _as_it_was() -> Iterator[None]:
-    """Put back what training sets for all of the process: threads, seeds, and how torch multiplies."""
+def _torch_settings_restored() -> Iterator[None]:
+    """Context manager: restore the settings that training changes in the process: threads, seeds and precision."""
     import torch
 
     from nmt import ops
 
-    backends: Any = torch.backends  # whose type hints do not tell all
-    on_gpu, products, attention = torch.cuda.is_available(), backends.mkldnn.matmul, backends.cuda
-    with ExitStack() as kept:
-        kept.enter_context(torch.random.fork_rng(range(torch.cuda.device_count()) if on_gpu else ()))
-        kept.enter_context(ops.kernels_kept())
-        if on_gpu:
-            kept.callback(attention.enable_cudnn_sdp, attention.cudnn_sdp_enabled())
-            kept.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
-        kept.callback(setattr, products, "fp32_precision", products.fp32_precision)
-        kept.callback(torch.set_num_threads, torch.get_num_threads())
+    backends: Any = torch.backends  # its type hints are incomplete
+    has_gpu, matmul, attention = torch.cuda.is_available(), backends.mkldnn.matmul, backends.cuda
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(range(torch.cuda.device_count()) if has_gpu else ()))
+        stack.enter_context(ops.kernels_kept())
+        if has_gpu:
+            stack.callback(attention.enable_cudnn_sdp, attention.cudnn_sdp_enabled())
+            stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        stack.callback(setattr, matmul, "fp32_precision", matmul.fp32_precision)
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
         yield

@@ -1,6 +1,6 @@
 """nmt-preprocess: prepare the corpora of a recipe, or of files on the command line; check them; show prepared pairs.
 
-Imports nothing but the recipe before that is read, so that --help and mistakes in it are answered at once.
+Imports only the recipe modules before the recipe is read, so --help and errors in the recipe appear at once.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nmt.cli.begin import Stop, begun, printable, talk, write_stdout
+from nmt.cli.begin import Stop, end_startup, printable, talk, write_stdout
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, is_corpus, overrides_of, run
 from nmt.errors import AlarmError, RecipeError
 from nmt.files import RECIPE, is_run
@@ -22,11 +22,11 @@ from nmt.recipe.reader import differences, read_recipe
 from nmt.recipe.reader import overrides_of as options_of
 from nmt.recipe.yaml_marks import as_yaml
 
-# For `--vocab-from RUN`, which goes on from the weights of RUN: about a seventh of the rates of a new run.
-# The warm-up, auto, is a twentieth of the run, at most 200 updates.
-_GENTLY = (("optim.lr", "3e-4"), ("optim.muon_lr", "6e-4"), ("train.updates", "5000"))
+# Options for `--vocab-from RUN`, which fine-tunes RUN: about a seventh of the learning rates of a new run.
+# The warm-up is auto, a twentieth of the run and at most 200 updates.
+_FINE_TUNING = (("optim.lr", "3e-4"), ("optim.muon_lr", "6e-4"), ("train.updates", "5000"))
 _WITHOUT_RECIPE = ("train", "valid", "test", "langs", "portable", "back_translate")
-_OF_SUBWORDS = ("kind", "joint", "normalize", "symbols")
+_INHERITED_SUBWORD_OPTIONS = ("kind", "joint", "normalize", "symbols")
 
 _DESCRIPTION = """\
 Read the parallel text of RECIPE, drop the training pairs that teach nothing, learn subwords, and write the folder that
@@ -43,8 +43,7 @@ _EXAMPLES = (
     "nmt-preprocess recipes/dates.yaml",
 )
 
-# What a corpus of one's own is trained with when there is no recipe: sizes that suit corpus and time, normalisation
-# before the sub-layers because it trains without careful tuning.
+# Options for a corpus without a recipe. Sizes suit the corpus and the time; pre-norm trains without careful tuning.
 # fmt: off
 OWN_CORPUS = options_of({
     "model": {
@@ -63,11 +62,11 @@ OWN_CORPUS = options_of({
 
 
 def preprocess(args: argparse.Namespace) -> int:
-    """The command behind the flags. Returns the exit code; raises NmtError."""
+    """Run the command. Returns the exit code; raises NmtError."""
     if args.recipe and is_corpus(args.recipe):
         args.recipe, args.train = None, [[args.recipe], *(args.train or [])]
-    if args.recipe and (mixed := [flag for flag in _WITHOUT_RECIPE if getattr(args, flag)]):
-        flags = ", ".join(f"--{flag.replace('_', '-')}" for flag in mixed)
+    if args.recipe and (conflicting := [flag for flag in _WITHOUT_RECIPE if getattr(args, flag)]):
+        flags = ", ".join(f"--{flag.replace('_', '-')}" for flag in conflicting)
         raise RecipeError(
             f"{flags}: for use without a recipe, but {args.recipe} is given. "
             "Override its options by their dotted names: --data.valid.src FILE."
@@ -78,11 +77,11 @@ def preprocess(args: argparse.Namespace) -> int:
         raise RecipeError("--show and --check: one shows what was prepared, the other prepares nothing. Choose one.")
     if args.show is not None and args.recipe and Path(args.recipe).is_dir():
         return _show(Path(args.recipe), args.show)
-    short = {"subwords.vocab_from": args.vocab_from, "data.out": args.out, "data.valid_size": args.valid_size}
-    short["data.alarms"] = "warn" if args.accept_alarms else None
-    given = [*((name, value) for name, value in short.items() if value), *overrides_of(args)]
+    values = {"subwords.vocab_from": args.vocab_from, "data.out": args.out, "data.valid_size": args.valid_size}
+    values["data.alarms"] = "warn" if args.accept_alarms else None
+    overrides = [*((name, value) for name, value in values.items() if value), *overrides_of(args)]
     if args.recipe:
-        recipe = read_recipe(args.recipe, given)
+        recipe = read_recipe(args.recipe, overrides)
     elif missing := [flag for flag in ("train", "langs") if not getattr(args, flag)]:
         raise RecipeError(
             f"neither a recipe nor {', '.join('--' + flag for flag in missing)}. Expected: nmt-preprocess RECIPE, or "
@@ -90,31 +89,32 @@ def preprocess(args: argparse.Namespace) -> int:
             "--out DIR."
         )
     else:
-        more = args.back_translate or ()
-        recipe = own_recipe(args.train, args.langs, given, args.valid, args.test, more, portable=args.portable)
+        recipe = recipe_of_files(
+            args.train, args.langs, overrides, args.valid, args.test, args.back_translate or (), portable=args.portable
+        )
     if args.show is not None:
         return _show(recipe.data_folder, args.show)
-    return _prepare(recipe, args, given)
+    return _prepare(recipe, args, overrides)
 
 
-def _show(folder: Path, n: int) -> int:
-    """Print n pairs of prepared data. Returns the exit code."""
+def _show(folder: Path, n_pair: int) -> int:
+    """Print pairs of prepared data. Returns the exit code."""
     from nmt.data.corpus import show_pairs
 
-    begun()
-    for line in show_pairs(folder, n):
+    end_startup()
+    for line in show_pairs(folder, n_pair):
         write_stdout(f"{printable(line)}\n")
     return 0
 
 
-def _prepare(recipe: Recipe, args: argparse.Namespace, given: Sequence[tuple[str, str]]) -> int:
-    """Prepare what the recipe names, or only check it. Returns the exit code. given: options of the command line."""
+def _prepare(recipe: Recipe, args: argparse.Namespace, overrides: Sequence[tuple[str, str]]) -> int:
+    """Prepare the data of the recipe, or only check it. Returns the exit code. overrides: command-line options."""
     from nmt.cli.translated import translate_corpora
     from nmt.data.prepare import page_beside, prepare
     from nmt.data.report import DataReport, refuse_foreign_page
 
-    begun()
-    with Stop(("SIGINT", "SIGTERM", "SIGHUP")):  # at a signal, what is half made goes away first
+    end_startup()
+    with Stop(("SIGINT", "SIGTERM", "SIGHUP")):  # a signal deletes unfinished files first
         translations = translate_corpora(recipe, checks=args.check)
         if not args.check:
             prepare(recipe, recipe.data_folder, overwrite=args.overwrite, talk=talk, translations=translations)
@@ -122,20 +122,20 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, given: Sequence[tuple[str
             page, report = Path(args.report) if args.report else page_beside(recipe.data_folder), DataReport()
             refuse_foreign_page(page)
             prepare(recipe, recipe.data_folder, talk=talk, report=report, only_report=page, translations=translations)
-            found = report.as_dict()
-            if found["alarms"]:
+            results = report.as_dict()
+            if results["alarms"]:
                 talk("check: something is seriously wrong, see ALARM above")
                 return AlarmError.exit_code
-            talk(f"check: no alarm{', but see the warnings above' if found['warnings'] else ''}")
+            talk(f"check: no alarm{', but see the warnings above' if results['warnings'] else ''}")
             return 0
-    given = [(name, value) for name, value in given if name != "data.alarms"]
-    if not args.recipe:  # the one beside the data has them, unless it was there before
-        asked = recipe.model_dump(mode="json")
+    overrides = [(name, value) for name, value in overrides if name != "data.alarms"]
+    if not args.recipe:  # the recipe beside the data has these options, unless it existed before
+        requested = recipe.model_dump(mode="json")
         recipe = read_recipe(recipe.data_folder / RECIPE)
-        missing = differences(recipe.model_dump(mode="json"), asked)
-        given = [(name, value) for name, value in given if any(f"{name}.".startswith(f"{one}.") for one in missing)]
-    again = [word for name, value in given for word in (f"--{name}", value)]
-    command = ["nmt-train", str(args.recipe or recipe.data_folder / RECIPE), *again]
+        changed = [f"{option}." for option in differences(recipe.model_dump(mode="json"), requested)]
+        overrides = [(name, value) for name, value in overrides if f"{name}.".startswith(tuple(changed))]
+    flags = [word for name, value in overrides for word in (f"--{name}", value)]
+    command = ["nmt-train", str(args.recipe or recipe.data_folder / RECIPE), *flags]
     talk(f"the model can be used by {exports_note(recipe)}")
     talk(f"train with: {shlex.join(command)}")
     return 0
@@ -162,25 +162,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = "take the subwords of a run, a data folder or a model of SentencePiece: subwords.vocab_from of the recipe; "
     add("--vocab-from", metavar="RUN", help=f"{text}without a recipe the new one fine-tunes that run")
     add = parser.add_argument_group("without a recipe").add_argument
-    two = ("SRC", "TRG")
+    sides = ("SRC", "TRG")
     text = "two training files of text, or one with both sides: CSV, TSV, JSONL, TMX, Parquet or Arrow, whose columns "
     text += "are found by their names; may be given several times"
-    add("--train", action="append", nargs="+", metavar=two, help=text)
-    add("--valid", nargs="+", metavar=two, help="validation files, likewise")
-    add("--test", nargs="+", metavar=two, help="test files, likewise")
+    add("--train", action="append", nargs="+", metavar=sides, help=text)
+    add("--valid", nargs="+", metavar=sides, help="validation files, likewise")
+    add("--test", nargs="+", metavar=sides, help="test files, likewise")
     text = "text in the target language, a sentence a line, to train on as well: the run translates it into the source "
     text += "language; may be given several times"
     add("--back-translate", action="append", nargs=2, metavar=("RUN", "FILE"), help=text)
     text = "without --valid: hold out N training pairs for validation, or a share below 1, and leave near copies of "
     add("--valid-size", metavar="N", help=f"{text}them out of training [default: 1 %%, 200 to 2,000]")
-    add("--langs", help="languages, as in: --langs de en", nargs=2, metavar=two, type=_language)
+    add("--langs", help="languages, as in: --langs de en", nargs=2, metavar=sides, type=_language)
     add("--out", metavar="DIR", help="folder of the prepared data; its name becomes that of the recipe")
     add_short_flags(parser)
     add_override_flags(parser)
     return run(preprocess, parser, argv)
 
 
-def own_recipe(
+def recipe_of_files(
     train: Sequence[Sequence[str]],
     langs: Sequence[str],
     overrides: Sequence[tuple[str, str]] = (),
@@ -190,15 +190,15 @@ def own_recipe(
     *,
     portable: bool = False,
 ) -> Recipe:
-    """The recipe for files without one: of each corpus the file with both sides, or the two with one each.
+    """Return a recipe for corpora on the command line, each one file with both sides or one file a side.
 
-    back_translate: a run, and target text that it translates, each.
+    back_translate: pairs of a run and a file of target text that the run translates.
     """
-    first, known = Path(train[0][0]), dict(overrides)
-    vocab_from = known.get("subwords.vocab_from")
-    out = known.get("data.out") or f"prepared/{first.name.removesuffix(''.join(first.suffixes)) or 'own'}"
+    first, values = Path(train[0][0]), dict(overrides)
+    vocab_from = values.get("subwords.vocab_from")
+    out = values.get("data.out") or f"prepared/{first.name.removesuffix(''.join(first.suffixes)) or 'own'}"
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(out).resolve().name).strip("-._")[:100]
-    says_valid = valid or any(option.partition(".valid")[0] == "data" for option in known)
+    has_valid = valid or any(option.partition(".valid")[0] == "data" for option in values)
     data = {
         "src_lang": langs[0],
         "trg_lang": langs[1],
@@ -208,28 +208,28 @@ def own_recipe(
         ],
         "out": out,
         "valid": _files(valid, "valid") if valid else None,
-        "valid_size": None if says_valid else "auto",
+        "valid_size": None if has_valid else "auto",
         "test": _files(test, "test") if test else None,
     }
-    given = [*_own_options(vocab_from), *options_of({"name": name or "own", "data": data}), *overrides]
-    found = read_recipe(None, given)
+    options = [*_default_options(vocab_from), *options_of({"name": name or "own", "data": data}), *overrides]
+    recipe = read_recipe(None, options)
     if not portable:
-        return found
-    odd = [one for its in unsupported(found).values() for one in its]
-    if odd and vocab_from:
-        raise RecipeError(f"--portable: the model of --vocab-from has {', '.join(odd)}: leave one of the two out.")
-    return read_recipe(None, [*given, *portable_options(odd)])
+        return recipe
+    features = [feature for of_engine in unsupported(recipe).values() for feature in of_engine]
+    if features and vocab_from:
+        raise RecipeError(f"--portable: the model of --vocab-from has {', '.join(features)}: leave one of the two out.")
+    return read_recipe(None, [*options, *portable_options(features)])
 
 
 def _files(names: Sequence[str], flag: str) -> dict[str, str]:
-    """A corpus of one file with both sides, or of two."""
+    """Return the options of a corpus of one file with both sides, or of two files."""
     if len(names) > 2:
         raise RecipeError(f"--{flag}: {len(names)} files: {' '.join(names)}. Expected one with both sides, or SRC TRG.")
     return {"file": names[0]} if len(names) == 1 else dict(zip(("src", "trg"), names, strict=True))
 
 
-def _own_options(vocab_from: str | None) -> Sequence[tuple[str, str]]:
-    """Return what a model of one's own is trained with: a new one, or that of the run whose subwords are taken."""
+def _default_options(vocab_from: str | None) -> Sequence[tuple[str, str]]:
+    """Return options for a new model, or for fine-tuning if `vocab_from` is a run with weights."""
     folder = Path(vocab_from or "")
     has_weights = (folder / "model").is_dir() or any(folder.glob("checkpoints/update-*"))
     if vocab_from is None or not has_weights or not is_run(folder) or is_prepared(folder):
@@ -239,14 +239,14 @@ def _own_options(vocab_from: str | None) -> Sequence[tuple[str, str]]:
         "learning rate and a short warm-up"
     )
     base: Recipe = read_recipe(folder / RECIPE)
-    model = [name for name in type(base.model).model_fields if name not in base.model.useless]
+    model_options = [name for name in type(base.model).model_fields if name not in base.model.useless]
     return [
         *((name, value) for name, value in OWN_CORPUS if not name.startswith("model.")),
         ("data.protect", as_yaml(base.data.protect)),
-        *((f"subwords.{name}", as_yaml(getattr(base.subwords, name))) for name in _OF_SUBWORDS),
-        *((f"model.{name}", as_yaml(getattr(base.model, name))) for name in model),
+        *((f"subwords.{name}", as_yaml(getattr(base.subwords, name))) for name in _INHERITED_SUBWORD_OPTIONS),
+        *((f"model.{name}", as_yaml(getattr(base.model, name))) for name in model_options),
         ("train.init_from", vocab_from),
-        *_GENTLY,
+        *_FINE_TUNING,
     ]
 
 

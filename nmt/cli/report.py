@@ -1,11 +1,11 @@
-"""nmt-report: one page of several runs, of what their logs say."""
+"""nmt-report: one page that compares the logs of several runs."""
 
 import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nmt.cli.begin import begun, talk
+from nmt.cli.begin import end_startup, talk
 from nmt.cli.parser import Parser, must_be_free, run
 from nmt.errors import NmtError
 from nmt.files import check_is_run, runs_of, write_durably
@@ -18,8 +18,8 @@ _EXAMPLES = ("nmt-report runs/first runs/second --output both.html",)
 
 
 def report(args: argparse.Namespace) -> int:
-    """The command behind the flags. Returns the exit code; raises NmtError."""
-    folders = [folder for named in args.run for folder in runs_of(Path(named))]
+    """Run the command. Returns the exit code; raises NmtError."""
+    folders = [folder for path in args.run for folder in runs_of(Path(path))]
     for folder in folders:
         check_is_run(folder)
     output = Path(args.output)
@@ -27,11 +27,11 @@ def report(args: argparse.Namespace) -> int:
     from nmt.run import Run
     from nmt.training.run_page import entries_of, page
 
-    begun()
+    end_startup()
     runs = [Run(folder) for folder in folders]
-    for one in runs:
-        if not entries_of(one):
-            raise NmtError(f"{one.log_file}: there is no log to show: nothing was trained here yet.")
+    for nmt_run in runs:
+        if not entries_of(nmt_run):
+            raise NmtError(f"{nmt_run.log_file}: there is no log to show: nothing was trained here yet.")
     write_durably(output, page(runs).encode())
     talk(f"nmt-report: written: {args.output}")
     return 0

@@ -1,4 +1,4 @@
-"""nmt-score: scores of existing translations, and the comparison of several systems."""
+"""nmt-score: score existing translations, and compare several systems."""
 
 import argparse
 import hashlib
@@ -10,7 +10,7 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
-from nmt.cli.begin import begun, printable, talk, write_stdout
+from nmt.cli.begin import end_startup, printable, talk, write_stdout
 from nmt.cli.parser import Parser, check_count, files_of_pipes, must_be_free, refuse_corpus, run
 from nmt.data.lines import count_lines, read_lines, write_lines
 from nmt.errors import NmtError
@@ -29,15 +29,15 @@ _EXAMPLES = (
     "nmt-score out.en --ref test.en",
     "nmt-score runs/first runs/second --src test.de --ref test.en --html compared.html",
 )
-TRANSLATIONS = "translations"  # folder of a run with what it translated for this command
-_USUAL = [name for name, metric in METRICS.items() if metric.is_default]
+TRANSLATIONS = "translations"  # subfolder of a run with its translations for this command
+_DEFAULT_METRICS = [name for name, metric in METRICS.items() if metric.is_default]
 COMET = ValidConfig.model_fields["comet"].default
-_NO_LANGUAGES = ("gz", "xz", "zst", "txt", "tok", "out", "ref", "hyp", "src")  # endings
+_NOT_LANGUAGES = ("gz", "xz", "zst", "txt", "tok", "out", "ref", "hyp", "src")  # suffixes of file names
 
 
 def score(args: argparse.Namespace) -> int:
-    """The command behind the flags. Returns the exit code; raises NmtError."""
-    begun()  # so that Ctrl-C deletes the copies
+    """Run the command. Returns the exit code; raises NmtError."""
+    end_startup()  # Ctrl-C must delete the copies of pipes
     with files_of_pipes(args, "hyp", "ref", "src"):
         return _score(args)
 
@@ -46,59 +46,61 @@ def _score(args: argparse.Namespace) -> int:
     if args.html:
         inputs = [*args.hyp, *args.ref, *([args.src] if args.src else [])]
         must_be_free(Path(args.html), overwrite=args.overwrite, inputs=inputs)
-    args.hyp = [str(one) for named in args.hyp for one in runs_of(Path(named))]
-    folders = [Path(one) for one in args.hyp if Path(one).is_dir()]
+    args.hyp = [str(path) for name in args.hyp for path in runs_of(Path(name))]
+    folders = [Path(name) for name in args.hyp if Path(name).is_dir()]
     for folder in folders:
         if not is_run(folder):
             raise NmtError(f"{folder} is a folder, but no run of nmt-train: name a run, or a file of translations.")
         if not args.src:
             raise NmtError(f"{folder}: a run needs the source lines that it is to translate: --src FILE.")
-    names = list(dict.fromkeys([*(args.metric or _USUAL), *(["comet"] if args.comet else [])]))
+    metrics = list(dict.fromkeys([*(args.metric or _DEFAULT_METRICS), *(["comet"] if args.comet else [])]))
     if args.by_line and (args.html or args.json):
         raise NmtError(f"--by-line writes scores between tabs: leave --{'html' if args.html else 'json'} out.")
-    if "comet" in names and not args.src:
+    if "comet" in metrics and not args.src:
         raise NmtError("COMET looks at the source lines, too: --src FILE.")
-    if args.device != "auto" and not folders and "comet" not in names:
+    if args.device != "auto" and not folders and "comet" not in metrics:
         raise NmtError(f"--device {args.device} is for runs and COMET, and there is neither: leave it out.")
     src_lang, lang = _languages(args, folders)
     files = [name for name in args.hyp if Path(name) not in folders]
-    named = [*args.ref, *([args.src] if args.src else []), *files]
-    for name in named:
+    text_files = [*args.ref, *([args.src] if args.src else []), *files]
+    for name in text_files:
         refuse_corpus(name)
-    counts = {name: count_lines(name) for name in named}
+    counts = {name: count_lines(name) for name in text_files}
     n_line = counts[args.ref[0]]
-    for name, n_own in counts.items():
-        check_count(n_own, n_line, args.ref[0], name)
+    for name, n_file_line in counts.items():
+        check_count(n_file_line, n_line, args.ref[0], name)
     comet = None
-    if "comet" in names:
+    if "comet" in metrics:
         from nmt.device import choose_device
 
         comet = comet_model("--comet", args.comet or COMET, str(choose_device(args.device)))
     sources = [*read_lines(args.src)] if args.src else []
-    texts = [read_lines(n) if n in files else translations_of(Path(n), sources, args) for n in args.hyp]
-    references = [[*islice(read_lines(name), _LOOKED_AT if args.by_line else None)] for name in args.ref]
+    outputs = [read_lines(hyp) if hyp in files else translations_of(Path(hyp), sources, args) for hyp in args.hyp]
+    references = [[*islice(read_lines(name), _N_NOTE_LINE if args.by_line else None)] for name in args.ref]
     notes = [
         bleu_tokens(lang)[1]
         or f"BLEU counts the words that 13a finds (language: {'not known' if lang == UNTOLD else lang}).",
-        *((unspaced_note(one, lang) or "").replace("data.trg_lang", "--lang") for one in references),
+        *((unspaced_note(reference, lang) or "").replace("data.trg_lang", "--lang") for reference in references),
         *map(tokenised_note, references),
         *map(form_note, references),
     ]
     for note in filter(None, dict.fromkeys(notes)):
         talk(f"nmt-score: {note}")
-    about: dict[str, Any] = {"trg_lang": lang, "comet": comet}
+    options: dict[str, Any] = {"trg_lang": lang, "comet": comet}
     if args.by_line:
-        lines = zip(zip(*texts, strict=True), sources or repeat(""), *map(read_lines, args.ref), strict=False)
-        by_line(lines, _names(args.hyp), names, n_line, **about)
+        lines = zip(zip(*outputs, strict=True), sources or repeat(""), *map(read_lines, args.ref), strict=False)
+        by_line(lines, _names(args.hyp), metrics, n_line, **options)
         return 0
-    hypotheses = [[*lines] for lines in texts]
-    languages, wanted = (src_lang, lang), bool(args.html and sources)
-    flags = _flags(sources, hypotheses, references[0], languages) if wanted else [[] for _ in hypotheses]
-    systems = [compare.System(*one) for one in zip(_names(args.hyp), hypotheses, flags, strict=True)]
-    with Bar(desc="scoring", total=compare.n_step(len(systems), len(names)), leave=False) as bar:
-        results = compare.compare(systems, references, metrics=names, sources=sources, on_progress=bar.update, **about)
+    hypotheses = [[*lines] for lines in outputs]
+    languages, has_flags = (src_lang, lang), bool(args.html and sources)
+    flags = _flags(sources, hypotheses, references[0], languages) if has_flags else [[] for _ in hypotheses]
+    systems = [compare.System(*fields) for fields in zip(_names(args.hyp), hypotheses, flags, strict=True)]
+    with Bar(desc="scoring", total=compare.n_step(len(systems), len(metrics)), leave=False) as bar:
+        results = compare.compare(
+            systems, references, metrics=metrics, sources=sources, on_progress=bar.update, **options
+        )
     if args.html:
-        title = f"{' · '.join(one.name for one in systems)}: {Path(args.ref[0]).name}"
+        title = f"{' · '.join(system.name for system in systems)}: {Path(args.ref[0]).name}"
         write_durably(Path(args.html), compare.page(results, references, sources, lang, title).encode())
         talk(f"nmt-score: written: {args.html}")
     write_stdout(
@@ -107,39 +109,40 @@ def _score(args: argparse.Namespace) -> int:
     return 0
 
 
-_AT_ONCE, _LOOKED_AT = 1000, 100_000  # lines: scored together; of references for notes on scores by line
+_N_BATCH_LINE = 1000  # lines to score at a time
+_N_NOTE_LINE = 100_000  # lines of a reference to read for the notes on scores by line
 
 
 def by_line(
-    lines: Iterator[tuple[Any, ...]], systems: Sequence[str], metrics: Sequence[str], n_line: int, **about: Any
+    lines: Iterator[tuple[Any, ...]], systems: Sequence[str], metrics: Sequence[str], n_line: int, **options: Any
 ) -> None:
-    """Write the scores of each line, below a line of names. lines: of the systems, of the source, of each reference."""
-    measures = {name: of for name in metrics if (of := METRICS[name].sentences)}
-    columns = [f"{one}:{name}" if len(systems) > 1 else name for one in systems for name in measures]
+    """Write a header and the scores of each line. lines: (hypotheses of the systems, source, *references)."""
+    scorers = {name: scorer for name in metrics if (scorer := METRICS[name].sentences)}
+    columns = [f"{system}:{name}" if len(systems) > 1 else name for system in systems for name in scorers]
     write_stdout("\t".join(columns) + "\n")
     with Bar(desc="scoring", total=n_line, unit=" lines") as bar:
-        while some := list(islice(lines, _AT_ONCE)):
-            hypotheses, sources, *references = zip(*some, strict=True)
-            texts = [Texts(its, references, sources, **about) for its in zip(*hypotheses, strict=True)]
-            rows = zip(*(of(one) for one in texts for of in measures.values()), strict=True)
+        while batch := list(islice(lines, _N_BATCH_LINE)):
+            hypotheses, sources, *references = zip(*batch, strict=True)
+            texts = [Texts(outputs, references, sources, **options) for outputs in zip(*hypotheses, strict=True)]
+            rows = zip(*(scorer(text) for text in texts for scorer in scorers.values()), strict=True)
             write_stdout("".join("\t".join(f"{value:.4f}" for value in row) + "\n" for row in rows))
-            bar.update(len(some))
+            bar.update(len(batch))
 
 
 def table(results: Sequence[compare.Result]) -> str:
-    """Lines for people: a block for each metric with its signature, and a line for each system."""
+    """Return a text table: a block for each metric with its signature, and a line for each system."""
     first, *others = results
     if not others:
-        return "".join(f"{one.text}\n" for one in first.scores.values())
+        return "".join(f"{score.text}\n" for score in first.scores.values())
     text = ""
-    for name, of_first in first.scores.items():
-        text += f"{of_first.name}|{of_first.signature}\n"
+    for name, base_score in first.scores.items():
+        text += f"{base_score.name}|{base_score.signature}\n"
         for result in results:
-            found, p = result.scores[name], result.p_values.get(name)
-            interval = "" if found.low is None or found.high is None else f"(95 %: {found.low:.1f} … {found.high:.1f})"
-            change = "" if result is first else f"{found.value - of_first.value:+.1f}"
+            score, p = result.scores[name], result.p_values.get(name)
+            interval = "" if score.low is None or score.high is None else f"(95 %: {score.low:.1f} … {score.high:.1f})"
+            change = "" if result is first else f"{score.value - base_score.value:+.1f}"
             tests = f"bs {_p(p.bootstrap)}  ar {_p(p.randomisation)}" if p else ""
-            text += f"  {found.value:5.1f} {interval:24}{change:6} {tests:20}  {printable(result.system.name)}\n"
+            text += f"  {score.value:5.1f} {interval:24}{change:6} {tests:20}  {printable(result.system.name)}\n"
     base = printable(first.system.name)
     text += f"Sentences with a higher, an equal and a lower chrF2 than those of {base}\n"
     for result in others:
@@ -155,19 +158,19 @@ def _p(value: float) -> str:
 
 
 def translations_of(folder: Path, sources: Sequence[str], args: argparse.Namespace) -> list[str]:
-    """The translations of lines by a run, from the file that remembers them if there is one.
+    """Return the translations of lines by a run, from the file of an earlier call if there is one.
 
-    Its name is a digest of the model, of the options of the search and of the lines.
+    The file name is a digest of the model, the search options and the lines.
     """
     from nmt.data.placeholders import told_language
     from nmt.run import Run
 
-    found = Run(folder)
-    recipe = found.recipe()
-    # Where there are several target languages, --lang chooses.
+    nmt_run = Run(folder)
+    recipe = nmt_run.recipe()
+    # --lang chooses among several target languages.
     trg_lang = args.lang if any(map(told_language, recipe.data.known_tags)) else None
-    about = [found.fingerprint(), recipe.decode.model_dump(mode="json"), list(sources), *filter(None, [trg_lang])]
-    digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+    key = [nmt_run.fingerprint(), recipe.decode.model_dump(mode="json"), list(sources), *filter(None, [trg_lang])]
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
     path = folder / TRANSLATIONS / f"{digest}.txt"
     if path.is_file() and len(known := list(read_lines(path))) == len(sources):
         talk(f"nmt-score: {folder}: translated before, {path}")
@@ -176,17 +179,18 @@ def translations_of(folder: Path, sources: Sequence[str], args: argparse.Namespa
 
     model = load(folder, device=args.device)
     with Bar(desc=f"translating: {folder.name}", total=len(sources), unit=" lines") as bar:
-        lines = [one.text for one in model.translate(sources, on_progress=bar.update, trg_lang=trg_lang)]
+        translations = model.translate(sources, on_progress=bar.update, trg_lang=trg_lang)
+    lines = [translation.text for translation in translations]
     try:
         path.parent.mkdir(exist_ok=True)
         write_lines(path, lines)
-    except OSError as error:  # the run may be somebody else's
+    except OSError as error:  # the run may belong to another user
         talk(f"nmt-score: {path}: cannot be written, so the next comparison translates again: {error.strerror}")
     return lines
 
 
 def _languages(args: argparse.Namespace, folders: Sequence[Path]) -> tuple[str, str]:
-    """The languages of both sides: those of the first run, or of the endings of names of files; --lang outranks."""
+    """Return the languages of both sides, from the first run or the suffixes of file names. --lang takes precedence."""
     if folders:
         from nmt.run import Run
 
@@ -198,35 +202,37 @@ def _languages(args: argparse.Namespace, folders: Sequence[Path]) -> tuple[str, 
 
 
 def _language_of_file(name: str) -> str:
-    for ending in reversed(Path(name).name.split(".")[1:]):
-        if ending not in _NO_LANGUAGES and (found := language_of(ending)).is_known:
-            return found.code
+    for suffix in reversed(Path(name).name.split(".")[1:]):
+        if suffix not in _NOT_LANGUAGES and (language := language_of(suffix)).is_known:
+            return language.code
     return UNTOLD
 
 
 def _flags(
     sources: Sequence[str], texts: Sequence[Sequence[str]], references: Sequence[str], languages: tuple[str, str]
 ) -> list[list[list[str]]]:
-    """Quality flags of each translation of each system: those of nmt-translate that need no model. The usual ratio of
-    lengths is that of the references."""
+    """Return the quality flags of each translation of each system that need no model.
+
+    The usual length ratio is that of the references.
+    """
     from nmt.data.filters import usual_ratio
     from nmt.decoding.suspicion import reasons
 
     filters = FilterConfig()
-    usual = usual_ratio(zip(sources, references, strict=True), filters.max_ratio)
-    ratio = usual.median if usual else None
+    length_ratio = usual_ratio(zip(sources, references, strict=True), filters.max_ratio)
+    ratio = length_ratio.median if length_ratio else None
     return [
-        [reasons(*both, filters.max_ratio, ratio, languages) for both in zip(sources, lines, strict=True)]
+        [reasons(*pair, filters.max_ratio, ratio, languages) for pair in zip(sources, lines, strict=True)]
         for lines in texts
     ]
 
 
-def _names(given: Sequence[str]) -> list[str]:
-    """Names of the systems: the last part of each path, or all of it where two would be alike, or it is a seed."""
-    short = [Path(os.path.abspath(one)).name for one in given]
+def _names(paths: Sequence[str]) -> list[str]:
+    """Return the names of the systems: the last part of each path, or the whole path of a seed or an equal name."""
+    names = [Path(os.path.abspath(path)).name for path in paths]
     return [
-        one if short.count(one) == 1 and not one.startswith("seed-") else path
-        for one, path in zip(short, given, strict=True)
+        name if names.count(name) == 1 and not name.startswith("seed-") else path
+        for name, path in zip(names, paths, strict=True)
     ]
 
 
@@ -244,7 +250,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--src", "-s", metavar="FILE", type=_path, help="The source lines: for runs, COMET and the page of --html.")
     text = "Target language, which decides the words that BLEU counts. [default: that of the run or of the file name]"
     add("--lang", metavar="CODE", help=text)
-    text = f"Of {', '.join(METRICS)}. [default: {', '.join(_USUAL)}]"
+    text = f"Of {', '.join(METRICS)}. [default: {', '.join(_DEFAULT_METRICS)}]"
     add("--metric", nargs="+", choices=METRICS, metavar="NAME", help=text)
     text = "Also score by this COMET model: a name on Hugging Face or the path of a .ckpt. Its weights are read, no "
     text += f"code is run. [default of --metric comet: {COMET}]"

@@ -1,6 +1,6 @@
-"""nmt-train: train until a signal stops it, or one of the checks that train nothing.
+"""nmt-train: train a model until the end or a signal, or run one of the checks that train nothing.
 
-Imports no torch before the recipe is read, so that --help and mistakes in the recipe are answered at once.
+Imports torch only after the recipe is read, so --help and errors in the recipe appear at once.
 """
 
 import argparse
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nmt.cli.begin import Stop, begun, printable, talk, write_stdout
+from nmt.cli.begin import Stop, end_startup, printable, talk, write_stdout
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run
 from nmt.errors import NmtError, RunError
 from nmt.files import RECIPE, is_run
@@ -39,16 +39,16 @@ _SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
 
 
 def prepare_libraries() -> None:
-    """Enlarge oneDNN's cache of primitives, products made ready for one shape; call before the first product.
+    """Enlarge oneDNN's cache of primitives, which are matrix products compiled for one shape; call before the first.
 
-    By itself it holds 1,024, those of some twenty shapes of batches, and nearly all of an update is prepared anew. A
-    batch of a new shape needs up to fifty, which take some 50 kB and up to 2 ms each. A value set by the user is kept.
+    By default it holds 1,024 primitives, for some twenty batch shapes, and nearly every update compiles its own again.
+    A new batch shape needs up to fifty, which take some 50 kB and up to 2 ms each. A value set by the user is kept.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16384")
 
 
 def train(args: argparse.Namespace) -> int:
-    """Run the command behind the flags. Returns the exit code; raises NmtError."""
+    """Run the command. Returns the exit code; raises NmtError."""
     if args.verify and args.prepare:
         raise NmtError("--verify looks at a run that is there, so --prepare has nothing to do: leave it out.")
     if args.verify:
@@ -61,17 +61,17 @@ def train(args: argparse.Namespace) -> int:
     from nmt.training.launch import launch
     from nmt.training.selftest import selftest
 
-    begun()
+    end_startup()
     if args.check:
-        found = check(recipe, lambda text: print(text, file=sys.stderr))
-        write_stdout("".join(f"{line}\n" for line in found))
+        lines = check(recipe, lambda text: print(text, file=sys.stderr))
+        write_stdout("".join(f"{line}\n" for line in lines))
         return 0
     if args.selftest:
-        failed = 0
+        n_failed = 0
         for passed, text in selftest(recipe):
             write_stdout(f"{'pass' if passed else 'FAIL'}  {text}\n")
-            failed += not passed
-        return 1 if failed else 0
+            n_failed += not passed
+        return 1 if n_failed else 0
     with Stop(_SIGNALS, STOPPING) as stop, stop.finishing():
         if args.seeds:
             return _train_seeds(recipe, list(dict.fromkeys(args.seeds)), stop)
@@ -79,19 +79,19 @@ def train(args: argparse.Namespace) -> int:
 
 
 def _prepare(recipe: Recipe) -> None:
-    """Prepare the data of the recipe, as nmt-preprocess does. At a signal what is half made goes away."""
+    """Prepare the data of the recipe, like nmt-preprocess. A signal deletes unfinished files."""
     if process_rank().world_size > 1:
         raise RunError("--prepare: the data is not there, and is made by one process: run nmt-preprocess first.")
     from nmt.cli.translated import translate_corpora
     from nmt.data.prepare import prepare
 
-    begun()
+    end_startup()
     with Stop(_SIGNALS):
         prepare(recipe, recipe.data_folder, talk=talk, translations=translate_corpora(recipe))
 
 
 def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
-    """Train a run for each seed, in folders of the run folder, and summarise them. Returns the exit code."""
+    """Train a run for each seed in a subfolder of the run folder, and write a summary. Returns the exit code."""
     from nmt.run import Run
     from nmt.training.launch import launch
     from nmt.training.resolve import sized_as
@@ -103,33 +103,35 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
         raise NmtError(f"{recipe.run_folder} is a run of one seed: name another folder for several with --out.")
     is_main = os.environ.get("RANK", "0") == "0"
     runs = [folder / f"seed-{seed}" for seed in seeds]
-    others = [path for path in sorted(folder.glob("seed-*")) if path.name.removeprefix("seed-").isdecimal()]
+    earlier = [path for path in sorted(folder.glob("seed-*")) if path.name.removeprefix("seed-").isdecimal()]
     for seed, run_folder in zip(seeds, runs, strict=True):
         if is_main:
             talk(f"seed {seed}: {run_folder}")
-        own = dict[str, object](seed=seed, train=recipe.train.model_copy(update={"out": str(run_folder)}))
-        there = [known for path in (run_folder, *runs, *others) if (known := Run(path)).has_weights]
-        if recipe.model.preset == "auto" and there:  # which may depend on how busy the machine is: one model for all
-            own["model"] = sized_as(recipe, there[0].recipe()).model
-        if launch(recipe.model_copy(update=own), stop) == "stopped":
+        changes = dict[str, object](seed=seed, train=recipe.train.model_copy(update={"out": str(run_folder)}))
+        begun = [started for path in (run_folder, *runs, *earlier) if (started := Run(path)).has_weights]
+        if recipe.model.preset == "auto" and begun:  # the preset depends on the load of the machine: reuse the first
+            changes["model"] = sized_as(recipe, begun[0].recipe()).model
+        if launch(recipe.model_copy(update=changes), stop) == "stopped":
             return stop.exit_code
     if is_main:
-        found = [Run(path) for path in {*others, *runs} if (path / "model").is_dir()]  # also of earlier commands
-        found.sort(key=lambda one: int(one.folder.name.removeprefix("seed-")))
-        told = [one.recipe().model_dump(mode="json", exclude={"seed": True}) for one in found]
-        if odd := {name for one in told for name in refused_changes(differences(told[0], one))} - {"optim.warmup"}:
-            talk(f"warning: these runs differ in more than the seed: {', '.join(sorted(odd))}")
-        write_stdout(write_summary(folder, found))
+        trained = [Run(path) for path in {*earlier, *runs} if (path / "model").is_dir()]
+        trained.sort(key=lambda seed_run: int(seed_run.folder.name.removeprefix("seed-")))
+        recipes = [seed_run.recipe().model_dump(mode="json", exclude={"seed": True}) for seed_run in trained]
+        differing = {name for other in recipes for name in refused_changes(differences(recipes[0], other))}
+        differing.discard("optim.warmup")
+        if differing:
+            talk(f"warning: these runs differ in more than the seed: {', '.join(sorted(differing))}")
+        write_stdout(write_summary(folder, trained))
     return 0
 
 
-def _verify(named: Path) -> int:
-    """Print which parts of a run folder are whole. Returns the exit code."""
+def _verify(path: Path) -> int:
+    """Print the state of each checkpoint and of the model of a run. Returns the exit code."""
     from nmt.run import Run
     from nmt.training.selftest import verify_run
 
-    begun()
-    folder = named.parent if named.name == RECIPE and is_run(named.parent) else named
+    end_startup()
+    folder = path.parent if path.name == RECIPE and is_run(path.parent) else path
     complaints = []
     for name, update, complaint in verify_run(Run(folder)):
         complaints.append(complaint)
@@ -166,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_override_flags(parser)
     code = run(train, parser, argv)
     if code and os.environ.get("WORLD_SIZE", "1") != "1":
-        os._exit(code)  # an ordinary end would wait for ranks that are gone
+        os._exit(code)  # a normal exit would wait for ranks that have ended
     return code
 
 

@@ -1,6 +1,6 @@
 """nmt-translate: its flags and their combinations. The work is in `translate_job.py`.
 
-Imports no torch, so that --help and mistakes in the flags are answered at once.
+Imports no torch, so --help and usage errors appear at once.
 """
 
 import argparse
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nmt.cli.begin import begun
+from nmt.cli.begin import end_startup
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, add_shorthand, overrides_of, run
 from nmt.errors import NmtError
 from nmt.files import check_is_run, runs_of
@@ -42,8 +42,8 @@ _INPUT = (
 )
 
 
-def _numbers(text: str, *words: str) -> str | list[int]:
-    if text in words:
+def _numbers(text: str, *keywords: str) -> str | list[int]:
+    if text in keywords:
         return text
     if not all(part.isascii() and part.isdigit() and int(part) for part in text.split(",")):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers from 1, like 1,2,5")
@@ -57,22 +57,22 @@ def _threads(text: str) -> int:
 
 
 def translate(args: argparse.Namespace) -> int:
-    """Validate flags and their combinations before the model is loaded, and do the work. Returns the exit code."""
-    args.run = [str(folder) for named in args.run for folder in runs_of(Path(named))]
+    """Validate flag combinations before loading the model, and run the command. Returns the exit code."""
+    args.run = [str(folder) for path in args.run for folder in runs_of(Path(path))]
     for folder in args.run:
         check_is_run(Path(folder))
-    # Flags that would change the lines that are written, or the work, if anything was translated. Other options of a
-    # search may be given with --score, as those that the translations were found with.
-    unused = ("ref", "attention", "mbr", "retry_suspect", "terms", "avoid", "keep")
-    idle = [flag.replace("_", "-") for flag in unused if getattr(args, flag)]
-    idle += [name for name, _ in overrides_of(args) if name in ("decode.n_best", "decode.qe")]
-    idle += [f"input-format {args.input_format}"] * (args.input_format in ("tsv", "wrapped"))
-    needed = {**dict.fromkeys(("lines", "attention_of", "layer", "head"), "attention"), "scores": "ref"}
-    for flag, other in needed.items():
+    # Flags without effect under --score. Other search options are allowed, so the command that made the translations
+    # can be repeated with --score.
+    flags = ("ref", "attention", "mbr", "retry_suspect", "terms", "avoid", "keep")
+    translation_flags = [flag.replace("_", "-") for flag in flags if getattr(args, flag)]
+    translation_flags += [name for name, _ in overrides_of(args) if name in ("decode.n_best", "decode.qe")]
+    translation_flags += [f"input-format {args.input_format}"] * (args.input_format in ("tsv", "wrapped"))
+    required = {**dict.fromkeys(("lines", "attention_of", "layer", "head"), "attention"), "scores": "ref"}
+    for flag, other in required.items():
         if getattr(args, flag) and not getattr(args, other):
             raise NmtError(f"--{flag.replace('_', '-')} needs --{other}.")
-    if args.score and idle:
-        raise NmtError(f"--score translates nothing, so --{idle[0]} has nothing to do: leave it out.")
+    if args.score and translation_flags:
+        raise NmtError(f"--score translates nothing, so --{translation_flags[0]} has nothing to do: leave it out.")
     if args.score and args.format == "moses":
         raise NmtError("--score translates nothing, and --format moses is for what was translated: name another.")
     args.layer, args.head, args.attention_of = args.layer or "last", args.head or "mean", args.attention_of or "cross"
@@ -81,12 +81,12 @@ def translate(args: argparse.Namespace) -> int:
     sleep_while_waiting()  # before torch
     from nmt.cli.translate_job import work
 
-    begun()
+    end_startup()
     return work(args)
 
 
 def new_parser() -> Parser:
-    """Return the parser of the flags that `translate` takes."""
+    """Return the parser of nmt-translate."""
     parser = Parser("nmt-translate", description=_DESCRIPTION, epilog=_EPILOG, examples=_EXAMPLES)
     text = "The run folder that nmt-train wrote; several make an ensemble."
     parser.add_argument("run", metavar="RUN", nargs="+", help=text)
@@ -135,9 +135,9 @@ def new_parser() -> Parser:
     add("--attention-of", choices=ATTENTIONS, help=text)
     add("--lines", type=_numbers, metavar="N,…", help="Lines to draw. [default: the first three that are not blank]")
     text = "Layers to draw. [default: last]"
-    add("--layer", type=lambda given: _numbers(given, "all", "last"), metavar="N,…|all|last", help=text)
+    add("--layer", type=lambda text: _numbers(text, "all", "last"), metavar="N,…|all|last", help=text)
     text = "Heads to draw. [default: mean]"
-    add("--head", type=lambda given: _numbers(given, "all", "mean"), metavar="N,…|all|mean", help=text)
+    add("--head", type=lambda text: _numbers(text, "all", "mean"), metavar="N,…|all|mean", help=text)
 
     add = parser.add_argument_group("hardware").add_argument
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1. [default: auto, the GPU if there is one]")

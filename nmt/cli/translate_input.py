@@ -1,4 +1,4 @@
-"""Input of nmt-translate: the files that flags name, bytes to lines, lines to requests; and files of phrases."""
+"""Input of nmt-translate: checks of its files, bytes to lines, lines to requests; files of phrases."""
 
 import argparse
 import contextlib
@@ -36,30 +36,30 @@ from nmt.recipe.decode_options import DecodeConfig
 
 READ = ("input", "score", "ref", "terms", "avoid")
 _WRITTEN = ("output", "scores", "attention", "alignments")
-_JOURNAL = "output's journal"  # what is done, beside the output until that is whole
-_NEAR = 0.85  # likeness of keys from which one is taken for a typing error of the other
+_JOURNAL = "output's journal"  # finished lines, in a file beside the unfinished output
+_MIN_SIMILARITY = 0.85  # of two keys of which one is probably a typing error
 
-# Makes the request of a line, and the fields of an object that are for its answer. Raises DataError or RecipeError.
+# Turns a line into its request and the fields that its answer repeats. Raises DataError or RecipeError.
 Reader = Callable[[str], tuple[Request, dict[str, Any]]]
-Odd = dict[str, str]  # what is odd about a line that is translated all the same: by flag, the note about it
+Anomalies = dict[str, str]  # anomalies of a line that is still translated: messages by flag
 T = TypeVar("T")
 
 
 class Line(NamedTuple):
-    """A line of the input: what is odd about it, the fields beside it for its answer, and a given translation."""
+    """A line of the input. Its repr is hashed in journals, so a new field name makes old journals useless."""
 
     number: int  # from 1
     request: Request
-    odd: Odd
-    beside: dict[str, Any]
-    target: str | None = None
+    odd: Anomalies
+    beside: dict[str, Any]  # fields of the input that the answer repeats
+    target: str | None = None  # given translation
 
 
-# Files, and what is wrong with them before any work.
+# Checks of files before any work.
 
 
 def follow_links(args: argparse.Namespace) -> None:
-    """Replace names of links by those of the files that they lead to, where outputs are written; refuse devices."""
+    """Replace symbolic links among the outputs by their targets; refuse devices and pipes."""
     for flag in _WRITTEN:
         name = getattr(args, flag)
         if name and os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name)):
@@ -69,22 +69,22 @@ def follow_links(args: argparse.Namespace) -> None:
             setattr(args, flag, os.path.realpath(name))
 
 
-def check_paths(args: argparse.Namespace, *, finishing: bool) -> None:
-    """Raise NmtError or DataError for all that is wrong with files and can be known before any work.
+def check_paths(args: argparse.Namespace, *, is_written: bool) -> None:
+    """Raise NmtError or DataError for errors in files that can be found before any work.
 
-    finishing: see `check_outputs`.
+    is_written: see `check_outputs`.
     """
     if not args.input and sys.stdin is None:
         raise NmtError("stdin is closed, so there is nothing to read: name a file with --input.")
     if not args.output and sys.stdout is None:
         raise NmtError("stdout is closed, so there is nowhere to write to: name a file with --output.")
-    taken = dict[str, str]()  # a file that is written twice, or written and read, would hold only what came last
+    flag_of_file = dict[str, str]()  # two flags must not write the same file, or read and write it
     if args.output:
-        taken[os.path.realpath(f"{args.output}.journal")] = _JOURNAL
+        flag_of_file[os.path.realpath(f"{args.output}.journal")] = _JOURNAL
     for flag in (*READ, *_WRITTEN):
-        given = getattr(args, flag) or ()
-        for name in [given] if isinstance(given, str) else given:
-            other = taken.setdefault(os.path.realpath(name), flag)
+        names = getattr(args, flag) or ()
+        for name in [names] if isinstance(names, str) else names:
+            other = flag_of_file.setdefault(os.path.realpath(name), flag)
             if other != flag and (flag in _WRITTEN or other == _JOURNAL):
                 raise NmtError(f"{name}: --{flag} and --{other} are the same file. Name two.")
     for name in filter(None, (args.input if args.input_format == "text" else None, args.score, *(args.ref or ()))):
@@ -97,30 +97,33 @@ def check_paths(args: argparse.Namespace, *, finishing: bool) -> None:
         check_path(Path(args.attention))
     if args.input and args.lines and (n_line := count_lines(args.input)) < max(args.lines):
         raise NmtError(f"--lines {max(args.lines)}: nothing to draw there: {args.input} has {n_line:,} lines.")
-    check_outputs(args, finishing=finishing)
+    check_outputs(args, is_written=is_written)
 
 
-def check_outputs(args: argparse.Namespace, *, finishing: bool, worked: bool = False) -> None:
-    """Raise NmtError if a file that is written is neither free nor may be replaced.
+def check_outputs(args: argparse.Namespace, *, is_written: bool, is_translated: bool = False) -> None:
+    """Raise NmtError if an output exists and must not be replaced, or cannot be written.
 
-    finishing: an earlier process had written them, and was killed then; worked: all is translated, and in the journal.
+    is_written: an earlier process wrote the outputs before it was killed. is_translated: all lines are in the journal.
     """
-    advice = "Move it away and start again, which goes on from the journal" if worked else "Choose another name"
+    restart = "Move it away and start again, which goes on from the journal"
+    advice = restart if is_translated else "Choose another name"
     for name in filter(None, (getattr(args, flag) for flag in _WRITTEN)):
-        must_be_free(Path(name), overwrite=args.overwrite or finishing, advice=advice)
+        must_be_free(Path(name), overwrite=args.overwrite or is_written, advice=advice)
         if os.path.isdir(name):
             raise NmtError(f"{name}: cannot be written: it is a folder. Name a file.")
 
 
 def read_references(args: argparse.Namespace) -> list[list[str]]:
-    """Read the lines of each reference. Raises DataError unless each has text, and as many lines as the input, or where
-    that has not been counted, as the first reference.
+    """Read the lines of each reference.
+
+    Raises DataError unless each has text and as many lines as the input, or as the first reference if the lines of the
+    input cannot be counted yet.
     """
     if not args.ref:
         return []
     references = [list(read_lines(name)) for name in args.ref]
     other, n_line = args.ref[0], len(references[0])
-    if args.input and args.input_format != "wrapped":  # else its lines are counted as they are translated
+    if args.input and args.input_format != "wrapped":  # wrapped lines are counted during translation
         other, n_line = args.input, count_lines(args.input)
     for name, lines in zip(args.ref, references, strict=True):
         check_count(n_line, len(lines), name, other)
@@ -134,21 +137,20 @@ def read_references(args: argparse.Namespace) -> list[list[str]]:
 
 @contextlib.contextmanager
 def open_input(path: str | None) -> Iterator[BinaryIO]:
-    """Open the input, a file, plain or compressed, or stdin, as a binary stream.
+    """Open the input, a plain or compressed file or stdin, as a binary stream.
 
-    Raises DataError at the end if the file was written to meanwhile: it may have been read half as it was and half as
-    it is.
+    Raises DataError at the end if the file changed meanwhile: the lines may be a mixture of two versions.
     """
     if path is None:
         try:
-            # A file object of our own: Python locks sys.stdin when it exits, and would abort if the reading thread
-            # still waited in it.
+            # A separate file object: Python locks sys.stdin at exit, and would abort if the reading thread waited in
+            # it.
             file: BinaryIO = io.BufferedReader(io.FileIO(sys.stdin.fileno(), closefd=False))
-        except (OSError, ValueError):  # a stdin that a program made of memory has no descriptor
+        except (OSError, ValueError):  # a stdin in memory has no descriptor
             file = sys.stdin.buffer
         yield file
         return
-    with opened(path) as file, open(path, "rb") as watched:  # that file, whatever gets its name
+    with opened(path) as file, open(path, "rb") as watched:  # the same file, even if the path is replaced
         before = os.fstat(watched.fileno())
         yield file
         after = os.fstat(watched.fileno())
@@ -159,144 +161,146 @@ def open_input(path: str | None) -> Iterator[BinaryIO]:
 def read_windows(
     file: BinaryIO, args: argparse.Namespace, request_of: Reader, size: int, stop: Stop, notes: Counter[str]
 ) -> Iterator[list[Line]]:
-    """Read the input window by window, each of `size` lines at most and none empty.
+    """Read the input in windows of 1 to `size` lines.
 
-    A signal ends the command while it waits. notes: counts what is odd but harmless. Raises DataError for a request
-    that is none, and for more or fewer translations under --score than lines.
+    A signal ends the command while it waits for input. notes: counts of harmless anomalies. Raises DataError for an
+    invalid request, and under --score for another number of translations than lines.
     """
-    # In a pipe what has arrived is answered at once. Else windows are full, so that a restart cuts the same ones.
+    # A pipe gets its answers at once. Otherwise windows are full, so that a restart cuts the same windows.
     patience = None if args.input or args.output else PATIENCE
-    coming = windows(_lines(file, args, request_of, notes), size, patience)
+    input_windows = windows(_lines(file, args, request_of, notes), size, patience)
     while True:
         with stop.finishing(False):
-            lines = next(coming, None)
+            lines = next(input_windows, None)
         if lines is None:
             return
         yield lines
 
 
 def _lines(file: BinaryIO, args: argparse.Namespace, request_of: Reader, notes: Counter[str]) -> Iterator[Line]:
-    # A thread reads them that may outlive the job, and then must not be the last to know the model: to let go of
-    # tensors while Python ends would abort the process.
-    name, given, number = args.input or "<stdin>", read_lines(args.score) if args.score else iter(()), 0
+    # The thread that runs this may outlive the job. It must not hold the last reference to the model: freeing tensors
+    # while Python exits would abort the process.
+    name, number = args.input or "<stdin>", 0
+    targets = read_lines(args.score) if args.score else iter(())
     texts = (_text_of(line, f"{name}:{number}", args) for number, line in enumerate(read_stream(file, name, notes), 1))
-    for number, (text, odd) in enumerate(unwrapped(texts) if args.input_format == "wrapped" else texts, start=1):
-        if _MARK in text:  # of files that were put together
+    for number, (text, anomalies) in enumerate(unwrapped(texts) if args.input_format == "wrapped" else texts, start=1):
+        if _BOM in text:  # from concatenated files
             notes["inner bom"] += 1
-            text = text.replace(_MARK, "")
+            text = text.replace(_BOM, "")
         try:
-            request, beside = request_of(text)
+            request, extra_fields = request_of(text)
         except (DataError, RecipeError) as error:
             raise DataError(f"{name}:{number}: {error}") from None
         if args.format in ("jsonl", "pairs"):
-            notes.update(dict.fromkeys((f"key {key}" for key in beside), 1))
-        target = next(given, None)
+            notes.update(dict.fromkeys((f"key {key}" for key in extra_fields), 1))
+        target = next(targets, None)
         if args.score and target is None:
             check_count(number, number - 1, args.score, args.input)
-        yield Line(number, request, odd, beside, target)
-    if surplus := sum(1 for _ in given):
-        check_count(number, number + surplus, args.score, args.input)
+        yield Line(number, request, anomalies, extra_fields, target)
+    if n_surplus := sum(1 for _ in targets):
+        check_count(number, number + n_surplus, args.score, args.input)
 
 
-def _text_of(line: StreamLine, place: str, args: argparse.Namespace) -> tuple[str, Odd]:
-    """Decode a line of the input. Raises DataError for a line of JSON that was cut."""
-    text, valid = decode_line(line.raw)
-    odd = {} if valid else {"invalid_utf8": "invalid UTF-8, read with replacement characters"}
+def _text_of(line: StreamLine, place: str, args: argparse.Namespace) -> tuple[str, Anomalies]:
+    """Decode a line of the input. Raises DataError for a JSON line that was cut."""
+    text, is_valid = decode_line(line.raw)
+    anomalies = {} if is_valid else {"invalid_utf8": "invalid UTF-8, read with replacement characters"}
     if line.is_cut and args.input_format == "jsonl":
         raise DataError(f"{place}: {line.n_byte:,} bytes. A line of JSON may have {LONGEST_LINE:,}: divide its text.")
     if line.is_cut:
-        odd["cut"] = f"{line.n_byte:,} bytes, of which the first {len(line.raw):,} are read; are line feeds missing?"
-    return text, odd
+        cut = f"{line.n_byte:,} bytes, of which the first {len(line.raw):,} are read; are line feeds missing?"
+        anomalies["cut"] = cut
+    return text, anomalies
 
 
-# Seconds of silence after which what has arrived is answered. Files and fast programs are never this slow.
+# Seconds of silence that end a window. Files and fast programs are never this slow.
 PATIENCE = 0.05
 
 
 def windows(lines: Iterable[T], size: int, patience: float | None = PATIENCE) -> Iterator[list[T]]:
-    """Cut lines into lists of at most `size`, none of them empty.
+    """Cut lines into lists of 1 to `size` lines.
 
-    A list is full, or ends where the input ended or was silent for `patience` seconds; None: however long it is silent.
+    A list ends when it is full, at the end of the input, or after `patience` seconds of silence (None: never).
     An error of `lines` is raised after the lines before it. A thread reads, since a read of a pipe may block.
     """
-    arrived: queue.Queue[tuple[T] | Exception | None] = queue.Queue(maxsize=2 * size)  # None: the end
+    received: queue.Queue[tuple[T] | Exception | None] = queue.Queue(maxsize=2 * size)  # None: the end
 
     def read() -> None:
         try:
             for line in lines:
-                arrived.put((line,))
-            arrived.put(None)
+                received.put((line,))
+            received.put(None)
         except Exception as error:
-            arrived.put(error)
+            received.put(error)
 
-    # A daemon: a thread that waits, for a terminal or for room, cannot be woken, and Ctrl-C must not wait for it.
+    # A daemon: the thread cannot be woken from waiting for a terminal or a full queue, and Ctrl-C must not wait for it.
     threading.Thread(target=read, name="reader", daemon=True).start()
     while True:
         window: list[T] = []
-        thing = arrived.get()
+        item = received.get()
         with contextlib.suppress(queue.Empty):
-            while isinstance(thing, tuple):
-                window += thing
+            while isinstance(item, tuple):
+                window += item
                 if len(window) == size:
                     break
-                thing = arrived.get(timeout=patience)
+                item = received.get(timeout=patience)
         if window:
             yield window
-        if isinstance(thing, Exception):
-            raise thing
-        if thing is None:
+        if isinstance(item, Exception):
+            raise item
+        if item is None:
             return
 
 
-_MARK = "\ufeff"  # byte order mark
+_BOM = "\ufeff"  # byte order mark
 _ITEM = re.compile(r"(?:[-*•]|(\d{1,3})[.)])\s")  # the beginning of a list item, and its number
 _HYPHENS = "-\u00ad\u2010"
-# Words before which a hyphen stands for what follows later: Vor- und Nachteile, pre- or postwar.
+# Words after a hyphen that must stay: Vor- und Nachteile, pre- or postwar.
 _AFTER_HYPHEN = frozenset(("und", "oder", "bis", "and", "or", "to", "et", "ou", "y", "o", "e", "en", "of", "og", "och"))
 
 
-def unwrapped(lines: Iterable[tuple[str, Odd]]) -> Iterator[tuple[str, Odd]]:
-    """Join hard-wrapped lines up to the end of a sentence, a list item or a blank line, which stays."""
-    text, odd, next_number = "", Odd(), 1
-    for line, its in lines:
-        bare = line.strip()
-        item = _ITEM.match(bare)
-        if item and item[1]:  # a date goes on with a number and a full stop, too
+def unwrapped(lines: Iterable[tuple[str, Anomalies]]) -> Iterator[tuple[str, Anomalies]]:
+    """Join hard-wrapped lines up to the end of a sentence, a list item or a blank line. Blank lines are kept."""
+    text, anomalies, next_number = "", Anomalies(), 1
+    for line, line_anomalies in lines:
+        stripped = line.strip()
+        item = _ITEM.match(stripped)
+        if item and item[1]:  # the line may also continue a date with a number and a full stop
             item = item if not text or text[-1] == ":" or int(item[1]) == next_number > 1 else None
             next_number = int(item[1]) + 1 if item else next_number
-        if text and (not bare or item or len(text) + len(bare) > LONGEST_LINE):
-            yield text, odd
-            text, odd = "", {}
-        if not bare:
-            yield line, its
+        if text and (not stripped or item or len(text) + len(stripped) > LONGEST_LINE):
+            yield text, anomalies
+            text, anomalies = "", {}
+        if not stripped:
+            yield line, line_anomalies
             next_number = 1
             continue
-        text, odd = _joined(text, bare), {**odd, **its}
+        text, anomalies = _joined(text, stripped), {**anomalies, **line_anomalies}
         if ends_a_sentence(text):
-            yield text, odd
-            text, odd = "", {}
+            yield text, anomalies
+            text, anomalies = "", {}
     if text:
-        yield text, odd
+        yield text, anomalies
 
 
-def _joined(text: str, more: str) -> str:
-    """Join a line and the next one, without the hyphen of a word that was divided."""
-    if not text or (writes_no_space(text[-1]) and writes_no_space(more[0])):
-        return text + more
+def _joined(text: str, next_line: str) -> str:
+    """Join a line and the next one, without the hyphen of a divided word."""
+    if not text or (writes_no_space(text[-1]) and writes_no_space(next_line[0])):
+        return text + next_line
     if text[-1] in _HYPHENS and text[-2:-1].isalnum():
-        if not more[0].islower():
-            return text + more
-        if text[-2].islower() and more.split(maxsplit=1)[0] not in _AFTER_HYPHEN:
-            return text[:-1] + more
-    return f"{text} {more}"
+        if not next_line[0].islower():
+            return text + next_line
+        if text[-2].islower() and next_line.split(maxsplit=1)[0] not in _AFTER_HYPHEN:
+            return text[:-1] + next_line
+    return f"{text} {next_line}"
 
 
 # Lines to requests.
 
 
 def read_request(line: str, input_format: str, terms: Terms | None) -> tuple[Request, dict[str, Any]]:
-    """Return the request of a line in a format, and the fields beside it. Raises DataError for a line that is none."""
-    request, beside = _of_json(line) if input_format == "jsonl" else (Request(line), {})
+    """Return the request of a line, and the fields that its answer repeats. Raises DataError for an invalid line."""
+    request, extra_fields = _of_json(line) if input_format == "jsonl" else (Request(line), {})
     if input_format == "tsv":
         source, *columns = line.split("\t")
         if len(columns) > 1:
@@ -305,17 +309,17 @@ def read_request(line: str, input_format: str, terms: Terms | None) -> tuple[Req
                 "begins."
             )
         request = Request(source, prefix="".join(columns))
-    return terms(request) if terms else request, beside
+    return terms(request) if terms else request, extra_fields
 
 
 def request_reader(args: argparse.Namespace, terms: Terms | None, decode: DecodeConfig, sources: Sources) -> Reader:
-    """Return the reader of the input. It also refuses languages, tags and constraints that cannot be met here."""
+    """Return a reader of the input that refuses languages, tags and constraints that this run cannot meet."""
 
     def request_of(line: str) -> tuple[Request, dict[str, Any]]:
-        request, beside = read_request(line, args.input_format, terms)
-        if args.input_format != "jsonl":  # where each line may have a language and constraints of its own
-            return request, beside
-        if not is_blank(request.source):  # which the model never sees
+        request, extra_fields = read_request(line, args.input_format, terms)
+        if args.input_format != "jsonl":  # only JSON lines have languages and constraints
+            return request, extra_fields
+        if not is_blank(request.source):  # the model never sees a blank line
             sources.codec_of(request)
         if args.score and request.asks:
             raise DataError(
@@ -323,7 +327,7 @@ def request_reader(args: argparse.Namespace, terms: Terms | None, decode: Decode
             )
         if decode.samples and request.requires:
             raise DataError("phrases can be required of beam search only: set decode.samples to 0.")
-        return request, beside
+        return request, extra_fields
 
     return request_of
 
@@ -332,58 +336,58 @@ def _of_json(line: str) -> tuple[Request, dict[str, Any]]:
     if not line.strip():
         return Request(""), {}
     try:
-        found = parse_json(line.encode("utf-8"))
+        fields = parse_json(line.encode("utf-8"))
     except ValueError as error:
         raise DataError(f"not JSON ({error}). --input-format jsonl has an object a line.") from None
-    if not isinstance(found, dict) or not isinstance(found.get("source"), str):
-        raise DataError(f'expected an object with the text "source", found {shown(found)}.')
-    for key in found.keys() - set(GIVEN):
-        if near := get_close_matches(key, GIVEN[1:], 1, _NEAR):
-            raise DataError(f"unknown key {key!r}: did you mean {near[0]}? Else give it another name.")
-    asked = {key: _text(found.pop(key)) for key in GIVEN if key in found}
-    return Request(**{**asked, "source": without_end(asked["source"])}), found
+    if not isinstance(fields, dict) or not isinstance(fields.get("source"), str):
+        raise DataError(f'expected an object with the text "source", found {shown(fields)}.')
+    for key in fields.keys() - set(GIVEN):
+        if similar := get_close_matches(key, GIVEN[1:], 1, _MIN_SIMILARITY):
+            raise DataError(f"unknown key {key!r}: did you mean {similar[0]}? Else give it another name.")
+    request_fields = {key: _valid_text(fields.pop(key)) for key in GIVEN if key in fields}
+    return Request(**{**request_fields, "source": without_end(request_fields["source"])}), fields
 
 
-def _text(found: Any) -> Any:
-    """Replace halves of surrogate pairs, which JSON can write, in a text or a list of them."""
-    if isinstance(found, str):
-        return found.encode("utf-8", errors="replace").decode("utf-8")
-    return list(map(_text, found)) if isinstance(found, list) else found
+def _valid_text(value: Any) -> Any:
+    """Replace unpaired surrogates, which JSON can contain, in a text or a list of texts."""
+    if isinstance(value, str):
+        return value.encode("utf-8", errors="replace").decode("utf-8")
+    return list(map(_valid_text, value)) if isinstance(value, list) else value
 
 
 # Phrases.
 
 
 def terms_of(args: argparse.Namespace) -> Terms | None:
-    """Read --terms, --avoid and --keep. Raises NmtError for wrong ones."""
+    """Read --terms, --avoid and --keep. Raises NmtError for invalid ones."""
     if not (args.terms or args.avoid or args.keep):
         return None
     required = _phrases(args.terms, 2) if args.terms else []
-    first: dict[str, int] = {}
+    first_numbers: dict[str, int] = {}
     for number, (phrase, translation) in enumerate(required, start=1):
-        before = first.setdefault(phrase, number)
-        if (other := required[before - 1][1]) != translation:
+        first_number = first_numbers.setdefault(phrase, number)
+        if (other := required[first_number - 1][1]) != translation:
             raise DataError(
                 f"{args.terms}:{number}: the term {shown(phrase)} is {shown(translation)} here, and {shown(other)} "
-                f"in line {before}. Only one of them can be required: take the other out."
+                f"in line {first_number}. Only one of them can be required: take the other out."
             )
     try:
-        kept = re.compile(args.keep) if args.keep else None
+        keep = re.compile(args.keep) if args.keep else None
     except re.error as error:
         raise NmtError(f"--keep {args.keep}: no regular expression ({error}).") from None
-    return Terms(required, _phrases(args.avoid, 1) if args.avoid else (), kept)
+    return Terms(required, _phrases(args.avoid, 1) if args.avoid else (), keep)
 
 
-def _phrases(path: str, least: int) -> list[tuple[str, str]]:
-    """Read a file of phrases as pairs, of which the first is "" where a line has one column. least: columns."""
+def _phrases(path: str, min_columns: int) -> list[tuple[str, str]]:
+    """Read a file of phrases as pairs (source, target). In a line with one column the source is ""."""
     pairs = []
     for number, line in enumerate(read_lines(path), start=1):
         columns = [column.strip() for column in line.split("\t")]
-        if not least <= len(columns) <= 2 or not all(columns):
-            first = "two columns" if least == 2 else "a phrase, or"
+        if not min_columns <= len(columns) <= 2 or not all(columns):
+            columns_text = "two columns" if min_columns == 2 else "a phrase, or"
             raise DataError(
-                f"{path}:{number}: expected {first}, a phrase of the source and one of the translation between tabs, "
-                f"found {shown(line)}."
+                f"{path}:{number}: expected {columns_text}, a phrase of the source and one of the translation between "
+                f"tabs, found {shown(line)}."
             )
         try:
             Request("", avoided=(columns[-1],))

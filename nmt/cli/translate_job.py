@@ -1,4 +1,4 @@
-"""Work of nmt-translate: read windows of lines, translate them, write them in order, to stdout or through a journal."""
+"""Work of nmt-translate: translate windows of lines, and write the answers to stdout or, with a journal, to a file."""
 
 import argparse
 import hashlib
@@ -40,8 +40,8 @@ from nmt.run import Run
 
 
 FORMAT = 4
-_SYNC_EVERY = 1.0  # seconds: what a loss of power can cost; a killed process loses less
-_COMPLETE = "complete"  # key of the last line, where the output is written and about to get its name: its SHA-256
+_SYNC_EVERY = 1.0  # seconds of work that a power failure can cost; a killed process loses less
+_COMPLETE = "complete"  # key of the last line: SHA-256 of the output, which is written but not renamed yet
 
 
 def _line(value: dict[str, Any]) -> bytes:
@@ -50,7 +50,7 @@ def _line(value: dict[str, Any]) -> bytes:
 
 
 def _read(path: Path) -> Generator[tuple[int, dict[str, Any]], None, None]:
-    """Read the lines of a journal up to the first that is not intact, each with its end in bytes."""
+    """Yield (end in bytes, value) of the lines of a journal, up to the first damaged one."""
     end = 0
     with path.open("rb") as file:
         for line in file:
@@ -62,7 +62,7 @@ def _read(path: Path) -> Generator[tuple[int, dict[str, Any]], None, None]:
 
 
 def was_written(output: Path, path: Path) -> bool:
-    """Return True for the journal of a process that had written its files when it was killed, if output is its own."""
+    """Return whether a process wrote all its files before it was killed, and `output` was not replaced since."""
     last = deque(_read(path), maxlen=1) if path.is_file() else ()
     return any(
         _COMPLETE in value and (not output.is_file() or value[_COMPLETE] == sha256_of(output)) for _, value in last
@@ -70,39 +70,38 @@ def was_written(output: Path, path: Path) -> bool:
 
 
 class Journal:
-    """Journal that this process writes, with what an earlier process had written in it. A context manager.
+    """Context manager: journal that this process continues from the records of an earlier process.
 
-    settings: what records depend on beside the lines, in values that JSON gives back. say: called with messages.
-    fits: whether all that was in it is of these settings and, as far as it was taken, of this input.
+    settings: JSON values on which records depend, apart from the lines. say: called with messages.
+    fits: False if earlier records had other settings, or if those read so far belong to another input.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], say: Callable[[str], object]) -> None:
         self.path, self._say, self.fits = path, say, True
-        self._file = path.open("a+b", buffering=0)  # unbuffered: a write that failed is not tried again
+        self._file = path.open("a+b", buffering=0)  # unbuffered: no failed write is repeated
         try:
             try:
                 lock_file(self._file.fileno())
-            except (BlockingIOError, PermissionError):  # the latter is what Windows says
+            except (BlockingIOError, PermissionError):  # the latter on Windows
                 raise NmtError(
                     f"{path}: in use: another process writes the same output. Wait for it, or name another file."
                 ) from None
             head = {"format": FORMAT, "settings": settings}
-            self.n_line, self._end, there = 0, 0, dict[str, Any]()
+            self.n_line, self._end, earlier_head = 0, 0, dict[str, Any]()
             for self._end, value in _read(path):
-                there = there or value
+                earlier_head = earlier_head or value
                 self.n_line += len(value.get("records", ()))
-            if there == head:
+            if earlier_head == head:
                 self._file.truncate(self._end)
             else:
-                # Nothing is lost where a process was killed in the first line.
+                # A process that was killed in the first line leaves nothing to keep.
                 self._file.seek(0)
                 if not _line(head).startswith(self._file.read(len(_line(head)) + 1)):
-                    before = there.get("settings", {})
-                    other = [name for name in {**before, **settings} if before.get(name) != settings.get(name)]
-                    is_ours = there.get("format") == FORMAT
-                    self._set_aside(
-                        0, f"made with another {', '.join(other)}" if is_ours else "no journal that this nmt can read"
-                    )
+                    earlier = earlier_head.get("settings", {})
+                    changed = [name for name in {**earlier, **settings} if earlier.get(name) != settings.get(name)]
+                    reason = f"made with another {', '.join(changed)}"
+                    is_readable = earlier_head.get("format") == FORMAT
+                    self._set_aside(0, reason if is_readable else "no journal that this nmt can read")
                 self._file.truncate(0)
                 self.n_line = 0
                 self._write(head)
@@ -111,94 +110,95 @@ class Journal:
             self._file.close()
             raise
         self._synced = time.monotonic()
-        self._known = _read(path)
-        self._end, _ = next(self._known)  # of what was taken
+        self._earlier_lines = _read(path)
+        self._end, _ = next(self._earlier_lines)  # end of the lines taken so far
         self._n_taken = 0
 
     def __enter__(self) -> "Journal":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._known.close()
+        self._earlier_lines.close()
         self._file.close()
         if not self.n_line:
             self.path.unlink(missing_ok=True)
 
     def take(self, digest: str) -> list[Record] | None:
-        """Return the records of the next window, with this hash of its lines, if an earlier process made them.
+        """Return the records of the next window if an earlier process made them.
 
-        Where the input is another one, the rest is not used; "" stands for the end of the input.
+        digest: hash of the lines of the window; "" at the end of the input. If the input has changed, the rest of the
+        journal is not used.
         """
-        end, window = next((found for found in self._known if "records" in found[1]), (0, None))
+        end, window = next((line for line in self._earlier_lines if "records" in line[1]), (0, None))
         if window is None:
             return None
         if window["lines"] != digest:
-            self._known.close()
+            self._earlier_lines.close()
             self.n_line = n_line = self._n_taken
-            where = f"after line {n_line:,} the input is another one" if n_line else "made of another input"
-            self._set_aside(self._end, where)
+            reason = f"after line {n_line:,} the input is another one" if n_line else "made of another input"
+            self._set_aside(self._end, reason)
             return None
         self._end, self._n_taken = end, self._n_taken + len(window["records"])
-        return [Record(**one) for one in window["records"]]
+        return [Record(**fields) for fields in window["records"]]
 
     def add(self, digest: str, records: Iterable[Record]) -> None:
-        """Keep the records of the next window."""
-        window = {"lines": digest, "records": [asdict(one) for one in records]}
+        """Write the records of the next window."""
+        window = {"lines": digest, "records": [asdict(record) for record in records]}
         self._write(window)
         self.n_line += len(window["records"])
         if time.monotonic() - self._synced > _SYNC_EVERY:
             self._sync()
 
     def complete(self, sha256: str) -> None:
-        """Keep durably that the output is written and about to get its name."""
+        """Record durably that the output is written and will be renamed next."""
         self._write({_COMPLETE: sha256})
         self._sync()
 
     def _write(self, value: dict[str, Any]) -> None:
-        left = memoryview(_line(value))
+        remaining = memoryview(_line(value))
         with naming(self.path):
-            while left:
-                left = left[self._file.write(left) :]
+            while remaining:
+                remaining = remaining[self._file.write(remaining) :]
 
     def _sync(self) -> None:
         with naming(self.path):
             os.fsync(self._file.fileno())
         self._synced = time.monotonic()
 
-    def _set_aside(self, n_byte: int, why: str) -> None:
-        """Continue with the first n_byte; all of it is kept under another name, for it may have cost hours."""
+    def _set_aside(self, n_byte: int, reason: str) -> None:
+        """Continue with the first n_byte, and keep a copy of the journal: it may be the work of hours."""
         names = (f"{self.path.name}.unused{f'-{n}' if n > 1 else ''}" for n in itertools.count(1))
-        beside = next(one for name in names if not (one := self.path.with_name(name)).exists())
-        shutil.copyfile(self.path, beside)
+        copy = next(path for name in names if not (path := self.path.with_name(name)).exists())
+        shutil.copyfile(self.path, copy)
         self.fits = False
         self._file.truncate(n_byte)
-        self._say(f"{self.path}: {why}, so it is not used {'further' if n_byte else 'here'}; kept as {beside.name}")
+        self._say(f"{self.path}: {reason}, so it is not used {'further' if n_byte else 'here'}; kept as {copy.name}")
 
 
-# Flags on which no record depends, beside its line. All others are part of what a journal was made with; the runs,
-# their checkpoints and the options of decoding are so by their content, and phrases are part of the lines.
-_NO_MATTER = (
+# Flags that are not part of the settings of a journal. Runs, checkpoints and decoding options are represented there by
+# their content, and phrases by the requests of the lines; records do not depend on the others.
+_NOT_SETTINGS = (
     *("run", "checkpoint", "mbr", "input", "input_format", "output", "overwrite", "ref", "scores", "alignments"),
     *("attention", "attention_of", "lines", "layer", "head", "threads", "debug", "score", "terms", "avoid", "keep"),
 )
 
 
 def work(args: argparse.Namespace) -> int:
-    """Run the command behind the flags. Returns the exit code; raises NmtError."""
+    """Run the command. Returns the exit code; raises NmtError."""
     with files_of_pipes(args, *READ), Stop() as stop:
         follow_links(args)
-        finishing = bool(args.output) and was_written(Path(args.output), Path(f"{args.output}.journal"))
-        check_paths(args, finishing=finishing)
+        is_written = bool(args.output) and was_written(Path(args.output), Path(f"{args.output}.journal"))
+        check_paths(args, is_written=is_written)
         report = Report(args, read_references(args))
         if args.output:
-            _to_file(args, stop, report, finishing=finishing)
+            _to_file(args, stop, report, is_written=is_written)
             return 0
         model = LineTranslator(args)
-        # As bytes, whatever the locale, and flushed window by window for the reader at the other end.
+        # Each window is flushed at once for the reader of a pipe.
         with stop.finishing(), closing(_records(model, stop, report)) as windows:
             for records in windows:
                 write_stdout(_text(records))
-                stop.ask()
+                stop.exit_if_stopped()
         report.finish(model)
     return 0
 
@@ -206,15 +206,15 @@ def work(args: argparse.Namespace) -> int:
 def _records(
     model: LineTranslator, stop: Stop, report: Report, journal: Journal | None = None
 ) -> Generator[list[Record], None, None]:
-    """Read windows and give their records, in order: those of a journal, or of the model."""
+    """Read windows and yield their records in order, from the journal or the model."""
     args = model.args
-    shown = bool(args.output) or (sys.stderr.isatty() and not sys.stdout.isatty())  # a bar between lines is in the way
+    has_bar = bool(args.output) or (sys.stderr.isatty() and not sys.stdout.isatty())  # no bar among output lines
     bar = Bar(
         desc="scoring" if args.score else "translating",
-        total=count_lines(args.input) if args.input and shown else None,
+        total=count_lines(args.input) if args.input and has_bar else None,
         initial=journal.n_line if journal else 0,
         unit=" lines",
-        disable=not shown,
+        disable=not has_bar,
     )
     size = model.translator.config.window
     with open_input(args.input) as file, bar:
@@ -229,7 +229,7 @@ def _records(
                 report.add(line, record)
             yield records
     if journal:
-        journal.take("")  # if there is more, it was of another input
+        journal.take("")  # further records belong to another input
 
 
 def _text(records: Iterable[Record]) -> str:
@@ -239,36 +239,36 @@ def _text(records: Iterable[Record]) -> str:
 # --output.
 
 
-def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, finishing: bool) -> None:
-    """Answer all lines into the journal, write the output and report on it; then delete the journal.
+def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written: bool) -> None:
+    """Translate all lines into the journal, write the output and print the report; then delete the journal.
 
-    The report comes before the output gets its name, so that a restart reports again. Errors of it are raised when the
-    output is there.
+    The report precedes the renaming of the output, so that a restart reports again. An error of the report is raised
+    after the renaming.
     """
     output = Path(args.output)
     with Journal(Path(f"{args.output}.journal"), settings_of(args), say) as journal:
         if not journal.fits:
-            check_outputs(args, finishing=False)
+            check_outputs(args, is_written=False)
         if journal.n_line:
             say(f"{journal.path.name} has the answers to {journal.n_line:,} lines: going on from there")
-        wrong: Exception | None = None
+        report_error: Exception | None = None
         try:
             model = LineTranslator(args)
             for name in filter(None, (args.output, args.scores, args.alignments)):
                 remove_leftovers(Path(name))
-            written = hashlib.sha256()
+            output_hash = hashlib.sha256()
             with replacing(output) as file:
                 for records in _records(model, stop, report, journal):
                     text = _text(records).encode()
-                    written.update(text)
+                    output_hash.update(text)
                     file.write(text)
-                # Hours may have passed. What was killed just before it could delete the journal left an output.
-                check_outputs(args, finishing=finishing and journal.fits, worked=True)
-                journal.complete(written.hexdigest())
+                # Hours may have passed. A process killed just before it deleted the journal left an output.
+                check_outputs(args, is_written=is_written and journal.fits, is_translated=True)
+                journal.complete(output_hash.hexdigest())
                 try:
                     report.finish(model)
                 except Exception as error:
-                    wrong = error
+                    report_error = error
         except BaseException:
             if journal.n_line:
                 say(
@@ -276,21 +276,21 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, finishing:
                 )
             raise
         journal.path.unlink()
-    if wrong is not None:
-        raise wrong
+    if report_error is not None:
+        raise report_error
 
 
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Collect the settings that records depend on, beside the lines, in values of JSON."""
+    """Return the settings on which records depend, apart from the lines, as JSON values."""
     recipe, device = recipe_of(args), choose_device(args.device).type
-    flags = {f"--{name}": value for name, value in vars(args).items() if ":" not in name and name not in _NO_MATTER}
+    flags = {f"--{name}": value for name, value in vars(args).items() if ":" not in name and name not in _NOT_SETTINGS}
     flags |= {"--device": device, "--score": bool(args.score)}
     flags |= {"word alignments": args.format == "jsonl" or bool(args.alignments)}
     decode = {f"decode.{name}": value for name, value in recipe.decode.model_dump(mode="json").items()}
-    if device == "cpu":  # where there are none
+    if device == "cpu":  # has no effect on a CPU
         del decode["decode.cuda_graphs"]
     model = [Run(run).fingerprint(name) for run in args.run for name in args.checkpoint or [None]]
     about = {"nmt": version(), "model": model, "usual ratios": Run(args.run[0]).usual_ratios()}
     data = {"data.trg_lang": recipe.data.trg_lang, "data.max_ratio": recipe.data.max_ratio}
-    found: dict[str, Any] = json.loads(json.dumps({**about, **data, **flags, **decode}))
-    return found
+    settings: dict[str, Any] = json.loads(json.dumps({**about, **data, **flags, **decode}))
+    return settings

@@ -1,7 +1,7 @@
-"""Corpora of which a run makes one side, for nmt-preprocess and `nmt.prepare`: back-translation and distillation.
+"""Back-translation and distillation for nmt-preprocess and `nmt.prepare`: a run translates one side of a corpus.
 
-The translations are files of nmt-translate in a folder beside the prepared data. Their names tell what they were made
-of, so that they are used again as long as the run and the text are the same.
+nmt-translate writes the translations to a folder beside the prepared data. A file name contains a digest of the run,
+the options and the text, so a translation is reused until one of them changes.
 """
 
 import argparse
@@ -27,19 +27,19 @@ from nmt.recipe.reader import read_recipe
 
 # One sample a line gives varied sources (Edunov et al. 2018). Samples have low scores.
 _SAMPLING = ("--decode.samples=1", "--decode.low_score=0", "--decode.mbr=none", "--decode.qe=")
-_NO_MATTER = ("nmt", "--device", "decode.cuda_graphs", "decode.max_tokens")  # no reason to translate again
+_WITHOUT_EFFECT = ("nmt", "--device", "decode.cuda_graphs", "decode.max_tokens")  # no reason to translate again
 
 
 def translate_corpora(recipe: Recipe, *, checks: bool = False) -> dict[int, list[Path]]:
-    """Translate what training corpora with translated_by name; return the files of each, by its number.
+    """Translate the training corpora with translated_by. Returns the files of each corpus, by its number n.
 
     checks: translate nothing; a corpus that is not translated yet has no files.
-    Raises RunError, RecipeError or DataError before any work for runs, languages or files that do not fit.
+    Raises RunError, RecipeError or DataError for unsuitable runs, languages or files before any translation.
     """
     runs = {n: _runs_of(recipe, n) for n, corpus in enumerate(recipe.data.train) if corpus.translated_by}
     if not runs:
         return {}
-    langs = {n: [_lang_of(recipe, n, run) for run in its] for n, its in runs.items()}
+    langs = {n: [_lang_of(recipe, n, run) for run in folders] for n, folders in runs.items()}
     texts: dict[int, list[Path]] = {n: [] for n in runs}
     for source in find_sources(recipe):
         if source.split == "train" and source.corpus in runs and isinstance(source.src.place, Path):
@@ -48,14 +48,16 @@ def translate_corpora(recipe: Recipe, *, checks: bool = False) -> dict[int, list
     if not checks:
         refuse_foreign_files(folder)
     folder = folder.with_name(f"{folder.name}.translated")
-    jobs = {n: [_job(recipe, n, runs[n], langs[n][0], text, folder) for text in its] for n, its in texts.items()}
-    found: dict[int, list[Path]] = {}
-    for n, its in jobs.items():
-        found[n] = [Path(args.output) for args in its]
-        if checks and not all(map(Path.is_file, found[n])):
-            found[n] = []
-            talk(f"data.train.{n}: {its[0].input} is not translated yet, so the corpus is left out of the check")
-        for args in its if found[n] else ():
+    jobs = {n: [_job(recipe, n, runs[n], langs[n][0], text, folder) for text in paths] for n, paths in texts.items()}
+    translations: dict[int, list[Path]] = {}
+    for n, corpus_jobs in jobs.items():
+        translations[n] = [Path(args.output) for args in corpus_jobs]
+        if checks and not all(map(Path.is_file, translations[n])):
+            translations[n] = []
+            talk(
+                f"data.train.{n}: {corpus_jobs[0].input} is not translated yet, so the corpus is left out of the check"
+            )
+        for args in corpus_jobs if translations[n] else ():
             if Path(args.output).is_file():
                 talk(f"data.train.{n}: {args.input} was translated before: {args.output}")
                 continue
@@ -63,29 +65,29 @@ def translate_corpora(recipe: Recipe, *, checks: bool = False) -> dict[int, list
             folder.mkdir(parents=True, exist_ok=True)
             try:
                 translate(args)
-            except SystemExit as stop:  # at a signal, for a program in Python to know what it was
+            except SystemExit as stop:  # a Python program expects KeyboardInterrupt at Ctrl-C
                 if stop.code == INTERRUPTED:
                     raise KeyboardInterrupt from None
                 raise
-    if checks and not any(found.get(n, True) for n in range(len(recipe.data.train))):
+    if checks and not any(translations.get(n, True) for n in range(len(recipe.data.train))):
         raise RecipeError(
             "--check: all of data.train is yet to be translated, so there is nothing to check. Leave --check out."
         )
-    return found
+    return translations
 
 
 def _runs_of(recipe: Recipe, n: int) -> list[Path]:
-    """Find the runs that translate a corpus. Raises RunError for a folder that is none."""
-    found: list[Path] = []
+    """Find the runs that translate a corpus. Raises RunError for a folder that is not a run."""
+    runs: list[Path] = []
     for name in names_of(recipe.data.train[n].translated_by):
         folder = recipe.origin.find("data.train", name, lambda place: all(map(_is_run, runs_of(place))))
-        found += runs_of(folder)
+        runs += runs_of(folder)
         if not all(map(_is_run, runs_of(folder))):
             raise RunError(
                 f"data.train.{n}.translated_by: {name} is no run folder: "
                 f"{recipe.origin.tried('data.train', name)}. Name the folder that nmt-train wrote, runs/NAME."
             )
-    return found
+    return runs
 
 
 def _is_run(folder: Path) -> bool:
@@ -93,31 +95,35 @@ def _is_run(folder: Path) -> bool:
 
 
 def _lang_of(recipe: Recipe, n: int, run: Path) -> str:
-    """Return the language that a run is to translate a corpus into, of several that it knows; "" where it has one.
+    """Return the target language of a corpus for a run that knows several; "" for a run with a single one.
 
-    Raises RunError for a run of other languages than the corpus.
+    Raises RunError for a run with other languages than the corpus.
     """
-    corpus, its = recipe.data.train[n], read_recipe(run / RECIPE).data
-    every = [(its.src_lang, its.trg_lang), *map(its.languages_of, range(len(its.train)))]
-    known = [list(dict.fromkeys(side)) for side in zip(*every, strict=True)]
+    corpus, run_data = recipe.data.train[n], read_recipe(run / RECIPE).data
+    lang_pairs = [(run_data.src_lang, run_data.trg_lang), *map(run_data.languages_of, range(len(run_data.train)))]
+    src_langs, trg_langs = (list(dict.fromkeys(side)) for side in zip(*lang_pairs, strict=True))
 
-    def fitting(wanted: Sequence[str]) -> list[list[str]]:
-        return [[lang for lang in side if _alike(lang, want)] for side, want in zip(known, wanted, strict=True)]
-
-    wanted = recipe.data.languages_of(n)[:: -1 if corpus.back_translates else 1]
-    fits, (side, other) = fitting(wanted), ("trg", "src") if corpus.back_translates else ("src", "trg")
-    if not all(fits):
-        text = ", ".join(names_of(corpus.trg if corpus.back_translates else corpus.src))
-        meant = f", or, if it is text in {wanted[1]}, write {other}: {text}" if all(fitting(wanted[::-1])) else ""
-        raise RunError(
-            f"data.train.{n}.translated_by: {run} translates {' or '.join(known[0])} to {' or '.join(known[1])}, but "
-            f"{side}: {text} is to be translated from {wanted[0]} to {wanted[1]}. Name a run that does{meant}."
+    def matching(src_lang: str, trg_lang: str) -> tuple[list[str], list[str]]:
+        return (
+            [lang for lang in src_langs if _same_language(lang, src_lang)],
+            [lang for lang in trg_langs if _same_language(lang, trg_lang)],
         )
-    return (wanted[1] if wanted[1] in fits[1] else fits[1][0]) if len(known[1]) > 1 else ""
+
+    src_lang, trg_lang = recipe.data.languages_of(n)[:: -1 if corpus.back_translates else 1]
+    matches, (side, other) = matching(src_lang, trg_lang), ("trg", "src") if corpus.back_translates else ("src", "trg")
+    if not all(matches):
+        text = ", ".join(names_of(corpus.trg if corpus.back_translates else corpus.src))
+        is_reversed = all(matching(trg_lang, src_lang))
+        hint = f", or, if it is text in {trg_lang}, write {other}: {text}" if is_reversed else ""
+        raise RunError(
+            f"data.train.{n}.translated_by: {run} translates {' or '.join(src_langs)} to {' or '.join(trg_langs)}, but "
+            f"{side}: {text} is to be translated from {src_lang} to {trg_lang}. Name a run that does{hint}."
+        )
+    return (trg_lang if trg_lang in matches[1] else matches[1][0]) if len(trg_langs) > 1 else ""
 
 
-def _alike(lang: str, other: str) -> bool:
-    """Return whether two are the same language, as far as that is told; scripts and regions may differ."""
+def _same_language(lang: str, other: str) -> bool:
+    """Return whether two codes may be the same language. An unknown one matches any; scripts and regions may differ."""
     primary = {language_of(lang).primary, language_of(other).primary}
     return len(primary) == 1 or UNTOLD in primary
 
@@ -130,7 +136,7 @@ def _job(recipe: Recipe, n: int, runs: Sequence[Path], lang: str, text: Path, fo
     flags = ["--format=pairs", "--decode.n_best=1", *(_SAMPLING if recipe.data.train[n].back_translates else ())]
     args = new_parser().read(["RUN", f"--input={text}", *flags, *([f"--decode.trg_lang={lang}"] if lang else [])])
     args.run = list(map(str, runs))
-    made_of = {name: value for name, value in settings_of(args).items() if name not in _NO_MATTER}
-    digest = hashlib.sha256(json.dumps([made_of, sha256_of(text)], sort_keys=True).encode()).hexdigest()
+    settings = {name: value for name, value in settings_of(args).items() if name not in _WITHOUT_EFFECT}
+    digest = hashlib.sha256(json.dumps([settings, sha256_of(text)], sort_keys=True).encode()).hexdigest()
     args.output = str(folder / f"{without_ending(text.name)[:100]}.{digest[:12]}.jsonl")
     return args

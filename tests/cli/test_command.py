@@ -180,7 +180,7 @@ def handlers():
     for number in numbers:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     yield
-    begin.begun()
+    begin.end_startup()
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -188,14 +188,14 @@ def handlers():
 def test_ctrl_c_is_an_interrupt_once_all_is_imported_unless_others_have_decided_about_it(handlers):
     for decided in (signal.SIG_IGN, lambda *_: None):
         signal.signal(signal.SIGINT, decided)
-        begin.begin()
+        begin.begin_startup()
         assert signal.getsignal(signal.SIGINT) is decided and not gc.isenabled()
-        begin.begun()
+        begin.end_startup()
         assert signal.getsignal(signal.SIGINT) is decided and gc.isenabled()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    begin.begin()
+    begin.begin_startup()
     assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    begin.begun()
+    begin.end_startup()
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -157,7 +157,7 @@ def test_killed_at_any_instant_it_goes_on_and_ends_with_the_same_bytes_and_words
 
     talk = tmp_path_factory.mktemp("talk") / "talk"
     ended = Child(body, talk, {"TOKENIZERS_PARALLELISM": "false"}).go().wait()
-    assert ended.code == 137, ended.said
+    assert ended.code == 137, ended.output
     _, err = translate(*flags_of(place))
     found = files_of(place)
     assert f"has the answers to {n_kept} lines: going on from there" in err or not n_kept
@@ -314,7 +314,7 @@ def test_a_command_that_waits_for_input_stops_at_once(folder, tmp_path):
     ended = child.wait()
     os.close(typed), os.close(source), os.close(idle)
     assert ended.code == 143
-    assert ended.said.count("\n") == 1 and not ended.left  # the answer, and no word
+    assert ended.output.count("\n") == 1 and not ended.survivors  # the answer, and no word
 
 
 def test_a_reader_that_goes_away_ends_it_without_a_word(folder, tmp_path):
@@ -332,4 +332,4 @@ def test_a_reader_that_goes_away_ends_it_without_a_word(folder, tmp_path):
     assert os.read(reader, 1)
     os.close(reader)
     ended = child.wait()
-    assert (ended.code, ended.said, ended.left) == (141, "", [])
+    assert (ended.code, ended.output, ended.survivors) == (141, "", [])
