@@ -162,13 +162,13 @@ def translations_of(folder: Path, sources: Sequence[str], args: argparse.Namespa
 
     The file name is a digest of the model, the search options and the lines.
     """
-    from nmt.data.placeholders import told_language
+    from nmt.data.placeholders import tag_language
     from nmt.run import Run
 
     nmt_run = Run(folder)
     recipe = nmt_run.recipe()
     # --lang chooses among several target languages.
-    trg_lang = args.lang if any(map(told_language, recipe.data.known_tags)) else None
+    trg_lang = args.lang if any(map(tag_language, recipe.data.known_tags)) else None
     key = [nmt_run.fingerprint(), recipe.decode.model_dump(mode="json"), list(sources), *filter(None, [trg_lang])]
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
     path = folder / TRANSLATIONS / f"{digest}.txt"

@@ -22,7 +22,7 @@ from nmt.data.lines import (
     check_text,
     count_lines,
     decode_line,
-    opened,
+    open_decompressed,
     read_lines,
     read_stream,
     without_end,
@@ -150,7 +150,7 @@ def open_input(path: str | None) -> Iterator[BinaryIO]:
             file = sys.stdin.buffer
         yield file
         return
-    with opened(path) as file, open(path, "rb") as watched:  # the same file, even if the path is replaced
+    with open_decompressed(path) as file, open(path, "rb") as watched:  # the same file, even if the path is replaced
         before = os.fstat(watched.fileno())
         yield file
         after = os.fstat(watched.fileno())

@@ -1,8 +1,7 @@
-"""Tasks on a block of training pairs, in this process or in a worker: read and filter, measure, count units, encode.
-And the conclusions from files of all blocks.
+"""Tasks on a block of training pairs: filter, measure, count units, encode. And two tasks on files of all blocks.
 
-Each task is a function of the block and of what all blocks share, so any process may do it. What a later task needs of
-a block lies in a file; `keep.py` makes the blocks, hands them round and puts the answers together.
+A task depends only on its block and on settings that all blocks share, so any process can run it. A block is stored in
+a file for later tasks. `keep.py` makes the blocks, distributes the tasks and merges the results.
 """
 
 import io
@@ -38,35 +37,35 @@ Numbers = NDArray[Any]
 class BlockSide(NamedTuple):
     """The kept lines of one side of a block; texts as bytes."""
 
-    # What they are learnt from and encoded by: the units as `Units` has them, with placeholders if there are some.
+    # Units for learning and encoding, as in `Units`, with placeholders.
     units: Numbers  # with line feeds between them
     at: Numbers
     n_unit: Numbers
     n_char: Numbers
     n_word: Numbers
-    # The lines, with line feeds between them; and with placeholders, where the recipe protects something.
+    # The lines, with line feeds between them, and the same lines with placeholders.
     text: Numbers
-    protected: Numbers  # empty where it is the text
+    protected: Numbers  # empty if the recipe protects nothing
 
     def texts(self) -> list[str]:
-        """The kept lines."""
+        """Return the kept lines."""
         return self.text.tobytes().decode("utf-8").split("\n")
 
     def learnt_texts(self) -> list[str]:
-        """The kept lines with placeholders, where they have some."""
+        """Return the kept lines as they are learnt from, with placeholders."""
         return (self.protected if len(self.protected) else self.text).tobytes().decode(**BYTES).split("\n")
 
 
 class BlockContent(NamedTuple):
-    """A block that was looked at. kept: which of its pairs are not dropped."""
+    """A filtered block. kept: mask of the pairs that are not dropped."""
 
     kept: Mask
     sides: list[BlockSide]
 
 
 def write_block(path: Path, block: BlockContent) -> int:
-    """Add a block to a file. Returns its offset there."""
-    content = io.BytesIO()  # numpy writes to a real file by itself, and tells nothing of a full disk
+    """Append a block to a file and return its offset."""
+    content = io.BytesIO()  # numpy bypasses Python's file object on a real file, and does not report a full disk
     for array in (block.kept, *itertools.chain.from_iterable(block.sides)):
         write_array(content, array)
     with path.open("ab") as file, naming(path):
@@ -76,7 +75,7 @@ def write_block(path: Path, block: BlockContent) -> int:
 
 
 def read_block(block: KeptBlock) -> BlockContent:
-    """The pairs of a block that were kept."""
+    """Read the kept pairs of a block."""
     with open(block.file, "rb") as file:
         file.seek(block.offset)
         kept = read_array(file)
@@ -84,8 +83,10 @@ def read_block(block: KeptBlock) -> BlockContent:
 
 
 class Setup(NamedTuple):
-    """Settings that all tasks share. sources: those of training, each with its own ratio of lengths. drawn: hashes of
-    the sides of drawn validation pairs, to drop what is near them, and bags, one of which each such line has.
+    """Settings that all tasks share.
+
+    sources: the training sources. drawn: hashes and bags of the validation lines that were drawn from the training
+    files. Pairs near them are dropped; the bags are a fast first test.
     """
 
     data: DataConfig
@@ -97,8 +98,8 @@ class Setup(NamedTuple):
 
 
 class TextBlock(NamedTuple):
-    """Pairs of a training source. first: number of the first line; src, trg: the lines, each ended by a line feed;
-    flaws: places and reasons of pairs that are no text, whose lines are empty, or have a low score.
+    """Pairs of a training source. first: number of the first line. src, trg: the lines, each ended by a line feed.
+    flaws: reasons of pairs with a flaw or a low score, by place in the block. The lines of a flawed pair are empty.
     """
 
     source: int
@@ -110,7 +111,7 @@ class TextBlock(NamedTuple):
 
 
 class EncodedSide(NamedTuple):
-    """Ids of the kept lines; of those that fit: how often each id, and how many words and characters there are."""
+    """Ids of the kept lines. counts: occurrences of each id. counts, n_word and n_char cover the lines that fit."""
 
     rows: Ragged
     counts: Numbers
@@ -119,86 +120,87 @@ class EncodedSide(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A block as ids. fits: which kept pairs are not too long; too_long: places and texts of the first few others."""
+    """A block as ids. fits: mask of kept pairs within max_len. too_long: places and texts of the first few others."""
 
     fits: Mask
     too_long: list[tuple[int, list[str]]]
     sides: list[EncodedSide]
 
 
-_UNREAD = 255  # the code of a pair of which a side is no text, or that has a low score
+_UNREAD = 255  # code of a pair with a flaw or a low score
 
 
 class Task:
-    """The work on the blocks of one command."""
+    """Methods for the blocks of one command, with the state that a process keeps between blocks."""
 
     def __init__(self, setup: Setup, number: int) -> None:
-        """number: of this process, from 0; each has a file of its own."""
+        """number: number of this process, from 0. Each process has its own file."""
         self._setup, self._path = setup, setup.folder / f"blocks.{number}"
         self._normalize, self._words_of = setup.subwords.normalize, WordsOf(setup.subwords)
-        # What is learnt from is the text itself, or else has placeholders, which nothing can be measured of.
-        self._known = {name: Lexicon() for name in SIDES}
-        self._known_learnt = {name: Lexicon() for name in SIDES} if setup.data.protect else self._known
-        self._keys = keys_for(source.config for source in setup.sources)
+        # Text with placeholders is for learning only and cannot be measured, so it has lexicons of its own.
+        self._lexicons = {name: Lexicon() for name in SIDES}
+        self._learnt_lexicons = {name: Lexicon() for name in SIDES} if setup.data.protect else self._lexicons
+        self._key_dtype = keys_for(source.config for source in setup.sources)
         self._filters = list(map(filters_of, setup.sources))
         self._subwords: Subwords | None = None
 
     def decide(self, block: TextBlock) -> tuple[Codes, NDArray[Any]]:
-        """Return which pairs are kept as far as their own text tells, as codes, and the keys of repeated ones."""
-        sides = self._units(self._known, block.src, block.trg)
+        """Return a code for each pair by the filters on text, and the keys to find duplicates by."""
+        sides = self._units(self._lexicons, block.src, block.trg)
         codes = self._codes(block, sides)
-        keys, kept = np.full(len(codes), NO_KEY, self._keys), codes == KEPT
-        keys[kept] = keys_of(sides[0].some(kept), sides[1].some(kept), self._keys)
+        keys, kept = np.full(len(codes), NO_KEY, self._key_dtype), codes == KEPT
+        keys[kept] = keys_of(sides[0].some(kept), sides[1].some(kept), self._key_dtype)
         return codes, keys
 
-    def look(self, block: TextBlock, codes: Codes | None) -> Looked:
-        """Filter a block and measure it; leave in the file what is needed of it later. codes: if known already."""
-        sides, notes = self._units(self._known, block.src, block.trg), Counter[str]()
+    def filter_and_measure(self, block: TextBlock, codes: Codes | None) -> Looked:
+        """Filter and measure a block, and write it to the file for later tasks. codes: of the pairs, if known."""
+        sides, notes = self._units(self._lexicons, block.src, block.trg), Counter[str]()
         codes = self._codes(block, sides) if codes is None else codes
         kept = codes == KEPT
-        learnt, unlike = self._protected(sides, kept, notes)
-        left = list[BlockSide]()
-        for side, its in zip(sides, learnt, strict=True):
-            at = its.at if kept.all() else its.at[np.repeat(kept, its.n_unit)]
-            left.append(
+        learnt_sides, unlike = self._protected(sides, kept, notes)
+        kept_sides = list[BlockSide]()
+        for side, learnt in zip(sides, learnt_sides, strict=True):
+            at = learnt.at if kept.all() else learnt.at[np.repeat(kept, learnt.n_unit)]
+            kept_sides.append(
                 BlockSide(
-                    units=np.frombuffer(b"\n".join(its.keys), np.uint8),
-                    at=at.astype(np.uint16 if len(its.keys) <= 1 << 16 else np.uint32),
-                    n_unit=its.n_unit[kept].astype(np.uint32),
-                    n_char=its.n_char[kept].astype(np.uint32),
-                    n_word=its.n_word()[kept].astype(np.uint32),
+                    units=np.frombuffer(b"\n".join(learnt.keys), np.uint8),
+                    at=at.astype(np.uint16 if len(learnt.keys) <= 1 << 16 else np.uint32),
+                    n_unit=learnt.n_unit[kept].astype(np.uint32),
+                    n_char=learnt.n_char[kept].astype(np.uint32),
+                    n_word=learnt.n_word()[kept].astype(np.uint32),
                     text=np.frombuffer(side.text(kept), np.uint8),
-                    protected=np.frombuffer(b"" if its is side else its.text(kept), np.uint8),
+                    protected=np.frombuffer(b"" if learnt is side else learnt.text(kept), np.uint8),
                 )
             )
-            if ODD.search(b"".join(side.keys).decode("utf-8")):  # the different words, which are less than the text
-                notes.update(odd for line in side.some(kept) for odd in oddities(line))
-        offset = write_block(self._path, BlockContent(kept, left))
+            if ODD.search(b"".join(side.keys).decode("utf-8")):  # the distinct units are shorter than the text
+                notes.update(oddity for line in side.some(kept) for oddity in oddities(line))
+        offset = write_block(self._path, BlockContent(kept, kept_sides))
         return Looked(
             KeptBlock(str(self._path), offset, block.source, block.first, int(kept.sum())),
             dict(notes),
             _dropped(sides, codes, block),
             [block.first + n for n in unlike],
-            [dress_of(side.text.tobytes() + b"\n") for side in left],
+            [dress_of(side.text.tobytes() + b"\n") for side in kept_sides],
             **measured(*sides, kept, self._setup.held_out),
         )
 
-    def count(self, kept: KeptBlock, chosen: Sequence[Mask]) -> tuple[list[tuple[list[str], Numbers]], Counter[str]]:
-        """Count each word of the kept lines of both sides, of those that are chosen; return also what is odd."""
-        block, found, notes = read_block(kept), list[tuple[list[str], Numbers]](), Counter[str]()
-        for name, side, mine in zip(SIDES, block.sides, chosen, strict=True):
-            known, units = self._units_of(side, name)
-            at = side.at if mine.all() else side.at[np.repeat(mine, side.n_unit)]
+    def count(self, kept: KeptBlock, masks: Sequence[Mask]) -> tuple[list[tuple[list[str], Numbers]], Counter[str]]:
+        """Count each word of both sides. masks: the lines of each side to count. Also returns oddities."""
+        block, counts_of_sides, notes = read_block(kept), list[tuple[list[str], Numbers]](), Counter[str]()
+        for name, side, mask in zip(SIDES, block.sides, masks, strict=True):
+            lexicon, units = self._units_of(side, name)
+            at = side.at if mask.all() else side.at[np.repeat(mask, side.n_unit)]
             counts = np.bincount(at, minlength=len(units))
             occur = np.flatnonzero(counts)
-            found.append(known.part(UnitWords, self._words_of).counted(units[occur], counts[occur], notes))
-        return found, notes
+            word_counts = lexicon.part(UnitWords, self._words_of).counted(units[occur], counts[occur], notes)
+            counts_of_sides.append(word_counts)
+        return counts_of_sides, notes
 
     shifts = staticmethod(find_shifts)
     duplicates = staticmethod(count_duplicates)
 
     def encode(self, kept: KeptBlock, before: list[int], subwords: Path) -> Encoded:
-        """Encode the kept pairs of a block. before: ids that every source begins with."""
+        """Encode the kept pairs of a block. before: ids at the beginning of every source."""
         if self._subwords is None:
             self._subwords = Subwords.load(subwords)
         dtype, block = dtype_of_ids(self._subwords), read_block(kept)
@@ -210,64 +212,64 @@ class Task:
                 values = np.insert(values, np.repeat(starts, len(before)), before * len(starts))
                 lengths = lengths + len(before)
             rows.append(Ragged(values.astype(dtype), lengths.astype(np.int32)))
-        fits = np.logical_and(*(each.lengths <= self._setup.data.max_len for each in rows))
+        fits = np.logical_and(*(ids.lengths <= self._setup.data.max_len for ids in rows))
         sides = []
-        for side, codec, each in zip(block.sides, codecs, rows, strict=True):
-            counts = np.bincount(each.some(fits).values, minlength=codec.size)
-            n_word, n_char = (int(n_of[fits].sum(dtype=np.int64)) for n_of in (side.n_word, side.n_char))
-            sides.append(EncodedSide(each, counts, n_word, n_char))
+        for side, codec, ids in zip(block.sides, codecs, rows, strict=True):
+            counts = np.bincount(ids.some(fits).values, minlength=codec.size)
+            n_word, n_char = (int(n_of_line[fits].sum(dtype=np.int64)) for n_of_line in (side.n_word, side.n_char))
+            sides.append(EncodedSide(ids, counts, n_word, n_char))
         shown = np.flatnonzero(~fits)[:N_SHOWN].tolist()
         places, texts = np.flatnonzero(block.kept), [side.learnt_texts() for side in block.sides if shown]
         too_long = [(int(places[n]), [cut(in_names(side[n])) for side in texts]) for n in shown]
         return Encoded(fits, too_long, sides)
 
     def _ids_of_lines(self, side: BlockSide, name: str, codec: Codec) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Ids of the kept lines of a side, end to end, and how many each has."""
-        if codec.speller:  # its lines have to be whole
+        """Return the ids of the kept lines of a side, end to end, and the number of ids of each line."""
+        if codec.speller:  # it needs whole lines
             texts = side.learnt_texts() if len(side.n_unit) else []
             lines = Ragged.of(codec.encode(texts), np.int32)
             return lines.values, lines.lengths.astype(np.int64)
-        known, units = self._units_of(side, name)
-        values, n_id = known.part(UnitIds, codec).rows.of(units[side.at])
+        lexicon, units = self._units_of(side, name)
+        values, n_id = lexicon.part(UnitIds, codec).rows.of(units[side.at])
         ends = np.concatenate([[0], np.cumsum(n_id)])[np.cumsum(side.n_unit, dtype=np.int64)]
         return values, np.diff(ends, prepend=0)
 
     def _units_of(self, side: BlockSide, name: str) -> tuple[Lexicon, NDArray[Any]]:
-        """Return the lexicon of a side, and the numbers of the units of a block there."""
-        known = self._fresh(self._known_learnt, name)
-        return known, known.numbers(side.units.tobytes().split(b"\n"))
+        """Return the lexicon of a side, and the numbers of the block's units in it."""
+        lexicon = self._with_room(self._learnt_lexicons, name)
+        return lexicon, lexicon.numbers(side.units.tobytes().split(b"\n"))
 
     @staticmethod
-    def _fresh(lexicons: dict[str, Lexicon], name: str) -> Lexicon:
-        """The lexicon of a side, an empty one where it is full."""
+    def _with_room(lexicons: dict[str, Lexicon], name: str) -> Lexicon:
+        """Return the lexicon of a side, after replacing a full one by an empty one."""
         if lexicons[name].is_full:
             lexicons[name] = Lexicon()
         return lexicons[name]
 
-    def _units(self, known: dict[str, Lexicon], src: bytes, trg: bytes) -> tuple[Units, Units]:
-        """Both sides of some pairs, whose lines are each ended by a line feed, in units of these lexicons."""
-        one, other = (self._fresh(known, name) for name in SIDES)
-        return Units(src, self._normalize, one), Units(trg, self._normalize, other)
+    def _units(self, lexicons: dict[str, Lexicon], src: bytes, trg: bytes) -> tuple[Units, Units]:
+        """Return both sides of pairs in units of these lexicons. src, trg: lines, each ended by a line feed."""
+        src_lexicon, trg_lexicon = (self._with_room(lexicons, name) for name in SIDES)
+        return Units(src, self._normalize, src_lexicon), Units(trg, self._normalize, trg_lexicon)
 
     def _codes(self, block: TextBlock, sides: tuple[Units, Units]) -> Codes:
-        """Code of what each pair is dropped for, as far as its own text tells."""
+        """Return a code for each pair: KEPT, or the reason by which its text alone is dropped."""
         filters = self._filters[block.source]
         src, trg = (text.decode("utf-8").split("\n")[:-1] for text in (block.src, block.trg))
         reasons = (reason_to_drop(*pair, filters=filters) for pair in zip(src, trg, strict=True))
         codes = np.array([CODES[reason] if reason else KEPT for reason in reasons], np.uint8)
         codes[list(block.flaws)] = _UNREAD
-        for side in sides if self._setup.drawn else ():  # nearly a side of a pair that is drawn for validation
+        for side in sides if self._setup.drawn else ():  # drop pairs with a near copy of a drawn validation line
             hashes, bags = cast(tuple[Hashes, Hashes], self._setup.drawn)
-            alike = np.isin(side.sums(side.known.part(UnitFacts).bags.values[side.which]), bags)
-            if alike.any():
-                alike[alike] = np.isin(Block(side.some(alike)).near()[0], hashes)
-                codes[alike & (codes == KEPT)] = CODES[HELD_OUT]
+            is_near = np.isin(side.sums(side.known.part(UnitFacts).bags.values[side.which]), bags)
+            if is_near.any():
+                is_near[is_near] = np.isin(Block(side.some(is_near)).near()[0], hashes)
+                codes[is_near & (codes == KEPT)] = CODES[HELD_OUT]
         return codes
 
     def _protected(
         self, sides: tuple[Units, Units], kept: NDArray[np.bool_], notes: Counter[str]
     ) -> tuple[tuple[Units, Units], list[int]]:
-        """The kept lines as they are learnt from, with placeholders; and the pairs whose items are not the same."""
+        """Return the kept lines with placeholders, to learn from, and the pairs whose items differ."""
         kinds, unlike = self._setup.data.protect, list[int]()
         if not kinds:
             return sides, unlike
@@ -279,19 +281,21 @@ class Task:
                 unlike.append(n)
             elif lines[0][n] != src:
                 notes["protected"] += 1
-        return self._units(self._known_learnt, *("\n".join([*side, ""]).encode(**BYTES) for side in lines)), unlike
+        return self._units(self._learnt_lexicons, *("\n".join([*side, ""]).encode(**BYTES) for side in lines)), unlike
 
 
 def _dropped(
     sides: tuple[Units, Units], codes: Codes, block: TextBlock
 ) -> list[tuple[str, int, list[tuple[int, list[str]]]]]:
-    """By reason: how many pairs are dropped, and of the first few the line, and the texts where they can be shown."""
-    of_reason: dict[str, list[int]] = {}
+    """Return for each reason the number of dropped pairs, and line number and readable texts of the first few."""
+    pairs_by_reason: dict[str, list[int]] = {}
     for n in np.flatnonzero(codes != KEPT).tolist():
-        of_reason.setdefault(block.flaws.get(n) or REASON_OF[int(codes[n])], []).append(n)
+        pairs_by_reason.setdefault(block.flaws.get(n) or REASON_OF[int(codes[n])], []).append(n)
 
-    def shown(n: int) -> tuple[int, list[str]]:
+    def example(n: int) -> tuple[int, list[str]]:
         texts = [cut(side.line(n)) for side in sides]
         return block.first + n, texts if n not in block.flaws or any(texts) else []
 
-    return [(reason, len(of), [shown(n) for n in of[:N_SHOWN]]) for reason, of in of_reason.items()]
+    return [
+        (reason, len(numbers), [example(n) for n in numbers[:N_SHOWN]]) for reason, numbers in pairs_by_reason.items()
+    ]

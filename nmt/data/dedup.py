@@ -1,9 +1,9 @@
-"""Repeated pairs, and overlap of held-out lines with the training data.
+"""Duplicate pairs, and overlap of held-out lines with the training data.
 
-A pair that came before, exactly, nearly, or too often with another translation, is dropped if a filter asks for that.
-Compared are hashes of 64 bits, 8 bytes for each pair and each kind that is asked for, in files that are read once for
-each share of the hashes. In memory are 2 bytes for each pair, and some hundred for each text that has more translations
-than are kept. Of 100 million different pairs one is taken for another with a probability of 1 in 3,700.
+Filters drop exact duplicates, near duplicates, and pairs of a text with too many translations. Pairs are compared by
+64-bit hashes: 8 bytes for each pair and each kind of key, in files that are read once for each share of the hashes. The
+memory is 2 bytes for each pair, and about a hundred for each text with more translations than are kept. Among 100
+million different pairs, the probability that any two have the same hash is 1 in 3,700.
 """
 
 import re
@@ -23,197 +23,199 @@ DUPLICATE = "duplicate"
 NEAR_DUPLICATE = "near duplicate"
 TRANSLATIONS = "many translations"
 
-NO_KEY = 0  # of a pair that is not asked about
+NO_KEY = 0  # key of a pair that is not compared
 _DIGIT = re.compile(r"\d")
 _NO_WORD = re.compile(r"[\W_]+")
 _AT_ONCE = 1 << 20  # keys in memory at once, at some 60 bytes
 _READ = 1 << 18  # keys read at once
 
 
-# Kinds of keys, each with the reason to drop a pair whose key came before and the option that asks for it.
+# Kinds of keys, each with the reason to drop a pair whose key occurred before and the option that turns this on.
 _KINDS = {"exact": (DUPLICATE, "drop_duplicates"), "near": (NEAR_DUPLICATE, "drop_near_duplicates")}
 
 
 def keys_for(filters: Iterable[FilterConfig]) -> np.dtype[Any]:
-    """The keys that one corpus or another asks for, a field for each kind: then they are those of the pairs of all."""
-    every = list(filters)
-    kinds = [kind for kind, (_, option) in _KINDS.items() if any(getattr(one, option) for one in every)]
-    kinds += SIDES if any(one.max_translations for one in every) else ()
+    """Return a field for each kind of key that any corpus needs. All corpora get these keys."""
+    configs = list(filters)
+    kinds = [kind for kind, (_, option) in _KINDS.items() if any(getattr(config, option) for config in configs)]
+    kinds += SIDES if any(config.max_translations for config in configs) else ()
     return np.dtype([(kind, np.uint64) for kind in kinds])
 
 
 def keys_of(src: Sequence[str], trg: Sequence[str], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The keys of some pairs. dtype: as `keys_for` returns it."""
+    """Return the keys of pairs. dtype: result of `keys_for`."""
     keys = np.empty(len(src), dtype)
     for kind in dtype.names or ():
-        one, other = (hashes_of(map(skeleton, side) if kind == "near" else side) for side in (src, trg))
-        found = {"src": one, "trg": other}.get(kind, of_pairs(one, other))
-        keys[kind] = np.maximum(found, NO_KEY + 1)
+        src_hashes, trg_hashes = (hashes_of(map(skeleton, side) if kind == "near" else side) for side in (src, trg))
+        hashes = {"src": src_hashes, "trg": trg_hashes}.get(kind, of_pairs(src_hashes, trg_hashes))
+        keys[kind] = np.maximum(hashes, NO_KEY + 1)
     return keys
 
 
 def repeated(
     keys: NDArray[Any], filters: Sequence[FilterConfig], n_of: Sequence[int]
 ) -> list[tuple[str, NDArray[np.int64]]]:
-    """Return the pairs that those before them leave no place for: reasons, each with the numbers of its pairs.
+    """Find the pairs that the filters drop because of earlier pairs: reasons, each with the numbers of its pairs.
 
-    keys: of all pairs, as `keys_of` returns them, in memory or mapped to it; NO_KEY for pairs that are not asked about.
-    filters: what is asked of the first pairs, then of the next ones; n_of: how many those are. A pair that stays counts
-    for those after it, whatever they ask for.
+    keys: keys of all pairs from `keys_of`, in memory or memory-mapped; NO_KEY for pairs that are not compared. filters:
+    options of each source. n_of: number of pairs of each source. A kept pair counts as an earlier pair for all later
+    ones, also of sources with other options.
     """
     ends = np.cumsum(n_of, dtype=np.int64)
-    is_gone, found, kinds = np.zeros(len(keys), dtype=bool), [], keys.dtype.names or ()
+    is_dropped, dropped, kinds = np.zeros(len(keys), dtype=bool), [], keys.dtype.names or ()
     for kind, (reason, option) in _KINDS.items():
         if kind not in kinds:
             continue
-        drops = np.array([getattr(one, option) for one in filters])
-        again = np.sort(np.concatenate([_later(keys[kind][at], at) for at in _shares(keys[kind])]))
-        again = again[drops[np.searchsorted(ends, again, side="right")] & ~is_gone[again]]
-        found.append((reason, again))
-        is_gone[again] = True
+        is_on = np.array([getattr(config, option) for config in filters])
+        numbers = np.sort(np.concatenate([_later(keys[kind][places], places) for places in _shares(keys[kind])]))
+        numbers = numbers[is_on[np.searchsorted(ends, numbers, side="right")] & ~is_dropped[numbers]]
+        dropped.append((reason, numbers))
+        is_dropped[numbers] = True
     if "src" in kinds:
-        most = np.array([one.max_translations for one in filters])
-        found.append((TRANSLATIONS, _too_often(keys, is_gone, most, ends)))
-    return found
+        limits = np.array([config.max_translations for config in filters])
+        dropped.append((TRANSLATIONS, _too_often(keys, is_dropped, limits, ends)))
+    return dropped
 
 
 def _shares(keys: Hashes) -> Iterator[NDArray[np.int64]]:
-    """The places of the keys, share by share, so that equal keys are in one share."""
+    """Yield the places of the keys, share by share. Equal keys are in the same share."""
     n_share = np.uint64(max(1, -(-len(keys) // _AT_ONCE)))
     for share in range(int(n_share)):
-        found = [np.empty(0, np.int64)]
+        places = [np.empty(0, np.int64)]
         for start in range(0, len(keys), _READ):
-            found.append(np.flatnonzero(keys[start : start + _READ] % n_share == share) + start)
-        yield np.concatenate(found)
+            places.append(np.flatnonzero(keys[start : start + _READ] % n_share == share) + start)
+        yield np.concatenate(places)
 
 
-def _later(keys: Hashes, at: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Those of the places whose key came before."""
+def _later(keys: Hashes, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the places whose key occurred at an earlier place."""
     order = np.argsort(keys, kind="stable")
     later, before = order[1:], order[:-1]
-    found: NDArray[np.int64] = at[later[(keys[later] == keys[before]) & (keys[later] != NO_KEY)]]
-    return found
+    repeats: NDArray[np.int64] = places[later[(keys[later] == keys[before]) & (keys[later] != NO_KEY)]]
+    return repeats
 
 
 def _too_often(
-    keys: NDArray[Any], is_gone: NDArray[np.bool_], most: NDArray[np.int64], ends: NDArray[np.int64]
+    keys: NDArray[Any], is_dropped: NDArray[np.bool_], limits: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Numbers of the pairs whose source or target was kept `most` times before, 0 for any number.
+    """Return the numbers of the pairs whose source or target was already kept as often as the limit allows.
 
-    most: for the pairs up to each of the ends.
+    limits: limit of the pairs up to each of the ends; 0 for no limit.
     """
-    least = int(most[most > 0].min(initial=len(is_gone)))
-    of_often = np.zeros(len(is_gone), dtype=bool)
+    lowest = int(limits[limits > 0].min(initial=len(is_dropped)))
+    is_frequent = np.zeros(len(is_dropped), dtype=bool)
     for side in ("src", "trg"):
-        for at in _shares(keys[side]):
-            its = at[~is_gone[at]]
-            different, which, times = np.unique(keys[side][its], return_inverse=True, return_counts=True)
-            of_often[its] |= ((times > least) & (different != NO_KEY))[which]
-    kept: dict[str, Counter[int]] = {"src": Counter(), "trg": Counter()}
+        for places in _shares(keys[side]):
+            remaining = places[~is_dropped[places]]
+            distinct, which, times = np.unique(keys[side][remaining], return_inverse=True, return_counts=True)
+            is_frequent[remaining] |= ((times > lowest) & (distinct != NO_KEY))[which]
+    n_kept: dict[str, Counter[int]] = {"src": Counter(), "trg": Counter()}
     dropped = []
-    asked = np.flatnonzero(of_often)
-    for n, few in zip(asked.tolist(), most[np.searchsorted(ends, asked, side="right")].tolist(), strict=True):
+    candidates = np.flatnonzero(is_frequent)
+    limit_of = limits[np.searchsorted(ends, candidates, side="right")]
+    for n, limit in zip(candidates.tolist(), limit_of.tolist(), strict=True):
         src, trg = int(keys["src"][n]), int(keys["trg"][n])
-        if few and max(kept["src"][src], kept["trg"][trg]) >= few:
+        if limit and max(n_kept["src"][src], n_kept["trg"][trg]) >= limit:
             dropped.append(n)
         else:
-            kept["src"][src] += 1
-            kept["trg"][trg] += 1
+            n_kept["src"][src] += 1
+            n_kept["trg"][trg] += 1
     return np.array(dropped, np.int64)
 
 
 def skeleton(text: str) -> str:
     """Return the form that near duplicates share: NFKC, case folded, digits 0, no white space, punctuation and symbols.
 
-    Vowel signs and other marks stay, which tell words apart in many scripts. Where nothing else would be left, so do
-    punctuation and symbols.
+    Vowel signs and other marks stay, since they distinguish words in many scripts. Punctuation and symbols stay if
+    nothing else would be left.
     """
     folded = unicodedata.normalize("NFKC", text).casefold()
-    digits_alike = _DIGIT.sub("0", folded)
-    return _NO_WORD.sub("" if folded.isascii() else _marks, digits_alike) or folded.strip()
+    with_zeros = _DIGIT.sub("0", folded)
+    return _NO_WORD.sub("" if folded.isascii() else _marks, with_zeros) or folded.strip()
 
 
-def _marks(found: re.Match[str]) -> str:
-    return "".join(character for character in found.group() if unicodedata.category(character)[0] == "M")
+def _marks(match: re.Match[str]) -> str:
+    return "".join(character for character in match.group() if unicodedata.category(character)[0] == "M")
 
 
-# Pairs that occur again, sources with several targets, targets with several sources.
+# Duplicate pairs, sources with several targets, and targets with several sources.
 PAIR = np.dtype([("src", "<u8"), ("trg", "<u8")])
 N_SHOWN = 5
-N_NOTED = 10  # places of what is odd but harmless
+N_NOTED = 10  # places of harmless oddities that are reported
 
 
 def count_duplicates(path: Path) -> dict[str, Any]:
     """Count repetitions among the pairs of the file.
 
-    {"pairs": those that came before, "again": all that occur more than once, the first occurrences too,
-    "sources": distinct ones with several targets, "targets": with several sources,
-    "most": [(number of a pair, times), ...] the most frequent pairs, by their first occurrence, counted from 0}
+    {"pairs": pairs that occurred before, "again": pairs that occur more than once, first occurrences included,
+    "sources": distinct sources with several targets, "targets": distinct targets with several sources,
+    "most": [(number of a pair, times), ...] the most frequent pairs, by the number of the first occurrence, from 0}
     """
     pairs = np.memmap(path, PAIR, "r") if path.stat().st_size else np.empty(0, PAIR)
-    n_again, n_before, several, most = 0, 0, {}, list[tuple[int, int]]()
+    n_again, n_before, several, top = 0, 0, {}, list[tuple[int, int]]()
     for side, other in (("src", "trg"), ("trg", "src")):
         several[side] = 0
         for number in _shares(pairs[side]):
-            mine, partner = pairs[side][number], pairs[other][number]
-            order = np.lexsort((number, partner, mine))
-            mine, partner, number = mine[order], partner[order], number[order]
-            is_first = np.append(True, (mine[1:] != mine[:-1]) | (partner[1:] != partner[:-1]))[: len(mine)]
-            several[side] += int((np.unique(mine[is_first], return_counts=True)[1] > 1).sum())
+            keys, partners = pairs[side][number], pairs[other][number]
+            order = np.lexsort((number, partners, keys))
+            keys, partners, number = keys[order], partners[order], number[order]
+            is_first = np.append(True, (keys[1:] != keys[:-1]) | (partners[1:] != partners[:-1]))[: len(keys)]
+            several[side] += int((np.unique(keys[is_first], return_counts=True)[1] > 1).sum())
             if side == "src":
-                first, times = number[is_first], np.diff(np.flatnonzero(is_first), append=len(mine))
-                n_before += len(mine) - len(first)
+                first, times = number[is_first], np.diff(np.flatnonzero(is_first), append=len(keys))
+                n_before += len(keys) - len(first)
                 n_again += int(times[times > 1].sum())
                 best = np.lexsort((first, -times))[:N_SHOWN]
-                most += [(int(first[k]), int(times[k])) for k in best if times[k] > 1]
-    most = sorted(most, key=lambda each: (-each[1], each[0]))[:N_SHOWN]
-    return {"pairs": n_before, "again": n_again, "sources": several["src"], "targets": several["trg"], "most": most}
+                top += [(int(first[k]), int(times[k])) for k in best if times[k] > 1]
+    top = sorted(top, key=lambda pair: (-pair[1], pair[0]))[:N_SHOWN]
+    return {"pairs": n_before, "again": n_again, "sources": several["src"], "targets": several["trg"], "most": top}
 
 
-# Overlap: lines of the validation and test files that are in the training data, where a score measures memorisation.
-# Compared are 64-bit hashes, so the memory is that of the validation and test lines alone. There are three levels, each
-# of which holds the one before: `exact`, but for white space around a line; `near`, after NFKC and case folding and
-# without punctuation and white space; `numberless`, also with all numbers equal, for lines with other text.
+# Overlap: validation and test lines that are in the training data, so that a score on them measures memorisation.
+# Lines are compared by 64-bit hashes, so the memory is that of the validation and test lines alone. There are three
+# levels; each includes the one before. `exact`: equal up to white space around the line. `near`: equal after NFKC and
+# case folding, without punctuation and white space. `numberless`: also with all numbers equal, for lines with enough
+# other text.
 LEVELS = ("exact", "near", "numberless")
-# reversed: the pair with its sides exchanged, as where a corpus is trained on in both directions.
+# reversed: the pair with its sides exchanged, as in training on a corpus in both directions.
 PARTS = ("src", "trg", "pair", "reversed")
 
 # The levels and parts that are shown first.
 _WHOLE = (("exact", "pair"), ("near", "pair"), ("exact", "reversed"), ("near", "reversed"))
 _NOWHERE = np.iinfo(np.int64).max
-_FEWEST_CHARACTERS = 10  # without numbers, for a line to be compared without them
+_FEWEST_CHARACTERS = 10  # besides digits, for a line to be compared at the level `numberless`
 
 
 class Keys(dict[tuple[str, str], Hashes]):
-    """The hashes of some pairs, by level and part; NO_KEY where a line has too little to be compared."""
+    """Hashes of pairs, by level and part; NO_KEY for a line with too little text to be compared."""
 
     @classmethod
     def of(cls, src: Block, trg: Block) -> "Keys":
-        """The hashes of the pairs whose sides two blocks are."""
+        """Return the hashes of the pairs of two blocks."""
         keys, usable = cls(), dict[tuple[str, str], NDArray[np.bool_]]()
         for part, block in (("src", src), ("trg", trg)):
             exact = hashes_of(map(str.strip, block.lines))
             near, numberless, length, n_digit = block.near()
-            for level, found in zip(LEVELS, (exact, near, numberless), strict=True):
-                keys[level, part], usable[level, part] = found, length > 0
+            for level, hashes in zip(LEVELS, (exact, near, numberless), strict=True):
+                keys[level, part], usable[level, part] = hashes, length > 0
             usable["numberless", part] = length - n_digit >= _FEWEST_CHARACTERS
         for level in LEVELS:
-            for part, one, other in (("pair", "src", "trg"), ("reversed", "trg", "src")):
-                keys[level, part] = of_pairs(keys[level, one], keys[level, other])
-                usable[level, part] = usable[level, one] & usable["near", other]
-        return cls({key: np.where(usable[key], found, np.uint64(NO_KEY)) for key, found in keys.items()})
+            for part, first, second in (("pair", "src", "trg"), ("reversed", "trg", "src")):
+                keys[level, part] = of_pairs(keys[level, first], keys[level, second])
+                usable[level, part] = usable[level, first] & usable["near", second]
+        return cls({key: np.where(usable[key], hashes, np.uint64(NO_KEY)) for key, hashes in keys.items()})
 
 
 Hits = dict[tuple[str, str], tuple[NDArray[np.int64], NDArray[np.int64]]]
 
 
 def hits(known: Mapping[tuple[str, str], Hashes], keys: Keys, numbers: NDArray[np.int64]) -> Hits:
-    """Find the pairs among known, ascending hashes, and their places there. numbers: what the pairs are called."""
-    found = {}
+    """Find pairs among known, ascending hashes: their numbers, and their places in known. numbers: of all pairs."""
+    matches = {}
     for key, hashes in known.items():
-        place, there = _find(hashes, keys[_counterpart(key)])
-        found[key] = numbers[there], place[there]
-    return found
+        places, is_known = _find(hashes, keys[_counterpart(key)])
+        matches[key] = numbers[is_known], places[is_known]
+    return matches
 
 
 class Leaks:
@@ -222,78 +224,78 @@ class Leaks:
     def __init__(self, splits: Mapping[str, Keys]) -> None:
         """splits: the hashes of each validation and test set, in the order of the recipe."""
         self.splits = dict(splits)
-        self.n_source = 0  # training pairs whose source is, to the letter, one of these
+        self.n_source = 0  # training pairs whose source exactly matches a held-out source
         self.known: dict[tuple[str, str], Hashes] = {}
         for key in ((level, part) for level in LEVELS for part in PARTS):
-            found = np.unique(np.concatenate([np.empty(0, np.uint64), *(keys[key] for keys in self.splits.values())]))
-            self.known[key] = found[found != NO_KEY]
+            hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *(keys[key] for keys in self.splits.values())]))
+            self.known[key] = hashes[hashes != NO_KEY]
         self._first = {key: np.full(len(known) + 1, _NOWHERE) for key, known in self.known.items()}
 
-    def look(self, keys: Keys, numbers: NDArray[np.int64]) -> None:
-        """Compare some training pairs. numbers: what the pairs are called."""
-        for key, found in hits(self.known, keys, numbers).items():
-            self.note(key, *found)
+    def compare(self, keys: Keys, numbers: NDArray[np.int64]) -> None:
+        """Compare training pairs with the held-out lines. numbers: numbers of the pairs."""
+        for key, match in hits(self.known, keys, numbers).items():
+            self.note(key, *match)
 
     def note(self, key: tuple[str, str], numbers: NDArray[np.int64], places: NDArray[np.int64]) -> None:
-        """Some training pairs are there. numbers: what they are called; places: as `hits` tells them."""
+        """Record training pairs that match held-out lines. numbers, places: from `hits`."""
         if key == ("exact", "src"):
             self.n_source += len(numbers)
         np.minimum.at(self._first[key], places, numbers)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Per split and where it was looked for: how many lines of it are there, at each level."""
-        found = []
+        """Return a row for each split and each place it is compared with: the number of lines found, at each level."""
+        rows = []
         for split, keys in self.splits.items():
             in_train = {key: self.places(split, key) >= 0 for key in self.known}
-            found.append(_row(split, "train", keys, in_train))
-            others = [other for other in self.splits if split == "test" and other != "test"]
-            if others:
+            rows.append(_row(split, "train", keys, in_train))
+            valid_splits = [other for other in self.splits if split == "test" and other != "test"]
+            if valid_splits:
                 in_valid = {}
                 for key in self.known:
-                    there = np.concatenate([self.splits[name][_counterpart(key)] for name in others])
-                    in_valid[key] = np.isin(keys[key], there) & (keys[key] != NO_KEY)
-                either = {key: in_train[key] | in_valid[key] for key in self.known}
-                found += [_row(split, "valid", keys, in_valid), _row(split, "train or valid", keys, either)]
-        return found
+                    valid_hashes = np.concatenate([self.splits[name][_counterpart(key)] for name in valid_splits])
+                    in_valid[key] = np.isin(keys[key], valid_hashes) & (keys[key] != NO_KEY)
+                in_either = {key: in_train[key] | in_valid[key] for key in self.known}
+                rows += [_row(split, "valid", keys, in_valid), _row(split, "train or valid", keys, in_either)]
+        return rows
 
     def places(self, split: str, key: tuple[str, str]) -> NDArray[np.int64]:
-        """The number of the first training pair like each line of a split, -1 where there is none."""
-        place, there = _find(self.known[key], self.splits[split][key])
+        """Return the number of the first training pair like each line of a split, -1 if there is none."""
+        place, is_known = _find(self.known[key], self.splits[split][key])
         first = self._first[key][place]
-        return np.where(there & (first < _NOWHERE), first, -1)
+        return np.where(is_known & (first < _NOWHERE), first, -1)
 
     def examples(self, split: str, most: int) -> Iterator[tuple[str, str, int, int]]:
-        """(level, part, line from 0, number of the training pair), the most alike first, each line once."""
-        told: set[int] = set()
+        """Yield (level, part, line from 0, number of the training pair), closest matches first, each line once."""
+        shown: set[int] = set()
         for level, part in (*_WHOLE, ("exact", "src"), ("near", "src"), ("exact", "trg")):
             places = self.places(split, (level, part))
             for line in np.flatnonzero(places >= 0).tolist():
-                if len(told) == most:
+                if len(shown) == most:
                     return
-                if line not in told:
-                    told.add(line)
+                if line not in shown:
+                    shown.add(line)
                     yield level, part, line, int(places[line])
 
 
 def _counterpart(key: tuple[str, str]) -> tuple[str, str]:
-    """The hash of a training pair that is looked up among those hashes of held-out pairs."""
+    """Return the key of a training pair that is looked up among these hashes of held-out pairs."""
     level, part = key
     return level, "pair" if part == "reversed" else part
 
 
-def _find(known: Hashes, wanted: Hashes) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Find where each hash is, or would be, in a sorted array, and whether it is there."""
+def _find(known: Hashes, hashes: Hashes) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the place of each hash in a sorted array, and whether the hash is really there."""
     if not len(known):
-        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
-    place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-    return place, known[place] == wanted
+        return np.zeros(len(hashes), np.int64), np.zeros(len(hashes), bool)
+    place = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
+    return place, known[place] == hashes
 
 
-def _row(split: str, where: str, keys: Keys, found: dict[tuple[str, str], NDArray[np.bool_]]) -> dict[str, Any]:
+def _row(split: str, where: str, keys: Keys, is_found: dict[tuple[str, str], NDArray[np.bool_]]) -> dict[str, Any]:
     counts: dict[str, dict[str, int]] = {level: {} for level in LEVELS}
     for part in PARTS:
         so_far = np.zeros(len(keys["exact", part]), bool)
-        for level in LEVELS:  # a line that is too short to be compared without numbers is found as it was before
-            so_far |= found[level, part]
+        for level in LEVELS:  # a line too short for the level `numberless` still counts there if found before
+            so_far |= is_found[level, part]
             counts[level][part] = int(so_far.sum())
     return {"split": split, "in": where, "lines": len(keys["exact", "src"]), **counts}

@@ -1,8 +1,8 @@
-"""From the sources to the pairs that are kept: training pairs that pass the filters, in blocks; the lines of the
-validation and test files, all of them. And then how often their words occur.
+"""Selection of the pairs that are kept: training pairs that pass the filters, and all lines of validation and test
+files. Then the words of the kept pairs are counted, and the pairs are written as ids.
 
-The work on blocks is done by `block_work.py`; here it is handed out, and put together in order. What is dropped is
-counted with file and line. Nothing is encoded here.
+`block_work.py` processes one block. This file distributes the blocks and merges the results in order. Dropped pairs are
+counted with file and line.
 """
 
 import bisect
@@ -22,8 +22,8 @@ from nmt.data.block_work import Setup, Task, TextBlock, read_block
 from nmt.data.corpus import in_batches, write_arrow
 from nmt.data.dedup import keys_for, repeated
 from nmt.data.filters import CODES, LOW_SCORE, TOO_LONG, CorpusFacts, filters_of, most_bytes, oddities, usual_ratio
-from nmt.data.formats import Flaw, Found, Policy, Reading
-from nmt.data.letters import add_counts, drawn
+from nmt.data.formats import Flaw, Policy, Reading, TextOrFlaw
+from nmt.data.letters import add_counts, draw_sample
 from nmt.data.manifest import SUBWORDS
 from nmt.data.report import DataReport
 from nmt.data.sources import Source, Text
@@ -41,7 +41,7 @@ class KeptPairs:
 
     def __init__(self, training: Sequence[Source]) -> None:
         self.training = training
-        self.n_of_source = [0] * len(training)  # pairs of each source that are still there
+        self.n_of_source = [0] * len(training)  # kept pairs of each source
         self.blocks: list[KeptBlock] = []
         self._n_pair = 0
 
@@ -52,22 +52,22 @@ class KeptPairs:
         self.n_of_source[block.source] += block.n_kept
 
     def name(self, source: int, number: int) -> str:
-        """A place as people write it."""
+        """Return a line as FILE:NUMBER."""
         return f"{self.training[source].src.name}:{number}"
 
     def __len__(self) -> int:
         return self._n_pair
 
     def shown(self, numbers: Iterable[int]) -> dict[int, tuple[str, str, str]]:
-        """The place, source and target of some pairs, by their numbers from 0."""
-        found = {}
+        """Return place, source and target of some pairs, by their numbers from 0."""
+        pairs = {}
         for number in sorted(set(numbers)):
             block = self.blocks[bisect.bisect_right(self.blocks, number, key=lambda block: block.start) - 1]
             content, n = read_block(block), number - block.start
             place = self.name(block.source, block.first + int(np.flatnonzero(content.kept)[n]))
             src, trg = (side.texts()[n] for side in content.sides)
-            found[number] = place, src, trg
-        return found
+            pairs[number] = place, src, trg
+        return pairs
 
     def remove(self) -> None:
         """Delete the files."""
@@ -81,21 +81,21 @@ N_ROW = 10_000  # rows of a record batch
 def encode_training_pairs(
     config: DataConfig, subwords: Subwords, kept: KeptPairs, report: DataReport, folder: Path, workers: WorkerPool
 ) -> list[dict[str, Any]]:
-    """Write train.arrow without the pairs that turn out too long; return the corpora for the manifest."""
+    """Write train.arrow without the pairs of too many subwords; return the corpora for the manifest."""
     tags = [subwords.src.tag_ids(config.tags_of(corpus)) for corpus in config.train]
     use = report.vocabulary = VocabularyUse(subwords, (config.src_lang, config.trg_lang))
     tasks = ((block, tags[kept.training[block.source].corpus], folder / SUBWORDS) for block in kept.blocks)
 
     def rows() -> Iterator[tuple[Ragged, Ragged]]:
         with progress_bar("encoding", len(kept)) as progress:
-            for block, found in zip(kept.blocks, workers.each("encode", tasks), strict=True):
-                if n := int((~found.fits).sum()):
-                    places = [(kept.name(block.source, block.first + at), texts) for at, texts in found.too_long]
-                    report.drop(TOO_LONG, n, places, kept.training[block.source].corpus)
-                    kept.n_of_source[block.source] -= n
-                for name, side in zip(SIDES, found.sides, strict=True):
+            for block, encoded in zip(kept.blocks, workers.each("encode", tasks), strict=True):
+                if n_long := int((~encoded.fits).sum()):
+                    places = [(kept.name(block.source, block.first + n), texts) for n, texts in encoded.too_long]
+                    report.drop(TOO_LONG, n_long, places, kept.training[block.source].corpus)
+                    kept.n_of_source[block.source] -= n_long
+                for name, side in zip(SIDES, encoded.sides, strict=True):
                     use.add(name, side.n_word, side.n_char, side.counts)
-                src, trg = (side.rows.some(found.fits) for side in found.sides)
+                src, trg = (side.rows.some(encoded.fits) for side in encoded.sides)
                 yield src, trg
                 progress.update(block.n_kept)
 
@@ -103,42 +103,42 @@ def encode_training_pairs(
     corpora: dict[int, dict[str, Any]] = {}
     for source, n_pair in zip(kept.training, kept.n_of_source, strict=True):
         usual = report.learnt_ratios.get((source.corpus, source.src.name))
-        about = {"trg_lang": config.languages_of(source.corpus)[1], "usual_ratio": usual.median if usual else None}
-        each = corpora.setdefault(source.corpus, {"name": source.src.name, "n_pair": 0, **about})
-        each["n_pair"] += n_pair
-    # A corpus that is not translated yet has no source: the others are counted without it.
+        facts = {"trg_lang": config.languages_of(source.corpus)[1], "usual_ratio": usual.median if usual else None}
+        corpus = corpora.setdefault(source.corpus, {"name": source.src.name, "n_pair": 0, **facts})
+        corpus["n_pair"] += n_pair
+    # A corpus that is not translated yet has no source. So the corpora are renumbered without it.
     report.dropped = {n: report.dropped.get(corpus, Counter()) for n, corpus in enumerate(corpora)}
     return [*corpora.values()]
 
 
-# A line of a validation or test file is kept whole whatever it is, but this is no line of text.
+# Limit of a validation or test line, in bytes. These lines are never cut or dropped, but a longer one is no text.
 LONGEST_KEPT = 1 << 20
 
 
 def reading_of(source: Source, data: DataConfig | None, report: DataReport) -> Reading:
-    """Return the policy of reading a source, of a training one by its options; its oddities go to the report."""
+    """Return the policy of reading a source; oddities go to the report. data: options, None for a held-out source."""
     policy: tuple[Policy, Policy, int] = ("refuse", "refuse", LONGEST_KEPT)
-    if data:  # what is cut there is too long all the same
+    if data:  # a text that is cut at this length is dropped as too long anyway
         policy = data.bad_utf8, data.bad_records, most_bytes(data.max_len) + 8
     return Reading(*policy, report.notes, lambda number: report.note("line_feed", f"{source.src.name}:{number}"))
 
 
 def texts_of(source: Source, data: DataConfig) -> Iterator[tuple[str, str]]:
-    """The pairs of a training source without low scores, empty ones for flaws; what is odd is noted elsewhere."""
+    """Yield the pairs of a training source except those with a low score. Pairs with a flaw are empty."""
     pairs = source.pairs(reading_of(source, data, DataReport()))
     for src, trg in compress(pairs, chain(~source.is_low, repeat(True))):
         yield ("", "") if isinstance(src, Flaw) or isinstance(trg, Flaw) else (src, trg)
 
 
-def progress_bar(what: str, total: int) -> Bar:
-    """A progress bar that counts pairs."""
-    return Bar(total=total, desc=what, unit=" pairs", unit_scale=True)
+def progress_bar(title: str, total: int) -> Bar:
+    """Return a progress bar that counts pairs."""
+    return Bar(total=total, desc=title, unit=" pairs", unit_scale=True)
 
 
-# Validation pairs that are drawn from the training files, where there are none of their own.
+# Validation pairs that are held out of the training files, for a recipe without validation files.
 AUTO_SHARE, AUTO_LEAST, AUTO_MOST = 0.01, 200, 2000
-_LARGEST_SHARE = 0.2  # of the training pairs, whatever is asked for
-_SPARE = 3  # as many candidates as pairs: some are dropped by the filters
+_LARGEST_SHARE = 0.2  # limit of the share of the training pairs
+_SPARE = 3  # candidates for each pair that is needed, since the filters drop some
 
 
 class _Candidate(NamedTuple):
@@ -150,64 +150,64 @@ class _Candidate(NamedTuple):
 
 
 def n_to_hold_out(size: float | str, n_pair: int) -> int:
-    """Return how many pairs are held out of so many."""
-    most = int(_LARGEST_SHARE * n_pair)
+    """Return the number of pairs to hold out of n_pair. size: the option data.valid_size."""
+    limit = int(_LARGEST_SHARE * n_pair)
     if isinstance(size, str):
-        return min(most, max(AUTO_LEAST, min(AUTO_MOST, round(AUTO_SHARE * n_pair))))
-    return min(most, round(size * n_pair) if size < 1 else int(size))
+        return min(limit, max(AUTO_LEAST, min(AUTO_MOST, round(AUTO_SHARE * n_pair))))
+    return min(limit, round(size * n_pair) if size < 1 else int(size))
 
 
 def with_held_out(sources: Sequence[Source], data: DataConfig) -> list[Source]:
-    """The sources, with one more for validation: texts drawn from the training files."""
+    """Return the sources and one more for validation, with texts drawn from the training files."""
     assert data.valid_size is not None
-    candidates, n_pair = list[_Candidate](), 0  # by ascending hashes, some more than are wanted
-    made = [n for n, corpus in enumerate(data.train) if corpus.translated_by]
-    for source in (source for source in sources if source.split == "train" and source.corpus not in made):
+    candidates, n_pair = list[_Candidate](), 0  # sorted by a hash, more than are needed
+    synthetic = [n for n, corpus in enumerate(data.train) if corpus.translated_by]
+    for source in (source for source in sources if source.split == "train" and source.corpus not in synthetic):
         for block in cut_blocks(texts_of(source, data)):
             src, trg = zip(*block, strict=True)
             n_pair += len(src)
-            most = _SPARE * max(1, n_to_hold_out(data.valid_size, n_pair))
-            (of_src, _, n_src, _), (of_trg, _, n_trg, _) = (Block(side).near() for side in (src, trg))
-            rank = mixed(of_src * np.uint64(STEP))
+            n_candidate = _SPARE * max(1, n_to_hold_out(data.valid_size, n_pair))
+            (src_hash, _, n_src, _), (trg_hash, _, n_trg, _) = (Block(side).near() for side in (src, trg))
+            rank = mixed(src_hash * np.uint64(STEP))
             rank[(n_src == 0) | (n_trg == 0)] = np.iinfo(np.uint64).max
             candidates += [
-                _Candidate(int(rank[k]), (int(of_src[k]), int(of_trg[k])), src[k], trg[k], source.corpus)
-                for k in np.argsort(rank, kind="stable")[:most].tolist()
+                _Candidate(int(rank[k]), (int(src_hash[k]), int(trg_hash[k])), src[k], trg[k], source.corpus)
+                for k in np.argsort(rank, kind="stable")[:n_candidate].tolist()
             ]
-            candidates = sorted(candidates)[:most]
-    wanted = n_to_hold_out(data.valid_size, n_pair)
+            candidates = sorted(candidates)[:n_candidate]
+    n_wanted = n_to_hold_out(data.valid_size, n_pair)
     corpora = (CorpusFacts(data.filters_of(n), data.max_len, data.languages_of(n)) for n in range(len(data.train)))
     filters = list(map(filters_of, corpora))
-    taken: set[int] = set()
+    used_hashes: set[int] = set()
     chosen: list[_Candidate] = []
-    for one in candidates:
-        if len(chosen) == wanted:
+    for pair in candidates:
+        if len(chosen) == n_wanted:
             break
-        is_new = taken.isdisjoint(one.near)
-        if is_new and not any(drops(one.src, one.trg) for _, drops in filters[one.corpus]):
-            taken.update(one.near)
-            chosen.append(one)
+        is_new = used_hashes.isdisjoint(pair.near)
+        if is_new and not any(drops(pair.src, pair.trg) for _, drops in filters[pair.corpus]):
+            used_hashes.update(pair.near)
+            chosen.append(pair)
     if not chosen:
         raise DataError(
             f"no pair can be held out for validation: {n_pair:,} training pairs are too few, or the filters drop all. "
             "Name validation files: --valid, or data.valid."
         )
     name = f"{len(chosen):,} pairs held out of training"
-    texts = {side: tuple(getattr(one, side) for one in chosen) for side in SIDES}
+    texts = {side: tuple(getattr(pair, side) for pair in chosen) for side in SIDES}
     return [*sources, Source(VALID, Text(f"{name}, source", texts["src"]), Text(f"{name}, target", texts["trg"]))]
 
 
-N_PAIR = 10_000  # of a block, by which the work on a corpus is shared out
-_MOST_CHARACTERS = 1 << 22  # of a side of a block, or a few more: blocks of long lines have fewer pairs
-_WORTHWHILE = 2 * N_PAIR  # pairs for which it pays to start a process
+N_PAIR = 10_000  # pairs of a block, the unit of work
+_MOST_CHARACTERS = 1 << 22  # characters of a side of a block, approximately: blocks of long lines have fewer pairs
+_WORTHWHILE = 2 * N_PAIR  # pairs that make it worthwhile to start a process
 
 
-def cut_blocks(pairs: Iterator[tuple[Found, Found]]) -> Iterator[list[tuple[Found, Found]]]:
+def cut_blocks(pairs: Iterator[tuple[TextOrFlaw, TextOrFlaw]]) -> Iterator[list[tuple[TextOrFlaw, TextOrFlaw]]]:
     """Cut pairs into blocks."""
-    block, n_char = list[tuple[Found, Found]](), 0
-    while some := list(islice(pairs, min(100, N_PAIR - len(block)))):
-        block += some
-        n_char += max(sum(map(len, side)) for side in zip(*some, strict=True))
+    block, n_char = list[tuple[TextOrFlaw, TextOrFlaw]](), 0
+    while chunk := list(islice(pairs, min(100, N_PAIR - len(block)))):
+        block += chunk
+        n_char += max(sum(map(len, side)) for side in zip(*chunk, strict=True))
         if len(block) == N_PAIR or n_char >= _MOST_CHARACTERS:
             yield block
             block, n_char = [], 0
@@ -216,15 +216,15 @@ def cut_blocks(pairs: Iterator[tuple[Found, Found]]) -> Iterator[list[tuple[Foun
 
 
 def blocks_of(training: Sequence[Source], config: DataConfig, report: DataReport) -> Iterator[TextBlock]:
-    """Cut training sources into blocks. report: of what is odd."""
+    """Cut training sources into blocks. report: gets the oddities."""
     for n_source, source in enumerate(training):
         first = source.first_number
         for block in cut_blocks(source.pairs(reading_of(source, config, report))):
             is_low = source.is_low[first - source.first_number :][: len(block)]
             flaws = dict.fromkeys(np.flatnonzero(is_low).tolist(), LOW_SCORE)
-            for n, (one, other) in enumerate(block):
-                if isinstance(one, Flaw) or isinstance(other, Flaw):
-                    flaws[n] = one.reason if isinstance(one, Flaw) else cast(Flaw, other).reason
+            for n, (src_text, trg_text) in enumerate(block):
+                if isinstance(src_text, Flaw) or isinstance(trg_text, Flaw):
+                    flaws[n] = src_text.reason if isinstance(src_text, Flaw) else cast(Flaw, trg_text).reason
                     block[n] = ("", "")
             src, trg = ("\n".join([*side, ""]).encode("utf-8") for side in zip(*block, strict=True))
             yield TextBlock(n_source, first, len(block), src, trg, flaws)
@@ -232,16 +232,16 @@ def blocks_of(training: Sequence[Source], config: DataConfig, report: DataReport
 
 
 def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> Texts:
-    """All lines of the validation or test files, as they stand. Raises DataError where no pair of them has text."""
-    found, n_blank = Texts([], [], []), 0
-    mine = [source for source in sources if source.split == split]
-    for source in mine:
+    """Return all lines of the validation or test files, unchanged. Raises DataError if no pair has text."""
+    texts, n_blank = Texts([], [], []), 0
+    of_split = [source for source in sources if source.split == split]
+    for source in of_split:
         reading = reading_of(source, None, report)
         for number, pair in enumerate(source.pairs(reading), start=source.first_number):
             if any(isinstance(line, str) and not line.strip() for line in pair):
                 n_blank += 1
                 report.note("blank", f"{source.src.name}:{number}")
-            for text, line, lines in zip((source.src, source.trg), pair, (found.src, found.trg), strict=True):
+            for text, line, lines in zip((source.src, source.trg), pair, (texts.src, texts.trg), strict=True):
                 if isinstance(line, Flaw) or len(line.encode("utf-8")) > LONGEST_KEPT - 8:
                     raise DataError(
                         f"{text.name}:{number}: a {split} line of over {LONGEST_KEPT:,} bytes. Lines of {split} files "
@@ -249,19 +249,19 @@ def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> 
                     )
                 report.notes.update(oddities(line))
                 lines.append(line)
-        found.ends.append(len(found.src))
-    if n_blank and n_blank == len(found.src):
-        names = ", ".join(source.src.name for source in mine)
+        texts.ends.append(len(texts.src))
+    if n_blank and n_blank == len(texts.src):
+        names = ", ".join(source.src.name for source in of_split)
         raise DataError(
             f"{names}: none of {n_blank:,} {split} pairs has text on both sides, so nothing can be measured."
         )
-    return found
+    return texts
 
 
 def n_process(config: DataConfig, n_pair: int) -> int:
-    """Number of processes that are worth their start, which takes half a second."""
+    """Return the number of processes worth starting; starting one takes half a second."""
     if sys.platform == "win32":
-        return 1  # others need a descriptor that is handed on
+        return 1  # workers inherit a file descriptor, which Windows does not support
     return min(config.workers or os.cpu_count() or 1, 1 + n_pair // _WORTHWHILE)
 
 
@@ -274,7 +274,7 @@ def keep_training_pairs(
     folder: Path,
     workers: WorkerPool,
 ) -> tuple[KeptPairs, Survey]:
-    """Read, filter and measure all training pairs; what is kept of them lies in the folder until it is removed."""
+    """Read, filter and measure all training pairs. The kept pairs are files in the folder until they are removed."""
     training = [source for source in sources if source.split == "train"]
     survey, setups = Survey(folder, sources, held_out), list[CorpusFacts]()
     for source in training:
@@ -294,82 +294,83 @@ def keep_training_pairs(
 
     def tasks() -> Iterator[tuple[TextBlock, NDArray[np.uint8] | None]]:
         start = 0
-        for block in blocks_of(training, config, report if codes is None else DataReport()):  # or noted
+        # With codes, this is the second reading, and the report has the oddities already.
+        for block in blocks_of(training, config, report if codes is None else DataReport()):
             yield block, None if codes is None else codes[start : start + block.n_pair]
             start += block.n_pair
 
     n_read = 0
     with progress_bar("reading", report.n_read) as progress:
-        for found in workers.each("look", tasks()):
-            survey.add(found)
-            kept.add(found.block)
-            report.notes.update(found.notes)
-            source = found.block.source
-            for reason, n, first in found.dropped:
+        for result in workers.each("filter_and_measure", tasks()):
+            survey.add(result)
+            kept.add(result.block)
+            report.notes.update(result.notes)
+            source = result.block.source
+            for reason, n, first in result.dropped:
                 places = [(kept.name(source, number), texts) for number, texts in first]
                 report.drop(reason, n, places, kept.training[source].corpus)
-            for number in found.unlike:
+            for number in result.unlike:
                 report.note("unlike_items", kept.name(source, number))
-            n_read += found.n_pair
-            progress.update(found.n_pair)
+            n_read += result.n_pair
+            progress.update(result.n_pair)
     if n_read != report.n_read:
         raise _changed(report.n_read, n_read)
     return kept, survey
 
 
-# Sampling lines for BPE has a seed of its own: another seed of training is no reason for another vocabulary.
+# The sample of lines for the vocabulary has a fixed seed: the seed of training must not change the vocabulary.
 _SAMPLE_SEED = 0
 
 
 def count_words_of(
     kept: KeptPairs, config: SubwordsConfig, report: DataReport, workers: WorkerPool
 ) -> tuple[Counter[str], Counter[str]]:
-    """Count each word of source and target, in a sample of the lines if there are more than are learnt from.
+    """Count each word of source and target, in a sample of the lines if there are more than max_train_lines.
 
-    Nothing is counted where the subwords are those of another folder.
+    The counts are empty if the subwords are taken from another folder.
     """
     if config.vocab_from and not config.extend:
         return Counter(), Counter()
-    chosen = _sample(kept, config.max_train_lines, joint=config.joint)
+    samples = _sample(kept, config.max_train_lines, joint=config.joint)
 
     def tasks() -> Iterator[tuple[KeptBlock, list[NDArray[np.bool_]]]]:
         for n, block in enumerate(kept.blocks):
-            everything = np.ones(block.n_kept, bool)
-            lines = [np.unpackbits(bits[n], count=block.n_kept).astype(bool) for bits in chosen] or [everything] * 2
-            yield block, lines
+            all_lines = np.ones(block.n_kept, bool)
+            masks = [np.unpackbits(bits[n], count=block.n_kept).astype(bool) for bits in samples] or [all_lines] * 2
+            yield block, masks
 
     counts = Counter[str](), Counter[str]()
     with progress_bar("counting", len(kept)) as progress:
-        for block, (of_sides, notes) in zip(kept.blocks, workers.each("count", tasks()), strict=True):
+        for block, (counts_of_sides, notes) in zip(kept.blocks, workers.each("count", tasks()), strict=True):
             report.notes.update(notes)
-            for counted, (words, times) in zip(counts, of_sides, strict=True):
-                add_counts(counted, words, times)
+            for total, (words, times) in zip(counts, counts_of_sides, strict=True):
+                add_counts(total, words, times)
             progress.update(block.n_kept)
     return counts
 
 
 def _sample(kept: KeptPairs, most: int, *, joint: bool) -> list[list[NDArray[np.uint8]]]:
-    """Draw the lines that are learnt from, a bit for each, by side and block; empty where it is all of them."""
+    """Draw the lines to learn from, as packed bits by side and block; empty if all lines are used."""
     n_line = len(kept) * (2 if joint else 1)
     if n_line <= most:
         return []
-    draw = drawn(n_line, most, _SAMPLE_SEED)
-    draws = draw, draw if joint else drawn(n_line, most, _SAMPLE_SEED)
+    draw = draw_sample(n_line, most, _SAMPLE_SEED)
+    draws = draw, draw if joint else draw_sample(n_line, most, _SAMPLE_SEED)
     return [[np.packbits(np.fromiter(draw, bool, block.n_kept)) for block in kept.blocks] for draw in draws]
 
 
 def _decide(
     training: Sequence[Source], config: DataConfig, report: DataReport, folder: Path, workers: WorkerPool
 ) -> NDArray[np.uint8] | None:
-    """A code for each pair, for the filters that compare a pair with all others; None if no corpus uses one."""
-    own = [config.filters_of(source.corpus) for source in training]
-    if not (dtype := keys_for(own)).names:
+    """Return a code for each pair, by all filters; None if no filter compares a pair with others."""
+    filters = [config.filters_of(source.corpus) for source in training]
+    if not (dtype := keys_for(filters)).names:
         return None
-    parts, n_of = list[NDArray[np.uint8]](), [0] * len(training)
+    parts, n_pair_of = list[NDArray[np.uint8]](), [0] * len(training)
 
     def tasks() -> Iterator[tuple[TextBlock]]:
         for block in blocks_of(training, config, report):
-            n_of[block.source] += block.n_pair
+            n_pair_of[block.source] += block.n_pair
             yield (block,)
 
     path = folder / "keys"
@@ -381,7 +382,7 @@ def _decide(
     codes = np.concatenate([np.empty(0, np.uint8), *parts])
     if len(codes) != report.n_read:
         raise _changed(report.n_read, len(codes))
-    for reason, numbers in repeated(np.memmap(path, dtype, "r"), own, n_of):
+    for reason, numbers in repeated(np.memmap(path, dtype, "r"), filters, n_pair_of):
         codes[numbers] = CODES[reason]
     path.unlink()
     return codes

@@ -1,8 +1,8 @@
-"""Letters that pieces are written in, words that no piece goes over, and counts of words to learn from.
+"""Pre-tokenisation: the letters that pieces consist of, the words that bound pieces, and word counts to learn from.
 
-In `CharacterLetters` a character of the vocabulary's alphabet is a letter, and so is each byte of any other character:
-pieces are whole characters or single bytes. Vocabularies of earlier versions have the `ByteLetters` of GPT-2 instead, a
-letter for each byte: one that prints is itself, the others are moved beyond U+0100.
+In `CharacterLetters` each character of the alphabet is a letter, and so is each byte of any other character. So a
+piece is whole characters, or a single byte. Vocabularies of earlier versions use the `ByteLetters` of GPT-2: one letter
+for each byte. A printable byte is its own letter, the others are moved beyond U+0100.
 """
 
 import random
@@ -24,7 +24,7 @@ from nmt.recipe.data_options import SubwordsConfig
 
 
 def normalised(text: str, normalize: str, whitespace: str = "kept") -> str:
-    """The text as the model knows it."""
+    """Return the text in the normal form of the model."""
     if whitespace == "unified":
         text = unified(text)
     if normalize == "none" or text.isascii():
@@ -32,128 +32,129 @@ def normalised(text: str, normalize: str, whitespace: str = "kept") -> str:
     if normalize == "nfc":
         return unicodedata.normalize("NFC", text)
     text = unicodedata.normalize("NFKC", text)
-    return " ".join(text.split()) if whitespace == "unified" else text  # some characters become a space and others
+    return " ".join(text.split()) if whitespace == "unified" else text  # NFKC turns some characters into spaces
 
 
 def units_of(text: str) -> list[str]:
-    """A text, with the space before it, cut into parts that can be encoded one by one.
+    """Cut a text, with the space before it, into units that can be encoded separately.
 
-    At its spaces, if white space in it is nothing but single spaces between words; no piece reaches over a single
-    space, which always begins one. Else not at all.
+    Cuts before each space, if all white space is single spaces between words: there a piece always begins. A text with
+    other white space stays whole.
     """
     words = text[1:].split() if text[:1] == " " else []
     return [" " + word for word in words] if words and " ".join(words) == text[1:] else [text]
 
 
 def easy_words(text: str) -> list[str]:
-    """The words of a text, as `in_words` cuts it, in a tenth of the time; none where not all of it is easy."""
+    """Return the words of a text as `in_words` cuts it, ten times faster; empty if the text has unusual characters."""
     return _EASY_WORD.findall(text) if _EASY.fullmatch(text) else []
 
 
 def kind_of(character: str) -> int:
-    """Number of the kind of an easy character, 0 of any other: `in_words` cuts between two kinds, apostrophes apart."""
-    found = _KIND.fullmatch(character)
-    return (found.lastindex or 0) if found else 0
+    """Return the kind of a usual character, 0 for any other. `in_words` cuts between kinds, except at apostrophes."""
+    match = _KIND.fullmatch(character)
+    return (match.lastindex or 0) if match else 0
 
 
 def in_words() -> pre_tokenizers.PreTokenizer:
-    """Cut text into words with the space before them, numbers, punctuation and white space; no grapheme cluster is cut.
+    """Return a splitter into words with the space before them, numbers, punctuation and white space.
 
-    A mark, joiner or virama belongs to the character before it.
+    Grapheme clusters stay whole: a mark, joiner or virama belongs to the character before it.
     """
-    # The space before a line is put there by `Codec.encode`, always, so that `decode` can take away exactly one.
+    # `Codec.encode` always adds the space before a line, so that `decode` can remove exactly one.
     return pre_tokenizers.Split(Regex(_WORD), behavior="isolated")
 
 
-# Bytes of characters without a letter are private characters at the end of Unicode, which so have no letter themselves.
+# The letters of bytes above 0x7F are private characters at the end of Unicode. These have no letter themselves.
 _FIRST_BYTE_LETTER = 0x10FF00
 _BYTE_LETTERS = [chr(byte if byte < 0x80 else _FIRST_BYTE_LETTER + byte) for byte in range(256)]
 BYTE_LETTERS = {letter: byte for byte, letter in enumerate(_BYTE_LETTERS)}
-# The byte behind each letter of the byte-level alphabet: itself where printable, else moved beyond U+0100.
+# The byte of each letter of the byte-level alphabet. The letter is the byte itself if printable, else beyond U+0100.
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _MOVED = [byte for byte in range(256) if byte not in _PRINTABLE]
 BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + n): byte for n, byte in enumerate(_MOVED)}
-# Private characters that are the letters of bytes have no letter where they stand in a text.
+# Private characters that serve as letters of bytes. In a text they are characters without a letter.
 BYTE_IN_TEXT = re.compile(f"[{chr(_FIRST_BYTE_LETTER + 0x80)}-{chr(0x10FFFF)}]")
 _NO_PIECE = re.compile(f"[\ud800-\udfff{chr(_FIRST_BYTE_LETTER + 0x80)}-{chr(0x10FFFF)}]|^<0x[0-9A-F]{{2}}>$")
 
 
 class ByteLetters:
-    """A letter for each byte, of vocabularies of earlier versions; a word ends at every combining mark."""
+    """One letter for each byte, for vocabularies of earlier versions. Every combining mark ends a word."""
 
     of_bytes = BYTE_OF
     n_byte = dict.fromkeys(BYTE_OF, 1)
     pre_tokenizer: pre_tokenizers.PreTokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 
     def is_piece(self, piece: str) -> bool:
-        """Return whether it can be one."""
+        """Return whether the string is a valid piece."""
         return bool(piece) and all(letter in BYTE_OF for letter in piece)
 
     def piece(self, text: str) -> str:
-        """A text as a piece."""
+        """Return a text as a piece."""
         return self.word(text.encode("utf-8"))
 
     def raw(self, letters: str) -> bytes:
-        """The bytes behind a piece, or a word that the tokenizers library has cut."""
+        """Return the bytes of a piece, or of a word that the tokenizers library has cut."""
         return bytes(BYTE_OF[letter] for letter in letters)
 
     def word(self, raw: bytes) -> str:
-        """Bytes as a word for the tokenizers library."""
+        """Return bytes as a word for the tokenizers library."""
         return raw.decode("latin-1").translate(_LETTERS)
 
     def words(self, text: str) -> list[str]:
-        """The words of a text, in letters."""
+        """Return the words of a text, in letters."""
         return [word for word, _ in self.pre_tokenizer.pre_tokenize_str(text)]
 
     def name(self, piece: str) -> str:
-        """The name of a piece for the tokenizers library."""
+        """Return the name of a piece for the tokenizers library."""
         return piece
 
 
 class CharacterLetters:
-    """A letter for each character of an alphabet, and one for each byte of all other characters.
+    """One letter for each character of an alphabet, and one for each byte of all other characters.
 
-    A piece of several letters is text, so of whole characters. Bytes of other characters are pieces by themselves.
+    A piece of several letters is text, so it has whole characters. Each byte of another character is its own piece.
     """
 
     of_bytes = BYTE_LETTERS
 
     def __init__(self, alphabet: Iterable[str] = ()) -> None:
-        """alphabet: characters besides those of ASCII; what else is in it does not count, as longer pieces."""
-        characters = (one for one in alphabet if len(one) == 1 and one not in BYTE_LETTERS)
-        self.n_byte = {**dict.fromkeys(BYTE_LETTERS, 1), **{one: len(one.encode("utf-8")) for one in characters}}
+        """alphabet: characters besides those of ASCII. Longer strings, such as pieces, are ignored."""
+        characters = (letter for letter in alphabet if len(letter) == 1 and letter not in BYTE_LETTERS)
+        n_byte = {letter: len(letter.encode("utf-8")) for letter in characters}
+        self.n_byte = {**dict.fromkeys(BYTE_LETTERS, 1), **n_byte}
         self.pre_tokenizer = in_words()
-        plain = (letter for letter in self.n_byte if letter.isascii() or letter not in BYTE_LETTERS)
-        self._table = _Spelled((ord(letter), letter) for letter in plain)
+        in_text = (letter for letter in self.n_byte if letter.isascii() or letter not in BYTE_LETTERS)
+        self._table = _ByteFallback((ord(letter), letter) for letter in in_text)
 
     def is_piece(self, piece: str) -> bool:
-        """Return whether it can be one: nothing in it is part of a character, or looks like a byte by its name."""
+        """Return whether the string is a valid piece: no part of a character, and no name of a byte like <0xE3>."""
         return piece in BYTE_LETTERS or bool(piece and not _NO_PIECE.search(piece))
 
     def piece(self, text: str) -> str:
-        """A text as a piece."""
+        """Return a text as a piece."""
         return text
 
     def raw(self, letters: str) -> bytes:
-        """The bytes behind a piece or a word that the tokenizers library has cut."""
+        """Return the bytes of a piece, or of a word that the tokenizers library has cut."""
         return bytes([BYTE_LETTERS[letters]]) if letters in BYTE_LETTERS else letters.encode("utf-8")
 
     def word(self, raw: bytes) -> str:
-        """Bytes as a word for the tokenizers library. Raises UnicodeDecodeError for parts of characters."""
+        """Return bytes as a word for the tokenizers library. Raises UnicodeDecodeError for parts of characters."""
         return raw.decode("utf-8")
 
     def words(self, text: str) -> list[str]:
-        """The words of a text, in letters."""
+        """Return the words of a text, in letters."""
         words = easy_words(text) or [word for word, _ in self.pre_tokenizer.pre_tokenize_str(text)]
         return [word.translate(self._table) for word in words]
 
     def name(self, piece: str) -> str:
-        """The name of a piece for the tokenizers library, which writes a byte of a character without a piece <0xE3>."""
+        """Return the name of a piece for the tokenizers library. Its byte fallback writes the byte 0xE3 as <0xE3>."""
         return f"<0x{BYTE_LETTERS[piece]:02X}>" if piece in BYTE_LETTERS and not piece.isascii() else piece
 
 
-class _Spelled(dict[int, str]):
-    """For str.translate: a character without a letter becomes those of its bytes."""
+class _ByteFallback(dict[int, str]):
+    """Table for str.translate: a character without a letter becomes the letters of its bytes."""
 
     def __missing__(self, code: int) -> str:
         self[code] = "".join(_BYTE_LETTERS[byte] for byte in chr(code).encode("utf-8"))
@@ -180,8 +181,8 @@ _WORD = "|".join(
     ]
 )
 _LETTERS = {byte: letter for letter, byte in BYTE_OF.items()}
-# Words of these with a space before each, as most text is: nothing in it is another character in a normal form, and an
-# expression of Python cuts it as `in_words` does.
+# Usual characters. Normalisation does not change text of these words with a space before each, and a Python expression
+# cuts it as `in_words` does. Most text is like this.
 _EASY_LETTERS = "A-Za-zÀ-ÖØ-öø-ÿĀ-ıĴ-ľŁ-ňŊ-žЀ-ҁ"
 _EASY_MARKS = "!-/:-@\\[-`{-~’‘“”„«»–—•€§°"
 _EASY = re.compile(f"(?: [{_EASY_MARKS}{_EASY_LETTERS}0-9]+)+")
@@ -189,17 +190,17 @@ _KIND = re.compile(f"([{_EASY_LETTERS}])|([0-9])|([{_EASY_MARKS}])")
 _EASY_WORD = re.compile(f"'s|'t|'re|'ve|'m|'ll|'d| ?[{_EASY_LETTERS}]+| ?[0-9]+| ?[^ {_EASY_LETTERS}0-9]+")
 
 
-# Text to pieces by the package sentencepiece, with the pieces and rules that a vocabulary of ours has stored.
-SPACE = "▁"  # U+2581, which they write for a space; in a text it is one
+# Encoding with the package sentencepiece, with pieces and normalisation rules from a vocabulary of this toolkit.
+SPACE = "▁"  # U+2581, written for a space by sentencepiece; in a text it counts as a space
 UNIGRAM, BPE = 1, 2  # model types
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of pieces
-_HALF = re.compile("([\ud800-\udfff]+)")  # placeholders, which are not theirs
+_HALF = re.compile("([\ud800-\udfff]+)")  # placeholders, which sentencepiece does not know
 
 
 def texts_of_rules(charsmap: bytes) -> bytes:
-    """Return the texts that rules of normalisation write, each with a zero byte at its end. Raises ValueError.
+    """Return the output texts of normalisation rules, each ended by a zero byte. Raises ValueError for damaged rules.
 
-    A double-array trie of keys comes first, in units of four bytes; four bytes before tell how long it is.
+    They follow a double-array trie of keys, in units of four bytes. The length of the trie is in the first four bytes.
     """
     n_trie = int.from_bytes(charsmap[:4], "little")
     if charsmap and (not n_trie or n_trie % 4 or len(charsmap) <= 4 + n_trie or charsmap[-1]):
@@ -208,83 +209,84 @@ def texts_of_rules(charsmap: bytes) -> bytes:
 
 
 class Speller:
-    """Encodes with the pieces of a model. Raises MachineError where their package is missing."""
+    """Encoder with the pieces of a sentencepiece model. Raises MachineError if the package is missing."""
 
     def __init__(
         self, vocab: Sequence[str], scores: Sequence[float | None], kind: str, charsmap: bytes, *, squeeze: bool
     ) -> None:
-        """vocab: pieces in the order of their numbers, from 0, in byte letters. The rest as in `PieceTable`."""
+        """vocab: pieces in the order of their numbers, from 0, in byte letters. Other arguments: see `PieceTable`."""
         try:
             from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor, sentencepiece_model_pb2
         except ImportError:
             raise missing("sentencepiece", "a vocabulary of subwords.kind: sentencepiece") from None
-        raw = [bytes(BYTE_OF[letter] for letter in piece) for piece in vocab]
-        self._byte = {its[0]: i for i, its in enumerate(raw) if len(its) == 1}
-        theirs: Any = sentencepiece_model_pb2  # whose classes are made as it is imported
-        model = theirs.ModelProto()
+        raw_pieces = [bytes(BYTE_OF[letter] for letter in piece) for piece in vocab]
+        self._byte = {raw[0]: i for i, raw in enumerate(raw_pieces) if len(raw) == 1}
+        protobuf: Any = sentencepiece_model_pb2  # its classes are created at import, unknown to mypy
+        model = protobuf.ModelProto()
         model.pieces.add(piece="<unk>", score=0.0, type=UNKNOWN)
-        self._ours = [-1]  # by their number; with a piece for each byte nothing is unknown
-        has_byte = {its[0] for its, score in zip(raw, scores, strict=True) if score is None}
-        for i, (its, score) in enumerate(zip(raw, scores, strict=True)):
+        self._our_id = [-1]  # by sentencepiece's id; <unk> never occurs, since each byte has a piece
+        known_bytes = {raw[0] for raw, score in zip(raw_pieces, scores, strict=True) if score is None}
+        for i, (raw, score) in enumerate(zip(raw_pieces, scores, strict=True)):
             if score is None:
-                model.pieces.add(piece=f"<0x{its[0]:02X}>", score=0.0, type=BYTE)
+                model.pieces.add(piece=f"<0x{raw[0]:02X}>", score=0.0, type=BYTE)
             else:
-                model.pieces.add(piece=its.decode("utf-8").replace(" ", SPACE), score=score, type=NORMAL)
-            self._ours.append(i)
-        for byte in sorted(set(range(256)) - has_byte):  # which they want to be there, and never write
+                model.pieces.add(piece=raw.decode("utf-8").replace(" ", SPACE), score=score, type=NORMAL)
+            self._our_id.append(i)
+        for byte in sorted(set(range(256)) - known_bytes):  # required by sentencepiece, but never in its output
             model.pieces.add(piece=f"<0x{byte:02X}>", score=0.0, type=BYTE)
-            self._ours.append(self._byte[byte])
+            self._our_id.append(self._byte[byte])
         model.trainer_spec.model_type = BPE if kind == "bpe" else UNIGRAM
         model.trainer_spec.byte_fallback = True
-        rules = model.normalizer_spec  # none: what is encoded has been normalised
+        rules = model.normalizer_spec  # no rules for the encoder: its text is already normalised
         rules.name, rules.add_dummy_prefix, rules.remove_extra_whitespaces = "identity", False, False
         try:
-            self._theirs: Any = SentencePieceProcessor(model_proto=model.SerializeToString())
+            self._encoder: Any = SentencePieceProcessor(model_proto=model.SerializeToString())
             rules.precompiled_charsmap, rules.escape_whitespaces = charsmap, False
-            self._rules: Any = SentencePieceNormalizer(model_proto=model.SerializeToString())
+            self._normalizer: Any = SentencePieceNormalizer(model_proto=model.SerializeToString())
         except RuntimeError as error:
             raise DataError(f"these pieces are no model of SentencePiece: {error}") from None
         self._squeeze = squeeze
 
     def normalised(self, text: str) -> str:
-        """The text after the rules, which leave spaces as they are."""
-        return "".join(self._rules.normalize(part) if n % 2 == 0 else part for n, part in enumerate(_HALF.split(text)))
+        """Apply the normalisation rules, which keep spaces."""
+        parts = enumerate(_HALF.split(text))
+        return "".join(self._normalizer.normalize(part) if n % 2 == 0 else part for n, part in parts)
 
     def line(self, text: str) -> str:
-        """Text of a line that becomes pieces: normalised and with a space before it; "" if nothing is left."""
-        found = self.normalised(text)
+        """Return a line ready to encode: normalised, with a space before it; "" if nothing is left."""
+        normal = self.normalised(text)
         if not self._squeeze:
-            return f" {found}".replace(SPACE, " ") if text else ""
-        found = re.sub(" {2,}", " ", found).lstrip(" ")
-        return f" {found}".replace(SPACE, " ").rstrip(" ")
+            return f" {normal}".replace(SPACE, " ") if text else ""
+        normal = re.sub(" {2,}", " ", normal).lstrip(" ")
+        return f" {normal}".replace(SPACE, " ").rstrip(" ")
 
     def encode(self, text: str) -> list[int]:
-        """The numbers of the pieces of a text, in which a space stands before each word."""
-        return [self._ours[i] for i in self._theirs.encode(text)]
+        """Return the ids of the pieces of a text that has a space before each word."""
+        return [self._our_id[i] for i in self._encoder.encode(text)]
 
     def cut(self, raw: bytes) -> list[int]:
-        """The numbers of the pieces of some bytes, which may be no whole text."""
+        """Return the ids of the pieces of some bytes, which may end inside a character."""
         try:
             return self.encode(raw.decode("utf-8"))
         except UnicodeDecodeError:
             return [self._byte[byte] for byte in raw]
 
 
-# Words that pieces are learnt from. Text is never held: what grows with it is the number of different words.
-# BPE looks at every symbol of a word for every merge in it: one endless word would take minutes. What is cut off
-# here is only not learned from; encoding sees whole lines.
+# Words that pieces are learnt from. No text is stored; the memory grows with the number of different words.
+# BPE visits every symbol of a word for every merge in it, so one endless word would take minutes. These limits apply to
+# learning only; encoding uses whole lines.
 LINE_CAP = 10_000
 WORD_CAP = 100
 _ENDLESS = re.compile(rf"\S{{{WORD_CAP + 1},}}|\s{{{WORD_CAP + 1},}}")
 _PART = re.compile(rf"\s{{0,{WORD_CAP}}}\S{{1,{WORD_CAP}}}|\s{{1,{WORD_CAP}}}")
-# Different words that are counted, some 100 bytes each; with more, those that occurred once are forgotten.
+# Limit of different words, some 100 bytes each. Beyond it, words that occurred once are forgotten.
 MOST_COUNTED = 2_000_000
-# Share of the characters of a text that the alphabet covers at least, if it has room.
+# Minimum share of the characters of a text that the alphabet covers, if it has room.
 COVERAGE = 0.9995
 
 
 def counted_characters(words: Mapping[str, int]) -> dict[str, int]:
-    """Return how often each character occurs in words, by its code point."""
+    """Return the number of occurrences of each character, in the order of code points. words: counts of words."""
     joined = np.frombuffer("".join(words).encode("utf-32-le"), np.uint32)
     n_letter = np.fromiter(map(len, words), np.int64, len(words))
     times = np.repeat(np.fromiter(words.values(), np.int64, len(words)), n_letter)
@@ -296,69 +298,69 @@ def counted_characters(words: Mapping[str, int]) -> dict[str, int]:
 def alphabet_of(
     characters: Mapping[str, int], most: int, known: Container[str] = BYTE_LETTERS, coverage: float = COVERAGE
 ) -> list[str]:
-    """The characters that become letters besides the known ones: the most frequent, up to a share of the text.
+    """Return the characters that become letters besides the known ones: the most frequent, until coverage is reached.
 
-    characters: how often each occurs. most: characters.
+    characters: number of occurrences of each. most: limit of the number of characters.
     """
-    left = sum(characters.values()) * (1 - coverage)
-    others = {one: n for one, n in characters.items() if one not in known}
-    found = sorted(others, key=lambda one: (-others[one], one))
-    while found and others[found[-1]] <= left:  # these fit into what is left out
-        left -= others[found.pop()]
-    return found[:most]
+    n_uncovered = sum(characters.values()) * (1 - coverage)  # occurrences that may still be left out
+    others = {character: n for character, n in characters.items() if character not in known}
+    alphabet = sorted(others, key=lambda character: (-others[character], character))
+    while alphabet and others[alphabet[-1]] <= n_uncovered:
+        n_uncovered -= others[alphabet.pop()]
+    return alphabet[:most]
 
 
 def within(words: Counter[str], letters: Iterable[str]) -> Counter[str]:
-    """Words without the characters that are no letters: the parts before and after them."""
+    """Split words at the characters that are no letters, and count the parts."""
     other = re.compile(f"[^{re.escape(''.join(letters))}]+")
-    found = Counter[str]()
+    counts = Counter[str]()
     for word, n in words.items():
         for part in (word,) if word.isascii() else filter(None, other.split(word)):
-            found[part] += n
-    return found
+            counts[part] += n
+    return counts
 
 
 class WordsOf:
-    """Cuts units into the words that are learnt from."""
+    """Splitter of units into the words to learn from."""
 
     def __init__(self, config: SubwordsConfig) -> None:
         self._config = config
         self._cut = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated") if config.kind == "char" else in_words()
-        # Symbols and placeholders are not learnt from.
+        # Symbols and placeholders are never part of a learned piece.
         self._symbol = re.compile("|".join([*map(re.escape, config.symbols), PLACEHOLDER]))
         self._is_plain = config.kind != "char" and not config.symbols
 
     def __call__(self, unit: str, notes: Counter[str]) -> list[str]:
-        """The words of any unit. notes: counts what was too long for learning."""
+        """Return the words of any unit. notes: counts of texts and words over the limits of learning."""
         if self._is_plain and len(unit) <= WORD_CAP and (words := easy_words(unit)):
             return words
         text = " " + normalised(unit[1:], self._config.normalize, self._config.whitespace)
-        texts = [part for one in self._symbol.split(text) for part in parts(one, notes)]
-        return [word for one in texts for word, _ in self._cut.pre_tokenize_str(one)]
+        parts = [part for plain_text in self._symbol.split(text) for part in _learnable_parts(plain_text, notes)]
+        return [word for part in parts for word, _ in self._cut.pre_tokenize_str(part)]
 
 
 def add_counts(counts: Counter[str], words: Sequence[str], times: NDArray[np.int64]) -> None:
-    """Add to counts how often words of a block occur. Of too many words, those that occurred once are forgotten."""
+    """Add the counts of words of a block. If there are too many words, those that occurred once are forgotten."""
     for word, n in zip(words, times.tolist(), strict=True):
         counts[word] += n
     if len(counts) > MOST_COUNTED:
-        often = {word: n for word, n in counts.items() if n > 1}
+        repeated = {word: n for word, n in counts.items() if n > 1}
         counts.clear()
-        counts.update(often)
+        counts.update(repeated)
 
 
-def drawn(left: int, most: int, seed: int) -> Iterator[bool]:
-    """Yield for each of `left` lines if it is in a sample of `most` of them, each as likely as any other."""
-    wanted, draw = min(most, left), random.Random(seed)
-    while left:
-        chosen = wanted >= left or draw.random() * left < wanted
-        wanted -= chosen
-        left -= 1
-        yield chosen
+def draw_sample(n_line: int, most: int, seed: int) -> Iterator[bool]:
+    """Draw a uniform sample of at most `most` lines: yield True for each line in the sample, False for the others."""
+    n_wanted, rng = min(most, n_line), random.Random(seed)
+    while n_line:
+        is_chosen = n_wanted >= n_line or rng.random() * n_line < n_wanted
+        n_wanted -= is_chosen
+        n_line -= 1
+        yield is_chosen
 
 
-def parts(text: str, notes: Counter[str]) -> Iterable[str]:
-    """Parts of a text to learn from: all of it, but no end of a very long one and no endless word."""
+def _learnable_parts(text: str, notes: Counter[str]) -> Iterable[str]:
+    """Return the parts of a text to learn from: only the beginning of a very long text, and endless words in parts."""
     if len(text) > LINE_CAP:
         notes["line_cap"] += 1
     text = text[:LINE_CAP]
@@ -369,6 +371,6 @@ def parts(text: str, notes: Counter[str]) -> Iterable[str]:
 
 
 def most_frequent(words: Counter[str], n: int, longest: int, but: Container[str] = ()) -> list[str]:
-    """The n words that occur most often, of two letters or more and of up to `longest` bytes, without some."""
-    found = (word for word in words if len(word) > 1 and len(word.encode()) <= longest and word not in but)
-    return sorted(found, key=lambda word: (-words[word], word))[:n]
+    """Return the n most frequent words of two letters or more and up to `longest` bytes. but: words to leave out."""
+    candidates = (word for word in words if len(word) > 1 and len(word.encode()) <= longest and word not in but)
+    return sorted(candidates, key=lambda word: (-words[word], word))[:n]

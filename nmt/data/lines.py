@@ -1,7 +1,6 @@
 """Text files as lines, plain or compressed: the only reader and writer of text.
 
-A line ends at a line feed and nowhere else: not at a carriage return, form feed, U+0085 or U+2028, so our counts are
-those of `wc -l`.
+Only a line feed ends a line, not a carriage return, form feed, U+0085 or U+2028. So line counts agree with `wc -l`.
 """
 
 import contextlib
@@ -19,10 +18,10 @@ from typing import Any, BinaryIO, NamedTuple
 from nmt.errors import DataError
 from nmt.files import replacing
 
-# Compression by the first bytes of a file; the last four are not read here.
+# Compression by the first bytes of a file. The last four kinds are recognised but not supported.
 _KINDS = {
     rb"\x1f\x8b": "gzip",
-    rb"\x28\xb5\x2f\xfd|P\*M\x18": "zstd",  # pzstd begins with a frame that is to be skipped
+    rb"\x28\xb5\x2f\xfd|P\*M\x18": "zstd",  # pzstd begins with a skippable frame
     rb"\xfd7zXZ\x00": "xz",
     rb"BZh[1-9]1AY&SY": "bzip2",
     rb"PK\x03\x04": "zip",
@@ -33,33 +32,33 @@ _ENDINGS = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
 _CHUNK = 1 << 20
 BOM = b"\xef\xbb\xbf"
 _WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
-# Bytes of a line to translate that are read: a thick book in one line. Whoever has more has lost the line feeds.
+# Limit of a line to translate, in bytes: a thick book in one line. A longer line has lost its line feeds.
 LONGEST_LINE = 1 << 20
-_NEAR = 1 << 10  # bytes before that in which a blank is looked for
+_NEAR = 1 << 10  # bytes before the limit that are searched for a blank
 
 
 def without_ending(name: str) -> str:
-    """A name less the ending that says how the file is compressed."""
+    """Return a file name without the ending of its compression."""
     return next((name.removesuffix(ending) for ending in _ENDINGS if name.endswith(ending)), name)
 
 
-def _kind_of(path: Path | str) -> str | None:
-    """Compression of a file by its first bytes; None for anything else."""
+def _compression_of(path: Path | str) -> str | None:
+    """Return the compression of a file by its first bytes, None for no compression."""
     with open(path, "rb") as file:
         start = file.read(16)
     return next((kind for magic, kind in _KINDS.items() if re.match(magic, start)), None)
 
 
-def opened(path: Path | str) -> io.BufferedReader:
-    """A file, decompressed if it is compressed. What goes wrong while it is read is for `errors_of`."""
+def open_decompressed(path: Path | str) -> io.BufferedReader:
+    """Open a file for reading, decompressed. `errors_of` turns read errors into a DataError."""
     raw: Any
-    match _kind_of(path):
+    match _compression_of(path):
         case "gzip":
             raw = gzip.GzipFile(path)
         case "xz":
             raw = _Xz(path)
         case "zstd":
-            # Imported here: it takes time, and every command reads lines. Python has its own zstd from 3.14 on.
+            # Imported here: the import is slow, and every command reads lines. Python has its own zstd from 3.14 on.
             import pyarrow as pa
 
             raw = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
@@ -69,7 +68,7 @@ def opened(path: Path | str) -> io.BufferedReader:
 
 
 class _Xz(io.RawIOBase):
-    """Streams of xz one after another, with zeros between them. `lzma.LZMAFile` would end unseen at anything else."""
+    """Reader of concatenated xz streams with zero padding. `lzma.LZMAFile` would silently stop at any other bytes."""
 
     def __init__(self, path: Path | str) -> None:
         self._file = open(path, "rb")  # noqa: SIM115
@@ -80,17 +79,17 @@ class _Xz(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         while True:
-            given = b""
+            compressed = b""
             if self._stream.eof:
-                given = self._stream.unused_data.lstrip(b"\0")
-                while not given:
-                    if not (read := self._file.read(_CHUNK)):
+                compressed = self._stream.unused_data.lstrip(b"\0")
+                while not compressed:
+                    if not (chunk := self._file.read(_CHUNK)):
                         return 0
-                    given = read.lstrip(b"\0")
+                    compressed = chunk.lstrip(b"\0")
                 self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
-            elif self._stream.needs_input and not (given := self._file.read(_CHUNK)):
+            elif self._stream.needs_input and not (compressed := self._file.read(_CHUNK)):
                 raise EOFError("it ends too early")
-            if data := self._stream.decompress(given, len(buffer)):
+            if data := self._stream.decompress(compressed, len(buffer)):
                 buffer[: len(data)] = data
                 return len(data)
 
@@ -100,36 +99,36 @@ class _Xz(io.RawIOBase):
 
 
 def refuse_stream(path: Path | str) -> None:
-    """Raise DataError for a pipe or device: opening it may wait for ever."""
+    """Raise DataError for a pipe or device, since opening one may block for ever."""
     if stat.S_IFMT(Path(path).stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
         raise DataError(f"{path}: a pipe or device, but what is named is read more than once. Write it to a file.")
 
 
 @contextlib.contextmanager
 def open_text(path: Path | str) -> Iterator[io.BufferedReader]:
-    """The file's text as bytes, decompressed. DataError for what is no text, and for what goes wrong in reading it."""
+    """Context manager: a text file opened as decompressed bytes. Raises DataError for non-text and read errors."""
     with errors_of(path):
         refuse_stream(path)
-        kind = _kind_of(path)
+        kind = _compression_of(path)
         ending = Path(path).suffix
-        promised = _ENDINGS.get(ending)
-        if promised not in (None, kind):
-            is_what = f"compressed by {kind}" if kind else f"not compressed by {promised}"
+        expected = _ENDINGS.get(ending)
+        if expected not in (None, kind):
+            actual = f"compressed by {kind}" if kind else f"not compressed by {expected}"
             raise DataError(
-                f"{path}: named {ending} but {is_what}. Was the download an error page? Look at its first lines."
+                f"{path}: named {ending} but {actual}. Was the download an error page? Look at its first lines."
             )
         if kind not in (None, *_ENDINGS.values()):
             raise DataError(
                 f"{path}: compressed by {kind}, which is not read. Unpack it, or compress it by gzip, zstd or xz."
             )
-        with opened(path) as file:
+        with open_decompressed(path) as file:
             _refuse_wide(path, file)
             yield file
 
 
 @contextlib.contextmanager
 def errors_of(path: Path | str) -> Iterator[None]:
-    """Context manager: what goes wrong while a file is read becomes a DataError."""
+    """Context manager: turn errors of reading a file into a DataError."""
     try:
         yield
     except FileNotFoundError:
@@ -137,7 +136,7 @@ def errors_of(path: Path | str) -> Iterator[None]:
     except IsADirectoryError:
         raise DataError(f"{path}: is a folder; expected a text file.") from None
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the disk; a codec gives no number
+        if isinstance(error, OSError) and error.errno is not None:  # of the disk: a codec sets no errno
             raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
         raise DataError(f"{path}: damaged compressed file ({error}). Download or compress it again.") from None
 
@@ -145,73 +144,74 @@ def errors_of(path: Path | str) -> Iterator[None]:
 def _refuse_wide(name: Path | str, file: io.BufferedReader) -> None:
     """Raise DataError for UTF-16 and UTF-32, by the first bytes."""
     head = file.peek(4096)[:4096]
-    # A wide character has zeros at the same places, and so hardly any at one of four; what is no text, anywhere.
-    n_zero, least = head.count(0), min(head[place::4].count(0) for place in range(4))
-    if head.startswith(_WIDE_BOMS) or (n_zero >= 8 and 3 * n_zero >= len(head) and 16 * least <= n_zero):
+    # Wide characters have their zero bytes at fixed offsets modulo 4, so one offset has hardly any. Binary data has
+    # zeros at all four.
+    n_zero, fewest = head.count(0), min(head[offset::4].count(0) for offset in range(4))
+    if head.startswith(_WIDE_BOMS) or (n_zero >= 8 and 3 * n_zero >= len(head) and 16 * fewest <= n_zero):
         raise DataError(f"{name}: looks like UTF-16 or UTF-32. Convert it: iconv -f UTF-16 -t UTF-8 IN > OUT.")
 
 
 def check_text(path: Path | str) -> None:
-    """Raise DataError for a file that cannot be read as text, as far as its first line tells."""
+    """Raise DataError for a file that cannot be read as text. Checks the first line only."""
     next(text_lines(path, LONGEST_LINE), None)
 
 
 class StreamLine(NamedTuple):
-    """A line without its line feed, or the beginning of a longer one. n_byte: of the whole line."""
+    """A line without its line feed, or the beginning of a longer line. n_byte: bytes of the whole line."""
 
     raw: bytes
     n_byte: int
 
     @property
     def is_cut(self) -> bool:
-        """True if there was more of it."""
+        """True if `raw` is only the beginning of the line."""
         return self.n_byte > len(self.raw)
 
 
 def text_blocks(path: Path | str, longest: int | None = None, notes: Counter[str] | None = None) -> Iterator[bytes]:
-    """The lines of a text file in blocks of about a megabyte, with line feeds between them.
+    """Yield the lines of a text file in blocks of about a megabyte, with line feeds between the lines.
 
-    A carriage return at the end of a line is left out, and a byte order mark at the start. longest: bytes of a line
-    that are wanted; what comes of a longer one has more, and may differ after so many. notes: counts what is odd but
-    harmless, under the keys "bom" and "crlf".
+    A carriage return at the end of a line and a byte order mark at the start are removed. longest: bytes of a line
+    that are needed. A longer line comes out longer than that, and is correct only up to `longest`. notes: counts of
+    harmless oddities, under the keys "bom" and "crlf".
     """
     notes = Counter() if notes is None else notes
     with open_text(path) as file:
-        begun, chunk = bytearray(), file.read(_CHUNK)
+        unfinished, chunk = bytearray(), file.read(_CHUNK)
         if b"\n" not in chunk:
             _refuse_carriage_returns(path, chunk)
         if chunk.startswith(BOM):
             notes["bom"] += 1
-            chunk = chunk.removeprefix(BOM) or b"\n"  # a mark alone is a line
+            chunk = chunk.removeprefix(BOM) or b"\n"  # a file with nothing but a mark has one line
         while chunk:
             lines, feed, rest = chunk.rpartition(b"\n")
             if feed:
-                yield _without_returns(bytes(begun) + lines + feed, notes)
-                begun = bytearray(rest)
+                yield _without_returns(bytes(unfinished) + lines + feed, notes)
+                unfinished = bytearray(rest)
             else:
-                begun += rest
+                unfinished += rest
             if longest is not None:
-                del begun[longest + 2 :]  # or one line could fill the memory
+                del unfinished[longest + 2 :]  # otherwise one line could fill the memory
             chunk = file.read(_CHUNK)
-        if begun:
-            yield _without_returns(bytes(begun) + b"\n", notes)
+        if unfinished:
+            yield _without_returns(bytes(unfinished) + b"\n", notes)
 
 
 def _without_returns(lines: bytes, notes: Counter[str]) -> bytes:
-    """Some lines without the carriage returns and line feeds at their ends, but the line feeds between them."""
+    """Remove the carriage returns at the ends of lines, and the last line feed."""
     if n_return := lines.count(b"\r\n"):
         notes["crlf"] += n_return
         lines = lines.replace(b"\r\n", b"\n")
     return lines[:-1]
 
 
-def _refuse_carriage_returns(name: Path | str, begun: bytes) -> None:
-    if b"\r" in begun[:-1]:
+def _refuse_carriage_returns(name: Path | str, head: bytes) -> None:
+    if b"\r" in head[:-1]:
         raise DataError(f"{name}: its lines end with carriage returns alone. Convert it: tr '\\r' '\\n' < IN > OUT.")
 
 
 def first_bytes(raw: bytes, most: int) -> bytes:
-    """The first so many bytes of a text at most, ended between two characters."""
+    """Cut a text to `most` bytes, or a few less so as not to split a character."""
     if len(raw) <= most:
         return raw
     end = most
@@ -221,14 +221,14 @@ def first_bytes(raw: bytes, most: int) -> bytes:
 
 
 def text_lines(path: Path | str, longest: int | None = None, notes: Counter[str] | None = None) -> Iterator[bytes]:
-    """The lines of a text file as bytes: see `text_blocks`. Longer ones are cut, to more than `longest - 4` bytes."""
+    """Yield the lines of a text file as bytes, see `text_blocks`. Longer lines are cut to over `longest - 4` bytes."""
     for block in text_blocks(path, longest, notes):
         lines = block.split(b"\n")
         yield from lines if longest is None else (first_bytes(line, longest) for line in lines)
 
 
 def read_lines(path: Path | str) -> Iterator[str]:
-    """The lines of a text file. DataError for one that is not UTF-8."""
+    """Yield the lines of a text file. Raises DataError for a line that is not UTF-8."""
     for number, raw in enumerate(text_lines(path), start=1):
         try:
             yield raw.decode("utf-8")
@@ -237,14 +237,14 @@ def read_lines(path: Path | str) -> Iterator[str]:
 
 
 def bad_utf8(error: UnicodeDecodeError) -> str:
-    """Sentence that tells the place at which bytes are not UTF-8."""
+    """Return a sentence for a message, with the place of the invalid byte."""
     return f"invalid UTF-8 at byte {error.start + 1} (0x{error.object[error.start]:02X})."
 
 
 def decode_line(raw: bytes) -> tuple[str, bool]:
-    """The text of a line, whatever its bytes, and whether it was valid UTF-8.
+    """Return the text of a line, and True if it was valid UTF-8.
 
-    For translation, where every line gets an answer: bad bytes become U+FFFD. One carriage return at the end goes.
+    For translation, where every line needs an output: invalid bytes become U+FFFD. A final carriage return is removed.
     """
     raw = raw.removesuffix(b"\r")
     try:
@@ -254,27 +254,27 @@ def decode_line(raw: bytes) -> tuple[str, bool]:
 
 
 def without_end(line: str) -> str:
-    """A line without the line feed at its end, and the carriage return before that, if there are any."""
+    """Remove the line feed at the end of a line, and the carriage return before it."""
     return line[:-1].removesuffix("\r") if line.endswith("\n") else line
 
 
 def read_stream(file: BinaryIO, name: str, notes: Counter[str] | None = None) -> Iterator[StreamLine]:
-    """The lines to translate of a stream, each as soon as it is there; no byte order mark at the start.
+    """Yield the lines of a stream, each as soon as it arrives, without a byte order mark at the start.
 
-    Of a line of more than `LONGEST_LINE` bytes comes its beginning, up to a blank if there is one near. name: of the
-    stream, for the DataError that is raised where it is no text. notes: of `text_blocks`.
+    A line of more than `LONGEST_LINE` bytes is cut there, or at a blank shortly before. name: name of the stream, for
+    the DataError that is raised if it is no text. notes: see `text_blocks`.
     """
     notes = Counter() if notes is None else notes
-    most, is_first = LONGEST_LINE + len(BOM) + 1, True
+    limit, is_first = LONGEST_LINE + len(BOM) + 1, True
     with errors_of(name):
         if isinstance(file, io.BufferedReader):
             _refuse_wide(name, file)
-        while raw := file.readline(most):
-            n_rest, is_whole = 0, raw.endswith(b"\n")
-            while not is_whole and len(raw) == most and (rest := file.readline(_CHUNK)):
-                is_whole = rest.endswith(b"\n")
-                n_rest += len(rest) - is_whole
-            if is_first and not is_whole:
+        while raw := file.readline(limit):
+            n_rest, is_complete = 0, raw.endswith(b"\n")
+            while not is_complete and len(raw) == limit and (rest := file.readline(_CHUNK)):
+                is_complete = rest.endswith(b"\n")
+                n_rest += len(rest) - is_complete
+            if is_first and not is_complete:
                 _refuse_carriage_returns(name, raw)
             raw = raw.removesuffix(b"\n")
             if is_first and raw.startswith(BOM):
@@ -283,12 +283,12 @@ def read_stream(file: BinaryIO, name: str, notes: Counter[str] | None = None) ->
             is_first = False
             notes["crlf"] += raw.endswith(b"\r")
             line = StreamLine(first_bytes(raw, LONGEST_LINE), len(raw) + n_rest)
-            blank = max(line.raw.rfind(white, LONGEST_LINE - _NEAR) for white in (b" ", b"\t")) if line.is_cut else -1
+            blank = max(line.raw.rfind(space, LONGEST_LINE - _NEAR) for space in (b" ", b"\t")) if line.is_cut else -1
             yield line if blank < 0 else line._replace(raw=line.raw[:blank])
 
 
 def count_lines(path: Path | str) -> int:
-    """As many as `wc -l` says, and one more where the last line has no line feed."""
+    """Count the lines of a text file as `wc -l` does, plus a last line without a line feed."""
     n_line, last = 0, b"\n"
     with open_text(path) as file:
         while chunk := file.read(_CHUNK):
@@ -298,7 +298,7 @@ def count_lines(path: Path | str) -> int:
 
 
 def write_lines(path: Path | str, lines: Iterable[str]) -> None:
-    """Write UTF-8 text, each line ended by a line feed. The file is there whole or not at all."""
+    """Write UTF-8 text, each line ended by a line feed. The file is written atomically."""
     with replacing(Path(path)) as file:
         for line in lines:
             assert "\n" not in line, "a line feed inside a line would shift every line after it"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.lines import write_lines
-from nmt.data.placeholders import alike, held_out_tags
+from nmt.data.placeholders import canonical_tag, held_out_tags
 from nmt.errors import DataError, MachineError
 from nmt.files import lock_file, parse_json, put_in_place, refuse_links_out, sha256_of, sync_file, sync_folder
 from nmt.languages import language_of
@@ -83,7 +83,9 @@ def _known(there: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
     for name, value in data.items():
         if name.endswith(("src_lang", "trg_lang")) and isinstance(value, str):
             data[name] = language_of(value).code
-    data["tags"] = {split: [list(map(alike, each)) for each in tags] for split, tags in (data["tags"] or {}).items()}
+    data["tags"] = {
+        split: [list(map(canonical_tag, each)) for each in tags] for split, tags in (data["tags"] or {}).items()
+    }
     pass_over_gone(known, is_stored=True)
     for name in [name for name in data if without_numbers(f"data.{name}") in WITHOUT_EFFECT]:  # of one corpus
         del data[name]

@@ -1,8 +1,8 @@
-"""Placeholders that a model reads and writes in place of items of a text, and tags, control symbols before a source.
+"""Placeholders that a model reads and writes in place of items of a text; and tags, control symbols before a source.
 
-Before the model a placeholder is one character, half of a surrogate pair. UTF-8 has no such characters, so no text that
-was read can contain one, and none can be mistaken for one. People see its name, as ⟨url1⟩. The numbers are those of the
-items in the source, so a translation may have them in another order.
+In text for the model a placeholder is one character, half of a surrogate pair. UTF-8 has no such characters, so no text
+that was read can contain one. Users see its name, like ⟨url1⟩. Placeholders have the numbers of the items in the
+source, so a translation may have them in another order.
 """
 
 import re
@@ -26,22 +26,22 @@ from nmt.recipe.data_options import (
 )
 from nmt.recipe.decode_options import DecodeConfig
 
-# Items of a text that mean the same in any language and are written alike.
-# Letters of scripts that are written with spaces: one that touches a number makes it part of something else.
+# Items of a text that are the same in all languages.
+# Digits, and letters of scripts with spaces between words. A number that touches one is part of something else.
 _LETTER = "0-9A-Z_a-z\u00c0-\u1fff"
-# Quotes, and the marks and letters of scripts without spaces, in which a URL ends where they begin.
+# Characters that end a URL: white space, quotes, and the marks and letters of scripts without spaces.
 _NOT_IN_URL = '\\s<>"«»“”„‘’\u3000-\u30ff\u3400-\u9fff\uac00-\ud7ff\uff00-\uffef'
 _UNITS = (
     "km/h m/s kWh MWh GWh kbit/s Mbit/s Gbit/s km² cm² mm² m² cm³ m³ kHz MHz GHz Hz hPa kPa MPa kV mV mA kW MW GW "
     "kB KB MB GB TB km cm mm µm μm nm kg mg µg μg ml cl ha dB px min ms m g t l s h V W A"
 )
 _SPACE = " \u00a0\u202f"
-# Digits alone: marks of decimals and of thousands are those of a language.
+# Numbers of digits only: decimal and thousands separators depend on the language.
 _NUMBER = (
     rf"(?<![{_LETTER}.,'’:])(?<![0-9][{_SPACE}])[0-9]+(?![.,'’:{_SPACE}]?[0-9])"
     rf"(?:[{_SPACE}]?(?:{_UNITS.replace(' ', '|')})(?![{_LETTER}²³/]))?(?![{_LETTER}])"
 )
-# Domains by which an address without a protocol is known, in small letters: a sentence after a full stop has capitals.
+# Top-level domains of addresses without a protocol. Lower case only, since a sentence after a full stop has a capital.
 _DOMAINS = (
     "com|org|net|info|biz|edu|gov|mil|int|io|app|dev|ai|eu|uk|us|de|at|ch|fr|es|pt|nl|be|lu|ie|ca|au|nz|in|cn|jp|kr|tw|hk|"
     "sg|th|vn|br|mx|ar|cl|ru|ua|pl|cz|sk|hu|ro|bg|gr|tr|il|ir|sa|ae|eg|za|ng|ke|se|no|dk|fi|ee|lv|lt|hr|rs"
@@ -62,48 +62,50 @@ PATTERNS: dict[Kind, str] = {
 
 
 def items_in(text: str, kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The kinds and texts of items, from left to right; none overlaps another: what a tag contains is part of the tag.
+    """Yield kind and text of each item, from left to right. Items do not overlap: text inside a tag is part of the tag.
 
-    kinds: of data.protect, patterns among them, which win over kinds where both match.
+    kinds: of data.protect, patterns included. If a pattern and a kind match at the same place, the pattern wins.
     """
     return ((match.lastgroup or PATTERN, match[0]) for match in _pattern(tuple(kinds)).finditer(text) if match[0])
 
 
 @lru_cache
 def _pattern(kinds: tuple[str, ...]) -> re.Pattern[str]:
-    """Expression for items; it may match where nothing stands, if a pattern of the user does."""
-    own = "|".join(f"(?:{pattern[1:-1]})" for pattern in patterns_of(kinds))
-    found = [f"(?P<{PATTERN}>{own})"] * bool(own)
-    found += [f"(?P<{kind}>{PATTERNS[kind]})" for kind in KINDS if kind in kinds]
-    return re.compile("|".join(found) or "(?!)")
+    """Return the expression for items. It may match the empty string if a pattern of the user does."""
+    user_patterns = "|".join(f"(?:{pattern[1:-1]})" for pattern in patterns_of(kinds))
+    groups = [f"(?P<{PATTERN}>{user_patterns})"] * bool(user_patterns)
+    groups += [f"(?P<{kind}>{PATTERNS[kind]})" for kind in KINDS if kind in kinds]
+    return re.compile("|".join(groups) or "(?!)")
 
 
-# One character for the model for each number of each kind, more than are used; a vocabulary says by name which it has.
-_MOST = 64
+# One character for each number of each kind, more than are used. A vocabulary lists the names of its placeholders.
+_N_RESERVED = 64
 _ALL_KINDS: tuple[str, ...] = (*KINDS, PATTERN)
 CHARACTERS = {
-    f"{kind}{n}": chr(0xD800 + k * _MOST + n - 1) for k, kind in enumerate(_ALL_KINDS) for n in range(1, _MOST + 1)
+    f"{kind}{n}": chr(0xD800 + k * _N_RESERVED + n - 1)
+    for k, kind in enumerate(_ALL_KINDS)
+    for n in range(1, _N_RESERVED + 1)
 }
 _NAME_OF = {letter: name for name, letter in CHARACTERS.items()}
 _NOTHING: dict[int, str] = dict.fromkeys(range(0xD800, 0xDC00), "")
-PLACEHOLDER = "[\ud800-\udbff]"  # as a part of a pattern
+PLACEHOLDER = "[\ud800-\udbff]"  # part of a regular expression
 
-# How text is made bytes, and text again, where there may be placeholders, for ourselves alone.
+# Encoding of text that may have placeholders as bytes, for internal use only.
 BYTES = {"encoding": "utf-8", "errors": "surrogatepass"}
 
-Items = dict[str, str]  # the text that each placeholder stands for, by name
+Items = dict[str, str]  # text of each placeholder, by name
 
 
 def names_of(kinds: Iterable[str]) -> tuple[str, ...]:
-    """The names of all placeholders for kinds and patterns of data.protect: url1, url2, …"""
-    there = set(map(kind_of, kinds))
-    return tuple(f"{kind}{n}" for kind in _ALL_KINDS if kind in there for n in range(1, PER_KIND + 1))
+    """Return the names of all placeholders for kinds and patterns of data.protect: url1, url2, …"""
+    wanted = set(map(kind_of, kinds))
+    return tuple(f"{kind}{n}" for kind in _ALL_KINDS if kind in wanted for n in range(1, PER_KIND + 1))
 
 
 def kinds_of(names: Iterable[str]) -> tuple[Kind, ...]:
-    """The kinds that placeholders are of, patterns aside."""
-    there = set(map(_kind, names))
-    return tuple(kind for kind in KINDS if kind in there)
+    """Return the kinds of placeholders, without patterns."""
+    present = set(map(_kind, names))
+    return tuple(kind for kind in KINDS if kind in present)
 
 
 def _kind(name: str) -> str:
@@ -111,158 +113,160 @@ def _kind(name: str) -> str:
 
 
 def shown(name: str) -> str:
-    """Return the text of a placeholder for people."""
+    """Return a placeholder as users see it."""
     return f"⟨{name}⟩"
 
 
 def in_names(text: str) -> str:
-    """A text in which placeholders may stand, for people."""
+    """Return a text with the names of its placeholders, for users."""
     return restored(text, {name: shown(name) for name in CHARACTERS})
 
 
 def protected(text: str, kinds: Sequence[str]) -> tuple[str, Items]:
-    """The text with placeholders in place of its items, and what they stand for. The text itself if it has none.
+    """Replace the items of a text by placeholders. Returns the new text, and the items.
 
-    Of a kind the first PER_KIND are replaced. `restored` gives the text back.
+    The first PER_KIND items of each kind are replaced. `restored` undoes this.
     """
     count, items = Counter[str](), Items()
 
-    def replaced(match: re.Match[str]) -> str:
-        kind, text = match.lastgroup or PATTERN, match[0]
-        count[kind] += bool(text)
-        if not text or count[kind] > PER_KIND:
-            return text
-        items[f"{kind}{count[kind]}"] = text
+    def replace(match: re.Match[str]) -> str:
+        kind, item = match.lastgroup or PATTERN, match[0]
+        count[kind] += bool(item)
+        if not item or count[kind] > PER_KIND:
+            return item
+        items[f"{kind}{count[kind]}"] = item
         return CHARACTERS[f"{kind}{count[kind]}"]
 
-    return _pattern(tuple(kinds)).sub(replaced, _clean(text)), items
+    return _pattern(tuple(kinds)).sub(replace, _clean(text)), items
 
 
 def protected_like(text: str, items: Mapping[str, str], kinds: Sequence[str]) -> str:
-    """A translation with the placeholders of its source where it has the same items, each once at most.
+    """Replace items of a translation by the placeholders of its source. Each placeholder is used once at most.
 
-    items: what the placeholders of the source stand for. Other items stay as they are.
+    items: the items of the source. Other items stay as they are.
     """
     names: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for name, its in items.items():
-        names[_kind(name), its].append(name)
+    for name, item in items.items():
+        names[_kind(name), item].append(name)
 
-    def replaced(match: re.Match[str]) -> str:
-        free = names.get((match.lastgroup or PATTERN, match[0]))
-        return CHARACTERS[free.pop(0)] if free else match[0]
+    def replace(match: re.Match[str]) -> str:
+        unused = names.get((match.lastgroup or PATTERN, match[0]))
+        return CHARACTERS[unused.pop(0)] if unused else match[0]
 
     text = _clean(text)
-    return _pattern(tuple(kinds)).sub(replaced, text) if items else text
+    return _pattern(tuple(kinds)).sub(replace, text) if items else text
 
 
 def protected_pair(src: str, trg: str, kinds: Sequence[str]) -> tuple[str, str, bool]:
-    """Both sides of a pair with placeholders if they have the same items, each as often, and as they stand if not.
+    """Return both sides of a pair with placeholders, or unchanged if their items differ; and True if they agree.
 
-    Also returns whether that was so.
+    Items agree if both sides have the same ones, each equally often.
     """
-    here, there = (Counter(items_in(text, kinds)) for text in (src, trg))
-    if here != there or not here:
-        return src, trg, here == there
+    src_items, trg_items = (Counter(items_in(text, kinds)) for text in (src, trg))
+    if src_items != trg_items or not src_items:
+        return src, trg, src_items == trg_items
     text, items = protected(src, kinds)
     return text, protected_like(trg, items, kinds), True
 
 
 def restored(text: str, items: Mapping[str, str]) -> str:
-    """The text with the items in place of their placeholders; one that stands for nothing vanishes."""
+    """Return the text with the items in place of their placeholders. Placeholders without an item are removed."""
     if text.isascii():
         return text
-    return text.translate(_NOTHING | {ord(CHARACTERS[name]): its for name, its in items.items()})
+    return text.translate(_NOTHING | {ord(CHARACTERS[name]): item for name, item in items.items()})
 
 
 def renumbered(text: str, items: Mapping[str, str]) -> tuple[str, Items]:
-    """A part of a text as if it had been protected by itself: numbers from 1 in each kind, and no other items."""
-    count, new, found = Counter[str](), Items(), dict[int, str]()
+    """Return a part of a text as if it had been protected separately: numbers from 1 in each kind, no other items."""
+    count, new_items, table = Counter[str](), Items(), dict[int, str]()
     for letter in text:
         if name := _NAME_OF.get(letter):
             count[_kind(name)] += 1
-            again = f"{_kind(name)}{count[_kind(name)]}"
-            new[again], found[ord(letter)] = items[name], CHARACTERS[again]
-    return text.translate(found), new
+            new_name = f"{_kind(name)}{count[_kind(name)]}"
+            new_items[new_name], table[ord(letter)] = items[name], CHARACTERS[new_name]
+    return text.translate(table), new_items
 
 
 def came_back(
     source: str, written: Sequence[str], text: str, items: Mapping[str, str], kinds: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """The items of a source that its translation lacks, and what it has more often than the source.
+    """Return the items of a source that are missing in its translation, and the surplus items of the translation.
 
-    source: as it was given. written: the names of the placeholders in the translation. text: the translation without
-    them, in which the model may have written an item letter by letter.
+    source: the original text. written: names of the placeholders in the translation. text: the translation without
+    placeholders, in which the model may have written an item letter by letter.
     """
-    wanted = Counter(item for _, item in items_in(source, kinds))
-    there = Counter(items.get(name, shown(name)) for name in written)
-    there += Counter(item for _, item in items_in(text, kinds) if item in wanted)
-    return sorted((wanted - there).elements()), sorted((there - wanted).elements())
+    expected = Counter(item for _, item in items_in(source, kinds))
+    actual = Counter(items.get(name, shown(name)) for name in written)
+    actual += Counter(item for _, item in items_in(text, kinds) if item in expected)
+    return sorted((expected - actual).elements()), sorted((actual - expected).elements())
 
 
 def _clean(text: str) -> str:
-    """Halves of characters, which only a program can hand in, are no text."""
+    """Replace halves of surrogate pairs by "?". Only a caller of the API can pass them."""
     return text if text.isascii() else text.encode("utf-8", errors="replace").decode("utf-8")
 
 
 # Tags: control symbols before a source.
-def told_language(tag: str) -> str | None:
-    """The language that a tag says, None if it says something else: no other begins with a digit."""
+def tag_language(tag: str) -> str | None:
+    """Return the language of a language tag, <2de>; None for any other tag, since no other begins with a digit."""
     return tag.removeprefix("<2").removesuffix(">") if tag.startswith("<2") else None
 
 
-def alike(tag: str) -> str:
-    """The tag as it is made now: vocabularies may have that of a language by another code of it."""
-    lang = told_language(tag)
+def canonical_tag(tag: str) -> str:
+    """Return the tag in its current form. A vocabulary may have a language tag with another code of the language."""
+    lang = tag_language(tag)
     return tag if lang is None else language_tag(language_of(lang).code)
 
 
 def held_out_tags(data: DataConfig) -> dict[str, tuple[str, ...]]:
-    """The tags of the validation sets and of the test set, by their splits."""
-    named: dict[str, CorpusFiles] = {split_of(files.name): files for files in data.valid}
-    named |= {"test": data.test} if data.test else {}
-    return {split: data.tags_of(files) for split, files in named.items()}
+    """Return the tags of each validation set and of the test set, by split."""
+    files_of: dict[str, CorpusFiles] = {split_of(files.name): files for files in data.valid}
+    files_of |= {"test": data.test} if data.test else {}
+    return {split: data.tags_of(files) for split, files in files_of.items()}
 
 
 class Tagging:
-    """Tags to put before a line: that of its language, or else of decode.trg_lang or the usual one; and its tags, or
-    else decode.tags.
+    """Choice of the tags before a line: a language tag, then the tags of the line or else decode.tags.
 
-    known: those of the model's vocabulary. learnt: those that it was trained with. It may know more, from the run that
-    its vocabulary is of: such a tag stands before a line where somebody asks for it. Raises RecipeError for what it
-    does not know, and for a line without a language where there are several.
+    The language is that of the line, or else decode.trg_lang, or else default_lang. known: tags of the model's
+    vocabulary. learnt: tags that it was trained with. A vocabulary from another run may have more tags; they are used
+    only on request. Raises RecipeError for unknown tags, and for a line without a language if there are several.
     """
 
-    def __init__(self, decode: DecodeConfig, known: tuple[str, ...], usual_lang: str, learnt: tuple[str, ...]) -> None:
-        self._decode, self._known, self._usual_lang = decode, known, language_of(usual_lang).code
-        self._languages = [language_of(lang).code for tag in known if (lang := told_language(tag))]
-        self._is_told = any(map(told_language, learnt))
-        if not self._is_told and self._usual_lang not in self._languages:
-            self._languages.insert(0, self._usual_lang)
+    def __init__(
+        self, decode: DecodeConfig, known: tuple[str, ...], default_lang: str, learnt: tuple[str, ...]
+    ) -> None:
+        self._decode, self._known, self._default_lang = decode, known, language_of(default_lang).code
+        self._languages = [language_of(lang).code for tag in known if (lang := tag_language(tag))]
+        self._has_language_tags = any(map(tag_language, learnt))
+        if not self._has_language_tags and self._default_lang not in self._languages:
+            self._languages.insert(0, self._default_lang)
         self._check_tags(decode.tags, "decode.tags")
         if decode.trg_lang:
             self()
 
     def __call__(self, trg_lang: str | None = None, tags: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        """The tags of a line. trg_lang, tags: what it says of itself, None where it says nothing."""
-        asked_for = trg_lang or self._decode.trg_lang
-        lang = language_of(asked_for).code if asked_for else self._usual_lang
+        """Return the tags of a line. trg_lang, tags: given with the line, None if not given."""
+        requested = trg_lang or self._decode.trg_lang
+        lang = language_of(requested).code if requested else self._default_lang
         if lang not in self._languages:
-            asked = f"{lang}, but" if asked_for else "not given, and"
-            where, how = ("", "") if trg_lang else ("decode.", " with --trg-lang")
+            problem = f"{lang}, but" if requested else "not given, and"
+            section, advice = ("", "") if trg_lang else ("decode.", " with --trg-lang")
             raise RecipeError(
-                f"{where}trg_lang: {asked} the model translates into {', '.join(self._languages)}: choose one of "
-                f"those{how}."
+                f"{section}trg_lang: {problem} the model translates into {', '.join(self._languages)}: choose one of "
+                f"those{advice}."
             )
         if tags is not None:
             self._check_tags(tags, "tags")
-        of_all = self._decode.tags if tags is None else tags
-        # A model for one language was trained without its tag, though its vocabulary may be that of a run for several.
-        is_before = language_tag(lang) in map(alike, self._known) and (self._is_told or lang != self._usual_lang)
-        return (*[language_tag(lang)] * is_before, *(f"<{tag}>" for tag in of_all))
+        line_tags = self._decode.tags if tags is None else tags
+        # A model for one language is trained without a language tag, even if its vocabulary has one.
+        is_tagged = self._has_language_tags or lang != self._default_lang
+        is_tagged = is_tagged and language_tag(lang) in map(canonical_tag, self._known)
+        return (*[language_tag(lang)] * is_tagged, *(f"<{tag}>" for tag in line_tags))
 
     def _check_tags(self, tags: Sequence[str], name: str) -> None:
         if unknown := [tag for tag in tags if f"<{tag}>" not in self._known or tag.startswith("2")]:
-            others = ", ".join(tag[1:-1] for tag in self._known if not told_language(tag))
+            known = ", ".join(tag[1:-1] for tag in self._known if not tag_language(tag))
             raise RecipeError(
-                f"{name}: {unknown[0]} is no tag that the model was trained with (it knows {others or 'none'})."
+                f"{name}: {unknown[0]} is no tag that the model was trained with (it knows {known or 'none'})."
             )

@@ -52,7 +52,7 @@ from nmt.data.manifest import (
 from nmt.data.placeholders import held_out_tags, protected_pair
 from nmt.data.report import SWAPPED, DataReport, page, refuse_foreign_page, sentence, table
 from nmt.data.scripts import identifier, languages_like
-from nmt.data.sources import Source, facts_of, find_sources, stamps_of, told, unknown_languages, with_low_scores
+from nmt.data.sources import Source, facts_of, find_sources, source_notes, stamps_of, unknown_languages, with_low_scores
 from nmt.data.subwords import Subwords, large_vocabulary
 from nmt.data.survey import Texts
 from nmt.data.text import Block
@@ -177,7 +177,7 @@ def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[s
                 Block([codec.decode(ids.tolist()).replace("\n", " ") for ids in side])
                 for codec, side in zip(codecs, data.train.pairs(numbers), strict=True)
             )
-            found.look(Keys.of(*texts), numbers)
+            found.compare(Keys.of(*texts), numbers)
         rows += [{**row, "in": f"train of {base}"} for row in found.rows() if row["in"] == "train"]
     return rows, unknown
 
@@ -227,7 +227,7 @@ def prepare(
     """
     talk, report, data = talk or partial(print, file=sys.stderr), report or DataReport(), recipe.data
     sources = find_sources(recipe, translations)
-    for line in told(sources):
+    for line in source_notes(sources):
         talk(line)
     present = None if only_report else refuse_foreign_files(folder)
     stamps, inputs = stamps_of(sources), facts_of(sources)

@@ -1,6 +1,6 @@
-"""Scripts and languages of texts: how much of a text is written in a script, and what language py3langid takes it for.
+"""Checks of the script and the language of a text: the share of letters of a script, and the guess of py3langid.
 
-Russian passes for Bulgarian by its script; py3langid tells them apart. The scripts of a language are in `languages.py`.
+Russian and Bulgarian share a script; py3langid distinguishes them. The scripts of a language are in `languages.py`.
 """
 
 import functools
@@ -12,53 +12,53 @@ from nmt.errors import DataError
 from nmt.extras import missing
 from nmt.languages import language_of
 
-# Codes of ISO 15924 for several scripts of Unicode.
+# Codes of ISO 15924 that combine several scripts of Unicode.
 _PARTS = {"Hani": ("Hani", "Bopo"), "Jpan": ("Hani", "Hira", "Kana"), "Kore": ("Hang", "Hani")}
-# Scripts that CLDR names first for languages whose text is mostly written in others: nothing is judged by them.
-_SELDOM = (
+# Scripts that CLDR lists first for languages that are mostly written in another script. They are not used for checks.
+_RARE = (
     "Aghb Ahom Avst Bamu Bass Brah Cari Cham Chrs Egyp Gong Gonm Goth Hluw Hmnp Ital Khar Kits Lana Lina Lyci Lydi "
     "Mand Mani Medf Merc Mroo Narb Nshu Ogam Orkh Osge Ougr Pauc Phli Phnx Plrd Prti Rohg Runr Samr Sarb Saur Sgnw "
     "Sogd Sora Soyo Tang Tavt Tnsa Toto Ugar Wcho Xpeo Xsux"
 )
-_LAST = 0x32400  # beyond are no letters
-# Under so many bytes of other scripts a text says little: a name, a product, an abbreviation.
+_LAST = 0x32400  # no letters from here on
+# Fewer bytes of other scripts are no evidence: a name, a product, an abbreviation.
 _FEW = 15
 _ADDRESS = re.compile(r"(?:https?://|www\.)\S+|\S+@\S+|\S+\.(?:com|org|net|html?|php|pdf)\b\S*", re.IGNORECASE)
 
 
 def scripts_of(language: str) -> frozenset[str]:
-    """The scripts of a language code; none where Unicode has not all of them, or text is seldom written in them."""
-    found = language_of(language).scripts
-    return found if all(script not in _SELDOM and _ranges(script) for script in found) else frozenset()
+    """Return the scripts of a language code; empty if one of them is unknown to Unicode or rarely used."""
+    scripts = language_of(language).scripts
+    return scripts if all(script not in _RARE and _ranges(script) for script in scripts) else frozenset()
 
 
 def is_in_another_script(text: str, scripts: frozenset[str], min_share: float) -> bool:
-    """Return whether less than min_share of the letters are of these scripts. Addresses of the web have no language.
+    """Return whether less than min_share of the letters, web addresses aside, are of these scripts.
 
-    Letters count by their bytes in UTF-8, which weighs a Chinese character like a syllable. No scripts: any will do.
+    Letters are weighted by their bytes in UTF-8, so a Chinese character counts like a syllable. No scripts: False.
     """
-    # Nearly all letters of Latin-1 are Latin, and fewer than four others are too few.
+    # Nearly all letters of Latin-1 are Latin, and fewer than four other letters have under 15 bytes.
     if not scripts or ("Latn" in scripts and (text.isascii() or len(text) - len(text.encode("latin-1", "ignore")) < 4)):
         return False
-    own, other = letters_of(scripts)
+    expected, other = letters_of(scripts)
     if other.search(text) is None:
         return False
     text = _ADDRESS.sub(" ", text)
-    n_own, n_other = (len("".join(letters.findall(text)).encode("utf-8")) for letters in (own, other))
-    return n_other >= _FEW and n_own < min_share * (n_own + n_other)
+    n_expected, n_other = (len("".join(letters.findall(text)).encode("utf-8")) for letters in (expected, other))
+    return n_other >= _FEW and n_expected < min_share * (n_expected + n_other)
 
 
 @functools.cache
 def letters_of(scripts: frozenset[str]) -> tuple[Pattern[str], Pattern[str]]:
-    """Return the patterns of letters of these scripts, one at least, and of letters of all others."""
+    """Return patterns for letters of these scripts, and for letters of all others. scripts: not empty."""
     ranges = "".join(map(_ranges, sorted(scripts)))
     return re.compile(f"[{ranges}]+"), re.compile(f"[^\\W\\d_{ranges}]+")
 
 
 @functools.cache
 def _ranges(script: str) -> str:
-    """Letters, marks and digits of a script as ranges for `re`, which is faster than `regex`; "" for an unknown one."""
-    import regex  # here, since few commands have a use for it
+    """Return letters, marks and digits of a script as ranges for `re`, which is faster than `regex`; "" if unknown."""
+    import regex  # here, since few commands need it
 
     scripts = "".join(rf"\p{{Script_Extensions={part}}}" for part in _PARTS.get(script, (script,)))
     try:
@@ -68,27 +68,27 @@ def _ranges(script: str) -> str:
     return "".join(f"{run[0]}-{run[-1]}" for run in pattern.findall("".join(map(chr, range(_LAST)))))
 
 
-# Languages written so much alike that statistics of bytes can well be wrong: no reason to drop a sentence.
-_ALIKE = (
+# Languages so similar in writing that byte statistics confuse them. A confusion is no reason to drop a sentence.
+_SIMILAR = (
     "no nn da,hr sr bs,id ms jv,zh yue wuu,ar ary arz,en pcm,hi ne mr sa,gl pt es an ext,he hbo,el grc,ku sdh,uz uzs"
 )
-_OTHER_NAMES = {"nb": "no", "fil": "tl"}  # of the package
-# A name, a heading or an exclamation is of no language in particular.
+_OTHER_NAMES = {"nb": "no", "fil": "tl"}  # codes of py3langid
+# Shorter texts, such as a name, a heading or an exclamation, have no certain language.
 _FEW_LETTERS = 20
 _LETTER = re.compile(r"[^\W\d_]")
 
 
-def is_in_another_language(text: str, own: frozenset[str], max_probability: float) -> bool:
-    """Return whether a text of 20 letters or more is in a language beside `own`, with a higher probability."""
+def is_in_another_language(text: str, accepted: frozenset[str], max_probability: float) -> bool:
+    """Return whether a text of 20 letters or more is in another language with a probability over max_probability."""
     if len(_LETTER.findall(text)) < _FEW_LETTERS:
         return False
     language, probability = identifier().classify(text)
-    return language not in own and probability > max_probability
+    return language not in accepted and probability > max_probability
 
 
 @functools.cache
 def identifier() -> Any:
-    """The `LanguageIdentifier` of py3langid. Raises MachineError without the package."""
+    """Return the `LanguageIdentifier` of py3langid. Raises MachineError if the package is missing."""
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError:
@@ -97,14 +97,14 @@ def identifier() -> Any:
 
 
 def languages_like(code: str) -> frozenset[str]:
-    """The language of a code and those that may be taken for it; "zxx", no language at all, passes everywhere."""
-    known = set(identifier().labels) - {"zxx"}
+    """Return the language of a code, languages easily confused with it, and "zxx" for text without a language."""
+    supported = set(identifier().labels) - {"zxx"}
     primary = language_of(code).primary
     primary = _OTHER_NAMES.get(primary, primary)
-    if primary not in known:
+    if primary not in supported:
         raise DataError(
             f"data.max_other_language: {code!r} is no language that py3langid knows. Expected as data.src_lang and "
-            f"data.trg_lang: {', '.join(sorted(known))}. Correct the code, or set the option to 0."
+            f"data.trg_lang: {', '.join(sorted(supported))}. Correct the code, or set the option to 0."
         )
-    alike = next((group.split() for group in _ALIKE.split(",") if primary in group.split()), [])
-    return frozenset({*alike, primary, "zxx"})
+    similar = next((group.split() for group in _SIMILAR.split(",") if primary in group.split()), [])
+    return frozenset({*similar, primary, "zxx"})

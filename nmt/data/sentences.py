@@ -1,8 +1,8 @@
-"""Cuts of a text: after sentences, after clauses, at white space, and where nothing else helps, anywhere.
+"""Segmentation of text: after sentences, after clauses, at white space, or anywhere as a last resort.
 
-Nothing is ever lost: the parts of a text put together are the text. Where a full stop looks like that of an
-abbreviation, an initial or an ordinal in any of several languages, nothing is cut; where the language is told, neither
-is after an abbreviation that the package sentencex knows in it.
+Segments joined together give the original text. A full stop that may belong to an abbreviation, an initial or an
+ordinal, in any of several languages, ends no segment. If the language is given, neither does an abbreviation that the
+package sentencex knows for it.
 """
 
 import itertools
@@ -12,39 +12,39 @@ from collections.abc import Callable
 
 from nmt.languages import language_of
 
-# What ends a sentence whatever comes after it, also where the script writes no white space.
+# Marks that end a sentence in any context, also in scripts without white space.
 _SURE = "།༎。｡！？۔؟।॥።፧፨։။។៕᠃᠉꓿"
-# What ends one where white space follows, and after that no small letter.
+# Marks that end a sentence if white space follows, and then no small letter.
 _LIKELY = ".!?…‼⁇⁈⁉"
-# Closing quotes and brackets belong to what they close. Those of the second kind open in other languages.
+# Closing quotes and brackets belong to the sentence before them. The second kind are opening ones in other languages.
 _CLOSERS = "\"'”’»›)\\]}」』）】》〉｣］｝"
 _ALSO_OPENERS = "“‘«‹"
 _EMOJI = "\u2600-\u26ff\u2705\u270a-\u270d\u2728\u274c\u2753-\u2757\u2764\u2b50\U0001f1e6-\U0001faff"
-# Marks that end a sentence in one script, and are others elsewhere: the question mark of Greek, the full stop of
-# Armenian typed as a colon, that of Ethiopic typed as two word spaces, a line break of HTML, and emoji.
+# Ends of sentences, with marks that have another meaning elsewhere: the Greek question mark, the Armenian full stop
+# typed as a colon, the Ethiopic full stop typed as two word spaces, a line break of HTML, and emoji.
 _SENTENCE = re.compile(
     rf"(?P<mark>(?:[།༎]\s*)+(?<!\s)|[{_SURE}{_LIKELY}]+|(?<=[\u0370-\u03ff\u1f00-\u1fff])[;\u037e]"
     rf"|(?<=[\u0531-\u058f]):|፡፡|<br\s*/?>|(?<=\s)[{_EMOJI}][{_EMOJI}\u200d\ufe0f]*)"
     rf"(?P<close>[{_CLOSERS}]*(?:[{_ALSO_OPENERS}](?=\s))?)(?P<gap>\s*)"
 )
-# Within a pair that is no longer than a sentence or two nothing ends.
+# No sentence ends inside a pair of brackets or quotes, unless the pair is longer than a sentence or two.
 _PAIRS = dict(zip("「『｢（【《〈([“", "」』｣）】》〉)]”", strict=True))
-_LONGEST_WITHIN = 200  # characters
-# What goes on with the sentence after a quotation: Japanese particles, and Chinese verbs of saying.
-_GOES_ON = re.compile("(?:と|って|は|が|を|の|に|も|など)|[^。！？，]{1,6}?[说說问問道喊叫答]")
+_LONGEST_PAIR = 200  # characters
+# Continuations of a sentence after a quotation: Japanese particles, and Chinese verbs of saying.
+_CONTINUATION = re.compile("(?:と|って|は|が|を|の|に|も|など)|[^。！？，]{1,6}?[说說问問道喊叫答]")
 _CLAUSE = re.compile(rf"[,;:،؛፣፤፥፦՝][{_CLOSERS}]*\s+|[、，；：—]+\s*|(?<=\s)[–-]\s+")
 _GAP = re.compile(r"\s+")
 _LINE_BREAK = re.compile("[\n\x0b\x0c\r\x85\u2028\u2029]")
 _OPENERS = "\"'([{¿¡«»‹›„“‚‘”’「『（【《〈-–— "
 _WORD = re.compile(r"[^\s(\[{\"“„«»]+$")
-_LONGEST_WORD = 40  # characters: what is longer is no abbreviation
+_LONGEST_WORD = 40  # characters; longer words are no abbreviations
 _ROMAN = re.compile(r"[IVXLC]{1,6}")
 _VOWELS = frozenset("aeiouyæœøаеёиоуыэюяіїєαεηιουω")
-# Words with a vowel that are hardly ever written without their full stop; those without a vowel are known by that.
+# Abbreviations with a vowel that are hardly ever written without a full stop. Others are recognised by having no vowel.
 _SHORTENED = """abb abs anm approx apr aufl aug ave ca capt dec dept dez dott est evtl feb fig figs geb ggf gov inc inkl
     jan kap lieut maj messrs mio mlle mme mmes nov obs oct okt op orig pag prof resp rev sept sra srta tel univ vol vols
     bijv např доц проф акад डॉ प्रो पं श्री रु गु гг им илл рис руб см стр тел тыс ул"""
-# Those that are words, too, where they begin with a small letter: titles before names.
+# Titles before names. With a small first letter, these are other words.
 _TITLES = """adm av col cpt dr dra gen hon ing jr lic lt mr mrs ms rep sen sgt sr st ths tp tues ud uds"""
 _LONGEST_CONSONANTS = 4
 _LONGEST_BEFORE_NUMBER = 4  # letters: Art. 5, núm. 5, Sec. 12
@@ -53,59 +53,59 @@ _HALF_OF_A_PAIR = re.compile("[\ud800-\udfff]")
 
 
 def sentences(text: str, language: str = "") -> list[str]:
-    """The sentences of a text, each with the white space after it; the text itself where there is one only.
+    """Split a text into sentences, each with the white space after it. A text of one sentence stays whole.
 
-    language: its code, as the abbreviations of languages differ.
+    language: code of the language, whose abbreviations are used; "" for unknown.
     """
     ends = {match.end() for match in _GAP.finditer(text) if _LINE_BREAK.search(match[0])}
-    if found := [match for match in _SENTENCE.finditer(text) if _ends_a_sentence(text, match)]:
-        within = _within_pairs(text)
-        found = [match for match in found if not any(start < match.end("close") < end for start, end in within)]
-    if language_of(language).scripts and any(match["mark"] == "." for match in found):
-        known = _ends_by_language(text, language)
-        found = [match for match in found if match["mark"] != "." or match.end() in known]
-    ends.update(match.end() for match in found)
+    if matches := [match for match in _SENTENCE.finditer(text) if _ends_a_sentence(text, match)]:
+        pairs = _bracket_pairs(text)
+        matches = [match for match in matches if not any(start < match.end("close") < end for start, end in pairs)]
+    if language_of(language).scripts and any(match["mark"] == "." for match in matches):
+        language_ends = _ends_by_language(text, language)
+        matches = [match for match in matches if match["mark"] != "." or match.end() in language_ends]
+    ends.update(match.end() for match in matches)
     cuts = [0, *_inside(text, sorted(ends)), len(text)]
     return [text[start:end] for start, end in itertools.pairwise(cuts)]
 
 
 def ends_a_sentence(text: str) -> bool:
-    """Return whether a sentence ends where a text does."""
-    return sentences(text.rstrip()[-_LONGEST_WITHIN:] + " A")[-1] == "A"
+    """Return whether a sentence ends at the end of a text."""
+    return sentences(text.rstrip()[-_LONGEST_PAIR:] + " A")[-1] == "A"
 
 
 def pieces(text: str, fits: Callable[[str], bool], language: str = "") -> list[str]:
-    """The sentences of a text, of which those that do not fit are cut further, each with the white space after it.
+    """Split a text into sentences, and those that do not fit into smaller pieces, each with the white space after it.
 
-    fits: whether a piece, white space at its ends aside, is short enough; a single character must always be. A sentence
-    that is not is cut in two at the clause nearest to its middle, or at the white space, or there, and so on.
+    fits: returns True if a stripped piece is short enough; it must accept any single character. A sentence that does
+    not fit is cut in two, again and again: at the clause nearest to its middle, else at white space, else anywhere.
     """
     return [piece for sentence in sentences(text, language) for piece in _fitting(sentence, fits)]
 
 
 def writes_no_space(letter: str) -> bool:
     """True if a letter is of a script without spaces between words: Chinese, Japanese, Thai, Lao, Burmese, Khmer."""
-    if "\u1100" <= letter <= "\u11ff" or "\uac00" <= letter <= "\ud7af":  # Korean is as wide, and has spaces
+    if "\u1100" <= letter <= "\u11ff" or "\uac00" <= letter <= "\ud7af":  # Korean is wide, too, but has spaces
         return False
     thai_lao_tibetan_burmese = "\u0e00" <= letter <= "\u109f"
     return unicodedata.east_asian_width(letter) in "WF" or thai_lao_tibetan_burmese or "\u1780" <= letter <= "\u17ff"
 
 
 def _fitting(text: str, fits: Callable[[str], bool]) -> list[str]:
-    """A sentence, cut in two where it does not fit, and each of both again."""
+    """Cut a sentence that does not fit in two, recursively."""
     if fits(text.strip()):
         return [text]
     middle = len(text.rstrip()) / 2
-    # A clause near one end would leave the rest as long as the whole.
+    # A cut near one end would leave a part about as long as the whole.
     clauses = (match.end() for match in _CLAUSE.finditer(text))
-    found = _inside(text, [end for end in clauses if middle / 2 <= end <= 3 * middle / 2])
-    found = found or _inside(text, [match.end() for match in _GAP.finditer(text)])
-    end = min(found, key=lambda end: abs(end - middle)) if found else _between_characters(text, int(middle))
+    cuts = _inside(text, [end for end in clauses if middle / 2 <= end <= 3 * middle / 2])
+    cuts = cuts or _inside(text, [match.end() for match in _GAP.finditer(text)])
+    end = min(cuts, key=lambda cut: abs(cut - middle)) if cuts else _between_characters(text, int(middle))
     return [*_fitting(text[:end], fits), *_fitting(text[end:], fits)] if end else [text]
 
 
 def _between_characters(text: str, place: int) -> int:
-    """The place, or one shortly before it that does not take an accent from its letter."""
+    """Return the place, or one shortly before it that does not separate an accent from its letter."""
     for end in range(place, max(0, place - 16), -1):
         if unicodedata.category(text[end])[0] != "M" and "\u200d" not in text[end - 1 : end + 1]:
             return end
@@ -113,37 +113,37 @@ def _between_characters(text: str, place: int) -> int:
 
 
 def _inside(text: str, ends: list[int]) -> list[int]:
-    """Places in a text, less those at its ends: nothing would be cut off there."""
+    """Return the places with text on both sides."""
     first, last = len(text) - len(text.lstrip()), len(text.rstrip())
     return [end for end in ends if first < end < last]
 
 
 def _ends_by_language(text: str, language: str) -> set[int]:
-    """Return where sentencex ends sentences, white space after them included."""
+    """Return the ends of sentences by sentencex, after the white space that follows them."""
     from sentencex import segment
 
-    text = _HALF_OF_A_PAIR.sub("\ufffd", text)  # placeholders, which are no text to sentencex
-    found, end = set[int](), 0
+    text = _HALF_OF_A_PAIR.sub("\ufffd", text)  # sentencex does not accept placeholders
+    ends, end = set[int](), 0
     for part in list(segment(language_of(language).primary, text)):
         start = text.find(part, end)
-        if start < 0:  # it has changed the text, so nothing is known
+        if start < 0:  # sentencex has changed the text, so every place may be an end
             return set(range(len(text) + 1))
         end = start + len(part)
-        found.add(len(text) - len(text[end:].lstrip()))
-    return found
+        ends.add(len(text) - len(text[end:].lstrip()))
+    return ends
 
 
-def _within_pairs(text: str) -> list[tuple[int, int]]:
-    """Return where brackets and quotation marks begin and end that are pairs, none longer than a sentence or two."""
-    found, opened = list[tuple[int, int]](), list[tuple[str, int]]()
+def _bracket_pairs(text: str) -> list[tuple[int, int]]:
+    """Return start and end of pairs of brackets and quotation marks, none longer than a sentence or two."""
+    pairs, opened = list[tuple[int, int]](), list[tuple[str, int]]()
     for place, letter in enumerate(text):
         if letter in _PAIRS:
             opened.append((_PAIRS[letter], place))
         elif opened and letter == opened[-1][0]:
             start = opened.pop()[1]
-            if place - start <= _LONGEST_WITHIN:
-                found.append((start, place + 1))
-    return found
+            if place - start <= _LONGEST_PAIR:
+                pairs.append((start, place + 1))
+    return pairs
 
 
 def _ends_a_sentence(text: str, match: re.Match[str]) -> bool:
@@ -151,7 +151,7 @@ def _ends_a_sentence(text: str, match: re.Match[str]) -> bool:
     after = text[match.end() : match.end() + 9].lstrip(_OPENERS)
     if any(letter in _SURE for letter in mark):
         quoted = match["close"][-1:] in ("」", "』", "”") and not match["gap"]
-        return not (quoted and _GOES_ON.match(text, match.end()))
+        return not (quoted and _CONTINUATION.match(text, match.end()))
     if mark == "፡፡" or mark.startswith("<"):
         return True
     if not match["gap"] or (after[:1].islower() and not "\u10d0" <= after[:1] <= "\u10ff"):  # Georgian has no capitals
@@ -166,7 +166,7 @@ def _ends_a_sentence(text: str, match: re.Match[str]) -> bool:
 
 
 def _may_be_shortened(word: str) -> bool:
-    """True if the full stop after a word may be a part of it: Dr. z.B. J. 3. XIV. ca."""
+    """Return whether the full stop after a word may belong to the word: Dr. z.B. J. 3. XIV. ca."""
     if len(word) == 1 or "." in word or (word.isdigit() and len(word) <= 2) or _ROMAN.fullmatch(word):
         return True
     if word.casefold() in _SHORTENED.split() or _THAI.fullmatch(word):
@@ -174,5 +174,5 @@ def _may_be_shortened(word: str) -> bool:
     if word[0].isupper() and word.casefold() in _TITLES.split():
         return True
     if len(word) > _LONGEST_CONSONANTS or not word.isalpha() or word.isupper() or word.upper() == word.lower():
-        return False  # TV, and words of alphabets without capitals, where vowels may not be written
+        return False  # TV, and words of alphabets without capitals, which may omit vowels
     return not _VOWELS.intersection(unicodedata.normalize("NFD", word.casefold()))

@@ -1,6 +1,6 @@
-"""Sources of a corpus: the files and datasets that the recipe names, and which of their columns are its sides.
+"""Sources of a corpus: the files and datasets of the recipe, and the columns of their source and target texts.
 
-Every complaint about files is found here, before any work; which lines are kept is decided in `filters.py`.
+All files are checked here, before any work. The filters that drop lines are in `filters.py`.
 """
 
 import glob
@@ -19,21 +19,21 @@ from numpy.typing import NDArray
 
 from nmt.data.formats import (
     Column,
-    Found,
-    Loaded,
+    HubDataset,
     Reading,
+    TextOrFlaw,
     check_column,
     count_records,
+    name_list,
     names_in,
     read_columns,
     read_scores,
     read_text,
-    shown,
     size_and_digest,
 )
 from nmt.data.lines import check_text, without_ending
 from nmt.data.scripts import scripts_of
-from nmt.data.text import split_of, undone
+from nmt.data.text import split_of, undo_moses
 from nmt.errors import DataError
 from nmt.files import sha256_of
 from nmt.languages import language_of
@@ -47,15 +47,15 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True)
 class Text:
-    """One side of a source. `name` is what the user calls it.
+    """One side of a source. name: the user's name for it.
 
-    place: a file, a dataset, or lines in memory. form: text, dataset, or one of `ENDINGS`. column: where in a record
-    the text stands, if it is not all there is. header: the first line of the file is none of the text. drop_flagged:
-    lines that nmt-translate flagged are none. moses: the language of text that `text.undone` undresses.
+    place: a file, a dataset, or lines in memory. form: text, dataset, or one of `ENDINGS`. column: the column of the
+    text; None if the whole line is the text. header: the first line has names of columns. drop_flagged: skip lines
+    that nmt-translate flagged. moses: the language for `text.undo_moses`; None to leave the text as it is.
     """
 
     name: str
-    place: Path | Loaded | tuple[str, ...]
+    place: Path | HubDataset | tuple[str, ...]
     form: str = "text"
     column: Column | None = None
     header: bool = False
@@ -63,18 +63,18 @@ class Text:
     moses: str | None = None
 
     def check(self) -> None:
-        """Raise DataError if this cannot be read, as far as a look tells."""
+        """Raise DataError if the text cannot be read. Checks the beginning only."""
         if not isinstance(self.place, tuple) and self.column is not None:
             check_column(self.place, self.form, self.column, header=self.header)
         elif isinstance(self.place, Path):
             check_text(self.place)
 
     def facts(self, known: dict[Path, tuple[int, str]]) -> Facts:
-        """{"name", "n_line", "size", "sha256"}, and "column" where there is one: what tells this text from others.
+        """Return the identity of this text: {"name", "n_line", "size", "sha256"}, and "column" if it has one.
 
-        known: count and digest of files that were read before, and of this one from now on.
+        known: cache of the record count and digest of each file; this text's file is added.
         """
-        if isinstance(self.place, Loaded):
+        if isinstance(self.place, HubDataset):
             assert self.column is not None
             n_line = count_records(self.place, self.form)
             size, digest = size_and_digest(self.place, self.column)
@@ -96,97 +96,97 @@ class Text:
 
 @dataclass(frozen=True)
 class Source:
-    """Two texts in which line n of one translates line n of the other.
+    """Two parallel texts: line n of one translates line n of the other.
 
-    split: train, which may have several; a validation set as `split_of` calls it; test. chosen: the files were found
-    by a list or pattern, so the user will want to know which belong together. corpus: its number among those that the
-    recipe names for the split, from 0; a corpus may have several sources. scores: a number for each pair. is_low: pairs
-    to drop for theirs, see `with_low_scores`.
+    split: train, test, or the split name of a validation set (`split_of`). Several sources may share a split.
+    is_matched: the files come from a list or a pattern, so the pairing is reported to the user. corpus: number of the
+    corpus among those of the split in the recipe, from 0; a corpus may have several sources. scores: a score for each
+    pair. is_low: pairs to drop for a low score, see `with_low_scores`.
     """
 
     split: str
     src: Text
     trg: Text
-    chosen: bool = False
+    is_matched: bool = False
     corpus: int = 0
-    found_columns: bool = False  # by their names or order, not by the recipe
+    has_inferred_columns: bool = False  # chosen by their names or order, not by the recipe
     scores: Text | None = None
     is_low: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool), compare=False)
 
     @property
     def first_number(self) -> int:
-        """The number of the line of the source side that the first pair stands in."""
+        """Line number of the first pair in the source text."""
         return 1 + self.src.header
 
-    def pairs(self, reading: Reading) -> Iterator[tuple[Found, Found]]:
-        """All pairs. What is in one file is read in one go."""
-        rows: Iterator[tuple[Found, ...]]
+    def pairs(self, reading: Reading) -> Iterator[tuple[TextOrFlaw, TextOrFlaw]]:
+        """Yield all pairs. A file with both sides is read once."""
+        rows: Iterator[tuple[TextOrFlaw, ...]]
         if self.src.column is not None and self.src.place == self.trg.place:
             rows = _read_columns([self.src, self.trg], reading)
         else:
             rows = zip(_read(self.src, reading), _read(self.trg, reading), strict=True)
         if self.src.moses or self.trg.moses:
-            rows = ((_undressed(src, self.src.moses), _undressed(trg, self.trg.moses)) for src, trg in rows)
+            rows = ((_without_moses(src, self.src.moses), _without_moses(trg, self.trg.moses)) for src, trg in rows)
         try:
-            yield from cast("Iterator[tuple[Found, Found]]", rows)
+            yield from cast("Iterator[tuple[TextOrFlaw, TextOrFlaw]]", rows)
         except ValueError:
             raise DataError(f"{self.src.name} or {self.trg.name} changed while it was read.") from None
 
 
-def _read(text: Text, reading: Reading) -> Iterator[Found]:
-    """One side that is alone in its place."""
+def _read(text: Text, reading: Reading) -> Iterator[TextOrFlaw]:
+    """Read one side from a place of its own."""
     if isinstance(text.place, tuple):
         return iter(text.place)
     if text.column is not None:
-        return (found for (found,) in _read_columns([text], reading))
+        return (value for (value,) in _read_columns([text], reading))
     assert isinstance(text.place, Path)
     return read_text(text.place, reading)
 
 
-def _read_columns(texts: Sequence[Text], reading: Reading) -> Iterator[tuple[Found, ...]]:
-    """Some columns of one place."""
-    text, columns = texts[0], [each.column for each in texts if each.column is not None]
-    assert not isinstance(text.place, tuple)
-    return read_columns(text.place, text.form, columns, reading, header=text.header, drop_flagged=text.drop_flagged)
+def _read_columns(texts: Sequence[Text], reading: Reading) -> Iterator[tuple[TextOrFlaw, ...]]:
+    """Read texts that are columns of the same place."""
+    first, columns = texts[0], [text.column for text in texts if text.column is not None]
+    assert not isinstance(first.place, tuple)
+    return read_columns(first.place, first.form, columns, reading, header=first.header, drop_flagged=first.drop_flagged)
 
 
-def _undressed(found: Found, moses: str | None) -> Found:
-    return undone(found, moses) if isinstance(found, str) and moses is not None else found
+def _without_moses(text: TextOrFlaw, moses: str | None) -> TextOrFlaw:
+    return undo_moses(text, moses) if isinstance(text, str) and moses is not None else text
 
 
 def find_sources(recipe: Recipe, translations: Mapping[int, Sequence[Path]] | None = None) -> list[Source]:
-    """The texts of all splits. Files that cannot be read are refused, all at once.
+    """Return the sources of all splits. Raises one DataError that lists all unreadable files.
 
-    translations: files that nmt-translate wrote for training corpora with translated_by, by number; without, such a
-    corpus has the text that is to be translated on both sides.
+    translations: files that nmt-translate wrote for training corpora with translated_by, by corpus number. Without
+    them, such a corpus has the untranslated text on both sides.
     """
     data = recipe.data
-    named: list[tuple[str, CorpusFiles]] = [("train", files) for files in data.train]
-    named += [(split_of(files.name), files) for files in data.valid]
-    named += [("test", data.test)] if data.test else []
-    none = "no files. Name two, in which line n of one translates line n of the other: {src: FILE, trg: FILE}."
-    absent = [] if data.train else [f"data.train: {none}"]
+    corpora: list[tuple[str, CorpusFiles]] = [("train", files) for files in data.train]
+    corpora += [(split_of(files.name), files) for files in data.valid]
+    corpora += [("test", data.test)] if data.test else []
+    advice = "no files. Name two, in which line n of one translates line n of the other: {src: FILE, trg: FILE}."
+    missing = [] if data.train else [f"data.train: {advice}"]
     if not data.valid and not data.valid_size:
-        absent.append(f"data.valid: {none} Or hold pairs out of training: data.valid_size: auto.")
-    if absent:
-        raise DataError("\n".join(absent))
+        missing.append(f"data.valid: {advice} Or hold pairs out of training: data.valid_size: auto.")
+    if missing:
+        raise DataError("\n".join(missing))
     complaints: list[str] = []
     sources = []
-    for number, (split, files) in enumerate(named):  # the training corpora come first
+    for number, (split, files) in enumerate(corpora):  # the training corpora come first
         languages = data.languages_of(number) if split == "train" else (data.src_lang, data.trg_lang)
         if translations is not None and isinstance(files, TrainingCorpus) and files.translated_by:
-            found = []
+            corpus_sources = []
             for path in translations[number]:
-                made, given = (Text(str(path), path, "jsonl", key, drop_flagged=True) for key in ("output", "source"))
-                found.append(Source(split, *((made, given) if files.back_translates else (given, made))))
+                output, given = (Text(str(path), path, "jsonl", key, drop_flagged=True) for key in ("output", "source"))
+                corpus_sources.append(Source(split, *((output, given) if files.back_translates else (given, output))))
         else:
-            found = _sources_of(split, files, complaints, recipe.origin, languages)
-        sources += [replace(source, corpus=number) for source in found]
-    # Datasets last: to look into one may be to download it.
+            corpus_sources = _sources_of(split, files, complaints, recipe.origin, languages)
+        sources += [replace(source, corpus=number) for source in corpus_sources]
+    # Datasets last: checking one may download it.
     for is_dataset in (False, True):
         for source in sources:
             for text in (source.src, source.trg):
-                if isinstance(text.place, Loaded) == is_dataset:
+                if isinstance(text.place, HubDataset) == is_dataset:
                     try:
                         text.check()
                     except DataError as error:
@@ -203,162 +203,165 @@ def find_sources(recipe: Recipe, translations: Mapping[int, Sequence[Path]] | No
 def _sources_of(
     split: str, files: CorpusFiles, complaints: list[str], origin: Origin, languages: tuple[str, str]
 ) -> list[Source]:
-    """A corpus as the recipe names it, as sources: a pair of files each, or a file or dataset with both sides."""
+    """Return the sources of a corpus of the recipe: a pair of files each, or a file or dataset with both sides."""
     option = f"data.{split.partition('-')[0]}"
     folders = origin.folders(option)
 
-    def located(names: Any) -> list["Named"]:
-        there = [_locate(name, option, complaints, folders) for name in names_of(names)]
-        return [each._replace(wild=each.wild and (n, *each.wild)) for n, its in enumerate(there) for each in its]
+    def locate_all(names: Any) -> list["NamedFile"]:
+        matches = [_locate(name, option, complaints, folders) for name in names_of(names)]
+        return [file._replace(wild=file.wild and (n, *file.wild)) for n, match in enumerate(matches) for file in match]
 
-    def scores_of(its: list["Named"]) -> Sequence["Named | None"]:
+    def score_files_of(src_files: list["NamedFile"]) -> Sequence["NamedFile | None"]:
         if not isinstance(files, TrainingCorpus) or files.scores is None:
-            return [None] * len(its)
-        return [named for _, named in _partners(its, located(files.scores), option, complaints, of="scores")]
+            return [None] * len(src_files)
+        pairs = _file_pairs(src_files, locate_all(files.scores), option, complaints, role="scores")
+        return [score_file for _, score_file in pairs]
 
     if files.dataset is not None:
         assert files.split is not None, "the recipe was checked"
-        there = (folder / files.dataset for folder in _folders(files.dataset, folders))
-        name = str(next((path for path in there if path.is_dir()), files.dataset))
-        loaded = Loaded(name, files.subset, files.split)
-        src, trg = (Text(str(loaded), loaded, "dataset", column) for column in (files.src_column, files.trg_column))
-        return [Source(split, src, trg, scores=_scores_of(src, one, files)) for one in scores_of([Named(name, Path())])]
+        paths = (folder / files.dataset for folder in _folders(files.dataset, folders))
+        name = str(next((path for path in paths if path.is_dir()), files.dataset))
+        dataset = HubDataset(name, files.subset, files.split)
+        src, trg = (Text(str(dataset), dataset, "dataset", column) for column in (files.src_column, files.trg_column))
+        score_files = score_files_of([NamedFile(name, Path())])
+        return [Source(split, src, trg, scores=_scores_of(src, score_file, files)) for score_file in score_files]
     is_one_file = files.file is not None
     if is_one_file or (isinstance(files, TrainingCorpus) and files.translated_by):
-        together = [(named, named) for named in located(files.file or files.src or files.trg)]
+        pairs = [(file, file) for file in locate_all(files.file or files.src or files.trg)]
     else:
-        together = _partners(located(files.src), located(files.trg), option, complaints)
-    finds_columns = is_one_file and files.src_column is None
+        pairs = _file_pairs(locate_all(files.src), locate_all(files.trg), option, complaints)
+    infers_columns = is_one_file and files.src_column is None
     moses = [language_of(code).primary if files.unescape else None for code in languages]
     sources = []
-    for pair, its_scores in zip(together, scores_of([src for src, _ in together]), strict=False):
+    for pair, score_file in zip(pairs, score_files_of([src for src, _ in pairs]), strict=False):
         try:
-            columns = _columns_in(pair[0], files, languages) if finds_columns else (files.src_column, files.trg_column)
+            columns = _columns_in(pair[0], files, languages) if infers_columns else (files.src_column, files.trg_column)
             by_name = [isinstance(column, str) for column in columns]
-            by_name[0] |= isinstance(getattr(files, "score_column", None), str) and its_scores is None
+            by_name[0] |= isinstance(getattr(files, "score_column", None), str) and score_file is None
             by_name = [any(by_name)] * 2 if is_one_file else by_name
             src, trg = (_text_of(*side, files) for side in zip(pair, columns, by_name, moses, strict=True))
-            scored = _scores_of(src, its_scores, files)
+            scores = _scores_of(src, score_file, files)
         except DataError as error:
             complaints.append(f"{option}: {error}")
             continue
-        chosen = len(together) > 1 or pair[0].wild is not None
-        sources.append(Source(split, src, trg, chosen, found_columns=finds_columns, scores=scored))
+        is_matched = len(pairs) > 1 or pair[0].wild is not None
+        sources.append(Source(split, src, trg, is_matched, has_inferred_columns=infers_columns, scores=scores))
     return sources
 
 
-def _text_of(named: "Named", column: Column | None, by_name: bool, moses: str | None, files: CorpusFiles) -> Text:
-    """One side. by_name: columns of its file are chosen by name. moses: of `Text`."""
-    form = files.format or form_of(named)
+def _text_of(file: "NamedFile", column: Column | None, by_name: bool, moses: str | None, files: CorpusFiles) -> Text:
+    """Return one side. by_name: columns of its file are chosen by name. moses: see `Text`."""
+    form = files.format or form_of(file)
     if column is None:
         if files.format is None and form != "text":
             if isinstance(files, TrainingCorpus) and files.translated_by:
                 raise DataError(
-                    f"{named.name}: {form}, but translated_by takes text, a sentence a line. Name such a file, or "
+                    f"{file.name}: {form}, but translated_by takes text, a sentence a line. Name such a file, or "
                     "write format: text if this is one."
                 )
             raise DataError(
-                f"{named.name} is source and target. A file with both sides is named once: --train FILE, or file: in a "
+                f"{file.name} is source and target. A file with both sides is named once: --train FILE, or file: in a "
                 "recipe."
                 if files.src == files.trg
-                else f"{named.name}: {form} has columns or keys: which one is it? Choose it with src_column and "
+                else f"{file.name}: {form} has columns or keys: which one is it? Choose it with src_column and "
                 "trg_column, or write format: text if its lines are sentences."
             )
-        return Text(named.name, named.path, moses=moses)
+        return Text(file.name, file.path, moses=moses)
     if form == "text":
         raise DataError(
-            f"{named.name}: a column is chosen, but the name does not tell what is in the file. Add format: tsv, "
+            f"{file.name}: a column is chosen, but the name does not tell what is in the file. Add format: tsv, "
             "jsonl, csv, tmx, parquet or arrow."
         )
-    has_header = form in ("tsv", "csv")
+    may_have_header = form in ("tsv", "csv")
     drop_flagged = isinstance(files, TrainingCorpus) and files.drop_flagged
-    if files.header is not None and not has_header:
-        raise DataError(f"{named.name}: header is for TSV and CSV, and this is {form}. Remove it.")
+    if files.header is not None and not may_have_header:
+        raise DataError(f"{file.name}: header is for TSV and CSV, and this is {form}. Remove it.")
     if drop_flagged and form != "jsonl":
-        raise DataError(f"{named.name}: drop_flagged is for JSONL, and this is {form}. Remove it.")
-    header = has_header and (by_name if files.header is None else files.header)
-    return Text(named.name, named.path, form, column, header, drop_flagged, moses)
+        raise DataError(f"{file.name}: drop_flagged is for JSONL, and this is {form}. Remove it.")
+    header = may_have_header and (by_name if files.header is None else files.header)
+    return Text(file.name, file.path, form, column, header, drop_flagged, moses)
 
 
-def _scores_of(src: Text, named: "Named | None", files: CorpusFiles) -> Text | None:
-    """The scores of a source: in files of their own, or in a column beside those of src; None if it has none."""
+def _scores_of(src: Text, score_file: "NamedFile | None", files: CorpusFiles) -> Text | None:
+    """Return the scores of a source, from score_file or from a column of the file of src; None if it has none."""
     if not isinstance(files, TrainingCorpus) or (files.scores is None and files.score_column is None):
         return None
-    column, form = files.score_column, form_of(named) if named else src.form
+    column, form = files.score_column, form_of(score_file) if score_file else src.form
     if (column is None) != (form == "text"):
-        if named is None:
+        if score_file is None:
             raise DataError(f"{src.name}: text has no column of scores: name the file that has them in scores.")
-        what = "text has no columns: remove score_column, or let the name end in .tsv, .csv or .jsonl"
-        what = f"choose the column of the {form}: score_column" if column is None else what
-        raise DataError(f"{named.name}: has the scores, but {what}.")
-    if named is None:
+        advice = "text has no columns: remove score_column, or let the name end in .tsv, .csv or .jsonl"
+        advice = f"choose the column of the {form}: score_column" if column is None else advice
+        raise DataError(f"{score_file.name}: has the scores, but {advice}.")
+    if score_file is None:
         return replace(src, column=column, drop_flagged=False, moses=None)
-    return Text(named.name, named.path, form, column, isinstance(column, str) and form in ("tsv", "csv"))
+    return Text(score_file.name, score_file.path, form, column, isinstance(column, str) and form in ("tsv", "csv"))
 
 
 def with_low_scores(sources: Sequence[Source], data: DataConfig) -> list[Source]:
-    """Read all scores and return the sources with what min_score and best_share of their corpora drop.
+    """Read all scores and return the sources with `is_low` set by min_score and best_share of their corpora.
 
-    The best share of a corpus is that of all of its sources; what is as good as the last pair of it is kept, too. Pairs
-    without a score are dropped, and are in no share.
+    The best share is taken over all sources of a corpus. Pairs that tie with the last pair of the share are kept, too.
+    Pairs without a score are dropped, and do not count for the share.
     """
-    found, scores = list(sources), dict[int, NDArray[np.float64]]()
+    marked, scores = list(sources), dict[int, NDArray[np.float64]]()
     for n, source in enumerate(sources):
         if text := source.scores:
-            is_own = text.place in (source.src.place, source.trg.place)
-            scores[n] = read_scores(cast(Path, text.place), text.form, text.column, header=text.header, is_own=is_own)
+            has_pairs = text.place in (source.src.place, source.trg.place)
+            path = cast(Path, text.place)
+            scores[n] = read_scores(path, text.form, text.column, header=text.header, has_pairs=has_pairs)
     for corpus in {sources[n].corpus for n in scores}:
-        its = {n: numbers for n, numbers in scores.items() if sources[n].corpus == corpus}
-        own, every = data.train[corpus], np.concatenate([*its.values()])
-        every = every[~np.isnan(every)]
-        least = -np.inf if own.min_score is None else own.min_score
-        if own.best_share and len(every):
-            n_kept = max(1, round(own.best_share * len(every)))
-            least = max(least, np.partition(every, -n_kept)[-n_kept])
-        for n, numbers in its.items():
-            found[n] = replace(found[n], is_low=~(numbers >= least))
-    return found
+        corpus_scores = {n: source_scores for n, source_scores in scores.items() if sources[n].corpus == corpus}
+        options, all_scores = data.train[corpus], np.concatenate([*corpus_scores.values()])
+        all_scores = all_scores[~np.isnan(all_scores)]
+        threshold = -np.inf if options.min_score is None else options.min_score
+        if options.best_share and len(all_scores):
+            n_kept = max(1, round(options.best_share * len(all_scores)))
+            threshold = max(threshold, np.partition(all_scores, -n_kept)[-n_kept])
+        for n, source_scores in corpus_scores.items():
+            marked[n] = replace(marked[n], is_low=~(source_scores >= threshold))
+    return marked
 
 
 # From the names in a recipe to files.
 _WILD = re.compile(r"(\*|\?|\[[^\]]+\])")
 
 
-class Named(NamedTuple):
-    """A file as it is called, and where it is. wild: the number of its pattern, and what the wildcards stood for."""
+class NamedFile(NamedTuple):
+    """Name and path of a file. wild: the number of its pattern, and the text that each wildcard matched."""
 
     name: str
     path: Path
     wild: tuple[int | str, ...] | None = None
 
 
-def _locate(name: str, option: str, complaints: list[str], before: Sequence[Path]) -> list[Named]:
-    """The files of a name, a pattern's in the order of their names. What is not there is complained about.
+def _locate(name: str, option: str, complaints: list[str], before: Sequence[Path]) -> list[NamedFile]:
+    """Return the files of a name or pattern, sorted by name; add a complaint if there is none.
 
-    before: folders to look in before the one that NMT_DATA names.
+    before: folders to search before the folder of NMT_DATA.
     """
     folders, is_pattern = _folders(name, before), _WILD.search(name) is not None
     for folder in folders:
-        if (folder / name).exists() and not is_prepared(folder / name):  # which may have the name of its corpus
-            return [Named(name, folder / name)]
+        if (folder / name).exists() and not is_prepared(folder / name):  # prepared data may be named like its corpus
+            return [NamedFile(name, folder / name)]
     for folder in folders if is_pattern else ():
-        if found := sorted(glob.glob(name, root_dir=folder)):
-            if odd := [each for each in found if each.encode("utf-8", "replace").decode("utf-8") != each]:
+        if names := sorted(glob.glob(name, root_dir=folder)):
+            if odd := [entry for entry in names if entry.encode("utf-8", "replace").decode("utf-8") != entry]:
                 complaints.append(f"{option}: {odd[0]!r} is a name that is not UTF-8. Rename the file.")
                 return []
-            # Which files match has been decided; a bracket only has to tell which letter it stood for.
+            # `glob` has decided which files match. Here a bracket just captures the letter that it matched.
             parts = enumerate(_WILD.split(name))
             shape = "".join(("([^/]*)" if part == "*" else "([^/])") if n % 2 else re.escape(part) for n, part in parts)
-            matched = ((each, re.fullmatch(shape, each, re.DOTALL)) for each in found)
+            matches = ((file_name, re.fullmatch(shape, file_name, re.DOTALL)) for file_name in names)
             return [
-                Named(each, folder / each, tuple(map(without_ending, match.groups())) if match else None)
-                for each, match in matched
+                NamedFile(file_name, folder / file_name, tuple(map(without_ending, match.groups())) if match else None)
+                for file_name, match in matches
             ]
     places = " and ".join(str((folder / name).absolute()) for folder in folders)
-    plain = not os.environ.get("NMT_DATA") and not Path(name).is_absolute()
-    hint = " (NMT_DATA, one more folder to look in, is not set)" if plain else ""
-    what = "no file matches" if is_pattern else "no file"
-    complaints.append(f"{option}: {what} {name}: tried {places}{hint}.".replace("\n", "\\n"))
+    is_unset = not os.environ.get("NMT_DATA") and not Path(name).is_absolute()
+    hint = " (NMT_DATA, one more folder to look in, is not set)" if is_unset else ""
+    problem = "no file matches" if is_pattern else "no file"
+    complaints.append(f"{option}: {problem} {name}: tried {places}{hint}.".replace("\n", "\\n"))
     return []
 
 
@@ -368,93 +371,99 @@ def _folders(name: str, before: Sequence[Path]) -> list[Path]:
     return [*before, *map(Path, filter(None, [os.environ.get("NMT_DATA")]))]
 
 
-def _partners(
-    src: Sequence[Named], trg: Sequence[Named], option: str, complaints: list[str], of: str = "trg"
-) -> list[tuple[Named, Named]]:
-    """Pairs of source and target files: those for which wildcards of two patterns, at one place of two lists, stand for
-    the same; else the first to the first, and so on. None where files are not there, which was complained about.
-    of: what trg stands for.
+def _file_pairs(
+    src: Sequence[NamedFile], trg: Sequence[NamedFile], option: str, complaints: list[str], role: str = "trg"
+) -> list[tuple[NamedFile, NamedFile]]:
+    """Return pairs of source and target files. Adds a complaint for files without a partner.
+
+    Files of two patterns belong together if the patterns have the same place in their lists and the wildcards matched
+    the same text. Other files are paired in order. Missing files, already complained about, give no pairs. role: the
+    option of the trg files, for messages.
     """
-    # What wildcards stand for tells alone, unless several patterns of a side stand for the same.
-    is_same = any(len({named.wild and named.wild[1:] for named in side}) < len(side) for side in (src, trg))
-    by_wild = [{named.wild and named.wild[not is_same :]: named for named in side} for side in (src, trg)]
+    # The matched text alone identifies a file, unless several patterns of a side matched the same text.
+    is_ambiguous = any(len({file.wild and file.wild[1:] for file in side}) < len(side) for side in (src, trg))
+    by_wild = [{file.wild and file.wild[not is_ambiguous :]: file for file in side} for side in (src, trg)]
     n_wild = {len(wild or ()) for side in by_wild for wild in side}
     if len(src) + len(trg) > 2 and len(n_wild) == 1 and n_wild != {0}:
-        alone = [named.name for n in range(2) for wild, named in by_wild[n].items() if wild not in by_wild[1 - n]]
-        if alone:
-            more = f", and {len(alone) - 5:,} more" if len(alone) > 5 else ""
-            complaints.append(f"{option}: no partner in src or {of} for {', '.join(alone[:5])}{more}.")
-        return [(named, by_wild[1][wild]) for wild, named in by_wild[0].items() if wild in by_wild[1]]
+        unpaired = [file.name for n in range(2) for wild, file in by_wild[n].items() if wild not in by_wild[1 - n]]
+        if unpaired:
+            more = f", and {len(unpaired) - 5:,} more" if len(unpaired) > 5 else ""
+            complaints.append(f"{option}: no partner in src or {role} for {', '.join(unpaired[:5])}{more}.")
+        return [(file, by_wild[1][wild]) for wild, file in by_wild[0].items() if wild in by_wild[1]]
     if src and trg and len(src) != len(trg):
         complaints.append(
-            f"{option}: {len(src):,} files of src, first {src[0].name}, but {len(trg):,} of {of}, first {trg[0].name}. "
-            "Each must have its partner: file n of one belongs to file n of the other."
+            f"{option}: {len(src):,} files of src, first {src[0].name}, but {len(trg):,} of {role}, first "
+            f"{trg[0].name}. Each must have its partner: file n of one belongs to file n of the other."
         )
     return list(zip(src, trg, strict=False))
 
 
-# The columns of both sides in one file.
+# Usual names of the source and target columns of a file with both sides.
 _SIDES = (("source", "target"), ("src", "trg"), ("src", "tgt"), ("source_text", "target_text"))
 
 
-def form_of(named: Named) -> str:
-    """Return what is in a file, by its name."""
-    plain = without_ending(named.name).lower()
+def form_of(file: NamedFile) -> str:
+    """Return the format of a file, by its name."""
+    plain = without_ending(file.name).lower()
     return next((form for ending, form in ENDINGS.items() if plain.endswith(ending)), "text")
 
 
-def _columns_in(named: Named, files: CorpusFiles, languages: tuple[str, str]) -> tuple[Column, Column]:
-    """The columns of a file with both sides where the recipe names none, by name where its head names them."""
-    form = files.format or form_of(named)
+def _columns_in(file: NamedFile, files: CorpusFiles, languages: tuple[str, str]) -> tuple[Column, Column]:
+    """Infer the columns of a file with both sides: by the names in its header, or 1 and 2 if there are just two."""
+    form = files.format or form_of(file)
     if form == "text":
-        plain = without_ending(named.name).lower()
-        what = next((f"is {why}" for ending, why in NOT_READ.items() if plain.endswith(ending)), "")
-        told = what or "in which form, and which columns? Name src_column and trg_column, and format"
-        raise DataError(f"{named.name}: {told} (docs/data.md).")
-    names = names_in(named.path, form)
-    if found := columns_by_name(names, languages):
-        return found
+        plain = without_ending(file.name).lower()
+        reason = next((f"is {why}" for ending, why in NOT_READ.items() if plain.endswith(ending)), "")
+        problem = reason or "in which form, and which columns? Name src_column and trg_column, and format"
+        raise DataError(f"{file.name}: {problem} (docs/data.md).")
+    names = names_in(file.path, form)
+    if columns := columns_by_name(names, languages):
+        return columns
     if form in ("tsv", "csv") and len(names) == 2 and not files.header:
         return 1, 2
-    what = {"tmx": "languages", "jsonl": "keys"}.get(form, "columns")
+    kind = {"tmx": "languages", "jsonl": "keys"}.get(form, "columns")
     raise DataError(
-        f"{named.name}: which of its {what} are {languages[0]} and {languages[1]}? There are {shown(names)}. Name "
-        f"others with --langs, or the {what} in a recipe: src_column and trg_column."
+        f"{file.name}: which of its {kind} are {languages[0]} and {languages[1]}? There are {name_list(names)}. Name "
+        f"others with --langs, or the {kind} in a recipe: src_column and trg_column."
     )
 
 
 def columns_by_name(names: Sequence[str], languages: tuple[str, str]) -> tuple[str, str] | None:
-    """The columns, keys or languages that two sides are in, by their names; None where the names do not tell.
+    """Find the columns, keys or languages of source and target by their names; None if the names do not decide it.
 
     Names are codes of the languages, in any form and with any region, their English names, or source and target.
     """
-    known = {name: [language_of(part) for part in (name, name.rpartition(".")[2])] for name in names}
-    for form in attrgetter("code"), attrgetter("primary"):  # exact, or whatever the script and region
-        sides = [[name for name, of in known.items() if form(language_of(side)) in map(form, of)] for side in languages]
+    languages_of_name = {name: [language_of(part) for part in (name, name.rpartition(".")[2])] for name in names}
+    for form in attrgetter("code"), attrgetter("primary"):  # exact, or with any script and region
+        wanted = [form(language_of(side)) for side in languages]
+        sides = [[name for name, parts in languages_of_name.items() if code in map(form, parts)] for code in wanted]
         if len(sides[0]) == len(sides[1]) == 1 and sides[0] != sides[1]:
             return sides[0][0], sides[1][0]
     folded = {name.strip().casefold().replace(" ", "_"): name for name in names}
     return next(((folded[src], folded[trg]) for src, trg in _SIDES if {src, trg} <= folded.keys()), None)
 
 
-def told(sources: Iterable[Source]) -> Iterator[str]:
-    """Lines that tell which files and columns are which, where the recipe leaves it open."""
+def source_notes(sources: Iterable[Source]) -> Iterator[str]:
+    """Yield a line for each choice of files or columns that the recipe leaves open."""
     for source in sources:
-        if source.found_columns:
+        if source.has_inferred_columns:
             columns = f"{source.src.column!r} and {source.trg.column!r}"
-            head = "" if isinstance(source.src.column, str) else ", in this order: no header names the languages"
-            yield f"{source.split}: {source.src.name}: source and target are {columns}{head}"
-        if source.chosen:
-            other = "" if source.src.name == source.trg.name else f" with {source.trg.name}"
+            order = "" if isinstance(source.src.column, str) else ", in this order: no header names the languages"
+            yield f"{source.split}: {source.src.name}: source and target are {columns}{order}"
+        if source.is_matched:
+            partner = "" if source.src.name == source.trg.name else f" with {source.trg.name}"
             if source.scores and source.scores.name != source.src.name:
-                other += f", scores {source.scores.name}"
-            yield f"{source.split}: {source.src.name}{other}"
+                partner += f", scores {source.scores.name}"
+            yield f"{source.split}: {source.src.name}{partner}"
         if isinstance(source.src.place, Path) and source.src.place == source.trg.place and source.src.column is None:
             yield f"WARNING: {source.split}: {source.src.name} is source and target: nothing is translated there"
 
 
 def facts_of(sources: Iterable[Source]) -> list[Facts]:
-    """The facts of each text, with its split and side. Unequal line counts and empty files are refused, all at once."""
+    """Return the facts of each text, with its split and side.
+
+    Raises one DataError for all unequal line counts and empty files.
+    """
     inputs: list[Facts] = []
     complaints = []
     known: dict[Path, tuple[int, str]] = {}
@@ -483,13 +492,13 @@ def facts_of(sources: Iterable[Source]) -> list[Facts]:
 
 
 def stamps_of(sources: Iterable[Source]) -> dict[Path, tuple[int, int]]:
-    """Size and time of all files. They are read more than once: who compares these at the end knows of a change."""
-    paths = (text.place for one in sources for text in (one.src, one.trg, one.scores) if text)
+    """Return size and modification time of all files. Files are read more than once, so a change must be detected."""
+    paths = (text.place for source in sources for text in (source.src, source.trg, source.scores) if text)
     stats = {path: path.stat() for path in paths if isinstance(path, Path) and path.exists()}
-    return {path: (found.st_size, found.st_mtime_ns) for path, found in stats.items()}
+    return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()}
 
 
 def unknown_languages(data: DataConfig) -> list[str]:
-    """The languages of training corpora whose letters are to be looked at, but of which no script is known."""
-    looked_at = [data.languages_of(n) for n in range(len(data.train)) if data.filters_of(n).min_script]
-    return [language for language in dict.fromkeys(itertools.chain(*looked_at)) if not scripts_of(language)]
+    """Return the languages of training corpora with min_script for which no script is known."""
+    filtered = [data.languages_of(n) for n in range(len(data.train)) if data.filters_of(n).min_script]
+    return [language for language in dict.fromkeys(itertools.chain(*filtered)) if not scripts_of(language)]

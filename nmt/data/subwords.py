@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 from nmt.data.letters import BYTE_IN_TEXT, ByteLetters, CharacterLetters, Speller, easy_words, normalised, units_of
 from nmt.data.lines import write_lines
-from nmt.data.placeholders import CHARACTERS, alike, kinds_of, names_of, shown
+from nmt.data.placeholders import CHARACTERS, canonical_tag, kinds_of, names_of, shown
 from nmt.data.subword_kinds import KINDS, PieceTable, SubwordsFile
 from nmt.languages import language_of
 from nmt.recipe.data_options import SubwordsConfig, patterns_of
@@ -82,8 +82,8 @@ class Codec:
 
     def tag_ids(self, tags: Sequence[str]) -> list[int]:
         """The ids of tags that the vocabulary has."""
-        known = list(map(alike, self.tags))
-        return [self.n_text + known.index(alike(tag)) for tag in tags]
+        known = list(map(canonical_tag, self.tags))
+        return [self.n_text + known.index(canonical_tag(tag)) for tag in tags]
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, without BOS and EOS; an empty line has one piece, the space put before every line."""

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from nmt.data.letters import BYTE, NORMAL, SPACE, UNUSED, USER_DEFINED, ByteLetters, texts_of_rules
 from nmt.data.manifest import SUBWORDS, read_manifest
-from nmt.data.placeholders import alike, names_of, shown
+from nmt.data.placeholders import canonical_tag, names_of, shown
 from nmt.data.subword_kinds import KINDS, LONGEST_PIECE, PieceTable, SubwordsFile
 from nmt.data.subwords import Codec, Subwords
 from nmt.errors import DataError
@@ -170,7 +170,7 @@ def reuse(
         )
     symbols = (*old.symbols, *(symbol for symbol in config.symbols if symbol not in old.symbols))
     names = (*old.placeholders, *(name for name in names_of(protect) if name not in old.placeholders))
-    all_tags = (*old.tags, *(tag for tag in tags if alike(tag) not in map(alike, old.tags)))
+    all_tags = (*old.tags, *(tag for tag in tags if canonical_tag(tag) not in map(canonical_tag, old.tags)))
 
     def grown(codec: Codec, of_text: Counter[str]) -> PieceTable:
         pieces = set(codec.given.vocab)

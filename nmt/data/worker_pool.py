@@ -1,4 +1,4 @@
-"""Pool of worker processes for the blocks of a corpus: answers come in the order of the tasks."""
+"""Pool of worker processes for the blocks of a corpus. Results come in the order of the tasks."""
 
 import contextlib
 import os
@@ -15,11 +15,11 @@ from typing import Any
 
 from nmt.errors import MachineError, NmtError
 
-_AHEAD = 3  # blocks for each worker that wait or are worked on
-# The tasks are imported before anything is known of them, since it takes time.
+_AHEAD = 3  # queued or running tasks for each worker
+# The slow import of the tasks starts at once, before the first task arrives.
 _CODE = "import sys, nmt.data.block_work; from nmt.data.worker_pool import serve; serve(int(sys.argv[1]))"
-# One thread each: there are as many processes as cores are to be used. Arrays of some MB come and go; what glibc does
-# not give back to the system, it need not ask for again.
+# One thread for each worker: the number of processes is the number of cores to use. The malloc settings keep freed
+# arrays of some MB in the process, since new ones follow soon.
 _ENVIRONMENT = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"), "1") | {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 26),
     "MALLOC_MMAP_THRESHOLD_": str(1 << 25),
@@ -27,25 +27,25 @@ _ENVIRONMENT = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_
 
 
 class _Worker:
-    """A process that is started anew, not forked: a fork of a process with threads may hang."""
+    """A worker process, spawned and not forked: a fork of a process with threads may hang."""
 
     def __init__(self) -> None:
         package = str(Path(__file__).parents[2])
         paths = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-        self.connection, there = Pipe()
-        with there:
+        self.connection, worker_end = Pipe()
+        with worker_end:
             self.process = subprocess.Popen(
-                # -P: not from a folder called nmt where the user stands
-                [sys.executable, "-P", "-c", _CODE, str(there.fileno())],
+                # -P: a folder called nmt in the working directory must not be imported
+                [sys.executable, "-P", "-c", _CODE, str(worker_end.fileno())],
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # what a library prints is none of our output
-                pass_fds=[there.fileno()],
+                stdout=2,  # output of a library goes to stderr
+                pass_fds=[worker_end.fileno()],
                 env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": paths},
-                process_group=0,  # Ctrl-C at a terminal is for the process that started it
+                process_group=0,  # Ctrl-C at a terminal goes only to the main process
             )
 
     def ask(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        """The answer to a task. Raises the NmtError that it is."""
+        """Run a task in the worker and return its result. Raises the NmtError of the task."""
         try:
             self.connection.send((name, arguments))
             answer = self.connection.recv()
@@ -63,11 +63,11 @@ class _Worker:
 
 
 class WorkerPool:
-    """Worker processes, or with n = 1 this process alone. A context manager; the processes are gone when it ends."""
+    """Worker processes, or with n = 1 this process alone. A context manager that ends the processes at exit."""
 
     def __init__(self, n: int) -> None:
-        """n: processes, 1 for none beside this one."""
-        self._work: Any = None
+        """n: number of processes; 1 to run all tasks in this process."""
+        self._tasks: Any = None
         self._workers: list[_Worker] = []
         self._free: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(n)  # each waits for a worker
@@ -90,34 +90,34 @@ class WorkerPool:
         for worker in self._workers:
             worker.process.kill()
         self._threads.shutdown(cancel_futures=True)
-        for worker in self._workers:  # nobody talks to them any more
+        for worker in self._workers:  # no thread uses the connections any more
             worker.connection.close()
             worker.process.wait()
 
     def begin(self, make: Callable[..., Any], *setup: Any) -> None:
-        """Have the object made whose methods are the tasks, in each process: from the setup and its number there."""
+        """Create the object with the tasks as methods, in each process: make(*setup, number of the process)."""
         if not self._workers:
-            self._work = make(*setup, 0)
+            self._tasks = make(*setup, 0)
         for number, worker in enumerate(self._workers):
             self._threads.submit(self._ask, worker, "", (make, *setup, number))
 
     def submit(self, name: str, *arguments: Any) -> "Future[Any]":
-        """Have a task done, by a worker if there is any."""
+        """Start a task in a worker. Without workers, run it at once."""
         if self._workers:
             return self._threads.submit(self._ask, None, name, arguments)
-        done: Future[Any] = Future()
-        done.set_result(getattr(self._work, name)(*arguments))
-        return done
+        future: Future[Any] = Future()
+        future.set_result(getattr(self._tasks, name)(*arguments))
+        return future
 
     def each(self, name: str, tasks: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
-        """Yield the answer to each task, in order. Some are taken ahead, few enough for the memory."""
-        waiting: deque[Future[Any]] = deque()
+        """Yield the result of each task, in order. Few tasks are started ahead, to limit the memory."""
+        futures: deque[Future[Any]] = deque()
         for arguments in tasks:
-            waiting.append(self.submit(name, *arguments))
-            if len(waiting) > _AHEAD * len(self._workers):
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            futures.append(self.submit(name, *arguments))
+            if len(futures) > _AHEAD * len(self._workers):
+                yield futures.popleft().result()
+        while futures:
+            yield futures.popleft().result()
 
     def _ask(self, worker: _Worker | None, name: str, arguments: tuple[Any, ...]) -> Any:
         worker = worker or self._free.get()
@@ -128,8 +128,8 @@ class WorkerPool:
 
 
 def serve(descriptor: int) -> None:
-    """Work on tasks as a process of `WorkerPool`, until nobody asks any more; a task that was begun is finished."""
-    setup, work = list[Any](), None
+    """Main loop of a worker: run tasks until the pool closes the connection. A running task is finished first."""
+    setup, tasks = list[Any](), None
     with Connection(descriptor) as connection, contextlib.suppress(ConnectionError):
         while True:
             try:
@@ -138,17 +138,17 @@ def serve(descriptor: int) -> None:
                 return
             answer: Any = None
             try:
-                if not name:  # what is wrong with the setup is the answer to a task
+                if not name:  # the setup runs with the first task, whose caller gets its errors
                     setup += arguments
                 else:
-                    work = work or setup[0](*setup[1:])
-                    answer = getattr(work, name)(*arguments)
+                    tasks = tasks or setup[0](*setup[1:])
+                    answer = getattr(tasks, name)(*arguments)
             except NmtError as error:
                 answer = error
             except OSError as error:
-                where = f"{error.filename}: " if error.filename is not None else ""
-                what = f"{where}{error.strerror or error}, in a process that works on a part of the data."
-                answer = MachineError(what)
+                path = f"{error.filename}: " if error.filename is not None else ""
+                message = f"{path}{error.strerror or error}, in a process that works on a part of the data."
+                answer = MachineError(message)
             except MemoryError:
                 answer = MachineError("out of memory. Prepare with fewer processes: --data.workers 1.")
             connection.send(answer)

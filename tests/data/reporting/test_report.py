@@ -46,7 +46,7 @@ def leaks(held_out, training, parts=("src", "trg", "pair")):
     """The counts of `rows` for one test set. Both: lists of (src, trg)."""
     found = Leaks({"test": keys_of(held_out)})
     for n, pair in enumerate(training):  # one by one, as blocks come
-        found.look(keys_of([pair]), np.array([n]))
+        found.compare(keys_of([pair]), np.array([n]))
     (row,) = found.rows()
     return [tuple(row[level][part] for part in parts) for level in ("exact", "near", "numberless")]
 
@@ -80,7 +80,7 @@ def test_what_is_like_a_line_and_what_is_not():
 def test_the_first_training_pair_is_named_and_test_lines_are_looked_for_among_the_validation_lines_too():
     sets = {"valid": "ab", "valid-2": "c", "test": "acde"}
     found = Leaks({name: keys_of([(line, line) for line in lines]) for name, lines in sets.items()})
-    found.look(keys_of([("a", "a"), ("d", "d"), ("a", "a")]), np.array([7, 8, 9]))
+    found.compare(keys_of([("a", "a"), ("d", "d"), ("a", "a")]), np.array([7, 8, 9]))
     assert [(row["split"], row["in"], row["exact"]["pair"]) for row in found.rows()] == [
         ("valid", "train", 1),
         ("valid-2", "train", 0),

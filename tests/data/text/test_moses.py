@@ -1,9 +1,9 @@
-"""Text as the scripts of Moses leave it is found, counted and undone."""
+"""Text as the scripts of Moses leave it is found, counted and undo_moses."""
 
 import pytest
 
 from nmt.data.corpus import show_pairs
-from nmt.data.text import dress_of, undone
+from nmt.data.text import dress_of, undo_moses
 from nmt.recipe.data_options import TrainingCorpus
 from tests.data.reporting.test_report import report_of
 
@@ -21,7 +21,7 @@ from tests.data.reporting.test_report import report_of
     ],
 )
 def test_what_is_plain_is_undone(line, language, plain):
-    assert undone(line, language) == plain
+    assert undo_moses(line, language) == plain
 
 
 def test_counts_are_of_entities_and_of_full_stops_set_apart():

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt.data.letters import drawn
+from nmt.data.letters import draw_sample
 from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD, Subwords
 from nmt.data.text import unified
 from nmt.errors import DataError
@@ -102,9 +102,9 @@ def digests():
 
 
 def test_the_sample_is_seeded_and_of_the_size_asked_for():
-    flags = list(drawn(200, 30, seed=1))
-    assert len(flags) == 200 and sum(flags) == 30 and all(drawn(100, 100, seed=1))
-    assert flags == list(drawn(200, 30, seed=1)) != list(drawn(200, 30, seed=2))
+    flags = list(draw_sample(200, 30, seed=1))
+    assert len(flags) == 200 and sum(flags) == 30 and all(draw_sample(100, 100, seed=1))
+    assert flags == list(draw_sample(200, 30, seed=1)) != list(draw_sample(200, 30, seed=2))
 
 
 def test_a_line_without_spaces_takes_no_time():
