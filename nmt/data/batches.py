@@ -1,6 +1,7 @@
-"""Ids of pairs in, tensors out: with BOS and EOS, padded or packed; and reading ahead.
+"""Batches: ids of pairs to tensors with BOS and EOS, padded or packed; and a thread that makes them in advance.
 
-The reader owns no position: it is told what to make, so reading ahead cannot make a checkpoint wrong.
+The thread holds no position in the data: it gets the list of batches to make. So reading ahead cannot make a checkpoint
+wrong.
 """
 
 import itertools
@@ -25,22 +26,22 @@ from nmt.device import send
 def framed(
     rows: Ragged, starts: NDArray[np.int64], n_place: int, before: tuple[int, ...] = (), after: tuple[int, ...] = ()
 ) -> NDArray[np.int64]:
-    """(n_place,) ids: rows from `starts` on, each framed by `before` and `after`, and PAD elsewhere."""
+    """(n_place,) ids: each row begins at its place in `starts`, between `before` and `after`; the rest is PAD."""
     ids = np.full(n_place, PAD, dtype=np.int64)
     ids[places(starts + len(before), rows.lengths)] = rows.values
-    for n, one in enumerate(before):
-        ids[starts + n] = one
-    for n, one in enumerate(after, len(before)):
-        ids[starts + rows.lengths + n] = one
+    for n, token in enumerate(before):
+        ids[starts + n] = token
+    for n, token in enumerate(after, len(before)):
+        ids[starts + rows.lengths + n] = token
     return ids
 
 
 def pad(
     rows: Ragged, *, before: tuple[int, ...] = (), after: tuple[int, ...] = (), padded: Callable[[int], int] = int
 ) -> Tensor:
-    """Ids of different lengths -> (B, L) int64, each framed by `before` and `after`, then PAD.
+    """Rows of ids of different lengths -> (B, L) int64; each row is `before`, its ids, `after`, then PAD.
 
-    padded: from the length of the longest to L, which is no less.
+    padded: from the length of the longest row to L, which is no less.
     """
     n_row, length = len(rows.lengths), padded(int(rows.lengths.max()) + len(before) + len(after))
     ids = framed(rows, np.arange(n_row) * length, n_row * length, before, after)
@@ -50,8 +51,8 @@ def pad(
 def length_batches(length: NDArray[np.int64], max_tokens: int) -> list[Rows]:
     """Cut sentences, longest first, into batches of at most max_tokens: for translation and validation.
 
-    length: (N,) what a sentence costs; a batch costs sentences x longest. Longest first, so that memory runs
-    out at once or not at all.
+    length: (N,) cost of each sentence; a batch costs sentences x longest. The longest come first, so that memory runs
+    out in the first batch or never.
     """
     order = np.argsort(-length, kind="stable")
     batches, start = [], 0
@@ -62,7 +63,7 @@ def length_batches(length: NDArray[np.int64], max_tokens: int) -> list[Rows]:
     return batches
 
 
-STEP = 32  # The lengths of rows of packed sentences, where they follow those of sentences, are multiples of it.
+STEP = 32  # `end_to_end` makes rows whose lengths are multiples of it
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -72,10 +73,10 @@ R = TypeVar("R")
 class Batch:
     """Sentences as padded matrices of ids.
 
-    src_seq: (B, S) source and EOS. trg_seq: (B, T) BOS and target, what the decoder reads.
-    gold: (B, T) target and EOS, what it must predict. n_gold: target tokens, padding not counted.
-    Or packed: all in one row (B = 1), end to end, with the places where each begins, and the row's length, in src_start
-    and trg_start, (N + 1,) int32; what is left of the row is sentences of padding.
+    src_seq: (B, S) source and EOS. trg_seq: (B, T) BOS and target, the input of the decoder.
+    gold: (B, T) target and EOS, the tokens to predict. n_gold: target tokens, padding not counted.
+    Or packed: all sentences in one row (B = 1) without gaps. src_start and trg_start, (N + 1,) int32, hold the start of
+    each sentence and the length of the row; the rest of the row is sentences of padding.
     """
 
     src_seq: Tensor
@@ -92,7 +93,7 @@ class Batch:
 
 
 def make_batch(src: Ragged, trg: Ragged, padded: Callable[[int], int] = int) -> Batch:
-    """Pad some pairs. padded: what a side is padded to whose longest sentence, EOS counted, has so many ids."""
+    """Pad pairs. padded: from the length of the longest sentence of a side, EOS counted, to its padded length."""
     trg_seq, gold = pad(trg, before=(BOS,), padded=padded), pad(trg, after=(EOS,), padded=padded)
     return Batch(pad(src, after=(EOS,), padded=padded), trg_seq, gold, _n_gold(trg))
 
@@ -100,18 +101,18 @@ def make_batch(src: Ragged, trg: Ragged, padded: Callable[[int], int] = int) -> 
 def _starts(lengths: NDArray[np.integer], n_place: int, n_start: int, longest: int) -> NDArray[np.int32]:
     """(n_start,) starts of packed sentences; the last is n_place, the end of the row.
 
-    What is left of the row is cut into sentences of padding of at most `longest`, the last of which may be empty.
+    The rest of the row is cut into sentences of padding of at most `longest`, the last of which may be empty.
     """
     assert lengths.max() <= longest
-    used = np.append(0, np.cumsum(lengths))
-    begins = np.concatenate([used, np.arange(used[-1] + longest, n_place, longest)])
-    where = np.full(n_start, n_place, dtype=np.int32)
-    where[: len(begins)] = begins
-    return where
+    ends = np.append(0, np.cumsum(lengths))
+    begins = np.concatenate([ends, np.arange(ends[-1] + longest, n_place, longest)])
+    starts = np.full(n_start, n_place, dtype=np.int32)
+    starts[: len(begins)] = begins
+    return starts
 
 
 def make_packed(src: Ragged, trg: Ragged, n_place: int, n_sentence: int, longest: int) -> Batch:
-    """Pack some pairs into rows of n_place: all batches of at most n_sentence sentences have one shape.
+    """Pack pairs into one row of n_place a side. All batches of at most n_sentence sentences have one shape.
 
     longest: bound on the length of a sentence with EOS.
     """
@@ -132,15 +133,14 @@ def _n_gold(trg: Ragged) -> int:
 
 
 def end_to_end(batch: Batch) -> Batch:
-    """The sentences of a padded batch packed into rows as short as multiples of STEP are.
+    """Pack the sentences of a padded batch into rows whose lengths are multiples of STEP, as short as possible.
 
-    So there are few lengths of rows, whatever those of sentences are. What is left of a row is sentences of padding, no
-    longer than the others.
+    So there are few different shapes. The rest of a row is sentences of padding, no longer than the others.
     """
     lengths = [(seq != PAD).sum(1).cpu().numpy() for seq in (batch.src_seq, batch.gold)]
     n_place = [-(-int(length.sum()) // STEP) * STEP for length in lengths]
     longest = [int(length.max()) for length in lengths]
-    n_start = 1 + len(lengths[0]) - (-(STEP - 1) // min(longest))  # on both sides as many
+    n_start = 1 + len(lengths[0]) - (-(STEP - 1) // min(longest))  # the same on both sides
     src_start, trg_start = (
         torch.from_numpy(_starts(length, n, n_start, most)).to(batch.gold.device)
         for length, n, most in zip(lengths, n_place, longest, strict=True)
@@ -155,22 +155,22 @@ def end_to_end(batch: Batch) -> Batch:
 
 
 def halves(batch: Batch) -> tuple[Batch, Batch]:
-    """The first and the last sentences of a batch of two or more, each without padding that no sentence needs now."""
+    """Split a batch of two or more sentences into two batches, each padded to its own longest sentence."""
     middle = batch.src_seq.size(0) // 2
     assert middle, "one pair has no halves"
-    return _some(batch, slice(middle)), _some(batch, slice(middle, None))
+    return _part(batch, slice(middle)), _part(batch, slice(middle, None))
 
 
-def _some(batch: Batch, rows: slice) -> Batch:
+def _part(batch: Batch, rows: slice) -> Batch:
     n_src, n_trg = (int((seq[rows] != PAD).sum(1).max()) for seq in (batch.src_seq, batch.gold))
     gold = batch.gold[rows, :n_trg]
     return Batch(batch.src_seq[rows, :n_src], batch.trg_seq[rows, :n_trg], gold, int((gold != PAD).sum()))
 
 
 def read_ahead(make: Callable[[T], R], todo: Iterable[T], depth: int = 2) -> Iterator[R]:
-    """Yield make(item) for each item in order, made by a thread up to `depth` items ahead.
+    """Yield make(item) for each item in order. A thread makes up to `depth` items in advance.
 
-    An error in `make` is raised where its item is due.
+    An error in `make` is raised when its item is due.
     """
     items = iter(todo)
 
@@ -178,7 +178,7 @@ def read_ahead(make: Callable[[T], R], todo: Iterable[T], depth: int = 2) -> Ite
         return [make(item) for item in itertools.islice(items, 1)]
 
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="read-ahead") as thread:
-        waiting = deque(thread.submit(make_next) for _ in range(depth))
-        while made := waiting.popleft().result():
-            waiting.append(thread.submit(make_next))
+        pending = deque(thread.submit(make_next) for _ in range(depth))
+        while made := pending.popleft().result():
+            pending.append(thread.submit(make_next))
             yield made[0]

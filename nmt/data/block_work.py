@@ -23,7 +23,7 @@ from nmt.data.filters import CODES, HELD_OUT, KEPT, ODD, REASON_OF, CorpusFacts,
 from nmt.data.letters import WordsOf
 from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
-from nmt.data.survey import HeldOut, KeptBlock, Looked, measured
+from nmt.data.survey import HeldOut, KeptBlock, MeasuredBlock, measured
 from nmt.data.text import SIDES, Block, Hashes, cut, dress_of
 from nmt.data.units import Lexicon, Mask, UnitFacts, UnitIds, Units, UnitWords
 from nmt.files import naming
@@ -152,7 +152,7 @@ class Task:
         keys[kept] = keys_of(sides[0].some(kept), sides[1].some(kept), self._key_dtype)
         return codes, keys
 
-    def filter_and_measure(self, block: TextBlock, codes: Codes | None) -> Looked:
+    def filter_and_measure(self, block: TextBlock, codes: Codes | None) -> MeasuredBlock:
         """Filter and measure a block, and write it to the file for later tasks. codes: of the pairs, if known."""
         sides, notes = self._units(self._lexicons, block.src, block.trg), Counter[str]()
         codes = self._codes(block, sides) if codes is None else codes
@@ -175,7 +175,7 @@ class Task:
             if ODD.search(b"".join(side.keys).decode("utf-8")):  # the distinct units are shorter than the text
                 notes.update(oddity for line in side.some(kept) for oddity in oddities(line))
         offset = write_block(self._path, BlockContent(kept, kept_sides))
-        return Looked(
+        return MeasuredBlock(
             KeptBlock(str(self._path), offset, block.source, block.first, int(kept.sum())),
             dict(notes),
             _dropped(sides, codes, block),

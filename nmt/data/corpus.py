@@ -2,8 +2,8 @@
 
     PREPARED/  train.arrow  valid.arrow  test.arrow  subwords.json  report.json  recipe.yaml  schema.json  manifest.json
 
-Further validation sets are valid-NAME.arrow, and so is the first one if it has a name.
-`prepare.py` makes it. The Arrow files are those of the `datasets` library: `Dataset.from_file("train.arrow")`.
+Named validation sets are in valid-NAME.arrow. `prepare.py` writes the folder.
+The `datasets` library can read the Arrow files: `Dataset.from_file("train.arrow")`.
 """
 
 import itertools
@@ -26,9 +26,9 @@ from nmt.recipe.contradictions import names_of
 from nmt.recipe.options import Recipe
 
 
-# Columns of Arrow as arrays of numpy and back, over the same memory. What pyarrow has for it loads pandas.
+# Conversion between Arrow columns and numpy arrays without copying. The functions of pyarrow would load pandas.
 def as_arrow(values: NDArray[Any]) -> pa.Array:
-    """A column of whole numbers."""
+    """A column of integers."""
     values = np.ascontiguousarray(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
@@ -42,9 +42,9 @@ def texts_as_arrow(texts: Sequence[str]) -> pa.Array:
 
 
 def as_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
-    """The whole numbers of a column, none of which is null; copied where it has several chunks.
+    """The integers of a column without nulls; copied where it has several chunks.
 
-    Raises ValueError if it is no such column.
+    Raises ValueError for any other column.
     """
     if not pa.types.is_integer(column.type) or column.null_count:
         raise ValueError("a column is not made of whole numbers")
@@ -58,14 +58,14 @@ def as_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
 
 
 Ids = NDArray[np.int64]
-_N_STYLE = 2000  # training pairs that are looked at
+_N_STYLE = 2000  # training pairs whose style is examined
 
 
 class Corpus:
-    """The pairs of one split. Rows stay on disk until asked for."""
+    """The pairs of one split. Rows stay on disk until they are read."""
 
     def __init__(self, path: Path, size: tuple[int, int], fingerprint: str) -> None:
-        """size: ids of the source and of the target side are below; fingerprint: SHA-256 of the file."""
+        """size: of the source and the target vocabulary. fingerprint: SHA-256 of the file."""
         self.path, self.fingerprint = path, fingerprint
         try:
             with pa.memory_map(str(path)) as mapped:
@@ -79,31 +79,31 @@ class Corpus:
         except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path}: not an Arrow file of nmt-preprocess ({error}).") from None
         self.n_pair: int = self._table.num_rows
-        for rows, told, below in ((self._src, self.src_len, size[0]), (self._trg, self.trg_len, size[1])):
-            if told.dtype != np.int32 or not rows.are_as_long_as(told):
+        for rows, lengths, n_id in ((self._src, self.src_len, size[0]), (self._trg, self.trg_len, size[1])):
+            if lengths.dtype != np.int32 or not rows.have_lengths(lengths):
                 raise DataError(f"{path}: the lengths in it are not those of its rows.")
-            if not rows.are_within(N_SPECIAL, below):
+            if not rows.are_within(N_SPECIAL, n_id):
                 raise DataError(f"{path}: ids outside the vocabulary; its subwords belong to other data.")
 
     def pairs(self, numbers: Iterable[int] | NDArray[np.integer]) -> tuple[list[Ids], list[Ids]]:
-        """The source and target ids of some pairs, without BOS and EOS; each an array of its own."""
+        """The source ids and the target ids of pairs, without BOS and EOS; one array for each sentence."""
         rows = np.fromiter(numbers, np.int64) if not isinstance(numbers, np.ndarray) else numbers
         src, trg = (Ragged(side.values.astype(np.int64), side.lengths) for side in self.picked(rows))
         return src.rows(), trg.rows()
 
     def picked(self, numbers: NDArray[np.integer]) -> tuple[Ragged, Ragged]:
-        """The ids of some pairs, without BOS and EOS, as they are stored: the sources, and the targets."""
+        """The source ids and the target ids of pairs, without BOS and EOS, in the dtype of the file."""
         return self._src.picked(numbers), self._trg.picked(numbers)
 
     def texts(self) -> tuple[list[str], list[str]]:
-        """The lines as they stood in the files. Training pairs keep none."""
+        """The original source and target lines. Raises DataError for training pairs, which have none."""
         if "src_text" not in self._table.column_names:
             raise DataError(f"{self.path}: holds no text: only validation and test pairs keep theirs.")
         return self._table["src_text"].to_pylist(), self._table["trg_text"].to_pylist()
 
 
 class Prepared:
-    """A prepared folder that was checked: its files are, to the byte, those that were written."""
+    """A prepared folder whose files were verified against the manifest."""
 
     def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
         self.folder, self.manifest = folder, manifest
@@ -115,48 +115,51 @@ class Prepared:
                 f"{manifest['subwords_sha256']}. {prepare_again(folder)}"
             )
         self.train = self._corpus("train")
-        # Pairs of each training corpus, which lie one after the other.
-        self.sizes: list[int] = [each["n_pair"] for each in manifest["corpora"]]
+        # Pairs of each training corpus; the corpora follow one another in train.arrow.
+        self.sizes: list[int] = [corpus["n_pair"] for corpus in manifest["corpora"]]
         if sum(self.sizes) != self.train.n_pair:
             raise DataError(
                 f"{folder}: the manifest tells of {sum(self.sizes):,} training pairs, train.arrow has "
                 f"{self.train.n_pair:,}. {prepare_again(folder)}"
             )
         splits = [name.removesuffix(".arrow") for name in manifest["files"] if name.endswith(".arrow")]
-        found = {name: split for split in splits if (name := set_of(split)) is not None}
-        # In the order of the recipe: the first is the one that decides.
-        self.valid_sets = {name: self._corpus(split) for name, split in (found or {VALID: VALID}).items()}
+        split_of = {name: split for split in splits if (name := set_of(split)) is not None}
+        # In the order of the recipe: the first set selects the best checkpoint.
+        self.valid_sets = {name: self._corpus(split) for name, split in (split_of or {VALID: VALID}).items()}
         self.valid = next(iter(self.valid_sets.values()))
         self.test = self._corpus("test") if "test.arrow" in manifest["files"] else None
 
     def src_style(self) -> dict[str, float]:
-        """Return how source lines of training are written: see `shares_of`."""
-        some = np.unique(np.linspace(0, self.train.n_pair - 1, min(_N_STYLE, self.train.n_pair)).astype(np.int64))
-        return shares_of(self.subwords.src.decode(row.tolist()) for row in self.train.pairs(some)[0])
+        """Style of the source lines of training: see `shares_of`."""
+        sample = np.unique(np.linspace(0, self.train.n_pair - 1, min(_N_STYLE, self.train.n_pair)).astype(np.int64))
+        return shares_of(self.subwords.src.decode(row.tolist()) for row in self.train.pairs(sample)[0])
 
     def usual_ratios(self) -> dict[str, float]:
-        """Characters of a target for one of its source, by target language: the median of its largest corpus."""
-        corpora = sorted(self.manifest["corpora"], key=lambda each: int(each["n_pair"]))
-        return {each["trg_lang"]: each["usual_ratio"] for each in corpora if each.get("usual_ratio")}
+        """Target characters per source character, by target language: the median of its largest corpus."""
+        corpora = sorted(self.manifest["corpora"], key=lambda corpus: int(corpus["n_pair"]))
+        return {corpus["trg_lang"]: corpus["usual_ratio"] for corpus in corpora if corpus.get("usual_ratio")}
 
     @classmethod
     def open(cls, folder: Path | str) -> "Prepared":
-        """Check the manifest, then sizes and hashes, then structure; a DataError names what is wrong."""
+        """Check the manifest, then sizes and hashes, then the structure. Raises DataError if a check fails."""
         folder = Path(folder)
         manifest = read_manifest(folder)
         verify_files(folder, manifest)
         return cls(folder, manifest)
 
     def differences(self, recipe: Recipe) -> list[str]:
-        """Options of a recipe that the data was not made with, as `data.max_len: 256 there, 100 here`."""
+        """Differences between a recipe and the settings of the folder, as `data.max_len: 256 there, 100 here`."""
         changed = changed_settings(self.settings, settings_of(recipe))
-        before = [each["name"] for each in self.manifest["corpora"]]
-        now = ["" if one.translated_by else (names_of(one.file or one.src) or [""])[0] for one in recipe.data.train]
-        moved = any(name in before and name != before[n] for n, name in enumerate(now[: len(before)]))
-        if now and any(before) and (moved or len(now) != len(before)):  # weights and languages go by their places
-            changed.append(f"data.train: {', '.join(before)} there, in this order")
-        there, here = list(self.valid_sets), [files.name for files in recipe.data.valid] or [VALID]
-        return changed if there == here else [*changed, f"data.valid: {', '.join(there)} there, {', '.join(here)} here"]
+        stored = [corpus["name"] for corpus in self.manifest["corpora"]]
+        names = [
+            "" if corpus.translated_by else (names_of(corpus.file or corpus.src) or [""])[0]
+            for corpus in recipe.data.train
+        ]
+        has_moved = any(name in stored and name != stored[n] for n, name in enumerate(names[: len(stored)]))
+        if names and any(stored) and (has_moved or len(names) != len(stored)):  # weights and languages go by position
+            changed.append(f"data.train: {', '.join(stored)} there, in this order")
+        old, new = list(self.valid_sets), [files.name for files in recipe.data.valid] or [VALID]
+        return changed if old == new else [*changed, f"data.valid: {', '.join(old)} there, {', '.join(new)} here"]
 
     def _corpus(self, split: str) -> Corpus:
         name = f"{split}.arrow"
@@ -167,7 +170,7 @@ class Prepared:
 
 
 class _Rows:
-    """A column of id lists as numpy arrays over the mapped file: nothing is copied before rows are asked for."""
+    """A column of id lists as numpy arrays over the mapped file. Rows are copied only when they are picked."""
 
     def __init__(self, column: pa.ChunkedArray, file: pa.Buffer) -> None:
         self._offsets: list[NDArray[np.int32]] = []
@@ -179,14 +182,14 @@ class _Rows:
             self._values.append(as_numpy(chunk.values))
         # Chunk c holds the rows first[c] up to first[c + 1].
         self._first = np.fromiter(itertools.accumulate((len(o) - 1 for o in self._offsets), initial=0), np.int64)
-        # All chunks as one array, and where each begins in it: rows of any of them are looked up together.
+        # All chunks as one array, and the start of each in it: one lookup serves rows of several chunks.
         self._all_offsets, self._offsets_at = _as_one(self._offsets, file)
         self._all_values, self._values_at = _as_one(self._values, file)
 
-    def are_as_long_as(self, told: NDArray[np.int32]) -> bool:
-        """Return whether the rows have so many ids each."""
-        return len(told) == self._first[-1] and all(
-            np.array_equal(np.diff(offsets), told[first : first + len(offsets) - 1])
+    def have_lengths(self, lengths: NDArray[np.int32]) -> bool:
+        """Return whether these are the lengths of the rows."""
+        return len(lengths) == self._first[-1] and all(
+            np.array_equal(np.diff(offsets), lengths[first : first + len(offsets) - 1])
             for first, offsets in zip(self._first, self._offsets, strict=False)
         )
 
@@ -195,17 +198,18 @@ class _Rows:
         return all(int(v.min()) >= low and int(v.max()) < high for v in self._values if len(v))
 
     def picked(self, numbers: NDArray[np.integer]) -> Ragged:
-        """Copies of some rows."""
+        """Copies of the rows of these numbers."""
         chunk = np.searchsorted(self._first, numbers, side="right") - 1
-        at = self._offsets_at[chunk] + numbers - self._first[chunk]
-        begin = self._all_offsets[at]
-        n_id = self._all_offsets[at + 1] - begin
+        row = self._offsets_at[chunk] + numbers - self._first[chunk]
+        begin = self._all_offsets[row]
+        n_id = self._all_offsets[row + 1] - begin
         return Ragged(self._all_values[places(self._values_at[chunk] + begin, n_id)], n_id)
 
 
 def _as_one(parts: Sequence[NDArray[Any]], file: pa.Buffer) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """An array that holds arrays of a mapped file, and the place where each begins in it: the whole file, if Arrow has
-    left them there; else a copy of them, end to end.
+    """One array that holds several arrays of a mapped file, and the start of each in it.
+
+    If the arrays lie in the file, it is a view of the whole file; else a concatenated copy of them.
     """
     size = parts[0].dtype.itemsize
     begins = [part.ctypes.data - file.address if part.size else 0 for part in parts]
@@ -217,9 +221,9 @@ def _as_one(parts: Sequence[NDArray[Any]], file: pa.Buffer) -> tuple[NDArray[Any
 
 
 def show_pairs(folder: Path, n: int) -> Iterator[str]:
-    """Yield lines on n training pairs, always the same: text, pieces, ids. All pairs where there are no more.
+    """Yield text, pieces and ids of n random training pairs, or of all if there are fewer. Each call picks the same.
 
-    The text is decoded from the ids, so what is shown is what a model learns from.
+    The text is decoded from the ids, so that it is what a model learns from.
     """
     data = Prepared.open(folder)
     n = min(n, data.train.n_pair)
@@ -235,13 +239,13 @@ def show_pairs(folder: Path, n: int) -> Iterator[str]:
 
 # Encoded pairs as Arrow tables, and as a file of the `datasets` library.
 def dtype_of_ids(subwords: Subwords) -> np.dtype[Any]:
-    """Two bytes an id where every id fits."""
+    """uint16 if every id fits, else int32."""
     fits = max(subwords.src.n_vocab, subwords.trg.n_vocab) <= 1 << 16
     return np.dtype(np.uint16 if fits else np.int32)
 
 
 def table_of(src: Ragged, trg: Ragged) -> pa.Table:
-    """The columns src, trg, src_len, trg_len of some pairs."""
+    """A table of pairs with the columns src, trg, src_len, trg_len."""
     columns: dict[str, pa.Array] = {}
     for name, rows in (("src", src), ("trg", trg)):
         offsets = np.concatenate(([0], np.cumsum(rows.lengths, dtype=np.int64)))
@@ -252,18 +256,18 @@ def table_of(src: Ragged, trg: Ragged) -> pa.Table:
 
 
 def in_batches(blocks: Iterable[tuple[Ragged, Ragged]], n_row: int) -> Iterator[pa.Table]:
-    """Tables of n_row pairs each, the last of fewer, however the blocks were cut. blocks: both sides of some pairs."""
-    waiting, n_waiting = list[pa.Table](), 0
+    """Tables of n_row pairs each, the last of fewer. blocks: sources and targets of any number of pairs."""
+    pending, n_pending = list[pa.Table](), 0
     for block in blocks:
-        waiting.append(table_of(*block))
-        n_waiting += len(waiting[-1])
-        if n_waiting >= n_row:
-            table = pa.concat_tables(waiting)
-            n = n_waiting // n_row * n_row
+        pending.append(table_of(*block))
+        n_pending += len(pending[-1])
+        if n_pending >= n_row:
+            table = pa.concat_tables(pending)
+            n = n_pending // n_row * n_row
             yield from (table.slice(start, n_row) for start in range(0, n, n_row))
-            waiting, n_waiting = [table.slice(n)], n_waiting - n
-    if n_waiting:
-        yield pa.concat_tables(waiting)
+            pending, n_pending = [table.slice(n)], n_pending - n
+    if n_pending:
+        yield pa.concat_tables(pending)
 
 
 def write_arrow(path: Path, tables: Iterable[pa.Table], subwords: Subwords) -> int:
@@ -272,7 +276,7 @@ def write_arrow(path: Path, tables: Iterable[pa.Table], subwords: Subwords) -> i
     writer: pa.RecordBatchStreamWriter | None = None
     with path.open("wb") as file:
         for table in tables:
-            table = table.replace_schema_metadata(_described(table, str(dtype_of_ids(subwords))))
+            table = table.replace_schema_metadata(_metadata(table, str(dtype_of_ids(subwords))))
             if writer is None:
                 writer = pa.RecordBatchStreamWriter(file, table.schema)
             writer.write_table(table.combine_chunks(), max(len(table), 1))
@@ -282,12 +286,12 @@ def write_arrow(path: Path, tables: Iterable[pa.Table], subwords: Subwords) -> i
     return n_row
 
 
-def _described(table: pa.Table, ids: str) -> dict[str, str]:
-    """Description of the columns for the `datasets` library; to import it for this would take a second."""
+def _metadata(table: pa.Table, ids: str) -> dict[str, str]:
+    """Description of the columns for the `datasets` library, written by hand: its import takes a second."""
     value = {"_type": "Value"}
-    of_ids = {"feature": {"dtype": ids} | value, "_type": "List"}
+    id_list = {"feature": {"dtype": ids} | value, "_type": "List"}
     text = {"dtype": "large_string"} | value
-    features: dict[str, Any] = {"src": of_ids, "trg": of_ids}
+    features: dict[str, Any] = {"src": id_list, "trg": id_list}
     features |= {name: {"dtype": "int32"} | value for name in ("src_len", "trg_len")}
     features |= {name: text for name in table.column_names if name.endswith("_text")}
     return {"huggingface": json.dumps({"info": {"features": features}})}

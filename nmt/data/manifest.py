@@ -1,6 +1,6 @@
-"""The manifest of a prepared data folder: what went in, how, and what must lie beside it, to the byte.
+"""The manifest of a prepared data folder: its inputs, settings, and the sizes and hashes of its files.
 
-It is written last. A folder without it, or with other bytes than it says, is not used.
+It is written last. A folder without a manifest, or whose files do not match it, is not used.
 """
 
 import contextlib
@@ -31,72 +31,72 @@ RECIPE = "recipe.yaml"
 REPORT = "report.json"
 PAGE = "report.html"
 SUBWORDS = "subwords.json"
-# Hashing is bound by the disk; beyond this a file's size, structure and range of ids must do.
+# Hashing is bound by the disk: of larger files only the size, the structure and the range of ids are checked.
 HASHED_BYTES = 1 << 30
 
 _MADE_BY = "nmt-preprocess"
 _KEYS = {"made_by", "format", "inputs", "settings", "n_pair", "corpora", "n_vocab", "ids", "subwords_sha256"}
 _KEYS |= {"tokenizers", "files"}
-# The version of nmt, and of a clone the commit; for people, and in no comparison. Not in folders made before it was.
+# The version of nmt, and the commit of a clone. Information only: never compared, and absent from older folders.
 _VERSION = "nmt"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[a-z0-9]+)?")
-# What a disk answers that fails or is full.
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS}
+# Errors of a disk that fails or is full.
+_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS}
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
-    """The options that decide what is in the folder, and no others: two equal answers mean equal data."""
+    """The options that decide the content of the folder, and no others: equal settings mean equal data."""
     data = recipe.data.model_dump(
         mode="json", exclude={"train", "temperature", "valid", "test", "out", "alarms", "workers"}
     )
     training = [list(recipe.data.tags_of(corpus)) for corpus in recipe.data.train]
     held_out = {split: [list(tags)] for split, tags in held_out_tags(recipe.data).items()}
     data["tags"] = {"train": training, **held_out} if any(training) else {}
-    for n, own in enumerate(recipe.data.train):
+    for n, corpus in enumerate(recipe.data.train):
         filters = recipe.data.filters_of(n).model_dump(mode="json")
-        found = {name: value for name, value in filters.items() if value != getattr(recipe.data, name)}
-        found |= {name: value for name in ("min_score", "best_share") if (value := getattr(own, name)) is not None}
-        if own.src_lang not in (None, recipe.data.src_lang):
-            found["src_lang"] = own.src_lang
-        if own.drop_flagged or own.translated_by:
-            found["drop_flagged"] = True
-        data |= {f"train.{n}.{name}": value for name, value in found.items()}
+        options = {name: value for name, value in filters.items() if value != getattr(recipe.data, name)}
+        options |= {name: value for name in ("min_score", "best_share") if (value := getattr(corpus, name)) is not None}
+        if corpus.src_lang not in (None, recipe.data.src_lang):
+            options["src_lang"] = corpus.src_lang
+        if corpus.drop_flagged or corpus.translated_by:
+            options["drop_flagged"] = True
+        data |= {f"train.{n}.{name}": value for name, value in options.items()}
     return {"data": data, "subwords": recipe.subwords.model_dump(mode="json")}
 
 
-def changed_settings(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """Return where two answers of `settings_of` differ, as `data.max_len: 256 there, 100 here`."""
-    return [f"{name}: {a!r} there, {b!r} here" for name, (a, b) in differences(_known(there, here), here).items()]
+def changed_settings(stored: dict[str, Any], current: dict[str, Any]) -> list[str]:
+    """Differences of two results of `settings_of`, as `data.max_len: 256 there, 100 here`."""
+    changed = differences(_upgraded(stored, current), current)
+    return [f"{name}: {a!r} there, {b!r} here" for name, (a, b) in changed.items()]
 
 
-def _known(there: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a folder with those options that were not known yet when it was made, and with languages by the
-    codes that recipes have now.
+def _upgraded(stored: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a folder with the options and language codes of this version.
 
-    Such an option has its default, which does what was done then; but a filter that was not known was off. One that is
-    off here is no change for that reason; and one that has its default is none either, though on: nobody asked for it,
-    and the few pairs that it drops are no reason to refuse data that a run was trained on.
+    An option that the folder lacks gets its default, which does what earlier versions did; a filter that the folder
+    lacks was off. A new filter counts as no change if it is off in the recipe, or on by default: the recipe did not ask
+    for it, and the few pairs that it drops are no reason to refuse data that a run was trained on.
     """
-    plain = settings_of(Recipe(name="plain"))
-    known = {**there, **{section: {**plain[section], **there.get(section, {})} for section in ("data", "subwords")}}
-    data = known["data"]
+    defaults = settings_of(Recipe(name="plain"))
+    upgraded = {**stored, **{name: {**defaults[name], **stored.get(name, {})} for name in ("data", "subwords")}}
+    data = upgraded["data"]
     for name, value in data.items():
         if name.endswith(("src_lang", "trg_lang")) and isinstance(value, str):
             data[name] = language_of(value).code
     data["tags"] = {
-        split: [list(map(canonical_tag, each)) for each in tags] for split, tags in (data["tags"] or {}).items()
+        split: [list(map(canonical_tag, tags)) for tags in lists] for split, lists in (data["tags"] or {}).items()
     }
-    pass_over_gone(known, is_stored=True)
+    pass_over_gone(upgraded, is_stored=True)
     for name in [name for name in data if without_numbers(f"data.{name}") in WITHOUT_EFFECT]:  # of one corpus
         del data[name]
-    for name in FilterConfig.model_fields.keys() - there.get("data", {}).keys():
-        value = here["data"][name]
-        data[name] = value if value in (plain["data"][name], 0) else type(value)(0)
-    return known
+    for name in FilterConfig.model_fields.keys() - stored.get("data", {}).keys():
+        value = current["data"][name]
+        data[name] = value if value in (defaults["data"][name], 0) else type(value)(0)
+    return upgraded
 
 
 def write_manifest(folder: Path, content: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Write the manifest over the files `names` of a folder that is otherwise complete."""
+    """Write the manifest of a folder that is otherwise complete. names: the files that it lists."""
     files = {name: {"size": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)} for name in names}
     manifest = {"made_by": _MADE_BY, "format": FORMAT, **content, "files": files}
     assert set(manifest) - {_VERSION} == _KEYS, set(manifest) ^ _KEYS
@@ -105,7 +105,7 @@ def write_manifest(folder: Path, content: dict[str, Any], names: Iterable[str]) 
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a prepared folder; a DataError where there is none of ours."""
+    """The manifest of a prepared folder. Raises DataError if it is missing, damaged or not one of nmt-preprocess."""
     path = folder / MANIFEST
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder of prepared data. Name one that nmt-preprocess wrote.")
@@ -121,37 +121,37 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if manifest.get("format") != FORMAT:
         raise _unusable(path, f"format {manifest.get('format')!r}; this version of nmt reads {FORMAT}")
     try:
-        # In folders made before there was one, all training pairs are of one corpus.
+        # Older folders have no such entry: all their training pairs are of one corpus.
         manifest.setdefault("corpora", [{"name": "", "n_pair": manifest["n_pair"]["train"]}])
-        is_whole = (
+        is_valid = (
             set(manifest) - {_VERSION} == _KEYS
-            and all(type(each["n_pair"]) is int and each["n_pair"] >= 0 for each in manifest["corpora"])
-            and sum(each["n_pair"] for each in manifest["corpora"]) == manifest["n_pair"]["train"]
+            and all(type(corpus["n_pair"]) is int and corpus["n_pair"] >= 0 for corpus in manifest["corpora"])
+            and sum(corpus["n_pair"] for corpus in manifest["corpora"]) == manifest["n_pair"]["train"]
             and all(
-                _PLAIN_NAME.fullmatch(name) and type(each["size"]) is int and isinstance(each["sha256"], str)
-                for name, each in manifest["files"].items()
+                _PLAIN_NAME.fullmatch(name) and type(file["size"]) is int and isinstance(file["sha256"], str)
+                for name, file in manifest["files"].items()
             )
         )
     except (AttributeError, KeyError, TypeError):
-        is_whole = False
-    if not is_whole:
+        is_valid = False
+    if not is_valid:
         raise _unusable(path, "damaged: entries are missing, unknown or of the wrong kind")
     return manifest
 
 
 def prepare_again(folder: Path) -> str:
-    """Return how a folder that cannot be used is made again, for the end of a message."""
+    """Return advice on making an unusable folder again, for the end of a message."""
     recipe = folder / RECIPE
     command = ["nmt-preprocess", str(recipe), "--overwrite"] if recipe.is_file() else ["nmt-preprocess", "RECIPE"]
     return f"Prepare the data again: {shlex.join(command)}"
 
 
-def _unusable(path: Path, why: str) -> DataError:
-    return DataError(f"{path}: {why}. {prepare_again(path if path.is_dir() else path.parent)}")
+def _unusable(path: Path, reason: str) -> DataError:
+    return DataError(f"{path}: {reason}. {prepare_again(path if path.is_dir() else path.parent)}")
 
 
 def verify_files(folder: Path, manifest: dict[str, Any]) -> None:
-    """Compare every file with the manifest: its size first, so that nothing shorter is ever mapped into memory."""
+    """Compare every file with the manifest. The size comes first, so that no shorter file is mapped into memory."""
     for name, expected in manifest["files"].items():
         path = folder / name
         if path.is_symlink() or not path.is_file():
@@ -163,13 +163,14 @@ def verify_files(folder: Path, manifest: dict[str, Any]) -> None:
             raise _unusable(path, "its bytes are not those that were written (SHA-256 differs)")
 
 
-# A folder that appears whole or not at all.
+# Atomic creation of a folder.
 
 
 def refuse_foreign_files(folder: Path) -> dict[str, Any] | None:
-    """The manifest of the prepared data in the folder, None if there is nothing; anything else is refused.
+    """The manifest of the prepared data in the folder, or None if the folder is empty or missing.
 
-    We delete only what we wrote, so a folder with other files in it can be neither filled nor replaced.
+    Raises DataError for any other content: only files that nmt-preprocess wrote are ever deleted, so a folder with
+    others can be neither filled nor replaced.
     """
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise DataError(f"{folder}: is a file or a link; expected a folder. Choose another one with data.out.")
@@ -194,11 +195,11 @@ def refuse_foreign_files(folder: Path) -> dict[str, Any] | None:
 
 
 @contextlib.contextmanager
-def beside(folder: Path) -> Iterator[Path]:
-    """Give an empty folder beside another one, `.NAME.preparing`, and remove it in the end.
+def temporary_folder(folder: Path) -> Iterator[Path]:
+    """Context manager: an empty folder `.NAME.preparing` next to another one, removed at the end.
 
-    What a killed process left there is removed first. DataError if a living one is at work there, or if nothing can be
-    written there.
+    Leftovers of a killed process are removed first. Raises DataError if another process is writing the folder, or if
+    its parent is not writable.
     """
     folder = folder.absolute()
     temporary = folder.with_name(f".{folder.name}.preparing")
@@ -212,7 +213,7 @@ def beside(folder: Path) -> Iterator[Path]:
                 is_held = not os.path.samestat(os.fstat(file.fileno()), lock.stat())
             except (BlockingIOError, PermissionError):
                 is_held = True
-            except OSError:  # some network disks have no locks
+            except OSError:  # some network file systems have no locks
                 is_held = temporary.exists()
             if is_held:
                 file.seek(0)
@@ -224,7 +225,7 @@ def beside(folder: Path) -> Iterator[Path]:
             file.truncate(0)
             file.write(f"{os.getpid()}\n".encode())
         except OSError as error:
-            if error.errno in _DISK - {errno.EROFS}:
+            if error.errno in _DISK_ERRORS - {errno.EROFS}:
                 raise
             raise DataError(
                 f"{folder}: cannot be made: nothing can be written to {folder.parent} ({error.strerror}). Choose "
@@ -235,8 +236,8 @@ def beside(folder: Path) -> Iterator[Path]:
             temporary.mkdir()
             yield temporary
         except OSError as error:
-            is_ours = error.filename is None or Path(str(error.filename)).is_relative_to(temporary)
-            if error.errno not in _DISK or not is_ours:
+            is_in_temporary = error.filename is None or Path(str(error.filename)).is_relative_to(temporary)
+            if error.errno not in _DISK_ERRORS or not is_in_temporary:
                 raise
             raise MachineError(
                 f"{folder}: cannot be written ({error.strerror}). What was there is untouched. Look at the disk, make "
@@ -248,12 +249,12 @@ def beside(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def building(folder: Path, *, replace: dict[str, Any] | None) -> Iterator[Path]:
-    """Give an empty folder to fill; put it in place when the block ends well, remove it when not.
+    """Context manager: an empty folder to fill. It is moved into place at the end, or removed after an exception.
 
-    replace: the manifest of the prepared data that stands there now and goes away at the end.
+    replace: the manifest of the prepared data that it replaces.
     """
     folder = folder.absolute()
-    with beside(folder) as temporary:
+    with temporary_folder(folder) as temporary:
         yield temporary
         for path in sorted(temporary.iterdir()):
             sync_file(path)

@@ -1,6 +1,6 @@
 """Plan of the batches: pairs of each batch, as arithmetic on (seed, epoch).
 
-Numbers only: no text, no tensors, no files. `batches.py` turns the answer into tensors.
+Numbers only: no text, no tensors, no files. `batches.py` turns pair numbers into tensors.
 """
 
 import math
@@ -17,16 +17,15 @@ from numpy.typing import NDArray
 from nmt.errors import RecipeError
 from nmt.recipe.data_options import DataConfig
 
-# How often the pairs of each corpus are visited in an epoch.
-Rows = NDArray[np.int64]
+Rows = NDArray[np.int64]  # numbers of pairs
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Pairs that lie corpus after corpus, and how often each corpus is visited in an epoch.
+    """Sizes of concatenated corpora, and how often each corpus is visited in an epoch.
 
-    sizes: pairs of each corpus, in their order. weights: visits of each of its pairs in an epoch, on average; 0.25 is
-    another quarter of the corpus in each epoch, 2.5 every pair twice and another half of them once more.
+    sizes: number of pairs of each corpus. weights: average number of visits of each of its pairs in an epoch. With 0.25
+    each epoch visits another quarter of the corpus; with 2.5 every pair twice, and another half of them a third time.
     """
 
     sizes: tuple[int, ...]
@@ -35,15 +34,15 @@ class Mixture:
     def rows(self, seed: int, epoch: int) -> Rows:
         """The pairs of an epoch, each as often as it is visited, in order of corpora.
 
-        What is visited a fraction of a time is a window that moves over the corpus from epoch to epoch, in an order
-        drawn once for all epochs: after enough of them every pair was seen as often as any other, but for one visit.
+        The fractional part of a weight selects a window that moves over the corpus from epoch to epoch, in one random
+        order for all epochs. So the numbers of visits of any two pairs of a corpus differ by at most one.
         """
         parts, first = [], 0
         for number, (size, weight) in enumerate(zip(self.sizes, self.weights, strict=True)):
-            whole, share = divmod(weight, 1.0)
-            every = np.arange(first, first + size, dtype=np.int64)
-            parts += [every] * int(whole)
-            # Rounded so that the windows of all epochs lie end to end.
+            n_visit, share = divmod(weight, 1.0)
+            corpus = np.arange(first, first + size, dtype=np.int64)
+            parts += [corpus] * int(n_visit)
+            # Rounded so that the windows of successive epochs touch without overlap.
             begin, end = (round(n * share * size) for n in (epoch, epoch + 1))
             if end > begin:
                 order = np.random.default_rng([seed, number, size]).permutation(size)
@@ -53,12 +52,12 @@ class Mixture:
 
 
 def mixture_of(data: DataConfig, sizes: Sequence[int]) -> Mixture:
-    """The mixture that a recipe asks for, of corpora that were prepared with so many pairs.
+    """The mixture of a recipe. sizes: number of prepared pairs of each corpus.
 
-    With temperature T the shares of corpora of n pairs go with n^(1/T), as in multilingual BERT and M4 (Arivazhagan et
-    al. 2019, "Massively multilingual neural machine translation in the wild", section 4): the largest corpus is visited
-    once, smaller ones more often. A corpus' weight multiplies that.
-    Raises RecipeError where corpora are to be weighted that were not prepared so.
+    With temperature T a corpus of n pairs has a share proportional to n^(1/T), as in multilingual BERT and M4
+    (Arivazhagan et al. 2019, "Massively multilingual neural machine translation in the wild", section 4): the largest
+    corpus is visited once, smaller ones more often. The weight of a corpus multiplies its visits.
+    Raises RecipeError if the recipe weights corpora but the data was prepared from another number of them.
     """
     weights = [files.weight for files in data.train]
     if len(weights) != len(sizes):
@@ -69,28 +68,28 @@ def mixture_of(data: DataConfig, sizes: Sequence[int]) -> Mixture:
             )
         weights = [1.0] * len(sizes)
     largest = max(sizes)
-    found = tuple(
+    visits = tuple(
         weight * (size / largest) ** (1 / data.temperature - 1) if size else 0.0
         for weight, size in zip(weights, sizes, strict=True)
     )
-    if not any(int(weight * size) for weight, size in zip(found, sizes, strict=True)):
+    if not any(int(n_visit * size) for n_visit, size in zip(visits, sizes, strict=True)):
         raise RecipeError(
             f"data.train: with weights of {', '.join(f'{weight:g}' for weight in weights)} an epoch would have no "
             "pair. A weight is how often each pair of a corpus is visited in an epoch."
         )
-    return Mixture(tuple(sizes), found)
+    return Mixture(tuple(sizes), visits)
 
 
-# To be raised where the same lengths, seed and options would make other batches: a place in an epoch of others is none.
+# Raise it whenever the same lengths, seed and options make other batches: a stored position is then no longer valid.
 VERSION = 3
-# Pair numbers, in as few bytes as hold them.
+# Pair numbers, in the smallest dtype that holds them.
 Order = NDArray[np.integer[Any]]
 Lengths = NDArray[np.int32]
-# Batches of packed pairs that are cut at a time.
+# Number of packed batches that are cut at a time.
 _N_CUT = 256
-# The most sentences of a packed batch is a multiple of it.
+# The largest number of sentences of a packed batch is a multiple of it.
 _PACKED_STEP = 64
-# Lengths that sides are padded to between a power of two and the next.
+# Number of padded lengths from one power of two to the next.
 _N_STEP = 16
 
 
@@ -104,12 +103,12 @@ class Position:
 
 @dataclass(eq=False)
 class Plan:
-    """The batches of every epoch, which visits every pair exactly once, or as often as a mixture says.
+    """The batches of every epoch. An epoch visits every pair exactly once, or as often as the mixture says.
 
-    Pairs are shuffled, taken a pool at a time, sorted by length within the pool, cut to the token budget, and the
-    batches mixed. Sides are padded to one of a few lengths, so that what is prepared for a shape, such as oneDNN's
-    kernels, is prepared once. An epoch is made pool by pool as far as it is asked for. In memory are its pairs in their
-    order, four bytes each, and some numbers for each batch; of two epochs, since one begins while the other ends.
+    Pairs are shuffled and divided into pools. Each pool is sorted by length and cut to the token budget, and its
+    batches are shuffled. Sides are padded to one of a few lengths, so that work for a new shape, such as oneDNN's
+    choice of kernels, is seldom repeated. Pools are cut lazily. Memory holds the order of the pairs, four bytes each,
+    and some numbers for each batch; those of two epochs, since one begins while the other ends.
     """
 
     src_len: Lengths  # (N,) subwords of each pair, BOS and EOS not counted
@@ -118,26 +117,26 @@ class Plan:
     seed: int
     max_tokens: int  # bound on sentences x longest side, EOS and padding counted; a longer pair is a batch alone
     per_update: int  # batches per update, over all ranks
-    pool: int
-    # max_tokens bounds the tokens of each side instead, and most_packed the sentences; nothing is sorted nor padded.
+    pool: int  # number of pairs that are sorted by length together
+    # If True, max_tokens bounds the tokens of each side, and most_packed the sentences; nothing is sorted nor padded.
     packed: bool = False
-    # If not 0, an update takes batches until their target tokens, EOS counted, are so many; the last, what is left.
+    # If not 0, an update takes batches until it has so many target tokens, EOS counted; the last takes the rest.
     tokens_per_update: int = 0
     mixture: Mixture | None = None  # how often the pairs of each corpus are visited; None: once
 
     def __post_init__(self) -> None:
         assert len(self.src_len) == len(self.trg_len) > 0
-        if self.mixture is not None and set(self.mixture.weights) == {1.0}:  # once, as without
+        if self.mixture is not None and set(self.mixture.weights) == {1.0}:  # the same as without a mixture
             self.mixture = None
         self.most_packed = _most_packed(self.src_len, self.trg_len, self.max_tokens, self.mixture)
-        # Padding makes no batch larger than the longest pair or the budget would.
+        # Rounding lengths up must make no batch larger than the longest pair or the budget.
         self.most_padded = min(self.max_tokens, 1 + int(max(self.src_len.max(), self.trg_len.max())))
         self._epoch = lru_cache(maxsize=2)(partial(_Epoch, self))
 
     def at(self, position: Position) -> tuple[list[Rows], Position]:
-        """The batches of the update at `position`, arrays of pair numbers, and the position after it."""
-        epoch, after = self._epoch(position.epoch), position.update + 1
-        following = Position(position.epoch, after) if epoch.has(after) else Position(position.epoch + 1, 0)
+        """The batches of the update at `position`, as arrays of pair numbers, and the next position."""
+        epoch, update = self._epoch(position.epoch), position.update + 1
+        following = Position(position.epoch, update) if epoch.has(update) else Position(position.epoch + 1, 0)
         return epoch.update(position.update), following
 
     def n_update(self, epoch: int) -> int:
@@ -145,34 +144,34 @@ class Plan:
         return self._epoch(epoch).n_update()
 
     def updates(self, epoch: int) -> list[list[Rows]]:
-        """All updates of an epoch in order, as `at` gives them: twice the memory, and an array for each batch."""
+        """All updates of an epoch in order, as `at` returns them. Takes twice the memory: an array for each batch."""
         return [self._epoch(epoch).update(number) for number in range(self.n_update(epoch))]
 
     def lengths(self, rows: Order) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Subwords of source and target of some pairs, EOS counted."""
+        """Source and target lengths of pairs in subwords, EOS counted."""
         return self.src_len[rows].astype(np.int64) + 1, self.trg_len[rows].astype(np.int64) + 1
 
     def n_gold(self, update: list[Rows]) -> int:
-        """Target tokens an update predicts, EOS counted, padding not: known without looking at the data."""
+        """Target tokens an update predicts, EOS counted, padding not. Needs the lengths only, not the data."""
         return sum(int(self.trg_len[rows].sum(dtype=np.int64)) + len(rows) for rows in update)
 
     def padded(self, length: int) -> int:
-        """Length that a side is padded to whose longest sentence, EOS counted, has so many subwords."""
+        """Padded length of a side. length: subwords of its longest sentence, EOS counted."""
         return int(padded(np.array(length), self.most_padded))
 
     def padding_share(self, epoch: int) -> float:
         """Share of padding in the source and target matrices of an epoch, from 0 to 1."""
-        found = self._epoch(epoch)
-        found.n_update()
-        return float(1 - np.divide(found.n_used, found.n_held))
+        batches = self._epoch(epoch)
+        batches.n_update()
+        return float(1 - np.divide(batches.n_used, batches.n_held))
 
 
 class _Epoch:
-    """The batches of one epoch, as far as they were asked for."""
+    """The batches of one epoch, cut lazily."""
 
     def __init__(self, plan: Plan, epoch: int) -> None:
         self._plan, self._rng = plan, np.random.default_rng([plan.seed, epoch])
-        # The pairs in the order of the batches as far as they are cut, and shuffled from there on.
+        # Pairs of batches already cut, in their order; after them the shuffled rest.
         if plan.mixture is None:
             n_pair = len(plan.src_len)
             self._order: Order = np.arange(n_pair, dtype=np.int32 if n_pair < 1 << 31 else np.int64)
@@ -180,19 +179,19 @@ class _Epoch:
             self._order = plan.mixture.rows(plan.seed, epoch)
         self._rng.shuffle(self._order)
         self._starts = array("q", [0])  # of the batches, and the end of the last
-        self._first = array("q", [0])  # batches that begin an update, and at last how many batches there are
-        self.n_used = self.n_held = 0  # tokens, and places for them, both sides together
+        self._first = array("q", [0])  # number of the first batch of each update; at the end, the number of batches
+        self.n_used = self.n_held = 0  # tokens, and places with padding counted, of both sides
         self._cutting = self._cut_all()
 
     def has(self, update: int) -> bool:
-        """True if there is an update of this number, from 0."""
-        # Until the one after it has begun: then this one is whole.
+        """True if the epoch has an update of this number, counted from 0."""
+        # An update is complete once the next one has begun.
         while len(self._first) < update + 2 and next(self._cutting, False):
             pass
         return len(self._first) >= update + 2
 
     def n_update(self) -> int:
-        """Make the whole epoch. Returns the number of updates."""
+        """Cut the whole epoch. Returns the number of updates."""
         for _ in self._cutting:
             pass
         return len(self._first) - 1
@@ -205,19 +204,19 @@ class _Epoch:
         return [self._order[start:stop].astype(np.int64) for start, stop in pairwise(edges)]
 
     def _cut_all(self) -> Iterator[bool]:
-        """Make all batches and updates: those of a pool, or some packed ones, at a time."""
-        plan, n_gold = self._plan, 0  # of the last update
+        """Cut all batches and group them into updates, one pool or `_N_CUT` packed batches at a time."""
+        plan, n_gold = self._plan, 0  # target tokens of the last update
         while self._starts[-1] < len(self._order):
-            n_known = len(self._starts) - 1
+            n_batch = len(self._starts) - 1
             edges = self._cut_packed() if plan.packed else self._cut_pool()
             self._starts.extend(edges[1:].tolist())
-            gold = plan.lengths(self._order[edges[0] : edges[-1]])[1]
-            for number, n in enumerate(np.add.reduceat(gold, edges[:-1] - edges[0]).tolist(), n_known):
-                n_batch = number - self._first[-1]
-                if n_gold >= plan.tokens_per_update if plan.tokens_per_update else n_batch == plan.per_update:
-                    self._first.append(number)
+            trg_len = plan.lengths(self._order[edges[0] : edges[-1]])[1]
+            for batch, n_token in enumerate(np.add.reduceat(trg_len, edges[:-1] - edges[0]).tolist(), n_batch):
+                n_in_update = batch - self._first[-1]
+                if n_gold >= plan.tokens_per_update if plan.tokens_per_update else n_in_update == plan.per_update:
+                    self._first.append(batch)
                     n_gold = 0
-                n_gold += n
+                n_gold += n_token
             yield True
         self._first.append(len(self._starts) - 1)
 
@@ -229,19 +228,19 @@ class _Epoch:
         src_len, trg_len = (padded(side, plan.most_padded) for side in lengths)
         by_length = _order_of(src_len, trg_len)
         src_len, trg_len = src_len[by_length], trg_len[by_length]
-        cut = _cut(np.maximum(src_len, trg_len), plan.max_tokens)
-        n_of = np.diff(cut, append=len(pool))
+        starts = _cut(np.maximum(src_len, trg_len), plan.max_tokens)
+        n_pair = np.diff(starts, append=len(pool))  # of each batch
         self.n_used += sum(int(side.sum()) for side in lengths)
-        self.n_held += int(n_of @ (np.maximum.reduceat(src_len, cut) + np.maximum.reduceat(trg_len, cut)))
-        mixed = self._rng.permutation(len(cut))
-        n_of, ends = n_of[mixed], np.cumsum(n_of[mixed])
-        # Place n of the mixed pool is so far from where it was as its batch is.
-        moved = np.arange(len(pool)) + np.repeat(np.asarray(cut)[mixed] - (ends - n_of), n_of)
-        self._order[first : first + len(pool)] = pool[by_length][moved]
+        self.n_held += int(n_pair @ (np.maximum.reduceat(src_len, starts) + np.maximum.reduceat(trg_len, starts)))
+        shuffled = self._rng.permutation(len(starts))
+        n_pair, ends = n_pair[shuffled], np.cumsum(n_pair[shuffled])
+        # A pair moves by the same distance as the start of its batch.
+        origin = np.arange(len(pool)) + np.repeat(np.asarray(starts)[shuffled] - (ends - n_pair), n_pair)
+        self._order[first : first + len(pool)] = pool[by_length][origin]
         return first + np.concatenate([[0], ends])
 
     def _cut_packed(self) -> NDArray[np.int64]:
-        """Starts of some more batches, such that each has at most max_tokens a side, and the end of the last."""
+        """Starts of the next `_N_CUT` batches of at most max_tokens a side, and the end of the last."""
         plan, edges = self._plan, [self._starts[-1]]
         while edges[-1] < len(self._order) and len(edges) <= _N_CUT:
             following = self._order[edges[-1] : edges[-1] + plan.most_packed]
@@ -254,15 +253,15 @@ class _Epoch:
 
 
 def same_batches(version: int, *, packed: bool) -> bool:
-    """True if an earlier version made the same batches. Version 3 bounds the sentences of packed ones anew."""
+    """True if an earlier version made the same batches. Version 3 changed the bound on sentences of packed batches."""
     return version == VERSION or (version == 2 and not packed)
 
 
 def _most_packed(src_len: Lengths, trg_len: Lengths, max_tokens: int, mixture: Mixture | None) -> int:
-    """As many sentences as a packed batch may hold: a quarter more than it has on average.
+    """Bound on the sentences of a packed batch: a quarter more than it has on average.
 
-    With fewer tokens each it is cut before it is full, which is rare. A higher bound would cost: attention on a GPU
-    takes time and memory for as many sentences as a batch may hold, since all batches have one shape.
+    A batch of short sentences reaches this bound before the token budget, which is rare. A higher bound would cost:
+    all batches have one shape, so attention on a GPU takes time and memory for as many sentences as a batch may hold.
     """
     corpora = ((len(src_len),), (1.0,)) if mixture is None else (mixture.sizes, mixture.weights)
     n_pair = n_src = n_trg = 0.0
@@ -272,14 +271,15 @@ def _most_packed(src_len: Lengths, trg_len: Lengths, max_tokens: int, mixture: M
         n_pair += weight * size
         n_src += weight * int(src_len[corpus].sum(dtype=np.int64))
         n_trg += weight * int(trg_len[corpus].sum(dtype=np.int64))
-    usual = max_tokens * n_pair / (max(n_src, n_trg) + n_pair)  # EOS counted
-    return _PACKED_STEP * math.ceil(1.25 * usual / _PACKED_STEP)
+    average = max_tokens * n_pair / (max(n_src, n_trg) + n_pair)  # EOS counted
+    return _PACKED_STEP * math.ceil(1.25 * average / _PACKED_STEP)
 
 
 def padded(length: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """The next of the lengths that sides are padded to, `most` at most: powers of two and _N_STEP - 1 between each two.
+    """Round lengths up to the next padded length, but not above `most`.
 
-    Those up to 2 _N_STEP, and those over `most`, stay as they are.
+    Padded lengths are the powers of two and _N_STEP - 1 evenly spaced lengths between each two of them. Lengths up to
+    2 _N_STEP, and those over `most`, stay as they are.
     """
     n_bit = np.maximum(0, np.frexp(length)[1] - _N_STEP.bit_length())
     rounded: NDArray[np.int64] = -(-length >> n_bit) << n_bit
@@ -287,14 +287,14 @@ def padded(length: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 
 
 def _order_of(src_len: NDArray[np.int64], trg_len: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Pairs by their longer side, which the budget counts; among those of one such length, by source less target.
+    """Sort pairs by their longer side, which the budget counts; pairs of one such length by source minus target length.
 
-    So neighbours differ little in both sides. Every other length turns the order round: where one ends, the next begins
-    with pairs like its last.
+    So neighbours differ little on both sides. The second order is reversed for every other length, so that the last
+    pairs of one length resemble the first ones of the next.
     """
-    longest, more = np.maximum(src_len, trg_len), src_len - trg_len
+    longest, difference = np.maximum(src_len, trg_len), src_len - trg_len
     _, number = np.unique(longest, return_inverse=True)
-    return np.lexsort((np.where(number % 2, -more, more), longest))
+    return np.lexsort((np.where(number % 2, -difference, difference), longest))
 
 
 def _cut(longest: NDArray[np.int64], max_tokens: int) -> list[int]:
@@ -302,7 +302,7 @@ def _cut(longest: NDArray[np.int64], max_tokens: int) -> list[int]:
     starts, start = [], 0
     while start < len(longest):
         starts.append(start)
-        reach = longest[start : start + max(1, max_tokens // longest[start])]
-        fits = np.arange(1, len(reach) + 1) * reach <= max_tokens
+        candidates = longest[start : start + max(1, max_tokens // longest[start])]
+        fits = np.arange(1, len(candidates) + 1) * candidates <= max_tokens
         start += max(1, int(fits.sum()))
     return starts

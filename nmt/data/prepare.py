@@ -1,7 +1,7 @@
-"""The whole of nmt-preprocess: text in, a folder of ids with a manifest out.
+"""Implementation of nmt-preprocess: reads texts, writes a folder of ids with a manifest.
 
-The folder is built beside its place under another name and renamed when complete, so whatever kills this
-program leaves nothing that a later command accepts. What is read back is in `corpus.py`.
+The folder is built next to its final place under a temporary name, and renamed when complete. A killed process leaves
+nothing that a later command accepts. `corpus.py` reads the folder.
 """
 
 import contextlib
@@ -42,11 +42,11 @@ from nmt.data.manifest import (
     RECIPE,
     REPORT,
     SUBWORDS,
-    beside,
     building,
     changed_settings,
     refuse_foreign_files,
     settings_of,
+    temporary_folder,
     write_manifest,
 )
 from nmt.data.placeholders import held_out_tags, protected_pair
@@ -67,133 +67,139 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.places import RUN_DATA, is_of_run
 from nmt.recipe.reader import read_recipe
 
-# Detection of other languages and of swapped files.
-_MOST_LINES, _FEWEST_TOLD, _NEARLY_ALL, _CERTAIN = 200, 50, 0.8, 0.9
-_LONG_ENOUGH = 20  # letters
-N_LINE = 4000  # of a file that are looked at, at most; fewer where there are many training files
-_FEWEST_LINES, _N_LINE_IN_ALL = 200, 100_000
-_N_BLOCK = 4  # which the lines of a training file are taken from
-_N_DECODED = 10_000  # pairs of a base run at once
+# Detection of other languages.
+_MAX_LINES, _MIN_CLASSIFIED, _MIN_SHARE, _MIN_CONFIDENCE = 200, 50, 0.8, 0.9
+_MIN_LETTERS = 20  # of a line that is classified
 
-# Letters up to the next other character; one by one from Thai on, as most scripts there set no spaces.
+# Detection of swapped files.
+N_LINE = 4000  # lines sampled from a file, at most; fewer where there are many training files
+_MIN_SAMPLE, _N_LINE_IN_ALL = 200, 100_000  # the same, at least; and of all training files together
+_N_BLOCK = 4  # blocks of a training file that lines are sampled from
+
+# A run of letters; from Thai on a single letter, as most scripts there set no spaces.
 _WORD = re.compile(r"[^\W\d_\u0e00-\U0010ffff]+|[^\W\d_\u0000-\u0dff]")
 
-_TIMES = 4  # so much more often on one training side than on the other: a word of that side
-_FEWEST = 10  # different words that vote
-_SHARE_VOTING = 0.2  # of the words of a side
+_TIMES = 4  # a word votes for the training side on which it is so many times as frequent as on the other
+_MIN_VOTERS = 10  # different words that vote
+_MIN_SHARE_VOTING = 0.2  # of the words of a side
+
+_N_DECODED = 10_000  # pairs of a base run that are decoded at once
 
 
 def other_languages(sources: Sequence[Source], kept: KeptPairs, data: DataConfig) -> Iterator[str]:
-    """Sides of training files of which nearly all lines are in another language than theirs, as file:language.
+    """Yield the sides of training files that are mostly in another language than declared, as file:language.
 
-    Asked where the package is installed and no filter asks it anyway.
+    Skipped where the package langid is not installed, or where a filter classifies the lines anyway.
     """
     if not is_installed("langid"):
         return
     for n, source in enumerate(source for source in sources if source.split == "train"):
         if data.filters_of(source.corpus).max_other_language:
             continue
-        some, languages = _some_lines(kept, n, _MOST_LINES), data.languages_of(source.corpus)
-        for text, language, lines in zip((source.src, source.trg), languages, some, strict=True):
+        samples, languages = _sample_lines(kept, n, _MAX_LINES), data.languages_of(source.corpus)
+        for text, language, lines in zip((source.src, source.trg), languages, samples, strict=True):
             with contextlib.suppress(DataError):  # a language that the package does not know
-                own = languages_like(language)
-                told = [identifier().classify(line) for line in lines if sum(map(str.isalpha, line)) >= _LONG_ENOUGH]
-                found = Counter(code for code, share in told if share > _CERTAIN and code not in own).most_common(1)
-                if len(told) >= _FEWEST_TOLD and found and found[0][1] > _NEARLY_ALL * len(told):
-                    yield f"{text.name}:{found[0][0]}"
+                expected = languages_like(language)
+                codes = [identifier().classify(line) for line in lines if sum(map(str.isalpha, line)) >= _MIN_LETTERS]
+                others = Counter(code for code, p in codes if p > _MIN_CONFIDENCE and code not in expected)
+                most_common = others.most_common(1)  # of languages that are not expected
+                if len(codes) >= _MIN_CLASSIFIED and most_common and most_common[0][1] > _MIN_SHARE * len(codes):
+                    yield f"{text.name}:{most_common[0][0]}"
 
 
 def swapped(
     sources: Sequence[Source], kept: KeptPairs, held_out: Mapping[str, Texts], data: DataConfig
 ) -> list[dict[str, str]]:
-    """The pairs of files of validation and test sets that look swapped, with the training files that say so: names.
+    """Names of validation and test files that look swapped, and of the training files that they were compared with.
 
-    Looked at are pairs of the languages of the recipe without tags: a tag may well ask for the other direction.
+    Files with tags are skipped, since a tag may well ask for the other direction. So are training files in other
+    languages than those of the recipe.
     """
     tags = held_out_tags(data)
-    looked_at: list[tuple[Source, Counter[str], Counter[str]]] = []
+    compared: list[tuple[Source, Counter[str], Counter[str]]] = []
     for split, texts in held_out.items():
         files = [source for source in sources if source.split == split and not tags.get(split)]
         for source, (start, end) in zip(files, pairwise([0, *texts.ends]), strict=False):
             step = max(1, (end - start) // N_LINE)
             src, trg = (words_of(side[start:end:step]) for side in (texts.src, texts.trg))
-            looked_at.append((source, src, trg))
+            compared.append((source, src, trg))
     training = [source for source in sources if source.split == "train"]
-    found, n_line = [], min(N_LINE, max(_FEWEST_LINES, _N_LINE_IN_ALL // len(training)))
-    for n, by in enumerate(training):
-        if data.languages_of(by.corpus) != (data.src_lang, data.trg_lang) or data.tags_of(data.train[by.corpus]):
+    swaps, n_line = [], min(N_LINE, max(_MIN_SAMPLE, _N_LINE_IN_ALL // len(training)))
+    for n, train in enumerate(training):
+        if data.languages_of(train.corpus) != (data.src_lang, data.trg_lang) or data.tags_of(data.train[train.corpus]):
             continue
-        train_src, train_trg = (words_of(lines) for lines in _some_lines(kept, n, n_line))
-        for source, src, trg in looked_at:
+        train_src, train_trg = (words_of(lines) for lines in _sample_lines(kept, n, n_line))
+        for source, src, trg in compared:
             if are_swapped(src, trg, train_src, train_trg):
                 names = {"split": source.split, "src": source.src.name, "trg": source.trg.name}
-                found.append({**names, "train_src": by.src.name, "train_trg": by.trg.name})
-    return found
+                swaps.append({**names, "train_src": train.src.name, "train_trg": train.trg.name})
+    return swaps
 
 
 def are_swapped(src: Counter[str], trg: Counter[str], train_src: Counter[str], train_trg: Counter[str]) -> bool:
-    """Return whether both sides are, by their words, plainly rather the other sides of a training corpus."""
-    return _is_rather(src, train_trg, train_src) and _is_rather(trg, train_src, train_trg)
+    """Return whether the words of both sides are clearly closer to those of the opposite training sides."""
+    return _is_closer(src, train_trg, train_src) and _is_closer(trg, train_src, train_trg)
 
 
 def words_of(lines: Iterable[str]) -> Counter[str]:
-    """Count each word, without case."""
+    """Count the words, ignoring case."""
     return Counter(word for line in lines for word in _WORD.findall(line[:2000].casefold()))
 
 
-def _is_rather(words: Counter[str], of: Counter[str], than: Counter[str]) -> bool:
-    """Return whether most words that tell make a text like one side of a training corpus, not the other."""
-    n_of, n_than = of.total(), than.total()
-    votes, against, n_different = 0, 0, 0
+def _is_closer(words: Counter[str], side: Counter[str], other: Counter[str]) -> bool:
+    """Return whether most words that vote prefer one side of a training corpus to the other side."""
+    n_side, n_other = side.total(), other.total()
+    votes_for, votes_against, n_voter = 0, 0, 0
     for word, n in words.items():
-        a, b = of[word] * n_than, than[word] * n_of
-        if of[word] > 1 and a >= _TIMES * b:
-            votes, n_different = votes + n, n_different + 1
-        elif than[word] > 1 and b >= _TIMES * a:
-            against += n
-    n_voting = votes + against
-    return n_different >= _FEWEST and n_voting >= _SHARE_VOTING * words.total() and votes >= SWAPPED * n_voting
+        a, b = side[word] * n_other, other[word] * n_side
+        if side[word] > 1 and a >= _TIMES * b:
+            votes_for, n_voter = votes_for + n, n_voter + 1
+        elif other[word] > 1 and b >= _TIMES * a:
+            votes_against += n
+    votes = votes_for + votes_against
+    return n_voter >= _MIN_VOTERS and votes >= _MIN_SHARE_VOTING * words.total() and votes_for >= SWAPPED * votes
 
 
 def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows as `Leaks.rows` has them, in `train of BASE`; and the bases whose pairs cannot be read, with reasons.
+    """Find validation and test lines in the training pairs of base runs.
 
-    bases: runs, models and checkpoints in them, or folders of prepared data.
+    bases: runs, models and checkpoints in them, or folders of prepared data. Return rows as those of `Leaks.rows`, with
+    `train of BASE` as their place; and the bases whose pairs cannot be read, with reasons.
     """
     rows: list[dict[str, Any]] = []
-    unknown = []
-    # The run of a model or checkpoint in it.
+    unreadable = []
+    # A model or checkpoint stands for its run.
     folders = (next((folder for folder in (base, *base.parents[:2]) if is_of_run(folder)), base) for base in bases)
     for base in dict.fromkeys(folders):
         try:
             data = _data_of(base)
         except (NmtError, OSError, ValueError) as error:
-            unknown.append(f"{base} ({error})")
+            unreadable.append(f"{base} ({error})")
             continue
-        found, codecs = Leaks(leaks.splits), (data.subwords.src, data.subwords.trg)
+        base_leaks, codecs = Leaks(leaks.splits), (data.subwords.src, data.subwords.trg)
         for start in range(0, data.train.n_pair, _N_DECODED):
             numbers = np.arange(start, min(start + _N_DECODED, data.train.n_pair))
             texts = (
                 Block([codec.decode(ids.tolist()).replace("\n", " ") for ids in side])
                 for codec, side in zip(codecs, data.train.pairs(numbers), strict=True)
             )
-            found.compare(Keys.of(*texts), numbers)
-        rows += [{**row, "in": f"train of {base}"} for row in found.rows() if row["in"] == "train"]
-    return rows, unknown
+            base_leaks.compare(Keys.of(*texts), numbers)
+        rows += [{**row, "in": f"train of {base}"} for row in base_leaks.rows() if row["in"] == "train"]
+    return rows, unreadable
 
 
 def _data_of(base: Path) -> Prepared:
     if not is_of_run(base):
         return Prepared.open(base)
     data = Prepared.open(read_recipe(base / "recipe.yaml").data_folder)
-    told = parse_json((base / RUN_DATA).read_bytes())
-    if not isinstance(told, dict) or told.get("train") != data.train.fingerprint:
+    run_data = parse_json((base / RUN_DATA).read_bytes())
+    if not isinstance(run_data, dict) or run_data.get("train") != data.train.fingerprint:
         raise DataError(f"{data.folder} holds other pairs than when it was trained on.")
     return data
 
 
-def _some_lines(kept: KeptPairs, source: int, n_line: int) -> tuple[list[str], list[str]]:
-    """Both sides of some kept pairs of a source, from the whole length of it."""
+def _sample_lines(kept: KeptPairs, source: int, n_line: int) -> tuple[list[str], list[str]]:
+    """Sample kept pairs from all over a source: its source lines and its target lines."""
     blocks = [block for block in kept.blocks if block.source == source and block.n_kept]
     step = max(1, -(-len(blocks) // _N_BLOCK))
     src: list[str] = []
@@ -205,7 +211,7 @@ def _some_lines(kept: KeptPairs, source: int, n_line: int) -> tuple[list[str], l
     return src, trg
 
 
-Talk = Callable[[str], None]
+Talk = Callable[[str], None]  # prints a line
 
 
 def prepare(
@@ -220,10 +226,10 @@ def prepare(
 ) -> dict[str, Any]:
     """Make the data folder of a recipe and return its manifest.
 
-    A folder that was made from the same bytes with the same settings is left as it is; another one of ours is
-    replaced with overwrite=True, at the very end. talk: gets each line of the account (default: stderr).
-    report: a fresh one, for a caller who wants to know more. only_report: write the page of the report there, and
-    leave the folder as it is. translations: of `find_sources`.
+    A folder that was made from the same bytes with the same settings is left as it is. overwrite: replace another
+    prepared folder, at the very end. talk: called with each line of output (default: print to stderr).
+    report: an empty report to fill, for a caller that needs its details. only_report: write the page of the report
+    there, and leave the folder as it is. translations: passed to `find_sources`.
     """
     talk, report, data = talk or partial(print, file=sys.stderr), report or DataReport(), recipe.data
     sources = find_sources(recipe, translations)
@@ -236,10 +242,12 @@ def prepare(
         sources = with_held_out(sources, data)
         inputs += facts_of(sources[-1:])
         talk(f"valid: {sources[-1].src.name.partition(', ')[0]}, and near copies of them left out of it")
-    report.n_read = sum(each["n_line"] for each in inputs if each["split"] == "train" and each["side"] == "src")
-    texts = inputs.copy()  # what the page shows
-    given = find_subwords(*recipe.subwords.vocab_names, origin=recipe.origin) if recipe.subwords.vocab_from else []
-    inputs += facts_of_subwords(given)
+    report.n_read = sum(file["n_line"] for file in inputs if file["split"] == "train" and file["side"] == "src")
+    text_inputs = inputs.copy()  # those that the page shows
+    vocab_files = (
+        find_subwords(*recipe.subwords.vocab_names, origin=recipe.origin) if recipe.subwords.vocab_from else []
+    )
+    inputs += facts_of_subwords(vocab_files)
     settings = settings_of(recipe)
     if present is not None and not overwrite:
         if changed := _changes(present, inputs, settings):
@@ -251,47 +259,47 @@ def prepare(
         talk(f"{folder}: already prepared from the same files with the same settings, nothing to do")
         return present
 
-    def write_page(place: Path, *, dated: bool = True) -> None:
-        made = f"Made by nmt-preprocess {version_and_commit()} from the recipe {recipe.name}"
-        made += f" on {time.strftime('%Y-%m-%d %H:%M')}." if dated else "."
-        html = page(report.as_dict(), recipe.name, (data.src_lang, data.trg_lang), texts, made)
-        write_lines(place, html.split("\n"))
+    def write_page(path: Path, *, dated: bool = True) -> None:
+        made_by = f"Made by nmt-preprocess {version_and_commit()} from the recipe {recipe.name}"
+        made_by += f" on {time.strftime('%Y-%m-%d %H:%M')}." if dated else "."
+        html = page(report.as_dict(), recipe.name, (data.src_lang, data.trg_lang), text_inputs, made_by)
+        write_lines(path, html.split("\n"))
 
-    def stopped(why: str, advice: str = "") -> AlarmError:
-        place = only_report or page_beside(folder)
+    def alarm_error(reason: str, advice: str = "") -> AlarmError:
+        path = only_report or page_beside(folder)
         with contextlib.suppress(DataError):  # another file has that name
-            refuse_foreign_page(place)
-            write_page(place)
-            why += f" The report is {place}."
-        return AlarmError(f"{why} No data was written.{advice}")
+            refuse_foreign_page(path)
+            write_page(path)
+            reason += f" The report is {path}."
+        return AlarmError(f"{reason} No data was written.{advice}")
 
-    with beside(only_report) if only_report else building(folder, replace=present) as temporary:
+    with temporary_folder(only_report) if only_report else building(folder, replace=present) as temporary:
         for language in unknown_languages(data):
             report.note("language", language)
         splits = dict.fromkeys(source.split for source in sources if source.split != "train")
         held_out = {split: read_held_out(sources, split, report) for split in splits}
-        made = _prepare_training_pairs(recipe, sources, held_out, given, report, temporary, talk)
+        prepared = _prepare_training_pairs(recipe, sources, held_out, vocab_files, report, temporary, talk)
         if changed := [str(path) for path, stamp in stamps_of(sources).items() if stamps[path] != stamp]:
             raise DataError(
                 f"{', '.join(changed)}: changed while it was read. Prepare again when nothing else writes to it."
             )
-        if made is None or not report.n_kept:
-            raise stopped(report.nothing_left(data))
-        subwords, report.corpora = made
+        if prepared is None or not report.n_kept:
+            raise alarm_error(report.nothing_left(data))
+        subwords, report.corpora = prepared
         report.on_dropped = report.advice_on_dropped(data)
         facts = report.as_dict()
-        if data.alarms == "stop" and not only_report and (found := facts["alarms"]):
+        if data.alarms == "stop" and not only_report and (alarms := facts["alarms"]):
             for line in table(facts):
                 talk(line)
-            n_more = f" (1 of {len(found):,} alarms, see above)" if found[1:] else ""
-            raise stopped(f"{sentence(found[0])}{n_more}", " If this is right: --data.alarms warn.")
+            n_more = f" (1 of {len(alarms):,} alarms, see above)" if alarms[1:] else ""
+            raise alarm_error(f"{sentence(alarms[0])}{n_more}", " If this is right: --data.alarms warn.")
         n_pair, tags = {"train": report.n_kept}, held_out_tags(data)
         for split, (src, trg, _) in held_out.items():
             tables = _held_out_tables(src, trg, subwords.tagged(tags.get(split, ())))
             n_pair[split] = write_arrow(temporary / f"{split}.arrow", tables, subwords)
         write_draft(recipe, temporary / RECIPE)
         write_lines(temporary / REPORT, json.dumps(facts, indent=1, ensure_ascii=False).split("\n"))
-        write_page(temporary / PAGE, dated=False)  # the bytes of a folder do not depend on when it was made
+        write_page(temporary / PAGE, dated=False)  # the bytes of a folder do not depend on the date
         if only_report:
             write_page(only_report)
         content = {
@@ -310,8 +318,8 @@ def prepare(
     for line in table(facts):
         talk(line)
     n_token = facts["subwords"]["trg"]["pieces"] + n_pair["train"]
-    if not given and (large := large_vocabulary(subwords.trg.size, n_token)):
-        talk(f"note: {large}")
+    if not vocab_files and (note := large_vocabulary(subwords.trg.size, n_token)):
+        talk(f"note: {note}")
     pairs = ", ".join(f"{n:,} {split}" for split, n in n_pair.items())
     talk(f"{only_report or folder / PAGE}: the report, for a browser")
     talk(f"{folder}: {pairs} pairs{' would be prepared; nothing is written there' if only_report else ''}")
@@ -322,13 +330,15 @@ def _prepare_training_pairs(
     recipe: Recipe,
     sources: Sequence[Source],
     held_out: dict[str, Texts],
-    given: Sequence[Path],
+    vocab_files: Sequence[Path],
     report: DataReport,
     folder: Path,
     talk: Talk,
 ) -> tuple[Subwords, list[dict[str, Any]]] | None:
-    """Keep, count, learn and encode, into train.arrow; return the subwords, and the corpora for the manifest; None if
-    no pair is kept. given: subwords that are not learnt.
+    """Filter the training pairs, learn subwords and write train.arrow.
+
+    vocab_files: files of subwords to take instead of learning them. Return the subwords and the corpora for the
+    manifest, or None if no pair is kept.
     """
     with WorkerPool(n_process(recipe.data, report.n_read)) as workers:
         kept, survey = keep_training_pairs(sources, held_out, recipe.data, recipe.subwords, report, folder, workers)
@@ -336,61 +346,62 @@ def _prepare_training_pairs(
         survey.begin_to_finish(workers)
         with progress_bar("looking for misaligned lines", report.n_read) as progress:
             if len(kept):
-                subwords = _learn(recipe, given, words, talk)
+                subwords = _learn(recipe, vocab_files, words, talk)
                 subwords.save(folder / SUBWORDS)
-            report.found = survey.finish(progress.update, kept.shown)
+            report.survey = survey.finish(progress.update, kept.shown)
         if not len(kept):
             return None
-        # A model of SentencePiece is of no run of ours.
-        bases = [path.parent for path in given if path.name == SUBWORDS]
+        # A model of SentencePiece does not lie in a run.
+        bases = [path.parent for path in vocab_files if path.name == SUBWORDS]
         if base := recipe.train.init_from:
             bases.append(recipe.origin.find("train.init_from", base, Path.exists))
-        rows, unknown = overlap_with_bases(bases, survey.leaks)
-        report.found["leaks"]["rows"] += rows
-        for base in unknown:
+        rows, unreadable = overlap_with_bases(bases, survey.leaks)
+        report.survey["leaks"]["rows"] += rows
+        for base in unreadable:
             report.note("base", base)
-        for where in other_languages(sources, kept, recipe.data):
-            report.note("other_language", where)
-        report.found["swapped"] = swapped(sources, kept, held_out, recipe.data)
+        for file_and_language in other_languages(sources, kept, recipe.data):
+            report.note("other_language", file_and_language)
+        report.survey["swapped"] = swapped(sources, kept, held_out, recipe.data)
         corpora = encode_training_pairs(recipe.data, subwords, kept, report, folder, workers)
     kept.remove()
     return subwords, corpora
 
 
 def page_beside(folder: Path) -> Path:
-    """Return where the report of data lies that is not written: beside the folder."""
+    """Return the path of the report if the data folder is not written: a page next to it."""
     folder = folder if folder.name.strip(".") else folder.resolve()
     return folder.with_name(f"{folder.name}.report.html")
 
 
 def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: dict[str, Any]) -> list[str]:
-    """Return what a new folder would be made of otherwise than the present one. Bytes count, names do not."""
+    """Return the differences between the present folder and a new one. Files are compared by bytes, not by name."""
 
-    def identity(each: dict[str, Any]) -> tuple[Any, ...]:
-        return each.get("split"), each.get("side"), each.get("sha256"), each.get("column")
+    def identity(file: dict[str, Any]) -> tuple[Any, ...]:
+        return file.get("split"), file.get("side"), file.get("sha256"), file.get("column")
 
     before = set(map(identity, present["inputs"]))
-    changed = [f"{each['name']} is new" for each in inputs if identity(each) not in before]
+    changed = [f"{file['name']} is new" for file in inputs if identity(file) not in before]
     if not changed and list(map(identity, present["inputs"])) != list(map(identity, inputs)):
         changed = ["the list of files is another"]
     return changed + changed_settings(present["settings"], settings)
 
 
-def _learn(recipe: Recipe, given: Sequence[Path], words: tuple[Counter[str], Counter[str]], talk: Talk) -> Subwords:
-    """Train the subwords on the kept pairs, or take those of a file, and say what came of it."""
+def _learn(
+    recipe: Recipe, vocab_files: Sequence[Path], words: tuple[Counter[str], Counter[str]], talk: Talk
+) -> Subwords:
+    """Learn the subwords from the kept pairs, or take those of files, and print the size of each vocabulary."""
     tags, protect = recipe.data.known_tags, recipe.data.protect
-    if given:
-        subwords = reuse(given, words, recipe.subwords, tags, protect)
-        for line in account_of(given_subwords(given, joint=subwords.joint), subwords, given):
+    if vocab_files:
+        subwords = reuse(vocab_files, words, recipe.subwords, tags, protect)
+        for line in account_of(given_subwords(vocab_files, joint=subwords.joint), subwords, vocab_files):
             talk(line)
         return subwords
-    # No bar: the lines go by in a moment, and of the merges that follow the library tells nothing we could show.
     talk(f"learning {recipe.subwords.vocab_size:,} subwords ({recipe.subwords.kind}) ...")
     subwords = Subwords.train(*words, recipe.subwords, tags, protect)
     for side, codec in subwords.by_side().items():
-        wanted = recipe.subwords.vocab_size
-        short = f" ({wanted:,} asked for: the text has no more)" if codec.size < wanted else ""
-        talk(f"{side} vocabulary: {codec.size:,} pieces{short}, padded to {codec.n_vocab:,}")
+        vocab_size = recipe.subwords.vocab_size
+        remark = f" ({vocab_size:,} asked for: the text has no more)" if codec.size < vocab_size else ""
+        talk(f"{side} vocabulary: {codec.size:,} pieces{remark}, padded to {codec.n_vocab:,}")
     return subwords
 
 
@@ -402,6 +413,6 @@ def _held_out_tables(src: list[str], trg: list[str], subwords: Subwords) -> Iter
         src_texts, trg_texts = zip(*pairs, strict=True)
         ids = subwords.src.encode(src_texts), subwords.trg.encode(trg_texts)
         table = table_of(*(Ragged.of(rows, dtype) for rows in ids))
-        for name, text in zip(("src_text", "trg_text"), lines, strict=True):
-            table = table.append_column(name, texts_as_arrow(text))
+        for name, texts in zip(("src_text", "trg_text"), lines, strict=True):
+            table = table.append_column(name, texts_as_arrow(texts))
         yield table

@@ -1,7 +1,7 @@
-"""The account of the training pairs, and the report in words: alarms, warnings, a summary of one screen, and a page.
+"""Report on the training pairs: counts, alarms, warnings, a summary of one screen, and a page.
 
-What is measured comes from `survey.py`. The words are made from report.json alone. Texts of a corpus are hostile:
-`_text` escapes each, and the policy of the page lets neither script nor picture in.
+The measurements come from `survey.py`. Alarms, warnings and summary are made from report.json alone. The texts of a
+corpus may be hostile: `_text` escapes each of them, and the policy of the page admits neither scripts nor images.
 """
 
 import html
@@ -28,32 +28,32 @@ Facts = Mapping[str, Any]
 
 @dataclass
 class DataReport:
-    """Account of the training pairs: read, kept, and dropped with file:line."""
+    """Counts of the training pairs: read, kept, and dropped with file:line."""
 
     n_read: int = 0
     n_kept: int = 0
-    dropped: dict[int, Counter[str]] = field(default_factory=dict)  # of each corpus, by its number
-    first: dict[str, list[str]] = field(default_factory=dict)
+    dropped: dict[int, Counter[str]] = field(default_factory=dict)  # counts of reasons, by number of the corpus
+    first: dict[str, list[str]] = field(default_factory=dict)  # places of the first pairs, by reason
     examples: dict[str, list[dict[str, str]]] = field(default_factory=dict)
     notes: Counter[str] = field(default_factory=Counter)
     learnt_ratios: dict[tuple[int, str], UsualRatio] = field(default_factory=dict)  # of corpus and source file
-    noted: dict[str, list[str]] = field(default_factory=dict)
+    noted: dict[str, list[str]] = field(default_factory=dict)  # places of the first oddities, by note
     vocabulary: VocabularyUse | None = None
-    found: dict[str, Any] = field(default_factory=dict)  # as the survey tells it
-    corpora: list[dict[str, Any]] = field(default_factory=list)  # as the manifest tells them
-    on_dropped: str = ""  # advice where most pairs are
+    survey: dict[str, Any] = field(default_factory=dict)  # entries made by `Survey.finish`
+    corpora: list[dict[str, Any]] = field(default_factory=list)  # entries of the manifest
+    on_dropped: str = ""  # advice for the alarm that most pairs are dropped
 
     def note(self, key: str, place: str) -> None:
-        """Count what is odd but harmless. place: as for `drop`."""
+        """Count a harmless oddity. place: its file:line."""
         self.notes[key] += 1
         places = self.noted.setdefault(key, [])
         if len(places) < N_NOTED:
             places.append(place)
 
     def drop(self, reason: str, n: int, first: Iterable[tuple[str, Sequence[str]]], corpus: int = 0) -> None:
-        """Count pairs of a corpus that are not kept, one at least.
+        """Count one or more dropped pairs of a corpus.
 
-        first: file and line of the first few, with both texts if they are known.
+        first: file:line of the first few of them, with both texts if they are known.
         """
         self.dropped.setdefault(corpus, Counter())[reason] += n
         places = self.first.setdefault(reason, [])
@@ -63,7 +63,7 @@ class DataReport:
                 self.examples.setdefault(reason, []).append(shown(place, *texts))
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; docs/reference.md explains every entry."""
+        """The content of report.json; docs/reference.md explains every entry."""
         dropped = sum(self.dropped.values(), Counter[str]())
         reasons = [reason for reason in (*REASONS, *sorted(set(dropped) - set(REASONS))) if reason in dropped]
         facts = {
@@ -75,53 +75,56 @@ class DataReport:
             "usual_ratio": {name: usual._asdict() for (_, name), usual in self.learnt_ratios.items()},
             "notes": dict(sorted(self.notes.items())),
             "noted": dict(sorted(self.noted.items())),
-            **self.found,
+            **self.survey,
         }
         if len(self.corpora) > 1:
             facts["corpora"] = []
-            for n, one in enumerate(self.corpora):
-                of = self.dropped.get(n, Counter())
-                counts = {"read": one["n_pair"] + of.total(), "kept": one["n_pair"], "dropped": dict(of.most_common())}
-                facts["corpora"].append({"name": one["name"], **counts})
+            for n, corpus in enumerate(self.corpora):
+                by_reason, kept = self.dropped.get(n, Counter()), corpus["n_pair"]
+                counts = {"read": kept + by_reason.total(), "kept": kept, "dropped": dict(by_reason.most_common())}
+                facts["corpora"].append({"name": corpus["name"], **counts})
         if self.vocabulary:
             facts["subwords"] = self.vocabulary.as_dict()
-        found = [{"found": found, "advice": advice} for found, advice in alarms(facts, self.on_dropped)]
-        return {**facts, "alarms": found, "warnings": [*warnings(facts)]}
+        entries = [{"found": finding, "advice": advice} for finding, advice in alarms(facts, self.on_dropped)]
+        return {**facts, "alarms": entries, "warnings": [*warnings(facts)]}
 
     def nothing_left(self, data: DataConfig) -> str:
-        """Return why no pair is left."""
+        """Return an error message for a corpus of which no pair is kept."""
         dropped = self.as_dict()["dropped"]
         by_count = sorted(dropped.items(), key=lambda item: -item[1]["count"])
-        told = (f"{each['count']:,} dropped for {reason} ({shortened(each['first'])})" for reason, each in by_count)
-        advice = self.advice_on_dropped(data, besides="")
-        return f"No training pair is left of {self.n_read:,}: {', '.join(told)}: {advice}"
+        counts = (
+            f"{entry['count']:,} dropped for {reason} ({shortened(entry['first'])})" for reason, entry in by_count
+        )
+        advice = self.advice_on_dropped(data, except_reason="")
+        return f"No training pair is left of {self.n_read:,}: {', '.join(counts)}: {advice}"
 
-    def advice_on_dropped(self, data: DataConfig, besides: str = LOW_SCORE) -> str:
-        """Return what to do about the reason that most pairs are dropped for. besides: one that was asked for."""
-        counts = {reason: one["count"] for reason, one in self.as_dict()["dropped"].items() if reason != besides}
+    def advice_on_dropped(self, data: DataConfig, except_reason: str = LOW_SCORE) -> str:
+        """Return advice about the most frequent reason. except_reason: one that the recipe asks for, to leave out."""
+        dropped = self.as_dict()["dropped"]
+        counts = {reason: entry["count"] for reason, entry in dropped.items() if reason != except_reason}
         reason = max(counts, key=lambda reason: counts[reason], default=None)
         if reason == SCRIPT:
-            told = (f"{side}_lang is {lang}" for side, lang in zip(SIDES, (data.src_lang, data.trg_lang), strict=True))
+            langs = (f"{side}_lang is {lang}" for side, lang in zip(SIDES, (data.src_lang, data.trg_lang), strict=True))
             first = self.examples[reason][0]
-            seen = f"but of {first['place']} the sides are {first['src']!r} and {first['trg']!r}"
+            sides = f"but of {first['place']} the sides are {first['src']!r} and {first['trg']!r}"
             return (
-                f"{', '.join(told)}, {seen}. Is --langs (data.src_lang, data.trg_lang, or those of the corpus) right?"
+                f"{', '.join(langs)}, {sides}. Is --langs (data.src_lang, data.trg_lang, or those of the corpus) right?"
             )
         if reason in OPTIONS:
             return f"Is that right? The option is data.{OPTIONS[reason]}."
         return "Look at these lines: are they the files that were meant?"
 
 
-# Beyond these shares something is seriously wrong.
+# Thresholds of alarms.
 MOST_LEAKED = 0.01  # of a validation or test set, as whole pairs
 FEWEST_LEAKED = 2  # pairs
 MOST_DROPPED = 0.5  # of the training pairs
 MOST_SHIFTED = 0.01  # of the pairs of two files
-SWAPPED = 0.9  # of the words that tell, on each side; in right order it is a few in a hundred
+SWAPPED = 0.9  # of the words that vote, on each side; a few percent if the files are in the right order
 
-_MOST_OF_A_KIND = 8  # corpora, notes, warnings that the summary has
+_MAX_ITEMS = 8  # corpora, notes and warnings that the summary shows, of each
 _MARK = b'<meta name="generator" content="nmt-preprocess">'
-_LONGEST_HEAD = 2000
+_LONGEST_HEAD = 2000  # bytes of a page that contain the mark
 
 _NOTES = {
     "crlf": "{n} lines ended with a carriage return, which was removed",
@@ -145,36 +148,36 @@ _SIDE = {"src": "source", "trg": "target"}
 
 
 def alarms(facts: Facts, on_dropped: str = "") -> Iterator[tuple[str, str]]:
-    """Found and advice of each alarm; the threshold is in the text. on_dropped: advice where most pairs are."""
-    for one in facts.get("swapped", ()):
+    """Yield finding and advice of each alarm. The finding states the threshold. on_dropped: advice on dropped pairs."""
+    for files in facts.get("swapped", ()):
         yield (
-            f"the training files look swapped: the words of {one['train_src']}, the source, are those of "
-            f"{one['trg']}, a target, and the words of {one['train_trg']} those of {one['src']} (alarm above "
+            f"the training files look swapped: the words of {files['train_src']}, the source, are those of "
+            f"{files['trg']}, a target, and the words of {files['train_trg']} those of {files['src']} (alarm above "
             f"{percent(SWAPPED, 1)} of the words that tell)",
             "Swap the two files of --train (data.train.src and trg), or those of the other set, whichever are wrong: "
             "a model learns the direction of the training files.",
         )
-    for one, n in _shifted(facts):
-        if n > MOST_SHIFTED * one["pairs"]:
-            told, advice = _shift(one)
-            share = _share(n, one["pairs"], MOST_SHIFTED)
-            yield f"misaligned lines in {n:,} of {one['pairs']:,} pairs {share}: {told}", advice
+    for alignment, n in _misaligned(facts):
+        if n > MOST_SHIFTED * alignment["pairs"]:
+            shift, advice = _shift(alignment)
+            share = _share(n, alignment["pairs"], MOST_SHIFTED)
+            yield f"misaligned lines in {n:,} of {alignment['pairs']:,} pairs {share}: {shift}", advice
     if (n := n_lost(facts)) > MOST_DROPPED * (n_read := n + facts["kept"]):
-        reason, most = max(facts["dropped"].items(), key=lambda item: (item[0] != LOW_SCORE, item[1]["count"]))
+        reason, entry = max(facts["dropped"].items(), key=lambda item: (item[0] != LOW_SCORE, item[1]["count"]))
         yield (
             f"{n:,} of {n_read:,} training pairs are dropped {_share(n, n_read, MOST_DROPPED)}, most for "
-            f"{reason} ({most['count']:,})",
+            f"{reason} ({entry['count']:,})",
             on_dropped or "Look at the reasons, and at the first lines dropped for each.",
         )
-    for split, side, train, held in _dresses(facts):
-        if split != "train" and train.differs(held):
+    for split, side, train, held_out in _dresses(facts):
+        if split != "train" and train.differs(held_out):
             yield (
-                f"the {_SIDE[side]} side of {split} is written otherwise than that of training: {_dress(held)}, in "
+                f"the {_SIDE[side]} side of {split} is written otherwise than that of training: {_dress(held_out)}, in "
                 f"training {_dress(train)} (alarm where only one looks processed by Moses)",
                 "Undo it there (unescape: true of the corpus in the recipe), or take text of one kind.",
             )
-    for row, part, n, chance in _overlaps(facts):
-        if n > chance:
+    for row, part, n, expected in _overlaps(facts):
+        if n > expected:
             yield (
                 f"{n:,} of {row['lines']:,} {row['split']} pairs {_share(n, row['lines'], chance_overlap(facts))} are "
                 f"in {_where(row, part)}, ignoring case and punctuation; {row['exact'].get(part, 0):,} exactly",
@@ -183,129 +186,135 @@ def alarms(facts: Facts, on_dropped: str = "") -> Iterator[tuple[str, str]]:
 
 
 def warnings(facts: Facts) -> Iterator[str]:
-    """Findings that are worth a look and may be right."""
-    for one, n in _shifted(facts):
-        if 0 < n <= MOST_SHIFTED * one["pairs"]:
-            yield f"misaligned lines in {n:,} of {one['pairs']:,} pairs: {' '.join(_shift(one))}"
-        if not one["judged"] and one["pairs"] >= 1000:
+    """Yield findings that may well be harmless."""
+    for alignment, n in _misaligned(facts):
+        if 0 < n <= MOST_SHIFTED * alignment["pairs"]:
+            yield f"misaligned lines in {n:,} of {alignment['pairs']:,} pairs: {' '.join(_shift(alignment))}"
+        if not alignment["judged"] and alignment["pairs"] >= 1000:
             yield (
-                f"{one['src']} and {one['trg']}: lines of one side tell nothing of their lines of the other, as where "
-                "one file is in another order. Check that line n of one translates line n of the other; misaligned "
-                "lines would not be found."
+                f"{alignment['src']} and {alignment['trg']}: lines of one side tell nothing of their lines of the "
+                "other, as where one file is in another order. Check that line n of one translates line n of the "
+                "other; misaligned lines would not be found."
             )
-    for row, part, n, chance in _overlaps(facts):
-        of = f"of {row['lines']:,} {row['split']}"
-        if 0 < n <= chance:
-            yield f"{n:,} {of} pairs are in {_where(row, part)}."
+    for row, part, n, expected in _overlaps(facts):
+        of_split = f"of {row['lines']:,} {row['split']}"
+        if 0 < n <= expected:
+            yield f"{n:,} {of_split} pairs are in {_where(row, part)}."
         if part == "pair" and (n_src := row["near"]["src"]) > n:
-            yield f"{n_src:,} {of} sources are in {_where(row, part)}, {n_src - n:,} of them with another target."
+            yield f"{n_src:,} {of_split} sources are in {_where(row, part)}, {n_src - n:,} of them with another target."
     for row in facts.get("leaks", {}).get("rows", ()):
         if row["in"] == "valid" and (n := row["near"]["pair"]):
-            of = f"{n:,} of {row['lines']:,} {row['split']} pairs"
-            yield f"{of} are in the validation pairs, by which the best model is chosen."
-    again = facts.get("duplicates", {}).get("pairs", 0)
-    if again > 0.1 * max(facts["kept"], 1):
-        share = percent(again, facts["kept"])
-        yield f"{again:,} kept pairs ({share}) are duplicates: data.drop_duplicates keeps one of each."
+            pairs = f"{n:,} of {row['lines']:,} {row['split']} pairs"
+            yield f"{pairs} are in the validation pairs, by which the best model is chosen."
+    n_duplicate = facts.get("duplicates", {}).get("pairs", 0)
+    if n_duplicate > 0.1 * max(facts["kept"], 1):
+        share = percent(n_duplicate, facts["kept"])
+        yield f"{n_duplicate:,} kept pairs ({share}) are duplicates: data.drop_duplicates keeps one of each."
 
 
-def _share(n: float, of: float, limit: float) -> str:
-    return f"({percent(n, of)}; alarm above {percent(limit, 1)})"
+def _share(n: float, total: float, limit: float) -> str:
+    return f"({percent(n, total)}; alarm above {percent(limit, 1)})"
 
 
 def n_lost(facts: Facts) -> int:
-    """Number of training pairs that were dropped, without those of low scores, which were to be."""
-    return sum(each["count"] for reason, each in facts["dropped"].items() if reason != LOW_SCORE)
+    """Number of training pairs that were dropped, except those of low scores: the recipe asks for that."""
+    return sum(entry["count"] for reason, entry in facts["dropped"].items() if reason != LOW_SCORE)
 
 
-def _shifted(facts: Facts) -> Iterable[tuple[Facts, int]]:
-    """The alignment of each pair of files, and how many of their lines are misaligned."""
-    for one in facts.get("alignment", ()):
-        yield one, sum(each["last"] - each["first"] + 1 for each in one["stretches"])
+def _misaligned(facts: Facts) -> Iterable[tuple[Facts, int]]:
+    """The alignment of each pair of files, and the number of its misaligned lines."""
+    for alignment in facts.get("alignment", ()):
+        yield alignment, sum(stretch["last"] - stretch["first"] + 1 for stretch in alignment["stretches"])
 
 
-def _shift(one: Facts) -> tuple[str, str]:
-    """The first stretch of misaligned lines of two files, and what to do about it."""
-    src, trg, stretch = one["src"], one["trg"], one["stretches"][0]
+def _shift(alignment: Facts) -> tuple[str, str]:
+    """Describe the first stretch of misaligned lines of two files, and give advice."""
+    src, trg, stretch = alignment["src"], alignment["trg"], alignment["stretches"][0]
     first, last, offset = stretch["first"], stretch["last"], stretch["offset"]
-    n_more = len(one["stretches"]) - 1
+    n_more = len(alignment["stretches"]) - 1
     more = f" ({n_more:,} more stretches are in the report)" if n_more else ""
     lines = f"{src}:{first}: lines {first:,} to {last:,}{more}"
-    look = f"Look at both files around lines {first:,} and {last:,}"
+    advice = f"Look at both files around lines {first:,} and {last:,}"
     if offset is None:
-        return f"{lines}, {src} and {trg} do not match, also not a few lines apart.", f"{look}."
-    of_file = offset + one["trg_from"] - one["from"]  # a line of names above one side is none of the pairs
+        return f"{lines}, {src} and {trg} do not match, also not a few lines apart.", f"{advice}."
+    # The header of one file counts as a line, but not as a pair.
+    line_offset = offset + alignment["trg_from"] - alignment["from"]
     longer, shorter = (trg, src) if offset > 0 else (src, trg)
-    harm = "training on such pairs teaches nothing" if one["split"] == "train" else "a score on such pairs is void"
+    is_train = alignment["split"] == "train"
+    harm = "training on such pairs teaches nothing" if is_train else "a score on such pairs is void"
     return (
-        f"{lines}, line n of {src} goes with line n{of_file:+d} of {trg}: {abs(offset)} too many in {longer}, or "
+        f"{lines}, line n of {src} goes with line n{line_offset:+d} of {trg}: {abs(offset)} too many in {longer}, or "
         f"missing from {shorter}, at about line {first:,}.",
-        f"{look}, repair them and prepare again: {harm}.",
+        f"{advice}, repair them and prepare again: {harm}.",
     )
 
 
 def _dresses(facts: Facts) -> Iterable[tuple[str, str, Dress, Dress]]:
-    """Of each split and side: how training is written there, and how the split is."""
-    of = facts.get("dress", {})
-    return ((split, side, Dress(**of["train"][side]), Dress(**of[split][side])) for split in of for side in of[split])
+    """Split, side, `Dress` of that side in training, `Dress` of the split; for all splits and sides."""
+    dress = facts.get("dress", {})
+    splits = ((split, side) for split in dress for side in dress[split])
+    return ((split, side, Dress(**dress["train"][side]), Dress(**dress[split][side])) for split, side in splits)
 
 
-def _dress(of: Dress) -> str:
-    apart = percent(of.apart, of.ends)
-    return f"{of.entities:,} entities in {of.lines:,} lines, a space before {apart} of the full stops at their ends"
+def _dress(dress: Dress) -> str:
+    apart = percent(dress.apart, dress.ends)
+    return (
+        f"{dress.entities:,} entities in {dress.lines:,} lines, a space before {apart} of the full stops at their ends"
+    )
 
 
 def _overlaps(facts: Facts) -> Iterable[tuple[Facts, str, int, float]]:
-    """Each set, as pairs and with its sides exchanged: how many are in training, and how many may be by chance."""
+    """Row of a set, part, number of its pairs in training, number expected by chance; also of exchanged pairs."""
     for row in facts.get("leaks", {}).get("rows", ()):
         if row["in"].startswith("train") and " or " not in row["in"]:
-            chance = max(FEWEST_LEAKED - 1, chance_overlap(facts) * row["lines"])
-            yield from ((row, part, row["near"].get(part, 0), chance) for part in ("pair", "reversed"))
+            expected = max(FEWEST_LEAKED - 1, chance_overlap(facts) * row["lines"])
+            yield from ((row, part, row["near"].get(part, 0), expected) for part in ("pair", "reversed"))
 
 
 def chance_overlap(facts: Facts) -> float:
-    """The share of a validation or test set that may be in training: 1 %, and more where training repeats itself.
+    """Share of a validation or test set that may be in training: 1 %, and more if training pairs repeat.
 
-    A pair drawn as the training pairs were is one of them about as often as those occur more than once (Good and
-    Turing): twice that share is allowed, up to 90 %.
+    A pair from the distribution of the training pairs is one of them with a probability near the share of training
+    pairs that occur more than once (Good and Turing). Twice that share is allowed, up to 90 %.
     """
-    again: float = facts.get("duplicates", {}).get("again", 0) / max(facts["kept"], 1)
-    return min(0.9, MOST_LEAKED + 2 * again)
+    repeated: float = facts.get("duplicates", {}).get("again", 0) / max(facts["kept"], 1)
+    return min(0.9, MOST_LEAKED + 2 * repeated)
 
 
 def _where(row: Facts, part: str) -> str:
-    """Training pairs, those of this data or of the run that it begins with."""
-    turned = ", with source and target exchanged" if part == "reversed" else ""
-    return f"the training pairs{row['in'].removeprefix('train')}{turned}"
+    """Name the training pairs of a row: those of this data, or of a base run."""
+    exchanged = ", with source and target exchanged" if part == "reversed" else ""
+    return f"the training pairs{row['in'].removeprefix('train')}{exchanged}"
 
 
 def table(facts: Facts) -> list[str]:
-    """One screen: the pairs, why some were dropped, what they are like, and at the end what is wrong with them."""
+    """One screen: counts of pairs and of reasons for dropping, measurements, and at the end alarms and warnings."""
     return [
-        *summary(facts, _MOST_OF_A_KIND),
-        *_first([f"ALARM: {sentence(one)}" for one in facts.get("alarms", ())], "alarms", _MOST_OF_A_KIND),
-        *_first([f"warning: {text}" for text in facts.get("warnings", ())], "warnings", _MOST_OF_A_KIND),
+        *summary(facts, _MAX_ITEMS),
+        *_first([f"ALARM: {sentence(alarm)}" for alarm in facts.get("alarms", ())], "alarms", _MAX_ITEMS),
+        *_first([f"warning: {text}" for text in facts.get("warnings", ())], "warnings", _MAX_ITEMS),
     ]
 
 
 def summary(facts: Facts, most: int | None = None) -> list[str]:
-    """The pairs, why some were dropped, and what they are like. most: of corpora, notes and misaligned stretches."""
+    """Counts of pairs and of reasons for dropping, and measurements. most: corpora, notes and stretches to show."""
     read, kept = facts["read"], facts["kept"]
     lines = [f"training pairs: {read:,} read, {read - kept:,} dropped, {kept:,} kept"]
-    for reason, each in facts["dropped"].items():
-        lines.append(f"  {each['count']:>9,}  {reason:<18}  {shortened(each['first'])}")
+    for reason, entry in facts["dropped"].items():
+        lines.append(f"  {entry['count']:>9,}  {reason:<18}  {shortened(entry['first'])}")
     corpora = []
-    for one in sorted(facts.get("corpora", []), key=lambda one: one["kept"] / max(1, one["read"])):  # most lost first
-        told = ", ".join(f"{reason} {n:,}" for reason, n in one["dropped"].items())
-        n_dropped = f"{sum(one['dropped'].values()):,} dropped{f' ({told})' if told else ''}"
-        corpora.append(f"{one['name']}: {one['read']:,} read, {n_dropped}, {one['kept']:,} kept")
+    by_share_kept = sorted(facts.get("corpora", []), key=lambda corpus: corpus["kept"] / max(1, corpus["read"]))
+    for corpus in by_share_kept:
+        reasons = ", ".join(f"{reason} {n:,}" for reason, n in corpus["dropped"].items())
+        n_dropped = f"{sum(corpus['dropped'].values()):,} dropped{f' ({reasons})' if reasons else ''}"
+        corpora.append(f"{corpus['name']}: {corpus['read']:,} read, {n_dropped}, {corpus['kept']:,} kept")
     lines += [*_first(corpora, "corpora", most), *_first(remarks(facts), "notes", most), *_subwords(facts)]
     if "duplicates" not in facts:
         return lines
-    of, files = facts["duplicates"], facts["alignment"]
+    duplicates, alignments = facts["duplicates"], facts["alignment"]
     lines.append(
-        f"duplicates: {of['pairs']:,} pairs; {of['sources']:,} sources with several targets, {of['targets']:,} targets "
-        "with several sources"
+        f"duplicates: {duplicates['pairs']:,} pairs; {duplicates['sources']:,} sources with several targets, "
+        f"{duplicates['targets']:,} targets with several sources"
     )
     if rows := facts["leaks"]["rows"]:
         lines.append(
@@ -317,34 +326,36 @@ def summary(facts: Facts, most: int | None = None) -> list[str]:
             for level in ("exact", "near")
         )
         lines.append(f"  {row['lines']:>7,} {row['split']} lines in {row['in']:<16}  {exact:<20}  {near}")
-    n_found, n_judged = (sum(bool(one[what]) for one in files) for what in ("stretches", "judged"))
-    lines.append(f"misaligned lines: in {n_found:,} of {len(files):,} pairs of files; {n_judged:,} could be judged")
+    n_shifted, n_judged = (sum(bool(files[key]) for files in alignments) for key in ("stretches", "judged"))
+    lines.append(
+        f"misaligned lines: in {n_shifted:,} of {len(alignments):,} pairs of files; {n_judged:,} could be judged"
+    )
     shifts = [
-        f"{one['src']} and {one['trg']}: lines {each['first']:,} to {each['last']:,} "
-        + ("match none near" if each["offset"] is None else f"are shifted by {each['offset']:+d}")
-        for one in files
-        for each in one["stretches"]
+        f"{files['src']} and {files['trg']}: lines {stretch['first']:,} to {stretch['last']:,} "
+        + ("match none near" if stretch["offset"] is None else f"are shifted by {stretch['offset']:+d}")
+        for files in alignments
+        for stretch in files["stretches"]
     ]
     return [*lines, *_first(shifts, "stretches", most)]
 
 
-def _first(texts: Sequence[str], what: str, most: int | None) -> Iterable[str]:
+def _first(texts: Sequence[str], kind: str, most: int | None) -> Iterable[str]:
     yield from (f"  {text}" for text in texts[:most])
     if most is not None and len(texts) > most:
-        yield f"  ... {len(texts) - most:,} more {what}: see the report"
+        yield f"  ... {len(texts) - most:,} more {kind}: see the report"
 
 
 def remarks(facts: Facts) -> list[str]:
-    """Return oddities that are harmless, and usual ratios of lengths."""
+    """Return lines on harmless oddities and usual length ratios."""
     lines = []
     for key, text in _NOTES.items():
         if n := facts["notes"].get(key):
             places = f": {shortened(facts['noted'][key])}" if key in facts["noted"] else ""
             lines.append(f"note: {text.format(n=f'{n:,}')}{places}")
-    for split, side, _, one in _dresses(facts):
-        if one.is_escaped or one.is_apart:
+    for split, side, _, dress in _dresses(facts):
+        if dress.is_escaped or dress.is_apart:
             lines.append(
-                f"note: the {_SIDE[side]} side of {split} looks processed by the scripts of Moses: {_dress(one)}; a "
+                f"note: the {_SIDE[side]} side of {split} looks processed by the scripts of Moses: {_dress(dress)}; a "
                 "model learns to write so (unescape: true of the corpus undoes it)"
             )
     for name, usual in facts["usual_ratio"].items():
@@ -355,11 +366,11 @@ def remarks(facts: Facts) -> list[str]:
 
 def _subwords(facts: Facts) -> Iterable[str]:
     if subwords := facts.get("subwords"):
-        told = []
+        sides = []
         for side in _SIDE:
             per_word = f"{subwords[side]['pieces_per_word']:.2f} per word, " if "words" in subwords[side] else ""
-            told.append(f"{side} {per_word}{subwords[side]['characters_per_piece']:.2f} characters each")
-        yield f"subwords: {'; '.join(told)}"
+            sides.append(f"{side} {per_word}{subwords[side]['characters_per_piece']:.2f} characters each")
+        yield f"subwords: {'; '.join(sides)}"
         for side in ("joint",) if "joint" in subwords else _SIDE:
             use, rare = subwords[side], subwords[side]["fewer_than"]
             yield (
@@ -369,12 +380,12 @@ def _subwords(facts: Facts) -> Iterable[str]:
 
 
 def sentence(alarm: Mapping[str, str]) -> str:
-    """An alarm as sentences: what was found, and the advice."""
+    """An alarm as two sentences: the finding and the advice."""
     return f"{alarm['found'].rstrip('.')}. {alarm['advice']}"
 
 
 def percent(n: float, of: float) -> str:
-    """A share as people write it: `49.6 %`, `7 %`, `< 0.1 %`; `100 %` and `0 %` only where it is all or nothing."""
+    """Format a share: `49.6 %`, `7 %`, `< 0.1 %`; `100 %` and `0 %` only for exactly all and none."""
     share = 100 * n / of if of else 0.0
     if 0 < share < 0.1:
         return "< 0.1 %"
@@ -384,7 +395,7 @@ def percent(n: float, of: float) -> str:
 
 
 def shortened(places: Iterable[str]) -> str:
-    """`a.de:3, a.de:8` with the file named once: `a.de:3, 8`."""
+    """Join places, with a repeated file name left out: `a.de:3, a.de:8` becomes `a.de:3, 8`."""
     parts = [(place, place.rpartition(":")[0]) for place in places]
     before = [None, *(file for _, file in parts)]
     return ", ".join(
@@ -398,12 +409,12 @@ def shortened(places: Iterable[str]) -> str:
 def page(
     facts: Facts, name: str, langs: tuple[str, str], inputs: Sequence[Mapping[str, Any]] = (), made: str = ""
 ) -> str:
-    """The text of the page. facts: the content of report.json; inputs: of the manifest; made: by what, and when."""
+    """The page as HTML. facts: the content of report.json. inputs: of the manifest. made: its version and date."""
     title = f"{_text(name)}: {_text(langs[0])} → {_text(langs[1])}"
     files = [
-        f"{each['name']} ({each.get('split', '')} {each.get('side', '')}): {each['size']:,} bytes, SHA-256 begins "
-        f"{each['sha256'][:16]}"
-        for each in inputs
+        f"{file['name']} ({file.get('split', '')} {file.get('side', '')}): {file['size']:,} bytes, SHA-256 begins "
+        f"{file['sha256'][:16]}"
+        for file in inputs
     ]
     body = [*_verdict(facts), *_pairs(facts), f"<h2>Files</h2><pre>{_lines(files)}</pre>", f"<p>{_text(made)}</p>"]
     parts = {"title": title, "generator": "nmt-preprocess", "body": "\n".join(body)}
@@ -411,7 +422,7 @@ def page(
 
 
 def refuse_foreign_page(path: Path) -> None:
-    """Raise DataError if a page cannot be written there, or would replace a file that is none of ours."""
+    """Raise DataError if the path is a folder, or a file that is no report of nmt-preprocess."""
     if path.is_dir():
         raise DataError(f"{path}: is a folder; expected the name of a page to write, as report.html.")
     if path.exists():
@@ -421,10 +432,10 @@ def refuse_foreign_page(path: Path) -> None:
 
 
 def _verdict(facts: Facts) -> Iterable[str]:
-    for one in facts["alarms"]:
+    for alarm in facts["alarms"]:
         yield (
-            f'<div class="alarm" role="alert"><p><strong>Alarm.</strong> {_text(one["found"])}.</p>'
-            f"<p><strong>What to do.</strong> {_text(one['advice'])}</p></div>"
+            f'<div class="alarm" role="alert"><p><strong>Alarm.</strong> {_text(alarm["found"])}.</p>'
+            f"<p><strong>What to do.</strong> {_text(alarm['advice'])}</p></div>"
         )
     if not facts["alarms"]:
         yield f'<p class="fine"><strong>No alarm.</strong>{" See the warnings." if facts["warnings"] else ""}</p>'
@@ -433,41 +444,42 @@ def _verdict(facts: Facts) -> Iterable[str]:
 
 
 def _pairs(facts: Facts) -> Iterable[str]:
-    """Examples of dropped, kept, overlapping and frequent pairs, and of pieces."""
+    """Examples of dropped, kept, overlapping and frequent pairs."""
     if facts["dropped"]:
         yield "<h2>Why pairs were dropped</h2>"
-    for reason, each in facts["dropped"].items():
-        inside = _examples((e["place"], e) for e in facts["examples"].get(reason, ()))
+    for reason, entry in facts["dropped"].items():
+        content = _examples((pair["place"], pair) for pair in facts["examples"].get(reason, ()))
         if reason not in facts["examples"]:
-            inside = f"<p>At {', '.join(f'<bdi>{_text(place)}</bdi>' for place in each['first'])}</p>"
-        share = percent(each["count"], facts["read"])
-        yield _more(f"<b>{each['count']:,}</b> {_text(reason)} <small>{_text(share)}</small>", inside)
+            content = f"<p>At {', '.join(f'<bdi>{_text(place)}</bdi>' for place in entry['first'])}</p>"
+        share = percent(entry["count"], facts["read"])
+        yield _details(f"<b>{entry['count']:,}</b> {_text(reason)} <small>{_text(share)}</small>", content)
     samples = {kind: pairs for kind, pairs in facts.get("samples", {}).items() if pairs}
     if samples:
         yield "<h2>Pairs that are kept</h2>"
     for kind, pairs in samples.items():
         title = f"{len(pairs)} pairs, drawn at random" if kind == "random" else f"The {kind} pairs"
-        yield _more(title, _examples((e["place"], e) for e in pairs))
+        yield _details(title, _examples((pair["place"], pair) for pair in pairs))
     if most := facts.get("duplicates", {}).get("most"):
-        yield _more("Most frequent pairs", _examples((f"{e['times']:,} times, first {e['place']}", e) for e in most))
-    if found := facts.get("leaks", {}).get("examples"):
-        both = []
-        for e in found:
-            trained_on = {"src": e["train_src"], "trg": e["train_trg"]}
-            both += [(e["place"], e), (f"training: {e['train_place']}", trained_on)]
-        yield _more("Overlap with the training pairs", _examples(both))
+        rows = ((f"{pair['times']:,} times, first {pair['place']}", pair) for pair in most)
+        yield _details("Most frequent pairs", _examples(rows))
+    if leaks := facts.get("leaks", {}).get("examples"):
+        examples = []
+        for pair in leaks:
+            train_pair = {"src": pair["train_src"], "trg": pair["train_trg"]}
+            examples += [(pair["place"], pair), (f"training: {pair['train_place']}", train_pair)]
+        yield _details("Overlap with the training pairs", _examples(examples))
 
 
 def _examples(examples: Iterable[tuple[str, Mapping[str, str]]]) -> str:
-    rows = (
-        f"<li><small class=place>{_text(place)}</small>{_line(each['src'])}{_line(each['trg'])}</li>"
-        for place, each in examples
+    items = (
+        f"<li><small class=place>{_text(place)}</small>{_line(pair['src'])}{_line(pair['trg'])}</li>"
+        for place, pair in examples
     )
-    return f'<ul class="examples">{"".join(rows)}</ul>'
+    return f'<ul class="examples">{"".join(items)}</ul>'
 
 
-def _more(summary: str, inside: str) -> str:
-    return f"<details><summary>{summary}</summary>{inside}</details>"
+def _details(summary: str, content: str) -> str:
+    return f"<details><summary>{summary}</summary>{content}</details>"
 
 
 def _lines(texts: Iterable[str]) -> str:
@@ -479,6 +491,6 @@ def _line(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """A text as HTML that shows it: no markup, and nothing that acts on what stands around it."""
-    shown = "".join(f"\\u{ord(c):04x}" if category(c) in "Cc Cf Zl Zp" and c not in "\u200c\u200d" else c for c in text)
-    return html.escape(shown, quote=True)
+    """A text as HTML, without markup and without control characters that change the text around it."""
+    safe = "".join(f"\\u{ord(c):04x}" if category(c) in "Cc Cf Zl Zp" and c not in "\u200c\u200d" else c for c in text)
+    return html.escape(safe, quote=True)

@@ -1,7 +1,7 @@
-"""Kinds of subwords: a class for each, which learns pieces, extends them, checks a file of them, and cuts words.
+"""Kinds of subwords: a class for each, which learns and extends pieces, validates a file of them, and segments words.
 
-A new kind is a class here, a row of `KINDS`, and its name in `subwords.kind` of the recipe. What all kinds share, text
-to ids and back, is in `subwords.py`; words are counted in `letters.py`. The format of the subwords file is here, too.
+A new kind is a class here, an entry of `KINDS`, and its name in `subwords.kind` of the recipe. `subwords.py` converts
+text to ids and back for all kinds; `letters.py` counts words. The format of the subwords file is defined here, too.
 """
 
 import base64
@@ -31,12 +31,12 @@ from nmt.errors import DataError
 from nmt.recipe.contradictions import complaint_about_symbol
 from nmt.recipe.data_options import PATTERN, complaint_about_patterns
 
-# A piece spans at most so many bytes: a text of more than n x so many bytes has more than n subwords.
+# Bytes of a piece, at most: a text of more than n x LONGEST_PIECE bytes has more than n subwords.
 LONGEST_PIECE = 64
 
-# A unigram vocabulary begins with so many times the pieces that are wanted, and drops the least useful ones.
+# A unigram vocabulary starts with so many times the final number of pieces, and drops the least useful ones.
 _SEED_PIECES = 4
-_NEVER = "<0xFF>"
+_UNUSED_BYTE = "<0xFF>"  # no UTF-8 text contains it
 _FIRST_ALIAS = 0x10000  # code points beyond the surrogates, one for each old piece
 _LARGEST_FILE = 1 << 28
 
@@ -46,11 +46,11 @@ class _Strict(BaseModel):
 
 
 class PieceTable(_Strict):
-    """The pieces of a vocabulary in the order of their ids, in letters, and what its kind has beside them.
+    """The pieces of a vocabulary in the order of their ids, in letters, and the further data of its kind.
 
-    merges: of BPE. scores: of unigram, and of SentencePiece, None for a piece that only stands for a byte. model,
-    squeeze, charsmap: of SentencePiece, bpe or unigram; whether spaces at the ends go, and several become one; and its
-    rules of normalisation.
+    merges: of BPE. scores: of unigram, and of SentencePiece, None for a piece that only stands for a byte.
+    Of SentencePiece only: model, its algorithm; squeeze, whether it removes spaces at the ends and merges several into
+    one; charsmap, its rules of normalisation.
     """
 
     vocab: list[str]
@@ -62,74 +62,74 @@ class PieceTable(_Strict):
 
 
 class Kind:
-    """A kind of subwords. stored: its name in a subwords file. beside: entries of the file beside the pieces."""
+    """A kind of subwords. stored: its name in a subwords file. fields: entries of the file besides the pieces."""
 
     stored: str
-    beside: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
 
     def learn(self, words: Counter[str], n_piece: int) -> PieceTable:
-        """Learn n_piece pieces, or fewer where the text has no more."""
+        """Learn n_piece pieces, or fewer if the text has no more."""
         raise NotImplementedError
 
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
-        """Add n_new pieces, or fewer where the text has no more. old: pieces of characters, as in format 4."""
+        """Add n_new pieces, or fewer if the text has no more. old: pieces of characters, as in format 4."""
         raise NotImplementedError
 
     def complaint(self, pieces: PieceTable) -> str | None:
-        """Complaint about what a file has beside the pieces."""
+        """Return a complaint about the entries of a file besides the pieces, or None."""
 
     def model(self, vocab: Sequence[str], pieces: PieceTable) -> models.Model:
-        """Return the model that cuts words; a character without a piece becomes the pieces of its bytes."""
+        """Return the model that segments words; a character without a piece becomes the pieces of its bytes."""
         return models.BPE({piece: i for i, piece in enumerate(vocab)}, pieces.merges, byte_fallback=True)
 
 
 class Bpe(Kind):
-    """Pieces put together by merges."""
+    """Pieces formed by merges."""
 
-    stored, beside = "bpe", ("merges",)
+    stored, fields = "bpe", ("merges",)
 
     def learn(self, words: Counter[str], n_piece: int) -> PieceTable:
-        """Learn merges and the pieces that they make."""
+        """Learn merges and the pieces that they form."""
         characters = counted_characters(words)
         letters = CharacterLetters(alphabet_of(characters, (n_piece - len(BYTE_LETTERS)) // 2, coverage=1.0)).n_byte
         words = within(words, letters)
-        # In place of a piece for each byte.
-        saved = {one: (n - 1) * characters[one] for one, n in letters.items() if one not in BYTE_LETTERS}
+        # Pieces that a letter saves, compared with a piece for each of its bytes.
+        saved = {letter: (n - 1) * characters[letter] for letter, n in letters.items() if letter not in BYTE_LETTERS}
         vocab, merges = merges_of(words, letters, n_piece, LONGEST_PIECE, saved)
         return PieceTable(vocab=vocab, merges=merges)
 
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
-        """Go on from the old pieces, which are letters to the learner of new merges."""
-        more = _more_characters(words, n_new // 2, old)
-        vocab, n_new = [*old.vocab, *more], n_new - len(more)
+        """Continue from the old pieces: to the learner of new merges, each of them is one letter, its alias."""
+        characters = _new_characters(words, n_new // 2, old)
+        vocab, n_new = [*old.vocab, *characters], n_new - len(characters)
         letters = CharacterLetters(vocab)
         model = self.model(list(map(letters.name, vocab)), old)
         aliases = [chr(_FIRST_ALIAS + n) for n in range(len(vocab))]
-        # No merge has a byte of a character that is no piece: such bytes end words.
-        ends = {n for n, piece in enumerate(vocab) if piece in BYTE_LETTERS and not piece.isascii()}
-        written = [" " if n in ends else alias for n, alias in enumerate(aliases)]
-        spelled = Counter[str]()
+        # A byte of a character without a piece is in no merge, so it becomes a space, which ends a word.
+        separators = {n for n, piece in enumerate(vocab) if piece in BYTE_LETTERS and not piece.isascii()}
+        spelling = [" " if n in separators else alias for n, alias in enumerate(aliases)]
+        aliased_words = Counter[str]()
         for word, n in words.items():
-            for part in "".join(written[token.id] for token in model.tokenize(word)).split():
-                spelled[part] += n
+            for part in "".join(spelling[token.id] for token in model.tokenize(word)).split():
+                aliased_words[part] += n
         n_byte = {alias: len(letters.raw(piece)) for alias, piece in zip(aliases, vocab, strict=True)}
-        # Some more than wanted: a merge may make a piece that is there already.
+        # More than needed, since a merge may form a piece that exists already.
         n_piece = len(vocab) + n_new + n_new // 4 + 100
-        there, merges = set(vocab), list(old.merges)
-        for pair in merges_of(spelled, n_byte, n_piece, LONGEST_PIECE + 1)[1] if spelled else ():
+        pieces, merges = set(vocab), list(old.merges)
+        for pair in merges_of(aliased_words, n_byte, n_piece, LONGEST_PIECE + 1)[1] if aliased_words else ():
             if n_new == 0:
                 break
             a, b = ("".join(vocab[ord(alias) - _FIRST_ALIAS] for alias in part) for part in pair)
-            if a in there and b in there:
+            if a in pieces and b in pieces:
                 merges.append((a, b))
-                if a + b not in there:
-                    there.add(a + b)
+                if a + b not in pieces:
+                    pieces.add(a + b)
                     vocab.append(a + b)
                     n_new -= 1
         return PieceTable(vocab=vocab, merges=merges)
 
     def complaint(self, pieces: PieceTable) -> str | None:
-        """Each merge puts two pieces together to one."""
+        """Return a complaint about a merge whose parts or result are no pieces, or None."""
         known = set(pieces.vocab)
         wrong = (merge for merge in pieces.merges if not known.issuperset((*merge, "".join(merge))))
         return next((f"the merge of {a!r} and {b!r} is not in the vocabulary" for a, b in wrong), None)
@@ -139,44 +139,44 @@ class Char(Bpe):
     """Single characters; stored as BPE without merges."""
 
     def learn(self, words: Counter[str], n_piece: int) -> PieceTable:
-        """The most frequent characters."""
+        """Take the most frequent characters."""
         alphabet = alphabet_of(counted_characters(words), n_piece - len(BYTE_LETTERS), coverage=1.0)
         return PieceTable(vocab=[*CharacterLetters(alphabet).n_byte])
 
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
-        """Add the most frequent of the other characters."""
-        more = _more_characters(words, n_new, old)
-        return PieceTable(vocab=[*old.vocab, *more], merges=old.merges)
+        """Add the most frequent of the new characters."""
+        characters = _new_characters(words, n_new, old)
+        return PieceTable(vocab=[*old.vocab, *characters], merges=old.merges)
 
 
 class Word(Kind):
-    """Whole words; all others are spelled with the letters."""
+    """Whole words; a word that is no piece is spelled in letters."""
 
     stored = "word"
 
     def learn(self, words: Counter[str], n_piece: int) -> PieceTable:
-        """The most frequent words."""
+        """Take the most frequent words."""
         letters = _frequent_letters(words, n_piece)
         return PieceTable(vocab=[*letters, *most_frequent(words, n_piece - len(letters), LONGEST_PIECE)])
 
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
-        """Add the most frequent of the other words."""
-        more = _more_characters(words, n_new // 2, old)
-        vocab = [*old.vocab, *more]
-        return PieceTable(vocab=[*vocab, *most_frequent(words, n_new - len(more), LONGEST_PIECE, set(vocab))])
+        """Add the most frequent of the new words."""
+        characters = _new_characters(words, n_new // 2, old)
+        vocab = [*old.vocab, *characters]
+        return PieceTable(vocab=[*vocab, *most_frequent(words, n_new - len(characters), LONGEST_PIECE, set(vocab))])
 
     def model(self, vocab: Sequence[str], pieces: PieceTable) -> models.Model:
-        """A word that is a piece is not cut."""
+        """Return the model, which does not split a word that is a piece."""
         return models.BPE({piece: i for i, piece in enumerate(vocab)}, [], byte_fallback=True, ignore_merges=True)
 
 
 class Unigram(Kind):
-    """Pieces with log-probabilities; a word is cut into what is likeliest."""
+    """Pieces with log-probabilities; a word is segmented into its likeliest sequence of pieces."""
 
-    stored, beside = "unigram", ("scores",)
+    stored, fields = "unigram", ("scores",)
 
     def learn(self, words: Counter[str], n_piece: int) -> PieceTable:
-        """Begin with the pieces of BPE, and drop the least useful ones."""
+        """Start from the pieces of BPE, and drop the least useful ones."""
         letters = _frequent_letters(words, n_piece)
         words = within(words, letters)
         pieces, _ = merges_of(words, letters, n_piece * _SEED_PIECES, LONGEST_PIECE)
@@ -184,37 +184,37 @@ class Unigram(Kind):
         return PieceTable(vocab=vocab, scores=[*scores])
 
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
-        """Add pieces after the old ones, whose scores stay: what was likeliest for a word stays so among those."""
-        more = _more_characters(words, n_new // 2, old)
-        n_byte = CharacterLetters([*old.vocab, *more]).n_byte
+        """Add pieces after the old ones, whose scores stay: so do their likeliest segmentations of words."""
+        characters = _new_characters(words, n_new // 2, old)
+        n_byte = CharacterLetters([*old.vocab, *characters]).n_byte
         words = within(words, n_byte)
         candidates, _ = merges_of(words, n_byte, len(n_byte) + _SEED_PIECES * n_new, LONGEST_PIECE)
-        found = learn_scores(words, candidates, [*old.vocab, *more], len(old.vocab) + n_new)
+        scored = learn_scores(words, candidates, [*old.vocab, *characters], len(old.vocab) + n_new)
         known = set(old.vocab)
-        new = {piece: score for piece, score in zip(*found, strict=True) if piece not in known}
+        new = {piece: score for piece, score in zip(*scored, strict=True) if piece not in known}
         return PieceTable(vocab=[*old.vocab, *new], scores=[*old.scores, *new.values()])
 
     def complaint(self, pieces: PieceTable) -> str | None:
-        """Each piece has a logarithm of a probability."""
+        """Return a complaint if a piece has no log-probability, or None."""
         if len(pieces.scores) != len(pieces.vocab) or any(score is None or score > 0 for score in pieces.scores):
             return "there is not one score for each piece, the logarithm of a probability"
         return None
 
     def model(self, vocab: Sequence[str], pieces: PieceTable) -> models.Model:
-        """Unigram of the tokenizers library."""
-        # The library takes several unknown pieces in a row for one: the byte FF, which no text has, stands for them.
-        unknown = vocab.index(_NEVER) if _NEVER in vocab else None
+        """Return the unigram model of the tokenizers library."""
+        # The library merges successive unknown pieces, so the unknown piece is the byte FF, which no text has.
+        unknown = vocab.index(_UNUSED_BYTE) if _UNUSED_BYTE in vocab else None
         scored = [(piece, score or 0.0) for piece, score in zip(vocab, pieces.scores, strict=True)]
         return models.Unigram(scored, unk_id=unknown, byte_fallback=True)
 
 
 class OfSentencePiece(Kind):
-    """The pieces of a model file of SentencePiece; lines are cut by that package, and nothing is learnt."""
+    """The pieces of a model file of SentencePiece. That package segments lines; nothing is learnt here."""
 
-    stored, beside = "sentencepiece", ("scores", "model", "squeeze", "charsmap")
+    stored, fields = "sentencepiece", ("scores", "model", "squeeze", "charsmap")
 
     def complaint(self, pieces: PieceTable) -> str | None:
-        """Scores of texts, none for bytes, and rules of normalisation."""
+        """Return a complaint about the scores or the rules of normalisation, or None."""
         if len(pieces.scores) != len(pieces.vocab):
             return "there is not one score for each piece"
         try:
@@ -240,28 +240,28 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def _more_characters(words: Counter[str], most: int, old: PieceTable) -> list[str]:
-    """The most frequent characters that are no pieces yet."""
+def _new_characters(words: Counter[str], most: int, old: PieceTable) -> list[str]:
+    """The most frequent characters that are not yet pieces."""
     return alphabet_of(counted_characters(words), most, CharacterLetters(old.vocab).n_byte)
 
 
 def _frequent_letters(words: Counter[str], n_piece: int) -> dict[str, int]:
-    """Letters of the most frequent characters, and how many bytes each is."""
+    """The letters of the most frequent characters, each with its number of bytes."""
     return CharacterLetters(alphabet_of(counted_characters(words), (n_piece - len(BYTE_LETTERS)) // 2)).n_byte
 
 
-# Entries of a subwords file by its format. What is learnt now has format 4: pieces are whole characters or bytes.
-# Formats 1 to 3 have byte-level pieces; the lowest that has room for everything is written, so that the same content
-# has one text and one SHA-256. In 3 and 4 the patterns follow that some of the placeholders are for, if there are any.
-_PLAIN = {"normalize", "joint", "codecs"}
-_OF_KINDS = {*_PLAIN, "kind", "symbols", "tags"}
-_ENTRIES = {1: _PLAIN, 2: _OF_KINDS, 3: {*_OF_KINDS, "placeholders"}, 4: {*_OF_KINDS, "placeholders", "whitespace"}}
+# Entries of a subwords file by its format. New subwords have format 4: pieces are whole characters or bytes.
+# Formats 1 to 3 have byte-level pieces; the lowest format with all necessary entries is written, so that equal content
+# has one text and one SHA-256. Formats 3 and 4 may also have the entry `patterns`, for placeholders of data.protect.
+_FORMAT_1 = {"normalize", "joint", "codecs"}
+_FORMAT_2 = {*_FORMAT_1, "kind", "symbols", "tags"}
+_ENTRIES = {1: _FORMAT_1, 2: _FORMAT_2, 3: {*_FORMAT_2, "placeholders"}, 4: {*_FORMAT_2, "placeholders", "whitespace"}}
 
 
 class SubwordsFile(_Strict):
-    """The content of a subwords file: the settings of both vocabularies, and the pieces of each, or of one for both.
+    """The content of a subwords file: the settings of both vocabularies, and the pieces of each, or of a joint one.
 
-    placeholders: their names. patterns: those of data.protect. tags: of the source.
+    placeholders: their names. patterns: those of data.protect. tags: of the source side.
     """
 
     format: Literal[1, 2, 3, 4] = 1
@@ -282,21 +282,21 @@ class SubwordsFile(_Strict):
 
     @classmethod
     def read(cls, path: Path) -> "SubwordsFile":
-        """Read what `text` gave; anything else is refused."""
+        """Read a file of the content of `text`. Raises DataError for any other file."""
         try:
             if path.stat().st_size > _LARGEST_FILE:
                 raise DataError(f"{path}: {path.stat().st_size:,} bytes are too many for a vocabulary.")
-            found = cls.model_validate_json(path.read_bytes())
+            content = cls.model_validate_json(path.read_bytes())
         except OSError as error:
             raise DataError(f"{path}: cannot read the subwords ({error.strerror or error}).") from None
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             complaint = f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip()
         else:
-            complaint = next(found._complaints(), "")
+            complaint = next(content._complaints(), "")
         if complaint:
             raise DataError(f"{path}: not a subwords file of nmt, or damaged: {complaint}. Run nmt-preprocess again.")
-        return found
+        return content
 
     def text(self) -> str:
         """The text of the file."""
@@ -305,7 +305,7 @@ class SubwordsFile(_Strict):
             is_plain = self.kind == "bpe" and self.normalize != "nfkc" and not self.symbols and not self.tags
             number = 3 if self.placeholders else 1 if is_plain else 2
         entries = {*_ENTRIES[number], "patterns"} if self.patterns else _ENTRIES[number]
-        tables = {"__all__": {"vocab", *KINDS[self.kind].beside}}
+        tables = {"__all__": {"vocab", *KINDS[self.kind].fields}}
         content = self.model_dump(include={name: tables if name == "codecs" else True for name in entries})
         return json.dumps({"format": number, **content}, ensure_ascii=False, separators=(",", ":"))
 
@@ -328,17 +328,17 @@ class SubwordsFile(_Strict):
             yield "wrong number of vocabularies"
         letters = CharacterLetters() if self.characters else ByteLetters()
         symbols = list(map(letters.piece, (*self.symbols, *map(shown, self.placeholders))))
-        names = {"vocab", *KINDS[self.kind].beside}
+        names = {"vocab", *KINDS[self.kind].fields}
         for pieces in self.codecs:
             if pieces.model_fields_set != names:
                 yield f"expected {' and '.join(sorted(names))} of each vocabulary"
             if not all(map(letters.is_piece, pieces.vocab)):
                 yield "a piece is not written in the letters of its format"
                 return
-            every = {*pieces.vocab, *symbols}
-            if len(every) != len(pieces.vocab) + len(symbols) or len(set(self.tags)) != len(self.tags):
+            vocab = {*pieces.vocab, *symbols}
+            if len(vocab) != len(pieces.vocab) + len(symbols) or len(set(self.tags)) != len(self.tags):
                 yield "a piece, symbol, placeholder or tag occurs twice"
-            if not every.issuperset(letters.of_bytes):
+            if not vocab.issuperset(letters.of_bytes):
                 yield "a byte is missing from the vocabulary"
             if max(len(letters.raw(piece)) for piece in pieces.vocab) > LONGEST_PIECE:
                 yield f"a piece is longer than {LONGEST_PIECE} bytes"

@@ -1,8 +1,7 @@
-"""Text to ids and back: the pieces of each side, and the three ids that mean something to the model.
+"""Text to ids and back: the pieces of each side, and the three control symbols.
 
-Control symbols are no pieces of the tokenizer: its ids are shifted past them, so nothing in a text can become one.
-All 256 bytes are pieces, so nothing is unknown. How pieces are written is in `letters.py`, how they are learnt in
-`subword_kinds.py`.
+Control symbols are no pieces of the tokenizer: its ids are shifted past them, so no text can become one. All 256 bytes
+are pieces, so no text is unknown. `letters.py` defines the spelling of pieces; `subword_kinds.py` learns them.
 """
 
 import base64
@@ -32,29 +31,29 @@ EOS = 2
 N_SPECIAL = 3
 
 _SPECIAL_TEXT = ("<pad>", "<s>", "</s>")
-# Words whose ids are kept, in number and in letters: enough for nearly all of a corpus, and some 100 MB at most.
-_MOST_REMEMBERED = 400_000
-LONGEST_REMEMBERED = 40
-# A symbol that one of these touches is part of something else: digits, and letters of scripts written with spaces.
+# Limits of the cache of encoded words: enough for nearly all words of a corpus, and some 100 MB at most.
+_MOST_REMEMBERED = 400_000  # words
+LONGEST_REMEMBERED = 40  # characters of a word
+# A symbol next to one of these is part of a longer word: digits, and letters of scripts written with spaces.
 _LETTER = "[0-9A-Z_a-z\u00c0-\u1fff]"
 
 
 class Codec:
-    """The pieces of one side, and the two ways between text and ids.
+    """The vocabulary of one side: encodes text to ids and decodes ids to text.
 
-    The ids: control symbols, pieces, symbols, placeholders, tags. No text becomes a placeholder or a tag.
+    The order of the ids: control symbols, pieces, symbols, placeholders, tags. No text becomes a placeholder or a tag.
     """
 
     def __init__(self, pieces: PieceTable, settings: SubwordsFile | None = None, tags: Sequence[str] = ()) -> None:
-        """settings: those of all but the pieces. tags: control symbols that may stand before a text."""
+        """settings: everything but the pieces. tags: control symbols that may stand before a text."""
         settings = settings or SubwordsFile()
         self.kind, self.normalize, self.whitespace = settings.kind, settings.normalize, settings.whitespace
         self.symbols, self.placeholders, self.tags = settings.symbols, settings.placeholders, tuple(tags)
         self.protects = (*kinds_of(settings.placeholders), *settings.patterns)
         self.characters = settings.characters
         self.letters = CharacterLetters(pieces.vocab) if self.characters else ByteLetters()
-        self.given, self.merges, self.scores = pieces, pieces.merges, pieces.scores  # without symbols and placeholders
-        self.speller: Speller | None = None  # cuts lines where the pieces are those of SentencePiece
+        self.table, self.merges, self.scores = pieces, pieces.merges, pieces.scores  # without symbols and placeholders
+        self.speller: Speller | None = None  # segments lines if the pieces are those of SentencePiece
         if self.kind == "sentencepiece":
             charsmap = base64.b64decode(pieces.charsmap)
             self.speller = Speller(pieces.vocab, pieces.scores, pieces.model, charsmap, squeeze=pieces.squeeze)
@@ -63,68 +62,68 @@ class Codec:
         self._tokenizer.pre_tokenizer = self.letters.pre_tokenizer
         self._bytes = list(map(self.letters.raw, self.vocab))
         self._first_placeholder = N_SPECIAL + len(pieces.vocab) + len(self.symbols)
-        # What has been encoded; symbols and placeholders are no matter of the tokenizer.
+        # Ids of encoded parts. Symbols and placeholders are in it from the start, as the tokenizer does not know them.
         texts = [*self.symbols, *map(CHARACTERS.__getitem__, self.placeholders)]
-        self._known = {text: [i] for i, text in enumerate(texts, N_SPECIAL + len(pieces.vocab))}
+        self._cache = {text: [i] for i, text in enumerate(texts, N_SPECIAL + len(pieces.vocab))}
         longest_first = "|".join(map(re.escape, sorted(self.symbols, key=len, reverse=True)))
-        found = [f"(?<!{_LETTER})(?:{longest_first})(?!{_LETTER})"] * bool(self.symbols) + texts[len(self.symbols) :]
-        self._symbol = re.compile(f"({'|'.join(found)})") if found else None
-        self._before: list[int] = []
-        self.n_text = N_SPECIAL + len(self.vocab)  # translations are made of ids below; those from here on have no text
+        patterns = [f"(?<!{_LETTER})(?:{longest_first})(?!{_LETTER})"] * bool(self.symbols) + texts[len(self.symbols) :]
+        self._symbol = re.compile(f"({'|'.join(patterns)})") if patterns else None
+        self._prefix: list[int] = []  # ids that `encode` puts before every line
+        self.n_text = N_SPECIAL + len(self.vocab)  # translations consist of smaller ids; larger ones have no text
         self.size = self.n_text + len(tags)
         self.n_vocab = -(-self.size // 8) * 8
 
     def tagged(self, tags: Sequence[str]) -> "Codec":
-        """A copy of the vocabulary whose `encode` puts these tags, which it must have, before every line."""
-        other = copy.copy(self)
-        other._before = self.tag_ids(tags)
-        return other
+        """A copy of the vocabulary whose `encode` puts these tags before every line. It must have them."""
+        tagged = copy.copy(self)
+        tagged._prefix = self.tag_ids(tags)
+        return tagged
 
     def tag_ids(self, tags: Sequence[str]) -> list[int]:
-        """The ids of tags that the vocabulary has."""
+        """The ids of tags of the vocabulary."""
         known = list(map(canonical_tag, self.tags))
         return [self.n_text + known.index(canonical_tag(tag)) for tag in tags]
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, without BOS and EOS; an empty line has one piece, the space put before every line."""
         if self.speller:
-            found = [self._spelled(self.speller, line) for line in lines]
+            rows = [self._encode_with(self.speller, line) for line in lines]
         else:
-            known = self._known  # parts repeat, so most are encoded once
-            parts = (self._parts(" " + line) for line in lines)
-            found = [[i for part in its for i in known.get(part) or self._encoded(part)] for its in parts]
-        return [[*self._before, *ids] for ids in found] if self._before else found
+            cache = self._cache  # parts repeat, so most are encoded once
+            split = (self._parts(" " + line) for line in lines)
+            rows = [[i for part in parts for i in cache.get(part) or self._encode_part(part)] for parts in split]
+        return [[*self._prefix, *ids] for ids in rows] if self._prefix else rows
 
-    def _spelled(self, speller: Speller, line: str) -> list[int]:
-        """The ids of a line in the pieces of SentencePiece. A symbol is none of them, so what is between is encoded."""
+    def _encode_with(self, speller: Speller, line: str) -> list[int]:
+        """The ids of a line in pieces of SentencePiece, which encodes the text between symbols."""
         ids: list[int] = []
-        for n, part in enumerate(self._at_symbols(speller.line(line))):
-            ids += self._known[part] if n % 2 else [N_SPECIAL + i for i in speller.encode(part)]
+        for n, part in enumerate(self._split_at_symbols(speller.line(line))):
+            ids += self._cache[part] if n % 2 else [N_SPECIAL + i for i in speller.encode(part)]
         return ids
 
     def _parts(self, text: str) -> list[str]:
-        """A text, with a space before it, as symbols and, between them, parts that can be encoded one by one."""
+        """Split a text, which begins with a space, into symbols and parts that can be encoded one by one."""
         if not self._symbol and (words := easy_words(text)):
             return words
         parts = list[str]()
-        for n, part in enumerate(self._at_symbols(" " + self.normalised(text[1:]))):
+        for n, part in enumerate(self._split_at_symbols(" " + self.normalised(text[1:]))):
             if part:
                 parts += [part] if n % 2 else units_of(part)
         return parts
 
-    def _encoded(self, part: str) -> list[int]:
-        """The ids of one of these parts."""
+    def _encode_part(self, part: str) -> list[int]:
+        """The ids of a part, which is added to the cache."""
         ids = [i + N_SPECIAL for i in self._tokenizer.encode(part, add_special_tokens=False).ids]
-        if len(part) <= LONGEST_REMEMBERED and len(self._known) < _MOST_REMEMBERED:
-            self._known[part] = ids
+        if len(part) <= LONGEST_REMEMBERED and len(self._cache) < _MOST_REMEMBERED:
+            self._cache[part] = ids
         return ids
 
-    def _at_symbols(self, text: str) -> list[str]:
-        """A text cut at its symbols, which have the odd places."""
+    def _split_at_symbols(self, text: str) -> list[str]:
+        """A text split at its symbols, which are the items of odd index."""
         return self._symbol.split(text) if self._symbol else [text]
 
     def cut(self, raw: bytes) -> list[int]:
-        """The ids that the bytes of one word are made of; symbols in it are not looked for."""
+        """The ids of the pieces of one word, given as bytes; symbols in it are not recognised."""
         if self.speller:
             return [i + N_SPECIAL for i in self.speller.cut(raw)]
         try:
@@ -133,46 +132,46 @@ class Codec:
             return [self._bytes.index(raw[n : n + 1]) + N_SPECIAL for n in range(len(raw))]
 
     def names(self) -> list[str]:
-        """The pieces by the names that the tokenizers library knows them by, all different."""
+        """The names of the pieces in the tokenizers library, all different."""
         return list(map(self.letters.name, self.vocab))
 
     def normalised(self, text: str) -> str:
-        """The text as the model knows it."""
+        """The text after normalisation, as the model sees it."""
         if self.speller:
             return self.speller.normalised(text)
         return normalised(text, self.normalize, self.whitespace)
 
     def normalised_prefix(self, text: str) -> str:
-        """The beginning of a text as the model knows it; white space at its ends counts, as one space."""
-        found = self.normalised(text)
-        if self.whitespace == "kept" or not found:
-            return found
-        return f"{' ' * text[0].isspace()}{found}{' ' * text[-1].isspace()}"
+        """The beginning of a text after normalisation; white space at its ends becomes one space."""
+        prefix = self.normalised(text)
+        if self.whitespace == "kept" or not prefix:
+            return prefix
+        return f"{' ' * text[0].isspace()}{prefix}{' ' * text[-1].isspace()}"
 
     def decode(self, ids: Sequence[int], items: Mapping[str, str] | None = None) -> str:
         """The text of ids; control symbols and the padding of the vocabulary have none. items: as for `raw`.
 
-        Bytes that are not UTF-8, which only a model can put together, become U+FFFD.
+        Bytes that are not UTF-8 become U+FFFD. Only ids chosen by a model can contain such bytes.
         """
-        found = self.raw(ids, items)
-        raw = b"".join(_replaced(found) if self.characters else found)
-        # Where several spaces become one, so do those before a text.
-        return (raw.lstrip(b" ") if self.given.squeeze else raw.removeprefix(b" ")).decode("utf-8", errors="replace")
+        pieces = self.raw(ids, items)
+        raw = b"".join(_replace_invalid(pieces) if self.characters else pieces)
+        # If several spaces become one, those before a text are all removed.
+        return (raw.lstrip(b" ") if self.table.squeeze else raw.removeprefix(b" ")).decode("utf-8", errors="replace")
 
     def raw(self, ids: Sequence[int], items: Mapping[str, str] | None = None) -> list[bytes]:
-        """The bytes behind each id, none behind control symbols and the padding of the vocabulary.
+        """The bytes of each id; control symbols and the padding of the vocabulary have none.
 
-        items: what stands behind placeholders, by name, and nothing behind others; without it their names do.
+        items: replacements of placeholders, by name; other placeholders get none. None: placeholders keep their names.
         """
-        found = [self._bytes[i - N_SPECIAL] if N_SPECIAL <= i < self.n_text else b"" for i in ids]
+        pieces = [self._bytes[i - N_SPECIAL] if N_SPECIAL <= i < self.n_text else b"" for i in ids]
         if items is not None and self.placeholders:
             for place, i in enumerate(ids):
                 if name := self.placeholder(i):
-                    found[place] = items.get(name, "").encode("utf-8", errors="surrogatepass")
-        return found
+                    pieces[place] = items.get(name, "").encode("utf-8", errors="surrogatepass")
+        return pieces
 
     def placeholder(self, i: int) -> str:
-        """The name of the placeholder that an id is, "" if it is none."""
+        """The name of the placeholder of an id, "" if the id is no placeholder."""
         return self.placeholders[i - self._first_placeholder] if self._first_placeholder <= i < self.n_text else ""
 
     def placeholder_ids(self) -> dict[str, int]:
@@ -180,7 +179,7 @@ class Codec:
         return {name: i for i, name in enumerate(self.placeholders, self._first_placeholder)}
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """A readable text for each id, for pictures: a space shows as ▁, part of a character as its bytes <C3>."""
+        """A readable text of each id, for figures: a space shows as ▁, part of a character as its bytes <C3>."""
         return [self._piece(i) for i in ids]
 
     def _piece(self, i: int) -> str:
@@ -197,7 +196,7 @@ class Codec:
 
 
 class Subwords:
-    """The vocabularies of a language pair; src and trg are the same object when joint."""
+    """The vocabularies of a language pair. If joint, src and trg are the same object."""
 
     def __init__(self, file: SubwordsFile) -> None:
         self.file, self.joint, self.normalize = file, file.joint, file.normalize
@@ -214,30 +213,30 @@ class Subwords:
         tags: Sequence[str] = (),
         protect: Sequence[str] = (),
     ) -> "Subwords":
-        """Learn the pieces from words as `WordsOf` cuts them. tags: of the source side. protect: as data.protect."""
+        """Learn the pieces from words as `WordsOf` splits them. tags: of the source side. protect: as data.protect."""
         placeholders, kind = names_of(protect), KINDS[config.kind]
         n_piece = config.vocab_size - N_SPECIAL - len(config.symbols) - len(placeholders)
 
-        def learnt(words: Counter[str], n_piece: int) -> PieceTable:
-            usable = {one: n for one, n in words.items() if one.isascii() or not BYTE_IN_TEXT.search(one)}
+        def learn(words: Counter[str], n_piece: int) -> PieceTable:
+            usable = {word: n for word, n in words.items() if word.isascii() or not BYTE_IN_TEXT.search(word)}
             return kind.learn(Counter(usable), n_piece)
 
         if config.joint:
-            codecs = [learnt(src_words + trg_words, n_piece - len(tags))]
+            codecs = [learn(src_words + trg_words, n_piece - len(tags))]
         else:
-            codecs = [learnt(src_words, n_piece - len(tags)), learnt(trg_words, n_piece)]
+            codecs = [learn(src_words, n_piece - len(tags)), learn(trg_words, n_piece)]
         same: dict[str, Any] = {name: getattr(config, name) for name in ("normalize", "whitespace", "symbols", "joint")}
         items: dict[str, Any] = {"placeholders": placeholders, "patterns": patterns_of(protect), "tags": tuple(tags)}
         return cls(SubwordsFile(format=4, kind=kind.stored, codecs=codecs, **same, **items))
 
     def tagged(self, tags: Sequence[str]) -> "Subwords":
-        """A copy of the vocabularies whose `src` puts these tags, which it must have, before every source."""
-        other = copy.copy(self)
-        other.src = self.src.tagged(tags)
-        return other
+        """A copy of the vocabularies whose `src` puts these tags before every source. It must have them."""
+        tagged = copy.copy(self)
+        tagged.src = self.src.tagged(tags)
+        return tagged
 
     def by_side(self) -> dict[str, Codec]:
-        """The vocabularies, one or two, and what people call them."""
+        """The vocabularies, one or two, by name for output."""
         return {"joint": self.src} if self.joint else {"source": self.src, "target": self.trg}
 
     def save(self, path: Path | str) -> None:
@@ -246,36 +245,36 @@ class Subwords:
 
     @classmethod
     def load(cls, path: Path | str) -> "Subwords":
-        """Read what `save` wrote; anything else is refused."""
+        """Read a file that `save` wrote. Raises DataError for any other file."""
         return cls(SubwordsFile.read(Path(path)))
 
 
-def _replaced(pieces: Sequence[bytes]) -> Iterator[bytes]:
-    """Pieces, and U+FFFD for each byte of a run that is not UTF-8, as the tokenizers library decodes it."""
-    for is_part, run in itertools.groupby(pieces, lambda piece: len(piece) == 1 and piece >= b"\x80"):
+def _replace_invalid(pieces: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield pieces, and U+FFFD for each byte of a run of bytes that is not UTF-8, as the tokenizers library does."""
+    for is_byte, run in itertools.groupby(pieces, lambda piece: len(piece) == 1 and piece >= b"\x80"):
         raw = b"".join(run)
         try:
-            raw.decode("utf-8") if is_part else None
+            raw.decode("utf-8") if is_byte else None
         except UnicodeDecodeError:
             raw = "\ufffd".encode() * len(raw)
         yield raw
 
 
-# How the subwords serve the training pairs.
-_RARE = (10, 100)  # pieces that occur fewer times are counted
+# Use of the vocabulary by the training pairs.
+_RARE = (10, 100)  # the report counts pieces that occur fewer times
 _N_FREQUENT = 20
-_SEEN_OFTEN = 20  # times that a piece of the vocabulary should occur in the corpus, on average
+_MIN_MEAN_COUNT = 20  # times that a piece of the vocabulary should occur in the corpus, on average
 
 
 def large_vocabulary(n_vocab: int, n_token: int) -> str | None:
-    """Return a note on a target vocabulary that is large for its corpus; None: it is not.
+    """Return a note if a target vocabulary is too large for its corpus, else None.
 
     n_vocab: pieces, control symbols counted. n_token: target tokens of the training pairs, EOS counted.
     """
-    most = n_token // _SEEN_OFTEN
-    if most >= n_vocab:
+    max_size = n_token // _MIN_MEAN_COUNT
+    if max_size >= n_vocab:
         return None
-    advised = max((size for size in (500, 1000, 2000, 4000, 8000, 16000, 32000) if size <= most), default=500)
+    advised = max((size for size in (500, 1000, 2000, 4000, 8000, 16000, 32000) if size <= max_size), default=500)
     return (
         f"the vocabulary is large for the corpus: {n_vocab:,} pieces, {n_token:,} target tokens, so a piece is seen "
         f"{n_token / n_vocab:.1f} times on average: try --vocab-size {advised}"
@@ -283,7 +282,10 @@ def large_vocabulary(n_vocab: int, n_token: int) -> str | None:
 
 
 class VocabularyUse:
-    """Counts as pairs are encoded; eight bytes a piece of the vocabulary. Languages without spaces have no words."""
+    """Counts of pieces, words and characters, updated as pairs are encoded: eight bytes a piece of the vocabulary.
+
+    Words are not counted in languages without spaces.
+    """
 
     def __init__(self, subwords: Subwords, langs: tuple[str, str]) -> None:
         self._joint = subwords.joint
@@ -295,32 +297,32 @@ class VocabularyUse:
         self._n_word, self._n_character = Counter[str](), Counter[str]()
 
     def add(self, side: str, n_word: int, n_character: int, counts: NDArray[np.integer[Any]]) -> None:
-        """Some lines of a side: what they have, and how often each id is in them."""
+        """Add the counts of some lines of a side. counts: occurrences of each id."""
         self._n_word[side] += n_word
         self._n_character[side] += n_character
         self._counts[side] += counts
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON, by side; a joint vocabulary also as a whole."""
-        found: dict[str, dict[str, Any]] = {"src": {}, "trg": {}}
+        """Entries for report.json, by side; of a joint vocabulary also as a whole."""
+        facts: dict[str, dict[str, Any]] = {"src": {}, "trg": {}}
         for side, codec in self._codecs.items():
             n_word, n_character, n_piece = self._n_word[side], self._n_character[side], int(self._counts[side].sum())
             if self._has_words[side]:
-                found[side] = {"words": n_word, "pieces_per_word": round(n_piece / max(n_word, 1), 3)}
+                facts[side] = {"words": n_word, "pieces_per_word": round(n_piece / max(n_word, 1), 3)}
             per_piece = round(n_character / max(n_piece, 1), 3)
-            found[side] |= {"characters": n_character, "pieces": n_piece, "characters_per_piece": per_piece}
-            found[side] |= _coverage(codec, self._counts[side])
+            facts[side] |= {"characters": n_character, "pieces": n_piece, "characters_per_piece": per_piece}
+            facts[side] |= _coverage(codec, self._counts[side])
         if self._joint:
-            found["joint"] = _coverage(self._codecs["src"], self._counts["src"] + self._counts["trg"])
-        return found
+            facts["joint"] = _coverage(self._codecs["src"], self._counts["src"] + self._counts["trg"])
+        return facts
 
 
 def _coverage(codec: Codec, counts: Any) -> dict[str, Any]:
-    own = counts[N_SPECIAL:]
-    frequent = [i for i in np.argsort(-own, kind="stable")[:_N_FREQUENT].tolist() if own[i]]
+    counts = counts[N_SPECIAL:]  # without control symbols
+    frequent = [i for i in np.argsort(-counts, kind="stable")[:_N_FREQUENT].tolist() if counts[i]]
     return {
-        "size": len(own),
-        "occur": int((own > 0).sum()),
-        "fewer_than": {str(n): int((own < n).sum()) for n in _RARE},
-        "most_frequent": [[codec.pieces([i + N_SPECIAL])[0], int(own[i])] for i in frequent],
+        "size": len(counts),
+        "occur": int((counts > 0).sum()),
+        "fewer_than": {str(n): int((counts < n).sum()) for n in _RARE},
+        "most_frequent": [[codec.pieces([i + N_SPECIAL])[0], int(counts[i])] for i in frequent],
     }

@@ -1,6 +1,6 @@
-"""Measurements of the training pairs, put together from blocks: overlap, repetitions, misaligned lines.
+"""Measurements of the training pairs, combined from blocks: overlap, repetitions, misaligned lines.
 
-Nothing is kept of a pair but, on the disk and until the end, 20 bytes for its alignment and 16 for its repetitions.
+Each pair takes 36 bytes on the disk until the end: 20 for its alignment, 16 to find repetitions. Nothing else is kept.
 """
 
 import bisect
@@ -23,26 +23,26 @@ from nmt.data.text import SIDES, Block, Dress, Hashes, Words, cut, dress_of, has
 from nmt.data.units import Mask, Numbers, UnitFacts, Units
 from nmt.data.worker_pool import WorkerPool
 
-N_EXTREME = 3  # pairs that are shown, of the shortest and of the longest
-_N_DRAWN = 10  # pairs that are shown, drawn from the kept ones
+N_EXTREME = 3  # pairs that the report shows, of the shortest and of the longest
+_N_RANDOM = 10  # kept pairs that the report shows at random
 
 
 class KeptBlock(NamedTuple):
-    """Place of a block; the number of its source, of its first line there, and of its first kept pair among all."""
+    """Place of the kept pairs of a block on the disk and in their source."""
 
     file: str
     offset: int
-    source: int
-    first: int
+    source: int  # number of the source
+    first: int  # number of its first line in the source
     n_kept: int
-    start: int = -1
+    start: int = -1  # number of its first kept pair among those of all blocks
 
 
-class Looked(NamedTuple):
+class MeasuredBlock(NamedTuple):
     """A block that was read, filtered and measured.
 
-    dropped: reason, number of pairs, and line and texts of the first few. unlike: lines whose items of data.protect are
-    not the same on both sides. dress: of source and target. The last five are made by `measured`.
+    dropped: reason, number of pairs, and line and texts of the first few. unlike: lines whose items of data.protect
+    differ between the sides. dress: of source and target. `measured` returns the last five fields.
     """
 
     block: KeptBlock
@@ -51,21 +51,21 @@ class Looked(NamedTuple):
     unlike: list[int]
     dress: list[Dress]
     n_pair: int  # read
-    extremes: list[list[tuple[int, int]]]  # the shortest and the longest kept pairs: key to sort by, number
+    extremes: list[list[tuple[int, int]]]  # the shortest and the longest kept pairs: sort key, number
     pairs: NDArray[Any]  # hashes of the kept pairs
     records: bytes  # of all pairs, for `find_shifts`
     leaks: dict[tuple[str, str], tuple[Numbers, Numbers]]  # by level and part: kept pairs, places of held-out lines
 
 
 class HeldOut(NamedTuple):
-    """Keys of the validation and test lines, to find them again. bags: of both sides, which may be on either."""
+    """Hashes of the validation and test lines, by level and part. bags: of the lines of both sides."""
 
     known: dict[tuple[str, str], Hashes]
     bags: Hashes
 
 
 def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str, Any]:
-    """Measure the pairs of a block, as fields of `Looked`."""
+    """Measure the pairs of a block. Returns fields of `MeasuredBlock`."""
     n_char = (src.n_char + trg.n_char)[kept]
     order = np.argsort(n_char, kind="stable")
     pairs = np.empty(len(order), PAIR)
@@ -74,8 +74,8 @@ def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str,
     return {
         "n_pair": len(kept),
         "extremes": [
-            [(sign * int(n_char[n]), int(n)) for n in some[:N_EXTREME]]
-            for sign, some in ((1, order), (-1, order[::-1]))
+            [(sign * int(n_char[n]), int(n)) for n in numbers[:N_EXTREME]]
+            for sign, numbers in ((1, order), (-1, order[::-1]))
         ],
         "pairs": pairs,
         "records": records_of((src.n_char, trg.n_char), (words_of(src), words_of(trg))).tobytes(),
@@ -84,39 +84,39 @@ def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str,
 
 
 def words_of(side: Units) -> Words:
-    """The words that may look alike in other languages, as `Block.words` finds them in lines."""
+    """Words that may be spelled alike in other languages, as `Block.words` finds them in lines."""
     hashed, n_of_unit = side.known.part(UnitFacts).words.of(side.which[side.at])
     n_of = np.add.reduceat(n_of_unit, side.first)
     return hashed, np.repeat(np.arange(len(n_of)), n_of)
 
 
 def line_hashes(side: Units) -> Hashes:
-    """A hash of each line without the white space around it, put together from those of its units."""
-    found = row_hashes(side.known.part(UnitFacts).hashes.values[side.which][side.at], side.n_unit)
+    """A hash of each line without the white space around it, combined from the hashes of its units."""
+    hashes = row_hashes(side.known.part(UnitFacts).hashes.values[side.which][side.at], side.n_unit)
     if side.is_odd.any():
-        # Without the white space around it, such a line may be equal to one that is cut into units.
+        # Such a line is one unit, but must have the hash of an equal line that is split into units.
         rows = [units_of(" " + line.strip()) for line in side.some(side.is_odd)]
-        hashes = hashes_of(itertools.chain.from_iterable(rows))
-        found[side.is_odd] = row_hashes(hashes, np.fromiter(map(len, rows), np.int64, len(rows)))
-    return found
+        unit_hashes = hashes_of(itertools.chain.from_iterable(rows))
+        hashes[side.is_odd] = row_hashes(unit_hashes, np.fromiter(map(len, rows), np.int64, len(rows)))
+    return hashes
 
 
 def _leaks(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[tuple[str, str], tuple[Numbers, Numbers]]:
-    """Find the kept pairs of a block that are like held-out lines, at each level, by their numbers."""
-    alike = np.zeros(len(kept), dtype=bool)
+    """Find the kept pairs of a block that equal held-out lines, by level and part."""
+    candidates = np.zeros(len(kept), dtype=bool)
     for side in (src, trg):
-        alike |= np.isin(side.sums(side.known.part(UnitFacts).bags.values[side.which]), held_out.bags)
-    alike &= kept
-    if not alike.any():
+        candidates |= np.isin(side.sums(side.known.part(UnitFacts).bags.values[side.which]), held_out.bags)
+    candidates &= kept
+    if not candidates.any():
         return {}
-    numbers = (np.cumsum(kept) - 1)[alike]
-    return hits(held_out.known, Keys.of(Block(src.some(alike)), Block(trg.some(alike))), numbers)
+    numbers = (np.cumsum(kept) - 1)[candidates]
+    return hits(held_out.known, Keys.of(Block(src.some(candidates)), Block(trg.some(candidates))), numbers)
 
 
 class Texts(NamedTuple):
     """All lines of a validation or test set, which may have several files.
 
-    ends: how many lines there are up to the end of each of its sources.
+    ends: number of lines up to the end of each of its sources.
     """
 
     src: list[str]
@@ -125,17 +125,17 @@ class Texts(NamedTuple):
 
 
 class Survey:
-    """Gets what was measured of every block, in order; `begin_to_finish` and `finish` end it."""
+    """Collects the measurements of all blocks, which are added in order; then call `begin_to_finish` and `finish`."""
 
     def __init__(self, folder: Path, sources: Sequence[Source], held_out: Mapping[str, Texts]) -> None:
-        """folder: where two files may stand until the end; held_out: the lines of validation and test sets."""
+        """folder: for two temporary files. held_out: the lines of validation and test sets."""
         self._held_out = held_out
         self._pair_path, self._record_path = folder / "survey.pairs", folder / "survey.records"
         self._pairs, self._records = self._pair_path.open("wb"), self._record_path.open("wb")
-        self._files: list[tuple[Source, int]] = []  # and how many records each has
+        self._files: list[tuple[Source, int]] = []  # each source with its number of records
         self._dress = {"train": [Dress(), Dress()]}  # by split, of its sides
         self._n_kept = 0
-        self._extremes: dict[str, list[tuple[int, int]]] = {"shortest": [], "longest": []}  # as `Looked` has them
+        self._extremes: dict[str, list[tuple[int, int]]] = {"shortest": [], "longest": []}  # as in `MeasuredBlock`
         keys, bags = {}, np.empty(0, np.uint64)
         for split, (src, trg, ends) in held_out.items():
             self._dress[split] = [dress_of("\n".join([*side, ""]).encode("utf-8")) for side in (src, trg)]
@@ -145,33 +145,33 @@ class Survey:
             of_split = (source for source in sources if source.split == split)
             for source, (start, end) in zip(of_split, itertools.pairwise([0, *ends]), strict=True):
                 self._files.append((source, end - start))
-                one, other = Block(src[start:end]), Block(trg[start:end])
-                records = records_of((one.lengths, other.lengths), (one.words(), other.words()))
-                self._records.write(records.tobytes())
-        self._shifts: list[Future[dict[str, Any]]] = []  # as `find_shifts` returns them, of each of the files
+                src_block, trg_block = Block(src[start:end]), Block(trg[start:end])
+                lengths, words = (src_block.lengths, trg_block.lengths), (src_block.words(), trg_block.words())
+                self._records.write(records_of(lengths, words).tobytes())
+        self._shifts: list[Future[dict[str, Any]]] = []  # results of `find_shifts`, of each of the files
         self._first_training = len(self._files)
         self._files += [(source, 0) for source in sources if source.split == "train"]
         self.leaks = Leaks(keys)
         self.held_out = HeldOut(self.leaks.known, np.unique(bags))
 
-    def add(self, found: Looked) -> None:
+    def add(self, measurements: MeasuredBlock) -> None:
         """Add the next block."""
-        n = self._first_training + found.block.source
-        self._files[n] = self._files[n][0], self._files[n][1] + found.n_pair
+        n = self._first_training + measurements.block.source
+        self._files[n] = self._files[n][0], self._files[n][1] + measurements.n_pair
         self._dress["train"] = [
-            Dress(*map(operator.add, *both)) for both in zip(self._dress["train"], found.dress, strict=True)
+            Dress(*map(operator.add, *pair)) for pair in zip(self._dress["train"], measurements.dress, strict=True)
         ]
-        for (kind, known), some in zip(self._extremes.items(), found.extremes, strict=True):
-            more = ((key, self._n_kept + number) for key, number in some)
-            self._extremes[kind] = sorted([*known, *more])[:N_EXTREME]
-        self._pairs.write(found.pairs.tobytes())
-        self._records.write(found.records)
-        for key, (pairs, places) in found.leaks.items():
-            self.leaks.note(key, self._n_kept + pairs, places)
-        self._n_kept += len(found.pairs)
+        for (kind, pairs), new_pairs in zip(self._extremes.items(), measurements.extremes, strict=True):
+            numbered = ((key, self._n_kept + number) for key, number in new_pairs)
+            self._extremes[kind] = sorted([*pairs, *numbered])[:N_EXTREME]
+        self._pairs.write(measurements.pairs.tobytes())
+        self._records.write(measurements.records)
+        for level_and_part, (numbers, places) in measurements.leaks.items():
+            self.leaks.note(level_and_part, self._n_kept + numbers, places)
+        self._n_kept += len(measurements.pairs)
 
     def begin_to_finish(self, workers: WorkerPool) -> None:
-        """Have the conclusions drawn that need all pairs."""
+        """Start the analyses that need all pairs: misaligned lines and repetitions."""
         self._pairs.close()
         self._records.close()
         starts = itertools.accumulate((n_pair for _, n_pair in self._files), initial=0)
@@ -182,42 +182,42 @@ class Survey:
     def finish(
         self, done: Callable[[int], object], kept: Callable[[Iterable[int]], dict[int, tuple[str, str, str]]]
     ) -> dict[str, Any]:
-        """Wait for the conclusions, and return entries of the report.
+        """Wait for the analyses, and return entries of the report.
 
-        done: is told how many pairs more have been looked at; kept: returns place and texts of pairs by number.
+        done: called with a number of analysed pairs, for progress. kept: returns place and texts of pairs by number.
         """
         alignment = []
-        for (source, n_pair), found in zip(self._files, self._shifts, strict=True):
-            alignment.append(_alignment(source, found.result()))
+        for (source, n_pair), shifts in zip(self._files, self._shifts, strict=True):
+            alignment.append(_alignment(source, shifts.result()))
             done(n_pair)
-        again = self._duplicates.result()
+        duplicates = self._duplicates.result()
         self._pair_path.unlink()
         self._record_path.unlink()
         leaks = [(split, *example) for split in self.leaks.splits for example in self.leaks.examples(split, N_SHOWN)]
         samples = {
-            "random": sorted(random.Random(0).sample(range(self._n_kept), min(_N_DRAWN, self._n_kept))),
-            **{kind: [number for _, number in some] for kind, some in self._extremes.items()},
+            "random": sorted(random.Random(0).sample(range(self._n_kept), min(_N_RANDOM, self._n_kept))),
+            **{kind: [number for _, number in pairs] for kind, pairs in self._extremes.items()},
         }
-        numbers = {*(number for *_, number in leaks), *(number for number, _ in again["most"])}
+        numbers = {*(number for *_, number in leaks), *(number for number, _ in duplicates["most"])}
         train = {n: shown(*pair) for n, pair in kept(numbers.union(*samples.values())).items()}
         examples = []
         for split, level, part, line, number in leaks:
-            there = {f"train_{key}": value for key, value in train[number].items()}
-            examples.append({"level": level, "part": part, **self._held_out_pair(split, line), **there})
+            train_pair = {f"train_{key}": value for key, value in train[number].items()}
+            examples.append({"level": level, "part": part, **self._held_out_pair(split, line), **train_pair})
         return {
             "source_in_valid_or_test": self.leaks.n_source,
             "leaks": {"rows": self.leaks.rows(), "examples": examples},
-            "samples": {kind: [train[n] for n in some] for kind, some in samples.items()},
-            "duplicates": again | {"most": [{"times": times, **train[n]} for n, times in again["most"]]},
+            "samples": {kind: [train[n] for n in numbers] for kind, numbers in samples.items()},
+            "duplicates": duplicates | {"most": [{"times": times, **train[n]} for n, times in duplicates["most"]]},
             "alignment": alignment,
             "dress": {
-                split: {side: one._asdict() for side, one in zip(SIDES, both, strict=True)}
-                for split, both in self._dress.items()
+                split: {side: dress._asdict() for side, dress in zip(SIDES, sides, strict=True)}
+                for split, sides in self._dress.items()
             },
         }
 
     def _held_out_pair(self, split: str, line: int) -> dict[str, str]:
-        """A pair of a set as it is shown. line: counted from 0 through all its files."""
+        """A pair of a set as the report shows it. line: counted from 0 through all its files."""
         src, trg, ends = self._held_out[split]
         n = bisect.bisect_right(ends, line)
         source = [source for source, _ in self._files if source.split == split][n]
@@ -229,9 +229,12 @@ def shown(place: str, src: str, trg: str) -> dict[str, str]:
     return {"place": place, "src": cut(src), "trg": cut(trg)}
 
 
-def _alignment(source: Source, found: Mapping[str, Any]) -> dict[str, Any]:
+def _alignment(source: Source, shifts: Mapping[str, Any]) -> dict[str, Any]:
     """The alignment of two files, in lines of the source file."""
-    before = source.first_number - 1
-    stretches = [{**one, "first": one["first"] + before, "last": one["last"] + before} for one in found["stretches"]]
+    header = source.first_number - 1
+    stretches = [
+        {**stretch, "first": stretch["first"] + header, "last": stretch["last"] + header}
+        for stretch in shifts["stretches"]
+    ]
     files = {"split": source.split, "src": source.src.name, "trg": source.trg.name}
-    return {**files, "from": source.first_number, "trg_from": 1 + source.trg.header, **found, "stretches": stretches}
+    return {**files, "from": source.first_number, "trg_from": 1 + source.trg.header, **shifts, "stretches": stretches}

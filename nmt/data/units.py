@@ -1,8 +1,8 @@
-"""The lines of one side of a block, cut at their spaces into units of which each different one is looked at once.
+"""The lines of one side of a block, split at spaces into units. Each different unit is processed once.
 
-Words repeat, so what adds up over the words of a line (letters, pieces) is found for some thousand different units and
-summed by numpy. The units put together are the text: nothing that looks at words sees over a space. A line with any
-other white space, or more of it, is one unit as a whole.
+Words repeat, so additive properties of a line (letters, pieces) are computed for some thousand different units and
+summed by numpy. The units concatenated are the text, and nothing computed for a unit depends on its neighbours. A line
+with other white space, or with several spaces in a row, is a single unit.
 """
 
 import itertools
@@ -26,68 +26,71 @@ Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 P = TypeVar("P")
 
-# Words that a process remembers the parts of, some 300 bytes each: more of them hardly help.
+# Units in a lexicon, some 300 bytes each: more of them hardly help.
 MOST_REMEMBERED = 200_000
 _MOST_CHARACTERS = 20 * MOST_REMEMBERED  # of all units together, at some 20 bytes each
 
 
 class Lexicon:
-    """Units by their bytes: those of a word and the space after it, or of a whole line and a space."""
+    """Numbers of units, by their bytes: a word and the space after it, or a whole line and a space."""
 
     def __init__(self) -> None:
         self._number: defaultdict[bytes, int] = defaultdict(itertools.count().__next__)
-        self._units: list[str] = []  # each begins with the space before it, as the tokenizers library wants it
+        self._units: list[str] = []  # each begins with a space, as the tokenizers library expects
         self.n_char = Grown(np.int64)  # characters of each unit, with the space before it
-        # Units that are empty, or have white space inside or at an end, or characters that cannot be seen.
+        # Units that are empty, or have white space inside or at an end, or invisible characters.
         self.has_space = Grown(np.bool_)
-        self._parts: dict[type, tuple[Any, int]] = {}
+        self._parts: dict[type, tuple[Any, int]] = {}  # by kind, with the number of units that it has learnt
 
     @property
     def is_full(self) -> bool:
-        """Return whether it holds so much that memory is at stake."""
+        """True if it holds so much that it should be replaced, to limit memory."""
         return len(self._units) > MOST_REMEMBERED or int(self.n_char.values.sum()) > _MOST_CHARACTERS
 
     def numbers(self, keys: Sequence[bytes]) -> Numbers:
-        """The numbers of some units; new ones get the next."""
-        found = np.fromiter(map(self._number.__getitem__, keys), np.int64, len(keys))
+        """The numbers of units; new ones are added."""
+        numbers = np.fromiter(map(self._number.__getitem__, keys), np.int64, len(keys))
         n_known = len(self._units)
         if len(self._number) > n_known:
-            new = list(itertools.islice(self._number, n_known, None))
-            words = [key[:-1] for key in b"\n".join(new).decode(**BYTES).split("\n")]
+            new_keys = list(itertools.islice(self._number, n_known, None))
+            words = [key[:-1] for key in b"\n".join(new_keys).decode(**BYTES).split("\n")]
             self._units += [" " + word for word in words]
             self.n_char.add(np.fromiter(map(len, words), np.int64, len(words)) + 1)
-            odd = (word.split() != [word] or unified(word) != word for word in words)
-            self.has_space.add(np.fromiter(odd, bool, len(words)))
-        return found
+            is_odd = (word.split() != [word] or unified(word) != word for word in words)
+            self.has_space.add(np.fromiter(is_odd, bool, len(words)))
+        return numbers
 
-    def part(self, kind: type[P], *made_of: Any) -> P:
-        """Return what is known of all units of a kind, whose `learn` is given the units. made_of: always the same."""
+    def part(self, kind: type[P], *arguments: Any) -> P:
+        """The data of one kind on all units, such as `UnitFacts`; its `learn` gets the new units.
+
+        arguments: of the constructor of `kind`, the same in each call.
+        """
         part: Any
-        part, n_seen = self._parts.get(kind) or (kind(*made_of), 0)
+        part, n_seen = self._parts.get(kind) or (kind(*arguments), 0)
         if n_seen < len(self._units):
             part.learn(self._units[n_seen:])
         self._parts[kind] = part, len(self._units)
-        found: P = part
-        return found
+        typed: P = part
+        return typed
 
 
 _SPACE, _LINE_FEED = 32, 10
-_MOST_GROWN = 18  # times the characters of a text that its normal form may have
+_MAX_GROWTH = 18  # characters of the normal form of a text for each of its own, at most
 
 
 class Units:
-    """Some lines of one side, one at least; `at` has the number in `keys` of each unit of each line.
+    """One or more lines of one side. `at` has the index into `keys` of each unit of each line.
 
-    keys: the different units, as a `Lexicon` knows them; which: their numbers there. Of each line: n_unit, one at
-    least; first, where its units begin in `at`; n_byte; is_odd, whether it is one unit as a whole.
+    keys: the different units, as bytes; which: their numbers in the `Lexicon`. Of each line: n_unit, at least one;
+    first, the start of its units in `at`; n_byte; is_odd, whether the whole line is one unit.
     """
 
     def __init__(self, raw: bytes, normalize: str, known: Lexicon) -> None:
-        """raw: the lines, each ended by a line feed; may have placeholders, if they are not to be measured."""
+        """raw: lines that each end with a line feed. They may have placeholders unless they are to be measured."""
         self.raw, self.known = raw, known
-        letters = np.frombuffer(raw, np.uint8)
-        ends = np.flatnonzero((letters == _SPACE) | (letters == _LINE_FEED))
-        line_ends = np.flatnonzero(letters[ends] == _LINE_FEED)
+        characters = np.frombuffer(raw, np.uint8)
+        ends = np.flatnonzero((characters == _SPACE) | (characters == _LINE_FEED))
+        line_ends = np.flatnonzero(characters[ends] == _LINE_FEED)
         self._stops = ends[line_ends]
         self.n_unit: Numbers = np.diff(line_ends, prepend=-1)
         self.n_byte: Numbers = np.diff(self._stops, prepend=-1) - 1
@@ -95,21 +98,21 @@ class Units:
         self.which = known.numbers(self.keys)
         self.first: Numbers = np.cumsum(self.n_unit) - self.n_unit
         self.is_odd: Mask = self.sums(known.has_space.values[self.which]) > 0
-        for n in np.flatnonzero(self.n_byte * _MOST_GROWN >= LINE_CAP).tolist():
-            # Learning sees no end of such a line, so it has to see the line.
+        for n in np.flatnonzero(self.n_byte * _MAX_GROWTH >= LINE_CAP).tolist():
+            # Subwords are learnt from the beginning of so long a line only, so it must be kept whole.
             self.is_odd[n] |= len(normalised(self.line(n), normalize)) >= LINE_CAP
         if self.is_odd.any():
             self._join_odd()
 
     def _join_odd(self) -> None:
-        stays = ~np.repeat(self.is_odd, self.n_unit)
-        stays[self.first] = True
-        whole: dict[bytes, int] = {}
-        numbers = [whole.setdefault(self.raw_line(n) + b" ", len(whole)) for n in np.flatnonzero(self.is_odd).tolist()]
+        is_kept = ~np.repeat(self.is_odd, self.n_unit)
+        is_kept[self.first] = True
+        lines: dict[bytes, int] = {}
+        numbers = [lines.setdefault(self.raw_line(n) + b" ", len(lines)) for n in np.flatnonzero(self.is_odd).tolist()]
         self.at[self.first[self.is_odd]] = np.array(numbers) + len(self.keys)
-        self.at = self.at[stays]
-        self.keys += whole
-        self.which = np.append(self.which, self.known.numbers(list(whole)))
+        self.at = self.at[is_kept]
+        self.keys += lines
+        self.which = np.append(self.which, self.known.numbers(list(lines)))
         self.n_unit[self.is_odd] = 1
         self.first = np.cumsum(self.n_unit) - self.n_unit
 
@@ -126,11 +129,11 @@ class Units:
         return self.raw_line(n).decode(**BYTES)
 
     def some(self, chosen: Mask) -> list[str]:
-        """The text of some of the lines."""
+        """The chosen lines as texts."""
         return [self.line(n) for n in np.flatnonzero(chosen).tolist()]
 
     def text(self, chosen: Mask) -> bytes:
-        """Some of the lines, with line feeds between them."""
+        """The chosen lines as bytes, with line feeds between them."""
         if chosen.all():
             return self.raw[:-1]
         return b"\n".join(itertools.compress(self.raw.split(b"\n"), chosen.tolist()))
@@ -138,34 +141,34 @@ class Units:
     @cached_property
     def n_char(self) -> Numbers:
         """Characters of each line."""
-        found: Numbers = self.sums(self.known.n_char.values[self.which]) - 1
-        return found
+        counts: Numbers = self.sums(self.known.n_char.values[self.which]) - 1
+        return counts
 
-    def sums(self, of_units: NDArray[Any]) -> NDArray[Any]:
-        """Sum a value of units over the units of each line."""
-        return np.add.reduceat(of_units[self.at], self.first)
+    def sums(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Sum the values of units over each line."""
+        return np.add.reduceat(values[self.at], self.first)
 
     def n_word(self) -> Numbers:
-        """Words of each line, between white space of any kind."""
-        found = self.n_unit.copy()
+        """Words of each line, separated by white space of any kind."""
+        counts = self.n_unit.copy()
         for n in np.flatnonzero(self.is_odd).tolist():
-            found[n] = len(self.line(n).split())
-        return found
+            counts[n] = len(self.line(n).split())
+        return counts
 
 
 def _numbered(text: bytes, ends: NDArray[np.int64]) -> tuple[list[bytes], Numbers]:
-    """The different words of a text, each with the space that ends it, and the number of each word in it."""
+    """The different words of a text, each with the space that ends it; and for each word its index among them."""
     offsets = np.zeros(len(ends) + 1, np.int32)
     offsets[1:] = ends + 1
     words = pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
-    found = words.dictionary_encode()
-    # As wide as places are, or numpy would make them so each time that they are used.
-    return found.dictionary.to_pylist(), as_numpy(found.indices).astype(np.int64)
+    encoded = words.dictionary_encode()
+    # int64, or numpy would convert them each time they are used as an index.
+    return encoded.dictionary.to_pylist(), as_numpy(encoded.indices).astype(np.int64)
 
 
 class UnitFacts:
-    """Facts of units by which lines are measured and aligned, by their numbers: `bags` and rows of `words`, as in
-    `text.py`, and `hashes` of their texts.
+    """Facts of units, by number, to measure and align lines: `bags` and rows of `words`, as in `text.py`, and `hashes`
+    of their texts.
     """
 
     def __init__(self) -> None:
@@ -173,7 +176,7 @@ class UnitFacts:
         self.words = GrownRows(np.uint16)
 
     def learn(self, units: Sequence[str]) -> None:
-        """See the next units."""
+        """Add the facts of further units."""
         block = Block(units)
         self.bags.add(block.bags())
         self.hashes.add(hashes_of(units))
@@ -182,17 +185,17 @@ class UnitFacts:
 
 
 class UnitWords:
-    """The words of each unit, as numbers in `words`: those that are learnt from."""
+    """The words of each unit to learn subwords from, as indices into `words`."""
 
     def __init__(self, words_of: WordsOf) -> None:
         self._words_of = words_of
         self._number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
         self.words: list[str] = []
         self.rows = GrownRows(np.int32)
-        self._noted: dict[int, Counter[str]] = {}  # what was too long in a unit
+        self._noted: dict[int, Counter[str]] = {}  # notes on overlong words and lines, by unit
 
     def learn(self, units: Sequence[str]) -> None:
-        """See the next units."""
+        """Add the words of further units."""
         rows, notes = list[list[str]](), Counter[str]()
         for n, unit in enumerate(units, start=len(self.rows)):
             rows.append(self._words_of(unit, notes))
@@ -206,16 +209,16 @@ class UnitWords:
         self.words += itertools.islice(self._number, len(self.words), None)
 
     def counted(self, units: Numbers, times: Numbers, notes: Counter[str]) -> tuple[list[str], Numbers]:
-        """Count each word in units that occur so often, by the first unit that has it.
+        """Count each word in units, in order of first occurrence. times: count of each unit.
 
-        notes: counts what was too long for learning.
+        notes: updated with counts of overlong words and lines.
         """
-        values, n_of = self.rows.of(units)
-        total = np.bincount(values, weights=np.repeat(times, n_of)).astype(np.int64)
+        values, n_word = self.rows.of(units)
+        total = np.bincount(values, weights=np.repeat(times, n_word)).astype(np.int64)
         different = list(dict.fromkeys(values.tolist()))
         for n in np.flatnonzero(np.isin(units, list(self._noted))).tolist():
-            notes.update({key: int(times[n]) * many for key, many in self._noted[int(units[n])].items()})
-        return [self.words[n] for n in different], total[different]
+            notes.update({key: int(times[n]) * count for key, count in self._noted[int(units[n])].items()})
+        return [self.words[i] for i in different], total[different]
 
 
 class UnitIds:
@@ -225,6 +228,6 @@ class UnitIds:
         self._codec, self.rows = codec, GrownRows(np.int32)
 
     def learn(self, units: Sequence[str]) -> None:
-        """See the next units."""
+        """Add the ids of further units."""
         ids = Ragged.of(self._codec.encode([unit[1:] for unit in units]), np.int32)
         self.rows.add(ids.values, ids.lengths)

@@ -28,9 +28,9 @@ def test_rows_beyond_two_to_the_31_ids_are_found(tmp_path):
     chunks = pa.chunked_array([pa.ListArray.from_arrays(offsets, pa.array(batch)) for batch in batches])
     column = _Rows(chunks, pa.py_buffer(ids))
     told = np.full(n_row * n_batch, length, np.int32)
-    assert column.are_as_long_as(told) and not column.are_as_long_as(told[1:])
+    assert column.have_lengths(told) and not column.have_lengths(told[1:])
     told[-1] -= 1
-    assert not column.are_as_long_as(told)
+    assert not column.have_lengths(told)
     last, before = column.picked(np.array([n_row * n_batch - 1, n_row * n_batch - 2])).rows()
     assert (last[0], last[-1], before[-1]) == (11, 12, 0) and len(last) == length
 

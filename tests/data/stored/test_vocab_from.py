@@ -41,10 +41,10 @@ def test_subwords_are_taken_as_they_are_or_new_pieces_come_after_old_ones(tmp_pa
     assert reused(tmp_path, kind=kind, joint=joint, symbols=("<url>",)).sha256 == old.sha256
     new = reused(tmp_path, kind=kind, joint=joint, symbols=("<name>", "<url>"), extend=2 if kind == "char" else 12)
     for here, there in ((new.src, old.src), (new.trg, old.trg)):
-        before = there.given.vocab
+        before = there.table.vocab
         # "ß" is the only character of the new text that has no piece.
-        assert len(here.given.vocab) == len(before) + (1 if kind == "char" else 12)
-        assert here.given.vocab[: len(before)] == before and here.merges[: len(there.merges)] == there.merges
+        assert len(here.table.vocab) == len(before) + (1 if kind == "char" else 12)
+        assert here.table.vocab[: len(before)] == before and here.merges[: len(there.merges)] == there.merges
         assert here.symbols == ("<url>", "<name>")
         assert sum(map(len, here.encode(NEW))) < sum(map(len, there.encode(NEW)))
         for line in [*NEW, *OLD, *AWKWARD, "<name> <url>"]:
@@ -68,7 +68,7 @@ def test_no_new_piece_is_too_long_or_a_symbol(tmp_path):
     saved(tmp_path, symbols=("<url>",))
     new = reused(tmp_path, ["-" * 90 + " x<url>x"] * 30, symbols=("<url>",), extend=200).src
     assert max(map(len, new.vocab)) <= LONGEST_PIECE
-    assert not [piece for piece in new.given.vocab if "url" in piece]
+    assert not [piece for piece in new.table.vocab if "url" in piece]
 
 
 def test_old_text_is_cut_as_before_where_new_pieces_do_not_help(tmp_path):

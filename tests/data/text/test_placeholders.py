@@ -246,7 +246,7 @@ def test_pairs_without_items_are_prepared_as_without_the_option(tmp_path):
     """The same vocabulary as far as text goes, and the same ids, beside pairs that have items."""
     plain, protect = made(tmp_path / "a"), ("url", "number", "tag")
     both = made(tmp_path / "b", [*ITEMS, *SRC], [*OTHERS, *TRG], vocab_from=str(plain.folder), protect=protect)
-    assert both.subwords.src.given.vocab == plain.subwords.src.given.vocab
+    assert both.subwords.src.table.vocab == plain.subwords.src.table.vocab
     assert rows(both.train, range(len(ITEMS), len(ITEMS + SRC))) == rows(plain.train, range(len(SRC)))
     assert both.settings["data"]["protect"] == ["tag", "url", "number"]
 

@@ -94,7 +94,7 @@ def test_symbols_and_placeholders_come_after_the_pieces(tmp_path):
     config = SubwordsConfig(kind="sentencepiece", symbols=("<name>",))
     given = find_subwords(str(tmp_path / "m.model"))
     codec = reuse(given, NO_WORDS, config, protect=["url"]).src
-    assert codec.given.vocab == plain.vocab and codec.encode(TEXT) == plain.encode(TEXT)
+    assert codec.table.vocab == plain.vocab and codec.encode(TEXT) == plain.encode(TEXT)
     text, items = protected("the cat <name> http://a.org/b", ["url"])
     (ids,) = codec.encode([text])
     assert codec.pieces(ids)[-1] == "⟨url1⟩" and "<name>" in codec.pieces(ids)
