@@ -370,10 +370,10 @@ def end_of_step(
     *,
     eos: int,
 ) -> Tensor | None:
-    """Carry out `fixed_search.Table.go_on` by kernels of a GPU: (R,) rows that hypotheses continue; None: as `go_on`.
+    """Carry out `fixed_search.Table.finish_step` by kernels of a GPU: (R,) rows that hypotheses continue; else None.
 
-    hypotheses, notes, last: `of`, `notes` and `last` of a `Table`, updated in place. allowed: returns (S, V) uint8, 0
-    where a column must not follow in a state; state: (R,) of each row. n_step: (1,) number of earlier steps. divisors:
-    (T + 2,) of each length.
+    hypotheses, notes, last: `per_sentence`, `notes` and `last` of a `Table`, updated in place. allowed: returns (S, V)
+    uint8, 0 where a column must not follow in a state; state: (R,) of each row. n_step: (1,) number of earlier steps.
+    divisors: (T + 2,) of each length.
     """
     return choice.end_of_step(logits, allowed, state, hypotheses, notes, last, n_step, divisors, eos)

@@ -1,4 +1,4 @@
-"""The best continuations of the hypotheses of a search: found, and those kept that go on.
+"""Candidates of a search, and the UTF-8 automaton that keeps hypotheses valid.
 
 Shapes: B sentences, K hypotheses of each, R = B·K rows, V vocabulary, C candidates.
 """
@@ -17,95 +17,94 @@ from torch import Tensor
 class Candidates(NamedTuple):
     """The best continuations of each sentence, best first; all three are (B, C)."""
 
-    score: Tensor  # log-probability up to and including the token; -inf where there is no candidate
-    parent: Tensor  # hypothesis that is continued, 0 … K-1
+    score: Tensor  # log-probability up to and including the token; -inf without a candidate
+    parent: Tensor  # number of the hypothesis to continue, 0 … K-1
     token: Tensor
 
 
-def best_of(found: Candidates, n: int, rank: Tensor | None = None) -> Candidates:
-    """The n of each sentence with the highest scores, or ranks, (B, C), best first."""
-    # Stable: among equals the better parent comes first, whatever the batch looks like.
-    place = (found.score if rank is None else rank).sort(dim=1, descending=True, stable=True).indices[:, :n]
-    found = Candidates(*(part.gather(1, place) for part in found))
-    if missing := n - place.size(1):
-        score, parent, token = found
-        rest = (F.pad(one, (0, missing)) for one in (parent, token))
-        found = Candidates(F.pad(score, (0, missing), value=-torch.inf), *rest)
-    return found
+def best_of(candidates: Candidates, n: int, rank: Tensor | None = None) -> Candidates:
+    """Return the n candidates of each sentence with the highest scores, best first. rank: (B, C), instead of scores."""
+    # Stable: among equals the better parent comes first, independent of the batch.
+    place = (candidates.score if rank is None else rank).sort(dim=1, descending=True, stable=True).indices[:, :n]
+    candidates = Candidates(*(part.gather(1, place) for part in candidates))
+    if n_missing := n - place.size(1):
+        score, parent, token = candidates
+        padded = (F.pad(part, (0, n_missing)) for part in (parent, token))
+        candidates = Candidates(F.pad(score, (0, n_missing), value=-torch.inf), *padded)
+    return candidates
 
 
-def mostly_done(n_done: int, n_sentence: int) -> bool:
-    """Return whether sentences that are done leave the batch: to move a part of every cache costs a 20th of a step."""
+def should_shrink(n_done: int, n_sentence: int) -> bool:
+    """Return whether to remove finished sentences from the batch: moving the caches costs a 20th of a step."""
     return 20 * n_done >= n_sentence
 
 
 # UTF-8 in a search.
 
 
-# The bytes of a character that each state stands for: 0 is between characters. The last four are first bytes that not
-# every other may follow.
-_BEGUN = [b"", b"\xc3", b"\xe1", b"\xf1", b"\xe0", b"\xed", b"\xf0", b"\xf4"]
-_NEEDED = [0, 1, 2, 3, 2, 2, 3, 3]  # bytes from each state to the end of the character
-_NOWHERE = -1
+# The incomplete character that each state stands for; 0 is between characters. After the last four, first bytes, not
+# every continuation byte is valid.
+_INCOMPLETE = [b"", b"\xc3", b"\xe1", b"\xf1", b"\xe0", b"\xed", b"\xf0", b"\xf4"]
+_N_MISSING = [0, 1, 2, 3, 2, 2, 3, 3]  # bytes to the end of the character, in each state
+_FORBIDDEN = -1
 
 
 class Characters(NamedTuple):
-    """The tokens that keep a text in UTF-8. after: (8, V) the state after each token in each state, -1 where it may
-    not follow."""
+    """UTF-8 automaton over tokens. after: (8, V) the state after each token in each state, -1 if it may not follow."""
 
     after: Tensor
 
-    def never(self) -> list[int]:
-        """Tokens that may not follow between characters."""
-        return (self.after[0] == _NOWHERE).nonzero().flatten().tolist()
+    def forbidden_between(self) -> list[int]:
+        """Return the tokens that may not follow between characters."""
+        return (self.after[0] == _FORBIDDEN).nonzero().flatten().tolist()
 
     def follow(self, state: Tensor, token: Tensor) -> Tensor:
-        """The states of hypotheses after one more token each. Both of one shape, and so is the result."""
+        """Return the states after one more token each. All three have the same shape."""
         return self.after[state, token.clamp(max=self.after.size(1) - 1)].long().clamp(min=0)
 
     def forbid(self, logits: Tensor, state: Tensor) -> None:
-        """Make impossible what may not follow. logits: (R, V), changed in place; state: (R,)."""
-        logits[:, : self.after.size(1)].masked_fill_(self.after[state] == _NOWHERE, -torch.inf)
+        """Forbid tokens that may not follow. logits: (R, V), changed in place; state: (R,)."""
+        logits[:, : self.after.size(1)].masked_fill_(self.after[state] == _FORBIDDEN, -torch.inf)
         logits[:, self.after.size(1) :] = -torch.inf
 
-    def leave_room(self, logits: Tensor, state: Tensor, room: Tensor) -> None:
-        """Make impossible what begins a character that the cap would cut, where anything else may follow.
+    def forbid_cut(self, logits: Tensor, state: Tensor, n_left: Tensor) -> None:
+        """Forbid tokens that begin a character which the cap would cut, if any other token may follow.
 
-        logits: (R, V), changed in place; state: (R,). room: (R,) tokens that may follow the next one.
+        logits: (R, V), changed in place; state: (R,). n_left: (R,) number of tokens that may follow the next one.
         """
-        if int(room.min()) >= max(_NEEDED):
+        if int(n_left.min()) >= max(_N_MISSING):
             return
         known = logits[:, : self.after.size(1)]
-        needed = torch.tensor(_NEEDED, device=logits.device)[self.after[state].long().clamp(min=0)]
-        left = known.masked_fill(needed > room.unsqueeze(1), -torch.inf)
-        known.copy_(torch.where((left > -torch.inf).any(1, keepdim=True), left, known))
+        n_missing = torch.tensor(_N_MISSING, device=logits.device)[self.after[state].long().clamp(min=0)]
+        uncut = known.masked_fill(n_missing > n_left.unsqueeze(1), -torch.inf)
+        known.copy_(torch.where((uncut > -torch.inf).any(1, keepdim=True), uncut, known))
 
 
 def characters_of(pieces: Sequence[bytes]) -> Characters | None:
-    """The tokens that may follow each other, from the bytes behind each id; None where every piece is whole characters.
+    """Make the automaton of a vocabulary from the bytes of each id; None if every id has whole characters.
 
-    What has no bytes, such as EOS, may follow between characters alone.
+    Ids without bytes, such as EOS, may follow only between characters.
     """
-    after = np.full((8, len(pieces)), _NOWHERE, dtype=np.int8)
+    after = np.full((8, len(pieces)), _FORBIDDEN, dtype=np.int8)
     after[0] = 0
     for token, raw in enumerate(pieces):
         with contextlib.suppress(UnicodeDecodeError):
-            raw.decode()  # whole characters follow between characters alone
+            raw.decode()  # whole characters follow only between characters
             continue
         for state in range(8):
             after[state, token] = _state_after(raw, state)
-    return Characters(torch.from_numpy(after)) if (after[1:] > _NOWHERE).any() else None
+    return Characters(torch.from_numpy(after)) if (after[1:] > _FORBIDDEN).any() else None
 
 
 def _state_after(raw: bytes, state: int) -> int:
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        decoder.decode(_BEGUN[state] + raw)
+        decoder.decode(_INCOMPLETE[state] + raw)
     except UnicodeDecodeError:
-        return _NOWHERE
-    begun = decoder.getstate()[0]
-    if begun[:1] == b"\xed" and begun[1:] > b"\x9f":  # half of a surrogate pair
-        return _NOWHERE
-    if begun in _BEGUN:
-        return _BEGUN.index(begun)
-    return 2 + (begun[0] >= 0xE0) + (begun[0] >= 0xF0) - len(begun)  # bytes that are still to come
+        return _FORBIDDEN
+    rest = decoder.getstate()[0]
+    if rest[:1] == b"\xed" and rest[1:] > b"\x9f":  # half of a surrogate pair
+        return _FORBIDDEN
+    if rest in _INCOMPLETE:
+        return _INCOMPLETE.index(rest)
+    return 2 + (rest[0] >= 0xE0) + (rest[0] >= 0xF0) - len(rest)  # number of missing bytes

@@ -1,4 +1,4 @@
-"""Fields beside a translation, in JSON and Python: tokens, log-probabilities, alignments, attention, and flags."""
+"""Fields of a translation in JSON and Python: tokens, log-probabilities, alignments, and quality flags."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from nmt.decoding.beam import Hypothesis
 from nmt.decoding.long_lines import first_words, joined
 from nmt.decoding.request import Request
 from nmt.decoding.suspicion import complaints
-from nmt.decoding.translation import Forced, Scored, Translation, read_at_once
+from nmt.decoding.translation import Forced, Scored, Translation, searched_parts
 from nmt.decoding.translator import Translator
 from nmt.evaluation.alignment import aligns_characters, joined_alignment, word_alignment, words_of
 from nmt.languages import language_of
@@ -24,9 +24,9 @@ WORDS = "word_alignment"  # the field that --alignments writes by itself
 
 
 def attempt(name: str, lost: Lost, compute: Callable[[], _T]) -> _T | None:
-    """The value of a field that is told beside a translation; None, and an entry in `lost`, where computing it fails.
+    """Return the value of a field; None, and an entry in `lost`, if computing it fails.
 
-    Any error counts: no field is worth the translation that it stands beside.
+    Every error is caught, since a field must not cost the translation.
     """
     try:
         return compute()
@@ -37,13 +37,13 @@ def attempt(name: str, lost: Lost, compute: Callable[[], _T]) -> _T | None:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Tells how translations came about, and what looks wrong in them."""
+    """Computes the fields of translations, and reasons against them."""
 
     translator: Translator
     recipe: Recipe
     usual_ratios: Mapping[str, float]
     fields: bool = True  # all fields
-    words: bool = True  # else the alignment of words alone
+    words: bool = True  # without `fields`: the word alignment only
 
     def reasons(self, request: Request, translation: Translation) -> list[str]:
         """Reasons against a translation."""
@@ -54,94 +54,97 @@ class Evidence:
         return complaints(request.source, translation, data.max_ratio, decode.low_score, usual_ratio, languages)
 
     def of(self, requests: Sequence[Request], translations: Sequence[Translation]) -> list[tuple[Fields, Lost]]:
-        """Return how each translation came about, and what of this could not be computed."""
+        """Return the fields of each translation, and the errors of those that could not be computed."""
         if not (self.fields or self.words):
             return [({}, {}) for _ in translations]
         forced = partial(self.translator.forced, align=True)
-        told = attempt("", {}, lambda: forced(translations))
+        all_forced = attempt("", {}, lambda: forced(translations))
 
         @cache
         def forced_of(n: int) -> list[Forced]:
-            # Where some line cannot have it, each is computed by itself.
-            return forced(translations[n : n + 1])[0] if told is None else told[n]
+            # If one line made it fail for all, decode each line by itself.
+            return forced(translations[n : n + 1])[0] if all_forced is None else all_forced[n]
 
-        both = enumerate(zip(requests, translations, strict=True))
-        return [self._told(request, one, partial(forced_of, n)) for n, (request, one) in both]
+        lines = enumerate(zip(requests, translations, strict=True))
+        return [self._fields_of(request, translation, partial(forced_of, n)) for n, (request, translation) in lines]
 
     def of_given(self, sources: Sequence[Request], targets: Sequence[str]) -> list[tuple[Scored, Fields, Lost]]:
-        """Score given translations. Returns the same of them."""
-        found = list[tuple[Scored, Fields, Lost]]()
-        is_told = self.fields or self.words
-        scored = self.translator.score(sources, targets, align=is_told)
-        for request, one, text in zip(sources, scored, targets, strict=True):
-            there = bool(one.token_log_probs)
-            best = [Hypothesis(one.trg_ids, one.log_prob, one.log_prob, True)] * there
-            line = Translation(text, [text], best, one.src_ids, items=one.items)
-            forced = [Forced(one.token_log_probs, one.alignment)] * there
-            fields, lost = self._told(request, line, forced.copy) if is_told else ({}, {})
-            found.append((one, fields, lost))
-        return found
+        """Score given translations. Returns the scores, and fields and errors as `of` does."""
+        results = list[tuple[Scored, Fields, Lost]]()
+        has_fields = self.fields or self.words
+        all_scored = self.translator.score(sources, targets, align=has_fields)
+        for request, scored, text in zip(sources, all_scored, targets, strict=True):
+            was_read = bool(scored.token_log_probs)
+            best = [Hypothesis(scored.trg_ids, scored.log_prob, scored.log_prob, True)] * was_read
+            translation = Translation(text, [text], best, scored.src_ids, items=scored.items)
+            forced = [Forced(scored.token_log_probs, scored.alignment)] * was_read
+            fields, lost = self._fields_of(request, translation, forced.copy) if has_fields else ({}, {})
+            results.append((scored, fields, lost))
+        return results
 
-    def _told(self, request: Request, one: Translation, forced: Callable[[], Sequence[Forced]]) -> tuple[Fields, Lost]:
-        """Return what is written of a line, and what of this could not be computed, which is None. forced: makes the
-        results of all that was read at once."""
-        subwords, is_read = self.translator.subwords, bool(one.hypotheses)
+    def _fields_of(
+        self, request: Request, translation: Translation, forced: Callable[[], Sequence[Forced]]
+    ) -> tuple[Fields, Lost]:
+        """Return the fields of a line, None if they could not be computed, and the errors of those. forced: computes
+        the results of its `searched_parts`."""
+        subwords, was_read = self.translator.subwords, bool(translation.hypotheses)
 
         def tokens(codec: Codec, ids: list[int]) -> list[str]:
-            return codec.pieces([*ids, EOS]) if is_read else []
+            return codec.pieces([*ids, EOS]) if was_read else []
 
         def alignment() -> list[int | None]:
-            src_len = [len(part.src_ids) for part in read_at_once(one)]
+            src_len = [len(part.src_ids) for part in searched_parts(translation)]
             return joined_alignment([part.alignment for part in forced()], src_len)
 
         def words() -> str:
-            both = words_of_line(one, subwords, aligns_characters(self.recipe, request.trg_lang))
-            return word_alignment(alignment(), *both) if is_read else ""
+            sides = words_of_line(translation, subwords, aligns_characters(self.recipe, request.trg_lang))
+            return word_alignment(alignment(), *sides) if was_read else ""
 
-        wanted: dict[str, Callable[[], Any]] = {
-            "tokens": lambda: tokens(subwords.trg, one.trg_ids),
+        functions: dict[str, Callable[[], Any]] = {
+            "tokens": lambda: tokens(subwords.trg, translation.trg_ids),
             "token_log_probs": lambda: [value for part in forced() for value in part.log_probs],
-            "source_tokens": lambda: tokens(subwords.src, one.src_ids),
+            "source_tokens": lambda: tokens(subwords.src, translation.src_ids),
         }
         if subwords.src.placeholders:
-            wanted["items"] = lambda: [dict(part.items) for part in one.parts or [one]]
+            functions["items"] = lambda: [dict(part.items) for part in translation.parts or [translation]]
         if self.translator.model.attends:
-            wanted |= {"alignment": lambda: [*alignment(), None] if is_read else [], WORDS: words}
+            functions |= {"alignment": lambda: [*alignment(), None] if was_read else [], WORDS: words}
         if not self.fields:
-            wanted = {WORDS: words}
+            functions = {WORDS: words}
         lost = Lost()
-        return {name: attempt(name, lost, compute) for name, compute in wanted.items()}, lost
+        return {name: attempt(name, lost, compute) for name, compute in functions.items()}, lost
 
 
-def log_prob_of(translation: Translation, of_tokens: Sequence[float] | None) -> float:
-    """The log-probability of a translation by forced decoding, or where that could not be done as the search has it."""
-    return translation.hypotheses[0].score if of_tokens is None else math.fsum(of_tokens)
+def log_prob_of(translation: Translation, token_log_probs: Sequence[float] | None) -> float:
+    """Return the log-probability of a translation by forced decoding; if that failed, the score of the search."""
+    return translation.hypotheses[0].score if token_log_probs is None else math.fsum(token_log_probs)
 
 
 def lost_note(lost: Lost) -> str:
-    """Warning about the fields of a line that could not be computed, "" for none."""
+    """Return a warning about fields of a line that could not be computed; "" without any."""
     if not lost:
         return ""
     return f"{', '.join(lost)} left out, an internal error ({next(iter(lost.values()))}); its translation is whole"
 
 
 def words_of_line(
-    one: Translation, subwords: Subwords, by_character: tuple[bool, bool]
+    translation: Translation, subwords: Subwords, by_character: tuple[bool, bool]
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Return `words_of` both sides of a line: a word of a piece may be part of one of the line, and the other way
-    round."""
-    parts, line = one.parts or [one], one.split
-    read = [n for n, part in enumerate(parts) if part.hypotheses]
-    by_src, by_trg = by_character
-    found = []
-    for codec, by, texts, rows in (
-        (subwords.src, by_src, line.pieces if line else [], [part.src_ids for part in parts]),
-        (subwords.trg, by_trg, [part.text for part in parts], [part.trg_ids for part in parts]),
+    """Return `words_of` source and target, with the words numbered in the line: a word of a piece may be a part of a
+    word of the line, or several words."""
+    parts, line = translation.parts or [translation], translation.split
+    searched = [n for n, part in enumerate(parts) if part.hypotheses]
+    src_by_character, trg_by_character = by_character
+    sides = []
+    for codec, is_by_character, texts, rows in (
+        (subwords.src, src_by_character, line.pieces if line else [], [part.src_ids for part in parts]),
+        (subwords.trg, trg_by_character, [part.text for part in parts], [part.trg_ids for part in parts]),
     ):
-        first = first_words(*joined(line, texts), by) if line else [0]
+        first = first_words(*joined(line, texts), is_by_character) if line else [0]
         words: list[list[int]] = []
-        for n in read:
-            own = [[word + first[n] for word in its] for its in words_of(codec.raw(rows[n], parts[n].items), by)]
-            words += own if n == read[0] else [[], *own]  # an end between
-        found.append(words)
-    return found[0], found[1]
+        for n in searched:
+            piece_words = words_of(codec.raw(rows[n], parts[n].items), is_by_character)
+            shifted = [[word + first[n] for word in subword] for subword in piece_words]
+            words += shifted if n == searched[0] else [[], *shifted]  # EOS between pieces has no word
+        sides.append(words)
+    return sides[0], sides[1]

@@ -1,5 +1,4 @@
-"""Lines longer than training is used to: cut into pieces (`nmt.data.sentences`), and their translations joined
-again."""
+"""Splitting of long lines into pieces (see `nmt.data.sentences`), and joining of the translations of the pieces."""
 
 import math
 import re
@@ -22,32 +21,33 @@ from nmt.decoding.beam import BeamSettings, Hypothesis
 from nmt.languages import language_of
 from nmt.recipe.decode_options import LEAST_SRC_LEN, DecodeConfig
 
-# Text that no model has to read.
+# Text that skips the model.
 
 
 _EMOJI = "[\u2600-\u26ff\u2700-\u2757\u2763-\u27bf\u2b05-\u2b07\u2b1b\u2b1c\u2b50\u2b55\U0001f1e6-\U0001faff]"
 _WITH_EMOJI = "\u200d\ufe0f\ufe0e"  # joiner and variation selectors
 _EMOJI_AND_SPACE = re.compile(rf"(?:[\s{_WITH_EMOJI}]|(?P<emoji>{_EMOJI}))*")
-# Languages whose numbers are usually in digits of their own (CLDR, default numbering systems).
+# Languages that mostly write numbers in digits of their own (CLDR, default numbering systems).
 _OWN_DIGITS = frozenset(
     ["ar", "as", "bn", "ckb", "dz", "fa", "ks", "lrc", "mni", "mr", "my", "mzn", "ne", "ps", "sa", "sat", "sd", "ug"]
 )
 
 
 def is_letterless(text: str, src_lang: str, trg_lang: str) -> bool:
-    """Return whether a text is copied: it has no letter, and digits only where both languages write them like that."""
-    if any(unicodedata.category(one)[0] in "LM" and one not in _WITH_EMOJI for one in text):
+    """Return whether to copy a text: it has no letter, and has digits only if both languages write them alike."""
+    if any(unicodedata.category(character)[0] in "LM" and character not in _WITH_EMOJI for character in text):
         return False
-    if not any(one.isnumeric() for one in text):
+    if not any(character.isnumeric() for character in text):
         return True
-    both = [language_of(code) for code in (src_lang, trg_lang)]
-    if any(not one.scripts or one.primary in _OWN_DIGITS for one in both):  # made-up languages have numbers of any kind
+    languages = [language_of(code) for code in (src_lang, trg_lang)]
+    # A language without known scripts may be invented, with numbers of any kind.
+    if any(not language.scripts or language.primary in _OWN_DIGITS for language in languages):
         return False
-    return all(one.isascii() for one in text if one.isdecimal())
+    return all(character.isascii() for character in text if character.isdecimal())
 
 
 def emoji_at_ends(text: str) -> tuple[str, str, str]:
-    """The emoji that a text begins with, what is between, and those that it ends with, with white space beside them."""
+    """Return the emoji at the start of a text, the rest, and the emoji at its end, with the white space around them."""
     before = _first_emoji(text)
     text = text[len(before) :]
     after = _first_emoji(text[::-1])[::-1]
@@ -55,35 +55,36 @@ def emoji_at_ends(text: str) -> tuple[str, str, str]:
 
 
 def _first_emoji(text: str) -> str:
-    found = _EMOJI_AND_SPACE.match(text)
-    return found[0] if found and found["emoji"] else ""
+    match = _EMOJI_AND_SPACE.match(text)
+    return match[0] if match and match["emoji"] else ""
 
 
-# Most subwords of a line that go through a model of which nothing is known, and of one side of a given pair. Attention
-# needs memory by the square of the length, and a line of this length is no sentence.
+# Maximum number of subwords of a line for a model without known limits, and of each side of a given pair. Attention
+# needs memory by the square of the length, and so long a line is not a sentence.
 MAX_SRC_LEN = 1024
 
 _NARROW_MARKS = string.punctuation + "“”‘’…"
 
-One = TypeVar("One")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of the length of a text that the model translates at once, in subwords."""
+    """Maximum lengths of a text that the model translates at once, in subwords."""
 
     line: int = MAX_SRC_LEN  # a longer line is translated sentence by sentence
     piece: int = MAX_SRC_LEN  # a longer sentence is cut; at least `line`
-    every: bool = False  # every line is translated sentence by sentence
+    every: bool = False  # translate every line sentence by sentence
 
 
 def usual_len(lengths: NDArray[Any]) -> int:
-    """The length that 99 of 100 lines have at most. The longest of all is often an accident, as long as may be."""
+    """Return the 99th percentile of lengths. The maximum is often an outlier, as long as data.max_len allows."""
     return int(np.quantile(lengths, 0.99, method="higher"))
 
 
 def limits_of(config: DecodeConfig, *, max_len: int, usual_src_len: int | None) -> Limits:
-    """max_len: data.max_len of the recipe; usual_src_len: `usual_len` of the training data, if known."""
+    """Limits of a model. max_len: data.max_len of the recipe; usual_src_len: `usual_len` of the training data, if
+    known."""
     piece = config.max_src_len or max(LEAST_SRC_LEN, max_len)
     line = piece if config.max_src_len or usual_src_len is None else min(piece, max(LEAST_SRC_LEN, usual_src_len))
     return Limits(line, piece, config.split == "every")
@@ -98,26 +99,26 @@ class Split:
 
     @property
     def starts(self) -> list[int]:
-        """At which character of the line each piece begins."""
-        found, at = [], 0
+        """The place of the first character of each piece in the line."""
+        starts, end = [], 0
         for space, piece in zip(self.spaces, self.pieces, strict=False):
-            found.append(at + len(space))
-            at = found[-1] + len(piece)
-        return found
+            starts.append(end + len(space))
+            end = starts[-1] + len(piece)
+        return starts
 
 
 def split(
     line: str, ids: Sequence[int] | None, codec: Codec, limits: Limits, *, emoji: bool = False, language: str = ""
 ) -> Split | None:
-    """The line in pieces of at most `limits.piece` subwords, none with a line feed; None if it is translated as it
-    stands.
+    """Split a line into pieces of at most `limits.piece` subwords and without line feeds. Returns None if the model
+    translates the whole line at once.
 
-    ids: its subwords; None if they are `surely_too_long`. emoji: those at the ends of a piece stand between pieces.
+    ids: subwords of the line; None if it is `surely_too_long`. emoji: move emoji at the ends of pieces to the spaces.
     """
     before, text, after = emoji_at_ends(line) if emoji else ("", line, "")
     if text and len(text) < len(line):
-        its_ids = None if surely_too_long(text, limits.piece) else codec.encode([text])[0]
-        inner = split(text, its_ids, codec, limits, emoji=True, language=language) or Split([text], ["", ""])
+        text_ids = None if surely_too_long(text, limits.piece) else codec.encode([text])[0]
+        inner = split(text, text_ids, codec, limits, emoji=True, language=language) or Split([text], ["", ""])
         return Split(inner.pieces, [before + inner.spaces[0], *inner.spaces[1:-1], inner.spaces[-1] + after])
     too_long = ids is None or len(ids) > limits.line
     lines = line.split("\n")
@@ -127,20 +128,20 @@ def split(
     def fits(text: str, limit: int = limits.piece) -> bool:
         return not surely_too_long(text, limit) and len(codec.encode([text])[0]) <= limit
 
-    def of_line(text: str) -> Iterable[str]:
+    def cut(text: str) -> Iterable[str]:
         is_whole = len(lines) > 1 and not limits.every and fits(text, limits.line)
         return [text] if is_whole else pieces(text, fits, language)
 
-    found = Split([], [""])
-    for piece in (piece for n, text in enumerate(lines) for piece in ("\n" * bool(n), *of_line(text))):
+    result = Split([], [""])
+    for piece in (piece for n, text in enumerate(lines) for piece in ("\n" * bool(n), *cut(text))):
         bare = (emoji_at_ends(piece)[1] if emoji else piece).strip()
         before, _, after = piece.partition(bare) if bare else (piece, "", "")
-        found.spaces[-1] += before
+        result.spaces[-1] += before
         if bare:
-            found.pieces.append(bare)
-            found.spaces.append(after)
-    whole = len(lines) == 1 and len(found.pieces) == 1 and (not too_long or found.pieces == [line])
-    return None if whole else found
+            result.pieces.append(bare)
+            result.spaces.append(after)
+    is_whole_line = len(lines) == 1 and len(result.pieces) == 1 and (not too_long or result.pieces == [line])
+    return None if is_whole_line else result
 
 
 def surely_too_long(text: str, limit: int) -> bool:
@@ -149,32 +150,32 @@ def surely_too_long(text: str, limit: int) -> bool:
 
 
 def joined(line: Split, texts: Sequence[str]) -> tuple[str, list[int]]:
-    """Return the translations of the pieces with the white space of the line between them, as far as both languages
-    write it, and at which character each of them begins."""
+    """Join the translations of the pieces by the white space of the line, adapted to languages written without spaces.
+    Returns the text, and the place of the first character of each translation."""
     assert len(texts) == len(line.pieces)
-    found, places = line.spaces[0], []
+    result, places = line.spaces[0], []
     for i, text in enumerate(texts):
         space = line.spaces[i] if i else ""
-        if i and found and text:
-            unspaced = _meet_unspaced(line.pieces[i - 1], line.pieces[i])
-            if not space and any(unspaced):
-                space = "" if writes_no_space(found[-1]) or writes_no_space(text[0]) else " "
-            elif space == " " and not any(unspaced) and all(_meet_unspaced(found, text)):
+        if i and result and text:
+            src_unspaced = _meet_unspaced(line.pieces[i - 1], line.pieces[i])
+            if not space and any(src_unspaced):
+                space = "" if writes_no_space(result[-1]) or writes_no_space(text[0]) else " "
+            elif space == " " and not any(src_unspaced) and all(_meet_unspaced(result, text)):
                 space = ""
-        found += space
-        places.append(len(found))
-        found += text
-    return found + line.spaces[-1], places
+        result += space
+        places.append(len(result))
+        result += text
+    return result + line.spaces[-1], places
 
 
 def _meet_unspaced(before: str, after: str) -> tuple[bool, bool]:
-    """Return whether each side of a place between sentences is written without spaces, ASCII marks aside."""
+    """Return whether the text on each side of a sentence boundary is in a script without spaces, ASCII marks aside."""
     before, after = before.rstrip(_NARROW_MARKS) or before, after.lstrip(_NARROW_MARKS) or after
     return writes_no_space(before[-1]), writes_no_space(after[0])
 
 
 def first_words(text: str, places: Sequence[int], by_character: bool = False) -> list[int]:
-    """The number of the word, as white space cuts them, that stands at each of some places of a text, from 0.
+    """Return the number, from 0, of the word at each of some places of a text. Words are separated by white space.
 
     by_character: each character is a word, white space aside.
     """
@@ -182,37 +183,37 @@ def first_words(text: str, places: Sequence[int], by_character: bool = False) ->
     return [bisect_right(ends, place) for place in places]
 
 
-def ranked(parts: Sequence[Sequence[One]], rank: int) -> list[One]:
-    """Choose a rank among the n best of each piece, the last where it has fewer."""
-    return [one[min(rank, len(one) - 1)] for one in parts]
+def ranked(n_best_lists: Sequence[Sequence[_T]], rank: int) -> list[_T]:
+    """Choose the entry of a rank from each n-best list, or the last one of a shorter list."""
+    return [n_best[min(rank, len(n_best) - 1)] for n_best in n_best_lists]
 
 
-def join_hypotheses(parts: Sequence[Sequence[Hypothesis]], how: BeamSettings) -> list[Hypothesis]:
-    """The k-th hypothesis of a line is made of the k-th of each of its pieces.
+def join_hypotheses(n_best_lists: Sequence[Sequence[Hypothesis]], settings: BeamSettings) -> list[Hypothesis]:
+    """Join the hypotheses of pieces: the k-th of the line is made of the k-th of each piece.
 
-    Its ids are theirs with EOS between, its log-probability is their sum, and its length that of all of them.
+    Ids are joined by EOS, log-probabilities are added up, and the length penalty is that of the joined length.
     """
-    found = []
-    for rank in range(max(map(len, parts), default=0)):
-        chosen = ranked(parts, rank)
-        ids, score = join_ids([one.ids for one in chosen]), math.fsum(one.score for one in chosen)
-        divisor = float(how.divisor(torch.tensor(len(ids) + 1)))
-        finished = all(one.finished for one in chosen)
-        found.append(Hypothesis(ids=ids, score=score, normalised=score / divisor, finished=finished))
-    return found
+    hypotheses = []
+    for rank in range(max(map(len, n_best_lists), default=0)):
+        parts = ranked(n_best_lists, rank)
+        ids, score = join_ids([part.ids for part in parts]), math.fsum(part.score for part in parts)
+        divisor = float(settings.divisor(torch.tensor(len(ids) + 1)))
+        finished = all(part.finished for part in parts)
+        hypotheses.append(Hypothesis(ids=ids, score=score, normalised=score / divisor, finished=finished))
+    return hypotheses
 
 
 def join_ids(rows: Sequence[Sequence[int]]) -> list[int]:
-    """Rows of ids with EOS between them."""
+    """Join rows of ids by EOS."""
     return [i for number, row in enumerate(rows) for i in ([EOS, *row] if number else row)]
 
 
 def join_attention(blocks: Sequence[Tensor]) -> Tensor:
-    """(…, T, S) of each piece -> the same of the line: no piece looks at another."""
-    n_trg, n_src = sum(one.size(-2) for one in blocks), sum(one.size(-1) for one in blocks)
-    found = blocks[0].new_zeros(*blocks[0].shape[:-2], n_trg, n_src)
+    """(…, T, S) of each piece -> block-diagonal weights of the line."""
+    n_trg, n_src = sum(block.size(-2) for block in blocks), sum(block.size(-1) for block in blocks)
+    weights = blocks[0].new_zeros(*blocks[0].shape[:-2], n_trg, n_src)
     t = s = 0
-    for one in blocks:
-        found[..., t : t + one.size(-2), s : s + one.size(-1)] = one
-        t, s = t + one.size(-2), s + one.size(-1)
-    return found
+    for block in blocks:
+        weights[..., t : t + block.size(-2), s : s + block.size(-1)] = block
+        t, s = t + block.size(-2), s + block.size(-1)
+    return weights

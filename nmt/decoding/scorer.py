@@ -1,4 +1,4 @@
-"""Log-probabilities of given translations by forced decoding, and ensembles of models. No text."""
+"""Forced decoding of given translations, and ensembles of models. It handles ids only, no text."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,14 +16,14 @@ from nmt.models.layers import Gaps
 
 Ids = Sequence[int] | NDArray[np.int64]
 
-# Weights of attention that are kept grow by the square of the length: above this one the batches get smaller.
+# Attention weights grow with the square of the length. Batches of pairs longer than this are smaller.
 _LONG = 256
-# Bound on pairs x longest side: the logits of all their tokens are held at once, other than in a search.
-_AT_ONCE = 4096
+# Bound on pairs x longest side: unlike a search, scoring holds the logits of all tokens of a batch.
+_MAX_TOKENS = 4096
 
 
 def full_precision(numbers: Tensor) -> Tensor:
-    """Numbers whose sums can be trusted: half precision becomes fp32, fp32 and fp64 stay as they are."""
+    """Convert half precision to fp32, for accurate sums; keep fp32 and fp64."""
     return numbers.float() if numbers.dtype in (torch.float16, torch.bfloat16) else numbers
 
 
@@ -39,41 +39,41 @@ def score_tokens(
     src_ids: Sequence[Ids],
     trg_ids: Sequence[Ids],
     *,
-    max_tokens: int = _AT_ONCE,
-    look: Callable[[int, Tensor], object] | None = None,
+    max_tokens: int = _MAX_TOKENS,
+    on_attention: Callable[[int, Tensor], object] | None = None,
 ) -> list[list[float]]:
     """Log-probability of each token of given translations, EOS included, by teacher forcing. Ids are without BOS and
     EOS.
 
-    max_tokens bounds pairs x longest side in one batch. look: told the number of each pair, in any order, and where the
-    model looked in it: (n_layer, n_head, T, S) weights, EOS last on both sides.
+    max_tokens bounds pairs x longest side in one batch. on_attention: called with the number of each pair, in any
+    order, and its cross-attention weights, (n_layer, n_head, T, S), with EOS last on both sides.
     """
     assert len(src_ids) == len(trg_ids)
-    found: list[list[float]] = [[] for _ in src_ids]
+    log_probs: list[list[float]] = [[] for _ in src_ids]
     longest = np.array([max(len(src), len(trg)) + 1 for src, trg in zip(src_ids, trg_ids, strict=True)], dtype=np.int64)
-    cost = longest if look is None else np.maximum(longest, longest**2 // _LONG)
-    for batch in length_batches(cost, min(max_tokens, _AT_ONCE)):
+    cost = longest if on_attention is None else np.maximum(longest, longest**2 // _LONG)
+    for batch in length_batches(cost, min(max_tokens, _MAX_TOKENS)):
         src, trg = (Ragged.of([ids[pair] for pair in batch]) for ids in (src_ids, trg_ids))
         gold = pad(trg, after=(EOS,)).to(model.device)  # (B, T)
         src_seq, trg_seq = pad(src, after=(EOS,)).to(model.device), pad(trg, before=(BOS,)).to(model.device)
-        if look is None:
+        if on_attention is None:
             logits = model(src_seq, trg_seq)
         else:
             logits, attns = model(src_seq, trg_seq, return_attns=True)
             weights = full_precision(attns.cross).cpu()
             for row, pair in enumerate(batch):
-                look(int(pair), weights[:, row, :, : len(trg_ids[pair]) + 1, : len(src_ids[pair]) + 1])
-        told = gold_log_probs(logits, gold).double().cpu().numpy()
-        for pair, row in zip(batch, told, strict=True):
-            found[pair] = row[: len(trg_ids[pair]) + 1].tolist()  # by length and not by PAD: a given id may be any id
-    return found
+                on_attention(int(pair), weights[:, row, :, : len(trg_ids[pair]) + 1, : len(src_ids[pair]) + 1])
+        rows = gold_log_probs(logits, gold).double().cpu().numpy()
+        for pair, row in zip(batch, rows, strict=True):
+            log_probs[pair] = row[: len(trg_ids[pair]) + 1].tolist()  # by length, since a given id may be PAD
+    return log_probs
 
 
 # Ensembles.
 
 
 class States(DecoderState):
-    """The states of all models, which move together."""
+    """The states of all models of an ensemble."""
 
     def __init__(self, states: list[DecoderState]) -> None:
         super().__init__({}, {}, states[0].n_sentence)
@@ -90,7 +90,7 @@ class States(DecoderState):
 
 
 class Ensemble(SearchModel):
-    """p(token) = mean over models of p_model(token). The models may differ in all but their vocabulary."""
+    """p(token) = mean over models of p_model(token). The models share only their vocabulary."""
 
     def __init__(self, models: Sequence[SearchModel]) -> None:
         super().__init__()
@@ -98,14 +98,14 @@ class Ensemble(SearchModel):
         self.attends = models[0].attends
 
     def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> Tensor | tuple[Tensor, Attns]:
-        """(B, S), (B, T) -> (B, T, V) logarithms of the mean probabilities. If asked for, where the first model
-        looked."""
+        """(B, S), (B, T) -> (B, T, V) logarithms of the mean probabilities. return_attns: also the attention of the
+        first model."""
         first, *others = self._members()
-        rest = [model(src_seq, trg_seq) for model in others]
+        other_logits = [model(src_seq, trg_seq) for model in others]
         if not return_attns:
-            return self._mean([first(src_seq, trg_seq), *rest])
+            return self._mean([first(src_seq, trg_seq), *other_logits])
         logits, attns = first(src_seq, trg_seq, return_attns=True)
-        return self._mean([logits, *rest]), attns
+        return self._mean([logits, *other_logits]), attns
 
     def start(self, src_seq: Tensor) -> DecoderState:
         return States([model.start(src_seq) for model in self._members()])
@@ -113,12 +113,13 @@ class Ensemble(SearchModel):
     def step(self, last: Tensor, state: DecoderState) -> Tensor:
         assert isinstance(state, States)
         state.n_step += 1
-        return self._mean([model.step(last, its) for model, its in zip(self._members(), state.states, strict=True)])
+        members = zip(self._members(), state.states, strict=True)
+        return self._mean([model.step(last, model_state) for model, model_state in members])
 
     def _members(self) -> list[SearchModel]:
         return [model for model in self.models if isinstance(model, SearchModel)]
 
     @staticmethod
     def _mean(logits: list[Tensor]) -> Tensor:
-        told = torch.stack([full_precision(one).log_softmax(-1) for one in logits])
-        return told.logsumexp(0) - math.log(len(logits))
+        log_probs = torch.stack([full_precision(model_logits).log_softmax(-1) for model_logits in logits])
+        return log_probs.logsumexp(0) - math.log(len(logits))

@@ -1,6 +1,6 @@
 """Quality flags of translations without a reference: small tests of source and output, each a pure function.
 
-Reasons, not verdicts: a name repeats itself in good translations too.
+A flag is a reason for doubt, not a verdict: good translations may contain repetitions, too.
 """
 
 import re
@@ -23,11 +23,11 @@ from nmt.recipe.decode_options import DecodeConfig
 
 
 _OTHER_DIGIT = re.compile(r"[^\W0-9A-Za-z_]")
-# Marks within numbers as ASCII has them: full-width ones, those of Arabic, and spaces that do not break.
+# ASCII equivalents of marks within numbers: full-width and Arabic ones, and no-break spaces.
 _MARKS = str.maketrans("．，：／٫٬’\u00a0\u202f\u2009", ".,:/.,'   ")
 _NUMBER = re.compile(r"\d+(?:[.,':/]\d+|(?: \d{3})+(?!\d))*")
 _THOUSANDS = re.compile(r"\d{1,3}(?P<mark>[.,' ])\d{2,3}(?:(?P=mark)\d{2,3})*(?<=\d{3})")
-# Words for powers of ten, and how they begin.
+# Words for powers of ten, or their beginnings.
 _SCALES = {
     2: "hundred hundert cent cien",
     3: "thousand tausend mille mil тысяч हज़ार हजार হাজার هزار ထောင် พัน 千 천",
@@ -46,7 +46,7 @@ for _power, _words in _SCALES.items():
 _ANY_SCALE = "|".join(sorted((word for word in _POWERS if len(word) > 2 or not word.isascii()), key=len, reverse=True))
 _SCALE = re.compile(rf"(?:[ -]|\b)?(?:多|余|餘)?({_ANY_SCALE})|(m|bn|k)\b", re.IGNORECASE)
 _SCALE_ALONE = re.compile(_ANY_SCALE, re.IGNORECASE)
-# Other words, each with the numbers that it may be a part of.
+# Other words, each with the numbers that it may stand for.
 _WORDS = {
     r"\b(?:ten\b|zehn|dix\b|diez|dieci|o[ckt]t|outubro)": (10,),
     r"\b(?:eleven|elf\b|onze|once|undici|nov)": (11,),
@@ -70,44 +70,44 @@ _HAN_DIGITS = {**{c: n for n, c in enumerate("〇一二三四五六七八九")},
 _HAN_POWERS = {"十": 1, "百": 2, "千": 3, "万": 4, "萬": 4, "億": 8, "亿": 8}
 _HAN = re.compile(f"[{''.join(_HAN_DIGITS)}{''.join(_HAN_POWERS)}]+")
 _AFTERNOON = re.compile(r"(\d{1,2})(?:[:.]\d\d)? ?p\.?m|(\d{1,2})(?:[:.]\d\d| ?Uhr| ?h\b)", re.IGNORECASE)
-# Between years of the common calendar and those of the Buddhist and of the two Islamic ones.
+# Offsets from years of the common calendar to those of the Buddhist and the two Islamic ones.
 _CALENDARS = [sign * n for n in (543, 579, 621, 622) for sign in (1, -1)]
 _LONGEST_SUM = 18  # digits
 
-Reading = tuple[str, ...]  # values that all have to be there
+Reading = tuple[str, ...]  # values that must all occur
 
 
 def missing_numbers(text: str, other: str, least: int) -> list[str]:
-    """Numbers of a text, from `least` on, that the other one has not, by their digits."""
-    wanted = [(digits, readings) for digits, readings in _numbers(_plain(text), least) if all(readings)]
-    for values in (_written_values, _values):  # most numbers are written alike, and all values take long to find
-        there = values(_plain(other)) if wanted else set()
-        wanted = [one for one in wanted if not any(there.issuperset(reading) for reading in one[1])]
-    return [digits for digits, _ in wanted]
+    """Return the digits of the numbers in a text, from `least` on, that the other text does not have."""
+    missing = [(digits, readings) for digits, readings in _numbers(_plain(text), least) if all(readings)]
+    for values in (_written_values, _values):  # the slow second one is for the few that are written differently
+        known = values(_plain(other)) if missing else set()
+        missing = [number for number in missing if not any(known.issuperset(reading) for reading in number[1])]
+    return [digits for digits, _ in missing]
 
 
 @lru_cache(maxsize=4)
 def _plain(text: str) -> str:
-    """The text with ASCII digits and marks."""
+    """Return the text with ASCII digits and marks."""
     if text.isascii():
         return text
-    return _OTHER_DIGIT.sub(lambda found: str(unicodedata.decimal(found[0], found[0])), text.translate(_MARKS))
+    return _OTHER_DIGIT.sub(lambda match: str(unicodedata.decimal(match[0], match[0])), text.translate(_MARKS))
 
 
 def _value(whole: str, decimals: str = "", power: int = 0) -> str:
-    """A value as it is compared: without zeros in front, and at the end of decimals."""
+    """Return the value of a number in normal form: without leading zeros, and without trailing zeros of decimals."""
     digits, point = whole + decimals, len(whole) + power
     decimals = digits[point:].rstrip("0")
     return digits[:point].ljust(point, "0").lstrip("0") + (f".{decimals}" if decimals else "")
 
 
 def _numbers(text: str, least: int = 0) -> Iterator[tuple[str, list[Reading]]]:
-    """The digits and the readings of each number; a reading is empty where all of it is less than `least`."""
+    """Yield the digits and the readings of each number. A reading is empty if all its values are below `least`."""
 
     def is_small(value: str) -> bool:
         return not value or (len(value) <= 2 and value.isdecimal() and int(value) < least)
 
-    end, before = 0, 0  # of a number that the next one adds to, as in 1億2000万
+    end, previous = 0, 0  # end and value of a number to which the next one may be added, as in 1億2000万
     for match in _NUMBER.finditer(text):
         number, groups = match[0], re.split(r"\D", match[0])
         head, last = number[: -len(groups[-1]) - 1], groups[-1]
@@ -118,39 +118,39 @@ def _numbers(text: str, least: int = 0) -> Iterator[tuple[str, list[Reading]]]:
             whole.append(_value("".join(groups[:-1]), last))
         if scale := _SCALE.match(text, match.end()):
             powers = _POWERS[(scale[1] or scale[2]).lower()]
-            scaled = [_value(*one.partition(".")[::2], power) for one in whole for power in powers]
+            scaled = [_value(*value.partition(".")[::2], power) for value in whole for power in powers]
             if scaled and scaled[0].isdecimal() and len(scaled[0]) <= _LONGEST_SUM:
-                total = int(scaled[0]) + (before if match.start() == end else 0)
-                end, before = scale.end(), total
+                total = int(scaled[0]) + (previous if match.start() == end else 0)
+                end, previous = scale.end(), total
                 scaled.append(str(total))
             whole += scaled
-        apart = tuple(map(_value, groups))
-        apart = apart if has_thousands else tuple(one for one in apart if not is_small(one))
-        yield "".join(groups), [*((one,) for one in whole if not is_small(one)), apart]
+        parts = tuple(map(_value, groups))
+        parts = parts if has_thousands else tuple(value for value in parts if not is_small(value))
+        yield "".join(groups), [*((value,) for value in whole if not is_small(value)), parts]
 
 
 def _written_values(text: str) -> set[str]:
-    """Values of the digits of a text."""
+    """Return the values of the runs of digits in a text."""
     return {_value(group) for group in re.findall(r"\d+", text)}
 
 
 def _values(text: str) -> set[str]:
-    """All values that the numbers and the words of a text may stand for."""
-    found = {value for _, readings in _numbers(text) for reading in readings for value in reading}
-    found |= _written_values(text)
-    found |= {str(10**power) for word in _SCALE_ALONE.findall(text) for power in _POWERS[word.lower()]}
-    found |= {str(n) for words, values in _WORDS.items() if re.search(words, text, re.IGNORECASE) for n in values}
-    found |= {str(10 * _ROMAN_TENS.index(tens) + _ROMAN_ONES.index(ones)) for tens, ones in _ROMAN.findall(text)}
-    found |= {str(_han_value(run)) for run in _HAN.findall(text)}
+    """Return all values that the numbers and the words of a text may stand for."""
+    values = {value for _, readings in _numbers(text) for reading in readings for value in reading}
+    values |= _written_values(text)
+    values |= {str(10**power) for word in _SCALE_ALONE.findall(text) for power in _POWERS[word.lower()]}
+    values |= {str(n) for words, numbers in _WORDS.items() if re.search(words, text, re.IGNORECASE) for n in numbers}
+    values |= {str(10 * _ROMAN_TENS.index(tens) + _ROMAN_ONES.index(ones)) for tens, ones in _ROMAN.findall(text)}
+    values |= {str(_han_value(run)) for run in _HAN.findall(text)}
     for hours in _AFTERNOON.findall(text):
-        found |= {str(int(hour) + more) for hour in hours if hour for more in (12, -12)}
-    for year in [int(one) for one in found if len(one) == 4 and one.isdecimal()]:
-        found |= {str(one) for one in (year % 100, year // 100 + 1, *(year + n for n in _CALENDARS))}
-    return found | {f"{century}{one}" for one in found if len(one) == 2 for century in (18, 19, 20)}
+        values |= {str(int(hour) + more) for hour in hours if hour for more in (12, -12)}
+    for year in [int(value) for value in values if len(value) == 4 and value.isdecimal()]:
+        values |= {str(number) for number in (year % 100, year // 100 + 1, *(year + n for n in _CALENDARS))}
+    return values | {f"{century}{value}" for value in values if len(value) == 2 for century in (18, 19, 20)}
 
 
 def _han_value(run: str) -> int:
-    """The value of a number in Chinese characters, one that is written by its digits among them."""
+    """Return the value of a number in Chinese characters, with powers of ten or digit by digit."""
     total = part = digit = 0
     for c in run[:_LONGEST_SUM]:
         if c in _HAN_DIGITS:
@@ -162,36 +162,36 @@ def _han_value(run: str) -> int:
     return total + part + digit
 
 
-CAP = "cap"  # which only the search can know
-# A block of at least two characters some times in a row, or one character so often that it is no ellipsis.
+CAP = "cap"  # known to the search only
+# A block of at least two characters repeated in a row, and a single character repeated more than in an ellipsis.
 _RUN = {n: re.compile(rf"(\S.{{1,80}}?)\1{{{n - 1},}}", re.DOTALL) for n in (3, 4)}
 _SHORT_RUN = re.compile(r"(\S.{1,3})\1\1", re.DOTALL)
-_GRAM = 5  # characters, more than a short block has
+_GRAM = 5  # characters: longer than the block of a short run
 _RUN_OF_ONE = re.compile(r"([^\s\d])\1{2,}|(\d)\2{9,}")
 _DOUBLE = re.compile(r"(?:^| )(\S{3,}) \1(?= )")
-# White space and punctuation, which may stand in a loop or not. Vowel signs are no letters to Python, and stay.
+# White space and punctuation may separate the turns of a loop. Vowel signs are not letters in Python, but do not match.
 _BETWEEN = re.compile(r"[\s!-/:-@[-`{-~¡-¿\u2010-\u2027\u2030-\u205e\u3000-\u303f\uff00-\uff0f\uff1a-\uff20।॥၊။؟،]+")
 _LONG_LOOP, _LONG_ROW = 4, 10
 _LOST_CHARACTER = "\ufffd"
 _UNCHANGED = re.compile("|".join(pattern for kind, pattern in PATTERNS.items() if kind != "number"))
-_FAR_ENOUGH = 5_000  # characters that are looked at: a line may be of any size
-_SHORTEST_COPY = 4  # words: a name or two may well stay as they are
+_MAX_CHECKED = 5_000  # characters of a line of any size
+_SHORTEST_COPY = 4  # words: shorter lines may be names, which stay the same
 _LEAST_LOST = 10  # smaller numbers are often written as words
-_LEAST_ADDED = 13  # so are these in the source, if they are months
+_LEAST_ADDED = 13  # smaller ones may be months that the source writes as words
 _LONG_COPY = 40  # bytes
-_FEW_LETTERS = 4  # of other scripts, which a formula may have
+_FEW_LETTERS = 4  # of other scripts: fewer may be a formula
 
 
 def reasons(
     source: str, output: str, max_ratio: float, usual_ratio: float | None = None, languages: Collection[str] = ()
 ) -> list[str]:
-    """Name reasons for doubt.
+    """Return the names of reasons for doubt.
 
-    max_ratio, usual_ratio: as for `is_out_of_ratio`; languages: as for `is_in_foreign_script`.
+    max_ratio, usual_ratio: see `is_out_of_ratio`; languages: see `is_in_foreign_script`.
     """
     checks = {
         "empty": is_blank(output) and not is_blank(source),
-        "damaged": output.count(_LOST_CHARACTER) > source.count(_LOST_CHARACTER),  # it ended inside one
+        "damaged": output.count(_LOST_CHARACTER) > source.count(_LOST_CHARACTER),  # an incomplete character
         "repeated": is_repeated(source, output),
         "copied": is_copied(source, output),
         "lost": bool(lost(source, output)),
@@ -199,7 +199,7 @@ def reasons(
         "script": is_in_foreign_script(source, output, languages),
         "ratio": is_out_of_ratio(source, output, max_ratio, usual_ratio),
     }
-    return [name for name, found in checks.items() if found]
+    return [name for name, failed in checks.items() if failed]
 
 
 def complaints(
@@ -210,54 +210,56 @@ def complaints(
     usual_ratio: float | None = None,
     languages: Collection[str] = (),
 ) -> list[str]:
-    """`reasons` of the best translation of a line, and those that lie in how it was found. low_score: the mean
-    log-probability of a token, the end counted, below which it is `low`; 0: none is."""
+    """Return `reasons` against the best translation of a line, and reasons from its search. low_score: a mean
+    log-probability of a token, EOS included, below this is `low`; 0 switches that off."""
     if not translation.hypotheses:
         return []
     best = translation.hypotheses[0]
-    found = [] if best.finished else [CAP]
-    found += reasons(line, translation.text, max_ratio, usual_ratio, languages)
-    rest = {
+    names = [] if best.finished else [CAP]
+    names += reasons(line, translation.text, max_ratio, usual_ratio, languages)
+    checks = {
         "low": low_score < 0 and best.score / (len(best.ids) + 1) < low_score,
         "missing": translation.missing,
         "doubled": translation.doubled,
         "unmet": translation.unmet,
     }
-    return found + [name for name, holds in rest.items() if holds]
+    return names + [name for name, failed in checks.items() if failed]
 
 
 def flags_of(translation: Translation, reasons: list[str]) -> list[str]:
-    """Everything odd about a translation, by name. reasons: those against it, as of `complaints`."""
+    """Return all flags of a translation. reasons: the result of `complaints`."""
     if not translation.hypotheses:
         return ["letterless" if translation.text else "blank"]
-    # Emoji that were taken off the ends of a line do not make it one in pieces.
+    # A line with one part was not split: only the emoji at its ends were removed.
     return ["split"] * (len(translation.parts) > 1) + reasons
 
 
 def is_repeated(source: str, output: str) -> bool:
-    """Return whether the output goes round in a loop, and the source in none or in one of less than half as many turns:
-    text four times in a row; or three times, or a word twice, where that is most of it and nothing in the source comes
-    twice.
+    """Return whether the output is a loop, and the source has no loop of at least half as many turns.
+
+    A loop is a text four times in a row. A text three times or a word twice is one if it makes up most of the output
+    and nothing in the source is repeated.
     """
-    source, output = source[:_FAR_ENOUGH].casefold(), output[:_FAR_ENOUGH].casefold()
-    n_turn = _turns(output)
+    source, output = source[:_MAX_CHECKED].casefold(), output[:_MAX_CHECKED].casefold()
+    n_turn = _n_turn(output)
     if n_turn >= _LONG_LOOP:
-        return n_turn > 2 * _turns(source)
+        return n_turn > 2 * _n_turn(source)
     words = f"{_BETWEEN.sub(' ', output).strip()} "
     runs = (_RUN[3], _DOUBLE) if _may_run(words) else (_DOUBLE,)
-    found = max((one for run in runs if (one := run.search(words))), key=lambda one: len(one[0]), default=None)
-    if found is None or 2 * len(found[0]) <= len(words) or not any(map(str.isalpha, found[1])):
+    matches = filter(None, (run.search(words) for run in runs))
+    longest = max(matches, key=lambda match: len(match[0]), default=None)
+    if longest is None or 2 * len(longest[0]) <= len(words) or not any(map(str.isalpha, longest[1])):
         return False
-    return _turns(source) == 1
+    return _n_turn(source) == 1
 
 
-def _turns(text: str) -> int:
-    """Return how often something stands in a row, at most."""
-    ones = [len(one[0]) for one in _RUN_OF_ONE.finditer(text)]
-    turns = [n for n in ones if n >= _LONG_ROW] or [1]
+def _n_turn(text: str) -> int:
+    """Return the largest number of repetitions in a row."""
+    lengths = [len(run[0]) for run in _RUN_OF_ONE.finditer(text)]
+    turns = [n for n in lengths if n >= _LONG_ROW] or [1]
     words = f"{_BETWEEN.sub(' ', text).strip()} "
     for form in filter(_may_run, (text, words)):
-        turns += [len(one[0]) // len(one[1]) for one in _RUN[_LONG_LOOP].finditer(form)]
+        turns += [len(run[0]) // len(run[1]) for run in _RUN[_LONG_LOOP].finditer(form)]
     if max(turns) == 1:
         turns += [3] * bool(_may_run(words) and _RUN[3].search(words)) + [2] * bool(_DOUBLE.search(words))
     return max(turns)
@@ -265,125 +267,128 @@ def _turns(text: str) -> int:
 
 @lru_cache(maxsize=4)
 def _may_run(text: str) -> bool:
-    """Return False only for a text in which no block comes three times in a row, in less time than `_RUN` takes."""
+    """Return False only for a text without any block three times in a row; faster than `_RUN`."""
     if _SHORT_RUN.search(text):
         return True
-    places: dict[str, list[int]] = {}  # of the first characters of longer blocks
+    places_of: dict[str, list[int]] = {}  # of the first characters of longer blocks
     for place in range(len(text) - _GRAM + 1):
-        places.setdefault(text[place : place + _GRAM], []).append(place)
-    often = ((found, frozenset(found)) for found in places.values() if len(found) > 2)
-    return any(2 * b - a in known for found, known in often for a, b in combinations(found, 2))
+        places_of.setdefault(text[place : place + _GRAM], []).append(place)
+    frequent = ((places, frozenset(places)) for places in places_of.values() if len(places) > 2)
+    return any(2 * b - a in known for places, known in frequent for a, b in combinations(places, 2))
 
 
 def is_copied(source: str, output: str) -> bool:
-    """Return whether the output is the source, and that is longer than a name."""
+    """Return whether the output is the source, if that is longer than a name."""
     words = source.split()
     return words == output.split() and (len(words) >= _SHORTEST_COPY or len(source.encode()) >= _LONG_COPY)
 
 
 def lost(source: str, output: str) -> list[str]:
-    """Numbers of the source, by their value, and addresses, names, tags and emoji that the output has not."""
-    source, output = source[:_FAR_ENOUGH], output[: 10 * _FAR_ENOUGH]
-    (wanted, rest), (there, other) = _items(source), _items(output)
-    missing = Counter(wanted) - Counter(there)
-    return sorted(missing.elements()) + missing_numbers(rest, other, _LEAST_LOST)
+    """Return what the output misses of the source: addresses, names, tags and emoji; numbers by value."""
+    source, output = source[:_MAX_CHECKED], output[: 10 * _MAX_CHECKED]
+    (source_items, source_rest), (output_items, output_rest) = _items(source), _items(output)
+    missing = Counter(source_items) - Counter(output_items)
+    return sorted(missing.elements()) + missing_numbers(source_rest, output_rest, _LEAST_LOST)
 
 
 def added(source: str, output: str) -> list[str]:
-    """Numbers of the output that the source has not, by their value."""
-    source, output = source[: 10 * _FAR_ENOUGH], output[:_FAR_ENOUGH]
+    """Return the numbers of the output that the source does not have, by value."""
+    source, output = source[: 10 * _MAX_CHECKED], output[:_MAX_CHECKED]
     return missing_numbers(_items(output)[1], _items(source)[1], _LEAST_ADDED)
 
 
 def is_in_foreign_script(source: str, output: str, languages: Collection[str]) -> bool:
-    """Return whether most letters of the output, and not of the source, are of scripts of none of the languages.
+    """Return whether most letters of the output, but not of the source, are in scripts of none of the languages.
 
-    languages: codes of those of the source and of the target; where the scripts of one are not known, any will do.
+    languages: codes of source and target languages. If the scripts of one are unknown, every script is allowed.
     """
     scripts = list(map(scripts_of, languages))
-    if not scripts or not all(scripts) or (output.isascii() and any("Latn" in one for one in scripts)):
+    if not scripts or not all(scripts) or (output.isascii() and any("Latn" in codes for codes in scripts)):
         return False
-    others = letters_of(frozenset().union(*scripts))[1]
+    foreign_letters = letters_of(frozenset().union(*scripts))[1]
 
     def is_foreign(text: str) -> bool:
-        n_foreign, n_letter = sum(map(len, others.findall(text))), sum(map(str.isalpha, text))
+        n_foreign, n_letter = sum(map(len, foreign_letters.findall(text))), sum(map(str.isalpha, text))
         return n_foreign >= _FEW_LETTERS and 2 * n_foreign > n_letter
 
-    return is_foreign(output[:_FAR_ENOUGH]) and not is_foreign(source[:_FAR_ENOUGH])
+    return is_foreign(output[:_MAX_CHECKED]) and not is_foreign(source[:_MAX_CHECKED])
 
 
 def is_out_of_ratio(source: str, output: str, max_ratio: float, usual_ratio: float | None = None) -> bool:
-    """Return whether data.max_ratio dropped all training pairs of such lengths. usual_ratio: characters of a target for
-    one of its source; where it is not known, neither characters nor UTF-8 bytes may be in a ratio around 1."""
+    """Return whether data.max_ratio drops training pairs of such lengths. usual_ratio: target characters per source
+    character. Without it, characters and UTF-8 bytes must both be out of a ratio around 1."""
     if not max_ratio:
         return False
     median = usual_ratio or 1.0
-    usual = UsualRatio(median, median / max_ratio, median * max_ratio)
-    if not is_unusual(len(source), len(output), usual):
+    bounds = UsualRatio(median, median / max_ratio, median * max_ratio)
+    if not is_unusual(len(source), len(output), bounds):
         return False
-    return usual_ratio is not None or is_unusual(len(source.encode()), len(output.encode()), usual)
+    return usual_ratio is not None or is_unusual(len(source.encode()), len(output.encode()), bounds)
 
 
 @lru_cache(maxsize=4)
 def _items(text: str) -> tuple[list[str], str]:
-    """Addresses, names, tags and emoji of a text, and the text without them, as they have numbers of their own."""
-    found = _UNCHANGED.findall(text)
-    return found, _UNCHANGED.sub(" ", text) if found else text
+    """Return the addresses, names, tags and emoji of a text, and the text without them, as they may contain numbers."""
+    items = _UNCHANGED.findall(text)
+    return items, _UNCHANGED.sub(" ", text) if items else text
 
 
-# A second and a third try for translations that look wrong, with other settings of the search.
+# Retries with other search settings for translations that look wrong.
 
 
-N_SAMPLES, EPSILON = 16, 0.02  # enough to leave a loop behind; what is unlikelier than this is never drawn
+N_SAMPLES, EPSILON = 16, 0.02  # enough samples to leave a loop; less likely tokens are never drawn
 
-FIRST = "first"  # the name of the translation that there was before any try
+FIRST = "first"  # the name of the translation before any retry
 MENDED, BETTER, KEPT = "mended", "better", "kept"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The translation of a line after all tries."""
+    """The translation of a line after all retries."""
 
     translation: Translation
-    reasons: list[str]  # why it still looks wrong
-    retry: str | None = None  # the try it is from, FIRST if none was better, None if it looked right at once
+    reasons: list[str]  # against this translation
+    retry: str | None = None  # name of the retry that made it; FIRST if none was better; None without any retry
 
     @property
     def outcome(self) -> str | None:
-        """Outcome of trying again: MENDED, BETTER but not right, or KEPT; None where nothing was tried."""
+        """Outcome of the retries: MENDED, BETTER but still with reasons against it, or KEPT; None without any retry."""
         if self.retry in (None, FIRST):
             return KEPT if self.retry else None
         return BETTER if self.reasons else MENDED
 
 
 def tries(config: DecodeConfig) -> dict[str, DecodeConfig]:
-    """The settings of each try by its name, in order: a beam twice as wide, which finds what the search missed; then
-    minimum Bayes risk over samples, which leave loops."""
+    """Return the settings of each retry by name, in order: a beam twice as wide, which may find better hypotheses; then
+    minimum Bayes risk over samples, which may avoid loops."""
     beam, n_sample = 2 * config.beam, max(N_SAMPLES, config.n_best, config.samples)
     wide = {"beam": beam, "n_best": min(config.n_best, beam), "precision": config.precision}
-    drawn = {"samples": n_sample, "mbr": "chrf", "epsilon": EPSILON, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
-    # A seed of its own, or samples that looked wrong would be drawn again.
-    drawn["seed"] = config.seed + 1
-    return {"beam": config.for_beam_search().model_copy(update=wide), "mbr": config.model_copy(update=drawn)}
+    sampling = {"samples": n_sample, "mbr": "chrf", "epsilon": EPSILON, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    # With the seed of the first samples, the same ones would be drawn again.
+    sampling["seed"] = config.seed + 1
+    return {"beam": config.for_beam_search().model_copy(update=wide), "mbr": config.model_copy(update=sampling)}
 
 
 def mend(
     requests: Sequence[Request],
-    found: Sequence[Translation],
-    again: Mapping[str, Translator],
-    why: Callable[[Request, Translation], list[str]],
+    translations: Sequence[Translation],
+    translators: Mapping[str, Translator],
+    reasons_of: Callable[[Request, Translation], list[str]],
 ) -> list[Answer]:
-    """Translate the lines again that look wrong, one try after another while they do; fewer reasons win.
+    """Retry the lines with reasons against their translations, by one translator after another. Fewer reasons win.
 
-    again: what translates, by name of the try. why: the reasons against a translation of a line. Samples are not drawn
-    where phrases are required.
+    translators: by the name of the retry. reasons_of: returns the reasons against the translation of a line. Samples
+    are not drawn for lines with required phrases.
     """
-    answers = [Answer(one, why(request, one)) for request, one in zip(requests, found, strict=True)]
-    for name, translator in again.items():
-        wrong = [number for number, answer in enumerate(answers) if answer.reasons]
-        wrong = [number for number in wrong if not (translator.config.samples and requests[number].requires)]
-        for number, other in zip(wrong, translator.translate([requests[number] for number in wrong]), strict=True):
-            answer, reasons = answers[number], why(requests[number], other)
-            better = len(reasons) < len(answer.reasons)
-            answers[number] = Answer(other, reasons, name) if better else replace(answer, retry=answer.retry or FIRST)
+    pairs = zip(requests, translations, strict=True)
+    answers = [Answer(translation, reasons_of(request, translation)) for request, translation in pairs]
+    for name, translator in translators.items():
+        suspect = [n for n, answer in enumerate(answers) if answer.reasons]
+        suspect = [n for n in suspect if not (translator.config.samples and requests[n].requires)]
+        for n, translation in zip(suspect, translator.translate([requests[n] for n in suspect]), strict=True):
+            answer, reasons = answers[n], reasons_of(requests[n], translation)
+            if len(reasons) < len(answer.reasons):
+                answers[n] = Answer(translation, reasons, name)
+            else:
+                answers[n] = replace(answer, retry=answer.retry or FIRST)
     return answers

@@ -141,7 +141,7 @@ def go_on(
     divisors: Tensor,
     eos: int,
 ) -> Tensor:
-    """`fixed_search.Table.go_on` of logits (R, V), but for the numbers of steps and of sentences that
+    """`fixed_search.Table.finish_step` of logits (R, V), but for the numbers of steps and of sentences that
     are done: the rows that hypotheses continue, (R,).
 
     allowed: (S, V) uint8, 0 where a column may not be chosen in a state; state: (R,) of each row. step: (1,) how many

@@ -12,7 +12,7 @@ from made_run import OPTIONS, make_run
 
 import nmt
 from nmt.cli.translate_input import read_request, terms_of, unwrapped, windows
-from nmt.decoding.phrases import Wanted
+from nmt.decoding.phrases import RequiredPhrase
 from nmt.decoding.request import Request
 from nmt.errors import DataError, NmtError, RecipeError
 
@@ -94,8 +94,14 @@ def test_terms_are_required_where_the_source_has_them_as_words_and_avoided_phras
 
 def test_what_is_kept_is_wanted_as_it_is_and_as_often_as_the_source_has_it():
     room = (True, True)
-    assert read("{x} und {y} und {x}", keep=r"\{\w+\}").wanted == [Wanted("{x}", 2, room), Wanted("{y}", 1, room)]
-    assert read("A1 und A1-B2", keep=r"A1-B2|A1").wanted == [Wanted("A1", 2, room), Wanted("A1-B2", 1, room)]
+    assert read("{x} und {y} und {x}", keep=r"\{\w+\}").required_phrases == [
+        RequiredPhrase("{x}", 2, room),
+        RequiredPhrase("{y}", 1, room),
+    ]
+    assert read("A1 und A1-B2", keep=r"A1-B2|A1").required_phrases == [
+        RequiredPhrase("A1", 2, room),
+        RequiredPhrase("A1-B2", 1, room),
+    ]
     with pytest.raises(NmtError, match="no regular expression"):
         read("a", keep="(")
 

@@ -14,7 +14,7 @@ OPTIONS = [{}, {"norm": "pre", "position": "rotary", "n_kv_head": 1, "lexical_at
 
 def seen(model, src_ids, trg_ids, **settings):
     found = {}
-    told = score_tokens(model, src_ids, trg_ids, look=found.__setitem__, **settings)
+    told = score_tokens(model, src_ids, trg_ids, on_attention=found.__setitem__, **settings)
     return [found[pair] for pair in range(len(src_ids))], told
 
 

@@ -137,7 +137,7 @@ def test_a_pass_over_logits_finds_their_sum_and_what_is_best(n_column, width, de
 def by_kernels(table, logits):
     with pytest.MonkeyPatch.context() as forced:
         forced.setattr(on_gpu, "takes_choice", lambda *_: True)
-        return table.go_on(logits)
+        return table.finish_step(logits)
 
 
 @pytest.mark.parametrize(
@@ -164,10 +164,10 @@ def test_the_end_of_a_step_is_that_of_the_search(n_column, changes, device, monk
             logits[torch.rand(len(logits), generator=generator) < 0.2, EOS] = 14.0
             logits[:, PAD] = 30.0  # the best, but for that it is no word
             logits = logits.to(device, dtype)
-            wanted, found = beside.go_on(logits.clone()), by_kernels(table, logits)
-            goes_on = beside.of["score"].flatten() > -torch.inf
-            for name in beside.of:
-                torch.testing.assert_close(table.of[name], beside.of[name], rtol=1e-6, atol=1e-5)
+            wanted, found = beside.finish_step(logits.clone()), by_kernels(table, logits)
+            goes_on = beside.per_sentence["score"].flatten() > -torch.inf
+            for name in beside.per_sentence:
+                torch.testing.assert_close(table.per_sentence[name], beside.per_sentence[name], rtol=1e-6, atol=1e-5)
             for name in ("ended", "forced"):
                 torch.testing.assert_close(table.notes[name], beside.notes[name], rtol=1e-6, atol=1e-5)
             if dtype == torch.float32:  # of equals any may be chosen, and in half precision there are some
@@ -178,8 +178,8 @@ def test_the_end_of_a_step_is_that_of_the_search(n_column, changes, device, monk
                 assert torch.equal(note, table.last if name == "token" else found % how.beam)
             assert torch.equal(found // how.beam, torch.arange(len(found), device=device) // how.beam)
             assert table.last.min() >= 0 and table.last.max() < n_column
-            assert table.place == step + 1
-        assert table.of["done"].all()
+            assert table.n_step == step + 1
+        assert table.per_sentence["done"].all()
 
 
 @pytest.mark.parametrize("changes", [{}, {"n_best": 4}, {"beam": 1}])

@@ -11,7 +11,7 @@ from tokenizers import pre_tokenizers
 
 from nmt.data.subword_kinds import PieceTable
 from nmt.data.subwords import EOS, N_SPECIAL, Codec
-from nmt.decoding.phrases import Pieces, Wanted, contains, occurrences
+from nmt.decoding.phrases import Pieces, RequiredPhrase, contains, occurrences
 from nmt.decoding.request import Kept, Request, Terms
 from nmt.decoding.rules import Rules
 
@@ -57,7 +57,9 @@ def is_allowed(ids: list[int], asked: Request, min_len: int = 0, no_repeat: int 
     again = [i for i in range(len(ids)) if no_repeat and is_repeat(ids[: i + 1], no_repeat)]
     return (
         text.startswith(asked.prefix)
-        and all(len(re.findall(pattern(one.phrase, one.room), text)) >= one.times for one in asked.wanted)
+        and all(
+            len(re.findall(pattern(one.phrase, one.boundaries), text)) >= one.times for one in asked.required_phrases
+        )
         and not any(re.search(pattern(phrase), text) for phrase in asked.avoided)
         and len(ids) >= min_len
         and all(lacks(ids[:i], asked, codec) for i in again)
@@ -74,7 +76,7 @@ def lacks(ids: list[int], asked: Request, codec: Codec) -> bool:
     text = b"".join(codec.raw(ids)).decode()
     if asked.prefix and len(text.removeprefix(" ")) < len(asked.prefix):
         return True
-    return any(len(re.findall(pattern(one.phrase, one.room), text)) < one.times for one in asked.wanted)
+    return any(len(re.findall(pattern(one.phrase, one.boundaries), text)) < one.times for one in asked.required_phrases)
 
 
 @lru_cache(4)
@@ -166,7 +168,7 @@ def test_a_phrase_is_found_in_subwords_where_it_stands_in_the_text():
         phrase = "".join(draw.choices(LETTERS, k=draw.randint(1, 3))).strip() or "a"
         text = "".join(draw.choices([*LETTERS, phrase], k=draw.randint(0, 8)))
         times, room = draw.choice([1, 1, 2]), draw.choice([None, *itertools.product([False, True], repeat=2)])
-        table, state = pieces.table(Wanted(phrase, times, room)), 0
+        table, state = pieces.table(RequiredPhrase(phrase, times, room)), 0
         for i in BYTES.encode([text])[0]:
             state = int(table.after[state, i])
         found = len(list(occurrences(phrase, text, room))) >= times
@@ -183,7 +185,7 @@ def test_many_avoided_phrases_forbid_what_each_of_them_forbids():
     draw, pieces, n_forbidden = random.Random(2), Pieces(BYTES), 0
     for _ in range(30):
         phrases = ["".join(draw.choices(LETTERS, k=draw.randint(1, 3))).strip() for _ in range(9)]
-        tables = [pieces.table(Wanted(phrase)) for phrase in phrases if phrase]
+        tables = [pieces.table(RequiredPhrase(phrase)) for phrase in phrases if phrase]
         book, states = rules([Request("", avoided=tuple(filter(None, phrases)))], pieces), [0] * len(tables)
         for _ in range(12):
             logits, wanted = torch.zeros(1, BYTES.n_vocab), torch.zeros(1, BYTES.n_vocab, dtype=torch.bool)

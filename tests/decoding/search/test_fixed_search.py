@@ -65,7 +65,7 @@ def compare(model, fixed, n=11, longest=9, seed=1, **changes):
 def taped(model):
     """A search whose steps are recorded and replayed."""
     fixed = FixedSearch(model)
-    fixed._recorder = Taping(lambda: fixed._places._memory)
+    fixed._recorder = Taping(lambda: fixed._buffers._memory)
     return fixed
 
 
