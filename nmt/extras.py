@@ -1,4 +1,4 @@
-"""Installed packages: the version of nmt, and the packages that only some need, with the error where one is missing."""
+"""Installed packages: the version of nmt, and the optional packages, with the error if one is missing."""
 
 import functools
 import importlib.util
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nmt.errors import Unavailable
 
-# Of each extra of pyproject.toml the modules that are imported, with what pip installs each by.
+# For each extra of pyproject.toml: the modules that are imported, and the requirement of each for pip.
 EXTRAS = {
     "comet": {"comet": "unbabel-comet>=2.2.7", "pkg_resources": "setuptools<81", "pyarrow": "pyarrow<26"},
     "ctranslate2": {"ctranslate2": "ctranslate2>=4.5"},
@@ -20,7 +20,7 @@ EXTRAS = {
     "wandb": {"wandb": "wandb>=0.18"},
 }
 _CLONE = Path(__file__).resolve().parents[1]
-_SECONDS = 1.0  # for git, which takes hundredths
+_SECONDS = 1.0  # timeout of git, which takes hundredths
 
 
 def version() -> str:
@@ -33,37 +33,37 @@ def version() -> str:
 
 @functools.cache
 def version_and_commit(clone: Path = _CLONE) -> str:
-    """Return the version, of a clone with its commit and a mark for changed files: 0.1.0+g1a2b3c4d5e6f.dirty."""
-    if not (clone / ".git").exists():  # as where pip has copied the package
+    """Return the version; for a clone with its commit and a mark for changed files: 0.1.0+g1a2b3c4d5e6f.dirty."""
+    if not (clone / ".git").exists():  # as after an installation by pip
         return version()
-    import subprocess  # here, since --help has no use for it
+    import subprocess  # not at the top, since --help does not need it
 
     describe = ("describe", "--always", "--dirty=.dirty", "--abbrev=12", "--exclude=*")
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             ("git", "-C", str(clone), "--no-optional-locks", *describe),
             env=env, capture_output=True, text=True, timeout=_SECONDS, check=True,
         )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):  # nothing is committed, say
+    except (OSError, subprocess.SubprocessError):  # for example, there is no commit
         return version()
-    return f"{version()}+g{done.stdout.strip()}"
+    return f"{version()}+g{completed.stdout.strip()}"
 
 
 def require(extra: str, wanted_by: str, instead: str = "") -> None:
-    """Raise the error of `missing` if a package of an extra is not installed. Nothing is imported."""
+    """Raise the error of `missing` if a package of an extra is not installed. Imports nothing."""
     if not is_installed(extra):
         raise missing(extra, wanted_by, instead)
 
 
 def missing(extra: str, wanted_by: str, instead: str = "") -> Unavailable:
-    """The error for an extra that cannot be imported. wanted_by: an option or a file; instead: what else would do."""
+    """Error for an extra that cannot be imported. wanted_by: an option or a file. instead: an alternative."""
     packages = " ".join(f"'{requirement}'" for requirement in EXTRAS[extra].values())
     return Unavailable(f"{wanted_by}: a package is needed that is not installed: pip install {packages}{instead}.")
 
 
 def incomplete(error: ImportError) -> str:
-    """Return what to say where a package is missing that nmt cannot do without."""
+    """Return the message for a missing package that nmt always needs."""
     return (
         f"nmt is installed without what it needs: no module {error.name}. Install it again with its dependencies: "
         "pip install . in its folder."
@@ -71,8 +71,8 @@ def incomplete(error: ImportError) -> str:
 
 
 def is_installed(extra: str) -> bool:
-    """Return whether all packages of an extra are there. Nothing is imported."""
+    """Return whether all packages of an extra are installed. Imports nothing."""
     try:
         return all(importlib.util.find_spec(module) for module in EXTRAS[extra])
-    except ModuleNotFoundError:  # the package that one is a part of
+    except ModuleNotFoundError:  # the parent package of a module
         return False

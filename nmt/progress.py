@@ -1,4 +1,4 @@
-"""Progress bars, on standard error: on a terminal redrawn in place, in a file or a pipe a line now and then."""
+"""Progress bars on standard error: redrawn in place on a terminal, a line now and then in a file or a pipe."""
 
 import io
 import sys
@@ -7,25 +7,23 @@ from typing import Any
 
 from tqdm import tqdm
 
-# Seconds: what is done by then needs no bar.
-DELAY = 2.0
-# Seconds between two lines where a bar cannot be redrawn, as in the log of a cluster's job.
-EVERY = 30.0
+DELAY = 2.0  # seconds; shorter work shows no bar
+EVERY = 30.0  # seconds between two lines if the bar cannot be redrawn, as in the log of a cluster job
 
 
-class Bar(tqdm):  # type: ignore[type-arg]  # it takes none when it runs
-    """A bar of tqdm's, with tqdm's arguments, that knows whether anybody looks at it.
+class Bar(tqdm):  # type: ignore[type-arg]  # at run time it takes no type argument
+    """A tqdm bar, with the arguments of tqdm, that prints plain lines if the stream is not a terminal.
 
-    tqdm shows a bar whenever something is written above it, however early; this one does not.
+    Unlike a tqdm bar, it does not appear before its delay is over when a text is written above it.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         stream = kwargs.setdefault("file", sys.stderr)
         delay = kwargs.setdefault("delay", DELAY)
         self._in_place = bool(getattr(stream, "isatty", bool)())
-        # When it may be shown next: on a terminal ever after, elsewhere the time of one line.
+        # Earliest time to show it: on a terminal the first time, elsewhere the next line.
         self._due = time.monotonic() + (delay if self._in_place else EVERY)
-        self._told: float | None = None  # how far it was when a line was last written
+        self._n_written: float | None = None  # progress in the last line
         super().__init__(*args, **kwargs)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
@@ -34,10 +32,10 @@ class Bar(tqdm):  # type: ignore[type-arg]  # it takes none when it runs
         if self._in_place:
             super().display(msg, pos)
         elif msg != "":
-            self._tell()
+            self._write_line()
 
     def postpone(self) -> None:
-        """Leave out the next line where the bar cannot be redrawn: something else has just told as much."""
+        """Skip the next line if the bar cannot be redrawn: another message has just shown the progress."""
         if not self._in_place:
             self._due = time.monotonic() + EVERY
 
@@ -47,15 +45,15 @@ class Bar(tqdm):  # type: ignore[type-arg]  # it takes none when it runs
 
     def close(self) -> None:
         if not self._in_place and not self.disable:
-            # Of what took no time nothing is told, unless it was to be seen from the beginning.
-            if self.leave and self.n != self._told and (self._told is not None or not self.delay):
-                self._tell()
+            # Short work gets no line, unless the bar has no delay.
+            if self.leave and self.n != self._n_written and (self._n_written is not None or not self.delay):
+                self._write_line()
             self.fp, self.leave = io.StringIO(), False  # tqdm would clear its line
         super().close()
 
-    def _tell(self) -> None:
-        if not self.desc and self.bar_format:  # a bar of words, before there are any
+    def _write_line(self) -> None:
+        if not self.desc and self.bar_format:  # the format is the description alone, and there is none yet
             return
-        self._due, self._told = time.monotonic() + EVERY, self.n
+        self._due, self._n_written = time.monotonic() + EVERY, self.n
         self.fp.write(f"{self}\n")
         self.fp.flush()

@@ -1,4 +1,4 @@
-"""A Transformer as a CTranslate2 model. Vocabulary entries are the subwords by name, so ids stay the same."""
+"""Export of a Transformer to CTranslate2. Vocabulary entries are the names of the subwords, so ids stay the same."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ _ACTIVATION = {"relu": "RELU", "gelu": "GELU", "swiglu": "SWISH"}
 
 
 def library() -> Any:
-    """The package, or a MachineError that says how to get it."""
+    """Import CTranslate2. Raises MachineError, with the command to install it."""
     try:
         import ctranslate2
     except ImportError:
@@ -32,9 +32,9 @@ def library() -> Any:
 
 
 def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path, quantization: str | None) -> None:
-    """Write a CTranslate2 model. quantization: one of its names, like int8, or None for fp32.
+    """Write a CTranslate2 model. quantization: a name of CTranslate2, like int8, or None for fp32.
 
-    Raises RunError, naming the options, for a model that it cannot hold exactly.
+    Raises RunError, with the options, for a model that CTranslate2 cannot represent exactly.
     """
     refuse_unsupported("ctranslate2", recipe)
     ct2, config = library(), recipe.model
@@ -50,18 +50,18 @@ def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path,
     if config.position == "rotary":
         common |= {"rotary_dim": 0, "rotary_interleave": True}
     kv_heads = [None if n == config.n_head else n for n in (config.enc_n_kv_head or config.n_kv_head, config.n_kv_head)]
-    box = ct2.specs.transformer_spec
+    specs = ct2.specs.transformer_spec
     spec = ct2.specs.TransformerSpec(
-        box.TransformerEncoderSpec(config.n_enc_layer, config.n_head, num_heads_kv=kv_heads[0], **common),
-        box.TransformerDecoderSpec(config.n_dec_layer, config.n_head, num_heads_kv=kv_heads[1], **common),
+        specs.TransformerEncoderSpec(config.n_enc_layer, config.n_head, num_heads_kv=kv_heads[0], **common),
+        specs.TransformerDecoderSpec(config.n_dec_layer, config.n_head, num_heads_kv=kv_heads[1], **common),
     )
     spec.config.layer_norm_epsilon = 1e-6
     spec.config.add_source_eos = True
     spec.config.decoder_start_token = spec.config.bos_token
     with torch.inference_mode():
-        _stack(spec.encoder, model.encoder, config)
-        _stack(spec.decoder, model.decoder, config)
-        _fill(spec.decoder.projection, model.trg_word_prj, scale=model.logit_scale)
+        _copy_stack(spec.encoder, model.encoder, config)
+        _copy_stack(spec.decoder, model.decoder, config)
+        _copy_weights(spec.decoder.projection, model.trg_word_prj, scale=model.logit_scale)
     spec.register_source_vocabulary(entries(subwords.src))
     spec.register_target_vocabulary(entries(subwords.trg))
     spec.validate()
@@ -71,61 +71,61 @@ def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path,
 
 
 def entries(codec: Codec) -> list[str]:
-    """A name for each id, all different: the control symbols, the subwords, the tags, and what fills the matrix up.
+    """Return a unique name for each id: control symbols, subwords, tags, and unused rows of the padded matrix.
 
-    A subword that is written like one of the others gets a space after it, which no subword of text ends with.
+    A subword that is written like one of the others gets a space after it. No subword of text ends with a space.
     """
     control = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}
-    filling = [f"<unused{i}>" for i in range(codec.n_vocab - codec.size)]
-    taken = {*control.values(), *codec.tags, *filling}
-    subwords = [f"{piece} " if piece in taken else piece for piece in codec.names()]
-    return [control[i] for i in range(len(control))] + subwords + [*codec.tags] + filling
+    unused = [f"<unused{i}>" for i in range(codec.n_vocab - codec.size)]
+    reserved = {*control.values(), *codec.tags, *unused}
+    subwords = [f"{piece} " if piece in reserved else piece for piece in codec.names()]
+    return [control[i] for i in range(len(control))] + subwords + [*codec.tags] + unused
 
 
 class Compared(Exported):
-    """An exported folder, on the CPU, to be compared with the model that was exported."""
+    """An exported folder, loaded on the CPU for the comparison with the original model."""
 
     def __init__(self, folder: Path, subwords: Subwords) -> None:
         self._subwords = subwords
         self._src, self._trg = entries(subwords.src), entries(subwords.trg)
         n_thread = torch.get_num_threads()
-        self._theirs: Any = _told(library().Translator, str(folder), compute_type="default", intra_threads=n_thread)
+        self._translator: Any = _call(library().Translator, str(folder), compute_type="default", intra_threads=n_thread)
 
     def greedy(self, lines: Sequence[str], most: int) -> list[str]:
-        found = _told(
-            self._theirs.translate_batch,
+        results = _call(
+            self._translator.translate_batch,
             self._sources(lines),
             beam_size=1,
-            min_decoding_length=0,  # to find nothing to say is a translation, too
+            min_decoding_length=0,  # a translation may be empty
             max_decoding_length=min(most, N_POSITION - 2),
             suppress_sequences=[[self._trg[i]] for i in (PAD, BOS, *range(self._subwords.trg.n_text, len(self._trg)))],
             return_end_token=True,
             **_BATCHES,
         )
-        number = {entry: i for i, entry in enumerate(self._trg)}
-        ids = [[number[entry] for entry in one.hypotheses[0]] for one in found]
+        id_of = {entry: i for i, entry in enumerate(self._trg)}
+        ids = [[id_of[entry] for entry in result.hypotheses[0]] for result in results]
         return [self._subwords.trg.decode(row[:-1] if row[-1:] == [EOS] else row) for row in ids]
 
     def score(self, lines: Sequence[str], trg_ids: Sequence[list[int]]) -> list[list[float]]:
-        target = [[self._trg[i] for i in row] for row in trg_ids]
-        found = _told(self._theirs.score_batch, self._sources(lines), target, **_BATCHES)
-        return [list(one.log_probs) for one in found]
+        targets = [[self._trg[i] for i in row] for row in trg_ids]
+        results = _call(self._translator.score_batch, self._sources(lines), targets, **_BATCHES)
+        return [list(result.log_probs) for result in results]
 
     def _sources(self, lines: Sequence[str]) -> list[list[str]]:
         return [[self._src[i] for i in row] for row in self._subwords.src.encode(lines)]
 
 
-def _told(method: Callable[..., Any], *args: Any, **known: Any) -> Any:
-    """Call a method of theirs. Raises MachineError."""
+def _call(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a method of CTranslate2. Raises MachineError for its errors."""
     try:
-        return method(*args, **known)
+        return method(*args, **kwargs)
     except (RuntimeError, ValueError) as error:
         reason = str(error).split("\n")[0].rstrip(".")
         raise MachineError(f"CTranslate2 cannot go on: {reason}.") from None
 
 
-# Boxes of a layer there, and the modules here, of which several lie above each other in one matrix.
-_BOXES = {
+# Parts of a layer in CTranslate2, and the modules of nmt. Several modules are concatenated to one matrix.
+_LAYER = {
     "self_attention.layer_norm": ["slf_attn.layer_norm"],
     "self_attention.linear.0": ["slf_attn.w_qs", "slf_attn.w_ks", "slf_attn.w_vs"],
     "self_attention.linear.1": ["slf_attn.fc"],
@@ -142,35 +142,35 @@ _CROSS_ATTENTION = {
 _SWIGLU = {"ffn.linear_0_noact": ["pos_ffn.w_3"]}
 
 
-def _stack(spec: Any, stack: Encoder | Decoder, config: ModelConfig) -> None:
+def _copy_stack(spec: Any, stack: Encoder | Decoder, config: ModelConfig) -> None:
     is_encoder = isinstance(stack, Encoder)
     embeddings = spec.embeddings[0] if is_encoder else spec.embeddings
     word_emb = stack.src_word_emb if isinstance(stack, Encoder) else stack.trg_word_emb
-    # The scale goes into the matrix: one number that nobody can forget.
+    # The scale is multiplied into the matrix.
     spec.scale_embeddings = False
     embeddings.weight = _array(word_emb.weight * stack.emb_scale)
     if config.position != "rotary":
         spec.position_encodings.encodings = _array(position_table(stack.position_enc))
-    # The stack's own norm: after the embeddings with norm 'post', after the last layer with norm 'pre'.
-    _fill(spec.layer_norm if config.norm == "pre" else spec.layernorm_embedding, stack.layer_norm)
-    boxes = _BOXES | ({} if is_encoder else _CROSS_ATTENTION) | (_SWIGLU if config.ffn == "swiglu" else {})
-    for box, layer in zip(spec.layer, stack.layer_stack, strict=True):
-        for place, names in boxes.items():
-            theirs = box
-            for step in place.split("."):
-                theirs = theirs[int(step)] if step.isdigit() else getattr(theirs, step)
-            _fill(theirs, *map(layer.get_submodule, names))
+    # The norm of the stack: after the embeddings with norm 'post', after the last layer with norm 'pre'.
+    _copy_weights(spec.layer_norm if config.norm == "pre" else spec.layernorm_embedding, stack.layer_norm)
+    parts = _LAYER | ({} if is_encoder else _CROSS_ATTENTION) | (_SWIGLU if config.ffn == "swiglu" else {})
+    for layer_spec, layer in zip(spec.layer, stack.layer_stack, strict=True):
+        for path, names in parts.items():
+            part = layer_spec
+            for step in path.split("."):
+                part = part[int(step)] if step.isdigit() else getattr(part, step)
+            _copy_weights(part, *map(layer.get_submodule, names))
 
 
-def _fill(box: Any, *modules: nn.Module, scale: float = 1.0) -> None:
-    """Weights and biases of a norm, a linear layer, or several of these, as far as they have some."""
-    is_norm = hasattr(box, "gamma")
+def _copy_weights(spec: Any, *modules: nn.Module, scale: float = 1.0) -> None:
+    """Copy the weights and biases, if any, of a norm, of a linear layer, or of several linear layers."""
+    is_norm = hasattr(spec, "gamma")
     for ours, theirs in (("weight", "gamma" if is_norm else "weight"), ("bias", "beta" if is_norm else "bias")):
-        parts: list[Tensor] = [part for module in modules if (part := getattr(module, ours, None)) is not None]
-        if parts:
-            setattr(box, theirs, _array(torch.cat(parts) * scale))
+        params: list[Tensor] = [param for module in modules if (param := getattr(module, ours, None)) is not None]
+        if params:
+            setattr(spec, theirs, _array(torch.cat(params) * scale))
 
 
 def _array(tensor: Tensor) -> NDArray[np.float32]:
-    found: NDArray[np.float32] = tensor.detach().float().cpu().contiguous().numpy().copy()
-    return found
+    array: NDArray[np.float32] = tensor.detach().float().cpu().contiguous().numpy().copy()
+    return array

@@ -1,6 +1,6 @@
-"""The end of a step of a search on a GPU, in Triton: from logits to the hypotheses that go on, in two kernels.
+"""End of a step of beam search on a GPU, in Triton: from logits to the hypotheses that continue, in two kernels.
 
-Shapes: B sentences, K hypotheses of each, R = B·K rows, V columns, T steps that there is room for.
+Shapes: B sentences, K hypotheses of each, R = B·K rows, V columns, T allocated steps.
 """
 
 from collections.abc import Mapping
@@ -15,122 +15,122 @@ from nmt.kernels.search_triton import scan
 
 _WIDTH = 64  # columns of a block
 _MOST_BLOCKS = 512
-_PER_WARP = 2048  # numbers that are looked at together
+_PER_WARP = 2048  # numbers in registers at a time
 
 
 @triton.jit
-def _go_on(
+def _end_of_step(
     logits, allowed, state, tops, log_total, score, max_len, last_divisor, n_ended, best, done, last, rows, steps,
     divisors, token, parent, ended, forced,
-    row_stride, n_column, n_block, room, eos, n_best,
-    K: tl.constexpr, ROWS: tl.constexpr, EACH: tl.constexpr, WIDTH: tl.constexpr, BLOCKS: tl.constexpr,
-    PLACES: tl.constexpr, BEST: tl.constexpr,
+    row_stride, n_column, n_block, n_step, eos, n_best,
+    K: tl.constexpr, N_ROW: tl.constexpr, N_EACH: tl.constexpr, WIDTH: tl.constexpr, N_BLOCK: tl.constexpr,
+    N_CANDIDATE: tl.constexpr, N_BEST: tl.constexpr,
 ):  # fmt: skip
-    """A sentence. NaN counts as the highest there is, so that nothing is found twice; scores stay what they are."""
+    """One program per sentence. NaN ranks as the highest value, so that no column is chosen twice; scores keep it."""
     sentence = tl.program_id(0).to(tl.int64)
-    row, turn, block = tl.arange(0, ROWS), tl.arange(0, EACH), tl.arange(0, BLOCKS)
+    row, nth, block = tl.arange(0, N_ROW), tl.arange(0, N_EACH), tl.arange(0, N_BLOCK)
     is_row = row < K
     line = sentence * K + row
 
-    # The K + 1 best columns of each row lie in the K + 1 blocks with the highest maxima.
-    there = is_row[:, None] & (block[None, :] < n_block)
-    top = tl.load(tops + line[:, None] * n_block + block[None, :], mask=there, other=-float("inf")).to(tl.float32)
+    # The K + 1 best columns of each row are in the K + 1 blocks with the highest maxima.
+    mask = is_row[:, None] & (block[None, :] < n_block)
+    top = tl.load(tops + line[:, None] * n_block + block[None, :], mask=mask, other=-float("inf")).to(tl.float32)
     top = tl.where(top != top, float("inf"), top)
-    found = tl.full((ROWS, EACH), -1, tl.int32)
+    best_block = tl.full((N_ROW, N_EACH), -1, tl.int32)
     for i in range(K + 1):
         highest, where = tl.max(top, 1, return_indices=True)
-        is_found = (turn[None, :] == i) & (highest > -float("inf"))[:, None]
-        found = tl.where(is_found, where[:, None], found)
+        is_nth = (nth[None, :] == i) & (highest > -float("inf"))[:, None]
+        best_block = tl.where(is_nth, where[:, None], best_block)
         top = tl.where(block[None, :] == where[:, None], -float("inf"), top)
-    column = found[:, :, None] * WIDTH + tl.arange(0, WIDTH)[None, None, :]
-    there = (found[:, :, None] >= 0) & (column < n_column)
-    column, there = tl.reshape(column, (ROWS, EACH * WIDTH)), tl.reshape(there, (ROWS, EACH * WIDTH))
-    x = tl.load(logits + line[:, None] * row_stride + column, mask=there, other=-float("inf")).to(tl.float32)
-    of_row = tl.load(state + line, mask=is_row, other=0) * n_column
-    may = tl.load(allowed + of_row[:, None] + column, mask=there, other=0) != 0
-    x = tl.where(may, tl.where(x != x, float("inf"), x), -float("inf"))
-    inside = tl.arange(0, EACH * WIDTH)[None, :]
-    value, entry = tl.full((ROWS, EACH), -float("inf"), tl.float32), tl.full((ROWS, EACH), 0, tl.int32)
+    column = best_block[:, :, None] * WIDTH + tl.arange(0, WIDTH)[None, None, :]
+    mask = (best_block[:, :, None] >= 0) & (column < n_column)
+    column, mask = tl.reshape(column, (N_ROW, N_EACH * WIDTH)), tl.reshape(mask, (N_ROW, N_EACH * WIDTH))
+    x = tl.load(logits + line[:, None] * row_stride + column, mask=mask, other=-float("inf")).to(tl.float32)
+    state_offset = tl.load(state + line, mask=is_row, other=0) * n_column
+    is_allowed = tl.load(allowed + state_offset[:, None] + column, mask=mask, other=0) != 0
+    x = tl.where(is_allowed, tl.where(x != x, float("inf"), x), -float("inf"))
+    place = tl.arange(0, N_EACH * WIDTH)[None, :]
+    value, entry = tl.full((N_ROW, N_EACH), -float("inf"), tl.float32), tl.full((N_ROW, N_EACH), 0, tl.int32)
     for i in range(K + 1):
         highest, where = tl.max(x, 1, return_indices=True)
-        its = tl.sum(tl.where(inside == where[:, None], column, 0), 1)
-        value = tl.where(turn[None, :] == i, highest[:, None], value)
-        entry = tl.where(turn[None, :] == i, its[:, None], entry)
-        x = tl.where(inside == where[:, None], -float("inf"), x)
-    entry = tl.minimum(tl.maximum(entry, 0), n_column - 1)  # of what is not there, too
+        best_column = tl.sum(tl.where(place == where[:, None], column, 0), 1)
+        value = tl.where(nth[None, :] == i, highest[:, None], value)
+        entry = tl.where(nth[None, :] == i, best_column[:, None], entry)
+        x = tl.where(place == where[:, None], -float("inf"), x)
+    entry = tl.minimum(tl.maximum(entry, 0), n_column - 1)  # also where there is no column
 
-    # The 2 K best of the sentence; of equals the first.
+    # The 2 K best continuations of the sentence; of equals the first.
     normaliser = tl.load(log_total + line, mask=is_row, other=0.0)
     old = tl.load(score + line, mask=is_row, other=-float("inf"))
     total = (value - normaliser[:, None]) + old[:, None]
-    total = tl.where(is_row[:, None] & (turn[None, :] <= K), total, -float("inf"))
-    rank = tl.reshape(total, (ROWS * EACH,))
+    total = tl.where(is_row[:, None] & (nth[None, :] <= K), total, -float("inf"))
+    rank = tl.reshape(total, (N_ROW * N_EACH,))
     rank = tl.where(rank != rank, float("inf"), rank)
-    total, entry = tl.reshape(total, (ROWS * EACH,)), tl.reshape(entry, (ROWS * EACH,))
-    candidate, at = tl.arange(0, ROWS * EACH), tl.arange(0, PLACES)
-    its_score = tl.full((PLACES,), -float("inf"), tl.float32)
-    its_token, its_parent = tl.full((PLACES,), 0, tl.int32), tl.full((PLACES,), 0, tl.int32)
+    total, entry = tl.reshape(total, (N_ROW * N_EACH,)), tl.reshape(entry, (N_ROW * N_EACH,))
+    continuation, candidate = tl.arange(0, N_ROW * N_EACH), tl.arange(0, N_CANDIDATE)
+    new_score = tl.full((N_CANDIDATE,), -float("inf"), tl.float32)
+    new_token, new_parent = tl.full((N_CANDIDATE,), 0, tl.int32), tl.full((N_CANDIDATE,), 0, tl.int32)
     for i in range(2 * K):
         highest, where = tl.max(rank, 0, return_indices=True)
-        is_it = candidate == where
-        one = tl.where(highest > -float("inf"), tl.sum(tl.where(is_it, total, 0.0), 0), -float("inf"))
-        its_score = tl.where(at == i, one, its_score)
-        its_token = tl.where(at == i, tl.sum(tl.where(is_it, entry, 0), 0), its_token)
-        its_parent = tl.where(at == i, where // EACH, its_parent)
-        rank = tl.where(is_it, -float("inf"), rank)
+        is_best = continuation == where
+        best_total = tl.where(highest > -float("inf"), tl.sum(tl.where(is_best, total, 0.0), 0), -float("inf"))
+        new_score = tl.where(candidate == i, best_total, new_score)
+        new_token = tl.where(candidate == i, tl.sum(tl.where(is_best, entry, 0), 0), new_token)
+        new_parent = tl.where(candidate == i, where // N_EACH, new_parent)
+        rank = tl.where(is_best, -float("inf"), rank)
 
-    # Those with EOS among the K best end, and at the cap all.
-    is_there, is_eos = at < 2 * K, its_token == eos
-    ends = is_eos & (at < K) & (its_score > -float("inf"))
-    mine = ends[None, :] & (its_parent[None, :] == row[:, None])
-    end = tl.max(tl.where(mine, its_score[None, :], -float("inf")), 1)
+    # Candidates with EOS among the K best end; at the length limit all hypotheses end.
+    is_candidate, is_eos = candidate < 2 * K, new_token == eos
+    ends = is_eos & (candidate < K) & (new_score > -float("inf"))
+    ends_row = ends[None, :] & (new_parent[None, :] == row[:, None])
+    end = tl.max(tl.where(ends_row, new_score[None, :], -float("inf")), 1)
     step = tl.load(steps)
-    at_cap = tl.load(max_len + sentence) <= step
+    at_limit = tl.load(max_len + sentence) <= step
     eos_logit = tl.load(logits + line * row_stride + eos, mask=is_row, other=0.0).to(tl.float32)
-    is_forced = at_cap & (end == -float("inf"))
-    is_inside = tl.load(state + line, mask=is_row, other=1) != 0
-    ends_well = (is_row & ~is_inside & (old > -float("inf"))).to(tl.int32)
-    is_fine = (tl.load(n_ended + sentence) > 0) | (tl.max(ends_well, 0) > 0)
-    end = tl.where(is_forced & ~(is_inside & is_fine), old + (eos_logit - normaliser), end)
-    note = (sentence * room + step) * K
+    is_forced = at_limit & (end == -float("inf"))
+    is_inside = tl.load(state + line, mask=is_row, other=1) != 0  # a character
+    is_whole = (is_row & ~is_inside & (old > -float("inf"))).to(tl.int32)
+    has_whole = (tl.load(n_ended + sentence) > 0) | (tl.max(is_whole, 0) > 0)
+    end = tl.where(is_forced & ~(is_inside & has_whole), old + (eos_logit - normaliser), end)
+    note = (sentence * n_step + step) * K
     tl.store(ended + note + row, end, mask=is_row)
     tl.store(forced + note + row, is_forced.to(tl.uint8), mask=is_row)
     count = tl.load(n_ended + sentence) + tl.sum((is_row & (end > -float("inf"))).to(tl.int64), 0)
     tl.store(n_ended + sentence, count)
 
-    # The K best of the others go on.
-    goes = (is_there & (its_token != eos)).to(tl.int32)
-    behind = tl.sum(goes, 0) + tl.cumsum((is_there & is_eos).to(tl.int32), 0) - 1
-    to = tl.where(goes != 0, tl.cumsum(goes, 0) - 1, behind)
-    stays = is_there & (to < K)
-    its_score = tl.where(is_eos, -float("inf"), its_score)
-    tl.store(token + note + to, its_token.to(tl.int64), mask=stays)
-    tl.store(parent + note + to, its_parent.to(tl.int64), mask=stays)
-    tl.store(last + sentence * K + to, its_token.to(tl.int64), mask=stays)
-    tl.store(rows + sentence * K + to, sentence * K + its_parent, mask=stays)
+    # The K best of the other candidates continue.
+    continues = (is_candidate & (new_token != eos)).to(tl.int32)
+    behind = tl.sum(continues, 0) + tl.cumsum((is_candidate & is_eos).to(tl.int32), 0) - 1
+    slot = tl.where(continues != 0, tl.cumsum(continues, 0) - 1, behind)
+    is_kept = is_candidate & (slot < K)
+    new_score = tl.where(is_eos, -float("inf"), new_score)
+    tl.store(token + note + slot, new_token.to(tl.int64), mask=is_kept)
+    tl.store(parent + note + slot, new_parent.to(tl.int64), mask=is_kept)
+    tl.store(last + sentence * K + slot, new_token.to(tl.int64), mask=is_kept)
+    tl.store(rows + sentence * K + slot, sentence * K + new_parent, mask=is_kept)
 
-    # What is known of the sentence.
+    # Update the best ended scores of the sentence, and test if its search is done.
     normalised = tl.where(is_row, end.to(tl.float64) / tl.load(divisors + step + 1), -float("inf"))
-    nth = tl.arange(0, BEST)
-    known = tl.load(best + sentence * n_best + nth, mask=nth < n_best, other=-float("inf"))
+    nth_best = tl.arange(0, N_BEST)
+    known = tl.load(best + sentence * n_best + nth_best, mask=nth_best < n_best, other=-float("inf"))
     worst = tl.max(known, 0)
     for i in range(n_best):
-        of_known, where_known = tl.max(known, 0, return_indices=True)
-        of_new, where_new = tl.max(normalised, 0, return_indices=True)
-        worst = tl.maximum(of_known, of_new)
+        best_known, where_known = tl.max(known, 0, return_indices=True)
+        best_new, where_new = tl.max(normalised, 0, return_indices=True)
+        worst = tl.maximum(best_known, best_new)
         tl.store(best + sentence * n_best + i, worst)
-        known = tl.where(nth == tl.where(of_known >= of_new, where_known, -1), -float("inf"), known)
-        normalised = tl.where(row == tl.where(of_known < of_new, where_new, -1), -float("inf"), normalised)
-    best_live = tl.max(tl.where(stays, its_score, -float("inf")), 0).to(tl.float64)
+        known = tl.where(nth_best == tl.where(best_known >= best_new, where_known, -1), -float("inf"), known)
+        normalised = tl.where(row == tl.where(best_known < best_new, where_new, -1), -float("inf"), normalised)
+    best_live = tl.max(tl.where(is_kept, new_score, -float("inf")), 0).to(tl.float64)
     is_done = count >= K
     if K > 1:
         is_done = is_done & (best_live / tl.load(divisors + step + 2) <= worst)
-    is_done = is_done | at_cap | (worst >= best_live / tl.load(last_divisor + sentence))
+    is_done = is_done | at_limit | (worst >= best_live / tl.load(last_divisor + sentence))
     tl.store(done + sentence, is_done.to(tl.uint8))
-    tl.store(score + sentence * K + to, tl.where(is_done, -float("inf"), its_score), mask=stays)
+    tl.store(score + sentence * K + slot, tl.where(is_done, -float("inf"), new_score), mask=is_kept)
 
 
-def go_on(
+def end_of_step(
     logits: Tensor,
     allowed: Tensor,
     state: Tensor,
@@ -141,11 +141,11 @@ def go_on(
     divisors: Tensor,
     eos: int,
 ) -> Tensor:
-    """`fixed_search.Table.finish_step` of logits (R, V), but for the numbers of steps and of sentences that
-    are done: the rows that hypotheses continue, (R,).
+    """`fixed_search.Table.finish_step` of logits (R, V), which counts neither the step nor the finished sentences.
+    Returns the rows that hypotheses continue, (R,).
 
-    allowed: (S, V) uint8, 0 where a column may not be chosen in a state; state: (R,) of each row. step: (1,) how many
-    have been made. divisors: (T + 2,).
+    allowed: (S, V) uint8, 0 where a column may not be chosen in a state; state: (R,) of each row. step: (1,) number of
+    steps before. divisors: (T + 2,).
     """
     logits, score = dense(logits), of["score"]
     (n_sentence, beam), n_column = score.shape, logits.size(1)
@@ -156,12 +156,13 @@ def go_on(
     n_warp = n_row * max(n_block, n_each * width) // _PER_WARP
     rows = torch.empty_like(last)
     with on_its_device(logits):
-        _go_on[(n_sentence,)](
+        _end_of_step[(n_sentence,)](
             logits, allowed, state, tops, log_total, score, of["max_len"], of["last_divisor"], of["n_ended"],
             of["best"], of["done"].view(torch.uint8), last, rows, step, divisors,
             notes["token"], notes["parent"], notes["ended"], notes["forced"].view(torch.uint8),
             logits.stride(0), n_column, tops.size(1), notes["token"].size(1), eos, of["best"].size(1),
-            K=beam, ROWS=n_row, EACH=n_each, WIDTH=width, BLOCKS=n_block, PLACES=triton.next_power_of_2(2 * beam),
-            BEST=triton.next_power_of_2(of["best"].size(1)), num_warps=min(8, max(1, n_warp)),
+            K=beam, N_ROW=n_row, N_EACH=n_each, WIDTH=width, N_BLOCK=n_block,
+            N_CANDIDATE=triton.next_power_of_2(2 * beam), N_BEST=triton.next_power_of_2(of["best"].size(1)),
+            num_warps=min(8, max(1, n_warp)),
         )  # fmt: skip
     return rows

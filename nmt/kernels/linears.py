@@ -1,8 +1,8 @@
-"""Linear layers that read the same input as one product, in training and in a search on a GPU; and two around a ReLU,
-in training on a CPU.
+"""Fused linear layers: layers with the same input as one product, in training and in a search on a GPU; and two layers
+around a ReLU, in training on a CPU.
 
-Under autocast each layer by itself would cast its input and the gradient of that, and gradients of one input would be
-added up in between; sums over rows, for the biases, would take passes of their own. The parameters stay where they are.
+Without fusion, under autocast, each layer casts its input and the gradient of it, the gradients of a shared input are
+added in extra passes, and so are the rows for the biases. The parameters stay in their tensors.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,64 +16,65 @@ from nmt.kernels import passes, products, switch
 
 
 def fused_linear(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...] | None:
-    """`ops.fused_linear` in one product; None where the layers are better asked one by one."""
+    """`ops.fused_linear` in one product; None if separate layers are better."""
     if x.is_cuda:
         return _beside_each_other(x, layers)
-    plain = _trained_by_kernels(x, layers)
-    biases = [layer.bias for layer in plain if layer.bias is not None]
-    if not plain or (biases and len(biases) < len(plain)):
+    linears = _trained_by_kernels(x, layers)
+    biases = [layer.bias for layer in linears if layer.bias is not None]
+    if not linears or (biases and len(biases) < len(linears)):
         return None
-    return _fused_linear(x, len(plain), *(layer.weight for layer in plain), *biases)
+    return _fused_linear(x, len(linears), *(layer.weight for layer in linears), *biases)
 
 
 def _beside_each_other(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...] | None:
-    """The same on a GPU, where one wide product takes less time than narrow ones, and so do those of its gradient.
-    Without gradients where the matrices lie so: see `lay_beside_each_other`."""
-    plain = [layer for layer in layers if type(layer) is nn.Linear]
-    biases = [layer.bias for layer in plain if layer.bias is not None]
-    if len(plain) < max(2, len(layers)) or 0 < len(biases) < len(plain):
+    """`fused_linear` on a GPU, where one wide product and its gradient are faster than narrow ones. Without gradients
+    only if the matrices are adjacent in memory: see `lay_beside_each_other`."""
+    linears = [layer for layer in layers if type(layer) is nn.Linear]
+    biases = [layer.bias for layer in linears if layer.bias is not None]
+    if len(linears) < max(2, len(layers)) or 0 < len(biases) < len(linears):
         return None
-    join = torch.cat if torch.is_grad_enabled() else _as_they_lie
-    weight, bias = join([layer.weight for layer in plain]), join([*biases]) if biases else None
+    join = torch.cat if torch.is_grad_enabled() else _view_as_one
+    weight, bias = join([layer.weight for layer in linears]), join([*biases]) if biases else None
     if weight is None or (biases and bias is None):
         return None
-    return torch.split(F.linear(x, weight, bias), [layer.out_features for layer in plain], -1)
+    return torch.split(F.linear(x, weight, bias), [layer.out_features for layer in linears], -1)
 
 
 def lay_beside_each_other(layers: Sequence[nn.Linear]) -> None:
-    """Have matrices lie one after the other in memory, and biases likewise, so that they can be read as one. The layers
-    get parameters of their own, which are not to be trained or saved; one alone keeps what it has."""
+    """Move the weights of layers to adjacent memory, and the biases, too, so that they can be read as one. The layers
+    get new parameters, not for training or saving; a single layer is left unchanged."""
     for name in ("weight", "bias"):
-        parts = [getattr(layer, name) for layer in layers]
-        if len(parts) > 1 and all(part is not None for part in parts):
-            whole = torch.cat([part.detach() for part in parts])
-            for layer, part in zip(layers, torch.split(whole, [len(part) for part in parts]), strict=True):
+        parameters = [getattr(layer, name) for layer in layers]
+        if len(parameters) > 1 and all(parameter is not None for parameter in parameters):
+            joined = torch.cat([parameter.detach() for parameter in parameters])
+            parts = torch.split(joined, [len(parameter) for parameter in parameters])
+            for layer, part in zip(layers, parts, strict=True):
                 setattr(layer, name, nn.Parameter(part, requires_grad=False))
 
 
 def linear_relu_linear(x: Tensor, first: nn.Module, second: nn.Module) -> Tensor | None:
-    """`ops.linear_relu_linear` with what is between the products; None where the layers are better asked one by one."""
-    plain = _trained_by_kernels(x, (first, second))
-    if not plain or any(layer.bias is None for layer in plain):
+    """`ops.linear_relu_linear` with fused bias and ReLU; None if separate layers are better."""
+    linears = _trained_by_kernels(x, (first, second))
+    if not linears or any(layer.bias is None for layer in linears):
         return None
-    return _linear_relu_linear(x, *(parameter for layer in plain for parameter in (layer.weight, layer.bias)))
+    return _linear_relu_linear(x, *(parameter for layer in linears for parameter in (layer.weight, layer.bias)))
 
 
 def _trained_by_kernels(x: Tensor, layers: Sequence[nn.Module]) -> list[nn.Linear]:
-    """The layers, if all are plain ones that are in training, and kernels are switched on; else none."""
-    plain = [layer for layer in layers if type(layer) is nn.Linear]
-    if len(plain) < len(layers) or not torch.is_grad_enabled():
+    """Return the layers if all are plain linear layers in training and kernels take them; else []."""
+    linears = [layer for layer in layers if type(layer) is nn.Linear]
+    if len(linears) < len(layers) or not torch.is_grad_enabled():
         return []
-    return plain if switch.takes(x, *(layer.weight for layer in plain)) else []
+    return linears if switch.takes(x, *(layer.weight for layer in linears)) else []
 
 
 def dtype_of_products(x: Tensor) -> torch.dtype:
-    """Type of the products of x, on a CPU."""
+    """Return the type of products of x on a CPU."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
 
 
 class _FusedLinear(torch.autograd.Function):
-    """Remembers what entered the product. Its outputs lie side by side in memory."""
+    """Several linear layers of one input. Saves the input of the product. The outputs are adjacent in memory."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, n: int, *parameters: Tensor) -> tuple[Tensor, ...]:
@@ -81,7 +82,7 @@ class _FusedLinear(torch.autograd.Function):
         rows = x.to(dtype).flatten(0, -2)
         factors = products.as_factors(rows, weights)
         ctx.save_for_backward(rows, *factors)
-        ctx.x_dtype, ctx.dtype, ctx.widths = x.dtype, weights[0].dtype, [len(one) for one in weights]
+        ctx.x_dtype, ctx.dtype, ctx.widths = x.dtype, weights[0].dtype, [len(weight) for weight in weights]
         ctx.has_bias = bool(biases)
         with torch.autocast("cpu", enabled=False):
             out = products.linear(rows, factors, torch.cat(biases).float() if biases else None)
@@ -101,7 +102,7 @@ _fused_linear: Callable[..., tuple[Tensor, ...]] = _FusedLinear.apply
 
 
 class _LinearReluLinear(torch.autograd.Function):
-    """Remembers what entered each product."""
+    """Two linear layers around a ReLU. Saves the input of each product."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w_1: Tensor, b_1: Tensor, w_2: Tensor, b_2: Tensor) -> Tensor:
@@ -109,7 +110,7 @@ class _LinearReluLinear(torch.autograd.Function):
         rows = x.to(dtype).flatten(0, -2)
         (first,) = products.as_factors(rows, [w_1])
         with torch.autocast("cpu", enabled=False):
-            # Not oneDNN's product with the activation in it, in which NaN becomes 0.
+            # Not the product of oneDNN with a fused activation, which turns NaN into 0.
             hidden = products.linear(rows, [first], b_1.float(), relu=True)
             (second,) = products.as_factors(hidden, [w_2])
             out = products.linear(hidden, [second], b_2.float(), zeros=True)
@@ -122,7 +123,7 @@ class _LinearReluLinear(torch.autograd.Function):
         rows, hidden, first, second = map(products.widened, ctx.saved_tensors)
         d_out = products.widened(grads[0].flatten(0, -2).contiguous())
         d_w_2, d_b_2 = products.weight_gradient(d_out, hidden, ctx.dtype, zeros_in="x"), passes.column_sums(d_out)
-        d_hidden, d_b_1 = products.product_where(d_out, second, hidden)  # back through the ReLU, too
+        d_hidden, d_b_1 = products.product_where(d_out, second, hidden)  # includes the gradient of the ReLU
         d_w_1 = products.weight_gradient(d_hidden, rows, ctx.dtype, zeros_in="d_out")
         d_x = products.product_by(d_hidden, [first], zeros=True)
         by_parameter = (grad.to(ctx.dtype) for grad in (d_w_1, d_b_1, d_w_2, d_b_2))
@@ -133,19 +134,19 @@ _linear_relu_linear: Callable[..., Tensor] = _LinearReluLinear.apply
 
 
 def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
-    """Parts (..., d) in one (..., sum of d): as they are in memory, if they lie so."""
-    whole = _as_they_lie(parts, -1)
-    return torch.cat(list(parts), -1) if whole is None else whole
+    """Concatenate parts (..., d) to (..., sum of d), without a copy if they are adjacent in memory."""
+    joined = _view_as_one(parts, -1)
+    return torch.cat(list(parts), -1) if joined is None else joined
 
 
-def _as_they_lie(parts: Sequence[Tensor], dim: int = 0) -> Tensor | None:
-    """Parts as one tensor, one after the other along `dim`, if they lie so in memory: no copy."""
+def _view_as_one(parts: Sequence[Tensor], dim: int = 0) -> Tensor | None:
+    """Return a view of parts, concatenated along `dim`, if they are adjacent in memory; else None."""
     first = parts[0]
-    storage, place, stride = first.untyped_storage().data_ptr(), first.storage_offset(), first.stride()
+    storage, offset, stride = first.untyped_storage().data_ptr(), first.storage_offset(), first.stride()
     for part in parts:
-        if (part.untyped_storage().data_ptr(), part.storage_offset(), part.stride()) != (storage, place, stride):
+        if (part.untyped_storage().data_ptr(), part.storage_offset(), part.stride()) != (storage, offset, stride):
             return None
-        place += part.size(dim) * stride[dim]
+        offset += part.size(dim) * stride[dim]
     shape = list(first.shape)
     shape[dim] = sum(part.size(dim) for part in parts)
     return first.as_strided(shape, stride)

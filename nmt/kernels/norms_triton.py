@@ -1,4 +1,4 @@
-"""LayerNorm and RMSNorm of rows on a GPU, in Triton, in one pass with the sum that they are of. No gradients.
+"""LayerNorm and RMSNorm of rows on a GPU, in Triton, fused with a sum of two inputs. No gradients.
 
 Shapes: N rows, D columns.
 """
@@ -10,73 +10,73 @@ from torch import Tensor
 
 from nmt.kernels.on_gpu import dense, on_its_device
 
-_PER_WARP = 512  # numbers, of one row or of several narrow ones: two loads of 16 bytes a thread, in 16 bits
+_PER_WARP = 512  # numbers, of one row or of several narrow ones: two loads of 16 bytes per thread, in 16 bits
 
 
-@triton.jit(do_not_specialize=["n_row"])  # sentences leave a search all the time
+@triton.jit(do_not_specialize=["n_row"])  # it changes whenever a sentence leaves a search
 def _add_and_norm(
     x, more, total, normed, weight, bias, x_stride, more_stride, n_row, n_column, eps,
-    CENTRED: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    CENTRED: tl.constexpr, N_ROW: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Some rows, whole. more, total and bias may be None."""
-    row, column = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    """One program for several whole rows. more, total and bias may be None."""
+    row, column = tl.program_id(0).to(tl.int64) * N_ROW + tl.arange(0, N_ROW), tl.arange(0, WIDTH)
     is_column = column < n_column
-    there = (row < n_row)[:, None] & is_column[None, :]
+    mask = (row < n_row)[:, None] & is_column[None, :]
     place = row[:, None] * n_column + column[None, :]
-    z = tl.load(x + row[:, None] * x_stride + column[None, :], mask=there, other=0.0).to(tl.float32)
+    z = tl.load(x + row[:, None] * x_stride + column[None, :], mask=mask, other=0.0).to(tl.float32)
     if more is not None:
-        z += tl.load(more + row[:, None] * more_stride + column[None, :], mask=there, other=0.0).to(tl.float32)
-    # Read here, where nobody waits for it yet.
+        z += tl.load(more + row[:, None] * more_stride + column[None, :], mask=mask, other=0.0).to(tl.float32)
+    # Loaded before they are needed, to hide the latency.
     slope = tl.load(weight + column, mask=is_column, other=0.0).to(tl.float32)
     if bias is not None:
         shift = tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)
     if more is not None:
-        # The norm is that of what is kept, not of what it was rounded from.
+        # The norm is that of the rounded sum, which is stored.
         rounded = z.to(x.dtype.element_ty)
         if total is not None:
-            tl.store(total + place, rounded, mask=there)
+            tl.store(total + place, rounded, mask=mask)
         z = rounded.to(tl.float32)
     if CENTRED:
-        z = tl.where(there, z - (tl.sum(z, 1) / n_column)[:, None], 0.0)
+        z = tl.where(mask, z - (tl.sum(z, 1) / n_column)[:, None], 0.0)
     rate = tl.rsqrt(tl.sum(z * z, 1) / n_column + eps)
     z = z * rate[:, None] * slope[None, :]
     if bias is not None:
         z += shift[None, :]
-    tl.store(normed + place, z.to(normed.dtype.element_ty), mask=there)
+    tl.store(normed + place, z.to(normed.dtype.element_ty), mask=mask)
 
 
 def normed(x: Tensor, more: Tensor | None, weight: Tensor, bias: Tensor | None, centred: bool, eps: float) -> Tensor:
-    """(x + more - mean) · rate · weight + bias of each row, where rate is one by the root of the variance and eps:
-    (..., D), in x's type, in which the sum is rounded first. Without centring the mean is taken for 0.
+    """(x + more - mean) · rate · weight + bias of each row, with rate = 1 / sqrt(variance + eps): (..., D), in the type
+    of x, to which the sum is rounded first. If not centred, the mean is taken as 0.
 
     x, more: (..., D) of one type. weight, bias: (D,).
     """
-    return _start(x, more, None, weight, bias, centred, eps)
+    return _launch(x, more, None, weight, bias, centred, eps)
 
 
 def added_and_normed(
     x: Tensor, more: Tensor, weight: Tensor, bias: Tensor | None, centred: bool, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """x + more, (..., D), and what `normed` makes of them."""
+    """x + more, (..., D), and the result of `normed`."""
     total = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    return total, _start(x, more, total, weight, bias, centred, eps)
+    return total, _launch(x, more, total, weight, bias, centred, eps)
 
 
-def _start(
+def _launch(
     x: Tensor, more: Tensor | None, total: Tensor | None, weight: Tensor, bias: Tensor | None, centred: bool, eps: float
 ) -> Tensor:
-    """Writes the sum into `total`, where there is one, and returns its norm."""
+    """Return the norm of the sum. Writes the sum into `total`, if given."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     n_column = x.size(-1)
     x = dense(x.reshape(-1, n_column))
     more = None if more is None else dense(more.reshape(-1, n_column))
-    # What a program has follows from the width alone: a row is the same in any company.
+    # The work of a program depends only on the width: the result of a row does not depend on the other rows.
     width = triton.next_power_of_2(n_column)
-    n_each = max(1, _PER_WARP // width)
+    n_row = max(1, _PER_WARP // width)  # of a program
     with on_its_device(x):
-        _add_and_norm[(triton.cdiv(len(x), n_each),)](
+        _add_and_norm[(triton.cdiv(len(x), n_row),)](
             x, more, total, out, dense(weight), None if bias is None else dense(bias),
             x.stride(0), 0 if more is None else more.stride(0), len(x), n_column, eps,
-            CENTRED=centred, ROWS=n_each, WIDTH=width, num_warps=max(1, n_each * width // _PER_WARP),
+            CENTRED=centred, N_ROW=n_row, WIDTH=width, num_warps=max(1, n_row * width // _PER_WARP),
         )  # fmt: skip
     return out

@@ -1,4 +1,4 @@
-"""Support of kernels in Triton: GPUs, and tensors that they take. Triton comes with torch for CUDA."""
+"""Requirements of the Triton kernels: GPUs and tensors that they support. Triton comes with torch for CUDA."""
 
 import functools
 import importlib.util
@@ -8,60 +8,60 @@ import torch
 from torch import Tensor
 
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-_WIDTHS = (16, 32, 64, 128)  # of a head: what a product of tiles takes
-_MOST_BYTES = 256  # of a head
-_MOST = 64  # rows of a tile
-_WIDEST_ROW = 4096  # that is normalised: a program holds it whole
-_WIDEST_BEAM = 8  # all that hypotheses of a sentence may go on with is looked at together
-_OLDEST = (8, 0)  # capability of Ampere, the first with products in bf16
+_HEAD_WIDTHS = (16, 32, 64, 128)  # that products of tiles support
+_MAX_HEAD_BYTES = 256
+_MAX_TILE_ROWS = 64
+_MAX_WIDTH = 4096  # of a norm: a program holds a whole row
+_MAX_BEAM = 8  # a program holds all continuations of a sentence
+_AMPERE = (8, 0)  # capability of the first GPUs with products in bf16
 
 
 @functools.cache
 def is_new(device: torch.device) -> bool:
-    """True for a GPU of Ampere or later: what torch's attention of variable lengths wants, and so do ours."""
-    return torch.cuda.get_device_capability(device) >= _OLDEST
+    """True for a GPU of Ampere or later, which these kernels and torch's attention of variable lengths need."""
+    return torch.cuda.get_device_capability(device) >= _AMPERE
 
 
 @functools.cache
 def works(device: torch.device) -> bool:
-    """True if Triton can make kernels for a GPU, which takes a C compiler: tried once, by a small one."""
+    """True if Triton can compile kernels for a GPU, which needs a C compiler. Tested once, with a small kernel."""
     if importlib.util.find_spec("triton") is None or not is_new(device):
         return False
     from nmt.kernels import tiles_triton
 
     with torch.cuda.device(device):
-        return tiles_triton.counts(device)
+        return tiles_triton.can_compile(device)
 
 
 def takes(x: Tensor) -> bool:
-    """True if kernels take a tensor like this."""
+    """True if kernels take a tensor of this type and device."""
     return x.is_cuda and x.dtype in _DTYPES and works(x.device)
 
 
 def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """True if those of attention, where there are any, take queries, keys and values whose last dimension is the width
-    of a head."""
+    """True if the attention kernels, on a GPU that supports them, take queries, keys and values. The last dimension is
+    the width of a head."""
     if v.dtype not in _DTYPES or not q.dtype == k.dtype == v.dtype:
         return False
-    # The memory of a processor holds tiles of wide heads in 16 bits alone, but on the largest GPUs.
-    return all(x.size(-1) in _WIDTHS and x.size(-1) * x.itemsize <= _MOST_BYTES for x in (q, v))
+    # Except on the largest GPUs, shared memory holds tiles of wide heads only in 16 bits.
+    return all(x.size(-1) in _HEAD_WIDTHS and x.size(-1) * x.itemsize <= _MAX_HEAD_BYTES for x in (q, v))
 
 
 def takes_hypotheses(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """True if that of a search takes (B, H, K, d_k), (B, G, S, d_k), (B, G, S, d_v): all that look at one head's keys
-    are one tile."""
-    return fits(q, k, v) and q.size(1) // k.size(1) * q.size(2) <= _MOST and takes(v)
+    """True if the attention kernel of a search takes (B, H, K, d_k), (B, G, S, d_k), (B, G, S, d_v): the queries of one
+    key/value head must fit into one tile."""
+    return fits(q, k, v) and q.size(1) // k.size(1) * q.size(2) <= _MAX_TILE_ROWS and takes(v)
 
 
 def takes_choice(logits: Tensor, beam: int, score: Tensor) -> bool:
-    """True if those of the end of a step do: logits (R, V) of `beam` hypotheses of each sentence, and their scores."""
-    return beam <= _WIDEST_BEAM and score.dtype == torch.float32 and takes(logits)
+    """True if the kernels for the end of a step take logits (R, V), with `beam` hypotheses per sentence, and scores."""
+    return beam <= _MAX_BEAM and score.dtype == torch.float32 and takes(logits)
 
 
 def takes_norm(x: Tensor, more: Tensor | None, weight: Tensor) -> bool:
-    """True if that of sums and norms takes x and what is added to it, (..., D), and the weight of a norm, (D,): all of
-    one type, in which torch would answer, too, which under autocast it would not."""
-    if x.size(-1) > _WIDEST_ROW or weight.shape != x.shape[-1:] or weight.dtype != x.dtype:
+    """True if the kernel of sums and norms takes x and a summand, (..., D), and the weight of a norm, (D,). All must
+    have one type, and autocast must be off, so that torch would return the same type."""
+    if x.size(-1) > _MAX_WIDTH or weight.shape != x.shape[-1:] or weight.dtype != x.dtype:
         return False
     if more is not None and (more.dtype, more.shape) != (x.dtype, x.shape):
         return False
@@ -69,10 +69,10 @@ def takes_norm(x: Tensor, more: Tensor | None, weight: Tensor) -> bool:
 
 
 def on_its_device(x: Tensor) -> AbstractContextManager[object]:
-    """The device that kernels are to be started on."""
+    """Context manager: make the device of x the current one, on which Triton starts kernels."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
 def dense(x: Tensor) -> Tensor:
-    """x with the numbers of the last dimension side by side."""
+    """Return x with stride 1 in the last dimension."""
     return x if x.stride(-1) == 1 else x.contiguous()

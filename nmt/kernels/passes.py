@@ -1,4 +1,4 @@
-"""The kernels that pass over rows, called with tensors: dropout, the softmax of the loss, sums. N rows, D columns."""
+"""Wrappers of kernels that pass over rows: dropout, softmax of the loss, sums. Shapes: N rows, D columns."""
 
 from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
@@ -6,11 +6,11 @@ from ctypes import c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from nmt.kernels.switch import half, switched_on, takes, workroom
+from nmt.kernels.switch import is_half, kernels, takes, workspace
 
 
 def drop_add(x: Tensor, residual: Tensor | None, seed: int, n_drop: int, scale: float, dtype: torch.dtype) -> Tensor:
-    """residual + x · scale where it stays, in `dtype`: which elements stay follows from the seed and their number."""
+    """residual + x · keep · scale, in `dtype`. The seed and the index of an element decide if it is kept."""
     x = x.contiguous()
     out = torch.empty_like(x, dtype=dtype)
     _drop_add(out, x, None if residual is None else residual.contiguous(), seed, n_drop, scale)
@@ -18,66 +18,67 @@ def drop_add(x: Tensor, residual: Tensor | None, seed: int, n_drop: int, scale: 
 
 
 def add_to(total: Tensor, x: Tensor) -> None:
-    """total + x, in place."""
+    """total + x, in place of total."""
     assert total.is_contiguous() and x.is_contiguous() and total.shape == x.shape
     _drop_add(total, x, total, seed=0, n_drop=0, scale=1.0)
 
 
 def _drop_add(out: Tensor, x: Tensor, residual: Tensor | None, seed: int, n_drop: int, scale: float) -> None:
-    tensors = out, half(out), x, half(x), residual, half(residual)
-    switched_on().drop_add(*tensors, x.numel(), seed, n_drop, scale, torch.get_num_threads())
+    tensors = out, is_half(out), x, is_half(x), residual, is_half(residual)
+    kernels().drop_add(*tensors, x.numel(), seed, n_drop, scale, torch.get_num_threads())
 
 
 def add_bias(x: Tensor, bias: Tensor, *, relu: bool = False) -> Tensor:
-    """x + bias, (N, D) and (D,) fp32, in place, and the ReLU of that if wanted."""
+    """x + bias, (N, D) and (D,) fp32, in place of x. relu: take the ReLU of the sum."""
     assert x.is_contiguous()
-    switched_on().add_bias(x, half(x), bias, relu, *x.shape, torch.get_num_threads())
+    kernels().add_bias(x, is_half(x), bias, relu, *x.shape, torch.get_num_threads())
     return x
 
 
 def exponents(z: Tensor, gold: Tensor, kept: float) -> tuple[Tensor, Tensor]:
-    """Logits z (N, V) become p = exp(z - max), less kept · sum(p) at the gold column. gold: (N,) ids.
+    """Turn logits z (N, V), in place, into p = exp(z - max), less kept · sum(p) at the gold column. gold: (N,) ids.
 
     Returns sum(p), and log(sum(exp(z))) - kept · z[gold], both (N,) fp32.
     """
     assert z.is_contiguous() and gold.is_contiguous()
     total, value = torch.empty(2, len(z)).unbind()
-    switched_on().exponents(z, half(z), gold, kept, total, value, z.size(0), z.size(1), torch.get_num_threads())
+    kernels().exponents(z, is_half(z), gold, kept, total, value, z.size(0), z.size(1), torch.get_num_threads())
     return total, value
 
 
 def turned(x: Tensor) -> Tensor:
-    """(N, D) fp32 -> (D, N), which is dense."""
+    """Transpose: (N, D) fp32 -> (D, N), dense."""
     assert x.is_contiguous() and x.dtype == torch.float32
     out = torch.empty(x.size(1), x.size(0))
-    switched_on().turn(out, x, *x.shape, torch.get_num_threads())
+    kernels().turn(out, x, *x.shape, torch.get_num_threads())
     return out
 
 
 def column_sums(x: Tensor, hidden: Tensor | None = None) -> Tensor:
-    """(N, D) -> (D,) fp32. hidden: the output of a ReLU; then x is its gradient, and becomes that of the input."""
+    """Sum over rows: (N, D) -> (D,) fp32. hidden: the output of a ReLU. Then x is the gradient of that output, and is
+    replaced by the gradient of the input."""
     assert x.is_contiguous() and (hidden is None or hidden.is_contiguous())
     sums = torch.empty(x.size(1))
-    switched_on().column_sums(
-        x, hidden, half(x), x.size(0), x.size(1), sums, workroom(size_of_sums(*x.shape)), torch.get_num_threads()
+    kernels().column_sums(
+        x, hidden, is_half(x), x.size(0), x.size(1), sums, workspace(size_of_sums(*x.shape)), torch.get_num_threads()
     )
     return sums
 
 
 def size_of_sums(n_row: int, n_col: int) -> int:
-    """Bytes of the sums of columns of parts of rows, which kernels add up."""
-    n_part: int = -(-n_row // switched_on().rows_a_sum())
+    """Return the bytes of the partial column sums that kernels add up."""
+    n_part: int = -(-n_row // kernels().rows_a_sum())
     return 4 * n_part * n_col
 
 
 def norm(tensors: Sequence[Tensor]) -> Tensor | None:
-    """The root of the sum of all squares, 0-dim, of dense tensors of fp32; None for others, or without kernels."""
-    if not (takes(*tensors) and all(one.is_contiguous() and one.dtype == torch.float32 for one in tensors)):
+    """Root of the sum of all squares, 0-dim, of dense tensors of fp32; None for others, or without kernels."""
+    if not (takes(*tensors) and all(tensor.is_contiguous() and tensor.dtype == torch.float32 for tensor in tensors)):
         return None
-    size = [tensor.numel() for tensor in tensors]
-    part = switched_on().numbers_a_part()
-    sums = torch.empty(sum(-(-n // part) for n in size), dtype=torch.float64)
-    n = len(size)
-    places = (c_void_p * n)(*(tensor.data_ptr() for tensor in tensors))
-    switched_on().squares(places, (c_int64 * n)(*size), n, sums, torch.get_num_threads())
+    sizes = [tensor.numel() for tensor in tensors]
+    part_size = kernels().numbers_a_part()
+    sums = torch.empty(sum(-(-size // part_size) for size in sizes), dtype=torch.float64)
+    n = len(sizes)
+    addresses = (c_void_p * n)(*(tensor.data_ptr() for tensor in tensors))
+    kernels().squares(addresses, (c_int64 * n)(*sizes), n, sums, torch.get_num_threads())
     return sums.sum().sqrt().float()

@@ -1,4 +1,4 @@
-"""The switch that puts the kernels to use, and what they take: dense tensors of fp32 or bf16 on a CPU."""
+"""Switch for the CPU kernels, the tensors that they take (dense fp32 or bf16), and their workspace."""
 
 import ctypes
 import threading
@@ -10,31 +10,31 @@ from torch import Tensor
 
 from nmt.kernels.compiler import NotCompiled, library
 
-N_CHANCE = 2**16  # a decision of dropout is one of this many equally likely values
-_LINE = 64  # bytes of the cache
-_TYPES = (torch.float32, torch.bfloat16)
-_used: ctypes.CDLL | None = None  # the library, while it is switched on
+N_CHANCE = 2**16  # dropout draws one of this many equally likely values for an element
+_LINE = 64  # bytes of a cache line
+_DTYPES = (torch.float32, torch.bfloat16)
+_active: ctypes.CDLL | None = None  # the library while it is switched on
 
 
 def use(wanted: bool) -> None:
-    """Switch the kernels on or off, for all that follows in this process. Raises NotCompiled where there are none."""
-    global _used
-    _used = library() if wanted else None
+    """Switch the kernels on or off for this process. Raises NotCompiled if this machine has none."""
+    global _active
+    _active = library() if wanted else None
 
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """Put the switch back at the end to where it was."""
-    global _used
-    before = _used
+    """Context manager: restore the switch at the end."""
+    global _active
+    before = _active
     try:
         yield
     finally:
-        _used = before
+        _active = before
 
 
 def why_not() -> str:
-    """Reason why there are no kernels on this machine; "" where there are."""
+    """Return the reason why this machine has no kernels; "" if it has them."""
     try:
         library()
     except NotCompiled as why:
@@ -43,43 +43,43 @@ def why_not() -> str:
 
 
 def takes(*tensors: Tensor) -> bool:
-    """True if kernels are switched on and can work on these."""
-    if _used is None:
+    """True if kernels are switched on and take these tensors."""
+    if _active is None:
         return False
     for tensor in tensors:
-        if not tensor.is_cpu or tensor.dtype not in _TYPES:
+        if not tensor.is_cpu or tensor.dtype not in _DTYPES:
             return False
     return not torch.compiler.is_compiling()
 
 
-def half(tensor: Tensor | None) -> int:
-    """1 if there is a tensor and its numbers are of two bytes, else 0."""
+def is_half(tensor: Tensor | None) -> int:
+    """Return 1 for a tensor of bf16, and 0 for another or None: the flag that kernels take."""
     return int(tensor is not None and tensor.dtype == torch.bfloat16)
 
 
-def room(size: int) -> tuple[Tensor, int]:
-    """So many bytes, and where they begin: with a line of the cache."""
-    held = torch.empty(size + _LINE, dtype=torch.uint8)
-    return held, -(-held.data_ptr() // _LINE) * _LINE
+def allocate(size: int) -> tuple[Tensor, int]:
+    """Allocate `size` bytes. Returns the tensor that owns them, and the address of the first, on a cache line."""
+    buffer = torch.empty(size + _LINE, dtype=torch.uint8)
+    return buffer, -(-buffer.data_ptr() // _LINE) * _LINE
 
 
-class _Rooms(threading.local):
-    held = torch.empty(0, dtype=torch.uint8)  # each thread's own, which grows
+class _Workspace(threading.local):
+    buffer = torch.empty(0, dtype=torch.uint8)  # one per thread, which grows
 
 
-_rooms = _Rooms()
+_workspace = _Workspace()
 
 
-def workroom(size: int) -> int:
-    """Address of so many bytes for a kernel to work in, at a line of the cache: the next call in this thread may
-    get the same ones, so that none need be found for each product."""
-    if len(_rooms.held) < size + _LINE:
-        _rooms.held, place = room(size)
-        return place
-    return -(-_rooms.held.data_ptr() // _LINE) * _LINE
+def workspace(size: int) -> int:
+    """Return the address of `size` bytes of scratch memory, on a cache line. The next call in this thread may return
+    the same memory, which saves an allocation for each product."""
+    if len(_workspace.buffer) < size + _LINE:
+        _workspace.buffer, address = allocate(size)
+        return address
+    return -(-_workspace.buffer.data_ptr() // _LINE) * _LINE
 
 
-def switched_on() -> ctypes.CDLL:
-    """The library, for those who have asked `takes`."""
-    assert _used is not None, "ask `takes` first"
-    return _used
+def kernels() -> ctypes.CDLL:
+    """Return the library. Only after `takes` has returned True."""
+    assert _active is not None, "ask `takes` first"
+    return _active

@@ -1,4 +1,4 @@
-"""Pieces that kernels in Triton share, and the smallest kernel, which shows if larger ones can be made here."""
+"""Shared functions of the Triton kernels, and a minimal kernel that tests if Triton can compile."""
 
 import subprocess
 
@@ -8,31 +8,31 @@ import triton.language as tl
 
 
 @triton.jit
-def span_of(first, end, place, is_there):
-    """Bounds of the spans of some places; those of places that are not there begin behind all others."""
-    return tl.load(first + place, mask=is_there, other=2147483647), tl.load(end + place, mask=is_there, other=0)
+def load_spans(first, end, place, is_inside):
+    """Load the bounds of the spans of places. Places that are not inside get an empty span that begins behind all."""
+    return tl.load(first + place, mask=is_inside, other=2147483647), tl.load(end + place, mask=is_inside, other=0)
 
 
 @triton.jit
-def rows_of(x, place, stride, at, is_there):
-    """Numbers `at` of the rows in some places: (places, numbers), 0 where a place is not there."""
-    return tl.load(x + place[:, None] * stride + at[None, :], mask=is_there[:, None], other=0.0)
+def load_rows(x, place, stride, column, is_inside):
+    """Load columns of the rows at places: (places, columns), 0 for places that are not inside."""
+    return tl.load(x + place[:, None] * stride + column[None, :], mask=is_inside[:, None], other=0.0)
 
 
 @triton.jit
-def look_further(z, values, top, total, found):
-    """Attention that has seen more: z (N, M) scores to base 2, -inf where nothing is to be seen, of values (M, D).
+def attend_to_tile(z, values, top, total, weighted):
+    """One step of online softmax attention. z: (N, M) scores to base 2, -inf where masked; values: (M, D).
 
-    top, total: (N,) the highest score so far and the sum of exp2 of all less that one; found: (N, D) what weights that
-    are not divided by the sum have found. Returns all three anew.
+    top: (N,) highest score so far. total: (N,) sum of exp2(score - top). weighted: (N, D) weighted sum of values, not
+    yet divided by the total. Returns all three, updated.
     """
     higher = tl.maximum(top, tl.max(z, 1))
-    base = tl.where(higher == -float("inf"), 0.0, higher)  # where nothing is seen yet
+    base = tl.where(higher == -float("inf"), 0.0, higher)  # -inf if all is masked so far
     p = tl.exp2(z - base[:, None])
     shrink = tl.exp2(top - base)
     total = total * shrink + tl.sum(p, 1)
-    found = tl.dot(p.to(values.dtype), values, found * shrink[:, None], input_precision="ieee")
-    return higher, total, found
+    weighted = tl.dot(p.to(values.dtype), values, weighted * shrink[:, None], input_precision="ieee")
+    return higher, total, weighted
 
 
 _N = 16
@@ -44,8 +44,8 @@ def _count(x, N: tl.constexpr):
     tl.store(x + place, place)
 
 
-def counts(device: torch.device) -> bool:
-    """True if a kernel can be made for a device, the present one, and does its work there."""
+def can_compile(device: torch.device) -> bool:
+    """True if a kernel compiles for a device, the current one, and gives the right result."""
     try:
         x = torch.zeros(_N, dtype=torch.int32, device=device)
         _count[(1,)](x, N=_N)

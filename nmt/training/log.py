@@ -1,4 +1,4 @@
-"""Logging: log.jsonl for machines, one progress line for people, TensorBoard and Weights & Biases. Every line of
+"""Logging: log.jsonl for programs, a progress line for people, TensorBoard, and Weights & Biases. Every line of
 log.jsonl is a JSON object with `kind` and `update`; docs/reference.md explains every field."""
 
 import contextlib
@@ -19,8 +19,8 @@ from nmt.training.run_page import RunPage
 
 
 class TensorBoard:
-    """Scalars and sample translations, as events in a folder. since: the update that training goes on from; what an
-    earlier process wrote after it counts no more."""
+    """Scalars and sample translations, as events in a folder. since: the update that training continues from; later
+    events of an earlier process are discarded."""
 
     name = "TensorBoard"
 
@@ -30,9 +30,9 @@ class TensorBoard:
         self.events: Any = SummaryWriter(str(folder), purge_step=since + 1 if since else 0)
 
     def write(self, kind: str, update: int, fields: Mapping[str, Any]) -> None:
-        """Write one line's events; they are in the file when this returns, for a kill may come at any time."""
-        for name, value in _numbers(kind, fields):
-            self.events.add_scalar(name, value, update)
+        """Write the events of one line. They are flushed before this returns, since a kill may come at any time."""
+        for path, value in _numbers(kind, fields):
+            self.events.add_scalar(path, value, update)
         if examples := fields.get("examples"):
             self.events.add_text(f"{kind}/examples", "\n\n".join(map(as_text, examples)), update)
         self.events.flush()
@@ -42,24 +42,23 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Scalars and sample translations, sent to Weights & Biases. The project is the recipe's name, the run is the run
-    folder. Where a resumed run repeats updates that were sent already, Weights & Biases keeps the first values; they
-    are equal."""
+    """Scalars and sample translations, sent to Weights & Biases. The project has the name of the recipe, the run that
+    of the run folder. If a resumed run repeats updates, Weights & Biases keeps the first values; they are equal."""
 
     name = "Weights & Biases"
 
     def __init__(self, recipe: Recipe, folder: Path) -> None:
         import wandb
 
-        identity = folder / "wandb" / "run-id"  # drawn once, then read
-        if not (identity.is_file() and identity.read_text(encoding="ascii").strip()):
-            identity.parent.mkdir(exist_ok=True)
-            identity.write_text(secrets.token_hex(8) + "\n", encoding="ascii", newline="\n")
+        id_path = folder / "wandb" / "run-id"  # drawn once, then read
+        if not (id_path.is_file() and id_path.read_text(encoding="ascii").strip()):
+            id_path.parent.mkdir(exist_ok=True)
+            id_path.write_text(secrets.token_hex(8) + "\n", encoding="ascii", newline="\n")
         self.wandb: Any = wandb
         self.run: Any = wandb.init(
             project=recipe.name,
             name=folder.name,
-            id=identity.read_text(encoding="ascii").strip(),
+            id=id_path.read_text(encoding="ascii").strip(),
             resume="allow",
             dir=str(folder),
             config=recipe.model_dump(mode="json"),
@@ -67,82 +66,82 @@ class WeightsAndBiases:
         )
 
     def write(self, kind: str, update: int, fields: Mapping[str, Any]) -> None:
-        """Send one line. It is sent by a process of Weights & Biases, so nothing waits for the network."""
-        shown: dict[str, Any] = dict(_numbers(kind, fields))
+        """Send one line. A process of Weights & Biases sends it, so training does not wait for the network."""
+        values: dict[str, Any] = dict(_numbers(kind, fields))
         if examples := fields.get("examples"):
             rows = [list(example.values()) for example in examples]
-            shown[f"{kind}/examples"] = self.wandb.Table(columns=list(examples[0]), data=rows)
-        self.run.log(shown, step=update)
+            values[f"{kind}/examples"] = self.wandb.Table(columns=list(examples[0]), data=rows)
+        self.run.log(values, step=update)
 
     def close(self) -> None:
         self.run.finish()
 
 
 def _numbers(path: str, value: Any) -> Iterator[tuple[str, float]]:
-    """Every number inside a value, with its path: valid/sets/web/bleu."""
+    """Yield every number inside a value, with its path: valid/sets/web/bleu."""
     if isinstance(value, Mapping):
-        for name, part in value.items():
-            yield from _numbers(f"{path}/{name}", part)
+        for key, item in value.items():
+            yield from _numbers(f"{path}/{key}", item)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield path, value
 
 
 def as_text(example: dict[str, str]) -> str:
-    """Format a sample translation, indented: code in Markdown, so that nothing in it is taken for markup."""
-    return "\n".join(f"    {what:9}  {text}" for what, text in example.items())
+    """Format a sample translation, indented as code in Markdown, so that no character of it is read as markup."""
+    return "\n".join(f"    {label:9}  {text}" for label, text in example.items())
 
 
 class Record:
-    """The log of a run: log.jsonl, the progress line, and what else the recipe names. Silent when `quiet`: ranks other
-    than the first."""
+    """The log of a run: log.jsonl, the progress line, and the other sinks of the recipe. Silent when `quiet`: on ranks
+    other than the first."""
 
     def __init__(self, path: Path, *, total: float, quiet: bool = False) -> None:
-        """total: of the bar, updates or seconds."""
+        """total: end of the bar, in updates or seconds."""
         self.path, self.total, self.quiet = path, total, quiet
-        look = "{percentage:3.0f}%|{bar:16}| {desc}"
+        bar_format = "{percentage:3.0f}%|{bar:16}| {desc}"
         options: dict[str, Any] = {"dynamic_ncols": True, "mininterval": 1, "miniters": 0, "delay": 0}
-        self.bar = Bar(total=total, disable=quiet, file=sys.stderr, bar_format=look, **options)
+        self.bar = Bar(total=total, disable=quiet, file=sys.stderr, bar_format=bar_format, **options)
         self.sinks: list[RunPage | TensorBoard | WeightsAndBiases] = []
 
     def add_sinks(self, recipe: Recipe, since: int) -> None:
-        """Send all lines from here on to what else the recipe names, of a run that goes on from update `since`."""
+        """Send all later lines to the sinks of the recipe, too. since: the update that the run continues from."""
         folder = self.path.parent
         if not self.quiet:
             self.sinks.append(RunPage(Run(folder)))
         if recipe.train.tensorboard and not self.quiet:
-            with self._left_out_if_it_fails(TensorBoard):
+            with self._drop_on_error(TensorBoard):
                 self.sinks.append(TensorBoard(folder / "tensorboard", since))
         if recipe.train.wandb and not self.quiet:
             self.say("waiting for Weights & Biases ...")  # for minutes, if its server cannot be reached
-            with self._left_out_if_it_fails(WeightsAndBiases):
+            with self._drop_on_error(WeightsAndBiases):
                 self.sinks.append(WeightsAndBiases(recipe, folder))
 
     @contextlib.contextmanager
-    def _left_out_if_it_fails(self, sink: Any) -> Iterator[None]:
-        """Training can do without a sink: its first failure is told, and it is not asked again."""
+    def _drop_on_error(self, sink: Any) -> Iterator[None]:
+        """Context manager: remove a sink that fails, with a warning. Training can do without it."""
         try:
             yield
         except Exception as error:
-            self.sinks = [one for one in self.sinks if one is not sink]
+            self.sinks = [other for other in self.sinks if other is not sink]
             reason = str(error).split("\n")[0]
             self.say(f"warning: {sink.name} failed and is left out from here on: {type(error).__name__}: {reason}")
 
     def begin(self) -> None:
-        """Begin the log of a new run: what an attempt wrote that was killed before its first checkpoint goes."""
+        """Begin the log of a new run: delete the log of an attempt that was killed before its first checkpoint."""
         if not self.quiet:
             self.path.unlink(missing_ok=True)
 
     def resume(self, update: int, validated: Collection[int]) -> None:
-        """Continue the log of a resumed run: what its checkpoint does not know of is taken back. validated: the updates
-        whose validation the checkpoint knows."""
+        """Continue the log of a resumed run: delete the lines that were written after its checkpoint. validated: the
+        updates with a validation in the checkpoint."""
         if not self.quiet and self.path.exists():
             lines = self.path.read_bytes().split(b"\n")
             kept = b"".join(line + b"\n" for line in lines if _is_known(line, update, validated))
             write_durably(self.path, kept)
 
     def write(self, kind: str, update: int, **fields: Any) -> None:
-        """Append one line to log.jsonl, and tell the sinks. It is in the file when this returns. Raises MachineError
-        where it cannot be written."""
+        """Append one line to log.jsonl and send it to the sinks. It is in the file when this returns. Raises
+        MachineError if it cannot be written."""
         if self.quiet:
             return
         try:
@@ -150,29 +149,29 @@ class Record:
                 file.write(json.dumps({"kind": kind, "update": update, **fields}, ensure_ascii=False) + "\n")
         except OSError as error:
             saved = Run(self.path.parent).updates()
-            begins = f"goes on from {checkpoint.name_of(saved[-1])}" if saved else "begins anew: nothing was saved yet"
+            restart = f"goes on from {checkpoint.name_of(saved[-1])}" if saved else "begins anew: nothing was saved yet"
             raise MachineError(
                 f"{self.path}: the log cannot be written: {error.strerror}. Free some space or mend the disk: the same "
-                f"command then {begins}."
+                f"command then {restart}."
             ) from error
         for sink in self.sinks:
-            with self._left_out_if_it_fails(sink):
+            with self._drop_on_error(sink):
                 sink.write(kind, update, fields)
 
     def progress(self, done: float, text: str) -> None:
-        """Move the bar, and write something beside it."""
+        """Move the bar, and write a text beside it."""
         self.bar.n = min(done, self.total)
         self.bar.set_description_str(text, refresh=False)
-        with contextlib.suppress(OSError):  # nobody can hear it: the terminal is gone, the disk behind it full
+        with contextlib.suppress(OSError):  # the terminal is gone, or the disk of a redirected stderr is full
             self.bar.update(0)
 
     def row(self, text: str) -> None:
-        """A line for people that tells all that the bar would."""
+        """Print a line for people that replaces the next line of the bar."""
         self.say(text)
         self.bar.postpone()
 
     def say(self, text: str) -> None:
-        """A line for people, above the progress line."""
+        """Print a line for people, above the progress line."""
         if not self.quiet:
             with contextlib.suppress(OSError):
                 Bar.write(text, file=sys.stderr)
@@ -181,16 +180,16 @@ class Record:
         with contextlib.suppress(OSError):
             self.bar.close()
         for sink in self.sinks:
-            with self._left_out_if_it_fails(sink):
+            with self._drop_on_error(sink):
                 sink.close()
 
 
 def _is_known(line: bytes, update: int, validated: Collection[int]) -> bool:
-    """Return whether a line of the log was written before a checkpoint."""
+    """Return whether a line of the log was written before the checkpoint of `update`."""
     try:
         entry = json.loads(line)
-        kind, at = entry["kind"], entry["update"]
-        is_before = at <= update and kind != "final"  # the model is chosen after the last checkpoint
-        return is_before and (kind != "valid" or at in validated)
+        kind, entry_update = entry["kind"], entry["update"]
+        is_before = entry_update <= update and kind != "final"  # the model is chosen after the last checkpoint
+        return is_before and (kind != "valid" or entry_update in validated)
     except (ValueError, KeyError, TypeError, RecursionError):
-        return False  # the line that a kill cut short
+        return False  # a line that a kill cut short

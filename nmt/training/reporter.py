@@ -1,5 +1,5 @@
 """Reports of a run, to the log and to people. `log.py` has the files and the bar. Nothing here changes training: every
-method is given what it tells of."""
+method gets the values that it reports."""
 
 import time
 from collections.abc import Sequence
@@ -24,18 +24,18 @@ from nmt.training.validate import Measured, describe, fields_of, score_of
 
 
 class Meter:
-    """Adds up the updates since the last line of the log, going on from what was added up before."""
+    """Sums over the updates since the last line of the log. sums: those of a resumed run."""
 
     def __init__(self, sums: Sums | None = None) -> None:
         self.sums = sums or Sums()
         self.clock = time.perf_counter()
 
     def add(self, outcome: Outcome) -> float:
-        """Count an update; its numbers only if it moved the weights. Returns the seconds since the one before."""
+        """Count an update; its numbers only if it moved the weights. Returns the seconds since the previous update."""
         now = time.perf_counter()
         seconds, self.clock = now - self.clock, now
         self.sums.seconds += seconds
-        if outcome.moved:  # one that was not finite would make the mean so
+        if outcome.moved:  # the loss of any other update may not be finite
             self.sums.loss += outcome.loss
             self.sums.norm += outcome.norm
             self.sums.n_gold += outcome.n_gold
@@ -44,32 +44,32 @@ class Meter:
         return seconds
 
     def restart_clock(self) -> None:
-        """Leave out the time since the last update: it went into validating or saving."""
+        """Leave out the time since the last update: it was spent on validation or saving."""
         self.clock = time.perf_counter()
 
 
-_SAMPLE = 1_000_000  # pairs, about, that stand for all
+_SAMPLE = 1_000_000  # pairs, about, of a sample that represents the corpus
 
 
 def flops_per_token(model: TranslationModel, config: ModelConfig, plan: Plan) -> float:
     """Return the operations (FLOP) of training per target token (Chowdhery et al. 2022, PaLM, appendix B).
 
-    6 for each weight that a token is multiplied by, forward and backward: those of the encoder per source token, all
-    others per target token, with the output layer and without embeddings. And for attention 6 layers heads (d_k + d_v)
-    per query and key, over whole sentences. Padding, activations computed twice and second passes (R-Drop) count not.
+    Each weight costs 6 per token, forward and backward: encoder weights per source token, all others per target token,
+    with the output layer and without embeddings. Attention costs 6 layers heads (d_k + d_v) per query and key, over
+    whole sentences. Padding, recomputed activations and second passes (R-Drop) are not counted.
     """
     n_pair, step = len(plan.src_len), 1 + len(plan.src_len) // _SAMPLE
     rows = np.arange(0, n_pair, step) if plan.mixture is None else plan.mixture.rows(plan.seed, 0)[::step]
     src, trg = (length.astype(float) for length in plan.lengths(rows))
-    looked_up = {embedding.weight for embedding in model.embeddings}
-    encoder = set(model.get_submodule("encoder").parameters()) - looked_up
-    others = set(model.parameters()) - encoder - looked_up | {model.output_weight}
-    n_enc, n_dec = (sum(weight.numel() for weight in part) for part in (encoder, others))
+    embeddings = {embedding.weight for embedding in model.embeddings}
+    encoder = set(model.get_submodule("encoder").parameters()) - embeddings
+    others = set(model.parameters()) - encoder - embeddings | {model.output_weight}
+    n_enc, n_dec = (sum(weight.numel() for weight in weights) for weights in (encoder, others))
     n_flop = 6 * (n_enc * src.sum() + n_dec * trg.sum())
-    n_look = {"encoder": src @ src, "decoder": trg @ trg, "cross": src @ trg}
+    n_query_key = {"encoder": src @ src, "decoder": trg @ trg, "cross": src @ trg}
     for kind, (n_layer, n_head) in config.attention_grids.items():
         width = sum(d or config.d_model // n_head for d in (config.d_k, config.d_v))
-        n_flop += 6 * n_layer * n_head * width * n_look[kind]
+        n_flop += 6 * n_layer * n_head * width * n_query_key[kind]
     return float(n_flop / trg.sum())
 
 
@@ -77,20 +77,21 @@ MAX_BAD = 10  # updates in a row without a finite gradient before training gives
 
 
 class TrainingReporter:
-    """Tells how one process of a run goes, and how long it will take. n_failed: times that memory ran out in training,
-    as far as was told."""
+    """Reports the progress of one process of a run, and the time that is left. n_failed: how often memory ran out in
+    training, as far as reported."""
 
     def __init__(
         self, recipe: Recipe, record: Record, budget: Budget, device: torch.device, token_seconds: float
     ) -> None:
-        """token_seconds: of a target token at the peak of all devices, for `mfu`; 0: not known."""
+        """token_seconds: seconds per target token at the peak of all devices, for `mfu`; 0: unknown."""
         self.recipe, self.record, self.budget, self.device = recipe, record, budget, device
         self.token_seconds = token_seconds
         self.n_failed = 0
-        self.pace, self.loss, self.best, self.has_titles = 0.0, 0.0, "", False  # seconds an update; what was shown last
+        self.pace = 0.0  # seconds per update
+        self.loss, self.best, self.has_titles = 0.0, "", False  # last shown
 
     def updates(self, state: TrainState, meter: Meter) -> None:
-        """One line of the log, and a row for people, for the updates since the last one."""
+        """Write a line of the log, and a row for people, about the updates since the previous line."""
         sums = meter.sums
         loss = sums.loss / max(1, sums.n_gold)
         speed = sums.n_gold / max(1e-9, sums.seconds)
@@ -118,7 +119,7 @@ class TrainingReporter:
         )
 
     def progress(self, state: TrainState, meter: Meter) -> None:
-        """Move the bar: by time where there is a budget."""
+        """Move the bar: by time if there is a budget, else by updates."""
         train, sums = self.recipe.train, meter.sums
         if sums.n_gold:
             self.loss = sums.loss / sums.n_gold
@@ -131,52 +132,52 @@ class TrainingReporter:
         self.record.progress(done, ", ".join(filter(None, [*parts, f"loss {self.loss:.2f}", self.best])))
 
     def find_best(self, state: TrainState) -> None:
-        """Note what the bar says of the best validation so far."""
+        """Update the best validation that the bar shows."""
         metric = self.recipe.valid.metric
         if (best := state.best_update(metric)) is not None:
-            entry = next(one for one in state.history if one["update"] == best)
-            self.best = f"best {score_of(metric, entry[metric])}"
+            best_entry = next(entry for entry in state.history if entry["update"] == best)
+            self.best = f"best {score_of(metric, best_entry[metric])}"
 
     def seconds_left(self, state: TrainState, pace: float) -> float:
-        """Seconds until the last update, each of which takes `pace` seconds, or until the time is over."""
+        """Return the seconds until the last update or the end of the budget. pace: seconds per update."""
         return min(max(0, self.recipe.train.updates - state.update) * pace, self.budget.left(state))
 
     def another_end(self, final: dict[str, Any], state: TrainState) -> None:
-        """Say that a run had finished, when and how well, and where its end is now. final: what RUN/model says."""
+        """Report that a run had finished, its result, and its new end. final: state of RUN/model."""
         update, ends, train = final["update"], final.get("ends", {}), self.recipe.train
-        found = [f"update {update:,}"]
+        result = [f"update {update:,}"]
         metric = ends.get("metric", self.recipe.valid.metric)
         if update < ends.get("updates", 0) and state.out_of_patience(metric, ends.get("patience", 0)):
-            found.insert(0, f"valid.patience {ends['patience']}")
+            result.insert(0, f"valid.patience {ends['patience']}")
         elif update < ends.get("updates", 0) and ends.get("time_budget"):
-            found.insert(0, f"time budget {ends['time_budget']}")
+            result.insert(0, f"time budget {ends['time_budget']}")
         if (score := final.get("candidates", {}).get(final.get("chosen"), {}).get(metric)) is not None:
-            found.append(score_of(metric, score))
+            result.append(score_of(metric, score))
         seconds = self.seconds_left(state, state.wall_seconds / max(1, state.update))
-        left = f"about {duration(seconds)} from here"
+        rest = f"about {duration(seconds)} from here"
         if budget.stop_reason(state, self.recipe, self.budget.share(state)):
-            now, left = "already behind it", "only the model is chosen anew"
+            end, rest = "already behind it", "only the model is chosen anew"
         else:
             by_clock = seconds == self.budget.left(state)
-            now = f"now time budget {train.time_budget}" if by_clock else f"now update {train.updates:,}"
+            end = f"now time budget {train.time_budget}" if by_clock else f"now update {train.updates:,}"
             if (schedule := self.recipe.optim.schedule) not in WITHOUT_END:
-                left += f"; the learning rate ({schedule}) rises to its place in the new length and falls again"
-        self.record.say(f"this run had finished ({', '.join(found)}); its end is {now}, {left}")
+                rest += f"; the learning rate ({schedule}) rises to its place in the new length and falls again"
+        self.record.say(f"this run had finished ({', '.join(result)}); its end is {end}, {rest}")
 
     def measured_otherwise(self, state: TrainState) -> None:
-        """Say so if the first set was measured otherwise when it was last."""
+        """Report if the first set was measured under other conditions in the last validation."""
         metric = self.recipe.valid.metric
         if not state.history or not (changed := changes(state.history[-1], state.conditions, metric)):
             return
-        shown = ", ".join(f"{what} {then} before and {now} now" for what, (then, now) in sorted(changed.items()))
+        listed = ", ".join(f"{name} {old} before and {new} now" for name, (old, new) in sorted(changed.items()))
         n_other = len(state.history) - len(state.comparable(metric))
         self.record.say(
-            f"{metric} is measured otherwise than when it was last: {shown}. {n_other:,} earlier validations do not "
+            f"{metric} is measured otherwise than when it was last: {listed}. {n_other:,} earlier validations do not "
             "count any more for what is best, for valid.patience and for the final model."
         )
 
     def memory(self, update: int, memory: Memory) -> None:
-        """Say when memory has run out: each time to the log, the first time to people."""
+        """Report that memory has run out: each time to the log, the first time to people."""
         if memory.n_failed == self.n_failed:
             return
         self.record.write("memory", update, times=memory.n_failed, too_large=memory.too_large)
@@ -187,40 +188,40 @@ class TrainingReporter:
             )
         self.n_failed = memory.n_failed
 
-    def first_skipped(self, state: TrainState, moving: Position, outcome: Outcome, *, scaled: bool) -> None:
-        """Say that an update was skipped: the first time in a run, for the log and the farewell count the others.
-        moving: where in the data it is from. scaled: whether the loss is, as in fp16."""
-        warning, usual = "warning: ", ""
+    def first_skipped(self, state: TrainState, position: Position, outcome: Outcome, *, scaled: bool) -> None:
+        """Report the first skipped update of a run; the log and the final message count the others. position: place of
+        the update in the data. scaled: whether the loss is scaled, as in fp16."""
+        warning, fp16_note = "warning: ", ""
         if scaled:
-            warning, usual = "", "; in fp16 a few are usual, until the loss scale is found"
+            warning, fp16_note = "", "; in fp16 a few are usual, until the loss scale is found"
         self.record.say(
-            f"{warning}{_where(state, moving)} was skipped: loss {outcome.loss:.4g}, gradient norm {outcome.norm:.4g}. "
-            f"Where one is not finite the weights stay as they are{usual}. {MAX_BAD} in a row end the run; log.jsonl "
-            "counts all."
+            f"{warning}{_where(state, position)} was skipped: loss {outcome.loss:.4g}, gradient norm "
+            f"{outcome.norm:.4g}. Where one is not finite the weights stay as they are{fp16_note}. {MAX_BAD} in a row "
+            "end the run; log.jsonl counts all."
         )
 
     def validation(self, state: TrainState, measured: dict[str, Measured], first_name: str) -> None:
-        """Everything that was measured, to the log; the numbers and an example of the first set, in turns, to
-        people."""
+        """Report all measurements to the log; to people the numbers and one example of the first set, the examples in
+        turn."""
         self.record.write("valid", state.update, **fields_of(measured))
         self.find_best(state)
         is_best = state.best_update(self.recipe.valid.metric) == state.update
         for name, (numbers, _) in measured.items():
-            of = f"valid {name}" if len(measured) > 1 else "valid"
+            label = f"valid {name}" if len(measured) > 1 else "valid"
             mark = "  * best" if is_best and name == first_name else ""
-            self.record.row(f"{_now()} {state.update:8,}  {of}  {describe(numbers)}{mark}")
+            self.record.row(f"{_now()} {state.update:8,}  {label}  {describe(numbers)}{mark}")
         if examples := measured[first_name][1].get("examples", []):
             self.record.say(as_text(examples[len(state.history) % len(examples)]))
 
     def cut_short(self, update: int) -> None:
-        """Say that a validation was over the time, so that something of it may be missing."""
+        """Report that the time budget ended during a validation, so that measurements may be missing."""
         self.record.say(
             f"update {update:,}: train.time_budget ended during this validation; what was not measured by then is left "
             "out. On a machine that other work shares, a smaller valid.max_sentences makes it shorter."
         )
 
     def halved_in_validation(self, too_large: int) -> None:
-        """Say that memory ran out in a validation, with batches of this cost."""
+        """Report that memory ran out in a validation. too_large: cost of the batch."""
         self.record.say(
             f"memory ran out in validation: batches of {too_large:,} tokens (sentences x longest side) and more are "
             "measured in halves from now on, with the same result. A smaller valid.max_tokens avoids the detour."
@@ -228,12 +229,13 @@ class TrainingReporter:
 
 
 def divergence_message(
-    state: TrainState, moving: Position, outcome: Outcome, loss_scale: float, saved: Sequence[int]
+    state: TrainState, position: Position, outcome: Outcome, loss_scale: float, saved: Sequence[int]
 ) -> str:
-    """Return why training gives up. moving: position of the update in the data. saved: updates of the checkpoints."""
+    """Return the reason why training stops after updates that are not finite. position: place of the last update in
+    the data. saved: updates of the checkpoints."""
     last_good = checkpoint.name_of(saved[-1]) if saved else "none"
     return (
-        f"{_where(state, moving)}: loss {outcome.loss}, gradient norm {outcome.norm}, learning rate "
+        f"{_where(state, position)}: loss {outcome.loss}, gradient norm {outcome.norm}, learning rate "
         f"{outcome.rate:.2e}, loss scale {loss_scale:g}: not finite {MAX_BAD} times in a row. The weights were not "
         f"touched; last good checkpoint: {last_good}. Lower optim.lr, raise optim.warmup, set optim.clip, or train in "
         "fp32."
@@ -241,7 +243,7 @@ def divergence_message(
 
 
 def clock(seconds: float) -> str:
-    """A length of time as a clock shows it: 4:55, 1:02:24, 51:02:24."""
+    """Format a length of time like a clock: 4:55, 1:02:24, 51:02:24."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -251,6 +253,6 @@ def _now() -> str:
     return time.strftime("%H:%M:%S")
 
 
-def _where(state: TrainState, moving: Position) -> str:
-    """The update after those of `state`, for people."""
-    return f"update {state.update + 1} (epoch {moving.epoch}, update {moving.update} in it)"
+def _where(state: TrainState, position: Position) -> str:
+    """Describe the update that follows those of `state`, for people."""
+    return f"update {state.update + 1} (epoch {position.epoch}, update {position.update} in it)"

@@ -1,6 +1,6 @@
-"""From `auto` in a recipe to numbers: once for a run, whose recipe remembers them, and the same for every rank. A
-resumed run takes what it began with, whatever would be chosen now. `precision: auto` is no case of this: it depends on
-the device, which may change between two parts of a run."""
+"""Values for `auto` in a recipe: chosen once for a run, stored in its recipe, and the same on every rank. A resumed run
+keeps the values that it began with. `precision: auto` is not resolved here: it depends on the device, which may change
+between two parts of a run."""
 
 import math
 import shutil
@@ -28,20 +28,20 @@ from nmt.training.materials import Trial
 from nmt.training.parallel import Ranks
 
 LEAST = 512  # tokens of the smallest batch that is tried
-_MARGIN = 1.15  # a batch so much larger must fit, too
-_ON_CPU = 2048
-_FOR_UPDATES = 0.8  # of a time budget: the rest is for validations and checkpoints
-_UPDATES_PER_EPOCH = 100  # that must be left where the batch is the update
-_ENOUGH = 2500  # updates; in fewer a smaller preset learns more
-_LEAST_DROPOUT, _DROPOUT_OF_EPOCH = 0.1, 0.01  # the fewer epochs there is time for, the less there is to learn by heart
+_MARGIN = 1.15  # a batch larger by this factor must fit, too
+_CPU_TOKENS = 2048  # of a batch
+_UPDATE_SHARE = 0.8  # of a time budget: the rest is for validations and checkpoints
+_UPDATES_PER_EPOCH = 100  # at least, if the size of the update depends on that of the batch
+_MIN_UPDATES = 2500  # for fewer updates a smaller preset learns more
+_MIN_DROPOUT, _DROPOUT_PER_EPOCH = 0.1, 0.01  # fewer epochs overfit less
 
 
 def resolve(
     recipe: Recipe, data: Prepared, begun: Recipe | None, ranks: Ranks, device: torch.device, say: Callable[[str], None]
 ) -> Recipe:
-    """The recipe with a value for every `auto` that training needs. begun: the recipe of the run that goes on, None for
-    a new one. say: told what was chosen and why."""
-    given, n_token = recipe, _target_tokens(data)
+    """Return the recipe with a value for every `auto` that training needs. begun: the recipe of a run that is resumed,
+    None for a new run. say: called with a message for each choice and its reason."""
+    original, n_token = recipe, _target_tokens(data)
     if recipe.model.preset == "auto" and begun is not None:
         recipe = sized_as(recipe, begun)
     elif recipe.model.preset == "auto":
@@ -57,12 +57,12 @@ def resolve(
     elif recipe.batch.max_tokens == "auto":
         if device.type == "cuda":
             say("batch.max_tokens: auto: trying batches ...")
-        number, why = _batch(recipe, data, device, ranks)
-        recipe = _with(recipe, "batch", {"max_tokens": number})
-        say(f"batch.max_tokens: auto: {number:,}: {why}")
+        max_tokens, why = _batch(recipe, data, device, ranks)
+        recipe = _with(recipe, "batch", {"max_tokens": max_tokens})
+        say(f"batch.max_tokens: auto: {max_tokens:,}: {why}")
     train = recipe.train
     if train.epochs and not (begun and (train.epochs, train.updates) == (begun.train.epochs, begun.train.updates)):
-        n_update, why = _updates_of_epochs(given, Feed(recipe, data, ranks).plan, ranks)
+        n_update, why = _updates_of_epochs(original, Feed(recipe, data, ranks).plan, ranks)
         recipe = _with(recipe, "train", {"updates": n_update})
         say(f"train.epochs: {train.epochs:,}: {why}")
     optim, train, chosen = recipe.optim, recipe.train, dict[str, Any]()
@@ -83,8 +83,8 @@ def resolve(
     if chosen:
         recipe = _with(recipe, "optim", chosen)
     if recipe.train.compile == "auto" and begun is not None:
-        recipe = _with(recipe, "train", {"compile": begun.train.compile})  # of an earlier version's run true or false
-    if recipe.valid.every == "auto" and not train.time_budget:  # else by the clock
+        recipe = _with(recipe, "train", {"compile": begun.train.compile})  # true or false in runs of earlier versions
+    if recipe.valid.every == "auto" and not train.time_budget:  # else validation is due by time
         recipe = _with(recipe, "valid", {"every": max(1, min(500, train.updates // 10))})
     return recipe
 
@@ -94,54 +94,54 @@ def _target_tokens(data: Prepared) -> int:
 
 
 def sized_as(recipe: Recipe, run: Recipe) -> Recipe:
-    """The recipe of model.preset: auto with the sizes of a run."""
-    decided = run.model.model_dump(include=recipe.model.undecided)
-    return _with(recipe, "model", {**decided, "preset": run.model.preset})
+    """Return the recipe, with model.preset: auto, with the sizes of a run."""
+    sizes = run.model.model_dump(include=recipe.model.undecided)
+    return _with(recipe, "model", {**sizes, "preset": run.model.preset})
 
 
 def _sized(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) -> tuple[Recipe, str]:
-    """The recipe with the preset that suits the corpus, or with a time budget the largest up to that one that there is
-    time to train, and what there is time for."""
-    largest, most_dropout = preset_for(_target_tokens(data))
+    """Return the recipe with the preset that suits the corpus, and a text about the time that it needs. With a time
+    budget: the largest preset, up to that one, that can be trained in time."""
+    largest, max_dropout = preset_for(_target_tokens(data))
     named = recipe.model.model_dump(exclude_unset=True)
 
     def sized(preset: str, dropout: float) -> Recipe:
         return _with(recipe, "model", {"dropout": dropout, **named, "preset": preset})
 
-    found = None
-    names = list(PRESETS)[: list(PRESETS).index(largest) + 1]
-    for preset in names if recipe.train.time_budget else ():
+    best = None
+    presets = list(PRESETS)[: list(PRESETS).index(largest) + 1]
+    for preset in presets if recipe.train.time_budget else ():
         try:
-            tried = sized(preset, most_dropout)
+            candidate = sized(preset, max_dropout)
         except RecipeError:
-            continue  # what is named beside it does not go with a model so small
-        if tried.batch.max_tokens == "auto":
-            tried = _with(tried, "batch", {"max_tokens": _batch(tried, data, device, ranks)[0]})
-        n_update, n_epoch = _room(tried, data, device, ranks)
-        if n_update >= _ENOUGH or not found:
-            dropout = min(most_dropout, max(_LEAST_DROPOUT, round(_DROPOUT_OF_EPOCH * n_epoch, 2)))
+            continue  # other options of the recipe contradict so small a model
+        if candidate.batch.max_tokens == "auto":
+            candidate = _with(candidate, "batch", {"max_tokens": _batch(candidate, data, device, ranks)[0]})
+        n_update, n_epoch = _room(candidate, data, device, ranks)
+        if n_update >= _MIN_UPDATES or not best:
+            dropout = min(max_dropout, max(_MIN_DROPOUT, round(_DROPOUT_PER_EPOCH * n_epoch, 2)))
             why = f", in {recipe.train.time_budget} about {n_update:,} updates, {n_epoch:,.1f} epochs"
-            found = sized(preset, dropout), why
-        if n_update < _ENOUGH:
+            best = sized(preset, dropout), why
+        if n_update < _MIN_UPDATES:
             break
-    return found or (sized(largest, most_dropout), "")
+    return best or (sized(largest, max_dropout), "")
 
 
 def _room(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) -> tuple[int, float]:
-    """About how many updates and epochs train.time_budget has room for, by the time of a typical update: the same for
-    all ranks."""
+    """Estimate the updates and epochs that fit into train.time_budget, from the time of a typical update. The result is
+    the same on all ranks."""
     plain = recipe.train.model_copy(update={"compile": False, "cuda_graphs": False})  # compiling would take minutes
     optim = recipe.optim.model_copy(update={"warmup": 1, "schedule": "constant"})
     train, batch = recipe.train, recipe.batch
     assert batch.max_tokens != "auto"
     with closing(Trial(recipe.model_copy(update={"train": plain, "optim": optim}), data, device)) as trial:
         work = trial.typical(batch.max_tokens)
-        trial.seconds(work)  # which sets things up
+        trial.seconds(work)  # warm-up
         seconds = trial.seconds(work) / len(work)
     n_token = sum(item.batch.n_gold for item in work) / len(work)
     n_batch = max(1.0, batch.tokens_per_update / n_token) if batch.tokens_per_update else batch.per_update
     seconds *= math.ceil(n_batch / ranks.world_size)
-    n_update = ranks.on_main(lambda: min(train.updates, int(_FOR_UPDATES * train.budget_seconds / seconds)))
+    n_update = ranks.on_main(lambda: min(train.updates, int(_UPDATE_SHARE * train.budget_seconds / seconds)))
     n_epoch = n_update * n_batch * n_token / _target_tokens(data)
     if train.epochs and n_epoch > train.epochs:
         n_update, n_epoch = int(n_update * train.epochs / n_epoch), float(train.epochs)
@@ -149,11 +149,11 @@ def _room(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) ->
 
 
 def _updates_of_epochs(recipe: Recipe, plan: Plan, ranks: Ranks) -> tuple[int, str]:
-    """Return the updates of train.epochs, or train.updates where the recipe names fewer, and a line that tells."""
+    """Return the updates of train.epochs, or train.updates if the recipe names fewer, and a message about them."""
     train, origin = recipe.train, recipe.origin
     is_named = "updates" in train.model_fields_set
     if is_named and origin.run and "train.updates" not in origin.given:
-        # The recipe of a run, which may have them from its own epochs.
+        # In the recipe of a run, train.updates may follow from its train.epochs.
         n_before = Run(origin.run).recipe().train.epochs
         is_named = not n_before or train.updates != sum(plan.n_update(epoch) for epoch in range(n_before))
     n_update = 0
@@ -167,14 +167,14 @@ def _updates_of_epochs(recipe: Recipe, plan: Plan, ranks: Ranks) -> tuple[int, s
 
 
 def warmup_of(n_update: int) -> int:
-    """Updates of warm-up for a run of so many: a twentieth, but neither too few to be of use nor more than it needs."""
+    """Return the warm-up of a run of n_update updates: a twentieth of them, but at least 10 and at most 200."""
     return min(max(10, min(200, n_update // 20)), max(1, n_update))
 
 
 def _with(recipe: Recipe, section: str, options: dict[str, Any]) -> Recipe:
-    """The recipe with other options in a section, checked again: a preset may contradict what was written beside it."""
+    """Return the recipe with other options in a section, validated again: a preset may contradict other options."""
     tree = recipe.model_dump()
-    # The rest are defaults, which a preset may change, or mean nothing to it.
+    # Options that are not set are defaults, which a preset may change.
     tree["model"] = recipe.model.model_dump(exclude_unset=True)
     tree[section] |= options
     try:
@@ -186,45 +186,45 @@ def _with(recipe: Recipe, section: str, options: dict[str, Any]) -> Recipe:
         ) from None
 
 
-# -- how large a batch ---------------------------------------------------------------------------------------------
+# -- size of a batch -----------------------------------------------------------------------------------------------
 
 
 def most_tokens(batch: BatchConfig, n_token: int, world_size: int) -> tuple[int, str]:
-    """The largest batch that is of any use for a corpus of n_token target tokens, and why."""
+    """Return the size of the largest useful batch for a corpus of n_token target tokens, and the reason."""
     if batch.tokens_per_update:
-        each = batch.tokens_per_update // world_size
+        most = batch.tokens_per_update // world_size
         why = f"so that an update of {batch.tokens_per_update:,} has one for each of {world_size} devices"
     else:
-        each, why = n_token // (_UPDATES_PER_EPOCH * batch.per_update), f"for {_UPDATES_PER_EPOCH} updates an epoch"
-    return max(LEAST, each), f"at most {max(LEAST, each):,} {why}"
+        most, why = n_token // (_UPDATES_PER_EPOCH * batch.per_update), f"for {_UPDATES_PER_EPOCH} updates an epoch"
+    return max(LEAST, most), f"at most {max(LEAST, most):,} {why}"
 
 
 def _batch(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) -> tuple[int, str]:
-    """The number that batch.max_tokens: auto stands for, the same for all ranks, and why it is that one."""
+    """Return the value of batch.max_tokens: auto, the same on all ranks, and the reason."""
     most, why_most = most_tokens(recipe.batch, _target_tokens(data), ranks.world_size)
-    number, why = min(most, _ON_CPU), "larger batches are hardly faster on a CPU"
+    max_tokens, why = min(most, _CPU_TOKENS), "larger batches are hardly faster on a CPU"
     if device.type == "cuda":
-        number, why = _largest_on_gpu(Trial(recipe, data, device), most, ranks)
-    return number, f"{why}; {why_most}"
+        max_tokens, why = _largest_on_gpu(Trial(recipe, data, device), most, ranks)
+    return max_tokens, f"{why}; {why_most}"
 
 
 def _largest_on_gpu(trial: Trial, most: int, ranks: Ranks) -> tuple[int, str]:
-    """The number for all ranks, and why it is that one."""
+    """Return the largest batch, of at most `most` tokens, that fits into memory on all ranks, and the reason."""
     with closing(trial):
-        number = largest_that_fits(lambda n: trial.fits(trial.longest(int(_MARGIN * n))), LEAST, most)
-    if not number:
+        max_tokens = largest_that_fits(lambda n: trial.fits(trial.longest(int(_MARGIN * n))), LEAST, most)
+    if not max_tokens:
         raise MachineError(
             f"batch.max_tokens: auto: not even a batch of {LEAST} tokens (the longest pair has {trial.longest_side}) "
             f"fits the memory of {trial.device}. Make the model smaller, set train.checkpoint_activations to true, or "
             "make data.max_len smaller and prepare the data again."
         )
-    least = min(ranks.all_gather(number))
+    smallest = min(ranks.all_gather(max_tokens))
     why = f"the largest that fits the memory of {torch.cuda.get_device_name(trial.device)} with a margin"
-    return least, why if least == number else f"the smallest of what {ranks.world_size} ranks chose"
+    return smallest, why if smallest == max_tokens else f"the smallest of what {ranks.world_size} ranks chose"
 
 
 def largest_that_fits(fits: Callable[[int], bool], least: int, most: int) -> int:
-    """The largest number from least to most that fits, to an eighth; 0 if none does. What is smaller fits, too."""
+    """Return the largest number from least to most that fits, to an eighth; 0 if none does. `fits` must be monotone."""
     good, size = 0, least
     while fits(size):
         good = size
@@ -238,28 +238,28 @@ def largest_that_fits(fits: Callable[[int], bool], least: int, most: int) -> int
     return good
 
 
-# How much disk the checkpoints of a run will take, known before the first update.
+# Disk space for the checkpoints of a run, estimated before the first update.
 
 
 def checkpoint_bytes(model: nn.Module, recipe: Recipe) -> int:
-    """About the bytes of one checkpoint: weights, two moments at most, and the moving average if there is one."""
-    weights = sum(tensor.nbytes for tensor in checkpoint.weights_of(model).values())
-    moments = 2 * sum(param.nbytes for param in model.parameters() if param.requires_grad)
-    return weights * (2 if recipe.train.ema else 1) + moments
+    """Estimate the bytes of a checkpoint: weights, at most two moments, and the moving average if there is one."""
+    n_weight = sum(tensor.nbytes for tensor in checkpoint.weights_of(model).values())
+    n_moment = 2 * sum(param.nbytes for param in model.parameters() if param.requires_grad)
+    return n_weight * (2 if recipe.train.ema else 1) + n_moment
 
 
-def bytes_needed(recipe: Recipe, one: int) -> int:
-    """Bytes that a run takes whose checkpoints have `one` each: the newest, the best, and the one being written."""
-    return (recipe.train.keep_last + recipe.train.keep_best + 1) * one
+def bytes_needed(recipe: Recipe, n_byte: int) -> int:
+    """Return the bytes for all checkpoints of a run, of n_byte each: the newest, the best, and one being written."""
+    return (recipe.train.keep_last + recipe.train.keep_best + 1) * n_byte
 
 
 def check_space(run: Run, recipe: Recipe, model: nn.Module) -> None:
     """Raise MachineError if the checkpoints of a new run will not fit on the disk."""
-    one, keep = checkpoint_bytes(model, recipe), recipe.train
-    needed, free = bytes_needed(recipe, one), shutil.disk_usage(run.folder).free
+    n_byte, train = checkpoint_bytes(model, recipe), recipe.train
+    needed, free = bytes_needed(recipe, n_byte), shutil.disk_usage(run.folder).free
     if free < needed:
         raise MachineError(
             f"{run.folder}: {size(free)} are free on that disk, and the checkpoints of this run need {size(needed)}: "
-            f"{keep.keep_last} newest (train.keep_last), {keep.keep_best} best (train.keep_best) and the one being "
-            f"written, of {size(one)} each. Free some space, keep fewer, or name another disk with --train.out."
+            f"{train.keep_last} newest (train.keep_last), {train.keep_best} best (train.keep_best) and the one being "
+            f"written, of {size(n_byte)} each. Free some space, keep fewer, or name another disk with --train.out."
         )

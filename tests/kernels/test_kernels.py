@@ -455,7 +455,7 @@ def test_products_of_bf16_are_those_of_fp64(size):
         assert near(half_products.multiply(a, [right], bias=bias, relu=True), (exact + bias).relu(), 1e-2)
     found = half_products.multiply(a, [b], kept=kept, sums=sums)
     assert near(found, exact * (kept != 0), 1e-2) and near(sums, found.double().sum(0), 1e-5)
-    together = half_products.multiply(a, [b, b], beside=True)
+    together = half_products.multiply(a, [b, b], side_by_side=True)
     assert torch.equal(together, half_products.multiply(a, [b]).repeat(1, 2))
     a[7, 11] = float("nan")
     lost = half_products.multiply(a, [b])

@@ -107,7 +107,7 @@ def test_hypotheses_look_where_their_mask_lets_them(n_row, n_head, n_kv_head, n_
             mask[..., 64:] &= torch.rand(shape, device=device)[..., 64:] < 0.01  # blocks that nobody looks at
             k_all, v_all = (x.double().repeat_interleave(n_head // n_kv_head, 1) for x in (k, v))
             wanted = formula(q.double(), k_all, v_all, mask, 0.3)
-            found = search.look(q, k, v, search.listed(mask), 0.3)
+            found = search.attend(q, k, v, search.seen_keys(mask), 0.3)
             assert off(found, wanted) < TOLERANCE[dtype]
             assert shape[0] == 1 or not found[0, :, 0].any()
 
