@@ -124,8 +124,8 @@ def main() -> None:
         options = "own" if args.own or name == "ours" else "tried"
         key = {"task": args.task, "budget": args.minutes, "system": name, "options": options}
         known = [json.loads(line) for line in read_lines(results)] if results.exists() else []
-        result = next((row for row in known if row | key == row), None)
-        if result is None:
+        result: dict[str, Any] = next((row for row in known if row | key == row), {})
+        if not result:
             result = key | measure(args, name, options, shared)
             with results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(result) + "\n")
