@@ -165,12 +165,12 @@ def reuse(
     """
     subwords = given_subwords(files, joint=config.joint)
     old, of_files = subwords.file, f"of {' and '.join(map(str, files))}"
-    _must_agree(of_files, subwords, config, protect)
     if config.extend and not old.characters:
         raise DataError(
             f"subwords.extend: the pieces {of_files} are those of an earlier version, which nothing can be added to: "
             "set it to 0, or learn new subwords."
         )
+    _must_agree(of_files, subwords, config, protect)
     symbols = (*old.symbols, *(symbol for symbol in config.symbols if symbol not in old.symbols))
     names = (*old.placeholders, *(name for name in names_of(protect) if name not in old.placeholders))
     all_tags = (*old.tags, *(tag for tag in tags if canonical_tag(tag) not in map(canonical_tag, old.tags)))
