@@ -208,7 +208,7 @@ def heads() -> Picture:
         axes.text(3.5, -0.62, f"{n_kept:,} numbers a token and layer", ha="center", fontsize=9)
         axes.set(title=f"{name}: n_kv_head = {n_group}", xlim=(-1.3, 7.6), ylim=(-0.8, 1.3))
         axes.set_axis_off()
-    return figure, table(["", "`n_kv_head`", "weights", "kept"], rows)
+    return figure, table(["", "`n_kv_head`", "weights", "cached"], rows)
 
 
 def flops_of(work: Callable[[], object]) -> int:
