@@ -14,21 +14,21 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 _OPENING = """\
 # Recipes
 
-One YAML file is the whole truth of an experiment. A new one needs a `name` and two pairs of files; everything else has
-a default. Any option can be overridden on the command line by its dotted name: `nmt-train RECIPE --optim.lr 5e-4`.
+A recipe is one YAML file that defines an experiment. It needs a `name` and two pairs of files; all other options have
+defaults. On the command line, each option is a flag that overrides the recipe: `nmt-train RECIPE --optim.lr 5e-4`.
 
-- Names are looked for beside the recipe, then in the current folder, those of corpus files also in the folder that
-  `NMT_DATA` names.
-- Only `true` and `false` are truth values, `1e-4` is a number and `no` is Norwegian; anchors, aliases and tags are
-  refused, and so is a key that is written twice.
-- What is wrong is told before any work: file, line, option, what was found and what is expected.
-- The resolved recipe, every option spelled out, lies in the run folder; nothing needs the original file again.
-- `schema.json` lets an editor complete and check recipes: start yours with the first line of the ones here.
+- Files are searched for beside the recipe, then in the current folder; corpus files also in the folder that the
+  environment variable `NMT_DATA` names.
+- Booleans are `true` and `false` only, `1e-4` is a number, and `no` is Norwegian. Anchors, aliases, tags and duplicate
+  keys are refused.
+- Mistakes are reported before any work starts: file, line, option, value found, value expected.
+- The run folder has the resolved recipe with the values of all options; the original file is not needed again.
+- With `schema.json`, an editor completes and checks recipes that begin with the same first line as these.
 
-| recipe | what it is |
+| recipe | description |
 |---|---|
 {list}
-This page is made by `python tools/option_tables.py`; an empty default means what the description says.
+`python tools/option_tables.py` makes this page. The meaning of an empty default is in the description.
 
 """
 
