@@ -91,7 +91,7 @@ class Translation(BaseTranslation):
     @property
     def _checked_origin(self) -> tuple["Model", Evidence, Request]:
         if self._origin is None:
-            raise RunError("a copy of a translation has no model: ask the one that translate returned.")
+            raise RunError("a copy of a translation has no model: use the translation that translate returned.")
         return self._origin
 
 
@@ -152,8 +152,8 @@ class Model:
         for number, request in enumerate(requests, start=1):
             if isinstance(request, Request) and request.asks:
                 raise DataError(
-                    f"sources, number {number}: prefix, required and avoided ask something of a translation that is "
-                    "there already: leave them out."
+                    f"sources, number {number}: prefix, required and avoided constrain a search, but score scores a "
+                    "given translation: leave them out."
                 )
         return list(self.translator(self.decode(**options)).score(requests, targets))
 
@@ -189,7 +189,7 @@ class Model:
         if os.getpid() == self._pid:
             return
         if self.model.device.type != "cpu":
-            raise MachineError("the model was loaded on a GPU before a fork: call nmt.load in the child.")
+            raise MachineError("the model was loaded on a GPU before a fork: call nmt.load in the child process.")
         torch.set_num_threads(1)
         self._lock, self._pid = threading.Lock(), os.getpid()
 
@@ -227,15 +227,15 @@ def load(
     runs = [Run(folder) for path in paths for folder in runs_of(Path(path))]
     names = [None] if checkpoint is None else _as_list("checkpoint", checkpoint, "the name of a checkpoint", str)
     if not runs or not names:
-        raise RunError(f"no {'checkpoint' if runs else 'run folder'} to load: name one at least.")
+        raise RunError(f"no {'checkpoint' if runs else 'run folder'} to load: name at least one.")
     if len(runs) > 1 and names != [None]:
-        raise RunError("checkpoints can be named of one run only, but there are several runs: name one of them.")
+        raise RunError("checkpoints can be named for a single run only, but there are several runs: name one run.")
     torch_device = choose_device(str(device))
     subwords = runs[0].subwords()
     for other in runs[1:]:
         if other.subwords().sha256 != subwords.sha256:
             raise RunError(
-                f"{other.folder} and {runs[0].folder} have different vocabularies, so they cannot translate together. "
+                f"{other.folder} and {runs[0].folder} have different vocabularies, so they cannot form an ensemble. "
                 "Train them on the same prepared data."
             )
     try_device(torch_device)
@@ -275,7 +275,7 @@ def _checked_texts(texts: Iterable[Any], name: str, *types: type) -> Iterator[An
             except UnicodeEncodeError as error:
                 raise DataError(
                     f"{name}, number {number}: character {error.start + 1} is U+{ord(part[error.start]):04X}, half of "
-                    "a character, which no text has: where bytes were decoded, decode them as UTF-8."
+                    "a surrogate pair, which is not valid text. If it was decoded from bytes, decode them as UTF-8."
                 ) from None
         yield replace(text, source=without_end(text.source)) if isinstance(text, Request) else without_end(str(text))
 

@@ -67,7 +67,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) ->
     for name in targets.keys() & weights.keys():
         found, expected = tuple(weights[name].shape), tuple(targets[name].shape)
         if found != expected:
-            problems.append(f"{name} is {found}, the model wants {expected}")
+            problems.append(f"{name} is {found}, the model expects {expected}")
     if problems:
         shown = "; ".join(sorted(problems)[:5])
         raise RunError(f"{where}: the weights do not fit the recipe's model: {shown}. Was recipe.yaml edited?")
@@ -144,7 +144,7 @@ def read_json(path: Path, max_bytes: int = _MAX_JSON) -> Any:
     """Read a JSON file that this program wrote. Raises RunError if it is damaged, or too large to be one."""
     try:
         if path.stat().st_size > max_bytes:
-            raise RunError(f"{path}: {path.stat().st_size:,} bytes is no file of ours.")
+            raise RunError(f"{path}: {path.stat().st_size:,} bytes are too many: nmt did not write this file.")
         raw = path.read_bytes()
         if not raw.endswith(b"\n"):
             raise RunError(f"{path}: damaged: its end is missing.")
@@ -169,10 +169,10 @@ def verify(folder: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
     for name, entry in files.items():
         path = folder / name
         if path.is_symlink() or not path.is_file():
-            raise RunError(f"{path}: missing or no plain file, though the manifest lists it.")
+            raise RunError(f"{path}: missing or not a regular file, though the manifest lists it.")
         size = path.stat().st_size
         if size != entry["size"]:
-            raise RunError(f"{path}: {size:,} bytes, the manifest says {entry['size']:,}: it was cut or replaced.")
+            raise RunError(f"{path}: {size:,} bytes, the manifest says {entry['size']:,}: truncated or replaced.")
         try:
             digest = sha256_of(path)
         except PermissionError:  # an unreadable file is not a damaged one
@@ -180,16 +180,16 @@ def verify(folder: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
         except OSError as error:
             raise RunError(f"{path}: cannot be read: {error.strerror}.") from None
         if digest != entry["sha256"]:
-            raise RunError(f"{path}: its SHA-256 is not that of the manifest: the file was damaged or replaced.")
+            raise RunError(f"{path}: its SHA-256 differs from the manifest: the file was damaged or replaced.")
     for name in {MODEL, OPTIMIZER, EMA, STATE} - files.keys():
         if (folder / name).exists():
-            raise RunError(f"{folder / name}: not in the manifest: it was put here, or the manifest was changed.")
+            raise RunError(f"{folder / name}: not in the manifest: added later, or the manifest was changed.")
     for name in (MODEL, STATE, *needed):
         if name not in files:
-            raise RunError(f"{folder / name}: missing, and missing in the manifest.")
+            raise RunError(f"{folder / name}: missing, and not in the manifest.")
     state = read_json(folder / STATE)
     if not isinstance(state, dict) or type(state.get("update")) is not int:
-        raise RunError(f"{folder / STATE}: damaged: it names no update.")
+        raise RunError(f"{folder / STATE}: damaged: the update number is missing.")
     if update_of(folder) not in (None, state["update"]):
         raise RunError(f"{folder}: holds the files of update {state['update']}: it was renamed or replaced.")
     return state
@@ -199,7 +199,7 @@ def _files_of(folder: Path) -> dict[str, dict[str, Any]]:
     """Check the manifest of a checkpoint and return its files: {name: {size, sha256}}."""
     path = folder / MANIFEST
     if folder.is_symlink() or path.is_symlink():
-        raise RunError(f"{folder}: is a link or has one for a manifest; the checkpoint is not one of ours.")
+        raise RunError(f"{folder}: it or its manifest is a symbolic link, so nmt-train did not write this checkpoint.")
     manifest = read_json(path, _MAX_MANIFEST)
     version, files = (manifest.get("format"), manifest.get("files")) if isinstance(manifest, dict) else (None, None)
     if type(version) is int and version > FORMAT:
@@ -212,7 +212,7 @@ def _files_of(folder: Path) -> dict[str, dict[str, Any]]:
         if not isinstance(entry, dict) or type(entry.get("size")) is not int or type(entry.get("sha256")) is not str:
             raise RunError(f"{path}: damaged: {name} is listed without its size and SHA-256.")
         if not _PLAIN_NAME.fullmatch(name):
-            raise RunError(f"{folder}: {name!r} is not a plain file name; the checkpoint is not one of ours.")
+            raise RunError(f"{folder}: {name!r} is not a plain file name, so nmt-train did not write this checkpoint.")
     return dict(files)
 
 

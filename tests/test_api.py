@@ -127,8 +127,8 @@ def test_a_pair_of_blank_lines_has_no_tokens_and_no_score(folders):
     [
         (["a", None], "number 2: expected a text or a nmt.Request of texts, found None of type NoneType"),
         ([b"a"], "number 1: expected a text or a nmt.Request of texts, found b'a' of type bytes"),
-        (["Ein \ud800 Hund"], "number 1: character 5 is U\\+D800, half of a character"),
-        ([nmt.Request("a", prefix="\udfff")], "number 1: character 1 is U\\+DFFF, half of a character"),
+        (["Ein \ud800 Hund"], "number 1: character 5 is U\\+D800, half of a surrogate pair"),
+        ([nmt.Request("a", prefix="\udfff")], "number 1: character 1 is U\\+DFFF, half of a surrogate pair"),
     ],
 )
 def test_what_is_no_text_is_named_with_its_place(folders, lines, message):
@@ -187,8 +187,8 @@ def test_phrases_in_a_list_are_those_of_a_tuple_and_numbers_of_numpy_are_numbers
         (lambda run: nmt.load(run).translate(["a"], beam=-1), "beam: expected a whole number"),
         (lambda run: nmt.load(run).translate("in May"), "lines: expected a list of texts, found one, 'in May' of type"),
         (lambda run: nmt.load(run).score(b"in May", ["a"] * 6), "sources: expected a list of texts, found one, b'in "),
-        (lambda run: nmt.load([]), "name one at least"),
-        (lambda run: nmt.load(run, checkpoint=[]), "name one at least"),
+        (lambda run: nmt.load([]), "name at least one"),
+        (lambda run: nmt.load(run, checkpoint=[]), "name at least one"),
         (lambda run: nmt.load([run, run], checkpoint="model"), "several runs"),
         (lambda run: nmt.load(run.parent), "not a run folder"),
         (lambda run: nmt.load(run).score([nmt.Request("a", prefix="b")], ["b"]), "sources, number 1: prefix, required"),

@@ -90,7 +90,7 @@ class Stop:
     def __init__(
         self,
         names: Sequence[str] = ("SIGINT", "SIGTERM"),
-        message: str = "stopping after the lines in work; a second Ctrl-C: at once",
+        message: str = "stopping after the lines in progress; a second Ctrl-C stops at once",
     ) -> None:
         self._names, self._message = names, message
         self.number = 0  # of the signal that was received

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from nmt.export.parity import Exported, Tolerance
 
 _DESCRIPTION = """\
-Write the model of the run folder RUN for another engine, or stripped to what translation needs; then translate and
-score some lines with both: what is not the same model is not written. The lines are those of the validation set, or
-of --lines."""
+Export the model of the run folder RUN for another engine, or without the state of training. Some lines are translated
+and scored by both models, and the export is written only if they agree. The lines are from the validation set, or
+those of --lines."""
 _EXAMPLES = (
     "nmt-export runs/mine --to safetensors --precision bf16 --out mine.small",
     "nmt-export runs/portable --to ctranslate2 --quantization int8 --out mine.ct2",
@@ -58,7 +58,7 @@ def export(args: argparse.Namespace) -> int:
     """Run the command. Returns the exit code; raises NmtError."""
     for flag, target in (("quantization", "ctranslate2"), ("precision", "safetensors")):
         if getattr(args, flag) and args.to != target:
-            raise NmtError(f"--{flag} belongs to --to {target}: leave it out.")
+            raise NmtError(f"--{flag} needs --to {target}: leave it out.")
     check_is_run(Path(args.run))
     refuse_unsupported(args.to, read_recipe(Path(args.run) / RECIPE))
     from nmt.processes import sleep_while_waiting
@@ -75,8 +75,8 @@ def export(args: argparse.Namespace) -> int:
     read, steps = _reader_and_steps(args, model)
     if folder.exists() and not is_exported(folder, args.to):
         raise NmtError(
-            f"{args.output} is no model exported for {args.to}, or other files are in it, too, so it is not replaced. "
-            "Choose another name."
+            f"{args.output}: not replaced, because it is not a model exported for {args.to} or holds other files, "
+            "too. Choose another name."
         )
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     tags_of_corpora = list(dict.fromkeys(map(model.recipe.data.tags_of, model.recipe.data.train))) or [()]
@@ -143,7 +143,7 @@ def _lines(args: argparse.Namespace, prepared: Path) -> list[str]:
         raise error if args.lines else DataError(f"{error} Or name a file of source lines: --lines FILE.") from None
     if lines := [line for line in candidates if line.strip()]:
         return lines if args.lines else lines[:N_LINE]
-    raise DataError(f"{args.lines or prepared}: no lines to compare the two models on.")
+    raise DataError(f"{args.lines or prepared}: no line with text to compare the two models on.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -151,13 +151,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser("nmt-export", description=_DESCRIPTION, examples=_EXAMPLES)
     add = parser.add_argument
     add("run", metavar="RUN", help="The run folder that nmt-train wrote.")
-    add("--to", choices=TARGETS, required=True, help="The engine; safetensors: nmt itself, with nothing but the model.")
-    text = "Written when it is whole and has been compared."
+    add("--to", choices=TARGETS, required=True, help="Format; safetensors: a run folder for nmt, with the model alone.")
+    text = "Folder of the export, written only when it is complete and checked."
     add("--output", "--out", "-o", metavar="FOLDER", required=True, help=text)
-    add("--overwrite", action="store_true", help="Replace a model that was exported before.")
-    text = f"Of CTranslate2's weights: {', '.join(QUANTIZATIONS)}. [default: none, fp32]"
+    add("--overwrite", action="store_true", help="Replace an earlier export.")
+    text = f"Type of CTranslate2's weights: {', '.join(QUANTIZATIONS)}. [default: none, fp32]"
     add("--quantization", choices=QUANTIZATIONS, metavar="KIND", help=text)
-    add("--precision", choices=PRECISIONS, help="Of the weights of --to safetensors. [default: fp32]")
+    add("--precision", choices=PRECISIONS, help="Type of the weights of --to safetensors. [default: fp32]")
     add("--checkpoint", metavar="NAME", help="A checkpoint of the run, like update-00012000.")
     add("--lines", metavar="FILE", help="Source lines to compare on; by default those of the validation set.")
     return run(export, parser, argv)

@@ -128,9 +128,9 @@ class Parser(argparse.ArgumentParser):
             flags = ", ".join(f"--{section}.OPTION" for section in sections)
             formatter.start_section("options of the recipe")
             formatter.add_text(
-                f"{n_option} options of the recipe are flags too, by their dotted names: {flags} VALUE. Those of a "
-                f"section: {self.prog} --help {sections[0]}. All: {self.prog} --help-all, or recipes/README.md. One "
-                "of them: its flag without VALUE."
+                f"{n_option} options of the recipe are flags too, by their dotted names: {flags} VALUE. Options of "
+                f"one section: {self.prog} --help {sections[0]}. All options: {self.prog} --help-all, or "
+                "recipes/README.md. Help on one option: its flag without VALUE."
             )
             formatter.end_section()
         formatter.add_text(self.epilog)
@@ -143,7 +143,7 @@ def add_override_flags(parser: Parser, only: Sequence[str] | None = None) -> Non
 
     only: sections, where "" stands for the options outside any section; None: all.
     """
-    text = "Show the options of the recipe too, and stop."
+    text = "Show this help with all options of the recipe."
     parser.add_argument("--help-all", action=_Show, show=lambda parser, _: parser.help_of("all"), nargs=0, help=text)
     for section, about in sections():
         if only is not None and section not in only:
@@ -158,7 +158,7 @@ def add_override_flags(parser: Parser, only: Sequence[str] | None = None) -> Non
 
 def add_short_flags(parser: Parser) -> None:
     """Add the short flags of a command. If both names of an option are given, the last one counts."""
-    about = "For options of the recipe; what it says counts where the flag is not given."
+    about = "Short names for options of the recipe; without the flag the recipe's value holds."
     group = parser.add_argument_group("common options", about)
     for flag, name, metavar in SHORT[parser.prog]:
         add_shorthand(parser, group, flag, name, metavar)
@@ -271,9 +271,9 @@ def must_be_free(
         raise NmtError(f"{path} exists already. {advice}, or replace it with --overwrite.")
     for name in inputs:
         if path.exists() and os.path.exists(name) and path.samefile(name):
-            raise NmtError(f"{path} is also read: choose another name for what is written.")
+            raise NmtError(f"{path} is also an input: choose another name for the output.")
     if inputs and path.exists() and not path.is_file():
-        raise NmtError(f"{path} is no file that could be replaced. {advice}.")
+        raise NmtError(f"{path} is not a regular file, so it is not replaced. {advice}.")
     folder = path.absolute().parent
     try:
         with tempfile.TemporaryFile(dir=folder):  # permissions are not enough: /proc is never writable
@@ -281,7 +281,7 @@ def must_be_free(
     except OSError as error:
         if is_machine_error(error):
             raise
-        raise NmtError(f"{path}: cannot be written: {folder} is no folder, or not yours to write to.") from None
+        raise NmtError(f"{path}: cannot be written: {folder} is not a folder, or you may not write to it.") from None
 
 
 def is_corpus(name: str) -> bool:
@@ -293,8 +293,8 @@ def refuse_corpus(name: str) -> None:
     """Raise DataError for a file of pairs in place of plain text: its lines are no sentences."""
     if is_corpus(name):
         raise DataError(
-            f"{name}: is named as a file of pairs or records, and is read as text here, a sentence a line. Write the "
-            "side that is wanted into a text file."
+            f"{name}: the name says that it holds pairs or records, but plain text, one sentence a line, is expected "
+            "here. Write the wanted side into a text file."
         )
 
 
@@ -303,7 +303,7 @@ def check_count(n_line: int, n_given: int, given: str, other: str | None) -> Non
     if n_line != n_given:
         raise DataError(
             f"{other or 'the input'} has {n_line:,} lines but {given} has {n_given:,}: line n of one must belong to "
-            "line n of the other. Look for a cut file, or one of another test set."
+            "line n of the other. Look for a truncated file, or a file of another test set."
         )
     if not n_line:
         raise DataError(f"{given}: is empty, so there is nothing to compare.")

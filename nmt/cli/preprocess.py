@@ -29,12 +29,12 @@ _WITHOUT_RECIPE = ("train", "valid", "test", "langs", "portable", "back_translat
 _INHERITED_SUBWORD_OPTIONS = ("kind", "joint", "normalize", "symbols")
 
 _DESCRIPTION = """\
-Read the parallel text of RECIPE, drop the training pairs that teach nothing, learn subwords, and write the folder that
-nmt-train reads. Without a recipe, name the files: --train SRC TRG --valid SRC TRG --langs SRC TRG --out DIR, or one
-file with both sides, CSV, TSV, JSONL, TMX, Parquet or Arrow; a recipe for them, to train with and to edit, is then
+Read the parallel text of RECIPE, filter the training pairs, learn subwords, and write the folder that nmt-train reads.
+Without a recipe, name the files: --train SRC TRG --valid SRC TRG --langs SRC TRG --out DIR, or one file with both
+sides: CSV, TSV, JSONL, TMX, Parquet or Arrow. The command then writes a recipe to train with and to edit,
 DIR/recipe.yaml. Files are UTF-8, plain or compressed (.gz, .zst, .xz); a recipe may also name datasets (docs/data.md).
-Relative names are looked for beside the recipe, then in the current folder, then in the one that the
-environment variable NMT_DATA names."""
+Relative names are searched beside the recipe, then in the current folder, then in the folder of the environment
+variable NMT_DATA."""
 
 _EXAMPLES = (
     "nmt-preprocess corpus.csv --langs en de",
@@ -72,9 +72,9 @@ def preprocess(args: argparse.Namespace) -> int:
             "Override its options by their dotted names: --data.valid.src FILE."
         )
     if args.report and not args.check:
-        raise RecipeError("--report: goes with --check. Without it the report is report.html in the prepared folder.")
+        raise RecipeError("--report needs --check. Without --check the report is report.html in the prepared folder.")
     if args.show is not None and args.check:
-        raise RecipeError("--show and --check: one shows what was prepared, the other prepares nothing. Choose one.")
+        raise RecipeError("--show prints prepared data, but --check prepares none. Choose one of them.")
     if args.show is not None and args.recipe and Path(args.recipe).is_dir():
         return _show(Path(args.recipe), args.show)
     values = {"subwords.vocab_from": args.vocab_from, "data.out": args.out, "data.valid_size": args.valid_size}
@@ -124,7 +124,7 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, overrides: Sequence[tuple
             prepare(recipe, recipe.data_folder, talk=talk, report=report, only_report=page, translations=translations)
             results = report.as_dict()
             if results["alarms"]:
-                talk("check: something is seriously wrong, see ALARM above")
+                talk("check: the data look seriously wrong, see ALARM above")
                 return AlarmError.exit_code
             talk(f"check: no alarm{', but see the warnings above' if results['warnings'] else ''}")
             return 0
@@ -136,7 +136,7 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, overrides: Sequence[tuple
         overrides = [(name, value) for name, value in overrides if f"{name}.".startswith(tuple(changed))]
     flags = [word for name, value in overrides for word in (f"--{name}", value)]
     command = ["nmt-train", str(args.recipe or recipe.data_folder / RECIPE), *flags]
-    talk(f"the model can be used by {exports_note(recipe)}")
+    talk(f"the model can be exported to {exports_note(recipe)}")
     talk(f"train with: {shlex.join(command)}")
     return 0
 
@@ -146,21 +146,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser("nmt-preprocess", description=_DESCRIPTION, examples=_EXAMPLES)
     add = parser.add_argument
     add("recipe", metavar="RECIPE", nargs="?", help="the recipe, a YAML file; or a corpus, as --train")
-    add("--overwrite", action="store_true", help="replace the data prepared before, at the very end")
-    text = "without a recipe: write one whose model CTranslate2 and Hugging Face's transformers can take"
+    add("--overwrite", action="store_true", help="replace data that was prepared before, once the new data is complete")
+    text = "without a recipe: choose a model that can be exported to CTranslate2 and Hugging Face's transformers"
     add("--portable", action="store_true", help=text)
-    text = "go on where the data look seriously wrong (see --check), which otherwise ends the command with exit code "
-    text += "3, the report beside the data folder, and no data written: data.alarms of the recipe"
+    text = "warn instead of stopping if the data look seriously wrong (see --check); otherwise the command ends with "
+    text += "exit code 3, a report beside the data folder and no data; short for data.alarms of the recipe"
     add("--accept-alarms", action="store_true", help=text)
-    text = "prepare nothing: read everything and write the report only, a page; exit code 3 if something is seriously "
-    text += "wrong with the data: swapped files, misaligned lines, validation or test pairs among the training pairs, "
+    text = "prepare nothing: read all data and write only the report, an HTML page; exit code 3 if the data look "
+    text += "seriously wrong: swapped files, misaligned lines, validation or test pairs among the training pairs, "
     add("--check", action="store_true", help=f"{text}most pairs dropped")
-    text = "where --check writes its page [default: DIR.report.html beside the data folder]"
+    text = "page that --check writes [default: DIR.report.html beside the data folder]"
     add("--report", metavar="FILE", help=text)
-    text = "print N pairs of the prepared data, always the same, as text, pieces and ids; RECIPE may be the folder"
+    text = "print N pairs of the prepared data as text, pieces and ids, always the same; RECIPE may be the folder"
     add("--show", metavar="N", type=_number, help=text)
-    text = "take the subwords of a run, a data folder or a model of SentencePiece: subwords.vocab_from of the recipe; "
-    add("--vocab-from", metavar="RUN", help=f"{text}without a recipe the new one fine-tunes that run")
+    text = "use the subwords of a run, a data folder or a SentencePiece model: subwords.vocab_from of the recipe; "
+    add("--vocab-from", metavar="RUN", help=f"{text}without a recipe, the new recipe fine-tunes that run")
     add = parser.add_argument_group("without a recipe").add_argument
     sides = ("SRC", "TRG")
     text = "two training files of text, or one with both sides: CSV, TSV, JSONL, TMX, Parquet or Arrow, whose columns "
@@ -168,11 +168,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--train", action="append", nargs="+", metavar=sides, help=text)
     add("--valid", nargs="+", metavar=sides, help="validation files, likewise")
     add("--test", nargs="+", metavar=sides, help="test files, likewise")
-    text = "text in the target language, a sentence a line, to train on as well: the run translates it into the source "
-    text += "language; may be given several times"
+    text = (
+        "target-language text for back-translation, a sentence a line: RUN translates FILE into the source language; "
+    )
+    text += "may be given several times"
     add("--back-translate", action="append", nargs=2, metavar=("RUN", "FILE"), help=text)
-    text = "without --valid: hold out N training pairs for validation, or a share below 1, and leave near copies of "
-    add("--valid-size", metavar="N", help=f"{text}them out of training [default: 1 %%, 200 to 2,000]")
+    text = "without --valid: hold out N training pairs for validation, or a share below 1; near copies are left out of "
+    add("--valid-size", metavar="N", help=f"{text}training [default: 1 %%, 200 to 2,000]")
     add("--langs", help="languages, as in: --langs de en", nargs=2, metavar=sides, type=_language)
     add("--out", metavar="DIR", help="folder of the prepared data; its name becomes that of the recipe")
     add_short_flags(parser)

@@ -11,9 +11,8 @@ from nmt.errors import NmtError
 from nmt.files import check_is_run, runs_of, write_durably
 
 _DESCRIPTION = """\
-Write one page that shows several runs in the same charts: loss, scores, learning rate, gradient norm and speed; and
-their example translations, data, and what each was trained with. nmt-train keeps the page of a single run,
-RUN/report.html."""
+Write one page with several runs in the same charts: loss, scores, learning rate, gradient norm and speed; and with
+their example translations, data and options. nmt-train keeps the page of a single run, RUN/report.html."""
 _EXAMPLES = ("nmt-report runs/first runs/second --output both.html",)
 
 
@@ -31,7 +30,7 @@ def report(args: argparse.Namespace) -> int:
     runs = [Run(folder) for folder in folders]
     for nmt_run in runs:
         if not entries_of(nmt_run):
-            raise NmtError(f"{nmt_run.log_file}: there is no log to show: nothing was trained here yet.")
+            raise NmtError(f"{nmt_run.log_file}: the log is missing or empty: train this run first.")
     write_durably(output, page(runs).encode())
     talk(f"nmt-report: written: {args.output}")
     return 0

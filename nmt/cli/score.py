@@ -23,8 +23,8 @@ from nmt.recipe.data_options import FilterConfig
 from nmt.recipe.options import ValidConfig
 
 _DESCRIPTION = """\
-Score translations against references with sacreBLEU: each file HYP (- is standard input), or those by each run HYP of
-the lines of --src. Several are compared with the first: differences, significance, and sentences won and lost."""
+Score translations against references with sacreBLEU. HYP is a file of translations (- is standard input), or a run,
+which translates --src. Several are compared with the first: differences, significance, and sentences won and lost."""
 _EXAMPLES = (
     "nmt-score out.en --ref test.en",
     "nmt-score runs/first runs/second --src test.de --ref test.en --html compared.html",
@@ -50,16 +50,16 @@ def _score(args: argparse.Namespace) -> int:
     folders = [Path(name) for name in args.hyp if Path(name).is_dir()]
     for folder in folders:
         if not is_run(folder):
-            raise NmtError(f"{folder} is a folder, but no run of nmt-train: name a run, or a file of translations.")
+            raise NmtError(f"{folder} is not a run folder of nmt-train: name a run, or a file of translations.")
         if not args.src:
-            raise NmtError(f"{folder}: a run needs the source lines that it is to translate: --src FILE.")
+            raise NmtError(f"{folder}: a run needs source lines to translate: --src FILE.")
     metrics = list(dict.fromkeys([*(args.metric or _DEFAULT_METRICS), *(["comet"] if args.comet else [])]))
     if args.by_line and (args.html or args.json):
-        raise NmtError(f"--by-line writes scores between tabs: leave --{'html' if args.html else 'json'} out.")
+        raise NmtError(f"--by-line prints tab-separated scores only: leave --{'html' if args.html else 'json'} out.")
     if "comet" in metrics and not args.src:
-        raise NmtError("COMET looks at the source lines, too: --src FILE.")
+        raise NmtError("COMET needs the source lines: --src FILE.")
     if args.device != "auto" and not folders and "comet" not in metrics:
-        raise NmtError(f"--device {args.device} is for runs and COMET, and there is neither: leave it out.")
+        raise NmtError(f"--device {args.device} has no effect without a run or COMET: leave it out.")
     src_lang, lang = _languages(args, folders)
     files = [name for name in args.hyp if Path(name) not in folders]
     text_files = [*args.ref, *([args.src] if args.src else []), *files]
@@ -78,8 +78,7 @@ def _score(args: argparse.Namespace) -> int:
     outputs = [read_lines(hyp) if hyp in files else translations_of(Path(hyp), sources, args) for hyp in args.hyp]
     references = [[*islice(read_lines(name), _N_NOTE_LINE if args.by_line else None)] for name in args.ref]
     notes = [
-        bleu_tokens(lang)[1]
-        or f"BLEU counts the words that 13a finds (language: {'not known' if lang == UNTOLD else lang}).",
+        bleu_tokens(lang)[1] or f"BLEU tokenizer: 13a (language: {'not known' if lang == UNTOLD else lang}).",
         *((unspaced_note(reference, lang) or "").replace("data.trg_lang", "--lang") for reference in references),
         *map(tokenised_note, references),
         *map(form_note, references),
@@ -144,13 +143,13 @@ def table(results: Sequence[compare.Result]) -> str:
             tests = f"bs {_p(p.bootstrap)}  ar {_p(p.randomisation)}" if p else ""
             text += f"  {score.value:5.1f} {interval:24}{change:6} {tests:20}  {printable(result.system.name)}\n"
     base = printable(first.system.name)
-    text += f"Sentences with a higher, an equal and a lower chrF2 than those of {base}\n"
+    text += f"Sentences with a higher, equal or lower chrF2 than {base}\n"
     for result in others:
         assert result.wins is not None
         won, tied, lost = (f"{n:,} {name}" for name, n in result.wins._asdict().items())
         text += f"  {won:>13} {tied:>13} {lost:>13}{'':18}{printable(result.system.name)}\n"
-    text += "bs, ar: chance of a difference as large between equal systems, by paired bootstrap resampling and by\n"
-    return f"{text}approximate randomisation, against {base}\n"
+    text += "bs, ar: p-value of the difference by paired bootstrap resampling (bs) and by\n"
+    return f"{text}approximate randomisation (ar), against {base}\n"
 
 
 def _p(value: float) -> str:
@@ -248,18 +247,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("hyp", metavar="HYP", nargs="+", type=_path, help=text)
     add("--ref", "-r", metavar="FILE", nargs="+", type=_path, required=True, help="References, one file or several.")
     add("--src", "-s", metavar="FILE", type=_path, help="The source lines: for runs, COMET and the page of --html.")
-    text = "Target language, which decides the words that BLEU counts. [default: that of the run or of the file name]"
+    text = "Target language; it selects the tokenizer of BLEU. [default: that of the run or of the file name]"
     add("--lang", metavar="CODE", help=text)
-    text = f"Of {', '.join(METRICS)}. [default: {', '.join(_DEFAULT_METRICS)}]"
+    text = f"Metrics: {', '.join(METRICS)}. [default: {', '.join(_DEFAULT_METRICS)}]"
     add("--metric", nargs="+", choices=METRICS, metavar="NAME", help=text)
-    text = "Also score by this COMET model: a name on Hugging Face or the path of a .ckpt. Its weights are read, no "
+    text = "Also score by this COMET model: a name on Hugging Face or the path of a .ckpt. Only weights are loaded; no "
     text += f"code is run. [default of --metric comet: {COMET}]"
     add("--comet", metavar="MODEL", help=text)
     text = "Write a page that compares scores by length and word, and sentence by sentence."
     add("--html", metavar="FILE", help=text)
     add("--overwrite", action="store_true", help="Replace the page if it exists.")
     add("--json", action="store_true", help="Print JSON, with unrounded scores.")
-    text = "Print the scores of each sentence instead, BLEU by its effective order: a line for each, between tabs."
+    text = "Print tab-separated scores of each sentence instead, one line each, with effective order for BLEU."
     add("--by-line", action="store_true", help=text)
     add("--device", default="auto", help="For runs and COMET: auto, cpu, cuda, cuda:1. [default: auto]")
     return run(score, parser, argv)

@@ -19,10 +19,10 @@ from nmt.recipe.places import is_prepared
 from nmt.recipe.reader import differences, read_recipe
 
 _DESCRIPTION = """\
-Train the model that RECIPE describes on the data that nmt-preprocess RECIPE prepared. The same command again goes on
-where training stopped, bit for bit. Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 save and stop; a second Ctrl-C stops at once.
-On several GPUs: torchrun --nproc-per-node 8 -m nmt.cli.train RECIPE. Every option of the recipe can be given here by
-its dotted name."""
+Train the model that RECIPE describes on the data that nmt-preprocess RECIPE prepared. The same command again resumes
+training where it stopped, bit for bit. Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 save and stop; a second Ctrl-C stops at
+once. On several GPUs: torchrun --nproc-per-node 8 -m nmt.cli.train RECIPE. Every option of the recipe can be given
+here by its dotted name."""
 
 
 _EXAMPLES = (
@@ -30,11 +30,11 @@ _EXAMPLES = (
     "nmt-train recipes/dates.yaml --prepare",
     "nmt-train prepared/mine/recipe.yaml --lr 1e-3 --out runs/slower",
     "nmt-train prepared/mine/recipe.yaml --seeds 1 2 3",
-    "nmt-train runs/mine                    # go on with a run",
+    "nmt-train runs/mine                    # resume a run",
 )
 
 
-STOPPING = "stopping; what is trained is saved first"
+STOPPING = "stopping after a checkpoint is saved"
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
 
 
@@ -50,7 +50,7 @@ def prepare_libraries() -> None:
 def train(args: argparse.Namespace) -> int:
     """Run the command. Returns the exit code; raises NmtError."""
     if args.verify and args.prepare:
-        raise NmtError("--verify looks at a run that is there, so --prepare has nothing to do: leave it out.")
+        raise NmtError("--verify checks an existing run, so --prepare has no effect: leave it out.")
     if args.verify:
         return _verify(Path(args.recipe))
     recipe = read_recipe(Path(args.recipe), overrides_of(args))
@@ -81,7 +81,9 @@ def train(args: argparse.Namespace) -> int:
 def _prepare(recipe: Recipe) -> None:
     """Prepare the data of the recipe, like nmt-preprocess. A signal deletes unfinished files."""
     if process_rank().world_size > 1:
-        raise RunError("--prepare: the data is not there, and is made by one process: run nmt-preprocess first.")
+        raise RunError(
+            "--prepare: no prepared data, and several processes cannot prepare it: run nmt-preprocess first."
+        )
     from nmt.cli.translated import translate_corpora
     from nmt.data.prepare import prepare
 
@@ -100,7 +102,7 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
 
     folder = recipe.run_folder.absolute()
     if is_run(folder):
-        raise NmtError(f"{recipe.run_folder} is a run of one seed: name another folder for several with --out.")
+        raise NmtError(f"{recipe.run_folder} is a run of a single seed: name another folder with --out.")
     is_main = os.environ.get("RANK", "0") == "0"
     runs = [folder / f"seed-{seed}" for seed in seeds]
     earlier = [path for path in sorted(folder.glob("seed-*")) if path.name.removeprefix("seed-").isdecimal()]
@@ -120,7 +122,7 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
         differing = {name for other in recipes for name in refused_changes(differences(recipes[0], other))}
         differing.discard("optim.warmup")
         if differing:
-            talk(f"warning: these runs differ in more than the seed: {', '.join(sorted(differing))}")
+            talk(f"warning: these runs differ in more options than the seed: {', '.join(sorted(differing))}")
         write_stdout(write_summary(folder, trained))
     return 0
 
@@ -151,18 +153,18 @@ def _seed(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
     parser = Parser("nmt-train", description=_DESCRIPTION, examples=_EXAMPLES)
-    parser.add_argument("recipe", metavar="RECIPE", help="the recipe, a YAML file; or a run folder, to go on with it")
+    parser.add_argument("recipe", metavar="RECIPE", help="the recipe, a YAML file; or a run folder, to resume the run")
     add = parser.add_mutually_exclusive_group().add_argument
-    text = "Train nothing: check checkpoints and model of the run folder RECIPE against manifests and its recipe. "
-    text += "A line each on stdout: name, update, and whole or damaged: why. Exit code 2 if one is damaged."
+    text = "Train nothing: check the checkpoints and the model of the run folder RECIPE against manifests and recipe. "
+    text += "Prints a line for each: name, update, and whole, or damaged and why. Exit code 2 if one is damaged."
     add("--verify", action="store_true", help=text)
-    text = "Train nothing: measure what the recipe needs here (memory, time, disk), and say what is likely to go wrong."
+    text = "Train nothing: measure the memory, time and disk that the recipe needs here, and warn of likely problems."
     add("--check", action="store_true", help=f"{text} Leaves nothing behind.")
-    text = "Train nothing: let the model learn a few pairs by heart and find them again by beam search; exit code 1 if "
-    add("--selftest", action="store_true", help=f"{text}it cannot. Leaves nothing behind.")
+    text = "Train nothing: overfit the model to a few pairs and find them again by beam search; exit code 1 if that "
+    add("--selftest", action="store_true", help=f"{text}fails. Leaves nothing behind.")
     text = "Train a run for each seed, in RUN/seed-N, and write RUN/seeds.json and one page: scores, mean and standard "
-    add("--seeds", type=_seed, nargs="+", metavar="N", help=f"{text}deviation. A time budget is that of each run.")
-    text = "Where the data of the recipe is not there, do first what nmt-preprocess RECIPE does; no part of a time "
+    add("--seeds", type=_seed, nargs="+", metavar="N", help=f"{text}deviation. A time budget applies to each run.")
+    text = "If the data of the recipe is missing, run nmt-preprocess RECIPE first; its time does not count in a time "
     parser.add_argument("--prepare", action="store_true", help=f"{text}budget.")
     add_short_flags(parser)
     add_override_flags(parser)

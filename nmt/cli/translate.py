@@ -16,17 +16,17 @@ from nmt.recipe.model_options import ATTENTIONS
 from nmt.recipe.section import MOST_THREADS
 
 _DESCRIPTION = """\
-Translate lines with the model of the run folder RUN: nmt-translate RUN < in > out. One line out for each line in, in
-order; a blank line stays blank. In a pipe, what has arrived is answered at once. Several runs translate together, as an
-ensemble."""
+Translate lines with the model of the run folder RUN: nmt-translate RUN < in > out. Each input line gives
+one output line, in order; a blank line stays blank. Lines from a pipe are translated as they arrive. Several runs form
+an ensemble."""
 _EPILOG = """\
-Output: the translation; with --decode.n_best above 1 NUMBER ||| TRANSLATION ||| SCORE for each hypothesis, best first,
-NUMBER being that of the input line, from 1. With --format tsv NUMBER, RANK, SCORE, LOG-PROBABILITY and TRANSLATION
-between tabs; with --format jsonl an object a line, with --format moses NUMBER ||| TRANSLATION ||| F0= LOG-PROBABILITY
-||| SCORE, NUMBER from 0 as Moses and Marian have it; and with --format pairs one of source, output and flags alone, to
-train on (docs/data.md). SCORE is the log-probability over the length penalty. --score writes LOG-PROBABILITY; with
+Output: the translation. With --decode.n_best above 1, NUMBER ||| TRANSLATION ||| SCORE for each hypothesis, best first;
+NUMBER is the input line, from 1. --format tsv: NUMBER, RANK, SCORE, LOG-PROBABILITY and TRANSLATION between tabs.
+--format jsonl: an object a line. --format moses: NUMBER ||| TRANSLATION ||| F0= LOG-PROBABILITY ||| SCORE, with NUMBER
+from 0, as in Moses and Marian. --format pairs: an object a line with source, output and flags only, to train on
+(docs/data.md). SCORE is the log-probability divided by the length penalty. --score writes LOG-PROBABILITY; with
 --format tsv NUMBER, LOG-PROBABILITY, its number of tokens and TRANSLATION; with --format pairs source, output and
-mean_log_prob, that of a token, null without text on both sides."""
+mean_log_prob, the mean of a token, null without text on both sides."""
 
 
 _EXAMPLES = (
@@ -36,9 +36,9 @@ _EXAMPLES = (
 
 
 _INPUT = (
-    "Of the input: text; wrapped: text whose sentences go on over several lines, which are joined up to the end of a "
-    "sentence or a blank line, and are one line of the output; tsv: the source, a tab and how its translation begins; "
-    "or jsonl: objects with source, and if wanted prefix, required, avoided, trg_lang and tags. [default: text]"
+    "Format of the input: text; wrapped: text with line breaks inside sentences, joined up to the end of a sentence "
+    "or a blank line, one line of the output each; tsv: the source, a tab and the start of its translation; or "
+    "jsonl: objects with source and, optionally, prefix, required, avoided, trg_lang and tags. [default: text]"
 )
 
 
@@ -72,9 +72,9 @@ def translate(args: argparse.Namespace) -> int:
         if getattr(args, flag) and not getattr(args, other):
             raise NmtError(f"--{flag.replace('_', '-')} needs --{other}.")
     if args.score and translation_flags:
-        raise NmtError(f"--score translates nothing, so --{translation_flags[0]} has nothing to do: leave it out.")
+        raise NmtError(f"--{translation_flags[0]} has no effect with --score, which translates nothing: leave it out.")
     if args.score and args.format == "moses":
-        raise NmtError("--score translates nothing, and --format moses is for what was translated: name another.")
+        raise NmtError("--score does not support --format moses: choose another format.")
     args.layer, args.head, args.attention_of = args.layer or "last", args.head or "mean", args.attention_of or "cross"
     from nmt.processes import sleep_while_waiting
 
@@ -92,46 +92,47 @@ def new_parser() -> Parser:
     parser.add_argument("run", metavar="RUN", nargs="+", help=text)
     add_short_flags(parser)
     add = parser.add_argument_group("input").add_argument
-    add("--input", "-i", metavar="FILE", help="Read this file, plain or compressed (.gz, .zst, .xz), and not stdin.")
+    add("--input", "-i", metavar="FILE", help="Read this file instead of stdin, plain or compressed (.gz, .zst, .xz).")
     add("--input-format", choices=("text", "wrapped", "tsv", "jsonl"), default="text", help=_INPUT)
 
     add = parser.add_argument_group("output").add_argument
-    add("--output", "--out", "-o", metavar="FILE", help="Write this file, there only when it is whole, and not stdout.")
+    add("--output", "--out", "-o", metavar="FILE", help="Write this file instead of stdout, once it is complete.")
     add("--overwrite", action="store_true", help="Replace output files that exist.")
-    text = "Of what is written; see below. [default: text]"
+    text = "Format of the output; see below. [default: text]"
     add("--format", choices=("text", "tsv", "jsonl", "pairs", "moses"), default="text", help=text)
 
-    group = parser.add_argument_group("what is asked of a translation")
+    group = parser.add_argument_group("constraints on the translation")
     add = group.add_argument
     add_shorthand(parser, group, "--trg-lang", "decode.trg_lang", "LANG")
-    text = "Two columns: where the source has the phrase in the first, the translation has that in the second."
+    text = "Glossary with two columns, source and target: if a source has the first phrase, its translation has the "
+    text += "second phrase."
     add("--terms", metavar="FILE", help=text)
-    text = "Phrases that no translation has; with two columns, none of a source that has the phrase in the first."
+    text = "Phrases that no translation may have; with two columns, only if the source has the phrase in the first."
     add("--avoid", metavar="FILE", help=text)
-    add("--keep", metavar="REGEX", help="What this matches in the source is in the translation as it is.")
+    add("--keep", metavar="REGEX", help="Source text that matches is copied to the translation unchanged.")
     add("--mbr", metavar="N", help="Short for --decode.samples N --decode.mbr chrf.")
-    text = "Translate again what looks wrong, with a wider beam, then by sampling; fewer reasons win."
+    text = "Translate suspicious lines again, with a wider beam, then by sampling; the result with fewer flags wins."
     add("--retry-suspect", action="store_true", help=text)
 
     add = parser.add_argument_group("model").add_argument
-    text = "A checkpoint of the run, like update-00012000; given several times, an ensemble of them; by default its "
-    text += "final model, and its best checkpoint so far while training has not ended."
+    text = "A checkpoint of the run, like update-00012000; several form an ensemble. By default the final model of the "
+    text += "run or, while training has not ended, its best checkpoint so far."
     add("--checkpoint", metavar="NAME", action="append", help=text)
 
     add = parser.add_argument_group("scoring").add_argument
-    text = "Raw reference: print BLEU, chrF, TER and exact match to stderr; given several times, all of them count."
+    text = "Raw reference: print BLEU, chrF, TER and exact match to stderr; may be given several times for one score."
     add("--ref", metavar="FILE", action="append", help=text)
     add("--scores", metavar="FILE", help="Also write the scores of --ref as JSON.")
     add("--score", metavar="FILE", help="Translate nothing: write log-probabilities of the translations in this file.")
 
     add = parser.add_argument_group("word alignments and attention").add_argument
-    text = "Also write which words belong together, for each line of the input a line like 0-0 1-2: word of the "
-    text += "source and word of the translation, from 0."
+    text = "Also write word alignments, a line like 0-0 1-2 for each line of the input: index of the source word and "
+    text += "of the translation word, from 0."
     add("--alignments", metavar="FILE", help=text)
-    text = "Draw attention: a .png, .svg or .pdf, or an .html on which all layers, heads and kinds can be looked at."
+    text = "Draw attention: a .png, .svg or .pdf, or an .html page with all layers, heads and kinds."
     add("--attention", metavar="FILE", help=text)
-    text = "What is drawn: cross, where the translation looks at the source; encoder, the source at itself; decoder, "
-    text += "the translation at what was written before. [default: cross]"
+    text = "Attention to draw: cross, from the translation to the source; encoder, self-attention of the source; "
+    text += "decoder, self-attention of the translation. [default: cross]"
     add("--attention-of", choices=ATTENTIONS, help=text)
     add("--lines", type=_numbers, metavar="N,…", help="Lines to draw. [default: the first three that are not blank]")
     text = "Layers to draw. [default: last]"
@@ -141,7 +142,7 @@ def new_parser() -> Parser:
 
     add = parser.add_argument_group("hardware").add_argument
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1. [default: auto, the GPU if there is one]")
-    add("--threads", type=_threads, default=0, metavar="N", help="CPU threads; 0: one a core.")
+    add("--threads", type=_threads, default=0, metavar="N", help="CPU threads; 0: one per core.")
     add_override_flags(parser, ["decode"])
     return parser
 

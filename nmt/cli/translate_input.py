@@ -64,7 +64,7 @@ def follow_links(args: argparse.Namespace) -> None:
         name = getattr(args, flag)
         if name and os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name)):
             instead = "Leave --output out for stdout, or name" if flag == "output" else "Name"
-            raise NmtError(f"--{flag} {name}: is no file, but a device or a pipe. {instead} a file.")
+            raise NmtError(f"--{flag} {name}: is a device or a pipe, not a regular file. {instead} a file.")
         if name and os.path.islink(name):
             setattr(args, flag, os.path.realpath(name))
 
@@ -86,7 +86,7 @@ def check_paths(args: argparse.Namespace, *, is_written: bool) -> None:
         for name in [names] if isinstance(names, str) else names:
             other = flag_of_file.setdefault(os.path.realpath(name), flag)
             if other != flag and (flag in _WRITTEN or other == _JOURNAL):
-                raise NmtError(f"{name}: --{flag} and --{other} are the same file. Name two.")
+                raise NmtError(f"{name}: --{flag} and --{other} are the same file. Name two different files.")
     for name in filter(None, (args.input if args.input_format == "text" else None, args.score, *(args.ref or ()))):
         refuse_corpus(name)
     for name in filter(None, (args.input, args.score, args.terms, args.avoid)):
@@ -96,7 +96,7 @@ def check_paths(args: argparse.Namespace, *, is_written: bool) -> None:
     if args.attention:
         check_path(Path(args.attention))
     if args.input and args.lines and (n_line := count_lines(args.input)) < max(args.lines):
-        raise NmtError(f"--lines {max(args.lines)}: nothing to draw there: {args.input} has {n_line:,} lines.")
+        raise NmtError(f"--lines {max(args.lines)}: no such line: {args.input} has {n_line:,} lines.")
     check_outputs(args, is_written=is_written)
 
 
@@ -105,7 +105,7 @@ def check_outputs(args: argparse.Namespace, *, is_written: bool, is_translated: 
 
     is_written: an earlier process wrote the outputs before it was killed. is_translated: all lines are in the journal.
     """
-    restart = "Move it away and start again, which goes on from the journal"
+    restart = "Move it away and give the command again, which resumes from the journal"
     advice = restart if is_translated else "Choose another name"
     for name in filter(None, (getattr(args, flag) for flag in _WRITTEN)):
         must_be_free(Path(name), overwrite=args.overwrite or is_written, advice=advice)
@@ -155,7 +155,7 @@ def open_input(path: str | None) -> Iterator[BinaryIO]:
         yield file
         after = os.fstat(watched.fileno())
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-            raise DataError(f"{path}: changed while it was read. Translate it again when nothing writes to it.")
+            raise DataError(f"{path}: changed while it was read. Translate again when nothing else writes to it.")
 
 
 def read_windows(
@@ -206,9 +206,9 @@ def _text_of(line: StreamLine, place: str, args: argparse.Namespace) -> tuple[st
     text, is_valid = decode_line(line.raw)
     anomalies = {} if is_valid else {"invalid_utf8": "invalid UTF-8, read with replacement characters"}
     if line.is_cut and args.input_format == "jsonl":
-        raise DataError(f"{place}: {line.n_byte:,} bytes. A line of JSON may have {LONGEST_LINE:,}: divide its text.")
+        raise DataError(f"{place}: {line.n_byte:,} bytes. A line of JSON may have {LONGEST_LINE:,}: split its text.")
     if line.is_cut:
-        cut = f"{line.n_byte:,} bytes, of which the first {len(line.raw):,} are read; are line feeds missing?"
+        cut = f"{line.n_byte:,} bytes; only the first {len(line.raw):,} are read; are line feeds missing?"
         anomalies["cut"] = cut
     return text, anomalies
 
@@ -305,8 +305,8 @@ def read_request(line: str, input_format: str, terms: Terms | None) -> tuple[Req
         source, *columns = line.split("\t")
         if len(columns) > 1:
             raise DataError(
-                f"{len(columns) + 1} columns, but --input-format tsv has two: the source, and how its translation "
-                "begins."
+                f"{len(columns) + 1} columns, but --input-format tsv has two: the source, and the start of its "
+                "translation."
             )
         request = Request(source, prefix="".join(columns))
     return terms(request) if terms else request, extra_fields
@@ -323,10 +323,10 @@ def request_reader(args: argparse.Namespace, terms: Terms | None, decode: Decode
             sources.codec_of(request)
         if args.score and request.asks:
             raise DataError(
-                "--score translates nothing, so prefix, required and avoided have nothing to do: leave them out."
+                "prefix, required and avoided have no effect with --score, which translates nothing: leave them out."
             )
         if decode.samples and request.requires:
-            raise DataError("phrases can be required of beam search only: set decode.samples to 0.")
+            raise DataError("required phrases need beam search: set decode.samples to 0.")
         return request, extra_fields
 
     return request_of
@@ -338,12 +338,12 @@ def _of_json(line: str) -> tuple[Request, dict[str, Any]]:
     try:
         fields = parse_json(line.encode("utf-8"))
     except ValueError as error:
-        raise DataError(f"not JSON ({error}). --input-format jsonl has an object a line.") from None
+        raise DataError(f"not JSON ({error}). --input-format jsonl expects one object a line.") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("source"), str):
         raise DataError(f'expected an object with the text "source", found {shown(fields)}.')
     for key in fields.keys() - set(GIVEN):
         if similar := get_close_matches(key, GIVEN[1:], 1, _MIN_SIMILARITY):
-            raise DataError(f"unknown key {key!r}: did you mean {similar[0]}? Else give it another name.")
+            raise DataError(f"unknown key {key!r}: did you mean {similar[0]}? If not, rename the key.")
     request_fields = {key: _valid_text(fields.pop(key)) for key in GIVEN if key in fields}
     return Request(**{**request_fields, "source": without_end(request_fields["source"])}), fields
 
@@ -368,13 +368,13 @@ def terms_of(args: argparse.Namespace) -> Terms | None:
         first_number = first_numbers.setdefault(phrase, number)
         if (other := required[first_number - 1][1]) != translation:
             raise DataError(
-                f"{args.terms}:{number}: the term {shown(phrase)} is {shown(translation)} here, and {shown(other)} "
-                f"in line {first_number}. Only one of them can be required: take the other out."
+                f"{args.terms}:{number}: the term {shown(phrase)} has the translation {shown(translation)} here, but "
+                f"{shown(other)} in line {first_number}. Remove one of the two lines."
             )
     try:
         keep = re.compile(args.keep) if args.keep else None
     except re.error as error:
-        raise NmtError(f"--keep {args.keep}: no regular expression ({error}).") from None
+        raise NmtError(f"--keep {args.keep}: not a regular expression ({error}).") from None
     return Terms(required, _phrases(args.avoid, 1) if args.avoid else (), keep)
 
 
@@ -395,5 +395,5 @@ def _phrases(path: str, min_columns: int) -> list[tuple[str, str]]:
             raise DataError(f"{path}:{number}: {error}") from None
         pairs.append((columns[0] if len(columns) == 2 else "", columns[-1]))
     if not pairs:
-        raise DataError(f"{path}: no phrases.")
+        raise DataError(f"{path}: the file has no phrases.")
     return pairs

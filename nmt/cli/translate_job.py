@@ -99,9 +99,9 @@ class Journal:
                 if not _line(head).startswith(self._file.read(len(_line(head)) + 1)):
                     earlier = earlier_head.get("settings", {})
                     changed = [name for name in {**earlier, **settings} if earlier.get(name) != settings.get(name)]
-                    reason = f"made with another {', '.join(changed)}"
+                    reason = f"written with another {', '.join(changed)}"
                     is_readable = earlier_head.get("format") == FORMAT
-                    self._set_aside(0, reason if is_readable else "no journal that this nmt can read")
+                    self._set_aside(0, reason if is_readable else "not a journal that this version of nmt can read")
                 self._file.truncate(0)
                 self.n_line = 0
                 self._write(head)
@@ -135,7 +135,7 @@ class Journal:
         if window["lines"] != digest:
             self._earlier_lines.close()
             self.n_line = n_line = self._n_taken
-            reason = f"after line {n_line:,} the input is another one" if n_line else "made of another input"
+            reason = f"the input differs after line {n_line:,}" if n_line else "written for another input"
             self._set_aside(self._end, reason)
             return None
         self._end, self._n_taken = end, self._n_taken + len(window["records"])
@@ -250,7 +250,7 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written
         if not journal.fits:
             check_outputs(args, is_written=False)
         if journal.n_line:
-            say(f"{journal.path.name} has the answers to {journal.n_line:,} lines: going on from there")
+            say(f"{journal.path.name} has the translations of {journal.n_line:,} lines: resuming after them")
         report_error: Exception | None = None
         try:
             model = LineTranslator(args)
@@ -272,7 +272,8 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written
         except BaseException:
             if journal.n_line:
                 say(
-                    f"{journal.path.name} keeps the answers to {journal.n_line:,} lines; the same command goes on there"
+                    f"{journal.path.name} keeps the translations of {journal.n_line:,} lines; the same command "
+                    "resumes after them"
                 )
             raise
         journal.path.unlink()

@@ -101,24 +101,24 @@ class LineTranslator:
                 say(f"note: {run}: training has not ended; translating with {name}")
             elif Run(run).has_newer_checkpoints():
                 say(
-                    f"note: {run}: training goes on since its model was chosen; translating with that, and with others "
-                    "by --checkpoint"
+                    f"note: {run}: training has continued since its final model was chosen; translating with that "
+                    "model (--checkpoint: with another)"
                 )
         retries = tries(decode) if args.retry_suspect else {}
         self._retries: dict[str, Translator] = {name: model.translator(config) for name, config in retries.items()}
         fields, words, ratios = args.format == "jsonl", bool(args.alignments), Run(args.run[0]).usual_ratios()
         self._evidence = Evidence(self.translator, self.recipe, ratios, fields=fields, words=words)
         if device.type == "cpu" and decode.precision == "bf16" and not half_is_faster():
-            say("note: decode.precision bf16 is slower than fp32 on this processor: take fp32")
+            say("note: decode.precision bf16 is slower than fp32 on this processor: use fp32")
         check_attention(args, self.recipe.model, attends=self.translator.model.attends)
         if args.format == "pairs" and not args.score and decode.n_best > 1:
             raise NmtError(
-                f"--format pairs has the best translation of each line, but decode.n_best is {decode.n_best}: set it "
-                "to 1. For several translations of a line draw samples, in a file for each of several --decode.seed."
+                f"--format pairs has one translation of each line, but decode.n_best is {decode.n_best}: set it to 1. "
+                "For several translations of a line, draw samples with several --decode.seed, each into its own file."
             )
         for flag in ("terms", "keep"):
             if decode.samples and getattr(args, flag):
-                raise NmtError(f"--{flag}: phrases can be required of beam search only: set decode.samples to 0.")
+                raise NmtError(f"--{flag}: required phrases need beam search: set decode.samples to 0.")
         if args.input_format != "jsonl":
             self.translator.sources.codec_of(Request(""))
 
@@ -236,7 +236,7 @@ def check_attention(args: argparse.Namespace, model: ModelConfig, *, attends: bo
     """Raise NmtError if the model lacks the requested attention: any at all, or this kind, layer or head."""
     flags = [flag for flag in ("attention", "alignments") if getattr(args, flag)]
     if flags and not attends:
-        raise NmtError(f"--{flags[0]}: {NOWHERE}, so there is no attention to show: leave it out.")
+        raise NmtError(f"--{flags[0]}: {NOWHERE}: leave it out.")
     if args.attention:
         kind: Attention = args.attention_of
         if kind not in model.attention_grids:
@@ -253,8 +253,8 @@ def _draw(args: argparse.Namespace, lines: LineTranslator, drawn: dict[int, Requ
     source, translator, recipe = args.input or "<stdin>", lines.translator, lines.recipe
     if missing := [str(number) for number in args.lines or () if number not in drawn]:
         raise NmtError(
-            f"--lines {','.join(missing)}: nothing to draw there: the input has {n_line:,} lines, and a blank line has "
-            "no attention."
+            f"--lines {','.join(missing)}: cannot be drawn: the input has {n_line:,} lines, and a blank line has no "
+            "attention."
         )
     kind: Attention = args.attention_of
     sentences = []
@@ -262,13 +262,13 @@ def _draw(args: argparse.Namespace, lines: LineTranslator, drawn: dict[int, Requ
         translation = answer.translation
         n_part, src_ids = len(translation.parts), translation.src_ids
         if n_part and len(src_ids) + len(translation.trg_ids) > MOST_SHOWN:
-            warn(f"{source}:{number}: not drawn, as its {n_part:,} pieces have more than {MOST_SHOWN:,} subwords")
+            warn(f"{source}:{number}: not drawn: its {n_part:,} pieces have more than {MOST_SHOWN:,} subwords")
             continue
         title = f"{number}: {request.source if kind == 'encoder' else translation.text}"
         attns, trg_ids = translator.attention(translation), translation.hypotheses[0].ids
         sentences.append(sentence_of(attns, src_ids, trg_ids, translator.subwords, title))
     if not sentences:
-        raise NmtError(f"{source}: of its {n_line:,} lines none can be drawn: all are empty, blank or too long.")
+        raise NmtError(f"{source}: none of its {n_line:,} lines can be drawn: all are blank or too long.")
     langs, run = (recipe.data.src_lang, trg_lang_of(recipe)), Path(args.run[0]).resolve().name
     draw(sentences, Path(args.attention), kind=kind, layers=args.layer, heads=args.head, langs=langs, run=run)
     say(f"attention: {args.attention}")
@@ -326,10 +326,10 @@ class Report:
         for note in [*self._input_notes(), *style_notes(Run(args.run[0]).src_style(), self.style)]:
             say(note)
         if n_cut := self.flags[CAP]:
-            warn(f"{n_cut:,} translations were ended at the limit of decode.max_len_a and decode.max_len_b")
+            warn(f"{n_cut:,} translations were truncated at the length limit, decode.max_len_a and decode.max_len_b")
         if self.split:
             limits = translator.limits
-            manner = f"in pieces, as they have more than {limits.line:,} subwords: {numbers(self.split)}"
+            manner = f"in pieces, because they have more than {limits.line:,} subwords: {numbers(self.split)}"
             manner = "sentence by sentence" if limits.every else manner
             n_split = len(self.split)
             say(f"note: {n_split:,} of {self.n_line:,} lines were translated {manner} (--format jsonl flags them)")
@@ -337,9 +337,9 @@ class Report:
         if flags := ", ".join(counts):
             say(f"note: suspicious translations, of {self.n_line:,}: {flags} (--format jsonl flags the lines)")
         if n_retried := self.outcomes.total():
-            improved = f"{self.outcomes[MENDED]:,} mended, {self.outcomes[BETTER]:,} better but not right"
-            kept = f"{self.outcomes[KEPT]:,} as they were"
-            say(f"note: {n_retried:,} translations looked wrong and were tried again: {improved}, {kept}")
+            improved = f"{self.outcomes[MENDED]:,} mended, {self.outcomes[BETTER]:,} better but still suspicious"
+            kept = f"{self.outcomes[KEPT]:,} unchanged"
+            say(f"note: {n_retried:,} suspicious translations were tried again: {improved}, {kept}")
         aligns = args.alignments or (args.format == "jsonl" and translator.model.attends)
         if aligns and (units := characters_note(recipe)):
             say(f"note: {units}")
@@ -360,8 +360,8 @@ class Report:
         n_inner_bom, n_crlf = counts["inner bom"], counts["crlf"]
         notes = (
             (counts["bom"], f"{name} began with a byte order mark, which was removed"),
-            (n_inner_bom, f"{n_inner_bom:,} lines of {name} had a byte order mark within, which was removed"),
-            (keys, f"keys of {name} that only the answers get: {', '.join(keys[:MAX_NUMBERS])}"),
+            (n_inner_bom, f"{n_inner_bom:,} lines of {name} had a byte order mark inside, which was removed"),
+            (keys, f"unknown keys of {name}, copied to the output: {', '.join(keys[:MAX_NUMBERS])}"),
             (n_crlf, f"{n_crlf:,} lines of {name} ended with a carriage return, which was removed"),
         )
         return [f"note: {text}" for applies, text in notes if applies]
@@ -396,7 +396,7 @@ def blank_notes(name: str, references: Sequence[str], sources: Sequence[str]) ->
     """
     has_text = [(bool(source.strip()), bool(line.strip())) for source, line in zip(sources, references, strict=True)]
     if (True, True) not in has_text:
-        raise DataError(f"{name}: no line has text beside a source that has some, so nothing can be compared.")
+        raise DataError(f"{name}: blank for every source line that has text, so there is nothing to score.")
     notes = []
     for mismatch, text in {
         (True, False): "references are blank where the source is not",

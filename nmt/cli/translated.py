@@ -71,7 +71,7 @@ def translate_corpora(recipe: Recipe, *, checks: bool = False) -> dict[int, list
                 raise
     if checks and not any(translations.get(n, True) for n in range(len(recipe.data.train))):
         raise RecipeError(
-            "--check: all of data.train is yet to be translated, so there is nothing to check. Leave --check out."
+            "--check: no corpus of data.train is translated yet, so there is nothing to check. Leave --check out."
         )
     return translations
 
@@ -84,7 +84,7 @@ def _runs_of(recipe: Recipe, n: int) -> list[Path]:
         runs += runs_of(folder)
         if not all(map(_is_run, runs_of(folder))):
             raise RunError(
-                f"data.train.{n}.translated_by: {name} is no run folder: "
+                f"data.train.{n}.translated_by: {name} is not a run folder: "
                 f"{recipe.origin.tried('data.train', name)}. Name the folder that nmt-train wrote, runs/NAME."
             )
     return runs
@@ -116,8 +116,8 @@ def _lang_of(recipe: Recipe, n: int, run: Path) -> str:
         is_reversed = all(matching(trg_lang, src_lang))
         hint = f", or, if it is text in {trg_lang}, write {other}: {text}" if is_reversed else ""
         raise RunError(
-            f"data.train.{n}.translated_by: {run} translates {' or '.join(src_langs)} to {' or '.join(trg_langs)}, but "
-            f"{side}: {text} is to be translated from {src_lang} to {trg_lang}. Name a run that does{hint}."
+            f"data.train.{n}.translated_by: {run} translates {' or '.join(src_langs)} to {' or '.join(trg_langs)}, "
+            f"but {side}: {text} must be translated from {src_lang} to {trg_lang}. Name a run for that{hint}."
         )
     return (trg_lang if trg_lang in matches[1] else matches[1][0]) if len(trg_langs) > 1 else ""
 

@@ -53,7 +53,7 @@ _LINE_ENDS = str.maketrans("\n\r", "  ")
 # huge line need not be encoded.
 _MAX_CHARACTERS = MAX_SRC_LEN * LONGEST_PIECE
 _TOO_LONG = "too long ({:,} characters): only its first {:,} subwords were read; split it into sentences"
-NOWHERE = "no word that this model writes looks at the source"
+NOWHERE = "this model has no attention to the source"
 
 
 class Translator:
@@ -141,7 +141,7 @@ class Translator:
         """Return the attention weights of the best translation of a line that is not blank: (n_layer, n_head, …) of
         each kind, with EOS; 0 between pieces. Raises NmtError if the model has no cross-attention."""
         if not self.model.attends:
-            raise NmtError(f"{NOWHERE}, so there is no attention to show.")
+            raise NmtError(f"{NOWHERE}.")
         attns_of_parts = []
         for part in searched_parts(translation):
             src_seq = pad(Ragged.of([part.src_ids]), after=(EOS,))

@@ -180,7 +180,7 @@ def test_a_missing_package_is_told_before_any_work(files, capsys):
 
 def test_the_source_is_asked_for(files, capsys):
     assert score(["a", "--ref", "ref", "--comet", "x"]) == 2
-    assert "COMET looks at the source lines, too: --src FILE" in capsys.readouterr().err
+    assert "COMET needs the source lines: --src FILE" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

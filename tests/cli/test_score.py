@@ -78,7 +78,7 @@ def test_of_several_target_languages_lang_chooses(score, tmp_path):
 
 def test_each_line_has_the_scores_that_sacrebleu_gives_its_sentence(score, tmp_path):
     out, err = score("a.txt", "--ref", "ref.en", "a.txt", "--by-line", "--metric", "chrf")
-    assert "BLEU counts the words that 13a finds" in err
+    assert "BLEU tokenizer: 13a" in err
     assert out == "chrf\n" + "100.0000\n" * 3, "the best of the references counts"
     make_run(tmp_path / "run", HASTY)
     out, _ = score("a.txt", "run", "--src", "src.de", "--ref", "ref.en", "--by-line")
@@ -114,15 +114,18 @@ def test_pipes_are_read_as_files(score, tmp_path, monkeypatch, how):
         (["long.txt", "--ref", "ref.en"], "long.txt has 4 lines but ref.en has 3"),
         (["none.txt", "--ref", "ref.en"], "none.txt"),
         (["empty.txt", "--ref", "empty.txt"], "empty.txt: is empty"),
-        (["a.csv", "--ref", "ref.en"], "a.csv: is named as a file of pairs"),
-        (["folder", "--ref", "ref.en"], "folder is a folder, but no run"),
-        (["run", "--ref", "ref.en"], "a run needs the source lines"),
+        (["a.csv", "--ref", "ref.en"], "a.csv: the name says that it holds pairs"),
+        (["folder", "--ref", "ref.en"], "folder is not a run folder of nmt-train"),
+        (["run", "--ref", "ref.en"], "a run needs source lines"),
         (["a.txt", "--ref", "ref.en", "--lang", "jp"], "is no language code (did you mean ja"),
         (["a.txt", "--ref", "ref.en", "--html", "none/page.html"], "none/page.html"),
-        (["a.txt", "--ref", "ref.en", "--by-line", "--json"], "--by-line writes scores between tabs: leave --json out"),
+        (
+            ["a.txt", "--ref", "ref.en", "--by-line", "--json"],
+            "--by-line prints tab-separated scores only: leave --json",
+        ),
         (["long.txt", "--ref", "ref.en", "--by-line"], "long.txt has 4 lines but ref.en has 3"),
-        (["a.txt", "--ref", "ref.en", "--device", "cuda"], "--device cuda is for runs"),
-        (["a.txt", "--ref", "ref.en", "--html", "ref.en", "--overwrite"], "ref.en is also read"),
+        (["a.txt", "--ref", "ref.en", "--device", "cuda"], "--device cuda has no effect"),
+        (["a.txt", "--ref", "ref.en", "--html", "ref.en", "--overwrite"], "ref.en is also an input"),
         (["--ref", "ref.en", "a.txt"], "required: HYP (before --ref, which takes several"),
     ],
 )

@@ -81,7 +81,7 @@ def test_prepare_makes_the_data_that_nmt_preprocess_makes_and_only_where_it_is_m
     assert main(recipe) == 2
     assert "Make it: nmt-preprocess x.yaml, or nmt-train --prepare;" in capsys.readouterr().err
     assert preprocess(["x.yaml", "--data.out", "other"]) == 0
-    wanted = capsys.readouterr().err.replace("other", "prepared/x").partition("the model can be used")[0]
+    wanted = capsys.readouterr().err.replace("other", "prepared/x").partition("the model can be exported")[0]
     assert main([*recipe, "--prepare"]) == 0
     assert capsys.readouterr().err.startswith(wanted)
     made = tmp_path / "prepared/x/train.arrow"
@@ -105,7 +105,7 @@ def test_prepare_that_does_not_end_well_leaves_no_data_and_no_run(recipe, tmp_pa
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "_exit", lambda code: None)
     assert main([*recipe, "--prepare"]) == 2
-    assert "is made by one process: run nmt-preprocess first" in capsys.readouterr().err
+    assert "several processes cannot prepare it: run nmt-preprocess first" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists() and [one.name for one in tmp_path.glob("prepared/*")] == ["x.report.html"]
 
 

@@ -54,7 +54,7 @@ def test_only_a_line_feed_ends_a_line_and_what_is_odd_about_lines_is_told_once(t
         assert lines == (wanted if flags[1] == 1 else []) and err.count("carriage return") == 1
         assert f"note: 2 lines of {files / 'odd'} ended with a carriage return, which was removed" in err
         assert f"note: {files / 'odd'} began with a byte order mark, which was removed" in err
-        assert f"note: 1 lines of {files / 'odd'} had a byte order mark within, which was removed" in err
+        assert f"note: 1 lines of {files / 'odd'} had a byte order mark inside, which was removed" in err
     assert len(translate(source="a\rb\x0bc\x0cd\u2028e\u0085f\x1cg\n".encode())[0]) == 1
     lines, err = translate(source=b"the ship\nold \xff\xfe ship\nnul \x00\n")
     assert len(lines) == 3 and "<stdin>:2: invalid UTF-8" in err
@@ -69,7 +69,7 @@ def test_a_line_of_any_size_is_cut_where_it_is_no_line_any_more_and_named(transl
     assert [one["flags"][:2] for one in found][1] == ["cut", "split"] and len(found) == 5
     assert [one["flags"] for one in found[3:]] == [["cut", "blank"], ["blank"]]  # nothing of its beginning can be seen
     assert found[1]["source"] == ("the old ship " * 300)[:1_997].rstrip()  # where the word ends
-    assert err.count("<stdin>:2: 3,900 bytes, of which the first 1,9") == 1 and "cut" not in found[0]["flags"]
+    assert err.count("<stdin>:2: 3,900 bytes; only the first 1,9") == 1 and "cut" not in found[0]["flags"]
     long = json.dumps({"source": "x" * 3_000}).encode()
     lines, err = translate("--input-format", "jsonl", source=b'{"source": "the ship"}\n' + long, code=2)
     assert len(lines) == 1 and "<stdin>:2: 3,014 bytes. A line of JSON may have" in err
@@ -120,7 +120,7 @@ def test_a_file_is_not_written_twice_nor_written_and_read(translate, files, monk
     monkeypatch.chdir(files)
     (files / "link").symlink_to("x")
     _, err = translate("--input", "in", "--overwrite", *flags, code=2)
-    assert f"{named} are the same file. Name two." in err
+    assert f"{named} are the same file. Name two different files." in err
     assert (files / "in").read_bytes() == (files / "ref").read_bytes() == SOURCE
     assert sorted(os.listdir(files)) == ["in", "link", "ref"]
 
@@ -130,9 +130,9 @@ def test_a_device_or_a_pipe_is_no_file_that_may_be_replaced(translate, files):
     (files / "link").symlink_to("pipe")
     for name in ("pipe", "link"):
         _, err = translate("--input", files / "in", "--output", files / name, "--overwrite", code=2)
-        assert "is no file, but a device or a pipe. Leave --output out for stdout" in err
+        assert "is a device or a pipe, not a regular file. Leave --output out for stdout" in err
         _, err = translate("--ref", files / "ref", "--scores", files / name, code=2)
-        assert "is no file, but a device or a pipe. Name a file." in err
+        assert "is a device or a pipe, not a regular file. Name a file." in err
     assert stat.S_ISFIFO(os.stat(files / "pipe").st_mode) and (files / "link").is_symlink()
 
 
@@ -222,7 +222,7 @@ def test_references_without_text_are_counted_and_named(translate, tmp_path):
     assert f"{reference}: all 2 lines are blank, so there is nothing to score" in err and not out
     reference.write_bytes(b"a\n\n")
     err = translate("--ref", reference, source=b"\nin May\n", code=2)[1]
-    assert "no line has text beside a source that has some" in err
+    assert "blank for every source line that has text" in err
 
 
 @pytest.mark.parametrize("n_given", [5, 9])
@@ -303,12 +303,12 @@ def test_a_run_that_has_not_ended_says_which_checkpoint_translates(folder, files
         (["--mbr", "many"], "decode.samples: expected a whole number"),
         (["--show-scores"], "--show-scores is gone: --format tsv"),
         (["--format", "pairs", "--decode.n_best", "2"], "decode.n_best is 2: set it to 1"),
-        (["--format", "moses", "--score", "x"], "--format moses is for what was translated"),
+        (["--format", "moses", "--score", "x"], "--score does not support --format moses"),
         (["--format", "xml"], "invalid choice"),
-        (["--score", "x", "--retry-suspect"], "--retry-suspect has nothing to do"),
-        (["--score", "x", "--decode.n_best", "2"], "so --decode.n_best has nothing to do"),
-        (["--score", "x", "--decode.qe", "y"], "so --decode.qe has nothing to do"),
-        (["--keep", "ship", "--decode.samples", "2"], "--keep: phrases can be required of beam search only: set"),
+        (["--score", "x", "--retry-suspect"], "--retry-suspect has no effect"),
+        (["--score", "x", "--decode.n_best", "2"], "--decode.n_best has no effect"),
+        (["--score", "x", "--decode.qe", "y"], "--decode.qe has no effect"),
+        (["--keep", "ship", "--decode.samples", "2"], "--keep: required phrases need beam search: set"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_the_work(translate, tmp_path, flags, message):
@@ -323,7 +323,7 @@ def test_an_input_that_is_no_text_or_too_short_is_told_before_the_work(translate
     (files / "cut.gz").write_bytes(gzip.compress(SOURCE * 50)[:-20])
     assert "damaged compressed file" in translate("--input", files / "cut.gz", code=2)[1]
     out, err = translate("--input", files / "in", "--attention", files / "a.html", "--lines", "1,99", code=2)
-    assert not out and f"--lines 99: nothing to draw there: {files / 'in'} has 6 lines" in err
+    assert not out and f"--lines 99: no such line: {files / 'in'} has 6 lines" in err
 
 
 def test_a_folder_without_a_run_is_named(folder, capsys, monkeypatch, tmp_path):

@@ -71,7 +71,7 @@ def test_a_journal_cut_off_or_damaged_anywhere_gives_what_is_whole_before(path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "why"), [({"model": "b"}, "model"), ({"decode.beam": 1}, "decode.beam"), (None, "no journal")]
+    ("settings", "why"), [({"model": "b"}, "model"), ({"decode.beam": 1}, "decode.beam"), (None, "not a journal")]
 )
 def test_a_journal_that_does_not_fit_is_not_used_and_not_lost(path, settings, why):
     if settings is None:
@@ -160,7 +160,7 @@ def test_killed_at_any_instant_it_goes_on_and_ends_with_the_same_bytes_and_words
     assert ended.code == 137, ended.output
     _, err = translate(*flags_of(place))
     found = files_of(place)
-    assert f"has the answers to {n_kept} lines: going on from there" in err or not n_kept
+    assert f"has the translations of {n_kept} lines: resuming after them" in err or not n_kept
     _, wanted = translate(*flags_of(place), "--overwrite")
     assert found == files_of(place)
     assert [line for line in err.split("\n") if "out.journal" not in line] == wanted.split("\n")
@@ -196,7 +196,7 @@ def test_after_a_signal_the_model_is_asked_only_for_what_is_missing(translate, p
     flags = ("-o", "out", *given, *WINDOW)
     meanwhile(3, lambda: os.kill(os.getpid(), signal.SIGTERM))
     _, err = translate(*flags, source=SOURCE, code=143)  # from stdin as well
-    assert "out.journal keeps the answers to 4 lines; the same command goes on there" in err
+    assert "out.journal keeps the translations of 4 lines; the same command resumes" in err
     assert sorted(files_of(place)) == ["in", "out.journal", "ref"]
     asked, real = [], LineTranslator.records
 
@@ -225,8 +225,8 @@ def test_other_options_begin_anew_and_say_so(translate, place, meanwhile, monkey
     meanwhile(3)
     translate("-i", "in", "-o", "out", *WINDOW, code=1)
     _, err = translate("-i", "in", "-o", "out", *WINDOW, *changed)
-    assert ("has the answers to 4 lines" in err) == is_used
-    assert (place / "out.journal.unused").exists() == ("made with another" in err) == (not is_used)
+    assert ("has the translations of 4 lines" in err) == is_used
+    assert (place / "out.journal.unused").exists() == ("written with another" in err) == (not is_used)
 
 
 @pytest.mark.parametrize("how", ["input", "phrases"])
@@ -239,7 +239,7 @@ def test_lines_that_changed_are_translated_anew_from_there(translate, place, mea
     else:
         flags += ["--keep", "May"]
     _, err = translate(*flags, "-o", place / "out")
-    assert f"after line {2 if how == 'input' else 4} the input is another one" in err
+    assert f"the input differs after line {2 if how == 'input' else 4}" in err
     wanted, _ = translate(*flags)
     assert lines_of(place) == wanted
 
@@ -255,12 +255,12 @@ def test_a_file_that_came_meanwhile_is_not_replaced(translate, place, meanwhile,
     flags = ("-o", place / "out", "--alignments", place / "links", *WINDOW)
     meanwhile(3, lambda: (place / name).write_bytes(b"mine"))
     _, err = translate(*flags, source=SOURCE, code=2)
-    assert f"{name} exists already. Move it away and start again, which goes on from the journal, or" in err
+    assert f"{name} exists already. Move it away and give the command again, which resumes from" in err
     assert sorted(files_of(place)) == sorted(["in", "ref", name, "out.journal"])
     assert (place / name).read_bytes() == b"mine"
     (place / name).unlink()
     _, err = translate(*flags, source=SOURCE)
-    assert f"has the answers to {len(LINES)} lines: going on from there" in err
+    assert f"has the translations of {len(LINES)} lines: resuming" in err
     assert sorted(files_of(place)) == ["in", "links", "out", "ref"]
 
 

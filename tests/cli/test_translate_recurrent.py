@@ -76,5 +76,5 @@ def test_attention_of_a_recurrent_model_is_seen(translate, folders, tmp_path):
 @pytest.mark.parametrize("flag", ["--attention", "--alignments"])
 def test_what_a_model_without_attention_cannot_show_is_refused_before_the_work(translate, folders, tmp_path, flag):
     lines, said = translate(flag, tmp_path / "a.png", run=folders["peeky"], code=2)
-    assert not lines and "no word that this model writes looks at the source" in said
+    assert not lines and "this model has no attention to the source" in said
     assert not list(tmp_path.iterdir())

@@ -137,7 +137,7 @@ def test_lines_before_a_bad_one_are_answered(translate):
     assert len(lines) == 1 and "<stdin>:2: not JSON" in err
     required = as_json({"source": "May"}, {"source": "May", "required": ["ship"]})
     _, err = translate(*JSONL, "--decode.samples", 2, source=required, code=2)
-    assert "<stdin>:2: phrases can be required of beam search only" in err
+    assert "<stdin>:2: required phrases need beam search" in err
 
 
 def test_lines_of_a_text_are_translated_apart_and_joined_by_its_line_feeds(translate, objects):
@@ -160,7 +160,7 @@ def test_keys_that_are_not_ours_go_on_to_the_answer(translate):
     (line,), err = translate(*JSONL, "--format", "jsonl", source=given)
     told = json.loads(line)
     assert (told["id"], told["meta"], told["source"]) == ("a7", {"page": 3, "half?": 1}, "the ship")
-    assert told["score"] < 0 and "note: keys of <stdin> that only the answers get: id, meta, score" in err
+    assert told["score"] < 0 and "note: unknown keys of <stdin>, copied to the output: id, meta, score" in err
     (line,), _ = translate(*JSONL, "--format", "pairs", source=given)
     assert json.loads(line)["id"] == "a7"
     assert translate(*JSONL, source=given)[0] == [told["output"]]
@@ -239,7 +239,7 @@ def test_given_translations_are_scored_with_what_their_lines_say_and_so_it_is_in
     scores = [one["log_prob"] for one in found]
     assert scores[1] == scores[4] and len(set(scores)) == 4
     _, err = translate(*flags, source=as_json(*LINES), code=2)
-    assert "<stdin>:5: --score translates nothing, so prefix, required and avoided have nothing to do" in err
+    assert "<stdin>:5: prefix, required and avoided have no effect with --score" in err
     model = nmt.load(folder, device="cpu")
     requests = [SHIP, Request(SHIP, trg_lang="fr"), Request(SHIP, tags=("bt",)), Request(SHIP, tags=())]
     assert [one.log_prob for one in model.score(requests, ["ship"] * 4)] == pytest.approx(scores[:4], abs=1e-5)

@@ -142,7 +142,7 @@ def test_a_line_longer_than_training_saw_is_translated_in_pieces_and_flagged(tra
     lines, err = translate(*flags, source=source)
     whole, other = map(json.loads, lines)
     assert "split" in whole["flags"] and "split" not in other["flags"]
-    assert "1 of 2 lines were translated in pieces, as they have more than 16 subwords: line 1 (" in err
+    assert "1 of 2 lines were translated in pieces, because they have more than 16 subwords: line 1 (" in err
     apart = objects(*flags, source="\n".join(SENTENCES).encode())
     assert whole["output"] == "\t".join(one["output"] for one in apart)
     text, err = translate("--decode.split", "every", source=source)
@@ -225,7 +225,7 @@ def test_a_line_in_pieces_is_drawn_but_one_with_too_much_attention(translate, ob
     _, err = translate(*flags, source=b"the ship\n" + source)
     assert "warning: <stdin>:2: not drawn" in err and (tmp_path / "b.html").exists()
     lines, err = translate(*flags, source=source, code=2)
-    assert len(lines) == 1 and "of its 1 lines none can be drawn" in err
+    assert len(lines) == 1 and "none of its 1 lines can be drawn" in err
 
 
 def test_given_translations_are_scored_though_the_run_writes_several_of_each_line(translate, tmp_path):
@@ -259,14 +259,14 @@ def test_what_looks_wrong_is_tried_again_and_counted(translate, objects, monkeyp
         assert "retry" not in first
         if one["retry"] in ("beam", "mbr"):
             assert one["output"] == one["n_best"][0]["output"] != first["output"]
-            kinds["better but not right" if one["flags"] else "mended"] += 1
+            kinds["better but still suspicious" if one["flags"] else "mended"] += 1
         else:
             assert (one["output"], one["flags"]) == (first["output"], first["flags"])
-            kinds["as they were"] += one["retry"] == "first"
+            kinds["unchanged"] += one["retry"] == "first"
         assert sum(one["token_log_probs"]) == pytest.approx(one["log_prob"], abs=1e-4)  # of what is written
     assert len([n for n in kinds.values() if n]) > 1
-    told = [f"{kinds[name]} {name}" for name in ("mended", "better but not right", "as they were")]
-    assert f"{kinds.total()} translations looked wrong and were tried again: {', '.join(told)}" in err
+    told = [f"{kinds[name]} {name}" for name in ("mended", "better but still suspicious", "unchanged")]
+    assert f"{kinds.total()} suspicious translations were tried again: {', '.join(told)}" in err
 
 
 ITEMS = 'the ship <b class="x">left</b> in 2014\n\nsee http://a.org/b\n⟨url1⟩ and 5\npart AB-1234'

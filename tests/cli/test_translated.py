@@ -138,7 +138,7 @@ def test_what_was_interrupted_goes_on_where_it_stopped(searches, monkeypatch, ca
     assert len(searches) == 1 and [path.suffix for path in FOLDER.iterdir()] == [".journal"]
     assert not Path("prepared/mine").exists()
     assert main(["recipe.yaml"]) == 0
-    assert len(searches) == 3 and "going on from there" in capsys.readouterr().err
+    assert len(searches) == 3 and "resuming after them" in capsys.readouterr().err
     assert pairs()[N_REAL:] == expected("en", tag=True)
 
 
@@ -173,9 +173,9 @@ def test_a_run_of_several_languages_is_told_which(searches):
 @pytest.mark.parametrize(
     ("corpus", "complaint"),
     [
-        (BACK.replace("back", "teacher"), "translates de to en, but trg: mono.en is to be translated from en to de."),
-        (TEACH.replace("teacher", "back"), "Name a run that does, or, if it is text in en, write trg: mono.de."),
-        (BACK.replace("back", "none"), "translated_by: runs/none is no run folder: tried "),
+        (BACK.replace("back", "teacher"), "translates de to en, but trg: mono.en must be translated from en to de."),
+        (TEACH.replace("teacher", "back"), "Name a run for that, or, if it is text in en, write trg: mono.de."),
+        (BACK.replace("back", "none"), "translated_by: runs/none is not a run folder: tried "),
         (BACK.replace("mono.en", "none.en"), "data.train: no file none.en: tried "),
         (BACK.replace("mono.en", "mono.tsv"), "mono.tsv: tsv, but translated_by takes text, a sentence a line."),
         (

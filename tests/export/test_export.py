@@ -73,7 +73,7 @@ def test_a_quantised_model_is_compared_less_strictly(export, tmp_path):
 def test_a_run_is_never_replaced(export, run, tmp_path, to):
     """Least of all by what looks like one."""
     pytest.importorskip(PACKAGE[to])
-    assert f"no model exported for {to}" in export(to, "--overwrite", code=2, output="run")
+    assert f"not a model exported for {to}" in export(to, "--overwrite", code=2, output="run")
     assert run.updates() == [7]
 
 
@@ -94,8 +94,8 @@ def test_what_others_put_beside_a_model_is_never_lost(export, tmp_path, to):
         ("ctranslate2", ["--output", "no/such"], "cannot be written"),
         ("safetensors", ["--lines", "none"], "no such file"),
         ("safetensors", ["--checkpoint", "update-1"], "no checkpoint"),
-        ("safetensors", ["--quantization", "int8"], "--quantization belongs to --to ctranslate2"),
-        ("huggingface", ["--precision", "fp16"], "--precision belongs to --to safetensors"),
+        ("safetensors", ["--quantization", "int8"], "--quantization needs --to ctranslate2"),
+        ("huggingface", ["--precision", "fp16"], "--precision needs --to safetensors"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_leaves_nothing(export, tmp_path, monkeypatch, to, flags, message):

@@ -162,7 +162,7 @@ def test_several_runs_are_shown_on_one_page(run, tmp_path, capsys):
         ([run.folder, "-o", output], "exists already"),
         ([tmp_path, "-o", tmp_path / "x.html"], "is not a run folder"),
         ([run.folder, "-o", tmp_path / "none" / "x.html"], "none"),
-        ([run.folder, "-o", tmp_path, "--overwrite"], "is no file that could be replaced"),
+        ([run.folder, "-o", tmp_path, "--overwrite"], "is not a regular file"),
     ):
         capsys.readouterr()
         assert main(list(map(str, arguments))) == 2

@@ -70,7 +70,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_told(corpus, tmp_path, capsy
     command = [str(tmp_path / "recipe.yaml"), "--seeds"]
     assert main([*command, "1", "2"]) == 0 and "warning: these runs" not in capsys.readouterr().err
     assert main([*command, "3", "--lr", "1e-3"]) == 0
-    assert "warning: these runs differ in more than the seed: optim.lr" in capsys.readouterr().err
+    assert "warning: these runs differ in more options than the seed: optim.lr" in capsys.readouterr().err
 
 
 def test_the_folder_is_an_ensemble(seeds):
@@ -84,6 +84,6 @@ def test_the_folder_is_an_ensemble(seeds):
 def test_a_run_of_one_seed_is_not_taken_for_several(finished, tmp_path, capsys):
     write_recipe(finished, tmp_path / "recipe.yaml")
     assert main([str(tmp_path / "recipe.yaml"), "--seeds", "1", "2"]) == 2
-    assert "is a run of one seed" in capsys.readouterr().err
+    assert "is a run of a single seed" in capsys.readouterr().err
     assert main([str(tmp_path / "recipe.yaml"), "--seeds", "one"]) == 2
     assert "expected whole numbers from 0, found 'one'" in capsys.readouterr().err
