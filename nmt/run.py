@@ -111,9 +111,10 @@ class Run:
         subwords, expected = Subwords.load(self.subwords_file), self._data_facts().get("subwords")
         if expected not in (None, subwords.sha256):
             raise RunError(
-                f"{self.subwords_file}: its fingerprint is {subwords.sha256[:12]}, but the run was trained with "
-                f"{expected[:12] if isinstance(expected, str) else expected}, says {self.data_file.name}: the file was "
-                "changed, or is another run's. Get it back from a copy of the run or from the data it was trained on."
+                f"{self.subwords_file}: its fingerprint is {subwords.sha256[:12]}, but {self.data_file.name} says "
+                f"that the run was trained with {expected[:12] if isinstance(expected, str) else expected}: the file "
+                "was changed, or belongs to another run. Restore it from a copy of the run or from the data it was "
+                "trained on."
             )
         return subwords
 
@@ -202,7 +203,7 @@ class Run:
         if folder is None:
             if self.ctranslate2_file.is_file():
                 raise RunError(
-                    f"{self.folder} is a model of CTranslate2, which only CTranslate2 reads: name the run that was "
+                    f"{self.folder} is a CTranslate2 model, which only CTranslate2 reads: name the run that was "
                     "exported, or see docs/export.md."
                 )
             reason = "; ".join(damaged.values()) or "nothing was saved yet"
@@ -232,7 +233,7 @@ class Run:
                     f"{self.folder} is in use by {holder}. Wait for it, or train into another folder."
                 ) from None
             except OSError as error:  # some network disks have no locks
-                print(f"{self.folder}: {error.strerror}: nothing keeps another process from it", file=sys.stderr)
+                print(f"{self.folder}: not locked ({error.strerror}): start no second process in it", file=sys.stderr)
             self._held = os.fstat(file.fileno())
             started = time.strftime("%Y-%m-%d %H:%M:%S")
             try:
@@ -251,6 +252,6 @@ class Run:
             is_same = False
         if not is_same:
             raise MachineError(
-                f"{self.folder} was removed or replaced while it was in use, so nothing more is written to it. What "
-                "was saved in it is where it was moved to, if it was moved."
+                f"{self.folder} was removed or replaced while it was in use, so nothing more is written to it. If the "
+                "folder was moved, the saved files are in its new place."
             )

@@ -55,7 +55,7 @@ def test_a_shared_matrix_is_stored_once_and_shared_after_loading():
 @pytest.mark.parametrize("change, said", [
     (lambda w: w.pop("first.weight"), "first.weight is missing"),
     (lambda w: w.update(third=torch.zeros(1)), "third is not in the model"),
-    (lambda w: w.update(table=torch.zeros(5)), r"table is \(5,\), the model wants \(3,\)"),
+    (lambda w: w.update(table=torch.zeros(5)), r"table is \(5,\), the model expects \(3,\)"),
 ])  # fmt: skip
 def test_weights_that_do_not_fit_are_refused_by_name(change, said):
     weights = dict(checkpoint.weights_of(Tied()))

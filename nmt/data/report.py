@@ -106,13 +106,13 @@ class DataReport:
         if reason == SCRIPT:
             langs = (f"{side}_lang is {lang}" for side, lang in zip(SIDES, (data.src_lang, data.trg_lang), strict=True))
             first = self.examples[reason][0]
-            sides = f"but of {first['place']} the sides are {first['src']!r} and {first['trg']!r}"
+            sides = f"but at {first['place']} the sides are {first['src']!r} and {first['trg']!r}"
             return (
                 f"{', '.join(langs)}, {sides}. Is --langs (data.src_lang, data.trg_lang, or those of the corpus) right?"
             )
         if reason in OPTIONS:
-            return f"Is that right? The option is data.{OPTIONS[reason]}."
-        return "Look at these lines: are they the files that were meant?"
+            return f"If these pairs are good, change data.{OPTIONS[reason]}."
+        return "Look at these lines: are these the right files?"
 
 
 # Thresholds of alarms.
@@ -131,16 +131,16 @@ _NOTES = {
     "line_feed": "{n} texts had line feeds inside, which became spaces",
     "bom": "{n} files began with a byte order mark, which was removed",
     "bom_inside": "{n} lines have a byte order mark inside (files put together?), which was kept",
-    "line_cap": f"{{n}} lines are longer than {LINE_CAP:,} characters: subwords were not learnt from their ends",
+    "line_cap": f"{{n}} lines are longer than {LINE_CAP:,} characters: subwords were learnt from their beginnings only",
     "word_cap": f"{{n}} words are longer than {WORD_CAP:,} characters: subwords were learnt from their parts",
-    "protected": "{n} pairs have the same items of data.protect on both sides: placeholders stand for them",
-    "unlike_items": "{n} pairs have other items of data.protect on one side than on the other: they stay as they are",
-    "language": "of {n} languages no script is known, so that no pair is dropped for another script (data.min_script; "
-    "und: data.src_lang or data.trg_lang is missing)",
+    "protected": "{n} pairs have the same items of data.protect on both sides, which become placeholders",
+    "unlike_items": "{n} pairs have different items of data.protect on the two sides, which stay ordinary text",
+    "language": "no script is known for {n} languages, so data.min_script drops none of their pairs (und: "
+    "data.src_lang or data.trg_lang is missing)",
     "other_language": "{n} sides of training files look like another language than the recipe says "
     "(data.max_other_language drops such pairs)",
     "blank": "{n} pairs of validation or test sets have a side without text: they lower the scores",
-    "base": "the training pairs of {n} runs or folders that this one begins with cannot be read: overlap with them is "
+    "base": "the training pairs of {n} runs or folders that this one starts from cannot be read: overlap with them is "
     "unknown",
     "control": "{n} lines have control characters or Unicode line breaks inside, which were kept",
 }
@@ -153,7 +153,7 @@ def alarms(facts: Facts, on_dropped: str = "") -> Iterator[tuple[str, str]]:
         yield (
             f"the training files look swapped: the words of {files['train_src']}, the source, are those of "
             f"{files['trg']}, a target, and the words of {files['train_trg']} those of {files['src']} (alarm above "
-            f"{percent(SWAPPED, 1)} of the words that tell)",
+            f"{percent(SWAPPED, 1)} of the words that tell the sides apart)",
             "Swap the two files of --train (data.train.src and trg), or those of the other set, whichever are wrong: "
             "a model learns the direction of the training files.",
         )
@@ -167,14 +167,15 @@ def alarms(facts: Facts, on_dropped: str = "") -> Iterator[tuple[str, str]]:
         yield (
             f"{n:,} of {n_read:,} training pairs are dropped {_share(n, n_read, MOST_DROPPED)}, most for "
             f"{reason} ({entry['count']:,})",
-            on_dropped or "Look at the reasons, and at the first lines dropped for each.",
+            on_dropped or "Look at the reasons, and at the first lines dropped for each reason.",
         )
     for split, side, train, held_out in _dresses(facts):
         if split != "train" and train.differs(held_out):
             yield (
-                f"the {_SIDE[side]} side of {split} is written otherwise than that of training: {_dress(held_out)}, in "
-                f"training {_dress(train)} (alarm where only one looks processed by Moses)",
-                "Undo it there (unescape: true of the corpus in the recipe), or take text of one kind.",
+                f"the {_SIDE[side]} side of {split} is written differently from that of training: {_dress(held_out)}, "
+                f"in training {_dress(train)} (alarm if only one looks tokenised by Moses)",
+                "Undo it in the tokenised files (unescape: true of the corpus in the recipe), or use text in one "
+                "style.",
             )
     for row, part, n, expected in _overlaps(facts):
         if n > expected:
@@ -192,9 +193,9 @@ def warnings(facts: Facts) -> Iterator[str]:
             yield f"misaligned lines in {n:,} of {alignment['pairs']:,} pairs: {' '.join(_shift(alignment))}"
         if not alignment["judged"] and alignment["pairs"] >= 1000:
             yield (
-                f"{alignment['src']} and {alignment['trg']}: lines of one side tell nothing of their lines of the "
-                "other, as where one file is in another order. Check that line n of one translates line n of the "
-                "other; misaligned lines would not be found."
+                f"misaligned lines of {alignment['src']} and {alignment['trg']} cannot be found: their lines do not "
+                "match, as if one file were in another order. Check that line n of one translates line n of the "
+                "other."
             )
     for row, part, n, expected in _overlaps(facts):
         of_split = f"of {row['lines']:,} {row['split']}"
@@ -236,12 +237,12 @@ def _shift(alignment: Facts) -> tuple[str, str]:
     lines = f"{src}:{first}: lines {first:,} to {last:,}{more}"
     advice = f"Look at both files around lines {first:,} and {last:,}"
     if offset is None:
-        return f"{lines}, {src} and {trg} do not match, also not a few lines apart.", f"{advice}."
+        return f"{lines}, {src} and {trg} do not match, not even a few lines apart.", f"{advice}."
     # The header of one file counts as a line, but not as a pair.
     line_offset = offset + alignment["trg_from"] - alignment["from"]
     longer, shorter = (trg, src) if offset > 0 else (src, trg)
     is_train = alignment["split"] == "train"
-    harm = "training on such pairs teaches nothing" if is_train else "a score on such pairs is void"
+    harm = "training on such pairs teaches nothing" if is_train else "a score on such pairs means nothing"
     return (
         f"{lines}, line n of {src} goes with line n{line_offset:+d} of {trg}: {abs(offset)} too many in {longer}, or "
         f"missing from {shorter}, at about line {first:,}.",
@@ -258,9 +259,7 @@ def _dresses(facts: Facts) -> Iterable[tuple[str, str, Dress, Dress]]:
 
 def _dress(dress: Dress) -> str:
     apart = percent(dress.apart, dress.ends)
-    return (
-        f"{dress.entities:,} entities in {dress.lines:,} lines, a space before {apart} of the full stops at their ends"
-    )
+    return f"{dress.entities:,} entities in {dress.lines:,} lines, a space before {apart} of the final full stops"
 
 
 def _overlaps(facts: Facts) -> Iterable[tuple[Facts, str, int, float]]:
@@ -355,8 +354,8 @@ def remarks(facts: Facts) -> list[str]:
     for split, side, _, dress in _dresses(facts):
         if dress.is_escaped or dress.is_apart:
             lines.append(
-                f"note: the {_SIDE[side]} side of {split} looks processed by the scripts of Moses: {_dress(dress)}; a "
-                "model learns to write so (unescape: true of the corpus undoes it)"
+                f"note: the {_SIDE[side]} side of {split} looks tokenised by Moses: {_dress(dress)}; the model will "
+                "write such text (unescape: true of the corpus undoes it)"
             )
     for name, usual in facts["usual_ratio"].items():
         kept = f"kept: {usual['low']:.2f} to {usual['high']:.2f}"
@@ -428,7 +427,7 @@ def refuse_foreign_page(path: Path) -> None:
     if path.exists():
         with path.open("rb") as file:
             if _MARK not in file.read(_LONGEST_HEAD):
-                raise DataError(f"{path}: holds something else than a report of nmt-preprocess. Choose another name.")
+                raise DataError(f"{path}: is not a report of nmt-preprocess. Choose another name.")
 
 
 def _verdict(facts: Facts) -> Iterable[str]:

@@ -275,9 +275,9 @@ def undo_moses(line: str, language: str) -> str:
 _APART = re.compile(r"\s[.,!?;:]+(?:\s|$)")
 # For each trait: the lines that could have it, and the wording for texts with it and without it.
 _TRAITS = {
-    "lower": ("cased", "lower-cased", "hardly ever lower-cased"),
-    "capitals": ("cased", "in capitals", "hardly ever in capitals"),
-    "apart": ("marked", "tokenised, marks set apart by spaces", "hardly ever with marks set apart by spaces"),
+    "lower": ("cased", "lower-cased", "rarely lower-cased"),
+    "capitals": ("cased", "in capitals", "rarely in capitals"),
+    "apart": ("marked", "tokenised, punctuation set apart by spaces", "rarely with punctuation set apart by spaces"),
 }
 _USUAL, _UNUSUAL = 0.9, 0.02  # shares of the training lines
 _MANY, _FEWEST = 0.3, 5  # share and number of the input lines
@@ -310,7 +310,7 @@ def style_notes(trained: Mapping[str, float], counts: Counter[str]) -> list[str]
             notes.append(f"training text is {usual}, {n_line - n_with:,} of {n_line:,} input lines are not")
         if share <= _UNUSUAL and n_with >= many:
             notes.append(f"training text is {unusual}, {n_with:,} of {n_line:,} input lines are")
-    return [f"note: {note}: translations may be poor; write the input as training text is" for note in notes]
+    return [f"note: {note}: translations may be poor; write the input like the training text" for note in notes]
 
 
 # Names of the parts of a corpus.

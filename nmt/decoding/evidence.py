@@ -124,7 +124,9 @@ def lost_note(lost: Lost) -> str:
     """Return a warning about fields of a line that could not be computed; "" without any."""
     if not lost:
         return ""
-    return f"{', '.join(lost)} left out, an internal error ({next(iter(lost.values()))}); its translation is whole"
+    return (
+        f"{', '.join(lost)} left out after an internal error ({next(iter(lost.values()))}); the translation is complete"
+    )
 
 
 def words_of_line(

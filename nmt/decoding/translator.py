@@ -199,7 +199,7 @@ class Translator:
         model = comet_model("decode.qe", self.config.qe, str(self.model.device))
         if model.model.requires_references():
             raise RecipeError(
-                f"decode.qe: {self.config.qe} compares with references: name a model without, such as "
+                f"decode.qe: {self.config.qe} needs references: name a model without references, such as "
                 "Unbabel/wmt22-cometkiwi-da."
             )
         pairs = [
@@ -312,8 +312,7 @@ class Translator:
                 instead = "" if self.model.device.type == "cpu" else ", or translate on the CPU: --device cpu"
                 raise OutOfMemory(
                     f"the memory of {self.model.device} is too small for one sentence of {len(rows[0][0])} subwords "
-                    f"and {self.config.n_candidate} hypotheses of it. Make decode.beam or decode.samples smaller"
-                    f"{instead}."
+                    f"with {self.config.n_candidate} hypotheses. Make decode.beam or decode.samples smaller{instead}."
                 ) from None
         half = len(rows) // 2
         return self._search(rows[:half]) + self._search(rows[half:])
@@ -341,7 +340,7 @@ class Translator:
             rules = Rules(pieces, requests, min_len=min_len, no_repeat=config.no_repeat, **options)
         if config.samples:
             if any(request.requires for request in requests):
-                raise RecipeError("phrases can be required of beam search only: set decode.samples to 0.")
+                raise RecipeError("required phrases need beam search: set decode.samples to 0.")
             options = {"n": config.samples, "seeds": [[config.seed, *fingerprint(row)] for row in ids]}
             options["narrowing"] = Narrowing(config.temperature, config.top_k, config.top_p, config.epsilon)
             return sample(self.model, src_seq, settings, max_len, rules=rules, characters=self._characters, **options)

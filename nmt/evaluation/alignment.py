@@ -67,8 +67,8 @@ def characters_note(recipe: Recipe) -> str | None:
     if not names or recipe.decode.align_units != "auto":
         return None
     return (
-        f"word alignments: of {' and '.join(names)}, written without spaces, characters are counted from 0, white "
-        "space aside (--decode.align_units words: what spaces set apart)"
+        f"word alignments: for {' and '.join(names)}, written without spaces, characters are numbered from 0, without "
+        "white space (--decode.align_units words: parts between spaces)"
     )
 
 

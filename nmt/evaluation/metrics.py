@@ -109,18 +109,19 @@ def bleu_tokens(trg_lang: str) -> tuple[str, str | None]:
     if language.primary in _WITH_PACKAGES:
         tokens, packages = _WITH_PACKAGES[language.primary]
         if all(importlib.util.find_spec(package) for package in packages):
-            return tokens, f"BLEU counts the words that {tokens} finds, as is usual for {language.name}."
+            return tokens, f"BLEU tokenizer: {tokens}, the usual one for {language.name}."
         return "char", (
-            f"BLEU counts characters: the {tokens} tokens usual for {language.name} need pip install "
-            f"'sacrebleu[{language.primary}]'. The signature says so; do not compare the two."
+            f"BLEU counts characters: the tokenizer {tokens}, usual for {language.name}, needs pip install "
+            f"'sacrebleu[{language.primary}]'. Scores with different tokenizers, see the signature, are not "
+            "comparable."
         )
     if not language.is_unspaced:
         return "13a", None
     if language.scripts == _HAN:
         return "zh", f"BLEU counts Chinese characters as words (tok:zh): {language.name} has no spaces between words."
     return "char", (
-        f"BLEU counts characters (tok:char): {language.name} has no spaces between words. TER counts what spaces "
-        "set apart, and says little."
+        f"BLEU counts characters (tok:char): {language.name} has no spaces between words. TER splits at spaces, so it "
+        "says little."
     )
 
 
@@ -136,7 +137,7 @@ def unspaced_note(references: Sequence[str], trg_lang: str) -> str | None:
         return None
     return (
         f"the references look written without spaces ({n_letter / n_word:.0f} letters a word), and BLEU counts words: "
-        f"go by chrF, or tell the language by data.trg_lang (here {trg_lang or 'none'})."
+        f"use chrF, or set the language by data.trg_lang (here {trg_lang or 'none'})."
     )
 
 
@@ -146,8 +147,8 @@ def tokenised_note(references: Sequence[str]) -> str | None:
     if n_apart <= n_ended // 2:
         return None
     return (
-        f"{n_apart:,} of {len(references):,} references end in a full stop that stands apart: they look tokenised. "
-        "Scores on tokenised text do not compare with those on raw text."
+        f"{n_apart:,} of {len(references):,} references end in a full stop after a space: they look tokenised. Scores "
+        "on tokenised text are not comparable with scores on raw text."
     )
 
 
@@ -369,9 +370,9 @@ def _comet_model(option: str, name: str, tried: str) -> Comet:
             cause = (isinstance(error, KeyError) and error.__context__ and error.__context__.__context__) or error
             reason = f"{type(cause).__name__}: {str(cause).partition(chr(10))[0].partition('. ')[0].rstrip('.')}"
             raise Unavailable(
-                f"{option}: {name} cannot be loaded ({reason}{tried}). Name a COMET model of Hugging Face (over a "
-                "network; some want a login, with their terms accepted), or a .ckpt here, with its hparams.yaml in the "
-                "folder above; unbabel-comet takes numpy 1 and transformers 4."
+                f"{option}: {name} cannot be loaded ({reason}{tried}). Name a COMET model on Hugging Face (needs "
+                "network access; some need a login and accepted terms), or a local .ckpt with hparams.yaml in the "
+                "folder above; unbabel-comet needs numpy 1 and transformers 4."
             ) from None
     return comet
 
@@ -461,8 +462,8 @@ def _check_counts(texts: Texts) -> None:
     for lines in texts.references:
         if len(lines) != n_line:
             raise DataError(
-                f"{n_line:,} translations but {len(lines):,} references: line n of one must be line n of the other. "
-                "Look for a cut file, or a reference of another test set."
+                f"{n_line:,} translations but {len(lines):,} references: line n of one must belong to line n of the "
+                "other. Look for a truncated file, or a reference of another test set."
             )
     if not n_line:
         raise DataError("there is nothing to score: no translations and no references.")

@@ -66,8 +66,8 @@ class Parity(NamedTuple):
     @property
     def text(self) -> str:
         return (
-            f"{self.n_same:,} of {self.n_line:,} lines translated alike by greedy search; log-probability of a token: "
-            f"{self.mean:.1e} apart on average, {self.worst:.1e} at most"
+            f"{self.n_same:,} of {self.n_line:,} lines have the same greedy translation; log-probabilities of tokens "
+            f"differ by {self.mean:.1e} on average, {self.worst:.1e} at most"
         )
 
 
@@ -105,20 +105,20 @@ def compare(
     RunError if the two are not the same model, and DataError if all lines are too long."""
     lines = [line for line, ids in zip(lines, subwords.src.encode(lines), strict=True) if len(ids) <= MAX_SRC_LEN]
     if not lines:
-        raise DataError(f"every line to compare on has more than {MAX_SRC_LEN:,} subwords: name other ones.")
+        raise DataError(f"all lines to compare have more than {MAX_SRC_LEN:,} subwords: name others with --lines.")
     ours = Ours(model, subwords)
     trg_ids = ours.ids(lines, most)
     texts = list(zip(lines, map(subwords.trg.decode, trg_ids), exported.greedy(lines, most), strict=True))
     different = [row for row in texts if row[1] != row[2]]
     if different and math.isfinite(tolerance.worst):
         line, a, b = different[0]
-        raise RunError(f"the exported model is another one:\n  {line}\nis here\n  {a}\nand there\n  {b}")
+        raise RunError(f"the exported model translates differently:\n  {line}\nnmt:\n  {a}\nexport:\n  {b}")
     scores = zip(ours.score(lines, trg_ids), exported.score(lines, trg_ids), strict=True)
     errors = [abs(a - b) for rows in scores for a, b in zip(*rows, strict=True)]
     parity = Parity(len(texts), len(texts) - len(different), sum(errors) / len(errors), max(errors))
     if not (parity.worst <= tolerance.worst and parity.mean <= tolerance.mean):  # `not`, so that NaN fails
         advice = "" if math.isfinite(tolerance.worst) else " Take a wider --precision or --quantization."
-        raise RunError(f"the exported model is another one: {parity.text}, which is too much.{advice}")
+        raise RunError(f"the exported model differs too much: {parity.text}.{advice}")
     return parity
 
 

@@ -208,7 +208,7 @@ def _empty_parts(*like: Tensor) -> tuple[Tensor, ...]:
 
 def _check(failed: int) -> None:
     if failed:
-        raise MemoryError("no memory for the room that attention needs in each thread")
+        raise MemoryError("out of memory for the attention buffers of the threads")
 
 
 class _InKernel(torch.autograd.Function):

@@ -223,13 +223,13 @@ def to_int8(model: nn.Module) -> None:
     """
     layers = _layers(model)
     if not layers:
-        raise RunError(f"{_OPTION}: is for Transformers, and this model is none. {_ADVICE}")
+        raise RunError(f"{_OPTION}: is for Transformers only. {_ADVICE}")
     if not all(isinstance(_norm_before(layer), nn.LayerNorm) for layer in layers):
-        raise RunError(f"{_OPTION}: wants model.norm_kind layer, and this model has another. {_ADVICE}")
+        raise RunError(f"{_OPTION}: needs model.norm_kind layer, but this model has another. {_ADVICE}")
     if others := {layer.pos_ffn.kind for layer in layers} - {"relu"}:
-        raise RunError(f"{_OPTION}: wants model.ffn relu, and this model has {', '.join(sorted(others))}. {_ADVICE}")
+        raise RunError(f"{_OPTION}: needs model.ffn relu, but this model has {', '.join(sorted(others))}. {_ADVICE}")
     if (device := layers[0].pos_ffn.w_1.weight.device).type != "cpu":
-        raise Unavailable(f"{_OPTION}: is for the CPU, and the model is on {device}. {_ADVICE}")
+        raise Unavailable(f"{_OPTION}: runs on the CPU only, but the model is on {device}. {_ADVICE}")
     rounds = _product().rounds  # raises Unavailable
     for part in list(model.modules()):
         if not isinstance(part, Transformer):
@@ -319,5 +319,5 @@ def _quantisation(
 def _product() -> Any:
     """Return the class of products in 8 bits. Raises Unavailable where there is none."""
     if (product := ops.int8_product()) is None:
-        raise Unavailable(f"{_OPTION}: this processor, or this torch, multiplies no numbers of 8 bits. {_ADVICE}")
+        raise Unavailable(f"{_OPTION}: this processor or this torch has no 8-bit products. {_ADVICE}")
     return product

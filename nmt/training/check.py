@@ -104,32 +104,32 @@ def likely_troubles(recipe: Recipe, findings: Findings) -> Iterator[str]:
     if findings.n_dropped > 0.1 * n_read:
         yield (
             f"{findings.n_dropped:,} of {n_read:,} training pairs ({findings.n_dropped / n_read:.0%}) were dropped "
-            "when the data was prepared: report.json in its folder says why"
+            "when the data was prepared: see report.json in its folder"
         )
     if batch.max_tokens != "auto" and findings.longest_side > batch.max_tokens:
         yield (
             f"the longest pair has {findings.longest_side:,} subwords, more than batch.max_tokens, "
-            f"{batch.max_tokens:,}: it is a batch alone and needs more memory than that promises; make one larger or "
-            "data.max_len smaller"
+            f"{batch.max_tokens:,}: its batch needs more memory than other batches; raise batch.max_tokens or lower "
+            "data.max_len"
         )
     if findings.padding > 0.15:
         waste, option = ("packed rows is empty", "") if batch.packed else ("batches is padding", " or batch.pool")
         yield f"{findings.padding:.0%} of the {waste}: make batch.max_tokens{option} larger"
     if is_large and findings.n_param > _BY_HEART * findings.n_token:
         yield (
-            f"the model is large for the corpus, and will learn it by heart: {findings.n_param:,} parameters for "
-            f"{findings.n_token:,} target tokens, {updates / epoch:,.0f} epochs of them: model.preset: auto takes at "
-            f"most {preset}"
+            f"the model is large for the corpus and will overfit: {findings.n_param:,} parameters for "
+            f"{findings.n_token:,} target tokens, {updates / epoch:,.0f} epochs of them: model.preset: auto picks "
+            f"at most {preset}"
         )
     if updates / epoch > _MANY_EPOCHS and not recipe.valid.patience:
         yield (
-            f"every pair is seen {updates / epoch:,.0f} times: make train.updates or train.time_budget smaller, or let "
-            "valid.patience end the run when the model gets no better"
+            f"every pair is seen {updates / epoch:,.0f} times: make train.updates or train.time_budget smaller, or "
+            "set valid.patience for early stopping"
         )
     if optim.n_warmup >= updates:
-        yield f"optim.warmup, {optim.n_warmup:,}, is not below the run's {updates:,}{in_time}: the rate never falls"
+        yield f"optim.warmup, {optim.n_warmup:,}, is not below the {updates:,} updates{in_time}: the rate never falls"
     if updates < epoch:
-        yield f"the run ends, after {updates:,} updates{in_time}, before every pair was seen once ({epoch:,})"
+        yield f"the run ends after {updates:,} updates{in_time}, before every pair is seen once ({epoch:,} updates)"
     if valid_share > 0.2:
         yield f"validation takes {valid_share:.0%} of the time: make valid.every larger, or valid.max_sentences smaller"
     if findings.n_failed:
@@ -144,10 +144,10 @@ def likely_troubles(recipe: Recipe, findings: Findings) -> Iterator[str]:
     if findings.disk > findings.disk_left:
         yield "the disk has too little room for the checkpoints: free some, or lower train.keep_last and keep_best"
     if findings.gpu_idle:
-        yield "there is a GPU, and train.device is cpu"
+        yield "this machine has a GPU, but train.device is cpu"
     if findings.device == "cuda" and can_pack and not (batch.packed and train.compile):
         yield (
-            "a GPU trains a Transformer 1.6 to 2.8 times as fast with batch.packed and train.cuda_graphs, which want "
+            "a GPU trains a Transformer 1.6 to 2.8 times as fast with batch.packed and train.cuda_graphs, which need "
             "model.attn_dropout: 0 (docs/performance.md)"
         )
 
@@ -189,7 +189,7 @@ def _refusals(run: Run, recipe: Recipe, data: Prepared) -> Iterator[str]:
         yield f"training will be refused: {error}"
     folder = _existing(run.folder)
     if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-        problem = "cannot be written to" if folder.is_dir() else "is a file, and no folder"
+        problem = "cannot be written to" if folder.is_dir() else "is a file, not a folder"
         yield f"training will be refused: {folder} {problem}. Name another run folder with --train.out."
 
 

@@ -252,9 +252,9 @@ class Engine:
         advice = "Or set train.checkpoint_activations to true, or make the model smaller."
         if self.ranks.world_size > 1:  # the other ranks already wait for the gradient of the whole batch
             raise OutOfMemory(
-                f"rank {self.ranks.rank}: {what}. With several processes no batch can be halved on the way: make "
-                f"batch.max_tokens smaller than {failed.cost:,} in a new run (batch.tokens_per_update keeps the "
-                f"updates as large as they are). {advice}"
+                f"rank {self.ranks.rank}: {what}. With several processes a batch cannot be halved during training: "
+                f"make batch.max_tokens smaller than {failed.cost:,} in a new run (batch.tokens_per_update keeps the "
+                f"size of the updates). {advice}"
             )
         if failed.batch.src_start is not None:
             raise OutOfMemory(f"{what}: a packed row. Make batch.max_tokens smaller in a new run. {advice}")

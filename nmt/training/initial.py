@@ -74,7 +74,7 @@ def _product(members: Ids, sizes: Ids, weight: NDArray[np.floating]) -> Callable
     return lambda x: embedding_bag(bags, x, starts, mode="sum", per_sample_weights=weights)
 
 
-OPTIONS_WARNING = "with these options the same weights may compute something else here"
+OPTIONS_WARNING = "these model options differ, so the copied weights may compute something else"
 # Model options that affect only training, or that show in the names and shapes of the parameters.
 _IRRELEVANT = {
     *("preset", "dropout", "emb_dropout", "attn_dropout", "act_dropout", "variational_dropout"),
@@ -126,7 +126,7 @@ def copy_from_origin(
     if not any(fate.kind in ("loaded", "grown") for fate in fates):
         raise RunError(
             f"train.init_from: no parameter of {run.folder}, {name} fits this recipe's model: {fates[0].name}: "
-            f"{fates[0].why}; and so on. Give this recipe that run's model options."
+            f"{fates[0].why}; and so on. Use the model options of that run in this recipe."
         )
     return run.folder, name, fates, differing_options(run.recipe().model, recipe.model)
 
@@ -152,12 +152,12 @@ def find_origin(recipe: Recipe) -> tuple[Run, str | None]:
             continue
         if run.folder.resolve() == recipe.run_folder.resolve():
             raise RunError(
-                f"train.init_from: {named} is this run itself, which goes on from its own checkpoints anyway. To "
+                f"train.init_from: {named} is this run itself, which resumes from its own checkpoints anyway. To "
                 "fine-tune it, give the new run another --name or --train.out."
             )
         return run, name
     raise RunError(
-        f"train.init_from: {named} is no run: {recipe.origin.tried('train.init_from', named)}. Name a folder that "
+        f"train.init_from: {named} is not a run: {recipe.origin.tried('train.init_from', named)}. Name a folder that "
         "nmt-train wrote, runs/NAME, or a checkpoint in it, runs/NAME/checkpoints/update-00012000."
     )
 
@@ -187,7 +187,7 @@ def copy_weights(
         else:
             codec = codec_of[param]
             n_row = _copy_rows(param, codec, [(source, other_codec_of[source]) for source in fitting])
-            why = f"{n_row:,} of {codec.size:,} subwords, {codec.size - n_row:,} begin as the mean of their parts there"
+            why = f"{n_row:,} of {codec.size:,} subwords, {codec.size - n_row:,} start as the mean of their parts there"
             kind, why = ("loaded", "") if n_row == codec.size else ("grown", why)
             fates.append(Fate(names[0], kind, param.numel(), why))
     own_names = {name for names in names_of(model).values() for name in names}

@@ -112,7 +112,7 @@ def _train(
         record.begin()
         first_weights(model, data, recipe, record)
     elif recipe.train.init_from:
-        record.say(f"train.init_from is for a new run: this one has checkpoints, and goes on from {folder.name}")
+        record.say(f"train.init_from has no effect: this run has checkpoints, and resumes from {folder.name}")
     if frozen:
         record.say(frozen)
     trainer = Trainer(recipe, data, model, feed, precision, ranks, run, record, wants_stop, budget)
@@ -134,7 +134,7 @@ def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device,
     if saved.get("device") == device.type:
         why = "as the run began"
         if saved.get("fast_fp32"):
-            why += ", but without oneDNN's products in fp32, which are gone"
+            why += ", but without oneDNN's fp32 products, which this version no longer has"
         precision = Precision(saved["name"], why, device.type, saved.get("kernels", False))
     else:
         precision = Precision(**ranks.on_main(lambda: asdict(choose_precision(recipe.train, device))))
@@ -180,7 +180,7 @@ def _introduce(trainer: Trainer, data: Prepared, compile_why: str) -> None:
     )
     if (mixture := plan.mixture) is not None:
         n_total = sum(weight * size for weight, size in zip(mixture.weights, mixture.sizes, strict=True))
-        record.say("an epoch is made of:")
+        record.say("an epoch consists of:")
         for corpus, size, weight in zip(data.manifest["corpora"], mixture.sizes, mixture.weights, strict=True):
             record.say(f"  {size:>11,} pairs x {weight:.4g}  {size * weight / n_total:>6.1%}  {corpus['name']}")
     langs = f"{recipe.data.src_lang} to {recipe.data.trg_lang}"
@@ -209,14 +209,14 @@ def _farewell(outcome: str, run: Run, trainer: Trainer) -> str:
     if trainer.reporter.token_seconds:
         summary += f", MFU {speed * trainer.reporter.token_seconds:.1%}"
     if state.n_skipped:
-        summary += f"; {state.n_skipped:,} more were skipped, whose loss or gradient was not finite"
+        summary += f"; {state.n_skipped:,} more were skipped, because loss or gradient was not finite"
     if outcome == "stopped":
-        return f"stopped and saved at {summary}. The same command goes on from here: {run.folder}"
+        return f"stopped and saved after {summary}. The same command resumes the run: {run.folder}"
     if trainer.budget.seconds:
         trainer.budget.count_time(state)
-        summary += f"; {state.wall_seconds:,.0f} s of the {trainer.budget.seconds:,.0f} s that train.time_budget gives"
+        summary += f"; {state.wall_seconds:,.0f} s of the {trainer.budget.seconds:,.0f} s of train.time_budget"
     if outcome == "time" and state.update < trainer.recipe.optim.n_warmup:
-        summary += f"; the time ended within the warm-up: lower optim.warmup, {trainer.recipe.optim.n_warmup:,}"
+        summary += f"; the time budget ended within the warm-up: lower optim.warmup, {trainer.recipe.optim.n_warmup:,}"
     n_epoch = trainer.recipe.train.epochs
     if outcome == "done" and n_epoch:
         is_complete = state.position.epoch >= n_epoch
@@ -255,8 +255,9 @@ def refuse_other_run(run: Run, recipe: Recipe, data: Prepared) -> None:
     if run.has_weights:
         if gone := re.findall(_REMOVED_OPTIONS, run.recipe_file.read_text("utf-8"), re.MULTILINE):
             raise RunError(
-                f"{run.folder} was trained with {', '.join(map(str.strip, gone))}, which is gone: it translates, but "
-                f"cannot go on. Begin a new run with its weights: --train.init_from {run.folder} --train.out FOLDER."
+                f"{run.folder} was trained with {', '.join(map(str.strip, gone))}, which this version no longer has: "
+                f"it can translate, but not resume. Start a new run from its weights: --train.init_from {run.folder} "
+                "--train.out FOLDER."
             )
         run_recipe = run.recipe()
         # A run that ends by the clock is not reproducible to the bit anyway, so its length may change.
@@ -265,11 +266,11 @@ def refuse_other_run(run: Run, recipe: Recipe, data: Prepared) -> None:
         if refused := refused_changes(changed, may_end=not bound):
             shown = "; ".join(f"{name} was {old!r}, now {new!r}" for name, (old, new) in sorted(refused.items()))
             is_length = bound and not refused.keys().isdisjoint(ENDS)
-            why = f" The length of the run stays, since it is what {' and '.join(bound)} goes by." if is_length else ""
+            why = f" The length of the run is fixed: it is the basis of {' and '.join(bound)}." if is_length else ""
             raise RunError(
-                f"{run.folder} is a run with other options: {shown}.{why} To go on with it, give the options it began "
-                "with; to train anew, or on from its weights (--train.init_from), name another folder with "
-                "--train.out, or another --name."
+                f"{run.folder} is a run with other options: {shown}.{why} To resume it, give its original options; "
+                "for a new run, also one from its weights (--train.init_from), name another folder with --train.out, "
+                "or another --name."
             )
         facts, fingerprint = checkpoint.read_json(run.data_file), _fingerprint(data)
         if not isinstance(facts, dict) or {name: facts.get(name) for name in fingerprint} != fingerprint:
@@ -281,7 +282,7 @@ def refuse_other_run(run: Run, recipe: Recipe, data: Prepared) -> None:
         # It may be empty, or hold a run without checkpoints, or the files of a start that was killed.
         names = {path.name for path in run.folder.iterdir() if not path.match(".*.tmp")} - {"lock"}
         if names and not {"train", "valid", "subwords"} <= read_run_data(run.folder).keys():
-            raise RunError(f"{run.folder} has files in it but is no run of ours. Name another folder with --train.out.")
+            raise RunError(f"{run.folder} has files but is no run of nmt-train. Name another folder with --train.out.")
 
 
 def _fingerprint(data: Prepared) -> dict[str, str]:
@@ -300,17 +301,17 @@ def find_start(run: Run, recipe: Recipe) -> NewestCheckpoint:
     newest = run.newest_intact(required_files(recipe))
     if newest.folder is None and not newest.damaged and run.model_folder.exists():
         raise RunError(
-            f"{run.folder} has a model and no checkpoint, so training cannot go on. Another run may begin with its "
-            "weights: name it with --train.out, and --train.init_from with this folder."
+            f"{run.folder} has a model but no checkpoint, so training cannot resume. Start a new run from its "
+            f"weights: --train.init_from {run.folder} --train.out FOLDER."
         )
     if newest.folder is None and newest.damaged:
         raise RunError(
-            f"{run.folder}: no checkpoint is whole, so training cannot go on: {' '.join(newest.damaged.values())} "
+            f"{run.folder}: no checkpoint is intact, so training cannot resume: {' '.join(newest.damaged.values())} "
             f"Remove {run.checkpoints} to start again."
         )
     for folder, complaint in newest.damaged.items():
         renamed = folder.with_name(f"damaged-{folder.name}")  # under this name it is not counted, kept or averaged
         shutil.rmtree(renamed, ignore_errors=True)
         os.replace(folder, renamed)
-        print(f"passed over a damaged checkpoint: {complaint} It is now {renamed}.", file=sys.stderr)
+        print(f"skipped a damaged checkpoint: {complaint} It was renamed to {renamed}.", file=sys.stderr)
     return newest

@@ -124,7 +124,7 @@ class Record:
         except Exception as error:
             self.sinks = [other for other in self.sinks if other is not sink]
             reason = str(error).split("\n")[0]
-            self.say(f"warning: {sink.name} failed and is left out from here on: {type(error).__name__}: {reason}")
+            self.say(f"warning: {sink.name} failed and is disabled from here on: {type(error).__name__}: {reason}")
 
     def begin(self) -> None:
         """Begin the log of a new run: delete the log of an attempt that was killed before its first checkpoint."""
@@ -149,10 +149,10 @@ class Record:
                 file.write(json.dumps({"kind": kind, "update": update, **fields}, ensure_ascii=False) + "\n")
         except OSError as error:
             saved = Run(self.path.parent).updates()
-            restart = f"goes on from {checkpoint.name_of(saved[-1])}" if saved else "begins anew: nothing was saved yet"
+            restart = f"resumes from {checkpoint.name_of(saved[-1])}" if saved else "starts anew: nothing was saved yet"
             raise MachineError(
-                f"{self.path}: the log cannot be written: {error.strerror}. Free some space or mend the disk: the same "
-                f"command then {restart}."
+                f"{self.path}: the log cannot be written: {error.strerror}. Free some space or repair the disk. The "
+                f"same command then {restart}."
             ) from error
         for sink in self.sinks:
             with self._drop_on_error(sink):

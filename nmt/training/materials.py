@@ -182,8 +182,9 @@ def compile_pays(recipe: Recipe, device: str, n_param: int, peak: float) -> tupl
         n_token = train.updates * (batch.tokens_per_update or batch.per_update * batch.max_tokens)
         seconds = min(seconds, 6 * n_param * n_token / (_UTILISATION * peak))
     if seconds == math.inf:
-        return False, "the peak of this GPU is not known, and so not how long the run takes"
-    return seconds >= PAYS_FROM, f"the run takes about {duration(seconds)}, and it pays from {duration(PAYS_FROM)} on"
+        return False, "the peak performance of this GPU is not known, so the length of the run cannot be estimated"
+    why = f"the run takes about {duration(seconds)}, and compiling pays off from {duration(PAYS_FROM)} on"
+    return seconds >= PAYS_FROM, why
 
 
 def compile_parts(model: TranslationModel, recipe: Recipe) -> None:

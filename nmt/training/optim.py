@@ -215,7 +215,7 @@ def _matching(names: Mapping[nn.Parameter, list[str]], pattern: str, option: str
         prefixes = {".".join(name.split(".")[:n]) + ".*" for name in all_names for n in range(1, name.count(".") + 1)}
         close = difflib.get_close_matches(pattern, [*sorted(prefixes), *all_names], n=3, cutoff=0.5)
         shown = close or sorted(prefix for prefix in prefixes if prefix.count(".") == 1)
-        raise RecipeError(f"{option}: {pattern!r} means no parameter of this model. The nearest: {', '.join(shown)}.")
+        raise RecipeError(f"{option}: {pattern!r} matches no parameter of this model. Close names: {', '.join(shown)}.")
     return params
 
 
@@ -264,8 +264,8 @@ class Optimizers:
             name, _, quantity = key.partition("|")
             if name not in params:
                 raise RunError(
-                    f"The checkpoint has {key}, the state of an optimizer that is gone, so this run cannot go on. "
-                    "Begin a new one with its weights: --train.init_from RUN and another --train.out."
+                    f"The checkpoint has {key}, the state of an optimizer that this version no longer has, so the run "
+                    "cannot resume. Start a new run from its weights: --train.init_from RUN and another --train.out."
                 )
             param = params[name]
             if param in optimizer_of:

@@ -203,9 +203,9 @@ class Ranks:
             if _is_broken_connection(error):
                 self._raise_failure()
                 raise MachineError(
-                    f"rank {self.rank} lost another rank, which is dead, frozen or stuck for longer than train.timeout "
-                    f"({_summary(error)}). What the others printed, or the system log of their machines, may say why. "
-                    "The same command goes on from the last checkpoint."
+                    f"rank {self.rank} lost contact with another rank, which ended or did not respond within "
+                    f"train.timeout ({_summary(error)}). See the output of the other ranks, or the system log of "
+                    "their machines. The same command resumes from the last checkpoint."
                 ) from None
             code = error.exit_code if isinstance(error, NmtError) else MachineError.exit_code
             name = f"rank {self.rank} (process {os.getpid()} on {socket.gethostname()})"
@@ -233,8 +233,8 @@ def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
     if device.type == "cuda":
         if local_rank >= (n_gpu := torch.cuda.device_count()):
             raise MachineError(
-                f"rank {rank} is process {local_rank + 1} on this machine, which has {n_gpu} GPUs, and each process "
-                f"needs one of its own: start torchrun with --nproc-per-node {n_gpu}."
+                f"rank {rank} is process {local_rank + 1} on this machine, which has {n_gpu} GPUs, but each process "
+                f"needs its own: start torchrun with --nproc-per-node {n_gpu}."
             )
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
@@ -246,8 +246,8 @@ def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
     except RuntimeError as error:
         address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise MachineError(
-            f"rank {rank} did not meet the {world_size - 1} others at {address} within {timeout:g} s (train.timeout): "
-            f"{_summary(error)}. Look at what each of them printed."
+            f"rank {rank} could not connect to the {world_size - 1} others at {address} within {timeout:g} s "
+            f"(train.timeout): {_summary(error)}. See the output of each of them."
         ) from error
     return Ranks(rank, world_size, store), device
 
@@ -278,13 +278,13 @@ def _agreed_name(store: Any, rank: int, world_size: int, timeout: float) -> str:
                 return roster
         time.sleep(0.05)
     absent = [number for number, name in enumerate(read("name")) if not name]
-    raise RuntimeError(f"missing is rank {', '.join(map(str, absent)) or '?'}")
+    raise RuntimeError(f"rank {', '.join(map(str, absent)) or '?'} is missing")
 
 
 def require_one_process(flag: str) -> None:
     """Raise RunError if torchrun started several processes for work of a single one."""
     if process_rank().world_size > 1:
-        raise RunError(f"{flag} is for one process: start it without torchrun.")
+        raise RunError(f"{flag} works in one process only: start it without torchrun.")
 
 
 def _summary(error: BaseException) -> str:

@@ -69,11 +69,11 @@ def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
         return Precision(name, why, "cpu")
     available = ops.kernels_here()
     why_not = available.why_not
-    why += "; " + (f"no kernels of our own: {why_not}" if why_not else "kernels compiled for this processor")
+    why += "; " + (f"no compiled kernels: {why_not}" if why_not else "kernels compiled for this processor")
     if available.multiply_fp32 and name == "fp32":
-        why += ", which multiply fp32, too, as exactly as others"
+        why += ", also for fp32 products, with the same accuracy"
     if name == "bf16" and available.bf16_in_fp32:
-        why += ", which has no instructions for bf16: products of it are made of fp32, exact and no faster than those"
+        why += ", which has no bf16 instructions: bf16 products run in fp32, exact but no faster"
     return Precision(name, why, "cpu", kernels=not why_not)
 
 

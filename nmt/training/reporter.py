@@ -154,14 +154,14 @@ class TrainingReporter:
         if (score := final.get("candidates", {}).get(final.get("chosen"), {}).get(metric)) is not None:
             result.append(score_of(metric, score))
         seconds = self.seconds_left(state, state.wall_seconds / max(1, state.update))
-        rest = f"about {duration(seconds)} from here"
+        rest = f"about {duration(seconds)} from now"
         if budget.stop_reason(state, self.recipe, self.budget.share(state)):
-            end, rest = "already behind it", "only the model is chosen anew"
+            end, rest = "already reached", "so only the final model is chosen again"
         else:
             by_clock = seconds == self.budget.left(state)
             end = f"now time budget {train.time_budget}" if by_clock else f"now update {train.updates:,}"
             if (schedule := self.recipe.optim.schedule) not in WITHOUT_END:
-                rest += f"; the learning rate ({schedule}) rises to its place in the new length and falls again"
+                rest += f"; the learning rate ({schedule}) rises to its value in the new schedule and decays again"
         self.record.say(f"this run had finished ({', '.join(result)}); its end is {end}, {rest}")
 
     def measured_otherwise(self, state: TrainState) -> None:
@@ -172,8 +172,8 @@ class TrainingReporter:
         listed = ", ".join(f"{name} {old} before and {new} now" for name, (old, new) in sorted(changed.items()))
         n_other = len(state.history) - len(state.comparable(metric))
         self.record.say(
-            f"{metric} is measured otherwise than when it was last: {listed}. {n_other:,} earlier validations do not "
-            "count any more for what is best, for valid.patience and for the final model."
+            f"{metric} is now measured differently from the last validation: {listed}. {n_other:,} earlier "
+            "validations no longer count for the best checkpoint, for valid.patience and for the final model."
         )
 
     def memory(self, update: int, memory: Memory) -> None:
@@ -183,8 +183,8 @@ class TrainingReporter:
         self.record.write("memory", update, times=memory.n_failed, too_large=memory.too_large)
         if not self.n_failed:
             self.record.say(
-                f"memory ran out: batches of {memory.too_large:,} tokens (sentences x longest side) and more are done "
-                "in halves from now on, with the same gradient. A smaller batch.max_tokens avoids the detour."
+                f"memory ran out: from now on batches of {memory.too_large:,} tokens (sentences x longest side) or "
+                "more are split in halves, with the same gradient. A smaller batch.max_tokens avoids this."
             )
         self.n_failed = memory.n_failed
 
@@ -193,11 +193,11 @@ class TrainingReporter:
         the update in the data. scaled: whether the loss is scaled, as in fp16."""
         warning, fp16_note = "warning: ", ""
         if scaled:
-            warning, fp16_note = "", "; in fp16 a few are usual, until the loss scale is found"
+            warning, fp16_note = "", "; in fp16 a few are normal, until the loss scale is found"
         self.record.say(
             f"{warning}{_where(state, position)} was skipped: loss {outcome.loss:.4g}, gradient norm "
-            f"{outcome.norm:.4g}. Where one is not finite the weights stay as they are{fp16_note}. {MAX_BAD} in a row "
-            "end the run; log.jsonl counts all."
+            f"{outcome.norm:.4g}. If one of them is not finite, the weights stay unchanged{fp16_note}. {MAX_BAD} in a "
+            "row end the run; log.jsonl counts all."
         )
 
     def validation(self, state: TrainState, measured: dict[str, Measured], first_name: str) -> None:
@@ -216,15 +216,15 @@ class TrainingReporter:
     def cut_short(self, update: int) -> None:
         """Report that the time budget ended during a validation, so that measurements may be missing."""
         self.record.say(
-            f"update {update:,}: train.time_budget ended during this validation; what was not measured by then is left "
-            "out. On a machine that other work shares, a smaller valid.max_sentences makes it shorter."
+            f"update {update:,}: train.time_budget ended during this validation, so some measurements may be missing. "
+            "On a shared machine, a smaller valid.max_sentences makes validation shorter."
         )
 
     def halved_in_validation(self, too_large: int) -> None:
         """Report that memory ran out in a validation. too_large: cost of the batch."""
         self.record.say(
-            f"memory ran out in validation: batches of {too_large:,} tokens (sentences x longest side) and more are "
-            "measured in halves from now on, with the same result. A smaller valid.max_tokens avoids the detour."
+            f"memory ran out in validation: from now on batches of {too_large:,} tokens (sentences x longest side) or "
+            "more are split in halves, with the same result. A smaller valid.max_tokens avoids this."
         )
 
 

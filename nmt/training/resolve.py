@@ -161,7 +161,7 @@ def _updates_of_epochs(recipe: Recipe, plan: Plan, ranks: Ranks) -> tuple[int, s
         for epoch in range(train.epochs):
             n_update += plan.n_update(epoch)
             if is_named and n_update > train.updates:
-                return train.updates, f"train.updates, {train.updates:,}, comes first; raise it for all of them"
+                return train.updates, f"train.updates, {train.updates:,}, ends the run first; raise it for all epochs"
             bar.update()
     return n_update, f"{n_update:,} updates"
 
@@ -181,9 +181,7 @@ def _with(recipe: Recipe, section: str, options: dict[str, Any]) -> Recipe:
         return Recipe.model_validate(tree, context=True).with_origin(recipe.origin)
     except ValidationError as error:
         complaints = "\n".join(f"{name}: {text}" for name, text in validation_complaints(error))
-        raise RecipeError(
-            f"with the values that auto and train.epochs stand for here, the recipe contradicts itself: {complaints}"
-        ) from None
+        raise RecipeError(f"the values chosen for auto and train.epochs contradict the recipe: {complaints}") from None
 
 
 # -- size of a batch -----------------------------------------------------------------------------------------------
@@ -193,7 +191,7 @@ def most_tokens(batch: BatchConfig, n_token: int, world_size: int) -> tuple[int,
     """Return the size of the largest useful batch for a corpus of n_token target tokens, and the reason."""
     if batch.tokens_per_update:
         most = batch.tokens_per_update // world_size
-        why = f"so that an update of {batch.tokens_per_update:,} has one for each of {world_size} devices"
+        why = f"so that each of {world_size} devices has a batch in an update of {batch.tokens_per_update:,}"
     else:
         most, why = n_token // (_UPDATES_PER_EPOCH * batch.per_update), f"for {_UPDATES_PER_EPOCH} updates an epoch"
     return max(LEAST, most), f"at most {max(LEAST, most):,} {why}"
@@ -220,7 +218,7 @@ def _largest_on_gpu(trial: Trial, most: int, ranks: Ranks) -> tuple[int, str]:
         )
     smallest = min(ranks.all_gather(max_tokens))
     why = f"the largest that fits the memory of {torch.cuda.get_device_name(trial.device)} with a margin"
-    return smallest, why if smallest == max_tokens else f"the smallest of what {ranks.world_size} ranks chose"
+    return smallest, why if smallest == max_tokens else f"the smallest choice of {ranks.world_size} ranks"
 
 
 def largest_that_fits(fits: Callable[[int], bool], least: int, most: int) -> int:

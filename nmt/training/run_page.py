@@ -180,7 +180,7 @@ def _rows(run: Run, start: Entry, train: Sequence[Entry]) -> Iterator[tuple[str,
     if start:
         yield "versions", f"nmt {start.get('nmt')}, Python {start.get('python')}, torch {start.get('torch')}"
         machine = f"{start.get('device')}, CPU threads {start['threads']} of {start['cores']} cores"
-        yield "machine", f"{start.get('processor') or 'processor not told'}; {machine}"
+        yield "machine", f"{start.get('processor') or 'processor not known'}; {machine}"
         yield "precision", f"{start.get('precision')} ({start.get('precision_why')})"
         yield "model", f"{start['parameters']:,} parameters"
         yield (
@@ -266,12 +266,12 @@ def card(run: Run) -> str:
     ]
     facts = [f"- {name}: `{text}`" for name, text in _rows(run, start, log.get("train", []))]
     search = f"beam size {recipe.valid.beam}" if recipe.valid.beam > 1 else "greedy search"
-    origin = f"on from the weights of {recipe.train.init_from}" if recipe.train.init_from else "from scratch"
+    origin = f"starting from the weights of {recipe.train.init_from}" if recipe.train.init_from else "from scratch"
     limits = [
-        "It translates sentences, each by itself; longer texts are split.",
+        "It translates single sentences; longer texts are split.",
         f"In training no side of a pair had more than {recipe.data.max_len} subwords.",
-        f"The scores are of the validation set, by which the model was chosen, with {search}: measure on a test set.",
-        "It knows what its training data knows, mistakes and biases included.",
+        f"The scores are on the validation set, which also selected the model, with {search}: measure on a test set.",
+        "It reproduces the mistakes and biases of its training data.",
     ]
     recipe_text = run.recipe_file.read_text(encoding="utf-8").rstrip("\n")
     head_lines = (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items())

@@ -35,12 +35,12 @@ GOAL = 0.5  # nats of loss, summed over all tokens: then each gold token is the 
 _WARMUP = 20
 # Advice after a failure.
 _NOT_LEARNT = (
-    "Try train.precision: fp32 and train.kernels: torch, then model.norm: pre, fewer layers or a smaller d_model: what "
-    "helps names the cause"
+    "Try train.precision: fp32 and train.kernels: torch, then model.norm: pre, fewer layers or a smaller d_model: the "
+    "change that helps shows the cause"
 )
 _NOT_FOUND = (
     "The pairs were learnt, so look at the search: decode.length_penalty and alpha, then train.precision: fp32 and "
-    "train.kernels: torch; if that changes nothing, the model sees in training what it has not in translation"
+    "train.kernels: torch; if neither helps, the model sees something in training that it lacks in translation"
 )
 _SAMPLE = 5000  # pairs from which the handful is chosen
 
@@ -98,7 +98,7 @@ def _check_gradients(engine: Engine, batch: Batch) -> tuple[bool, str]:
     names = [name for name, p in engine.model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
     engine.optimizers.zero_grad()
     if names:
-        return False, f"no gradient, or one that is not finite, reaches {', '.join(names[:5])}"
+        return False, f"the gradient is missing or not finite for {', '.join(names[:5])}"
     return True, "a finite gradient reaches every parameter"
 
 
@@ -115,7 +115,7 @@ def _overfit(engine: Engine, batch: Batch) -> tuple[bool, str]:
             break
     first, last = (loss / batch.n_gold for loss in (losses[0], losses[-1]))
     result = f"{n_pair} pairs in {len(losses)} updates: loss {first:.3f} -> {last:.4f} nats a token"
-    return losses[-1] < GOAL, f"{result}, surely learnt under {GOAL / batch.n_gold:.4f}"
+    return losses[-1] < GOAL, f"{result} (learnt: below {GOAL / batch.n_gold:.4f})"
 
 
 def _search(engine: Engine, batch: Batch, recipe: Recipe, data: Prepared, *, beam: int) -> tuple[bool, str]:
@@ -133,7 +133,7 @@ def _search(engine: Engine, batch: Batch, recipe: Recipe, data: Prepared, *, bea
     if all(is_right):
         return True, result
     wrong, decode_ids = is_right.index(False), data.subwords.trg.decode
-    return False, f"{result}; wanted {decode_ids(targets[wrong])!r}, found {decode_ids(outputs[wrong][0].ids)!r}"
+    return False, f"{result}; expected {decode_ids(targets[wrong])!r}, found {decode_ids(outputs[wrong][0].ids)!r}"
 
 
 # nmt-train --verify: integrity of a run folder.
@@ -146,9 +146,9 @@ def verify_run(run: Run) -> Iterator[tuple[str, int | None, str]]:
     recipe, subwords = run.recipe(), run.subwords()
     about = checkpoint.read_json(run.data_file)
     if not isinstance(about, dict) or about.get("subwords") != subwords.sha256:
-        raise RunError(f"{run.data_file}: does not say which subwords the run was trained with: it was changed.")
+        raise RunError(f"{run.data_file}: the SHA-256 of the subwords is missing or wrong: the file was changed.")
     if os.path.lexists(run.checkpoints) and not run.checkpoints.is_dir():
-        raise RunError(f"{run.checkpoints}: is no folder, so there is no checkpoint in it: it was replaced.")
+        raise RunError(f"{run.checkpoints}: is not a folder and holds no checkpoint: it was replaced.")
     with torch.device("meta"):  # names and shapes without memory
         model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
     paths = run.checkpoints.iterdir() if run.checkpoints.is_dir() else ()
@@ -176,5 +176,5 @@ def _verified(folder: Path, recipe: Recipe, model: TranslationModel, *, chosen: 
         for key, tensor in checkpoint.load_tensors(folder, checkpoint.OPTIMIZER).items():
             name, _, _ = key.partition("|")
             if name not in shapes or tensor.shape not in (shapes[name], torch.Size()):
-                raise RunError(f"{folder / checkpoint.OPTIMIZER}: {key} {tuple(tensor.shape)} fits no parameter.")
+                raise RunError(f"{folder / checkpoint.OPTIMIZER}: {key} {tuple(tensor.shape)} matches no parameter.")
     return int(state["update"])

@@ -95,11 +95,11 @@ class Trainer:
             self.reporter.another_end(final, self.state)
         precision, version = engine.precision, version_and_commit()
         self.record.say(
-            f"going on from {folder.name} on {self.model.device} in {precision.name}: {precision.why}; nmt {version}"
+            f"resuming from {folder.name} on {self.model.device} in {precision.name}: {precision.why}; nmt {version}"
         )
         if begun_in_other_batches(saved, packed=self.recipe.batch.packed):
             epoch = saved["epoch"]
-            self.record.say(f"this version makes other batches: epoch {epoch}, counted from 0, begins anew with them")
+            self.record.say(f"this version forms other batches: epoch {epoch}, counted from 0, starts again with them")
 
     def save(self, *, planned: bool = True) -> None:
         """Commit a checkpoint, then delete the checkpoints that are no longer kept. All ranks must call it together.
@@ -113,9 +113,9 @@ class Trainer:
         counters = [state.update, state.position.epoch, state.position.update, state.n_token, state.n_skipped]
         if odd := self.ranks.outliers(checksum([*replicated, torch.tensor(counters, device=engine.model.device)])):
             raise TrainingError(
-                f"update {state.update}: {', '.join(odd)} holds other weights, or stands elsewhere, than the other "
-                "ranks, so nothing was saved: suspect the memory or the device of that machine. The same command goes "
-                "on from the last checkpoint, when all were equal."
+                f"update {state.update}: weights or position of {', '.join(odd)} differ from the other ranks, so "
+                "nothing was saved. Suspect the memory or the device of that machine. The same command resumes from "
+                "the last checkpoint, when all were equal."
             )
         self.budget.count_time(state)  # the checkpoint stores the wall time
         state.since_log = self.meter.sums
@@ -235,8 +235,8 @@ class Trainer:
         """Raise MachineError if the model could not be validated. The updates until here are saved by now."""
         if trouble:
             raise MachineError(
-                f"update {self.state.update}: {trouble} The updates until here are saved; these options may be "
-                "changed, and the run goes on from here."
+                f"update {self.state.update}: {trouble} All updates so far are saved. Change these options, and the "
+                "same command resumes the run."
             )
 
     def validate(self) -> tuple[bool, str]:

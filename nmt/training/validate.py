@@ -132,9 +132,9 @@ class Validator:
             if not is_out_of_memory(error):
                 raise
             raise OutOfMemory(
-                f"memory of {model.device} ran out in validation, where valid.max_tokens was lowered to one pair "
-                f"already: make valid.beam, {self.config.beam}, or decode.max_len_a smaller, set valid.translate to "
-                "false, or measure fewer pairs by the set's max_sentences."
+                f"memory of {model.device} ran out in validation, even with one pair at a time: make valid.beam, "
+                f"{self.config.beam}, or decode.max_len_a smaller, set valid.translate to false, or measure fewer "
+                "pairs by the set's max_sentences."
             ) from None
 
     @torch.inference_mode()
@@ -296,7 +296,7 @@ def choose_final(
         newest = max(updates)
         numbers = measured.get(newest, {}) if len(updates) == 1 and file == checkpoint.MODEL else {}
         if criterion not in numbers and results and not has_time(state.measure_seconds):
-            record.say(f"{name:>18}  not measured, as the time is over")
+            record.say(f"{name:>18}  not measured: the time budget is over")
             continue
         folders = [folder_of[update] for update in updates]
         weights = checkpoint.average(folders) if file == checkpoint.MODEL else checkpoint.load_tensors(folders[0], file)
@@ -357,9 +357,9 @@ def _intact_checkpoints(run: Run, record: Record) -> dict[int, Path]:
             checkpoint.verify(run.checkpoint(update))
             folder_of[update] = run.checkpoint(update)
         except RunError as error:
-            record.say(f"left out a damaged checkpoint: {error}")
+            record.say(f"skipped a damaged checkpoint: {error}")
     if not folder_of:
-        raise RunError(f"{run.folder}: no checkpoint is whole, so no model can be chosen. See nmt-train --verify.")
+        raise RunError(f"{run.folder}: no intact checkpoint, so no model can be chosen. See nmt-train --verify.")
     return folder_of
 
 

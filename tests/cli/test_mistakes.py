@@ -55,7 +55,7 @@ def folder(tmp_path_factory):
         (preprocess, "own.yaml --data.valid.src t.de", "t.de has 60 lines but v.en has 20"),
         (preprocess, "own.yaml --data.out x.yaml", "expected a folder"),
         (preprocess, "own.yaml --report x.html", "--report needs --check"),
-        (preprocess, "own.yaml --check --report t.de", "t.de: holds something else"),
+        (preprocess, "own.yaml --check --report t.de", "t.de: is not a report"),
         (preprocess, "own.yaml --check --show 3", "--show prints prepared data, but --check"),
         (preprocess, "own.yaml --show 3", "no such folder of prepared data"),
         (train, "colon.en", "colon.en is no recipe (a YAML file)"),

@@ -53,10 +53,10 @@ def project(made, tmp_path, monkeypatch):
 
 def test_a_prepared_folder_trains_from_anywhere_and_finds_its_run_again(project, capsys):
     assert train(["../project/prepared/mine/recipe.yaml", "--train.updates", "3"]) == 0
-    assert "going on from update-00000002" in capsys.readouterr().err
+    assert "resuming from update-00000002" in capsys.readouterr().err
     assert not Path("runs").exists() and (project / "runs/mine/checkpoints/update-00000003").is_dir()
     assert train(["../project/runs/mine", "--train.updates", "4"]) == 0  # by the run's own name
-    assert "going on from update-00000003" in capsys.readouterr().err and not Path("runs").exists()
+    assert "resuming from update-00000003" in capsys.readouterr().err and not Path("runs").exists()
     assert train(["../project/runs/mine", "--verify"]) == 0
     assert "whole" in capsys.readouterr().out
 
@@ -176,7 +176,7 @@ def test_a_folder_of_other_files_is_no_place_for_a_run(project, monkeypatch, cap
     shutil.copy("prepared/mine/recipe.yaml", "corpus/recipe.yaml")
     before = {path: path.read_bytes() for path in Path(folder).iterdir()}
     assert train(["prepared/mine", "--out", folder]) == 2
-    assert "has files in it but is no run of ours" in capsys.readouterr().err
+    assert "has files but is no run of nmt-train" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in Path(folder).iterdir()} == before
 
 

@@ -45,7 +45,7 @@ def test_verify_says_what_is_whole_and_what_is_damaged_and_why(run, capsys):
     for wrong in ({name: torch.zeros(3)}, {"nobody|exp_avg": torch.zeros(())}):
         rewrite(run.checkpoint(10), checkpoint.OPTIMIZER, wrong)
         code, lines = verified(run, capsys)
-        assert code == 2 and "fits no parameter" in lines[1][2] and [lines[0], lines[2]] == [whole[0], whole[2]]
+        assert code == 2 and "matches no parameter" in lines[1][2] and [lines[0], lines[2]] == [whole[0], whole[2]]
     (run.checkpoint(7) / checkpoint.OPTIMIZER).write_bytes(b"")
     rewrite(run.checkpoint(10), checkpoint.MODEL, {"other": torch.zeros(3)})
     (run.model_folder / checkpoint.MANIFEST).unlink()

@@ -171,7 +171,7 @@ def test_characters_are_aligned_where_a_language_has_no_spaces_and_it_is_said(tr
         out, err = translate("--score", target, "--format", "jsonl", "--alignments", file, "--overwrite", *flags, **how)
         assert [json.loads(line)["word_alignment"] for line in out] == read(file)
         assert [{j for _, j in links_of(line)} for line in read(file)] == [set(range(len(its))) for its in units]
-        told = "note: word alignments: of Japanese, written without spaces, characters are counted from 0"
+        told = "note: word alignments: for Japanese, written without spaces, characters are numbered from 0"
         assert (told in err) == ("alignments" in err) == (not flags)
 
 

@@ -87,5 +87,5 @@ def test_the_best_is_that_of_all_hypotheses_and_of_a_line_in_pieces_the_mean_is_
 
 def test_a_model_that_needs_references_is_refused(translator, monkeypatch):
     monkeypatch.setattr(Judge, "needs", True)
-    with pytest.raises(RecipeError, match=r"^decode\.qe: x compares with references"):
+    with pytest.raises(RecipeError, match=r"^decode\.qe: x needs references"):
         list(translator(qe="x").translate(LINES))

@@ -43,5 +43,5 @@ def test_an_exported_model_is_the_same_model(subwords, tmp_path, options):
 def test_an_exported_folder_is_no_run_and_says_so(subwords, tmp_path):
     model, recipe = made(subwords)
     room.export(model, recipe, subwords, tmp_path / "ct2", None)
-    with pytest.raises(RunError, match=r"ct2 is a model of CTranslate2, which only CTranslate2 reads"):
+    with pytest.raises(RunError, match=r"ct2 is a CTranslate2 model, which only CTranslate2 reads"):
         Run(tmp_path / "ct2").weights_folder()

@@ -54,7 +54,7 @@ def test_the_command_writes_what_was_compared_and_replaces_its_own_if_told(expor
     pytest.importorskip(PACKAGE[to])
     monkeypatch.setattr("nmt.cli.export.N_LINE", 1)  # of the validation set
     (run.folder / "README.md").write_text("the card", encoding="utf-8")
-    assert f"{len(LINES)} of {len(LINES)} lines translated alike" in export(to)
+    assert f"{len(LINES)} of {len(LINES)} lines have the same greedy translation" in export(to)
     written = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*")}
     assert written == {*FILES[to], "README.md"}
     assert (tmp_path / "out" / "README.md").read_text(encoding="utf-8") == "the card"
@@ -65,7 +65,7 @@ def test_the_command_writes_what_was_compared_and_replaces_its_own_if_told(expor
 
 def test_a_quantised_model_is_compared_less_strictly(export, tmp_path):
     pytest.importorskip("ctranslate2")
-    assert f"of {len(LINES)} lines translated alike" in export("ctranslate2", "--quantization", "int8")
+    assert f"of {len(LINES)} lines have the same greedy translation" in export("ctranslate2", "--quantization", "int8")
     assert is_exported(tmp_path / "out", "ctranslate2")
 
 
@@ -108,7 +108,7 @@ def test_what_cannot_be_done_is_said_and_leaves_nothing(export, tmp_path, monkey
 def test_lines_to_compare_on_are_asked_for_where_there_are_none(export, tmp_path):
     assert "--lines FILE" in export("safetensors", code=2, lines=False)
     (tmp_path / "lines").write_text("x y " * 2000, encoding="utf-8")
-    assert "every line to compare on has more than" in export("safetensors", code=2)
+    assert "all lines to compare have more than" in export("safetensors", code=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lines", "run"]
 
 

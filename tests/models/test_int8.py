@@ -191,9 +191,9 @@ def test_attention_multiplies_all_but_values_in_8_bits_where_products_round(make
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"ffn": "swiglu"}, "wants model.ffn relu, and this model has swiglu"),
-        ({"architecture": "attention"}, "is for Transformers, and this model is none"),
-        ({"norm_kind": "rms"}, "wants model.norm_kind layer, and this model has another"),
+        ({"ffn": "swiglu"}, "needs model.ffn relu, but this model has swiglu"),
+        ({"architecture": "attention"}, "is for Transformers only"),
+        ({"norm_kind": "rms"}, "needs model.norm_kind layer, but this model has another"),
     ],
 )
 def test_a_model_that_cannot_is_refused(options, why):
@@ -204,7 +204,5 @@ def test_a_model_that_cannot_is_refused(options, why):
 
 def test_a_processor_that_cannot_is_told(make, monkeypatch):
     monkeypatch.setattr(ops, "int8_product", lambda: None)
-    with pytest.raises(
-        MachineError, match=r"this processor, or this torch, multiplies no numbers of 8 bits\. Take bf16 or fp32"
-    ):
+    with pytest.raises(MachineError, match=r"this processor or this torch has no 8-bit products\. Take bf16 or fp32"):
         to_int8(make().bfloat16())

@@ -89,9 +89,9 @@ def troubles_of(recipe):
 
 
 def test_a_check_says_what_training_would_refuse(recipe_of, tmp_path):
-    with pytest.raises(RecipeError, match=r"'encodr\.\*' means no parameter"):
+    with pytest.raises(RecipeError, match=r"'encodr\.\*' matches no parameter"):
         check(recipe_of(train={"freeze": ["encodr.*"]}), lambda _: None)
-    with pytest.raises(RunError, match="nowhere is no run"):
+    with pytest.raises(RunError, match="nowhere is not a run"):
         check(recipe_of(train={"init_from": str(tmp_path / "nowhere")}), lambda _: None)
     launch(recipe_of(train={"updates": 1}))
     origin = {"init_from": str(tmp_path / "run")}
@@ -100,12 +100,12 @@ def test_a_check_says_what_training_would_refuse(recipe_of, tmp_path):
     other, *_ = troubles_of(recipe_of(train={"updates": 1, "ema": 0.5}))
     assert "training will be refused: " in other and "train.ema was 0.0, now 0.5" in other
     heads, *_ = troubles_of(recipe_of("child", train=origin, model={"n_head": 4}))
-    assert heads.endswith("compute something else here: model.n_head: 2 there, 4 here")
+    assert heads.endswith("compute something else: model.n_head: 2 there, 4 here")
     assert not any("refused" in line for line in troubles_of(recipe_of(train={"updates": 1})))
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     for out in ("file", "file/below/it"):
         recipe = recipe_of(train={"out": str(tmp_path / out)})
-        assert f"training will be refused: {tmp_path}/file is a file, and no folder" in troubles_of(recipe)[0]
+        assert f"training will be refused: {tmp_path}/file is a file, not a folder" in troubles_of(recipe)[0]
         with pytest.raises(RunError, match="Make it a folder that can be written to"):
             launch(recipe)
     assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
@@ -158,17 +158,17 @@ def test_pairs_that_scores_drop_are_no_trouble(corpus, recipe_of, tmp_path):
         (
             {"model": {"d_model": 512}},
             {"n_param": 44_615_680, "n_token": 88_848, "n_vocab": 4000, "n_update": 780},
-            "44,615,680 parameters for 88,848 target tokens, 39 epochs of them: model.preset: auto takes at most tiny",
+            "44,615,680 parameters for 88,848 target tokens, 39 epochs of them: model.preset: auto picks at most tiny",
         ),
         ({}, {"n_update": 20 * 501}, "every pair is seen 501 times"),
-        ({}, {"n_update_in_epoch": 31}, "before every pair was seen"),
-        ({}, {"n_update": 19}, "19 updates that train.time_budget has time for, before every pair was seen"),
+        ({}, {"n_update_in_epoch": 31}, "before every pair is seen"),
+        ({}, {"n_update": 19}, "19 updates that train.time_budget has time for, before every pair is seen"),
         ({}, {"measuring": 9.5}, "validation takes 24% of the time"),
         ({}, {"n_failed": 2}, "memory ran out 2 times"),
         ({}, {"valid_fits": False}, "in the largest validation batch: make valid.max_tokens smaller"),
         ({}, {"peak": 95, "room": 100}, "memory is nearly full"),
         ({}, {"disk_left": 10**6}, "too little room"),
-        ({}, {"gpu_idle": True}, "there is a GPU"),
+        ({}, {"gpu_idle": True}, "this machine has a GPU"),
         ({}, {"device": "cuda"}, "1.6 to 2.8 times as fast"),
     ],
 )

@@ -67,7 +67,7 @@ def test_files_of_somebody_else_are_left_alone(recipe_of, name, text):
     run = Run(recipe.run_folder)
     run.folder.mkdir()
     (run.folder / name).write_text(text, encoding="utf-8")
-    with pytest.raises(RunError, match="is no run of ours"):
+    with pytest.raises(RunError, match="is no run of nmt-train"):
         claim(run, recipe, Prepared.open(recipe.data_folder))
     assert (run.folder / name).read_text(encoding="utf-8") == text
 
@@ -75,7 +75,7 @@ def test_files_of_somebody_else_are_left_alone(recipe_of, name, text):
 def test_what_would_alter_the_run_is_refused_with_what_to_do_instead(made, recipe_of):
     _, data, run = made
     with pytest.raises(
-        RunError, match=r"train\.ema was 0\.0, now 0\.5\. To go on .* on from its weights \(--train\.init_from\)"
+        RunError, match=r"train\.ema was 0\.0, now 0\.5\. To resume it, .* one from its weights \(--train\.init_from\)"
     ):
         claim(run, recipe_of(train={"ema": 0.5, "updates": 60}), data)
 
@@ -92,14 +92,14 @@ def test_damaged_checkpoints_are_set_aside_and_named(made, capsys):
         "damaged-update-00000002", "damaged-update-00000003", "update-00000001",
     ]  # fmt: skip
     said = capsys.readouterr().err
-    assert said.count("passed over a damaged checkpoint: ") == 2 and str(run.checkpoint(3)) in said
+    assert said.count("skipped a damaged checkpoint: ") == 2 and str(run.checkpoint(3)) in said
 
 
 def test_when_none_is_whole_nothing_is_touched(made):
     recipe, _, run = made
     for update in run.updates():
         (run.checkpoint(update) / checkpoint.STATE).write_text("{}\n", encoding="utf-8")
-    with pytest.raises(RunError, match="no checkpoint is whole"):
+    with pytest.raises(RunError, match="no checkpoint is intact"):
         find_start(run, recipe)
     assert run.updates() == [1, 2, 3]
 
@@ -133,7 +133,7 @@ def test_a_disk_without_locks_is_told_and_trained_on(recipe_of, monkeypatch, cap
     monkeypatch.setattr("nmt.run.lock_file", no_locks)
     recipe = recipe_of(train={"updates": 1})
     assert launch(recipe) == "done"
-    assert f"{recipe.run_folder}: No locks available: nothing keeps another process" in capsys.readouterr().err
+    assert f"{recipe.run_folder}: not locked (No locks available)" in capsys.readouterr().err
 
 
 # The disk that a run will need is known before its first update, and a run that has not got it does not begin.
@@ -181,6 +181,6 @@ def test_a_run_with_what_is_gone_is_not_gone_on_with(recipe_of, line, told):
     kept = "\n".join(one for one in text.split("\n") if not one.startswith("  name: adam"))
     file.write_text(kept.replace(f"{line}\n", f"{line}\n  {told}\n"), encoding="utf-8")
     before = file.read_bytes()
-    with pytest.raises(RunError, match=f"{told}, which is gone: it translates, but cannot go on"):
+    with pytest.raises(RunError, match=f"{told}, which this version no longer has"):
         launch(recipe_of(train={"updates": 4}))
     assert file.read_bytes() == before

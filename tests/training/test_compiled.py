@@ -81,7 +81,7 @@ ROWS = {"packed": True, "max_tokens": 16_384}
         ({**ROWS, "tokens_per_update": 131_072}, {"updates": 10_000}, 989.5e12, True, "33 min"),
         (ROWS, {"time_budget": "20m"}, 989.5e12, True, "20 min"),
         (ROWS, {"updates": 10_000, "time_budget": "20m"}, 989.5e12, False, "4 min"),
-        (ROWS, {}, 0.0, False, "peak of this GPU is not known"),
+        (ROWS, {}, 0.0, False, "peak performance of this GPU is not known"),
         (ROWS, {"time_budget": "20m"}, 0.0, True, "20 min"),
         (ROWS, {"time_budget": "2m"}, 0.0, False, "2 min"),
         ({}, {}, 989.5e12, False, "batch.packed"),

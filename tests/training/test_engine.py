@@ -63,8 +63,8 @@ def test_the_first_update_that_is_skipped_is_told_and_the_end_counts_them(
     said = capsys.readouterr().err
     first = r"update 4 \(epoch 0, update 3 in it\) was skipped: loss [\d.]+, gradient norm (inf|nan)\. .* 10 in a row"
     assert len(re.findall(first, said)) == said.count("was skipped") == 1
-    assert ("warning" in said, "in fp16 a few are usual" in said) == (not in_fp16, in_fp16)
-    assert said.count("; 2 more were skipped, whose loss or gradient was not finite") == 2  # of two processes
+    assert ("warning" in said, "in fp16 a few are normal" in said) == (not in_fp16, in_fp16)
+    assert said.count("; 2 more were skipped, because loss or gradient was not finite") == 2  # of two processes
 
 
 def test_ten_in_a_row_that_are_not_finite_end_training_and_lose_nothing(recipe_of, spoilt):

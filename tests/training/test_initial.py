@@ -48,7 +48,7 @@ def test_rows_go_where_their_subword_is_even_if_the_vocabularies_are_equally_lar
     (grown,) = (fate for fate in fates if fate.kind == "grown")
     assert (grown.name, grown.why) == (
         "encoder.src_word_emb.weight",
-        f"{here.src.size - 1} of {here.src.size} subwords, 1 begin as the mean of their parts there",
+        f"{here.src.size - 1} of {here.src.size} subwords, 1 start as the mean of their parts there",
     )
     mine, theirs, last = model.output_weight, other.output_weight, N_SPECIAL + 256
     torch.testing.assert_close(mine[:last], theirs[:last], rtol=0, atol=0)  # control symbols and bytes
@@ -114,7 +114,7 @@ def test_options_by_which_equal_weights_compute_something_else_are_warned_of(rec
     capsys.readouterr()
     launch(child)
     lines = capsys.readouterr().err.split("\n")
-    first = lines.index("  warning: with these options the same weights may compute something else here:")
+    first = lines.index("  warning: these model options differ, so the copied weights may compute something else:")
     assert [line.strip() for line in lines[first + 1 : first + 4]] == [
         "model.n_head: 2 there, 4 here",
         "model.position: sinusoid there, rotary here",
@@ -137,7 +137,7 @@ def test_a_run_goes_on_when_its_origin_is_gone(recipe_of, tmp_path):
     assert Run(child.run_folder).recipe().train.init_from == str(parent.run_folder)  # where it is from, for ever
     with pytest.raises(RunError, match=r"train\.init_from was '\S+parent', now '\S+other'"):
         launch(recipe_of("child", train={"updates": 4, "init_from": str(tmp_path / "other")}))
-    with pytest.raises(RunError, match=r"train\.init_from: \S+parent is no run"):
+    with pytest.raises(RunError, match=r"train\.init_from: \S+parent is not a run"):
         launch(recipe_of("new", train={"updates": 4, "init_from": str(parent.run_folder)}))
 
 
@@ -146,7 +146,7 @@ def test_an_origin_that_cannot_be_meant_is_refused(recipe_of, tmp_path):
     launch(recipe_of("run", train={"updates": 3}))
     for name, origin, complaint in (
         ("run", "run", r"train\.init_from was '', now"),
-        ("child", "nowhere/at/all", "is no run"),
+        ("child", "nowhere/at/all", "is not a run"),
         ("child", "run/checkpoints/update-00000004", "no checkpoint 'update-00000004'; there are: .*update-00000003"),
         ("child", "wide", "no parameter of .* fits"),
     ):
@@ -158,7 +158,7 @@ def test_a_recipe_that_failed_before_its_first_checkpoint_may_be_mended(recipe_o
     for sections in ({"optim": {"rate_of": {"encodr.*": 0.5}}}, {"train": {"freeze": ["encodr.*"]}}):
         with (
             monkeypatch.context() as patched,
-            pytest.raises(RecipeError, match=r"'encodr\.\*' means no parameter .* The nearest: encoder\.\*"),
+            pytest.raises(RecipeError, match=r"'encodr\.\*' matches no parameter .* Close names: encoder\.\*"),
         ):
             patched.setattr("nmt.training.launch.first_weights", None)  # which take a while: it is told before
             launch(recipe_of(**sections))
@@ -197,7 +197,7 @@ def test_the_first_pattern_that_fits_gives_the_factor():
         wanted = 0.5 if name.startswith("decoder.") and "norm" in name else 0.1 if name.startswith("decoder.") else 1.0
         if "emb" not in name and "prj" not in name:
             assert found.get(param, 1.0) == wanted, name
-    with pytest.raises(RecipeError, match=r"optim\.rate_of: 'decoder\.layers\*' means no parameter"):
+    with pytest.raises(RecipeError, match=r"optim\.rate_of: 'decoder\.layers\*' matches no parameter"):
         rate_factors(model, {"decoder.layers*": 0.5})
 
 

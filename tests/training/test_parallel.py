@@ -100,16 +100,16 @@ def test_a_run_moves_between_numbers_of_devices_and_ways_to_use_them(recipe_of, 
     assert run.updates()[-1] == 4  # the stop came in the validation, which is made up for
     group = start(ways[2])
     assert group.wait() == [0, 0], group.words(1)
-    assert "going on from update-00000004" in group.words(0)
+    assert "resuming from update-00000004" in group.words(0)
     assert_same_run(whole, ways[2], 6, bound=1e-5)
 
 
 # What happens to the second rank, at which update; how both end; and what the first one says.
 FAULTS = {
-    "killed": ({"fault": {1: ["SIGKILL", 3]}}, [1, -9], "rank 0 lost another rank, which is dead, frozen or stuck"),
-    "stuck": ({"fault": {1: ["hang", 3]}}, [1, 1], "rank 0 lost another rank, which is dead, frozen or stuck"),
+    "killed": ({"fault": {1: ["SIGKILL", 3]}}, [1, -9], "rank 0 lost contact with another rank"),
+    "stuck": ({"fault": {1: ["hang", 3]}}, [1, 1], "rank 0 lost contact with another rank"),
     "in error": ({"fault": {1: ["error", 3]}}, [1, 1], "stopped with an error: RuntimeError: a wheel came off"),
-    "of other weights": ({"fault": {1: ["drift", 3]}}, [1, 1], "update 4: rank 1 holds other weights"),
+    "of other weights": ({"fault": {1: ["drift", 3]}}, [1, 1], "update 4: weights or position of rank 1 differ"),
     "absent": ({"absent": [1]}, [1], "within 1 s (train.timeout): "),
 }
 
@@ -137,5 +137,5 @@ def test_torchrun_restarts_a_killed_worker_and_the_run_ends_at_the_same_bytes(re
     torchrun = start(hurt, torchrun=True, world_size=3, fault={1: ["SIGKILL", 6]})
     other = start(undisturbed, world_size=3)
     assert other.wait() == [0, 0, 0] and torchrun.wait() == [0], torchrun.words(0)
-    assert "going on from update-00000004" in torchrun.words(0)
+    assert "resuming from update-00000004" in torchrun.words(0)
     assert_same_run(undisturbed, hurt, 6, bound=0.0)

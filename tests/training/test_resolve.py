@@ -154,7 +154,7 @@ def test_the_batch_of_a_gpu_is_what_fits_the_smallest_of_all(monkeypatch):
     number, why = on_gpu(monkeypatch, 2000, Ranks())
     assert 1500 < 1.15 * number <= 2000 and "the largest that fits the memory" in why
     monkeypatch.setattr(Ranks, "all_gather", lambda self, number: [number, 600])
-    assert on_gpu(monkeypatch, 2000, Ranks(1, 2)) == (600, "the smallest of what 2 ranks chose")
+    assert on_gpu(monkeypatch, 2000, Ranks(1, 2)) == (600, "the smallest choice of 2 ranks")
     with pytest.raises(MachineError, match="not even a batch of 512 tokens"):
         on_gpu(monkeypatch, 100, Ranks())
 
@@ -272,5 +272,5 @@ def test_a_run_goes_on_for_more_epochs_as_for_more_updates(short_of, capsys):
     assert capsys.readouterr().err.count("already trained to update 12") == 2
     linear = by_epochs(short_of("linear", optim={"schedule": "linear"}), 1)
     assert launch(linear) == "done"
-    with pytest.raises(RunError, match=r"train\.updates was 6, now 12\. The length of the run stays"):
+    with pytest.raises(RunError, match=r"train\.updates was 6, now 12\. The length of the run is fixed"):
         launch(read_recipe(linear.run_folder, [("train.epochs", "2")]))

@@ -163,7 +163,7 @@ def test_an_epoch_that_an_earlier_version_began_in_other_batches_begins_anew(rec
     launch(recipe, stop_at(2))
     state = state_of(recipe, 8)
     assert (state["update"], state["epoch"], state["update_in_epoch"]) == (8, 0, 3)
-    assert "this version makes other batches: epoch 0, counted from 0, begins anew" in capfd.readouterr().err
+    assert "this version forms other batches: epoch 0, counted from 0, starts again" in capfd.readouterr().err
 
 
 def test_watching_changes_nothing_and_the_seed_changes_everything(short_of, whole):
@@ -191,7 +191,7 @@ def test_a_checkpoint_that_was_damaged_meanwhile_is_in_no_average(short_of, caps
     launch(recipe, stop_at_update(recipe, 11))
     (Run(recipe.run_folder).checkpoint(9) / checkpoint.MODEL).write_bytes(b"")
     launch(recipe)
-    assert "left out a damaged checkpoint: " in capsys.readouterr().err
+    assert "skipped a damaged checkpoint: " in capsys.readouterr().err
     assert state_of(recipe)["update"] == 12
 
 
@@ -257,9 +257,9 @@ def test_a_run_that_had_finished_says_so_and_where_its_end_is_now(recipe_of, cap
     reached = state_of(recipe)["update"]
     for number, (updates, budget, wanted) in enumerate(
         (
-            (reached + 6, "", rf"now update {reached + 6}, about [\d.]+ s from here"),
-            (10**6, "2h", "now time budget 2h, about 1 h 59 min from here"),
-            (reached - 1, "", "already behind it, only the model is chosen anew"),
+            (reached + 6, "", rf"now update {reached + 6}, about [\d.]+ s from now"),
+            (10**6, "2h", "now time budget 2h, about 1 h 59 min from now"),
+            (reached - 1, "", "already reached, so only the final model is chosen again"),
         )
     ):
         again = f"{recipe.run_folder}-{number}"
@@ -291,7 +291,7 @@ def test_where_updates_go_by_the_length_of_the_run_that_stays_and_the_words_say_
     launch(of_length(recipe, 3))
     for other in (of_length(recipe, 4), of_length(recipe, 2), of_length(recipe, 3, time_budget="5m")):
         with pytest.raises(
-            RunError, match=r"train\.\w+ was .* stays, since it is what optim\.schedule goes by\. To go on"
+            RunError, match=r"train\.\w+ was .* is fixed: it is the basis of optim\.schedule\. To resume"
         ):
             launch(other)
 
@@ -301,6 +301,6 @@ def test_a_model_without_a_checkpoint_is_not_trained_from_the_start_over_it(fini
     shutil.rmtree(run.checkpoints)
     before = run.log_file.read_bytes(), digest(finished)
     assert launch(finished) == "done"  # nothing to do
-    with pytest.raises(RunError, match=r"has a model and no checkpoint, so .* --train\.init_from with this folder"):
+    with pytest.raises(RunError, match=r"has a model but no checkpoint, so .* --train\.init_from "):
         launch(of_length(finished, 14))
     assert (run.log_file.read_bytes(), digest(finished)) == before

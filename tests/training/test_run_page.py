@@ -123,7 +123,7 @@ def test_a_validation_between_two_lines_of_the_log_has_its_own_minute(short_of):
 def test_a_page_that_cannot_be_written_ends_no_run(short_of, monkeypatch, capsys):
     monkeypatch.setattr(run_page, "write_durably", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
     assert launch(short_of()) == "done"
-    assert capsys.readouterr().err.count("report.html failed and is left out from here on") == 1
+    assert capsys.readouterr().err.count("report.html failed and is disabled from here on") == 1
 
 
 def test_a_name_that_is_no_text_keeps_no_run_from_its_page(short_of, monkeypatch):

@@ -134,16 +134,16 @@ def test_a_resumed_run_goes_on_in_the_same_curves(recipe_of, wandb):
 def test_a_sink_that_fails_is_told_of_once_and_left_out(recipe_of, wandb, capsys):
     wandb.down = True
     assert launch(recipe_of(**FORCED)) == "done"
-    words = "warning: Weights & Biases failed and is left out from here on: RuntimeError: no network\n"
+    words = "warning: Weights & Biases failed and is disabled from here on: RuntimeError: no network\n"
     assert capsys.readouterr().err.count(words) == 1 and wandb.n_asked == 1
 
 
 def test_a_log_that_cannot_be_written_is_an_error_that_says_where_the_run_goes_on(tmp_path):
-    with pytest.raises(MachineError, match=r"directory.*begins anew"):
+    with pytest.raises(MachineError, match=r"directory.*starts anew"):
         Record(tmp_path, total=9).write("train", 1, loss=1.0)
     (tmp_path / "checkpoints" / "update-00000007").mkdir(parents=True)
     log = tmp_path / "log.jsonl"
     record = Record(log, total=9)
-    with full_disk(), pytest.raises(MachineError, match=rf"^{log}: .*large.*goes on from update-00000007\."):
+    with full_disk(), pytest.raises(MachineError, match=rf"^{log}: .*large.*resumes from update-00000007\."):
         record.write("train", 8, loss=1.0)
     record.close()

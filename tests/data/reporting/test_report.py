@@ -194,7 +194,7 @@ def test_shifts_are_alarms_that_name_file_and_line_also_in_the_second_file_of_a_
     sets = [ValidationSet(src=valid_src, trg=valid_trg)]
     alarms = report_of(tmp_path, src, moved, valid=sets, max_ratio=50.0)["alarms"]
     alarms = [one for one in alarms if "misaligned" in one["found"]]
-    places = ("1.de", "a score on such pairs is void."), ("t.de", "training on such pairs teaches nothing.")
+    places = ("1.de", "a score on such pairs means nothing."), ("t.de", "training on such pairs teaches nothing.")
     for alarm, (name, harm) in zip(alarms, places, strict=True):
         assert re.search(rf"{name}:30\d: lines 30\d to 600, line n of .*{name} goes with line n\+1 of ", alarm["found"])
         assert alarm["advice"].endswith(harm)
@@ -216,7 +216,7 @@ def test_where_no_pair_is_left_the_reason_that_dropped_most_and_its_option_are_t
     de = tmp_path / "t.de"
     assert str(error.value).startswith(
         f"No training pair is left of 200: 200 dropped for another script ({de}:1, 2, 3, 4, 5): src_lang is ru, "
-        f"trg_lang is en, but of {de}:1 the sides are '{SRC[0]} und noch etwas' and '{TRG[0]}'. Is --langs "
+        f"trg_lang is en, but at {de}:1 the sides are '{SRC[0]} und noch etwas' and '{TRG[0]}'. Is --langs "
     )
     with pytest.raises(DataError) as error:
         report_of(tmp_path, ["a", "b", ""], ["a", "b", "c"])
@@ -240,7 +240,7 @@ def test_validation_pairs_without_text_are_named_and_a_set_of_nothing_else_is_re
 def test_languages_of_no_known_script_are_noted(tmp_path):
     found = report_of(tmp_path, src_lang="x-made", trg_lang="und")
     assert found["notes"]["language"] == 2 and found["noted"]["language"] == ["x-made", "und"]
-    assert any("of 2 languages no script is known" in text and "x-made, und" in text for text in remarks(found))
+    assert any("no script is known for 2 languages" in text and "x-made, und" in text for text in remarks(found))
     for name, how in {"known": {"src_lang": "german"}, "off": {"src_lang": "und", "min_script": 0.0}}.items():
         assert "language" not in report_of(tmp_path / name, **how)["notes"]
 

@@ -34,7 +34,7 @@ def test_a_corpus_of_moses_is_told_is_an_alarm_beside_plain_validation_and_can_b
     valid = [f"Ein Satz mit {n}." for n in range(20)], [f"A line that isn't {n}." for n in range(20)]
     found = report_of(tmp_path, de, en, valid=valid)
     assert found["dress"]["train"]["trg"] == {"lines": 40, "entities": 40, "ends": 40, "apart": 40}
-    told = [one["found"] for one in found["alarms"] if "written otherwise" in one["found"]]
+    told = [one["found"] for one in found["alarms"] if "written differently" in one["found"]]
     assert len(told) == 2 and "40 entities in 40 lines" in told[1]
     plain = TrainingCorpus(src=str(tmp_path / "t.de"), trg=str(tmp_path / "t.en"), unescape=True)
     report_of(tmp_path / "plain", valid=valid, train=[plain], alarms="stop")

@@ -160,7 +160,7 @@ def test_data_is_prepared_with_one_model_or_two(tmp_path, monkeypatch, joint, ca
     told = "--train de en --valid de en --accept-alarms --langs de en --out out --subwords.kind sentencepiece"
     told += f" --subwords.joint {str(joint).lower()} --vocab-from {place} --model.emb_src_trg_weight_sharing false"
     assert main(told.split()) == 0
-    assert "that this one begins with" not in capsys.readouterr().err  # the model is of no run
+    assert "that this one starts from" not in capsys.readouterr().err  # the model is of no run
     data = Prepared.open("out")
     assert data.subwords.joint is joint
     codecs = (data.subwords.src, data.subwords.trg)
