@@ -23,8 +23,7 @@ def choose_device(name: str, option: str = "--device") -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise NmtError(
-            f"{option} {name}: there is no such device. Expected auto, cpu, cuda, or one of several GPUs as cuda:1; "
-            f"the CPU is {option} cpu."
+            f"{option} {name}: there is no such device. Expected auto, cpu, cuda, or one of several GPUs, like cuda:1."
         ) from None
     if device.type == "cuda":
         n_gpu = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -48,7 +47,7 @@ def try_device(device: torch.device, option: str = "--device") -> None:
 
 def _unusable(name: str, option: str, reason: str) -> Unavailable:
     return Unavailable(
-        f"{option} {name}: cannot be used: {reason}. Take the CPU, {option} cpu, or install a torch built for your "
+        f"{option} {name}: cannot be used: {reason}. Use the CPU, {option} cpu, or install a torch built for your "
         "GPU's driver."
     )
 

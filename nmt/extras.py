@@ -65,8 +65,8 @@ def missing(extra: str, wanted_by: str, instead: str = "") -> Unavailable:
 def incomplete(error: ImportError) -> str:
     """Return the message for a missing package that nmt always needs."""
     return (
-        f"nmt is installed without what it needs: no module {error.name}. Install it again with its dependencies: "
-        "pip install . in its folder."
+        f"nmt is installed without a package that it needs: no module {error.name}. Install it again with its "
+        "dependencies: pip install . in its folder."
     )
 
 

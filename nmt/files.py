@@ -47,8 +47,8 @@ def refuse_links_out(folder: Path) -> None:
             if os.path.islink(path) and not Path(target := os.path.realpath(path)).is_relative_to(real):
                 shown = folder / os.path.relpath(path, real)
                 raise NmtError(
-                    f"{shown}: is a link to {target}, outside of the folder: it is not read. Put a copy of the file in "
-                    "its place."
+                    f"{shown}: is a link to {target}, outside of the folder, so it is not read. Replace it by a copy "
+                    "of the file."
                 )
 
 
@@ -249,7 +249,7 @@ def runs_of(folder: Path) -> list[Path]:
         names = parse_json((folder / SEEDS).read_bytes())["runs"]
         return [folder / name for name in names if re.fullmatch(r"seed-[0-9]+", name)]
     except (ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{folder / SEEDS} is damaged ({error}): the same nmt-train --seeds writes it again.") from None
+        raise RunError(f"{folder / SEEDS} is damaged ({error}): run the same nmt-train --seeds again.") from None
 
 
 def check_is_run(folder: Path) -> None:

@@ -43,7 +43,7 @@ def process_rank(environment: Mapping[str, str] = os.environ, *, needed: tuple[s
     if wrong := [*wrong, *(name for name in needed if name not in environment)]:
         problem = f"is {environment[wrong[0]]!r}" if wrong[0] in environment else "is missing"
         raise NmtError(
-            f"WORLD_SIZE is {world_size!r} in the environment, as where torchrun starts several processes, but "
+            f"WORLD_SIZE is {world_size!r} in the environment, as if torchrun had started several processes, but "
             f"{wrong[0]} {problem}. Start them by torchrun, or unset WORLD_SIZE."
         )
     return ProcessRank(*(int(value_of[name]) for name in names))

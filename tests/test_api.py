@@ -177,7 +177,7 @@ def test_phrases_in_a_list_are_those_of_a_tuple_and_numbers_of_numpy_are_numbers
         (lambda _: nmt.Request("a", avoided=["dog", 3]), "^avoided: expected a list of texts, found 3 of type int in"),
         (lambda _: nmt.Request("a", prefix=None), "^prefix: expected a text, found None"),
         (lambda _: nmt.Request(b"Hund"), "^source: expected a text, found b'Hund'"),
-        (lambda _: nmt.Request("a", trg_lang=["en"]), r"^trg_lang: expected the code of a language, found \['en'\] of"),
+        (lambda _: nmt.Request("a", trg_lang=["en"]), r"^trg_lang: expected a language code, found \['en'\] of"),
         (lambda run: nmt.load(None), "run: expected the path of a run folder, or a list of them, found None"),
         (lambda run: nmt.load([run, 5]), "run: expected .*, found 5 of type int"),
         (lambda run: nmt.load(run, checkpoint=7), "checkpoint: expected the name of a checkpoint, .*, found 7"),

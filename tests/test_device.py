@@ -60,7 +60,7 @@ def test_a_device_on_which_nothing_can_be_made_is_named(monkeypatch):
 
     device.try_device(torch.device("cpu"))
     monkeypatch.setattr(torch, "empty", fail)
-    with pytest.raises(MachineError, match=r"cuda:1: cannot be used: CUDA error: .* unavailable\. Take the CPU"):
+    with pytest.raises(MachineError, match=r"cuda:1: cannot be used: CUDA error: .* unavailable\. Use the CPU"):
         device.try_device(torch.device("cuda:1"))
 
 

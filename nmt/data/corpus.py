@@ -77,13 +77,13 @@ class Corpus:
             self.src_len: NDArray[np.int32] = as_numpy(self._table["src_len"])
             self.trg_len: NDArray[np.int32] = as_numpy(self._table["trg_len"])
         except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{path}: not an Arrow file of nmt-preprocess ({error}).") from None
+            raise DataError(f"{path}: not an Arrow file written by nmt-preprocess ({error}).") from None
         self.n_pair: int = self._table.num_rows
         for rows, lengths, n_id in ((self._src, self.src_len, size[0]), (self._trg, self.trg_len, size[1])):
             if lengths.dtype != np.int32 or not rows.have_lengths(lengths):
-                raise DataError(f"{path}: the lengths in it are not those of its rows.")
+                raise DataError(f"{path}: the stored lengths do not match the rows.")
             if not rows.are_within(N_SPECIAL, n_id):
-                raise DataError(f"{path}: ids outside the vocabulary; its subwords belong to other data.")
+                raise DataError(f"{path}: ids outside the vocabulary: its subwords belong to other data.")
 
     def pairs(self, numbers: Iterable[int] | NDArray[np.integer]) -> tuple[list[Ids], list[Ids]]:
         """The source ids and the target ids of pairs, without BOS and EOS; one array for each sentence."""
@@ -98,7 +98,7 @@ class Corpus:
     def texts(self) -> tuple[list[str], list[str]]:
         """The original source and target lines. Raises DataError for training pairs, which have none."""
         if "src_text" not in self._table.column_names:
-            raise DataError(f"{self.path}: holds no text: only validation and test pairs keep theirs.")
+            raise DataError(f"{self.path}: holds no text: only validation and test pairs keep their text.")
         return self._table["src_text"].to_pylist(), self._table["trg_text"].to_pylist()
 
 
@@ -119,7 +119,7 @@ class Prepared:
         self.sizes: list[int] = [corpus["n_pair"] for corpus in manifest["corpora"]]
         if sum(self.sizes) != self.train.n_pair:
             raise DataError(
-                f"{folder}: the manifest tells of {sum(self.sizes):,} training pairs, train.arrow has "
+                f"{folder}: the manifest lists {sum(self.sizes):,} training pairs, but train.arrow has "
                 f"{self.train.n_pair:,}. {prepare_again(folder)}"
             )
         splits = [name.removesuffix(".arrow") for name in manifest["files"] if name.endswith(".arrow")]
@@ -148,7 +148,7 @@ class Prepared:
         return cls(folder, manifest)
 
     def differences(self, recipe: Recipe) -> list[str]:
-        """Differences between a recipe and the settings of the folder, as `data.max_len: 256 there, 100 here`."""
+        """Differences between the settings of the folder and a recipe, as texts for a message."""
         changed = changed_settings(self.settings, settings_of(recipe))
         stored = [corpus["name"] for corpus in self.manifest["corpora"]]
         names = [
@@ -157,14 +157,18 @@ class Prepared:
         ]
         has_moved = any(name in stored and name != stored[n] for n, name in enumerate(names[: len(stored)]))
         if names and any(stored) and (has_moved or len(names) != len(stored)):  # weights and languages go by position
-            changed.append(f"data.train: {', '.join(stored)} there, in this order")
+            changed.append(f"data.train: {', '.join(stored)} in the folder, in this order")
         old, new = list(self.valid_sets), [files.name for files in recipe.data.valid] or [VALID]
-        return changed if old == new else [*changed, f"data.valid: {', '.join(old)} there, {', '.join(new)} here"]
+        return (
+            changed
+            if old == new
+            else [*changed, f"data.valid: {', '.join(old)} in the folder, {', '.join(new)} in the recipe"]
+        )
 
     def _corpus(self, split: str) -> Corpus:
         name = f"{split}.arrow"
         if name not in self.manifest["files"]:
-            raise DataError(f"{self.folder}: no {name} in it. {prepare_again(self.folder)}")
+            raise DataError(f"{self.folder}: {name} is missing. {prepare_again(self.folder)}")
         fingerprint = self.manifest["files"][name]["sha256"]
         return Corpus(self.folder / name, (self.subwords.src.size, self.subwords.trg.size), fingerprint)
 

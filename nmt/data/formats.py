@@ -82,8 +82,8 @@ class HubDataset:
         except (DatasetsError, OSError, ValueError, RuntimeError, LookupError, TypeError, ImportError) as error:
             cause = hub_error or " ".join(str(error).split())[:500]
             raise DataError(
-                f"dataset {self}: cannot be loaded ({cause}). Its name, subset and split are as on its page of the "
-                "hub; a folder of files is named by its path; scripts of datasets are not run."
+                f"dataset {self}: cannot be loaded ({cause}). Give name, subset and split as on its page of the hub, "
+                "or the path of a folder of files; dataset scripts are not run."
             ) from None
 
 
@@ -126,8 +126,8 @@ class Reading:
             option = {BAD_UTF8: "bad_utf8", BAD_RECORD: "bad_records"}.get(value.reason)
             if option and getattr(self, option) == "refuse":
                 raise DataError(
-                    f"{place}:{number}: {value.message} Mend the file; pairs of training corpora can be dropped and "
-                    f"counted instead: data.{option}: drop."
+                    f"{place}:{number}: {value.message} Repair the file. For training corpora data.{option}: drop "
+                    "drops and counts such pairs instead."
                 )
         elif "\n" in value:
             self.on_joined(number)
@@ -197,7 +197,7 @@ def names_in(place: Place, form: str, *, header: bool = False) -> list[str]:
         if isinstance(record, list):
             return record
         if header and isinstance(record, Flaw):
-            raise DataError(f"{place}:1: {record.message} Mend the line, which has the names of the columns.")
+            raise DataError(f"{place}:1: {record.message} Repair this line, which names the columns.")
         names |= dict.fromkeys(_text_keys(record) if isinstance(record, dict) else ())
     return list(names)
 
@@ -227,7 +227,7 @@ def check_column(place: Place, form: str, column: Column, *, header: bool = Fals
             return  # it occurs only after the first records
         expected = _EXPECTED.get(form, "columns of text, by name")
         available = name_list(names)
-        raise DataError(f"{place}: not one column {column!r} of text: there are {available}. Expected {expected}.")
+        raise DataError(f"{place}: expected one column {column!r} of text, found {available}. Expected {expected}.")
 
 
 def size_and_digest(dataset: HubDataset, column: Column) -> tuple[int, str]:
@@ -266,10 +266,8 @@ def read_scores(
         with contextlib.suppress(TypeError, ValueError):
             if not isinstance(value, bool) and not math.isnan(score := float(value)):
                 return score
-        flaw = (
-            value.message if isinstance(value, Flaw) else f"{json.dumps(value, ensure_ascii=False):.40} is no number."
-        )
-        raise DataError(f"{place}:{number}: {flaw} Each pair needs a score, a number.")
+        flaw = value.message if isinstance(value, Flaw) else f"found {json.dumps(value, ensure_ascii=False):.40}."
+        raise DataError(f"{place}:{number}: {flaw} Each pair needs a number as its score.")
 
     return np.fromiter(map(score_of, rows, itertools.count(1 + header)), np.float64)
 
@@ -309,7 +307,7 @@ def _csv(path: Path) -> Iterator[list[str]]:
                 f"{path}: invalid UTF-8 near line {rows.line_num + 1:,}. Save it as CSV in UTF-8."
             ) from None
         except csv.Error as error:
-            raise DataError(f"{path}:{rows.line_num}: not CSV ({error}). Look at the quotes there.") from None
+            raise DataError(f"{path}:{rows.line_num}: not CSV ({error}). Check the quotes in this line.") from None
 
 
 def _select_fields(records: Iterable[Any], columns: Sequence[Column], header: bool) -> Iterator[Sequence[TextOrFlaw]]:
@@ -350,10 +348,10 @@ def _parse_object(line: str) -> dict[str, Any] | Flaw:
     try:
         record = _JSON.decode(line)
     except (ValueError, RecursionError) as error:
-        message = f"not JSON ({error})." if line.strip() else "a blank line in place of a JSON object."
+        message = f"not JSON ({error})." if line.strip() else "a blank line instead of a JSON object."
         return Flaw(BAD_RECORD, message)
     if not isinstance(record, dict):
-        return Flaw(BAD_RECORD, f"{_JSON_KINDS[type(record)]} in place of a JSON object.")
+        return Flaw(BAD_RECORD, f"{_JSON_KINDS[type(record)]} instead of a JSON object.")
     return record
 
 
@@ -377,9 +375,9 @@ def _value_at(record: Any, key: str) -> Any:
 
 def _text_at(record: dict[str, Any], key: str) -> TextOrFlaw:
     if not isinstance(value := _value_at(record, key), str | Flaw):
-        return Flaw(BAD_RECORD, f"{_JSON_KINDS[type(value)]} under the key {key!r}.")
+        return Flaw(BAD_RECORD, f"expected text under the key {key!r}, found {_JSON_KINDS[type(value)]}.")
     if isinstance(value, str) and not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
-        return Flaw(BAD_RECORD, f"half a surrogate pair under the key {key!r}, which is no character.")
+        return Flaw(BAD_RECORD, f"half a surrogate pair under the key {key!r}, which is not a valid character.")
     return value
 
 
@@ -395,7 +393,7 @@ def _flaw_of_flags(record: dict[str, Any]) -> Flaw | None:
     """Return a flaw for the first flag of a translation that is a complaint."""
     flags = record.get(_FLAGS)
     if not isinstance(flags, list) or not all(isinstance(flag, str) for flag in flags):
-        return Flaw(BAD_RECORD, f"no list of texts under the key {_FLAGS!r}, which drop_flagged asks for.")
+        return Flaw(BAD_RECORD, f"no list of texts under the key {_FLAGS!r}, which drop_flagged needs.")
     for flag in flags:
         if flag not in _HARMLESS:
             return Flaw(f"flagged {flag[:_LONGEST_FLAG]}", f"a translation that is flagged {flag}.")
@@ -433,10 +431,10 @@ def _tmx(path: Path) -> Iterator[dict[str, str]]:
                         body.clear()  # otherwise the tree of the whole file stays in memory
         except DefusedXmlException:
             raise DataError(
-                f"{path}: declares entities of its own, which are not read. Write it without them."
+                f"{path}: declares XML entities of its own, which are not supported. Write the file without them."
             ) from None
         except (ParseError, LookupError, ValueError) as error:  # the last two for an unsupported encoding
-            raise DataError(f"{path}: not TMX, or damaged, or in an encoding that is not read ({error}).") from None
+            raise DataError(f"{path}: not TMX, damaged, or in an unsupported encoding ({error}).") from None
 
 
 def _text_pieces(element: "Element") -> Iterator[str]:

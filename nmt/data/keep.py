@@ -244,8 +244,8 @@ def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> 
             for text, line, lines in zip((source.src, source.trg), pair, (texts.src, texts.trg), strict=True):
                 if isinstance(line, Flaw) or len(line.encode("utf-8")) > LONGEST_KEPT - 8:
                     raise DataError(
-                        f"{text.name}:{number}: a {split} line of over {LONGEST_KEPT:,} bytes. Lines of {split} files "
-                        "are never dropped: look for missing line feeds in the file."
+                        f"{text.name}:{number}: a {split} line of over {LONGEST_KEPT:,} bytes, and lines of {split} "
+                        "files cannot be dropped. Look for missing line feeds in the file."
                     )
                 report.notes.update(oddities(line))
                 lines.append(line)

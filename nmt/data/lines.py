@@ -88,7 +88,7 @@ class _Xz(io.RawIOBase):
                     compressed = chunk.lstrip(b"\0")
                 self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
             elif self._stream.needs_input and not (compressed := self._file.read(_CHUNK)):
-                raise EOFError("it ends too early")
+                raise EOFError("the file ends too early")
             if data := self._stream.decompress(compressed, len(buffer)):
                 buffer[: len(data)] = data
                 return len(data)
@@ -101,7 +101,7 @@ class _Xz(io.RawIOBase):
 def refuse_stream(path: Path | str) -> None:
     """Raise DataError for a pipe or device, since opening one may block for ever."""
     if stat.S_IFMT(Path(path).stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
-        raise DataError(f"{path}: a pipe or device, but what is named is read more than once. Write it to a file.")
+        raise DataError(f"{path}: is a pipe or device, but this input is read more than once. Write it to a file.")
 
 
 @contextlib.contextmanager
@@ -119,7 +119,7 @@ def open_text(path: Path | str) -> Iterator[io.BufferedReader]:
             )
         if kind not in (None, *_ENDINGS.values()):
             raise DataError(
-                f"{path}: compressed by {kind}, which is not read. Unpack it, or compress it by gzip, zstd or xz."
+                f"{path}: compressed by {kind}, which is not supported. Unpack it, or compress it by gzip, zstd or xz."
             )
         with open_decompressed(path) as file:
             _refuse_wide(path, file)
@@ -207,7 +207,7 @@ def _without_returns(lines: bytes, notes: Counter[str]) -> bytes:
 
 def _refuse_carriage_returns(name: Path | str, head: bytes) -> None:
     if b"\r" in head[:-1]:
-        raise DataError(f"{name}: its lines end with carriage returns alone. Convert it: tr '\\r' '\\n' < IN > OUT.")
+        raise DataError(f"{name}: its lines end with carriage returns only. Convert it: tr '\\r' '\\n' < IN > OUT.")
 
 
 def first_bytes(raw: bytes, most: int) -> bytes:

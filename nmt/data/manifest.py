@@ -65,9 +65,9 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def changed_settings(stored: dict[str, Any], current: dict[str, Any]) -> list[str]:
-    """Differences of two results of `settings_of`, as `data.max_len: 256 there, 100 here`."""
+    """Differences of two results of `settings_of`, as `data.max_len: 256 in the folder, 100 in the recipe`."""
     changed = differences(_upgraded(stored, current), current)
-    return [f"{name}: {a!r} there, {b!r} here" for name, (a, b) in changed.items()]
+    return [f"{name}: {a!r} in the folder, {b!r} in the recipe" for name, (a, b) in changed.items()]
 
 
 def _upgraded(stored: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
@@ -155,12 +155,12 @@ def verify_files(folder: Path, manifest: dict[str, Any]) -> None:
     for name, expected in manifest["files"].items():
         path = folder / name
         if path.is_symlink() or not path.is_file():
-            raise _unusable(path, "missing, or not a plain file")
+            raise _unusable(path, "missing, or not a regular file")
         size = path.stat().st_size
         if size != expected["size"]:
             raise _unusable(path, f"{size:,} bytes, but the manifest says {expected['size']:,}")
         if size <= HASHED_BYTES and sha256_of(path) != expected["sha256"]:
-            raise _unusable(path, "its bytes are not those that were written (SHA-256 differs)")
+            raise _unusable(path, "damaged or changed (its SHA-256 differs from the manifest)")
 
 
 # Atomic creation of a folder.
@@ -178,13 +178,13 @@ def refuse_foreign_files(folder: Path) -> dict[str, Any] | None:
         return None
     if not (folder / MANIFEST).exists():
         raise DataError(
-            f"{folder}: holds files, and no {MANIFEST} of prepared data. It is not touched: empty it, or choose "
-            "another folder with data.out."
+            f"{folder}: holds files but no prepared data ({MANIFEST} is missing), so it is left as it is. Empty it, "
+            "or choose another folder with data.out."
         )
     try:
         manifest = read_manifest(folder)
     except DataError as error:
-        raise DataError(f"{error} What cannot be recognised is not deleted: remove {folder} yourself first.") from None
+        raise DataError(f"{error} Unknown content is not deleted: remove {folder} yourself first.") from None
     foreign = {path.name for path in folder.iterdir()} - {*manifest["files"], MANIFEST, RECIPE, SCHEMA}
     if foreign:
         raise DataError(
@@ -218,8 +218,8 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
             if is_held:
                 file.seek(0)
                 raise DataError(
-                    f"{folder}: another nmt-preprocess is making it (process {file.read().decode().strip()}). Wait for "
-                    f"it, or choose another folder with data.out. If it has ended, remove {temporary}."
+                    f"{folder}: another nmt-preprocess is writing it (process {file.read().decode().strip()}). Wait "
+                    f"for it, or choose another folder with data.out. If that process has ended, remove {temporary}."
                 )
             stack.callback(lock.unlink, missing_ok=True)
             file.truncate(0)
@@ -228,8 +228,8 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
             if error.errno in _DISK_ERRORS - {errno.EROFS}:
                 raise
             raise DataError(
-                f"{folder}: cannot be made: nothing can be written to {folder.parent} ({error.strerror}). Choose "
-                "another folder with --data.out."
+                f"{folder}: cannot be created: {folder.parent} is not writable ({error.strerror}). Choose another "
+                "folder with --data.out."
             ) from None
         try:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -240,8 +240,8 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
             if error.errno not in _DISK_ERRORS or not is_in_temporary:
                 raise
             raise MachineError(
-                f"{folder}: cannot be written ({error.strerror}). What was there is untouched. Look at the disk, make "
-                "room on it, and give the command again."
+                f"{folder}: cannot be written ({error.strerror}). Earlier data there is unchanged. Check the disk, "
+                "free some space, and give the command again."
             ) from None
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -260,5 +260,5 @@ def building(folder: Path, *, replace: dict[str, Any] | None) -> Iterator[Path]:
             sync_file(path)
         sync_folder(temporary)
         if refuse_foreign_files(folder) != replace:
-            raise DataError(f"{folder}: was changed by another process meanwhile. It is not touched; prepare again.")
+            raise DataError(f"{folder}: another process changed it meanwhile, so it is not replaced. Prepare again.")
         put_in_place(temporary, folder)

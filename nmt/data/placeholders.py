@@ -254,7 +254,7 @@ class Tagging:
             section, advice = ("", "") if trg_lang else ("decode.", " with --trg-lang")
             raise RecipeError(
                 f"{section}trg_lang: {problem} the model translates into {', '.join(self._languages)}: choose one of "
-                f"those{advice}."
+                f"them{advice}."
             )
         if tags is not None:
             self._check_tags(tags, "tags")
@@ -268,5 +268,5 @@ class Tagging:
         if unknown := [tag for tag in tags if f"<{tag}>" not in self._known or tag.startswith("2")]:
             known = ", ".join(tag[1:-1] for tag in self._known if not tag_language(tag))
             raise RecipeError(
-                f"{name}: {unknown[0]} is no tag that the model was trained with (it knows {known or 'none'})."
+                f"{name}: the model was not trained with the tag {unknown[0]} (it knows {known or 'none'})."
             )

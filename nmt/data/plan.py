@@ -63,8 +63,8 @@ def mixture_of(data: DataConfig, sizes: Sequence[int]) -> Mixture:
     if len(weights) != len(sizes):
         if data.temperature != 1.0 or any(weight != 1.0 for weight in weights):
             raise RecipeError(
-                f"data.train: {len(weights)} corpora in the recipe, but the data was prepared from {len(sizes)}, so "
-                "that weights and data.temperature cannot be told apart. Prepare it again with nmt-preprocess."
+                f"data.train: the recipe has {len(weights)} corpora, but the data was prepared from {len(sizes)}, so "
+                "weights and data.temperature cannot be applied. Prepare the data again with nmt-preprocess."
             )
         weights = [1.0] * len(sizes)
     largest = max(sizes)
@@ -75,7 +75,7 @@ def mixture_of(data: DataConfig, sizes: Sequence[int]) -> Mixture:
     if not any(int(n_visit * size) for n_visit, size in zip(visits, sizes, strict=True)):
         raise RecipeError(
             f"data.train: with weights of {', '.join(f'{weight:g}' for weight in weights)} an epoch would have no "
-            "pair. A weight is how often each pair of a corpus is visited in an epoch."
+            "pair. A weight is the number of visits of each pair of a corpus in an epoch: raise them."
         )
     return Mixture(tuple(sizes), visits)
 

@@ -382,7 +382,7 @@ def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: di
     before = set(map(identity, present["inputs"]))
     changed = [f"{file['name']} is new" for file in inputs if identity(file) not in before]
     if not changed and list(map(identity, present["inputs"])) != list(map(identity, inputs)):
-        changed = ["the list of files is another"]
+        changed = ["the files are not the same"]
     return changed + changed_settings(present["settings"], settings)
 
 

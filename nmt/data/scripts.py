@@ -103,7 +103,7 @@ def languages_like(code: str) -> frozenset[str]:
     primary = _OTHER_NAMES.get(primary, primary)
     if primary not in supported:
         raise DataError(
-            f"data.max_other_language: {code!r} is no language that py3langid knows. Expected as data.src_lang and "
+            f"data.max_other_language: py3langid does not know the language {code!r}. Expected as data.src_lang and "
             f"data.trg_lang: {', '.join(sorted(supported))}. Correct the code, or set the option to 0."
         )
     similar = next((group.split() for group in _SIMILAR.split(",") if primary in group.split()), [])

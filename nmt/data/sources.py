@@ -193,9 +193,7 @@ def find_sources(recipe: Recipe, translations: Mapping[int, Sequence[Path]] | No
                         complaints.append(f"data.{source.split.partition('-')[0]}: {error}")
         if complaints:
             if any("no file multi30k" in complaint for complaint in complaints):
-                complaints.append(
-                    "Multi30k is downloaded by: bash tools/download_multi30k.sh (which says how to go on)."
-                )
+                complaints.append("To download Multi30k: bash tools/download_multi30k.sh (it prints the next steps).")
             raise DataError("\n".join(dict.fromkeys(complaints)))
     return sources
 
@@ -256,28 +254,28 @@ def _text_of(file: "NamedFile", column: Column | None, by_name: bool, moses: str
         if files.format is None and form != "text":
             if isinstance(files, TrainingCorpus) and files.translated_by:
                 raise DataError(
-                    f"{file.name}: {form}, but translated_by takes text, a sentence a line. Name such a file, or "
+                    f"{file.name}: {form}, but translated_by needs text, a sentence a line. Name a text file, or "
                     "write format: text if this is one."
                 )
             raise DataError(
-                f"{file.name} is source and target. A file with both sides is named once: --train FILE, or file: in a "
-                "recipe."
+                f"{file.name} is named as source and target. Name a file with both sides once: --train FILE, or file: "
+                "in a recipe."
                 if files.src == files.trg
-                else f"{file.name}: {form} has columns or keys: which one is it? Choose it with src_column and "
+                else f"{file.name}: {form} has columns or keys, and none is chosen. Choose one with src_column and "
                 "trg_column, or write format: text if its lines are sentences."
             )
         return Text(file.name, file.path, moses=moses)
     if form == "text":
         raise DataError(
-            f"{file.name}: a column is chosen, but the name does not tell what is in the file. Add format: tsv, "
-            "jsonl, csv, tmx, parquet or arrow."
+            f"{file.name}: a column is chosen, but the format is not known from the name. Add format: tsv, jsonl, "
+            "csv, tmx, parquet or arrow."
         )
     may_have_header = form in ("tsv", "csv")
     drop_flagged = isinstance(files, TrainingCorpus) and files.drop_flagged
     if files.header is not None and not may_have_header:
-        raise DataError(f"{file.name}: header is for TSV and CSV, and this is {form}. Remove it.")
+        raise DataError(f"{file.name}: header is for TSV and CSV, but this is {form}. Remove it.")
     if drop_flagged and form != "jsonl":
-        raise DataError(f"{file.name}: drop_flagged is for JSONL, and this is {form}. Remove it.")
+        raise DataError(f"{file.name}: drop_flagged is for JSONL, but this is {form}. Remove it.")
     header = may_have_header and (by_name if files.header is None else files.header)
     return Text(file.name, file.path, form, column, header, drop_flagged, moses)
 
@@ -289,7 +287,7 @@ def _scores_of(src: Text, score_file: "NamedFile | None", files: CorpusFiles) ->
     column, form = files.score_column, form_of(score_file) if score_file else src.form
     if (column is None) != (form == "text"):
         if score_file is None:
-            raise DataError(f"{src.name}: text has no column of scores: name the file that has them in scores.")
+            raise DataError(f"{src.name}: a text file has no column of scores: name a file of scores in scores.")
         advice = "text has no columns: remove score_column, or let the name end in .tsv, .csv or .jsonl"
         advice = f"choose the column of the {form}: score_column" if column is None else advice
         raise DataError(f"{score_file.name}: has the scores, but {advice}.")
@@ -347,7 +345,7 @@ def _locate(name: str, option: str, complaints: list[str], before: Sequence[Path
     for folder in folders if is_pattern else ():
         if names := sorted(glob.glob(name, root_dir=folder)):
             if odd := [entry for entry in names if entry.encode("utf-8", "replace").decode("utf-8") != entry]:
-                complaints.append(f"{option}: {odd[0]!r} is a name that is not UTF-8. Rename the file.")
+                complaints.append(f"{option}: the file name {odd[0]!r} is not UTF-8. Rename the file.")
                 return []
             # `glob` has decided which files match. Here a bracket just captures the letter that it matched.
             parts = enumerate(_WILD.split(name))
@@ -393,7 +391,7 @@ def _file_pairs(
     if src and trg and len(src) != len(trg):
         complaints.append(
             f"{option}: {len(src):,} files of src, first {src[0].name}, but {len(trg):,} of {role}, first "
-            f"{trg[0].name}. Each must have its partner: file n of one belongs to file n of the other."
+            f"{trg[0].name}. The numbers must be equal: file n of one belongs to file n of the other."
         )
     return list(zip(src, trg, strict=False))
 
@@ -414,7 +412,7 @@ def _columns_in(file: NamedFile, files: CorpusFiles, languages: tuple[str, str])
     if form == "text":
         plain = without_ending(file.name).lower()
         reason = next((f"is {why}" for ending, why in NOT_READ.items() if plain.endswith(ending)), "")
-        problem = reason or "in which form, and which columns? Name src_column and trg_column, and format"
+        problem = reason or "unknown format and columns. Name src_column and trg_column, and format"
         raise DataError(f"{file.name}: {problem} (docs/data.md).")
     names = names_in(file.path, form)
     if columns := columns_by_name(names, languages):
@@ -456,7 +454,7 @@ def source_notes(sources: Iterable[Source]) -> Iterator[str]:
                 partner += f", scores {source.scores.name}"
             yield f"{source.split}: {source.src.name}{partner}"
         if isinstance(source.src.place, Path) and source.src.place == source.trg.place and source.src.column is None:
-            yield f"WARNING: {source.split}: {source.src.name} is source and target: nothing is translated there"
+            yield f"WARNING: {source.split}: {source.src.name} is source and target, so the model would learn to copy"
 
 
 def facts_of(sources: Iterable[Source]) -> list[Facts]:

@@ -60,7 +60,7 @@ def _pieces_of_model(path: Path) -> PieceTable:
         "escape_whitespaces=false": not rules.escape_whitespaces,
         "rules of denormalisation": model.denormalizer_spec.precompiled_charsmap,
         "a rule of normalisation that makes several spaces": b"  " in rule_texts,
-        "pieces that reach over a space (split_by_whitespace=false)": any(
+        "pieces that contain a space inside (split_by_whitespace=false)": any(
             SPACE in piece.lstrip(SPACE) or " " in piece for piece in normal
         ),
         f"pieces of over {LONGEST_PIECE} bytes": any(
@@ -72,8 +72,8 @@ def _pieces_of_model(path: Path) -> PieceTable:
     }
     if names := [name for name, is_present in obstacles.items() if is_present]:
         raise DataError(
-            f"{path}: cannot be taken over exactly: {'; '.join(names)}. Train it again with other options of "
-            "SentencePiece (--byte_fallback=true), or learn subwords here."
+            f"{path}: its segmentation cannot be reproduced exactly: {'; '.join(names)}. Train it again with other "
+            "options of SentencePiece (--byte_fallback=true), or learn subwords here."
         )
     score_of, letters = dict[str, float | None](), ByteLetters()
     for piece in model.pieces:
@@ -132,8 +132,8 @@ def given_subwords(files: Sequence[Path], *, joint: bool) -> Subwords:
     sha256 = read_manifest(folder)["subwords_sha256"] if is_prepared(folder) else read_run_data(folder).get("subwords")
     if sha256 not in (None, subwords.sha256):
         raise DataError(
-            f"subwords.vocab_from: {path} is not as it was written: its SHA-256 is not the one noted beside it. "
-            "Get the file back from a copy of the folder, or from a run that was trained with it."
+            f"subwords.vocab_from: {path} was changed: its SHA-256 differs from the one stored beside it. Restore the "
+            "file from a copy of the folder, or from a run that was trained with it."
         )
     return subwords
 
@@ -167,8 +167,8 @@ def reuse(
     old, of_files = subwords.file, f"of {' and '.join(map(str, files))}"
     if config.extend and not old.characters:
         raise DataError(
-            f"subwords.extend: the pieces {of_files} are those of an earlier version, which nothing can be added to: "
-            "set it to 0, or learn new subwords."
+            f"subwords.extend: the pieces {of_files} are from an earlier version and cannot be extended: set it to 0, "
+            "or learn new subwords."
         )
     _must_agree(of_files, subwords, config, protect)
     symbols = (*old.symbols, *(symbol for symbol in config.symbols if symbol not in old.symbols))
@@ -179,8 +179,8 @@ def reuse(
         pieces = set(codec.table.vocab)
         if ambiguous := [text for text in (*symbols, *map(shown, names)) if codec.letters.piece(text) in pieces]:
             raise DataError(
-                f"subwords.symbols: {', '.join(ambiguous)} is a piece {of_files} already, put together from ordinary "
-                "text: choose another symbol."
+                f"subwords.symbols: {', '.join(ambiguous)} is already an ordinary piece {of_files}: choose another "
+                "symbol."
             )
         if not config.extend:
             return codec.table
@@ -209,11 +209,11 @@ def _must_agree(of_files: str, old: Subwords, config: SubwordsConfig, protect: S
         if value != stored:
             differences.append(f"{name}: {value}, but {stored} there")
     if missing := [symbol for symbol in old.file.symbols if symbol not in config.symbols]:
-        differences.append(f"symbols: {', '.join(missing)} of there is missing")
+        differences.append(f"symbols: {', '.join(missing)} is missing")
     if unprotected := set(old.src.protects) - set(protect):
-        differences.append(f"data.protect: {', '.join(sorted(unprotected))} of there is missing")
+        differences.append(f"data.protect: {', '.join(sorted(unprotected))} is missing")
     if differences:
         raise DataError(
-            f"subwords.vocab_from: the options of the subwords are not those {of_files}: {'; '.join(differences)}. "
-            "Give the recipe the same ones."
+            f"subwords.vocab_from: the options of the subwords differ from those {of_files}: "
+            f"{'; '.join(differences)}. Use the same options in the recipe."
         )

@@ -51,12 +51,12 @@ class _Worker:
             answer = self.connection.recv()
         except (EOFError, OSError):
             code = self.process.wait()
-            how = f"died of signal {-code}" if code < 0 else f"ended with exit code {code}"
-            how += " (somebody killed it, or the system for want of memory)" if code == -9 else ""
-            advice = "What went wrong is above; --data.workers 1 does the work in this process."
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            how += " (perhaps by the system, because memory ran out)" if code == -9 else ""
+            advice = "See the messages above; --data.workers 1 works without other processes."
             if code < 0:
-                advice = "Prepare again with fewer, so that each has more memory: --data.workers 1."
-            raise MachineError(f"data.workers: a process that worked on a part of the data {how}. {advice}") from None
+                advice = "Prepare again with fewer processes, so that each has more memory: --data.workers 1."
+            raise MachineError(f"data.workers: a worker process {how}. {advice}") from None
         if isinstance(answer, NmtError):
             raise answer
         return answer
@@ -147,7 +147,7 @@ def serve(descriptor: int) -> None:
                 answer = error
             except OSError as error:
                 path = f"{error.filename}: " if error.filename is not None else ""
-                message = f"{path}{error.strerror or error}, in a process that works on a part of the data."
+                message = f"{path}{error.strerror or error}, in a worker process."
                 answer = MachineError(message)
             except MemoryError:
                 answer = MachineError("out of memory. Prepare with fewer processes: --data.workers 1.")

@@ -72,16 +72,16 @@ class Request:
                 check(name, "a list of texts", isinstance(text, str), text, " in it.")
             object.__setattr__(self, name, tuple(texts))  # hashable and immutable
         if len(set(self.tags or ())) < len(self.tags or ()):
-            raise DataError(f"tags: one occurs twice, {list(self.tags or ())}. Name each once.")
+            raise DataError(f"tags: a tag occurs twice, {list(self.tags or ())}. Name each once.")
         is_code = self.trg_lang is None or (isinstance(self.trg_lang, str) and self.trg_lang != "")
-        check("trg_lang", "the code of a language", is_code, self.trg_lang)
+        check("trg_lang", "a language code", is_code, self.trg_lang)
         if _LINE_END.search(self.prefix):
-            raise DataError(f"{self.prefix!r} is no prefix: no translation has a line feed or a carriage return.")
+            raise DataError(f"{self.prefix!r} is not a prefix: no translation has a line feed or a carriage return.")
         for phrase in (*self.required, *self.avoided):
             if not phrase or phrase != phrase.strip() or _LINE_END.search(phrase) or len(phrase) > LONGEST_PHRASE:
                 raise DataError(
-                    f"{phrase[:40]!r} is no phrase: one has text, at most {LONGEST_PHRASE:,} characters, no line feed "
-                    "or carriage return, and no white space around it."
+                    f"{phrase[:40]!r} is not a valid phrase: expected text of at most {LONGEST_PHRASE:,} characters, "
+                    "without line feed, carriage return or white space around it."
                 )
 
     @property

@@ -72,13 +72,13 @@ _FOREIGN_NAMES = {
 }
 OTHER_NAMES = {word: tuple(ours.split()) for ours, words in _FOREIGN_NAMES.items() for word in words.split()}
 
-_WHOLE_RUN = "leave it out: what is on is on for the whole run; a second run may go on by train.init_from"
+_WHOLE_RUN = "leave it out: an option applies to the whole run; for a change, start a second run with train.init_from"
 _COMPARE = "compare values of --decode.beam and --decode.alpha by --ref"
 _BY_FACTOR = "leave it out: data.max_ratio bounds the same ratio by a factor"
-_SPLIT = "split what nmt-translate reads; nmt-preprocess has --data.workers"
+_SPLIT = "split the input of nmt-translate yourself; nmt-preprocess has --data.workers"
 # Options and flags of earlier versions, without dashes, and what to use instead.
 GONE = {
-    "engine": "a model that nmt-export wrote is translated with by CTranslate2's own Python: docs/export.md",
+    "engine": "translate with an exported model in CTranslate2's own Python package: docs/export.md",
     "data.generate": "in a clone of the repository python tools/make_dates.py OUT writes the corpus (name its files in "
     "data.train, data.valid and data.test)",
     **dict.fromkeys(("rank", "ranks", "workers"), _SPLIT),
@@ -90,11 +90,11 @@ GONE = {
     **dict.fromkeys(("tune-decoding", "tune-beams", "tune-metric", "store"), _COMPARE),
     "tune-alignment": "name the layer and the head: --decode.align_layer and --decode.align_head",
     **dict.fromkeys(("data.max_ratio_spread", "data.train.max_ratio_spread"), _BY_FACTOR),
-    "decode.shortlist": "leave it out: every search looks among all subwords",
+    "decode.shortlist": "leave it out: every search uses the whole vocabulary",
     "decode.coverage": "leave it out: hypotheses are ranked by score and length penalty alone",
     "regularize.layer_drop": "leave it out: all layers take part in every update",
     **dict.fromkeys(("regularize.layer_drop_from", "regularize.word_dropout_from"), _WHOLE_RUN),
-    "decode.diversity": "leave it out, and use decode.samples for translations that differ more",
+    "decode.diversity": "leave it out, and use decode.samples for more diverse translations",
     "decode.align_when": "leave it out, and name the layer: decode.align_layer",
     "batch.split_rate": "leave it out, and use batch.bpe_dropout",
 }

@@ -78,9 +78,9 @@ def _of_data(recipe: "Recipe") -> Iterator[str]:
         yield "data.valid_size: data.valid names validation files (remove one of the two)"
     parallel = [corpus for corpus in data.train if not corpus.translated_by]  # only their pairs are held out
     if data.valid_size and data.train and not parallel:
-        yield "data.valid_size: pairs of corpora with translated_by are not drawn (name a validation set in data.valid)"
+        yield "data.valid_size: corpora with translated_by give no validation pairs (name a set in data.valid)"
     if data.valid_size and (any(corpus.tags for corpus in parallel) or any(corpus.trg_lang for corpus in data.train)):
-        yield "data.valid_size: pairs of corpora with tags are not drawn (name a validation set in data.valid)"
+        yield "data.valid_size: corpora with tags or languages give no validation pairs (name a set in data.valid)"
     ratios = {"data": data.max_ratio}
     ratios |= {f"data.train.{n}": getattr(corpus, "max_ratio", None) or 0.0 for n, corpus in enumerate(data.train)}
     for prefix, ratio in ratios.items():
@@ -90,15 +90,15 @@ def _of_data(recipe: "Recipe") -> Iterator[str]:
         sources = [name for name in ("scores", "score_column") if getattr(corpus, name) is not None]
         thresholds = [name for name in ("min_score", "best_share") if getattr(corpus, name) is not None]
         for name in thresholds if not sources else sources if not thresholds else ():
-            yield f"data.train.{n}.{name}: scores or score_column go with min_score or best_share (add one of them)"
+            yield f"data.train.{n}.{name}: scores or score_column need min_score or best_share and vice versa (add one)"
         has_keys = corpus.dataset is None and (corpus.src_column is not None or corpus.trg_column is not None)
         if corpus.translated_by is not None:
             yield from _of_translated(f"data.train.{n}", corpus)
             continue
         if corpus.drop_flagged and not (has_keys and corpus.format in (None, "jsonl")):
             yield (
-                f"data.train.{n}.drop_flagged: flags stand in the JSONL of nmt-translate, but data.train.{n}.format "
-                "says that this is none (use --format jsonl, src_column and trg_column)"
+                f"data.train.{n}.drop_flagged: needs the JSONL of nmt-translate, but data.train.{n}.format or columns "
+                "say otherwise (use --format jsonl, src_column and trg_column)"
             )
         yield from _of_files(f"data.train.{n}", corpus)
     held_out: dict[str, CorpusFiles] = {f"data.valid.{n}": files for n, files in enumerate(data.valid)}
@@ -106,8 +106,8 @@ def _of_data(recipe: "Recipe") -> Iterator[str]:
         yield from _of_files(prefix, files)
         if unknown := [tag for tag in data.tags_of(files) if tag not in data.known_tags]:
             yield (
-                f"{prefix}: {unknown[0]} is told by trg_lang or tags, but no training corpus has it: a model would not "
-                f"know what it means (there are {', '.join(data.known_tags) or 'none'})"
+                f"{prefix}: the tag {unknown[0]} of trg_lang or tags is in no training corpus, so a model cannot "
+                f"learn it (there are {', '.join(data.known_tags) or 'none'})"
             )
 
 
@@ -115,14 +115,14 @@ def _of_translated(prefix: str, corpus: "TrainingCorpus") -> Iterator[str]:
     """Check a corpus with translated_by: one side is named, as text, and the run translates it into the other."""
     for name in ("src", "trg", "translated_by"):
         if (value := getattr(corpus, name)) is not None and "" in (names_of(value) or [""]):
-            yield f"{prefix}.{name}: no name in it (expected a {'run' if name == 'translated_by' else 'file'})"
+            yield f"{prefix}.{name}: is empty (expected a {'run' if name == 'translated_by' else 'file'})"
     excluded = ("file", "dataset", "subset", "split", "src_column", "trg_column", "header", "scores", "score_column")
     given = [name for name in excluded if getattr(corpus, name) is not None]
     given += ["format"] * (corpus.format not in (None, "text")) + ["unescape"] * corpus.unescape
     for name in given[:1]:
-        yield f"{prefix}.{name}: not with translated_by, which takes plain text (name it as src or trg, remove this)"
+        yield f"{prefix}.{name}: not with translated_by, which reads plain text (name it as src or trg, remove this)"
     if corpus.src is not None and corpus.trg is not None:
-        yield f"{prefix}.translated_by: the run makes one side, but src and trg are named (remove one of the three)"
+        yield f"{prefix}.translated_by: the run makes one side, but src and trg are given (remove one of the three)"
     elif corpus.src is None and corpus.trg is None and not given:
         yield f"{prefix}.translated_by: name the text: src for distillation, trg for back-translation"
 
@@ -133,7 +133,7 @@ def _of_files(prefix: str, files: "CorpusFiles") -> Iterator[str]:
     given = {name: value for name, value in sources.items() if value is not None}
     for name, value in {**given, "scores": getattr(files, "scores", None)}.items():
         if value is not None and "" in (names_of(value) or [""]):
-            yield f"{prefix}.{name}: no name in it (expected a file)"
+            yield f"{prefix}.{name}: is empty (expected a file)"
     pair_source: str | None = next((name for name in ("file", "dataset") if name in given), None)
     for name in given if pair_source else ():
         if name != pair_source:
@@ -144,9 +144,9 @@ def _of_files(prefix: str, files: "CorpusFiles") -> Iterator[str]:
     if pair_source == "dataset" and files.split is None:
         yield f"{prefix}.split: missing (expected the split of the dataset: train, validation, …)"
     if pair_source == "dataset" and files.format is not None:
-        yield f"{prefix}.format: a dataset says itself what is in it (remove it)"
+        yield f"{prefix}.format: a dataset has a format of its own (remove it)"
     if files.header is not None and files.format not in (None, "tsv", "csv"):
-        yield f"{prefix}.header: only TSV and CSV have one (remove it)"
+        yield f"{prefix}.header: only TSV and CSV have a header (remove it)"
     for name in ("subset", "split"):
         if pair_source != "dataset" and getattr(files, name) is not None:
             yield f"{prefix}.{name}: there is no {prefix}.dataset to choose from (remove it)"
@@ -157,14 +157,14 @@ def _of_files(prefix: str, files: "CorpusFiles") -> Iterator[str]:
             if column is None:
                 yield f"{prefix}.{name}: missing (expected the name of a column or key, or in TSV its number)"
         if len(chosen) == 2 and chosen[0] == chosen[1]:
-            yield f"{prefix}.trg_column: {chosen[0]} is {prefix}.src_column, too (the sides stand in two columns)"
+            yield f"{prefix}.trg_column: {chosen[0]} is also {prefix}.src_column (name two different columns)"
     if files.format == "text" and (pair_source or chosen):
         name = pair_source or next(name for name, column in columns.items() if column is not None)
         yield f"{prefix}.{name}: {prefix}.format is text, which has one sentence a line and no columns"
     elif files.format not in (None, "text") and not (pair_source or chosen):
         yield f"{prefix}.format: {files.format}, but no column is chosen (add {prefix}.src_column or trg_column)"
     if files.header is False and (named := [column for column in chosen if isinstance(column, str)]):
-        yield f"{prefix}.header: without one {named[0]!r} names no column (give its number, from 1)"
+        yield f"{prefix}.header: false, but column {named[0]!r} is chosen by name (give its number, from 1)"
 
 
 def _of_subwords(recipe: "Recipe") -> Iterator[str]:
@@ -179,13 +179,13 @@ def _of_subwords(recipe: "Recipe") -> Iterator[str]:
         joint = str(subwords.joint).lower()
         yield f"subwords.vocab_from: {len(names)} models, but subwords.joint is {joint} (name {n_max} at most)"
     if kind != "sentencepiece" and names[0].endswith(SENTENCEPIECE_ENDINGS):
-        yield f"subwords.kind: {kind}, but subwords.vocab_from is a model of SentencePiece (sentencepiece)"
+        yield f"subwords.kind: {kind}, but subwords.vocab_from is a model of SentencePiece (use sentencepiece)"
     if kind == "sentencepiece":
         if not subwords.vocab_from:
-            yield "subwords.kind: sentencepiece learns nothing (name its model file with subwords.vocab_from)"
+            yield "subwords.kind: sentencepiece needs a trained model (name its file with subwords.vocab_from)"
         for name, default in (("extend", 0), ("normalize", "nfc"), ("whitespace", "unified")):
             if getattr(subwords, name) != default:
-                yield f"subwords.{name}: subwords.kind: sentencepiece brings its own pieces and rules (remove it)"
+                yield f"subwords.{name}: subwords.kind: sentencepiece has pieces and rules of its own (remove it)"
     kinds, n_tag = set(map(kind_of, protect)), len(recipe.data.known_tags)
     min_size = MIN_VOCAB_SIZE + len(symbols) + PER_KIND * len(kinds) + n_tag
     if not subwords.vocab_from and subwords.vocab_size < min_size:
@@ -200,19 +200,19 @@ def _of_subwords(recipe: "Recipe") -> Iterator[str]:
         yield f"data.protect: {complaint}"
     placeholders = {f"⟨{kind}{n + 1}⟩" for kind in kinds for n in range(PER_KIND)}
     if clashes := [symbol for symbol in symbols if symbol in placeholders]:
-        yield f"subwords.symbols: {clashes[0]} is how a placeholder of data.protect is shown (choose another symbol)"
+        yield f"subwords.symbols: {clashes[0]} is reserved for placeholders of data.protect (choose another symbol)"
 
 
 def complaint_about_symbol(symbol: str, normalize: str) -> str | None:
     """Return the complaint about a text that cannot be a symbol of the subwords; None if it can."""
     if len(symbol) < 2 or not symbol.isprintable() or any(map(str.isspace, symbol)):
-        return "is no symbol (write two or more printable characters without white space)"
+        return "is not a symbol (write two or more printable characters without white space)"
     if len(symbol.encode("utf-8")) > 64:
         return "is longer than 64 bytes (shorten it)"
     if symbol in ("<pad>", "<s>", "</s>"):
-        return "is the name of a control symbol, which stays ordinary text in a text (choose another name)"
+        return "is reserved as the name of a control symbol (choose another name)"
     if normalize != "none" and unicodedata.normalize("NFKC" if normalize == "nfkc" else "NFC", symbol) != symbol:
-        return f"is changed by subwords.normalize: {normalize}, so it would never be found (write it as that does)"
+        return f"is changed by subwords.normalize: {normalize}, so it would never match (write its normalised form)"
     return None
 
 
@@ -222,7 +222,7 @@ def _of_model(recipe: "Recipe") -> Iterator[str]:
         if name in model.useless & model.model_fields_set:
             is_of_cell = name == "forget_bias" and model.is_recurrent
             reason = "cell: gru" if is_of_cell else f"architecture: {model.architecture}"
-            yield f"model.{name}: means nothing where model.{reason} (remove it)"
+            yield f"model.{name}: has no effect with model.{reason} (remove it)"
     if model.emb_src_trg_weight_sharing and not recipe.subwords.joint:
         yield "model.emb_src_trg_weight_sharing: needs one vocabulary, but subwords.joint is false (change one)"
     if not model.trg_emb_prj_weight_sharing:
@@ -234,19 +234,19 @@ def _of_model(recipe: "Recipe") -> Iterator[str]:
         if model.enc_direction == "both" and d_model % 2:
             yield f"model.d_model: {d_model} is odd, but each direction of model.enc_direction both has half of it"
         if model.input_feeding and recipe.train.parallel == "fsdp":
-            yield "train.parallel: fsdp shards whole layers, and model.input_feeding takes single steps (write ddp)"
+            yield "train.parallel: fsdp shards whole layers, but model.input_feeding runs them step by step (use ddp)"
         for name in _NOT_RECURRENT:
             if attrgetter(name)(recipe) is True:
-                yield f"{name}: not for a model of model.architecture {model.architecture} (remove it)"
+                yield f"{name}: not supported by model.architecture {model.architecture} (remove it)"
         return
     if model.enc_conv and model.enc_conv % 2 == 0:
-        yield f"model.enc_conv: of {model.enc_conv} neighbouring words none is in the middle (take an odd number, or 0)"
+        yield f"model.enc_conv: {model.enc_conv} is even, so no word is in the middle (use an odd number, or 0)"
     if model.preset == "auto":
         return  # the sizes are not known yet; the resolved recipe is checked again
     if model.rotary_enc_attn and model.position != "rotary":
         yield f"model.rotary_enc_attn: needs model.position rotary, which is {model.position} (set this to false)"
     if model.position == "sinusoid" and d_model % 2:
-        yield f"model.position: sinusoid takes a sine and a cosine each, but model.d_model is {d_model}, odd"
+        yield f"model.position: sinusoid needs an even model.d_model, which is {d_model}"
     for name in ("n_kv_head", "enc_n_kv_head"):
         if (n_kv_head := getattr(model, name)) is not None and n_head % n_kv_head:
             yield f"model.{name}: {n_kv_head} does not divide model.n_head, which is {n_head}"
@@ -257,13 +257,13 @@ def _of_model(recipe: "Recipe") -> Iterator[str]:
             "give both model.d_k and model.d_v)"
         )
     elif model.position == "rotary" and (d_k := model.d_k or d_model // n_head) % 2:
-        yield f"model.position: rotary turns pairs, but model.d_k (or model.d_model / model.n_head) is {d_k}, odd"
+        yield f"model.position: rotary needs an even model.d_k (or model.d_model / model.n_head), which is {d_k}"
 
 
 def _of_batch(recipe: "Recipe") -> Iterator[str]:
     model, batch, kind = recipe.model, recipe.batch, recipe.subwords.kind
     if batch.bpe_dropout and kind in ("unigram", "word", "sentencepiece"):
-        yield f"batch.bpe_dropout: subwords.kind: {kind} has no merges to leave out (set this to 0)"
+        yield f"batch.bpe_dropout: subwords.kind: {kind} has no merges to drop (set this to 0)"
     if batch.unigram_alpha and kind != "unigram":
         yield f"batch.unigram_alpha: pieces of subwords.kind: {kind} have no probabilities (set this to 0)"
     if batch.tokens_per_update and batch.per_update > 1:
@@ -273,18 +273,18 @@ def _of_batch(recipe: "Recipe") -> Iterator[str]:
     if not batch.packed or model.is_recurrent:
         return
     if recipe.regularize.noise.shares():
-        yield "batch.packed: regularize.noise makes pairs longer than they were planned with (set one of the two to 0)"
+        yield "batch.packed: regularize.noise makes pairs longer than planned (turn one of the two off)"
     if batch.max_tokens == "auto":
-        yield "batch.packed: all its rows have one length, batch.max_tokens, which must be a number, not auto"
+        yield "batch.packed: batch.max_tokens is the length of all rows and must be a number, not auto"
     elif batch.max_tokens <= recipe.data.max_len:
-        yield f"batch.packed: a row, batch.max_tokens: {batch.max_tokens}, must hold data.max_len and an end"
+        yield f"batch.packed: a row, batch.max_tokens: {batch.max_tokens}, must hold data.max_len and an end symbol"
     if model.dropout if model.attn_dropout is None else model.attn_dropout:
-        yield "batch.packed: its attention kernel knows no dropout (set model.attn_dropout to 0)"
+        yield "batch.packed: its attention kernel has no dropout (set model.attn_dropout to 0)"
     if model.lexical_attn:
-        yield "batch.packed: its attention kernel is not made for model.lexical_attn (set one of the two to false)"
+        yield "batch.packed: its attention kernel does not support model.lexical_attn (set one of the two to false)"
     d_k, d_v = (width or model.d_model // model.n_head for width in (model.d_k, model.d_v))
     if d_k != d_v or d_k % 8 or d_k > 256:
-        yield "batch.packed: its kernel wants model.d_k and model.d_v equal, a multiple of 8 up to 256"
+        yield "batch.packed: its kernel needs model.d_k and model.d_v equal, a multiple of 8 up to 256"
 
 
 def _of_training(recipe: "Recipe") -> Iterator[str]:
@@ -300,15 +300,15 @@ def _of_training(recipe: "Recipe") -> Iterator[str]:
     if optim.name == "adam" and optim.weight_decay > _MAX_COUPLED_DECAY:
         yield f"optim.weight_decay: {optim.weight_decay} outweighs the gradient with optim.name adam (use adamw)"
     if train.average in ("last", "best") and getattr(train, f"keep_{train.average}") == 1:
-        yield f"train.average: {train.average} averages what train.keep_{train.average} keeps: one (keep more, or none)"
+        yield f"train.average: {train.average} needs train.keep_{train.average} above 1 (raise that, or write none)"
     if train.parallel == "fsdp" and (train.compiled or train.cuda_graphs):
-        yield "train.parallel: fsdp goes with neither train.compile nor train.cuda_graphs (use ddp, or set both false)"
+        yield "train.parallel: fsdp supports neither train.compile nor train.cuda_graphs (use ddp, or set both false)"
     if train.precision == "fp16" and train.device == "cpu":
         yield "train.precision: fp16 needs a GPU, but train.device is cpu (use auto, bf16 or fp32)"
     if (total := sum(regularize.noise.shares().values())) > 1:
         yield f"regularize.noise: a pair has one kind of noise at most, but the shares add up to {total:g} (lower some)"
     if regularize.r_drop and regularize.simcut:
-        yield "regularize.r_drop: regularize.simcut compares two passes already (set one of the two to 0)"
+        yield "regularize.r_drop: regularize.simcut already compares two passes (set one of the two to 0)"
     word_dropout = max(regularize.src_word_dropout, regularize.trg_word_dropout)
     dropouts = (model.dropout, model.emb_dropout, model.attn_dropout, model.act_dropout, word_dropout)
     if regularize.r_drop and not any(dropouts):
@@ -330,7 +330,7 @@ def _of_translation(recipe: "Recipe") -> Iterator[str]:
     n_kept, note = (math.ceil(n_candidate / 2), ", half of which decode.qe leaves") if decode.qe else (n_candidate, "")
     if decode.mbr != "none" and n_kept < 3:
         problem = f"decode.{name} is {n_candidate}{note} (raise that, or write none)"
-        yield f"decode.mbr: chooses among three or more, but {problem}"
+        yield f"decode.mbr: chooses among three or more hypotheses, but {problem}"
     for part in ("a", "b"):
         min_len, max_len = getattr(decode, f"min_len_{part}"), getattr(decode, f"max_len_{part}")
         if min_len > max_len:
@@ -340,4 +340,4 @@ def _of_translation(recipe: "Recipe") -> Iterator[str]:
     grid = recipe.model.attention_grids.get("cross", (0, 0))
     for name, count in zip(("align_layer", "align_head"), grid, strict=True):
         if (number := getattr(decode, name)) > count:
-            yield f"decode.{name}: {number}, but the decoder of the model has {count} of them that look at the source"
+            yield f"decode.{name}: {number}, but the decoder of the model has only {count} with cross-attention"

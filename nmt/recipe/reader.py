@@ -28,7 +28,7 @@ from nmt.recipe.yaml_marks import MAX_BYTES, as_yaml, parse
 
 Overrides = Sequence[tuple[str, str]]
 
-_RESOLVED = "# The whole truth of this run: every option, resolved.\n"
+_RESOLVED = "# All options of this run, resolved.\n"
 _NO_RECIPE = (
     "{} is no recipe (a YAML file). To start from text files: nmt-preprocess --train SRC TRG --valid SRC TRG --langs "
     "SRC TRG --out DIR"

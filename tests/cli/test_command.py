@@ -36,7 +36,7 @@ def fail_with(error):
         (RecipeError("one\ntwo"), 2, "nmt-x: error: one\nnmt-x: error: two\n"),
         (MachineError("no memory"), 1, "nmt-x: error: no memory\n"),
         (Unavailable("no GPU"), 2, "nmt-x: error: no GPU\n"),
-        (ModuleNotFoundError("…", name="torch"), 2, "installed without what it needs: no module torch"),
+        (ModuleNotFoundError("…", name="torch"), 2, "installed without a package that it needs: no module torch"),
         (ModuleNotFoundError("No module named 'nmt.x'", name="nmt.x"), 1, "internal error (please report it"),
         (FileNotFoundError(errno.ENOENT, "No such file or directory", "a.txt"), 2, "a.txt: No such file"),
         (OSError(errno.ENOSPC, "No space left on device", "big"), 1, "big: No space left on device"),

@@ -45,7 +45,7 @@ def folder(tmp_path_factory):
     ("main", "given", "told"),
     [
         (preprocess, "", "neither a recipe nor --train, --langs. Expected"),
-        (preprocess, f"{OWN} /proc/nope", "/proc/nope: cannot be made: nothing can be written to /pr"),
+        (preprocess, f"{OWN} /proc/nope", "/proc/nope: cannot be created: /proc is not writable"),
         (preprocess, "t.en", "t.en is no recipe (a YAML file). To start from text files: nmt-preprocess --train"),
         (preprocess, "large.en", "large.en is no recipe (a YAML file)"),
         (preprocess, f"{OWN} x --langs de jp", "--langs: 'jp' is no language code (did you mean ja, Japanese?)"),
@@ -162,7 +162,9 @@ def test_an_installation_without_its_packages_says_so(tmp_path):
     command = [sys.executable, "-c", "import sys; from nmt.cli.begin import translate; sys.exit(translate())"]
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    told = "nmt-translate: error: nmt is installed without what it needs: no module pydantic. Install it again"
+    told = (
+        "nmt-translate: error: nmt is installed without a package that it needs: no module pydantic. Install it again"
+    )
     assert done.returncode == 2 and done.stderr.startswith(told) and "Traceback" not in done.stderr
 
 

@@ -66,10 +66,10 @@ def test_columns_and_objects_say_all_that_can_be_asked():
         ('{"source": 5}', "found {'source': 5}"),
         ('{"source": "a", "prefx": "b"}', "unknown key 'prefx': did you mean prefix?"),
         ('{"source": "a", "required": "b"}', "required: expected a list of texts, found 'b'"),
-        ('{"source": "a", "avoided": [""]}', "'' is no phrase"),
-        ('{"source": "a", "required": [" b"]}', "no white space around it"),
-        ('{"source": "a", "required": ["b\\nc"]}', "no line feed"),
-        ('{"source": "a", "prefix": "b\\r"}', "'b\\r' is no prefix: no translation has a line feed"),
+        ('{"source": "a", "avoided": [""]}', "'' is not a valid phrase"),
+        ('{"source": "a", "required": [" b"]}', "or white space around it"),
+        ('{"source": "a", "required": ["b\\nc"]}', "without line feed"),
+        ('{"source": "a", "prefix": "b\\r"}', "'b\\r' is not a prefix: no translation has a line feed"),
     ],
 )
 def test_what_is_no_request_is_refused(line, complaint):
@@ -200,11 +200,11 @@ def test_what_a_line_says_of_itself_comes_before_what_is_said_of_all(objects):
     ("line", "complaint"),
     [
         ({"trg_lang": "it"}, "trg_lang: it, but the model translates into en, fr: choose one of those."),
-        ({"tags": ["web"]}, "tags: web is no tag that the model was trained with (it knows bt, news)."),
-        ({"tags": ["2fr"]}, "tags: 2fr is no tag"),
+        ({"tags": ["web"]}, "tags: the model was not trained with the tag web (it knows bt, news)."),
+        ({"tags": ["2fr"]}, "tags: the model was not trained with the tag 2fr"),
         ({"tags": "bt"}, "tags: expected a list of texts, found 'bt'"),
-        ({"tags": ["bt", "bt"]}, "tags: one occurs twice, ['bt', 'bt']"),
-        ({"trg_lang": ""}, "trg_lang: expected the code of a language, found ''"),
+        ({"tags": ["bt", "bt"]}, "tags: a tag occurs twice, ['bt', 'bt']"),
+        ({"trg_lang": ""}, "trg_lang: expected a language code, found ''"),
     ],
 )
 def test_what_the_model_does_not_know_is_refused_with_its_line(translate, line, complaint):

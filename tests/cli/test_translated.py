@@ -151,7 +151,7 @@ def test_without_a_recipe_real_pairs_are_held_out_and_the_recipe_beside_the_data
     held_out, _ = Prepared.open("own").valid.texts()
     assert len(held_out) == 10 and set(held_out) <= set(lines_of("train.de"))
     assert main([recipe(TEACH, valid="valid_size: 5")]) == 2
-    assert "data.valid_size: pairs of corpora with translated_by are not drawn" in capsys.readouterr().err
+    assert "data.valid_size: corpora with translated_by give no validation pairs" in capsys.readouterr().err
 
 
 def test_a_check_translates_nothing(searches, capsys):
@@ -177,16 +177,16 @@ def test_a_run_of_several_languages_is_told_which(searches):
         (TEACH.replace("teacher", "back"), "Name a run for that, or, if it is text in en, write trg: mono.de."),
         (BACK.replace("back", "none"), "translated_by: runs/none is not a run folder: tried "),
         (BACK.replace("mono.en", "none.en"), "data.train: no file none.en: tried "),
-        (BACK.replace("mono.en", "mono.tsv"), "mono.tsv: tsv, but translated_by takes text, a sentence a line."),
+        (BACK.replace("mono.en", "mono.tsv"), "mono.tsv: tsv, but translated_by needs text, a sentence a line."),
         (
             BACK.replace("trg:", "src: mono.de, trg:"),
-            "translated_by: the run makes one side, but src and trg are named",
+            "translated_by: the run makes one side, but src and trg are given",
         ),
         (BACK.replace("trg: mono.en, ", ""), "translated_by: name the text: src for distillation, trg for back-"),
-        (BACK.replace("trg:", "file:"), "data.train.1.file: not with translated_by, which takes plain text"),
+        (BACK.replace("trg:", "file:"), "data.train.1.file: not with translated_by, which reads plain text"),
         (BACK.replace("trg:", "dataset: a, split: b, trg:"), "data.train.1.dataset: not with translated_by"),
         (BACK.replace("trg:", "unescape: true, trg:"), "data.train.1.unescape: not with translated_by"),
-        (BACK.replace("runs/back", "''"), "data.train.1.translated_by: no name in it (expected a run)"),
+        (BACK.replace("runs/back", "''"), "data.train.1.translated_by: is empty (expected a run)"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_line_before_any_work(searches, capsys, corpus, complaint):

@@ -94,7 +94,7 @@ def test_corpora_stay_in_the_order_in_which_they_were_prepared(tmp_path):
     assert data.differences(recipe_in(tmp_path, train=[one.model_copy(update={"weight": 3.0}), two])) == []
     for other in ([two, one], [one], [two], [one, two, one]):
         (told,) = data.differences(recipe_in(tmp_path, train=other))
-        assert told == f"data.train: {one.src}, {two.src} there, in this order"
+        assert told == f"data.train: {one.src}, {two.src} in the folder, in this order"
 
 
 def test_validation_sets_are_kept_apart_in_the_order_of_the_recipe(tmp_path):
@@ -114,7 +114,7 @@ def test_validation_sets_are_kept_apart_in_the_order_of_the_recipe(tmp_path):
     assert texts == [("newstest", VALID[:3]), ("valid", VALID[3:9]), ("web_2", VALID[2:5])]
     assert data.valid is data.valid_sets["newstest"] and data.differences(several) == []
     for other in (with_sets(valid=VALID[3:9]), with_sets(valid=VALID[3:9], newstest=VALID[:3], web_2=VALID[2:5])):
-        assert "newstest, valid, web_2 there, valid" in data.differences(other)[0]
+        assert "newstest, valid, web_2 in the folder, valid" in data.differences(other)[0]
         with pytest.raises(DataError, match="--overwrite"):
             prepare(other, tmp_path / "out")
 
@@ -196,7 +196,7 @@ def test_of_two_that_make_a_folder_the_second_is_refused_and_what_a_killed_one_l
     (tmp_path / ".out.preparing.lock").write_text("1")
     with building(out, replace=None) as made:
         assert made == left and not list(made.iterdir())
-        with pytest.raises(DataError, match=f"is making it .process {os.getpid()}"), building(out, replace=None):
+        with pytest.raises(DataError, match=f"is writing it .process {os.getpid()}"), building(out, replace=None):
             pass
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 

@@ -48,7 +48,7 @@ def test_answers_come_in_order_and_an_error_is_an_answer(tmp_path, monkeypatch):
         with pytest.raises(DataError, match="a reason") as raised:
             workers.submit("refuse", "a reason", 7).result(60)
         assert raised.value.exit_code == 7
-        with pytest.raises(MachineError, match="none: No such file or directory, in a process"):
+        with pytest.raises(MachineError, match="none: No such file or directory, in a worker process"):
             workers.submit("read", "none").result(60)
         assert workers.submit("add", "a", "b").result(60) == "ab"
         processes = [worker.process for worker in workers._workers]
@@ -65,8 +65,8 @@ def test_what_is_wrong_with_the_setup_is_said_at_the_first_task():
 @pytest.mark.parametrize(
     ("task", "how"),
     [
-        (("kill", signal.SIGKILL), r"died of signal 9 \(somebody killed it, or the system"),
-        (("kill", signal.SIGTERM), r"died of signal 15\."),
+        (("kill", signal.SIGKILL), r"was killed by signal 9 \(perhaps by the system"),
+        (("kill", signal.SIGTERM), r"was killed by signal 15\."),
         (("leave",), "ended with exit code 5"),
         (("end",), "ended with exit code 1"),
         (("add", 1, "a"), "ended with exit code 1"),  # a mistake of ours, whose traceback is on stderr
@@ -76,7 +76,7 @@ def test_a_worker_that_ends_is_told_with_what_to_do_and_nobody_waits_for_it(task
     with WorkerPool(2) as workers:
         workers.begin(here.Tasks, "")
         for asked in [workers.submit(*task) for _ in range(5)]:
-            with pytest.raises(MachineError, match=rf"part of the data {how}.*--data\.workers 1"):
+            with pytest.raises(MachineError, match=rf"a worker process {how}.*--data\.workers 1"):
                 asked.result(60)
 
 

@@ -167,21 +167,21 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
         ("{src: a, trg: b, subset: x}", "data.train.0.subset: there is no data.train.0.dataset"),
         (f"{{{FILE}, format: text}}", "data.train.0.file: data.train.0.format is text"),
         ("{src: a, trg: b, format: tsv}", "data.train.0.format: tsv, but no column is chosen"),
-        ("{file: a.tsv, src_column: 1, trg_column: en, header: false}", "without one 'en' names no column"),
-        ("{src: [], trg: b}", "data.train.0.src: no name in it"),
-        ("{src: [a, ''], trg: b}", "data.train.0.src: no name in it"),
+        ("{file: a.tsv, src_column: 1, trg_column: en, header: false}", "false, but column 'en' is chosen by name"),
+        ("{src: [], trg: b}", "data.train.0.src: is empty"),
+        ("{src: [a, ''], trg: b}", "data.train.0.src: is empty"),
         ("{src: [a, 5], trg: b}", "data.train.0.src: expected text, or a list of them | null, found 5"),
         ("{src: a, trg: b, max_ratio: 0.5}", "data.train.0.max_ratio: 0.5 is below 1"),
         ("{src: a, trg: b, max_ratio: -1}", "data.train.0.max_ratio: expected a number >= 0 | null, found -1"),
         ("{src: a, trg: b, min_script: 1.5}", "data.train.0.min_script: expected a number >= 0.0, < 1.0 | null"),
         ("{src: a, trg: b, max_repeats: 2}", "data.train.0.max_repeats: expected 0 | whole number >= 3 | null"),
         ("{src: a, trg: b, max_len: 3}", "data.train.0.max_len: unknown option (did you mean data.max_len?)"),
-        ("{src: a, trg: b, scores: c}", "data.train.0.scores: scores or score_column go with min_score or best_share"),
-        ("{src: a, trg: b, min_score: 0}", "data.train.0.min_score: scores or score_column go with min_score or"),
-        ("{src: a, trg: b, scores: '', best_share: 0.5}", "data.train.0.scores: no name in it"),
+        ("{src: a, trg: b, scores: c}", "data.train.0.scores: scores or score_column need min_score or best_share"),
+        ("{src: a, trg: b, min_score: 0}", "data.train.0.min_score: scores or score_column need min_score or"),
+        ("{src: a, trg: b, scores: '', best_share: 0.5}", "data.train.0.scores: is empty"),
         ("{src: a, trg: b, scores: c, best_share: 50%}", "data.train.0.best_share: expected a number > 0.0, <= 1.0"),
         ("{src: a, translated_by: r, scores: c, min_score: 0}", "data.train.0.scores: not with translated_by"),
-        ("{src: a, trg: b, drop_flagged: true}", "drop_flagged: flags stand in the JSONL of nmt-translate, but data."),
+        ("{src: a, trg: b, drop_flagged: true}", "drop_flagged: needs the JSONL of nmt-translate, but data."),
     ],
 )
 def test_a_corpus_that_cannot_be_meant_is_refused_with_its_line(complaints, corpus, complaint):
@@ -345,7 +345,7 @@ def test_an_option_of_an_earlier_version_is_passed_over_where_it_did_nothing_and
     monkeypatch.setitem(names.GONE, "batch.slices", "batch.bpe_dropout does the same (set it)")
     monkeypatch.setitem(names.WITHOUT_EFFECT, "batch.slices", 0.0)
     assert read("name: x\nbatch:\n  slices: 0\n") == Recipe(name="x")
-    stored = "# The whole truth of this run: every option, resolved.\nname: x\ndata:\n  generate: dates\n"
+    stored = "# All options of this run, resolved.\nname: x\ndata:\n  generate: dates\n"
     assert read(stored) == Recipe(name="x"), "the data of a run are made already"
     assert read(stored + "optim:\n  name: schedulefree\n").optim.name == "adamw", "its weights translate as they did"
     assert "make_dates.py OUT" in complaints("name: x\ndata:\n  generate: dates\n")[0]

@@ -53,7 +53,7 @@ def test_temperature_makes_the_shares_go_with_a_root_of_the_sizes():
 def test_corpora_that_cannot_be_told_apart_are_not_weighted():
     assert mixture_of(corpora(1, 1), (7,)).weights == (1.0,)
     for data in (corpora(1, 2), corpora(1, 1, temperature=3.0)):
-        with pytest.raises(RecipeError, match="2 corpora in the recipe, but the data was prepared from 1"):
+        with pytest.raises(RecipeError, match="the recipe has 2 corpora, but the data was prepared from 1"):
             mixture_of(data, (7,))
     with pytest.raises(RecipeError, match=r"weights of 0\.1, 0\.2 an epoch would have no pair"):
         mixture_of(corpora(0.1, 0.2), (3, 4))

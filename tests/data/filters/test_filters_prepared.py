@@ -133,10 +133,13 @@ def older(settings):
     [
         ({}, []),
         ({"data": {"min_script": 0.0, "drop_control": False, "max_repeats": 0}}, []),
-        ({"data": {"min_script": 0.5}}, ["data.min_script: 0.0 there, 0.5 here"]),
-        ({"data": {"drop_near_duplicates": True}}, ["data.drop_near_duplicates: False there, True here"]),
-        ({"data": {"max_ratio": 3.0}}, ["data.max_ratio: 4.0 there, 3.0 here"]),
-        ({"subwords": {"kind": "char"}}, ["subwords.kind: 'bpe' there, 'char' here"]),
+        ({"data": {"min_script": 0.5}}, ["data.min_script: 0.0 in the folder, 0.5 in the recipe"]),
+        (
+            {"data": {"drop_near_duplicates": True}},
+            ["data.drop_near_duplicates: False in the folder, True in the recipe"],
+        ),
+        ({"data": {"max_ratio": 3.0}}, ["data.max_ratio: 4.0 in the folder, 3.0 in the recipe"]),
+        ({"subwords": {"kind": "char"}}, ["subwords.kind: 'bpe' in the folder, 'char' in the recipe"]),
     ],
 )
 def test_an_option_that_was_not_known_is_a_change_where_somebody_asks_for_it(options, changed):

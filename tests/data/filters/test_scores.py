@@ -178,11 +178,11 @@ def test_other_scores_make_other_data(scored):
     ("lines", "corpus", "expected"),
     [
         (["1"] * 5, {}, ["bad has 5 scores but t.de has 6 lines. Line n of one must be the score of line n"]),
-        (["1", "nan", *"1111"], {}, ['bad:2: "nan" is no number. Each pair needs a score']),
+        (["1", "nan", *"1111"], {}, ['bad:2: found "nan". Each pair needs a number']),
         (["1", "2", "", *"111"], {}, ['bad:3: "" is no number']),
         (["1", "high", *"1111"], {}, ['bad:2: "high" is no number']),
         (["1"] * 6, {"score_column": 2}, ["bad: has the scores, but text has no columns", "end in .tsv, .csv or"]),
-        ([], {"scores": None, "score_column": 2}, ["t.de: text has no column of scores: name the file that has them"]),
+        ([], {"scores": None, "score_column": 2}, ["t.de: a text file has no column of scores: name a file of scores"]),
         (
             ["a\tb", *["1\t2"] * 6],
             {"scores": "bad.tsv", "score_column": 2},
@@ -193,7 +193,7 @@ def test_other_scores_make_other_data(scored):
             {"scores": "bad.tsv", "score_column": "b"},
             ["bad.tsv:5: 1 col"],
         ),
-        (["a\tb", *["1\t2"] * 6], {"scores": "bad.tsv", "score_column": "c"}, ["not one column 'c'", "'a', 'b'"]),
+        (["a\tb", *["1\t2"] * 6], {"scores": "bad.tsv", "score_column": "c"}, ["expected one column 'c'", "'a', 'b'"]),
         (
             ["1\t2"] * 6,
             {"scores": "bad.tsv"},

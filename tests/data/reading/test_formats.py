@@ -251,5 +251,5 @@ def test_prepared_data_that_has_the_name_of_its_corpus_is_not_taken_for_it(at):
 
 def test_a_file_that_is_both_sides_is_told_of(at):
     said = at.prepare({"src": "v.de", "trg": "v.en"}, valid={"src": "v.de", "trg": "v.de"}).said
-    assert "WARNING: valid: v.de is source and target: nothing is translated there" in said
+    assert "WARNING: valid: v.de is source and target, so the model would learn to copy" in said
     assert not any("WARNING: train" in line for line in said)

@@ -146,9 +146,9 @@ def test_damage_is_refused_by_name(tmp_path, ending, damage):
         (gzip.compress("Hallo\n".encode("utf-16"), mtime=0), "text.gz", "looks like UTF-16"),
         (b"<html>404</html>", "text.gz", r"named \.gz but not compressed by gzip"),
         (lzma.compress(TEXT), "text.zst", r"named \.zst but compressed by xz"),
-        (bz2.compress(TEXT), "text", "compressed by bzip2, which is not read"),
-        (zipped(TEXT), "text", "compressed by zip, which is not read"),
-        (b"eins\rzwei\r", "text", "carriage returns alone"),
+        (bz2.compress(TEXT), "text", "compressed by bzip2, which is not supported"),
+        (zipped(TEXT), "text", "compressed by zip, which is not supported"),
+        (b"eins\rzwei\r", "text", "carriage returns only"),
         (b"good\nf\xfcr\nlast\n", "text", r"2: invalid UTF-8 at byte 2 \(0xFC\). Convert the file to UTF-8\.$"),
     ],
     # Named, since compressed bytes make no good names.

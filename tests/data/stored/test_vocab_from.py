@@ -85,8 +85,8 @@ def test_old_text_is_cut_as_before_where_new_pieces_do_not_help(tmp_path):
         ({"joint": False}, "joint: false, but true there"),
         ({"normalize": "none"}, "normalize: none, but nfc there"),
         ({"whitespace": "kept", "extend": 5}, "whitespace: kept, but unified there"),
-        ({"symbols": ()}, "symbols: <url> of there is missing"),
-        ({"symbols": ("<url>", "at")}, "at is a piece of"),  # which text makes already
+        ({"symbols": ()}, "symbols: <url> is missing"),
+        ({"symbols": ("<url>", "at")}, "at is already an ordinary piece of"),  # which text makes already
     ],
 )
 def test_options_that_say_otherwise_are_refused(tmp_path, options, complaint):
@@ -150,7 +150,7 @@ def test_subwords_that_are_not_those_that_were_written_are_refused(tmp_path, nam
     content["codecs"][0]["merges"].reverse()
     path.write_text(json.dumps(content), encoding="utf-8")
     Subwords.load(path)
-    with pytest.raises(DataError, match="is not as it was written"):
+    with pytest.raises(DataError, match="was changed: its SHA-256 differs"):
         given_subwords(find_subwords(str(folder)), joint=True)
 
 

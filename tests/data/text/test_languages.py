@@ -38,7 +38,7 @@ def test_few_letters_little_certainty_and_languages_much_alike_are_no_reason():
 @needs_package
 def test_a_language_that_the_package_does_not_know_is_refused_with_those_it_does():
     assert {"no", "da", "zxx"} <= languages_like("nb-NO") and "de" not in languages_like("nb-NO")
-    with pytest.raises(DataError, match=r"'tgt' is no language that py3langid knows.*data\.src_lang.*de, "):
+    with pytest.raises(DataError, match=r"py3langid does not know the language 'tgt'.*data\.src_lang.*de, "):
         filters_of(CorpusFacts(FilterConfig(max_other_language=0.9), 256, ("de", "tgt")))
 
 

@@ -282,7 +282,7 @@ def test_kinds_are_in_one_order(told, kinds):
         ("[urls]", [], r"data\.protect"),
         ("[{a: b}]", [], r"data\.protect"),
         ("[url, url]", [], r"data\.protect: url occurs twice"),
-        ("[url]", [("subwords.symbols", '["⟨url1⟩"]')], r"⟨url1⟩ is how a placeholder of data\.protect is shown"),
+        ("[url]", [("subwords.symbols", '["⟨url1⟩"]')], r"⟨url1⟩ is reserved for placeholders of data\.protect"),
         ("[url, tag]", [("subwords.vocab_size", "283")], "make it 284 or more"),
     ],
 )
@@ -297,11 +297,11 @@ def test_subwords_with_placeholders_are_reused_only_where_they_are_wanted(tmp_pa
     new = made(tmp_path / "b", vocab_from=str(url.folder), protect=("tag", "url")).subwords.src
     assert new.placeholders == (*old.placeholders, *names_of(["tag"]))
     assert Counter(new.vocab) - Counter(old.vocab) == Counter(new.vocab[-PER_KIND:])
-    with pytest.raises(DataError, match=r"data\.protect: url of there is missing"):
+    with pytest.raises(DataError, match=r"data\.protect: url is missing"):
         made(tmp_path / "c", vocab_from=str(url.folder))
     own = made(tmp_path / "d", vocab_from=str(url.folder), protect=("url", "/a-b/"))
     both = made(tmp_path / "e", vocab_from=str(own.folder), protect=("url", "/x-y/", "/a-b/"))
     assert own.subwords.src.vocab == both.subwords.src.vocab
     assert both.subwords.src.protects == ("url", "/x-y/", "/a-b/")
-    with pytest.raises(DataError, match=r"data\.protect: /x-y/ of there is missing"):
+    with pytest.raises(DataError, match=r"data\.protect: /x-y/ is missing"):
         made(tmp_path / "f", vocab_from=str(both.folder), protect=("url", "/a-b/"))

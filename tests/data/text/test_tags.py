@@ -102,7 +102,7 @@ def test_other_tags_are_other_data_and_a_set_whose_tag_nothing_is_trained_with_i
     with pytest.raises(DataError, match=r"data\.tags"):
         made(recipe_in(tmp_path, {"tags": ["bt"]}))
     for valid in ({"tags": ["bt"]}, {"trg_lang": "it", "tags": []}):
-        with pytest.raises(ValidationError, match=r"data\.valid\.0: <(bt|2it)> is told .*there are <2en>, <2fr>"):
+        with pytest.raises(ValidationError, match=r"data\.valid\.0: the tag <(bt|2it)> .*there are <2en>, <2fr>"):
             recipe_in(tmp_path, {}, {"trg_lang": "fr"}, valid=valid)
 
 

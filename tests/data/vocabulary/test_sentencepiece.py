@@ -110,7 +110,7 @@ def test_symbols_and_placeholders_come_after_the_pieces(tmp_path):
         ({"add_dummy_prefix": False}, "add_dummy_prefix=false"),
         ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix"),
         ({"model_type": "char"}, "model_type other than"),
-        ({"split_by_whitespace": False, "vocab_size": 400, "character_coverage": 1.0}, "reach over a space"),
+        ({"split_by_whitespace": False, "vocab_size": 400, "character_coverage": 1.0}, "contain a space"),
         *((content, "not a model of SentencePiece") for content in (b"", b"\xff\xfe no model", b"[]")),
     ],
 )
@@ -137,7 +137,7 @@ def test_without_the_package_the_line_for_pip_is_told(tmp_path, monkeypatch):
     ("options", "complaint"),
     [
         ({"vocab_from": "m.model"}, "subwords.kind: bpe, but subwords.vocab_from is a model"),
-        ({"kind": "sentencepiece"}, "subwords.kind: sentencepiece learns nothing"),
+        ({"kind": "sentencepiece"}, "subwords.kind: sentencepiece needs a trained model"),
         ({"kind": "sentencepiece", "vocab_from": "m.spm", "extend": "5"}, "subwords.extend"),
         ({"kind": "sentencepiece", "vocab_from": "m.spm", "normalize": "nfkc"}, "subwords.normalize"),
         ({"kind": "sentencepiece", "vocab_from": "a.spm,b.spm"}, "subwords.joint is true"),

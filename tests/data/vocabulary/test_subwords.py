@@ -132,7 +132,7 @@ def test_no_piece_is_longer_than_promised():
         ("bpe", lambda c: c.update(kind="sentencepiece"), "in no format 4"),
         ("bpe", lambda c: c.update(kind="wordpiece"), "expected the kind"),
         ("bpe", lambda c: c.update(symbols="<url>"), "symbols .*valid array"),
-        ("bpe", lambda c: c.update(symbols=["a b"]), "'a b' is no symbol"),
+        ("bpe", lambda c: c.update(symbols=["a b"]), "'a b' is not a symbol"),
         ("bpe", lambda c: c.update(symbols=["<url>", "<url>"]), "occurs twice"),
         ("bpe", lambda c: c.update(joint=False), "number of vocabularies"),
         ("bpe", lambda c: c["codecs"][0]["vocab"].pop(0), "byte is missing"),
