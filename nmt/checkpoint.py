@@ -88,7 +88,8 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
             if not bool(torch.isfinite(tensor).all()):
                 raise TrainingError(
                     f"{folder}: not written, because {name} holds numbers that are not finite. Earlier checkpoints "
-                    "are untouched. Train anew with a lower optim.lr, a longer optim.warmup, optim.clip, or in fp32."
+                    "are untouched. Start a new run with a lower optim.lr, a longer optim.warmup, optim.clip, or in "
+                    "fp32."
                 )
     temporary = _hidden(folder, "new")
     try:
@@ -114,8 +115,8 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
         is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
         reason = "no space left on device" if is_full else str(error)
         raise MachineError(
-            f"{folder}: the checkpoint could not be written: {reason}. Earlier checkpoints are untouched; free some "
-            "space or mend the disk and give the same command again."
+            f"{folder}: the checkpoint could not be written: {reason}. Earlier checkpoints are untouched. Free some "
+            "space or repair the disk, and give the same command again."
         ) from error
 
 

@@ -100,7 +100,7 @@ def canonical(code: str) -> str:
         nearest = _nearest(code.strip().lower())
         hint = f" (did you mean {nearest}, {language_of(nearest).name}?)" if nearest else ""
         raise RecipeError(
-            f"{code!r} is no language code{hint}. Expected one like de, pt-BR or zho_Hans, or x-NAME for a made-up "
+            f"{code!r} is not a language code{hint}. Expected one like de, pt-BR or zho_Hans, or x-NAME for a made-up "
             "language."
         )
     return language.code

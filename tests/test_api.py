@@ -192,7 +192,7 @@ def test_phrases_in_a_list_are_those_of_a_tuple_and_numbers_of_numpy_are_numbers
         (lambda run: nmt.load([run, run], checkpoint="model"), "several runs"),
         (lambda run: nmt.load(run.parent), "not a run folder"),
         (lambda run: nmt.load(run).score([nmt.Request("a", prefix="b")], ["b"]), "sources, number 1: prefix, required"),
-        (lambda run: nmt.load(run).translate(["a"], beam={4}), r"^beam: \{4\} of type set is no value of an option"),
+        (lambda run: nmt.load(run).translate(["a"], beam={4}), r"^beam: \{4\} of type set is not a value of an option"),
         (lambda run: nmt.load(run).translate(["a"], top_p=0.5), "top_p.*samples"),
         (lambda run: nmt.load(run).translate(["a"], shortlist=256), "^shortlist: is gone; leave it out"),
         (lambda run: nmt.load(run).translate(["a"], beam_size=3), r"beam_size: .*\(did you mean beam\?\)"),

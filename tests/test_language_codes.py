@@ -41,13 +41,17 @@ def test_all_codes_and_names_of_a_language_are_one(code):
      "np": "ne, Nepali", "dk": "da, Danish", "englsh": "en, English", "germn": "de, German"}.items(),
 )  # fmt: skip
 def test_an_unknown_code_is_refused_with_the_nearest_known(code, meant):
-    with pytest.raises(RecipeError, match=rf"^'{code}' is no language code \(did you mean {meant}\?\)\. Expected one"):
+    with pytest.raises(
+        RecipeError, match=rf"^'{code}' is not a language code \(did you mean {meant}\?\)\. Expected one"
+    ):
         canonical(code)
 
 
 @pytest.mark.parametrize("code", ["xx", "dates", "zh-classical", "en_US.UTF-8", "a", "!"])
 def test_what_is_near_no_language_is_refused_with_an_example(code):
-    with pytest.raises(RecipeError, match=r"is no language code.* Expected one like de, pt-BR or zho_Hans, or x-NAME"):
+    with pytest.raises(
+        RecipeError, match=r"is not a language code.* Expected one like de, pt-BR or zho_Hans, or x-NAME"
+    ):
         canonical(code)
     assert not language_of(code).is_known and language_of(code).code == code and language_of(code).name == code
 

@@ -480,7 +480,7 @@ def facts_of(sources: Iterable[Source]) -> list[Facts]:
         if src["n_line"] != trg["n_line"]:
             complaints.append(
                 f"{src['name']} has {src['n_line']:,} lines but {trg['name']} has {trg['n_line']:,}. Line 1 of one "
-                "must translate line 1 of the other, and so on: look for a cut download or a stray line break."
+                "must translate line 1 of the other, and so on: look for a truncated download or a stray line break."
             )
         elif not src["n_line"]:
             complaints.append(f"no lines in {' and '.join(dict.fromkeys((src['name'], trg['name'])))}.")

@@ -99,7 +99,7 @@ def check_path(path: Path) -> None:
     if ending != PAGE:
         require("plots", str(path), f"; a page, {PAGE}, needs none")
     if not path.absolute().parent.is_dir():
-        raise NmtError(f"{path}: there is no folder {path.parent} to write into; make it first.")
+        raise NmtError(f"{path}: the folder {path.parent} does not exist: create it first.")
 
 
 def draw(
@@ -218,7 +218,7 @@ def page(
     n_byte = sum(2 * weights.numel() for sentence in sentences for weights in sentence.weights.values())
     if n_byte > MAX_BYTES:
         raise NmtError(
-            f"a page of this attention would have {n_byte / 1e6:,.0f} MB, and {MAX_BYTES / 1e6:,.0f} is the most: "
+            f"a page of this attention would have {n_byte / 1e6:,.0f} MB, above the limit of {MAX_BYTES / 1e6:,.0f}: "
             "name fewer or shorter lines with --lines, or draw a picture."
         )
     grids = {name: weights.shape[:2] for name, weights in sentences[0].weights.items()}

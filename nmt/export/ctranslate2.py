@@ -121,7 +121,7 @@ def _call(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return method(*args, **kwargs)
     except (RuntimeError, ValueError) as error:
         reason = str(error).split("\n")[0].rstrip(".")
-        raise MachineError(f"CTranslate2 cannot go on: {reason}.") from None
+        raise MachineError(f"CTranslate2 failed: {reason}.") from None
 
 
 # Parts of a layer in CTranslate2, and the modules of nmt. Several modules are concatenated to one matrix.

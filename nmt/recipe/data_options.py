@@ -90,17 +90,17 @@ def complaint_about_patterns(patterns: Sequence[Any]) -> str | None:
     """Return the complaint about the first unusable pattern of data.protect; None if all are usable."""
     for pattern in patterns:
         if not isinstance(pattern, str) or not re.fullmatch("/.{1,200}/", pattern):
-            return "a pattern is no text of at most 200 characters between slashes"
+            return "expected a pattern of at most 200 characters between slashes"
         try:
             with warnings.catch_warnings(action="error"):
                 re.compile(pattern[1:-1])
                 group = re.compile(f"(?P<{PATTERN}>{pattern[1:-1]})")  # as a part of a larger expression
         except (re.error, OverflowError, RecursionError, Warning) as error:
-            return f"{pattern} is no regular expression that can be used ({error})"
+            return f"{pattern} is not a usable regular expression ({error})"
         if len(group.groupindex) > 1:
             return f"{pattern} has a named group (write it as (?:...))"
         if group.match(""):
-            return f"{pattern} also matches where nothing stands (make one of its parts necessary)"
+            return f"{pattern} also matches the empty text (make one of its parts required)"
     return None
 
 

@@ -123,9 +123,9 @@ def unsupported(recipe: Recipe) -> dict[str, list[str]]:
         (hf, model.d_v not in (None, width), "model.d_v other than model.d_model / model.n_head"),
         (hf, not subwords.joint, "subwords.joint: false (a tokenizer there has one vocabulary)"),
         (hf, subwords.kind == "unigram", "subwords.kind: unigram (control symbols would be found in text there)"),
-        (hf, subwords.kind == "sentencepiece", "subwords.kind: sentencepiece (it says itself how text is cut)"),
-        (hf, subwords.symbols, "subwords.symbols (a tokenizer there has other words for what touches them)"),
-        (hf, recipe.data.protect, "data.protect (nothing there puts items back)"),
+        (hf, subwords.kind == "sentencepiece", "subwords.kind: sentencepiece (its model decides the segmentation)"),
+        (hf, subwords.symbols, "subwords.symbols (a tokenizer there matches them by other rules)"),
+        (hf, recipe.data.protect, "data.protect (placeholders are not replaced there)"),
     )
     return {engine: [option for engines, is_used, option in rows if is_used and engine in engines] for engine in both}
 

@@ -30,8 +30,8 @@ Overrides = Sequence[tuple[str, str]]
 
 _RESOLVED = "# All options of this run, resolved.\n"
 _NO_RECIPE = (
-    "{} is no recipe (a YAML file). To start from text files: nmt-preprocess --train SRC TRG --valid SRC TRG --langs "
-    "SRC TRG --out DIR"
+    "{} is not a recipe (a YAML file). To start from text files: nmt-preprocess --train SRC TRG --valid SRC TRG "
+    "--langs SRC TRG --out DIR"
 )
 
 
@@ -132,7 +132,7 @@ def overrides_of(options: Mapping[str, Any]) -> list[tuple[str, str]]:
                 overrides.append((name, text))
         except (AttributeError, TypeError, ValueError, RuntimeError):
             described = f"{shown(value)} of type {type(value).__name__}"
-            raise RecipeError(f"{name}: {described} is no value of an option.") from None
+            raise RecipeError(f"{name}: {described} is not a value of an option.") from None
     return overrides
 
 
@@ -193,7 +193,7 @@ def _override(value: dict[str, Any], name: str, text: str) -> str:
         if part.isdecimal():
             items = target if isinstance(target, list) else [target]  # one mapping stands for a list of one
             if int(part) >= len(items):
-                raise RecipeError(f"there is no such place, the list is of {len(items)}")
+                raise RecipeError(f"out of range, the list has {len(items)}")
             target = items[int(part)]
         elif isinstance(target, dict):
             if target.get(part) in (None, []):

@@ -110,7 +110,10 @@ def test_ctrl_c_saves_and_is_a_keyboard_interrupt_then(prepared, tmp_path, monke
         (lambda r: nmt.train(r, trian={"updates": 5}), r"^trian: unknown option \(did you mean train\?\)"),
         (lambda r: nmt.train(r, train={"update": 5}), r"^train.update: unknown .*\(did you mean train.updates"),
         (lambda r: nmt.train(r, train={"updates": -5}), "^train.updates: expected a whole number"),
-        (lambda r: nmt.train(r, train={"updates": {5}}), r"^train.updates: \{5\} of type set is no value of an option"),
+        (
+            lambda r: nmt.train(r, train={"updates": {5}}),
+            r"^train.updates: \{5\} of type set is not a value of an option",
+        ),
         (lambda r: nmt.prepare("corpus.csv"), "^langs: expected the languages of the two sides"),
         (lambda r: nmt.prepare([3], langs=("de", "en")), "^recipe: with langs a corpus is expected"),
         (lambda r: nmt.prepare("corpus.csv", langs=("de", 5)), "^langs: expected the languages of the two sides"),

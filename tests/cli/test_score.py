@@ -117,7 +117,7 @@ def test_pipes_are_read_as_files(score, tmp_path, monkeypatch, how):
         (["a.csv", "--ref", "ref.en"], "a.csv: the name says that it holds pairs"),
         (["folder", "--ref", "ref.en"], "folder is not a run folder of nmt-train"),
         (["run", "--ref", "ref.en"], "a run needs source lines"),
-        (["a.txt", "--ref", "ref.en", "--lang", "jp"], "is no language code (did you mean ja"),
+        (["a.txt", "--ref", "ref.en", "--lang", "jp"], "is not a language code (did you mean ja"),
         (["a.txt", "--ref", "ref.en", "--html", "none/page.html"], "none/page.html"),
         (
             ["a.txt", "--ref", "ref.en", "--by-line", "--json"],

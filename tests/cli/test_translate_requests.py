@@ -102,7 +102,7 @@ def test_what_is_kept_is_wanted_as_it_is_and_as_often_as_the_source_has_it():
         RequiredPhrase("A1", 2, room),
         RequiredPhrase("A1-B2", 1, room),
     ]
-    with pytest.raises(NmtError, match="no regular expression"):
+    with pytest.raises(NmtError, match="not a regular expression"):
         read("a", keep="(")
 
 

@@ -205,7 +205,7 @@ def test_a_folder_with_other_files_is_never_touched(recipe, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(DataError, match="not touched"):
+    with pytest.raises(DataError, match="left as it is"):
         prepare(recipe, out, overwrite=True)
     (out / "thesis.txt").rename(tmp_path / "thesis.txt")
     prepare(recipe, out)

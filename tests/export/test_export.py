@@ -123,7 +123,7 @@ def test_a_model_that_differs_is_not_written(export, tmp_path, monkeypatch, to, 
         "_scaled": lambda *args: {name: tensor + 0.1 for name, tensor in right(*args).items()},
     }
     monkeypatch.setattr(room, name, wrong[name])
-    assert "another one" in export(to, code=2)
+    assert "the exported model " in export(to, code=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lines", "run"]
 
 

@@ -250,7 +250,7 @@ def test_an_override_of_one_option_of_a_corpus_leaves_the_rest_of_a_list_of_one(
         (
             "data: {train: [{src: a, trg: b}]}",
             ("data.train.3.src", "z"),
-            "command line: data.train.3.src: there is no such place, the list is of 1",
+            "command line: data.train.3.src: out of range, the list has 1",
         ),
         (
             "data: {train: [{src: a, trg: b}, {file: [c.tsv, d.tsv]}, {src: c, trg: d}]}",
@@ -322,10 +322,10 @@ def test_an_unknown_language_is_refused_where_it_stands_with_the_nearest(complai
     text = "name: x\ndata:\n  src_lang: cz\n  train: {src: a, trg: b, src_lang: jp}\n"
     found = complaints(text, [("data.trg_lang", "64"), ("decode.trg_lang", "englsh")])
     assert [one.partition(". Expected")[0] for one in found] == [
-        "command line: data.trg_lang: '64' is no language code",
-        "command line: decode.trg_lang: 'englsh' is no language code (did you mean en, English?)",
-        "recipe.yaml:3: data.src_lang: 'cz' is no language code (did you mean cs, Czech?)",
-        "recipe.yaml:4: data.train.0.src_lang: 'jp' is no language code (did you mean ja, Japanese?)",
+        "command line: data.trg_lang: '64' is not a language code",
+        "command line: decode.trg_lang: 'englsh' is not a language code (did you mean en, English?)",
+        "recipe.yaml:3: data.src_lang: 'cz' is not a language code (did you mean cs, Czech?)",
+        "recipe.yaml:4: data.train.0.src_lang: 'jp' is not a language code (did you mean ja, Japanese?)",
     ]
 
 

@@ -162,7 +162,7 @@ def test_where_memory_is_too_small_to_validate_nothing_trained_is_lost(short_of,
     with monkeypatch.context() as patch:
         patch.setattr(room, "new_model", lambda *args: limited(new_model(*args), 0, at=[at])[0])
         for _ in range(2):  # given again, the same command stands where it stood
-            with pytest.raises(MachineError, match=r"update 4: .*valid\.max_tokens.*are saved"):
+            with pytest.raises(MachineError, match=r"update 4: .*valid\.beam.*are saved"):
                 launch(hurt)
             assert state_of(hurt, 4)["history"] == [] and Run(hurt.run_folder).updates() == [3, 4]
     assert launch(hurt) == "done"

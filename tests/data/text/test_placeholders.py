@@ -131,11 +131,8 @@ def test_patterns_of_ones_own_find_items_before_the_kinds_do():
 @pytest.mark.parametrize(
     ("pattern", "complaint"),
     [
-        *((pattern, "also matches where nothing stands") for pattern in ("a?", "a|")),
-        *(
-            (pattern, "is no regular expression that can be used")
-            for pattern in ("[a", "a)(b", "(?i)a", "[[a]", "(a)\\1")
-        ),
+        *((pattern, "also matches the empty text") for pattern in ("a?", "a|")),
+        *((pattern, "is not a usable regular expression") for pattern in ("[a", "a)(b", "(?i)a", "[[a]", "(a)\\1")),
         ("(?P<url>a)", "has a named group"),
         ("a" * 201, "at most 200 characters"),
     ],
