@@ -152,12 +152,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("run", metavar="RUN", help="The run folder that nmt-train wrote.")
     add("--to", choices=TARGETS, required=True, help="Format; safetensors: a run folder for nmt, with the model alone.")
-    text = "Folder of the export, written only when it is complete and checked."
+    text = "Output folder, written once it is checked."
     add("--output", "--out", "-o", metavar="FOLDER", required=True, help=text)
     add("--overwrite", action="store_true", help="Replace an earlier export.")
-    text = f"Type of CTranslate2's weights: {', '.join(QUANTIZATIONS)}. [default: none, fp32]"
+    text = f"Weight type of CTranslate2: {', '.join(QUANTIZATIONS)}. [default: none, fp32]"
     add("--quantization", choices=QUANTIZATIONS, metavar="KIND", help=text)
-    add("--precision", choices=PRECISIONS, help="Type of the weights of --to safetensors. [default: fp32]")
+    add("--precision", choices=PRECISIONS, help="Weight type of --to safetensors. [default: fp32]")
     add("--checkpoint", metavar="NAME", help="A checkpoint of the run, like update-00012000.")
     add("--lines", metavar="FILE", help="Source lines to compare on; by default those of the validation set.")
     return run(export, parser, argv)

@@ -128,9 +128,9 @@ class Parser(argparse.ArgumentParser):
             flags = ", ".join(f"--{section}.OPTION" for section in sections)
             formatter.start_section("options of the recipe")
             formatter.add_text(
-                f"{n_option} options of the recipe are flags too, by their dotted names: {flags} VALUE. Options of "
-                f"one section: {self.prog} --help {sections[0]}. All options: {self.prog} --help-all, or "
-                "recipes/README.md. Help on one option: its flag without VALUE."
+                f"{n_option} options of the recipe are flags too, by their dotted names: {flags} VALUE. Those of one "
+                f"section: {self.prog} --help {sections[0]}. All: {self.prog} --help-all, or recipes/README.md. Help "
+                "on one option: its flag without VALUE."
             )
             formatter.end_section()
         formatter.add_text(self.epilog)

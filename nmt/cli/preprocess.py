@@ -146,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser("nmt-preprocess", description=_DESCRIPTION, examples=_EXAMPLES)
     add = parser.add_argument
     add("recipe", metavar="RECIPE", nargs="?", help="the recipe, a YAML file; or a corpus, as --train")
-    add("--overwrite", action="store_true", help="replace data that was prepared before, once the new data is complete")
+    add("--overwrite", action="store_true", help="replace prepared data, once the new data is complete")
     text = "without a recipe: choose a model that can be exported to CTranslate2 and Hugging Face's transformers"
     add("--portable", action="store_true", help=text)
     text = "warn instead of stopping if the data look seriously wrong (see --check); otherwise the command ends with "
@@ -159,8 +159,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--report", metavar="FILE", help=text)
     text = "print N pairs of the prepared data as text, pieces and ids, always the same; RECIPE may be the folder"
     add("--show", metavar="N", type=_number, help=text)
-    text = "use the subwords of a run, a data folder or a SentencePiece model: subwords.vocab_from of the recipe; "
-    add("--vocab-from", metavar="RUN", help=f"{text}without a recipe, the new recipe fine-tunes that run")
+    text = "use the subwords of a run, data folder or SentencePiece model (subwords.vocab_from); "
+    add("--vocab-from", metavar="RUN", help=f"{text}without a recipe, the new one fine-tunes that run")
     add = parser.add_argument_group("without a recipe").add_argument
     sides = ("SRC", "TRG")
     text = "two training files of text, or one with both sides: CSV, TSV, JSONL, TMX, Parquet or Arrow, whose columns "

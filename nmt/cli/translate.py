@@ -104,10 +104,9 @@ def new_parser() -> Parser:
     group = parser.add_argument_group("constraints on the translation")
     add = group.add_argument
     add_shorthand(parser, group, "--trg-lang", "decode.trg_lang", "LANG")
-    text = "Glossary with two columns, source and target: if a source has the first phrase, its translation has the "
-    text += "second phrase."
+    text = "Terminology in two columns: a source with the first phrase gets a translation with the second."
     add("--terms", metavar="FILE", help=text)
-    text = "Phrases that no translation may have; with two columns, only if the source has the phrase in the first."
+    text = "Phrases that no translation has; with two columns, only if the source has the first phrase."
     add("--avoid", metavar="FILE", help=text)
     add("--keep", metavar="REGEX", help="Source text that matches is copied to the translation unchanged.")
     add("--mbr", metavar="N", help="Short for --decode.samples N --decode.mbr chrf.")
