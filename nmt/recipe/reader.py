@@ -28,7 +28,7 @@ from nmt.recipe.yaml_marks import MAX_BYTES, as_yaml, parse
 
 Overrides = Sequence[tuple[str, str]]
 
-_RESOLVED = "# All options of this run, resolved.\n"
+_RESOLVED = "# The whole truth of this run: every option, resolved.\n"  # identifies stored recipes: never change it
 _NO_RECIPE = (
     "{} is not a recipe (a YAML file). To start from text files: nmt-preprocess --train SRC TRG --valid SRC TRG "
     "--langs SRC TRG --out DIR"

@@ -345,7 +345,7 @@ def test_an_option_of_an_earlier_version_is_passed_over_where_it_did_nothing_and
     monkeypatch.setitem(names.GONE, "batch.slices", "batch.bpe_dropout does the same (set it)")
     monkeypatch.setitem(names.WITHOUT_EFFECT, "batch.slices", 0.0)
     assert read("name: x\nbatch:\n  slices: 0\n") == Recipe(name="x")
-    stored = "# All options of this run, resolved.\nname: x\ndata:\n  generate: dates\n"
+    stored = "# The whole truth of this run: every option, resolved.\nname: x\ndata:\n  generate: dates\n"
     assert read(stored) == Recipe(name="x"), "the data of a run are made already"
     assert read(stored + "optim:\n  name: schedulefree\n").optim.name == "adamw", "its weights translate as they did"
     assert "make_dates.py OUT" in complaints("name: x\ndata:\n  generate: dates\n")[0]
