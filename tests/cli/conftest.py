@@ -1,4 +1,4 @@
-"""What the tests of nmt-translate share: a run, and the command on it."""
+"""Fixtures for the tests of nmt-translate: a run folder, and the command on it."""
 
 import io
 import json
@@ -12,7 +12,7 @@ from nmt.cli.translate import main
 
 @pytest.fixture(scope="module")
 def folder(request, tmp_path_factory) -> str:
-    """Of the options that the module names as MADE_OF, and with its TAGS, if it has them."""
+    """A run folder with the options MADE_OF and the TAGS of the test module, where it defines them."""
     options, tags = getattr(request.module, "MADE_OF", OPTIONS), getattr(request.module, "TAGS", ())
     return str(make_run(tmp_path_factory.mktemp("runs") / "tiny", options, tags).folder)
 
@@ -21,9 +21,9 @@ def folder(request, tmp_path_factory) -> str:
 def translate(folder, monkeypatch, capsysbinary):
     def call(*flags: object, source: bytes = SOURCE, code: int = 0, run: str = folder) -> tuple[list[str], str]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(source), encoding="ascii"))
-        found = main([run, *map(str, flags)])
+        exit_code = main([run, *map(str, flags)])
         out, err = capsysbinary.readouterr()
-        assert found == code, err.decode()
+        assert exit_code == code, err.decode()
         assert not out or out.endswith(b"\n")
         assert b"Traceback" not in err or code == 1
         return out.decode("utf-8").split("\n")[:-1], err.decode("utf-8")
@@ -33,9 +33,9 @@ def translate(folder, monkeypatch, capsysbinary):
 
 @pytest.fixture
 def objects(translate):
-    """What --format jsonl tells of each line."""
+    """Parsed output of --format jsonl, one object per line."""
 
-    def call(*flags: object, **how: object) -> list[dict]:
-        return [json.loads(line) for line in translate("--format", "jsonl", *flags, **how)[0]]
+    def call(*flags: object, **options: object) -> list[dict]:
+        return [json.loads(line) for line in translate("--format", "jsonl", *flags, **options)[0]]
 
     return call

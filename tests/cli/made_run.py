@@ -1,4 +1,4 @@
-"""A run folder as training would leave it, in no time: for the tests of nmt-translate."""
+"""Run folders like those of training, made without training: for the tests of the commands."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,13 @@ OPTIONS = {
     "model.n_enc_layer": "1", "model.n_dec_layer": "2", "subwords.vocab_size": "280", "decode.beam": "3",
     "decode.max_len_a": "0.5", "decode.max_len_b": "3",
 }  # fmt: skip
-# For what does not care what is translated: it is done in no time.
-HASTY = {**OPTIONS, "model.n_dec_layer": "1", "decode.max_len_a": "0.3", "decode.max_len_b": "2"}
+# For tests that do not look at the translations: a smaller decoder and shorter outputs.
+FAST_OPTIONS = {**OPTIONS, "model.n_dec_layer": "1", "decode.max_len_a": "0.3", "decode.max_len_b": "2"}
 SOURCE = "the ship\n\nthe old ship left\nfür Übung\n \nin May".encode()
 
 
 def save_run(folder: Path, recipe, subwords: Subwords, model, update: int = 1) -> Run:
-    """A run folder in which a model was chosen."""
+    """Write a run folder with a chosen model."""
     run = Run(folder)
     run.folder.mkdir(exist_ok=True)
     write_recipe(recipe, run.recipe_file)
@@ -34,9 +34,9 @@ def save_run(folder: Path, recipe, subwords: Subwords, model, update: int = 1) -
 
 
 def make_run(folder: Path, options: Mapping[str, str] = OPTIONS, tags: Sequence[str] = (), seed: int = 0) -> Run:
-    """Weights as they are drawn: nonsense comes out, but always the same. It has a checkpoint 7 as well.
+    """Write a run folder with a chosen model and a checkpoint 7. Its seeded random weights translate to fixed nonsense.
 
-    tags: those that it knows, and was trained with.
+    tags: tags of the training corpora, known to the model.
     """
     corpora = [
         {"src": "a", "trg": "b", **({"trg_lang": tag[2:-1]} if tag.startswith("<2") else {"tags": [tag[1:-1]]})}
@@ -44,8 +44,8 @@ def make_run(folder: Path, options: Mapping[str, str] = OPTIONS, tags: Sequence[
     ]
     recipe = read_recipe(None, list({**options, "data.train": json.dumps(corpora)}.items()))
     lines = ["the old ship left in May"] * 9
-    given = {"tags": tags, "protect": recipe.data.protect}
-    subwords = learnt_subwords(lines, lines, recipe.subwords, **given)
+    markers = {"tags": tags, "protect": recipe.data.protect}
+    subwords = learnt_subwords(lines, lines, recipe.subwords, **markers)
     torch.manual_seed(seed)
     model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
     run = save_run(folder, recipe, subwords, model, update=7)

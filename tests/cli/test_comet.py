@@ -1,4 +1,4 @@
-"""COMET in the commands, with checkpoints made here of the package's own classes; without the package, its error."""
+"""COMET in the commands, with small checkpoints of the package's own classes; and the error without the package."""
 
 import json
 import random
@@ -16,7 +16,7 @@ from nmt.evaluation.metrics import comet_model
 from nmt.extras import is_installed
 from tests.training.conftest import TRANSLATION, write_pairs
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning
+pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning warns
 needs_comet = pytest.mark.skipif(
     not is_installed("comet"), reason="needs pip install '.[comet]' in an environment of its own"
 )
@@ -26,7 +26,7 @@ MADE_OF = {**OPTIONS, "decode.beam": "4"}
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """A folder with the checkpoint of a small model of each kind, and one that would run code."""
+    """A folder with the checkpoint of a small model of each kind."""
     import yaml
     from comet.models import str2model
     from pytorch_lightning import Trainer
@@ -34,7 +34,7 @@ def models(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("models")
     letters = "abcdefghijklmnopqrstuvwxyz."
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{one}" for one in letters)]
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters)]
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
     encoder = str(folder / "encoder")
     BertTokenizerFast(vocab_file=str(folder / "vocab.txt")).save_pretrained(encoder)
@@ -43,20 +43,20 @@ def models(tmp_path_factory):
     for kind in KINDS:
         torch.manual_seed(1)
         more = {"input_segments": ["mt", "src"]} if kind == "unified_metric" else {}
-        made = {"encoder_model": "BERT", "pretrained_model": encoder}
-        model = str2model[kind](**made, **more, hidden_sizes=[8], load_pretrained_weights=False)
+        encoder_options = {"encoder_model": "BERT", "pretrained_model": encoder}
+        model = str2model[kind](**encoder_options, **more, hidden_sizes=[8], load_pretrained_weights=False)
         trainer = Trainer(logger=False, accelerator="cpu", enable_progress_bar=False)
         trainer.strategy.connect(model)
         trainer.save_checkpoint(folder / kind / "checkpoints" / "model.ckpt")
         (folder / kind / "hparams.yaml").write_text(
-            yaml.safe_dump({"class_identifier": kind, **made}), encoding="utf-8"
+            yaml.safe_dump({"class_identifier": kind, **encoder_options}), encoding="utf-8"
         )
     return folder
 
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """40 lines each of src, ref, a and b in the current folder."""
+    """Files src, ref, a and b of 40 lines each in the current folder."""
     monkeypatch.chdir(tmp_path)
     draw = random.Random(1)
     texts = {}
@@ -68,43 +68,43 @@ def files(tmp_path, monkeypatch):
 
 @needs_comet
 @pytest.mark.parametrize("kind", KINDS)
-def test_scores_are_those_of_the_package_with_its_model_and_version(models, files, capsys, kind):
+def test_comet_scores_and_signature_equal_those_of_the_package(models, files, capsys, kind):
     from comet import load_from_checkpoint
 
     path = str(models / kind / "checkpoints" / "model.ckpt")
     flags = ["a", "b", "--ref", "ref", "--src", "src", "--metric", "comet", "--json", "--comet"]
     assert score([*flags, path]) == 0
     out, err = capsys.readouterr()
-    assert "BLEU" in err and len(err.splitlines()) == 1  # that note, and nothing of Lightning
-    told = [one["scores"]["comet"] for one in json.loads(out)["systems"]]
+    assert "BLEU" in err and len(err.splitlines()) == 1  # only the note on BLEU, nothing from Lightning
+    results = [system["scores"]["comet"] for system in json.loads(out)["systems"]]
     assert score([*flags, str(models / kind)]) == 0  # the folder
-    by_folder = [one["scores"]["comet"] for one in json.loads(capsys.readouterr().out)["systems"]]
-    assert [one["score"] for one in by_folder] == [one["score"] for one in told]
-    reference = load_from_checkpoint(path)
-    for name, one in zip(("a", "b"), told, strict=True):
+    by_folder = [system["scores"]["comet"] for system in json.loads(capsys.readouterr().out)["systems"]]
+    assert [result["score"] for result in by_folder] == [result["score"] for result in results]
+    package_model = load_from_checkpoint(path)
+    for name, result in zip(("a", "b"), results, strict=True):
         columns = zip(files["src"], files[name], files["ref"], strict=True)
         samples = [dict(zip(("src", "mt", "ref"), texts, strict=True)) for texts in columns]
-        wanted = reference.predict(samples, gpus=0, progress_bar=False)
-        assert one["score"] == pytest.approx(100 * wanted.system_score, abs=1e-4)
-        found = comet_model("--comet", path).scores(files["src"], files[name], files["ref"])
-        assert found == pytest.approx([100 * value for value in wanted.scores], abs=1e-4)
-        drawn = np.random.default_rng(12345).choice(40, size=(1000, 40))
-        mean, half = estimate_ci(np.array(found)[drawn].mean(axis=1))
-        assert [one["low"], one["high"]] == pytest.approx([mean - half, mean + half], abs=1e-3)
+        expected = package_model.predict(samples, gpus=0, progress_bar=False)
+        assert result["score"] == pytest.approx(100 * expected.system_score, abs=1e-4)
+        line_scores = comet_model("--comet", path).scores(files["src"], files[name], files["ref"])
+        assert line_scores == pytest.approx([100 * value for value in expected.scores], abs=1e-4)
+        resamples = np.random.default_rng(12345).choice(40, size=(1000, 40))
+        mean, half_width = estimate_ci(np.array(line_scores)[resamples].mean(axis=1))
+        assert [result["low"], result["high"]] == pytest.approx([mean - half_width, mean + half_width], abs=1e-3)
         n_reference = int(kind == "regression_metric")
-        assert one["signature"] == f"nrefs:{n_reference}|model:{path}|version:2.2.7|bs:1000|seed:12345"
-    assert 0.001 < told[1]["p_bootstrap"] < 1 and 0.001 < told[1]["p_randomisation"] < 1
+        assert result["signature"] == f"nrefs:{n_reference}|model:{path}|version:2.2.7|bs:1000|seed:12345"
+    assert 0.001 < results[1]["p_bootstrap"] < 1 and 0.001 < results[1]["p_randomisation"] < 1
     assert score(["a", "--ref", "ref", "b", *flags[4:], path]) == 0  # several references: the mean over them
-    ((several,),) = (one["scores"].values() for one in json.loads(capsys.readouterr().out)["systems"])
-    by_b = comet_model("--comet", path).scores(files["src"], files["a"], files["b"])
+    ((with_two_references,),) = (system["scores"].values() for system in json.loads(capsys.readouterr().out)["systems"])
+    scores_by_b = comet_model("--comet", path).scores(files["src"], files["a"], files["b"])
     n_reference *= 2
-    assert several["signature"].startswith(f"nrefs:{n_reference}|")
-    mean = (told[0]["score"] + np.mean(by_b)) / 2 if n_reference else told[0]["score"]
-    assert several["score"] == pytest.approx(mean, abs=1e-4)
+    assert with_two_references["signature"].startswith(f"nrefs:{n_reference}|")
+    mean = (results[0]["score"] + np.mean(scores_by_b)) / 2 if n_reference else results[0]["score"]
+    assert with_two_references["score"] == pytest.approx(mean, abs=1e-4)
 
 
 @needs_comet
-def test_training_is_validated_by_it_and_keeps_what_it_finds_best(models, tmp_path, monkeypatch, capsys):
+def test_training_validates_with_comet_and_keeps_the_best_checkpoint(models, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     pairs, valid = write_pairs(tmp_path, "train", 300, 1), write_pairs(tmp_path, "valid", 12, 2)
     Path("x.yaml").write_text(
@@ -119,28 +119,30 @@ def test_training_is_validated_by_it_and_keeps_what_it_finds_best(models, tmp_pa
     assert "error: valid.comet: none.ckpt cannot be loaded" in err and f"; tried {tmp_path / 'none.ckpt'})" in err
     assert not Path("runs").exists()
     assert train(flags) == 0
-    log = [json.loads(line) for line in Path("runs/x/log.jsonl").read_text(encoding="utf-8").splitlines()]
-    found = [one for one in log if one["kind"] == "valid"]
-    assert [f"{models}/regression_metric" in one["comet_signature"] for one in found] == [True, True]
-    (final,) = (one for one in log if one["kind"] == "final")
-    assert final["candidates"][final["chosen"]]["comet"] == max(one["comet"] for one in final["candidates"].values())
+    entries = [json.loads(line) for line in Path("runs/x/log.jsonl").read_text(encoding="utf-8").splitlines()]
+    validations = [entry for entry in entries if entry["kind"] == "valid"]
+    assert [f"{models}/regression_metric" in entry["comet_signature"] for entry in validations] == [True, True]
+    (final,) = (entry for entry in entries if entry["kind"] == "final")
+    assert final["candidates"][final["chosen"]]["comet"] == max(
+        candidate["comet"] for candidate in final["candidates"].values()
+    )
 
 
 @needs_comet
 @pytest.mark.parametrize("kind", KINDS[1:])
-def test_hypotheses_are_ranked_by_it(models, objects, kind):
-    found = objects("--decode.qe", models / kind, "--decode.n_best", 4)
+def test_decode_qe_ranks_hypotheses_by_comet_score(models, objects, kind):
+    records = objects("--decode.qe", models / kind, "--decode.n_best", 4)
     model = comet_model("decode.qe", str(models / kind))
-    for one in found:
-        if one["source"].strip():
-            texts = [other["output"] for other in one["n_best"]]
-            wanted = model.scores([one["source"]] * len(texts), texts)
-            assert [other["qe"] for other in one["n_best"]] == wanted == sorted(wanted, reverse=True)
+    for record in records:
+        if record["source"].strip():
+            texts = [hypothesis["output"] for hypothesis in record["n_best"]]
+            expected = model.scores([record["source"]] * len(texts), texts)
+            assert [hypothesis["qe"] for hypothesis in record["n_best"]] == expected == sorted(expected, reverse=True)
     assert objects("--mbr", 8, "--decode.qe", models / kind) != objects("--mbr", 8)
 
 
 @needs_comet
-def test_what_cannot_be_loaded_is_told_in_a_line_and_runs_no_code(models, files, tmp_path, capsys):
+def test_unloadable_model_gives_a_one_line_error_and_runs_no_code(models, files, tmp_path, capsys):
     path = models / "regression_metric" / "checkpoints" / "model.ckpt"
     evil = tmp_path / "evil" / "checkpoints" / "model.ckpt"
     evil.parent.mkdir(parents=True)
@@ -152,10 +154,10 @@ def test_what_cannot_be_loaded_is_told_in_a_line_and_runs_no_code(models, files,
         "ref": "IndexError",
         "x.ckpt": "Excep",
     }
-    for name, why in reasons.items():
+    for name, reason in reasons.items():
         assert score(["a", "--ref", "ref", "--src", "src", "--comet", name]) == 2
         out, err = capsys.readouterr()
-        assert out == "" and f"--comet: {name} cannot be loaded ({why}" in err and len(err.splitlines()) == 1
+        assert out == "" and f"--comet: {name} cannot be loaded ({reason}" in err and len(err.splitlines()) == 1
     assert not Path("ran").exists()
 
 
@@ -165,12 +167,12 @@ class Evil:
 
 
 @needs_comet
-def test_a_model_that_needs_references_estimates_no_quality(models, translate):
+def test_model_that_needs_references_is_refused_as_quality_estimator(models, translate):
     assert "needs references" in translate("--decode.qe", models / "regression_metric", code=2)[1]
 
 
 @pytest.mark.skipif(is_installed("comet"), reason="of an environment without it")
-def test_a_missing_package_is_told_before_any_work(files, capsys):
+def test_missing_comet_package_is_reported_before_any_work(files, capsys):
     assert score(["a", "--ref", "ref", "--src", "src", "--metric", "comet"]) == 2
     assert (
         "pip install 'unbabel-comet>=2.2.7' 'setuptools<81' 'pyarrow<26', in an environment of its own"
@@ -178,7 +180,7 @@ def test_a_missing_package_is_told_before_any_work(files, capsys):
     )
 
 
-def test_the_source_is_asked_for(files, capsys):
+def test_comet_without_source_lines_is_refused(files, capsys):
     assert score(["a", "--ref", "ref", "--comet", "x"]) == 2
     assert "COMET needs the source lines: --src FILE" in capsys.readouterr().err
 
@@ -190,5 +192,5 @@ def test_the_source_is_asked_for(files, capsys):
         (["--mbr", 4], "among three or more, but decode.samples is 4, half of which decode.qe leaves"),
     ],
 )
-def test_enough_is_found_to_choose_from(translate, flags, told):
+def test_quality_estimation_with_too_few_hypotheses_is_refused(translate, flags, told):
     assert told in translate("--decode.qe", "x", *flags, code=2)[1]

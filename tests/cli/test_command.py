@@ -1,4 +1,4 @@
-"""What all commands share: exit codes, messages, streams, Ctrl-C and other signals."""
+"""Behaviour that all commands share: exit codes, messages, streams, Ctrl-C and other signals."""
 
 import errno
 import gc
@@ -46,22 +46,22 @@ def fail_with(error):
         (NmtError("\x1b[2Jgone\x07 \u202egr\u00fcn"), 2, "\\x1b[2Jgone\\x07 \\u202egr\u00fcn"),
     ],
 )
-def test_an_error_becomes_a_message_and_an_exit_code(error, code, message, capsys):
+def test_error_becomes_a_message_and_an_exit_code(error, code, message, capsys):
     assert run(fail_with(error), Parser("nmt-x"), []) == code
-    shown = capsys.readouterr().err
-    assert message in shown and shown.startswith("nmt-x: error: ") and "Traceback" not in shown
+    stderr = capsys.readouterr().err
+    assert message in stderr and stderr.startswith("nmt-x: error: ") and "Traceback" not in stderr
     assert run(fail_with(error), Parser("nmt-x"), ["--debug"]) == code
     assert "Traceback" in capsys.readouterr().err
     assert printable("caf\u00e9 \u65e5\u672c \ud800") == "caf\u00e9 \u65e5\u672c \\ud800"
 
 
 @pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (SystemExit(3), 3), (SystemExit(), 0)])
-def test_being_stopped_is_silent(stop, code, capsys):
+def test_stopped_command_exits_silently_with_its_code(stop, code, capsys):
     assert run(fail_with(stop), Parser("nmt-x"), []) == code
     assert capsys.readouterr() == ("", "")
 
 
-PRINTING = """
+PRINT_PROGRAM = """
 import sys
 from nmt.cli.parser import Parser, run
 def body(_):
@@ -72,36 +72,36 @@ sys.exit(run(body, Parser("nmt-x")))
 
 
 def test_output_is_utf8_with_bare_newlines_in_any_locale():
-    done = subprocess.run(
-        [sys.executable, "-X", "utf8=0", "-c", PRINTING.replace("100_000", "2")],
+    result = subprocess.run(
+        [sys.executable, "-X", "utf8=0", "-c", PRINT_PROGRAM.replace("100_000", "2")],
         capture_output=True,
         check=True,
         env={"PATH": "", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": ":".join(sys.path)},
     )
-    assert done.stdout == 2 * "gr\u00fcn \u65e5\u672c\n".encode()
+    assert result.stdout == 2 * "gr\u00fcn \u65e5\u672c\n".encode()
 
 
 @pytest.mark.parametrize(("unbuffered", "given"), [("", "--help"), ("1", "--version")])
-def test_where_nobody_reads_what_was_asked_for_that_is_silent(unbuffered, given):
-    command, env = [sys.executable, "-c", PRINTING, given], {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+def test_closed_output_pipe_ends_the_command_silently(unbuffered, given):
+    command, env = [sys.executable, "-c", PRINT_PROGRAM, given], {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, env=env, check=False)
+    result = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, env=env, check=False)
     os.close(write)
-    assert (done.returncode, done.stderr) == (141, b"")
+    assert (result.returncode, result.stderr) == (141, b"")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full")
 @pytest.mark.parametrize(("unbuffered", "given"), [("", ""), ("1", ""), ("1", "--version")])
-def test_an_output_that_cannot_be_written_is_an_error(unbuffered, given):
-    command, env = [sys.executable, "-c", PRINTING, *given.split()], {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+def test_unwritable_output_is_an_error(unbuffered, given):
+    command, env = [sys.executable, "-c", PRINT_PROGRAM, *given.split()], {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=env, check=False)
-    assert done.returncode == 1
-    assert done.stderr.decode() == f"nmt-x: error: {'<stdout>: ' if given else ''}No space left on device\n"
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=env, check=False)
+    assert result.returncode == 1
+    assert result.stderr.decode() == f"nmt-x: error: {'<stdout>: ' if given else ''}No space left on device\n"
 
 
-CLOSED = """
+OPEN_FILE_PROGRAM = """
 import sys
 from nmt.cli.parser import Parser, run
 def body(_):
@@ -114,23 +114,23 @@ sys.exit(run(body, Parser("nmt-x"), []))
 
 @posix
 @pytest.mark.parametrize("closed", ["<&- >&- 2>&-", "2>&-"])
-def test_where_streams_are_closed_no_file_takes_their_place(tmp_path, closed):
-    command = ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", CLOSED, tmp_path / "out"]
-    done = subprocess.run(command, check=False, capture_output=True)
-    assert done.returncode == 0 and done.stdout == b"" and int((tmp_path / "out").read_text()) > 2
+def test_opened_file_never_takes_the_descriptor_of_a_closed_stream(tmp_path, closed):
+    command = ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-c", OPEN_FILE_PROGRAM, tmp_path / "out"]
+    result = subprocess.run(command, check=False, capture_output=True)
+    assert result.returncode == 0 and result.stdout == b"" and int((tmp_path / "out").read_text()) > 2
 
 
-def test_translations_that_did_not_fit_are_no_success(folder, tmp_path, monkeypatch, capsys):
+def test_full_disk_behind_stdout_fails_the_command(folder, tmp_path, monkeypatch, capsys):
     (tmp_path / "in").write_bytes(SOURCE)
     out = io.FileIO(tmp_path / "out", "w")
-    with full_disk(100), io.TextIOWrapper(out, encoding="utf-8", write_through=True) as stream:  # as PYTHONUNBUFFERED
+    with full_disk(100), io.TextIOWrapper(out, encoding="utf-8", write_through=True) as stream:  # like PYTHONUNBUFFERED
         monkeypatch.setattr(sys, "stdout", stream)
         assert translate_main([folder, "-i", str(tmp_path / "in"), "--format", "jsonl"]) == 1
     assert (tmp_path / "out").stat().st_size == 100
     assert f"<stdout>: {os.strerror(errno.EFBIG)}" in capsys.readouterr().err
 
 
-PRESSED = """
+CTRL_C_PROGRAM = """
 import atexit, os, signal, sys
 from nmt.cli import begin
 class Finder:
@@ -152,46 +152,46 @@ sys.exit(begin.{command}())
     ("command", "module", "said"),
     [
         ("train", "pydantic", ""),
-        ("translate", "torch", ""),  # which is imported when the arguments have been read
+        ("translate", "torch", ""),  # imported after the arguments are read
         ("translate", "none", "nmt-translate: error: "),
     ],
 )
-def test_ctrl_c_ends_a_command_that_is_still_being_imported_or_over(tmp_path, command, module, said):
-    (tmp_path / "recipe.yaml").touch()  # what is no run is answered before torch is imported
-    code = PRESSED.format(module=module, folder=tmp_path, command=command)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, cwd=ROOT, text=True)
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr.startswith(said) and done.stderr.count("\n") == bool(said)
+def test_ctrl_c_ends_a_command_during_imports_and_at_exit(tmp_path, command, module, said):
+    (tmp_path / "recipe.yaml").touch()  # without it the folder is refused before torch is imported
+    code = CTRL_C_PROGRAM.format(module=module, folder=tmp_path, command=command)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, cwd=ROOT, text=True)
+    assert (result.returncode, result.stdout) == (130, "")
+    assert result.stderr.startswith(said) and result.stderr.count("\n") == bool(said)
 
 
-def test_every_installed_command_begins_there():
+def test_every_installed_command_starts_in_the_begin_module():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
     assert {"nmt-preprocess", "nmt-train", "nmt-translate", "nmt-export"} <= set(scripts)
-    for command, place in scripts.items():
-        assert place == f"nmt.cli.begin:{command.removeprefix('nmt-')}"
+    for command, entry_point in scripts.items():
+        assert entry_point == f"nmt.cli.begin:{command.removeprefix('nmt-')}"
         assert callable(getattr(begin, command.removeprefix("nmt-")))
 
 
 @pytest.fixture
 def handlers():
-    """The handlers of signals that a terminal gives, whatever the tests were started by; afterwards put back."""
+    """Set the signal handlers that a terminal gives, and restore the previous ones afterwards."""
     numbers = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, n)]
-    before = {number: signal.getsignal(number) for number in numbers}
+    previous = {number: signal.getsignal(number) for number in numbers}
     for number in numbers:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     yield
     begin.end_startup()
-    for number, handler in before.items():
+    for number, handler in previous.items():
         signal.signal(number, handler)
 
 
-def test_ctrl_c_is_an_interrupt_once_all_is_imported_unless_others_have_decided_about_it(handlers):
-    for decided in (signal.SIG_IGN, lambda *_: None):
-        signal.signal(signal.SIGINT, decided)
+def test_startup_restores_ctrl_c_and_keeps_a_foreign_handler(handlers):
+    for handler in (signal.SIG_IGN, lambda *_: None):
+        signal.signal(signal.SIGINT, handler)
         begin.begin_startup()
-        assert signal.getsignal(signal.SIGINT) is decided and not gc.isenabled()
+        assert signal.getsignal(signal.SIGINT) is handler and not gc.isenabled()
         begin.end_startup()
-        assert signal.getsignal(signal.SIGINT) is decided and gc.isenabled()
+        assert signal.getsignal(signal.SIGINT) is handler and gc.isenabled()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     begin.begin_startup()
     assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
@@ -202,7 +202,7 @@ def test_ctrl_c_is_an_interrupt_once_all_is_imported_unless_others_have_decided_
 
 @posix
 @pytest.mark.parametrize("name", ["SIGINT", "SIGUSR1"])
-def test_a_signal_is_remembered_and_told(handlers, capfd, name):
+def test_signal_is_remembered_and_reported(handlers, capfd, name):
     with Stop(["SIGINT", "SIGUSR1"], "saving first") as stop, stop.finishing():
         assert not stop() and stop.exit_code == 0
         os.kill(os.getpid(), getattr(signal, name))
@@ -211,7 +211,7 @@ def test_a_signal_is_remembered_and_told(handlers, capfd, name):
 
 
 @posix
-def test_a_second_ctrl_c_stops_at_once_and_a_second_sigterm_does_not(handlers):
+def test_second_ctrl_c_stops_at_once_but_a_second_sigterm_does_not(handlers):
     with pytest.raises(KeyboardInterrupt), Stop() as stop, stop.finishing():
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -221,24 +221,24 @@ def test_a_second_ctrl_c_stops_at_once_and_a_second_sigterm_does_not(handlers):
 
 
 @posix
-def test_a_signal_that_comes_just_before_it_waits_ends_it_too_and_nohup_is_obeyed(handlers):
-    with pytest.raises(SystemExit) as end, Stop() as stop, stop.finishing():
+def test_signal_just_before_waiting_ends_the_wait_and_nohup_is_obeyed(handlers):
+    with pytest.raises(SystemExit) as exit_info, Stop() as stop, stop.finishing():
         os.kill(os.getpid(), signal.SIGTERM)
         with stop.finishing(False):
             pytest.fail("it waits for a line that may never come")
-    assert end.value.code == 143
+    assert exit_info.value.code == 143
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with Stop(["SIGHUP"]) as stop:
         os.kill(os.getpid(), signal.SIGHUP)
     assert not stop()
 
 
-def test_what_a_library_makes_of_a_signal_is_the_signal_all_the_same(handlers):
-    with pytest.raises(SystemExit) as end, Stop():
+def test_signal_counts_even_if_a_library_raises_another_error(handlers):
+    with pytest.raises(SystemExit) as exit_info, Stop():
         try:
             os.kill(os.getpid(), signal.SIGINT)
         except SystemExit:
             raise ValueError("as code in C does") from None
-    assert end.value.code == 130
+    assert exit_info.value.code == 130
     with pytest.raises(ValueError, match="of another kind"), Stop():
         raise ValueError("of another kind")

@@ -1,4 +1,4 @@
-"""nmt.prepare and nmt.train: the commands from Python, in a process that goes on afterwards."""
+"""nmt.prepare and nmt.train: the commands called from Python, in a process that continues afterwards."""
 
 import os
 import random
@@ -27,8 +27,8 @@ TINY = {
 }
 
 
-def texts(folder, n=60):
-    """The names of two files with n lines each."""
+def write_texts(folder, n=60):
+    """Write two parallel files of n lines each, and return their paths."""
     draw = random.Random(0)
     lines = [" ".join(draw.choices(WORDS, k=6)) for _ in range(n)]
     for side, change in (("de", str), ("en", str.upper)):
@@ -38,9 +38,9 @@ def texts(folder, n=60):
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory):
-    """A recipe as a dict, of files that are there."""
+    """A recipe as a dict, with existing corpus files."""
     folder = tmp_path_factory.mktemp("corpus")
-    src, trg = texts(folder)
+    src, trg = write_texts(folder)
     corpus = {"src": src, "trg": str(trg)}
     data = {"src_lang": "de", "trg_lang": "en", "train": [corpus], "valid": corpus, "alarms": "warn"}
     return {"name": "tiny", **TINY, "data": {**data, "out": folder / "prepared"}}
@@ -51,41 +51,41 @@ def prepared(recipe):
     return nmt.prepare(recipe)
 
 
-def state_of_process():
-    products = torch.backends.mkldnn.matmul.fp32_precision
+def process_state():
+    precision = torch.backends.mkldnn.matmul.fp32_precision
     signals = {name: signal.getsignal(name) for name in signal.valid_signals() if name not in (9, 19)}
-    threads = {one for one in threading.enumerate() if not one.daemon}
-    drawn = random.getstate(), torch.get_rng_state().tolist()
+    threads = {thread for thread in threading.enumerate() if not thread.daemon}
+    random_state = random.getstate(), torch.get_rng_state().tolist()
     switch = sys.modules.get("nmt.kernels.switch")  # absent where there are no kernels
-    return torch.get_num_threads(), products, switch and switch.takes(torch.ones(1)), signals, drawn, threads
+    return torch.get_num_threads(), precision, switch and switch.takes(torch.ones(1)), signals, random_state, threads
 
 
-def test_python_prepares_and_trains_what_the_commands_do_and_leaves_the_process_as_it_was(prepared, tmp_path):
+def test_python_api_equals_the_commands_and_keeps_process_state(prepared, tmp_path):
     ops.use_kernels(False)
     torch.manual_seed(3)
-    before = state_of_process()
+    before = process_state()
     run = nmt.train(prepared, train={"out": tmp_path / "python", "threads": 1})
-    assert state_of_process() == before
+    assert process_state() == before
     assert train.main([str(prepared), "--out", str(tmp_path / "command"), "--train.threads", "1"]) == 0
     weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (run, tmp_path / "command")]
     assert weights[0] == weights[1]
-    assert nmt.train(run, train={"updates": 6}) == run  # it goes on
+    assert nmt.train(run, train={"updates": 6}) == run  # training continues
     assert len(nmt.load(run).translate(["the old ship"])) == 1
 
 
-def test_a_pair_of_files_is_prepared_as_on_the_command_line(tmp_path, monkeypatch):
+def test_prepare_of_two_files_equals_the_command_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    src, trg = texts(tmp_path, 400)
+    src, trg = write_texts(tmp_path, 400)
     data = {"alarms": "warn", "valid_size": 20, "out": "python"}
-    found = nmt.prepare((src, trg), langs=("de", "en"), subwords={"vocab_size": 280}, data=data)
+    folder = nmt.prepare((src, trg), langs=("de", "en"), subwords={"vocab_size": 280}, data=data)
     flags = "--langs de en --out shells --subwords.vocab_size 280 --data.alarms warn --data.valid_size 20"
     assert preprocess.main(["--train", str(src), str(trg), *flags.split()]) == 0
-    recipes = [(tmp_path / name / "recipe.yaml").read_text(encoding="utf-8") for name in (found, "shells")]
+    recipes = [(tmp_path / name / "recipe.yaml").read_text(encoding="utf-8") for name in (folder, "shells")]
     assert recipes[0].replace("python", "shells") == recipes[1]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
-def test_ctrl_c_saves_and_is_a_keyboard_interrupt_then(prepared, tmp_path, monkeypatch):
+def test_ctrl_c_saves_a_checkpoint_then_raises_keyboard_interrupt(prepared, tmp_path, monkeypatch):
     sent = []
 
     def step(*args, real=Engine.step, **options):
@@ -94,10 +94,10 @@ def test_ctrl_c_saves_and_is_a_keyboard_interrupt_then(prepared, tmp_path, monke
         return real(*args, **options)
 
     monkeypatch.setattr(Engine, "step", step)
-    before = signal.getsignal(signal.SIGINT)
+    handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         nmt.train(prepared, train={"out": tmp_path / "run"})
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is handler
     assert list((tmp_path / "run" / "checkpoints").iterdir())
 
 
@@ -120,33 +120,33 @@ def test_ctrl_c_saves_and_is_a_keyboard_interrupt_then(prepared, tmp_path, monke
         (lambda r: nmt.train({**r, "data": {**r["data"], "out": "nowhere"}}), "nowhere"),
     ],
 )
-def test_a_mistake_of_the_user_is_an_error_of_ours_in_words_of_python(recipe, call, message, tmp_path, monkeypatch):
+def test_user_mistake_raises_nmt_error_worded_for_python(recipe, call, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(nmt.NmtError, match=message) as found:
+    with pytest.raises(nmt.NmtError, match=message) as error:
         call(recipe)
-    assert "command line" not in str(found.value)
+    assert "command line" not in str(error.value)
 
 
-def test_alarms_are_an_error_of_their_own_and_nothing_is_prepared(recipe, tmp_path):
+def test_alarm_raises_alarm_error_and_prepares_nothing(recipe, tmp_path):
     with pytest.raises(nmt.AlarmError):
         nmt.prepare(recipe, data={"out": tmp_path / "data", "alarms": "stop"})
     assert not (tmp_path / "data").exists()
 
 
-def test_the_example_of_the_readme_works(tmp_path, monkeypatch):
+def test_readme_example_works(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    src, trg = (path.read_text(encoding="utf-8").split("\n") for path in texts(tmp_path, 1500))
-    pairs = "".join(f"{one},{other}\n" for one, other in zip(src, trg, strict=True) if one)
+    src, trg = (path.read_text(encoding="utf-8").split("\n") for path in write_texts(tmp_path, 1500))
+    pairs = "".join(f"{source},{target}\n" for source, target in zip(src, trg, strict=True) if source)
     (tmp_path / "corpus.csv").write_text(f"de,en\n{pairs}", encoding="utf-8")
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(import nmt\n.*?)```", readme, re.DOTALL)
-    long = 'train={"time_budget": "20m"}'
-    assert long in example
-    quick = 'model={"preset": "tiny"}, optim={"warmup": 1}, train={"updates": 2}'
-    (tmp_path / "example.py").write_text(example.replace(long, quick), encoding="utf-8")
+    full_training = 'train={"time_budget": "20m"}'
+    assert full_training in example
+    quick_training = 'model={"preset": "tiny"}, optim={"warmup": 1}, train={"updates": 2}'
+    (tmp_path / "example.py").write_text(example.replace(full_training, quick_training), encoding="utf-8")
     runpy.run_path("example.py")
 
 
-def test_the_package_and_preparation_are_there_without_torch():
+def test_package_and_prepare_import_without_torch():
     code = "import nmt, sys; nmt.prepare, nmt.train, nmt.AlarmError, dir(nmt); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=100).returncode == 0

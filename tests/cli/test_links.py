@@ -1,4 +1,4 @@
-"""Links that lead out of a run or prepared folder are refused unread: whoever made it could show this user's files."""
+"""Links out of a run or prepared folder are refused unread: its author could expose files of the user."""
 
 import os
 import re
@@ -15,13 +15,13 @@ from nmt.files import refuse_links_out
 from nmt.run import Run
 
 SECRET = "secret: not to be shown"
-OF_RUN = "recipe.yaml subwords.json data.json log.jsonl model/manifest.json model/state.json model/model.safetensors"
-OF_RUN += " checkpoints/update-00000007/manifest.json checkpoints/update-00000007/model.safetensors"
-OF_DATA = "manifest.json recipe.yaml train.arrow subwords.json report.json"
+IN_RUN = "recipe.yaml subwords.json data.json log.jsonl model/manifest.json model/state.json model/model.safetensors"
+IN_RUN += " checkpoints/update-00000007/manifest.json checkpoints/update-00000007/model.safetensors"
+IN_DATA = "manifest.json recipe.yaml train.arrow subwords.json report.json"
 
 
-@pytest.mark.parametrize("name", [*(f"run/{name}" for name in OF_RUN.split()), *(f"data/{n}" for n in OF_DATA.split())])
-def test_a_folder_with_a_link_out_of_it_is_not_read(folder, tmp_path, name, capsys):
+@pytest.mark.parametrize("name", [*(f"run/{name}" for name in IN_RUN.split()), *(f"data/{n}" for n in IN_DATA.split())])
+def test_folder_with_a_link_out_of_it_is_refused_unread(folder, tmp_path, name, capsys):
     shutil.copytree(folder, tmp_path / "run")
     (tmp_path / "data").mkdir()
     for file in ("manifest.json", "recipe.yaml"):
@@ -30,16 +30,16 @@ def test_a_folder_with_a_link_out_of_it_is_not_read(folder, tmp_path, name, caps
     secret.write_text(SECRET)
     link.unlink(missing_ok=True)
     link.symlink_to(secret)
-    is_run, made = name.startswith("run"), tmp_path / name.partition("/")[0]
+    is_run, linked_folder = name.startswith("run"), tmp_path / name.partition("/")[0]
     with pytest.raises(NmtError, match=f"{re.escape(str(link))}: is a link to {re.escape(str(secret))}"):
-        (load if is_run else read_manifest)(made)
+        (load if is_run else read_manifest)(linked_folder)
     for command in (translate, train)[not is_run :]:
-        assert command([str(made)]) == 2
+        assert command([str(linked_folder)]) == 2
         _, err = capsys.readouterr()
         assert f"{link}: is a link to {secret}" in err and SECRET not in err
 
 
-def test_a_link_to_the_folder_and_links_within_it_are_no_harm(folder, tmp_path):
+def test_link_to_the_folder_and_links_within_it_are_accepted(folder, tmp_path):
     run = tmp_path / "copy"
     shutil.copytree(folder, run)
     (run / "same.yaml").symlink_to("recipe.yaml")

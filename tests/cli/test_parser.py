@@ -1,4 +1,4 @@
-"""Flags that all commands share, options of the recipe as flags, mistakes in them, and the help."""
+"""Flags that all commands share, recipe options as flags, mistakes in them, and the help."""
 
 import shlex
 
@@ -10,33 +10,33 @@ from nmt.recipe.complaints import GONE, OTHER_NAMES, SHORT
 from nmt.recipe.fields import all_fields
 
 MAINS = {"nmt-preprocess": preprocess.main, "nmt-train": train.main, "nmt-translate": translate.main}
-LONGEST = {"nmt-preprocess": 105, "nmt-train": 80, "nmt-translate": 190, "nmt-export": 60}  # lines of its help
+MAX_HELP_LINES = {"nmt-preprocess": 105, "nmt-train": 80, "nmt-translate": 190, "nmt-export": 60}
 
 
-def parser(only=None):
-    """That of a command that takes a RECIPE, two files, and options of the recipe."""
-    found = Parser("nmt-x")
-    found.add_argument("recipe", metavar="RECIPE")
-    found.add_argument("--train", nargs=2, metavar=("SRC", "TRG"), help="files of text")
-    found.add_argument("--pairs", nargs="+", action="append")
-    found.add_argument("--keep")
-    found.add_argument("--trg-lang")
-    add_override_flags(found, only)
-    return found
+def make_parser(only=None):
+    """Return the parser of a command that takes a RECIPE, two files, and recipe options."""
+    parser = Parser("nmt-x")
+    parser.add_argument("recipe", metavar="RECIPE")
+    parser.add_argument("--train", nargs=2, metavar=("SRC", "TRG"), help="files of text")
+    parser.add_argument("--pairs", nargs="+", action="append")
+    parser.add_argument("--keep")
+    parser.add_argument("--trg-lang")
+    add_override_flags(parser, only)
+    return parser
 
 
-def refusal(given, capsys):
-    """What is printed about arguments, less how to see all flags."""
-    assert run(lambda _: 0, parser(["decode"]), given) == 2
-    told, shown = capsys.readouterr()
-    assert not told
-    lines = [line.rpartition(". All: nmt-x ") for line in shown.splitlines()]
-    assert all(told.startswith("nmt-x: error: ") for told, _, _ in lines)
-    assert all(flag == ("--help-all" if "unknown option" in told else "--help") for told, _, flag in lines)
-    return [told.removeprefix("nmt-x: error: ") for told, _, _ in lines]
+def messages(argv, capsys):
+    """Return the error messages for these arguments, without the hint at --help."""
+    assert run(lambda _: 0, make_parser(["decode"]), argv) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    lines = [line.rpartition(". All: nmt-x ") for line in err.splitlines()]
+    assert all(message.startswith("nmt-x: error: ") for message, _, _ in lines)
+    assert all(flag == ("--help-all" if "unknown option" in message else "--help") for message, _, flag in lines)
+    return [message.removeprefix("nmt-x: error: ") for message, _, _ in lines]
 
 
-BEAM = "Hypotheses kept for each sentence; 1 is greedy. [whole number >= 1; default: 5]"
+BEAM_HELP = "Hypotheses kept for each sentence; 1 is greedy. [whole number >= 1; default: 5]"
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,12 @@ BEAM = "Hypotheses kept for each sentence; 1 is greedy. [whole number >= 1; defa
         ("--trg_lang de", "--trg_lang: unknown option (did you mean --trg-lang or --decode.trg_lang?)"),
         ("--tgt_lang de", "--tgt_lang: unknown option (did you mean --trg-lang?)"),
         ("--nbest=5", "--nbest: unknown option (did you mean --decode.n_best?)"),
-        ("--learning_rate 1", "--learning_rate: unknown option"),  # that there is in other commands only
+        ("--learning_rate 1", "--learning_rate: unknown option"),  # exists only in other commands
         ("RECIPE --decode.bea 5", "--decode.bea: unknown option (did you mean --decode.beam?)"),
         ("RECIPE --decode.0.beam 5", "--decode.0.beam: unknown option (did you mean --decode.beam?)"),
         ("RECIPE --data.train.0.src 5", "--data.train.0.src: unknown option"),
         ("--train pairs.csv", "argument --train: expected 2 arguments, SRC TRG: files of text"),
-        ("--decode.beam", f"argument --decode.beam: expected one argument, VALUE: {BEAM}"),
+        ("--decode.beam", f"argument --decode.beam: expected one argument, VALUE: {BEAM_HELP}"),
         ("RECIPE more", "unrecognized arguments: more"),
         ("", "the following arguments are required: RECIPE"),
         ("RECIPE --keep ''", 'argument --keep: is empty, ""'),
@@ -64,12 +64,12 @@ BEAM = "Hypotheses kept for each sentence; 1 is greedy. [whole number >= 1; defa
         ("RECIPE --pairs '' x.en", 'argument --pairs: is empty, ""'),
     ],
 )
-def test_a_mistake_in_the_flags_is_a_line_with_the_flag_that_was_meant(given, meant, capsys):
-    assert refusal(shlex.split(given), capsys) == [meant]
+def test_mistaken_flag_gives_one_line_that_names_the_right_flag(given, meant, capsys):
+    assert messages(shlex.split(given), capsys) == [meant]
 
 
-def test_all_unknown_flags_are_told_at_once_and_those_of_earlier_versions_with_what_to_use(capsys, monkeypatch):
-    assert [line.split(":")[0] for line in refusal(["--a\x1b", "--beam", "--a\x1b"], capsys)] == ["--a\\x1b", "--beam"]
+def test_unknown_flags_are_listed_together_and_removed_flags_with_their_replacement(capsys, monkeypatch):
+    assert [line.split(":")[0] for line in messages(["--a\x1b", "--beam", "--a\x1b"], capsys)] == ["--a\\x1b", "--beam"]
     monkeypatch.setitem(GONE, "old", "use nmt-export")
     assert run(lambda _: 0, Parser("nmt-x"), ["--old", "x", "--new"]) == 2
     gone, unknown = capsys.readouterr().err.splitlines()
@@ -77,38 +77,38 @@ def test_all_unknown_flags_are_told_at_once_and_those_of_earlier_versions_with_w
     assert run(lambda _: 0, Parser("nmt-x"), ["--data.train.0.max_ratio_spread", "6"]) == 2
     assert "--data.train.0.max_ratio_spread is gone: " in capsys.readouterr().err
     assert "--new: unknown option" in unknown and unknown.endswith("--help")
-    (found := Parser("nmt-x")).add_argument("words", nargs="*")
-    assert found.read(["--two words", "--", "--flag"]).words == ["--two words", "--flag"]  # which only look like flags
+    (parser := Parser("nmt-x")).add_argument("words", nargs="*")
+    assert parser.read(["--two words", "--", "--flag"]).words == ["--two words", "--flag"]  # these only look like flags
 
 
-def test_options_are_given_by_short_and_dotted_names_with_tgt_and_by_the_number_of_a_corpus():
-    given = "--data.train.0.max_ratio 2 --data.valid.1.name=dev --data.tgt_lang de --data.train.0.tgt=x"
-    told = {"data.train.0.max_ratio": "2", "data.valid.1.name": "dev", "data.trg_lang": "de", "data.train.0.trg": "x"}
-    assert dict(overrides_of(parser().read(["RECIPE", *given.split()]))) == told
-    found = Parser("nmt-train")
-    add_short_flags(found)
-    add_override_flags(found)
-    given = "--lr 1 --optim.lr 2 --time-budget=20m --train.updates 3 --updates 4"
-    told = {"optim.lr": "2", "train.time_budget": "20m", "train.updates": "4"}  # the last counts
-    assert dict(overrides_of(found.parse_args(given.split()))) == told
+def test_options_accept_short_dotted_tgt_and_numbered_names():
+    flags = "--data.train.0.max_ratio 2 --data.valid.1.name=dev --data.tgt_lang de --data.train.0.tgt=x"
+    values = {"data.train.0.max_ratio": "2", "data.valid.1.name": "dev", "data.trg_lang": "de", "data.train.0.trg": "x"}
+    assert dict(overrides_of(make_parser().read(["RECIPE", *flags.split()]))) == values
+    parser = Parser("nmt-train")
+    add_short_flags(parser)
+    add_override_flags(parser)
+    flags = "--lr 1 --optim.lr 2 --time-budget=20m --train.updates 3 --updates 4"
+    values = {"optim.lr": "2", "train.time_budget": "20m", "train.updates": "4"}  # the last one counts
+    assert dict(overrides_of(parser.parse_args(flags.split()))) == values
 
 
 @pytest.mark.parametrize("tool", [*MAINS, "nmt-export"])
-def test_the_help_of_each_command(tool, monkeypatch, capsys):
-    """It fits a terminal, and shows the flags of the command, common options, how to see others, and right examples."""
+def test_help_fits_a_terminal_with_documented_flags_and_valid_examples(tool, monkeypatch, capsys):
+    """Help also shows the defaults of common options and the way to the others."""
 
-    def shown(*flags, columns="80"):
+    def help_text(*flags, columns="80"):
         monkeypatch.setenv("COLUMNS", columns)
         MAINS.get(tool, export.main)(["--help", *flags] if flags != ("all",) else ["--help-all"])
         return capsys.readouterr().out
 
-    short, wide = shown(), shown(columns="200")
-    assert short.count("\n") < LONGEST[tool] and max(map(len, short.split("\n"))) <= 80
+    short, wide = help_text(), help_text(columns="200")
+    assert short.count("\n") < MAX_HELP_LINES[tool] and max(map(len, short.split("\n"))) <= 80
     for flag, name, metavar in SHORT.get(tool, ()):
         option = next(field for field in all_fields() if field.name == name)
         (line,) = [line for line in wide.split("\n") if line.startswith(f"  {flag} {metavar} ")]
-        told = " ".join((line + wide.partition(line)[2].partition("\n  --")[0]).split())
-        assert f"default: {option.default}]" in told
+        description = " ".join((line + wide.partition(line)[2].partition("\n  --")[0]).split())
+        assert f"default: {option.default}]" in description
     flags, _, examples = wide.partition("\nexamples:\n")
     examples = examples.replace("\\\n", "").split("\n")
     assert len(examples) >= 2
@@ -116,14 +116,14 @@ def test_the_help_of_each_command(tool, monkeypatch, capsys):
         assert words[0] == tool
         assert all(word in flags for word in words if word.startswith("--"))
     if tool in MAINS:
-        everything, section = shown("all"), shown("decode")
+        all_options, section = help_text("all"), help_text("decode")
         assert "--decode.OPTION VALUE" in short and "--help-all, or" in short and "--decode.beam" not in short
-        assert "default: 5]" in everything and max(map(len, everything.split("\n"))) <= 80
+        assert "default: 5]" in all_options and max(map(len, all_options.split("\n"))) <= 80
         sections = {field.section for field in all_fields()} if tool != "nmt-translate" else {"decode"}
         for field in (field for field in all_fields() if field.section in sections):
-            assert everything.count(f"--{field.name} VALUE") == 1, field.name
+            assert all_options.count(f"--{field.name} VALUE") == 1, field.name
         assert "--decode.beam VALUE" in section and "--optim.lr" not in section and "usage" not in section
-        assert shown("RECIPE") == short
+        assert help_text("RECIPE") == short
 
 
 @pytest.mark.parametrize(
@@ -138,13 +138,13 @@ def test_the_help_of_each_command(tool, monkeypatch, capsys):
         ("nmt-translate", "--unwrap", "--input-format=wrapped"),
     ],
 )
-def test_a_word_of_another_toolkit_is_answered_with_ours(tool, flag, ours, capsys):
+def test_flag_of_another_toolkit_is_answered_with_ours(tool, flag, ours, capsys):
     assert MAINS[tool](["RUN", flag, "5"]) == 2
     assert f"{flag}: unknown option (did you mean {ours}?)" in capsys.readouterr().err
 
 
-def test_every_other_name_is_of_an_option_and_none_is_an_option_itself():
+def test_every_foreign_name_maps_to_an_option_and_is_not_one():
     known = {field.name for field in all_fields()} | {"device", "output", "input-format"}
     assert {name.split("=")[0] for names in OTHER_NAMES.values() for name in names} <= known
-    short = {flag.removeprefix("--").replace("-", "_") for flags in SHORT.values() for flag, _, _ in flags}
-    assert not short & OTHER_NAMES.keys()
+    short_flags = {flag.removeprefix("--").replace("-", "_") for flags in SHORT.values() for flag, _, _ in flags}
+    assert not short_flags & OTHER_NAMES.keys()

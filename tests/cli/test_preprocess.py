@@ -1,4 +1,4 @@
-"""nmt-preprocess as its user meets it."""
+"""nmt-preprocess as a command: recipes, text files, alarms, --check and --show."""
 
 import shlex
 
@@ -16,16 +16,16 @@ def files(tmp_path, monkeypatch):
         for lang in ("de", "no"):
             lines = "".join(f"{name} {lang} {number}\n" for number in range(n))
             (tmp_path / f"{name}.{lang}").write_text(lines, encoding="utf-8")
-    files = "train: {src: train.de, trg: train.no}, valid: {src: valid.de, trg: valid.no}"
-    recipe = f"name: mine\ndata: {{src_lang: de, trg_lang: 'no', {files}}}\n"
+    corpora = "train: {src: train.de, trg: train.no}, valid: {src: valid.de, trg: valid.no}"
+    recipe = f"name: mine\ndata: {{src_lang: de, trg_lang: 'no', {corpora}}}\n"
     (tmp_path / "recipe.yaml").write_text(recipe, encoding="utf-8")
     return tmp_path
 
 
-OWN = ["--train", "train.de", "train.no", "--valid", "valid.de", "valid.no", "--langs", "de", "no", "--out", "my data"]
+ARGS = ["--train", "train.de", "train.no", "--valid", "valid.de", "valid.no", "--langs", "de", "no", "--out", "my data"]
 
 
-def test_a_recipe_is_prepared_where_it_says(files, capsys):
+def test_recipe_is_prepared_in_the_folder_it_names(files, capsys):
     assert main(["recipe.yaml", "--subwords.vocab_size", "300"]) == 0
     assert Prepared.open("prepared/mine").train.n_pair == 50
     out, err = capsys.readouterr()
@@ -33,21 +33,21 @@ def test_a_recipe_is_prepared_where_it_says(files, capsys):
     assert err.endswith("train with: nmt-train recipe.yaml --subwords.vocab_size 300\n")
 
 
-def test_what_to_train_with_is_a_command_for_a_shell(files, capsys):
+def test_suggested_training_command_works_in_a_shell(files, capsys):
     assert main(["recipe.yaml", "--data.out", "first"]) == 0
-    given = ["--subwords.extend", "5", "--data.valid", "{src: valid.de, trg: valid.no}", "--data.out", "second"]
-    assert main(["recipe.yaml", "--vocab-from", "first", *given]) == 0
+    flags = ["--subwords.extend", "5", "--data.valid", "{src: valid.de, trg: valid.no}", "--data.out", "second"]
+    assert main(["recipe.yaml", "--vocab-from", "first", *flags]) == 0
     command = shlex.split(capsys.readouterr().err.split("train with: ")[-1])
     assert command[:2] == ["nmt-train", "recipe.yaml"]
-    told = dict(zip(command[2::2], command[3::2], strict=True))
-    assert told == {"--subwords.vocab_from": "first", **dict(zip(given[::2], given[1::2], strict=True))}
+    options = dict(zip(command[2::2], command[3::2], strict=True))
+    assert options == {"--subwords.vocab_from": "first", **dict(zip(flags[::2], flags[1::2], strict=True))}
     assert not Prepared.open("second").differences(
-        read_recipe("recipe.yaml", [(flag.removeprefix("--"), value) for flag, value in told.items()])
+        read_recipe("recipe.yaml", [(flag.removeprefix("--"), value) for flag, value in options.items()])
     )
 
 
-def test_files_alone_get_a_recipe_to_train_with_and_overwrite_replaces_what_is_there(files, capsys):
-    assert main(OWN) == 0
+def test_text_files_get_a_recipe_and_overwrite_replaces_the_data(files, capsys):
+    assert main(ARGS) == 0
     recipe = read_recipe("my data/recipe.yaml")
     assert (recipe.name, recipe.data.out) == ("my-data", "my data")
     assert (recipe.data.trg_lang, recipe.model.norm) == ("no", "pre")
@@ -55,33 +55,33 @@ def test_files_alone_get_a_recipe_to_train_with_and_overwrite_replaces_what_is_t
     assert "nmt-train 'my data/recipe.yaml'" in capsys.readouterr().err
     assert main(["my data/recipe.yaml"]) == 0
     assert "nothing to do" in capsys.readouterr().err
-    assert main([*OWN, "--subwords.vocab_size", "270"]) == 2
-    assert main([*OWN, "--subwords.vocab_size", "270", "--overwrite"]) == 0
+    assert main([*ARGS, "--subwords.vocab_size", "270"]) == 2
+    assert main([*ARGS, "--subwords.vocab_size", "270", "--overwrite"]) == 0
     assert read_recipe("my data/recipe.yaml").subwords.vocab_size == 270
 
 
-def test_check_writes_a_page_and_no_data(files, capsys):
+def test_check_writes_a_report_page_and_no_data(files, capsys):
     before = {path.name for path in files.iterdir()}
-    assert main([*OWN, "--check"]) == 0
+    assert main([*ARGS, "--check"]) == 0
     assert {path.name for path in files.iterdir()} - before == {"my data.report.html"}
     out, err = capsys.readouterr()
     assert out == "" and "50 read" in err and "my data.report.html" in err and err.endswith("check: no alarm\n")
     leak(files)
     (files / "valid.no").write_text("annet\n" * 5, encoding="utf-8")
-    assert main([*OWN, "--check", "--report", "mine.html"]) == 0 == main([*OWN, "--check", "--report", "mine.html"])
+    assert main([*ARGS, "--check", "--report", "mine.html"]) == 0 == main([*ARGS, "--check", "--report", "mine.html"])
     assert capsys.readouterr().err.endswith("check: no alarm, but see the warnings above\n")
     assert "</html>" in (files / "mine.html").read_text(encoding="utf-8")
 
 
 def leak(files):
-    """Let the validation pairs be training pairs."""
+    """Make the validation pairs training pairs."""
     for lang in ("de", "no"):
         lines = (files / f"train.{lang}").read_bytes().splitlines(keepends=True)[:5]
         (files / f"valid.{lang}").write_bytes(b"".join(lines))
 
 
 def swap(files):
-    """Let the sides of the training files be those of the others of the validation files."""
+    """Write training and validation files whose sides are swapped relative to each other."""
     de = [f"{word} der und nicht mit {n} von auf ein ist" for n, word in enumerate(["das", "wir", "sie", "auch"] * 60)]
     no = [f"{word} det og ikke med {n} fra på en er" for n, word in enumerate(["vi", "dere", "de", "også"] * 60)]
     for name, lines in {"train.de": de[:200], "train.no": no[:200], "valid.no": de[200:], "valid.de": no[200:]}.items():
@@ -89,7 +89,7 @@ def swap(files):
 
 
 def other_language(files):
-    """Let the target files be Russian, but for two lines."""
+    """Make the target files Russian, except for two lines."""
     for name, n, more in (("train", 50, "en linje på norsk\n" * 2), ("valid", 5, "")):
         lines = "".join(f"Это строка номер {k} {name}\n" for k in range(n))
         (files / f"{name}.no").write_text(lines + more, encoding="utf-8")
@@ -105,35 +105,35 @@ def other_language(files):
         (other_language, "50 of 52 training pairs are dropped (96.2 %; alarm above 50 %), most for another script"),
     ],
 )
-def test_an_alarm_ends_the_command_with_the_report_and_no_data_unless_it_is_accepted(files, capsys, spoil, told):
+def test_alarm_leaves_a_report_and_no_data_unless_accepted(files, capsys, spoil, told):
     spoil(files)
     before = {path.name for path in files.iterdir()}
-    assert main(OWN) == 3
+    assert main(ARGS) == 3
     error = capsys.readouterr().err.splitlines()[-1]
     assert told in error and "my data.report.html" in error and error.endswith("--data.alarms warn.")
     assert {path.name for path in files.iterdir()} - before == {"my data.report.html"}
     assert main(["recipe.yaml", "--accept-alarms"]) == 0
     assert f"ALARM: {told}" in (err := capsys.readouterr().err) and err.endswith("train with: nmt-train recipe.yaml\n")
-    assert main([*OWN, "--data.alarms", "warn"]) == 0
+    assert main([*ARGS, "--data.alarms", "warn"]) == 0
 
 
-def test_check_leaves_data_as_it_is_and_answers_three_where_something_is_seriously_wrong(files, capsys):
-    assert main(OWN) == 0
+def test_check_keeps_the_data_and_exits_with_3_on_an_alarm(files, capsys):
+    assert main(ARGS) == 0
     leak(files)
     before = {path.name: path.read_bytes() for path in (files / "my data").iterdir()}
-    assert main([*OWN, "--check"]) == 3
+    assert main([*ARGS, "--check"]) == 3
     assert "ALARM: 5 of 5 valid pairs" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in (files / "my data").iterdir()} == before
 
 
-def test_show_prints_pairs_of_the_folder_or_of_the_recipe_without_the_texts(files, capsys):
-    assert main(OWN) == 0
+def test_show_prints_prepared_pairs_without_the_text_files(files, capsys):
+    assert main(ARGS) == 0
     for name in ("train.de", "valid.de"):
         (files / name).unlink()
     capsys.readouterr()
     assert main(["my data", "--show", "2"]) == 0
-    of_folder = capsys.readouterr().out
-    assert main([*OWN, "--show", "2"]) == 0 == main(["my data/recipe.yaml", "--show", "2"])
-    assert capsys.readouterr().out == 2 * of_folder
-    assert of_folder.count("src text    train de ") == 2 and of_folder.count("trg ids") == 2
+    folder_output = capsys.readouterr().out
+    assert main([*ARGS, "--show", "2"]) == 0 == main(["my data/recipe.yaml", "--show", "2"])
+    assert capsys.readouterr().out == 2 * folder_output
+    assert folder_output.count("src text    train de ") == 2 and folder_output.count("trg ids") == 2
     assert main(["my data", "--show", "no"]) == 2

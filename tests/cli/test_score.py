@@ -1,11 +1,11 @@
-"""nmt-score as a command: files, runs, and what is refused."""
+"""nmt-score as a command: files, runs, pipes, and refused arguments."""
 
 import json
 import os
 import threading
 
 import pytest
-from made_run import HASTY, make_run
+from made_run import FAST_OPTIONS, make_run
 from sacrebleu.metrics import BLEU, CHRF, TER
 
 import nmt
@@ -15,7 +15,7 @@ REFERENCE = ["the old ship left", "in May the ship came", "an officer saw it"]
 OUTPUT = ["the ship left", "in May the ship came", "officers saw it"]
 
 
-def written(path, lines):
+def write_lines(path, lines):
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return str(path)
 
@@ -23,10 +23,10 @@ def written(path, lines):
 @pytest.fixture
 def score(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    written(tmp_path / "ref.en", REFERENCE)
-    written(tmp_path / "src.de", ["das alte Schiff", "im Mai", "ein Offizier"])
-    written(tmp_path / "a.txt", OUTPUT)
-    written(tmp_path / "b.txt", REFERENCE)
+    write_lines(tmp_path / "ref.en", REFERENCE)
+    write_lines(tmp_path / "src.de", ["das alte Schiff", "im Mai", "ein Offizier"])
+    write_lines(tmp_path / "a.txt", OUTPUT)
+    write_lines(tmp_path / "b.txt", REFERENCE)
 
     def call(*flags: str, code: int = 0) -> tuple[str, str]:
         assert main(flags) == code
@@ -35,7 +35,7 @@ def score(tmp_path, monkeypatch, capsys):
     return call
 
 
-def test_one_file_has_a_line_for_each_metric_and_the_tokens_are_told(score):
+def test_each_metric_has_a_line_and_the_tokenizer_is_named(score):
     out, err = score("a.txt", "--ref", "ref.en")
     assert [line.split("|")[0] for line in out.splitlines()] == ["BLEU", "chrF2", "TER"]
     assert "|tok:13a|" in out and "language: en" in err
@@ -43,17 +43,17 @@ def test_one_file_has_a_line_for_each_metric_and_the_tokens_are_told(score):
     assert "|tok:zh|" in out and "tok:zh" in err
 
 
-def test_several_are_compared_with_the_first(score):
+def test_several_systems_are_compared_with_the_first(score):
     out, _ = score("a.txt", "b.txt", "--ref", "ref.en", "--metric", "chrf")
     assert "100.0" in out and "2 won" in out and "1 tied" in out and "0 lost" in out
-    told = json.loads(score("a.txt", "b.txt", "--ref", "ref.en", "--metric", "chrf", "--json")[0])
-    assert [one["name"] for one in told["systems"]] == ["a.txt", "b.txt"]
-    assert told["systems"][1]["scores"]["chrf"]["score"] == pytest.approx(100)
-    assert told["systems"][1]["sentences"] == {"won": 2, "tied": 1, "lost": 0}
+    report = json.loads(score("a.txt", "b.txt", "--ref", "ref.en", "--metric", "chrf", "--json")[0])
+    assert [system["name"] for system in report["systems"]] == ["a.txt", "b.txt"]
+    assert report["systems"][1]["scores"]["chrf"]["score"] == pytest.approx(100)
+    assert report["systems"][1]["sentences"] == {"won": 2, "tied": 1, "lost": 0}
 
 
-def test_a_run_is_translated_once_and_the_page_is_written(score, tmp_path, monkeypatch):
-    make_run(tmp_path / "run", HASTY)
+def test_run_is_translated_once_and_the_page_is_written(score, tmp_path, monkeypatch):
+    make_run(tmp_path / "run", FAST_OPTIONS)
     flags = ["run", "a.txt", "--ref", "ref.en", "--src", "src.de", "--metric", "chrf", "--html", "page.html"]
     first, err = score(*flags)
     assert len(list((tmp_path / "run" / TRANSLATIONS).iterdir())) == 1 and "written: page.html" in err
@@ -65,25 +65,25 @@ def test_a_run_is_translated_once_and_the_page_is_written(score, tmp_path, monke
     assert again == first and "translated before" in err
 
 
-def test_of_several_target_languages_lang_chooses(score, tmp_path):
-    run = make_run(tmp_path / "run", HASTY, ["<2en>", "<2fr>"])
+def test_lang_selects_one_of_several_target_languages(score, tmp_path):
+    run = make_run(tmp_path / "run", FAST_OPTIONS, ["<2en>", "<2fr>"])
     lines = ["das alte Schiff", "im Mai", "ein Offizier"]
     for flags, code in (((), None), (("--lang", "fr"), "fr")):
         score("run", "--ref", "ref.en", "--src", "src.de", "--metric", "chrf", *flags)
-        wanted = [one.text for one in nmt.load(run.folder).translate(lines, trg_lang=code)]
+        expected = [translation.text for translation in nmt.load(run.folder).translate(lines, trg_lang=code)]
         kept = [path.read_text("utf-8").splitlines() for path in (tmp_path / "run" / TRANSLATIONS).iterdir()]
-        assert wanted in kept
+        assert expected in kept
     assert len(kept) == 2
 
 
-def test_each_line_has_the_scores_that_sacrebleu_gives_its_sentence(score, tmp_path):
+def test_by_line_scores_equal_sacrebleu_sentence_scores(score, tmp_path):
     out, err = score("a.txt", "--ref", "ref.en", "a.txt", "--by-line", "--metric", "chrf")
     assert "BLEU tokenizer: 13a" in err
     assert out == "chrf\n" + "100.0000\n" * 3, "the best of the references counts"
-    make_run(tmp_path / "run", HASTY)
+    make_run(tmp_path / "run", FAST_OPTIONS)
     out, _ = score("a.txt", "run", "--src", "src.de", "--ref", "ref.en", "--by-line")
-    head, *lines = [line.split("\t") for line in out.splitlines()]
-    assert head == [f"{system}:{name}" for system in ("a.txt", "run") for name in ("bleu", "chrf", "ter")]
+    header, *lines = [line.split("\t") for line in out.splitlines()]
+    assert header == [f"{system}:{name}" for system in ("a.txt", "run") for name in ("bleu", "chrf", "ter")]
     metrics = BLEU(effective_order=True), CHRF(), TER()
     for line, hypothesis, reference in zip(lines, OUTPUT, REFERENCE, strict=True):
         expected = [metric.sentence_score(hypothesis, [reference]).score for metric in metrics]
@@ -92,19 +92,19 @@ def test_each_line_has_the_scores_that_sacrebleu_gives_its_sentence(score, tmp_p
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 @pytest.mark.parametrize("how", [[], ["--by-line"]])
-def test_pipes_are_read_as_files(score, tmp_path, monkeypatch, how):
-    wanted, _ = score("a.txt", "--ref", "ref.en", *how)
+def test_pipes_are_read_like_files(score, tmp_path, monkeypatch, how):
+    expected, _ = score("a.txt", "--ref", "ref.en", *how)
     os.mkfifo("ref.pipe")
-    threading.Thread(target=lambda: written(tmp_path / "ref.pipe", REFERENCE), daemon=True).start()
-    (reading, writing), stdin = os.pipe(), os.dup(0)
-    os.write(writing, (tmp_path / "a.txt").read_bytes())
-    os.close(writing)
-    os.dup2(reading, 0)
+    threading.Thread(target=lambda: write_lines(tmp_path / "ref.pipe", REFERENCE), daemon=True).start()
+    (reader, writer), stdin = os.pipe(), os.dup(0)
+    os.write(writer, (tmp_path / "a.txt").read_bytes())
+    os.close(writer)
+    os.dup2(reader, 0)
     try:
-        assert score("-", "--ref", "ref.pipe", *how)[0] == wanted
+        assert score("-", "--ref", "ref.pipe", *how)[0] == expected
     finally:
         os.dup2(stdin, 0)
-    os.close(reading), os.close(stdin)
+    os.close(reader), os.close(stdin)
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,10 @@ def test_pipes_are_read_as_files(score, tmp_path, monkeypatch, how):
         (["--ref", "ref.en", "a.txt"], "required: HYP (before --ref, which takes several"),
     ],
 )
-def test_mistakes_are_told_in_a_line(score, tmp_path, flags, told):
-    written(tmp_path / "long.txt", [*OUTPUT, "one more"])
-    written(tmp_path / "empty.txt", [])
+def test_user_mistake_gives_a_one_line_error(score, tmp_path, flags, told):
+    write_lines(tmp_path / "long.txt", [*OUTPUT, "one more"])
+    write_lines(tmp_path / "empty.txt", [])
     (tmp_path / "folder").mkdir()
-    make_run(tmp_path / "run", HASTY)
+    make_run(tmp_path / "run", FAST_OPTIONS)
     out, err = score(*flags, code=2)
     assert out == "" and told in err and len(err.splitlines()) == 1

@@ -1,11 +1,11 @@
-"""What nmt-train --verify says of a run folder, and --prepare."""
+"""nmt-train --verify and --prepare."""
 
 import os
 import signal
 
 import pytest
 import torch
-from made_run import HASTY, make_run
+from made_run import FAST_OPTIONS, make_run
 
 from nmt import checkpoint
 from nmt.cli.preprocess import main as preprocess
@@ -17,39 +17,39 @@ from tests.training.conftest import write_pairs
 @pytest.fixture
 def run(tmp_path):
     """A run folder with two checkpoints and a chosen model, of a recipe without data."""
-    made = make_run(tmp_path / "run", HASTY)
-    made.data_file.write_text(f'{{"subwords": "{made.subwords().sha256}"}}\n', encoding="utf-8")
-    weights = checkpoint.load_tensors(made.model_folder, checkpoint.MODEL)
+    tiny_run = make_run(tmp_path / "run", FAST_OPTIONS)
+    tiny_run.data_file.write_text(f'{{"subwords": "{tiny_run.subwords().sha256}"}}\n', encoding="utf-8")
+    weights = checkpoint.load_tensors(tiny_run.model_folder, checkpoint.MODEL)
     moments = {f"{name}|exp_avg": tensor for name, tensor in weights.items()}
     tensors = {checkpoint.MODEL: weights, checkpoint.OPTIMIZER: {**moments, f"{min(weights)}|step": torch.ones(())}}
     for update in (7, 10):
-        checkpoint.save(made.checkpoint(update), tensors, {"update": update})
-    return made
+        checkpoint.save(tiny_run.checkpoint(update), tensors, {"update": update})
+    return tiny_run
 
 
-def verified(run, capsys):
+def run_verify(run, capsys):
     code = main(["--verify", str(run.folder)])
     return code, [line.split("\t") for line in capsys.readouterr().out.split("\n")[:-1]]
 
 
 def rewrite(folder, name, tensors):
-    """Damage that hashes do not show: the file is another one, and the manifest agrees."""
-    kept = {file: checkpoint.load_tensors(folder, file) for file in (checkpoint.MODEL, checkpoint.OPTIMIZER)}
-    checkpoint.save(folder, {**kept, name: tensors}, checkpoint.verify(folder))
+    """Damage that hashes do not show: replace the tensors of a file together with the manifest."""
+    files = {file: checkpoint.load_tensors(folder, file) for file in (checkpoint.MODEL, checkpoint.OPTIMIZER)}
+    checkpoint.save(folder, {**files, name: tensors}, checkpoint.verify(folder))
 
 
-def test_verify_says_what_is_whole_and_what_is_damaged_and_why(run, capsys):
+def test_verify_reports_whole_and_damaged_checkpoints_with_the_reason(run, capsys):
     whole = [["update-00000007", "7", "whole"], ["update-00000010", "10", "whole"], ["model", "7", "whole"]]
-    assert verified(run, capsys) == (0, whole)
+    assert run_verify(run, capsys) == (0, whole)
     name = min(checkpoint.load_tensors(run.checkpoint(10), checkpoint.OPTIMIZER))
-    for wrong in ({name: torch.zeros(3)}, {"nobody|exp_avg": torch.zeros(())}):
-        rewrite(run.checkpoint(10), checkpoint.OPTIMIZER, wrong)
-        code, lines = verified(run, capsys)
+    for wrong_tensors in ({name: torch.zeros(3)}, {"nobody|exp_avg": torch.zeros(())}):
+        rewrite(run.checkpoint(10), checkpoint.OPTIMIZER, wrong_tensors)
+        code, lines = run_verify(run, capsys)
         assert code == 2 and "matches no parameter" in lines[1][2] and [lines[0], lines[2]] == [whole[0], whole[2]]
     (run.checkpoint(7) / checkpoint.OPTIMIZER).write_bytes(b"")
     rewrite(run.checkpoint(10), checkpoint.MODEL, {"other": torch.zeros(3)})
     (run.model_folder / checkpoint.MANIFEST).unlink()
-    code, lines = verified(run, capsys)
+    code, lines = run_verify(run, capsys)
     assert code == 2
     assert [line[:2] for line in lines] == [["update-00000007", "7"], ["update-00000010", "10"], ["model", "?"]]
     assert "0 bytes, the manifest says" in lines[0][2]
@@ -58,16 +58,16 @@ def test_verify_says_what_is_whole_and_what_is_damaged_and_why(run, capsys):
 
 
 @pytest.mark.parametrize("text", ["[]", "null", '"subwords"', "{}", "{"])
-def test_verify_sees_that_the_record_of_the_data_is_damaged(run, capsys, text):
+def test_verify_reports_a_damaged_data_record(run, capsys, text):
     run.data_file.write_text(text + "\n", encoding="utf-8")
     assert main(["--verify", str(run.folder)]) == 2
-    said = capsys.readouterr().err
-    assert str(run.data_file) in said and "internal error" not in said
+    err = capsys.readouterr().err
+    assert str(run.data_file) in err and "internal error" not in err
 
 
 @pytest.fixture
 def recipe(tmp_path, monkeypatch):
-    """The arguments for a short run on two corpora that nobody has prepared, in the current folder."""
+    """Arguments for a short run in the current folder, on two corpora that are not prepared."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus").mkdir()
     train, valid = write_pairs(tmp_path / "corpus", "train", 300, 1), write_pairs(tmp_path / "corpus", "valid", 12, 2)
@@ -77,24 +77,24 @@ def recipe(tmp_path, monkeypatch):
     return ["x.yaml", "--updates", "2", "--device", "cpu"]
 
 
-def test_prepare_makes_the_data_that_nmt_preprocess_makes_and_only_where_it_is_missing(recipe, tmp_path, capsys):
+def test_prepare_makes_the_data_of_nmt_preprocess_only_if_missing(recipe, tmp_path, capsys):
     assert main(recipe) == 2
     assert "Make it: nmt-preprocess x.yaml, or nmt-train --prepare;" in capsys.readouterr().err
     assert preprocess(["x.yaml", "--data.out", "other"]) == 0
-    wanted = capsys.readouterr().err.replace("other", "prepared/x").partition("the model can be exported")[0]
+    expected = capsys.readouterr().err.replace("other", "prepared/x").partition("the model can be exported")[0]
     assert main([*recipe, "--prepare"]) == 0
-    assert capsys.readouterr().err.startswith(wanted)
-    made = tmp_path / "prepared/x/train.arrow"
-    assert made.read_bytes() == (tmp_path / "other/train.arrow").read_bytes()
-    before = made.stat()
+    assert capsys.readouterr().err.startswith(expected)
+    train_file = tmp_path / "prepared/x/train.arrow"
+    assert train_file.read_bytes() == (tmp_path / "other/train.arrow").read_bytes()
+    before = train_file.stat()
     assert main([*recipe, "--prepare"]) == 0
     assert capsys.readouterr().err == "runs/x: already trained to update 2; nothing to do.\n"
-    assert made.stat() == before
-    # An alarm accepted for the data is no other run.
+    assert train_file.stat() == before
+    # Accepting an alarm of the data does not make it another run.
     assert main([*recipe, "--prepare", "--data.alarms", "warn"]) == 0
 
 
-def test_prepare_that_does_not_end_well_leaves_no_data_and_no_run(recipe, tmp_path, monkeypatch, capsys):
+def test_failed_prepare_leaves_no_data_and_no_run(recipe, tmp_path, monkeypatch, capsys):
     leak = [f"--data.valid.{side}={tmp_path}/corpus/train.{code}" for side, code in (("src", "de"), ("trg", "en"))]
     assert main([*recipe, *leak, "--prepare"]) == 3
     assert "are in the training pairs" in capsys.readouterr().err
@@ -106,9 +106,9 @@ def test_prepare_that_does_not_end_well_leaves_no_data_and_no_run(recipe, tmp_pa
     monkeypatch.setattr(os, "_exit", lambda code: None)
     assert main([*recipe, "--prepare"]) == 2
     assert "several processes cannot prepare it: run nmt-preprocess first" in capsys.readouterr().err
-    assert not (tmp_path / "runs").exists() and [one.name for one in tmp_path.glob("prepared/*")] == ["x.report.html"]
+    assert not (tmp_path / "runs").exists() and [path.name for path in tmp_path.glob("prepared/*")] == ["x.report.html"]
 
 
-def test_verify_prepares_nothing(run, capsys):
+def test_verify_with_prepare_is_refused(run, capsys):
     assert main(["--verify", "--prepare", str(run.folder)]) == 2
     assert "leave it out" in capsys.readouterr().err

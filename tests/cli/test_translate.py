@@ -1,4 +1,4 @@
-"""nmt-translate as its user meets it: lines in and out, files, references, mistakes."""
+"""nmt-translate as a command: lines in and out, files, references, mistakes."""
 
 import gzip
 import json
@@ -28,7 +28,7 @@ from tests.learnt import learnt_subwords
 
 @pytest.fixture
 def files(tmp_path):
-    """An input, and references of as many lines."""
+    """A folder with an input file and a reference file of as many lines."""
     for name in ("in", "ref"):
         (tmp_path / name).write_bytes(SOURCE)
     return tmp_path
@@ -38,20 +38,20 @@ def text_of(lines):
     return "".join(f"{line}\n" for line in lines)
 
 
-def test_as_many_lines_come_out_as_go_in_and_blank_stays_blank(translate):
+def test_line_count_is_kept_and_blank_lines_stay_blank(translate):
     lines, _ = translate()
     assert [bool(line) for line in lines] == [True, False, True, True, False, True]
     assert translate("--decode.window", 1, "--decode.max_tokens", 1)[0] == lines
     assert translate(source=b"")[0] == []
 
 
-def test_only_a_line_feed_ends_a_line_and_what_is_odd_about_lines_is_told_once(translate, files):
-    wanted, err = translate(source=b"the ship\nin May\n")
+def test_only_line_feeds_end_lines_and_each_oddity_is_noted_once(translate, files):
+    expected, err = translate(source=b"the ship\nin May\n")
     assert "carriage" not in err and "mark" not in err
     (files / "odd").write_bytes("\ufeffthe ship\r\n\ufeffin May\r\n".encode())
     for flags in ("--decode.window", 1), ("--output", files / "out"):
         lines, err = translate("--input", files / "odd", *flags)
-        assert lines == (wanted if flags[1] == 1 else []) and err.count("carriage return") == 1
+        assert lines == (expected if flags[1] == 1 else []) and err.count("carriage return") == 1
         assert f"note: 2 lines of {files / 'odd'} ended with a carriage return, which was removed" in err
         assert f"note: {files / 'odd'} began with a byte order mark, which was removed" in err
         assert f"note: 1 lines of {files / 'odd'} had a byte order mark inside, which was removed" in err
@@ -61,38 +61,36 @@ def test_only_a_line_feed_ends_a_line_and_what_is_odd_about_lines_is_told_once(t
     assert "<stdin>:1:" not in err and "<stdin>:3:" not in err
 
 
-def test_a_line_of_any_size_is_cut_where_it_is_no_line_any_more_and_named(translate, monkeypatch):
+def test_overlong_line_is_cut_flagged_and_reported(translate, monkeypatch):
     monkeypatch.setattr("nmt.data.lines.LONGEST_LINE", 2_000)
     source = b"the ship\n" + b"the old ship " * 300 + b"\nin May\n" + b" " * 3_000 + b"the ship\n\n"
     lines, err = translate("--format", "jsonl", source=source)
-    found = [json.loads(line) for line in lines]
-    assert [one["flags"][:2] for one in found][1] == ["cut", "split"] and len(found) == 5
-    assert [one["flags"] for one in found[3:]] == [["cut", "blank"], ["blank"]]  # nothing of its beginning can be seen
-    assert found[1]["source"] == ("the old ship " * 300)[:1_997].rstrip()  # where the word ends
-    assert err.count("<stdin>:2: 3,900 bytes; only the first 1,9") == 1 and "cut" not in found[0]["flags"]
-    long = json.dumps({"source": "x" * 3_000}).encode()
-    lines, err = translate("--input-format", "jsonl", source=b'{"source": "the ship"}\n' + long, code=2)
+    records = [json.loads(line) for line in lines]
+    assert [record["flags"][:2] for record in records][1] == ["cut", "split"] and len(records) == 5
+    assert [record["flags"] for record in records[3:]] == [["cut", "blank"], ["blank"]]  # the first keeps spaces only
+    assert records[1]["source"] == ("the old ship " * 300)[:1_997].rstrip()  # up to the end of a word
+    assert err.count("<stdin>:2: 3,900 bytes; only the first 1,9") == 1 and "cut" not in records[0]["flags"]
+    long_line = json.dumps({"source": "x" * 3_000}).encode()
+    lines, err = translate("--input-format", "jsonl", source=b'{"source": "the ship"}\n' + long_line, code=2)
     assert len(lines) == 1 and "<stdin>:2: 3,014 bytes. A line of JSON may have" in err
 
 
-def test_files_give_what_the_pipe_gives_also_where_streams_are_closed(
-    folder, translate, files, monkeypatch, capsysbinary
-):
-    wanted, _ = translate()
+def test_files_give_the_output_of_pipes_even_with_closed_streams(folder, translate, files, monkeypatch, capsysbinary):
+    expected, _ = translate()
     (files / "in.gz").write_bytes(gzip.compress(SOURCE))
     assert translate("--input", files / "in.gz", "--output", files / "out")[0] == []
-    assert (files / "out").read_text(encoding="utf-8") == text_of(wanted)
-    for stream, flag, given in (("stdin", "input", []), ("stdout", "output", ["--input", str(files / "in")])):
+    assert (files / "out").read_text(encoding="utf-8") == text_of(expected)
+    for stream, flag, input_flags in (("stdin", "input", []), ("stdout", "output", ["--input", str(files / "in")])):
         monkeypatch.setattr(sys, stream, None)
-        assert main([folder, *given]) == 2
+        assert main([folder, *input_flags]) == 2
         err = capsysbinary.readouterr().err.decode()
         assert f"{stream} is closed" in err and f"with --{flag}." in err
     assert main([folder, "--input", str(files / "in"), "--output", str(files / "out"), "--overwrite"]) == 0
-    assert (files / "out").read_text(encoding="utf-8") == text_of(wanted)
+    assert (files / "out").read_text(encoding="utf-8") == text_of(expected)
 
 
 @pytest.mark.parametrize(("flag", "broken"), [("--output", "record_of"), ("--alignments", "Report.add")])
-def test_what_exists_is_replaced_only_when_told_and_only_when_whole(translate, tmp_path, monkeypatch, flag, broken):
+def test_file_is_replaced_only_with_overwrite_and_only_when_complete(translate, tmp_path, monkeypatch, flag, broken):
     out = tmp_path / "out"
     out.write_bytes(b"old\n")
     assert "--overwrite" in translate(flag, out, code=2)[1] and out.read_bytes() == b"old\n"
@@ -116,7 +114,7 @@ def test_what_exists_is_replaced_only_when_told_and_only_when_whole(translate, t
         (["--output", "x", "--alignments", "x.journal"], "--alignments and --output's journal"),
     ],
 )
-def test_a_file_is_not_written_twice_nor_written_and_read(translate, files, monkeypatch, flags, named):
+def test_same_file_as_two_outputs_or_as_input_and_output_is_refused(translate, files, monkeypatch, flags, named):
     monkeypatch.chdir(files)
     (files / "link").symlink_to("x")
     _, err = translate("--input", "in", "--overwrite", *flags, code=2)
@@ -125,7 +123,7 @@ def test_a_file_is_not_written_twice_nor_written_and_read(translate, files, monk
     assert sorted(os.listdir(files)) == ["in", "link", "ref"]
 
 
-def test_a_device_or_a_pipe_is_no_file_that_may_be_replaced(translate, files):
+def test_device_or_pipe_is_never_replaced_by_an_output_file(translate, files):
     os.mkfifo(files / "pipe")
     (files / "link").symlink_to("pipe")
     for name in ("pipe", "link"):
@@ -136,7 +134,7 @@ def test_a_device_or_a_pipe_is_no_file_that_may_be_replaced(translate, files):
     assert stat.S_ISFIFO(os.stat(files / "pipe").st_mode) and (files / "link").is_symlink()
 
 
-def test_what_a_link_leads_to_is_replaced_and_the_link_stays(translate, files):
+def test_output_to_a_link_replaces_its_target_and_keeps_the_link(translate, files):
     (files / "there").mkdir()
     (files / "there" / "old").write_bytes(b"old\n")
     for link, target in (("out", "there/old"), ("words", "there/new")):
@@ -150,41 +148,41 @@ def test_what_a_link_leads_to_is_replaced_and_the_link_stays(translate, files):
     assert sorted(os.listdir(files / "there")) == ["new", "old"]
 
 
-def test_scores_and_n_best_lists_in_each_format(translate, objects):
-    told = objects("--decode.n_best", 3)
-    assert [one["output"] for one in told] == translate()[0]
-    assert len({one["score"] for one in told}) > 2
-    wanted = [(one["id"], each) for one in told for each in one["n_best"] or [one]]
-    ours = [line.split(" ||| ") for line in translate("--decode.n_best", 3)[0]]
-    assert [int(number) for number, *_ in ours] == [number for number, _ in wanted]
-    assert [text for _, text, _ in ours] == [one["output"] for _, one in wanted]
-    assert [float(score) for *_, score in ours] == pytest.approx([one["score"] for _, one in wanted], abs=1e-5)
-    assert all(one["n_best"][0]["score"] >= one["n_best"][-1]["score"] for one in told if one["output"])
-    for line, (number, text, one) in zip(translate("--decode.n_best", 3, "--format", "moses")[0], ours, strict=True):
+def test_scores_and_n_best_lists_agree_in_every_format(translate, objects):
+    records = objects("--decode.n_best", 3)
+    assert [record["output"] for record in records] == translate()[0]
+    assert len({record["score"] for record in records}) > 2
+    expected = [(record["id"], hyp) for record in records for hyp in record["n_best"] or [record]]
+    rows = [line.split(" ||| ") for line in translate("--decode.n_best", 3)[0]]
+    assert [int(number) for number, *_ in rows] == [number for number, _ in expected]
+    assert [text for _, text, _ in rows] == [hyp["output"] for _, hyp in expected]
+    assert [float(score) for *_, score in rows] == pytest.approx([hyp["score"] for _, hyp in expected], abs=1e-5)
+    assert all(record["n_best"][0]["score"] >= record["n_best"][-1]["score"] for record in records if record["output"])
+    for line, (number, text, value) in zip(translate("--decode.n_best", 3, "--format", "moses")[0], rows, strict=True):
         first, *rest = line.split(" ||| ")  # Moses counts from 0
-        assert (int(first) + 1, rest[0], rest[2]) == (int(number), text, one) and rest[1].startswith("F0= ")
-    columns = [line.split("\t") for line in translate("--decode.n_best", 3, "--format", "tsv")[0]]
-    assert [[number, score, text] for number, _, score, _, text in columns] == [[n, s, t] for n, t, s in ours]
-    assert [float(column[3]) for column in columns] == pytest.approx([one["log_prob"] for _, one in wanted], abs=1e-5)
+        assert (int(first) + 1, rest[0], rest[2]) == (int(number), text, value) and rest[1].startswith("F0= ")
+    table = [line.split("\t") for line in translate("--decode.n_best", 3, "--format", "tsv")[0]]
+    assert [[number, score, text] for number, _, score, _, text in table] == [[n, s, t] for n, t, s in rows]
+    assert [float(row[3]) for row in table] == pytest.approx([hyp["log_prob"] for _, hyp in expected], abs=1e-5)
 
 
-def test_what_is_written_is_a_corpus_and_a_tab_in_a_translation_is_no_column(translate, files, monkeypatch):
+def test_output_is_a_valid_corpus_even_with_tabs_in_translations(translate, files, monkeypatch):
     monkeypatch.setattr("nmt.data.subwords.Codec.decode", lambda *_: "a\tb")
     for kind, columns in (
         ("jsonl", {"file": "out.jsonl", "src_column": "source", "trg_column": "output"}),
         ("tsv", {"src": "in", "trg": "out.tsv", "trg_column": 5}),
     ):
         translate("--format", kind, "--output", files / f"out.{kind}")
-        where = {
+        options = {
             name: str(files / value) if value in ("in", f"out.{kind}") else value for name, value in columns.items()
         }
-        prepare(recipe_in(files, valid=[ValidationSet(**where)]), files / kind)
+        prepare(recipe_in(files, valid=[ValidationSet(**options)]), files / kind)
         sources, outputs = Prepared.open(files / kind).valid.texts()
         assert sources == SOURCE.decode().split("\n")
-        assert [line.replace("\t", " ") for line in outputs] == ["a b" if one.strip() else "" for one in sources]
+        assert [line.replace("\t", " ") for line in outputs] == ["a b" if source.strip() else "" for source in sources]
 
 
-def test_references_are_scored_raw_and_as_json_and_all_count(translate, tmp_path):
+def test_every_reference_counts_in_printed_and_json_scores(translate, tmp_path):
     lines, _ = translate()
     ref, scores = tmp_path / "ref.gz", tmp_path / "scores.json"
     ref.write_bytes(gzip.compress("".join(line + "\r\n" for line in [*lines[:-1], "wrong"]).encode("utf-8")))
@@ -192,20 +190,20 @@ def test_references_are_scored_raw_and_as_json_and_all_count(translate, tmp_path
     assert out == lines
     for name in ("BLEU|nrefs:1|bs:1000", "chrF2|", "TER|", "95 %", "exact match = 83.3 % of 6 lines"):
         assert name in err
-    told = json.loads(scores.read_text(encoding="utf-8"))
-    assert told["exact_match"] == pytest.approx(500 / 6) and told["n_line"] == 6
-    assert told["bleu"]["low"] <= told["bleu"]["high"]
-    more = [["wrong"] * 6, ["", *lines[1:]]]
-    for number, one in enumerate(more):
-        (tmp_path / f"ref{number}").write_text(text_of(one), encoding="utf-8")
+    report = json.loads(scores.read_text(encoding="utf-8"))
+    assert report["exact_match"] == pytest.approx(500 / 6) and report["n_line"] == 6
+    assert report["bleu"]["low"] <= report["bleu"]["high"]
+    more_references = [["wrong"] * 6, ["", *lines[1:]]]
+    for number, reference in enumerate(more_references):
+        (tmp_path / f"ref{number}").write_text(text_of(reference), encoding="utf-8")
     _, err = translate("--ref", tmp_path / "ref0", "--ref", ref, "--ref", tmp_path / "ref1")
-    texts = Texts(lines, [more[0], [*lines[:-1], "wrong"], more[1]], trg_lang="en")
-    wanted = score(texts, intervals=True)
-    assert all(one.text in err for one in wanted.values())
+    texts = Texts(lines, [more_references[0], [*lines[:-1], "wrong"], more_references[1]], trg_lang="en")
+    expected = score(texts, intervals=True)
+    assert all(metric_score.text in err for metric_score in expected.values())
     assert "nrefs:3" in err and "exact match = 100.0 % of 6 lines" in err
 
 
-def test_references_without_text_are_counted_and_named(translate, tmp_path):
+def test_references_without_text_are_counted_and_listed(translate, tmp_path):
     source = b"".join(b"the ship %d\n" % n for n in range(24)) + b"\n"
     reference = tmp_path / "ref"
     reference.write_text("a\n\n" * 12 + "a\n", encoding="utf-8")
@@ -228,12 +226,12 @@ def test_references_without_text_are_counted_and_named(translate, tmp_path):
 @pytest.mark.parametrize("n_given", [5, 9])
 @pytest.mark.parametrize("flag", ["--ref", "--score"])
 @pytest.mark.parametrize("piped", [True, False])
-def test_a_file_of_another_length_is_refused_with_both_counts(translate, files, flag, n_given, piped):
+def test_file_with_another_line_count_is_refused_with_both_counts(translate, files, flag, n_given, piped):
     (files / "given").write_bytes(b"in May\n" * n_given)
     flags = [] if piped else ["--input", files / "in"]
     out, err = translate(*flags, flag, files / "given", code=2)
     assert "has 6 lines" in err and f"{files / 'given'} has {n_given}" in err
-    assert piped or not out  # known before the work where the input is a file
+    assert piped or not out  # lines of an input file are counted before any work
     if flag == "--ref":
         out, err = translate(*flags, flag, files / "ref", flag, files / "given", code=2)
         assert f"{files / 'given'} has {n_given}" in err and not out
@@ -243,24 +241,24 @@ def test_given_translations_are_scored_by_forced_decoding(translate, objects, fo
     sources, targets = SOURCE.decode().split("\n"), ["the ship", "", "in May", "ship", "für", "the old ship left"]
     (files / "given").write_text("\n".join(targets), encoding="utf-8")
     model, subwords = Run(folder).load_model(torch.device("cpu"))[0], Run(folder).subwords()
-    told = score_tokens(model, subwords.src.encode(sources), subwords.trg.encode(targets))
-    wanted = [math.fsum(one) for one in told]
-    wanted[1] = 0.0  # of two blank lines, which need no model
+    token_log_probs = score_tokens(model, subwords.src.encode(sources), subwords.trg.encode(targets))
+    expected = [math.fsum(line_log_probs) for line_log_probs in token_log_probs]
+    expected[1] = 0.0  # both lines are blank, so no model scores them
     flags = ("--input", files / "in", "--score", files / "given")
     text, _ = translate(*flags)
     for lines in (text, translate(*flags[2:])[0], translate(*flags, "--decode.window", 1)[0]):
-        assert [float(line) for line in lines] == pytest.approx(wanted, abs=1e-5)
+        assert [float(line) for line in lines] == pytest.approx(expected, abs=1e-5)
     columns, _ = translate(*flags, "--format", "tsv")
     assert [line.split("\t")[1::2] for line in columns] == [[a, b] for a, b in zip(text, targets, strict=True)]
-    assert [sum(one["token_log_probs"]) for one in objects(*flags)] == pytest.approx(wanted, abs=1e-5)
+    assert [sum(record["token_log_probs"]) for record in objects(*flags)] == pytest.approx(expected, abs=1e-5)
     pairs = [json.loads(line) for line in translate(*flags, "--format", "pairs")[0]]
-    means = [value / len(its) for value, its in zip(wanted, told, strict=True)]
-    means[1] = means[4] = None  # or blank pairs were the best of all
-    assert [one.pop("mean_log_prob") for one in pairs] == pytest.approx(means, abs=1e-5)
+    means = [value / len(line_log_probs) for value, line_log_probs in zip(expected, token_log_probs, strict=True)]
+    means[1] = means[4] = None  # otherwise blank pairs would score best
+    assert [pair.pop("mean_log_prob") for pair in pairs] == pytest.approx(means, abs=1e-5)
     assert pairs == [{"source": src, "output": trg} for src, trg in zip(sources, targets, strict=True)]
 
 
-def test_a_run_that_has_not_ended_says_which_checkpoint_translates(folder, files, capsys):
+def test_unfinished_run_names_the_checkpoint_that_translates(folder, files, capsys):
     run = files / "run"
     shutil.copytree(folder, run, ignore=shutil.ignore_patterns("model"))
     note = f"nmt-translate: note: {run}: training has not ended; translating with update-00000007\n"
@@ -311,13 +309,13 @@ def test_a_run_that_has_not_ended_says_which_checkpoint_translates(folder, files
         (["--keep", "ship", "--decode.samples", "2"], "--keep: required phrases need beam search: set"),
     ],
 )
-def test_what_cannot_be_done_is_said_before_the_work(translate, tmp_path, flags, message):
+def test_impossible_flags_are_refused_before_any_work(translate, tmp_path, flags, message):
     out, err = translate(*(flag.replace("OUT", str(tmp_path / "out")) for flag in flags), code=2)
     assert message in err and list(tmp_path.iterdir()) == []
-    assert not out or "--lines" in flags  # stdin has to be read for them
+    assert not out or "--lines" in flags  # --lines needs all of stdin
 
 
-def test_an_input_that_is_no_text_or_too_short_is_told_before_the_work(translate, files):
+def test_unreadable_or_too_short_input_is_refused_before_any_work(translate, files):
     (files / "wide").write_bytes("the old ship left in May\n".encode("utf-16"))
     assert "UTF-16" in translate("--input", files / "wide", code=2)[1]
     (files / "cut.gz").write_bytes(gzip.compress(SOURCE * 50)[:-20])
@@ -326,8 +324,8 @@ def test_an_input_that_is_no_text_or_too_short_is_told_before_the_work(translate
     assert not out and f"--lines 99: no such line: {files / 'in'} has 6 lines" in err
 
 
-def test_a_folder_without_a_run_is_named(folder, capsys, monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "nmt.cli.translate_job", None)  # nothing that takes long to import is needed
+def test_folder_without_a_run_is_refused_by_name(folder, capsys, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "nmt.cli.translate_job", None)  # no slow import is needed
     for runs in ([tmp_path], [folder, tmp_path], [tmp_path / "none"]):
         assert main([*map(str, runs)]) == 2
         assert f"{runs[-1]} is not a run folder" in capsys.readouterr().err
@@ -335,7 +333,7 @@ def test_a_folder_without_a_run_is_named(folder, capsys, monkeypatch, tmp_path):
     assert f"recipe.yaml is a file: name the run folder that it is in, {folder}" in capsys.readouterr().err
 
 
-UNNEEDED = """
+UNNEEDED_IMPORTS = """
 import sys
 from nmt.cli.translate import main
 code = main()
@@ -344,15 +342,13 @@ sys.exit(code)
 """
 
 
-def test_a_line_that_is_typed_is_answered_before_the_next_and_nothing_is_imported_that_it_does_not_need(
-    folder, translate
-):
-    wanted, _ = translate(source="für Übung\nin May\n".encode())
+def test_typed_line_is_answered_before_the_next_without_unneeded_imports(folder, translate):
+    expected, _ = translate(source="für Übung\nin May\n".encode())
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = str(Path(__file__).parents[2])
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    process = subprocess.Popen([sys.executable, "-c", UNNEEDED, folder], env=environment, **pipes)
-    for source, answer in zip(["für Übung", "in May"], wanted, strict=True):
+    process = subprocess.Popen([sys.executable, "-c", UNNEEDED_IMPORTS, folder], env=environment, **pipes)
+    for source, answer in zip(["für Übung", "in May"], expected, strict=True):
         process.stdin.write(source.encode("utf-8") + b"\n")
         process.stdin.flush()
         assert process.stdout.readline().decode("utf-8") == answer + "\n"
@@ -361,7 +357,7 @@ def test_a_line_that_is_typed_is_answered_before_the_next_and_nothing_is_importe
     assert err.endswith(b"\n\n"), err
 
 
-def test_help_needs_nothing_that_takes_long_to_import():
+def test_help_needs_no_slow_imports():
     code = """import sys, nmt.cli.begin
 for name in ("preprocess", "train", "translate", "export"):
     sys.argv = [f"nmt-{name}", "--help"]
@@ -371,14 +367,14 @@ for name in ("preprocess", "train", "translate", "export"):
         assert end.code == 0
     assert not {"torch", "numpy", "pyarrow"} & {*sys.modules}
 """
-    found = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True)
-    assert (found.returncode, found.stderr) == (0, "") and "usage: " in found.stdout
+    result = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "") and "usage: " in result.stdout
 
 
-def test_runs_and_checkpoints_translate_together_where_they_have_the_same_subwords(translate, folder, tmp_path):
-    alone, _ = translate()
-    assert translate(folder)[0] == alone  # the same run twice
-    assert translate("--checkpoint", "update-00000007", "--checkpoint", "model")[0] == alone
+def test_runs_and_checkpoints_of_the_same_subwords_form_an_ensemble(translate, folder, tmp_path):
+    expected, _ = translate()
+    assert translate(folder)[0] == expected  # the same run twice
+    assert translate("--checkpoint", "update-00000007", "--checkpoint", "model")[0] == expected
     assert "several runs" in translate(folder, "--checkpoint", "model", code=2)[1]
     other = Run(tmp_path / "other")
     shutil.copytree(folder, other.folder)
@@ -387,13 +383,13 @@ def test_runs_and_checkpoints_translate_together_where_they_have_the_same_subwor
     assert "different vocabularies" in translate(other.folder, code=2)[1]
 
 
-def test_mbr_is_samples_and_a_choice(translate, objects):
-    found = objects("--mbr", 8, "--decode.n_best", 8)
-    assert found == objects("--decode.samples", 8, "--decode.mbr", "chrf", "--decode.n_best", 8)
-    for one in found:
-        utilities = [each["utility"] for each in one["n_best"]]
+def test_mbr_is_sampling_and_a_choice_by_utility(translate, objects):
+    records = objects("--mbr", 8, "--decode.n_best", 8)
+    assert records == objects("--decode.samples", 8, "--decode.mbr", "chrf", "--decode.n_best", 8)
+    for record in records:
+        utilities = [hypothesis["utility"] for hypothesis in record["n_best"]]
         assert utilities == sorted(utilities, reverse=True)
-        assert len({each["output"] for each in one["n_best"]}) == len(utilities)
+        assert len({hypothesis["output"] for hypothesis in record["n_best"]}) == len(utilities)
     lines = translate("--mbr", 16)[0]
     assert translate("--mbr", 16, "--decode.window", 1)[0] == lines
     assert translate("--mbr", 8, "--decode.samples", 16)[0] == lines != translate("--mbr", 16, "--seed", 2)[0]

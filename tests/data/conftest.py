@@ -1,4 +1,4 @@
-"""A folder to write corpora in and to prepare them; and `tests.data` can be imported, however pytest was started."""
+"""Fixture `at`, a folder of corpora to prepare. Makes `tests.data` importable wherever pytest is started."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 @pytest.fixture
 def at(tmp_path, monkeypatch):
-    """at.write(name, content or rows), at.prepare(train, **data), which returns the report, at.refused, at.texts."""
+    """Temporary folder: at.write(name, content or rows); at.prepare(train, **data) -> report; at.refused; at.texts."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
 
@@ -37,20 +37,20 @@ def at(tmp_path, monkeypatch):
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
         return name
 
-    def run(train, *, valid=None, vocab_size=264, **data):
-        valid, usual = valid or {"src": "v.de", "trg": "v.en"}, {"alarms": "warn", "workers": 1}
-        data = {"train": train if isinstance(train, list) else [train], "valid": [valid], **usual, **data}
+    def prepare_corpora(train, *, valid=None, vocab_size=264, **data):
+        valid, defaults = valid or {"src": "v.de", "trg": "v.en"}, {"alarms": "warn", "workers": 1}
+        data = {"train": train if isinstance(train, list) else [train], "valid": [valid], **defaults, **data}
         recipe = Recipe.model_validate({"name": "test", "data": data, "subwords": {"vocab_size": vocab_size}})
-        said = []
-        prepare(recipe, tmp_path / "out", overwrite=True, talk=said.append)
+        messages = []
+        prepare(recipe, tmp_path / "out", overwrite=True, talk=messages.append)
         report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
-        return SimpleNamespace(said=said, recipe=recipe, **report)
+        return SimpleNamespace(said=messages, recipe=recipe, **report)
 
-    def refused(train, *expected, **more):
+    def refused(train, *expected, **options):
         with pytest.raises(DataError) as error:
-            run(train, **more)
-        for words in expected:
-            assert words in str(error.value)
+            prepare_corpora(train, **options)
+        for phrase in expected:
+            assert phrase in str(error.value)
         assert not list(tmp_path.glob(".*")) and not (tmp_path / "out").exists()
         return str(error.value)
 
@@ -59,4 +59,4 @@ def at(tmp_path, monkeypatch):
 
     write("v.de", "eins zwei\n")
     write("v.en", "one two\n")
-    return SimpleNamespace(write=write, prepare=run, refused=refused, texts=texts, folder=tmp_path)
+    return SimpleNamespace(write=write, prepare=prepare_corpora, refused=refused, texts=texts, folder=tmp_path)

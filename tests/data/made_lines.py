@@ -1,4 +1,4 @@
-"""Good sentences in many scripts, by language: no filter may drop one of them."""
+"""Well-formed sentences in many scripts, by language. No filter may drop any of them."""
 
 GOOD = {
     "en": [

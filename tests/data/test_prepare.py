@@ -1,4 +1,4 @@
-"""Text in, a folder of ids out: whole or not at all, and the same bytes every time."""
+"""Preparation of text as a folder of ids: atomic, checked and deterministic."""
 
 import gzip
 import hashlib
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from nmt.data import keep
-from nmt.data import prepare as room
+from nmt.data import prepare as prepare_module
 from nmt.data.corpus import Prepared
 from nmt.data.manifest import building, settings_of
 from nmt.data.prepare import prepare
@@ -40,7 +40,7 @@ def recipe(tmp_path):
 
 
 def recipe_in(folder, src=SRC, trg=TRG, valid=(VALID, VALID), vocab_size=320, vocab_from="", **data):
-    """valid: the lines of both sides, or sets of validation as a recipe names them."""
+    """Recipe of files written to `folder`. valid: the lines of both sides, or a list of ValidationSet."""
     if isinstance(valid, tuple):
         valid = [ValidationSet(src=write(folder / "v.de", valid[0]), trg=write(folder / "v.en", valid[1]))]
     train = [TrainingCorpus(src=write(folder / "t.de", src), trg=write(folder / "t.en", trg))]
@@ -52,11 +52,11 @@ def recipe_in(folder, src=SRC, trg=TRG, valid=(VALID, VALID), vocab_size=320, vo
     )
 
 
-def bytes_of(folder):
+def hashes_of(folder):
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
 
 
-def test_stored_ids_are_those_of_the_lines_and_validation_keeps_every_line_and_its_text(recipe, tmp_path):
+def test_stored_ids_equal_those_of_the_lines_and_validation_keeps_all_text(recipe, tmp_path):
     prepare(recipe, tmp_path / "out")
     data = Prepared.open(tmp_path / "out")
     assert data.train.n_pair == len(SRC) and data.test is None
@@ -74,7 +74,7 @@ def test_stored_ids_are_those_of_the_lines_and_validation_keeps_every_line_and_i
         data.train.texts()
 
 
-def test_training_lines_are_encoded_as_they_stand_after_the_first_mark_and_the_last_carriage_return(tmp_path):
+def test_only_the_first_bom_and_final_carriage_returns_are_stripped(tmp_path):
     lines = ["\ufeffmark", "\x00" * 30, *(line for line in VALID if line.strip()), "return\r"]
     recipe = recipe_in(tmp_path, max_len=10_000, **NO_FILTERS)
     for side in ("t.de", "t.en"):
@@ -85,34 +85,32 @@ def test_training_lines_are_encoded_as_they_stand_after_the_first_mark_and_the_l
     assert [row.tolist() for row in kept] == data.subwords.src.encode(lines)
 
 
-def test_corpora_stay_in_the_order_in_which_they_were_prepared(tmp_path):
-    one, two = (
+def test_other_corpora_or_another_order_differ_but_other_weights_do_not(tmp_path):
+    first, second = (
         TrainingCorpus(src=write(tmp_path / f"{n}.de", SRC), trg=write(tmp_path / f"{n}.en", TRG)) for n in "ab"
     )
-    prepare(recipe_in(tmp_path, train=[one, two]), tmp_path / "out")
+    prepare(recipe_in(tmp_path, train=[first, second]), tmp_path / "out")
     data = Prepared.open(tmp_path / "out")
-    assert data.differences(recipe_in(tmp_path, train=[one.model_copy(update={"weight": 3.0}), two])) == []
-    for other in ([two, one], [one], [two], [one, two, one]):
-        (told,) = data.differences(recipe_in(tmp_path, train=other))
-        assert told == f"data.train: {one.src}, {two.src} in the folder, in this order"
+    assert data.differences(recipe_in(tmp_path, train=[first.model_copy(update={"weight": 3.0}), second])) == []
+    for corpora in ([second, first], [first], [second], [first, second, first]):
+        (difference,) = data.differences(recipe_in(tmp_path, train=corpora))
+        assert difference == f"data.train: {first.src}, {second.src} in the folder, in this order"
 
 
-def test_validation_sets_are_kept_apart_in_the_order_of_the_recipe(tmp_path):
-    def with_sets(**names_and_lines):
-        files = {
-            name: [write(tmp_path / f"{name}.{side}", its) for side in "st"] for name, its in names_and_lines.items()
-        }
+def test_validation_sets_are_stored_separately_in_the_order_of_the_recipe(tmp_path):
+    def with_sets(**lines_of):
+        files = {name: [write(tmp_path / f"{name}.{side}", lines) for side in "st"] for name, lines in lines_of.items()}
         return recipe_in(
-            tmp_path, valid=[ValidationSet(name=one, src=src, trg=trg) for one, (src, trg) in files.items()]
+            tmp_path, valid=[ValidationSet(name=name, src=src, trg=trg) for name, (src, trg) in files.items()]
         )
 
-    several = with_sets(newstest=VALID[:3], valid=VALID[3:9], web_2=VALID[2:5])
-    manifest = prepare(several, tmp_path / "out")
+    recipe = with_sets(newstest=VALID[:3], valid=VALID[3:9], web_2=VALID[2:5])
+    manifest = prepare(recipe, tmp_path / "out")
     assert manifest["n_pair"] == {"train": 200, "valid-newstest": 3, "valid": 6, "valid-web_2": 3}
     data = Prepared.open(tmp_path / "out")
     texts = [(name, corpus.texts()[1]) for name, corpus in data.valid_sets.items()]
     assert texts == [("newstest", VALID[:3]), ("valid", VALID[3:9]), ("web_2", VALID[2:5])]
-    assert data.valid is data.valid_sets["newstest"] and data.differences(several) == []
+    assert data.valid is data.valid_sets["newstest"] and data.differences(recipe) == []
     for other in (with_sets(valid=VALID[3:9]), with_sets(valid=VALID[3:9], newstest=VALID[:3], web_2=VALID[2:5])):
         assert "newstest, valid, web_2 in the folder, valid" in data.differences(other)[0]
         with pytest.raises(DataError, match="--overwrite"):
@@ -129,29 +127,29 @@ def test_the_datasets_library_opens_the_files(recipe, tmp_path):
     assert dataset.features["src"].feature.dtype == "uint16"
 
 
-def test_what_is_dropped_is_accounted_for(tmp_path):
+def test_report_counts_dropped_pairs_by_reason_with_their_lines(tmp_path):
     src = [*SRC[:10], "", "OK", "x" * 100, " ".join(f"y{n}" for n in range(400)), SRC[0], "z" * 2_000_000, VALID[-1]]
     trg = [*TRG[:10], "a", "OK", "x", " ".join(f"z{n}" for n in range(390)), TRG[0], "z", "a line of validation"]
     recipe = recipe_in(tmp_path, src, trg, max_len=256, drop_duplicates=True)
     prepare(recipe, tmp_path / "out")
     report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
-    places = {reason: [place.rpartition(":")[2] for place in of["first"]] for reason, of in report["dropped"].items()}
-    once = {"empty side": ["11"], "identical sides": ["12"], "length ratio": ["13"], "duplicate": ["15"]}
-    assert places == {**once, "too long": ["16", "14"]}
+    lines = {reason: [place.rpartition(":")[2] for place in row["first"]] for reason, row in report["dropped"].items()}
+    one_each = {"empty side": ["11"], "identical sides": ["12"], "length ratio": ["13"], "duplicate": ["15"]}
+    assert lines == {**one_each, "too long": ["16", "14"]}
     assert (report["read"], report["kept"], report["source_in_valid_or_test"]) == (17, 11, 1)
 
 
-def test_missing_files_are_refused_all_at_once_with_the_places_tried(tmp_path, monkeypatch):
+def test_one_error_lists_all_missing_files_and_the_paths_tried(tmp_path, monkeypatch):
     monkeypatch.setenv("NMT_DATA", str(tmp_path / "corpora"))
-    gone = [TrainingCorpus(src="multi30k.x.de", trg="gone.en")]
+    missing = [TrainingCorpus(src="multi30k.x.de", trg="gone.en")]
     with pytest.raises(DataError) as error:
-        prepare(recipe_in(tmp_path, train=gone, valid=[ValidationSet(src="v.de", trg="gone.fr")]), tmp_path / "out")
+        prepare(recipe_in(tmp_path, train=missing, valid=[ValidationSet(src="v.de", trg="gone.fr")]), tmp_path / "out")
     message = str(error.value)
     assert str(Path("multi30k.x.de").absolute()) in message and str(tmp_path / "corpora" / "multi30k.x.de") in message
     assert "download_multi30k" in message and "data.valid: no file gone.fr: tried" in message
 
 
-def test_relative_files_are_found_in_the_folder_that_nmt_data_names(recipe, tmp_path, monkeypatch):
+def test_relative_paths_are_found_in_the_folder_nmt_data(recipe, tmp_path, monkeypatch):
     monkeypatch.setenv("NMT_DATA", str(tmp_path))
     (tmp_path / "t.de.gz").write_bytes(gzip.compress((tmp_path / "t.de").read_bytes()))
     recipe = recipe_in(tmp_path, train=[TrainingCorpus(src="t.de.gz", trg="t.en")])
@@ -159,49 +157,49 @@ def test_relative_files_are_found_in_the_folder_that_nmt_data_names(recipe, tmp_
     assert manifest["n_pair"]["train"] == len(SRC) and manifest["inputs"][0]["name"] == "t.de.gz"
 
 
-def test_the_same_again_is_nothing_to_do_and_anything_else_is_refused_without_overwrite(recipe, tmp_path):
-    said: list[str] = []
+def test_preparing_again_does_nothing_and_a_changed_recipe_needs_overwrite(recipe, tmp_path):
+    messages: list[str] = []
     prepare(recipe, tmp_path / "out")
-    before = bytes_of(tmp_path / "out")
-    prepare(recipe, tmp_path / "out", talk=said.append)
-    assert "nothing to do" in said[-1]
-    other = recipe.model_copy(update={"subwords": SubwordsConfig(vocab_size=300)})
+    before = hashes_of(tmp_path / "out")
+    prepare(recipe, tmp_path / "out", talk=messages.append)
+    assert "nothing to do" in messages[-1]
+    changed = recipe.model_copy(update={"subwords": SubwordsConfig(vocab_size=300)})
     with pytest.raises(DataError, match=r"subwords\.vocab_size: 320 there, 300 here.*--overwrite"):
-        prepare(other, tmp_path / "out")
-    assert bytes_of(tmp_path / "out") == before
-    prepare(other, tmp_path / "out", overwrite=True)
+        prepare(changed, tmp_path / "out")
+    assert hashes_of(tmp_path / "out") == before
+    prepare(changed, tmp_path / "out", overwrite=True)
     assert Prepared.open(tmp_path / "out").subwords.src.size == 300
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 
-def test_a_folder_records_the_version_of_nmt_and_another_version_finds_nothing_to_do(recipe, tmp_path, monkeypatch):
-    said: list[str] = []
+def test_folder_records_the_nmt_version_and_another_version_reuses_it(recipe, tmp_path, monkeypatch):
+    messages: list[str] = []
     assert prepare(recipe, tmp_path / "out")["nmt"] == version_and_commit()
-    before = bytes_of(tmp_path / "out")
-    text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert f"nmt-preprocess {version_and_commit()} from the recipe" in text
+    before = hashes_of(tmp_path / "out")
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert f"nmt-preprocess {version_and_commit()} from the recipe" in page
     monkeypatch.setattr("nmt.data.prepare.version_and_commit", lambda: "9.9+g123.dirty")
-    prepare(recipe, tmp_path / "out", talk=said.append)
-    assert "nothing to do" in said[-1] and bytes_of(tmp_path / "out") == before
+    prepare(recipe, tmp_path / "out", talk=messages.append)
+    assert "nothing to do" in messages[-1] and hashes_of(tmp_path / "out") == before
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
-    del manifest["nmt"]  # as in folders made before
+    del manifest["nmt"]  # as in folders of earlier versions
     (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     assert Prepared.open(tmp_path / "out").train.n_pair == len(SRC)
 
 
-def test_of_two_that_make_a_folder_the_second_is_refused_and_what_a_killed_one_left_is_removed(tmp_path):
-    out, left = tmp_path / "out", tmp_path / ".out.preparing"
-    left.mkdir()
-    (left / "half").touch()
+def test_concurrent_preparation_is_refused_and_leftovers_of_a_killed_one_removed(tmp_path):
+    out, leftover = tmp_path / "out", tmp_path / ".out.preparing"
+    leftover.mkdir()
+    (leftover / "half").touch()
     (tmp_path / ".out.preparing.lock").write_text("1")
-    with building(out, replace=None) as made:
-        assert made == left and not list(made.iterdir())
+    with building(out, replace=None) as folder:
+        assert folder == leftover and not list(folder.iterdir())
         with pytest.raises(DataError, match=f"is writing it .process {os.getpid()}"), building(out, replace=None):
             pass
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_folder_with_other_files_is_never_touched(recipe, tmp_path):
+def test_folder_with_foreign_files_is_never_touched(recipe, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.txt").write_text("mine", encoding="utf-8")
@@ -216,23 +214,23 @@ def test_a_folder_with_other_files_is_never_touched(recipe, tmp_path):
 
 
 @pytest.mark.parametrize("call", ["_learn", "write_manifest"])
-def test_a_failure_at_any_stage_leaves_the_old_data_and_nothing_else(recipe, tmp_path, monkeypatch, call):
+def test_failure_at_any_stage_leaves_only_the_old_data(recipe, tmp_path, monkeypatch, call):
     prepare(recipe, tmp_path / "out")
-    before = bytes_of(tmp_path / "out")
+    before = hashes_of(tmp_path / "out")
 
     def fail(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(room, call, fail)
-    other = recipe.model_copy(update={"subwords": SubwordsConfig(vocab_size=300)})
+    monkeypatch.setattr(prepare_module, call, fail)
+    changed = recipe.model_copy(update={"subwords": SubwordsConfig(vocab_size=300)})
     with pytest.raises(KeyboardInterrupt):
-        prepare(other, tmp_path / "out", overwrite=True)
-    assert bytes_of(tmp_path / "out") == before
+        prepare(changed, tmp_path / "out", overwrite=True)
+    assert hashes_of(tmp_path / "out") == before
     assert not list(tmp_path.glob(".*"))
 
 
-def rewritten(change):
-    """A damage that changes the content of a manifest."""
+def edit_json(change):
+    """Return a function that changes the content of a manifest."""
 
     def damage(path):
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -242,12 +240,12 @@ def rewritten(change):
     return damage
 
 
-def written(change):
-    """A damage that changes the bytes of a file."""
+def edit_bytes(change):
+    """Return a function that changes the bytes of a file."""
     return lambda path: path.write_bytes(change(path.read_bytes()))
 
 
-def flipped(content):
+def flip_bit(content):
     middle = len(content) // 2
     return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
 
@@ -255,28 +253,28 @@ def flipped(content):
 @pytest.mark.parametrize(
     ("name", "damage", "expected"),
     [
-        # Before anything is mapped: touching a page beyond the end of a mapped file ends the process.
-        ("train.arrow", written(lambda content: content[:-1]), r"train\.arrow: .*but the manifest says"),
-        ("valid.arrow", written(flipped), r"valid\.arrow: .*SHA-256 differs"),
-        ("subwords.json", written(flipped), r"subwords\.json: .*SHA-256 differs"),
+        # Checked before mapping: reading a page beyond the end of a mapped file kills the process.
+        ("train.arrow", edit_bytes(lambda content: content[:-1]), r"train\.arrow: .*but the manifest says"),
+        ("valid.arrow", edit_bytes(flip_bit), r"valid\.arrow: .*SHA-256 differs"),
+        ("subwords.json", edit_bytes(flip_bit), r"subwords\.json: .*SHA-256 differs"),
         ("report.json", Path.unlink, r"report\.json: missing"),
         ("manifest.json", Path.unlink, "incomplete"),
-        ("manifest.json", written(lambda content: content[:-99]), "damaged"),
-        ("manifest.json", written(lambda _: b'{"a": 1, "a": 2}'), "twice"),
-        ("manifest.json", written(lambda _: b'{"a": NaN}'), "NaN"),
-        ("manifest.json", written(lambda _: b"[" * 100_000), "damaged"),
-        ("manifest.json", rewritten(lambda c: c.update(format=99)), "99"),
-        ("manifest.json", rewritten(lambda c: c.update(made_by="other")), "not a manifest"),
-        ("manifest.json", rewritten(lambda c: c["files"].update({"../x": {"size": 1, "sha256": ""}})), "wrong kind"),
-        ("manifest.json", rewritten(lambda c: c["files"].pop("train.arrow")), r"no train\.arrow"),
-        ("manifest.json", rewritten(lambda c: c.update(subwords_sha256="0")), "SHA-256"),
+        ("manifest.json", edit_bytes(lambda content: content[:-99]), "damaged"),
+        ("manifest.json", edit_bytes(lambda _: b'{"a": 1, "a": 2}'), "twice"),
+        ("manifest.json", edit_bytes(lambda _: b'{"a": NaN}'), "NaN"),
+        ("manifest.json", edit_bytes(lambda _: b"[" * 100_000), "damaged"),
+        ("manifest.json", edit_json(lambda c: c.update(format=99)), "99"),
+        ("manifest.json", edit_json(lambda c: c.update(made_by="other")), "not a manifest"),
+        ("manifest.json", edit_json(lambda c: c["files"].update({"../x": {"size": 1, "sha256": ""}})), "wrong kind"),
+        ("manifest.json", edit_json(lambda c: c["files"].pop("train.arrow")), r"no train\.arrow"),
+        ("manifest.json", edit_json(lambda c: c.update(subwords_sha256="0")), "SHA-256"),
         *(
-            ("manifest.json", rewritten(lambda c, corpora=corpora: c.update(corpora=corpora)), "wrong kind")
+            ("manifest.json", edit_json(lambda c, corpora=corpora: c.update(corpora=corpora)), "wrong kind")
             for corpora in ([], [{"n_pair": 6}], [{"n_pair": 201}, {"n_pair": -1}], [{"n_pair": True}], "all")
         ),
     ],
 )
-def test_a_folder_that_is_not_as_it_was_written_is_refused_by_name(recipe, tmp_path, name, damage, expected):
+def test_error_of_a_damaged_folder_names_the_file(recipe, tmp_path, name, damage, expected):
     prepare(recipe, tmp_path / "out")
     damage(tmp_path / "out" / name)
     with pytest.raises(DataError, match=expected):
@@ -284,22 +282,22 @@ def test_a_folder_that_is_not_as_it_was_written_is_refused_by_name(recipe, tmp_p
 
 
 def test_ids_beyond_the_vocabulary_are_refused(recipe, tmp_path):
-    """A folder whose hashes are right need not have honest content."""
+    """Matching hashes do not prove that the content is valid."""
     small = recipe.model_copy(update={"subwords": SubwordsConfig(vocab_size=264)})
     prepare(recipe, tmp_path / "a")
     prepare(small, tmp_path / "b")
     manifest = json.loads((tmp_path / "a" / "manifest.json").read_text(encoding="utf-8"))
-    of_small = json.loads((tmp_path / "b" / "manifest.json").read_text(encoding="utf-8"))
-    manifest["files"]["subwords.json"] = of_small["files"]["subwords.json"]
-    manifest["subwords_sha256"] = of_small["subwords_sha256"]
+    small_manifest = json.loads((tmp_path / "b" / "manifest.json").read_text(encoding="utf-8"))
+    manifest["files"]["subwords.json"] = small_manifest["files"]["subwords.json"]
+    manifest["subwords_sha256"] = small_manifest["subwords_sha256"]
     (tmp_path / "b" / "subwords.json").rename(tmp_path / "a" / "subwords.json")
     (tmp_path / "a" / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     with pytest.raises(DataError, match="ids outside the vocabulary"):
         Prepared.open(tmp_path / "a")
 
 
-def test_the_bytes_do_not_depend_on_the_run_the_workers_or_the_hash_seed(recipe, tmp_path, monkeypatch):
-    """In this process, with the seed that it was given, and in others with another."""
+def test_bytes_do_not_depend_on_the_run_workers_or_hash_seed(recipe, tmp_path, monkeypatch):
+    """Compare this process with another that has two workers and a different hash seed."""
     monkeypatch.setattr(keep, "N_PAIR", 40)
     code = (
         "import sys; from pathlib import Path; from tests.data.test_prepare import recipe_in; "
@@ -310,5 +308,5 @@ def test_the_bytes_do_not_depend_on_the_run_the_workers_or_the_hash_seed(recipe,
     prepare(recipe, tmp_path / "out0")
     env = {**os.environ, "PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, env=env, check=True, capture_output=True)
-    told = [{k: v for k, v in bytes_of(tmp_path / out).items() if k != "recipe.yaml"} for out in ("out0", "out1")]
-    assert told[0] == told[1] and "manifest.json" in told[0]
+    hashes = [{k: v for k, v in hashes_of(tmp_path / out).items() if k != "recipe.yaml"} for out in ("out0", "out1")]
+    assert hashes[0] == hashes[1] and "manifest.json" in hashes[0]

@@ -1,4 +1,4 @@
-"""Workers that fail, and their errors; that their number makes no difference to the data is tested with the blocks."""
+"""Failing workers and their errors. `test_blocks.py` tests that the number of workers does not affect the data."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import pytest
 
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import DataError, MachineError
-from tests.data import test_worker_pool as here
+from tests.data import test_worker_pool as this_module
 
 
 class Tasks:
@@ -27,8 +27,8 @@ class Tasks:
     def read(self, path):
         return open(path).read()
 
-    def kill(self, how):
-        os.kill(os.getpid(), how)
+    def kill(self, signal_number):
+        os.kill(os.getpid(), signal_number)
 
     def end(self):
         raise EOFError
@@ -37,13 +37,13 @@ class Tasks:
         os._exit(5)
 
 
-def test_answers_come_in_order_and_an_error_is_an_answer(tmp_path, monkeypatch):
-    """A folder of the user is not taken for this package."""
+def test_results_come_in_order_and_errors_reach_the_caller(tmp_path, monkeypatch):
+    """A folder called nmt in the working directory is not imported."""
     (tmp_path / "nmt").mkdir()
     (tmp_path / "nmt" / "__init__.py").write_text("raise SystemExit('a folder of the user')")
     monkeypatch.chdir(tmp_path)
     with WorkerPool(2) as workers:
-        workers.begin(here.Tasks, "")
+        workers.begin(this_module.Tasks, "")
         assert list(workers.each("add", ((n, 1) for n in range(30)))) == list(range(1, 31))
         with pytest.raises(DataError, match="a reason") as raised:
             workers.submit("refuse", "a reason", 7).result(60)
@@ -55,34 +55,34 @@ def test_answers_come_in_order_and_an_error_is_an_answer(tmp_path, monkeypatch):
     assert all(process.poll() is not None for process in processes)
 
 
-def test_what_is_wrong_with_the_setup_is_said_at_the_first_task():
+def test_setup_error_is_raised_by_the_first_task():
     with WorkerPool(2) as workers:
-        workers.begin(here.Tasks, "no such data")
+        workers.begin(this_module.Tasks, "no such data")
         with pytest.raises(DataError, match="no such data"):
             workers.submit("add", 1, 2).result(60)
 
 
 @pytest.mark.parametrize(
-    ("task", "how"),
+    ("task", "cause"),
     [
         (("kill", signal.SIGKILL), r"was killed by signal 9 \(perhaps by the system"),
         (("kill", signal.SIGTERM), r"was killed by signal 15\."),
         (("leave",), "ended with exit code 5"),
         (("end",), "ended with exit code 1"),
-        (("add", 1, "a"), "ended with exit code 1"),  # a mistake of ours, whose traceback is on stderr
+        (("add", 1, "a"), "ended with exit code 1"),  # an internal error: its traceback is on stderr
     ],
 )
-def test_a_worker_that_ends_is_told_with_what_to_do_and_nobody_waits_for_it(task, how):
+def test_dead_worker_raises_an_error_with_advice_instead_of_hanging(task, cause):
     with WorkerPool(2) as workers:
-        workers.begin(here.Tasks, "")
-        for asked in [workers.submit(*task) for _ in range(5)]:
-            with pytest.raises(MachineError, match=rf"a worker process {how}.*--data\.workers 1"):
-                asked.result(60)
+        workers.begin(this_module.Tasks, "")
+        for future in [workers.submit(*task) for _ in range(5)]:
+            with pytest.raises(MachineError, match=rf"a worker process {cause}.*--data\.workers 1"):
+                future.result(60)
 
 
-def test_a_worker_ends_when_nobody_asks_any_more():
+def test_worker_exits_when_its_connection_is_closed():
     with WorkerPool(2) as workers:
-        workers.begin(here.Tasks, "")
+        workers.begin(this_module.Tasks, "")
         workers.submit("add", 1, 1).result(60)
         for worker in workers._workers:
             worker.connection.close()

@@ -1,4 +1,4 @@
-"""Corpora that are visited more or less often: counts are exact, and nothing is copied."""
+"""Corpus weights and temperature: the exact number of visits of each pair in an epoch."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from nmt.errors import RecipeError
 from nmt.recipe.data_options import DataConfig
 
 
-def corpora(*weights, **options):
+def data_config(*weights, **options):
     return DataConfig(train=[{"src": "a", "trg": "b", "weight": weight} for weight in weights], **options)
 
 
@@ -21,17 +21,17 @@ def visits(mixture, epochs, seed=1):
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("weight", [0.1, 0.25, 1.0, 1.5, 2.0, 3.3])
-def test_a_weight_is_how_often_each_pair_is_visited_in_an_epoch(weight, seed):
+def test_weight_is_the_number_of_visits_of_each_pair_in_an_epoch(weight, seed):
     mixture = Mixture((40, 20), (weight, 1.0))
-    one, other = visits(mixture, [0], seed)
-    assert set(one) <= {int(weight), -int(-weight // 1)} and one.sum() == round(40 * weight)
-    assert set(other) == {1}
-    many, _ = visits(mixture, range(20), seed)
-    assert many.sum() == round(20 * 40 * weight)
-    assert many.max() - many.min() <= 1  # no pair is left behind for others
+    weighted, unweighted = visits(mixture, [0], seed)
+    assert set(weighted) <= {int(weight), -int(-weight // 1)} and weighted.sum() == round(40 * weight)
+    assert set(unweighted) == {1}
+    total, _ = visits(mixture, range(20), seed)
+    assert total.sum() == round(20 * 40 * weight)
+    assert total.max() - total.min() <= 1  # no pair falls behind
 
 
-def test_each_epoch_takes_another_part_of_a_corpus_and_an_epoch_is_arithmetic():
+def test_epochs_visit_different_parts_and_depend_only_on_seed_and_epoch():
     mixture = Mixture((40,), (0.5,))
     first, second = mixture.rows(1, 0), mixture.rows(1, 1)
     assert sorted([*first, *second]) == list(range(40))
@@ -39,22 +39,22 @@ def test_each_epoch_takes_another_part_of_a_corpus_and_an_epoch_is_arithmetic():
     assert not np.array_equal(mixture.rows(2, 0), first)
 
 
-def test_temperature_makes_the_shares_go_with_a_root_of_the_sizes():
+def test_temperature_makes_shares_proportional_to_a_root_of_the_sizes():
     sizes = (1600, 100, 400)
-    found = mixture_of(corpora(1, 1, 1, temperature=2.0), sizes)
-    share = np.array(found.weights) * sizes
-    assert np.allclose(share / share.sum(), np.sqrt(sizes) / np.sqrt(sizes).sum())
-    assert found.weights[0] == 1.0  # the largest is visited once
-    doubled = mixture_of(corpora(1, 2, 1, temperature=2.0), sizes)
-    assert doubled.weights == (found.weights[0], 2 * found.weights[1], found.weights[2])
-    assert mixture_of(corpora(1, 1, 1), sizes).weights == (1.0, 1.0, 1.0) != found.weights
+    mixture = mixture_of(data_config(1, 1, 1, temperature=2.0), sizes)
+    shares = np.array(mixture.weights) * sizes
+    assert np.allclose(shares / shares.sum(), np.sqrt(sizes) / np.sqrt(sizes).sum())
+    assert mixture.weights[0] == 1.0  # the largest corpus is visited once
+    doubled = mixture_of(data_config(1, 2, 1, temperature=2.0), sizes)
+    assert doubled.weights == (mixture.weights[0], 2 * mixture.weights[1], mixture.weights[2])
+    assert mixture_of(data_config(1, 1, 1), sizes).weights == (1.0, 1.0, 1.0) != mixture.weights
 
 
-def test_corpora_that_cannot_be_told_apart_are_not_weighted():
-    assert mixture_of(corpora(1, 1), (7,)).weights == (1.0,)
-    for data in (corpora(1, 2), corpora(1, 1, temperature=3.0)):
+def test_weights_need_separately_prepared_corpora_and_at_least_one_pair():
+    assert mixture_of(data_config(1, 1), (7,)).weights == (1.0,)
+    for config in (data_config(1, 2), data_config(1, 1, temperature=3.0)):
         with pytest.raises(RecipeError, match="the recipe has 2 corpora, but the data was prepared from 1"):
-            mixture_of(data, (7,))
+            mixture_of(config, (7,))
     with pytest.raises(RecipeError, match=r"weights of 0\.1, 0\.2 an epoch would have no pair"):
-        mixture_of(corpora(0.1, 0.2), (3, 4))
-    assert mixture_of(corpora(1, 1, temperature=2.0), (0, 4)).weights == (0.0, 1.0)  # all of it was dropped
+        mixture_of(data_config(0.1, 0.2), (3, 4))
+    assert mixture_of(data_config(1, 1, temperature=2.0), (0, 4)).weights == (0.0, 1.0)  # all its pairs were dropped

@@ -1,4 +1,4 @@
-"""Which training pairs are dropped, in which order that is asked, and the account of them."""
+"""Filters of training pairs: the reason for which each drops a pair, their order, and the report."""
 
 from pathlib import Path
 
@@ -9,11 +9,11 @@ from nmt.data.report import DataReport, table
 from nmt.recipe.data_options import FilterConfig
 
 OFF = {name: type(field.default)(0) for name, field in FilterConfig.model_fields.items()}
-USUAL = UsualRatio(median=1.0, low=0.25, high=4.0)
+RATIO = UsualRatio(median=1.0, low=0.25, high=4.0)
 
 
-def reason(src, trg, *, max_len=10, **options):
-    return reason_to_drop(src, trg, filters_of(CorpusFacts(FilterConfig(**options), max_len, ("de", "en"), USUAL)))
+def drop_reason(src, trg, *, max_len=10, **options):
+    return reason_to_drop(src, trg, filters_of(CorpusFacts(FilterConfig(**options), max_len, ("de", "en"), RATIO)))
 
 
 @pytest.mark.parametrize(
@@ -30,11 +30,11 @@ def reason(src, trg, *, max_len=10, **options):
         ("\x00 собака стоит на улице", "a\ufffddog", "control characters"),
     ],
 )
-def test_the_first_filter_that_finds_something_names_the_reason(src, trg, expected):
-    assert reason(src, trg) == expected
+def test_reason_is_that_of_the_first_filter_that_rejects_the_pair(src, trg, expected):
+    assert drop_reason(src, trg) == expected
 
 
-GUILTY = {
+REJECTED = {
     "max_ratio": ("length ratio", "Ja.", "an answer of many words, and quite a long one"),
     "drop_identical": ("identical sides", "OK", "OK"),
     "drop_control": ("control characters", "ein\x00Hund", "a dog"),
@@ -45,21 +45,21 @@ GUILTY = {
 }
 
 
-@pytest.mark.parametrize("option", GUILTY)
-def test_each_filter_can_be_turned_off_and_finds_its_own_alone(option):
-    on = {**OFF, option: FilterConfig.model_fields[option].default}
-    for other, (its_reason, *pair) in GUILTY.items():
-        assert reason(*pair, max_len=100, **on) == (its_reason if other == option else None)
-        assert reason(*pair, max_len=100, **OFF) is None
+@pytest.mark.parametrize("option", REJECTED)
+def test_each_filter_can_be_turned_off_and_rejects_only_its_example(option):
+    alone = {**OFF, option: FilterConfig.model_fields[option].default}
+    for other, (reason, *pair) in REJECTED.items():
+        assert drop_reason(*pair, max_len=100, **alone) == (reason if other == option else None)
+        assert drop_reason(*pair, max_len=100, **OFF) is None
 
 
-def test_a_side_whose_language_is_not_known_is_in_any_script():
+def test_side_of_unknown_language_may_be_in_any_script():
     filters = filters_of(CorpusFacts(FilterConfig(), 10, ("src", "el")))
     assert reason_to_drop("dogs are barking", "собаки громко лают", filters) == "another script"
     assert reason_to_drop("dogs are barking", "σκύλοι", filters) is None
 
 
-def test_oddities_of_a_line():
+def test_odd_characters_of_a_line_are_named():
     for text in ("plain", "tab\tand no-break\u00a0space"):
         assert oddities(text) == []
     for text in ("a\rb", "a\u2028b", "NUL\x00"):
@@ -67,7 +67,7 @@ def test_oddities_of_a_line():
     assert oddities("\ufeffBOM\x0b") == ["bom_inside", "control"]
 
 
-def test_the_report_names_the_first_five_places_of_each_reason():
+def test_report_names_the_first_five_lines_of_each_reason():
     report = DataReport(n_read=9)
     for line in range(1, 8):
         report.drop("length ratio", 1, [(f"a.de:{line}", ())])
@@ -81,8 +81,8 @@ def test_the_report_names_the_first_five_places_of_each_reason():
 def test_docs_have_a_row_for_each_reason_in_the_order_of_the_filters():
     docs = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
     rows = [line.split(" | ")[-1].removesuffix(" |") for line in docs.partition("\n## Filters\n")[2].split("\n")]
-    told = [row for row in rows if row in REASONS]
-    assert list(dict.fromkeys(told)) == list(REASONS)
+    documented = [row for row in rows if row in REASONS]
+    assert list(dict.fromkeys(documented)) == list(REASONS)
 
 
 def test_every_option_of_a_filter_has_a_reason():

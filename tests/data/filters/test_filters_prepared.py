@@ -1,4 +1,4 @@
-"""The filters in nmt-preprocess: what is dropped and told, filters of single corpora, and folders made before those."""
+"""Filters in nmt-preprocess: dropped pairs in the report, filters of single corpora, and folders of older versions."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from nmt.recipe.data_options import DataConfig, FilterConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe, write_recipe
 
-NEW = FilterConfig.model_fields.keys() - {"max_ratio", "drop_identical", "drop_duplicates"}
+NEW_OPTIONS = FilterConfig.model_fields.keys() - {"max_ratio", "drop_identical", "drop_duplicates"}
 GOOD = [
     (f"Haus {name} am See im Wald", f"house {name} by the lake")
     for name in ["one", "two", "three", "four", "five", "six"]
@@ -17,7 +17,7 @@ GOOD = [
 LONG = ("ein recht kurzer Satz über Hunde", "a sentence about dogs " * 3)  # twice as long
 RUSSIAN = ("собаки громко лают ночью", "dogs bark loudly at night")
 UNLIKE = "qy xk wv zj " + " ".join(f"{a}{b}" for a, b in zip("abcdefghijk", "zyxwvutsrqp", strict=True))
-BAD = {
+BAD_LINES = {
     "ein\x00Hund": "control characters",
     "fÃ¼r": "damaged text",
     "собаки громко лают": "another script",
@@ -27,52 +27,52 @@ BAD = {
 
 
 @pytest.fixture
-def own(at):
-    """own(*options, pairs, **data): the report of as many corpora of the same pairs as there are options."""
+def report_of(at):
+    """report_of(*options, pairs, **data): report on corpora of the same pairs, one for each dict of options."""
 
-    def run(*options, pairs=GOOD, **data):
+    def prepare_corpora(*options, pairs=GOOD, **data):
         train = []
-        for n, each in enumerate(options):
+        for n, corpus_options in enumerate(options):
             for k, side in enumerate(("src", "trg")):
                 at.write(f"{n}.{side}", "".join(f"{pair[k]} {n}\n" for pair in pairs))
-            train.append({"src": f"{n}.src", "trg": f"{n}.trg", **each})
+            train.append({"src": f"{n}.src", "trg": f"{n}.trg", **corpus_options})
         return at.prepare(train, vocab_size=300, **{"src_lang": "de", "trg_lang": "en", **data})
 
-    return run
+    return prepare_corpora
 
 
-def test_every_drop_has_its_reason_and_place_and_held_out_lines_stay(at):
-    at.write("t.de", "".join(f"{line}\n" for line in [*(src for src, _ in GOOD), *BAD]))
+def test_drops_are_reported_with_reason_and_line_and_held_out_lines_stay(at):
+    at.write("t.de", "".join(f"{line}\n" for line in [*(src for src, _ in GOOD), *BAD_LINES]))
     at.write("t.en", "".join(f"{line}\n" for line in [*(trg for _, trg in GOOD), *["a rather short line of text"] * 5]))
-    at.write("bad", "".join(f"{line}\n" for line in BAD))
+    at.write("bad", "".join(f"{line}\n" for line in BAD_LINES))
     valid = {"src": "bad", "trg": "bad"}
     report = at.prepare({"src": "t.de", "trg": "t.en"}, valid=valid, vocab_size=300, src_lang="de", trg_lang="en")
-    assert report.kept == len(GOOD) and at.texts()[0] == list(BAD)
+    assert report.kept == len(GOOD) and at.texts()[0] == list(BAD_LINES)
     assert report.notes == {"control": 2}, "of the two held-out lines: only those were kept"
-    found = {reason: of["first"] for reason, of in report.dropped.items()}
-    assert found == {reason: [f"t.de:{len(GOOD) + n}"] for n, reason in enumerate(BAD.values(), start=1)}
+    first_places = {reason: drop["first"] for reason, drop in report.dropped.items()}
+    assert first_places == {reason: [f"t.de:{len(GOOD) + n}"] for n, reason in enumerate(BAD_LINES.values(), start=1)}
 
 
-def test_each_corpus_has_a_usual_ratio_of_its_own(at):
+def test_each_corpus_has_its_own_usual_ratio(at):
     """A pair that is usual in one corpus is dropped from the other."""
     rng = np.random.default_rng(1)
 
-    def texts(lengths):
+    def random_lines(lengths):
         return ["".join(rng.choice(list("abcdefghij klm"), size=length)) + "\n" for length in lengths]
 
     lengths = rng.integers(60, 120, 50)
     for name, factor in (("short", 1), ("long", 3)):
-        at.write(f"{name}.de", "".join(texts([*lengths, 80])))
-        at.write(f"{name}.en", "".join(texts([*(factor * lengths), 240])))
+        at.write(f"{name}.de", "".join(random_lines([*lengths, 80])))
+        at.write(f"{name}.en", "".join(random_lines([*(factor * lengths), 240])))
     corpora = [{"src": f"{name}.de", "trg": f"{name}.en"} for name in ("short", "long")]
     report = at.prepare(corpora, max_ratio=1.5, max_len=999, vocab_size=300)
     assert report.dropped == {"length ratio": {"count": 1, "first": ["short.de:51"]}}
-    assert {name: round(of["median"]) for name, of in report.usual_ratio.items()} == {"short.de": 1, "long.de": 3}
+    assert {name: round(ratio["median"]) for name, ratio in report.usual_ratio.items()} == {"short.de": 1, "long.de": 3}
     assert any("long.de: target/source length 3.0" in line for line in report.said)
 
 
-# Options of each corpus, pairs that all of them have, options of all; why pairs of each are dropped.
-OF_CORPORA = {
+# Options of each corpus, pairs of every corpus, options of all corpora, drops of each corpus by reason.
+CORPUS_FILTERS = {
     "ratio": ([{}, {"max_ratio": 1.5}], [*GOOD, LONG, ("gleich", "gleich")], {},
               [{"identical sides": 1}, {"identical sides": 1, "length ratio": 1}]),
     "off": ([{}, {"max_ratio": 0}], [*GOOD, LONG], {"max_ratio": 1.5}, [{"length ratio": 1}, {}]),
@@ -87,32 +87,32 @@ OF_CORPORA = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("options", "pairs", "data", "expected"), OF_CORPORA.values(), ids=OF_CORPORA)
-def test_filters_of_single_corpora(own, options, pairs, data, expected):
-    report = own(*options, pairs=pairs, **data)
-    assert [one["dropped"] for one in report.corpora] == expected
+@pytest.mark.parametrize(("options", "pairs", "data", "expected"), CORPUS_FILTERS.values(), ids=CORPUS_FILTERS)
+def test_options_of_a_corpus_override_those_of_all(report_of, options, pairs, data, expected):
+    report = report_of(*options, pairs=pairs, **data)
+    assert [corpus["dropped"] for corpus in report.corpora] == expected
     n_read, n_drop = report.corpora[-1]["read"], sum(expected[-1].values())
     assert report.corpora[-1]["kept"] == n_read - n_drop
     assert not n_drop or any(f".src: {n_read} read, {n_drop} dropped (" in line for line in report.said)
 
 
-def test_a_recipe_that_is_written_out_has_the_filters_of_its_corpora(tmp_path):
+def test_written_recipe_keeps_the_filters_of_its_corpora(tmp_path):
     data = DataConfig(train=[{"src": "a", "trg": "b", "max_ratio": 0, "src_lang": "ru"}])
     write_recipe(Recipe(name="t", data=data), tmp_path / "r.yaml")
-    again = read_recipe(tmp_path / "r.yaml").data
-    assert again == data and again.filters_of(0).max_ratio == 0 and again.languages_of(0) == ("ru", "und")
+    loaded = read_recipe(tmp_path / "r.yaml").data
+    assert loaded == data and loaded.filters_of(0).max_ratio == 0 and loaded.languages_of(0) == ("ru", "und")
 
 
 FLAGS = (["low"], [], ["split"], ["repeated", "low"], ["split", "cap"], [])
 
 
-def test_lines_that_look_wrong_are_dropped_and_counted_by_what_they_are_flagged(at):
+def test_flagged_lines_are_dropped_and_counted_by_flag(at):
     columns = {"src_column": "source", "trg_column": "output", "drop_flagged": True}
     rows = [{"source": src, "output": trg, "flags": flags} for (src, trg), flags in zip(GOOD, FLAGS, strict=True)]
     report = at.prepare({"file": at.write("a.jsonl", rows), **columns})
-    dropped = {reason: (of["count"], of["first"]) for reason, of in report.dropped.items()}
-    wanted = (("low", 1), ("repeated", 4), ("cap", 5))
-    assert dropped == {f"flagged {flag}": (1, [f"a.jsonl:{n}"]) for flag, n in wanted}
+    dropped = {reason: (drop["count"], drop["first"]) for reason, drop in report.dropped.items()}
+    expected = (("low", 1), ("repeated", 4), ("cap", 5))
+    assert dropped == {f"flagged {flag}": (1, [f"a.jsonl:{n}"]) for flag, n in expected}
     at.write("other", "".join(f"{trg}\n" for _, trg in GOOD))
     one_side = {"src": "a.jsonl", "src_column": "source", "trg": "other", "drop_flagged": True}
     assert at.prepare(one_side).kept == 3, "one side that is flagged is enough"
@@ -122,10 +122,10 @@ def test_lines_that_look_wrong_are_dropped_and_counted_by_what_they_are_flagged(
         at.prepare({"file": "a.jsonl", **columns})
 
 
-def older(settings):
-    """Settings as they were before there were these filters, and kinds of subwords."""
-    later = {*NEW, "kind"}
-    return {part: {name: its[name] for name in its.keys() - later} for part, its in settings.items()}
+def before_new_options(settings):
+    """Settings of a version without the new filters and without `subwords.kind`."""
+    new_options = {*NEW_OPTIONS, "kind"}
+    return {part: {name: options[name] for name in options.keys() - new_options} for part, options in settings.items()}
 
 
 @pytest.mark.parametrize(
@@ -142,6 +142,6 @@ def older(settings):
         ({"subwords": {"kind": "char"}}, ["subwords.kind: 'bpe' in the folder, 'char' in the recipe"]),
     ],
 )
-def test_an_option_that_was_not_known_is_a_change_where_somebody_asks_for_it(options, changed):
-    there, here = (settings_of(Recipe.model_validate({"name": "test", **its})) for its in ({}, options))
-    assert changed_settings(older(there), here) == changed
+def test_new_option_is_a_change_only_where_the_recipe_turns_it_on(options, changed):
+    stored, current = (settings_of(Recipe.model_validate({"name": "test", **changes})) for changes in ({}, options))
+    assert changed_settings(before_new_options(stored), current) == changed

@@ -1,4 +1,4 @@
-"""The bounds on the ratio of lengths, and the usual ratio that they are bounds around."""
+"""Filter of length ratios: the usual ratio of a corpus and the bounds around it."""
 
 import numpy as np
 import pytest
@@ -8,17 +8,17 @@ from tests.samples import SAMPLES, sample
 
 
 @pytest.mark.parametrize("languages", SAMPLES)
-def test_the_default_drops_less_than_one_in_a_hundred_pairs_of_any_sample(languages):
+def test_default_max_ratio_drops_less_than_one_percent_of_any_sample(languages):
     pairs = sample(languages)
     usual = usual_ratio(pairs, 4.0)
     assert sum(is_unusual(len(src), len(trg), usual) for src, trg in pairs) < len(pairs) / 100
 
 
 @pytest.mark.parametrize(
-    ("n_src", "n_trg", "found"), [(40, 80, False), (40, 81, True), (50, 24, True), (10, 39, False), (3, 40, True)]
+    ("n_src", "n_trg", "expected"), [(40, 80, False), (40, 81, True), (50, 24, True), (10, 39, False), (3, 40, True)]
 )
-def test_a_ratio_that_is_not_usual(n_src, n_trg, found):
-    assert is_unusual(n_src, n_trg, UsualRatio(1.0, 0.5, 2.0)) == found
+def test_only_ratios_outside_the_bounds_are_unusual(n_src, n_trg, expected):
+    assert is_unusual(n_src, n_trg, UsualRatio(1.0, 0.5, 2.0)) == expected
 
 
 def corpus(ratio, n=2000):
@@ -29,19 +29,19 @@ def corpus(ratio, n=2000):
 
 
 @pytest.mark.parametrize("ratio", [0.3, 1.0, 2.5])
-def test_what_is_learnt_is_the_ratio_of_the_corpus_whatever_a_fifth_of_rubbish_says(ratio):
+def test_usual_ratio_is_that_of_the_corpus_despite_a_fifth_of_noise(ratio):
     usual = usual_ratio(corpus(ratio), 3.0)
     assert usual.median == pytest.approx(ratio, rel=0.03), "characters count, not bytes"
     assert (usual.low, usual.high) == pytest.approx((usual.median / 3, usual.median * 3))
-    dirty = [*corpus(ratio), *[("x" * 40, "y" * 4000)] * 500]
-    assert usual_ratio(dirty, 3.0).median == pytest.approx(usual.median, rel=0.1)
+    noisy = [*corpus(ratio), *[("x" * 40, "y" * 4000)] * 500]
+    assert usual_ratio(noisy, 3.0).median == pytest.approx(usual.median, rel=0.1)
 
 
-def test_one_long_pair_among_short_ones_does_not_say_what_is_usual():
+def test_one_long_pair_does_not_change_the_usual_ratio_of_short_ones():
     usual = usual_ratio([("x" * 10, "y" * 12)] * 9 + [("x" * 300, "y")], 4.0)
     assert usual.median == pytest.approx(1.2) and is_unusual(300, 1, usual)
 
 
-def test_nothing_is_learnt_from_no_text():
+def test_usual_ratio_is_none_without_text_or_filter():
     assert usual_ratio([(None, "x" * 99), ("", "x" * 99)], 4.0) is None
     assert usual_ratio(corpus(1.0), 0.0) is None, "no filter asks for it"

@@ -1,4 +1,4 @@
-"""Pairs chosen by scores: forms of scores, the bound and the best share, and what is refused."""
+"""Selection of pairs by score: formats, `min_score` and `best_share`, and scores that are refused."""
 
 import gzip
 import json
@@ -53,29 +53,29 @@ def scored(at):
 
 
 @pytest.mark.parametrize("corpus", FORMS.values(), ids=FORMS)
-@pytest.mark.parametrize("chosen", [{"min_score": -3}, {"best_share": 0.67}])
-def test_pairs_of_low_scores_are_dropped_and_told_whatever_the_form(scored, corpus, chosen):
-    report = scored.prepare({**corpus, **chosen}, src_lang="de", trg_lang="en")
+@pytest.mark.parametrize("selection", [{"min_score": -3}, {"best_share": 0.67}])
+def test_low_scores_are_dropped_and_reported_in_every_format(scored, corpus, selection):
+    report = scored.prepare({**corpus, **selection}, src_lang="de", trg_lang="en")
     name, header = (corpus.get(key) for key in ("src", "file")), str(corpus.get("file", "")).endswith(".csv")
     name = next(filter(None, name), "folder train")
     assert report.dropped == {"low score": {"count": 2, "first": [f"{name}:{n + header}" for n in (2, 5)]}}
-    assert [(one["src"], one["trg"]) for one in report.examples["low score"]] == [GOOD[n][:2] for n in (1, 4)]
+    assert [(pair["src"], pair["trg"]) for pair in report.examples["low score"]] == [GOOD[n][:2] for n in (1, 4)]
 
 
-def test_the_best_share_is_that_of_the_whole_corpus_and_of_no_other(scored):
+def test_best_share_is_taken_of_each_whole_corpus(scored):
     scored.write("low", ["-9.5"] * 5 + ["-10"])
-    both = {"src": ["t.de"] * 2, "trg": ["t.en"] * 2, "scores": ["low", "s.txt.gz"]}
-    report = scored.prepare([{**both, "best_share": 0.5}, TEXTS, {**TEXTS, "scores": "low", "best_share": 0.2}])
-    assert [one["dropped"] for one in report.corpora] == [{"low score": 6}, {}, {"low score": 1}], "equal ones stay"
+    two_files = {"src": ["t.de"] * 2, "trg": ["t.en"] * 2, "scores": ["low", "s.txt.gz"]}
+    report = scored.prepare([{**two_files, "best_share": 0.5}, TEXTS, {**TEXTS, "scores": "low", "best_share": 0.2}])
+    assert [entry["dropped"] for entry in report.corpora] == [{"low score": 6}, {}, {"low score": 1}], "equal ones stay"
     assert not report.alarms, "what was asked for is none"
-    assert not scored.prepare({**both, "best_share": 1}).dropped
-    both |= {"min_score": -9.2}
-    assert scored.prepare(both).dropped["low score"]["count"] == 6
-    assert scored.prepare({**both, "best_share": 0.25}).dropped["low score"]["count"] == 9
-    assert scored.prepare({**both, "min_score": 0.0, "best_share": 0.99}).dropped["low score"]["count"] == 11
+    assert not scored.prepare({**two_files, "best_share": 1}).dropped
+    two_files |= {"min_score": -9.2}
+    assert scored.prepare(two_files).dropped["low score"]["count"] == 6
+    assert scored.prepare({**two_files, "best_share": 0.25}).dropped["low score"]["count"] == 9
+    assert scored.prepare({**two_files, "min_score": 0.0, "best_share": 0.99}).dropped["low score"]["count"] == 11
 
 
-def test_the_advice_of_the_alarm_is_not_on_what_was_asked_for(scored):
+def test_alarm_ignores_the_pairs_that_best_share_drops(scored):
     for side, word in (("de", "Haus"), ("en", "house")):
         lines = [" ".join(f"{word}{n}x{k}" for k in range(20 if n < 9 else 1)) for n in range(30)]
         scored.write(f"long.{side}", lines)
@@ -92,11 +92,11 @@ def test_patterns_are_paired_and_low_scores_are_never_held_out(scored):
         scored.write(f"{n}.s", [f"{k - 500}" for k in range(1000)])
     data = {"train": {"src": "[xy].de", "trg": "[xy].en", "scores": "[xy].s", "min_score": 0}, "valid_size": 0.1}
     recipe = Recipe.model_validate({"name": "t", "data": data, "subwords": {"vocab_size": 264}})
-    prepare(recipe, scored.folder / "out", report=(report := DataReport()), talk=(said := []).append)
+    prepare(recipe, scored.folder / "out", report=(report := DataReport()), talk=(messages := []).append)
     assert report.first["low score"][:2] == ["x.de:1", "x.de:2"] and report.dropped[0]["low score"] == 1000
     assert {int(line[6:]) >= 500 for line in scored.texts()[0]} == {True}
     assert len(scored.texts()[0]) == 100, "a tenth of those without low scores"
-    assert said[:2] == ["train: x.de with x.en, scores x.s", "train: y.de with y.en, scores y.s"]
+    assert messages[:2] == ["train: x.de with x.en, scores x.s", "train: y.de with y.en, scores y.s"]
     scored.write("x.s", ["1"] * 999)
     with pytest.raises(DataError, match=r"x\.s has 999 scores but x\.de has 1,000 lines"):
         prepare(recipe, scored.folder / "out", overwrite=True)
@@ -109,16 +109,16 @@ BLANK = {"de": "", "en": "", "score": None, "more": {"x": None}}
 
 
 @pytest.mark.parametrize("name", ["own key", "own floats", "keys", "floats"])
-@pytest.mark.parametrize("chosen", [{"min_score": -3}, {"best_share": 0.67}])
-def test_pairs_without_a_score_are_dropped_and_in_no_share(scored, name, chosen):
+@pytest.mark.parametrize("selection", [{"min_score": -3}, {"best_share": 0.67}])
+def test_pairs_without_a_score_are_dropped_and_count_in_no_share(scored, name, selection):
     for file in ("a.jsonl", "a.parquet"):
         scored.write(file, OBJECTS + [BLANK] * 6)
-    for side, at in (("de", 0), ("en", 1)):
-        scored.write(f"t.{side}", [pair[at] for pair in GOOD] + [""] * 6)
-    assert scored.prepare({**FORMS[name], **chosen}).dropped["low score"]["count"] == 8
+    for side, column in (("de", 0), ("en", 1)):
+        scored.write(f"t.{side}", [pair[column] for pair in GOOD] + [""] * 6)
+    assert scored.prepare({**FORMS[name], **selection}).dropped["low score"]["count"] == 8
 
 
-def test_a_share_of_pairs_without_scores_is_none(scored):
+def test_best_share_of_pairs_without_scores_is_empty(scored):
     scored.write("a.jsonl", [BLANK] * 12)
     scored.refused({**FORMS["own key"], "best_share": 0.5}, "No training pair is left of 12: 12 dropped for low score")
 
@@ -131,18 +131,18 @@ def test_a_share_of_pairs_without_scores_is_none(scored):
         ("beside one side", [b"eins", b"\xff\tone\t9", b""], {"bad UTF-8": 1, "bad record": 2, "low score": 2}),
     ],
 )
-def test_broken_records_with_scores_are_dropped_or_refused_as_others(scored, name, lines, dropped):
+def test_broken_records_with_scores_are_dropped_or_refused(scored, name, lines, dropped):
     file = next(FORMS[name][key] for key in ("src", "file") if key in FORMS[name])
     scored.write(file, (scored.folder / file).read_bytes() + b"".join(line + b"\n" for line in lines))
     scored.write("t.en", [pair[1] for pair in GOOD] + ["one"] * 3)
-    for chosen in ({"min_score": -3}, {"best_share": 0.67}):
-        report = scored.prepare({**FORMS[name], **chosen}, bad_utf8="drop", bad_records="drop")
-        assert {reason: one["count"] for reason, one in report.dropped.items()} == dropped
+    for selection in ({"min_score": -3}, {"best_share": 0.67}):
+        report = scored.prepare({**FORMS[name], **selection}, bad_utf8="drop", bad_records="drop")
+        assert {reason: drop["count"] for reason, drop in report.dropped.items()} == dropped
     shutil.rmtree(scored.folder / "out")
     scored.refused({**FORMS[name], "min_score": -3}, f"{file}:7: ", "data.bad_records: drop")
 
 
-def test_each_corpus_of_a_file_has_the_usual_ratio_of_its_own_scores(scored):
+def test_usual_ratio_is_that_of_the_pairs_selected_by_score(scored):
     scored.write("t.en", ["house by the lake"] * 3 + ["house by the lake " * 3] * 3)
     for n in (0, 1):
         scored.write(f"s{n}", [str(n)] * 3 + [str(1 - n)] * 3)
@@ -152,22 +152,22 @@ def test_each_corpus_of_a_file_has_the_usual_ratio_of_its_own_scores(scored):
     assert long > 2 * short
 
 
-def test_the_data_is_the_same_for_any_number_of_workers(scored, monkeypatch):
+def test_data_is_the_same_for_any_number_of_workers(scored, monkeypatch):
     monkeypatch.setattr(keep, "N_PAIR", 2)
     monkeypatch.setattr(keep, "_WORTHWHILE", 1)
     corpus = {**TEXTS, "scores": "s.txt.gz", "best_share": 0.5, "drop_duplicates": True}
-    made = set()
-    for n in (1, 3):
-        dropped = scored.prepare(corpus, workers=n).dropped
+    contents = set()
+    for n_worker in (1, 3):
+        dropped = scored.prepare(corpus, workers=n_worker).dropped
         assert dropped == {"low score": {"count": 3, "first": ["t.de:2", "t.de:5", "t.de:6"]}}
-        made.add((scored.folder / "out" / "train.arrow").read_bytes())
-    assert len(made) == 1
+        contents.add((scored.folder / "out" / "train.arrow").read_bytes())
+    assert len(contents) == 1
 
 
-def test_other_scores_make_other_data(scored):
+def test_changed_score_file_is_noticed_when_preparing_again(scored):
     recipe = scored.prepare({**TEXTS, "scores": "s.txt.gz", "best_share": 0.5}).recipe
     manifest = json.loads((scored.folder / "out" / "manifest.json").read_text())
-    assert [one["side"] for one in manifest["inputs"]][:3] == ["src", "trg", "scores"]
+    assert [input_file["side"] for input_file in manifest["inputs"]][:3] == ["src", "trg", "scores"]
     prepare(recipe, scored.folder / "out")
     scored.write("s.txt.gz", gzip.compress("".join(f"{score}\n" for score in SCORES[::-1]).encode()))
     with pytest.raises(DataError, match=r"s\.txt\.gz is new"):
@@ -207,7 +207,7 @@ def test_other_scores_make_other_data(scored):
         (["1"] * 6, {"scores": "none"}, ["no file none: tried"]),
     ],
 )
-def test_scores_that_cannot_be_used_are_told_with_their_place(scored, lines, corpus, expected):
+def test_unusable_scores_are_refused_with_file_and_line(scored, lines, corpus, expected):
     name = corpus["scores"] if "." in str(corpus.get("scores")) else "bad"
     scored.write(name, lines)
     scored.refused({**TEXTS, "scores": name, "min_score": 0, **corpus}, *expected)

@@ -1,4 +1,4 @@
-"""Pairs that came before, and what it takes to know."""
+"""Duplicates, near duplicates, and pairs with too many translations."""
 
 import random
 from collections import Counter
@@ -11,36 +11,36 @@ from nmt.data.dedup import NO_KEY, keys_for, keys_of, repeated, skeleton
 from nmt.recipe.data_options import FilterConfig
 
 
-def told_by(pairs, filters, n_of):
+def drop_reasons(pairs, filters, sizes):
     keys = keys_of(*zip(*pairs, strict=True), keys_for(filters))
-    found = [None] * len(pairs)
-    for reason, numbers in repeated(keys, filters, n_of):
+    reasons = [None] * len(pairs)
+    for reason, numbers in repeated(keys, filters, sizes):
         for n in numbers.tolist():
-            assert found[n] is None
-            found[n] = reason
-    return found
+            assert reasons[n] is None
+            reasons[n] = reason
+    return reasons
 
 
 def one_by_one(pairs, filters):
-    """The same, pair after pair, with everything in memory. filters: of each pair."""
-    exact, near, sides, found = set(), set(), Counter(), []
+    """Reference of `drop_reasons`, pair after pair in memory. filters: one for each pair."""
+    exact, near, sides, reasons = set(), set(), Counter(), []
     for (src, trg), config in zip(pairs, filters, strict=True):
         if config.drop_duplicates and (src, trg) in exact:
-            found.append("duplicate")
+            reasons.append("duplicate")
         elif config.drop_near_duplicates and (skeleton(src), skeleton(trg)) in near:
-            found.append("near duplicate")
+            reasons.append("near duplicate")
         elif config.max_translations and max(sides["src", src], sides["trg", trg]) >= config.max_translations:
-            found.append("many translations")
+            reasons.append("many translations")
         else:
-            found.append(None)
+            reasons.append(None)
             sides.update((("src", src), ("trg", trg)))
         exact.add((src, trg))
         near.add((skeleton(src), skeleton(trg)))
-    return found
+    return reasons
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "alike"),
+    ("first", "second", "expected"),
     [
         ("Hello, World!", "hello world", True),
         ("in 1995", "IN 2024", True),
@@ -60,12 +60,12 @@ def one_by_one(pairs, filters):
         ("the dog", "a dog", False),
     ],
 )
-def test_what_makes_near_duplicates(one, other, alike):
-    assert (skeleton(one) == skeleton(other)) == alike
+def test_near_duplicates_have_the_same_skeleton(first, second, expected):
+    assert (skeleton(first) == skeleton(second)) == expected
 
 
 @pytest.mark.parametrize("at_once", [1 << 20, 50])
-def test_each_corpus_is_judged_by_its_own_filters_and_remembered_for_all(at_once, monkeypatch):
+def test_each_corpus_has_its_own_filters_but_duplicates_count_across_corpora(at_once, monkeypatch):
     monkeypatch.setattr(dedup, "_AT_ONCE", at_once)
     monkeypatch.setattr(dedup, "_READ", 37)
     for seed in range(30):
@@ -79,13 +79,13 @@ def test_each_corpus_is_judged_by_its_own_filters_and_remembered_for_all(at_once
             )
             for _ in range(rng.choice([1, 4]))
         ]
-        n_of = [400] if len(filters) == 1 else [100, 120, 150, 30]
-        own = [one for one, n in zip(filters, n_of, strict=True) for _ in range(n)]
-        assert told_by(pairs, filters, n_of) == one_by_one(pairs, own), seed
+        sizes = [400] if len(filters) == 1 else [100, 120, 150, 30]
+        pair_filters = [config for config, n in zip(filters, sizes, strict=True) for _ in range(n)]
+        assert drop_reasons(pairs, filters, sizes) == one_by_one(pairs, pair_filters), seed
 
 
-def test_pairs_that_are_not_asked_about_are_no_reason_to_drop_others():
+def test_pairs_without_keys_are_no_reason_to_drop_others():
     config = FilterConfig(drop_duplicates=True, max_translations=1)
     keys = np.array([(key,) * 3 for key in (NO_KEY, 7, NO_KEY, 7, 8)], keys_for([config]))
-    found = dict(repeated(keys, [config], [5]))
-    assert found["duplicate"].tolist() == [3] and found["many translations"].tolist() == []
+    dropped = dict(repeated(keys, [config], [5]))
+    assert dropped["duplicate"].tolist() == [3] and dropped["many translations"].tolist() == []

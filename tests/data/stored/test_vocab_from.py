@@ -1,4 +1,4 @@
-"""The subwords of another run: taken as they are, or extended for other text."""
+"""Subwords of another run: reused unchanged, or extended for new text."""
 
 import json
 
@@ -29,34 +29,33 @@ def saved(tmp_path, **options):
 
 
 def reused(tmp_path, lines=NEW, **options):
-    given = find_subwords(str(tmp_path / "subwords.json"))
+    paths = find_subwords(str(tmp_path / "subwords.json"))
     config = SubwordsConfig(**options)
-    return reuse(given, (counted_words(lines, config), counted_words(lines, config)), config)
+    return reuse(paths, (counted_words(lines, config), counted_words(lines, config)), config)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("joint", [True, False])
-def test_subwords_are_taken_as_they_are_or_new_pieces_come_after_old_ones(tmp_path, kind, joint):
+def test_reused_subwords_are_unchanged_and_new_pieces_follow_old_ones(tmp_path, kind, joint):
     old = saved(tmp_path, kind=kind, joint=joint, symbols=("<url>",))
     assert reused(tmp_path, kind=kind, joint=joint, symbols=("<url>",)).sha256 == old.sha256
     new = reused(tmp_path, kind=kind, joint=joint, symbols=("<name>", "<url>"), extend=2 if kind == "char" else 12)
-    for here, there in ((new.src, old.src), (new.trg, old.trg)):
-        before = there.table.vocab
+    for after, before in ((new.src, old.src), (new.trg, old.trg)):
+        pieces = before.table.vocab
         # "ß" is the only character of the new text that has no piece.
-        assert len(here.table.vocab) == len(before) + (1 if kind == "char" else 12)
-        assert here.table.vocab[: len(before)] == before and here.merges[: len(there.merges)] == there.merges
-        assert here.symbols == ("<url>", "<name>")
-        assert sum(map(len, here.encode(NEW))) < sum(map(len, there.encode(NEW)))
+        assert len(after.table.vocab) == len(pieces) + (1 if kind == "char" else 12)
+        assert after.table.vocab[: len(pieces)] == pieces and after.merges[: len(before.merges)] == before.merges
+        assert after.symbols == ("<url>", "<name>")
+        assert sum(map(len, after.encode(NEW))) < sum(map(len, before.encode(NEW)))
         for line in [*NEW, *OLD, *AWKWARD, "<name> <url>"]:
-            assert here.decode(here.encode([line])[0]) == here.normalised(line)
+            assert after.decode(after.encode([line])[0]) == after.normalised(line)
     new.save(tmp_path / "new.json")
     assert Subwords.load(tmp_path / "new.json").src.encode(NEW) == new.src.encode(NEW)
     (line, *_) = account_of(old, new, [tmp_path])
     assert f"{old.src.size} pieces of {tmp_path}, {new.src.size - old.src.size} new, {new.src.size} in all" in line
 
 
-def test_merges_go_on_as_if_they_had_not_stopped(tmp_path):
-    """On the same text, a small vocabulary that is extended is the large one."""
+def test_extended_vocabulary_equals_a_large_one_learnt_on_the_same_text(tmp_path):
     large = learnt_subwords(OLD, OLD, SubwordsConfig(vocab_size=300))
     small = saved(tmp_path, vocab_size=280)
     new = reused(tmp_path, OLD, extend=20)
@@ -71,7 +70,7 @@ def test_no_new_piece_is_too_long_or_a_symbol(tmp_path):
     assert not [piece for piece in new.table.vocab if "url" in piece]
 
 
-def test_old_text_is_cut_as_before_where_new_pieces_do_not_help(tmp_path):
+def test_unrelated_new_pieces_do_not_change_the_segmentation_of_old_text(tmp_path):
     for kind in ("bpe", "word"):
         old = saved(tmp_path, kind=kind)
         new = reused(tmp_path, ["ßßß ßß"] * 9, kind=kind, extend=3)
@@ -79,23 +78,23 @@ def test_old_text_is_cut_as_before_where_new_pieces_do_not_help(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "message"),
     [
         ({"kind": "word"}, "kind: word, but bpe or char there"),
         ({"joint": False}, "joint: false, but true there"),
         ({"normalize": "none"}, "normalize: none, but nfc there"),
         ({"whitespace": "kept", "extend": 5}, "whitespace: kept, but unified there"),
         ({"symbols": ()}, "symbols: <url> is missing"),
-        ({"symbols": ("<url>", "at")}, "at is already an ordinary piece of"),  # which text makes already
+        ({"symbols": ("<url>", "at")}, "at is already an ordinary piece of"),  # already a piece of the text
     ],
 )
-def test_options_that_say_otherwise_are_refused(tmp_path, options, complaint):
+def test_conflicting_options_are_refused(tmp_path, options, message):
     saved(tmp_path, symbols=("<url>",))
-    with pytest.raises(DataError, match=complaint):
+    with pytest.raises(DataError, match=message):
         reused(tmp_path, **{"symbols": ("<url>",), **options})
 
 
-def test_what_is_no_vocabulary_is_refused(tmp_path):
+def test_missing_vocabulary_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"vocab_from: no .*nowhere.*Name a run"):
         find_subwords(str(tmp_path / "nowhere"))
     with pytest.raises(DataError, match=r"vocab_from: no .*subwords\.json"):
@@ -127,14 +126,14 @@ def test_data_is_prepared_with_the_subwords_of_other_data(tmp_path, monkeypatch,
     assert new.differences(read_recipe("new/recipe.yaml")) == []
     assert main([*files("old"), "--out", "old", "--subwords.vocab_size", "280", "--overwrite"]) == 0
     capsys.readouterr()
-    assert main(command) == 2  # the old subwords are other ones now
+    assert main(command) == 2  # the old subwords have changed
     assert "old/subwords.json is new" in capsys.readouterr().err
     assert json.loads((tmp_path / "new" / "manifest.json").read_bytes())["inputs"][-1]["split"] == "subwords"
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "data.json"])
-def test_subwords_that_are_not_those_that_were_written_are_refused(tmp_path, name):
-    """A damaged file may be a vocabulary all the same: the notes of its folder tell, prepared data or run."""
+def test_modified_subwords_file_is_refused(tmp_path, name):
+    """A modified file may still be a valid vocabulary. The hash in the folder of the data or run reveals it."""
     folder = tmp_path / "a"
     if name == "manifest.json":
         write_lines(tmp_path / "x", [f"{n} {line}" for n, line in enumerate(OLD)])
@@ -154,7 +153,7 @@ def test_subwords_that_are_not_those_that_were_written_are_refused(tmp_path, nam
         given_subwords(find_subwords(str(folder)), joint=True)
 
 
-def test_pieces_of_an_earlier_version_are_taken_and_get_no_new_ones(tmp_path):
+def test_pieces_of_an_earlier_version_are_reused_but_not_extended(tmp_path):
     pieces = PieceTable(vocab=[*BYTE_OF, "Ġc", "Ġca"], merges=[("Ġ", "c"), ("Ġc", "a")])
     old = SubwordsFile(codecs=[pieces])
     Subwords(old).save(tmp_path / "subwords.json")

@@ -1,4 +1,4 @@
-"""The merges of BPE, learnt from counted words: those that the tokenizers library learns from the text."""
+"""BPE merges learnt from counted words, compared with those that the tokenizers library learns from text."""
 
 import json
 import random
@@ -11,18 +11,18 @@ from nmt.data.learners import merges_of
 from nmt.data.letters import BYTE_OF, ByteLetters
 
 
-def as_the_library(words, n_piece, longest):
+def library_merges(words, n_piece, longest):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    how = {"special_tokens": [], "max_token_length": longest, "show_progress": False}
-    trainer = trainers.BpeTrainer(vocab_size=n_piece, initial_alphabet=list(BYTE_OF), **how)
+    options = {"special_tokens": [], "max_token_length": longest, "show_progress": False}
+    trainer = trainers.BpeTrainer(vocab_size=n_piece, initial_alphabet=list(BYTE_OF), **options)
     tokenizer.train_from_iterator((" ".join([word] * n) for word, n in words.items()), trainer)
     model = json.loads(tokenizer.to_str())["model"]
     return sorted(model["vocab"], key=model["vocab"].get), [tuple(merge) for merge in model["merges"]]
 
 
 @pytest.mark.parametrize("letters", ["ab", "abcde", "abcdefghij\u0120"])
-def test_merges_are_those_of_the_library(letters):
+def test_merges_equal_those_of_the_library(letters):
     for seed in range(30):
         rng = random.Random(f"{letters} {seed}")
         n_word = rng.randint(1, 80)
@@ -31,10 +31,10 @@ def test_merges_are_those_of_the_library(letters):
         )
         n_piece, longest = 256 + rng.randint(0, 120), rng.choice([3, 5, 8, 64])
         found = merges_of(words, ByteLetters.n_byte, n_piece, longest)
-        assert found == as_the_library(words, n_piece, longest), seed
+        assert found == library_merges(words, n_piece, longest), seed
 
 
-def test_counts_go_beyond_32_bits_and_no_words_have_no_merges():
+def test_counts_may_exceed_32_bits_and_no_words_give_no_merges():
     words = Counter({"ab": 1 << 40, "cd": (1 << 40) + 1, "ef": 7})
     assert merges_of(words, ByteLetters.n_byte, 259, 64)[1] == [("c", "d"), ("a", "b"), ("e", "f")]
     assert merges_of(Counter(), ByteLetters.n_byte, 300, 64) == (sorted(BYTE_OF), [])

@@ -1,4 +1,4 @@
-"""Models of SentencePiece become subwords that cut every text as SentencePiece does, or are refused by name."""
+"""SentencePiece models as subwords: they segment every text as SentencePiece does, or are refused."""
 
 import io
 import random
@@ -21,15 +21,15 @@ from tests.data.awkward import AWKWARD
 sentencepiece = pytest.importorskip("sentencepiece", reason="the extra sentencepiece is not installed")
 pytest.importorskip("google.protobuf", reason="the extra sentencepiece is not installed")
 
-DRAW = random.Random(1)
+RNG = random.Random(1)
 WORDS = ["the", "cat", "cats", "sat", "on", "aab", "abab", "aaaa", "die", "Katze", "saß", "naïve",
     "1234", "日本", "(iii)", "..."]  # fmt: skip
-TEXT = [" ".join(DRAW.choices(WORDS, k=12)) for _ in range(150)]
+TEXT = [" ".join(RNG.choices(WORDS, k=12)) for _ in range(150)]
 NO_WORDS = Counter(), Counter()
 LETTERS = "aaabb t▁  .\t\u00a0\u3000éé¨ﬁ①日本ｱﾞ\u200b\x01\u0301🙂'\u2028"
 NASTY = [
     *(line for line in AWKWARD if "\0" not in line),
-    *("".join(DRAW.choices(LETTERS, k=DRAW.randint(0, 30))) for _ in range(800)),
+    *("".join(RNG.choices(LETTERS, k=RNG.randint(0, 30))) for _ in range(800)),
     *("aab" * n + "a" * n + " " + "(i" + "i" * n + ")" for n in range(1, 12)),
     "<0x41> <unk> </s> <s>  <0xFF>",
     " ".join(WORDS * 30),
@@ -38,22 +38,22 @@ NASTY = [
 
 
 def trained(path, lines=TEXT, **options):
-    out = io.BytesIO()
-    usual = {"vocab_size": 320, "byte_fallback": True, "character_coverage": 0.999, "model_type": "unigram"}
+    buffer = io.BytesIO()
+    base = {"vocab_size": 320, "byte_fallback": True, "character_coverage": 0.999, "model_type": "unigram"}
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=out, minloglevel=2, hard_vocab_limit=False, **{**usual, **options}
+        sentence_iterator=iter(lines), model_writer=buffer, minloglevel=2, hard_vocab_limit=False, **{**base, **options}
     )
-    path.write_bytes(out.getvalue())
-    return sentencepiece.SentencePieceProcessor(model_proto=out.getvalue())
+    path.write_bytes(buffer.getvalue())
+    return sentencepiece.SentencePieceProcessor(model_proto=buffer.getvalue())
 
 
-def taken(*paths, **options):
-    given = find_subwords(*map(str, paths))
-    return reuse(given, NO_WORDS, SubwordsConfig(kind="sentencepiece", **options))
+def imported(*paths, **options):
+    models = find_subwords(*map(str, paths))
+    return reuse(models, NO_WORDS, SubwordsConfig(kind="sentencepiece", **options))
 
 
 def in_bytes(model, pieces):
-    """What stands behind pieces as SentencePiece writes them."""
+    """Return the bytes of pieces in the notation of SentencePiece."""
     is_byte = [model.is_byte(model.piece_to_id(piece)) for piece in pieces]
     return [
         bytes([int(piece[3:5], 16)]) if byte else piece.replace("▁", " ").encode()
@@ -63,37 +63,37 @@ def in_bytes(model, pieces):
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize("options", [{}, {"normalization_rule_name": "nfkc_cf"}, {"remove_extra_whitespaces": False}])
-def test_pieces_are_those_of_sentencepiece_line_for_line(tmp_path, kind, options):
-    theirs = trained(tmp_path / "m.model", model_type=kind, **options)
-    codec = taken(tmp_path / "m.model").src
+def test_segmentation_equals_that_of_sentencepiece_on_every_line(tmp_path, kind, options):
+    processor = trained(tmp_path / "m.model", model_type=kind, **options)
+    codec = imported(tmp_path / "m.model").src
     for line, ids in zip([*TEXT, *NASTY], codec.encode([*TEXT, *NASTY]), strict=True):
-        assert codec.raw(ids) == in_bytes(theirs, theirs.encode(line, out_type=str)), line
-        assert codec.decode(ids) == theirs.decode(theirs.encode(line)), line
+        assert codec.raw(ids) == in_bytes(processor, processor.encode(line, out_type=str)), line
+        assert codec.decode(ids) == processor.decode(processor.encode(line)), line
         assert all(N_SPECIAL <= i < codec.n_text for i in ids)
 
 
-def test_what_was_taken_is_stored_and_can_be_taken_again(tmp_path):
+def test_imported_model_can_be_saved_loaded_and_imported_again(tmp_path):
     trained(tmp_path / "m.model", model_type="bpe")
-    subwords = taken(tmp_path / "m.model")
+    subwords = imported(tmp_path / "m.model")
     subwords.save(tmp_path / "subwords.json")
-    again = Subwords.load(tmp_path / "subwords.json")
-    assert again.sha256 == subwords.sha256 and again.src.encode(NASTY) == subwords.src.encode(NASTY)
-    assert taken(tmp_path / "subwords.json").sha256 == subwords.sha256
+    loaded = Subwords.load(tmp_path / "subwords.json")
+    assert loaded.sha256 == subwords.sha256 and loaded.src.encode(NASTY) == subwords.src.encode(NASTY)
+    assert imported(tmp_path / "subwords.json").sha256 == subwords.sha256
     with pytest.raises(DataError, match="kind: bpe, but sentencepiece there"):
         reuse(find_subwords(str(tmp_path / "subwords.json")), NO_WORDS, SubwordsConfig())
     text = (tmp_path / "subwords.json").read_text("utf-8")
-    for wrong in ('"charsmap":"AAAA', '"charsmap":"?'):
-        (tmp_path / "w.json").write_text(text.replace('"charsmap":"', wrong), "utf-8")
+    for damage in ('"charsmap":"AAAA', '"charsmap":"?'):
+        (tmp_path / "w.json").write_text(text.replace('"charsmap":"', damage), "utf-8")
         with pytest.raises(DataError, match="rules of normalisation are damaged"):
             Subwords.load(tmp_path / "w.json")
 
 
 def test_symbols_and_placeholders_come_after_the_pieces(tmp_path):
     trained(tmp_path / "m.model")
-    plain = taken(tmp_path / "m.model").src
+    plain = imported(tmp_path / "m.model").src
     config = SubwordsConfig(kind="sentencepiece", symbols=("<name>",))
-    given = find_subwords(str(tmp_path / "m.model"))
-    codec = reuse(given, NO_WORDS, config, protect=["url"]).src
+    models = find_subwords(str(tmp_path / "m.model"))
+    codec = reuse(models, NO_WORDS, config, protect=["url"]).src
     assert codec.table.vocab == plain.vocab and codec.encode(TEXT) == plain.encode(TEXT)
     text, items = protected("the cat <name> http://a.org/b", ["url"])
     (ids,) = codec.encode([text])
@@ -103,7 +103,7 @@ def test_symbols_and_placeholders_come_after_the_pieces(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("made_of", "complaint"),
+    ("model", "message"),
     [
         ({"byte_fallback": False}, "no byte_fallback"),
         ({"user_defined_symbols": ["<x>"]}, "user_defined_symbols"),
@@ -114,27 +114,27 @@ def test_symbols_and_placeholders_come_after_the_pieces(tmp_path):
         *((content, "not a model of SentencePiece") for content in (b"", b"\xff\xfe no model", b"[]")),
     ],
 )
-def test_what_is_no_model_or_cannot_be_expressed_is_refused_by_name(tmp_path, made_of, complaint):
+def test_invalid_and_unsupported_models_are_refused_with_the_reason(tmp_path, model, message):
     path = tmp_path / "m.model"
-    path.write_bytes(made_of) if isinstance(made_of, bytes) else trained(path, **made_of)
-    with pytest.raises(DataError, match=complaint):
-        taken(path)
+    path.write_bytes(model) if isinstance(model, bytes) else trained(path, **model)
+    with pytest.raises(DataError, match=message):
+        imported(path)
 
 
-def test_without_the_package_the_line_for_pip_is_told(tmp_path, monkeypatch):
+def test_error_without_the_package_gives_the_pip_command(tmp_path, monkeypatch):
     trained(tmp_path / "m.model")
-    taken(tmp_path / "m.model").save(tmp_path / "subwords.json")
+    imported(tmp_path / "m.model").save(tmp_path / "subwords.json")
     monkeypatch.setitem(__import__("sys").modules, "sentencepiece.sentencepiece_model_pb2", None)
     monkeypatch.setattr(sentencepiece, "sentencepiece_model_pb2", None, raising=False)
     monkeypatch.delattr(sentencepiece, "sentencepiece_model_pb2")
     with pytest.raises(MachineError, match=r"m\.model, a model of .* pip install 'sentencepiece>=.*' 'protobuf>="):
-        taken(tmp_path / "m.model")
+        imported(tmp_path / "m.model")
     with pytest.raises(MachineError, match=r"kind: sentencepiece.* pip install 'sentencepiece>="):
         Subwords.load(tmp_path / "subwords.json")
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "message"),
     [
         ({"vocab_from": "m.model"}, "subwords.kind: bpe, but subwords.vocab_from is a model"),
         ({"kind": "sentencepiece"}, "subwords.kind: sentencepiece needs a trained model"),
@@ -144,9 +144,9 @@ def test_without_the_package_the_line_for_pip_is_told(tmp_path, monkeypatch):
         ({"kind": "sentencepiece", "vocab_from": "a.spm,b.spm,c.spm", "joint": "false"}, "name 2 at most"),
     ],
 )
-def test_options_that_do_not_go_together(options, complaint):
+def test_incompatible_options_are_refused(options, message):
     unshared = [("model.emb_src_trg_weight_sharing", "false")]
-    with pytest.raises(RecipeError, match=complaint):
+    with pytest.raises(RecipeError, match=message):
         read_recipe(None, [("name", "x"), *unshared, *((f"subwords.{name}", value) for name, value in options.items())])
 
 
@@ -156,11 +156,11 @@ def test_data_is_prepared_with_one_model_or_two(tmp_path, monkeypatch, joint, ca
     models = [trained(tmp_path / f"{side}.model", vocab_size=n) for side, n in (("src", 300), ("trg", 320))]
     for side in ("de", "en"):
         write_lines(side, [f"{line} {side}" for line in TEXT])
-    place = "src.model" if joint else "src.model,trg.model"
-    told = "--train de en --valid de en --accept-alarms --langs de en --out out --subwords.kind sentencepiece"
-    told += f" --subwords.joint {str(joint).lower()} --vocab-from {place} --model.emb_src_trg_weight_sharing false"
-    assert main(told.split()) == 0
-    assert "that this one starts from" not in capsys.readouterr().err  # the model is of no run
+    files = "src.model" if joint else "src.model,trg.model"
+    command = "--train de en --valid de en --accept-alarms --langs de en --out out --subwords.kind sentencepiece"
+    command += f" --subwords.joint {str(joint).lower()} --vocab-from {files} --model.emb_src_trg_weight_sharing false"
+    assert main(command.split()) == 0
+    assert "that this one starts from" not in capsys.readouterr().err  # the model belongs to no run
     data = Prepared.open("out")
     assert data.subwords.joint is joint
     codecs = (data.subwords.src, data.subwords.trg)
@@ -170,13 +170,13 @@ def test_data_is_prepared_with_one_model_or_two(tmp_path, monkeypatch, joint, ca
     for model, codec, lines, rows in sides:
         for line, ids in zip(lines, rows, strict=True):
             assert codec.raw(ids.tolist()) == in_bytes(model, model.encode(line, out_type=str)), line
-    assert main(told.split()) == 0
+    assert main(command.split()) == 0
     assert "already prepared" in capsys.readouterr().err
     trained(tmp_path / "src.model", TEXT[:50], vocab_size=310)
-    assert main(told.split()) == 2
+    assert main(command.split()) == 2
     assert "src.model is new" in capsys.readouterr().err
 
 
-def test_hugging_face_refuses_it():
+def test_huggingface_export_is_not_supported():
     recipe = read_recipe(None, [("name", "x"), ("subwords.kind", "sentencepiece"), ("subwords.vocab_from", "m.spm")])
-    assert any("subwords.kind: sentencepiece" in one for one in unsupported(recipe)["huggingface"])
+    assert any("subwords.kind: sentencepiece" in reason for reason in unsupported(recipe)["huggingface"])

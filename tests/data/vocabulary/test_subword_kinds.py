@@ -1,4 +1,4 @@
-"""What each kind of subwords is, symbols of one's own, and what is too long to be learnt from."""
+"""Kinds of subwords, user-defined symbols, and text that is too long to learn from."""
 
 import random
 from collections import Counter
@@ -21,41 +21,41 @@ def trained(lines=LINES, **options):
     return learnt_subwords(lines, lines, SubwordsConfig(**{"vocab_size": 300, **options})).src
 
 
-def shown(codec, line):
+def split(codec, line):
     return codec.pieces(codec.encode([line])[0])
 
 
 def test_frequent_words_are_whole_and_others_are_spelled_in_bytes():
     codec = trained(kind="word", vocab_size=256 + N_SPECIAL + 6)
     assert codec.size == 256 + N_SPECIAL + 6
-    assert shown(codec, "the mat, and dög") == ["▁the", "▁", "m", "a", "t", ",", "▁and", "▁", "d", "<C3>", "<B6>", "g"]
-    counted = Counter(word for line in LINES for word in f" {line}".replace(",", "").replace(" ", " ▁").split())
+    assert split(codec, "the mat, and dög") == ["▁the", "▁", "m", "a", "t", ",", "▁and", "▁", "d", "<C3>", "<B6>", "g"]
+    frequency = Counter(word for line in LINES for word in f" {line}".replace(",", "").replace(" ", " ▁").split())
     kept = {piece for piece in codec.pieces(range(N_SPECIAL, codec.size)) if len(piece) > 1 and piece[0] == "▁"}
-    assert min(counted[word] for word in kept) >= max(n for word, n in counted.items() if word not in kept)
+    assert min(frequency[word] for word in kept) >= max(n for word, n in frequency.items() if word not in kept)
 
 
-def test_unigram_pieces_have_probabilities_and_a_word_is_cut_as_is_likeliest():
+def test_unigram_scores_are_probabilities_and_the_likeliest_segmentation_wins():
     codec = trained(kind="unigram", vocab_size=280)
     assert codec.size == 280
     assert np.exp(codec.scores).sum() == pytest.approx(1.0, abs=1e-3)
     assert set(codec.vocab) >= set(BYTE_LETTERS)
     score_of = dict(zip(codec.vocab, codec.scores, strict=True))
 
-    def likeliest(letters):
+    def best_score(letters):
         if not letters:
             return 0.0
         return max(
-            score_of[letters[:n]] + likeliest(letters[n:])
+            score_of[letters[:n]] + best_score(letters[n:])
             for n in range(1, len(letters) + 1)
             if letters[:n] in score_of
         )
 
     for word in (" the", " cats", " dog", " satdog"):
-        found = [codec.vocab[i - N_SPECIAL] for i in codec.encode([word[1:]])[0]]
-        assert sum(score_of[piece] for piece in found) == pytest.approx(likeliest(word), abs=1e-5)
+        pieces = [codec.vocab[i - N_SPECIAL] for i in codec.encode([word[1:]])[0]]
+        assert sum(score_of[piece] for piece in pieces) == pytest.approx(best_score(word), abs=1e-5)
 
 
-def test_compatible_characters_become_one_under_nfkc():
+def test_nfkc_unifies_compatible_characters():
     codec = trained(normalize="nfkc")
     text = "ﬁve　Ｃａｔs\u00a0½"
     assert codec.decode(codec.encode([text])[0]) == "five Cats 1⁄2"
@@ -63,20 +63,20 @@ def test_compatible_characters_become_one_under_nfkc():
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "char"])
-def test_a_symbol_is_one_piece_where_nothing_touches_it(kind):
+def test_symbol_is_one_piece_unless_it_is_part_of_a_word(kind):
     codec = trained(kind=kind, symbols=("<url>", "<url2>"))
     for line in ("see <url>.", "<url>", "(<url>) <url2>", "日本<url>語", "<url><url2>"):
-        assert [piece for piece in shown(codec, line) if "url" in piece] == [
+        assert [piece for piece in split(codec, line) if "url" in piece] == [
             piece
             for piece in line.replace("<url2>", "|<url2>|").replace("<url>", "|<url>|").split("|")
             if "url" in piece
         ]
     for line in ("a<url>", "<url>s", "7<url>", "<URL>", "< url>", "é<url>"):
-        assert "<url>" not in shown(codec, line)
+        assert "<url>" not in split(codec, line)
     assert codec.vocab[-2:] == ["<url>", "<url2>"] and codec.size <= 300
 
 
-def test_nothing_learnt_looks_like_a_symbol():
+def test_no_learnt_piece_contains_a_symbol():
     lines = ["x<url>x y<url>y <url>"] * 200
     for kind in ("bpe", "unigram", "word", "char"):
         codec = trained(lines, kind=kind, symbols=("<url>",))
@@ -84,7 +84,7 @@ def test_nothing_learnt_looks_like_a_symbol():
 
 
 @pytest.mark.parametrize(
-    ("told", "complaint"),
+    ("symbols", "message"),
     [
         ("[<url>, <url>]", "<url> occurs twice"),
         ("[x]", "two or more printable"),
@@ -94,15 +94,15 @@ def test_nothing_learnt_looks_like_a_symbol():
         ("['ﬁx']", "changed by subwords.normalize: nfkc"),
     ],
 )
-def test_what_can_be_no_symbol_is_refused(told, complaint):
-    with pytest.raises(RecipeError, match=complaint):
-        read_recipe(None, [("name", "x"), ("subwords.symbols", told), ("subwords.normalize", "nfkc")])
+def test_invalid_symbols_are_refused(symbols, message):
+    with pytest.raises(RecipeError, match=message):
+        read_recipe(None, [("name", "x"), ("subwords.symbols", symbols), ("subwords.normalize", "nfkc")])
     with pytest.raises(RecipeError, match=r"subwords\.vocab_size: 265 has no room for the 2"):
         read_recipe(None, [("name", "x"), ("subwords.symbols", "[<a>, <b>]"), ("subwords.vocab_size", "265")])
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word"])
-def test_what_is_too_long_is_counted_once(kind):
+def test_each_overlong_line_and_word_is_counted_once(kind):
     rng = random.Random(1)
     word = "".join(rng.choices("abc", k=WORD_CAP + 1))
     lines = ["short", f"one {word} two {word}", "y " * LINE_CAP, "z" * WORD_CAP]
@@ -111,7 +111,7 @@ def test_what_is_too_long_is_counted_once(kind):
     assert notes == {"line_cap": 1, "word_cap": 2}
 
 
-def test_a_kind_is_one_name_in_the_recipe_and_one_class(monkeypatch, tmp_path):
+def test_new_kind_needs_only_a_name_in_the_recipe_and_a_class(monkeypatch, tmp_path):
     class Syllables(subword_kinds.Word):
         stored = "syllables"
 

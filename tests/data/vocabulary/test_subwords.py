@@ -37,20 +37,20 @@ def nfc(text):
     return unicodedata.normalize("NFC", unified(text))
 
 
-SAMPLED = st.sampled_from(["<url>", "@@x", "ein", "Hund", "é", "日本", "</s>", "<", "url>", ".", " ", "  ", "\t"])
+FRAGMENTS = st.sampled_from(["<url>", "@@x", "ein", "Hund", "é", "日本", "</s>", "<", "url>", ".", " ", "  ", "\t"])
 
 
 @pytest.mark.parametrize("kind", CODECS)
-@given(st.text(st.characters(exclude_categories=["Cs"])) | st.lists(SAMPLED, max_size=8).map("".join))
+@given(st.text(st.characters(exclude_categories=["Cs"])) | st.lists(FRAGMENTS, max_size=8).map("".join))
 @settings(max_examples=50, deadline=None)
-def test_every_kind_gives_back_any_text_and_knows_everything(kind, text):
+def test_every_kind_round_trips_any_text_without_unknown_ids(kind, text):
     codec = CODECS[kind]
     [ids] = codec.encode([text])
     assert codec.decode(ids) == nfc(text)
     assert all(N_SPECIAL <= i < codec.size for i in ids)
 
 
-def test_control_ids_and_the_padding_of_the_vocabulary_have_no_text():
+def test_control_and_padding_ids_decode_to_no_text():
     [ids] = CODEC.encode(["ein Hund"])
     assert CODEC.decode([BOS, *ids, CODEC.size, CODEC.n_vocab + 5, EOS, PAD]) == "ein Hund"
     assert CODEC.n_vocab % 8 == 0 and CODEC.size <= CODEC.n_vocab < CODEC.size + 8
@@ -63,11 +63,11 @@ def test_pieces_are_readable():
     assert len(pieces) == len(ids) + 2
 
 
-def test_a_line_encodes_the_same_alone_and_among_others():
+def test_line_encodes_the_same_alone_and_among_others():
     lines = [*SRC, *AWKWARD]
     found = CODEC.encode(lines)
-    alone = trained().src
-    assert found == [alone.encode([line])[0] for line in lines]
+    fresh_codec = trained().src
+    assert found == [fresh_codec.encode([line])[0] for line in lines]
     assert [CODEC.decode(ids) for ids in found] == list(map(nfc, lines))
     assert not {PAD, BOS, EOS} & {i for ids in found for i in ids}
 
@@ -75,47 +75,47 @@ def test_a_line_encodes_the_same_alone_and_among_others():
 @pytest.mark.parametrize("joint", [True, False])
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "char"])
 @pytest.mark.parametrize("symbols", [(), ("<url>",)])
-def test_a_saved_vocabulary_comes_back_the_same(tmp_path, joint, kind, symbols):
+def test_saved_vocabulary_loads_unchanged(tmp_path, joint, kind, symbols):
     before = trained(joint=joint, kind=kind, symbols=symbols)
     before.save(tmp_path / "subwords.json")
     after = Subwords.load(tmp_path / "subwords.json")
     assert (after.sha256, after.joint, after.normalize) == (before.sha256, joint, "nfc")
-    for a, b in ((before.src, after.src), (before.trg, after.trg)):
+    for saved, loaded in ((before.src, after.src), (before.trg, after.trg)):
         lines = [*SRC, *AWKWARD, "ein <url> und a<url>"]
-        assert a.encode(lines) == b.encode(lines)
-        assert (b.symbols, b.size) == (symbols, a.size)
+        assert saved.encode(lines) == loaded.encode(lines)
+        assert (loaded.symbols, loaded.size) == (symbols, saved.size)
 
 
 def test_training_does_not_depend_on_threads_or_hash_seed():
-    """In this process, with the threads and the seed that it was given, and in one with one thread and another seed."""
+    """Compare this process with another that has a single thread and a different hash seed."""
     code = "from tests.data.vocabulary.test_subwords import digests; print(digests())"
     root = Path(__file__).parents[3]
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     env = {**os.environ, "RAYON_NUM_THREADS": "1", "PYTHONHASHSEED": seed}
-    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=root, check=True, capture_output=True)
-    assert done.stdout == f"{digests()}\n".encode()
+    process = subprocess.run([sys.executable, "-c", code], env=env, cwd=root, check=True, capture_output=True)
+    assert process.stdout == f"{digests()}\n".encode()
 
 
 def digests():
-    each = [trained(joint=False, kind=kind) for kind in ("bpe", "unigram", "word", "char")]
-    return [(one.sha256, one.src.encode(["ein Hund"])) for one in each]
+    vocabularies = [trained(joint=False, kind=kind) for kind in ("bpe", "unigram", "word", "char")]
+    return [(subwords.sha256, subwords.src.encode(["ein Hund"])) for subwords in vocabularies]
 
 
-def test_the_sample_is_seeded_and_of_the_size_asked_for():
+def test_sample_is_seeded_and_has_the_requested_size():
     flags = list(draw_sample(200, 30, seed=1))
     assert len(flags) == 200 and sum(flags) == 30 and all(draw_sample(100, 100, seed=1))
     assert flags == list(draw_sample(200, 30, seed=1)) != list(draw_sample(200, 30, seed=2))
 
 
-def test_a_line_without_spaces_takes_no_time():
-    endless = "".join(random.Random(1).choices("abcdefghijklmnop", k=100_000))
+def test_long_line_without_spaces_takes_little_time():
+    long_line = "".join(random.Random(1).choices("abcdefghijklmnop", k=100_000))
     start = time.process_time()
-    codec = learnt_subwords([endless] * 3, TRG, SubwordsConfig(vocab_size=2000)).src
-    assert codec.decode(codec.encode([endless])[0]) == endless
+    codec = learnt_subwords([long_line] * 3, TRG, SubwordsConfig(vocab_size=2000)).src
+    assert codec.decode(codec.encode([long_line])[0]) == long_line
     assert time.process_time() - start < 10
 
 
-def test_no_piece_is_longer_than_promised():
+def test_no_piece_is_longer_than_64_characters():
     codec = learnt_subwords(["-" * 300] * 50, TRG, SubwordsConfig(vocab_size=600)).src
     assert max(map(len, codec.vocab)) <= 64
     assert len(codec.encode(["-" * 6400])[0]) >= 100
@@ -150,7 +150,7 @@ def test_no_piece_is_longer_than_promised():
         *(("", content, r"subwords\.json") for content in (b"", b"{", b"\xff", b"[" * 100_000, b"null")),
     ],
 )
-def test_a_vocabulary_that_is_not_ours_or_damaged_is_refused(tmp_path, kind, change, expected):
+def test_foreign_or_damaged_vocabulary_is_refused(tmp_path, kind, change, expected):
     path = tmp_path / "subwords.json"
     if kind:
         content = json.loads(trained(kind=kind).file.text())
@@ -160,12 +160,12 @@ def test_a_vocabulary_that_is_not_ours_or_damaged_is_refused(tmp_path, kind, cha
         Subwords.load(path)
 
 
-def test_characters_are_pieces_and_nothing_longer_is():
+def test_pieces_of_kind_char_are_single_characters():
     lines = ["größer 年年月 1994", "年 größte 日 — naïve"] * 5
     codec = learnt_subwords(lines, lines, SubwordsConfig(kind="char")).src
     for line in [*lines, "日月年", "x"]:
         assert [piece.replace("▁", " ") for piece in codec.pieces(*codec.encode([line]))] == [" ", *line]
-    for line in AWKWARD:  # what never occurred is written byte by byte
+    for line in AWKWARD:  # unseen characters are written byte by byte
         assert codec.decode(*codec.encode([line])) == nfc(line)
         for raw in codec.raw(*codec.encode([line])):
             assert len(raw.decode("utf-8", errors="ignore")) <= 1

@@ -1,4 +1,4 @@
-"""Pieces are whole characters or single bytes, no word ends within a grapheme cluster, and older files still read."""
+"""Pieces are whole characters or single bytes, no word ends inside a grapheme cluster, and older files load."""
 
 import json
 import random
@@ -29,37 +29,37 @@ def trained(lines=TEXT, size=700, **options):
 CODECS = {kind: trained(kind=kind, whitespace="kept").src for kind in KINDS}
 
 
-def of_every_script(nth):
-    """Texts that have each code point, or each nth block of them, beside others of all kinds."""
+def texts_of_every_script(nth):
+    """Yield texts with every code point, or every nth block of them, and random mixtures."""
     codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
     for start in range(0, len(codes), 500 * nth):
         yield "".join(map(chr, codes[start : start + 500]))
     rng = random.Random(1)
-    given = [chr(code) for code in codes if unicodedata.category(chr(code)) not in ("Cn", "Co")]
+    assigned = [chr(code) for code in codes if unicodedata.category(chr(code)) not in ("Cn", "Co")]
     for _ in range(300):
-        yield "".join(rng.choice(given) if rng.random() < 0.7 else rng.choice(" 'a1.क्") for _ in range(40))
+        yield "".join(rng.choice(assigned) if rng.random() < 0.7 else rng.choice(" 'a1.क्") for _ in range(40))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_code_point_comes_back_in_whole_characters_or_single_bytes(kind):
+def test_every_code_point_round_trips_in_whole_characters_or_single_bytes(kind):
     codec = CODECS[kind]
     for raw in codec.raw(range(N_SPECIAL, codec.size)):
         assert len(raw) == 1 or raw.decode("utf-8")
-    for text in of_every_script(1 if kind == "bpe" else 20):
+    for text in texts_of_every_script(1 if kind == "bpe" else 20):
         (ids,) = codec.encode([text])
         assert codec.decode(ids) == unicodedata.normalize("NFC", text)
 
 
 def test_no_word_ends_within_a_grapheme_cluster():
-    rng, cut = random.Random(2), in_words()
+    rng, pre_tokenizer = random.Random(2), in_words()
     marks = [chr(code) for code in range(0x110000) if unicodedata.category(chr(code))[0] == "M"]
     others = [*"a1! ñ漢ไℹ❤👩©'가", *["\u0600", "ൎ", "ำ", "🇩🇪", "👩\u200d👧", "1️⃣", "'s", "می\u200cخ", "가"]]
     texts = ["".join(f"{rng.choice(others)}{rng.choice(['', '', mark])}" for _ in range(6)) for mark in marks]
     for text in [*texts, *TEXT, *AWKWARD]:
-        whole = {match.start() for match in regex.finditer(r"\X", text)}
-        words = cut.pre_tokenize_str(text)
+        cluster_starts = {match.start() for match in regex.finditer(r"\X", text)}
+        words = pre_tokenizer.pre_tokenize_str(text)
         assert "".join(word for word, _ in words) == text
-        assert all(start in whole or text[start].isspace() for _, (start, _) in words), ascii(text)
+        assert all(start in cluster_starts or text[start].isspace() for _, (start, _) in words), ascii(text)
 
 
 def test_words_of_scripts_with_marks_become_one_piece():
@@ -67,30 +67,30 @@ def test_words_of_scripts_with_marks_become_one_piece():
         assert len(CODECS["bpe"].encode([line])[0]) <= len(line.split()) + line.count(",") + line.count("、") + 1
 
 
-def test_numbers_punctuation_and_english_endings_are_words_as_before():
+def test_numbers_punctuation_and_english_endings_split_as_in_byte_level_bpe():
     text = " It's 1,250 km\u00b2 (don't), I'll go:  x\t२०२४ — «ça»"
-    before = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    assert [place for _, place in in_words().pre_tokenize_str(text)] == [
-        place for _, place in before.pre_tokenize_str(text)
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    assert [span for _, span in in_words().pre_tokenize_str(text)] == [
+        span for _, span in byte_level.pre_tokenize_str(text)
     ]
 
 
-def test_the_alphabet_leaves_out_what_is_rare_and_takes_the_most_frequent():
+def test_alphabet_takes_the_most_frequent_characters_up_to_the_coverage():
     counts = {"a": 100_000, "é": 50, "ü": 50, "漢": 20, "字": 20, "語": 11}
-    assert alphabet_of(counts, 10) == ["é", "ü", "字"]  # what is left out is no more than 5 in 10,000
+    assert alphabet_of(counts, 10) == ["é", "ü", "字"]  # the others are no more than 5 in 10,000
     assert alphabet_of(counts, 1) == ["é"]
     assert alphabet_of(counts, 10, coverage=1.0) == ["é", "ü", "字", "漢", "語"]
 
 
-def test_a_character_is_a_piece_of_bpe_where_it_saves_more_pieces_than_a_merge():
+def test_bpe_takes_a_character_that_saves_more_pieces_than_a_merge():
     lines = ["ab cd"] * 30 + ["漢 ab"] * 20 + ["字 cd"] * 10
     codec = trained(lines, size=256 + N_SPECIAL + 5).src
     assert [piece for piece in codec.vocab if piece not in BYTE_LETTERS] == ["漢", " a", " ab", " c", " cd"]
     assert codec.raw(codec.encode(["字"])[0]) == [b" ", b"\xe5", b"\xad", b"\x97"]
 
 
-def as_it_was_learnt(lines, size):
-    """Byte-level BPE of the library, as earlier versions learnt it."""
+def byte_level_bpe(lines, size):
+    """Byte-level BPE learnt by the library, as in earlier versions."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -99,17 +99,17 @@ def as_it_was_learnt(lines, size):
     return tokenizer
 
 
-def test_an_older_file_encodes_as_it_was_made(tmp_path):
-    made = as_it_was_learnt(TEXT, 420)
-    model = json.loads(made.to_str())["model"]
+def test_file_of_an_earlier_version_encodes_as_before(tmp_path):
+    tokenizer = byte_level_bpe(TEXT, 420)
+    model = json.loads(tokenizer.to_str())["model"]
     codec = {"vocab": sorted(model["vocab"], key=model["vocab"].get), "merges": model["merges"]}
     content = {"format": 1, "normalize": "none", "joint": True, "codecs": [codec]}
     path = tmp_path / "subwords.json"
     path.write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
-    read = Subwords.load(path)
-    assert not read.src.characters
+    subwords = Subwords.load(path)
+    assert not subwords.src.characters
     for line in [*TEXT, *AWKWARD, "<0xE3>"]:
-        assert read.src.encode([line])[0] == [i + N_SPECIAL for i in made.encode(f" {line}").ids]
-        assert read.src.decode(read.src.encode([line])[0]) == line
-    read.save(tmp_path / "again.json")
+        assert subwords.src.encode([line])[0] == [i + N_SPECIAL for i in tokenizer.encode(f" {line}").ids]
+        assert subwords.src.decode(subwords.src.encode([line])[0]) == line
+    subwords.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
