@@ -1,6 +1,6 @@
-"""The tags of a page; and a browser without a window, driven over the W3C WebDriver protocol, as tests need it.
+"""The tags of a page, and a headless browser driven over the W3C WebDriver protocol.
 
-It takes a Chromium and its driver, as `apt-get install chromium chromium-driver` brings them, and no package of Python.
+It needs Chromium and its driver (`apt-get install chromium chromium-driver`), but no Python package.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 _FLAGS = [
     *("--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run"),
     *("--disable-background-networking", "--force-device-scale-factor=1"),
-    *(["--no-sandbox"] if hasattr(os, "getuid") and os.getuid() == 0 else []),  # root has none
+    *(["--no-sandbox"] if hasattr(os, "getuid") and os.getuid() == 0 else []),  # root has no sandbox
 ]
 _KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Up": "\ue013", "Right": "\ue014", "Down": "\ue015"}
 
@@ -34,7 +34,7 @@ needs_browser = pytest.mark.skipif(
 
 
 class Tags(HTMLParser):
-    """Every tag of a page with the names of its attributes, and what its scripts and styles say."""
+    """Every tag of a page with the names of its attributes, and the content of its scripts and styles."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -56,28 +56,28 @@ class Tags(HTMLParser):
 
 
 class Browser:
-    """A context manager. Places on the page are named by CSS selectors. A test is skipped where the driver is for
-    another version of the browser."""
+    """Context manager. Elements are named by CSS selectors. A test is skipped if driver and browser differ in
+    version."""
 
     def __init__(self, *, width: int = 1100, height: int = 800, dark: bool = False) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
         self._base = f"http://127.0.0.1:{port}"
         self._driver = subprocess.Popen(
             [DRIVER, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
         )
         flags = [*_FLAGS, f"--user-data-dir={self._folder.name}/user", f"--window-size={width},{height}"]
         options = {"binary": BROWSER, "args": flags}
-        asked = {"alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}
+        capabilities = {"alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}
         for _ in range(100):
             with contextlib.suppress(OSError):
                 self._call("GET", "/status")
                 break
             time.sleep(0.1)
         try:
-            self._session = "/session/" + self._call("POST", "/session", {"capabilities": asked})["sessionId"]
+            self._session = "/session/" + self._call("POST", "/session", {"capabilities": capabilities})["sessionId"]
         except RuntimeError as error:
             self._end()
             if "session not created" in str(error):
@@ -106,7 +106,7 @@ class Browser:
         self._call("POST", f"{self._session}/url", {"url": path.absolute().as_uri()})
 
     def run(self, script: str, *args: object) -> object:
-        """What a script returns."""
+        """Run a script and return its result."""
         return self._call("POST", f"{self._session}/execute/sync", {"script": script, "args": list(args)})
 
     def texts(self, selector: str) -> list[str]:
@@ -116,7 +116,7 @@ class Browser:
         return self.run("return document.querySelectorAll(arguments[0]).length", selector)
 
     def hover(self, selector: str, *then: dict) -> None:
-        """Move the pointer to a place. then: what it does there."""
+        """Move the pointer to an element. then: further actions of the pointer."""
         script = "const one = document.querySelector(arguments[0]); one.scrollIntoView({block: 'center'}); return one"
         element = self.run(script, selector)
         move = {"type": "pointerMove", "origin": element, "x": 0, "y": 0, "duration": 0}
@@ -131,9 +131,9 @@ class Browser:
         self._act({"type": "key", "id": "keys", "actions": actions})
 
     def complaints(self) -> list[str]:
-        """What the browser has complained about since the last call: errors of scripts, policies that were broken."""
-        found = self._call("POST", f"{self._session}/se/log", {"type": "browser"})
-        return [one["message"] for one in found if one["level"] in ("SEVERE", "WARNING")]
+        """Return warnings and errors of scripts and policies since the last call."""
+        entries = self._call("POST", f"{self._session}/se/log", {"type": "browser"})
+        return [entry["message"] for entry in entries if entry["level"] in ("SEVERE", "WARNING")]
 
     def _devtools(self, command: str, params: dict) -> None:
         self._call("POST", f"{self._session}/goog/cdp/execute", {"cmd": command, "params": params})

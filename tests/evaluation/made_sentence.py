@@ -1,4 +1,4 @@
-"""Sentences with attention, in no time: for the tests of pictures and of the page."""
+"""Sentences with random attention weights, for the tests of attention pictures and pages."""
 
 import torch
 from torch import Tensor
@@ -17,13 +17,13 @@ PAIRS = [
 ]
 
 
-def made_subwords() -> Subwords:
+def make_subwords() -> Subwords:
     lines = ["the old ship left in May"] * 9
     return learnt_subwords(lines, lines, SubwordsConfig(vocab_size=290, whitespace="kept"))
 
 
-def made_sentence(src: str, trg: str, number: int = 1, seed: int = 0) -> Sentence:
-    subwords, generator = made_subwords(), torch.Generator().manual_seed(seed)
+def make_sentence(src: str, trg: str, number: int = 1, seed: int = 0) -> Sentence:
+    subwords, generator = make_subwords(), torch.Generator().manual_seed(seed)
     src_ids, trg_ids = subwords.src.encode([src])[0], subwords.trg.encode([trg])[0]
     n_src, n_trg = len(src_ids) + 1, len(trg_ids) + 1
 

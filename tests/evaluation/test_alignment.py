@@ -1,4 +1,4 @@
-"""Alignments as they are read off attention, and how subwords become words."""
+"""Word alignments from attention weights, and the words that subwords belong to."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ LINES = [
     "the old ship left",
     "  two  leading, \t three   between ",
     "don't e\u0301 \u1e9b\u0323 naïve — 日本語 🙂\u00a0🙂\u3000x",
-    "a\x1cb!\x1c! \u200b\u2028c\x85d\x0be",  # white space to Python that is none to the tokenizer
+    "a\x1cb!\x1c! \u200b\u2028c\x85d\x0be",  # white space to Python but not to the tokenizer
     "x",
     " ",
     "Übung" * 30,
@@ -26,18 +26,18 @@ def codec():
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_the_pieces_of_a_word_are_its_bytes(codec, line):
+def test_the_pieces_of_a_word_join_to_the_word(codec, line):
     pieces = codec.raw(codec.encode([line])[0])
     words = codec.normalised(line).split()
-    of_piece = words_of(pieces)
-    assert sorted({word for each in of_piece for word in each}) == list(range(len(words)))
+    words_of_piece = words_of(pieces)
+    assert sorted({word for numbers in words_of_piece for word in numbers}) == list(range(len(words)))
     for number, word in enumerate(words):
-        text = b"".join(piece for piece, each in zip(pieces, of_piece, strict=True) if number in each)
+        text = b"".join(piece for piece, numbers in zip(pieces, words_of_piece, strict=True) if number in numbers)
         assert word in text.decode("utf-8", errors="replace")
 
 
 @pytest.mark.parametrize(
-    ("pieces", "wanted"),
+    ("pieces", "expected"),
     [
         ([], []),
         ([b" a", b"b", b" c"], [[0], [0], [1]]),
@@ -47,49 +47,49 @@ def test_the_pieces_of_a_word_are_its_bytes(codec, line):
         ([b" a", b"", b"b"], [[0], [], [0]]),  # a control symbol is no text
     ],
 )
-def test_words_are_cut_at_white_space_wherever_the_pieces_end(pieces, wanted):
-    assert words_of(pieces) == wanted
+def test_words_end_at_white_space_even_inside_a_piece(pieces, expected):
+    assert words_of(pieces) == expected
 
 
-def test_a_subword_comes_from_what_the_upper_layers_looked_at_most():
+def test_a_subword_aligns_to_the_source_with_most_attention_in_upper_layers():
     weights = torch.rand(4, 2, 5, 7, generator=torch.Generator().manual_seed(0)) / 9
-    wanted = [3, 0, 5, 1]
-    weights[-2:, 1, range(4), wanted] += 0.9
+    expected = [3, 0, 5, 1]
+    weights[-2:, 1, range(4), expected] += 0.9
     weights[-2:, 0, :, 4] += 0.5  # one head looks elsewhere, but less
-    weights[:2, :, :, 2] = 9.0  # lower layers have no say,
-    weights[-2:, :, :, 6] = 9.0  # nor has the end of the source,
-    assert subword_alignment(weights) == wanted  # and the end of the target comes from nowhere
+    weights[:2, :, :, 2] = 9.0  # lower layers are ignored,
+    weights[-2:, :, :, 6] = 9.0  # and so is the end of the source;
+    assert subword_alignment(weights) == expected  # the end of the target is not aligned
 
 
-def test_one_layer_and_one_head_can_be_read():
+def test_alignment_from_one_layer_and_one_head():
     weights = torch.rand(3, 2, 5, 7, generator=torch.Generator().manual_seed(0)) / 9
-    wanted = [3, 0, 5, 1]
-    weights[0, 1, range(4), wanted] = 9.0
-    weights[1, 0, range(4), wanted] = 9.0
+    expected = [3, 0, 5, 1]
+    weights[0, 1, range(4), expected] = 9.0
+    weights[1, 0, range(4), expected] = 9.0
     weights[1, 1, range(4), [2, 2, 2, 2]] = 10.0
-    assert subword_alignment(weights, 1, 2) == subword_alignment(weights, 2, 1) == wanted
+    assert subword_alignment(weights, 1, 2) == subword_alignment(weights, 2, 1) == expected
     assert subword_alignment(weights, 2) == [2, 2, 2, 2]  # the mean of its heads
 
 
-def test_the_alignment_of_a_line_in_pieces_is_that_of_each_and_the_ends_between_are_nobodys_origin():
+def test_the_alignment_of_a_split_line_joins_those_of_its_parts():
     generator = torch.Generator().manual_seed(1)
     blocks = [torch.rand(2, 2, t, s, generator=generator) for t, s in ((4, 3), (1, 2), (3, 4))]
-    found = joined_alignment([subword_alignment(one) for one in blocks], [2, 1, 3])
-    line = join_attention(blocks).mean((0, 1))  # (8, 9): all of it at once, without what looks at an end
+    found = joined_alignment([subword_alignment(block) for block in blocks], [2, 1, 3])
+    line = join_attention(blocks).mean((0, 1))  # (8, 9): the whole line at once; ends of parts are masked below
     line[:, [2, 4, 8]] = -1.0
-    wanted = line[:-1].argmax(-1).tolist()
-    wanted[3] = wanted[4] = None
-    assert found == wanted and found.count(None) == 2
+    expected = line[:-1].argmax(-1).tolist()
+    expected[3] = expected[4] = None
+    assert found == expected and found.count(None) == 2
 
 
-def test_words_belong_together_where_some_of_their_subwords_do():
+def test_words_are_aligned_if_any_of_their_subwords_are():
     src, trg = [[0], [0], [1], [], [2]], [[0], [1], [1], [], [2, 3]]
     assert word_alignment([4, 0, 1, 2, 2], src, trg) == "0-1 1-2 1-3 2-0"
     assert word_alignment([3, 3, 3, 3, 3], src, trg) == ""  # white space is no word
     assert word_alignment([0] * 5, [[10]], [[0], [1], [2], [9], [11]]) == "10-0 10-1 10-2 10-9 10-11"
 
 
-def test_words_of_text_without_spaces_are_its_characters():
+def test_characters_are_the_words_of_text_without_spaces():
     pieces = [" 私は".encode(), "学生".encode(), " です".encode()[:3], " です".encode()[3:], b"."]
     assert words_of(pieces) == [[0], [0], [1], [1], [1]]
     assert words_of(pieces, True) == [[0, 1], [2, 3], [4], [4, 5], [6]]

@@ -1,4 +1,4 @@
-"""Comparison of systems: the numbers of sacreBLEU's command, and what the groups of sentences and words promise."""
+"""Comparison of systems: the numbers of the sacreBLEU command, and consistent groups of sentences and words."""
 
 import json
 import random
@@ -14,22 +14,22 @@ from nmt.evaluation.compare import System, Wins
 from nmt.evaluation.metrics import METRICS, Metric
 from tests.evaluation.browser import Browser, Tags, needs_browser
 
-NAMES = ["bleu", "chrf"]  # TER takes its time
+NAMES = ["bleu", "chrf"]  # TER is slow
 
 
-def made_lines(n_line: int) -> tuple[list[str], list[str], list[str]]:
+def make_systems(n_line: int) -> tuple[list[str], list[str], list[str]]:
     """References, and two systems of which the second has fewer wrong words."""
-    draw = random.Random(1)
+    rng = random.Random(1)
     words = list("abcdefghijklmno")
-    references = [" ".join(draw.choices(words, k=draw.randint(3, 45))) + "." for _ in range(n_line)]
+    references = [" ".join(rng.choices(words, k=rng.randint(3, 45))) + "." for _ in range(n_line)]
 
-    def wrong(line: str, share: float) -> str:
-        return " ".join(draw.choice(words) if draw.random() < share else word for word in line.split(" "))
+    def corrupted(line: str, share: float) -> str:
+        return " ".join(rng.choice(words) if rng.random() < share else word for word in line.split(" "))
 
-    return references, [wrong(line, 0.3) for line in references], [wrong(line, 0.2) for line in references]
+    return references, [corrupted(line, 0.3) for line in references], [corrupted(line, 0.2) for line in references]
 
 
-REFERENCES, WORSE, BETTER = made_lines(40)
+REFERENCES, WORSE, BETTER = make_systems(40)
 
 
 @pytest.fixture(scope="module")
@@ -38,68 +38,68 @@ def results():
     return compare.compare(systems, [REFERENCES], metrics=NAMES, trg_lang="en")
 
 
-def of_sacrebleu(folder, *flags: str) -> str:
+def sacrebleu_output(folder, *flags: str) -> str:
     for name, lines in (("ref", REFERENCES), ("worse", WORSE), ("better", BETTER)):
         (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     command = [sys.executable, "-m", "sacrebleu", "ref", "-m", *NAMES, *flags]
     return subprocess.run(command, cwd=folder, check=True, capture_output=True, encoding="utf-8").stdout
 
 
-def test_scores_and_p_values_are_those_of_sacrebleus_command(results, tmp_path):
+def test_scores_and_p_values_equal_those_of_the_sacrebleu_command(results, tmp_path):
     worse, better, _ = results
-    alone = json.loads(of_sacrebleu(tmp_path, "-i", "better", "-w", "12", "--confidence"))
-    assert [one["score"] for one in alone] == [round(better.scores[name].value, 12) for name in NAMES]
-    assert [one["name"] for one in alone] == ["BLEU", "chrF2"]
+    scores = json.loads(sacrebleu_output(tmp_path, "-i", "better", "-w", "12", "--confidence"))
+    assert [score["score"] for score in scores] == [round(better.scores[name].value, 12) for name in NAMES]
+    assert [score["name"] for score in scores] == ["BLEU", "chrF2"]
     for flag, kind in (("--paired-bs", "bootstrap"), ("--paired-ar", "randomisation")):
-        told = of_sacrebleu(tmp_path, "-i", "worse", "better", flag, "-f", "text")
-        ours = [f"{getattr(better.p_values[name], kind):.4f}" for name in NAMES]
-        assert re.findall(r"\(p = ([\d.]+)\)", told) == ours
+        output = sacrebleu_output(tmp_path, "-i", "worse", "better", flag, "-f", "text")
+        expected = [f"{getattr(better.p_values[name], kind):.4f}" for name in NAMES]
+        assert re.findall(r"\(p = ([\d.]+)\)", output) == expected
     assert worse.p_values == {}
 
 
-def test_what_is_no_difference_is_no_evidence(results):
-    again = results[2]
-    assert again.wins == Wins(0, 40, 0)
-    assert {p for found in again.p_values.values() for p in found} == {1.0}
+def test_identical_systems_tie_with_a_p_value_of_one(results):
+    identical = results[2]
+    assert identical.wins == Wins(0, 40, 0)
+    assert {p for values in identical.p_values.values() for p in values} == {1.0}
 
 
-def test_wins_are_losses_the_other_way_round(results):
+def test_wins_and_losses_swap_with_the_order_of_systems(results):
     worse, better, _ = results
     won, tied, lost = better.wins
     assert compare.wins_of(worse.sentences, better.sentences) == (lost, tied, won)
     assert won + tied + lost == 40 and won > lost
 
 
-def test_what_one_line_decides_may_be_chance():
+def test_a_difference_in_a_single_line_is_not_significant():
     systems = [System("one", WORSE), System("other", [*WORSE[:-1], BETTER[-1]])]
     _, other = compare.compare(systems, [REFERENCES], metrics=NAMES, trg_lang="en")
     assert {p.randomisation for p in other.p_values.values()} == {1.0}  # all shuffles differ by as much
 
 
-def test_a_metric_without_a_test_has_a_score_and_no_p_value(monkeypatch, results):
+def test_a_metric_without_significance_test_has_a_score_but_no_p_value(monkeypatch, results):
     monkeypatch.setitem(METRICS, "mine", Metric("mine", METRICS["chrf"].measure))
     _, found = compare.compare([System("a", WORSE), System("b", BETTER)], [REFERENCES], metrics=["mine"])
     assert found.scores["mine"].value == results[1].scores["chrf"].value and found.p_values == {}
 
 
-def test_another_number_of_lines_is_refused():
+def test_unequal_numbers_of_lines_are_refused():
     with pytest.raises(DataError, match="39 translations but 40 references"):
         compare.compare([System("a", WORSE[1:])], [REFERENCES], metrics=NAMES)
 
 
-def test_every_sentence_and_every_word_is_in_one_group(results):
-    systems = [one.system for one in results]
+def test_every_sentence_and_word_belongs_to_exactly_one_group(results):
+    systems = [result.system for result in results]
     perfect = System("reference", REFERENCES)
     lengths = compare.by_length([*systems, perfect], [REFERENCES], "en")
-    assert sum(one.n for one in lengths) == 40
+    assert sum(group.n for group in lengths) == 40
     frequencies = compare.by_frequency([*systems, perfect], [REFERENCES], "en")
-    assert sum(one.n for one in frequencies) == sum(len(line[:-1].split()) + 1 for line in REFERENCES)
+    assert sum(group.n for group in frequencies) == sum(len(line[:-1].split()) + 1 for line in REFERENCES)
     for groups in (lengths, frequencies):
-        assert all(one.values[-1] == pytest.approx(100) for one in groups)
-        assert all(one.values[0] == one.values[2] for one in groups)
+        assert all(group.values[-1] == pytest.approx(100) for group in groups)
+        assert all(group.values[0] == group.values[2] for group in groups)
     kinds = compare.disagreements(results, "en")
     (_, same) = compare.by_disagreement(results, kinds)
-    assert [(one.name, one.n, one.values) for one in same] == [(compare.SAME, 40, [0.0])]
+    assert [(group.name, group.n, group.values) for group in same] == [(compare.SAME, 40, [0.0])]
 
 
 @pytest.mark.parametrize(
@@ -112,58 +112,58 @@ def test_every_sentence_and_every_word_is_in_one_group(results):
         ("the boat left .", compare.WORDS),
     ],
 )
-def test_a_disagreement_has_the_first_name_that_holds(text, kind):
+def test_a_disagreement_is_named_by_the_first_kind_that_matches(text, kind):
     assert compare.disagreement(text.split(), ["The", "ship", "left", "."]) == kind
 
 
 # The page.
 
-EVIL = "</script><script>alert(1)</script> & <b>"
+HOSTILE = "</script><script>alert(1)</script> & <b>"
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     sources = [f"source {number}" for number in range(len(REFERENCES))]
-    sources[0] = EVIL
+    sources[0] = HOSTILE
     flags = [["empty"] if number == 3 else [] for number in range(len(REFERENCES))]
     systems = [System("worse", WORSE, flags), System("better", BETTER, [[]] * len(BETTER)), System("日本", WORSE)]
     found = compare.compare(systems, [REFERENCES, BETTER], metrics=NAMES, trg_lang="en")
     path = tmp_path_factory.mktemp("page") / "compared.html"
     path.write_text(
-        compare.page(found, [REFERENCES, BETTER], sources, "en", f"worse & better {EVIL}"), encoding="utf-8"
+        compare.page(found, [REFERENCES, BETTER], sources, "en", f"worse & better {HOSTILE}"), encoding="utf-8"
     )
     return path
 
 
-def test_no_text_gets_out_of_its_place(page):
+def test_hostile_text_adds_no_script(page):
     tags = Tags(page.read_text(encoding="utf-8"))
-    assert [one[0] for one in tags.tags].count("script") == 2
+    assert [tag[0] for tag in tags.tags].count("script") == 2
 
 
 @needs_browser
 @pytest.mark.parametrize(("width", "dark"), [(1200, False), (380, True)])
-def test_the_page_shows_sorts_and_filters(page, width, dark):
-    with Browser(width=width, height=900, dark=dark) as shown:
-        shown.open(page)
-        assert shown.run("return document.documentElement.scrollWidth <= innerWidth")
-        assert shown.texts("#scores tbody td:first-child") == ["worse", "better", "日本"]
-        shown.click("#scores th:nth-child(2) button")
-        assert shown.texts("#scores tbody td:first-child")[0] == "better"
-        assert shown.count("#list > li") == 40
+def test_the_page_sorts_and_filters(page, width, dark):
+    with Browser(width=width, height=900, dark=dark) as browser:
+        browser.open(page)
+        assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+        assert browser.texts("#scores tbody td:first-child") == ["worse", "better", "日本"]
+        browser.click("#scores th:nth-child(2) button")
+        assert browser.texts("#scores tbody td:first-child")[0] == "better"
+        assert browser.count("#list > li") == 40
 
         def choose(name: str, value: str) -> None:
             script = "const one = document.getElementById(arguments[0]); one.value = arguments[1];"
-            shown.run(script + "one.dispatchEvent(new Event('input', {bubbles: true}))", name, value)
+            browser.run(script + "one.dispatchEvent(new Event('input', {bubbles: true}))", name, value)
 
         choose("flag", "empty")
-        assert shown.texts("#list .head b") == ["4"]
+        assert browser.texts("#list .head b") == ["4"]
         choose("flag", "")
-        choose("text", EVIL[:20].upper())
-        assert shown.texts("#list dd:first-of-type")[0] == EVIL
+        choose("text", HOSTILE[:20].upper())
+        assert browser.texts("#list dd:first-of-type")[0] == HOSTILE
         choose("text", "")
         choose("second", "2")
         choose("kind", compare.SAME)
-        assert shown.count("#list > li") == 40 and shown.count("#list .better") == 0
-        ground = shown.run("return getComputedStyle(document.body).backgroundColor")
-        assert (ground == "rgb(20, 25, 31)") == dark
-        assert shown.complaints() == []
+        assert browser.count("#list > li") == 40 and browser.count("#list .better") == 0
+        background = browser.run("return getComputedStyle(document.body).backgroundColor")
+        assert (background == "rgb(20, 25, 31)") == dark
+        assert browser.complaints() == []

@@ -25,8 +25,8 @@ from nmt.evaluation.metrics import (
 from nmt.languages import canonical
 from nmt.recipe.options import ValidConfig
 
-# From the table in sacreBLEU's README: BLEU (13a) and chrF2 on newstest2017 en-de. Of one that begins with a mark, and
-# of one that does not.
+# From the table in sacreBLEU's README: BLEU (13a) and chrF2 on newstest2017 en-de. The first system output begins
+# with a byte order mark, the second does not.
 PUBLISHED = {"online-A.0": ("20.8", "52.0"), "LIUM-NMT.4900": ("26.6", "55.9")}
 # Translations, and references: plain, in Unicode, and with carriage returns and blanks.
 FILES = (
@@ -51,7 +51,7 @@ def wmt17(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("system", PUBLISHED)
-def test_bleu_and_chrf_of_wmt17_systems_are_those_published(system):
+def test_bleu_and_chrf_of_wmt17_systems_equal_the_published_ones(system):
     found = score(Texts(wmt17(f"hyp.{system}"), [wmt17("ref")]), ("bleu", "chrf"))
     assert (f"{found['bleu'].value:.1f}", f"{found['chrf'].value:.1f}") == PUBLISHED[system]
     assert "tok:13a" in found["bleu"].signature
@@ -66,36 +66,36 @@ def test_several_references_are_scored_as_by_the_sacrebleu_command(tmp_path):
     command = [sys.executable, "-m", "sacrebleu", *files, "-m", "bleu", "chrf", "ter", "-w", "8", "-f", "json"]
     printed = json.loads(subprocess.run(command, capture_output=True, check=True, encoding="utf-8").stdout)
     scores = score(Texts(hypotheses, [first, second])).values()
-    found = [(one.name, one.signature, round(one.value, 8)) for one in scores]
-    assert found == [(one["name"], one["signature"], one["score"]) for one in printed]
-    assert all(one.signature.startswith("nrefs:2|") for one in scores)
+    found = [(metric.name, metric.signature, round(metric.value, 8)) for metric in scores]
+    assert found == [(metric["name"], metric["signature"], metric["score"]) for metric in printed]
+    assert all(metric.signature.startswith("nrefs:2|") for metric in scores)
     assert found != [
-        (one.name, one.signature, round(one.value, 8)) for one in score(Texts(hypotheses, [first])).values()
+        (metric.name, metric.signature, round(metric.value, 8)) for metric in score(Texts(hypotheses, [first])).values()
     ]
 
 
 @pytest.mark.parametrize("function", [score, exact_match])
-def test_different_counts_and_nothing_to_score_are_refused(function):
+def test_unequal_line_counts_and_empty_input_are_refused(function):
     with pytest.raises(DataError, match=r"2 translations but 3 references"):
         function(Texts(["a", "b"], [["a", "b", "c"]]))
     with pytest.raises(DataError, match="nothing to score"):
         function(Texts([], [[]]))
 
 
-SOME = ["the cat sat on the mat", "a dog ran in the park", "he saw her there"] * 20
-OTHERS = ["the cat sat on a mat", "a dog ran in the park", "she saw him there"] * 20
-NEARLY_NONE = ["a b c d e f", *["q q q q q q q q q"] * 19], ["a b c d e f", "x", "y", "z", "v w"] * 4
+HYPOTHESES = ["the cat sat on the mat", "a dog ran in the park", "he saw her there"] * 20
+REFERENCES = ["the cat sat on a mat", "a dog ran in the park", "she saw him there"] * 20
+FEW_MATCHES = ["a b c d e f", *["q q q q q q q q q"] * 19], ["a b c d e f", "x", "y", "z", "v w"] * 4
 
 
 @pytest.mark.parametrize(
     ("hypotheses", "references"),
     [
-        (SOME, OTHERS),
-        NEARLY_NONE,
+        (HYPOTHESES, REFERENCES),
+        FEW_MATCHES,
         *((["", "a b", "a b"], [a, b, "a b"]) for a, b in (("", ""), ("a b", "x"), ("x", "x"))),
     ],
 )
-def test_intervals_enclose_the_score_stay_within_the_scale_and_say_how_they_were_made(hypotheses, references):
+def test_confidence_intervals_contain_the_score_and_name_the_method(hypotheses, references):
     texts = Texts(hypotheses, [references])
     for found in score(texts, intervals=True, n_bootstrap=100).values():
         assert 0.0 <= found.low <= found.value <= found.high and (found.name == "TER" or found.high <= 100.0), (
@@ -107,14 +107,14 @@ def test_intervals_enclose_the_score_stay_within_the_scale_and_say_how_they_were
 
 
 @pytest.mark.parametrize("code", ["zh", "zh-CN", "zh_Hant", "ZH", "zho_Hans", "cmn", "yue", "chinese"])
-def test_chinese_has_its_own_tokens(code):
+def test_chinese_is_scored_with_the_chinese_tokenizer(code):
     found = score(Texts(["我们去公园。"], [["我们走公园。"]], trg_lang=code))
     assert "tok:zh" in found["bleu"].signature
     assert 0 < found["ter"].value < 100
 
 
 @pytest.mark.parametrize("code", ["ja", "jpn", "jpn_Jpan", "japanese", "ko", "kor_Hang"])
-def test_missing_tokens_of_a_language_are_replaced_and_said(code, monkeypatch):
+def test_a_missing_tokenizer_is_replaced_by_characters_with_a_note(code, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     tokens, note = bleu_tokens(code)
     assert tokens == "char"
@@ -128,30 +128,30 @@ def test_other_languages_are_scored_with_13a(code):
 
 
 @pytest.mark.parametrize("code", ["th", "tha", "tha_Thai", "khm_Khmr", "my", "mya", "lo", "bo", "dz", "thai"])
-def test_languages_without_spaces_are_scored_by_characters_and_it_is_said(code):
+def test_languages_without_spaces_are_scored_by_characters_with_a_note(code):
     tokens, note = bleu_tokens(code)
     assert tokens == "char" and "BLEU counts characters (tok:char): " in note and "no spaces between words" in note
-    # A character in the middle of each line is lost: of the words that spaces set apart nearly none is left.
+    # Each hypothesis lacks one character, so hardly any space-separated word matches.
     references = ["ฉันไม่รู้ว่าจะพูดอะไรดี", "เขาเป็นเพื่อนของฉัน", "วันนี้อากาศดีมาก"]
     hypotheses = [line[: len(line) // 2] + line[len(line) // 2 + 1 :] for line in references]
     texts = Texts(hypotheses, [references], trg_lang=code)
-    found, by_words = (score(one, ("bleu",))["bleu"] for one in (texts, texts._replace(trg_lang="")))
+    found, by_words = (score(variant, ("bleu",))["bleu"] for variant in (texts, texts._replace(trg_lang="")))
     assert "tok:char" in found.signature and found.value > 75 > 20 > by_words.value
 
 
-def test_references_without_spaces_are_noticed_where_bleu_counts_words():
+def test_references_without_spaces_give_a_note_where_bleu_counts_words():
     japanese = ["彼は水泳が得意ではなかった。", "私はテニス部員です。"]
     for code in ("", "x-own", "xx", "en"):
         note = unspaced_note(japanese, code)
         assert note is not None and "look written without spaces (11 letters a word)" in note
     assert unspaced_note(japanese, "ja") is None
     spaced = ["彼 は 水泳 が 得意 で は なかっ た 。"], ["A dog runs.", "Donaudampfschifffahrtsgesellschaftskapitän"]
-    for other in (*spaced, [], [""], ["파란 셔츠를 입은 남자가"]):
-        assert unspaced_note(other, "") is None
+    for references in (*spaced, [], [""], ["파란 셔츠를 입은 남자가"]):
+        assert unspaced_note(references, "") is None
 
 
-def test_canonically_equal_texts_score_as_equal_and_it_is_said():
-    # One letter for what NFC has two for, the reverse, and plain text.
+def test_canonically_equivalent_texts_score_as_equal_with_a_note():
+    # Letters that NFC decomposes, letters that it composes, and plain text.
     references = [
         "\u09b9\u09df \u09a8\u09be \u0998\u09cb\u09dc\u09be \u09ac\u09be",
         "cha\u0302 die\u0302u i a",
@@ -160,26 +160,26 @@ def test_canonically_equal_texts_score_as_equal_and_it_is_said():
     for form in ("NFC", "NFD"):
         texts = Texts([unicodedata.normalize(form, line) for line in references], [references])
         found = score(texts, intervals=True, n_bootstrap=20)
-        assert [round(one.value, 9) for one in found.values()] == [100.0, 100.0, 0.0]
-        assert all(one.signature.endswith("|form:NFC") for one in found.values())
+        assert [round(metric.value, 9) for metric in found.values()] == [100.0, 100.0, 0.0]
+        assert all(metric.signature.endswith("|form:NFC") for metric in found.values())
         assert exact_match(texts) == 100.0
     assert "2 of 3 references are not in Unicode's normal form NFC" in form_note(references)
     assert form_note(["é", "a"]) is None and "form:" not in score(Texts(["é"], [["é"]]), ("chrf",))["chrf"].signature
 
 
-def test_tokenised_references_are_noticed_and_raw_ones_are_not():
+def test_tokenised_references_give_a_note_and_raw_ones_do_not():
     note = tokenised_note(["a dog runs .", "it barks .", "a cat ?", "no."])
     assert note is not None and "2 of 4 references" in note
     assert tokenised_note(["A dog runs.", "It barks.", "A cat . . .", "no"]) is None
     assert tokenised_note([]) is None
 
 
-def test_an_exact_match_is_one_with_any_of_the_references():
+def test_an_exact_match_may_be_with_any_reference():
     texts = Texts(["a", "b", "c"], [["a", "x", "x"], ["x", "b ", "x"], ["a", "x", "x"]])
     assert exact_match(texts) == pytest.approx(200 / 3)
 
 
-def test_a_metric_is_a_function_of_sources_hypotheses_and_references(monkeypatch):
+def test_a_registered_metric_reads_sources_hypotheses_and_references(monkeypatch):
     def copied(texts, n_bootstrap):
         same = sum(
             a == b and a != c for a, b, c in zip(texts.sources, texts.hypotheses, *texts.references, strict=True)
@@ -191,5 +191,5 @@ def test_a_metric_is_a_function_of_sources_hypotheses_and_references(monkeypatch
     assert [*found] == ["bleu", "chrf", "ter", "copied"] and found["copied"].value == pytest.approx(100 / 3)
 
 
-def test_valid_metric_takes_every_metric_of_the_table():
+def test_valid_metric_accepts_every_metric_of_the_table():
     assert set(get_args(ValidConfig.model_fields["metric"].annotation)) == {*METRICS, "loss", "accuracy"}

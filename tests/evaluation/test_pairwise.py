@@ -12,14 +12,14 @@ TEXTS = [
 some_texts = st.lists(st.text("ab .,é", max_size=12), min_size=1, max_size=5)
 
 
-def one_by_one(texts, metric):
+def pairwise_scores(texts, metric):
     return np.array([[metric.sentence_score(a, [b]).score for b in texts] for a in texts])
 
 
 @given(some_texts)
-def test_any_text_scores_as_sacrebleu_scores_it(texts):
-    np.testing.assert_allclose(chrf(texts), one_by_one(texts, CHRF()), atol=1e-9)
+def test_chrf_of_any_text_equals_that_of_sacrebleu(texts):
+    np.testing.assert_allclose(chrf(texts), pairwise_scores(texts, CHRF()), atol=1e-9)
 
 
-def test_expected_utility_is_its_quadratic_definition():
-    np.testing.assert_allclose(expected_utility(TEXTS), one_by_one(TEXTS, CHRF()).mean(1), atol=1e-9)
+def test_expected_utility_equals_its_quadratic_definition():
+    np.testing.assert_allclose(expected_utility(TEXTS), pairwise_scores(TEXTS, CHRF()).mean(1), atol=1e-9)

@@ -13,6 +13,6 @@ def subwords():
 
 @pytest.fixture
 def run(subwords, tmp_path):
-    """A run folder, and beside it a file of lines."""
+    """A run folder, and beside it a file `lines`."""
     (tmp_path / "lines").write_text("\n".join(tiny.LINES), encoding="utf-8")
-    return tiny.saved(tmp_path / "run", subwords, *tiny.made(subwords))
+    return tiny.save_model(tmp_path / "run", subwords, *tiny.make_model(subwords))

@@ -1,10 +1,10 @@
-"""An exported model is the same model, in every architecture that CTranslate2 has boxes for."""
+"""Export to CTranslate2: the exported model is equivalent, for every architecture that CTranslate2 supports."""
 
 import pytest
-from tiny import LINES, made
+from tiny import LINES, make_model
 
 from nmt.errors import RunError
-from nmt.export import ctranslate2 as room
+from nmt.export import ctranslate2 as exporter
 from nmt.export.ctranslate2 import Compared
 from nmt.export.parity import ROUNDED, compare
 from nmt.run import Run
@@ -21,7 +21,7 @@ pytest.importorskip("ctranslate2")
         {"ffn": "gelu", "scale_emb_or_prj": "emb"},
         {"position": "rotary"},
         {"position": "learned", "n_position": 7},
-        {"n_position": 5},  # sinusoids go on beyond the table
+        {"n_position": 5},  # sinusoids continue beyond the table
         {"n_kv_head": 2},
         {"n_kv_head": 1, "attn_bias": "true"},
         {"n_kv_head": 1, "enc_n_kv_head": 2},
@@ -32,16 +32,16 @@ pytest.importorskip("ctranslate2")
     ],
     ids=str,
 )
-def test_an_exported_model_is_the_same_model(subwords, tmp_path, options):
-    model, recipe = made(subwords, **options)
-    room.export(model, recipe, subwords, tmp_path / "out", None)
+def test_an_exported_model_translates_and_scores_alike(subwords, tmp_path, options):
+    model, recipe = make_model(subwords, **options)
+    exporter.export(model, recipe, subwords, tmp_path / "out", None)
     found = compare(model, subwords, Compared(tmp_path / "out", subwords), LINES, ROUNDED, most=40)
     assert found.n_same == found.n_line == len(LINES)
     assert found.worst < 1e-4
 
 
-def test_an_exported_folder_is_no_run_and_says_so(subwords, tmp_path):
-    model, recipe = made(subwords)
-    room.export(model, recipe, subwords, tmp_path / "ct2", None)
+def test_an_exported_folder_is_refused_as_a_run(subwords, tmp_path):
+    model, recipe = make_model(subwords)
+    exporter.export(model, recipe, subwords, tmp_path / "ct2", None)
     with pytest.raises(RunError, match=r"ct2 is a CTranslate2 model, which only CTranslate2 reads"):
         Run(tmp_path / "ct2").weights_folder()

@@ -1,4 +1,4 @@
-"""nmt-export: what was compared is written, and nothing else; and what it replaces is an export of the same kind."""
+"""nmt-export: writes only a model that passed the comparison, and replaces only an export of the same kind."""
 
 import json
 import re
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny import LINES, SMALL, made, saved
+from tiny import LINES, SMALL, make_model, save_model
 
 from nmt.cli.export import is_exported, main
 from nmt.cli.preprocess import OWN_CORPUS
@@ -29,9 +29,9 @@ FILES = {
 }  # fmt: skip
 
 
-def test_a_width_that_is_the_usual_one_may_be_named():
+def test_the_default_width_may_be_given_explicitly():
     recipe = read_recipe(None, [("name", "x"), ("model.d_model", "64"), ("model.n_head", "4"), ("model.d_k", "16")])
-    assert not any("d_k" in one for its in unsupported(recipe).values() for one in its)
+    assert not any("d_k" in obstacle for obstacles in unsupported(recipe).values() for obstacle in obstacles)
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def export(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(parity.compare, "__defaults__", (30,))  # tokens: the model never ends a translation by itself
 
     def call(to, *flags, code=0, output="out", lines=True):
-        told = ["--to", to, "--output", str(tmp_path / output), *flags]
-        assert main([str(run.folder), *told, *(["--lines", str(tmp_path / "lines")] if lines else [])]) == code
+        args = ["--to", to, "--output", str(tmp_path / output), *flags]
+        assert main([str(run.folder), *args, *(["--lines", str(tmp_path / "lines")] if lines else [])]) == code
         err = capsys.readouterr().err
         assert "Traceback" not in err
         return err
@@ -49,8 +49,7 @@ def export(run, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("to", PACKAGE)
-def test_the_command_writes_what_was_compared_and_replaces_its_own_if_told(export, run, tmp_path, monkeypatch, to):
-    """With the card of the run."""
+def test_the_command_writes_model_and_card_and_overwrites_its_own_output(export, run, tmp_path, monkeypatch, to):
     pytest.importorskip(PACKAGE[to])
     monkeypatch.setattr("nmt.cli.export.N_LINE", 1)  # of the validation set
     (run.folder / "README.md").write_text("the card", encoding="utf-8")
@@ -70,15 +69,15 @@ def test_a_quantised_model_is_compared_less_strictly(export, tmp_path):
 
 
 @pytest.mark.parametrize("to", PACKAGE)
-def test_a_run_is_never_replaced(export, run, tmp_path, to):
-    """Least of all by what looks like one."""
+def test_overwrite_never_replaces_a_run(export, run, tmp_path, to):
+    """Not even where the export is a run folder, too."""
     pytest.importorskip(PACKAGE[to])
     assert f"not a model exported for {to}" in export(to, "--overwrite", code=2, output="run")
     assert run.updates() == [7]
 
 
 @pytest.mark.parametrize("to", PACKAGE)
-def test_what_others_put_beside_a_model_is_never_lost(export, tmp_path, to):
+def test_overwrite_keeps_folders_with_files_of_others(export, tmp_path, to):
     pytest.importorskip(PACKAGE[to])
     export(to)
     (tmp_path / "out" / "thesis.txt").write_text("years", encoding="utf-8")
@@ -98,14 +97,14 @@ def test_what_others_put_beside_a_model_is_never_lost(export, tmp_path, to):
         ("huggingface", ["--precision", "fp16"], "--precision needs --to safetensors"),
     ],
 )
-def test_what_cannot_be_done_is_said_and_leaves_nothing(export, tmp_path, monkeypatch, to, flags, message):
+def test_impossible_exports_are_refused_and_leave_nothing(export, tmp_path, monkeypatch, to, flags, message):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     assert message in export(to, *flags, code=2, lines="--lines" not in flags)
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_lines_to_compare_on_are_asked_for_where_there_are_none(export, tmp_path):
+def test_missing_or_overlong_lines_to_compare_on_are_refused(export, tmp_path):
     assert "--lines FILE" in export("safetensors", code=2, lines=False)
     (tmp_path / "lines").write_text("x y " * 2000, encoding="utf-8")
     assert "all lines to compare have more than" in export("safetensors", code=2)
@@ -113,16 +112,16 @@ def test_lines_to_compare_on_are_asked_for_where_there_are_none(export, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("to", "room", "name"), [("ctranslate2", ctranslate2, "_array"), ("huggingface", huggingface, "_scaled")]
+    ("to", "exporter", "name"), [("ctranslate2", ctranslate2, "_array"), ("huggingface", huggingface, "_scaled")]
 )
-def test_a_model_that_differs_is_not_written(export, tmp_path, monkeypatch, to, room, name):
+def test_a_model_that_translates_differently_is_not_written(export, tmp_path, monkeypatch, to, exporter, name):
     pytest.importorskip(PACKAGE[to])
-    right = getattr(room, name)
+    correct = getattr(exporter, name)
     wrong = {
-        "_array": lambda tensor: right(tensor) * (1.1 if tensor.dim() == 1 else 1.0),
-        "_scaled": lambda *args: {name: tensor + 0.1 for name, tensor in right(*args).items()},
+        "_array": lambda tensor: correct(tensor) * (1.1 if tensor.dim() == 1 else 1.0),
+        "_scaled": lambda *args: {name: tensor + 0.1 for name, tensor in correct(*args).items()},
     }
-    monkeypatch.setattr(room, name, wrong[name])
+    monkeypatch.setattr(exporter, name, wrong[name])
     assert "the exported model " in export(to, code=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lines", "run"]
 
@@ -140,68 +139,68 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("to", "option"), [(to, option) for to, options in REFUSED.items() for option in options])
-def test_what_has_no_place_in_an_engine_is_refused_by_name(to, option):
+def test_options_that_an_engine_lacks_are_refused_by_name(to, option):
     name, _, value = option.partition(": ")
     rotary = [("model.position", "rotary")] if name == "rotary_enc_attn" else []
     found = unsupported(read_recipe(None, [*SMALL.items(), *rotary, (f"model.{name}", value)]))[to]
-    assert [one for one in found if one.startswith(f"model.{name}")]
+    assert [obstacle for obstacle in found if obstacle.startswith(f"model.{name}")]
 
 
 @pytest.mark.parametrize(("d_k", "d_v"), [("null", "16"), ("16", "null"), ("16", "12")])
-def test_what_a_refusal_says_to_train_with_is_enough(d_k, d_v):
+def test_options_recommended_by_a_refusal_make_export_possible(d_k, d_v):
     options = [*SMALL.items(), ("model.d_k", d_k), ("model.d_v", d_v)]
     found = unsupported(read_recipe(None, options))["ctranslate2"]
     assert found and not unsupported(read_recipe(None, [*options, *portable_options(found)]))["ctranslate2"]
 
 
 def test_the_page_names_every_option_that_may_be_refused():
-    odd = {
+    unusual = {
         "model.position": "rotary", "model.rotary_enc_attn": "true", "model.lexical_attn": "true",
         "model.qk_norm": "true", "model.enc_conv": "3", "model.norm_kind": "rms", "model.ffn": "swiglu",
         "model.n_kv_head": "1", "model.enc_n_kv_head": "1", "model.d_k": "16", "model.d_v": "12",
         "model.prj_transform": "true", "model.scale_emb_or_prj": "emb", "subwords.kind": "unigram",
         "subwords.symbols": "[<x>]", "data.protect": "[url]",
     }  # fmt: skip
-    recipe = read_recipe(None, list({**SMALL, **odd}.items()))
-    of_rooms = unsupported(recipe)
+    recipe = read_recipe(None, list({**SMALL, **unusual}.items()))
+    obstacles_of = unsupported(recipe)
     page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
-    for to, found in of_rooms.items():
+    for to, obstacles in obstacles_of.items():
         (row,) = [line for line in page.split("\n") if line.startswith(f"| `{to}` | ") and "pip install" in line]
-        names = [re.split(r"[ :]", obstacle)[0].split(".")[1] for obstacle in found]
+        names = [re.split(r"[ :]", obstacle)[0].split(".")[1] for obstacle in obstacles]
         assert len(names) >= 6 and [name for name in names if not re.search(rf"[`.]{name}[`:]", row)] == []
 
 
-def test_what_the_page_says_to_train_with_for_an_export_is_enough():
-    """Beside what `nmt-preprocess --train ...` writes."""
+def test_options_recommended_by_the_page_make_export_possible():
+    """Together with the options that `nmt-preprocess --train ...` writes."""
     text = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
-    told = [dict(re.findall(r"--(model\.\w+) (\w+)", line)) for line in text.split("\n")]
-    both = max(told, key=len)
-    assert len(both) == 4
-    recipe = read_recipe(None, [*OWN_CORPUS, ("name", "own"), *both.items()])
+    options = [dict(re.findall(r"--(model\.\w+) (\w+)", line)) for line in text.split("\n")]
+    recommended = max(options, key=len)
+    assert len(recommended) == 4
+    recipe = read_recipe(None, [*OWN_CORPUS, ("name", "own"), *recommended.items()])
     assert unsupported(recipe) == {"ctranslate2": [], "huggingface": []}
 
 
 @pytest.mark.parametrize("to", PACKAGE)
-def test_a_model_with_tags_is_the_same_for_each_of_them(tmp_path, capsys, monkeypatch, to):
+def test_a_model_with_tags_is_compared_for_each_tag(tmp_path, capsys, monkeypatch, to):
     monkeypatch.setattr(parity.compare, "__defaults__", (10,))
     corpora = [{"src": "a", "trg": "b"}, {"src": "a", "trg": "c", "trg_lang": "fr", "tags": ["bt"]}]
     recipe = read_recipe(None, [*SMALL.items(), ("data.trg_lang", "de"), ("data.train", json.dumps(corpora))])
     subwords = learnt_subwords(LINES, LINES, recipe.subwords, tags=["<2de>", "<2fr>", "<bt>"])
-    run = saved(tmp_path / "run", subwords, made(subwords)[0], recipe)
+    run = save_model(tmp_path / "run", subwords, make_model(subwords)[0], recipe)
     (tmp_path / "lines").write_text("\n".join(LINES), encoding="utf-8")
-    told = ["--to", to, "--output", str(tmp_path / "out"), "--lines", str(tmp_path / "lines")]
-    assert main([str(run.folder), *told]) == 0
+    args = ["--to", to, "--output", str(tmp_path / "out"), "--lines", str(tmp_path / "lines")]
+    assert main([str(run.folder), *args]) == 0
     err = capsys.readouterr().err
     assert "<2de>: 6 of 6 lines" in err and "<2fr> <bt>: 6 of 6 lines" in err
 
 
 @pytest.mark.parametrize("to", ["ctranslate2", "huggingface"])
-def test_a_refusal_comes_before_a_package_is_asked_for_and_names_the_flags(tmp_path, subwords, capsys, monkeypatch, to):
+def test_unsupported_options_are_refused_before_packages_are_imported(tmp_path, subwords, capsys, monkeypatch, to):
     monkeypatch.setitem(sys.modules, PACKAGE[to], None)
-    run = saved(tmp_path / "run", subwords, *made(subwords, lexical_attn="true", qk_norm="true"))
+    run = save_model(tmp_path / "run", subwords, *make_model(subwords, lexical_attn="true", qk_norm="true"))
     assert main([str(run.folder), "--to", to, "--output", str(tmp_path / "out")]) == 2
     err = capsys.readouterr().err
     assert "--model.lexical_attn false" in err and "--model.qk_norm false" in err and "pip" not in err
-    given = [*SMALL.items(), ("model.lexical_attn", "true"), ("model.position", "rotary"), ("subwords.kind", "unigram")]
-    found = [one for its in unsupported(read_recipe(None, given)).values() for one in its]
-    assert unsupported(read_recipe(None, [*given, *portable_options(found)])) == {"ctranslate2": [], "huggingface": []}
+    flags = [*SMALL.items(), ("model.lexical_attn", "true"), ("model.position", "rotary"), ("subwords.kind", "unigram")]
+    found = [obstacle for obstacles in unsupported(read_recipe(None, flags)).values() for obstacle in obstacles]
+    assert unsupported(read_recipe(None, [*flags, *portable_options(found)])) == {"ctranslate2": [], "huggingface": []}

@@ -1,15 +1,15 @@
-"""An export for Hugging Face is the same model, through their own front end, or is refused by name."""
+"""Export to Hugging Face: same translations and same token ids in their library."""
 
 import random
 
 import pytest
 import torch
-from tiny import LINES, made
+from tiny import LINES, make_model
 
 from nmt.data.letters import normalised
 from nmt.data.subword_kinds import PieceTable, SubwordsFile
 from nmt.data.subwords import BOS, EOS, PAD, Codec
-from nmt.export import huggingface as room
+from nmt.export import huggingface as exporter
 from nmt.export.huggingface import make_tokenizer
 from nmt.export.parity import ROUNDED, compare
 from nmt.recipe.data_options import SubwordsConfig
@@ -37,32 +37,32 @@ AWKWARD = [*LINES, *MORE]
     ],
     ids=str,
 )
-def test_an_exported_model_is_the_same_model(subwords, tmp_path, options, architecture):
-    model, recipe = made(subwords, **options)
-    room.export(model, recipe, subwords, tmp_path / "out")
-    theirs = room.Compared(tmp_path / "out")
-    assert type(theirs._model).__name__ == f"{architecture}ForConditionalGeneration"
-    assert not getattr(theirs._model.config, "encoder_no_repeat_ngram_size", 0)  # Blenderbot's own is 3
-    found = compare(model, subwords, theirs, AWKWARD, ROUNDED, most=40)
+def test_an_exported_model_translates_and_scores_alike(subwords, tmp_path, options, architecture):
+    model, recipe = make_model(subwords, **options)
+    exporter.export(model, recipe, subwords, tmp_path / "out")
+    exported = exporter.Compared(tmp_path / "out")
+    assert type(exported._model).__name__ == f"{architecture}ForConditionalGeneration"
+    assert not getattr(exported._model.config, "encoder_no_repeat_ngram_size", 0)  # Blenderbot's own is 3
+    found = compare(model, subwords, exported, AWKWARD, ROUNDED, most=40)
     assert found.n_same == len(AWKWARD)
     assert found.worst < 1e-4
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_small_states_are_normalised_alike(subwords, tmp_path, norm):
-    """Where the epsilon of a norm is larger than what is normed, it must be ours, which is not theirs."""
-    model, recipe = made(subwords, norm=norm)
+def test_the_epsilon_of_layer_normalisation_is_exported(subwords, tmp_path, norm):
+    """It matters where activations are small, and ours is not the default of their library."""
+    model, recipe = make_model(subwords, norm=norm)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if not name.endswith("layer_norm.weight"):
                 parameter.mul_(1e-2)
         for stack in (model.encoder, model.decoder):
             stack.position_enc.pos_table.mul_(1e-2)
-    room.export(model, recipe, subwords, tmp_path / "out")
-    assert compare(model, subwords, room.Compared(tmp_path / "out"), LINES, ROUNDED, most=40).worst < 1e-4
+    exporter.export(model, recipe, subwords, tmp_path / "out")
+    assert compare(model, subwords, exporter.Compared(tmp_path / "out"), LINES, ROUNDED, most=40).worst < 1e-4
 
 
-def test_their_tokenizer_knows_whole_words():
+def test_their_tokenizer_supports_whole_words():
     lines = ["der Hund </s> <pad> bellt laut", "die Katze schläft"] * 3
     config = SubwordsConfig(kind="word", vocab_size=290, normalize="nfkc")
     codec = learnt_subwords(lines, lines, config).src
@@ -74,7 +74,7 @@ def test_their_tokenizer_knows_whole_words():
 
 
 @pytest.mark.parametrize(("normalize", "whitespace"), [("nfc", "unified"), ("nfkc", "unified"), ("nfc", "kept")])
-def test_their_tokenizer_cuts_any_text_as_ours_does(normalize, whitespace):
+def test_their_tokenizer_segments_any_text_like_ours(normalize, whitespace):
     rng, lines = random.Random(1), ["हिन्दी में क्षेत्र", "می‌خواهم ก็ที่ für", "日本語 it's 12 km"] * 5
     config = SubwordsConfig(vocab_size=400, normalize=normalize, whitespace=whitespace)
     codec = learnt_subwords(lines, lines, config).src
@@ -88,12 +88,12 @@ def test_their_tokenizer_cuts_any_text_as_ours_does(normalize, whitespace):
 
 
 @pytest.mark.parametrize("normalize", ["nfc", "none"])
-def test_their_tokenizer_has_our_ids_and_gives_the_text_back(subwords, normalize):
-    known = subwords.src
-    # Pieces that are written like control symbols are pieces, and the other way round.
-    merges = [*known.merges, ("<", "s"), ("<s", ">")]
+def test_their_tokenizer_has_our_ids_and_decodes_to_the_text(subwords, normalize):
+    original = subwords.src
+    # Pieces spelled like control symbols stay pieces, and control symbols stay control symbols.
+    merges = [*original.merges, ("<", "s"), ("<s", ">")]
     codec = Codec(
-        PieceTable(vocab=[*known.vocab, "<s", "<s>"], merges=merges), SubwordsFile(format=4, normalize=normalize)
+        PieceTable(vocab=[*original.vocab, "<s", "<s>"], merges=merges), SubwordsFile(format=4, normalize=normalize)
     )
     tokenizer = make_tokenizer(transformers, codec)
     assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (PAD, BOS, EOS)
@@ -103,33 +103,33 @@ def test_their_tokenizer_has_our_ids_and_gives_the_text_back(subwords, normalize
         assert tokenizer.decode(padded, skip_special_tokens=True) == codec.decode(ids) == normalised(line, normalize)
 
 
-def test_greedy_search_and_what_must_not_repeat_are_exported(subwords, tmp_path):
-    model, recipe = made(subwords)
+def test_greedy_search_and_no_repeat_are_exported(subwords, tmp_path):
+    model, recipe = make_model(subwords)
     greedy = recipe.decode.model_copy(update={"beam": 1, "alpha": 0.6, "no_repeat": 2})
-    room.export(model, recipe.model_copy(update={"decode": greedy}), subwords, tmp_path / "out")
-    theirs = room.Compared(tmp_path / "out")
-    assert theirs._model.generation_config.no_repeat_ngram_size == 2
-    found = compare(model, subwords, theirs, LINES, ROUNDED, most=30)  # which forbids nothing
+    exporter.export(model, recipe.model_copy(update={"decode": greedy}), subwords, tmp_path / "out")
+    exported = exporter.Compared(tmp_path / "out")
+    assert exported._model.generation_config.no_repeat_ngram_size == 2
+    found = compare(model, subwords, exported, LINES, ROUNDED, most=30)  # without no_repeat
     assert found.n_same == found.n_line
 
 
-def test_a_translation_is_what_generate_gives_without_further_words(subwords, tmp_path):
-    """The control symbols and what pads the vocabulary, though the likeliest tokens, never come out."""
-    model, recipe = made(subwords, trg_emb_prj_weight_sharing="false")
-    never = [PAD, BOS, *range(subwords.trg.size, subwords.trg.n_vocab)]
+def test_generate_needs_no_further_arguments(subwords, tmp_path):
+    """Control symbols and vocabulary padding never come out, though they are the likeliest tokens."""
+    model, recipe = make_model(subwords, trg_emb_prj_weight_sharing="false")
+    forbidden = [PAD, BOS, *range(subwords.trg.size, subwords.trg.n_vocab)]
     with torch.no_grad():
-        model.trg_word_prj.weight[never] = model.trg_word_prj.weight[5] * 1.5
+        model.trg_word_prj.weight[forbidden] = model.trg_word_prj.weight[5] * 1.5
     recipe = recipe.model_copy(update={"decode": recipe.decode.model_copy(update={"beam": 3, "max_len_a": 0.1})})
-    room.export(model, recipe, subwords, tmp_path / "out")
+    exporter.export(model, recipe, subwords, tmp_path / "out")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
-    theirs = room.Compared(tmp_path / "out")._model
-    assert theirs.generation_config.num_beams == 3
-    most = int(0.1 * recipe.data.max_len) + recipe.decode.max_len_b
+    exported = exporter.Compared(tmp_path / "out")._model
+    assert exported.generation_config.num_beams == 3
+    limit = int(0.1 * recipe.data.max_len) + recipe.decode.max_len_b
     for seed in range(3):
         torch.manual_seed(seed)
-        how = {"do_sample": True, "num_beams": 1} if seed else {}
-        ids = theirs.generate(**tokenizer(LINES, padding=True, return_tensors="pt"), **how)
-        assert ids.size(1) <= most + 2
+        options = {"do_sample": True, "num_beams": 1} if seed else {}
+        ids = exported.generate(**tokenizer(LINES, padding=True, return_tensors="pt"), **options)
+        assert ids.size(1) <= limit + 2
         for row in ids.tolist():
-            written = row[1 : row.index(EOS)]  # where it ends, by itself or at the limit
-            assert row[0] == BOS and written and not set(written) & set(never)
+            tokens = row[1 : row.index(EOS)]  # where it ends, by itself or at the limit
+            assert row[0] == BOS and tokens and not set(tokens) & set(forbidden)

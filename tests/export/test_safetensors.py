@@ -1,9 +1,9 @@
-"""A stripped run folder: less of it, and the same translations."""
+"""Export of a stripped run folder: smaller, with the same translations."""
 
 import pytest
 import safetensors.torch
 import torch
-from tiny import LINES, made, saved
+from tiny import LINES, make_model, save_model
 
 import nmt
 from nmt.cli.export import is_exported
@@ -16,7 +16,7 @@ TOLERANCE = {"fp32": SAME, "fp16": FP16, "bf16": BF16}
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_stripped_run_is_the_same_model_in_less_space(run, subwords, tmp_path, precision):
+def test_a_stripped_run_translates_alike_and_is_smaller(run, subwords, tmp_path, precision):
     export(run, None, tmp_path / "out", precision)
     weights = safetensors.torch.load_file(tmp_path / "out" / "model" / "model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {getattr(torch, PRECISIONS[precision])}
@@ -27,17 +27,17 @@ def test_a_stripped_run_is_the_same_model_in_less_space(run, subwords, tmp_path,
     assert size < sum(path.stat().st_size for path in run.folder.rglob("*") if path.is_file())
 
 
-def test_numbers_that_fp16_cannot_hold_are_refused(subwords, tmp_path):
-    model, recipe = made(subwords)
+def test_weights_too_large_for_fp16_are_refused(subwords, tmp_path):
+    model, recipe = make_model(subwords)
     with torch.no_grad():
         model.encoder.layer_stack[0].pos_ffn.w_1.weight[0, 0] = 1e5
-    run = saved(tmp_path / "large", subwords, model, recipe)
+    run = save_model(tmp_path / "large", subwords, model, recipe)
     with pytest.raises(RunError, match=r"pos_ffn\.w_1\.weight .* too large for fp16: take bf16"):
         export(run, None, tmp_path / "out", "fp16")
     export(run, None, tmp_path / "out", "bf16")
 
 
-def test_a_run_that_may_go_on_is_none_of_them(run, tmp_path):
+def test_a_resumable_run_is_not_taken_for_an_export(run, tmp_path):
     run.data_file.write_text('{"usual_src_len": 17}\n', encoding="utf-8")
     export(run, None, tmp_path / "out", "bf16")
     assert is_exported(tmp_path / "out", "safetensors") and not is_exported(run.folder, "safetensors")

@@ -1,4 +1,4 @@
-"""Minute models with weights large enough for their parts to matter, and run folders of them."""
+"""Tiny models whose weights are large enough for every part to matter, and run folders of them."""
 
 import torch
 
@@ -15,8 +15,8 @@ SMALL = {
 }  # fmt: skip
 
 
-def made(subwords, **options):
-    """A model, and its recipe."""
+def make_model(subwords, **options):
+    """Return a model and its recipe."""
     recipe = read_recipe(None, [*SMALL.items(), *((f"model.{name}", str(value)) for name, value in options.items())])
     torch.manual_seed(1)
     model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD).eval()
@@ -29,9 +29,9 @@ def made(subwords, **options):
     return model, recipe
 
 
-def saved(place, subwords, model, recipe):
-    """A run folder in which the model was chosen, and a checkpoint of another one."""
-    run = save_run(place, recipe, subwords, model)
+def save_model(folder, subwords, model, recipe):
+    """Save a run folder with this chosen model, and a checkpoint of another one."""
+    run = save_run(folder, recipe, subwords, model)
     other = {name: tensor * 1.01 for name, tensor in checkpoint.weights_of(model).items()}
     tensors = {checkpoint.MODEL: other, checkpoint.OPTIMIZER: {"moment": torch.ones(3)}}
     checkpoint.save(run.checkpoint(7), tensors, {"update": 7})

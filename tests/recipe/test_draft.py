@@ -1,4 +1,4 @@
-"""The recipe that nmt-preprocess writes to be edited: short, commented, and the same recipe when it is read."""
+"""The recipe that nmt-preprocess writes for editing: short, commented, and equal when read back."""
 
 from pathlib import Path
 
@@ -15,8 +15,8 @@ CORPUS = [
     ("data.src_lang", "de"), ("data.trg_lang", "en"), ("data.out", "prepared/mine"),
 ]  # fmt: skip
 OVERRIDES = [
-    [*CORPUS, *given]
-    for given in (
+    [*CORPUS, *options]
+    for options in (
         [],
         [("model.preset", "auto"), ("model.dropout", "0.3")],
         [("model.architecture", "attention"), ("model.scale_emb_or_prj", "prj")],
@@ -30,13 +30,13 @@ OVERRIDES = [
 
 
 @pytest.mark.parametrize(("path", "given"), [*((path, []) for path in RECIPES), *((None, o) for o in OVERRIDES)])
-def test_what_is_written_is_read_as_the_same_recipe(path, given, tmp_path):
+def test_a_written_recipe_reads_back_equal(path, given, tmp_path):
     recipe = read_recipe(path, given if path or "model.architecture" in dict(given) else [*OWN_CORPUS, *given])
     write_draft(recipe, tmp_path / "recipe.yaml")
     assert read_recipe(tmp_path / "recipe.yaml") == recipe
 
 
-def test_it_is_short_and_has_comments_and_its_schema_beside_it(tmp_path):
+def test_a_draft_is_short_and_commented_with_its_schema_beside_it(tmp_path):
     recipe = read_recipe(None, [*CORPUS, *OWN_CORPUS])
     lines = draft_text(recipe).split("\n")
     assert lines[0] == f"# yaml-language-server: $schema={SCHEMA}"
@@ -47,12 +47,12 @@ def test_it_is_short_and_has_comments_and_its_schema_beside_it(tmp_path):
     assert (tmp_path / SCHEMA).stat().st_size > 10_000
 
 
-def test_a_budget_that_is_given_is_written():
+def test_a_given_time_budget_is_written():
     text = draft_text(read_recipe(None, [*CORPUS, *OWN_CORPUS, ("train.time_budget", "20m")]))
     assert '\n  time_budget: "20m"' in text and "# time_budget" not in text
 
 
-def test_comments_are_about_options_that_there_are():
+def test_comments_describe_existing_options():
     from nmt.recipe import draft
 
     known = {field.name for field in all_fields()} | {field.section for field in all_fields()}

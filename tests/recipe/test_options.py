@@ -1,4 +1,4 @@
-"""Presets, contradictions, and what the models promise when they are made in Python."""
+"""Presets, defaults, and options that contradict each other."""
 
 import pytest
 from pydantic import ValidationError
@@ -9,14 +9,14 @@ from nmt.recipe.options import Recipe
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_sets_sizes_and_an_option_beside_it_wins(preset):
+def test_a_preset_sets_sizes_and_explicit_options_win(preset):
     model = ModelConfig(preset=preset)
     assert {name: getattr(model, name) for name in PRESETS[preset]} == PRESETS[preset]
     assert ModelConfig(preset=preset, d_inner=96).d_inner == 96
     assert ModelConfig(preset=preset, d_inner=96).d_model == model.d_model
 
 
-def test_the_defaults_are_base_and_a_projection_of_its_own_has_no_scale_unless_one_is_asked_for():
+def test_defaults_equal_base_and_an_untied_projection_is_not_scaled():
     assert ModelConfig(preset="base").model_dump(exclude={"preset"}) == ModelConfig().model_dump(exclude={"preset"})
     assert ModelConfig(trg_emb_prj_weight_sharing=False).scale_emb_or_prj == "none"
     assert ModelConfig().scale_emb_or_prj == "prj"
@@ -90,7 +90,7 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("train.checkpoint_activations", {"model": LSTM, "train": {"checkpoint_activations": True}}),
     ],
 )
-def test_a_contradiction_is_refused_by_name(name, sections):
+def test_contradicting_options_are_refused_by_name(name, sections):
     with pytest.raises(ValidationError) as caught:
         Recipe.model_validate({"name": "x", **sections})
     (message,) = str(caught.value.errors()[0]["ctx"]["error"]).split("\n")
@@ -122,5 +122,5 @@ def test_a_contradiction_is_refused_by_name(name, sections):
         {"model": {"architecture": "seq2seq", "trg_emb_prj_weight_sharing": False, "d_model": 33}},
     ],
 )
-def test_what_only_looks_like_a_contradiction_is_allowed(sections):
+def test_unusual_but_consistent_options_are_allowed(sections):
     Recipe.model_validate({"name": "x", **sections})

@@ -1,4 +1,4 @@
-"""Recipes in and out: every complaint at once with its place, overrides, and the resolved file."""
+"""Reading and writing recipes: errors with their places, overrides, and the resolved recipe."""
 
 from operator import attrgetter
 
@@ -32,7 +32,7 @@ def complaints(read, tmp_path):
     return complaints_about
 
 
-def test_everything_that_is_wrong_is_told_at_once_in_the_order_of_the_lines(complaints):
+def test_all_errors_are_reported_at_once_in_the_order_of_lines(complaints):
     text = """\
 seed: 8.0
 data:
@@ -68,7 +68,7 @@ modle: {}
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"),
+    ("written", "intended"),
     [
         ("optim: {learning_rate: 1}", "optim.lr"),
         ("train: {lr: 1}", "optim.lr"),
@@ -86,12 +86,12 @@ modle: {}
         ("data: {test: {files: a}}", "data.test.file"),
     ],
 )
-def test_the_name_that_was_meant_is_found(complaints, written, meant):
-    told = complaints(f"name: x\n{written}\n")
-    assert [line.endswith(f"unknown option (did you mean {meant}?)") for line in told].count(True) == 1
+def test_an_unknown_option_suggests_the_intended_one(complaints, written, intended):
+    lines = complaints(f"name: x\n{written}\n")
+    assert [line.endswith(f"unknown option (did you mean {intended}?)") for line in lines].count(True) == 1
 
 
-def test_tgt_is_trg_in_a_recipe_too(read, complaints):
+def test_tgt_is_read_as_trg(read, complaints):
     train = "[{src: a, tgt: b, tgt_lang: fr}]"
     text = f"name: x\ndata: {{tgt_lang: de, train: {train}, valid: {{file: a.tsv, src_column: 1, tgt_column: 2}}}}\n"
     assert read(text) == read(text.replace("tgt", "trg"))
@@ -104,7 +104,7 @@ def test_tgt_is_trg_in_a_recipe_too(read, complaints):
     ("written", "seconds"),
     [("90s", 90), ("20m", 1200), ("1h30m", 5400), ("2d", 172_800), ("1d1h1m1s", 90_061), ('""', 0)],
 )
-def test_a_length_of_time_is_read_once(read, written, seconds):
+def test_a_time_budget_is_read_in_seconds(read, written, seconds):
     assert read(f"name: x\ntrain: {{time_budget: {written}}}").train.budget_seconds == seconds
 
 
@@ -126,7 +126,7 @@ def test_a_length_of_time_is_read_once(read, written, seconds):
         ("data: {train: [{src: a, trg: b}, x]}", "data.train.1: expected mapping {trg_lang, tags, src, trg, file, "),
     ],
 )
-def test_a_wrong_type_or_bound_says_what_is_expected(complaints, written, complaint):
+def test_a_wrong_type_or_value_is_refused_with_the_expected_one(complaints, written, complaint):
     (line,) = complaints(f"name: x\n{written}\n")
     assert line.startswith("recipe.yaml:2: ")
     assert complaint in line
@@ -141,13 +141,13 @@ def test_a_wrong_type_or_bound_says_what_is_expected(complaints, written, compla
         ("name: [x\n", "not YAML"),
     ],
 )
-def test_what_is_no_recipe_gets_one_complaint_only(complaints, text, complaint):
+def test_a_file_that_is_not_a_recipe_gets_only_one_complaint(complaints, text, complaint):
     (line,) = complaints(text)
     assert complaint in line
 
 
 @pytest.mark.parametrize("name", ["absent.yaml", "."])
-def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
+def test_an_unreadable_recipe_file_is_refused(tmp_path, name):
     with pytest.raises(RecipeError, match="cannot read the recipe"):
         read_recipe(tmp_path / name)
 
@@ -184,14 +184,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
         ("{src: a, trg: b, drop_flagged: true}", "drop_flagged: needs the JSONL of nmt-translate, but data."),
     ],
 )
-def test_a_corpus_that_cannot_be_meant_is_refused_with_its_line(complaints, corpus, complaint):
+def test_contradicting_options_of_a_corpus_are_refused_with_their_line(complaints, corpus, complaint):
     assert any(
         line.startswith("recipe.yaml:4: ") and complaint in line
         for line in complaints(f"name: x\ndata:\n  train:\n    - {corpus}\n")
     )
 
 
-def test_a_contradiction_stands_at_the_line_of_what_was_written(complaints):
+def test_a_contradiction_is_reported_at_the_line_of_the_written_option(complaints):
     assert complaints("name: x\n\nsubwords:\n  joint: false\n") == [
         "recipe.yaml:4: model.emb_src_trg_weight_sharing: needs one vocabulary, but subwords.joint is "
         "false (change one)"
@@ -202,38 +202,36 @@ TWO_CORPORA = "data: {train: [{src: a, trg: b}, {src: c, trg: d}], valid: {src: 
 
 
 @pytest.mark.parametrize(
-    ("written", "overrides", "found"),
+    ("written", "overrides", "expected"),
     [
-        # Over what is in the file, before anything is checked.
+        # An override replaces the value of the file before validation.
         ("optim: {lr: nonsense}", {"optim.lr": "1e-3", "seed": "7"}, {"optim.lr": 1e-3, "seed": 7}),
         ("", {"model.preset": "tiny"}, {"model.d_model": 128}),
         # A list or a mapping.
         ("model: {d_k: 8}", {"optim.betas": "[0.5, 0.9]"}, {"optim.betas": (0.5, 0.9)}),
         ("model: {d_k: 8}", {"model.d_k": "null"}, {"model.d_k": None}),
         ("", {"data.valid": "{src: a, trg: b}"}, {"data.valid": [("a", "b")]}),
-        # Inside of a corpus.
+        # Options of a corpus.
         (TWO_CORPORA, {"data.train.1.src": "z"}, {"data.train": [("a", "b"), ("z", "d")], "data.valid": [("e", "f")]}),
         (TWO_CORPORA, {"data.valid.src": "y"}, {"data.train": [("a", "b"), ("c", "d")], "data.valid": [("y", "f")]}),
         (TWO_CORPORA, {"data.train.src": "z", "data.train.trg": "y"}, {"data.train": [("z", "y")]}),
-        # A text as it stands.
+        # Text is taken literally.
         ("", {"name": "2024", "train.out": "a: b"}, {"name": "2024", "train.out": "a: b"}),
         ("", {"data.src_lang": "no", "data.out": ""}, {"data.src_lang": "no", "data.out": ""}),
     ],
 )
-def test_an_override_wins_over_the_file(read, written, overrides, found):
+def test_an_override_wins_over_the_file(read, written, overrides, expected):
     recipe = read(f"name: x\n{written}\n", list(overrides.items()))
-    for name, wanted in found.items():
-        value = attrgetter(name)(recipe)
-        assert wanted == (
-            [(files.src, files.trg) for files in value] if name in ("data.train", "data.valid") else value
-        )
+    for name, value in expected.items():
+        found = attrgetter(name)(recipe)
+        assert value == ([(files.src, files.trg) for files in found] if name in ("data.train", "data.valid") else found)
 
 
-def test_an_override_of_one_option_of_a_corpus_leaves_the_rest_of_a_list_of_one(read, complaints):
+def test_an_override_of_one_corpus_option_keeps_the_others(read, complaints):
     text = "name: x\ndata:\n  train:\n    - {src: a, trg: b, max_ratio: 9.0}\n"
     for name in ("data.train.max_ratio", "data.train.0.max_ratio"):
-        for form in (text, text.replace("- ", "  ")):  # a mapping is a list of one
-            (corpus,) = read(form, [(name, "2"), ("data.train.0.weight", "3")]).data.train
+        for variant in (text, text.replace("- ", "  ")):  # a mapping is a list of one
+            (corpus,) = read(variant, [(name, "2"), ("data.train.0.weight", "3")]).data.train
             assert (corpus.src, corpus.trg, corpus.max_ratio, corpus.weight) == ("a", "b", 2.0, 3.0)
         (line,) = complaints(text, [(name, "much")])
         assert line.startswith("command line: data.train.0.max_ratio: expected a number >= 0")
@@ -259,12 +257,12 @@ def test_an_override_of_one_option_of_a_corpus_leaves_the_rest_of_a_list_of_one(
         ),
     ],
 )
-def test_an_override_that_has_no_place_is_told(complaints, text, override, complaint):
+def test_an_override_without_a_target_is_refused(complaints, text, override, complaint):
     (line,) = complaints(f"name: x\n{text}\n", [override])
     assert line.startswith(complaint)
 
 
-def test_a_mistaken_override_is_told_to_be_on_the_command_line(complaints):
+def test_an_error_in_an_override_names_the_command_line(complaints):
     overrides = [("optim.lr", "fast"), ("optim.rl", "1"), ("model", "{}"), ("seed", "[1")]
     assert complaints("name: x\nwrong: 1\n", overrides) == [
         "command line: optim.rl: unknown option (did you mean optim.lr?)",
@@ -284,7 +282,7 @@ def test_a_mistaken_override_is_told_to_be_on_the_command_line(complaints):
         {"architecture": "peeky", "cell": "gru"},
     ],
 )
-def test_the_resolved_recipe_spells_everything_out_and_reads_back_equal(tmp_path, model):
+def test_the_resolved_recipe_lists_every_option_and_reads_back_equal(tmp_path, model):
     recipe = Recipe.model_validate(
         {
             "name": "1e4",
@@ -303,25 +301,25 @@ def test_the_resolved_recipe_spells_everything_out_and_reads_back_equal(tmp_path
     path = tmp_path / "resolved.yaml"
     write_recipe(recipe, path)
     assert read_recipe(path) == recipe
-    assert "null}" not in path.read_text(encoding="utf-8")  # of a corpus only what there is
+    assert "null}" not in path.read_text(encoding="utf-8")  # unset options of a corpus are left out
     written = [line.strip().split(":")[0] for line in recipe_text(recipe).split("\n")]
     for section in ("model", "optim", "train", "decode"):
         for name in type(getattr(recipe, section)).model_fields:
-            # What means nothing to the model is no truth about it.
+            # Options without effect on the model are left out.
             assert (name in written) == (section != "model" or name not in recipe.model.useless)
 
 
-def test_languages_are_read_by_any_of_their_codes_and_names(read):
+def test_languages_may_be_given_by_any_code_or_name(read):
     text = "name: x\ndata: {src_lang: zho_Hans, trg_lang: japanese, train: {src: a, trg: b, trg_lang: eng}}\n"
     recipe = read(text, [("decode.trg_lang", "jpn_Jpan"), ("data.valid", "{src: a, trg: b, trg_lang: x-own}")])
     assert (recipe.data.src_lang, recipe.data.trg_lang, recipe.decode.trg_lang) == ("zh-Hans", "ja", "ja")
     assert (recipe.data.train[0].trg_lang, recipe.data.valid[0].trg_lang) == ("en", "x-own")
 
 
-def test_an_unknown_language_is_refused_where_it_stands_with_the_nearest(complaints):
+def test_an_unknown_language_is_refused_with_its_place_and_the_nearest(complaints):
     text = "name: x\ndata:\n  src_lang: cz\n  train: {src: a, trg: b, src_lang: jp}\n"
     found = complaints(text, [("data.trg_lang", "64"), ("decode.trg_lang", "englsh")])
-    assert [one.partition(". Expected")[0] for one in found] == [
+    assert [line.partition(". Expected")[0] for line in found] == [
         "command line: data.trg_lang: '64' is not a language code",
         "command line: decode.trg_lang: 'englsh' is not a language code (did you mean en, English?)",
         "recipe.yaml:3: data.src_lang: 'cz' is not a language code (did you mean cs, Czech?)",
@@ -329,7 +327,7 @@ def test_an_unknown_language_is_refused_where_it_stands_with_the_nearest(complai
     ]
 
 
-def test_a_recipe_that_was_stored_with_an_unknown_language_stays_readable(read, tmp_path):
+def test_a_stored_recipe_with_an_unknown_language_stays_readable(read, tmp_path):
     write_recipe(read("name: x\ndata: {src_lang: x-old, trg_lang: ja}\n"), tmp_path / "stored.yaml")
     text = (tmp_path / "stored.yaml").read_text(encoding="utf-8").replace("x-old", "dates").replace("ja", "jpn")
     recipe = read(text)
@@ -339,9 +337,7 @@ def test_a_recipe_that_was_stored_with_an_unknown_language_stays_readable(read, 
         changed(recipe, [("decode.trg_lang", "jp")])
 
 
-def test_an_option_of_an_earlier_version_is_passed_over_where_it_did_nothing_and_refused_elsewhere(
-    read, complaints, monkeypatch
-):
+def test_a_removed_option_is_ignored_if_it_had_no_effect_and_refused_otherwise(read, complaints, monkeypatch):
     monkeypatch.setitem(names.GONE, "batch.slices", "batch.bpe_dropout does the same (set it)")
     monkeypatch.setitem(names.WITHOUT_EFFECT, "batch.slices", 0.0)
     assert read("name: x\nbatch:\n  slices: 0\n") == Recipe(name="x")

@@ -1,4 +1,4 @@
-"""The generated pages are up to date, and say everything."""
+"""The generated option tables and JSON Schema are up to date and complete."""
 
 import json
 import re
@@ -18,21 +18,21 @@ EDITOR_LINE = "# yaml-language-server: $schema=schema.json"
 
 
 @pytest.mark.parametrize("name", ["README.md", "schema.json"])
-def test_the_generated_file_is_what_the_options_say(name):
-    wanted = option_tables.readme() if name == "README.md" else json_schema()
+def test_generated_files_match_the_options(name):
+    expected = option_tables.readme() if name == "README.md" else json_schema()
     found = (ROOT / "recipes" / name).read_text(encoding="utf-8")
-    assert found == wanted, f"recipes/{name} is out of date: run python tools/option_tables.py"
+    assert found == expected, f"recipes/{name} is out of date: run python tools/option_tables.py"
 
 
-def test_every_option_has_help_and_a_row():
+def test_every_option_has_help_and_a_table_row():
     tables = option_tables.option_tables()
     for field in all_fields():
         assert field.help, field.name
         assert field.inner or f"| `{field.name}` |" in tables
 
 
-def test_every_option_is_read_by_something():
-    """By its name, outside of the files that declare, compare and describe options."""
+def test_every_option_is_read_in_the_code():
+    """Searched by name, outside the files that declare, compare and describe options."""
     recipe = ("_options", "options", "section", "places")
     files = [
         file for file in (ROOT / "nmt").rglob("*.py") if file.parent.name != "recipe" or file.stem.endswith(recipe)
@@ -44,7 +44,7 @@ def test_every_option_is_read_by_something():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_every_option_that_a_page_names_exists(page):
+def test_every_option_named_on_a_page_exists(page):
     known = {field.name for field in all_fields()}
     sections = {name.partition(".")[0] for name in known if "." in name}
     spans = re.findall(r"`(\w+)\.(\w+)(?:: [^`]*)?`", page.read_text(encoding="utf-8"))
@@ -60,7 +60,7 @@ def test_the_schema_refuses_unknown_keys_everywhere():
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
-def test_a_recipe_that_ships_resolves_and_comes_back_equal(path, tmp_path):
+def test_a_shipped_recipe_resolves_and_reads_back_equal(path, tmp_path):
     recipe = read_recipe(path)
     write_recipe(recipe, tmp_path / "resolved.yaml")
     assert read_recipe(tmp_path / "resolved.yaml") == recipe
@@ -68,7 +68,7 @@ def test_a_recipe_that_ships_resolves_and_comes_back_equal(path, tmp_path):
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)
-def test_a_recipe_that_ships_tells_what_one_must_know(path):
+def test_a_shipped_recipe_describes_its_corpus_hardware_and_commands(path):
     lines = path.read_text(encoding="utf-8").split("\n")
     assert lines[0] == EDITOR_LINE
     comment = "\n".join(line for line in lines if line.startswith("#"))

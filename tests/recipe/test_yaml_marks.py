@@ -1,4 +1,4 @@
-"""The strict YAML reader: scalars of YAML 1.2, places, and everything that is refused."""
+"""Strict YAML reader: scalars of YAML 1.2, line numbers, and refused input."""
 
 import math
 
@@ -9,34 +9,34 @@ from hypothesis import strategies as st
 
 from nmt.recipe.yaml_marks import MAX_BYTES, parse, quoted, scalar
 
-SAME = ["no", "yes", "on", "Off", "y", "True", "1_000", "0x1f", "1:30", "2024-01-02", "1.2.3", "<<"]
-OTHER = {"true": True, "false": False, "": None, "~": None, "null": None, "12": 12, "-3": -3, "010": 10, "1e-4": 1e-4,
-         "1.0E5": 1e5, "1.5e-3": 1.5e-3, ".5": 0.5, "3.": 3.0}  # fmt: skip
+TEXTS = ["no", "yes", "on", "Off", "y", "True", "1_000", "0x1f", "1:30", "2024-01-02", "1.2.3", "<<"]
+VALUES = {"true": True, "false": False, "": None, "~": None, "null": None, "12": 12, "-3": -3, "010": 10, "1e-4": 1e-4,
+          "1.0E5": 1e5, "1.5e-3": 1.5e-3, ".5": 0.5, "3.": 3.0}  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "value"), [*zip(SAME, SAME, strict=True), *OTHER.items()])
-def test_a_plain_scalar_means_what_yaml_1_2_says(text, value):
+@pytest.mark.parametrize(("text", "value"), [*zip(TEXTS, TEXTS, strict=True), *VALUES.items()])
+def test_plain_scalars_follow_yaml_1_2(text, value):
     found = parse(f"key: {text}").value["key"]
     assert found == value
     assert type(found) is type(value)
 
 
-def test_a_quoted_scalar_is_text_whatever_it_looks_like():
+def test_quoted_scalars_are_always_text():
     assert parse("""[ "1e-4", 'true', "", "~" ]""").value == ["1e-4", "true", "", "~"]
 
 
 @pytest.mark.parametrize("text", [".inf", "-.inf", ".nan", "1e999"])
-def test_infinities_are_refused(text):
+def test_infinities_and_nan_are_refused(text):
     (fault,) = parse(f"a: 1\nb: {text}\n").faults
     assert fault == (2, "b", f"{text} is not a finite number")
 
 
-def test_every_name_has_a_place():
+def test_every_name_has_a_line_number():
     document = parse("a: 1\nb:\n  c: [1, {d: 2}]\n  e: 3\n")
     assert document.lines == {"a": 1, "b": 2, "b.c": 3, "b.c.0": 3, "b.c.1": 3, "b.c.1.d": 3, "b.e": 4}
 
 
-def test_a_key_written_twice_is_a_fault_and_the_rest_is_still_read():
+def test_a_duplicate_key_is_a_fault_and_the_rest_is_still_read():
     document = parse("a: {b: 1, b: 2}\nc: 3\n'a': 4\n")
     assert document.value == {"a": {"b": 1}, "c": 3}
     assert [(line, name) for line, name, _ in document.faults] == [(1, "a.b"), (3, "a")]
@@ -59,13 +59,13 @@ def test_a_key_written_twice_is_a_fault_and_the_rest_is_still_read():
         ('a: "\\UFFFFFFFF"\n', 1, "not YAML"),
     ],
 )
-def test_what_a_recipe_does_not_need_is_refused_with_its_line(text, line, words):
+def test_unneeded_yaml_features_are_refused_with_their_line(text, line, words):
     (fault,) = parse(text).faults
     assert fault[0] == line
     assert words in fault[2]
 
 
-def test_bombs_are_refused_before_they_are_built():
+def test_alias_bombs_and_huge_files_are_refused_before_expansion():
     bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 30))
     document = parse(bomb)
     assert document.faults
@@ -74,18 +74,18 @@ def test_bombs_are_refused_before_they_are_built():
     assert "larger than" in parse(b"#" * (MAX_BYTES + 1)).faults[0][2]
 
 
-def test_bytes_that_are_not_utf8_are_told_with_their_line():
+def test_invalid_utf8_is_refused_with_its_line():
     (fault,) = parse("a: 1\nb: gr\u00fcn\n".encode("latin-1")).faults
     assert fault[0] == 2
     assert "0xfc is not UTF-8" in fault[2]
 
 
-def test_a_byte_order_mark_and_windows_line_ends_do_not_matter():
+def test_a_byte_order_mark_and_crlf_are_accepted():
     assert parse(b"\xef\xbb\xbfa: 1\r\nb: 2\r\n").value == {"a": 1, "b": 2}
 
 
 @given(st.text())
-def test_quoted_text_comes_back_from_this_reader_and_from_any_other(text):
+def test_quoted_text_reads_back_equal_here_and_in_pyyaml(text):
     document = parse(f"a: {quoted(text)}\n")
     assert document.value == {"a": text}
     assert not document.faults
@@ -93,7 +93,7 @@ def test_quoted_text_comes_back_from_this_reader_and_from_any_other(text):
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_a_float_as_python_writes_it_comes_back(number):
+def test_the_repr_of_a_float_reads_back_equal(number):
     found = scalar(repr(number))
     assert isinstance(found, float)
     assert found == number

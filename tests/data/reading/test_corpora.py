@@ -1,4 +1,4 @@
-"""Several training corpora in one folder: whose the pairs are is known; how often each is visited is the recipe's."""
+"""Several training corpora in one folder: the manifest records their sizes, the recipe their weights."""
 
 import json
 
@@ -11,7 +11,7 @@ from nmt.data.prepare import prepare
 
 @pytest.fixture
 def report(at):
-    """Of three corpora: of the first one pair is dropped for its text, of the second one for its length in subwords."""
+    """Report of three corpora: `a` loses a pair to an empty source, `b` one to its length in subwords."""
     texts = {"a": ["eins", "", "drei"], "b": ["vier", "fünf " * 30, "sechs", "sieben"], "c": ["acht", "neun"]}
     for name, lines in texts.items():
         at.write(f"{name}.src", "".join(f"{line}\n" for line in lines))
@@ -22,32 +22,32 @@ def report(at):
     return at.prepare(train, valid={"src": "c.src", "trg": "c.trg"}, vocab_size=300, max_len=20)
 
 
-def changed(report, at, **data):
+def prepare_again(report, at, **data):
     recipe = report.recipe.model_copy(update={"data": report.recipe.data.model_copy(update=data)})
-    said = []
-    prepare(recipe, at.folder / "out", overwrite="train" in data and "temperature" not in data, talk=said.append)
-    return said
+    messages = []
+    prepare(recipe, at.folder / "out", overwrite="train" in data and "temperature" not in data, talk=messages.append)
+    return messages
 
 
-def test_the_folder_knows_which_pairs_are_of_which_corpus(report, at):
+def test_pairs_are_stored_in_the_order_of_their_corpora(report, at):
     data = Prepared.open(at.folder / "out")
     assert data.sizes == [2, 3, 2]
-    assert [each["name"] for each in data.manifest["corpora"]] == ["a.src", "b.src", "c.src"]
+    assert [corpus["name"] for corpus in data.manifest["corpora"]] == ["a.src", "b.src", "c.src"]
     src, _ = data.train.pairs(range(data.train.n_pair))
-    found = [data.subwords.src.decode(ids) for ids in src]
-    assert found == ["eins", "drei", "vier", "sechs", "sieben", "acht", "neun"]
+    texts = [data.subwords.src.decode(ids) for ids in src]
+    assert texts == ["eins", "drei", "vier", "sechs", "sieben", "acht", "neun"]
 
 
-def test_a_corpus_of_several_files_is_one_corpus_and_other_weights_need_no_new_preparation(report, at):
+def test_a_corpus_may_have_several_files_and_new_weights_need_no_preprocessing(report, at):
     first, *others = report.recipe.data.train
     heavier = [corpus.model_copy(update={"weight": 7.0}) for corpus in report.recipe.data.train]
-    assert "nothing to do" in changed(report, at, train=heavier, temperature=3.0)[0]
-    both = first.model_copy(update={"src": ["a.src", "c.src"], "trg": ["a.trg", "c.trg"]})
-    changed(report, at, train=[both, others[0]])
+    assert "nothing to do" in prepare_again(report, at, train=heavier, temperature=3.0)[0]
+    merged = first.model_copy(update={"src": ["a.src", "c.src"], "trg": ["a.trg", "c.trg"]})
+    prepare_again(report, at, train=[merged, others[0]])
     assert Prepared.open(at.folder / "out").sizes == [4, 3]
 
 
-def test_an_old_folder_is_one_corpus(report, at):
+def test_a_manifest_without_corpora_counts_as_one_corpus(report, at):
     path = at.folder / "out" / MANIFEST
     manifest = json.loads(path.read_text(encoding="utf-8"))
     del manifest["corpora"]

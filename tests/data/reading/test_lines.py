@@ -1,4 +1,4 @@
-"""Bytes in, lines out: plain text and compressed, whole or refused by name."""
+"""Reading and writing lines: plain and compressed files, streams, and damage, which is refused by name."""
 
 import bz2
 import gzip
@@ -38,10 +38,10 @@ def zipped(content):
     return file.getvalue()
 
 
-WAYS = {"gz": lambda content: gzip.compress(content, mtime=0), "zst": zstd, "xz": lzma.compress}
+COMPRESS = {"gz": lambda content: gzip.compress(content, mtime=0), "zst": zstd, "xz": lzma.compress}
 
 
-def made(tmp_path, content, name="text"):
+def write_file(tmp_path, content, name="text"):
     path = tmp_path / name
     path.write_bytes(content)
     return path
@@ -63,17 +63,17 @@ def made(tmp_path, content, name="text"):
         (f"first\n{'äx' * 2_000_000}\nlast\n".encode(), ["first", "äx" * 2_000_000, "last"]),
     ],
 )
-def test_only_a_line_feed_ends_a_line_and_counts_are_those_of_wc(tmp_path, content, lines):
-    for path in (made(tmp_path, content), made(tmp_path, gzip.compress(content), "text.gz")):
+def test_only_line_feeds_end_lines_and_counts_equal_wc(tmp_path, content, lines):
+    for path in (write_file(tmp_path, content), write_file(tmp_path, gzip.compress(content), "text.gz")):
         assert list(read_lines(path)) == lines
         assert (
             count_lines(path) == len(lines) == content.count(b"\n") + (not content.endswith(b"\n") and content != b"")
         )
 
 
-def test_what_is_odd_is_counted_and_long_lines_are_cut_between_characters(tmp_path):
+def test_bom_and_crlf_are_counted_and_long_lines_are_cut_between_characters(tmp_path):
     notes = Counter()
-    path = made(tmp_path, f"\ufeffa\r\n{'äx' * 90_000}\r\nlast".encode())
+    path = write_file(tmp_path, f"\ufeffa\r\n{'äx' * 90_000}\r\nlast".encode())
     for longest in range(1000, 1004):
         first, cut, last = text_lines(path, longest, notes)
         assert (first, last) == (b"a", b"last") and longest - 4 < len(cut) <= longest
@@ -81,60 +81,60 @@ def test_what_is_odd_is_counted_and_long_lines_are_cut_between_characters(tmp_pa
     assert notes == {"bom": 4, "crlf": 8}
 
 
-def test_written_lines_come_back_and_a_write_that_fails_leaves_the_old_file(tmp_path):
+def test_written_lines_read_back_equal_and_a_failed_write_keeps_the_old_file(tmp_path):
     lines = [line for line in AWKWARD if not line.startswith("\ufeff")]
     write_lines(tmp_path / "out", lines)
 
-    def broken():
+    def failing_lines():
         yield "new"
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_lines(tmp_path / "out", broken())
+        write_lines(tmp_path / "out", failing_lines())
     assert list(read_lines(tmp_path / "out")) == lines
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-@pytest.mark.parametrize("ending", WAYS)
-def test_a_compressed_file_is_the_text_in_it_whatever_its_name_and_however_many_members_it_has(tmp_path, ending):
-    for name in (f"text.{ending}", "text"):
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_compressed_files_are_read_under_any_name_and_with_many_members(tmp_path, suffix):
+    for name in (f"text.{suffix}", "text"):
         for cut in (0, 1, len(TEXT) // 2):
             members = (TEXT[:cut], TEXT[cut:], b"", b"last")
-            path = made(tmp_path, b"".join(map(WAYS[ending], members)), name)
+            path = write_file(tmp_path, b"".join(map(COMPRESS[suffix], members)), name)
             assert list(read_lines(path)) == [*LINES, "last"] and count_lines(path) == len(LINES) + 1
 
 
-def test_frames_that_pzstd_writes_before_its_own_are_skipped(tmp_path):
-    skipped = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"size"
-    assert list(read_lines(made(tmp_path, skipped + zstd(TEXT) + skipped + zstd(b"last\n")))) == [*LINES, "last"]
+def test_skippable_frames_of_pzstd_are_skipped(tmp_path):
+    frame = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"size"
+    assert list(read_lines(write_file(tmp_path, frame + zstd(TEXT) + frame + zstd(b"last\n")))) == [*LINES, "last"]
 
 
-def test_zeros_between_streams_of_xz_are_skipped_and_anything_else_there_is_refused(tmp_path):
+def test_xz_stream_padding_is_skipped_and_other_bytes_are_refused(tmp_path):
     padded = lzma.compress(TEXT) + bytes(400_000) + lzma.compress(b"last\n") + bytes(8)
-    with open_text(made(tmp_path, padded)) as file:
+    with open_text(write_file(tmp_path, padded)) as file:
         assert file.read() == TEXT + b"last\n"
     for damage in (b"garbage" + lzma.compress(b"last\n"), lzma.compress(b"last\n")[:-9]):
-        path = made(tmp_path, lzma.compress(TEXT) + damage, "text.xz")
+        path = write_file(tmp_path, lzma.compress(TEXT) + damage, "text.xz")
         with pytest.raises(DataError, match=r"text\.xz: damaged compressed file \("), open_text(path) as file:
             file.read()
 
 
-@pytest.mark.parametrize("ending", WAYS)
+@pytest.mark.parametrize("suffix", COMPRESS)
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda whole: whole[:-1],
-        lambda whole: whole[: len(whole) // 2],
-        lambda whole: whole[:12],
-        lambda whole: whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 255]) + whole[len(whole) // 2 + 1 :],
-        lambda whole: whole + whole[:20],
+        lambda data: data[:-1],
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:12],
+        lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 255]) + data[len(data) // 2 + 1 :],
+        lambda data: data + data[:20],
     ],
     ids=["last byte", "half", "head", "flipped", "second cut"],
 )
-def test_damage_is_refused_by_name(tmp_path, ending, damage):
-    path = made(tmp_path, damage(WAYS[ending](TEXT)), f"text.{ending}")
+def test_damaged_compressed_files_are_refused_by_name(tmp_path, suffix, damage):
+    path = write_file(tmp_path, damage(COMPRESS[suffix](TEXT)), f"text.{suffix}")
     for read in (count_lines, lambda path: list(read_lines(path))):
-        with pytest.raises(DataError, match=rf"text\.{ending}: damaged compressed file \("):
+        with pytest.raises(DataError, match=rf"text\.{suffix}: damaged compressed file \("):
             read(path)
 
 
@@ -151,11 +151,11 @@ def test_damage_is_refused_by_name(tmp_path, ending, damage):
         (b"eins\rzwei\r", "text", "carriage returns only"),
         (b"good\nf\xfcr\nlast\n", "text", r"2: invalid UTF-8 at byte 2 \(0xFC\). Convert the file to UTF-8\.$"),
     ],
-    # Named, since compressed bytes make no good names.
+    # Explicit ids: compressed bytes would be unreadable ones.
     ids=["utf-16", "utf-16-le", "gzip of utf-16", "page", "xz named zst", "bzip2", "zip", "cr", "latin-1"],
 )
-def test_files_that_are_no_text_are_refused_by_name(tmp_path, content, name, expected):
-    path = made(tmp_path, content, name)
+def test_files_that_are_not_utf8_text_are_refused_by_name(tmp_path, content, name, expected):
+    path = write_file(tmp_path, content, name)
     with pytest.raises(DataError, match=f"{name}:.*{expected}"):
         list(read_lines(path))
 
@@ -168,7 +168,7 @@ def test_missing_files_folders_and_pipes_are_refused_by_name(tmp_path):
                 read(tmp_path / name)
 
 
-def test_every_line_of_a_stream_is_answered_whatever_its_bytes():
+def test_a_stream_yields_every_line_even_with_invalid_bytes():
     notes = Counter()
     lines = read_stream(io.BytesIO(b"\xef\xbb\xbfa\r\n\xff\n\nno end"), "it", notes)
     expected = [("a", True), ("\ufffd", False), ("", True), ("no end", True)]
@@ -178,21 +178,21 @@ def test_every_line_of_a_stream_is_answered_whatever_its_bytes():
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
-def test_a_stream_of_wide_text_is_refused_by_name(encoding):
+def test_a_utf16_or_utf32_stream_is_refused_by_name(encoding):
     with pytest.raises(DataError, match="<stdin>: looks like UTF-16"):
         list(read_stream(io.BufferedReader(io.BytesIO("Hallo Welt\n".encode(encoding))), "<stdin>"))
 
 
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "marked"])
-def test_of_a_line_that_is_too_long_the_beginning_is_read_and_the_rest_forgotten(monkeypatch, mark):
+@pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"], ids=["plain", "marked"])
+def test_only_the_beginning_of_an_overlong_line_is_kept(monkeypatch, bom):
     monkeypatch.setattr("nmt.data.lines.LONGEST_LINE", 2_000)
     monkeypatch.setattr("nmt.data.lines._CHUNK", 100)
     for n in range(1_990, 2_320, 3):
         lines = [b"ab", b"x" * n, "ü".encode() * (n // 2), b"abc " * (n // 4), b"", "日".encode() * n, b"\xff" * n]
-        found = list(read_stream(io.BytesIO(mark + b"\n".join(lines)), "it"))
-        assert [one.n_byte for one in found] == list(map(len, lines))
-        assert all(line.startswith(one.raw) and len(one.raw) <= 2_000 for one, line in zip(found, lines, strict=True))
-        assert [one.is_cut for one in found] == [len(line) > 2_000 for line in lines]
-        assert all(not one.is_cut or len(one.raw) >= 1_990 for one in found)
-        assert all(decode_line(one.raw)[1] for one in found[:-1])
+        found = list(read_stream(io.BytesIO(bom + b"\n".join(lines)), "it"))
+        assert [cut.n_byte for cut in found] == list(map(len, lines))
+        assert all(line.startswith(cut.raw) and len(cut.raw) <= 2_000 for cut, line in zip(found, lines, strict=True))
+        assert [cut.is_cut for cut in found] == [len(line) > 2_000 for line in lines]
+        assert all(not cut.is_cut or len(cut.raw) >= 1_990 for cut in found)
+        assert all(decode_line(cut.raw)[1] for cut in found[:-1])
         assert not found[3].is_cut or found[3].raw.endswith(b"abc")

@@ -1,4 +1,4 @@
-"""What is no text in a file of pairs, and files that cannot be read: refused, or dropped and counted."""
+"""Bad records and unreadable files: refused with their place, or dropped and counted."""
 
 import os
 import signal
@@ -19,13 +19,13 @@ TMX = (
     '<tmx><body><tu><tuv xml:lang="de"><seg>ein Hund</seg></tuv><tuv xml:lang="en-GB"><seg>a dog</seg></tuv></tu>'
     "</body></tmx>"
 )
-# As no honest writer makes a column of text.
+# A text column with invalid UTF-8, which no correct writer produces.
 _RAW = pa.array([b"gut", b"f\xfcr"], pa.binary())
 NO_UTF8 = pa.table({"de": pa.Array.from_buffers(pa.string(), 2, _RAW.buffers()), "en": ["good", "for"]})
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "columns", "bad", "what"),
+    ("name", "content", "columns", "number", "complaint"),
     [
         ("a.tsv", "ein Hund\ta dog\nein Hund\n", TABS, 2, "1 columns, but the first record has 2"),
         ("a.tsv", "ein Hund\ta dog\nein\tHund\ta dog\n", TABS, 2, "3 columns, but the first record has 2"),
@@ -48,26 +48,26 @@ NO_UTF8 = pa.table({"de": pa.Array.from_buffers(pa.string(), 2, _RAW.buffers()),
         *((name, NO_UTF8, KEYS, 2, "invalid UTF-8 at byte 2 (0xFC)") for name in ("a.parquet", "a.arrow")),
     ],
 )
-def test_what_is_no_text_is_refused_with_its_place_or_its_pair_dropped(at, name, content, columns, bad, what):
+def test_a_bad_record_is_refused_with_its_place_or_dropped_and_counted(at, name, content, columns, number, complaint):
     corpus = {"file": at.write(name, content), **columns}
-    option, reason = ("bad_utf8", "bad UTF-8") if "UTF-8" in what else ("bad_records", "bad record")
-    at.refused(corpus, f"{name}:{bad}: ", what, f"data.{option}: drop")
+    option, reason = ("bad_utf8", "bad UTF-8") if "UTF-8" in complaint else ("bad_records", "bad record")
+    at.refused(corpus, f"{name}:{number}: ", complaint, f"data.{option}: drop")
     report = at.prepare(corpus, **{option: "drop"})
-    assert report.dropped == {reason: {"count": 1, "first": [f"{name}:{bad}"]}}
+    assert report.dropped == {reason: {"count": 1, "first": [f"{name}:{number}"]}}
     assert (report.read, report.kept) == (2, 1)
-    with pytest.raises(DataError, match=f"{name}:{bad}: "):  # nothing is dropped that is measured on
+    with pytest.raises(DataError, match=f"{name}:{number}: "):  # validation pairs are never dropped
         at.prepare({"src": "v.de", "trg": "v.en"}, valid=corpus, **{option: "drop"})
 
 
-def test_what_stands_beside_the_keys_of_a_line_of_json_does_no_harm(at):
-    beside = ('{"n": 1' + "0" * 5000 + ", ", '{"id": "de", "also": {"de": 1, "en": 2}, ', '{"n": 1, "n": 2, ')
-    at.write("a.jsonl", "".join(f'{start}"de": "Hund {n}", "en": "dog"}}\n' for n, start in enumerate(beside)))
+def test_other_keys_of_a_json_line_are_ignored(at):
+    other_keys = ('{"n": 1' + "0" * 5000 + ", ", '{"id": "de", "also": {"de": 1, "en": 2}, ', '{"n": 1, "n": 2, ')
+    at.write("a.jsonl", "".join(f'{start}"de": "Hund {n}", "en": "dog"}}\n' for n, start in enumerate(other_keys)))
     assert at.prepare({"file": "a.jsonl", **KEYS}, valid={"file": "a.jsonl", **KEYS}).read == 3
     assert at.texts()[0] == ["Hund 0", "Hund 1", "Hund 2"]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
-def test_a_field_of_several_lines_becomes_one_line_and_shifts_nothing(at, name):
+def test_line_feeds_inside_a_field_become_spaces(at, name):
     rows = [{"de": "a\r\nb\n\nc", "en": "\nx\n"}, {"de": "\r\n", "en": "c\rd\r"}, {"de": "last", "en": "LAST"}]
     corpus = {"file": at.write(name, rows), **KEYS}
     report = at.prepare(corpus, valid=corpus)
@@ -78,7 +78,7 @@ def test_a_field_of_several_lines_becomes_one_line_and_shifts_nothing(at, name):
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.jsonl", "a.parquet", "a.arrow", "a.de", "a.tsv.zst"])
-def test_one_line_of_twenty_megabytes_is_dropped_as_too_long_and_costs_little(at, name):
+def test_a_line_of_twenty_megabytes_is_dropped_fast_as_too_long(at, name):
     rows = [GOOD, {"de": "x" * 20_000_000, "en": "x"}, {"de": "y", "en": "x" * 20_000_000}, GOOD]
     corpus = {"file": name, **KEYS}
     if ".tsv" in name:
@@ -98,7 +98,7 @@ def test_one_line_of_twenty_megabytes_is_dropped_as_too_long_and_costs_little(at
 
 
 @pytest.mark.parametrize("name", ["late.jsonl", "late.tmx"])
-def test_a_key_that_the_first_records_do_not_have_is_found(at, name):
+def test_keys_missing_from_the_first_records_are_found(at, name):
     unit = "<tu>{}<tuv xml:lang='en'><seg>a dog {}</seg></tuv></tu>"
     if name.endswith("tmx"):
         units = [unit.format("<tuv xml:lang='de'><seg>ein Hund</seg></tuv>" * (n >= 150), n) for n in range(400)]
@@ -106,7 +106,7 @@ def test_a_key_that_the_first_records_do_not_have_is_found(at, name):
     else:
         at.write(name, [{"de": "ein Hund" if n >= 150 else None, "en": f"a dog {n}"} for n in range(400)])
     report = at.prepare({"file": name, **KEYS}, bad_records="drop")
-    assert report.kept == 250 and sum(found["count"] for found in report.dropped.values()) == 150
+    assert report.kept == 250 and sum(reason["count"] for reason in report.dropped.values()) == 150
 
 
 @pytest.mark.parametrize(
@@ -162,13 +162,13 @@ def test_a_key_that_the_first_records_do_not_have_is_found(at, name):
         ({"dataset": "data", "split": "train", **TABS}, ["data train: expected one column 1", "'de', 'en'"]),
         ({"dataset": "nobody/nothing", "split": "train", **KEYS}, ["dataset nobody/nothing train: cannot be loaded"]),
         (
-            {"src": ["one", "two"], "trg": ["two", "one"]},  # as many on the whole
+            {"src": ["one", "two"], "trg": ["two", "one"]},  # equal in total
             ["one has 1 lines but two has 2.", "two has 2 lines but one has 1."],
         ),
         ({"src": "twice.tsv", "src_column": 3, "trg": "v.en"}, ["twice.tsv has 2 lines but v.en has 1."]),
     ],
 )
-def test_what_cannot_be_read_is_refused_before_any_work(at, corpus, expected):
+def test_unreadable_corpora_are_refused_before_any_work(at, corpus, expected):
     languages = {"src_lang": "fr", "trg_lang": "en"} if "fr and en" in expected[0] else {}
     for name, content in {
         "a.tsv": "ein Hund\ta dog\n",
@@ -209,23 +209,23 @@ def test_what_cannot_be_read_is_refused_before_any_work(at, corpus, expected):
 
 
 @pytest.mark.parametrize("name", ["pipe.de", "pipe.parquet", "pipe.jsonl"])
-def test_a_pipe_is_refused_and_not_waited_for(at, name):
+def test_a_pipe_is_refused_without_waiting(at, name):
     os.mkfifo(name)
 
-    def too_long(*_):
+    def fail(*_):
         raise AssertionError("it is waited for")
 
-    before = signal.signal(signal.SIGALRM, too_long)
+    old_handler = signal.signal(signal.SIGALRM, fail)
     signal.alarm(5)
     try:
         at.refused({"src": name, "trg": "v.en"} if name == "pipe.de" else {"file": name, **KEYS}, "a pipe or device")
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, old_handler)
 
 
 @pytest.mark.parametrize(
-    ("filters", "change", "sides"),
+    ("filters", "change", "changed"),
     [
         ({}, lambda old: old + old, ("a.de", "a.en")),
         ({}, lambda old: old[:4], ("a.de",)),
@@ -234,18 +234,18 @@ def test_a_pipe_is_refused_and_not_waited_for(at, name):
     ],
     ids=["longer", "shorter", "other", "read twice"],
 )
-def test_files_that_change_between_two_readings_are_refused(at, monkeypatch, filters, change, sides):
+def test_files_that_change_between_two_readings_are_refused(at, monkeypatch, filters, change, changed):
     content = {"a.de": "ein Hund\nzwei Hunde\n", "a.en": "one big dog\ntwo big dogs\n"}
 
     def facts_of(*args):
-        found = real(*args)
-        for name in sides:
+        facts = real_facts_of(*args)
+        for name in changed:
             at.write(name, change(content[name]))
-        return found
+        return facts
 
     for name, text in content.items():
         at.write(name, text)
-    real = preparing.facts_of
+    real_facts_of = preparing.facts_of
     monkeypatch.setattr(preparing, "facts_of", facts_of)
     at.refused({"src": "a.de", "trg": "a.en"}, "changed while ", **filters)
 
@@ -267,11 +267,11 @@ except DataError as error:
 """
 
 
-@pytest.mark.parametrize("write", [pa.ipc.new_file, pa.ipc.new_stream])
-def test_a_table_that_is_cut_while_it_is_read_is_refused(tmp_path, write):
+@pytest.mark.parametrize("new_writer", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_an_arrow_file_truncated_while_reading_is_refused(tmp_path, new_writer):
     path = tmp_path / "a.arrow"
     rows = pa.table({"de": [f"ein Hund {n} {'x' * 500}" for n in range(6000)], "en": ["a dog"] * 6000})
-    with write(str(path), rows.schema) as writer:
+    with new_writer(str(path), rows.schema) as writer:
         writer.write_table(rows, max_chunksize=1000)
     done = subprocess.run([sys.executable, "-c", CUT, str(path)], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

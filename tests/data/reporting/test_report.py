@@ -1,4 +1,4 @@
-"""The report: what it counts is what a slow and simple count finds, and what it shows of hostile text is text."""
+"""Data report: counts equal a plain reference count. Also: overlap, examples, alarms and notes."""
 
 import json
 import random
@@ -21,15 +21,15 @@ from nmt.errors import DataError
 from nmt.recipe.data_options import CorpusFiles, TrainingCorpus, ValidationSet
 from nmt.recipe.reader import write_recipe
 from tests.data.awkward import AWKWARD
-from tests.data.reporting.test_shift import corpus
+from tests.data.reporting.test_shift import synthetic_corpus
 from tests.data.test_prepare import NO_FILTERS, SRC, TRG, recipe_in, write
 from tests.documented import documented
 
 
-def report_of(folder, *sides, **how):
-    """The report of data that are prepared in a folder."""
+def report_of(folder, *sides, **options):
+    """Prepare data in a folder and return its report."""
     folder.mkdir(exist_ok=True)
-    prepare(recipe_in(folder, *sides, **how), folder / "out", talk=lambda line: None)
+    prepare(recipe_in(folder, *sides, **options), folder / "out", talk=lambda line: None)
     return json.loads((folder / "out" / "report.json").read_text(encoding="utf-8"))
 
 
@@ -43,11 +43,11 @@ def keys_of(pairs):
 
 
 def leaks(held_out, training, parts=("src", "trg", "pair")):
-    """The counts of `rows` for one test set. Both: lists of (src, trg)."""
-    found = Leaks({"test": keys_of(held_out)})
-    for n, pair in enumerate(training):  # one by one, as blocks come
-        found.compare(keys_of([pair]), np.array([n]))
-    (row,) = found.rows()
+    """Return the counts of one test set by level. held_out, training: lists of (src, trg)."""
+    overlap = Leaks({"test": keys_of(held_out)})
+    for n, pair in enumerate(training):  # one block per pair
+        overlap.compare(keys_of([pair]), np.array([n]))
+    (row,) = overlap.rows()
     return [tuple(row[level][part] for part in parts) for level in ("exact", "near", "numberless")]
 
 
@@ -62,13 +62,13 @@ def leaks(held_out, training, parts=("src", "trg", "pair")):
         ("The dog, 12 years old.", 0, 0, 0),
     ],
 )
-def test_a_line_is_found_again_at_the_level_at_which_it_is_alike(src, exact, near, numberless):
+def test_an_overlapping_line_is_counted_at_each_level_that_matches(src, exact, near, numberless):
     found = leaks([("The cat, 12 years old.", "Die Katze, 12 Jahre.")], [("x", "y"), (src, "Die Katze, 12 Jahre.")])
     assert found == [(n, 1, n) for n in (exact, near, numberless)]
 
 
-def test_what_is_like_a_line_and_what_is_not():
-    assert leaks([("", "..."), ("!", "?")], [("", "..."), ("?", "!")])[1] == (0, 0, 0)  # mere punctuation
+def test_overlap_of_punctuation_numbers_and_reversed_pairs():
+    assert leaks([("", "..."), ("!", "?")], [("", "..."), ("?", "!")])[1] == (0, 0, 0)  # punctuation only
     assert leaks([("1/11", "a")], [("11/1", "a"), ("1/1/1", "a"), ("111", "a")])[1] == (0, 1, 0)  # other numbers
     assert leaks([("1/11", "a")], [("1-11", "a")])[1] == (1, 1, 1)
     assert leaks([("a", "b")], [("b", "a")])[0] == (0, 0, 0)  # sides are not exchangeable
@@ -77,57 +77,59 @@ def test_what_is_like_a_line_and_what_is_not():
     assert leaks(held_out, training, ("pair", "reversed")) == [(1, 0), (1, 1), (1, 1)]  # levels are nested
 
 
-def test_the_first_training_pair_is_named_and_test_lines_are_looked_for_among_the_validation_lines_too():
+def test_overlap_names_the_first_training_pair_and_includes_test_with_validation():
     sets = {"valid": "ab", "valid-2": "c", "test": "acde"}
-    found = Leaks({name: keys_of([(line, line) for line in lines]) for name, lines in sets.items()})
-    found.compare(keys_of([("a", "a"), ("d", "d"), ("a", "a")]), np.array([7, 8, 9]))
-    assert [(row["split"], row["in"], row["exact"]["pair"]) for row in found.rows()] == [
+    overlap = Leaks({name: keys_of([(line, line) for line in lines]) for name, lines in sets.items()})
+    overlap.compare(keys_of([("a", "a"), ("d", "d"), ("a", "a")]), np.array([7, 8, 9]))
+    assert [(row["split"], row["in"], row["exact"]["pair"]) for row in overlap.rows()] == [
         ("valid", "train", 1),
         ("valid-2", "train", 0),
         ("test", "train", 2),
         ("test", "valid", 2),
         ("test", "train or valid", 3),
     ]
-    assert found.places("test", ("exact", "pair")).tolist() == [7, -1, 8, -1] and found.n_source == 3
+    assert overlap.places("test", ("exact", "pair")).tolist() == [7, -1, 8, -1] and overlap.n_source == 3
 
 
-def test_validation_pairs_that_are_trained_on_with_their_sides_exchanged_are_an_alarm(tmp_path):
+def test_validation_pairs_reversed_in_training_raise_an_alarm(tmp_path):
     de, en = ([f"{word} {'abcdefgh'[n % 8] * (2 + n // 8)}" for n in range(80)] for word in ("Haus", "house"))
-    turned = [TrainingCorpus(src=write(tmp_path / "u.en", en[:40]), trg=write(tmp_path / "u.de", de[:40]))]
+    reversed_pairs = [TrainingCorpus(src=write(tmp_path / "u.en", en[:40]), trg=write(tmp_path / "u.de", de[:40]))]
     valid = [line.upper() for line in de[:40]], en[:40]
     files = [TrainingCorpus(src=write(tmp_path / "t.de", de[40:]), trg=write(tmp_path / "t.en", en[40:]))]
-    found = report_of(tmp_path, valid=valid, train=[*files, *turned])
-    (row,) = found["leaks"]["rows"]
+    report = report_of(tmp_path, valid=valid, train=[*files, *reversed_pairs])
+    (row,) = report["leaks"]["rows"]
     assert (row["near"]["reversed"], row["near"]["pair"], row["exact"]["reversed"]) == (40, 0, 0)
-    assert any("40 of 40 valid pairs (100 %" in one["found"] and "exchanged" in one["found"] for one in found["alarms"])
+    assert any(
+        "40 of 40 valid pairs (100 %" in alarm["found"] and "exchanged" in alarm["found"] for alarm in report["alarms"]
+    )
 
 
-def test_a_prepared_folder_tells_what_leaks_with_places_on_both_sides(tmp_path):
+def test_the_report_lists_overlapping_pairs_with_both_places(tmp_path):
     valid = ([SRC[3], "neu", SRC[5].upper()], [TRG[3], "new", TRG[5]])
-    found = report_of(tmp_path, valid=valid)
-    (row,) = found["leaks"]["rows"]
+    report = report_of(tmp_path, valid=valid)
+    (row,) = report["leaks"]["rows"]
     assert (row["split"], row["in"], row["lines"]) == ("valid", "train", 3)
     assert row["exact"] == {"src": 1, "trg": 2, "pair": 1, "reversed": 0}
     assert row["near"] == {"src": 2, "trg": 2, "pair": 2, "reversed": 0}
-    places = [(each["level"], each["place"], each["train_place"]) for each in found["leaks"]["examples"]]
+    places = [(example["level"], example["place"], example["train_place"]) for example in report["leaks"]["examples"]]
     de, train = tmp_path / "v.de", tmp_path / "t.de"
     assert places == [("exact", f"{de}:1", f"{train}:4"), ("near", f"{de}:3", f"{train}:6")]
-    assert found["leaks"]["examples"][1]["train_src"] == SRC[5] and found["source_in_valid_or_test"] == 1
-    assert any("2 of 3 valid pairs (66.7 %; alarm above 1 %)" in alarm["found"] for alarm in found["alarms"])
+    assert report["leaks"]["examples"][1]["train_src"] == SRC[5] and report["source_in_valid_or_test"] == 1
+    assert any("2 of 3 valid pairs (66.7 %; alarm above 1 %)" in alarm["found"] for alarm in report["alarms"])
 
 
 @pytest.mark.parametrize(
-    ("n_again", "n_leaked", "stops"),
+    ("n_duplicate", "n_leaked", "n_alarm"),
     [(0, 0, 0), (0, 1, 0), (0, 10, 0), (0, 11, 1), (300, 496, 0), (300, 620, 1), (1000, 901, 1)],
 )
-def test_overlap_is_an_alarm_beyond_what_training_that_repeats_itself_has_by_chance(n_again, n_leaked, stops):
+def test_overlap_raises_an_alarm_only_above_the_share_that_duplicates_explain(n_duplicate, n_leaked, n_alarm):
     part = {"src": n_leaked, "trg": n_leaked, "pair": n_leaked}
     row = {"split": "valid", "in": "train", "lines": 1000, "exact": part, "near": part}
-    facts = {"read": 1000, "kept": 1000, "dropped": {}, "leaks": {"rows": [row]}, "duplicates": {"again": n_again}}
-    assert len(list(alarms(facts))) == stops
+    facts = {"read": 1000, "kept": 1000, "dropped": {}, "leaks": {"rows": [row]}, "duplicates": {"again": n_duplicate}}
+    assert len(list(alarms(facts))) == n_alarm
 
 
-def test_places_are_of_the_right_file_where_a_set_has_several(tmp_path):
+def test_places_name_the_right_file_of_a_set_of_several(tmp_path):
     known = [(SRC[k], TRG[k]) for k in (3, 8)]
     files = {
         lang: [write(tmp_path / f"{name}.{lang}", lines) for name, lines in (("one", lines[:2]), ("two", lines[2:]))]
@@ -138,38 +140,38 @@ def test_places_are_of_the_right_file_where_a_set_has_several(tmp_path):
         ValidationSet(src=files["de"], trg=files["en"]),
         ValidationSet(file=write(tmp_path / "four.tsv", rows), src_column="a", trg_column="b", name="tsv"),
     ]
-    found = report_of(tmp_path, valid=valid, test=CorpusFiles(src=files["de"][::-1], trg=files["en"][::-1]))
-    for each in found["leaks"]["examples"]:
-        file, _, line = each["place"].rpartition(":")
+    report = report_of(tmp_path, valid=valid, test=CorpusFiles(src=files["de"][::-1], trg=files["en"][::-1]))
+    for example in report["leaks"]["examples"]:
+        file, _, line = example["place"].rpartition(":")
         text = Path(file).read_text(encoding="utf-8").split("\n")[int(line) - 1]
-        assert text == (f"{each['src']}\t{each['trg']}" if file.endswith("tsv") else each["src"])
-    places = [Path(each["place"]).name for each in found["leaks"]["examples"]]
+        assert text == (f"{example['src']}\t{example['trg']}" if file.endswith("tsv") else example["src"])
+    places = [Path(example["place"]).name for example in report["leaks"]["examples"]]
     assert places == ["one.de:2", "two.de:1", "four.tsv:3", "two.de:1", "one.de:2"]
-    splits = [(one["split"], Path(one["src"]).name, one["pairs"]) for one in found["alignment"]]
+    splits = [(entry["split"], Path(entry["src"]).name, entry["pairs"]) for entry in report["alignment"]]
     assert splits == [
         *[("valid", "one.de", 2), ("valid", "two.de", 2), ("valid-tsv", "four.tsv", 2)],
         *[("test", "two.de", 2), ("test", "one.de", 2), ("train", "t.de", 200)],
     ]
-    assert any("4 of 4 test pairs are in the validation pairs" in text for text in found["warnings"])
+    assert any("4 of 4 test pairs are in the validation pairs" in text for text in report["warnings"])
 
 
-def test_repetitions_are_those_of_a_slow_count_however_little_memory_there_is(tmp_path, monkeypatch):
+def test_duplicate_counts_equal_a_reference_count_with_little_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(dedup, "_AT_ONCE", 40)
     monkeypatch.setattr(dedup, "_READ", 17)
-    draw = random.Random(1)
-    pairs = [(draw.randrange(40), draw.randrange(5)) for _ in range(300)]
+    rng = random.Random(1)
+    pairs = [(rng.randrange(40), rng.randrange(5)) for _ in range(300)]
     scrambled = [(a * 0x9E3779B97F4A7C15 % 2**64, b) for a, b in pairs]
     (tmp_path / "pairs").write_bytes(np.array(scrambled, PAIR).tobytes())
     found = count_duplicates(tmp_path / "pairs")
-    times = Counter(pairs)
-    assert found["pairs"] == 300 - len(times)
-    assert found["sources"] == sum(n > 1 for n in Counter(a for a, _ in times).values())
-    assert found["targets"] == sum(n > 1 for n in Counter(b for _, b in times).values())
-    best = sorted(((pairs.index(pair), n) for pair, n in times.items()), key=lambda each: (-each[1], each[0]))
-    assert found["most"] == best[:5]
+    counts = Counter(pairs)
+    assert found["pairs"] == 300 - len(counts)
+    assert found["sources"] == sum(n > 1 for n in Counter(a for a, _ in counts).values())
+    assert found["targets"] == sum(n > 1 for n in Counter(b for _, b in counts).values())
+    most_frequent = sorted(((pairs.index(pair), n) for pair, n in counts.items()), key=lambda item: (-item[1], item[0]))
+    assert found["most"] == most_frequent[:5]
 
 
-def test_subwords_are_those_of_the_lines_and_words_are_counted_where_the_language_has_spaces(tmp_path, monkeypatch):
+def test_subword_statistics_count_words_only_in_languages_with_spaces(tmp_path, monkeypatch):
     monkeypatch.setattr(keep, "N_PAIR", 7)
     subwords = report_of(tmp_path, min_script=0.0, src_lang="jpn", trg_lang="en")["subwords"]
     assert not {"words", "pieces_per_word"} & subwords["src"].keys()
@@ -179,28 +181,28 @@ def test_subwords_are_those_of_the_lines_and_words_are_counted_where_the_languag
     assert sum(subwords[side]["pieces"] for side in ("src", "trg")) >= sum(n for _, n in use["most_frequent"])
 
 
-def test_dropped_pairs_are_shown_cut_to_a_length(tmp_path):
-    found = report_of(tmp_path, [*SRC, "x" * 3000, "OK"], [*TRG, "y", "OK"])
-    (long,) = found["examples"]["length ratio"]
-    assert long["place"].endswith("t.de:201") and 100 < len(long["src"]) <= 200 and long["trg"] == "y"
-    assert found["examples"]["identical sides"] == [{"place": f"{tmp_path / 't.de'}:202", "src": "OK", "trg": "OK"}]
+def test_examples_of_dropped_pairs_are_truncated(tmp_path):
+    report = report_of(tmp_path, [*SRC, "x" * 3000, "OK"], [*TRG, "y", "OK"])
+    (truncated,) = report["examples"]["length ratio"]
+    assert truncated["place"].endswith("t.de:201") and 100 < len(truncated["src"]) <= 200 and truncated["trg"] == "y"
+    assert report["examples"]["identical sides"] == [{"place": f"{tmp_path / 't.de'}:202", "src": "OK", "trg": "OK"}]
 
 
-def test_shifts_are_alarms_that_name_file_and_line_also_in_the_second_file_of_a_validation_set(tmp_path):
-    src, trg = corpus(600)
-    moved = [*trg[:300], trg[5], *trg[300:599]]
+def test_misaligned_lines_raise_alarms_with_file_and_line(tmp_path):
+    src, trg = synthetic_corpus(600)
+    shifted = [*trg[:300], trg[5], *trg[300:599]]
     valid_src = [write(tmp_path / f"{n}.de", src) for n in range(2)]
-    valid_trg = [write(tmp_path / "0.en", trg), write(tmp_path / "1.en", moved)]
+    valid_trg = [write(tmp_path / "0.en", trg), write(tmp_path / "1.en", shifted)]
     sets = [ValidationSet(src=valid_src, trg=valid_trg)]
-    alarms = report_of(tmp_path, src, moved, valid=sets, max_ratio=50.0)["alarms"]
-    alarms = [one for one in alarms if "misaligned" in one["found"]]
-    places = ("1.de", "a score on such pairs means nothing."), ("t.de", "training on such pairs teaches nothing.")
-    for alarm, (name, harm) in zip(alarms, places, strict=True):
+    alarms = report_of(tmp_path, src, shifted, valid=sets, max_ratio=50.0)["alarms"]
+    alarms = [alarm for alarm in alarms if "misaligned" in alarm["found"]]
+    expected = ("1.de", "a score on such pairs means nothing."), ("t.de", "training on such pairs teaches nothing.")
+    for alarm, (name, consequence) in zip(alarms, expected, strict=True):
         assert re.search(rf"{name}:30\d: lines 30\d to 600, line n of .*{name} goes with line n\+1 of ", alarm["found"])
-        assert alarm["advice"].endswith(harm)
+        assert alarm["advice"].endswith(consequence)
 
 
-def test_shown_pairs_are_the_stored_ones_decoded(tmp_path):
+def test_shown_pairs_are_decoded_from_stored_ids(tmp_path):
     lines = [line for line in AWKWARD if line.strip() and not line.startswith("\ufeff") and len(line) < 100] * 2
     prepare(recipe_in(tmp_path, lines, lines, **NO_FILTERS), tmp_path / "out")
     shown = list(show_pairs(tmp_path / "out", 1000))
@@ -210,7 +212,7 @@ def test_shown_pairs_are_the_stored_ones_decoded(tmp_path):
     assert five == list(show_pairs(tmp_path / "out", 5)) and len(five) == 5 * 7
 
 
-def test_where_no_pair_is_left_the_reason_that_dropped_most_and_its_option_are_told(tmp_path):
+def test_an_empty_result_names_the_most_frequent_drop_reason_and_its_option(tmp_path):
     with pytest.raises(DataError) as error:
         report_of(tmp_path, [line + " und noch etwas" for line in SRC], src_lang="ru", trg_lang="en")
     de = tmp_path / "t.de"
@@ -220,70 +222,72 @@ def test_where_no_pair_is_left_the_reason_that_dropped_most_and_its_option_are_t
     )
     with pytest.raises(DataError) as error:
         report_of(tmp_path, ["a", "b", ""], ["a", "b", "c"])
-    told = str(error.value)
-    assert "left of 3: 2 dropped for identical sides (" in told and "data.drop_identical" in told
-    assert "1 dropped for empty side (" in told and "\n" not in told
+    message = str(error.value)
+    assert "left of 3: 2 dropped for identical sides (" in message and "data.drop_identical" in message
+    assert "1 dropped for empty side (" in message and "\n" not in message
     assert error.value.exit_code == 3 and (tmp_path / "out.report.html").is_file() and not (tmp_path / "out").exists()
     with pytest.raises(DataError, match="left of 200: 200 dropped for too long"):
         report_of(tmp_path, max_len=1)
 
 
-def test_validation_pairs_without_text_are_named_and_a_set_of_nothing_else_is_refused(tmp_path):
+def test_blank_validation_pairs_are_listed_and_a_blank_set_is_refused(tmp_path):
     sides = ["ein Haus", "", "zwei", " ", *["drei"] * 3], ["a house", "b", "", "", *["three"] * 3]
-    found = report_of(tmp_path, valid=sides)
-    assert found["notes"]["blank"] == 3 and found["noted"]["blank"] == [f"{tmp_path / 'v.de'}:{n}" for n in (2, 3, 4)]
-    assert any("3 pairs of validation or test sets have a side without text" in text for text in remarks(found))
+    report = report_of(tmp_path, valid=sides)
+    assert report["notes"]["blank"] == 3 and report["noted"]["blank"] == [f"{tmp_path / 'v.de'}:{n}" for n in (2, 3, 4)]
+    assert any("3 pairs of validation or test sets have a side without text" in text for text in remarks(report))
     with pytest.raises(DataError, match=r"v\.de: none of 7 valid pairs has text on both sides"):
         report_of(tmp_path / "other", valid=(sides[0], [""] * 7))
 
 
-def test_languages_of_no_known_script_are_noted(tmp_path):
-    found = report_of(tmp_path, src_lang="x-made", trg_lang="und")
-    assert found["notes"]["language"] == 2 and found["noted"]["language"] == ["x-made", "und"]
-    assert any("no script is known for 2 languages" in text and "x-made, und" in text for text in remarks(found))
-    for name, how in {"known": {"src_lang": "german"}, "off": {"src_lang": "und", "min_script": 0.0}}.items():
-        assert "language" not in report_of(tmp_path / name, **how)["notes"]
+def test_languages_without_a_known_script_are_noted(tmp_path):
+    report = report_of(tmp_path, src_lang="x-made", trg_lang="und")
+    assert report["notes"]["language"] == 2 and report["noted"]["language"] == ["x-made", "und"]
+    assert any("no script is known for 2 languages" in text and "x-made, und" in text for text in remarks(report))
+    for name, options in {"known": {"src_lang": "german"}, "off": {"src_lang": "und", "min_script": 0.0}}.items():
+        assert "language" not in report_of(tmp_path / name, **options)["notes"]
 
 
-def test_a_vocabulary_that_is_large_for_its_corpus_is_noted_unless_it_was_given(tmp_path):
-    told = []
-    prepare(recipe_in(tmp_path), tmp_path / "out", talk=told.append)
+def test_a_vocabulary_too_large_for_its_corpus_is_noted_unless_reused(tmp_path):
+    messages = []
+    prepare(recipe_in(tmp_path), tmp_path / "out", talk=messages.append)
     data = Prepared.open(tmp_path / "out")
     n_token = int(data.train.trg_len.sum()) + data.train.n_pair
-    advice = [line.removeprefix("note: ") for line in told if "vocabulary is large" in line]
+    advice = [line.removeprefix("note: ") for line in messages if "vocabulary is large" in line]
     assert advice == [large_vocabulary(data.subwords.trg.size, n_token)] and "vocab-size" in advice[0]
-    prepare(recipe_in(tmp_path, vocab_from=str(tmp_path / "out")), tmp_path / "more", talk=told.append)
-    assert sum("vocabulary is large" in line for line in told) == 1
+    prepare(recipe_in(tmp_path, vocab_from=str(tmp_path / "out")), tmp_path / "more", talk=messages.append)
+    assert sum("vocabulary is large" in line for line in messages) == 1
     assert large_vocabulary(100, 2000) is None
 
 
-def test_overlap_with_the_pairs_of_the_run_that_this_one_begins_with_is_found_or_said_to_be_unknown(tmp_path):
+def test_overlap_with_the_data_of_the_initial_run_is_counted_or_unknown(tmp_path):
     report_of(tmp_path / "base")
     base = tmp_path / "base" / "out"
     other = [f"ganz anders {chr(97 + n % 26) * (n // 26 + 2)}" for n in range(200)]
     valid, subwords = (SRC[:40], TRG[:40]), base / "subwords.json"
-    found = report_of(tmp_path / "new", other, other[::-1], vocab_from=str(subwords), valid=valid)
-    (row,) = (row for row in found["leaks"]["rows"] if row["in"] == f"train of {base}")
+    report = report_of(tmp_path / "new", other, other[::-1], vocab_from=str(subwords), valid=valid)
+    (row,) = (row for row in report["leaks"]["rows"] if row["in"] == f"train of {base}")
     assert row["near"]["pair"] == 40
     (checkpoint := tmp_path / "run" / "checkpoints" / "update-00000001").mkdir(parents=True)
     write_recipe(recipe_in(tmp_path / "base", SRC, TRG), tmp_path / "run" / "recipe.yaml")
-    told = {"folder": str(base), "train": Prepared.open(base).train.fingerprint, "subwords": ""}
+    recorded = {"folder": str(base), "train": Prepared.open(base).train.fingerprint, "subwords": ""}
     held_out = Leaks({"valid": Keys.of(Block(SRC[:40]), Block(TRG[:40]))})
-    for changed, wanted in (({}, ""), ({"train": "0"}, "holds other pairs"), ({"folder": "gone"}, "no such folder")):
+    for change, expected in (({}, ""), ({"train": "0"}, "holds other pairs"), ({"folder": "gone"}, "no such folder")):
         (checkpoint / "manifest.json").write_text("{}")
-        (tmp_path / "run" / "data.json").write_text(json.dumps({**told, **changed}))
+        (tmp_path / "run" / "data.json").write_text(json.dumps({**recorded, **change}))
         rows, unknown = overlap_with_bases([tmp_path / "run", checkpoint], held_out)
-        assert [row["near"]["pair"] for row in rows] == ([] if wanted else [40])
-        assert [f"{tmp_path / 'run'} (" in one and wanted in one for one in unknown] == ([True] if wanted else [])
-    assert any("40 of 40 valid pairs" in one["found"] and str(base) in one["found"] for one in found["alarms"])
+        assert [row["near"]["pair"] for row in rows] == ([] if expected else [40])
+        assert [f"{tmp_path / 'run'} (" in text and expected in text for text in unknown] == (
+            [True] if expected else []
+        )
+    assert any("40 of 40 valid pairs" in alarm["found"] and str(base) in alarm["found"] for alarm in report["alarms"])
 
 
-def test_files_in_another_language_than_the_recipe_says_are_noted(tmp_path):
+def test_training_files_in_another_language_than_the_recipe_says_are_noted(tmp_path):
     pytest.importorskip("py3langid")
     english = [f"The old ship left the harbour in May with {n} men on board." for n in range(60)]
     german = [f"Das alte Schiff verließ im Mai mit {n} Männern an Bord den Hafen." for n in range(60)]
-    found = report_of(tmp_path, english, german, src_lang="no", trg_lang="de")
-    assert found["noted"]["other_language"] == [f"{tmp_path / 't.de'}:en"]
-    assert any("1 sides of training files look like another language" in text for text in remarks(found))
-    for name, how in {"right": {"src_lang": "en"}, "made up": {"src_lang": "x-own"}}.items():
-        assert "other_language" not in report_of(tmp_path / name, english, german, trg_lang="de", **how)["notes"]
+    report = report_of(tmp_path, english, german, src_lang="no", trg_lang="de")
+    assert report["noted"]["other_language"] == [f"{tmp_path / 't.de'}:en"]
+    assert any("1 sides of training files look like another language" in text for text in remarks(report))
+    for name, options in {"right": {"src_lang": "en"}, "made up": {"src_lang": "x-own"}}.items():
+        assert "other_language" not in report_of(tmp_path / name, english, german, trg_lang="de", **options)["notes"]

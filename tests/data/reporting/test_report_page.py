@@ -1,4 +1,4 @@
-"""The page of the report and the summary: they hold whatever there is, hostile text is text, and nothing is loaded."""
+"""HTML page and summary of the report: complete, hostile text escaped, nothing loaded from outside."""
 
 import re
 import tomllib
@@ -28,29 +28,29 @@ def facts(tmp_path):
     return report_of(tmp_path, src, trg, valid=([*SRC[:9], HOSTILE[0]], [*TRG[:9], HOSTILE[1]]))
 
 
-def test_nothing_in_a_text_is_markup_and_the_page_needs_nothing_from_anywhere(facts, tmp_path):
+def test_the_page_escapes_all_text_and_loads_nothing(facts, tmp_path):
     text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    found = Tags(text).tags
-    assert not {"script", "img", "a", "link"} & {tag for tag, *_ in found}
+    tags = Tags(text).tags
+    assert not {"script", "img", "a", "link"} & {tag for tag, *_ in tags}
     assert "\u202e" not in text and "\\u202e" in text and "{{style}}" in text
-    assert not [name for _, *names in found for name in names if name.startswith("on") or name in ("src", "href")]
+    assert not [name for _, *names in tags for name in names if name.startswith("on") or name in ("src", "href")]
     assert Tags(page(facts, "<b>x</b>", ("<i>", "&"))).tags == Tags(page(facts, "x", ("i", "j"))).tags
     assert not re.search(r"https?://|@import|url\(", text)
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text).group(1)
     assert policy.startswith("default-src 'none'") and "unsafe" not in policy
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-data"]["nmt"]
-    (pattern,) = [one for one in patterns if "report" in one]
+    (pattern,) = [pattern for pattern in patterns if "report" in pattern]
     assert sorted(path.suffix for path in (ROOT / "nmt").glob(pattern) if path.suffix != ".py") == [".css", ".html"]
 
 
 def test_the_page_shows_pairs_files_and_a_verdict(tmp_path):
     report_of(tmp_path)
-    text = (tmp_path / "out" / "report.html").read_text("utf-8")
-    told = ("No alarm.", "10 pairs, drawn at random", "The longest pairs", "SHA-256", "t.de", "Made by nmt-preprocess")
-    assert [one for one in told if one not in text] == []
+    html = (tmp_path / "out" / "report.html").read_text("utf-8")
+    texts = ("No alarm.", "10 pairs, drawn at random", "The longest pairs", "SHA-256", "t.de", "Made by nmt-preprocess")
+    assert [text for text in texts if text not in html] == []
 
 
-def test_the_page_is_a_file_of_the_folder_and_an_old_folder_is_as_good_without(tmp_path):
+def test_a_missing_page_is_an_error_only_if_the_manifest_lists_it(tmp_path):
     recipe, out = recipe_in(tmp_path), tmp_path / "out"
     prepare(recipe, out)
     refuse_foreign_page(out / "report.html")
@@ -61,12 +61,12 @@ def test_the_page_is_a_file_of_the_folder_and_an_old_folder_is_as_good_without(t
         prepare(recipe, out)
     content = {key: manifest[key] for key in manifest if key not in ("made_by", "format", "files")}
     write_manifest(out, content, [name for name in manifest["files"] if name != "report.html"])
-    said = []
-    prepare(recipe, out, talk=said.append)
-    assert "nothing to do" in said[-1]
+    messages = []
+    prepare(recipe, out, talk=messages.append)
+    assert "nothing to do" in messages[-1]
 
 
-def test_only_a_page_of_ours_is_written_over(tmp_path):
+def test_only_pages_written_by_nmt_are_overwritten(tmp_path):
     for name, content in (("thesis.html", b"<p>mine"), ("empty.html", b"")):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match=name):
@@ -84,13 +84,13 @@ MANY = {
 }
 
 
-def test_the_summary_is_one_screen_with_the_corpora_that_lost_most(facts):
+def test_the_summary_fits_a_screen_and_lists_the_corpora_with_most_drops(facts):
     stretch = {"first": 3, "last": 70, "offset": 1, "gain": 9.0}
     shifted = [{**facts["alignment"][0], "stretches": [stretch] * 40}, *facts["alignment"][1:]]
     few, many = table(facts), table({**facts, **MANY, "alignment": shifted})
     assert len(few) < 30 and len(many) < 70 and not any(" more " in line for line in few)
-    for what in ("corpora", "notes", "alarms", "warnings", "stretches"):
-        (line,) = [line for line in many if line.endswith(f" more {what}: see the report")]
+    for section in ("corpora", "notes", "alarms", "warnings", "stretches"):
+        (line,) = [line for line in many if line.endswith(f" more {section}: see the report")]
         assert 40 - 8 <= int(line.split()[1]) <= 40
     shown = [line.partition(":")[0] for line in many if "(too long" in line]
     assert shown == [f"  {k}.de" for k in range(39, 31, -1)]
@@ -99,25 +99,25 @@ def test_the_summary_is_one_screen_with_the_corpora_that_lost_most(facts):
 
 
 @needs_browser
-def test_the_page_fits_a_phone_and_a_browser_has_nothing_to_complain_of(facts, tmp_path):
-    with Browser(width=360, height=700, dark=True) as shown:
-        shown.open(tmp_path / "out" / "report.html")
-        assert shown.complaints() == []
-        assert shown.run("return document.documentElement.scrollWidth") == 360
-        assert any(HOSTILE[0][:20] in text for text in shown.texts("li p"))
-        ground = shown.run("return getComputedStyle(document.body).backgroundColor")
-        assert max(map(int, re.findall(r"\d+", ground)[:3])) < 60
-        corpora = [{**one, "name": f"{'n' * 200}{one['name']}"} for one in MANY["corpora"]]
+def test_the_page_fits_a_phone_without_browser_errors(facts, tmp_path):
+    with Browser(width=360, height=700, dark=True) as browser:
+        browser.open(tmp_path / "out" / "report.html")
+        assert browser.complaints() == []
+        assert browser.run("return document.documentElement.scrollWidth") == 360
+        assert any(HOSTILE[0][:20] in text for text in browser.texts("li p"))
+        background = browser.run("return getComputedStyle(document.body).backgroundColor")
+        assert max(map(int, re.findall(r"\d+", background)[:3])) < 60
+        corpora = [{**corpus, "name": f"{'n' * 200}{corpus['name']}"} for corpus in MANY["corpora"]]
         html = page({**facts, **MANY, "corpora": corpora}, "n" * 200, ("de", "en"))
         (tmp_path / "many.html").write_text(html, encoding="utf-8")
-        shown.open(tmp_path / "many.html")
-        assert [k for k in range(40) if f"n{k}.de" not in shown.texts("pre")[0]] == []
-        assert shown.run("return document.documentElement.scrollWidth") == 360
+        browser.open(tmp_path / "many.html")
+        assert [k for k in range(40) if f"n{k}.de" not in browser.texts("pre")[0]] == []
+        assert browser.run("return document.documentElement.scrollWidth") == 360
 
 
 @pytest.mark.parametrize(
-    ("n", "of", "told"),
+    ("n", "total", "expected"),
     [(0, 9, "0 %"), (1, 10**8, "< 0.1 %"), (49_924, 50_000, "99.8 %"), (99_999, 100_000, "> 99.9 %"), (5, 5, "100 %")],
 )
-def test_shares_are_written_as_people_write_them(n, of, told):
-    assert percent(n, of) == told
+def test_percentages_are_rounded_but_never_to_0_or_100(n, total, expected):
+    assert percent(n, total) == expected

@@ -1,4 +1,4 @@
-"""Words that are cut anew in training: the text stays, chance is that of seed and pair, and batches keep their size."""
+"""Subword sampling (BPE-dropout, unigram): preserves the text and depends only on seed and pair."""
 
 from collections import Counter
 
@@ -28,101 +28,101 @@ def codec_of(kind):
 
 
 BPE, UNIGRAM = codec_of("bpe"), codec_of("unigram")
-HOW = {"bpe": (BPE, with_dropout, 0.0, 0.3), "unigram": (UNIGRAM, with_probabilities, 10_000.0, 0.2)}
+METHODS = {"bpe": (BPE, with_dropout, 0.0, 0.3), "unigram": (UNIGRAM, with_probabilities, 10_000.0, 0.2)}
 
 
-def arrays(codec, lines=LINES):
+def encoded(codec, lines=LINES):
     return [np.array(ids, dtype=np.int64) for ids in codec.encode(lines)]
 
 
-def cut(resampler, ids, *how):
-    return resampler(Ragged.of(ids), *how).rows()
+def sample(resampler, ids, *args):
+    return resampler(Ragged.of(ids), *args).rows()
 
 
-def listed(found):
-    return [ids.tolist() for ids in found]
+def lists(rows):
+    return [ids.tolist() for ids in rows]
 
 
-@pytest.mark.parametrize("how", HOW)
-def test_without_chance_a_word_is_cut_as_encoding_cuts_it(how):
-    codec, make, none, _ = HOW[how]
-    assert listed(cut(make(codec, none), arrays(codec), PAIRS, 1)) == listed(arrays(codec))
+@pytest.mark.parametrize("kind", METHODS)
+def test_sampling_switched_off_equals_plain_encoding(kind):
+    codec, make_resampler, off, _ = METHODS[kind]
+    assert lists(sample(make_resampler(codec, off), encoded(codec), PAIRS, 1)) == lists(encoded(codec))
 
 
-@pytest.mark.parametrize("how", HOW)
-def test_the_text_stays_and_symbols_are_never_cut(how):
-    codec, make, _, some = HOW[how]
+@pytest.mark.parametrize("kind", METHODS)
+def test_sampling_preserves_text_and_never_splits_symbols(kind):
+    codec, make_resampler, _, rate = METHODS[kind]
     symbol = codec.encode(["<url>"])[0][-1]
-    resampler = make(codec, some)
+    resampler = make_resampler(codec, rate)
     for seed in range(5):
-        found = cut(resampler, arrays(codec), PAIRS, seed)
-        assert [codec.decode(ids) for ids in listed(found)] == [codec.normalised(line) for line in LINES]
-        assert listed(found) != listed(arrays(codec))
-        assert all((symbol in ids) == ("<url>" in line) for ids, line in zip(listed(found), LINES, strict=True))
+        found = sample(resampler, encoded(codec), PAIRS, seed)
+        assert [codec.decode(ids) for ids in lists(found)] == [codec.normalised(line) for line in LINES]
+        assert lists(found) != lists(encoded(codec))
+        assert all((symbol in ids) == ("<url>" in line) for ids, line in zip(lists(found), LINES, strict=True))
 
 
-@pytest.mark.parametrize("how", HOW)
-def test_what_comes_out_depends_on_the_seed_and_the_pair_alone(how):
-    codec, make, _, some = HOW[how]
-    resampler, ids = make(codec, some), arrays(codec)
-    whole = listed(cut(resampler, ids, PAIRS, 1))
+@pytest.mark.parametrize("kind", METHODS)
+def test_sampling_depends_only_on_seed_and_pair(kind):
+    codec, make_resampler, _, rate = METHODS[kind]
+    resampler, ids = make_resampler(codec, rate), encoded(codec)
+    whole = lists(sample(resampler, ids, PAIRS, 1))
     order = np.random.default_rng(0).permutation(PAIRS)
-    other = make(codec, some)
-    cut(other, ids[5:9], PAIRS[5:9], 7)  # what was asked before does not matter
-    for few in np.array_split(order, 7):
-        assert listed(cut(other, [ids[n] for n in few], few, 1)) == [whole[n] for n in few]
-    assert listed(cut(resampler, ids, PAIRS, 2)) != whole
-    assert listed(cut(resampler, ids, PAIRS + 100, 1)) != whole
+    other = make_resampler(codec, rate)
+    sample(other, ids[5:9], PAIRS[5:9], 7)  # earlier calls do not matter
+    for subset in np.array_split(order, 7):
+        assert lists(sample(other, [ids[n] for n in subset], subset, 1)) == [whole[n] for n in subset]
+    assert lists(sample(resampler, ids, PAIRS, 2)) != whole
+    assert lists(sample(resampler, ids, PAIRS + 100, 1)) != whole
 
 
-@pytest.mark.parametrize("how", HOW)
-def test_a_text_of_a_limited_length_is_the_same_text_and_no_longer(how):
-    codec, make, _, some = HOW[how]
-    resampler, ids = make(codec, some), arrays(codec)
-    n_id = np.array(list(map(len, ids)))
-    most = np.ceil(n_id * (1.2 if how == "bpe" else 1.05)).astype(np.int64)
-    found, free = cut(resampler, ids, PAIRS, 1, most), cut(resampler, ids, PAIRS, 1)
-    assert [codec.decode(one) for one in listed(found)] == [codec.normalised(line) for line in LINES]
-    assert all(len(one) <= n for one, n in zip(found, most, strict=True))
-    fits = [n for n, one in enumerate(free) if len(one) <= most[n]]
-    assert 0 < len(fits) < len(ids) and all(listed(found)[n] == listed(free)[n] for n in fits)
-    assert np.mean([len(one) for one in found]) > 0.9 * np.minimum(list(map(len, free)), most).mean()
+@pytest.mark.parametrize("kind", METHODS)
+def test_a_length_limit_holds_and_preserves_the_text(kind):
+    codec, make, _, rate = METHODS[kind]
+    resampler, ids = make(codec, rate), encoded(codec)
+    lengths = np.array(list(map(len, ids)))
+    limit = np.ceil(lengths * (1.2 if kind == "bpe" else 1.05)).astype(np.int64)
+    found, unlimited = sample(resampler, ids, PAIRS, 1, limit), sample(resampler, ids, PAIRS, 1)
+    assert [codec.decode(row) for row in lists(found)] == [codec.normalised(line) for line in LINES]
+    assert all(len(row) <= n for row, n in zip(found, limit, strict=True))
+    fits = [n for n, row in enumerate(unlimited) if len(row) <= limit[n]]
+    assert 0 < len(fits) < len(ids) and all(lists(found)[n] == lists(unlimited)[n] for n in fits)
+    assert np.mean([len(row) for row in found]) > 0.9 * np.minimum(list(map(len, unlimited)), limit).mean()
     few = np.array([30, 2, 17])
-    assert listed(cut(make(codec, some), [ids[n] for n in few], few, 1, most[few])) == [listed(found)[n] for n in few]
-    assert all(len(one) <= n for one, n in zip(cut(resampler, ids, PAIRS, 1, n_id), n_id, strict=True))
+    assert lists(sample(make(codec, rate), [ids[n] for n in few], few, 1, limit[few])) == [lists(found)[n] for n in few]
+    assert all(len(row) <= n for row, n in zip(sample(resampler, ids, PAIRS, 1, lengths), lengths, strict=True))
 
 
-def test_words_that_nothing_tells_apart_are_cut_each_by_itself():
-    """Letters of which the pieces do not say that they are letters."""
+def test_words_without_visible_boundaries_are_sampled_independently():
+    """The byte pieces of these letters do not show where a word begins."""
     lines = ["αβγδ αβγδ"] * 20
     codec = learnt_subwords(lines, lines, SubwordsConfig(vocab_size=270)).src
-    resampler, ids = with_dropout(codec, 0.5), arrays(codec, ["1αβγδ1αβγδ"] * 50)
+    resampler, ids = with_dropout(codec, 0.5), encoded(codec, ["1αβγδ1αβγδ"] * 50)
     assert sum(resampler.begins(ids[0], np.array([len(ids[0])]))) == 1
-    pieces = [codec.pieces(found.tolist()) for found in cut(resampler, ids, np.arange(50), 1)]
-    between = [" ".join(some).split(" 1 ") for some in pieces]
-    assert any(left != right for _, left, right in between) and any(left == right for _, left, right in between)
+    pieces = [codec.pieces(found.tolist()) for found in sample(resampler, ids, np.arange(50), 1)]
+    words = [" ".join(row).split(" 1 ") for row in pieces]
+    assert any(left != right for _, left, right in words) and any(left == right for _, left, right in words)
 
 
-def chances(resampler, word, n=20_000):
+def segmentation_shares(resampler, word, n=20_000):
     seeds = np.random.default_rng(3).integers(0, 2**64, n, dtype=np.uint64)
-    found = Counter(tuple(way.tolist()) for way in resampler._cut([word] * n, seeds).rows())
+    found = Counter(tuple(ids.tolist()) for ids in resampler._cut([word] * n, seeds).rows())
     return {ids: count / n for ids, count in found.items()}
 
 
-def test_a_way_is_as_likely_as_its_probability_to_the_power_of_alpha():
+def test_unigram_samples_follow_the_probability_to_the_power_of_alpha():
     word, alpha = "Ġdog", 0.4
     score_of = {**dict.fromkeys(BYTE_OF, -4.0), "do": -3.0, "og": -2.5, "dog": -7.0, "Ġd": -5.0}
     codec = Codec(PieceTable(vocab=list(score_of), scores=list(score_of.values())), SubwordsFile(kind="unigram"))
 
-    def ways(rest):
+    def segmentations(rest):
         if not rest:
             return [()]
         cuts = (n for n in range(1, len(rest) + 1) if rest[:n] in score_of)
-        return [(rest[:n], *more) for n in cuts for more in ways(rest[n:])]
+        return [(rest[:n], *more) for n in cuts for more in segmentations(rest[n:])]
 
-    weight = {way: np.exp(alpha * sum(score_of[piece] for piece in way)) for way in ways(word)}
-    found = chances(with_probabilities(codec, alpha), word)
+    weight = {pieces: np.exp(alpha * sum(score_of[piece] for piece in pieces)) for pieces in segmentations(word)}
+    found = segmentation_shares(with_probabilities(codec, alpha), word)
     assert len(weight) == 6
-    for way, each in weight.items():
-        ids = tuple(codec.vocab.index(piece) + N_SPECIAL for piece in way)
-        assert found[ids] == pytest.approx(each / sum(weight.values()), abs=0.015)
+    for pieces, value in weight.items():
+        ids = tuple(codec.vocab.index(piece) + N_SPECIAL for piece in pieces)
+        assert found[ids] == pytest.approx(value / sum(weight.values()), abs=0.015)

@@ -1,4 +1,4 @@
-"""Pairs that are cut anew are no longer than batches were planned for: the budget holds."""
+"""Batches with subword sampling keep their token budget: no pair exceeds its planned length."""
 
 import functools
 
@@ -54,26 +54,26 @@ def pairs_of(kind, joint, n):
     return Pairs(subwords_of(kind, joint), n)
 
 
-def made(kind="bpe", *, n=1000, most=1000, joint=True, seed=1):
+def make_resampled(kind="bpe", *, n=1000, most=1000, joint=True, seed=1):
     subwords, corpus = subwords_of(kind, joint), pairs_of(kind, joint, n)
     return subwords, corpus, Resampled(corpus, subwords, **RATES[kind], seed=seed, most=most)
 
 
 @pytest.mark.parametrize("kind", RATES)
 @pytest.mark.parametrize("joint", [True, False])
-def test_pairs_become_no_longer_than_planned_and_others_in_each_epoch(kind, joint):
-    _, corpus, resampled = made(kind, joint=joint)
+def test_sampled_pairs_keep_planned_lengths_and_differ_between_epochs(kind, joint):
+    _, corpus, resampled = make_resampled(kind, joint=joint)
     rows = np.arange(corpus.n_pair)
     for planned, stored in ((resampled.src_len, corpus.src_len), (resampled.trg_len, corpus.trg_len)):
         assert (planned >= stored).all() and planned.sum() > 1.05 * stored.sum()
-    found = []
+    epochs = []
     for epoch in range(3):
-        found.append(resampled.cut(*corpus.picked(rows), rows, epoch))
-        for side, planned in zip(found[-1], (resampled.src_len, resampled.trg_len), strict=True):
+        epochs.append(resampled.cut(*corpus.picked(rows), rows, epoch))
+        for side, planned in zip(epochs[-1], (resampled.src_len, resampled.trg_len), strict=True):
             assert (side.lengths <= planned).all()
             assert side.lengths.sum() > 0.9 * planned.sum()
-    same = [np.array_equal(a, b) for a, b in zip(found[0][0].rows(), found[1][0].rows(), strict=True)]
-    assert np.mean(same) < 0.2
+    is_same = [np.array_equal(a, b) for a, b in zip(epochs[0][0].rows(), epochs[1][0].rows(), strict=True)]
+    assert np.mean(is_same) < 0.2
 
 
 def plan(lengths, **options):
@@ -84,8 +84,8 @@ def batches(corpus, resampled, rows_of, make):
     return [make(*resampled.cut(*corpus.picked(rows), rows, 0)) for (rows,) in rows_of]
 
 
-def test_a_batch_keeps_to_its_budget_and_holds_little_more_padding_than_without():
-    _, corpus, resampled = made()
+def test_batches_keep_their_budget_with_little_extra_padding():
+    _, corpus, resampled = make_resampled()
     used = held = 0
     for batch in batches(corpus, resampled, plan(resampled).updates(0), make_batch):
         assert max(batch.src_seq.numel(), batch.gold.numel()) <= 1000
@@ -94,8 +94,8 @@ def test_a_batch_keeps_to_its_budget_and_holds_little_more_padding_than_without(
     assert 1 - used / held < plan(corpus).padding_share(0) + 0.1
 
 
-def test_packed_rows_are_filled_and_nothing_reaches_over_their_end():
-    _, corpus, resampled = made(most=300)
+def test_packed_rows_are_filled_within_their_length():
+    _, corpus, resampled = make_resampled(most=300)
     planned = plan(resampled, packed=True)
 
     def make(src, trg):
@@ -108,8 +108,8 @@ def test_packed_rows_are_filled_and_nothing_reaches_over_their_end():
     assert np.mean([max(sides) for sides in full[:-1]]) > 850
 
 
-def test_no_side_grows_over_the_longest_that_is_allowed_and_none_shrinks():
-    _, corpus, resampled = made(most=30)
+def test_no_side_grows_beyond_the_maximum_length():
+    _, corpus, resampled = make_resampled(most=30)
     assert (resampled.src_len <= np.maximum(corpus.src_len, 30)).all()
     rows = np.flatnonzero(corpus.src_len >= 30)
     (src, _), (stored, _) = resampled.cut(*corpus.picked(rows), rows, 0), corpus.picked(rows)

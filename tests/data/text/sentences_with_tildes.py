@@ -1,4 +1,4 @@
-"""Sentences, made up for this, of languages whose own letters begin the mojibake of others: Ã, Â, á and the like."""
+"""Sentences, written for the tests, in languages whose letters Ã, Â and á also begin mojibake."""
 
 PORTUGUESE = """Amanhã é domingo, e a minha irmã não vem.
 Atenção: alta tensão!

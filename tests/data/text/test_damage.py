@@ -1,4 +1,4 @@
-"""Damage is seen, and good text of any script is not taken for it."""
+"""Filters for damaged text: they find damage and pass good text in any script."""
 
 import time
 
@@ -34,7 +34,7 @@ NO_CONTROL = (
 )
 
 
-def test_control_characters():
+def test_control_characters_are_found_and_harmless_marks_pass():
     assert all(map(has_control, CONTROL)) and not any(map(has_control, NO_CONTROL))
 
 
@@ -45,8 +45,8 @@ WORDS = [
 ]  # fmt: skip
 
 
-def read_as(encoding, text):
-    """UTF-8 as another encoding. Bytes that it does not use are passed through by the programs that do this."""
+def decoded_as(encoding, text):
+    """Decode UTF-8 by another encoding. Undefined bytes pass through, as in programs that make this mistake."""
     return "".join(bytes([b]).decode(encoding, "ignore") or chr(b) for b in text.encode())
 
 
@@ -54,19 +54,19 @@ def is_cyrillic(text):
     return all("\u0400" <= letter <= "\u04ff" or not letter.isalpha() for letter in text)
 
 
-# Only Cyrillic text is read as Cyrillic in earnest.
-READ_AS = [(encoding, text) for encoding in ("latin-1", "cp1252") for text in WORDS]
-READ_AS += [("cp1251", text) for text in filter(is_cyrillic, WORDS)]
+# Only Cyrillic text is decoded as cp1251 in practice.
+MISREAD = [(encoding, text) for encoding in ("latin-1", "cp1252") for text in WORDS]
+MISREAD += [("cp1251", text) for text in filter(is_cyrillic, WORDS)]
 
 
-@pytest.mark.parametrize(("encoding", "text"), READ_AS)
-def test_utf8_that_was_read_as_another_encoding_is_damaged(encoding, text):
-    read = read_as(encoding, text)
-    assert is_damaged(f"before {read} after") and not is_damaged(f"before {text} after")
+@pytest.mark.parametrize(("encoding", "text"), MISREAD)
+def test_utf8_decoded_by_another_encoding_is_damaged(encoding, text):
+    misread = decoded_as(encoding, text)
+    assert is_damaged(f"before {misread} after") and not is_damaged(f"before {text} after")
     assert is_damaged("lost \ufffd one") and not is_damaged("question ? mark")
 
 
-# What may stand right after a word, and right before it.
+# Text directly after and directly before a word.
 AFTER = [
     "", "…", "!", "”", "’", "»", "›", "“", "–", "—", "™", "®", "€", "€ 5", "²", "ª", "º", "†", "\u00a0É", "…E", "–E",
 ]  # fmt: skip
@@ -74,49 +74,49 @@ BEFORE = ["", "“", "«", "‹", "„", "¿", "€", "–"]
 
 
 @pytest.mark.parametrize("lines", [PORTUGUESE, VIETNAMESE, TURKISH])
-def test_no_word_of_languages_with_such_letters_is_damaged_in_small_letters_and_capitals(lines):
+def test_words_with_these_letters_are_not_damaged_in_any_letter_case(lines):
     words = [*lines.split("\n"), *lines.split(), "“Ã”", "«Â»", "Ã–", "Â…"]
-    every = [word for one in words for word in (one, one.upper(), one.capitalize(), one.strip(",.;:!?"))]
+    variants = [form for word in words for form in (word, word.upper(), word.capitalize(), word.strip(",.;:!?"))]
     assert not [
-        one
-        for word in every
-        for one in (before + word + after for before in BEFORE for after in AFTER)
-        if is_damaged(one)
+        text
+        for form in variants
+        for text in (before + form + after for before in BEFORE for after in AFTER)
+        if is_damaged(text)
     ]
 
 
 @pytest.mark.parametrize("lines", [PORTUGUESE, VIETNAMESE, TURKISH])
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
-def test_nearly_all_of_their_sentences_are_damaged_where_they_were_read_as_another_encoding(lines, encoding):
-    whole = [line for line in lines.split("\n") if not line.isascii()]
-    assert sum(is_damaged(read_as(encoding, line)) for line in whole) >= 0.8 * len(whole)
+def test_most_sentences_of_these_languages_are_damaged_if_misread(lines, encoding):
+    sentences = [line for line in lines.split("\n") if not line.isascii()]
+    assert sum(is_damaged(decoded_as(encoding, line)) for line in sentences) >= 0.8 * len(sentences)
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("12 34 56 78 90 12 34 56 78 90", True),
         ("-----===== ***** .......... |||||", True),
         ("😂😂😂😂😂😂😂😂😂😂😂😂😂😂😂😂😂😂😂😂", True),
         ("12.5 % 13.7 % 1,234.00 9,876.00 kg", True),
         ("1995-09-29 12:30:59", False),  # 19 characters: too short to tell
-        ("1995-09-29             12:30:59", False),  # spaces are no characters
+        ("1995-09-29             12:30:59", False),  # spaces are not counted
         ("On 1995-09-29 at 12:30:59 GMT", False),
         ("１２３４５６７８９０１２３４５６７８９０", True),
         ("二〇二四年一月五日上午十时三十分在北京举行", False),
-        ("हिन्दी में निर्देश दिए गए हैं कि", False),  # half of it are marks
+        ("हिन्दी में निर्देश दिए गए हैं कि", False),  # half of the characters are marks
         ("a" * 4 + "1" * 16, False),
         ("a" * 4 + "1" * 17, True),
     ],
 )
-def test_symbols_are_most_of_a_text(text, found):
-    assert is_mostly_symbols(text, 0.8) == found
+def test_text_mostly_of_symbols_is_found(text, expected):
+    assert is_mostly_symbols(text, 0.8) == expected
     assert not is_mostly_symbols(text, 1.0)
     assert not is_mostly_symbols("हिन्दी में निर्देश दिए गए हैं कि यहाँ", 0.2), "vowel signs are letters"
 
 
 @pytest.mark.parametrize(
-    ("piece", "n", "found"),
+    ("piece", "n", "expected"),
     [
         ("no ", 16, True),
         ("no ", 15, False),  # under 48 bytes
@@ -135,13 +135,13 @@ def test_symbols_are_most_of_a_text(text, found):
     ],
 )
 @pytest.mark.parametrize("before", [0, 1, 33, 69])
-def test_a_text_repeats_itself_wherever_that_begins(piece, n, found, before):
+def test_repetition_is_found_at_any_position(piece, n, expected, before):
     around = ("The quick brown fox jumps over the lazy dog, which is asleep under a tree."[:before], "; then an end")
-    assert repeats_itself(around[0] + piece * n + around[1], most=5) == found
+    assert repeats_itself(around[0] + piece * n + around[1], most=5) == expected
 
 
 @pytest.mark.parametrize("row", ["_", "- ", "0 ", "." * 40 + "!" + "?" * 20])
-def test_a_row_without_letters_takes_no_time_and_what_follows_it_is_looked_at(row):
+def test_rows_without_letters_are_fast_and_do_not_hide_repetition(row):
     for before in (60, 81, 129):
         around = (row * before)[:before] * 9
         assert repeats_itself(around + "no " * 17, most=5) and repeats_itself(around + "add to cart " * 6, most=5)
@@ -151,6 +151,6 @@ def test_a_row_without_letters_takes_no_time_and_what_follows_it_is_looked_at(ro
     assert time.process_time() - start < 0.3
 
 
-def test_a_long_sentence_of_frequent_words_does_not_repeat_itself():
+def test_frequent_words_in_a_long_sentence_are_not_repetition():
     text = " ".join(f"the part of the {n} and the whole of the {n + 1}" for n in range(60))
     assert not repeats_itself(text, most=3)

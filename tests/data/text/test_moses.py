@@ -1,4 +1,4 @@
-"""Text as the scripts of Moses leave it is found, counted and undo_moses."""
+"""Text tokenised by the Moses scripts is detected, counted and undone."""
 
 import pytest
 
@@ -20,22 +20,22 @@ from tests.data.reporting.test_report import report_of
         ("Nothing to do here, is there?", "en", "Nothing to do here, is there?"),
     ],
 )
-def test_what_is_plain_is_undone(line, language, plain):
+def test_moses_tokenisation_is_undone(line, language, plain):
     assert undo_moses(line, language) == plain
 
 
-def test_counts_are_of_entities_and_of_full_stops_set_apart():
+def test_entities_and_detached_full_stops_are_counted():
     assert dress_of(b"isn &apos;t it .\na @-@ b\nYes.\n") == (3, 2, 2, 1)
 
 
-def test_a_corpus_of_moses_is_told_is_an_alarm_beside_plain_validation_and_can_be_undone(tmp_path):
+def test_moses_tokenised_training_raises_an_alarm_and_can_be_undone(tmp_path):
     de = [f"Das ist nicht alt genug , Nummer {n} ." for n in range(40)]
     en = [f"That isn &apos;t old enough , number {n} ." for n in range(40)]
     valid = [f"Ein Satz mit {n}." for n in range(20)], [f"A line that isn't {n}." for n in range(20)]
-    found = report_of(tmp_path, de, en, valid=valid)
-    assert found["dress"]["train"]["trg"] == {"lines": 40, "entities": 40, "ends": 40, "apart": 40}
-    told = [one["found"] for one in found["alarms"] if "written differently" in one["found"]]
-    assert len(told) == 2 and "40 entities in 40 lines" in told[1]
+    report = report_of(tmp_path, de, en, valid=valid)
+    assert report["dress"]["train"]["trg"] == {"lines": 40, "entities": 40, "ends": 40, "apart": 40}
+    alarms = [alarm["found"] for alarm in report["alarms"] if "written differently" in alarm["found"]]
+    assert len(alarms) == 2 and "40 entities in 40 lines" in alarms[1]
     plain = TrainingCorpus(src=str(tmp_path / "t.de"), trg=str(tmp_path / "t.en"), unescape=True)
     report_of(tmp_path / "plain", valid=valid, train=[plain], alarms="stop")
     assert any(line.endswith("That isn't old enough, number 7.") for line in show_pairs(tmp_path / "plain/out", 40))

@@ -1,4 +1,4 @@
-"""The script of a side against that of its language."""
+"""Filter by script: the letters of a side against the scripts of its language."""
 
 import pytest
 
@@ -8,11 +8,11 @@ CODES = {"de": "Latn", "pt-BR": "Latn", "no": "Latn", "sr": "Cyrl Latn", "sr-Lat
 CODES |= {"zh-Hant-TW": "Hani", "ja": "Jpan", "ko": "Kore", "src": "", "": "", "xx": "", "mww": ""}
 
 
-def test_a_code_tells_the_scripts():
-    assert {code: scripts_of(code) for code in CODES} == {code: {*own.split()} for code, own in CODES.items()}
+def test_a_language_code_determines_the_scripts():
+    assert {code: scripts_of(code) for code in CODES} == {code: {*scripts.split()} for code, scripts in CODES.items()}
 
 
-# One long sentence of each script, which is in another script for every language but those of its own.
+# One long sentence in each script.
 SENTENCE = {
     "en": "A man in a blue shirt is standing on a ladder",
     "ru": "Человек в синей рубашке стоит на лестнице",
@@ -38,7 +38,7 @@ def test_a_sentence_is_in_the_script_of_its_language_and_in_no_other(language):
 
 
 @pytest.mark.parametrize(
-    ("text", "language", "min_share", "found"),
+    ("text", "language", "min_share", "expected"),
     [
         ("Photoshop, iPad", "ru", 0.2, False),  # 13 bytes of letters
         ("Adobe Photoshop", "ru", 0.2, False),  # 14
@@ -50,8 +50,8 @@ def test_a_sentence_is_in_the_script_of_its_language_and_in_no_other(language):
         ("1234567890 !!! …", "ru", 0.2, False),
         ("わたしはがくせいです", "zh", 0.2, True),
         ("ㄋㄧˇ ㄏㄠˇ ㄇㄚ ㄨㄛˇ ㄏㄣˇ ㄏㄠˇ", "zh", 0.2, False),
-        ("我是学生，他是老师", "ja", 0.2, False),  # the script does not tell
+        ("我是学生，他是老师", "ja", 0.2, False),  # Japanese is written with Chinese characters, too
     ],
 )
-def test_a_few_letters_say_nothing(text, language, min_share, found):
-    assert is_in_another_script(text, scripts_of(language), min_share) == found
+def test_too_few_letters_or_a_shared_script_are_not_judged(text, language, min_share, expected):
+    assert is_in_another_script(text, scripts_of(language), min_share) == expected

@@ -11,9 +11,9 @@ ALPHABETS = [
 ]  # fmt: skip
 
 
-def some_text(draw: random.Random) -> str:
-    letters = "".join(draw.sample(ALPHABETS, k=draw.randint(1, 3)))
-    return "".join(draw.choices(letters, k=draw.randint(0, 120)))
+def random_text(rng: random.Random) -> str:
+    letters = "".join(rng.sample(ALPHABETS, k=rng.randint(1, 3)))
+    return "".join(rng.choices(letters, k=rng.randint(0, 120)))
 
 
 @pytest.mark.parametrize(
@@ -55,20 +55,20 @@ def some_text(draw: random.Random) -> str:
         [""],
     ],
 )
-def test_sentences_end_where_a_reader_would_say(parts):
+def test_text_is_split_at_the_ends_of_sentences(parts):
     assert sentences("".join(parts)) == parts
 
 
-def test_the_parts_of_any_text_put_together_are_the_text_and_fit():
-    draw = random.Random(1)
+def test_parts_of_any_text_join_to_the_text_and_fit_the_limit():
+    rng = random.Random(1)
     for _ in range(600):
-        text, most = some_text(draw), draw.randint(1, 30)
+        text, limit = random_text(rng), rng.randint(1, 30)
         assert "".join(sentences(text)) == text
-        assert "".join(sentences(text, draw.choice(["de", "ja", "x-made-up"]))) == text
-        found = pieces(text, lambda piece, most=most: len(piece) <= most)
-        assert "".join(found) == text
-        assert all(len(piece.strip()) <= most for piece in found)
-        assert all(found) or found == [""]
+        assert "".join(sentences(text, rng.choice(["de", "ja", "x-made-up"]))) == text
+        parts = pieces(text, lambda piece, limit=limit: len(piece) <= limit)
+        assert "".join(parts) == text
+        assert all(len(piece.strip()) <= limit for piece in parts)
+        assert all(parts) or parts == [""]
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,12 @@ def test_the_parts_of_any_text_put_together_are_the_text_and_fit():
         ("x-made-up", ["Da ba. ", "Ba da."]),
     ],
 )
-def test_abbreviations_of_a_language_are_known(language, parts):
+def test_abbreviations_of_a_language_do_not_end_sentences(language, parts):
     assert sentences("".join(parts), language) == parts
 
 
 @pytest.mark.parametrize(
-    ("most", "parts"),
+    ("limit", "parts"),
     [
         (30, ["Ja, gut; sehr gut. ", "Und du, wie geht es? ", "Auch gut"]),
         (25, ["one two three, ", "four five six seven."]),
@@ -94,11 +94,11 @@ def test_abbreviations_of_a_language_are_known(language, parts):
         (10, ["a ", "x" * 10, "x" * 10 + " ", "b"]),
     ],
 )
-def test_a_sentence_too_long_is_cut_at_a_clause_then_at_white_space_then_anywhere(most, parts):
-    assert pieces("".join(parts), lambda piece: len(piece) <= most) == parts
+def test_long_sentences_are_split_at_clauses_then_spaces_then_anywhere(limit, parts):
+    assert pieces("".join(parts), lambda piece: len(piece) <= limit) == parts
 
 
-def test_an_accent_stays_with_its_letter_and_a_family_together():
+def test_combining_characters_and_joined_emoji_are_never_split():
     for text in ("e\u0301" * 7, "👩\u200d👩\u200d👧" * 5):
         for piece in pieces(text, lambda piece: len(piece) <= 5):
             assert piece[0] not in "\u0301\u200d" and piece[-1] != "\u200d"

@@ -1,4 +1,4 @@
-"""Input that is written as training text is not is named."""
+"""Notes on input whose casing or spacing differs from the training text."""
 
 from collections import Counter
 
@@ -18,7 +18,7 @@ def counted(lines):
 
 
 @pytest.mark.parametrize(
-    ("trained", "given", "words"),
+    ("training", "source", "expected"),
     [
         (LOWER, PLAIN, ["training text is lower-cased, 80 of 80 input lines are not"]),
         (PLAIN, LOWER, ["rarely lower-cased, 80 of 80"]),
@@ -32,6 +32,6 @@ def counted(lines):
         ([], CAPITALS, []),
     ],
 )
-def test_text_unlike_training_is_named_and_other_text_is_not(trained, given, words):
-    notes = style_notes(shares_of(trained), counted(given))
-    assert len(notes) == len(words) and all(word in note for word, note in zip(words, notes, strict=True))
+def test_input_in_another_style_than_the_training_text_is_noted(training, source, expected):
+    notes = style_notes(shares_of(training), counted(source))
+    assert len(notes) == len(expected) and all(words in note for words, note in zip(expected, notes, strict=True))

@@ -1,11 +1,11 @@
-"""White space and invisible characters: all dresses of a line are one line, and its ends come back."""
+"""White space and invisible characters: variants of a line are unified, and white space at its ends is restored."""
 
 import pytest
 
 from nmt.data.text import unified, with_ends_of
 
 LINE = "the 3rd of May 1999"
-DRESSES = {
+VARIANTS = {
     "spaces around": f"   {LINE}   ",
     "no-break space before": f"\u00a0{LINE}",
     "ideographic space before": f"\u3000{LINE}",
@@ -23,9 +23,9 @@ DRESSES = {
 }
 
 
-@pytest.mark.parametrize("dress", DRESSES)
-def test_all_dresses_of_a_line_are_one_line(dress):
-    assert unified(DRESSES[dress]) == LINE
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_white_space_variants_of_a_line_become_one_line(variant):
+    assert unified(VARIANTS[variant]) == LINE
 
 
 @pytest.mark.parametrize("text", ["می‌خواهم", "क्‍ष", "क्‌ष", "ശ്രീ", "ന്‍", "ක්‍ය", "👩‍👩‍👧", "🏳️‍🌈", "❤️‍🔥", "व्‍यक्‍ति"])
@@ -33,14 +33,14 @@ def test_joiners_stay_where_the_script_uses_them(text):
     assert unified(text) == unified(f"a {text} b")[2:-2] == text
 
 
-def test_what_is_unified_stays_as_it_is():
-    for text in [*DRESSES.values(), "", " ", "\u200b", "a\u200c\u200db", "می\u200c\u200c خ"]:
+def test_unifying_twice_changes_nothing_more():
+    for text in [*VARIANTS.values(), "", " ", "\u200b", "a\u200c\u200db", "می\u200c\u200c خ"]:
         assert unified(unified(text)) == unified(text)
 
 
 @pytest.mark.parametrize(
-    ("source", "wanted"),
+    ("source", "expected"),
     [("  a ", "  x "), ("\u3000a b", "\u3000x"), ("a\n", "x"), ("a", "x"), ("\ufeff a", "x"), (" ", "x"), ("", "x")],
 )
-def test_white_space_at_the_ends_comes_back(source, wanted):
-    assert with_ends_of(source, "x") == wanted
+def test_white_space_at_the_ends_is_restored(source, expected):
+    assert with_ends_of(source, "x") == expected
