@@ -1,11 +1,11 @@
-/* The best columns of rows of logits, and the sum of all, as a search needs them: two looks at each row, nothing written. */
+/* The n best columns and the log-sum-exp of rows of logits, for a search: two reads of each row, and no write. */
 
 #include "numbers.h"
 
-#define WIDTH 64 /* columns whose largest is noted in the first look, so that the second need not compare all */
+#define WIDTH 64 /* columns of a block; the second pass skips blocks by their maximum, found in the first */
 
-/* Put a value among the n best, best first, unless it is no better than the last. */
-static void insert(float *best, int64_t *column, int n, float value, int64_t at) {
+/* Insert a value into the n best, sorted from best to worst, unless it is no better than the last. */
+static void insert(float *best, int64_t *column, int n, float value, int64_t index) {
   int i = n - 1;
   if (!(value > best[i])) return;
   for (; i && value > best[i - 1]; i--) {
@@ -13,64 +13,64 @@ static void insert(float *best, int64_t *column, int n, float value, int64_t at)
     column[i] = column[i - 1];
   }
   best[i] = value;
-  column[i] = at;
+  column[i] = index;
 }
 
-static float largest_of(const void *x, int64_t first, int64_t n, int half) {
+static float max_of(const void *x, int64_t first, int64_t n, int half) {
   int64_t i = 0;
-  float top = -INFINITY;
+  float max = -INFINITY;
   if (n >= LANES) {
-    vector found = vector_at(x, first, half);
+    vector maxima = vector_at(x, first, half);
     for (i = LANES; i + LANES <= n; i += LANES) {
-      vector here = vector_at(x, first + i, half);
-      integers above = here > found;
-      found = (vector)(((integers)here & above) | ((integers)found & ~above));
+      vector next = vector_at(x, first + i, half);
+      integers greater = next > maxima;
+      maxima = (vector)(((integers)next & greater) | ((integers)maxima & ~greater));
     }
-    top = largest(found);
+    max = reduce_max(maxima);
   }
-  for (; i < n; i++) top = number_at(x, first + i, half) > top ? number_at(x, first + i, half) : top;
-  return top;
+  for (; i < n; i++) max = number_at(x, first + i, half) > max ? number_at(x, first + i, half) : max;
+  return max;
 }
 
-/* Of each row of z (n_row, n_col) the n best columns but for n_never that are not to be had, best first and of equal ones
-   the first, and the logarithm of the sum of the exponentials of all. What cannot be found is -inf, in column 0. */
-void choose(const void *z, int half, int64_t n_row, int64_t n_col, const int64_t *never, int n_never, int n, float *best,
-            int64_t *column, float *log_total, int n_thread) {
+/* For each row of z (n_row, n_col): the n best columns, without the n_excluded ones, sorted from best to worst, equal ones by
+   column; and the log of the sum of exponentials of all columns. Missing results are -inf, in column 0. */
+void choose(const void *z, int half, int64_t n_row, int64_t n_col, const int64_t *excluded, int n_excluded, int n,
+            float *best, int64_t *column, float *log_total, int n_thread) {
 #pragma omp parallel for schedule(static) num_threads(n_thread)
   for (int64_t row = 0; row < n_row; row++) {
-    const int64_t start = row * n_col, n_block = (n_col + WIDTH - 1) / WIDTH;
-    float top[n_block], most = -INFINITY, sum = 0.0f, part[WIDTH], bound[n];
+    const int64_t first = row * n_col, n_block = (n_col + WIDTH - 1) / WIDTH;
+    float block_max[n_block], row_max = -INFINITY, sum = 0.0f, buffer[WIDTH], best_blocks[n];
     int64_t unused[n];
     for (int64_t b = 0; b < n_block; b++) {
-      top[b] = largest_of(z, start + b * WIDTH, n_col - b * WIDTH < WIDTH ? n_col - b * WIDTH : WIDTH, half);
-      most = top[b] > most ? top[b] : most;
+      block_max[b] = max_of(z, first + b * WIDTH, n_col - b * WIDTH < WIDTH ? n_col - b * WIDTH : WIDTH, half);
+      row_max = block_max[b] > row_max ? block_max[b] : row_max;
     }
-    vector total = {0};
+    vector vector_sum = {0};
     for (int64_t b = 0; b < n_block; b++) {
       int64_t width = n_col - b * WIDTH < WIDTH ? n_col - b * WIDTH : WIDTH, i = 0;
-      for (; i + LANES <= width; i += LANES) total += exponentials(vector_at(z, start + b * WIDTH + i, half) - most);
-      for (; i < width; i++) sum += exponential(number_at(z, start + b * WIDTH + i, half) - most);
+      for (; i + LANES <= width; i += LANES) vector_sum += exponentials(vector_at(z, first + b * WIDTH + i, half) - row_max);
+      for (; i < width; i++) sum += exponential(number_at(z, first + b * WIDTH + i, half) - row_max);
     }
-    log_total[row] = most + logf(sum + total_of(total));
-    for (int i = 0; i < n_never; i++) {
-      int64_t b = never[i] / WIDTH, width = n_col - b * WIDTH < WIDTH ? n_col - b * WIDTH : WIDTH;
-      load(part, z, start + b * WIDTH, width, half);
-      for (int j = 0; j < n_never; j++)
-        if (never[j] / WIDTH == b) part[never[j] % WIDTH] = -INFINITY;
-      top[b] = largest_of(part, 0, width, 0);
+    log_total[row] = row_max + logf(sum + reduce_add(vector_sum));
+    for (int i = 0; i < n_excluded; i++) {
+      int64_t b = excluded[i] / WIDTH, width = n_col - b * WIDTH < WIDTH ? n_col - b * WIDTH : WIDTH;
+      load(buffer, z, first + b * WIDTH, width, half);
+      for (int j = 0; j < n_excluded; j++)
+        if (excluded[j] / WIDTH == b) buffer[excluded[j] % WIDTH] = -INFINITY;
+      block_max[b] = max_of(buffer, 0, width, 0);
     }
     for (int i = 0; i < n; i++) {
-      bound[i] = best[row * n + i] = -INFINITY;
+      best_blocks[i] = best[row * n + i] = -INFINITY;
       column[row * n + i] = 0;
     }
-    for (int64_t b = 0; b < n_block; b++) insert(bound, unused, n, top[b], b);
-    for (int64_t b = 0; b < n_block; b++) { /* of the n best none lies in a block that is below n others */
-      if (!(top[b] >= bound[n - 1])) continue;
+    for (int64_t b = 0; b < n_block; b++) insert(best_blocks, unused, n, block_max[b], b);
+    for (int64_t b = 0; b < n_block; b++) { /* a block whose maximum is below n others has none of the n best */
+      if (!(block_max[b] >= best_blocks[n - 1])) continue;
       int64_t width = n_col - b * WIDTH < WIDTH ? n_col - b * WIDTH : WIDTH;
-      load(part, z, start + b * WIDTH, width, half);
-      for (int j = 0; j < n_never; j++)
-        if (never[j] / WIDTH == b) part[never[j] % WIDTH] = -INFINITY;
-      for (int64_t i = 0; i < width; i++) insert(best + row * n, column + row * n, n, part[i], b * WIDTH + i);
+      load(buffer, z, first + b * WIDTH, width, half);
+      for (int j = 0; j < n_excluded; j++)
+        if (excluded[j] / WIDTH == b) buffer[excluded[j] % WIDTH] = -INFINITY;
+      for (int64_t i = 0; i < width; i++) insert(best + row * n, column + row * n, n, buffer[i], b * WIDTH + i);
     }
   }
 }

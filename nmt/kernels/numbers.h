@@ -1,7 +1,6 @@
-/* Numbers as the kernels hold them: fp32, in vectors, whatever the type of a tensor is; and the words of chance.
+/* Basic operations of the kernels: fp32 vectors, conversion from and to the type of a tensor, and random numbers.
 
-   Written for any compiler that knows vector types and OpenMP (GCC, Clang). No number is hidden: what is not finite stays
-   so. */
+   Written for any compiler with vector types and OpenMP (GCC, Clang). Values that are not finite are propagated. */
 
 #pragma once
 
@@ -12,22 +11,22 @@
 
 #ifdef __AVX512F__
 #include <immintrin.h>
-#define LANES 16 /* numbers of fp32 that the processor takes at a time */
+#define LANES 16 /* fp32 numbers in a vector register */
 #else
 #define LANES 8
 #endif
 #if defined __AVX512BF16__ && defined __AVX512BW__
-#define HAS_HALVES /* instructions for products of bf16, */
+#define HAS_HALVES /* instructions for bf16 products */
 #ifdef __AMX_BF16__
-#define HAS_TILES  /* of tiles at a time */
+#define HAS_TILES  /* AMX: bf16 products of tiles */
 #endif
 #endif
-#define ALWAYS static inline __attribute__((always_inline))
-#define BLOCK 256 /* numbers that elementwise passes hold at a time: multiples of 4, so that words of chance are whole */
-#define ROWS 64 /* rows whose sums are one part of the sums over all rows */
+#define INLINE static inline __attribute__((always_inline))
+#define BLOCK 256        /* numbers that an elementwise pass buffers: a multiple of 4, so that no random word is split */
+#define ROWS_PER_PART 64 /* rows whose column sums form one partial sum */
 
-#define UP_TO(n, most) ((n) < (most) ? (n) : (most))
-#define PARTS(n, size) (((n) + (size) - 1) / (size))
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define CEIL_DIV(n, size) (((n) + (size) - 1) / (size))
 
 extern int omp_get_thread_num(void), omp_get_num_threads(void);
 
@@ -37,42 +36,42 @@ typedef uint32_t naturals __attribute__((vector_size(4 * LANES), aligned(4), may
 typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 typedef uint16_t bf16;
 
-/* Numbers of vectors a and b by their places: those of b come after those of a. `places`: integers as wide as a number. */
+/* Elements of a and b by index, those of b after those of a. index_type: integers as wide as an element. */
 #if defined(__clang__) || __GNUC__ >= 12
-#define MIX(places, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#define SHUFFLE(index_type, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
-#define MIX(places, a, b, ...) __builtin_shuffle(a, b, (places){__VA_ARGS__})
+#define SHUFFLE(index_type, a, b, ...) __builtin_shuffle(a, b, (index_type){__VA_ARGS__})
 #endif
 
 /* -- numbers ------------------------------------------------------------------------------------------------------ */
 
-ALWAYS uint32_t bits_of(float x) {
+INLINE uint32_t bits_of(float x) {
   uint32_t u;
   memcpy(&u, &x, 4);
   return u;
 }
 
-ALWAYS float float_of(uint32_t u) {
+INLINE float float_of(uint32_t u) {
   float x;
   memcpy(&x, &u, 4);
   return x;
 }
 
-ALWAYS float widen(bf16 x) { return float_of((uint32_t)x << 16); }
+INLINE float widen(bf16 x) { return float_of((uint32_t)x << 16); }
 
-ALWAYS bf16 narrow(float x) { /* to the nearest, ties to even */
-  uint32_t u = bits_of(x);
-  uint32_t rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+INLINE bf16 narrow(float x) { /* round to nearest, ties to even */
+  uint32_t bits = bits_of(x);
+  uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   return (bf16)(x == x ? rounded : 0x7fc0);
 }
 
-/* exp(x) for x <= 0, to two units of the last place; 0 where it would be less than exp(-87). */
-ALWAYS vector exponentials(vector x) {
-  const vector one = (vector){0} + 1.0f, magic = one * 12582912.0f; /* 1.5 · 2^23: adding it rounds to whole numbers */
-  integers tiny = x < one * -87.0f;
-  x = (vector)(((integers)x & ~tiny) | ((integers)(one * -87.0f) & tiny));
-  vector t = x * 1.44269504f + magic, n = t - magic;
-  vector r = x - n * 0.693145752f - n * 1.42860677e-6f;
+/* exp(x) for x <= 0, with an error of at most two units in the last place; 0 below exp(-87). */
+INLINE vector exponentials(vector x) {
+  const vector one = (vector){0} + 1.0f, magic = one * 12582912.0f; /* 1.5 · 2^23: adding it rounds to an integer */
+  integers underflow = x < one * -87.0f;
+  x = (vector)(((integers)x & ~underflow) | ((integers)(one * -87.0f) & underflow));
+  vector shifted = x * 1.44269504f + magic, whole = shifted - magic;
+  vector r = x - whole * 0.693145752f - whole * 1.42860677e-6f;
   vector p = one / 720.0f;
   p = p * r + 1.0f / 120;
   p = p * r + 1.0f / 24;
@@ -80,39 +79,39 @@ ALWAYS vector exponentials(vector x) {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  p *= (vector)(((integers)t - (integers)magic + 127) << 23);
-  return (vector)((integers)p & ~tiny);
+  p *= (vector)(((integers)shifted - (integers)magic + 127) << 23);
+  return (vector)((integers)p & ~underflow);
 }
 
-/* The same of one number. */
-ALWAYS float exponential(float x) { return exponentials((vector){0} + x)[0]; }
+/* The same for one number. */
+INLINE float exponential(float x) { return exponentials((vector){0} + x)[0]; }
 
-typedef float quarter __attribute__((vector_size(16), aligned(4), may_alias));
-typedef int32_t integers_of_quarter __attribute__((vector_size(16), aligned(4), may_alias));
+typedef float float4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t int4 __attribute__((vector_size(16), aligned(4), may_alias));
 
-ALWAYS float largest(vector v) {
-  quarter part[LANES / 4];
+INLINE float reduce_max(vector v) {
+  float4 part[LANES / 4];
   memcpy(part, &v, sizeof part);
   for (int i = 1; i < LANES / 4; i++) {
-    integers_of_quarter above = part[i] > part[0];
-    part[0] = (quarter)(((integers_of_quarter)part[i] & above) | ((integers_of_quarter)part[0] & ~above));
+    int4 greater = part[i] > part[0];
+    part[0] = (float4)(((int4)part[i] & greater) | ((int4)part[0] & ~greater));
   }
   float a = part[0][0] > part[0][1] ? part[0][0] : part[0][1], b = part[0][2] > part[0][3] ? part[0][2] : part[0][3];
   return a > b ? a : b;
 }
 
-ALWAYS float total_of(vector v) {
-  quarter part[LANES / 4];
+INLINE float reduce_add(vector v) {
+  float4 part[LANES / 4];
   memcpy(part, &v, sizeof part);
   for (int i = 1; i < LANES / 4; i++) part[0] += part[i];
   return (part[0][0] + part[0][1]) + (part[0][2] + part[0][3]);
 }
 
-ALWAYS int64_t up(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
+INLINE int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 
-/* What will be read or written in a while: by then it is in the cache. */
-ALWAYS void prefetch(const void *at, int64_t first, int64_t n, int half, const int to_write) {
-  const char *from = (const char *)at + first * (half ? 2 : 4);
+/* Prefetch n numbers of a tensor from index `first` on. */
+INLINE void prefetch(const void *data, int64_t first, int64_t n, int half, const int to_write) {
+  const char *from = (const char *)data + first * (half ? 2 : 4);
   for (int64_t i = 0; i < n * (half ? 2 : 4); i += 64)
     if (to_write)
       __builtin_prefetch(from + i, 1);
@@ -120,8 +119,8 @@ ALWAYS void prefetch(const void *at, int64_t first, int64_t n, int half, const i
       __builtin_prefetch(from + i, 0);
 }
 
-/* LANES of bf16 as fp32, and back, to the nearest, ties to even. Of AVX-512, GCC finds the instructions for neither. */
-ALWAYS vector widened(halves x) {
+/* Convert LANES numbers from bf16 to fp32, and back with ties to even. GCC does not find the AVX-512 instructions. */
+INLINE vector widen_vector(halves x) {
 #ifdef __AVX512F__
   return (vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)x), 16);
 #else
@@ -129,39 +128,39 @@ ALWAYS vector widened(halves x) {
 #endif
 }
 
-ALWAYS halves narrowed(vector x) {
-#ifdef __AVX512BF16__ /* to which what is less than 2^-126 is 0 */
+INLINE halves narrow_vector(vector x) {
+#ifdef __AVX512BF16__ /* flushes values below 2^-126 to 0 */
   return (halves)_mm512_cvtneps_pbh((__m512)x);
 #else
-  naturals u = (naturals)x, number = (naturals)(x == x);
-  u = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
-  u = (u & number) | (0x7fc0 & ~number);
+  naturals bits = (naturals)x, is_number = (naturals)(x == x);
+  bits = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  bits = (bits & is_number) | (0x7fc0 & ~is_number);
 #ifdef __AVX512F__
-  return (halves)_mm512_cvtepi32_epi16((__m512i)u);
+  return (halves)_mm512_cvtepi32_epi16((__m512i)bits);
 #else
-  return __builtin_convertvector(u, halves);
+  return __builtin_convertvector(bits, halves);
 #endif
 #endif
 }
 
-/* total = the sum of n_part rows of n numbers each, in their order. */
-static inline void add_parts(float *restrict total, const float *restrict parts, int64_t n_part, int64_t n) {
+/* total = the sum of n_part rows of n numbers, added in row order. */
+static inline void add_partial_sums(float *restrict total, const float *restrict parts, int64_t n_part, int64_t n) {
   memset(total, 0, 4 * n);
-  for (int64_t part = 0; part < n_part; part++)
+  for (int64_t row = 0; row < n_part; row++)
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) total[i] += parts[part * n + i];
+    for (int64_t i = 0; i < n; i++) total[i] += parts[row * n + i];
 }
 
-/* LANES numbers of a tensor from `first` on, and one. */
-ALWAYS vector vector_at(const void *x, int64_t first, int half) {
-  return half ? widened(*(const halves *)((const bf16 *)x + first)) : *(const vector *)((const float *)x + first);
+/* Read LANES numbers of a tensor from index `first` on, or one number. */
+INLINE vector vector_at(const void *x, int64_t first, int half) {
+  return half ? widen_vector(*(const halves *)((const bf16 *)x + first)) : *(const vector *)((const float *)x + first);
 }
 
-ALWAYS float number_at(const void *x, int64_t at, int half) {
-  return half ? widen(((const bf16 *)x)[at]) : ((const float *)x)[at];
+INLINE float number_at(const void *x, int64_t index, int half) {
+  return half ? widen(((const bf16 *)x)[index]) : ((const float *)x)[index];
 }
 
-ALWAYS void load(float *restrict to, const void *restrict from, int64_t first, int64_t n, int half) {
+INLINE void load(float *restrict to, const void *restrict from, int64_t first, int64_t n, int half) {
   if (!half) {
     memcpy(to, (const float *)from + first, 4 * n);
     return;
@@ -171,22 +170,22 @@ ALWAYS void load(float *restrict to, const void *restrict from, int64_t first, i
   for (; i < n; i++) to[i] = number_at(from, first + i, half);
 }
 
-/* One number and LANES of them, written into a tensor. */
-ALWAYS void put_number(void *to, int64_t at, float x, int half) {
+/* Write one number, or LANES numbers, into a tensor. */
+INLINE void put_number(void *to, int64_t index, float x, int half) {
   if (half)
-    ((bf16 *)to)[at] = narrow(x);
+    ((bf16 *)to)[index] = narrow(x);
   else
-    ((float *)to)[at] = x;
+    ((float *)to)[index] = x;
 }
 
-ALWAYS void put_vector(void *to, int64_t first, vector x, int half) {
+INLINE void put_vector(void *to, int64_t first, vector x, int half) {
   if (half)
-    *(halves *)((bf16 *)to + first) = narrowed(x);
+    *(halves *)((bf16 *)to + first) = narrow_vector(x);
   else
     *(vector *)((float *)to + first) = x;
 }
 
-ALWAYS void store(void *restrict to, int64_t first, const float *restrict from, int64_t n, int half) {
+INLINE void store(void *restrict to, int64_t first, const float *restrict from, int64_t n, int half) {
   if (!half) {
     memcpy((float *)to + first, from, 4 * n);
     return;
@@ -197,74 +196,74 @@ ALWAYS void store(void *restrict to, int64_t first, const float *restrict from, 
 }
 
 #ifdef __AVX512F__
-/* 16 bytes of each of four places, `apart` bytes from one to the next. */
-ALWAYS __m512i gathered(const void *at, int64_t apart) {
-  const char *from = at;
-  __m512i x = _mm512_castsi128_si512(_mm_loadu_si128((const void *)from));
-  x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(from + apart)), 1);
-  x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(from + 2 * apart)), 2);
-  return _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(from + 3 * apart)), 3);
+/* 16 bytes from each of four addresses, `distance` bytes apart. */
+INLINE __m512i gather4(const void *first, int64_t distance) {
+  const char *base = first;
+  __m512i x = _mm512_castsi128_si512(_mm_loadu_si128((const void *)base));
+  x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(base + distance)), 1);
+  x = _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(base + 2 * distance)), 2);
+  return _mm512_inserti32x4(x, _mm_loadu_si128((const void *)(base + 3 * distance)), 3);
 }
 
-/* Four columns of LANES rows, numbers of 32 bits, as four rows; stride and to_row: numbers from row to row. */
-ALWAYS void turn_four(void *to, int64_t to_row, const void *from, int64_t stride) {
+/* Transpose four columns of LANES rows of 32-bit numbers into four rows. Strides are in numbers. */
+INLINE void transpose4(void *to, int64_t to_stride, const void *from, int64_t from_stride) {
   __m512i row[4], pair[4]; /* of every fourth row four numbers */
-  for (int i = 0; i < 4; i++) row[i] = gathered((const char *)from + 4 * i * stride, 16 * stride);
+  for (int i = 0; i < 4; i++) row[i] = gather4((const char *)from + 4 * i * from_stride, 16 * from_stride);
   for (int i = 0; i < 2; i++) {
     pair[i] = _mm512_unpacklo_epi32(row[2 * i], row[2 * i + 1]);
     pair[2 + i] = _mm512_unpackhi_epi32(row[2 * i], row[2 * i + 1]);
   }
   for (int i = 0; i < 2; i++) {
-    _mm512_storeu_si512((char *)to + 8 * i * to_row, _mm512_unpacklo_epi64(pair[2 * i], pair[2 * i + 1]));
-    _mm512_storeu_si512((char *)to + (8 * i + 4) * to_row, _mm512_unpackhi_epi64(pair[2 * i], pair[2 * i + 1]));
+    _mm512_storeu_si512((char *)to + 8 * i * to_stride, _mm512_unpacklo_epi64(pair[2 * i], pair[2 * i + 1]));
+    _mm512_storeu_si512((char *)to + (8 * i + 4) * to_stride, _mm512_unpackhi_epi64(pair[2 * i], pair[2 * i + 1]));
   }
 }
 #else
-ALWAYS void turn_four(void *to, int64_t to_row, const void *from, int64_t stride) {
+INLINE void transpose4(void *to, int64_t to_stride, const void *from, int64_t from_stride) {
   for (int64_t r = 0; r < LANES; r += 4) {
-    quarter row[4], pair[4];
-    for (int i = 0; i < 4; i++) row[i] = *(const quarter *)((const float *)from + (r + i) * stride);
+    float4 row[4], pair[4];
+    for (int i = 0; i < 4; i++) row[i] = *(const float4 *)((const float *)from + (r + i) * from_stride);
     for (int i = 0; i < 4; i += 2) {
-      pair[i] = MIX(integers_of_quarter, row[i], row[i + 1], 0, 4, 1, 5);
-      pair[i + 1] = MIX(integers_of_quarter, row[i], row[i + 1], 2, 6, 3, 7);
+      pair[i] = SHUFFLE(int4, row[i], row[i + 1], 0, 4, 1, 5);
+      pair[i + 1] = SHUFFLE(int4, row[i], row[i + 1], 2, 6, 3, 7);
     }
     for (int i = 0; i < 2; i++) {
-      float *place = (float *)to + 2 * i * to_row + r;
-      *(quarter *)place = MIX(integers_of_quarter, pair[i], pair[i + 2], 0, 1, 4, 5);
-      *(quarter *)(place + to_row) = MIX(integers_of_quarter, pair[i], pair[i + 2], 2, 3, 6, 7);
+      float *out = (float *)to + 2 * i * to_stride + r;
+      *(float4 *)out = SHUFFLE(int4, pair[i], pair[i + 2], 0, 1, 4, 5);
+      *(float4 *)(out + to_stride) = SHUFFLE(int4, pair[i], pair[i + 2], 2, 3, 6, 7);
     }
   }
 }
 #endif
 
-/* -- chance ------------------------------------------------------------------------------------------------------- */
+/* -- dropout ------------------------------------------------------------------------------------------------------ */
 
-/* Four decisions a word, words first, first + 1, ... of a seed: SplitMix64 (Steele, Lea and Flood 2014, "Fast splittable
-   pseudorandom number generators"), whose words need not be drawn one after the other. */
-static inline void draw(uint16_t *restrict decision, uint64_t seed, uint64_t first, int64_t n_word) {
+/* Draw 16-bit random numbers, four from each word first_word, first_word + 1, ... of a seed. SplitMix64 (Steele, Lea and
+   Flood 2014, "Fast splittable pseudorandom number generators") computes any word without those before it. */
+static inline void draw(uint16_t *restrict draws, uint64_t seed, uint64_t first_word, int64_t n_word) {
 #pragma omp simd
   for (int64_t i = 0; i < n_word; i++) {
-    uint64_t z = seed + (first + i + 1) * 0x9e3779b97f4a7c15u;
+    uint64_t z = seed + (first_word + i + 1) * 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     z ^= z >> 31;
-    memcpy(decision + 4 * i, &z, 8);
+    memcpy(draws + 4 * i, &z, 8);
   }
 }
 
-/* x · scale where a decision is at least n_drop of 65,536, else 0; a number that is not finite is left out alike. */
-ALWAYS vector kept(vector x, const uint16_t *decision, int n_drop, float scale) {
+/* x · scale where the random number is at least n_drop (of 65,536), else 0, even if x is not finite. */
+INLINE vector dropout_vector(vector x, const uint16_t *draws, int n_drop, float scale) {
 #ifdef __AVX512F__
-  const integers chance = (integers)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)decision));
+  const integers drawn = (integers)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)draws));
 #else
-  const integers chance = __builtin_convertvector(*(const halves *)decision, integers);
+  const integers drawn = __builtin_convertvector(*(const halves *)draws, integers);
 #endif
-  return (vector)((integers)(x * scale) & (chance >= n_drop));
+  return (vector)((integers)(x * scale) & (drawn >= n_drop));
 }
 
-/* x · scale, in place, where a decision is at least n_drop of 65,536, else 0. */
-static inline void drop(float *restrict x, const uint16_t *restrict decision, int64_t n, int n_drop, float scale) {
+/* The same for n numbers, in place. */
+static inline void dropout(float *restrict x, const uint16_t *restrict draws, int64_t n, int n_drop, float scale) {
   int64_t i = 0;
-  for (; i + LANES <= n; i += LANES) *(vector *)(x + i) = kept(*(vector *)(x + i), decision + i, n_drop, scale);
-  for (; i < n; i++) x[i] = decision[i] >= n_drop ? x[i] * scale : 0.0f;
+  for (; i + LANES <= n; i += LANES) *(vector *)(x + i) = dropout_vector(*(vector *)(x + i), draws + i, n_drop, scale);
+  for (; i < n; i++) x[i] = draws[i] >= n_drop ? x[i] * scale : 0.0f;
 }

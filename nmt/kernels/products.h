@@ -1,54 +1,54 @@
-/* Matrix products of fp32: what `products.c` shares out among threads, and `panels.c` or `sparse.c` multiply. */
+/* Matrix products of fp32, divided among threads by `products.c`, computed by `panels.c` or `sparse.c`. */
 
 #pragma once
 
 #include "numbers.h"
 
-/* (n, depth) numbers, of which those of a sum are `dense`, one behind the other, or `stride` numbers apart. */
+/* A factor, (n, n_sum): `dense` along the inner dimension n_sum, with rows `stride` numbers apart, or vice versa. */
 typedef struct {
-  const float *at;
+  const float *data;
   int64_t stride;
   int dense;
 } factor;
 
-/* Where a product goes, and what is done with it there. */
+/* The result of a product, and what is fused with it. */
 typedef struct {
   float *out;
-  const float *bias; /* may be absent */
+  const float *bias; /* may be NULL */
   int64_t n_row, n_col;
   int add, relu;
-} target;
+} output;
 
-/* Where the processor has AVX2 and no more: panels are made for its 16 registers of 8 numbers. */
+/* For processors with AVX2 but not AVX-512: panels are designed for 16 registers of 8 numbers. */
 #if defined __AVX2__ && defined __FMA__ && !defined __AVX512F__
 #define HAS_PANELS
 #include <immintrin.h>
 
-#define DEPTH 256 /* numbers of a sum, added one to the other; of a longer one such parts are added up */
+#define DEPTH 256 /* numbers along the inner dimension that are added in order; longer sums are added up in such parts */
 
-/* Which numbers are not zero, as NaN is not: bits. */
-ALWAYS uint64_t not_zero(vector x) {
+/* Bit mask of the numbers that are not zero (NaN counts as not zero). */
+INLINE uint64_t nonzero_bits(vector x) {
   return _mm256_movemask_ps(_mm256_cmp_ps((__m256)x, _mm256_setzero_ps(), _CMP_NEQ_UQ));
 }
 #endif
 
-/* Rows, and columns, that are multiplied at a time, and so are one thread's. */
-extern const int unit_of_rows, unit_of_columns;
+/* Rows and columns that are multiplied at a time: a thread gets multiples of them. */
+extern const int rows_per_unit, columns_per_unit;
 
-/* Rows row .. end_row and columns column .. end_column of the result, no sum of which may depend on what else is asked for.
-   laid: b, if that is laid out. room: room_of_part bytes. */
-void multiply_part(const target *to, factor a, factor b, const char *laid, int64_t n_sum, int64_t row, int64_t end_row,
-                   int64_t column, int64_t end_column, char *room);
+/* Compute rows row .. end_row and columns column .. end_column of the result. No sum may depend on the range. packed: b in
+   packed layout, or NULL. scratch: scratch_of_part bytes. */
+void multiply_part(const output *to, factor a, factor b, const char *packed, int64_t n_sum, int64_t row, int64_t end_row,
+                   int64_t column, int64_t end_column, char *scratch);
 
-/* Bytes that `multiply_part` needs. */
-int room_of_part(void);
+/* Bytes of scratch memory that `multiply_part` needs. */
+int scratch_of_part(void);
 
-/* The same, and the same numbers, of a left factor that has many zeros; whether one has, by some of its rows or columns. */
-void multiply_sparse(const target *to, factor a, factor b, int64_t n_sum, int64_t row, int64_t end_row, int64_t column,
-                     int64_t end_column, char *room);
+/* The same for a left factor with many zeros, with the same result; is_sparse estimates from a sample if it has many. */
+void multiply_sparse(const output *to, factor a, factor b, int64_t n_sum, int64_t row, int64_t end_row, int64_t column,
+                     int64_t end_column, char *scratch);
 int is_sparse(factor a, int64_t n_row, int64_t n_sum);
-int room_of_sparse(void);
+int scratch_of_sparse(void);
 
-/* Bytes of a right factor, (n_sum, n_col), that is laid out as a whole; and laying it out, from a multiple of 64 on. */
+/* Size in bytes of a packed right factor, (n_sum, n_col), and packing it to a 64-byte aligned address. */
 int64_t size_laid_out(int64_t n_col, int64_t n_sum);
 void lay_out(char *to, const float *b, int64_t stride, int dense, int64_t n_col, int64_t n_sum);
