@@ -1,65 +1,65 @@
 
-const names = data.systems.map((one) => one.name);
+const names = data.systems.map((system) => system.name);
 const n = data.n_line;
 const STEP = 50; // sentences shown at once
-const MOST_WORDS = 400; // of a sentence whose words are marked
+const MAX_WORDS = 400; // longer sentences have no marked words
 
 const signed = (value, digits = 1) => (value > 0 ? "+" : value < 0 ? "−" : "±") + Math.abs(value).toFixed(digits);
 const better = (value) => (Math.abs(value) < 0.05 ? "" : value > 0 ? "better" : "worse");
 
-const chance = (p) => (p < 0.001 ? "<.001" : p.toFixed(3));
+const formattedP = (p) => (p < 0.001 ? "<.001" : p.toFixed(3));
 
-// A table whose columns sort its rows. rows: lists of {text, value, more, share, kind}, one a column.
+// A table that sorts its rows by a column. rows: lists of {text, value, more, share, kind}, one for each column.
 function sortedTable(parent, titles, rows) {
   const table = element("table", element("div", parent, undefined, { class: "wide" }));
   const head = element("tr", element("thead", table));
   const body = element("tbody", table);
-  const lines = rows.map((cells) => {
-    const line = element("tr", body);
+  const tableRows = rows.map((cells) => {
+    const tr = element("tr", body);
     cells.forEach((cell) => {
-      const place = element("td", line, cell.text);
-      if (cell.kind) place.className = cell.kind;
+      const td = element("td", tr, cell.text);
+      if (cell.kind) td.className = cell.kind;
       if (cell.share !== undefined) {
-        place.classList.add("bar");
-        place.style.setProperty("--share", `${Math.max(0, Math.min(100, cell.share))}%`);
+        td.classList.add("bar");
+        td.style.setProperty("--share", `${Math.max(0, Math.min(100, cell.share))}%`);
       }
-      (cell.more || []).forEach((text) => element("small", place, text));
+      (cell.more || []).forEach((text) => element("small", td, text));
     });
-    return { line, cells };
+    return { tr, cells };
   });
   titles.forEach((title, column) => {
     const cell = element("th", head, undefined, { scope: "col" });
     element("button", cell, title, { type: "button" }).addEventListener("click", () => {
       const down = cell.getAttribute("aria-sort") !== "descending";
-      head.querySelectorAll("th").forEach((one) => one.removeAttribute("aria-sort"));
+      head.querySelectorAll("th").forEach((other) => other.removeAttribute("aria-sort"));
       cell.setAttribute("aria-sort", down ? "descending" : "ascending");
-      const value = (one) => one.cells[column].value;
-      lines.sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) * (down ? -1 : 1));
-      body.append(...lines.map((one) => one.line));
+      const value = (row) => row.cells[column].value;
+      tableRows.sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) * (down ? -1 : 1));
+      body.append(...tableRows.map((row) => row.tr));
     });
   });
 }
 
 function showScores() {
-  const place = byId("scores");
+  const section = byId("scores");
   const metrics = Object.keys(data.titles);
-  const rows = data.systems.map((system, number) => {
-    const cells = [{ text: system.name, value: number }];
+  const rows = data.systems.map((system, index) => {
+    const cells = [{ text: system.name, value: index }];
     for (const name of metrics) {
-      const its = system.scores[name];
+      const result = system.scores[name];
       const more = [];
       let kind = "";
-      if (its.low !== null) more.push(`95 %: ${its.low.toFixed(1)} to ${its.high.toFixed(1)}`);
-      if (number) {
-        const change = its.score - data.systems[0].scores[name].score;
+      if (result.low !== null) more.push(`95 %: ${result.low.toFixed(1)} to ${result.high.toFixed(1)}`);
+      if (index) {
+        const change = result.score - data.systems[0].scores[name].score;
         kind = better(data.higher[name] ? change : -change);
-        const p = its.p_bootstrap === undefined ? "" : `, bs ${chance(its.p_bootstrap)}, ar ${chance(its.p_randomisation)}`;
+        const p = result.p_bootstrap === undefined ? "" : `, bs ${formattedP(result.p_bootstrap)}, ar ${formattedP(result.p_randomisation)}`;
         more.push(`${signed(change)}${p}`);
-        if (its.p_bootstrap === undefined || its.p_bootstrap >= 0.05 || its.p_randomisation >= 0.05) kind = "";
+        if (result.p_bootstrap === undefined || result.p_bootstrap >= 0.05 || result.p_randomisation >= 0.05) kind = "";
       }
-      cells.push({ text: its.score.toFixed(1), value: its.score, more, kind });
+      cells.push({ text: result.score.toFixed(1), value: result.score, more, kind });
     }
-    if (number) {
+    if (index) {
       const { won, tied, lost } = system.sentences;
       cells.push({ text: `${won} / ${tied} / ${lost}`, value: won - lost });
     } else if (data.systems.length > 1) cells.push({ text: "", value: 0 });
@@ -67,35 +67,35 @@ function showScores() {
   });
   const titles = ["System", ...metrics.map((name) => data.titles[name])];
   if (data.systems.length > 1) titles.push("Sentences won / tied / lost");
-  sortedTable(place, titles, rows);
+  sortedTable(section, titles, rows);
   if (data.systems.length > 1) {
-    element("p", place, `Differences are from ${names[0]}. bs, ar: chance of a difference as large between equal systems, by paired bootstrap resampling and by approximate randomisation; coloured where both are below 0.05. A sentence is won where its chrF2 is higher.`);
+    element("p", section, `Differences are from ${names[0]}. bs, ar: chance of a difference as large between equal systems, by paired bootstrap resampling and by approximate randomisation; coloured where both are below 0.05. A sentence is won where its chrF2 is higher.`);
   }
-  for (const name of metrics) element("p", place, `${data.titles[name]}|${data.systems[0].scores[name].signature}`);
+  for (const name of metrics) element("p", section, `${data.titles[name]}|${data.systems[0].scores[name].signature}`);
 }
 
-function showGroups(title, about, what, groups, columns, signedValues) {
-  const place = element("div", byId("groups"), undefined, columns.length > 2 ? { class: "all" } : {});
-  element("h2", place, title);
-  element("p", place, about);
-  const rows = groups.map(([name, count, values], number) => [
-    { text: name, value: number },
+function showGroups(title, about, groupTitle, groups, columns, signedValues) {
+  const container = element("div", byId("groups"), undefined, columns.length > 2 ? { class: "all" } : {});
+  element("h2", container, title);
+  element("p", container, about);
+  const rows = groups.map(([name, count, values], index) => [
+    { text: name, value: index },
     { text: count.toLocaleString("en"), value: count },
     ...values.map((value) => signedValues
       ? { text: signed(value), value, kind: better(value) } : { text: value.toFixed(1), value, share: value }),
   ]);
-  sortedTable(place, [what, "n", ...columns], rows);
+  sortedTable(container, [groupTitle, "n", ...columns], rows);
 }
 
-// Words, white space and marks of a text; characters of scripts without spaces.
+// Tokens of a text: words, white space and punctuation; in scripts without spaces, characters.
 const unspaced = "[\\p{Script=Han}\\p{Script=Hiragana}\\p{Script=Katakana}\\p{Script=Thai}\\p{Script=Lao}" +
   "\\p{Script=Khmer}\\p{Script=Myanmar}\\p{Script=Tibetan}]";
-const unit = new RegExp(`\\s+|${unspaced}(?:\\p{M}|(?<=[\\u1039\\u17d2])\\p{L})*` +
+const tokenPattern = new RegExp(`\\s+|${unspaced}(?:\\p{M}|(?<=[\\u1039\\u17d2])\\p{L})*` +
   `|(?:(?!${unspaced})[\\p{L}\\p{M}\\p{N}])+|[^\\s\\p{L}\\p{M}\\p{N}]`, "gu");
-const cut = (text) => text.match(unit) || [];
+const tokens = (text) => text.match(tokenPattern) || [];
 
-// Which words of two texts are in a longest common subsequence: [of the first, of the second].
-function common(a, b) {
+// Indices of the words in a longest common subsequence of two texts: [of the first, of the second].
+function commonWords(a, b) {
   const rows = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
   for (let i = a.length - 1; i >= 0; i--) {
     for (let j = b.length - 1; j >= 0; j--) {
@@ -110,16 +110,16 @@ function common(a, b) {
   return inBoth;
 }
 
-function marked(place, words, kept, kind) {
-  const text = element("bdi", place);
-  words.forEach((word, number) => {
-    if (kept.has(number) || !word.trim()) text.append(word);
+function appendMarked(container, words, keptIndices, kind) {
+  const text = element("bdi", container);
+  words.forEach((word, index) => {
+    if (keptIndices.has(index) || !word.trim()) text.append(word);
     else element("mark", text, word, kind ? { class: kind } : {});
   });
 }
 
-// How sentences of two systems differ: known where one of them is the first of all.
-const kindsOf = (first, second) => data.kinds[Math.max(first, second) - 1] && Math.min(first, second) === 0 ? data.kinds[Math.max(first, second) - 1] : null;
+// How sentences of two systems differ: only known if one of them is the first system.
+const differenceKinds = (first, second) => data.kinds[Math.max(first, second) - 1] && Math.min(first, second) === 0 ? data.kinds[Math.max(first, second) - 1] : null;
 
 function showSentence(row, first, second) {
   const item = element("li");
@@ -128,36 +128,36 @@ function showSentence(row, first, second) {
   if (first !== second) {
     const change = data.chrf[second][row] - data.chrf[first][row];
     element("span", head, ` ${signed(change)} chrF2`, { class: better(change) });
-    const kinds = kindsOf(first, second);
+    const kinds = differenceKinds(first, second);
     if (kinds) head.append(` · ${kinds[row]}`);
   }
   const list = element("dl", item);
   const add = (name) => { element("dt", list, name); return element("dd", list, undefined, { dir: "auto" }); };
   if (data.sources.length) element("bdi", add("source"), data.sources[row]);
-  const reference = cut(data.references[0][row]);
-  const shown = first === second ? [first] : [first, second];
-  const hypotheses = shown.map((system) => cut(data.hypotheses[system][row]));
-  const short = [reference, ...hypotheses].every((words) => words.length <= MOST_WORDS);
-  const both = hypotheses.map((words) => (short ? common(reference, words) : null));
-  // Of the reference, what neither translation has.
-  const there = new Set(both.flatMap((one) => (one ? [...one[0]] : [])));
-  if (short) marked(add("reference"), reference, there, "missing");
+  const reference = tokens(data.references[0][row]);
+  const systems = first === second ? [first] : [first, second];
+  const hypotheses = systems.map((system) => tokens(data.hypotheses[system][row]));
+  const isShort = [reference, ...hypotheses].every((words) => words.length <= MAX_WORDS);
+  const inBoth = hypotheses.map((words) => (isShort ? commonWords(reference, words) : null));
+  // Words of the reference that a translation has; the others are marked as missing.
+  const translated = new Set(inBoth.flatMap((indices) => (indices ? [...indices[0]] : [])));
+  if (isShort) appendMarked(add("reference"), reference, translated, "missing");
   else element("bdi", add("reference"), data.references[0][row]);
   data.references.slice(1).forEach((lines) => element("bdi", add("reference"), lines[row]));
-  shown.forEach((system, number) => {
-    const place = add(`${names[system]} ${data.chrf[system][row].toFixed(1)}`);
-    if (short) marked(place, hypotheses[number], both[number][1]);
-    else element("bdi", place, data.hypotheses[system][row]);
-    ((data.flags[system] || [])[row] || []).forEach((flag) => element("span", place, flag, { class: "flag" }));
+  systems.forEach((system, index) => {
+    const cell = add(`${names[system]} ${data.chrf[system][row].toFixed(1)}`);
+    if (isShort) appendMarked(cell, hypotheses[index], inBoth[index][1]);
+    else element("bdi", cell, data.hypotheses[system][row]);
+    ((data.flags[system] || [])[row] || []).forEach((flag) => element("span", cell, flag, { class: "flag" }));
   });
   return item;
 }
 
 function options(id, choices, chosen) {
-  const place = byId(id);
-  choices.forEach(([value, text]) => element("option", place, text, { value }));
-  place.value = chosen;
-  place.addEventListener("input", choose);
+  const select = byId(id);
+  choices.forEach(([value, text]) => element("option", select, text, { value }));
+  select.value = chosen;
+  select.addEventListener("input", choose);
 }
 
 let rows = [];
@@ -169,11 +169,11 @@ function choose() {
   const text = byId("text").value.toLocaleLowerCase();
   const change = (row) => data.chrf[second][row] - data.chrf[first][row];
   const flags = (row) => [first, second].flatMap((system) => (data.flags[system] || [])[row] || []);
-  const kinds = kindsOf(first, second);
+  const kinds = differenceKinds(first, second);
   byId("kind").disabled = !kinds;
   rows = [...Array(n).keys()].filter((row) =>
     (!kind || !kinds || kinds[row] === kind) && (!flag || flags(row).includes(flag)) &&
-    (!text || [data.sources, ...data.references, ...data.hypotheses].some((its) => its.length && its[row].toLocaleLowerCase().includes(text))));
+    (!text || [data.sources, ...data.references, ...data.hypotheses].some((lines) => lines.length && lines[row].toLocaleLowerCase().includes(text))));
   const keys = {
     differ: (row) => -Math.abs(change(row)), second: (row) => -change(row), first: change,
     worst: (row) => Math.min(data.chrf[first][row], data.chrf[second][row]), file: (row) => row,
@@ -196,18 +196,18 @@ function showMore() {
 showScores();
 showGroups("By sentence length", "chrF2 of the sentences, by words of the first reference.", "words", data.lengths, names);
 showGroups("By word frequency", "F1 of words in percent, by how often the word occurs in the first reference.", "times", data.frequencies, names);
-data.disagreements.forEach((groups, number) => showGroups(
-  `By disagreement: ${names[number + 1]}`, `How its sentences differ from ${names[0]}, and the mean change of their chrF2.`, "differ by", groups, ["change"], true));
-const systems = names.map((name, number) => [number, name]);
-const several = names.length > 1;
+data.disagreements.forEach((groups, index) => showGroups(
+  `By disagreement: ${names[index + 1]}`, `How its sentences differ from ${names[0]}, and the mean change of their chrF2.`, "differ by", groups, ["change"], true));
+const systems = names.map((name, index) => [index, name]);
+const isComparison = names.length > 1;
 options("first", systems, 0);
-options("second", systems, several ? 1 : 0);
-options("order", [...(several ? [["differ", "largest difference"], ["second", "second is better"], ["first", "first is better"]] : []), ["worst", "lowest score"], ["file", "as in the file"]], several ? "differ" : "worst");
+options("second", systems, isComparison ? 1 : 0);
+options("order", [...(isComparison ? [["differ", "largest difference"], ["second", "second is better"], ["first", "first is better"]] : []), ["worst", "lowest score"], ["file", "as in the file"]], isComparison ? "differ" : "worst");
 options("kind", [["", "anything"], ...[...new Set(data.kinds.flat())].sort().map((one) => [one, one])], "");
 options("flag", [["", "any or none"], ...[...new Set(data.flags.flat(2))].sort().map((one) => [one, one])], "");
 byId("text").addEventListener("input", choose);
 byId("more").addEventListener("click", showMore);
-for (const [id, wanted] of [["first", several], ["second", several], ["kind", several], ["flag", data.flags.flat(2).length > 0]]) {
-  byId(id).closest("label").hidden = !wanted;
+for (const [id, isUsed] of [["first", isComparison], ["second", isComparison], ["kind", isComparison], ["flag", data.flags.flat(2).length > 0]]) {
+  byId(id).closest("label").hidden = !isUsed;
 }
 choose();
