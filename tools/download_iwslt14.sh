@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fetch IWSLT 2014 German-English (TED talks) for its recipe, raw and cased: bash tools/download_iwslt14.sh [FOLDER]
+# Download IWSLT 2014 German-English (TED talks), raw and cased, for its recipe: bash tools/download_iwslt14.sh [FOLDER]
 #
-# The split is that of the literature: every 23rd pair of the training file validates; the test set is dev2010, dev2012,
-# tst2010, tst2011 and tst2012 together. IWSLT14_URL: another place of de-en.tgz, such as file:///data/de-en.tgz.
+# The split is that of the literature: every 23rd pair of the training file is for validation; the test set is dev2010,
+# dev2012, tst2010, tst2011 and tst2012. IWSLT14_URL: another URL of de-en.tgz, such as file:///data/de-en.tgz.
 set -euo pipefail
 
 folder=${1:-iwslt14}
@@ -10,21 +10,21 @@ url=${IWSLT14_URL:-https://dl.fbaipublicfiles.com/fairseq/data/iwslt14/de-en.tgz
 
 mkdir -p "$folder"
 if [ -e "$folder/iwslt14.test.en.gz" ]; then
-  echo "$folder/iwslt14.test.en.gz is there" >&2
+  echo "$folder/iwslt14.test.en.gz already exists" >&2
   exit
 fi
 raw=$(mktemp -d "$folder/.raw.XXXXXX")
 trap 'rm -r "$raw"' EXIT
-echo "fetching $url" >&2
+echo "downloading $url" >&2
 curl --fail --location --silent --show-error --retry 3 --output "$raw/de-en.tgz" "$url"
 tar -xzf "$raw/de-en.tgz" -C "$raw"
 find "$raw" -name 'train.tags.de-en.de' | grep -q . || {
-  echo "$url: no train.tags.de-en.de in it: it is another file than expected" >&2
+  echo "$url: it has no file train.tags.de-en.de, so it is not the expected archive" >&2
   exit 1
 }
 from=$(dirname "$(find "$raw" -name 'train.tags.de-en.de')")
 
-talk() { # what is said in a talk, and its title and description: a sentence a line
+talk() { # the sentences of talks, with titles and descriptions, one sentence a line
   grep -Ev '<(url|talkid|keywords|speaker|reviewer|translator)' "$1" | sed -E 's/<[^>]*>//g; s/^[[:space:]]+//; s/[[:space:]]+$//'
 }
 
@@ -41,10 +41,10 @@ for lang in de en; do
   done | gzip >"$raw/iwslt14.test.$lang.gz"
 done
 if [ "$(wc -l <"$raw/all.de")" != "$(wc -l <"$raw/all.en")" ]; then
-  echo "$url: its two sides have different numbers of lines" >&2
+  echo "$url: the German and the English side differ in their number of lines" >&2
   exit 1
 fi
 mv "$raw"/iwslt14.train.* "$raw"/iwslt14.valid.* "$raw"/iwslt14.test.de.gz "$folder"
-mv "$raw"/iwslt14.test.en.gz "$folder"  # last: it says that all are there
-echo "Done. TED talks are under CC BY-NC-ND. Now tell the tools where they are:" >&2
+mv "$raw"/iwslt14.test.en.gz "$folder"  # last: this file marks a complete download
+echo "Done. TED talks are under CC BY-NC-ND. Set NMT_DATA to their folder:" >&2
 printf 'export NMT_DATA=%q\n' "$(cd "$folder" && pwd)"

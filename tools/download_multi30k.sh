@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Fetch Multi30k (29,000 + 1,014 + 1,000 raw sentences, de en fr) for the recipes: bash tools/download_multi30k.sh [FOLDER]
+# Download Multi30k (29,000 + 1,014 + 1,000 raw sentences, de en fr): bash tools/download_multi30k.sh [FOLDER]
 set -euo pipefail
 
 folder=${1:-multi30k}
 site=https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw
 
-# SHA-256 of the unpacked files: the same sentences tomorrow, and no error page or half a file under a final name.
+# SHA-256 of the unpacked files: detects a changed corpus, an error page and an incomplete download.
 known="
 2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72  train.de
 460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6  train.en
@@ -21,21 +21,21 @@ cb3160d69b002bb638e66cc7612fcd56cb0af82eadc9c142dedc438afb885ef6  test_2016_flic
 sum() { if command -v sha256sum >/dev/null; then sha256sum; else shasum -a 256; fi | cut -d ' ' -f 1; }
 
 mkdir -p "$folder"
-while read -r wanted name; do
+while read -r expected name; do
   if [ -z "$name" ]; then continue; fi
   file=$folder/multi30k.$name.gz
   if [ -e "$file" ]; then
-    echo "$file is there" >&2
+    echo "$file already exists" >&2
     continue
   fi
-  echo "fetching $file" >&2
+  echo "downloading $file" >&2
   curl --fail --location --silent --show-error --retry 3 --output "$file.part" "$site/$name.gz"
-  found=$(gzip -dc "$file.part" | sum)
-  if [ "$found" != "$wanted" ]; then
-    echo "$file.part has SHA-256 $found, expected $wanted: the corpus has changed, or the download is cut" >&2
+  actual=$(gzip -dc "$file.part" | sum)
+  if [ "$actual" != "$expected" ]; then
+    echo "$file.part has SHA-256 $actual, expected $expected: the corpus has changed, or the download is incomplete" >&2
     exit 1
   fi
   mv "$file.part" "$file"
 done <<<"$known"
-echo "Done. For non-commercial research and education (see github.com/multi30k/dataset). Now tell the tools where it is:" >&2
+echo "Done. For non-commercial research and education (see github.com/multi30k/dataset). Set NMT_DATA to its folder:" >&2
 printf 'export NMT_DATA=%q\n' "$(cd "$folder" && pwd)"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A translation model trained and scored on a corpus made on the spot: bash tools/quickstart.sh
+# Train and score a translation model on a generated corpus: bash tools/quickstart.sh
 set -euo pipefail
 # shellcheck source=tools/environment.sh
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
@@ -13,19 +13,19 @@ data=prepared/quickstart
 run=runs/quickstart
 out=$run/translated
 
-# Starting over is the point of a demonstration: these two folders are its own, and nothing else is touched.
+# A demonstration starts from scratch. Only these two folders, its own, are deleted.
 rm -rf "${ROOT:?}/$run" "${ROOT:?}/$data"
 
-say "Making the corpus, dates in many shapes -> $corpus"
+say "Generating the corpus: dates in many formats -> $corpus"
 "$BIN/python" tools/make_dates.py "$corpus"
 
 say "Preparing data: learning subwords -> $data"
 "$BIN/nmt-preprocess" "$recipe" --data.out "$data"
 
-say "Training a small Transformer on them -> $run"
+say "Training a small Transformer -> $run"
 "$BIN/nmt-train" "$recipe" --data.out "$data" --train.out "$run"
 
-say "Translating the test set, none of whose dates occurs in training, and scoring the answers"
+say "Translating and scoring the test set, whose dates do not occur in training"
 mkdir -p "$out"
 "$BIN/nmt-translate" "$run" --input "$corpus/test.src" --output "$out/test.iso" --ref "$corpus/test.trg" \
   --scores "$out/scores.json" --attention "$out/attention.html" --lines 1

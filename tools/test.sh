@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The linter, the type checker and the tests, in an environment made for them: bash tools/test.sh [PYTEST ARGUMENTS]
+# Run linters, type checker and tests in .venv: bash tools/test.sh [PYTEST ARGUMENTS]
 set -euo pipefail
 # shellcheck source=tools/environment.sh
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
@@ -12,7 +12,7 @@ say "Layout of the code (ruff format)"
 
 say "Common mistakes (ruff check)"
 "$BIN/ruff" check .
-"$BIN/ruff" check --preview --select PLW1514 nmt # no text in the encoding of the locale
+"$BIN/ruff" check --preview --select PLW1514 nmt # no text in the locale's encoding
 
 say "Layers (import-linter)"
 "$BIN/lint-imports" --no-cache --no-logo
@@ -23,12 +23,12 @@ say "Types (mypy)"
 say "Sizes"
 "$BIN/python" tools/size.py --check
 
-say "Documentation (mkdocs: pages, links and their anchors)"
+say "Documentation (mkdocs: pages, links and anchors)"
 SITE=$(mktemp -d)
 "$BIN/mkdocs" build --quiet --strict --site-dir "$SITE"
 rm -r "$SITE"
 
-say "Tests (pytest, two processes; a skipped test says why)"
-# One thread a process: two that each want all cores only hinder each other. Nothing may reach for the network.
+say "Tests (pytest, two processes)"
+# One thread for each process: two processes that use all cores slow each other down. Tests must not use the network.
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 "$BIN/python" -m pytest -q -n 2 --dist loadscope --no-loadscope-reorder "$@"
