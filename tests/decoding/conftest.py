@@ -1,4 +1,4 @@
-"""Lets the tests of this folder import `fake_model`, which lies beside them."""
+"""Make the helpers of this folder, such as `fake_model`, importable by its tests."""
 
 import sys
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""A model without weights whose next token depends on the source and on every token before: hard for search.
+"""Fake models whose next token depends on the source and on every earlier token, which is hard for search.
 
 Each row carries a rolling hash of its prefix in the per-row state, so a cache that is not reordered gives other
-numbers. Padding of the source is ignored, as the contract wants.
+numbers. Padding of the source is ignored, as `SearchModel` requires.
 """
 
 import torch
@@ -53,7 +53,7 @@ class HashModel(SearchModel):
 
 
 class CopyModel(HashModel):
-    """Writes the source down, surely, while everything else stays as unruly as in its parent."""
+    """Copy the source token by token; all other logits are those of the parent."""
 
     def start(self, src_seq: Tensor) -> DecoderState:
         state = super().start(src_seq)
@@ -61,9 +61,9 @@ class CopyModel(HashModel):
         return state
 
     def step(self, last: Tensor, state: DecoderState) -> Tensor:
-        place = state.n_step
+        position = state.n_step
         logits = super().step(last, state).clone()
         src_seq = state.per_sentence["src_seq"].repeat_interleave(len(last) // state.n_sentence, 0)
-        copied = src_seq[:, min(place, src_seq.size(1) - 1)]
+        copied = src_seq[:, min(position, src_seq.size(1) - 1)]
         logits[torch.arange(len(last)), copied] += 20.0
         return logits

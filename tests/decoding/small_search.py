@@ -1,4 +1,4 @@
-"""A search small enough to be done again by hand: its sources, penalties, models, and the scores it must come to."""
+"""Searches small enough for exhaustive checks: sources, length penalties, models and reference scores."""
 
 import math
 
@@ -25,15 +25,15 @@ def run(model: TranslationModel, src: Tensor = SRC, max_len=None, rules=None, **
 
 
 def log_prob(model: TranslationModel, src: Tensor, ids: list[int]) -> float:
-    """Forced decoding of one sentence without any code of the package's search."""
+    """Forced decoding of one sentence, independent of the code under test."""
     with torch.no_grad():
         table = model(src[None], torch.tensor([[BOS, *ids]])).double().log_softmax(-1)[0]
-    return sum(float(table[place, token]) for place, token in enumerate([*ids, EOS]))
+    return sum(float(table[position, token]) for position, token in enumerate([*ids, EOS]))
 
 
-def score_pairs(model, src_ids, trg_ids, **how) -> list[float]:
+def score_pairs(model, src_ids, trg_ids, **options) -> list[float]:
     """Log-probability of each given translation, EOS included, by forced decoding."""
-    return [math.fsum(one) for one in score_tokens(model, src_ids, trg_ids, **how)]
+    return [math.fsum(scores) for scores in score_tokens(model, src_ids, trg_ids, **options)]
 
 
 def divisor(length: int, kind: str, alpha: float) -> float:
@@ -46,13 +46,13 @@ def tiny_model(n_vocab: int = 8, **options):
     sizes = {"d_inner": 16, "n_head": 2, "n_enc_layer": 2, "n_dec_layer": 2}
     sizes = {"d_model": 16, **({"n_rnn_layer": 2} if "architecture" in options else sizes)}
     model = build_model(ModelConfig(**{**sizes, **options}), n_vocab, n_vocab, PAD).double().eval()
-    with torch.no_grad():  # as sure of itself as a trained model, so that hypotheses differ
+    with torch.no_grad():  # sharper logits, as in a trained model, so that hypotheses differ
         for parameter in model.parameters():
             parameter.mul_(1.5)
     return model
 
 
 def subwords_of(*lines: str, n: int = 280, protect=(), **config) -> Subwords:
-    """A vocabulary of n subwords for both sides, learnt from some lines."""
+    """A vocabulary of n subwords for both sides, learnt from the lines."""
     options = SubwordsConfig(vocab_size=n, **config)
     return learnt_subwords(lines * 20, lines * 20, options, protect=protect)

@@ -1,4 +1,4 @@
-"""Each option of decoding has its effect: with every other value of it something else is seen of the same lines."""
+"""Each decoding option has an effect: any two of its values give different outputs for the same lines."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ OPTIONS = {
     "data.train": '[{src: a, trg: b}, {src: c, trg: d, trg_lang: fr, tags: [news]}]',
 }  # fmt: skip
 LINES = ["the ship", "the old ship left", "in May", "für Übung und May"]
-TWO, LONG = "The ship left. In May.", "the ship " * 12
+TWO_SENTENCES, LONG = "The ship left. In May.", "the ship " * 12
 
 
 class Lab(NamedTuple):
@@ -53,44 +53,44 @@ def lab(tmp_path_factory):
     torch.manual_seed(10)
     model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD).eval()
     weight = model.trg_word_prj.weight
-    with torch.no_grad():  # as sure of itself as a trained one
+    with torch.no_grad():  # sharper logits, as in a trained model
         for parameter in model.parameters():
             parameter.mul_(1.5)
         weight.mul_(6.0)
-        likes = [
-            i for one in api.Model(model, subwords, [run], ["model"]).translate(LINES) for i in one.hypotheses[0].ids
+        written_ids = [
+            i for out in api.Model(model, subwords, [run], ["model"]).translate(LINES) for i in out.hypotheses[0].ids
         ]
-        # The end as likely as what it writes most: some hypotheses end by themselves, others at the cap.
-        weight[EOS] = weight[Counter(likes).most_common(1)[0][0]]
+        # EOS is as likely as the most frequent token: some hypotheses end by themselves, others at the cap.
+        weight[EOS] = weight[Counter(written_ids).most_common(1)[0][0]]
     checkpoint.save(run.model_folder, {checkpoint.MODEL: checkpoint.weights_of(model)}, {"update": 1})
     (run.folder / "lines").write_text("\n".join(LINES), encoding="utf-8")
     return Lab(run, nmt.load(run.folder, device="cpu"))
 
 
-# What can be seen: one thing or several, of which every one has to change.
+# Observations: each returns a list, and every element must change with the option.
 
 
 def translations(lab, lines=LINES, **options):
     return [list(lab.translator(**options).translate(lines))]
 
 
-def of_lines_and_pieces(lab, **options):
-    return translations(lab, **options) + translations(lab, [TWO], split="every", **options)
+def translations_of_lines_and_pieces(lab, **options):
+    return translations(lab, **options) + translations(lab, [TWO_SENTENCES], split="every", **options)
 
 
-def in_pieces(lab, **options):
-    return [[len(one.parts) for one in lab.translator(**options).translate([TWO, LONG])]]
+def piece_counts(lab, **options):
+    return [[len(translation.parts) for translation in lab.translator(**options).translate([TWO_SENTENCES, LONG])]]
 
 
 def hypotheses(lab, **options):
-    """All that a search finds for each line, before any choice among them."""
-    found = lab.translator(**options).batches(lab.model.subwords.src.encode(LINES))
-    return [[(numbers.tolist(), its) for numbers, its in found]]
+    """All hypotheses of each line, before any choice among them."""
+    batches = lab.translator(**options).batches(lab.model.subwords.src.encode(LINES))
+    return [[(numbers.tolist(), found) for numbers, found in batches]]
 
 
 def utilities_of_samples_and_hypotheses(lab, **options):
-    drawn = lab.translator(samples=4, **options).translate(LINES)
-    return [[one.utilities for one in some] for some in (drawn, lab.translator(**options).translate(LINES))]
+    sampled = lab.translator(samples=4, **options).translate(LINES)
+    return [[out.utilities for out in outs] for outs in (sampled, lab.translator(**options).translate(LINES))]
 
 
 def is_replayed_on_a_gpu(lab, **options):
@@ -99,21 +99,21 @@ def is_replayed_on_a_gpu(lab, **options):
         return [lab.translator(**options).fixed is not None]
 
 
-def passes(lab, **options):
-    """Sizes of the batches that are searched, and of those that are scored."""
+def batch_sizes(lab, **options):
+    """Sizes of the searched batches and of the scored ones."""
     translator, scored = lab.translator(**options), []
     with translator.model.register_forward_hook(lambda _model, args, _logits: scored.append(len(args[0]))):
         list(translator.score(LINES, LINES))
     return [[len(numbers) for numbers, _ in translator.batches(lab.model.subwords.src.encode(LINES))], scored]
 
 
-def n_line_taken_at_once(lab, **options):
-    coming = iter(LINES)
-    next(lab.translator(**options).translate(coming))
-    return [len(list(coming))]
+def n_lines_read_ahead(lab, **options):
+    lines = iter(LINES)
+    next(lab.translator(**options).translate(lines))
+    return [len(list(lines))]
 
 
-def written(lab, **options):
+def jsonl_fields(lab, **options):
     """Fields that nmt-translate writes."""
     out = lab.run.folder / "out"
     flags = [f"--decode.{name}={value}" for name, value in options.items()]
@@ -123,18 +123,18 @@ def written(lab, **options):
 
 
 class Case(NamedTuple):
-    """Values of an option, no two of which look the same beside other options that are given."""
+    """Values of an option with pairwise different observations, and other options that stay fixed."""
 
     values: tuple[Any, ...]
-    seen: Callable[..., list[Any]] = translations
-    given: dict[str, Any] | None = None
+    observe: Callable[..., list[Any]] = translations
+    fixed_options: dict[str, Any] | None = None
 
 
 SAMPLES = {"samples": 4}
 CASES = {
     "beam": Case((5, 2, 1)),
-    "length_penalty": Case(("wu", "average", "none"), of_lines_and_pieces, {"beam": 1}),
-    "alpha": Case((1.0, 0.5, 0.0), of_lines_and_pieces, {"beam": 1}),
+    "length_penalty": Case(("wu", "average", "none"), translations_of_lines_and_pieces, {"beam": 1}),
+    "alpha": Case((1.0, 0.5, 0.0), translations_of_lines_and_pieces, {"beam": 1}),
     "n_best": Case((1, 2, 3)),
     "samples": Case((0, 2, 5), hypotheses),
     "temperature": Case((1.0, 0.3, 3.0), hypotheses, SAMPLES),
@@ -145,10 +145,10 @@ CASES = {
     "mbr": Case(("none", "chrf"), utilities_of_samples_and_hypotheses),
     "precision": Case(("fp32", "bf16", "int8") if int8_product() else ("fp32", "bf16")),
     "cuda_graphs": Case((True, False), is_replayed_on_a_gpu),
-    "low_score": Case((0.0, -0.01), written),
-    "align_layer": Case((0, 1, 2), written),
-    "align_head": Case((0, 1, 2), written, {"align_layer": 1}),
-    "align_units": Case(("words", "characters"), written),
+    "low_score": Case((0.0, -0.01), jsonl_fields),
+    "align_layer": Case((0, 1, 2), jsonl_fields),
+    "align_head": Case((0, 1, 2), jsonl_fields, {"align_layer": 1}),
+    "align_units": Case(("words", "characters"), jsonl_fields),
     "trg_lang": Case(("", "fr")),
     "tags": Case(([], ["news"])),
     "max_len_a": Case((2.0, 1.0, 0.0), hypotheses),
@@ -156,23 +156,23 @@ CASES = {
     "min_len_a": Case((0.0, 0.5, 1.0), hypotheses),
     "min_len_b": Case((0, 3, 6), hypotheses),
     "no_repeat": Case((0, 1, 2), hypotheses),
-    "split": Case(("long", "every"), in_pieces),
-    "max_src_len": Case((0, 16, 32), in_pieces),
-    "max_tokens": Case((16384, 1), passes),
-    "window": Case((1000, 2, 1), n_line_taken_at_once),
+    "split": Case(("long", "every"), piece_counts),
+    "max_src_len": Case((0, 16, 32), piece_counts),
+    "max_tokens": Case((16384, 1), batch_sizes),
+    "window": Case((1000, 2, 1), n_lines_read_ahead),
     "copy_letterless": Case((True, False), partial(translations, lines=["... !"])),
 }
 
 
-def test_every_option_of_decoding_is_tried():
+def test_every_decoding_option_has_a_case():
     assert set(CASES) == set(DecodeConfig.model_fields) - {"qe"}  # see test_quality_estimation.py
     assert all(len(case.values) > 1 for case in CASES.values())
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_option_has_its_effect(lab, name):
+def test_each_value_of_an_option_changes_the_output(lab, name):
     case = CASES[name]
-    seen = [case.seen(lab, **{**(case.given or {}), name: value}) for value in case.values]
-    for (one, parts), (other, others) in itertools.combinations(zip(case.values, seen, strict=True), 2):
-        for part, another in zip(parts, others, strict=True):
-            assert part != another, f"decode.{name} of {one} and of {other} are all the same"
+    observed = [case.observe(lab, **{**(case.fixed_options or {}), name: value}) for value in case.values]
+    for (a, a_parts), (b, b_parts) in itertools.combinations(zip(case.values, observed, strict=True), 2):
+        for a_part, b_part in zip(a_parts, b_parts, strict=True):
+            assert a_part != b_part, f"decode.{name} of {a} and of {b} are all the same"

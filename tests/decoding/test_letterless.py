@@ -32,26 +32,26 @@ def translator():
         *((text, ("de", "en"), False) for text in ("a", "5 km", "ツ", "(c)", "क्")),
     ],
 )
-def test_a_line_is_copied_if_it_has_no_letter(text, languages, copied):
+def test_line_without_letters_is_copied(text, languages, copied):
     assert is_letterless(text, *languages) == copied
 
 
 def test_copied_lines_never_reach_the_model(translator):
     lines = ["...", "ein Hund läuft", " 😀 ", "12:30", ""]
-    seen = len(translator.model.rows_of_step)
+    n_step = len(translator.model.rows_of_step)
     found = list(translator.translate([lines[n] for n in (0, 2, 3, 4)]))
-    assert [one.text for one in found] == ["...", " 😀 ", "12:30", ""]
-    assert not any(one.hypotheses for one in found) and len(translator.model.rows_of_step) == seen
+    assert [translation.text for translation in found] == ["...", " 😀 ", "12:30", ""]
+    assert not any(translation.hypotheses for translation in found) and len(translator.model.rows_of_step) == n_step
     assert next(translator.translate([Request("...", required=("Hund",))])).hypotheses
 
 
-def test_a_line_of_which_no_piece_has_anything_to_read_is_copied(translator):
+def test_line_without_translatable_pieces_is_copied(translator):
     (found,) = translator.translate([Request("\u200b\n...", prefix="Hund")])
     assert found.text.endswith("\n...") and not found.hypotheses
 
 
 @pytest.mark.parametrize("line", ["ein Hund läuft 😀", "❤️ ein Hund läuft", "👩‍👩‍👧 ein Hund läuft  👍🏽 😀 "])
-def test_emoji_at_the_ends_are_put_back(translator, line):
+def test_emoji_at_the_ends_of_a_line_are_restored(translator, line):
     before, text, after = emoji_at_ends(line)
     assert before + text + after == line and text == "ein Hund läuft"
     plain, found = translator.translate([text, line])

@@ -1,4 +1,4 @@
-"""Numbers by their values: what is the same in two languages, what is lost, and what nobody asked for."""
+"""Numbers compared by value: equal in two languages, lost, or invented."""
 
 import random
 
@@ -70,35 +70,35 @@ INVENTED = [
 
 @pytest.mark.parametrize(("source", "output"), SAME)
 def test_numbers_are_compared_by_value(source, output):
-    for one, other in ((source, output), (output, source)):
-        assert (lost(one, other), added(one, other)) == ([], [])
+    for left, right in ((source, output), (output, source)):
+        assert (lost(left, right), added(left, right)) == ([], [])
 
 
-@pytest.mark.parametrize(("source", "output", "wanted"), LOST_NUMBERS)
-def test_a_number_that_is_lost_is_named(source, output, wanted):
-    assert lost(source, output) == wanted
-    assert added(output, source) == wanted, "who reads it the other way round sees one that nobody asked for"
+@pytest.mark.parametrize(("source", "output", "expected"), LOST_NUMBERS)
+def test_lost_numbers_are_reported(source, output, expected):
+    assert lost(source, output) == expected
+    assert added(output, source) == expected, "who reads it the other way round sees one that nobody asked for"
 
 
-@pytest.mark.parametrize(("source", "output", "wanted"), INVENTED)
-def test_a_number_that_the_source_has_not_is_named(source, output, wanted):
-    assert added(source, output) == wanted
+@pytest.mark.parametrize(("source", "output", "expected"), INVENTED)
+def test_invented_numbers_are_reported(source, output, expected):
+    assert added(source, output) == expected
 
 
-def test_the_digits_of_any_script_are_those_of_any_other():
-    draw, zeros = random.Random(1), [0x30, 0x660, 0x6F0, 0x966, 0x9E6, 0xE50, 0x1040, 0x17E0, 0xFF10, 0x1D7CE]
+def test_digits_of_all_scripts_are_equal():
+    rng, zeros = random.Random(1), [0x30, 0x660, 0x6F0, 0x966, 0x9E6, 0xE50, 0x1040, 0x17E0, 0xFF10, 0x1D7CE]
     for _ in range(200):
-        n = draw.randrange(13, 10 ** draw.randrange(2, 12))
-        texts = [str(n).translate({0x30 + k: chr(draw.choice(zeros) + k) for k in range(10)}) for _ in range(2)]
+        n = rng.randrange(13, 10 ** rng.randrange(2, 12))
+        texts = [str(n).translate({0x30 + k: chr(rng.choice(zeros) + k) for k in range(10)}) for _ in range(2)]
         assert lost(f"N {texts[0]} x", f"– {texts[1]} –") == []
-        assert lost(f"N {texts[0]} x", f"– {n + draw.choice([1, 10, -7])} –") == [str(n)] or n < 30
+        assert lost(f"N {texts[0]} x", f"– {n + rng.choice([1, 10, -7])} –") == [str(n)] or n < 30
 
 
 @pytest.mark.parametrize("languages", SAMPLES)
-def test_translations_by_people_are_seldom_flagged(languages):
+def test_human_translations_are_seldom_flagged(languages):
     pairs = sample(languages, 10**6)
     pairs = pairs[:: max(2, len(pairs) // 2_000)]
-    for one, other in ((0, 1), (1, 0)):
-        found = [reasons(pair[one], pair[other], 0, None, languages.split("-")) for pair in pairs]
+    for src, trg in ((0, 1), (1, 0)):
+        found = [reasons(pair[src], pair[trg], 0, None, languages.split("-")) for pair in pairs]
         for flag in {flag for flags in found for flag in flags}:
             assert sum(flag in flags for flags in found) < len(pairs) / 100, flag

@@ -1,4 +1,4 @@
-"""Items of a source go round the model: what a translation says of them is right in every form it is written in."""
+"""Protected items bypass the model: a translation restores them in every form in which it is reported."""
 
 import re
 
@@ -40,23 +40,23 @@ def model(subwords):
 class Swapping(CopyModel):
     """Writes one placeholder of the source as another."""
 
-    def __init__(self, subwords, one, other):
+    def __init__(self, subwords, source, output):
         super().__init__(subwords.trg.n_vocab, seed=1)
-        self.here, self.there = (subwords.src.encode([CHARACTERS[name]])[0][-1] for name in (one, other))
+        self.source_id, self.output_id = (subwords.src.encode([CHARACTERS[name]])[0][-1] for name in (source, output))
 
     def start(self, src_seq):
         state = super().start(src_seq)
-        changed = torch.where(src_seq == self.here, self.there, src_seq)
+        changed = torch.where(src_seq == self.source_id, self.output_id, src_seq)
         state.per_sentence["src_seq"] = changed
         return state
 
 
 def complaints_of(line, translation):
-    return [one for one in complaints(line, translation, 4.0, 0.0) if one in ("missing", "doubled", "unmet")]
+    return [name for name in complaints(line, translation, 4.0, 0.0) if name in ("missing", "doubled", "unmet")]
 
 
 @pytest.mark.parametrize("options", [{}, {"beam": 1}, {"n_best": 4}, {"samples": 4, "n_best": 2}])
-def test_what_comes_back_is_the_text_without_any_placeholder(subwords, model, options):
+def test_translation_has_text_in_place_of_placeholders(subwords, model, options):
     translator = Translator(model, subwords, DecodeConfig(**options))
     for line, found in zip(LINES, translator.translate(LINES), strict=True):
         assert found.text == line and not found.missing and not found.doubled
@@ -74,13 +74,13 @@ def test_a_vocabulary_without_placeholders_protects_nothing(subwords):
         assert found.src_ids == plain.src.encode([line])[0]
 
 
-def test_an_item_is_written_once_at_most_and_only_where_the_source_has_it(subwords):
-    """Whatever the model would rather write."""
+def test_items_are_written_at_most_once_and_only_from_the_source(subwords):
+    """Even if the model prefers another placeholder."""
     for options in ({}, {"beam": 1}, {"samples": 3, "n_best": 3}):
         config = DecodeConfig(**options)
-        for line, one, other in (("<b>see</b> now", "tag1", "tag2"), ("<b>see</b> now", "tag1", "url3")):
-            translator = Translator(Swapping(subwords, one, other), subwords, config)
-            # The same alone and beside a line that has all that could be written.
+        for line, source, output in (("<b>see</b> now", "tag1", "tag2"), ("<b>see</b> now", "tag1", "url3")):
+            translator = Translator(Swapping(subwords, source, output), subwords, config)
+            # The same alone and in a batch with a line that has all these items.
             for lines in ([line], [line, "<i> <u> http://a.org http://b.org http://c.org"]):
                 found = next(translator.translate(lines))
                 assert not found.doubled and all(
@@ -88,14 +88,14 @@ def test_an_item_is_written_once_at_most_and_only_where_the_source_has_it(subwor
                 )
 
 
-def test_an_item_that_is_lost_is_flagged(subwords):
+def test_lost_item_is_flagged(subwords):
     line = "<b>see</b> now"
     (lost,) = Translator(Swapping(subwords, "tag1", "url3"), subwords, DecodeConfig()).translate([line])
     assert "<b>" in lost.missing and complaints_of(line, lost) == ["missing"]
 
 
 @pytest.mark.parametrize("languages", [("", ""), ("en", "de")])
-def test_a_line_in_pieces_has_the_items_of_each_piece(subwords, model, languages):
+def test_split_line_has_the_items_of_each_piece(subwords, model, languages):
     line = "See http://a.org now. <b>The ship</b> left 5 km away. See http://b.org and <i> too."
     translator = Translator(model, subwords, DecodeConfig(), limits=Limits(every=True), languages=languages)
     (found,) = translator.translate([line])
@@ -108,38 +108,38 @@ def test_a_line_in_pieces_has_the_items_of_each_piece(subwords, model, languages
     assert found.split.pieces == [part.text for part in found.parts]
     src, trg = words_of_line(found, subwords, (False, False))
     n_word = len(line.split())
-    assert {word for its in src for word in its} == set(range(n_word)) == {word for its in trg for word in its}
+    assert {word for words in src for word in words} == set(range(n_word)) == {word for words in trg for word in words}
 
 
-def test_words_are_those_of_the_text_though_an_item_has_several(subwords, model):
+def test_words_are_those_of_the_text_even_within_items(subwords, model):
     translator = Translator(model, subwords, DecodeConfig())
-    found = list(translator.translate(LINES))
+    translations = list(translator.translate(LINES))
     recipe = Recipe(name="x", data={"src_lang": "en", "trg_lang": "de"})
     evidence, requests = Evidence(translator, recipe, {}), list(map(Request, LINES))
-    for n, (one, (fields, lost)) in enumerate(zip(found, evidence.of(requests, found), strict=True)):
+    for n, (out, (fields, lost)) in enumerate(zip(translations, evidence.of(requests, translations), strict=True)):
         assert not lost
-        assert fields["items"] == [one.items]
+        assert fields["items"] == [out.items]
         pairs = [tuple(map(int, pair.split("-"))) for pair in fields["word_alignment"].split()]
-        words = [words_of(subwords.trg.raw(one.hypotheses[0].ids, one.items)), fields["alignment"], one.text.split()]
-        assert {word for its in words[0] for word in its} == set(range(len(words[2])))
-        # An item is one subword, and goes with all words of its own and of what it came from.
-        src = words_of(subwords.src.raw(one.src_ids, one.items))
-        wanted = {(i, j) for its, there in zip(words[0], words[1][:-1], strict=True) for j in its for i in src[there]}
-        assert set(pairs) == wanted and any(len(its) > 1 for its in words[0]) == (n in (1, 2))
-        assert len(fields["tokens"]) == len(fields["token_log_probs"]) == len(one.hypotheses[0].ids) + 1
+        words = [words_of(subwords.trg.raw(out.hypotheses[0].ids, out.items)), fields["alignment"], out.text.split()]
+        assert {word for group in words[0] for word in group} == set(range(len(words[2])))
+        # An item is one subword: all its words align with all words of its source item.
+        src = words_of(subwords.src.raw(out.src_ids, out.items))
+        expected = {(i, j) for group, at in zip(words[0], words[1][:-1], strict=True) for j in group for i in src[at]}
+        assert set(pairs) == expected and any(len(group) > 1 for group in words[0]) == (n in (1, 2))
+        assert len(fields["tokens"]) == len(fields["token_log_probs"]) == len(out.hypotheses[0].ids) + 1
 
 
-def test_what_is_asked_may_be_or_contain_an_item(subwords, model):
+def test_constraints_may_contain_items(subwords, model):
     translator = Translator(model, subwords, DecodeConfig(beam=8))
     line = "see http://a.org/b?c=1 now"
-    asked = [
+    requests = [
         Request(line, required=("http://a.org/b?c=1",)),
-        Request(line, required=("a.org",)),  # stands within it
+        Request(line, required=("a.org",)),  # part of the item
         Request(line, prefix="see http://a.org/b?c=1 n"),
         Request(line, prefix="http://a.org/b?c=1"),
         Request(line, avoided=("now",), required=("http://a.org/b?c=1",)),
     ]
-    for request, found in zip(asked, translator.translate(asked), strict=True):
+    for request, found in zip(requests, translator.translate(requests), strict=True):
         assert (found.unmet, found.missing) == ([], [])
         assert found.text.startswith(request.prefix)
     (found,) = translator.translate([Request(line, avoided=("http://a.org/b?c=1",))])
@@ -148,16 +148,16 @@ def test_what_is_asked_may_be_or_contain_an_item(subwords, model):
     assert "http://a.org/b?c=1 look" in found.text and not found.unmet
 
 
-def test_what_is_kept_may_be_or_contain_an_item_and_each_that_it_matches_is_wanted(subwords, model):
+def test_kept_pattern_may_match_items_and_requires_each_match(subwords, model):
     line = "5 km or 5 km, see http://a.org now"
-    for pattern, wanted in (
+    for pattern, expected in (
         (r"\d km", [CHARACTERS["number1"], CHARACTERS["number2"]]),
-        (r"\d|km", [CHARACTERS["number1"], CHARACTERS["number2"]]),  # two parts of one item are that item once
+        (r"\d|km", [CHARACTERS["number1"], CHARACTERS["number2"]]),  # two matches in one item require it once
         (r"\w+ http://a", [f"see {CHARACTERS['url1']}"]),
         (r"now", ["now"]),
     ):
         request = Terms(kept=re.compile(pattern))(Request(line)).protected(subwords.src.protects)
-        assert [one.text for one in request.in_placeholders(subwords.src.protects).kept] == wanted
+        assert [kept.text for kept in request.in_placeholders(subwords.src.protects).kept] == expected
     for every in (False, True):
         translator = Translator(model, subwords, DecodeConfig(beam=24), limits=Limits(every=every))
         text = f"See <b>. {line}. And 7 <b>."

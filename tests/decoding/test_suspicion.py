@@ -1,4 +1,4 @@
-"""Each reason by a table of examples: what must be seen, and what must not."""
+"""Each reason for suspicion, by a table of positive and negative examples."""
 
 import pytest
 
@@ -19,7 +19,7 @@ from nmt.recipe.options import Recipe
 
 
 @pytest.mark.parametrize(
-    ("source", "output", "wanted"),
+    ("source", "output", "expected"),
     [
         ("Ein Hund.", "A dog dog dog dog dog.", True),
         ("Ein Hund.", "the end of the end of the end of the end of the end", True),
@@ -27,8 +27,8 @@ from nmt.recipe.options import Recipe
         ("Ein Hund.", "aaaaaaaaaaaaaaaa", True),
         ("犬", "犬犬犬犬犬犬犬犬犬犬犬", True),
         ("Nein, nein, nein!", "No, no, no!", False),
-        ("haha haha haha haha", "haha haha haha haha", False),  # so says the source
-        ("haha haha haha haha", "haha " * 20, True),  # but not so often
+        ("haha haha haha haha", "haha haha haha haha", False),  # repeated in the source
+        ("haha haha haha haha", "haha " * 20, True),  # but less often there
         ("Er lachte.", "Hahahaha, he laughed.", True),
         ("Er sagte nein.", "He said no, No no… no.", True),
         ("anderer", "other other other other.", True),
@@ -49,12 +49,12 @@ from nmt.recipe.options import Recipe
         ("...........", "...........", False),
     ],
 )
-def test_a_loop_is_seen(source, output, wanted):
-    assert is_repeated(source, output) is wanted
+def test_repetition_is_detected(source, output, expected):
+    assert is_repeated(source, output) is expected
 
 
 @pytest.mark.parametrize(
-    ("source", "output", "wanted"),
+    ("source", "output", "expected"),
     [
         ("Das ist ein Haus", "Das ist ein Haus", True),
         ("Das  ist ein Haus ", "Das ist ein Haus", True),
@@ -63,12 +63,12 @@ def test_a_loop_is_seen(source, output, wanted):
         ("日本" * 20, "日本" * 20, True),
     ],
 )
-def test_a_copy_is_seen(source, output, wanted):
-    assert is_copied(source, output) is wanted
+def test_copied_source_is_detected(source, output, expected):
+    assert is_copied(source, output) is expected
 
 
 @pytest.mark.parametrize(
-    ("source", "output", "wanted"),
+    ("source", "output", "expected"),
     [
         ("Um 17:30 am 24.12.", "At 5:30 pm on 24 December", []),
         ("Zwei von 3", "Two of three", []),  # small numbers may become words
@@ -86,33 +86,33 @@ def test_a_copy_is_seen(source, output, wanted):
         ("a < b und b > c", "a < b and b > c", []),
     ],
 )
-def test_what_was_lost_is_named(source, output, wanted):
-    assert lost(source, output) == wanted
+def test_lost_items_are_reported(source, output, expected):
+    assert lost(source, output) == expected
 
 
 @pytest.mark.parametrize(
-    ("source", "output", "languages", "wanted"),
+    ("source", "output", "languages", "expected"),
     [
         ("I want to drink water.", "Я хочу выпить воды.", ("en", "de"), True),
         ("I want to drink water.", "Я хочу выпить воды.", ("en", "ru"), False),
         ("Das ist der Hund meines Freundes.", "这是我朋友的狗，它很可爱。", ("de", "en"), True),
         ("这是我朋友的狗", "これはともだちのいぬです", ("zh", "en"), True),
-        ("I want to drink water.", "Я хочу выпить воды.", ("en", "tlh"), False),  # of which no script is known
+        ("I want to drink water.", "Я хочу выпить воды.", ("en", "tlh"), False),  # a language of unknown script
         ("I want to drink water.", "Я хочу выпить воды.", (), False),
-        ("Er sagte: «Всё хорошо»", "«Всё хорошо»", ("de", "en"), False),  # so says the source, at least in part
+        ("Er sagte: «Всё хорошо»", "«Всё хорошо»", ("de", "en"), False),  # the source has this script, at least in part
         ("Всё хорошо", "Всё хорошо", ("de", "en"), False),
         ("Ein Winkel α", "Angle αβγ", ("de", "en"), False),
     ],
 )
-def test_an_output_in_a_script_of_neither_side_is_seen(source, output, languages, wanted):
-    assert is_in_foreign_script(source, output, languages) is wanted
+def test_output_in_a_foreign_script_is_detected(source, output, languages, expected):
+    assert is_in_foreign_script(source, output, languages) is expected
 
 
 LONG = "word " * 20
 
 
 @pytest.mark.parametrize(
-    ("source", "output", "max_ratio", "usual_ratios", "wanted"),
+    ("source", "output", "max_ratio", "usual_ratios", "expected"),
     [
         (LONG, "x", 4.0, (1.0, None), True),
         ("x", LONG, 4.0, (1.0, None), True),
@@ -121,19 +121,19 @@ LONG = "word " * 20
         (LONG, "word " * 6, 4.0, (1.3,), True),
         (LONG, "字" * 8, 4.0, (0.3,), False),
         (LONG, "", 0.0, (1.0, None), False),
-        # Where no ratio was learnt, what is odd in characters and in bytes: three bytes for one are no reason.
+        # Without a learnt ratio, it must be odd in characters and in bytes: three bytes per letter are no reason.
         (LONG, "က" * 140, 4.0, (None,), False),
         (LONG, "字" * 20, 4.0, (None,), False),
         (LONG, "字" * 8, 4.0, (None,), True),
     ],
 )
-def test_a_ratio_that_training_has_not_seen(source, output, max_ratio, usual_ratios, wanted):
+def test_unusual_length_ratio_is_detected(source, output, max_ratio, usual_ratios, expected):
     for usual in usual_ratios:
-        assert is_out_of_ratio(source, output, max_ratio, usual) is wanted
+        assert is_out_of_ratio(source, output, max_ratio, usual) is expected
 
 
 @pytest.mark.parametrize(
-    ("source", "output", "wanted"),
+    ("source", "output", "expected"),
     [
         ("Ein Hund.", "", ["empty"]),
         ("Ein Hund.", " \u200b\u00a0", ["empty"]),
@@ -145,12 +145,12 @@ def test_a_ratio_that_training_has_not_seen(source, output, max_ratio, usual_rat
         ("Das ist ein Haus", "Das ist ein Haus", ["copied"]),
     ],
 )
-def test_a_good_translation_has_no_reasons_and_a_bad_one_all(source, output, wanted):
-    assert reasons(source, output, 4.0) == wanted
+def test_reasons_list_every_suspicion(source, output, expected):
+    assert reasons(source, output, 4.0) == expected
 
 
 @pytest.mark.parametrize(
-    ("finished", "log_prob", "output", "wanted"),
+    ("finished", "log_prob", "output", "expected"),
     [
         (True, -2.9, "Two dogs, 12 cats.", []),
         (True, -3.1, "Two dogs, 12 cats.", ["low"]),  # three subwords, the end among them
@@ -158,22 +158,22 @@ def test_a_good_translation_has_no_reasons_and_a_bad_one_all(source, output, wan
         (False, -9.9, "Two dogs.", ["cap", "lost", "low"]),
     ],
 )
-def test_complaints_are_those_of_the_text_and_those_of_the_search(finished, log_prob, output, wanted):
-    found = Translation(output, [output], [Hypothesis([3, 4], log_prob, 99.0, finished)], [3])
-    assert complaints("Zwei Hunde, 12 Katzen.", found, 4.0, -1.0) == wanted
-    assert "low" not in complaints("Zwei Hunde, 12 Katzen.", found, 4.0, 0.0)
+def test_complaints_combine_text_and_search(finished, log_prob, output, expected):
+    translation = Translation(output, [output], [Hypothesis([3, 4], log_prob, 99.0, finished)], [3])
+    assert complaints("Zwei Hunde, 12 Katzen.", translation, 4.0, -1.0) == expected
+    assert "low" not in complaints("Zwei Hunde, 12 Katzen.", translation, 4.0, 0.0)
 
 
 @pytest.mark.parametrize("code", ["zh", "zho", "Chinese"])
-def test_the_usual_ratio_is_that_of_the_language_however_the_line_names_it(code):
+def test_usual_ratio_is_found_by_any_name_of_the_language(code):
     recipe = Recipe(name="x", data={"src_lang": "en", "trg_lang": "de", "max_ratio": 4.0})
-    found = Translation("字" * 8, ["字" * 8], [Hypothesis([3], -0.1, -0.1, True)], [3])
-    told = Evidence(None, recipe, {"zh": 0.3}).reasons(Request(LONG, trg_lang=code), found)
-    assert "ratio" not in told and "ratio" in Evidence(None, recipe, {}).reasons(Request(LONG), found)
+    translation = Translation("字" * 8, ["字" * 8], [Hypothesis([3], -0.1, -0.1, True)], [3])
+    flags = Evidence(None, recipe, {"zh": 0.3}).reasons(Request(LONG, trg_lang=code), translation)
+    assert "ratio" not in flags and "ratio" in Evidence(None, recipe, {}).reasons(Request(LONG), translation)
 
 
 @pytest.mark.parametrize("unit", ["x", "ab", "1", "a@", "<"])
-def test_a_line_of_any_size_is_looked_at_in_no_time(unit):
-    """Which cannot be timed here: square effort would take days."""
+def test_long_lines_are_checked_in_linear_time(unit):
+    """Nothing is timed: quadratic time would take days."""
     assert "ratio" in reasons(unit * 200_000, "short", 4.0)
     assert "repeated" in reasons("short", unit * 200_000, 4.0)

@@ -1,4 +1,4 @@
-"""Where the kernels in Triton are tested: on a GPU, or without one in Triton's interpreter if that is installed."""
+"""Device of the tests of kernels in Triton: a GPU, or else Triton's interpreter if it is installed."""
 
 import os
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # which Triton looks at when it is imported
+    os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
 
 
 @pytest.fixture

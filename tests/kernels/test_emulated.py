@@ -1,4 +1,4 @@
-"""Products of bf16 on a processor that has no instructions for them: AMX worked out in C."""
+"""Products of bf16 with AMX emulated in C, on a processor without instructions for them."""
 
 import os
 import platform
@@ -12,14 +12,14 @@ import pytest
 from nmt.kernels import half_products, switch
 
 ROOT = Path(__file__).parents[2]
-# From ROOT, whose own name may have a space in it, where CC would be parted.
+# Relative to ROOT, whose path may contain a space, where CC would be split.
 EMULATED = "gcc -Wno-psabi -Itests/kernels/emulated -D__AVX512F__ -D__AVX512BW__"
 CC = f"{EMULATED} -D__AVX512BF16__ -D__AMX_BF16__"
-# By hand, with all tests of this folder: the other processors.
+# Other processors, to be emulated by hand with all tests of this folder.
 OTHERS = [f"{EMULATED} -D__AVX512BF16__ -U__AMX_BF16__", f"{EMULATED} -U__AVX512BF16__ -U__AMX_BF16__"]
 
 
-# Only what these products need: to compile all takes a minute.
+# Only the sources of these products: compiling all takes a minute.
 CODE = """
 import sys
 import pytest
@@ -35,10 +35,10 @@ sys.exit(pytest.main(sys.argv[1:]))
 @pytest.mark.skipif(
     not switch.why_not() and half_products.in_kernels(), reason="this processor has instructions for them"
 )
-def test_products_of_bf16_are_as_on_a_processor_that_has_tiles(tmp_path):
-    chosen = "products_of_bf16_are_those or (gradient_of_a_weight and 90 and 33)"
-    tests = ["tests/kernels/test_kernels.py", "-k", chosen]
-    done = subprocess.run(
+def test_products_of_bf16_with_emulated_tiles_are_exact(tmp_path):
+    selection = "products_of_bf16_are_those or (gradient_of_a_weight and 90 and 33)"
+    tests = ["tests/kernels/test_kernels.py", "-k", selection]
+    result = subprocess.run(
         [sys.executable, "-c", CODE, "-q", "-p", "no:cacheprovider", *tests],
         cwd=ROOT,
         env={**os.environ, "CC": CC, "XDG_CACHE_HOME": str(tmp_path)},
@@ -46,6 +46,6 @@ def test_products_of_bf16_are_as_on_a_processor_that_has_tiles(tmp_path):
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    # What a processor without tiles skips is no proof.
-    assert " passed" in done.stdout and "no instructions" not in done.stdout, done.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    # Skipped tests are no proof.
+    assert " passed" in result.stdout and "no instructions" not in result.stdout, result.stdout

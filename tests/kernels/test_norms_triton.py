@@ -15,7 +15,7 @@ from nmt.models.transformer.Modules import RMSNorm
 from nmt.recipe.model_options import ModelConfig
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# Of a number near to 1: the interpreter cuts off what does not fit bf16, where a GPU rounds to the nearest.
+# For numbers near 1: the interpreter truncates to bf16, and a GPU rounds to the nearest.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 NO_DROPOUT = Dropout(0.0)
 
@@ -25,8 +25,8 @@ def kernel(device):
     return importlib.import_module("nmt.kernels.norms_triton")
 
 
-def some(kind, width, device, dtype, n_row=(5,)):
-    """Rows far from zero, what is added to them, and a norm."""
+def random_inputs(kind, width, device, dtype, n_row=(5,)):
+    """Rows far from zero, other rows to be added, and a norm."""
     torch.manual_seed(1)
     norm = {
         "layer": lambda: nn.LayerNorm(width, eps=1e-6),
@@ -35,11 +35,11 @@ def some(kind, width, device, dtype, n_row=(5,)):
     }[kind]().requires_grad_(False)
     for parameter in norm.parameters():
         parameter.normal_()
-    x, more = (torch.randn(*n_row, width, device=device).add(3.0).to(dtype) for _ in range(2))
-    return x, more, norm.to(device, dtype)
+    x, y = (torch.randn(*n_row, width, device=device).add(3.0).to(dtype) for _ in range(2))
+    return x, y, norm.to(device, dtype)
 
 
-def exactly(x, norm):
+def exact_norm(x, norm):
     """norm(x) in double precision."""
     weight, width = norm.weight.double(), x.shape[-1:]
     if isinstance(norm, RMSNorm):
@@ -47,32 +47,32 @@ def exactly(x, norm):
     return F.layer_norm(x.double(), width, weight, None if norm.bias is None else norm.bias.double(), norm.eps)
 
 
-def numbers_of(norm):
+def norm_arguments(norm):
     is_layer = isinstance(norm, nn.LayerNorm)
     return norm.weight, norm.bias if is_layer else None, is_layer, norm.eps
 
 
-def check(found, wanted, dtype):
-    assert found.dtype == dtype and found.shape == wanted.shape
-    torch.testing.assert_close(found.double(), wanted.double(), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+def check(found, expected, dtype):
+    assert found.dtype == dtype and found.shape == expected.shape
+    torch.testing.assert_close(found.double(), expected.double(), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("kind", ["layer", "without bias", "rms"])
 @pytest.mark.parametrize(
     ("width", "n_row"), [(1, (3,)), (96, (1,)), (96, (7, 5)), (512, (2, 9)), (1000, (5,)), (1024, (3,)), (4096, (2,))]
 )
-def test_a_sum_and_its_norm_are_those_of_torch(kind, width, n_row, device, kernel):
+def test_sum_and_norm_equal_those_of_torch(kind, width, n_row, device, kernel):
     for dtype in DTYPES:
-        x, more, norm = some(kind, width, device, dtype, n_row)
-        total, normed = kernel.added_and_normed(x, more, *numbers_of(norm))
-        check(total, x + more, dtype)
-        cuts_off = dtype == torch.bfloat16 and device.type == "cpu"
-        assert cuts_off or torch.equal(total, x + more)
-        check(normed, exactly(total, norm), dtype)  # of what is kept, which was rounded
-        assert torch.equal(kernel.normed(x, more, *numbers_of(norm)), normed)
-        check(kernel.normed(x, None, *numbers_of(norm)), exactly(x, norm), dtype)
-        alone = kernel.normed(x[-1:], more[-1:], *numbers_of(norm))
-        assert torch.equal(alone, normed[-1:])  # a row is the same in any company
+        x, y, norm = random_inputs(kind, width, device, dtype, n_row)
+        total, normed = kernel.added_and_normed(x, y, *norm_arguments(norm))
+        check(total, x + y, dtype)
+        truncates = dtype == torch.bfloat16 and device.type == "cpu"
+        assert truncates or torch.equal(total, x + y)
+        check(normed, exact_norm(total, norm), dtype)  # of the stored sum, which is rounded
+        assert torch.equal(kernel.normed(x, y, *norm_arguments(norm)), normed)
+        check(kernel.normed(x, None, *norm_arguments(norm)), exact_norm(x, norm), dtype)
+        alone = kernel.normed(x[-1:], y[-1:], *norm_arguments(norm))
+        assert torch.equal(alone, normed[-1:])  # a row does not depend on others
 
 
 MODELS = {
@@ -98,8 +98,8 @@ def small_model(options, device):
     return model, src_seq
 
 
-def steps(model, src_seq):
-    """The logits of five steps of three hypotheses a sentence."""
+def step_logits(model, src_seq):
+    """Logits of five steps with three hypotheses a sentence."""
     state, generator = model.start(src_seq), torch.Generator().manual_seed(2)
     model.step(torch.full((len(src_seq),), BOS, device=src_seq.device), state)
     state.reorder(torch.arange(len(src_seq), device=src_seq.device).repeat_interleave(3))
@@ -109,14 +109,14 @@ def steps(model, src_seq):
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", MODELS)
-def test_steps_by_the_kernel_are_those_without_it(kind, device, kernel, monkeypatch):
+def test_steps_with_and_without_the_kernel_are_equal(kind, device, kernel, monkeypatch):
     model, src_seq = small_model(MODELS[kind], device)
     monkeypatch.setattr(on_gpu, "takes_norm", lambda *_: False)
-    wanted = steps(model, src_seq)
+    expected = step_logits(model, src_seq)
     started, start = [], kernel._start
     monkeypatch.setattr(on_gpu, "takes_norm", lambda *_: True)
-    monkeypatch.setattr(kernel, "_start", lambda x, more, *rest: started.append(more) or start(x, more, *rest))
-    torch.testing.assert_close(steps(model, src_seq), wanted, rtol=1e-5, atol=1e-5)
-    # Each of the decoder's six sub-layers ends in a sum that is one with a norm.
-    n_sum = sum(more is not None for more in started)
+    monkeypatch.setattr(kernel, "_start", lambda x, y, *rest: started.append(y) or start(x, y, *rest))
+    torch.testing.assert_close(step_logits(model, src_seq), expected, rtol=1e-5, atol=1e-5)
+    # Each of the decoder's six sub-layers ends in a sum fused with a norm.
+    n_sum = sum(y is not None for y in started)
     assert n_sum == 6 * 6 + (0 if model.decoder.pre_norm else 2)  # and two of the encoder

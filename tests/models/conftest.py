@@ -1,4 +1,4 @@
-"""A tiny model in double precision, and a batch with padding, for every test of models."""
+"""A tiny model in double precision and a padded batch, for all tests of models."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ Make = Callable[..., Transformer]
 
 @pytest.fixture
 def make() -> Make:
-    """make(option=value, …) -> a seeded tiny Transformer in evaluation mode, nothing but matrices at its start."""
+    """make(option=value, …) -> a seeded tiny Transformer in evaluation mode, with random norms and biases."""
 
     def make(*, n_src_vocab: int = N_VOCAB, seed: int = 3, **options: Any) -> Transformer:
         torch.manual_seed(seed)
@@ -35,7 +35,7 @@ def make() -> Make:
 
 @pytest.fixture
 def batch() -> tuple[Tensor, Tensor]:
-    """Four pairs of uneven length, 0 being padding: (4, 7) and (4, 6)."""
+    """Four pairs of different lengths, padded with 0: (4, 7) and (4, 6)."""
     generator = torch.Generator().manual_seed(11)
     src_seq = torch.randint(3, N_VOCAB, (4, 7), generator=generator)
     trg_seq = torch.randint(3, N_VOCAB, (4, 6), generator=generator)

@@ -1,4 +1,4 @@
-"""What every model keeps, whatever its family: checks that the tests of more than one of them make."""
+"""Checks of properties that all families of models share."""
 
 import random
 
@@ -7,8 +7,8 @@ import torch
 from nmt.models.layers import Gaps
 
 
-def some_combinations(options, n):
-    """n seeded combinations in which every option takes each of its values equally often."""
+def option_combinations(options, n):
+    """Return n seeded combinations in which each option takes each of its values equally often."""
     columns = {name: [values[i % len(values)] for i in range(n)] for name, values in options.items()}
     for name, column in columns.items():
         random.Random(name).shuffle(column)
@@ -16,11 +16,11 @@ def some_combinations(options, n):
 
 
 @torch.no_grad()
-def check_steps_of_a_search(model, src_seq, state, words, k, sizes):
-    """Each step gives the logits of the whole forward pass. Rows come k a sentence, (n · k, T) words read so far.
+def check_search_steps(model, src_seq, state, words, k, sizes):
+    """Each step gives the logits of the full forward pass. words: (n · k, T), k rows a sentence, already read.
 
-    After a step as many survivors as `sizes` says descend from random hypotheses of their own sentence, and now and
-    then a sentence leaves.
+    After each step, the next of `sizes` rows a sentence continue random hypotheses of that sentence. After every
+    second step, one sentence leaves.
     """
     sentences = torch.arange(len(src_seq))
     for t, new_k in enumerate(sizes):
@@ -29,16 +29,16 @@ def check_steps_of_a_search(model, src_seq, state, words, k, sizes):
         found = model.step(last, state)
         expected = model(src_seq[sentences].repeat_interleave(k, 0), words)[:, -1]
         assert (found - expected).abs().max() < 1e-10
-        stay = torch.arange(len(sentences)) if t % 2 == 0 else torch.randperm(len(sentences))[:-1]
-        rows = (stay.unsqueeze(1) * k + torch.randint(0, k, (len(stay), new_k))).flatten()
-        if len(stay) < len(sentences):
-            state.keep(Gaps.of(stay, stay.device))
+        kept = torch.arange(len(sentences)) if t % 2 == 0 else torch.randperm(len(sentences))[:-1]
+        rows = (kept.unsqueeze(1) * k + torch.randint(0, k, (len(kept), new_k))).flatten()
+        if len(kept) < len(sentences):
+            state.keep(Gaps.of(kept, kept.device))
         state.reorder(rows)
-        sentences, words, k = sentences[stay], words[rows], new_k
+        sentences, words, k = sentences[kept], words[rows], new_k
 
 
-def check_a_source_of_padding(model, batch):
-    """Finite logits and gradients for a source that is nothing but padding, and a target that begins with it."""
+def check_all_padding_source(model, batch):
+    """Logits and gradients are finite for a source of nothing but padding, and a target that begins with padding."""
     src_seq, trg_seq = batch[0].clone(), batch[1].clone()
     src_seq[1] = trg_seq[2, 0] = 0
     logits = model(src_seq, trg_seq)
@@ -48,7 +48,7 @@ def check_a_source_of_padding(model, batch):
 
 
 def check_training(model, batch):
-    """In training the gradient depends on the seed alone, and every parameter has one."""
+    """In training, the gradient depends only on the seed, and every parameter has a gradient."""
 
     def gradients():
         model.zero_grad()
@@ -62,7 +62,7 @@ def check_training(model, batch):
 
 
 def check_autocast_to_bf16(model, batch):
-    """A model of fp32 trains and decodes in bf16, near to what it does in fp32: those logits are returned."""
+    """An fp32 model trains and decodes in bf16 with nearly the same logits. Return the logits in fp32."""
     with torch.no_grad():
         exact = model(*batch)
     with torch.autocast("cpu", torch.bfloat16):

@@ -1,4 +1,4 @@
-"""Attention that sees nothing, and rotary positions."""
+"""Fully masked attention, and rotary positions."""
 
 import pytest
 import torch
@@ -14,8 +14,8 @@ NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA de
 @pytest.mark.parametrize(
     ("device", "dtype"), [("cpu", torch.float32), pytest.param("cuda", torch.bfloat16, marks=NEEDS_GPU)]
 )
-def test_the_fused_kernel_gives_zeros_where_nothing_may_be_seen(device, dtype, monkeypatch):
-    """In the precision that training uses, where other kernels run than in double precision."""
+def test_fused_kernel_gives_zeros_for_fully_masked_queries(device, dtype, monkeypatch):
+    """In the precision of training, which uses other kernels than double precision."""
     set_up(device)
     torch.manual_seed(6)
     q, k, v = leaves = [torch.randn(2, 4, n, 64, device=device, dtype=dtype, requires_grad=True) for n in (24, 40, 40)]
@@ -28,7 +28,7 @@ def test_the_fused_kernel_gives_zeros_where_nothing_may_be_seen(device, dtype, m
     assert all(grad.isfinite().all() for grad in torch.autograd.grad(output.sum(), leaves))
 
 
-def test_rotary_products_depend_on_the_distance_alone_and_keep_lengths():
+def test_rotary_products_depend_only_on_distance_and_keep_norms():
     torch.manual_seed(8)
     encoding = RotaryEncoding(8, n_position=5).double()
     q, k = torch.randn(2, 1, 1, 1, 8).double()
@@ -46,33 +46,33 @@ def test_rotary_products_depend_on_the_distance_alone_and_keep_lengths():
 
 
 @torch.no_grad()
-def test_attention_over_the_source_is_told_positions_only_if_asked(make):
+def test_cross_attention_depends_on_positions_only_with_rotary_enc_attn(make):
     src_seq, trg_seq = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[2, 9, 10]])
-    for told in (False, True):
-        model = make(position="rotary", rotary_enc_attn=told)
+    for enabled in (False, True):
+        model = make(position="rotary", rotary_enc_attn=enabled)
         mask, causal = model._masks(src_seq, trg_seq)
         enc_output = torch.randn(1, 4, 16).double()
-        words = model.decoder(trg_seq, causal, enc_output, mask)[0]
-        turned_round = model.decoder(trg_seq, causal, enc_output.flip(1), mask)[0]
-        assert ((words - turned_round).abs().max() > 1e-3) == told
+        output = model.decoder(trg_seq, causal, enc_output, mask)[0]
+        reversed_output = model.decoder(trg_seq, causal, enc_output.flip(1), mask)[0]
+        assert ((output - reversed_output).abs().max() > 1e-3) == enabled
 
 
-def test_attention_over_the_source_with_rotary_positions_sees_how_far_ahead_a_word_is(make):
+def test_rotary_cross_attention_depends_on_relative_positions(make):
     model = make(position="rotary", rotary_enc_attn=True)
     attention, positions = model.decoder.layer_stack[0].enc_attn, model.decoder.position_enc
     x, memory, mask = torch.randn(2, 5, 16).double(), torch.randn(2, 7, 16).double(), torch.ones(1, 1, 1, 7).bool()
-    here, there, ahead = (
+    output, both_shifted, src_shifted = (
         attention(x, memory, mask, positions(first, 5), positions(src_first, 7))[0]
         for first, src_first in ((0, 0), (13, 13), (0, 1))
     )
-    assert (here - there).abs().max() < 1e-5
-    assert (here - ahead).abs().max() > 1e-2
+    assert (output - both_shifted).abs().max() < 1e-5
+    assert (output - src_shifted).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_rotation_is_the_same_by_complex_numbers_and_for_the_compiler(dtype, monkeypatch):
+def test_rotation_is_the_same_in_eager_and_compiled_form(dtype, monkeypatch):
     torch.manual_seed(0)
-    x = torch.randn(2, 5, 3, 8, dtype=dtype).transpose(1, 2)  # as heads are: not contiguous
+    x = torch.randn(2, 5, 3, 8, dtype=dtype).transpose(1, 2)  # not contiguous, like heads
     rotation = RotaryEncoding(8, 50)(7, 5)
     eager = rotate(x, rotation)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
@@ -82,7 +82,7 @@ def test_rotation_is_the_same_by_complex_numbers_and_for_the_compiler(dtype, mon
 
 
 @pytest.mark.parametrize("n_before", [3, 4])
-def test_a_part_of_a_wider_product_is_turned_wherever_it_begins(n_before):
+def test_slice_of_a_wider_product_is_rotated_at_any_offset(n_before):
     torch.manual_seed(8)
     wide = torch.randn(1, 5, n_before + 2 * 4 + 3)
     part = wide[..., n_before : n_before + 8].unflatten(-1, (2, 4)).transpose(1, 2)  # (1, 2, 5, 4)

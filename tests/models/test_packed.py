@@ -1,4 +1,4 @@
-"""Sentences that lie end to end give the states, losses and gradients of sentences that are padded."""
+"""Packed sentences give the losses and gradients of padded ones."""
 
 import numpy as np
 import pytest
@@ -22,11 +22,11 @@ COMPILED = {"data": {"max_len": LONGEST - 1}, "model": {"attn_dropout": 0.0}, "b
 
 
 class Pairs:
-    """Pairs of random ids with a corpus's one method."""
+    """Random pairs with the method of a corpus."""
 
     def __init__(self, lengths):
-        draw = np.random.default_rng(1)
-        self.all = [[draw.integers(4, 20, n) for n in pair] for pair in lengths]
+        rng = np.random.default_rng(1)
+        self.all = [[rng.integers(4, 20, n) for n in pair] for pair in lengths]
 
     def picked(self, rows):
         return tuple(Ragged.of([self.all[row][side] for row in rows]) for side in (0, 1))
@@ -48,8 +48,8 @@ def loss_and_gradient(model, batch, longest=LONGEST, **regularize):
     model.zero_grad()
     packing = Engine.packing_of(batch, longest)
     objective = Objective(model, 0.1, RegularizeConfig(**regularize))
-    known = {"n_gold": batch.n_gold}
-    loss, _ = objective(batch.src_seq, batch.trg_seq, batch.gold, packing, **known)
+    counts = {"n_gold": batch.n_gold}
+    loss, _ = objective(batch.src_seq, batch.trg_seq, batch.gold, packing, **counts)
     loss.backward()
     return loss.detach(), [p.grad.clone() for p in model.parameters()]
 
@@ -57,14 +57,14 @@ def loss_and_gradient(model, batch, longest=LONGEST, **regularize):
 @pytest.fixture
 def own_kernels(kernels_asked):
     switch = pytest.importorskip("nmt.kernels.switch")
-    if why := switch.why_not():
-        pytest.skip(f"no kernels here: {why}")
+    if reason := switch.why_not():
+        pytest.skip(f"no kernels here: {reason}")
     switch.use(True)
     yield kernels_asked
     switch.use(False)
 
 
-TWO_PASSES = [{"simcut": 3.0, "simcut_p": 1 - 1e-9}, {"r_drop": 5.0}]  # with every word cut out, no chance is left
+TWO_PASSES = [{"simcut": 3.0, "simcut_p": 1 - 1e-9}, {"r_drop": 5.0}]  # every word is cut out, so nothing is random
 OPTIONS = [
     {},
     {"position": "learned", "norm": "pre"},
@@ -77,33 +77,33 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize(
-    ("options", "regularize"), [*((one, {}) for one in OPTIONS), *(({}, one) for one in TWO_PASSES)]
+    ("options", "regularize"), [*((case, {}) for case in OPTIONS), *(({}, case) for case in TWO_PASSES)]
 )
-def test_packed_is_padded(options, regularize):
+def test_packed_batch_equals_padded_batch(options, regularize):
     model, rows = model_of(**options), np.arange(4)
     loss, gradient = loss_and_gradient(model, make_batch(*PAIRS.picked(rows)), **regularize)
     packed = make_packed(*PAIRS.picked(rows), N_PLACE, 5, LONGEST)
     packed_loss, packed_gradient = loss_and_gradient(model, packed, **regularize)
     torch.testing.assert_close(packed_loss, loss, rtol=0, atol=1e-12)
-    for one, other in zip(gradient, packed_gradient, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    for expected, found in zip(gradient, packed_gradient, strict=True):
+        torch.testing.assert_close(expected, found, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("regularize", [{}, *TWO_PASSES])
-def test_kernels_find_the_same_end_to_end(options, regularize, own_kernels, monkeypatch):
-    monkeypatch.delattr(PackedMask, "matrix")  # what a kernel has no need of
+def test_kernels_on_packed_batch_equal_padded_batch(options, regularize, own_kernels, monkeypatch):
+    monkeypatch.delattr(PackedMask, "matrix")  # which kernels do not need
     model, padded = model_of(**options), make_batch(*PAIRS.picked(np.arange(4)))
     loss, gradient = loss_and_gradient(model, padded, **regularize)  # in fp64, for which there are no kernels
     assert not own_kernels["attend"]
     found, grads = loss_and_gradient(model.float(), end_to_end(padded), None, **regularize)
     assert own_kernels["attend"] and own_kernels["attend_backward"]
     torch.testing.assert_close(found.double(), loss, rtol=1e-6, atol=0)
-    for one, exact in zip(grads, gradient, strict=True):
-        assert float((one.double() - exact).norm()) <= 3e-6 * float(exact.norm()) + 1e-6
+    for grad, exact in zip(grads, gradient, strict=True):
+        assert float((grad.double() - exact).norm()) <= 3e-6 * float(exact.norm()) + 1e-6
 
 
-def test_all_packed_batches_have_one_shape_and_cover_their_row():
+def test_packed_batches_have_one_shape_and_cover_their_row():
     batches = [make_packed(*PAIRS.picked(np.array(rows)), N_PLACE, 5, LONGEST) for rows in ([0], [1, 2], [0, 1, 2, 3])]
     for name in ("src_seq", "trg_seq", "gold", "src_start", "trg_start"):
         assert len({getattr(batch, name).shape for batch in batches}) == 1
@@ -113,14 +113,14 @@ def test_all_packed_batches_have_one_shape_and_cover_their_row():
             assert start[0] == 0 and start[-1] == N_PLACE and steps.min() >= 0 and steps.max() <= LONGEST
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # that the compiler looks for it
-def test_packed_batches_are_compiled_once_and_whole(monkeypatch):
-    """With a backend that only counts: whatever the sentences, one graph for each stack and no break in it."""
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # which the compiler reads
+def test_packed_batches_are_compiled_once_without_graph_breaks(monkeypatch):
+    """A counting backend sees one graph for each stack, whatever the sentences."""
     options = {"position": "rotary", "enc_conv": 3, "n_enc_layer": 1, "n_dec_layer": 1}
-    model, seen, compile_with = model_of(**options), [], nn.Module.compile
+    model, graphs, compile_with = model_of(**options), [], nn.Module.compile
 
     def count(graph, _inputs):
-        seen.append(graph)
+        graphs.append(graph)
         return graph.forward
 
     torch.compiler.reset()
@@ -128,9 +128,9 @@ def test_packed_batches_are_compiled_once_and_whole(monkeypatch):
     compile_parts(model, Recipe.model_validate({"name": "packed", **COMPILED, "train": {"compile": True}}))
     batches = [make_packed(*PAIRS.picked(np.array(rows)), N_PLACE, 5, LONGEST) for rows in ([1, 2], [0, 1, 2, 3])]
     losses = [loss_and_gradient(model, batch)[0] for batch in batches]
-    assert len(seen) == 2
-    # The compiler of torch 2.11 takes start[1:] for start on a GPU: places of words are known before.
-    assert not any("bucketize" in str(node.target) for graph in seen for node in graph.graph.nodes)
+    assert len(graphs) == 2
+    # On a GPU, torch 2.11 confuses start[1:] with start, so positions are computed before compilation.
+    assert not any("bucketize" in str(node.target) for graph in graphs for node in graph.graph.nodes)
     plain = model_of(**options)
     for loss, batch in zip(losses, batches, strict=True):
         torch.testing.assert_close(loss, loss_and_gradient(plain, batch)[0], rtol=0, atol=1e-12)
@@ -138,7 +138,7 @@ def test_packed_batches_are_compiled_once_and_whole(monkeypatch):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="flash attention of packed rows needs a GPU")
 @pytest.mark.parametrize("n_kv_head", [4, 2])
-def test_the_kernel_for_packed_rows_is_the_written_out_attention(n_kv_head):
+def test_gpu_kernel_for_packed_rows_equals_plain_attention(n_kv_head):
     model = model_of(n_kv_head=n_kv_head, d_model=64).float().cuda()
     results = []
     for make in (make_batch, lambda *args: make_packed(*args, N_PLACE, 5, LONGEST)):
@@ -146,5 +146,5 @@ def test_the_kernel_for_packed_rows_is_the_written_out_attention(n_kv_head):
             results.append(loss_and_gradient(model, make(*PAIRS.picked(np.arange(4))).to(torch.device("cuda"))))
     (loss, gradient), (packed_loss, packed_gradient) = results
     torch.testing.assert_close(packed_loss, loss, rtol=2e-2, atol=0)
-    for one, other in zip(gradient, packed_gradient, strict=True):
-        assert torch.isfinite(other).all() and float((one - other).norm()) <= 0.05 * float(one.norm()) + 1e-3
+    for expected, found in zip(gradient, packed_gradient, strict=True):
+        assert torch.isfinite(found).all() and float((expected - found).norm()) <= 0.05 * float(expected.norm()) + 1e-3

@@ -1,4 +1,4 @@
-"""Activations that are computed twice: the same bits from less memory."""
+"""Recomputed activations: the same bits from less memory."""
 
 import pytest
 import torch
@@ -12,31 +12,31 @@ VARIANTS = {
 
 
 def one_pass(model, batch, dtype=None):
-    """The loss, the gradients, and the bytes that the forward pass left for the backward pass."""
-    kept = {}
+    """Return the loss, the gradients, and the bytes that the forward pass saves for the backward pass."""
+    saved = {}
 
-    def note(tensor):
+    def save(tensor):
         storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
+        saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     torch.manual_seed(7)
     model.zero_grad()
-    with saved_tensors_hooks(note, lambda tensor: tensor), torch.autocast("cpu", dtype, enabled=dtype is not None):
+    with saved_tensors_hooks(save, lambda tensor: tensor), torch.autocast("cpu", dtype, enabled=dtype is not None):
         loss = model(*batch).float().square().mean()
-    held = sum(kept.values()) - sum(kept.get(p.untyped_storage().data_ptr(), 0) for p in model.parameters())
+    n_byte = sum(saved.values()) - sum(saved.get(p.untyped_storage().data_ptr(), 0) for p in model.parameters())
     loss.backward()
-    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}, held
+    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}, n_byte
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_what_is_computed_twice_has_the_same_bits_and_takes_less_memory(make, batch, variant, dtype):
+def test_recomputed_activations_give_the_same_bits_from_less_memory(make, batch, variant, dtype):
     options = {"dropout": 0.3, "n_enc_layer": 3, "n_dec_layer": 3, **VARIANTS[variant]}
     model = make(**options).float().train()
-    plain_loss, plain, plain_held = one_pass(model, batch, dtype)
+    plain_loss, plain, plain_n_byte = one_pass(model, batch, dtype)
     model.recompute_activations()
-    loss, again, held = one_pass(model, batch, dtype)
+    loss, recomputed, n_byte = one_pass(model, batch, dtype)
     assert torch.equal(loss, plain_loss)
-    assert plain.keys() == again.keys() and all(torch.equal(plain[name], again[name]) for name in plain)
-    assert held < 0.5 * plain_held
+    assert plain.keys() == recomputed.keys() and all(torch.equal(plain[name], recomputed[name]) for name in plain)
+    assert n_byte < 0.5 * plain_n_byte

@@ -1,8 +1,8 @@
-"""Decoding token by token is the forward pass, whatever the options and whatever search does to the beams."""
+"""Decoding token by token equals the forward pass, for all options and under any reordering by search."""
 
 import pytest
 import torch
-from promises import check_steps_of_a_search, some_combinations
+from promises import check_search_steps, option_combinations
 
 from nmt.models import base
 
@@ -29,28 +29,28 @@ OPTIONS = {
 }
 
 
-COMBINATIONS = some_combinations(OPTIONS, 48)
+COMBINATIONS = option_combinations(OPTIONS, 48)
 
 
 def options_of(combination: dict) -> dict:
-    """The options of the model: one position goes with a second option."""
-    both = combination["position"] == "rotary over the source too"
-    return {**combination, "position": "rotary", "rotary_enc_attn": True} if both else combination
+    """The options of the model: one kind of position needs a second option."""
+    is_rotary_in_both = combination["position"] == "rotary over the source too"
+    return {**combination, "position": "rotary", "rotary_enc_attn": True} if is_rotary_in_both else combination
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("n", range(len(COMBINATIONS)))
-def test_step_by_step_logits_are_the_teacher_forced_ones_under_reordering_beams(make, batch, n, monkeypatch):
+def test_stepwise_logits_equal_teacher_forcing_under_beam_reordering(make, batch, n, monkeypatch):
     monkeypatch.setattr(base, "_N_READ", (4, 3, 1)[n % 3])  # sentences at once: all, some, or each by itself
     model = make(**options_of(COMBINATIONS[n]))
     src_seq, _ = batch
     torch.manual_seed(n)
     nothing_read = torch.empty(4 * 3, 0, dtype=torch.long)
-    check_steps_of_a_search(model, src_seq, model.start(src_seq), nothing_read, 3, (3, 2, 4, 1, 2, 3))
+    check_search_steps(model, src_seq, model.start(src_seq), nothing_read, 3, (3, 2, 4, 1, 2, 3))
 
 
 @torch.no_grad()
-def test_what_is_known_of_a_sentence_is_stored_once_however_many_hypotheses(make, batch):
+def test_source_states_are_stored_once_for_all_hypotheses(make, batch):
     model = make(n_kv_head=2)
     state = model.start(batch[0])
     stored = {name: tensor.data_ptr() for name, tensor in state.per_sentence.items()}
@@ -61,7 +61,7 @@ def test_what_is_known_of_a_sentence_is_stored_once_however_many_hypotheses(make
     state.reorder(torch.arange(20).flip(0).view(4, 5).flip(0).flatten())
     assert {name: tensor.data_ptr() for name, tensor in state.per_sentence.items()} == stored
     assert state.per_sentence["enc_k.0"].shape == (4, 2, 7, 4)
-    # What was written of target tokens stays where it is: one slot a sentence, then five.
+    # Keys and values of target tokens stay in place: one slot a sentence, then five.
     assert state.kv_cache["slf_v.1"].data_ptr() == written and state.ancestry.shape == (20, 6)
     assert state.n_step == 2
 
@@ -70,27 +70,27 @@ def test_what_is_known_of_a_sentence_is_stored_once_however_many_hypotheses(make
 @pytest.mark.parametrize(
     ("position", "rotary_enc_attn"), [("sinusoid", False), ("learned", False), ("rotary", False), ("rotary", True)]
 )
-def test_no_length_is_too_long(make, position, rotary_enc_attn):
-    long, table_fits = (
+def test_sentences_may_be_longer_than_the_position_table(make, position, rotary_enc_attn):
+    model, large_model = (
         make(position=position, rotary_enc_attn=rotary_enc_attn, n_position=n_position) for n_position in (4, 64)
     )
     if position != "learned":
-        names = [name for name, _ in long.named_parameters()]
-        assert names == [name for name, _ in table_fits.named_parameters()]
-        table_fits.load_state_dict(dict(long.named_parameters()), strict=False)
+        names = [name for name, _ in model.named_parameters()]
+        assert names == [name for name, _ in large_model.named_parameters()]
+        large_model.load_state_dict(dict(model.named_parameters()), strict=False)
     src_seq, trg_seq = torch.randint(3, 24, (2, 50)), torch.randint(3, 24, (2, 30))
-    saved = {name: tensor.shape for name, tensor in long.state_dict().items()}
-    logits = long(src_seq, trg_seq)
-    assert {name: tensor.shape for name, tensor in long.state_dict().items()} == saved
+    saved = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    logits = model(src_seq, trg_seq)
+    assert {name: tensor.shape for name, tensor in model.state_dict().items()} == saved
     if position != "learned":
-        assert torch.equal(logits, table_fits(src_seq, trg_seq))
-    state = long.start(src_seq)
+        assert torch.equal(logits, large_model(src_seq, trg_seq))
+    state = model.start(src_seq)
     for t in range(30):
-        assert (long.step(trg_seq[:, t], state) - logits[:, t]).abs().max() < 1e-10
+        assert (model.step(trg_seq[:, t], state) - logits[:, t]).abs().max() < 1e-10
 
 
 @pytest.mark.parametrize("position", ["sinusoid", "rotary"])
-def test_a_table_that_grew_during_translation_serves_training(make, position):
+def test_position_table_grown_in_translation_serves_training(make, position):
     model = make(position=position, n_position=2)
     seq = torch.randint(3, 24, (2, 9))
     with torch.inference_mode():
@@ -102,10 +102,10 @@ def test_a_table_that_grew_during_translation_serves_training(make, position):
 
 @torch.no_grad()
 @pytest.mark.parametrize("position", ["sinusoid", "learned", "rotary"])
-def test_a_model_in_half_precision_is_nearly_the_same(make, batch, position):
+def test_half_precision_gives_nearly_the_same_logits(make, batch, position):
     model = make(position=position, rotary_enc_attn=position == "rotary", lexical_attn=True)
-    wanted = model(*batch)[:, 0].log_softmax(-1)
+    expected = model(*batch)[:, 0].log_softmax(-1)
     model = model.to(torch.bfloat16)
     found = model.step(batch[1][:, 0], model.start(batch[0]))
     assert found.dtype == torch.bfloat16
-    assert (found.double().log_softmax(-1) - wanted).abs().max() < 0.1
+    assert (found.double().log_softmax(-1) - expected).abs().max() < 0.1

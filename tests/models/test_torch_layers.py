@@ -41,25 +41,25 @@ def torch_logits(model, src_seq: Tensor, trg_seq: Tensor, norm: str, ffn: str) -
     def leave(stack, x):
         return stack.layer_norm(x) if norm == "pre" else x
 
-    hidden_src, hidden_trg = src_seq == 0, trg_seq == 0
-    may_not_look_ahead = torch.ones(trg_seq.size(1), trg_seq.size(1), dtype=torch.bool).triu(1)
+    src_padding, trg_padding = src_seq == 0, trg_seq == 0
+    future_mask = torch.ones(trg_seq.size(1), trg_seq.size(1), dtype=torch.bool).triu(1)
     memory = enter(model.encoder, model.encoder.src_word_emb(src_seq))
     for layer in model.encoder.layer_stack:
-        memory = torch_layer(layer, nn.TransformerEncoderLayer, norm, ffn)(memory, src_key_padding_mask=hidden_src)
+        memory = torch_layer(layer, nn.TransformerEncoderLayer, norm, ffn)(memory, src_key_padding_mask=src_padding)
     x, memory = enter(model.decoder, model.decoder.trg_word_emb(trg_seq)), leave(model.encoder, memory)
     for layer in model.decoder.layer_stack:
         x = torch_layer(layer, nn.TransformerDecoderLayer, norm, ffn)(
             x,
             memory,
-            tgt_mask=may_not_look_ahead,
-            tgt_key_padding_mask=hidden_trg,
-            memory_key_padding_mask=hidden_src,
+            tgt_mask=future_mask,
+            tgt_key_padding_mask=trg_padding,
+            memory_key_padding_mask=src_padding,
         )
     return leave(model.decoder, x) @ model.trg_word_prj.weight.T * 0.25  # 1 / sqrt(d_model)
 
 
 @pytest.mark.parametrize(("norm", "ffn"), [("post", "gelu"), ("pre", "relu")])
-def test_the_whole_model_equals_the_layers_of_torch(make, batch, norm, ffn):
+def test_model_equals_the_layers_of_torch(make, batch, norm, ffn):
     model = make(norm=norm, ffn=ffn, attn_bias=True, dropout=0.0)
     expected = torch_logits(model, *batch, norm, ffn)
     assert (model(*batch) - expected).abs().max() < 1e-12

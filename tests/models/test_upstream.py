@@ -1,4 +1,4 @@
-"""With the default options the model is the upstream one: same names, same shapes, same logits."""
+"""With default options the model equals the upstream one: same names, shapes and logits."""
 
 import math
 from collections.abc import Callable
@@ -56,14 +56,14 @@ def upstream_position(p: int) -> list[float]:
 def upstream_logits(
     state: dict[str, Tensor], src: Tensor, trg: Tensor, emb: float, prj: float, pre_norm: bool = False
 ) -> Tensor:
-    """The upstream forward pass in evaluation mode, written out over a state dict; pre_norm: of its other layout."""
+    """The upstream forward pass in evaluation mode, written out over a state dict. pre_norm: in the pre-norm layout."""
 
     def norm(x: Tensor, name: str) -> Tensor:
         centred = x - x.mean(-1, keepdim=True)
         scaled = centred / (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt()
         return scaled * state[f"{name}.weight"] + state[f"{name}.bias"]
 
-    def around(x: Tensor, name: str, sub_layer: Callable[[Tensor], Tensor]) -> Tensor:
+    def with_residual(x: Tensor, name: str, sub_layer: Callable[[Tensor], Tensor]) -> Tensor:
         return (
             x + sub_layer(norm(x, f"{name}.layer_norm")) if pre_norm else norm(x + sub_layer(x), f"{name}.layer_norm")
         )
@@ -78,31 +78,31 @@ def upstream_logits(
             weight = torch.where(allowed.unsqueeze(1), score, torch.tensor(-1e9)).softmax(-1)
             return torch.einsum("bhts,bhsv->bthv", weight, values).flatten(2) @ state[f"{name}.fc.weight"].T
 
-        return around(x, name, sub_layer)
+        return with_residual(x, name, sub_layer)
 
-    def feed(x: Tensor, name: str) -> Tensor:
-        w_1, b_1, w_2, b_2 = (state[f"{name}.{one}"] for one in ("w_1.weight", "w_1.bias", "w_2.weight", "w_2.bias"))
-        return around(x, name, lambda x: (x @ w_1.T + b_1).clamp(min=0) @ w_2.T + b_2)
+    def feed_forward(x: Tensor, name: str) -> Tensor:
+        w_1, b_1, w_2, b_2 = (state[f"{name}.{key}"] for key in ("w_1.weight", "w_1.bias", "w_2.weight", "w_2.bias"))
+        return with_residual(x, name, lambda x: (x @ w_1.T + b_1).clamp(min=0) @ w_2.T + b_2)
 
     def embed(seq: Tensor, stack: str, table: str) -> Tensor:
         words = state[f"{stack}.{table}.weight"][seq] * emb + state[f"{stack}.position_enc.pos_table"][:, : seq.size(1)]
         return words if pre_norm else norm(words, f"{stack}.layer_norm")
 
-    see_src = (src != 0).unsqueeze(1)
-    see_trg = (trg != 0).unsqueeze(1) & torch.ones(trg.size(1), trg.size(1)).tril().bool()
+    src_mask = (src != 0).unsqueeze(1)
+    trg_mask = (trg != 0).unsqueeze(1) & torch.ones(trg.size(1), trg.size(1)).tril().bool()
     memory, x = embed(src, "encoder", "src_word_emb"), embed(trg, "decoder", "trg_word_emb")
     for n in range(N_LAYER):
         layer = f"encoder.layer_stack.{n}"
-        memory = feed(attend(memory, None, see_src, f"{layer}.slf_attn"), f"{layer}.pos_ffn")
+        memory = feed_forward(attend(memory, None, src_mask, f"{layer}.slf_attn"), f"{layer}.pos_ffn")
     memory = norm(memory, "encoder.layer_norm") if pre_norm else memory
     for n in range(N_LAYER):
         layer = f"decoder.layer_stack.{n}"
-        x = attend(x, None, see_trg, f"{layer}.slf_attn")
-        x = feed(attend(x, memory, see_src, f"{layer}.enc_attn"), f"{layer}.pos_ffn")
+        x = attend(x, None, trg_mask, f"{layer}.slf_attn")
+        x = feed_forward(attend(x, memory, src_mask, f"{layer}.enc_attn"), f"{layer}.pos_ffn")
     return (norm(x, "decoder.layer_norm") if pre_norm else x) @ state["trg_word_prj.weight"].T * prj
 
 
-def test_the_default_model_has_the_names_and_shapes_of_upstream():
+def test_default_model_has_the_names_and_shapes_of_upstream():
     with torch.device("meta"):
         model = build_model(ModelConfig(), 1000, 1000)
     found = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -112,7 +112,7 @@ def test_the_default_model_has_the_names_and_shapes_of_upstream():
 @pytest.mark.parametrize("scale", ["emb", "prj", "none"])
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_an_upstream_state_dict_loads_and_gives_the_upstream_logits(scale, shared, norm):
+def test_upstream_state_dict_loads_and_gives_upstream_logits(scale, shared, norm):
     sharing = {"trg_emb_prj_weight_sharing": shared, "emb_src_trg_weight_sharing": shared}
     options = {"d_k": D_K, "d_v": D_V, "n_position": N_POSITION, "scale_emb_or_prj": scale, "norm": norm}
     model = build_model(ModelConfig(**SIZES, **options, **sharing), N_VOCAB, N_VOCAB).eval()
@@ -145,7 +145,7 @@ def test_position_tables_follow_the_formula_of_the_paper(make):
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_normal_embeddings_scaled_have_the_size_of_the_positions(shared):
+def test_scaled_normal_embeddings_are_as_large_as_positions(shared):
     torch.manual_seed(0)
     model = build_model(
         ModelConfig(**(SIZES | {"d_model": 64, "emb_src_trg_weight_sharing": shared, "emb_init": "normal"})), 80, 80
@@ -165,8 +165,8 @@ def our_loss(model, smoothing: float) -> Tensor:
     return loss
 
 
-def test_with_summed_gradients_and_no_smoothing_the_updates_are_those_of_upstream():
-    """In fp64 and without dropout: Adam, noam, and the loss added up over the tokens as upstream has it."""
+def test_updates_without_smoothing_equal_those_of_upstream():
+    """In fp64 and without dropout: Adam, noam, and the loss summed over tokens, as in upstream."""
     options = {"d_k": D_K, "d_v": D_V, "n_position": N_POSITION, "dropout": 0.0, "scale_emb_or_prj": "none"}
     sharing = {"trg_emb_prj_weight_sharing": False, "emb_src_trg_weight_sharing": False}
     model = build_model(ModelConfig(**SIZES, **options, **sharing), N_VOCAB, N_VOCAB).double().train()
@@ -187,9 +187,9 @@ def test_with_summed_gradients_and_no_smoothing_the_updates_are_those_of_upstrea
         their_loss = F.cross_entropy(logits.flatten(0, 1), GOLD.flatten(), ignore_index=0, reduction="sum")
         loss, first = our_loss(model, 0.0), their_loss.item() if update == 1 else first
         assert loss.item() == pytest.approx(their_loss.item(), rel=1e-11)
-        for optimizer, rate, value in ((ours, rates[0], loss), (theirs, rates[1], their_loss)):
+        for optimizer, rate, objective in ((ours, rates[0], loss), (theirs, rates[1], their_loss)):
             optimizer.zero_grad()
-            value.backward()
+            objective.backward()
             optimizer.param_groups[0]["lr"] = rate
             optimizer.step()
     assert update == 30 and their_loss.item() < first  # it learns
@@ -197,8 +197,8 @@ def test_with_summed_gradients_and_no_smoothing_the_updates_are_those_of_upstrea
         torch.testing.assert_close(parameter, state[name], rtol=0, atol=1e-9)
 
 
-def test_the_smoothed_loss_differs_from_that_of_upstream_by_the_mass_of_one_class():
-    """Upstream gives the smoothing mass to all wrong classes, padding included; here all but padding have it."""
+def test_smoothed_loss_differs_from_upstream_by_the_mass_of_padding():
+    """Upstream smooths over all wrong classes, padding included; here gold gets the share of padding."""
     torch.manual_seed(1)
     model = build_model(ModelConfig(**SIZES, dropout=0.0), N_VOCAB, N_VOCAB).double().eval()
     log_p = model(SRC, TRG).log_softmax(-1)[GOLD != 0]

@@ -1,4 +1,4 @@
-"""Several models as one: the mean of their probabilities, with caches that move together."""
+"""Ensembles: the mean of the probabilities of several models, whose caches are reordered together."""
 
 import pytest
 import torch
@@ -13,11 +13,11 @@ SRC = torch.tensor([[4, 5, EOS], [5, EOS, PAD], [3, EOS, PAD], [4, 4, EOS]])
 
 
 def find(model, beam=4):
-    how = BeamSettings(beam=beam, length_penalty="wu", alpha=1.0, n_best=beam)
-    return search(model, SRC, how, torch.tensor([3, 4, 5, 6]))
+    settings = BeamSettings(beam=beam, length_penalty="wu", alpha=1.0, n_best=beam)
+    return search(model, SRC, settings, torch.tensor([3, 4, 5, 6]))
 
 
-def test_what_the_search_says_forced_decoding_says():
+def test_ensemble_scores_equal_forced_decoding():
     ensemble = Ensemble([HashModel(n_vocab=8, seed=seed) for seed in (1, 2)])
     assert [[h.ids for h in found] for found in find(ensemble)] != [[h.ids for h in f] for f in find(HashModel(8, 1))]
     for row, found in zip(SRC, find(ensemble), strict=True):

@@ -1,4 +1,4 @@
-"""No search and no sample breaks a character, whatever the pieces of the vocabulary are cut through."""
+"""Search and sampling never break a character, even if pieces of the vocabulary end inside one."""
 
 import random
 
@@ -18,7 +18,7 @@ ACROSS = [
     " é".encode()[:2], "に真".encode()[:4], "に真".encode()[2:4], "真".encode()[1:], "😀a".encode()[2:], b"\xe3\xe3",
 ]  # fmt: skip
 PIECES = [b"", b"", b"", *SINGLE, *ACROSS, "に".encode(), b" the"]
-HOW = {"length_penalty": "wu", "alpha": 1.0, "n_real": len(PIECES)}
+SETTINGS = {"length_penalty": "wu", "alpha": 1.0, "n_real": len(PIECES)}
 
 
 def text_of(ids: list[int]) -> bytes:
@@ -37,7 +37,7 @@ def sources(n: int) -> torch.Tensor:
     return torch.randint(3, 200, (n, 6), generator=torch.Generator().manual_seed(n))
 
 
-def test_bytes_follow_each_other_as_utf8_wants_and_no_others():
+def test_exactly_the_byte_sequences_of_utf8_are_allowed():
     characters = characters_of(PIECES)
     rng = random.Random(1)
     texts = [chr(rng.choice([rng.randrange(0xD800), rng.randrange(0xE000, 0x110000)])).encode() for _ in range(500)]
@@ -57,27 +57,27 @@ def test_bytes_follow_each_other_as_utf8_wants_and_no_others():
         assert not is_utf8(raw)
 
 
-def test_none_of_a_thousand_samples_is_damaged_wherever_the_cap_ends_them():
+def test_samples_have_whole_characters_even_at_the_cap():
     model, n = HashModel(len(PIECES), sharpness=0.3), 10
     with torch.no_grad():
         model.table[:, EOS] += 3.0
-    how, max_len = BeamSettings(**HOW, beam=1), torch.arange(1, 101) % 40 + 1
-    drawn = {"n": n, "seeds": [[one] for one in range(100)], "narrowing": Narrowing()}
-    found = sample(model, sources(100), how, max_len, **drawn, characters=characters_of(PIECES))
-    texts = [(text_of(one.ids), one.finished) for its in found for one in its]
+    settings, max_len = BeamSettings(**SETTINGS, beam=1), torch.arange(1, 101) % 40 + 1
+    options = {"n": n, "seeds": [[seed] for seed in range(100)], "narrowing": Narrowing()}
+    found = sample(model, sources(100), settings, max_len, **options, characters=characters_of(PIECES))
+    texts = [(text_of(h.ids), h.finished) for hypotheses in found for h in hypotheses]
     assert len(texts) == 1000 and sum(not raw.isascii() for raw, _ in texts) > 200
     assert all(is_utf8(raw) for raw, _ in texts) and sum(not is_finished for _, is_finished in texts) > 100
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_beam_search_finds_whole_characters_and_so_does_the_search_in_fixed_shapes(beam, monkeypatch):
+def test_beam_search_and_fixed_search_find_whole_characters(beam, monkeypatch):
     monkeypatch.setattr(fixed_search, "_FEWEST_ROWS", 1)
-    model, how = HashModel(len(PIECES), sharpness=1.5), BeamSettings(**HOW, beam=beam, n_best=beam)
+    model, settings = HashModel(len(PIECES), sharpness=1.5), BeamSettings(**SETTINGS, beam=beam, n_best=beam)
     src_seq, max_len, characters = sources(30), torch.arange(30) % 9, characters_of(PIECES)
-    without = search(model, src_seq, how, max_len)
-    assert not all(is_utf8(text_of(one.ids)) for its in without for one in its)
-    found = search(model, src_seq, how, max_len, characters=characters)
-    for its in found:
+    unrestricted = search(model, src_seq, settings, max_len)
+    assert not all(is_utf8(text_of(h.ids)) for hypotheses in unrestricted for h in hypotheses)
+    found = search(model, src_seq, settings, max_len, characters=characters)
+    for hypotheses in found:
         # A cap may end all hypotheses of a sentence inside a character, or none.
-        assert all(is_utf8(text_of(one.ids)) for one in its) or not any(one.finished for one in its)
-    assert FixedSearch(model)(src_seq, how, max_len, characters) == found
+        assert all(is_utf8(text_of(h.ids)) for h in hypotheses) or not any(h.finished for h in hypotheses)
+    assert FixedSearch(model)(src_seq, settings, max_len, characters) == found

@@ -1,4 +1,4 @@
-"""A recording that fails, on a GPU that only listens."""
+"""A failing recording of CUDA graphs, on a mocked GPU."""
 
 from unittest.mock import MagicMock
 
@@ -11,7 +11,7 @@ from nmt.errors import MachineError
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """What a GPU is asked, in its order."""
+    """Mock of torch.cuda that records its calls in order."""
     gpu = MagicMock()
     for name in ("Stream", "current_stream", "CUDAGraph", "stream", "graph_pool_handle"):
         monkeypatch.setattr(torch.cuda, name, getattr(gpu, name))
@@ -26,7 +26,7 @@ def gpu(monkeypatch):
         (KeyboardInterrupt("stop"), KeyboardInterrupt, "stop"),
     ],
 )
-def test_what_goes_wrong_ends_the_recording(gpu, error, expected, message):
+def test_error_ends_the_recording(gpu, error, expected, message):
     recorder, work, graph = Recorder(torch.device("cuda")), MagicMock(), gpu.CUDAGraph.return_value
     recorder.run("a", work)
     work.side_effect, graph.capture_end.side_effect = error, RuntimeError("the recording is void")

@@ -1,8 +1,8 @@
-/* What the kernels use of AVX-512 and AMX, worked out in C number by number: slow, and right on any x86-64 processor.
+/* The AVX-512 and AMX intrinsics of the kernels, emulated in plain C: slow, but correct on any x86-64 processor.
 
-   It takes the place of the compiler's own immintrin.h, so that tests can run what the processor at hand has no instructions
-   for: tools/test_emulated.sh. Names and meaning are those of Intel's Intrinsics Guide and, of tiles, of the Software
-   Developer's Manual. What the processor would refuse, like a tile before tiles are configured, ends the process. */
+   It replaces the compiler's immintrin.h, so that tests/kernels/test_emulated.py can run kernels without these instructions.
+   Names and meaning follow Intel's Intrinsics Guide and, for tiles, the Software Developer's Manual. An operation that the
+   processor would refuse, such as a tile before tiles are configured, ends the process. */
 
 #pragma once
 
@@ -20,7 +20,7 @@ typedef float __m512 __attribute__((vector_size(64), may_alias));
 typedef short __m512bh __attribute__((vector_size(64), may_alias));
 typedef uint16_t __mmask16;
 
-/* The numbers of a register, as wide as an instruction takes them. */
+/* The contents of a register, in the widths that instructions use. */
 typedef union {
   __m512i whole;
   __m512 floats;
@@ -76,7 +76,7 @@ MADE void _mm512_mask_storeu_ps(float *to, __mmask16 there, __m512 values) {
 
 MADE __m512i _mm512_castsi128_si512(__m128i part) {
   numbers_of x;
-  memset(&x, 0xff, sizeof x); /* what is in the rest is not said */
+  memset(&x, 0xff, sizeof x); /* the other bits are undefined */
   x.quarter[0] = part;
   return x.whole;
 }
@@ -170,14 +170,14 @@ MADE uint32_t bits_in(float x) {
   return bits;
 }
 
-MADE float without_subnormals(uint32_t bits) { /* what is less than 2^-126 is zero, of its sign */
+MADE float without_subnormals(uint32_t bits) { /* below 2^-126: zero with the same sign */
   bits &= bits & 0x7f800000 ? 0xffffffff : 0x80000000;
   float x;
   memcpy(&x, &bits, sizeof x);
   return x;
 }
 
-MADE uint16_t to_bf16(float x) { /* to the nearest, ties to even; NaN stays one */
+MADE uint16_t to_bf16(float x) { /* to nearest, ties to even; NaN stays NaN */
   const uint32_t bits = bits_in(x);
   if (!(bits & 0x7f800000)) return bits >> 16 & 0x8000;
   if (x != x) return bits >> 16 | 0x40;
@@ -193,7 +193,7 @@ MADE __m512i _mm512_cvtne2ps_pbh(__m512 above, __m512 below) {
 
 MADE __m256i _mm512_cvtneps_pbh(__m512 a) { return ((numbers_of){.whole = _mm512_cvtne2ps_pbh(a, a)}).half[0]; }
 
-/* Of each pair the second product is added first, then the first one, each rounded once with its sum. */
+/* Each pair adds its second product first, then its first one, each by a fused multiply-add. */
 MADE __m512 _mm512_dpbf16_ps(__m512 sums, __m512bh left, __m512bh right) {
   const numbers_of a = {.whole = (__m512i)left}, b = {.whole = (__m512i)right};
   numbers_of out = {.floats = sums};
@@ -216,7 +216,7 @@ static __thread struct {
   int configured;
 } amx;
 
-/* Only what the kernels configure is known: all tiles of 16 rows of 64 bytes. */
+/* Only the configuration of the kernels is supported: all tiles have 16 rows of 64 bytes. */
 MADE void _tile_loadconfig(const void *shape) {
   const unsigned char *at = shape;
   if (at[0] != 1) __builtin_trap();
@@ -245,7 +245,7 @@ MADE void _tile_stored(int n, void *to, int64_t stride) {
   for (int i = 0; i < 16; i++) memcpy((char *)to + i * stride, amx_tile(n)[i], 64);
 }
 
-/* Sums of even and of odd numbers are made by themselves, each product rounded once with its sum, and then added up. */
+/* Even and odd numbers are summed separately by fused multiply-adds, and then both sums are added. */
 static void _tile_dpbf16ps(int to, int left, int right) {
   uint16_t bits[2][16][32];
   float a[16][32], b[32][16], sum[16][16]; /* of pairs side by side, numbers in their order */
