@@ -36,7 +36,7 @@ sys.exit(pytest.main(sys.argv[1:]))
     not switch.why_not() and half_products.in_kernels(), reason="this processor has instructions for them"
 )
 def test_products_of_bf16_with_emulated_tiles_are_exact(tmp_path):
-    selection = "products_of_bf16_are_those or (gradient_of_a_weight and 90 and 33)"
+    selection = "products_of_bf16_are_those or (gradient_of_a_weight and 90 and widths3)"
     tests = ["tests/kernels/test_kernels.py", "-k", selection]
     result = subprocess.run(
         [sys.executable, "-c", CODE, "-q", "-p", "no:cacheprovider", *tests],
