@@ -7,11 +7,11 @@ from nmt.data.subwords import Subwords
 
 
 def counted_words(lines, config, notes=None):
-    """Count each word of some lines. notes: counts what is too long to be learnt from."""
+    """Count each word of some lines. notes: counts words too long to learn from."""
     words_of, notes = WordsOf(config), Counter() if notes is None else notes
     return Counter(word for line in lines for word in words_of(f" {line}", notes))
 
 
-def learnt_subwords(src, trg, config, **given):
-    """Subwords of the lines of source and target. given: as for `Subwords.train`."""
-    return Subwords.train(counted_words(src, config), counted_words(trg, config), config, **given)
+def learnt_subwords(src, trg, config, **options):
+    """Learn subwords from source and target lines. options: as for `Subwords.train`."""
+    return Subwords.train(counted_words(src, config), counted_words(trg, config), config, **options)

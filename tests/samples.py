@@ -1,4 +1,4 @@
-"""Real translations to try rules on that have to stay silent: files of the folder that NMT_DATA names."""
+"""Real translations on which checks must raise no alarm: files of the folder that NMT_DATA names."""
 
 import gzip
 import os
@@ -21,7 +21,7 @@ SAMPLES = {
 
 
 def sample(languages: str, n: int = 2_000) -> list[tuple[str, str]]:
-    """The first n pairs of a sample that have text on both sides; skips the test where it is not there."""
+    """Return those of the first n pairs of a sample with text on both sides; skip the test without the files."""
     paths = [Path(os.environ.get("NMT_DATA") or "no-data") / f"{name}.gz" for name in SAMPLES[languages]]
     if not all(path.exists() for path in paths):
         pytest.skip(f"NMT_DATA does not lead to {paths[0].name} and {paths[1].name}")

@@ -1,4 +1,4 @@
-"""nmt.load: what nmt-translate does, from Python."""
+"""nmt.load: translation and scoring from Python."""
 
 import copy
 import io
@@ -42,84 +42,86 @@ def folders(tmp_path_factory):
 
 
 @pytest.mark.parametrize("architecture", ["transformer", "attention"])
-def test_weights_that_are_read_are_not_drawn_first(architecture, folders, tmp_path):
+def test_loading_weights_draws_no_random_numbers(architecture, folders, tmp_path):
     subwords = Run(folders[0]).subwords()
     size = ("model.preset", "tiny") if architecture == "transformer" else ("model.d_model", "16")
     recipe = read_recipe(None, [("name", "tiny"), ("model.architecture", architecture), size])
-    made = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
-    weights = checkpoint.weights_of(made)
-    save_run(tmp_path, recipe, subwords, made)
-    before = torch.get_rng_state()
+    original = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
+    weights = checkpoint.weights_of(original)
+    save_run(tmp_path, recipe, subwords, original)
+    rng_state = torch.get_rng_state()
     model = nmt.load(tmp_path).model
-    assert torch.equal(torch.get_rng_state(), before)
-    assert all(torch.equal(weights[name], found) for name, found in checkpoint.weights_of(model).items())
+    assert torch.equal(torch.get_rng_state(), rng_state)
+    assert all(torch.equal(weights[name], tensor) for name, tensor in checkpoint.weights_of(model).items())
     seq = torch.tensor([[5, 6, 7]])
-    assert torch.equal(model(seq, seq), made.eval()(seq, seq))  # also what no checkpoint holds
+    assert torch.equal(model(seq, seq), original.eval()(seq, seq))  # includes buffers, which no checkpoint holds
 
 
-def test_lines_are_translated_in_order_with_the_options_of_the_recipe(folders):
+def test_lines_are_translated_in_order_with_the_recipe_options(folders):
     model = nmt.load(folders[0])
-    found = model.translate(LINES)
-    assert [bool(one.text) for one in found] == [True, False, True, True]
-    several = [one.texts for one in model.translate(LINES, n_best=3)]
-    assert max(map(len, several)) > 1 and all(len(set(texts)) == len(texts) for texts in several)  # each text once
-    assert [one.text for one in model.translate(LINES, beam=3, n_best=2)] == [one.text for one in found]
+    outputs = model.translate(LINES)
+    assert [bool(output.text) for output in outputs] == [True, False, True, True]
+    n_best = [output.texts for output in model.translate(LINES, n_best=3)]
+    assert max(map(len, n_best)) > 1 and all(len(set(texts)) == len(texts) for texts in n_best)  # each text once
+    assert [output.text for output in model.translate(LINES, beam=3, n_best=2)] == [output.text for output in outputs]
 
 
-def test_half_precision_is_another_arithmetic_of_the_same_model(folders):
+def test_bf16_scores_are_close_to_fp32_and_leave_the_model_unchanged(folders):
     model = nmt.load(folders[0])
-    exact, half = ([one.score for one in model.translate(LINES, precision=name)] for name in ("fp32", "bf16"))
+    exact, half = ([output.score for output in model.translate(LINES, precision=name)] for name in ("fp32", "bf16"))
     assert half != exact and half == pytest.approx(exact, rel=0.02)
-    assert {p.dtype for p in model.model.parameters()} == {torch.float32}  # as it was, for who scores meanwhile
-    assert [one.score for one in model.translate(LINES)] == exact
+    assert {p.dtype for p in model.model.parameters()} == {torch.float32}  # unchanged, for concurrent scoring
+    assert [output.score for output in model.translate(LINES)] == exact
 
 
 @pytest.mark.skipif(not int8_product(), reason="no exact products of 8 bits here")
-def test_numbers_of_8_bits_are_another_arithmetic_of_the_same_model(folders):
+def test_int8_scores_are_close_to_bf16(folders):
     for model in (nmt.load(folders[0], device="cpu"), nmt.load(folders, device="cpu")):
-        half, narrow = ([one.score for one in model.translate(LINES, precision=name)] for name in ("bf16", "int8"))
-        assert narrow != half and narrow == pytest.approx(half, rel=0.02)
-        assert [one.score for one in model.translate(LINES, precision="bf16")] == half
-        ready = model.translator(model.decode(precision="int8")).model
-        assert any(isinstance(module, int8.Int8FeedForward) for module in ready.modules())
-        assert model.translator(model.decode(precision="int8")).model is ready
+        bf16, quantized = (
+            [output.score for output in model.translate(LINES, precision=name)] for name in ("bf16", "int8")
+        )
+        assert quantized != bf16 and quantized == pytest.approx(bf16, rel=0.02)
+        assert [output.score for output in model.translate(LINES, precision="bf16")] == bf16
+        int8_model = model.translator(model.decode(precision="int8")).model
+        assert any(isinstance(module, int8.Int8FeedForward) for module in int8_model.modules())
+        assert model.translator(model.decode(precision="int8")).model is int8_model
 
 
-def test_an_ensemble_is_neither_of_its_models(folders):
-    one, other, mean, twice = (nmt.load(runs).translate(LINES) for runs in (*folders, folders, [folders[0]] * 2))
-    scores = [[each.score for each in found] for found in (mean, one, other)]
+def test_ensemble_scores_differ_from_those_of_its_models(folders):
+    first, second, mean, twice = (nmt.load(runs).translate(LINES) for runs in (*folders, folders, [folders[0]] * 2))
+    scores = [[output.score for output in outputs] for outputs in (mean, first, second)]
     assert scores[0] not in scores[1:]
-    assert [each.text for each in twice] == [each.text for each in one]
+    assert [output.text for output in twice] == [output.text for output in first]
 
 
-# Of the log-probability of a line, by arithmetic: how far it may be off in other company, as docs/translation.md says.
+# Largest difference of a line's log-probability between batches, by precision, as docs/translation.md says.
 @pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-5), ("bf16", 0.2), ("int8", 0.2)])
-def test_given_translations_are_scored_alike_in_any_company(folders, precision, bound):
+def test_scores_of_given_translations_do_not_depend_on_the_batch(folders, precision, bound):
     if precision == "int8" and not int8_product():
         pytest.skip("no exact products of 8 bits by oneDNN here")
     model = nmt.load(folders[0], device="cpu")
     targets = ["in May", "the ship", "", "left left left left"]
-    together = model.score(iter(LINES), iter(targets), precision=precision)
-    apart = model.score(LINES, targets, precision=precision, max_tokens=1)
-    for line, target, scored, other in zip(LINES, targets, together, apart, strict=True):
+    in_batches = model.score(iter(LINES), iter(targets), precision=precision)
+    one_by_one = model.score(LINES, targets, precision=precision, max_tokens=1)
+    for line, target, scored, separate in zip(LINES, targets, in_batches, one_by_one, strict=True):
         (alone,) = model.score([line], [target], precision=precision)
         assert alone.log_prob == pytest.approx(scored.log_prob, abs=bound)
-        assert other.log_prob == pytest.approx(scored.log_prob, abs=bound)
+        assert separate.log_prob == pytest.approx(scored.log_prob, abs=bound)
         assert scored.log_prob == math.fsum(scored.token_log_probs)
     with pytest.raises(DataError, match="4 sources but 3"):
         model.score(LINES, targets[:3])
 
 
-def test_a_pair_of_blank_lines_has_no_tokens_and_no_score(folders):
+def test_pair_of_blank_lines_has_no_tokens_and_score_zero(folders):
     model = nmt.load(folders[0], device="cpu")
     sources, targets = ["the ship", "", " \t", "", "in May"], ["in May", "", "\u200b", "ship", ""]
-    found = model.score(sources, targets)
-    assert [bool(one.token_log_probs) for one in found] == [True, False, False, True, True]
-    assert [one.log_prob < 0 for one in found] == [True, False, False, True, True]
-    assert len(found[3].token_log_probs) == len(found[3].trg_ids) + 1
-    assert [one.log_prob for one in model.score(["", ""], ["", ""])] == [0.0, 0.0]
+    scores = model.score(sources, targets)
+    assert [bool(score.token_log_probs) for score in scores] == [True, False, False, True, True]
+    assert [score.log_prob < 0 for score in scores] == [True, False, False, True, True]
+    assert len(scores[3].token_log_probs) == len(scores[3].trg_ids) + 1
+    assert [score.log_prob for score in model.score(["", ""], ["", ""])] == [0.0, 0.0]
     (last,) = model.score(sources[-1:], targets[-1:])
-    assert last.log_prob == pytest.approx(found[-1].log_prob, abs=1e-5)
+    assert last.log_prob == pytest.approx(scores[-1].log_prob, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_a_pair_of_blank_lines_has_no_tokens_and_no_score(folders):
         ([nmt.Request("a", prefix="\udfff")], "number 1: character 1 is U\\+DFFF, half of a surrogate pair"),
     ],
 )
-def test_what_is_no_text_is_named_with_its_place(folders, lines, message):
+def test_error_names_the_line_that_is_not_text(folders, lines, message):
     model = nmt.load(folders[0], device="cpu")
     with pytest.raises(DataError, match=f"^lines, {message}"):
         model.translate(lines)
@@ -139,29 +141,31 @@ def test_what_is_no_text_is_named_with_its_place(folders, lines, message):
         model.score(lines, ["a"] * len(lines))
 
 
-def test_the_lines_of_a_file_are_those_without_their_line_feeds(folders):
+def test_final_line_feeds_are_ignored(folders):
     model = nmt.load(folders[0], device="cpu")
-    in_file = ["the ship\n", "in May\r\n", nmt.Request("left\n"), "the\n old\n"]
+    from_file = ["the ship\n", "in May\r\n", nmt.Request("left\n"), "the\n old\n"]
     bare = ["the ship", "in May", "left", "the\n old"]
-    assert [one.src_ids for one in model.translate(in_file)] == [one.src_ids for one in model.translate(bare)]
-    scored = [model.score(*both)[0] for both in ((["the ship\n"], ["in May\n"]), (["the ship"], ["in May"]))]
+    assert [output.src_ids for output in model.translate(from_file)] == [
+        output.src_ids for output in model.translate(bare)
+    ]
+    scored = [model.score(*pair)[0] for pair in ((["the ship\n"], ["in May\n"]), (["the ship"], ["in May"]))]
     assert scored[0] == scored[1]
-    within, spaced = model.score(["the\nship", "the ship"], ["in\nMay\n", "in May"])
-    assert within == spaced
+    with_feeds, with_spaces = model.score(["the\nship", "the ship"], ["in\nMay\n", "in May"])
+    assert with_feeds == with_spaces
 
 
-def test_a_model_searches_as_its_recipe_said_when_it_was_loaded(folders, tmp_path, monkeypatch):
+def test_model_keeps_the_decode_options_read_at_load_time(folders, tmp_path, monkeypatch):
     shutil.copytree(folders[0], tmp_path / "run")
     monkeypatch.chdir(tmp_path)
     model = nmt.load("run", device="cpu")
     before = model.translate(LINES), model.decode(beam=None, trg_lang=None)
     monkeypatch.chdir("/")
-    written = tmp_path / "run" / "recipe.yaml"
-    written.write_text(written.read_text(encoding="utf-8").replace("beam: 3", "beam: 1"), encoding="utf-8")
+    recipe_file = tmp_path / "run" / "recipe.yaml"
+    recipe_file.write_text(recipe_file.read_text(encoding="utf-8").replace("beam: 3", "beam: 1"), encoding="utf-8")
     assert (model.translate(LINES), model.decode()) == before and before[1] == model.recipe.decode
 
 
-def test_phrases_in_a_list_are_those_of_a_tuple_and_numbers_of_numpy_are_numbers(folders):
+def test_lists_of_phrases_and_numpy_numbers_are_accepted(folders):
     assert nmt.Request("a", required=["dog"], tags=["b"]) == nmt.Request("a", required=("dog",), tags=("b",))
     model = nmt.load(folders[0], device="cpu")
     assert model.decode(beam=np.int64(4), alpha=np.float32(0.5)) == model.decode(beam=4, alpha=0.5)
@@ -198,74 +202,74 @@ def test_phrases_in_a_list_are_those_of_a_tuple_and_numbers_of_numpy_are_numbers
         (lambda run: nmt.load(run).translate(["a"], beam_size=3), r"beam_size: .*\(did you mean beam\?\)"),
     ],
 )
-def test_every_mistake_of_a_user_is_an_error_of_ours(folders, wrong, message):
+def test_user_mistakes_raise_nmt_error(folders, wrong, message):
     with pytest.raises(nmt.NmtError, match=message):
         wrong(folders[0])
 
 
-def test_memory_that_runs_out_is_told_and_an_error_of_our_own_stays_what_it_is(folders, monkeypatch):
+def test_out_of_memory_is_reported_and_internal_errors_pass_unchanged(folders, monkeypatch):
     model = nmt.load(folders[0])
-    for raised, seen in ((MemoryError("of all"), nmt.NmtError), (KeyError("own"), KeyError)):
+    for raised, expected in ((MemoryError("of all"), nmt.NmtError), (KeyError("own"), KeyError)):
         monkeypatch.setattr(model, "translator", Mock(side_effect=raised))
-        with pytest.raises(seen) as found:
+        with pytest.raises(expected) as caught:
             model.translate(LINES)
-        assert found.value is raised or "out of memory: of all (make" in str(found.value)
+        assert caught.value is raised or "out of memory: of all (make" in str(caught.value)
 
 
-def test_another_vocabulary_than_that_of_training_is_refused_with_both_fingerprints(folders, tmp_path):
+def test_changed_vocabulary_is_refused_with_both_fingerprints(folders, tmp_path):
     run = shutil.copytree(folders[0], tmp_path / "run")
-    own = Run(run).subwords().sha256
-    told = run / "data.json"
-    told.write_text('{"subwords": 5}\n')
+    sha256 = Run(run).subwords().sha256
+    data_file = run / "data.json"
+    data_file.write_text('{"subwords": 5}\n')
     with pytest.raises(RunError, match="trained with 5"):
         nmt.load(run)
-    for content in {"train": "1"}, {"train": "1", "subwords": own}:
-        told.write_text(json.dumps(content) + "\n")
+    for content in {"train": "1"}, {"train": "1", "subwords": sha256}:
+        data_file.write_text(json.dumps(content) + "\n")
         nmt.load(run)
     lines = ["another corpus has other words in it"] * 9
     learnt_subwords(lines, lines, SubwordsConfig(vocab_size=280)).save(run / "subwords.json")
-    with pytest.raises(RunError, match=rf"subwords.json: its fingerprint is [0-9a-f]{{12}}, .* with {own[:12]}"):
+    with pytest.raises(RunError, match=rf"subwords.json: its fingerprint is [0-9a-f]{{12}}, .* with {sha256[:12]}"):
         nmt.load(run)
 
 
-def test_a_translation_tells_what_json_lines_tell_of_it(folders, capsysbinary, monkeypatch):
+def test_translation_has_the_fields_of_json_lines(folders, capsysbinary, monkeypatch):
     lines = [*LINES, "...", "the old ship left in May " * 9]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode())))
     flags = ["--format", "jsonl", "--decode.max_src_len", "20", "--n-best", "2"]
     assert main([str(folders[0]), *flags]) == 0
-    told = [json.loads(line) for line in capsysbinary.readouterr().out.split(b"\n")[:-1]]
-    found = nmt.load(folders[0]).translate(lines, max_src_len=20, n_best=2)
-    assert [one["flags"] for one in told] == [one.flags for one in found]
-    assert {"blank", "letterless", "split"} <= {flag for one in found for flag in one.flags}
-    for one, translation in zip(told, found, strict=True):
+    records = [json.loads(line) for line in capsysbinary.readouterr().out.split(b"\n")[:-1]]
+    outputs = nmt.load(folders[0]).translate(lines, max_src_len=20, n_best=2)
+    assert [record["flags"] for record in records] == [output.flags for output in outputs]
+    assert {"blank", "letterless", "split"} <= {flag for output in outputs for flag in output.flags}
+    for record, output in zip(records, outputs, strict=True):
         for name in ("tokens", "source_tokens", "alignment", "word_alignment"):
-            assert getattr(translation, name) == one[name], name
+            assert getattr(output, name) == record[name], name
         for name in ("score", "log_prob", "token_log_probs"):
-            assert getattr(translation, name) == pytest.approx(one[name], abs=1e-5), name
-        assert [each["output"] for each in translation.n_best] == [each["output"] for each in one["n_best"]]
+            assert getattr(output, name) == pytest.approx(record[name], abs=1e-5), name
+        assert [entry["output"] for entry in output.n_best] == [entry["output"] for entry in record["n_best"]]
     with pytest.raises(nmt.NmtError, match="a copy of a translation has no model"):
-        _ = copy.copy(found[0]).tokens
+        _ = copy.copy(outputs[0]).tokens
 
 
-def test_threads_may_share_a_model(folders, monkeypatch):
-    wanted, made = [one.text for one in nmt.load(folders[0]).translate(LINES * 5)], []
+def test_threads_can_share_a_model(folders, monkeypatch):
+    expected, packed = [output.text for output in nmt.load(folders[0]).translate(LINES * 5)], []
     model = nmt.load(folders[0])
 
-    def slowly(given):
-        made.append(given)
+    def prepack_slowly(unpacked):
+        packed.append(unpacked)
         time.sleep(0.1)
-        return prepacked(given)
+        return prepacked(unpacked)
 
-    monkeypatch.setattr("nmt.api.prepacked", slowly)
+    monkeypatch.setattr("nmt.api.prepacked", prepack_slowly)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: [one.text for one in model.translate(LINES * 5)], range(4)))
-    assert found == [wanted] * 4 and len(made) == 1  # by the first, for all of them
+        texts = list(pool.map(lambda _: [output.text for output in model.translate(LINES * 5)], range(4)))
+    assert texts == [expected] * 4 and len(packed) == 1  # the first thread packs for all
 
 
-def test_a_request_says_what_a_translation_is_like(folders):
+def test_requests_constrain_their_translations(folders):
     model = nmt.load(folders[0])
-    asked = [nmt.Request("the ship", prefix="Ol"), "in May", nmt.Request("left", required=("ship",), avoided=("May",))]
-    first, second, third = model.translate(asked, beam=8)
+    lines = [nmt.Request("the ship", prefix="Ol"), "in May", nmt.Request("left", required=("ship",), avoided=("May",))]
+    first, second, third = model.translate(lines, beam=8)
     assert first.text.startswith("Ol") and not first.unmet
     assert second.text == model.translate(["in May"], beam=8)[0].text
     assert "ship" in third.text.split() and "May" not in third.text.split() and not third.unmet
@@ -287,24 +291,24 @@ sys.exit(os.waitpid(child, 0)[1] >> 8)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_model_that_was_loaded_before_a_fork_answers_in_the_child(folders):
+def test_model_loaded_before_a_fork_works_in_the_child(folders):
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}  # torch is imported first
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", _FORKED, str(folders[0])], env=environment, timeout=100, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize(("set_before", "policy"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")])
-def test_threads_sleep_while_they_wait_unless_the_environment_says_otherwise(set_before, policy):
+def test_waiting_threads_sleep_unless_the_environment_says_otherwise(set_before, policy):
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | set_before
-    asked = "import nmt, os, sys; at = 'torch' in sys.modules; nmt.load; print(at, os.environ['OMP_WAIT_POLICY'])"
-    done = subprocess.run([sys.executable, "-c", asked], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", policy]
+    code = "import nmt, os, sys; at = 'torch' in sys.modules; nmt.load; print(at, os.environ['OMP_WAIT_POLICY'])"
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["False", policy]
 
 
-def test_the_public_names_are_listed_and_a_model_says_what_it_is(folders):
+def test_public_names_are_listed_and_repr_describes_the_model(folders):
     assert {"load", "Model", "Request", "Translation", "Scored", "NmtError", "__version__"} <= set(dir(nmt))
     assert all(getattr(nmt, name) is not None for name in dir(nmt))
-    told = repr(nmt.load(folders[0]))
-    assert " to " in told and "parameters on cpu" in told and str(folders[0]) in told
+    description = repr(nmt.load(folders[0]))
+    assert " to " in description and "parameters on cpu" in description and str(folders[0]) in description

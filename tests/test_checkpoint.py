@@ -1,4 +1,4 @@
-"""Checkpoints: there whole or not at all, every damage seen, the best never deleted."""
+"""Checkpoints: written atomically, verified when read, and the best are kept."""
 
 import errno
 import json
@@ -30,19 +30,19 @@ def tensors(seed=0):
 
 @pytest.fixture
 def folder(tmp_path):
-    place = tmp_path / "run" / checkpoint.name_of(7)
-    checkpoint.save(place, tensors(), {"update": 7})
-    return place
+    path = tmp_path / "run" / checkpoint.name_of(7)
+    checkpoint.save(path, tensors(), {"update": 7})
+    return path
 
 
-def test_what_is_saved_is_loaded(folder):
+def test_loaded_checkpoint_equals_the_saved_one(folder):
     assert checkpoint.verify(folder)["update"] == 7
-    found = checkpoint.load_tensors(folder, checkpoint.MODEL)
-    assert all(torch.equal(found[name], tensor) for name, tensor in tensors()[checkpoint.MODEL].items())
+    loaded = checkpoint.load_tensors(folder, checkpoint.MODEL)
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in tensors()[checkpoint.MODEL].items())
     assert checkpoint.update_of(folder) == 7 and checkpoint.update_of(folder.parent) is None
 
 
-def test_a_shared_matrix_is_stored_once_and_shared_after_loading():
+def test_shared_matrix_is_stored_once_and_shared_after_loading():
     model = Tied()
     weights = {name: tensor.clone() for name, tensor in checkpoint.weights_of(model).items()}
     assert weights.keys() == {"first.weight", "table"}
@@ -57,7 +57,7 @@ def test_a_shared_matrix_is_stored_once_and_shared_after_loading():
     (lambda w: w.update(third=torch.zeros(1)), "third is not in the model"),
     (lambda w: w.update(table=torch.zeros(5)), r"table is \(5,\), the model expects \(3,\)"),
 ])  # fmt: skip
-def test_weights_that_do_not_fit_are_refused_by_name(change, said):
+def test_error_names_weights_that_do_not_fit(change, said):
     weights = dict(checkpoint.weights_of(Tied()))
     change(weights)
     with pytest.raises(RunError, match=said):
@@ -65,16 +65,16 @@ def test_weights_that_do_not_fit_are_refused_by_name(change, said):
 
 
 @pytest.mark.parametrize("name", [checkpoint.MODEL, checkpoint.STATE])
-def test_every_single_flipped_bit_truncation_and_deletion_is_seen(folder, name):
-    whole = (folder / name).read_bytes()
-    for place in range(0, len(whole), max(1, len(whole) // 25)):
-        flipped = bytearray(whole)
-        flipped[place] ^= 1 << (place % 8)
+def test_flipped_bits_truncation_and_deletion_are_detected(folder, name):
+    content = (folder / name).read_bytes()
+    for offset in range(0, len(content), max(1, len(content) // 25)):
+        flipped = bytearray(content)
+        flipped[offset] ^= 1 << (offset % 8)
         (folder / name).write_bytes(flipped)
         with pytest.raises(RunError, match="SHA-256"):
             checkpoint.verify(folder)
-    for cut in (0, 1, len(whole) // 2, len(whole) - 1):
-        (folder / name).write_bytes(whole[:cut])
+    for length in (0, 1, len(content) // 2, len(content) - 1):
+        (folder / name).write_bytes(content[:length])
         with pytest.raises(RunError, match="bytes, the manifest says"):
             checkpoint.verify(folder)
     (folder / name).unlink()
@@ -100,25 +100,25 @@ def change_manifest(folder, change):
     *((lambda manifest, name=name: manifest["files"].update({name: {"size": 1, "sha256": ""}}), "no. a plain file name")
       for name in ("../../etc/passwd", "/etc/passwd", "a/b", "", ".hidden", "nul\0", "c:x")),
 ])  # fmt: skip
-def test_a_changed_manifest_is_refused(folder, change, error):
+def test_changed_manifest_is_refused(folder, change, error):
     change_manifest(folder, change)
     with pytest.raises(RunError, match=error):
         checkpoint.verify(folder)
 
 
-def test_what_a_checkpoint_lacks_and_another_name_are_seen(folder):
+def test_missing_file_wrong_name_and_damaged_manifest_are_detected(folder):
     with pytest.raises(RunError, match=r"optimizer.safetensors: missing"):
         checkpoint.verify(folder, [checkpoint.OPTIMIZER])
-    other = folder.rename(folder.with_name(checkpoint.name_of(8)))
+    renamed = folder.rename(folder.with_name(checkpoint.name_of(8)))
     with pytest.raises(RunError, match="holds the files of update 7"):
-        checkpoint.verify(other)
+        checkpoint.verify(renamed)
     for text in ("", "[]", "{"):
-        (other / checkpoint.MANIFEST).write_text(text + "\n", encoding="utf-8")
+        (renamed / checkpoint.MANIFEST).write_text(text + "\n", encoding="utf-8")
         with pytest.raises(RunError, match="damaged"):
-            checkpoint.verify(other)
+            checkpoint.verify(renamed)
 
 
-def test_a_file_that_cannot_be_read_is_damaged_and_one_that_may_not_be_is_not(folder, monkeypatch):
+def test_io_error_means_damage_but_permission_error_does_not(folder, monkeypatch):
     def fail(_path):
         raise error
 
@@ -132,60 +132,60 @@ def test_a_file_that_cannot_be_read_is_damaged_and_one_that_may_not_be_is_not(fo
 
 
 @pytest.mark.parametrize("file", [checkpoint.MODEL, checkpoint.EMA])
-def test_weights_that_are_not_finite_are_never_written(folder, file):
-    other = folder.with_name(checkpoint.name_of(8))
+def test_non_finite_weights_are_never_written(folder, file):
+    target = folder.with_name(checkpoint.name_of(8))
     with pytest.raises(TrainingError, match="b holds numbers that are not finite"):
-        checkpoint.save(other, {**tensors(), file: {"b": torch.tensor([1.0, math.nan])}}, {"update": 8})
+        checkpoint.save(target, {**tensors(), file: {"b": torch.tensor([1.0, math.nan])}}, {"update": 8})
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
 @pytest.mark.parametrize("call", ["replace", "fsync"])
-def test_a_save_that_fails_leaves_the_old_checkpoint_and_nothing_half(folder, monkeypatch, call):
+def test_failed_save_leaves_only_the_old_checkpoint(folder, monkeypatch, call):
     def fail(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
 
-    other = folder.with_name(checkpoint.name_of(8))
+    target = folder.with_name(checkpoint.name_of(8))
     with monkeypatch.context() as patch:
         patch.setattr(os, call, fail)
         with pytest.raises(MachineError, match="no space left on device"):
-            checkpoint.save(other, tensors(1), {"update": 8})
+            checkpoint.save(target, tensors(1), {"update": 8})
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
     assert checkpoint.verify(folder)["update"] == 7
 
 
-def test_every_file_is_on_the_disk_before_the_name_and_the_name_before_the_end(folder, monkeypatch):
-    done = []
+def test_files_are_synced_before_the_rename_and_the_folder_after_it(folder, monkeypatch):
+    calls = []
 
-    def note(what, call):
-        return lambda *args: done.append((what, names(args[0]))) or call(*args)
+    def recorded(operation, call):
+        return lambda *args: calls.append((operation, name_of(args[0]))) or call(*args)
 
-    def names(at):  # of the file or folder behind a handle, or of a path
-        return os.path.basename(os.readlink(f"/proc/self/fd/{at}") if isinstance(at, int) else at)
+    def name_of(path):  # a path, or the handle of a file or folder
+        return os.path.basename(os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else path)
 
     if not os.path.exists("/proc/self/fd"):
         pytest.skip("no /proc to learn from what a handle stands for")
-    monkeypatch.setattr(os, "fsync", note("sync", os.fsync))
-    monkeypatch.setattr(os, "replace", note("rename", os.replace))
-    other = folder.with_name(checkpoint.name_of(8))
-    checkpoint.save(other, tensors(1), {"update": 8})
-    (rename,) = [place for place, (what, _) in enumerate(done) if what == "rename"]
-    beside = done[rename][1]
-    before = (checkpoint.MODEL, checkpoint.STATE, checkpoint.MANIFEST, beside)
-    assert done[:rename] == [("sync", name) for name in before]
-    assert done[rename + 1 :] == [("sync", folder.parent.name)]
+    monkeypatch.setattr(os, "fsync", recorded("sync", os.fsync))
+    monkeypatch.setattr(os, "replace", recorded("rename", os.replace))
+    target = folder.with_name(checkpoint.name_of(8))
+    checkpoint.save(target, tensors(1), {"update": 8})
+    (rename,) = [index for index, (operation, _) in enumerate(calls) if operation == "rename"]
+    temporary = calls[rename][1]
+    synced_before = (checkpoint.MODEL, checkpoint.STATE, checkpoint.MANIFEST, temporary)
+    assert calls[:rename] == [("sync", name) for name in synced_before]
+    assert calls[rename + 1 :] == [("sync", folder.parent.name)]
 
 
-def test_a_kill_between_two_renames_loses_nothing(folder, monkeypatch):
-    real = os.replace
+def test_kill_between_two_renames_loses_nothing(folder, monkeypatch):
+    replace = os.replace
 
-    def killed(source, target):
+    def replace_or_die(source, target):
         if target == folder:
-            raise KeyboardInterrupt  # any end that asks nobody
-        real(source, target)
+            raise KeyboardInterrupt  # in place of SIGKILL
+        replace(source, target)
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "exchange", lambda *_: False)
-        patch.setattr(os, "replace", killed)
+        patch.setattr(os, "replace", replace_or_die)
         with pytest.raises(KeyboardInterrupt):
             checkpoint.save(folder, tensors(1), {"update": 7, "second": True})
     assert not folder.exists()
@@ -196,21 +196,21 @@ def test_a_kill_between_two_renames_loses_nothing(folder, monkeypatch):
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-def test_a_folder_of_checkpoints_is_made_and_a_run_folder_that_was_removed_is_not(tmp_path):
-    place = tmp_path / "run" / "checkpoints" / checkpoint.name_of(7)
+def test_save_does_not_recreate_a_removed_run_folder(tmp_path):
+    path = tmp_path / "run" / "checkpoints" / checkpoint.name_of(7)
     with pytest.raises(MachineError, match="No such file"):
-        checkpoint.save(place, tensors(), {"update": 7})
+        checkpoint.save(path, tensors(), {"update": 7})
     assert not (tmp_path / "run").exists()
 
 
-def test_the_average_of_one_is_itself_and_of_two_is_the_mean(folder):
+def test_average_of_checkpoints_is_their_mean(folder):
     other = folder.with_name(checkpoint.name_of(8))
     checkpoint.save(other, tensors(1), {"update": 8})
-    a, b = tensors(0)[checkpoint.MODEL], tensors(1)[checkpoint.MODEL]
-    assert all(torch.equal(tensor, a[name]) for name, tensor in checkpoint.average([folder]).items())
-    assert all(torch.equal(tensor, a[name]) for name, tensor in checkpoint.average([folder, folder]).items())
+    first, second = tensors(0)[checkpoint.MODEL], tensors(1)[checkpoint.MODEL]
+    assert all(torch.equal(tensor, first[name]) for name, tensor in checkpoint.average([folder]).items())
+    assert all(torch.equal(tensor, first[name]) for name, tensor in checkpoint.average([folder, folder]).items())
     for name, tensor in checkpoint.average([folder, other]).items():
-        torch.testing.assert_close(tensor, (a[name] + b[name]) / 2)
+        torch.testing.assert_close(tensor, (first[name] + second[name]) / 2)
 
 
 @pytest.mark.parametrize("scores, keep_last, keep_best, gone", [

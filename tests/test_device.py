@@ -1,4 +1,4 @@
-"""Which device is taken, and which kernels torch takes on it."""
+"""Choice of the device, and of torch's attention kernels on it."""
 
 import pytest
 import torch
@@ -7,33 +7,33 @@ from nmt import device
 from nmt.errors import MachineError, NmtError
 
 
-def test_attention_of_cudnn_is_off_on_a_gpu_alone():
-    before = torch.backends.cuda.cudnn_sdp_enabled()
+def test_cudnn_attention_is_disabled_only_on_a_gpu():
+    was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(True)
     device.set_up("cpu")
     assert torch.backends.cuda.cudnn_sdp_enabled()
     device.set_up("cuda")
     assert not torch.backends.cuda.cudnn_sdp_enabled()
     assert torch.backends.cuda.mem_efficient_sdp_enabled() and torch.backends.cuda.flash_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(before)
+    torch.backends.cuda.enable_cudnn_sdp(was_enabled)
 
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """A machine with so many GPUs, which nothing is computed on."""
+    """gpus(n): pretend that the machine has n GPUs; nothing is computed on them."""
 
-    def have(n):
+    def set_count(n):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: n > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: n)
 
-    return have
+    return set_count
 
 
 @pytest.mark.parametrize(
     ("n_gpu", "name", "found"),
     [(0, "auto", "cpu"), (2, "auto", "cuda"), (2, "cpu", "cpu"), (2, "cuda", "cuda"), (2, "cuda:1", "cuda:1")],
 )
-def test_the_device_that_is_asked_for_is_taken_and_no_gpu_is_touched(gpus, n_gpu, name, found):
+def test_requested_device_is_chosen_without_touching_a_gpu(gpus, n_gpu, name, found):
     gpus(n_gpu)
     assert device.choose_device(name) == torch.device(found)
 
@@ -47,14 +47,14 @@ def test_the_device_that_is_asked_for_is_taken_and_no_gpu_is_touched(gpus, n_gpu
         (0, "abacus", r"there is no such device\. Expected auto, cpu, cuda"),
     ],
 )
-def test_a_device_that_is_not_there_is_for_the_user_to_mend(gpus, n_gpu, name, told):
+def test_missing_device_is_a_user_error(gpus, n_gpu, name, told):
     gpus(n_gpu)
     with pytest.raises(NmtError, match=f"--train.device {name}: {told}.*--train.device cpu") as error:
         device.choose_device(name, "--train.device")
     assert error.value.exit_code == 2
 
 
-def test_a_device_on_which_nothing_can_be_made_is_named(monkeypatch):
+def test_error_names_an_unusable_device(monkeypatch):
     def fail(*_, device):
         raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable.\nCUDA kernel errors ...")
 
@@ -72,7 +72,7 @@ def test_a_device_on_which_nothing_can_be_made_is_named(monkeypatch):
         ("NVIDIA GeForce RTX 4090 Laptop GPU", (0, 0, 0)), ("Tesla V100-SXM2-16GB", (0, 125, 15.7)),
     ],
 )  # fmt: skip
-def test_peaks_are_known_by_whole_names(monkeypatch, name, peaks):
+def test_peak_flops_are_known_only_by_full_device_names(monkeypatch, name, peaks):
     monkeypatch.setattr(device, "processor_of", lambda _: name)
-    here = torch.device("cpu")
-    assert [device.peak_flops(here, kind) for kind in ("bf16", "fp16", "fp32")] == [1e12 * peak for peak in peaks]
+    cpu = torch.device("cpu")
+    assert [device.peak_flops(cpu, dtype) for dtype in ("bf16", "fp16", "fp32")] == [1e12 * peak for peak in peaks]

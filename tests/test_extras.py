@@ -1,4 +1,4 @@
-"""Packages that only some need: one line for pip, that of pyproject.toml, and an error that shows it."""
+"""Optional packages: requirements equal those of pyproject.toml, and errors show the pip command."""
 
 import re
 import shutil
@@ -16,22 +16,22 @@ from nmt.extras import EXTRAS, missing, require, version, version_and_commit
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_lines_for_pip_are_those_of_pyproject():
+def test_pip_requirements_equal_those_of_pyproject():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert {extra: list(packages.values()) for extra, packages in EXTRAS.items()} == {
         extra: packages for extra, packages in declared.items() if extra not in ("bench", "test")
     }
 
 
-def test_nobody_is_sent_to_the_package_index_for_nmt():
-    """Where the name belongs to another project."""
+def test_no_text_recommends_the_package_index_for_nmt():
+    """There the name belongs to another project."""
     paths = {path for folder in ("docs", "nmt", "tools") for path in (ROOT / folder).rglob("*.*")}
     texts = {path: path.read_text(encoding="utf-8") for path in paths if path.suffix in (".md", ".py", ".sh")}
     assert [path for path, text in texts.items() if re.search(r"pip install ['\"]?nmt\b", text)] == []
 
 
 @pytest.mark.parametrize("gone", ["google.protobuf", "sentencepiece"])
-def test_what_cannot_be_imported_is_missing(monkeypatch, gone):
+def test_package_that_cannot_be_imported_counts_as_missing(monkeypatch, gone):
     monkeypatch.setitem(EXTRAS, "some", {"json.decoder": "json>=1"})
     monkeypatch.setitem(EXTRAS, "none", {"nowhere.at.all": "nowhere>=1"})
     require("some", "an option")
@@ -43,19 +43,19 @@ def test_what_cannot_be_imported_is_missing(monkeypatch, gone):
     assert str(missing("some", "it", ", or do without")).endswith(": pip install 'json>=1', or do without.")
 
 
-def test_the_version_has_the_commit_of_a_clone_and_a_mark_for_changed_code(tmp_path, monkeypatch):
+def test_version_names_the_commit_of_a_clone_and_marks_changed_code(tmp_path, monkeypatch):
     if not shutil.which("git"):
         pytest.skip("no git")
     (tmp_path / "nmt").mkdir()
     code = tmp_path / "nmt" / "a.py"
-    assert version_of(tmp_path) == version()  # what pip has copied is no clone
+    assert version_of(tmp_path) == version()  # not a clone
 
-    def git(*words):
-        me = ("-c", "user.name=a", "-c", "user.email=a@b.c")
-        return subprocess.run(["git", "-C", tmp_path, *me, *words], check=True, capture_output=True, text=True).stdout
+    def git(*args):
+        user = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        return subprocess.run(["git", "-C", tmp_path, *user, *args], check=True, capture_output=True, text=True).stdout
 
     git("init", "-q")
-    assert version_of(tmp_path) == version()  # without a commit
+    assert version_of(tmp_path) == version()  # no commit yet
     code.write_text("1\n", encoding="utf-8")
     git("add", ".")
     git("commit", "-qm", "a")

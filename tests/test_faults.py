@@ -1,4 +1,4 @@
-"""nmt-translate is broken on purpose, in a few of the ways of the whole sweep, and nothing is lost."""
+"""Fault injection into nmt-translate: a short version of tools/sweep_faults.py."""
 
 import subprocess
 import sys
@@ -11,8 +11,8 @@ SWEEP = Path(__file__).parents[1] / "tools" / "sweep_faults.py"
 
 
 @pytest.mark.skipif(not has_strace(), reason="needs strace, and the right to watch other processes")
-def test_a_few_faults_of_each_kind_are_survived():
+def test_nmt_translate_survives_a_few_faults_of_each_kind():
     command = [sys.executable, str(SWEEP), "translate", "--short"]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=1500, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("nmt-translate")
+    result = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=1500, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.startswith("nmt-translate")

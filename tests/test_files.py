@@ -1,4 +1,4 @@
-"""Writing that survives a power cut, folders that change places in one step, and JSON read without leniency."""
+"""Durable writes, atomic exchange of two folders, and strict JSON."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ def fail_with(number):
     return Mock(side_effect=OSError(number, os.strerror(number)))
 
 
-def test_two_folders_change_places_in_one_step(tmp_path):
+def test_two_folders_are_exchanged_in_one_step(tmp_path):
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
@@ -32,7 +32,7 @@ def test_two_folders_change_places_in_one_step(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot open a folder")
-def test_a_disk_that_fails_is_not_taken_for_a_file_system_that_cannot(tmp_path, monkeypatch):
+def test_sync_ignores_missing_support_but_not_io_errors(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", fail_with(errno.EINVAL))
     sync_folder(tmp_path)
     monkeypatch.setattr(os, "fsync", fail_with(errno.EIO))
@@ -41,7 +41,7 @@ def test_a_disk_that_fails_is_not_taken_for_a_file_system_that_cannot(tmp_path, 
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_write_that_fails_leaves_what_was_there_and_nothing_beside_it(tmp_path, monkeypatch, call):
+def test_failed_write_leaves_only_the_old_file(tmp_path, monkeypatch, call):
     path = tmp_path / "file"
     write_durably(path, b"old")
     with monkeypatch.context() as patch:
@@ -53,8 +53,8 @@ def test_a_write_that_fails_leaves_what_was_there_and_nothing_beside_it(tmp_path
     assert path.read_bytes() == b"new" and list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("n_byte", [1, 100_000])  # less than a buffer holds, and more
-def test_a_file_that_finds_no_room_is_named(tmp_path, n_byte):
+@pytest.mark.parametrize("n_byte", [1, 100_000])  # below and above the size of a buffer
+def test_full_disk_error_names_the_file(tmp_path, n_byte):
     path = tmp_path / "file"
     with full_disk(), pytest.raises(OSError, match="large") as caught:
         write_durably(path, b"x" * n_byte)
@@ -64,17 +64,17 @@ def test_a_file_that_finds_no_room_is_named(tmp_path, n_byte):
 @pytest.mark.parametrize("text", [
     '{"a": NaN}', '{"a": -Infinity}', '{"a": 1e999}', '{"a": 1, "a": 1}', "[" * 100_000, "{", "", "\ud800",
 ])  # fmt: skip
-def test_what_python_would_let_pass_is_refused_and_what_is_json_is_read(text):
+def test_only_strict_json_is_parsed(text):
     with pytest.raises(ValueError):
         parse_json(text.encode("utf-8", "surrogatepass"))
     assert parse_json('{"a": [1, 2.5, "é", null]}'.encode()) == {"a": [1, 2.5, "é", None]}
 
 
-def test_pages_and_recipes_of_the_package_are_named_where_they_are(tmp_path, monkeypatch):
-    told = "docs/faq.md: no such file (docs/data.md); see recipes/README.md, or mine/docs/data.md, docs/none.md."
+def test_shipped_pages_and_recipes_are_found_from_any_folder(tmp_path, monkeypatch):
+    message = "docs/faq.md: no such file (docs/data.md); see recipes/README.md, or mine/docs/data.md, docs/none.md."
     monkeypatch.chdir(ROOT)
-    assert with_shipped(told) == told
+    assert with_shipped(message) == message
     monkeypatch.chdir(tmp_path)
-    there = told.replace("(docs", f"({ROOT}/docs").replace("see ", f"see {ROOT}/")
-    assert with_shipped(told) == there
+    expected = message.replace("(docs", f"({ROOT}/docs").replace("see ", f"see {ROOT}/")
+    assert with_shipped(message) == expected
     assert read_recipe("recipes/multi30k.de-en.yaml").name == "multi30k.de-en"

@@ -1,4 +1,4 @@
-"""Codes and names of languages in one form, and what is known of a language."""
+"""Canonical codes of languages, and properties of languages."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 from nmt.errors import RecipeError
 from nmt.languages import canonical, language_of
 
-ONE_FORM = {
+SPELLINGS = {
     "ja": ("ja", "JA", "jpn", "jpn_Jpan", "ja_XX", "japanese", "Japanese"),
     "zh": ("zh", "zho", "chi", "cmn", "Chinese"),
     "zh-Hans": ("zho_Hans", "zh-hans", "cmn_Hans", "Simplified Chinese"),
@@ -29,9 +29,9 @@ ONE_FORM = {
 }
 
 
-@pytest.mark.parametrize("code", ONE_FORM)
-def test_all_codes_and_names_of_a_language_are_one(code):
-    assert {each: canonical(each) for each in ONE_FORM[code]} == dict.fromkeys(ONE_FORM[code], code)
+@pytest.mark.parametrize("code", SPELLINGS)
+def test_all_spellings_of_a_language_have_one_canonical_code(code):
+    assert {spelling: canonical(spelling) for spelling in SPELLINGS[code]} == dict.fromkeys(SPELLINGS[code], code)
     assert canonical(code) == code
 
 
@@ -40,7 +40,7 @@ def test_all_codes_and_names_of_a_language_are_one(code):
     {"jp": "ja, Japanese", "cz": "cs, Czech", "cn": "zh, Chinese", "ua": "uk, Ukrainian", "gr": "el, Greek",
      "np": "ne, Nepali", "dk": "da, Danish", "englsh": "en, English", "germn": "de, German"}.items(),
 )  # fmt: skip
-def test_an_unknown_code_is_refused_with_the_nearest_known(code, meant):
+def test_unknown_code_is_refused_with_the_nearest_known_one(code, meant):
     with pytest.raises(
         RecipeError, match=rf"^'{code}' is not a language code \(did you mean {meant}\?\)\. Expected one"
     ):
@@ -48,7 +48,7 @@ def test_an_unknown_code_is_refused_with_the_nearest_known(code, meant):
 
 
 @pytest.mark.parametrize("code", ["xx", "dates", "zh-classical", "en_US.UTF-8", "a", "!"])
-def test_what_is_near_no_language_is_refused_with_an_example(code):
+def test_code_near_no_language_is_refused_with_examples(code):
     with pytest.raises(
         RecipeError, match=r"is not a language code.* Expected one like de, pt-BR or zho_Hans, or x-NAME"
     ):
@@ -64,12 +64,12 @@ def test_languages_without_spaces_between_words_are_known():
     assert [code for code in UNSPACED + SPACED if language_of(code).is_unspaced] == UNSPACED
 
 
-def test_english_names_are_told():
+def test_languages_have_english_names():
     names = {"jpn": "Japanese", "zho_Hans": "Chinese (Simplified)", "pt-BR": "Portuguese (Brazil)"}
     names |= {"x-dates": "x-dates", "und": "Unknown language"}
     assert {code: language_of(code).name for code in names} == names
 
 
-def test_the_package_of_codes_is_imported_only_when_asked():
+def test_langcodes_is_imported_only_when_needed():
     code = "import sys, nmt.languages, nmt.recipe.fields as f; f.all_fields(); sys.exit('langcodes' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

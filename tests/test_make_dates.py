@@ -1,4 +1,4 @@
-"""The corpus of the date task."""
+"""Corpus of the date task."""
 
 from datetime import date, timedelta
 
@@ -12,14 +12,14 @@ def corpus():
 
 
 def test_no_line_has_two_readings(corpus):
-    """The shapes that could be confused differ by numbers, not by years: a few telling years, but every day of them."""
+    """A few years are enough, but with many days: shapes are confused by day and month, not by year."""
     meaning: dict[str, date] = {}
-    every = shapes()
-    assert len({(shape.template, shape.language and shape.language.code) for shape in every}) == len(every) >= 300
+    forms = shapes()
+    assert len({(shape.template, shape.language and shape.language.code) for shape in forms}) == len(forms) >= 300
     for year in (1911, 1950, 2007, 2012, 2049, 2099):
         day = date(year, 1, 1)
         while day.year == year:
-            for shape in every:
+            for shape in forms:
                 if shape.can_write(year):
                     line = shape.write(day)
                     assert meaning.setdefault(line.casefold(), day) == day, line
@@ -29,7 +29,7 @@ def test_no_line_has_two_readings(corpus):
     assert len(pairs) == len({src for src, _ in pairs})
 
 
-def test_years_weekdays_and_ordinals_are_written_as_people_do():
+def test_years_weekdays_and_ordinals_follow_common_usage():
     short, english = Shape("{d}/{m}/{yy}", None), LANGUAGES[0]
     assert [short.can_write(year) for year in (1949, 1950, 2049, 2050)] == [False, True, True, False]
     assert short.write(date(2003, 5, 6)) == "6/5/03"
@@ -37,7 +37,7 @@ def test_years_weekdays_and_ordinals_are_written_as_people_do():
     assert [english.ordinal(n) for n in (1, 2, 3, 11, 22)] == ["1st", "2nd", "3rd", "11th", "22nd"]
 
 
-def test_splits_have_nothing_in_common_and_targets_are_dates_of_the_calendar(corpus):
+def test_splits_are_disjoint_and_targets_are_valid_dates(corpus):
     sizes = {"train": N_TRAIN, "valid": N_VALID, "test": N_TEST}
     assert {split: len(src) for split, (src, _) in corpus.items()} == sizes
     for side in (0, 1):
@@ -47,7 +47,7 @@ def test_splits_have_nothing_in_common_and_targets_are_dates_of_the_calendar(cor
         assert all(FIRST <= date.fromisoformat(line) <= LAST for line in targets)
 
 
-def test_the_files_are_the_corpus_which_is_a_function_of_the_seed(tmp_path, corpus):
+def test_files_hold_the_corpus_which_depends_only_on_the_seed(tmp_path, corpus):
     assert main([str(tmp_path / "new" / "dates")]) == 0
     for split, sides in corpus.items():
         for side, lines in zip(("src", "trg"), sides, strict=True):

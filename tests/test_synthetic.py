@@ -1,5 +1,4 @@
-"""The commands of docs/data.md, one after another, on a corpus and with sizes of a test: back-translation, then
-distillation."""
+"""Commands of docs/data.md on a tiny corpus and model: back-translation, then distillation."""
 
 import gzip
 import json
@@ -30,7 +29,7 @@ SMALL = """
 
 
 def commands_of(title):
-    """Those that the chapter shows."""
+    """Return the commands in a chapter of docs/data.md."""
     chapter = (ROOT / "docs" / "data.md").read_text(encoding="utf-8").partition(f"## {title}\n")[2]
     return re.search(r"```bash\n(.*?)```", chapter, re.DOTALL)[1].replace("$NMT_DATA/", "").strip().split("\n")
 
@@ -42,9 +41,9 @@ def write(path, lines):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The corpora that the recipes name, in the folder where the commands are typed."""
-    draw = random.Random(1)
-    texts = [[draw.choice(list(PAIRS)) for _ in range(draw.randint(2, 5))] for _ in range(N_TRAIN + N_MONO)]
+    """Working directory with the corpora that the recipes name."""
+    rng = random.Random(1)
+    texts = [[rng.choice(list(PAIRS)) for _ in range(rng.randint(2, 5))] for _ in range(N_TRAIN + N_MONO)]
     german = [" ".join(words) for words in texts]
     english = [" ".join(PAIRS[word] for word in words) for words in texts]
     for split, n in (("train", N_TRAIN), ("val", 4), ("test_2016_flickr", 4)):
@@ -57,18 +56,18 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(command, *more):
-    """Type a command."""
+def run(command, *extra):
+    """Run a command with small sizes."""
     name, *arguments = shlex.split(command)
     small = [f"--{option}" for option in SMALL.split()] if name != "nmt-translate" else []
-    assert COMMANDS[name]([*arguments, *small, *map(str, more)]) == 0
+    assert COMMANDS[name]([*arguments, *small, *map(str, extra)]) == 0
 
 
 def records(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
 
 
-def test_the_documented_way_from_text_alone_to_a_model_that_learnt_from_it(folder, capsys):
+def test_documented_back_translation_and_distillation_train_models(folder, capsys):
     for command in ("nmt-preprocess", "nmt-train"):
         run(f"{command} recipes/multi30k.en-de.yaml")
     (prepare,) = commands_of("Back-translation")
@@ -85,16 +84,16 @@ def test_the_documented_way_from_text_alone_to_a_model_that_learnt_from_it(folde
     assert n_real == N_TRAIN and 0 < n_back == len(pairs) - sum(dropped.values())
     assert dropped["flagged blank"] == 1
     src, trg = data.train.pairs(range(n_real + n_back))
-    told = [data.subwords.src.pieces(ids)[0] == "<bt>" for ids in src]
-    assert told == [False] * n_real + [True] * n_back
+    has_tag = [data.subwords.src.pieces(ids)[0] == "<bt>" for ids in src]
+    assert has_tag == [False] * n_real + [True] * n_back
     kept = [data.subwords.trg.decode(ids) for ids in trg[n_real:]]
     assert set(kept) <= set(mono)
     assert (folder / "runs" / "multi30k.de-en.bt" / "model").is_dir()
 
     (prepare,) = commands_of("Distillation")
     run(f"{prepare} --data.train.translated_by runs/multi30k.de-en.bt")
-    taught = records(next((folder / "prepared" / "multi30k.de-en.student.translated").iterdir()))
+    distilled = records(next((folder / "prepared" / "multi30k.de-en.student.translated").iterdir()))
     data = Prepared.open(folder / "prepared" / "multi30k.de-en.student")
-    kept = [pair for pair in taught if not pair["flags"]]
-    assert 0 < data.train.n_pair <= len(kept) <= N_TRAIN == len(taught)
+    kept = [pair for pair in distilled if not pair["flags"]]
+    assert 0 < data.train.n_pair <= len(kept) <= N_TRAIN == len(distilled)
     assert "training pairs" in capsys.readouterr().err

@@ -1,16 +1,16 @@
-"""What torchrun tells, and what it never would."""
+"""Environment variables of torchrun, valid and invalid."""
 
 import pytest
 
 from nmt.errors import NmtError
 from nmt.processes import ADDRESS, ProcessRank, process_rank
 
-TOLD = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
+VARIABLES = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
 
 
-def test_a_process_knows_its_place():
+def test_process_rank_is_read_from_the_environment():
     assert process_rank({}) == process_rank({"WORLD_SIZE": "1"}) == ProcessRank(0, 1, 0)
-    assert process_rank(TOLD) == ProcessRank(1, 4, 1)
+    assert process_rank(VARIABLES) == ProcessRank(1, 4, 1)
     assert process_rank({"RANK": "1", "WORLD_SIZE": "4"}) == ProcessRank(1, 4, 0)
 
 
@@ -25,7 +25,7 @@ def test_a_process_knows_its_place():
         ({}, "MASTER_ADDR is missing"),
     ],
 )
-def test_what_torchrun_would_not_leave_is_named(change, named):
-    environment = {name: value for name, value in {**TOLD, **change}.items() if value is not None}
+def test_error_names_the_invalid_variable(change, named):
+    environment = {name: value for name, value in {**VARIABLES, **change}.items() if value is not None}
     with pytest.raises(NmtError, match=rf"{named}.*unset WORLD_SIZE"):
         process_rank(environment, needed=ADDRESS)

@@ -1,4 +1,4 @@
-"""A tiny corpus and recipe that trains in a second, and processes that train it together."""
+"""Tiny corpus, recipes that train on it in a second, and processes that train as ranks of one run."""
 
 import multiprocessing
 import random
@@ -25,8 +25,8 @@ WORDS = list(TRANSLATION)
 
 
 def write_pairs(folder, name, n, seed):
-    draw = random.Random(seed)
-    lines = [[draw.choice(WORDS) for _ in range(draw.randint(2, 9))] for _ in range(n)]
+    rng = random.Random(seed)
+    lines = [[rng.choice(WORDS) for _ in range(rng.randint(2, 9))] for _ in range(n)]
     (folder / f"{name}.de").write_text("".join(" ".join(line) + "\n" for line in lines), encoding="utf-8", newline="\n")
     english = ("".join(" ".join(TRANSLATION[word] for word in line) + "\n") for line in lines)
     (folder / f"{name}.en").write_text("".join(english), encoding="utf-8", newline="\n")
@@ -35,7 +35,7 @@ def write_pairs(folder, name, n, seed):
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory):
-    """A folder prepared from 300 training and 12 validation pairs, and the part of a recipe that made it."""
+    """Recipe sections of data that were prepared from 300 training and 12 validation pairs."""
     folder = tmp_path_factory.mktemp("corpus")
     data = {"src_lang": "de", "trg_lang": "en", "out": str(folder / "prepared"), "max_ratio": 9.0}
     data |= {"train": [write_pairs(folder, "train", 300, 1)], "valid": write_pairs(folder, "valid", 12, 2)}
@@ -48,16 +48,16 @@ MODEL = {"d_model": 16, "d_inner": 32, "n_enc_layer": 1, "n_dec_layer": 1, "n_he
 
 
 def merged(tree, sections):
-    """The sections of a recipe with other options in some of them; a model of another architecture takes the place."""
-    found = dict(tree)
-    for name, more in sections.items():
-        keeps = isinstance(more, dict) and "architecture" not in more
-        found[name] = {**tree.get(name, {}), **more} if keeps else more
-    return found
+    """Return recipe sections with changed options; a section that names an architecture is replaced as a whole."""
+    result = dict(tree)
+    for name, options in sections.items():
+        is_merged = isinstance(options, dict) and "architecture" not in options
+        result[name] = {**tree.get(name, {}), **options} if is_merged else options
+    return result
 
 
 def make_recipe(corpus, out, **sections):
-    """A recipe for a run in the folder `out`: section={option: value}, ..."""
+    """Return a recipe for a run in the folder `out`. sections: section={option: value}, ..."""
     tree = {
         "name": "tiny",
         "seed": 3,
@@ -67,7 +67,7 @@ def make_recipe(corpus, out, **sections):
         "optim": {"lr": 3e-3, "schedule": "constant", "warmup": 5, "clip": 1.0},
         "train": {"out": str(out), "updates": 30, "save_every": 7, "log_every": 5, "precision": "fp32"},
         "valid": {"every": 10, "max_tokens": 400},
-        "decode": {"max_len_a": 0.5, "max_len_b": 3},  # an untrained model knows no end
+        "decode": {"max_len_a": 0.5, "max_len_b": 3},  # an untrained model predicts no end of sentence
     }
     return Recipe.model_validate(merged(tree, sections))
 
@@ -89,24 +89,24 @@ def short_of(recipe_of):
 
 
 @pytest.fixture(scope="session")
-def whole(corpus, tmp_path_factory):
-    """The recipe of a short run that nothing happened to. Read only."""
+def uninterrupted(corpus, tmp_path_factory):
+    """Recipe of a short run that was never interrupted. Read only."""
     recipe = make_recipe(corpus, tmp_path_factory.mktemp("uninterrupted") / "whole", **SHORT)
     assert launch(recipe) == "done"
     return recipe
 
 
 @pytest.fixture
-def finished(whole, short_of):
-    """The recipe of a copy of that run."""
+def finished(uninterrupted, short_of):
+    """Recipe of a copy of the uninterrupted run."""
     recipe = short_of()
-    shutil.copytree(whole.run_folder, recipe.run_folder)
+    shutil.copytree(uninterrupted.run_folder, recipe.run_folder)
     return recipe
 
 
 @pytest.fixture
-def late_engines(monkeypatch):
-    """Call it, and engines on the CPU behave as on a GPU from then on."""
+def make_async(monkeypatch):
+    """make_async(): make engines on the CPU asynchronous, as on a GPU."""
     begin = Engine.__init__
 
     def init(self, *args, **kwargs):
@@ -118,57 +118,57 @@ def late_engines(monkeypatch):
 
 
 class Group:
-    """Ranks of one run, and the stores that they meet in. said: the name of what each printed to stderr."""
+    """Ranks of one run, and the stores that they meet in. log: path of what each printed, without `.rank`."""
 
-    def __init__(self, processes, said, stores=()):
-        self.processes, self.said, self.stores = processes, said, stores
+    def __init__(self, processes, log, stores=()):
+        self.processes, self.log, self.stores = processes, log, stores
         for process in processes:
             process.start()
 
     def wait(self, seconds=120):
-        """Exit codes, negative for signals; None for who still runs."""
+        """Return the exit codes: negative for signals, None for processes that still run."""
         deadline = time.monotonic() + seconds
         for process in self.processes:
             process.join(max(0.0, deadline - time.monotonic()))
         return [process.exitcode for process in self.processes]
 
-    def words(self, rank):
-        return Path(f"{self.said}.{rank}").read_text(encoding="utf-8")
+    def stderr_of(self, rank):
+        return Path(f"{self.log}.{rank}").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def start(tmp_path):
-    """start(recipe, ..., fault={rank: [what, at which update]}) -> Group that trains them one after the other."""
-    from tests.training import ranks  # which takes a second
+def start_ranks(tmp_path):
+    """start_ranks(recipe, ..., fault={rank: [kind, update]}) -> Group that trains the recipes one after another."""
+    from tests.training import ranks  # slow to import
 
     # Processes are forked from one that has imported torch.
     context, groups = multiprocessing.get_context("forkserver"), []
     context.set_forkserver_preload(["pytest", "tests.training.ranks"])
 
-    def start(*recipes, world_size=2, absent=(), torchrun=False, fault=None):
-        said = str(tmp_path / f"said{len(groups)}")
-        files = [f"{said}.{number}.yaml" for number in range(len(recipes))]
+    def start_ranks(*recipes, world_size=2, absent=(), torchrun=False, fault=None):
+        log = str(tmp_path / f"said{len(groups)}")
+        files = [f"{log}.{number}.yaml" for number in range(len(recipes))]
         for recipe, file in zip(recipes, files, strict=True):
             write_recipe(recipe, Path(file))
         if torchrun:
-            args = (world_size, said, files, said, fault)
-            groups.append(Group([context.Process(target=ranks.torchrun, args=args)], said))
+            args = (world_size, log, files, log, fault)
+            groups.append(Group([context.Process(target=ranks.torchrun, args=args)], log))
             return groups[-1]
-        # What torchrun does, without its start-up time: ranks that meet in a store, another one for each recipe.
+        # As torchrun, without its start-up time: ranks meet in a store, a new one for each recipe.
         store_of = partial(TCPStore, "127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=False)
         stores = [store_of() for _ in recipes]
-        shared = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        env = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True"}
         processes = [
             context.Process(
-                target=ranks.be_rank,
-                args=(files, said, fault, {**shared, "RANK": rank, "LOCAL_RANK": rank}, [one.port for one in stores]),
+                target=ranks.train_as_rank,
+                args=(files, log, fault, {**env, "RANK": rank, "LOCAL_RANK": rank}, [store.port for store in stores]),
             )
             for rank in map(str, range(world_size))
             if int(rank) not in absent
         ]
-        groups.append(Group(processes, said, stores))
+        groups.append(Group(processes, log, stores))
         return groups[-1]
 
-    yield start
+    yield start_ranks
     for process in (process for group in groups for process in group.processes):
         process.kill()

@@ -1,4 +1,4 @@
-"""Processes that train together, for the tests."""
+"""Processes that train as ranks of one run, with injected faults."""
 
 import io
 import os
@@ -17,44 +17,44 @@ from nmt.training.engine import Engine
 
 
 class Faulty(train.Stop):
-    """Asked once an update whether to stop; does something else at the n-th time."""
+    """Stop request, called once an update, that injects a fault at the n-th call."""
 
-    what, left = "", -1
+    kind, n_left = "", -1
 
     def __call__(self):
-        Faulty.left -= 1
-        if Faulty.left == 0:
-            if self.what == "SIGKILL":
+        Faulty.n_left -= 1
+        if Faulty.n_left == 0:
+            if self.kind == "SIGKILL":
                 os.kill(os.getpid(), signal.SIGKILL)
-            elif self.what == "error":
+            elif self.kind == "error":
                 raise RuntimeError("a wheel came off")
-            elif self.what == "hang":
+            elif self.kind == "hang":
                 time.sleep(16)
-            elif self.what == "drift":
+            elif self.kind == "drift":
                 drift()
-        return super().__call__() or (self.what == "stop" and Faulty.left <= 0)
+        return super().__call__() or (self.kind == "stop" and Faulty.n_left <= 0)
 
 
 def drift():
     """Make this rank's weights wrong from the next update on."""
     step = Engine.step
 
-    def wrong(engine, *args, **kwargs):
+    def step_wrongly(engine, *args, **kwargs):
         step(engine, *args, **kwargs)
         next(engine.model.parameters()).detach().view(-1)[0] += 1e-6
 
-    Engine.step = wrong
+    Engine.step = step_wrongly
 
 
-def be_rank(recipes, said, fault=None, environment=None, ports=()):
-    """Train some recipes as the rank that the environment names. fault: {rank: [what, at which update]}."""
+def train_as_rank(recipes, log, fault=None, environment=None, ports=()):
+    """Train some recipes as the rank that the environment names. fault: {rank: [kind, update]}."""
     os.environ.update(environment or {})
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     if fault and rank in fault and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
-        Faulty.what, Faulty.left = fault[rank]
+        Faulty.kind, Faulty.n_left = fault[rank]
         train.Stop = Faulty
-    os.dup2(os.open(f"{said}.{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 2)
+    os.dup2(os.open(f"{log}.{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 2)
     sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), encoding="utf-8", line_buffering=True)
     for number, recipe in enumerate(recipes):
         if ports:
@@ -63,9 +63,9 @@ def be_rank(recipes, said, fault=None, environment=None, ports=()):
             os._exit(code)
 
 
-def torchrun(world_size, said, *job):
-    """torchrun itself, but for reading the command line."""
-    os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT, 0o644), 2)
-    at = {"rdzv_backend": "c10d", "rdzv_endpoint": "127.0.0.1:0", "local_addr": "127.0.0.1"}
-    how = {"max_restarts": 1, "monitor_interval": 0.1, "start_method": "fork"}
-    elastic_launch(LaunchConfig(1, 1, world_size, run_id="test", **at, **how), be_rank)(*job)
+def torchrun(world_size, log, *args):
+    """Run torchrun without its command line."""
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT, 0o644), 2)
+    rendezvous = {"rdzv_backend": "c10d", "rdzv_endpoint": "127.0.0.1:0", "local_addr": "127.0.0.1"}
+    options = {"max_restarts": 1, "monitor_interval": 0.1, "start_method": "fork"}
+    elastic_launch(LaunchConfig(1, 1, world_size, run_id="test", **rendezvous, **options), train_as_rank)(*args)

@@ -1,4 +1,4 @@
-"""--check tells what a recipe costs, --selftest whether its model can learn; neither leaves anything behind."""
+"""--check predicts the cost of a recipe, --selftest tests that its model learns; neither leaves files behind."""
 
 import sys
 from types import SimpleNamespace
@@ -29,8 +29,8 @@ HEALTHY = SimpleNamespace(
 )  # fmt: skip
 
 
-def healthy_but(**found):
-    return SimpleNamespace(**{**vars(HEALTHY), **found})
+def healthy_but(**changes):
+    return SimpleNamespace(**{**vars(HEALTHY), **changes})
 
 
 # Large enough to learn sixteen pairs in a moment.
@@ -43,44 +43,44 @@ def few_updates(monkeypatch):
     monkeypatch.setattr(check_module, "N_TIMED", 3)
 
 
-def everything_under(folder):
+def files_under(folder):
     return {
         (path.relative_to(folder), path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(folder.rglob("*"))
     }
 
 
-def test_a_check_tells_what_will_be_and_leaves_nothing_behind(recipe_of, tmp_path, capsys):
+def test_check_prints_predictions_and_leaves_no_files(recipe_of, tmp_path, capsys):
     file = tmp_path / "recipe.yaml"
     write_recipe(recipe_of(train={"ema": 0.9}), file)
-    before = everything_under(tmp_path)
+    before = files_under(tmp_path)
     assert main([str(file), "--check"]) == 0
-    assert everything_under(tmp_path) == before
+    assert files_under(tmp_path) == before
     out, err = capsys.readouterr()
     lines = dict(line.split("  ", 1) for line in out.split("\n") if "  " in line and not line.startswith("  "))
-    told = {name: value.strip() for name, value in lines.items()}
-    assert {"parameters", "memory peak", "speed", "padding", "first validation", "epoch", "end", "disk"} <= set(told)
-    assert told["corpus"].startswith("300 pairs") and "update 10: " in told["first validation"]
+    rows = {name: value.strip() for name, value in lines.items()}
+    assert {"parameters", "memory peak", "speed", "padding", "first validation", "epoch", "end", "disk"} <= set(rows)
+    assert rows["corpus"].startswith("300 pairs") and "update 10: " in rows["first validation"]
     assert "likely trouble" in out and "trying" in err and "trying" not in out
 
 
 @pytest.mark.parametrize(("option", "extra"), [("train.wandb", "wandb"), ("train.tensorboard", "tensorboard")])
-def test_a_package_that_is_missing_is_told_before_there_is_a_run_folder(recipe_of, monkeypatch, option, extra):
+def test_missing_package_is_reported_before_the_run_folder_exists(recipe_of, monkeypatch, option, extra):
     monkeypatch.setitem(sys.modules, extra, None)
     recipe = recipe_of(train={extra: True})
-    for work in (launch, lambda recipe: check(recipe, lambda _: None)):
+    for begin in (launch, lambda recipe: check(recipe, lambda _: None)):
         with pytest.raises(MachineError, match=rf"^{option}: .* pip install '{extra}>="):
-            work(recipe)
+            begin(recipe)
     assert not recipe.run_folder.exists()
 
 
-def test_a_check_works_while_the_run_goes_on_and_takes_what_auto_was_there(recipe_of, monkeypatch):
+def test_check_of_a_running_run_uses_its_resolved_auto_values(recipe_of, monkeypatch):
     recipe = recipe_of(batch={"max_tokens": "auto", "per_update": 1}, train={"updates": 3})
     launch(recipe)
-    before = everything_under(recipe.run_folder)
-    monkeypatch.setattr("nmt.training.resolve.most_tokens", None)  # it is known
+    before = files_under(recipe.run_folder)
+    monkeypatch.setattr("nmt.training.resolve.most_tokens", None)  # not called: the run has resolved it
     with Run(recipe.run_folder).lock():
         assert any(line.startswith("speed") for line in check(recipe, lambda _: None))
-    assert {name for name, *_ in everything_under(recipe.run_folder)} == {name for name, *_ in before}
+    assert {name for name, *_ in files_under(recipe.run_folder)} == {name for name, *_ in before}
 
 
 def troubles_of(recipe):
@@ -88,7 +88,7 @@ def troubles_of(recipe):
     return lines[lines.index("likely trouble") + 1 :]
 
 
-def test_a_check_says_what_training_would_refuse(recipe_of, tmp_path):
+def test_check_reports_what_training_would_refuse(recipe_of, tmp_path):
     with pytest.raises(RecipeError, match=r"'encodr\.\*' matches no parameter"):
         check(recipe_of(train={"freeze": ["encodr.*"]}), lambda _: None)
     with pytest.raises(RunError, match="nowhere is not a run"):
@@ -97,10 +97,10 @@ def test_a_check_says_what_training_would_refuse(recipe_of, tmp_path):
     origin = {"init_from": str(tmp_path / "run")}
     with pytest.raises(RunError, match=r"no parameter of .* fits"):
         check(recipe_of("child", train=origin, model={"d_model": 24, "d_inner": 40}), lambda _: None)
-    other, *_ = troubles_of(recipe_of(train={"updates": 1, "ema": 0.5}))
-    assert "training will be refused: " in other and "train.ema was 0.0, now 0.5" in other
-    heads, *_ = troubles_of(recipe_of("child", train=origin, model={"n_head": 4}))
-    assert heads.endswith("compute something else: model.n_head: 2 there, 4 here")
+    ema_trouble, *_ = troubles_of(recipe_of(train={"updates": 1, "ema": 0.5}))
+    assert "training will be refused: " in ema_trouble and "train.ema was 0.0, now 0.5" in ema_trouble
+    head_trouble, *_ = troubles_of(recipe_of("child", train=origin, model={"n_head": 4}))
+    assert head_trouble.endswith("compute something else: model.n_head: 2 there, 4 here")
     assert not any("refused" in line for line in troubles_of(recipe_of(train={"updates": 1})))
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     for out in ("file", "file/below/it"):
@@ -111,33 +111,33 @@ def test_a_check_says_what_training_would_refuse(recipe_of, tmp_path):
     assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
 
 
-def test_a_time_budget_ends_what_is_foretold(recipe_of):
+def test_check_predicts_the_end_of_a_time_budget(recipe_of):
     recipe = recipe_of(train={"updates": 10**6, "time_budget": "20s", "average": "none"})
     rows = dict(table(recipe, healthy_but(n_update=18, n_valid=2)))
     assert rows["end"] == "update 18 (0.9 epochs): when the 20s of train.time_budget are over, 2 validations"
     assert rows["first validation"].startswith("update 10: ")
     rows = dict(table(recipe_of(), HEALTHY))
     assert rows["end"] == "update 30 (1.5 epochs): after 32 s, 3 validations"
-    of_recipe = measured(recipe)
-    assert of_recipe.n_update < 10**6 and of_recipe.n_valid >= -(-of_recipe.n_update // 10)
-    assert of_recipe.n_update * of_recipe.seconds <= 20.0
+    findings = findings_of(recipe)
+    assert findings.n_update < 10**6 and findings.n_valid >= -(-findings.n_update // 10)
+    assert findings.n_update * findings.seconds <= 20.0
 
 
 @pytest.mark.parametrize(("owner", "name"), [(Validator, "measure"), (check_module.Translator, "translate")])
-def test_memory_that_runs_out_in_validation_is_foretold(recipe_of, monkeypatch, owner, name):
-    def no_room(*_):
+def test_check_predicts_running_out_of_memory_in_validation(recipe_of, monkeypatch, owner, name):
+    def run_out(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(owner, name, no_room)
-    assert not measured(recipe_of()).valid_fits
+    monkeypatch.setattr(owner, name, run_out)
+    assert not findings_of(recipe_of()).valid_fits
 
 
-def measured(recipe):
+def findings_of(recipe):
     data = open_data(recipe)
     return Findings(recipe, data, Trial(recipe, data, torch.device("cpu")))
 
 
-def test_pairs_that_scores_drop_are_no_trouble(corpus, recipe_of, tmp_path):
+def test_pairs_dropped_by_their_scores_are_no_trouble(corpus, recipe_of, tmp_path):
     (tmp_path / "scores").write_text("".join(f"{n}\n" for n in range(300)), encoding="utf-8")
     train = {**corpus["data"]["train"][0], "scores": str(tmp_path / "scores"), "best_share": 0.5}
     recipe = recipe_of(data={"train": [train], "out": str(tmp_path / "prepared")})
@@ -172,14 +172,14 @@ def test_pairs_that_scores_drop_are_no_trouble(corpus, recipe_of, tmp_path):
         ({}, {"device": "cuda"}, "1.6 to 2.8 times as fast"),
     ],
 )
-def test_a_likely_trouble_is_named(recipe_of, sections, found, words):
+def test_likely_trouble_is_reported(recipe_of, sections, found, words):
     healthy = recipe_of(optim={"lr": 1e-3})
     assert not list(likely_troubles(healthy, HEALTHY))
     (trouble,) = likely_troubles(recipe_of(**sections), healthy_but(**found))
     assert words in trouble
 
 
-def test_a_selftest_passes_and_leaves_nothing_behind(recipe_of, tmp_path, capsys):
+def test_selftest_passes_and_leaves_no_files(recipe_of, tmp_path, capsys):
     file = tmp_path / "recipe.yaml"
     write_recipe(
         recipe_of(
@@ -187,16 +187,16 @@ def test_a_selftest_passes_and_leaves_nothing_behind(recipe_of, tmp_path, capsys
         ),
         file,
     )
-    before = everything_under(tmp_path)
+    before = files_under(tmp_path)
     assert main([str(file), "--selftest"]) == 0
-    assert everything_under(tmp_path) == before
+    assert files_under(tmp_path) == before
     lines = capsys.readouterr().out.rstrip("\n").split("\n")
     assert [line[:6] for line in lines] == ["pass  "] * 4
     assert "(beam 1) finds 16 of 16 targets" in lines[2] and "(beam 5)" in lines[3]
 
 
-def test_a_selftest_finds_a_decoder_that_sees_the_future(recipe_of, tmp_path, capsys, monkeypatch):
-    """Teacher forcing is then easy, and the search, which has no future, finds nothing again."""
+def test_selftest_detects_a_decoder_that_sees_the_future(recipe_of, tmp_path, capsys, monkeypatch):
+    """Teacher forcing is then easy, but search, which has no future to see, finds no target."""
     monkeypatch.setattr(
         "nmt.models.transformer.Models.get_subsequent_mask",
         lambda seq: torch.ones(1, seq.size(1), seq.size(1), dtype=torch.bool),
@@ -209,12 +209,16 @@ def test_a_selftest_finds_a_decoder_that_sees_the_future(recipe_of, tmp_path, ca
     assert [line[:6] for line in lines] == ["pass  ", "pass  ", "FAIL  ", "FAIL  "]
 
 
-def test_a_selftest_that_fails_says_what_to_do(recipe_of, monkeypatch):
+def test_failed_selftest_gives_advice(recipe_of, monkeypatch):
     monkeypatch.setattr("nmt.training.selftest.MOST_UPDATES", 2)
-    said = [text for time_share, text in selftest(recipe_of(**ABLE)) if not time_share]
-    assert said and "Try train.precision: fp32" in said[0] and not any("so look at the search" in text for text in said)
+    failures = [text for passed, text in selftest(recipe_of(**ABLE)) if not passed]
+    assert (
+        failures
+        and "Try train.precision: fp32" in failures[0]
+        and not any("so look at the search" in text for text in failures)
+    )
 
 
-def test_a_recurrent_model_learns_a_handful_of_pairs_by_heart(recipe_of):
+def test_recurrent_model_passes_the_selftest(recipe_of):
     model = {"architecture": "seq2seq", "cell": "gru", "d_model": 256, "d_emb": 128}
-    assert all(is_found for is_found, _ in selftest(recipe_of(model=model, optim={"lr": 2e-2})))
+    assert all(passed for passed, _ in selftest(recipe_of(model=model, optim={"lr": 2e-2})))

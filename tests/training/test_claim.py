@@ -1,4 +1,4 @@
-"""Whose a run folder is, and what is done about what a killed or damaged run left in it."""
+"""Claims on run folders, and starts from what a killed or damaged run left."""
 
 import errno
 import shutil
@@ -11,7 +11,7 @@ from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.errors import MachineError, RunError
 from nmt.run import Run
-from nmt.training import launch as claiming
+from nmt.training import launch as launch_module
 from nmt.training.engine import size
 from nmt.training.launch import claim, find_start, launch
 from nmt.training.materials import new_model
@@ -20,8 +20,8 @@ from tests.disk import full_disk
 
 
 @pytest.fixture
-def made(recipe_of):
-    """A recipe, its data, and a run folder that was claimed for it and has three checkpoints."""
+def claimed(recipe_of):
+    """Recipe, its data, and a run folder that is claimed for it and has three checkpoints."""
     recipe = recipe_of()
     data, run = Prepared.open(recipe.data_folder), Run(recipe.run_folder)
     run.folder.mkdir()
@@ -37,20 +37,20 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("n_write", [0, 1, 2])
-def test_a_run_that_was_killed_while_it_claimed_its_folder_begins_again(recipe_of, monkeypatch, n_write):
+def test_run_killed_while_claiming_its_folder_begins_again(recipe_of, monkeypatch, n_write):
     recipe = recipe_of()
     data, run = Prepared.open(recipe.data_folder), Run(recipe.run_folder)
     run.folder.mkdir()
-    left = [n_write]
+    n_left = [n_write]
 
     def write(path, content):
-        if not left[0]:
+        if not n_left[0]:
             raise Killed
-        left[0] -= 1
+        n_left[0] -= 1
         path.write_bytes(content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(claiming, "write_durably", write)
+        patch.setattr(launch_module, "write_durably", write)
         patch.setattr("nmt.recipe.reader.write_durably", write)
         with pytest.raises(Killed):
             claim(run, recipe, data)
@@ -62,7 +62,7 @@ def test_a_run_that_was_killed_while_it_claimed_its_folder_begins_again(recipe_o
 @pytest.mark.parametrize("name, text", [
     ("thesis.tex", "x"), ("data.json", '{"mine": 1}\n'), ("data.json", "[[1]]\n"), ("subwords.json", "{}"),
 ])  # fmt: skip
-def test_files_of_somebody_else_are_left_alone(recipe_of, name, text):
+def test_foreign_files_are_left_alone(recipe_of, name, text):
     recipe = recipe_of()
     run = Run(recipe.run_folder)
     run.folder.mkdir()
@@ -72,31 +72,31 @@ def test_files_of_somebody_else_are_left_alone(recipe_of, name, text):
     assert (run.folder / name).read_text(encoding="utf-8") == text
 
 
-def test_what_would_alter_the_run_is_refused_with_what_to_do_instead(made, recipe_of):
-    _, data, run = made
+def test_option_that_would_alter_the_run_is_refused_with_advice(claimed, recipe_of):
+    _, data, run = claimed
     with pytest.raises(
         RunError, match=r"train\.ema was 0\.0, now 0\.5\. To resume it, .* one from its weights \(--train\.init_from\)"
     ):
         claim(run, recipe_of(train={"ema": 0.5, "updates": 60}), data)
 
 
-def test_damaged_checkpoints_are_set_aside_and_named(made, capsys):
-    recipe, _, run = made
+def test_damaged_checkpoints_are_set_aside_and_reported(claimed, capsys):
+    recipe, _, run = claimed
     assert find_start(run, recipe).folder == run.checkpoint(3)
     (run.checkpoint(3) / checkpoint.MODEL).unlink()
     (run.checkpoint(2) / checkpoint.OPTIMIZER).write_bytes(b"")
-    found = find_start(run, recipe)
-    assert (found.folder, found.state["n"]) == (run.checkpoint(1), 1)
+    start = find_start(run, recipe)
+    assert (start.folder, start.state["n"]) == (run.checkpoint(1), 1)
     assert run.updates() == [1]
     assert sorted(path.name for path in run.checkpoints.iterdir()) == [
         "damaged-update-00000002", "damaged-update-00000003", "update-00000001",
     ]  # fmt: skip
-    said = capsys.readouterr().err
-    assert said.count("skipped a damaged checkpoint: ") == 2 and str(run.checkpoint(3)) in said
+    err = capsys.readouterr().err
+    assert err.count("skipped a damaged checkpoint: ") == 2 and str(run.checkpoint(3)) in err
 
 
-def test_when_none_is_whole_nothing_is_touched(made):
-    recipe, _, run = made
+def test_no_checkpoint_is_moved_when_all_are_damaged(claimed):
+    recipe, _, run = claimed
     for update in run.updates():
         (run.checkpoint(update) / checkpoint.STATE).write_text("{}\n", encoding="utf-8")
     with pytest.raises(RunError, match="no checkpoint is intact"):
@@ -104,8 +104,8 @@ def test_when_none_is_whole_nothing_is_touched(made):
     assert run.updates() == [1, 2, 3]
 
 
-def test_what_a_newer_version_wrote_is_neither_passed_over_nor_set_aside(made):
-    recipe, _, run = made
+def test_checkpoint_of_a_newer_version_is_refused_and_kept(claimed):
+    recipe, _, run = claimed
     for name in (checkpoint.STATE, checkpoint.MANIFEST):
         file = run.checkpoint(3) / name
         file.write_text(file.read_text(encoding="utf-8").replace('"format": 1', '"format": 2'), encoding="utf-8")
@@ -114,8 +114,8 @@ def test_what_a_newer_version_wrote_is_neither_passed_over_nor_set_aside(made):
     assert run.updates() == [1, 2, 3]
 
 
-def test_a_folder_that_was_moved_away_is_not_written_to(made):
-    _, _, run = made
+def test_lock_check_fails_when_the_run_folder_was_moved(claimed):
+    _, _, run = claimed
     with run.lock():
         run.check_lock()
         run.folder.rename(run.folder.with_name("away"))
@@ -126,20 +126,20 @@ def test_a_folder_that_was_moved_away_is_not_written_to(made):
             run.check_lock()
 
 
-def test_a_disk_without_locks_is_told_and_trained_on(recipe_of, monkeypatch, capsys):
-    def no_locks(_):
+def test_file_system_without_locks_is_reported_and_used(recipe_of, monkeypatch, capsys):
+    def fail(_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("nmt.run.lock_file", no_locks)
+    monkeypatch.setattr("nmt.run.lock_file", fail)
     recipe = recipe_of(train={"updates": 1})
     assert launch(recipe) == "done"
     assert f"{recipe.run_folder}: not locked (No locks available)" in capsys.readouterr().err
 
 
-# The disk that a run will need is known before its first update, and a run that has not got it does not begin.
+# The disk space that a run needs is known before its first update; a run without it does not begin.
 
 
-def test_the_size_of_a_checkpoint_is_known_before_it_is_written(recipe_of):
+def test_size_of_a_checkpoint_is_predicted(recipe_of):
     recipe = recipe_of(train={"updates": 1, "ema": 0.9}, model={"d_model": 64})
     model = new_model(recipe, Prepared.open(recipe.data_folder), torch.device("cpu"))
     launch(recipe)
@@ -147,21 +147,21 @@ def test_the_size_of_a_checkpoint_is_known_before_it_is_written(recipe_of):
     assert checkpoint_bytes(model, recipe) == pytest.approx(sum(file.stat().st_size for file in files), rel=0.1)
 
 
-def test_a_run_that_will_not_fit_is_refused_with_the_numbers(recipe_of, monkeypatch):
+def test_run_that_will_not_fit_on_the_disk_is_refused_with_sizes(recipe_of, monkeypatch):
     recipe = recipe_of()
     run = Run(recipe.run_folder)
     run.folder.mkdir()
     model = new_model(recipe, Prepared.open(recipe.data_folder), torch.device("cpu"))
-    one = checkpoint_bytes(model, recipe)
+    n_byte = checkpoint_bytes(model, recipe)
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, 5 * one))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, 5 * n_byte))
     check_space(run, recipe, model)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, 5 * one - 1))
-    with pytest.raises(MachineError, match=rf"need {size(5 * one)}: 3 newest .* 1 best .* {size(one)}"):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, 5 * n_byte - 1))
+    with pytest.raises(MachineError, match=rf"need {size(5 * n_byte)}: 3 newest .* 1 best .* {size(n_byte)}"):
         check_space(run, recipe, model)
 
 
-def test_on_a_full_disk_a_run_does_not_begin_and_says_which_file_found_no_room(recipe_of):
+def test_full_disk_error_names_the_file_and_the_run_does_not_begin(recipe_of):
     run = Run(recipe_of().run_folder)
     with full_disk(), pytest.raises(MachineError, match=rf"^{run.folder}/lock: .*large\. Free some space"):
         launch(recipe_of())
@@ -173,12 +173,12 @@ def test_on_a_full_disk_a_run_does_not_begin_and_says_which_file_found_no_room(r
 
 
 @pytest.mark.parametrize(("line", "told"), [("regularize:", "layer_drop: 0.2"), ("optim:", "name: schedulefree")])
-def test_a_run_with_what_is_gone_is_not_gone_on_with(recipe_of, line, told):
+def test_run_with_a_removed_option_cannot_be_resumed(recipe_of, line, told):
     recipe = recipe_of(train={"updates": 2})
     launch(recipe)
     file = Run(recipe.run_folder).recipe_file
     text = file.read_text(encoding="utf-8")
-    kept = "\n".join(one for one in text.split("\n") if not one.startswith("  name: adam"))
+    kept = "\n".join(row for row in text.split("\n") if not row.startswith("  name: adam"))
     file.write_text(kept.replace(f"{line}\n", f"{line}\n  {told}\n"), encoding="utf-8")
     before = file.read_bytes()
     with pytest.raises(RunError, match=f"{told}, which this version no longer has"):

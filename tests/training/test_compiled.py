@@ -1,4 +1,4 @@
-"""What is compiled is compiled once, auto only where it pays, and gradients outlive the CUDA graphs that made them."""
+"""Compilation: once a run, by auto only where it pays; and gradients outlive the CUDA graphs that made them."""
 
 import pytest
 import torch
@@ -26,46 +26,46 @@ def train(engine, recipe, data, n_update):
         assert engine.settle().moved
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # which the compiler looks at
-def test_a_validation_compiles_nothing(recipe_of):
-    recipe, seen = recipe_of("plain", batch={"per_update": 1}), []
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler reads it
+def test_validation_compiles_nothing(recipe_of):
+    recipe, compiled = recipe_of("plain", batch={"per_update": 1}), []
     data, engine = engine_of(recipe)
 
     def count(graph, _):
-        seen.append(len(seen))
+        compiled.append(len(compiled))
         return graph.forward
 
     torch.compiler.reset()
     for part in (engine.model.encoder, engine.model.decoder):
         part.compile(backend=count, dynamic=False)
     list(train(engine, recipe, data, 1))
-    n_compiled, seen[:] = len(seen), []
+    n_compiled, compiled[:] = len(compiled), []
     assert n_compiled >= 2
-    measured = Validation(recipe, data, FP32).first.measure(engine.model)
-    assert not seen
+    numbers = Validation(recipe, data, FP32).first.measure(engine.model)
+    assert not compiled
     for part in (engine.model.encoder, engine.model.decoder):
         part._compiled_call_impl = None
-    assert Validation(recipe, data, FP32).first.measure(engine.model) == measured
+    assert Validation(recipe, data, FP32).first.measure(engine.model) == numbers
     torch.compiler.reset()
 
 
 @pytest.mark.parametrize("per_update", [1, 3])
 def test_gradients_outlive_the_replay_that_made_them(per_update, recipe_of, monkeypatch):
-    """Each replay of a CUDA graph writes its gradients where the one before wrote its own, as here hooks do."""
+    """Each replay of a CUDA graph overwrites the gradients of the previous one; here hooks do the same."""
     marks = []
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: marks.append(1))
-    usual = recipe_of("usual", batch={"per_update": per_update})
-    graphs = usual.model_copy(update={"train": usual.train.model_copy(update={"cuda_graphs": True})})
-    (data, plain), (_, other) = engine_of(usual), engine_of(graphs)
-    places = {p: torch.zeros_like(p) for p in other.model.parameters()}
-    for parameter, place in places.items():
-        parameter.register_hook(lambda grad, place=place: place.copy_(grad).detach())
-    for portion, _ in zip(train(plain, usual, data, 4), train(other, graphs, data, 4), strict=True):
+    eager = recipe_of("usual", batch={"per_update": per_update})
+    graphed = eager.model_copy(update={"train": eager.train.model_copy(update={"cuda_graphs": True})})
+    (data, engine), (_, graph_engine) = engine_of(eager), engine_of(graphed)
+    buffers = {p: torch.zeros_like(p) for p in graph_engine.model.parameters()}
+    for parameter, buffer in buffers.items():
+        parameter.register_hook(lambda grad, buffer=buffer: buffer.copy_(grad).detach())
+    for portion, _ in zip(train(engine, eager, data, 4), train(graph_engine, graphed, data, 4), strict=True):
         assert len(portion.work) == per_update
-        for a, b in zip(plain.model.parameters(), other.model.parameters(), strict=True):
-            torch.testing.assert_close(a.grad, b.grad, rtol=1e-6, atol=1e-9)
-            # Where there is one batch alone, nothing is copied.
-            assert (b.grad.data_ptr() == places[b].data_ptr()) == (per_update == 1)
+        for expected, found in zip(engine.model.parameters(), graph_engine.model.parameters(), strict=True):
+            torch.testing.assert_close(expected.grad, found.grad, rtol=1e-6, atol=1e-9)
+            # A single batch is not copied.
+            assert (found.grad.data_ptr() == buffers[found].data_ptr()) == (per_update == 1)
     assert len(marks) == 4 * per_update
 
 
@@ -90,32 +90,32 @@ ROWS = {"packed": True, "max_tokens": 16_384}
         (ROWS, {"updates": 1, "cuda_graphs": True}, 989.5e12, True, "train.cuda_graphs"),
     ],
 )
-def test_auto_compiles_what_is_long_enough_to_gain_by_it(batch, train, peak, pays, why):
+def test_auto_compiles_only_runs_long_enough_to_gain(batch, train, peak, pays, why):
     recipe = Recipe.model_validate({"name": "long", "model": {"attn_dropout": 0.0}, "batch": batch, "train": train})
-    found, told = compile_pays(recipe, "cuda", 63_000_000, peak)
-    assert found == pays and why in told
+    is_compiled, reason = compile_pays(recipe, "cuda", 63_000_000, peak)
+    assert is_compiled == pays and why in reason
     assert 5 * 60 < PAYS_FROM < 10 * 60 and compile_pays(recipe, "cpu", 63_000_000, peak)[0] is False
 
 
-def test_a_run_stays_as_auto_decided_and_one_of_before_auto_as_it_was(recipe_of, monkeypatch, capsys):
-    for name, first in (("new", {}), ("old", {"compile": False})):
-        assert launch(recipe_of(name, train={"updates": 6, **first}), stop_at(3)) == "stopped"
+def test_resumed_run_keeps_its_compile_decision(recipe_of, monkeypatch, capsys):
+    for name, options in (("new", {}), ("old", {"compile": False})):
+        assert launch(recipe_of(name, train={"updates": 6, **options}), stop_at(3)) == "stopped"
         monkeypatch.setattr(materials, "compile_pays", lambda *_: (True, "now it is long enough"))
         monkeypatch.setattr(ops, "can_compile", lambda _: True)
         longer = recipe_of(name, train={"updates": 9})
         assert launch(longer) == "done" and state_of(longer, 9)["arithmetic"]["compiled"] is False
         monkeypatch.undo()
         (start,) = log_of(longer, "start")
-        assert start["compile_why"] == ("as the recipe says" if first else "on a CPU it is slower")
-        assert Run(longer.run_folder).recipe().train.compile == first.get("compile", "auto")
+        assert start["compile_why"] == ("as the recipe says" if options else "on a CPU it is slower")
+        assert Run(longer.run_folder).recipe().train.compile == options.get("compile", "auto")
     assert any(line.startswith("compiled") and "no (on a CPU" in line for line in check(recipe_of("new"), print))
 
 
 @pytest.mark.parametrize("can", [True, False])
-def test_a_compiled_run_goes_on_compiled_where_there_is_a_compiler(can, recipe_of, monkeypatch):
+def test_compiled_run_resumes_compiled_where_there_is_a_compiler(can, recipe_of, monkeypatch):
     monkeypatch.setattr(ops, "can_compile", lambda _: can)
     recipe, (_, engine) = recipe_of(), engine_of(recipe_of())
-    found, why = decide_compile(recipe, engine.model, FP32, Ranks(), True)
-    assert found.train.compiled == can and ("as the run began" if can else "C compiler") in why
+    resolved, reason = decide_compile(recipe, engine.model, FP32, Ranks(), True)
+    assert resolved.train.compiled == can and ("as the run began" if can else "C compiler") in reason
     parts = (engine.model.encoder, engine.model.decoder)
     assert all((part._compiled_call_impl is not None) == can for part in parts)

@@ -1,4 +1,4 @@
-"""What only a GPU can show: by every path of its own its runs are those of the CPU, up to its arithmetic."""
+"""GPU runs equal CPU runs up to arithmetic, on every path that only a GPU has."""
 
 import pytest
 import torch
@@ -12,13 +12,13 @@ from nmt.training.precision import Precision
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-    # That the compiler looks for it; that torch records one of nothing; that not all that waits is detected.
+    # The compiler reads .grad, torch may record an empty graph, and not every synchronization is detected.
     pytest.mark.filterwarnings("ignore:The .grad attribute"),
     pytest.mark.filterwarnings("ignore:The CUDA Graph is empty"),
     pytest.mark.filterwarnings("ignore:Synchronization debug mode"),
 ]
 
-# The kernel of packed attention wants heads of at least 8, and knows no dropout.
+# The kernel of packed attention needs heads of at least 8, and has no dropout.
 WIDE = {"d_model": 32, "n_head": 2, "attn_dropout": 0.0, "dropout": 0.0}
 PACKED = {"model": WIDE, "batch": {"packed": True, "max_tokens": 257, "per_update": 1}}
 
@@ -41,39 +41,39 @@ CASES = [
 
 
 @pytest.mark.parametrize(("sections", "precision", "train"), CASES)
-def test_a_gpu_learns_as_the_cpu_does(recipe_of, sections, precision, train, monkeypatch):
+def test_gpu_losses_equal_cpu_losses(recipe_of, sections, precision, train, monkeypatch):
     cpu, gpu = recipe_of("cpu", **sections, **on("cpu")), recipe_of("gpu", **sections, **on("cuda", precision, **train))
     launch(cpu)
-    types, cell = set(), sections["model"].get("cell", "lstm")
+    dtypes, cell = set(), sections["model"].get("cell", "lstm")
     kernel = getattr(torch, cell)
-    monkeypatch.setattr(torch, cell, lambda x, *args: types.add(x.dtype) or kernel(x, *args))
+    monkeypatch.setattr(torch, cell, lambda x, *args: dtypes.add(x.dtype) or kernel(x, *args))
     launch(gpu)
     assert losses(gpu) == pytest.approx(losses(cpu), abs=2e-2 if precision == "fp32" else 0.1)
     arithmetic = state_of(gpu, 30)["arithmetic"]
     assert arithmetic["name"] == precision and arithmetic["compiled"] == bool(train)
-    assert not types or HALF[precision] in types
+    assert not dtypes or HALF[precision] in dtypes
 
 
-def test_a_run_goes_on_bit_for_bit_on_a_gpu(recipe_of):
-    whole, chain = recipe_of("whole", **on("cuda", "bf16")), recipe_of("chain", **on("cuda", "bf16"))
-    launch(whole)
+def test_resumed_gpu_run_equals_uninterrupted_run(recipe_of):
+    uninterrupted, resumed = recipe_of("whole", **on("cuda", "bf16")), recipe_of("chain", **on("cuda", "bf16"))
+    launch(uninterrupted)
     for n in (3, 4, 9):
-        assert launch(chain, stop_at(n)) == "stopped"
-    launch(chain)
-    assert digest(chain, 30) == digest(whole, 30)
+        assert launch(resumed, stop_at(n)) == "stopped"
+    launch(resumed)
+    assert digest(resumed, 30) == digest(uninterrupted, 30)
 
 
-def test_an_update_waits_for_nothing(recipe_of):
+def test_update_never_waits_for_the_gpu(recipe_of):
     recipe = recipe_of("waits", model=WIDE, **on("cuda", "bf16"))
     data, engine = engine_of(recipe, Precision("bf16", "", "cuda"))
-    feed, waiting = Feed(recipe, data, Ranks()), torch.cuda.get_sync_debug_mode()
+    feed, debug_mode = Feed(recipe, data, Ranks()), torch.cuda.get_sync_debug_mode()
     try:
         for update, portion in zip(range(1, 4), feed.begin(Position()), strict=False):
-            if update > 1:  # the first makes what the optimizer remembers
+            if update > 1:  # the first one creates optimizer state
                 torch.cuda.set_sync_debug_mode("error")
             engine.backward(portion.work, feed.n_gold(portion))
             engine.step(1.0, update)
-            torch.cuda.set_sync_debug_mode(waiting)
+            torch.cuda.set_sync_debug_mode(debug_mode)
             assert engine.settle().moved
     finally:
-        torch.cuda.set_sync_debug_mode(waiting)
+        torch.cuda.set_sync_debug_mode(debug_mode)

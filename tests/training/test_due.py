@@ -1,4 +1,4 @@
-"""What is due when: tables of where a run stands."""
+"""Due dates of logging, validation and the end of training; learning rates."""
 
 import math
 
@@ -22,7 +22,7 @@ RECIPE = Recipe.model_validate(
 
 
 def state_at(update, *losses, **others):
-    """After `update` updates, with validations of such losses every ten."""
+    """Return the state after `update` updates, with a validation every ten. losses: one for each validation."""
     history = [{"update": 10 * number, "loss": loss} for number, loss in enumerate(losses, start=1)]
     return TrainState(update, history=history, **others)
 
@@ -30,7 +30,7 @@ def state_at(update, *losses, **others):
 @pytest.mark.parametrize(
     ("update", "losses", "time_share", "log", "validate", "over"),
     [
-        (0, [], 0.0, True, False, ""),  # before the first update nobody asks for the first two
+        (0, [], 0.0, True, False, ""),  # log and validate are not used before the first update
         (3, [], 0.0, False, False, ""),
         (4, [], 0.0, True, False, ""),
         (6, [], 0.0, False, False, ""),
@@ -43,7 +43,7 @@ def state_at(update, *losses, **others):
         (101, [5] * 10, 0.0, True, True, "done"),  # train.updates was lowered
         # by the clock
         (3, [], 0.24, False, False, ""),
-        (3, [], 0.25, False, True, ""),  # to know what the last one will take
+        (3, [], 0.25, False, True, ""),  # to predict the time of the last one
         (7, [], 0.3, False, False, ""),  # as it will be known at update 10
         (13, [5], 0.5, False, False, ""),
         (13, [5], 1.0, True, True, "time"),
@@ -54,7 +54,7 @@ def state_at(update, *losses, **others):
         (40, [5, 4, 4, 3], 0.0, True, False, ""),
     ],
 )
-def test_what_is_due_after_an_update(update, losses, time_share, log, validate, over):
+def test_log_validation_and_end_are_due_at_their_updates(update, losses, time_share, log, validate, over):
     state = state_at(update, *losses)
     assert budget.log_is_due(update, RECIPE, time_share) == log
     assert budget.validation_is_due(state, RECIPE, time_share) == validate
@@ -63,24 +63,24 @@ def test_what_is_due_after_an_update(update, losses, time_share, log, validate, 
 
 @pytest.mark.parametrize("time_share", [0.0, 0.3, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize("losses", [[], [5.0]])
-def test_the_outcome_of_an_update_is_waited_for_where_anything_follows_it_and_only_there(losses, time_share):
+def test_outcome_of_an_update_is_awaited_only_where_an_action_follows(losses, time_share):
     for update in range(1, 101):
         state = state_at(update, *losses)
-        done = (
+        due = (
             budget.log_is_due(update, RECIPE, time_share),
             update % RECIPE.train.save_every == 0,
             budget.validation_is_due(state, RECIPE, time_share),
         )
         before = state_at(update - 1, *losses)  # the outcome is asked for before the update is counted
-        validated = update in [entry["update"] for entry in state.history]  # which a run that resumes there may have
-        assert validated or budget.anything_is_due(update, before, RECIPE, time_share) == any(done)
+        validated = update in [entry["update"] for entry in state.history]  # possible in a resumed run
+        assert validated or budget.anything_is_due(update, before, RECIPE, time_share) == any(due)
 
 
 @pytest.mark.parametrize(
     ("update", "n_skipped", "time_share", "factor"),
     [(0, 0, 0.0, 0.1), (4, 3, 0.0, 0.5), (9, 0, 0.0, 1.0), (54, 7, 0.0, 0.5), (99, 0, 0.0, 0.0), (54, 0, 1.0, 0.0)],
 )
-def test_the_rate_of_the_next_update_goes_by_updates_that_moved_the_weights(update, n_skipped, time_share, factor):
+def test_learning_rate_counts_only_updates_that_moved_the_weights(update, n_skipped, time_share, factor):
     assert budget.rate_factor(state_at(update, n_skipped=n_skipped), RECIPE, time_share) == pytest.approx(factor)
 
 
@@ -106,26 +106,26 @@ WSD = {"schedule": "wsd", "decay_share": 0.25, "end_factor": 0.1}
         *((WSD, u, 0.1 + 0.9 * (1 - math.sqrt((u - 750) / 250))) for u in (751, 850, 999)),
     ],
 )
-def test_a_schedule_is_its_formula(options, update, wanted):
-    """Linear over a warm-up of 100 of 1,000 updates, but for noam; then as the papers have it."""
+def test_schedule_equals_its_formula(options, update, wanted):
+    """Linear over a warm-up of 100 of 1,000 updates, except noam; then as in the papers."""
     assert factor(update, warmup=100, **options) == pytest.approx(wanted, rel=1e-9)
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
 @pytest.mark.parametrize("warmup", [0, 7, 1000])
-def test_the_last_update_ends_at_the_end_factor_and_stays_there(schedule, warmup):
+def test_schedule_ends_at_the_end_factor_and_stays_there(schedule, warmup):
     for u in (1001, 1200):
         assert factor(u, schedule=schedule, warmup=warmup, end_factor=0.1) == pytest.approx(0.1)
 
 
-def test_a_schedule_is_a_function_in_the_table(monkeypatch):
+def test_schedule_can_be_added_to_the_table(monkeypatch):
     monkeypatch.setitem(SCHEDULES, "square", lambda update, warmup, share, config: (1 - share) ** 2)
     options = OptimConfig(warmup=10).model_copy(update={"schedule": "square"})
-    found = [learning_rate_factor(u, options, share=u / 100, d_model=8) for u in (5, 10, 50, 100)]
-    assert found == pytest.approx([0.5, 1.0, 0.25, 0.0])
+    factors = [learning_rate_factor(u, options, share=u / 100, d_model=8) for u in (5, 10, 50, 100)]
+    assert factors == pytest.approx([0.5, 1.0, 0.25, 0.0])
 
 
-def test_the_time_left_is_by_the_speed_so_far_or_by_the_clock(recipe_of):
+def test_time_left_follows_from_the_speed_or_the_time_budget(recipe_of):
     recipe = recipe_of(train={"updates": 1000, "time_budget": "10h"})
     reporter = TrainingReporter(recipe, None, Budget(recipe.train, lambda: 0.0), None, 0.0)
     assert reporter.seconds_left(TrainState(200, wall_seconds=400.0), 2.0) == 800 * 2.0

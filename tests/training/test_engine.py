@@ -1,11 +1,11 @@
-"""An update whose outcome is read late is the update whose outcome is waited for."""
+"""Updates: reading outcomes late changes nothing, non-finite updates are skipped, no value is read from the device."""
 
 import contextlib
 import re
 
 import pytest
 import torch
-from witness import left_by, state_of, stop_at
+from witness import saved_by, state_of, stop_at
 
 from nmt.data.batches import Batch
 from nmt.errors import TrainingError
@@ -22,60 +22,60 @@ from nmt.training.precision import Precision
 
 
 @pytest.fixture
-def spoilt(monkeypatch):
-    """Make the gradients of some updates, counted from the first, not finite."""
+def spoil_updates(monkeypatch):
+    """spoil_updates(n, ...): make the gradients of some updates infinite; the next update is number 0."""
 
-    def spoil(*which):
+    def spoil(*numbers):
         count = iter(range(10**6))
-        apply = engine_module.apply_update
+        apply_update = engine_module.apply_update
 
-        def spoiling(model, *args, **kwargs):
-            if next(count) in which:
+        def apply_spoilt(model, *args, **kwargs):
+            if next(count) in numbers:
                 next(model.parameters()).grad[0, 0] = float("inf")
-            return apply(model, *args, **kwargs)
+            return apply_update(model, *args, **kwargs)
 
-        monkeypatch.setattr(engine_module, "apply_update", spoiling)
+        monkeypatch.setattr(engine_module, "apply_update", apply_spoilt)
 
     return spoil
 
 
-def test_reading_outcomes_late_changes_no_bit(recipe_of, late_engines, spoilt):
+def test_reading_outcomes_late_changes_no_bit_of_a_run(recipe_of, make_async, spoil_updates):
     sections = {"train": {"ema": 0.9, "log_every": 6, "save_every": 6, "updates": 12}, "valid": {"every": 6}}
-    now, later = recipe_of("now", **sections), recipe_of("later", **sections)
-    spoilt(2, 6, 7, 13)  # the first, the one before a validation, several in a row, the last but one
-    launch(now)
-    late_engines()
-    spoilt(2, 6, 7, 13)
-    launch(later)
-    assert left_by(later) == left_by(now) and state_of(now, 12)["n_skipped"] == 4
+    plain, late = recipe_of("now", **sections), recipe_of("later", **sections)
+    spoil_updates(2, 6, 7, 13)  # the first, the one before a validation, several in a row, the last but one
+    launch(plain)
+    make_async()
+    spoil_updates(2, 6, 7, 13)
+    launch(late)
+    assert saved_by(late) == saved_by(plain) and state_of(plain, 12)["n_skipped"] == 4
 
 
 @pytest.mark.parametrize("in_fp16", [False, True])
-def test_the_first_update_that_is_skipped_is_told_and_the_end_counts_them(
-    recipe_of, spoilt, monkeypatch, capsys, in_fp16
+def test_first_skipped_update_is_reported_and_the_others_counted(
+    recipe_of, spoil_updates, monkeypatch, capsys, in_fp16
 ):
-    if in_fp16:  # which a CPU has not
+    if in_fp16:  # a CPU has no scaler
         monkeypatch.setattr(Precision, "scaler", lambda self: torch.amp.GradScaler("cpu", init_scale=4.0))
-    spoilt(3, 5)
+    spoil_updates(3, 5)
     recipe = recipe_of(train={"updates": 9}, valid={"translate": False, "metric": "loss"})
     launch(recipe, stop_at(6))
     launch(recipe)
-    said = capsys.readouterr().err
-    first = r"update 4 \(epoch 0, update 3 in it\) was skipped: loss [\d.]+, gradient norm (inf|nan)\. .* 10 in a row"
-    assert len(re.findall(first, said)) == said.count("was skipped") == 1
-    assert ("warning" in said, "in fp16 a few are normal" in said) == (not in_fp16, in_fp16)
-    assert said.count("; 2 more were skipped, because loss or gradient was not finite") == 2  # of two processes
+    err = capsys.readouterr().err
+    report = r"update 4 \(epoch 0, update 3 in it\) was skipped: loss [\d.]+, gradient norm (inf|nan)\. .* 10 in a row"
+    assert len(re.findall(report, err)) == err.count("was skipped") == 1
+    assert ("warning" in err, "in fp16 a few are normal" in err) == (not in_fp16, in_fp16)
+    assert err.count("; 2 more were skipped, because loss or gradient was not finite") == 2  # once for each launch
 
 
-def test_ten_in_a_row_that_are_not_finite_end_training_and_lose_nothing(recipe_of, spoilt):
-    spoilt(*range(3, 13))
+def test_ten_non_finite_updates_in_a_row_end_training_without_loss(recipe_of, spoil_updates):
+    spoil_updates(*range(3, 13))
     recipe = recipe_of(train={"updates": 20, "save_every": 2}, valid={"translate": False, "metric": "loss"})
     with pytest.raises(TrainingError, match=r"10 times in a row.* last good checkpoint: update-0+2\. Lower optim\.lr"):
         launch(recipe)
     assert Run(recipe.run_folder).updates() == [2]
 
 
-# On a GPU nothing in an update may ask for a number: the host would wait for the device, and the device for orders.
+# On a GPU no part of an update may read a value: the host would wait for the device, and the device for new work.
 
 
 META = torch.device("meta")
@@ -91,11 +91,11 @@ META = torch.device("meta")
         {"train": {"ema": 0.99}},
     ],
 )
-def test_no_part_of_an_update_asks_for_a_number(options, monkeypatch):
-    """Of a tiny model, on a device without content."""
-    monkeypatch.setattr(torch, "is_autocast_enabled", lambda _device: False)  # it knows nothing of this device
+def test_update_reads_no_value_from_the_device(options, monkeypatch):
+    """Tiny model on the meta device, whose tensors have no values."""
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda _device: False)  # meta has no autocast
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
-    monkeypatch.setattr(Adam, "step", lambda _optimizer: None)  # torch's own kernel, which is not for it
+    monkeypatch.setattr(Adam, "step", lambda _optimizer: None)  # torch's kernel does not support meta
     monkeypatch.setattr(Batch, "to", lambda batch, _device: batch)
 
     sizes = {"d_model": 32, "d_inner": 64, "n_enc_layer": 2, "n_dec_layer": 2, "n_head": 4}

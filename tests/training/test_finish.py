@@ -1,4 +1,4 @@
-"""The better on validation of last, best, average and moving average is what ships, and the log says so."""
+"""Final model: the best on validation of last, best, average and moving average."""
 
 import json
 import statistics
@@ -20,8 +20,8 @@ from tests.training.conftest import make_recipe
 NAN = float("nan")
 
 
-class Judge:
-    """A validator that finds what it was told to, one after the other, and leaves out what is not finite."""
+class FakeValidator:
+    """Fake validator: it measures the given losses one after another, and leaves out NaN."""
 
     def __init__(self, *losses, names=("loss",)):
         self.losses, self.names = iter(losses), names
@@ -41,12 +41,12 @@ def trained(corpus, tmp_path_factory):
     return recipe
 
 
-def test_scores_of_another_beam_are_not_compared_and_the_best_of_them_stays():
+def test_scores_of_another_beam_are_not_compared_but_the_best_is_kept():
     conditions = {"pairs": {"pairs": 9}, "translations": {"beam": 4}}
     history = [
         {"update": 1, "loss": 2.0, "bleu": 30.0, "how": {"pairs": {"pairs": 9}, "translations": {"beam": 1}}},
         {"update": 2, "loss": 3.0, "bleu": 20.0, "how": conditions},
-        {"update": 3, "loss": 1.0},  # of an earlier version, which did not say
+        {"update": 3, "loss": 1.0},  # of an earlier version, without conditions
     ]
     state = TrainState(3, history=history, conditions=conditions)
     assert state.scores("bleu") == {2: 20.0} and state.scores("loss") == {1: -2.0, 2: -3.0, 3: -1.0}
@@ -62,34 +62,34 @@ def test_scores_of_another_beam_are_not_compared_and_the_best_of_them_stays():
         ((3.0, 2.0, 1.5), (9.0, 9.0), "last"),
         ((3.0, 2.0, 2.5), (1.9, 9.0), "average of last 3"),
         ((3.0, 2.0, 2.5), (1.9, 1.8), "moving average"),
-        ((3.0, 2.0, 2.5), (2.0, 2.0), "best"),  # of equals the first
+        ((3.0, 2.0, 2.5), (2.0, 2.0), "best"),  # the first of equals
         ((3.0, 2.0, NAN), (NAN, NAN), "best"),
         ((NAN, NAN, NAN), (NAN, 7.0), "moving average"),
     ],
 )
-def test_the_better_of_the_candidates_ships_and_the_log_says_so(trained, capsys, history, measured, chosen):
+def test_best_candidate_becomes_the_final_model_and_is_logged(trained, capsys, history, measured, chosen):
     run = Run(trained.run_folder)
     entries = [{"update": update, "loss": loss, "how": {}} for update, loss in zip((2, 4, 6), history, strict=True)]
-    # What is not finite is not in a history; then the last weights are measured again.
-    judge = Judge(*([NAN] if history[2] != history[2] else []), *measured)
+    # NaN is in no history, and the last weights are then measured again.
+    validator = FakeValidator(*([NAN] if history[2] != history[2] else []), *measured)
     state = TrainState(6, Position(), history=[entry for entry in entries if entry["loss"] == entry["loss"]])
     record = Record(run.log_file, total=6)
     capsys.readouterr()
     with run.lock():
         model = new_model(trained, open_data(trained), "cpu")
-        assert choose_final(trained, run, model, state, judge, record) == chosen
+        assert choose_final(trained, run, model, state, validator, record) == chosen
     assert f"final model: {chosen}, the best loss on the validation set" in capsys.readouterr().err
     *_, line = log_of(trained, "final")
     assert line["chosen"] == chosen and chosen in line["candidates"]
     averaged = {"last": [6], "best": [4], "average of last 3": [2, 4, 6]}.get(chosen)
-    wanted = checkpoint.average([*map(run.checkpoint, averaged)]) if averaged else tensors(trained, 6, checkpoint.EMA)
-    ships = tensors(trained, None)
-    assert ships.keys() == wanted.keys() and all((ships[name] == tensor).all() for name, tensor in wanted.items())
+    expected = checkpoint.average([*map(run.checkpoint, averaged)]) if averaged else tensors(trained, 6, checkpoint.EMA)
+    final = tensors(trained, None)
+    assert final.keys() == expected.keys() and all((final[name] == tensor).all() for name, tensor in expected.items())
 
 
-def test_a_run_knows_how_long_its_lines_are_and_their_usual_ratio(whole):
-    run = Run(whole.run_folder)
-    sides = (whole.data.train[0].src, whole.data.train[0].trg)
+def test_run_records_the_usual_length_and_ratio_of_its_lines(uninterrupted):
+    run = Run(uninterrupted.run_folder)
+    sides = (uninterrupted.data.train[0].src, uninterrupted.data.train[0].trg)
     sources, targets = (Path(side).read_text(encoding="utf-8").split("\n")[:-1] for side in sides)
     lengths = sorted(map(len, run.subwords().src.encode(sources)))
     assert sum(length > run.usual_src_len() for length in lengths) <= len(lengths) / 100
@@ -98,7 +98,7 @@ def test_a_run_knows_how_long_its_lines_are_and_their_usual_ratio(whole):
     assert run.usual_ratios() == {"en": pytest.approx(median, rel=0.02)}
 
 
-def test_a_run_that_was_begun_before_that_was_noted_goes_on(recipe_of):
+def test_run_without_a_recorded_length_and_ratio_resumes(recipe_of):
     run, recipe = Run(recipe_of().run_folder), recipe_of(train={"updates": 3, "log_every": 1})
     assert launch(recipe, stop_at_update(recipe, 2)) == "stopped"
     known = json.loads(run.data_file.read_bytes())
@@ -108,9 +108,9 @@ def test_a_run_that_was_begun_before_that_was_noted_goes_on(recipe_of):
     assert launch(recipe) == "done"
 
 
-def test_a_finished_run_that_is_asked_to_choose_otherwise_does(recipe_of, capsys):
-    usual = {"valid": {"every": 4, "translate": False, "metric": "loss"}}
-    averaged, plain = (recipe_of(**usual, train={"updates": 8, "average": name}) for name in ("last", "none"))
+def test_finished_run_chooses_again_when_the_recipe_averages_otherwise(recipe_of, capsys):
+    sections = {"valid": {"every": 4, "translate": False, "metric": "loss"}}
+    averaged, plain = (recipe_of(**sections, train={"updates": 8, "average": name}) for name in ("last", "none"))
 
     def candidates():
         return {name.split()[0] for name in state_of(plain)["candidates"]}
@@ -121,7 +121,7 @@ def test_a_finished_run_that_is_asked_to_choose_otherwise_does(recipe_of, capsys
     assert launch(plain) == "done" and "nothing to do" in capsys.readouterr().err
 
 
-def test_the_log_tells_of_the_updates_before_a_validation_that_ends_training(recipe_of):
+def test_updates_before_a_validation_that_ends_training_are_logged(recipe_of):
     recipe = recipe_of(
         optim={"lr": 1e-12},
         train={"updates": 100, "log_every": 10},

@@ -1,4 +1,4 @@
-"""Fine-tuning: what is taken from another run, what is frozen, and what moves more slowly."""
+"""Fine-tuning: weights of another run, frozen parameters, and learning rates by parameter."""
 
 import re
 import shutil
@@ -28,89 +28,89 @@ def codec(*pieces, merges=()):
     return PieceTable(vocab=[*BYTES, *pieces], merges=list(merges))
 
 
-def a_model(subwords, seed=0, **options):
+def small_model(subwords, seed=0, **options):
     torch.manual_seed(seed)
     return build_model(ModelConfig(**{**SIZE, **options}), subwords.src.n_vocab, subwords.trg.n_vocab)
 
 
-def one(codec, **more):
-    return Subwords(SubwordsFile(codecs=[codec], **more))
+def subwords_of(codec, **options):
+    return Subwords(SubwordsFile(codecs=[codec], **options))
 
 
 def kinds(fates):
     return {fate.name: fate.kind for fate in fates}
 
 
-def test_rows_go_where_their_subword_is_even_if_the_vocabularies_are_equally_large():
-    here, there = one(codec("ab", "cd", "new")), one(codec("old", "ab", "cd"))
-    model, other = a_model(here, 0), a_model(there, 1)
-    fates = copy_weights(model, here, other, there)
+def test_rows_follow_their_subwords_even_if_vocabularies_are_equally_large():
+    subwords, other_subwords = subwords_of(codec("ab", "cd", "new")), subwords_of(codec("old", "ab", "cd"))
+    model, other = small_model(subwords, 0), small_model(other_subwords, 1)
+    fates = copy_weights(model, subwords, other, other_subwords)
     (grown,) = (fate for fate in fates if fate.kind == "grown")
     assert (grown.name, grown.why) == (
         "encoder.src_word_emb.weight",
-        f"{here.src.size - 1} of {here.src.size} subwords, 1 start as the mean of their parts there",
+        f"{subwords.src.size - 1} of {subwords.src.size} subwords, 1 begin as the mean of their parts there",
     )
-    mine, theirs, last = model.output_weight, other.output_weight, N_SPECIAL + 256
-    torch.testing.assert_close(mine[:last], theirs[:last], rtol=0, atol=0)  # control symbols and bytes
-    assert torch.equal(mine[last], theirs[last + 1]) and torch.equal(mine[last + 1], theirs[last + 2])
-    # The new one was three bytes there.
-    torch.testing.assert_close(mine[last + 2], theirs[there.src.cut(b"new")].mean(0))
-    assert len(there.src.cut(b"new")) == 3
+    rows, other_rows, first = model.output_weight, other.output_weight, N_SPECIAL + 256
+    torch.testing.assert_close(rows[:first], other_rows[:first], rtol=0, atol=0)  # control symbols and bytes
+    assert torch.equal(rows[first], other_rows[first + 1]) and torch.equal(rows[first + 1], other_rows[first + 2])
+    # The other vocabulary cuts the new subword into three bytes.
+    torch.testing.assert_close(rows[first + 2], other_rows[other_subwords.src.cut(b"new")].mean(0))
+    assert len(other_subwords.src.cut(b"new")) == 3
 
 
-def test_a_new_row_is_the_mean_of_the_pieces_that_stood_for_it():
-    there = one(codec("ab", "abc", merges=[("a", "b"), ("ab", "c")]))
+def test_new_row_is_the_mean_of_the_pieces_it_replaces():
+    other_subwords = subwords_of(codec("ab", "abc", merges=[("a", "b"), ("ab", "c")]))
     merges = [("a", "b"), ("ab", "c"), ("abc", "ab")]
-    here = one(codec("ab", "abc", "abcab", merges=merges), symbols=("abd",))
-    model, other = a_model(here, 0, **UNTIED), a_model(there, 1, **UNTIED)
-    fates = copy_weights(model, here, other, there)
+    subwords = subwords_of(codec("ab", "abc", "abcab", merges=merges), symbols=("abd",))
+    model, other = small_model(subwords, 0, **UNTIED), small_model(other_subwords, 1, **UNTIED)
+    fates = copy_weights(model, subwords, other, other_subwords)
     assert sum(fate.kind == "grown" for fate in fates) == 3
     first = N_SPECIAL + 256
-    for mine, theirs in zip(
+    for matrix, other_matrix in zip(
         (*model.embeddings, model.trg_word_prj), (*other.embeddings, other.trg_word_prj), strict=True
     ):
-        torch.testing.assert_close(mine.weight[: first + 2], theirs.weight[: first + 2], rtol=0, atol=0)
-        torch.testing.assert_close(mine.weight[first + 2], theirs.weight[[first + 1, first]].mean(0))
-        (d,) = there.src.cut(b"d")
-        torch.testing.assert_close(mine.weight[first + 3], theirs.weight[[first, d]].mean(0))
+        torch.testing.assert_close(matrix.weight[: first + 2], other_matrix.weight[: first + 2], rtol=0, atol=0)
+        torch.testing.assert_close(matrix.weight[first + 2], other_matrix.weight[[first + 1, first]].mean(0))
+        (d,) = other_subwords.src.cut(b"d")
+        torch.testing.assert_close(matrix.weight[first + 3], other_matrix.weight[[first, d]].mean(0))
 
 
-def test_what_does_not_fit_is_told_with_both_shapes_and_keeps_its_value():
-    subwords = one(codec("ab"))
-    model, other = a_model(subwords, 0, d_inner=20, n_dec_layer=2), a_model(subwords, 1, n_enc_layer=2)
+def test_parameter_that_does_not_fit_is_reported_and_keeps_its_value():
+    subwords = subwords_of(codec("ab"))
+    model, other = small_model(subwords, 0, d_inner=20, n_dec_layer=2), small_model(subwords, 1, n_enc_layer=2)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     fates = {fate.name: fate for fate in copy_weights(model, subwords, other, subwords)}
     w_1 = fates["encoder.layer_stack.0.pos_ffn.w_1.weight"]
     assert (w_1.kind, w_1.why) == ("skipped", "12 x 8 there, 20 x 8 here")
     assert fates["decoder.layer_stack.1.slf_attn.fc.weight"].why == "not in that run"
     assert fates["encoder.layer_stack.1.slf_attn.fc.weight"].kind == "unused"
-    theirs = dict(other.named_parameters())
+    other_params = dict(other.named_parameters())
     for name, param in model.named_parameters():
-        assert torch.equal(param, before[name] if fates[name].kind == "skipped" else theirs[name]), name
+        assert torch.equal(param, before[name] if fates[name].kind == "skipped" else other_params[name]), name
 
 
-def test_a_run_begins_with_the_weights_of_another_and_with_nothing_else(recipe_of, whole, capsys):
-    for name, origin, theirs in (
-        ("a", folder_of(whole), None),
-        ("b", folder_of(whole, 12), 12),
-        ("c", whole.run_folder, None),
+def test_run_starts_from_the_weights_of_another_and_nothing_else(recipe_of, uninterrupted, capsys):
+    for name, origin, update in (
+        ("a", folder_of(uninterrupted), None),
+        ("b", folder_of(uninterrupted, 12), 12),
+        ("c", uninterrupted.run_folder, None),
     ):
         child = recipe_of(name, train={"updates": 2, "init_from": str(origin)}, optim={"lr": 1e-30}, seed=9)
         capsys.readouterr()
         assert launch(child) == "done"
-        mine, state = tensors(child, 2), state_of(child, 2)
-        assert all(torch.equal(tensor, mine[key]) for key, tensor in tensors(whole, theirs).items())
+        weights, state = tensors(child, 2), state_of(child, 2)
+        assert all(torch.equal(tensor, weights[key]) for key, tensor in tensors(uninterrupted, update).items())
         assert (state["update"], state["epoch"], len(state["history"])) == (2, 0, 1)
-        said = capsys.readouterr().err
-        assert re.search(r"first weights from \S+whole, \S+:\n  loaded   \d+ parameters, [\d,]+ numbers\n", said)
+        err = capsys.readouterr().err
+        assert re.search(r"first weights from \S+whole, \S+:\n  loaded   \d+ parameters, [\d,]+ numbers\n", err)
         (line,) = log_of(child, "init")
-        assert "options" not in line and "warning" not in said
+        assert "options" not in line and "warning" not in err
         assert len(line["loaded"]) == len(dict(Run(child.run_folder).load_model(CPU)[0].named_parameters()))
 
 
-def test_options_by_which_equal_weights_compute_something_else_are_warned_of(recipe_of, whole, capsys):
+def test_options_that_change_what_the_weights_compute_give_a_warning(recipe_of, uninterrupted, capsys):
     changed = {"n_head": 4, "position": "rotary", "rotary_enc_attn": True, "dropout": 0.1}
-    child = recipe_of("child", train={"updates": 2, "init_from": str(whole.run_folder)}, model=changed)
+    child = recipe_of("child", train={"updates": 2, "init_from": str(uninterrupted.run_folder)}, model=changed)
     capsys.readouterr()
     launch(child)
     lines = capsys.readouterr().err.split("\n")
@@ -121,27 +121,27 @@ def test_options_by_which_equal_weights_compute_something_else_are_warned_of(rec
         "model.rotary_enc_attn: False there, True here",
     ] and not lines[first + 4].startswith("    ")
     (line,) = log_of(child, "init")
-    wanted = {"n_head": [2, 4], "position": ["sinusoid", "rotary"], "rotary_enc_attn": [False, True]}
-    assert line["options"] == wanted and not line["skipped"] and not line["unused"]
+    expected = {"n_head": [2, 4], "position": ["sinusoid", "rotary"], "rotary_enc_attn": [False, True]}
+    assert line["options"] == expected and not line["skipped"] and not line["unused"]
 
 
-def test_a_run_goes_on_when_its_origin_is_gone(recipe_of, tmp_path):
+def test_run_resumes_after_its_parent_was_deleted(recipe_of, tmp_path):
     parent = recipe_of("parent", train={"updates": 2})
     launch(parent)
     child = recipe_of("child", train={"updates": 4, "init_from": str(parent.run_folder)})
     assert launch(child, stop_at(1)) == "stopped"
     shutil.rmtree(parent.run_folder)
     assert launch(child, stop_at(1)) == "stopped"
-    without = recipe_of("child", train={"updates": 4})  # the option left out
+    without = recipe_of("child", train={"updates": 4})  # without the option
     assert launch(without) == launch(child) == "done"
-    assert Run(child.run_folder).recipe().train.init_from == str(parent.run_folder)  # where it is from, for ever
+    assert Run(child.run_folder).recipe().train.init_from == str(parent.run_folder)  # its origin stays recorded
     with pytest.raises(RunError, match=r"train\.init_from was '\S+parent', now '\S+other'"):
         launch(recipe_of("child", train={"updates": 4, "init_from": str(tmp_path / "other")}))
     with pytest.raises(RunError, match=r"train\.init_from: \S+parent is not a run"):
         launch(recipe_of("new", train={"updates": 4, "init_from": str(parent.run_folder)}))
 
 
-def test_an_origin_that_cannot_be_meant_is_refused(recipe_of, tmp_path):
+def test_invalid_origin_is_refused(recipe_of, tmp_path):
     launch(recipe_of("wide", train={"updates": 3}, model={"d_model": 24, "d_inner": 40}))
     launch(recipe_of("run", train={"updates": 3}))
     for name, origin, complaint in (
@@ -154,25 +154,25 @@ def test_an_origin_that_cannot_be_meant_is_refused(recipe_of, tmp_path):
             launch(recipe_of(name, train={"init_from": str(tmp_path / origin)}))
 
 
-def test_a_recipe_that_failed_before_its_first_checkpoint_may_be_mended(recipe_of, monkeypatch):
+def test_recipe_may_be_corrected_before_the_first_checkpoint(recipe_of, monkeypatch):
     for sections in ({"optim": {"rate_of": {"encodr.*": 0.5}}}, {"train": {"freeze": ["encodr.*"]}}):
         with (
             monkeypatch.context() as patched,
             pytest.raises(RecipeError, match=r"'encodr\.\*' matches no parameter .* Close names: encoder\.\*"),
         ):
-            patched.setattr("nmt.training.launch.first_weights", None)  # which take a while: it is told before
+            patched.setattr("nmt.training.launch.first_weights", None)  # slow: the error comes before it
             launch(recipe_of(**sections))
     assert launch(recipe_of(train={"freeze": ["encoder.layer_stack.*"], "updates": 2})) == "done"
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "muon"])
-def test_frozen_parameters_get_no_gradient_no_decay_and_no_state_and_the_others_what_they_got(recipe_of, optimizer):
-    subwords = one(codec("ab"))
+def test_frozen_parameters_get_no_gradient_decay_or_state(recipe_of, optimizer):
+    subwords = subwords_of(codec("ab"))
     config = OptimConfig(name=optimizer, schedule="constant", lr=0.1, weight_decay=0.5)
     src = torch.randint(3, 250, (3, 6), generator=torch.Generator().manual_seed(1))
     grads, moved = [], []
     for patterns in ([], ["encoder.*", "*norm*"]):
-        model = a_model(subwords, 0, dropout=0.0)
+        model = small_model(subwords, 0, dropout=0.0)
         freeze(model, patterns)
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
         optimizers = build_optimizers(model, config)
@@ -190,19 +190,19 @@ def test_frozen_parameters_get_no_gradient_no_decay_and_no_state_and_the_others_
     assert moved[0] > moved[1] and moved[1] == set(grads[1])
 
 
-def test_the_first_pattern_that_fits_gives_the_factor():
-    model = a_model(one(codec("ab")))
-    found = rate_factors(model, {"decoder.*norm*": 0.5, "decoder.*": 0.1})
+def test_first_matching_pattern_gives_the_rate_factor():
+    model = small_model(subwords_of(codec("ab")))
+    factors = rate_factors(model, {"decoder.*norm*": 0.5, "decoder.*": 0.1})
     for name, param in model.named_parameters(remove_duplicate=False):
-        wanted = 0.5 if name.startswith("decoder.") and "norm" in name else 0.1 if name.startswith("decoder.") else 1.0
+        factor = 0.5 if name.startswith("decoder.") and "norm" in name else 0.1 if name.startswith("decoder.") else 1.0
         if "emb" not in name and "prj" not in name:
-            assert found.get(param, 1.0) == wanted, name
+            assert factors.get(param, 1.0) == factor, name
     with pytest.raises(RecipeError, match=r"optim\.rate_of: 'decoder\.layers\*' matches no parameter"):
         rate_factors(model, {"decoder.layers*": 0.5})
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_training_begins_from_cooccurrences_and_the_output_layer_too(recipe_of, shared):
+def test_embeddings_and_output_layer_start_from_cooccurrences(recipe_of, shared):
     recipe = recipe_of("run", model={"emb_init": "cooccurrence", "emb_src_trg_weight_sharing": shared})
     data, engine = engine_of(recipe)
     model = engine.model
@@ -213,5 +213,5 @@ def test_training_begins_from_cooccurrences_and_the_output_layer_too(recipe_of, 
     words = {"Hund": "dog", "rot": "red", "groß": "big", "zwei": "two", "Haus": "house"}
     src = [ids[-1] for ids in data.subwords.src.encode(words)]
     trg = [ids[-1] for ids in data.subwords.trg.encode(words.values())]
-    near = torch.cosine_similarity(source.weight[src].unsqueeze(1), target.weight[trg], dim=2)
-    assert near.argmax(1).tolist() == [*range(5)] and near.diag().min() > 0.6  # a word begins next to its translation
+    cosine = torch.cosine_similarity(source.weight[src].unsqueeze(1), target.weight[trg], dim=2)
+    assert cosine.argmax(1).tolist() == [*range(5)] and cosine.diag().min() > 0.6  # words are near their translations

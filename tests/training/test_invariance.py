@@ -1,4 +1,4 @@
-"""What must not change the loss of a model does not, nor its gradient; and the gradient is that of the loss."""
+"""Padding and batching change neither loss nor gradient, and the gradient is that of the loss."""
 
 import pytest
 import torch
@@ -25,67 +25,67 @@ def tiny_model(dtype, **options):
     return build_model(ModelConfig(**{**TINY, **options}), N_VOCAB, N_VOCAB, PAD).to(dtype)
 
 
-def ids(lengths, seed):
-    draw = torch.Generator().manual_seed(seed)
-    return [torch.randint(3, N_VOCAB, (length,), generator=draw) for length in lengths]
+def random_rows(lengths, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(3, N_VOCAB, (length,), generator=generator) for length in lengths]
 
 
-SRC = ids((3, 15, 8, 4, 11, 6, 15, 3), 1)
-TRG = ids((9, 3, 15, 5, 12, 3, 7, 14), 2)  # what the decoder reads, and one further to the left what it must predict
+SRC = random_rows((3, 15, 8, 4, 11, 6, 15, 3), 1)
+TRG = random_rows((9, 3, 15, 5, 12, 3, 7, 14), 2)  # decoder input; rolled to the left by one, the gold tokens
 
 
 def matrix(rows, n_more=0):
-    """Rows of ids as one padded matrix, with more padding than they need."""
+    """Return rows of ids as one padded matrix, padded by n_more columns beyond the longest."""
     longest = max(map(len, rows))
     return torch.stack([pad(row, (0, longest - len(row) + n_more), value=PAD) for row in rows])
 
 
-def loss_of(model, places, n_more=0):
-    """The summed loss of some of the pairs."""
-    src, trg = (matrix([rows[place] for place in places], n_more) for rows in (SRC, TRG))
-    gold = matrix([TRG[place].roll(-1) for place in places], n_more)
+def loss_of(model, indices, n_more=0):
+    """Return the summed loss of some of the pairs."""
+    src, trg = (matrix([rows[index] for index in indices], n_more) for rows in (SRC, TRG))
+    gold = matrix([TRG[index].roll(-1) for index in indices], n_more)
     return Objective(model, SMOOTHING, RegularizeConfig())(src, trg, gold)[0]
 
 
-def logits_loss_and_gradient(model, places, n_more=0):
-    """Of some of the pairs: logits of each, the summed loss, and its gradient, all parameters in one."""
+def logits_loss_and_gradient(model, indices, n_more=0):
+    """Return the logits of each of some pairs, their summed loss, and its gradient as one vector."""
     model.zero_grad()
-    src, trg = (matrix([rows[place] for place in places], n_more) for rows in (SRC, TRG))
-    loss = loss_of(model, places, n_more)
+    src, trg = (matrix([rows[index] for index in indices], n_more) for rows in (SRC, TRG))
+    loss = loss_of(model, indices, n_more)
     loss.backward()
     with torch.no_grad():
         logits = model(src, trg)
-    parts = [row[: len(TRG[place])].detach() for row, place in zip(logits, places, strict=True)]
+    parts = [row[: len(TRG[index])].detach() for row, index in zip(logits, indices, strict=True)]
     gradient = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in model.parameters()])
     return parts, loss.detach(), gradient
 
 
 @pytest.mark.parametrize("options", KINDS)
-def test_the_loss_is_the_smoothed_cross_entropy_of_the_logits_that_search_sees(options):
+def test_loss_is_the_smoothed_cross_entropy_of_the_logits(options):
     model = tiny_model(torch.float64, **options)
     rows, loss, _ = logits_loss_and_gradient(model, range(len(SRC)))
-    logits, gold = torch.cat(rows)[None], torch.cat([read.roll(-1) for read in TRG])[None]
-    wanted, _ = by_definition(logits, logits, gold, ce=(1, 0), kl=(0, 0), smoothing=SMOOTHING)
-    assert abs(loss / wanted - 1) < 1e-12
+    logits, gold = torch.cat(rows)[None], torch.cat([trg.roll(-1) for trg in TRG])[None]
+    expected, _ = by_definition(logits, logits, gold, ce=(1, 0), kl=(0, 0), smoothing=SMOOTHING)
+    assert abs(loss / expected - 1) < 1e-12
 
 
 @pytest.mark.parametrize("options", KINDS)
 @pytest.mark.parametrize("dtype, bound", [(torch.float64, 1e-12), (torch.float32, 5e-6)])
-def test_padding_and_the_company_of_others_change_no_logit_no_loss_and_no_gradient(options, dtype, bound):
+def test_padding_and_batching_change_no_logit_loss_or_gradient(options, dtype, bound):
     model = tiny_model(dtype, **options).train()
-    everybody = range(len(SRC))
-    wanted, loss, gradient = logits_loss_and_gradient(model, everybody)
-    alone = [logits_loss_and_gradient(model, [place]) for place in everybody]
-    separately = [one for parts, _, _ in alone for one in parts], sum(a[1] for a in alone), sum(a[2] for a in alone)
-    for parts, other_loss, other_gradient in (separately, logits_loss_and_gradient(model, everybody, n_more=9)):
-        assert all((a - b).abs().max() < bound for a, b in zip(parts, wanted, strict=True))
+    all_pairs = range(len(SRC))
+    expected, loss, gradient = logits_loss_and_gradient(model, all_pairs)
+    alone = [logits_loss_and_gradient(model, [pair]) for pair in all_pairs]
+    separately = [row for parts, _, _ in alone for row in parts], sum(a[1] for a in alone), sum(a[2] for a in alone)
+    for parts, other_loss, other_gradient in (separately, logits_loss_and_gradient(model, all_pairs, n_more=9)):
+        assert all((a - b).abs().max() < bound for a, b in zip(parts, expected, strict=True))
         assert abs(other_loss / loss - 1) < bound
         assert (other_gradient - gradient).norm() < bound * gradient.norm()
 
 
 @pytest.mark.parametrize("options", [{**kind, "dropout": 0.3} for kind in KINDS])
-def test_the_gradient_of_every_parameter_is_that_of_finite_differences(options):
-    """Along a random direction in each parameter, the loss, dropout and label smoothing included."""
+def test_gradient_of_every_parameter_equals_finite_differences(options):
+    """Along a random direction in each parameter, with dropout and label smoothing."""
     model = tiny_model(torch.float64, **options, act_dropout=0.2, n_enc_layer=1, n_dec_layer=1).train()
 
     def evaluate():
@@ -94,9 +94,9 @@ def test_the_gradient_of_every_parameter_is_that_of_finite_differences(options):
 
     evaluate().backward()
     gradient = {name: p.grad.clone() for name, p in model.named_parameters()}
-    draw, step = torch.Generator().manual_seed(9), 1e-6
+    generator, step = torch.Generator().manual_seed(9), 1e-6
     for name, parameter in model.named_parameters():
-        direction = torch.randn(parameter.shape, generator=draw, dtype=torch.float64)
+        direction = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
         if parameter.shape == model.output_weight.shape and parameter is not model.output_weight:
             direction[PAD] = 0  # an embedding of padding is never trained
         direction /= direction.norm()

@@ -1,4 +1,4 @@
-"""The log has the fields of docs/reference.md, with one validation set and with several."""
+"""Log: its fields are those of docs/reference.md, with one validation set and with several."""
 
 import contextlib
 import errno
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from witness import CPU, FP32, digest, engine_of, left_by, log_of, state_of, stop_at
+from witness import CPU, FP32, digest, engine_of, log_of, saved_by, state_of, stop_at
 
 from nmt import device
 from nmt.data.plan import Plan
@@ -21,7 +21,7 @@ from nmt.data.prepare import prepare
 from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.training_options import RegularizeConfig
-from nmt.training import log as record
+from nmt.training import log as log_module
 from nmt.training.engine import Objective
 from nmt.training.feed import Feed
 from nmt.training.launch import launch
@@ -34,14 +34,14 @@ from nmt.training.validate import Validation
 from tests.documented import documented
 from tests.training.conftest import make_recipe, write_pairs
 
-# Whether a field that is not always there is to be expected here.
+# Conditions of optional fields, and whether they hold in these tests.
 EXPECTED_WHEN = {
     "except on Windows": sys.platform != "win32",
     "on a GPU": False,
     "where translated": True,
     "where the peak is known": False,
 }
-RARE = {"init", "memory"}  # kinds that the runs here give no occasion for
+RARE = {"init", "memory"}  # kinds of lines that these runs do not log
 NUMBERS = ("loss", "perplexity", "accuracy", "bleu", "chrf")
 SHORT = {
     "batch": {"per_update": 1},
@@ -52,9 +52,9 @@ SHORT = {
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A run on three validation sets, and one on the first of them alone; what each said; and recipes for more.
+    """Runs on three validation sets and on the first of them alone, what each printed, and a function for more recipes.
 
-    The second set is measured by its loss only, and of the third but a part.
+    The second set is measured by its loss only, and the third only in part.
     """
     folder = tmp_path_factory.mktemp("sets")
     sets = [
@@ -68,31 +68,31 @@ def runs(tmp_path_factory):
         corpus = {"data": {**data, "valid": sets, "out": str(folder / prepared)}, "subwords": {"vocab_size": 320}}
         return make_recipe(corpus, folder / "runs" / run, **{**SHORT, **sections})
 
-    found = SimpleNamespace(recipe_of=recipe_of, sets=sets)
+    runs = SimpleNamespace(recipe_of=recipe_of, sets=sets)
     for name, chosen in (("one", sets[:1]), ("several", sets)):
         recipe = recipe_of(name, chosen, name)
         prepare(recipe, recipe.data_folder, talk=lambda line: None)
-        with contextlib.redirect_stderr(io.StringIO()) as said:
+        with contextlib.redirect_stderr(io.StringIO()) as stderr:
             assert launch(recipe) == "done"
-        setattr(found, name, recipe)
-        setattr(found, f"{name}_said", said.getvalue())
-    return found
+        setattr(runs, name, recipe)
+        setattr(runs, f"{name}_said", stderr.getvalue())
+    return runs
 
 
-def test_the_log_has_the_documented_fields_and_no_others(runs):
+def test_log_has_exactly_the_documented_fields(runs):
     page = documented("Log")
     always = {"kind": "always", "update": "always"}
     for recipe, several in ((runs.one, False), (runs.several, True)):
         lines = log_of(recipe)
         assert {line["kind"] for line in lines} == set(page) - RARE
         for line in lines:
-            told = {**always, **page[line["kind"]]}
-            expected = {name for name, when in told.items() if when == "always" or EXPECTED_WHEN.get(when, several)}
+            fields = {**always, **page[line["kind"]]}
+            expected = {name for name, when in fields.items() if when == "always" or EXPECTED_WHEN.get(when, several)}
             assert set(line) == expected, line["kind"]
-            translated = {name for name, when in told.items() if when == "where translated"}
-            for found in line.get("sets", {}).values():
-                assert set(found) - translated == {"loss", "perplexity", "accuracy"}
-                assert set(found) & translated in (set(), translated)
+            translated = {name for name, when in fields.items() if when == "where translated"}
+            for numbers in line.get("sets", {}).values():
+                assert set(numbers) - translated == {"loss", "perplexity", "accuracy"}
+                assert set(numbers) & translated in (set(), translated)
 
 
 def test_each_validation_set_is_measured_as_the_recipe_says(runs):
@@ -103,27 +103,27 @@ def test_each_validation_set_is_measured_as_the_recipe_says(runs):
     assert [example["source"] for example in first["sets"]["talks"]["examples"]] == talks[:3]  # of four, not of ten
     assert all(f" 12  valid {name}  loss" in runs.several_said for name in ("news", "web", "talks"))
     assert " 12  valid  loss" in runs.one_said
-    # The history, from which a resumed run knows what is best, says the same.
+    # The history, from which a resumed run knows its best update, has the same numbers.
     entry = state_of(runs.several, 24)["history"][0]
     assert entry.pop("how")["pairs"] == {"pairs": 12} and entry == {
         "update": 12,
         **{name: first[name] for name in NUMBERS},
         "sets": {
-            name: {number: found[number] for number in NUMBERS if number in found}
-            for name, found in first["sets"].items()
+            name: {number: numbers[number] for number in NUMBERS if number in numbers}
+            for name, numbers in first["sets"].items()
         },
     }
 
 
-def test_the_first_set_decides_and_the_others_change_nothing(runs):
+def test_only_the_first_validation_set_affects_the_run(runs):
     assert digest(runs.one, 24) == digest(runs.several, 24)
-    a, b = state_of(runs.one, 24), state_of(runs.several, 24)
-    assert a["best_update"] == b["best_update"]
-    assert a["history"] == [{name: entry[name] for name in entry if name != "sets"} for entry in b["history"]]
+    one, several = state_of(runs.one, 24), state_of(runs.several, 24)
+    assert one["best_update"] == several["best_update"]
+    assert one["history"] == [{name: entry[name] for name in entry if name != "sets"} for entry in several["history"]]
     assert log_of(runs.one, "final") == log_of(runs.several, "final")
 
 
-def test_of_a_set_that_is_measured_in_part_only_that_part_counts(runs):
+def test_max_sentences_limits_what_is_measured_of_a_set(runs):
     def first_set(**options):
         recipe = runs.recipe_of("none", [{**runs.sets[0], **options}], "one", valid={"max_sentences": 5})
         data, engine = engine_of(recipe)
@@ -138,28 +138,28 @@ def test_of_a_set_that_is_measured_in_part_only_that_part_counts(runs):
     assert first_set(max_sentences=0) == (12, 12, loss)
 
 
-def test_a_stop_among_several_sets_remembers_nothing_and_is_made_up_for(runs):
-    chain = runs.recipe_of("chain")
-    assert launch(chain, stop_at(19)) == "stopped"  # twelve updates ask, then each batch of a set
-    assert state_of(chain, 12)["history"] == [] and not log_of(chain, "valid")
-    assert launch(chain) == "done"
-    assert left_by(chain) == left_by(runs.several)
+def test_validation_interrupted_between_sets_is_repeated_on_resume(runs):
+    resumed = runs.recipe_of("chain")
+    assert launch(resumed, stop_at(19)) == "stopped"  # asked in twelve updates, then in each batch of a set
+    assert state_of(resumed, 12)["history"] == [] and not log_of(resumed, "valid")
+    assert launch(resumed) == "done"
+    assert saved_by(resumed) == saved_by(runs.several)
 
 
-def test_a_run_may_go_on_with_other_further_sets():
+def test_run_may_resume_with_other_further_validation_sets():
     assert refused_changes({"data.valid": (["a", "b"], ["a"]), "data.train": (["a"], ["b"])}).keys() == {"data.train"}
 
 
-def test_people_see_a_row_for_each_line_of_the_log_and_the_speed_of_the_whole_run(runs):
-    """Also where there is no terminal, with the time, and no line is longer than 80 characters."""
+def test_printed_rows_match_the_log_and_end_with_the_mean_speed(runs):
+    """Rows have the time and at most 80 characters, also without a terminal."""
     rows = re.findall(r"^\d\d:\d\d:\d\d +(\d+) +0 +([\d.]+) +\S+ +([\d,]+) +\d+:\d\d +\d+:\d\d$", runs.one_said, re.M)
-    for (at, loss, speed), line in zip(rows, log_of(runs.one, "train"), strict=True):
-        assert (int(at), loss) == (line["update"], f"{line['loss']:.3f}")
+    for (update, loss, speed), line in zip(rows, log_of(runs.one, "train"), strict=True):
+        assert (int(update), loss) == (line["update"], f"{line['loss']:.3f}")
         assert abs(int(speed.replace(",", "")) - line["tokens_per_second"]) < 1  # the log rounds to tenths
     validated = re.findall(r"^\d\d:\d\d:\d\d +(\d+)  valid  loss .*?(  \* best)?$", runs.one_said, re.M)
-    best = state_of(runs.one, 24)["history"]
-    assert [int(at) for at, _ in validated] == [12, 24] and validated[0][1]
-    assert bool(validated[1][1]) == (best[1]["bleu"] > best[0]["bleu"])
+    history = state_of(runs.one, 24)["history"]
+    assert [int(update) for update, _ in validated] == [12, 24] and validated[0][1]
+    assert bool(validated[1][1]) == (history[1]["bleu"] > history[0]["bleu"])
     assert all(len(line) <= 80 for line in runs.one_said.split("\n") if re.match(r"\d\d:|    time", line))
     assert "best BLEU" in runs.one_said and "left 0:00" in runs.one_said
     state = state_of(runs.one, 24)
@@ -167,47 +167,47 @@ def test_people_see_a_row_for_each_line_of_the_log_and_the_speed_of_the_whole_ru
     assert int(mean.replace(",", "")) == pytest.approx(state["n_token"] / state["seconds"], rel=0.01)
 
 
-def test_the_share_of_the_peak_is_told_where_that_is_known(runs, monkeypatch, capsys):
+def test_mfu_is_reported_where_the_peak_is_known(runs, monkeypatch, capsys):
     monkeypatch.setattr(device, "processor_of", lambda _: "NVIDIA Made Up")
     monkeypatch.setattr(device, "_PEAKS", {"Made Up": (0, 0, 2e-3)})
     recipe = runs.recipe_of("peak", runs.sets[:1], "one")
     assert launch(recipe) == "done"
     data = open_data(recipe)
-    each = flops_per_token(new_model(recipe, data, CPU), recipe.model, Feed(recipe, data, Ranks()).plan) / 2e9
+    share_of_token = flops_per_token(new_model(recipe, data, CPU), recipe.model, Feed(recipe, data, Ranks()).plan) / 2e9
     for line in log_of(recipe, "train"):
-        assert line["mfu"] == pytest.approx(each * line["tokens_per_second"], abs=1e-3)
+        assert line["mfu"] == pytest.approx(share_of_token * line["tokens_per_second"], abs=1e-3)
     speed, share = re.findall(r"([\d,]+) tokens/s on average, MFU ([\d.]+)%\.", capsys.readouterr().err)[0]
-    assert float(share) == pytest.approx(100 * each * int(speed.replace(",", "")), abs=0.1)
+    assert float(share) == pytest.approx(100 * share_of_token * int(speed.replace(",", "")), abs=0.1)
 
 
 @pytest.mark.parametrize(("n_src", "n_trg"), [(20, 30), (60, 25), (100, 100)])
-def test_the_operations_of_a_token_are_those_that_torch_counts(n_src, n_trg):
-    """But for a few: torch misses some, and keys and values of the source count as those of target tokens."""
+def test_flops_per_token_agree_with_the_count_of_torch(n_src, n_trg):
+    """Up to a few: torch misses some, and keys and values of the source count as those of target tokens."""
     config = ModelConfig(preset="small", n_enc_layer=4, position="rotary")
     model, n = build_model(config, 2000, 2000, 0).train(), 16
     src, trg, gold = (torch.randint(5, 2000, (n, length)) for length in (n_src, n_trg, n_trg))
     with FlopCounterMode(display=False) as counter:
         Objective(model, 0.1, RegularizeConfig())(src, trg, gold)[0].backward()
     lengths = (np.full(n, length - 1, np.int32) for length in (n_src, n_trg))  # less EOS
-    each = flops_per_token(model, config, Plan(*lengths, seed=1, max_tokens=1000, per_update=1, pool=100))
-    assert each * n * n_trg == pytest.approx(counter.get_total_flops(), rel=0.07)
+    n_flop = flops_per_token(model, config, Plan(*lengths, seed=1, max_tokens=1000, per_update=1, pool=100))
+    assert n_flop * n * n_trg == pytest.approx(counter.get_total_flops(), rel=0.07)
 
 
-# The log of a run that was killed, resumed and unheard has every line once.
+# After a kill and a resume the log has every line once.
 
 
 @pytest.fixture
 def log(tmp_path):
-    made = Record(tmp_path / "log.jsonl", total=30)
-    yield made
-    made.close()
+    record = Record(tmp_path / "log.jsonl", total=30)
+    yield record
+    record.close()
 
 
 def lines(log):
     return [json.loads(line) for line in log.path.read_bytes().split(b"\n") if line]
 
 
-def test_what_the_checkpoint_does_not_know_of_is_taken_back(log):
+def test_resume_removes_lines_after_the_checkpoint_from_the_log(log):
     for kind, update in [("start", 0), ("train", 10), ("valid", 10), ("train", 20), ("valid", 20), ("train", 25)]:
         log.write(kind, update)
     log.write("final", 20)
@@ -221,28 +221,28 @@ def test_what_the_checkpoint_does_not_know_of_is_taken_back(log):
     assert lines(log)[-1] == {"kind": "valid", "update": 20}
 
 
-def test_a_new_run_begins_a_new_log(log):
+def test_new_run_begins_a_new_log(log):
     log.write("train", 10)
     log.begin()
     assert not log.path.exists()
 
 
-class Leaving(io.StringIO):
-    """A terminal that goes away."""
+class ClosingTerminal(io.StringIO):
+    """Terminal that is closed while the run prints to it."""
 
-    gone = False
+    is_closed = False
 
     def write(self, text):
-        if self.gone:
+        if self.is_closed:
             raise OSError(errno.ENOSPC, "No space left on device")
         return super().write(text)
 
 
-def test_a_run_goes_on_when_nobody_can_hear_it(tmp_path, monkeypatch):
-    stream = Leaving()
-    monkeypatch.setattr(record.sys, "stderr", stream)
-    made = Record(tmp_path / "log.jsonl", total=3)
-    stream.gone = True
-    made.say("hello")
-    made.progress(1, "loss 3")
-    made.close()
+def test_run_continues_when_its_terminal_is_closed(tmp_path, monkeypatch):
+    stream = ClosingTerminal()
+    monkeypatch.setattr(log_module.sys, "stderr", stream)
+    record = Record(tmp_path / "log.jsonl", total=3)
+    stream.is_closed = True
+    record.say("hello")
+    record.progress(1, "loss 3")
+    record.close()

@@ -1,4 +1,4 @@
-"""Optimizers: which parameter goes where, the order of an update, and Muon's arithmetic."""
+"""Optimizers: their parameters, the order of an update, and Muon's arithmetic."""
 
 import subprocess
 import sys
@@ -34,51 +34,54 @@ def with_gradients(model, seed=0):
 
 
 @pytest.mark.parametrize(("exact", "tolerance"), [(True, 2e-5), (False, 2e-2)])
-def test_muon_without_blocks_is_that_of_torch(monkeypatch, exact, tolerance):
-    """Exactly, if torch is kept from iterating in bf16; and to what bf16 can tell apart if it is not.
+def test_muon_without_blocks_equals_muon_of_torch(monkeypatch, exact, tolerance):
+    """Up to rounding if torch is kept from iterating in bf16, and up to the precision of bf16 if it is not.
 
-    tolerance: of the length of the way that ten updates went.
+    tolerance: share of the distance that ten updates moved.
     """
     if exact:
         monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
     for shape in ((8, 8), (6, 24), (24, 6)):
         torch.manual_seed(0)
         start = torch.randn(shape)
-        mine, other = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+        ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
         options = {"lr": 0.02, "momentum": 0.9, "weight_decay": 0.1}
-        muon, torchs = Muon([mine], **options), torch.optim.Muon([other], adjust_lr_fn="match_rms_adamw", **options)
+        muon, torch_muon = (
+            Muon([ours], **options),
+            torch.optim.Muon([theirs], adjust_lr_fn="match_rms_adamw", **options),
+        )
         for _ in range(10):
-            mine.grad = torch.randn(shape)
-            other.grad = mine.grad.clone()
+            ours.grad = torch.randn(shape)
+            theirs.grad = ours.grad.clone()
             muon.step()
-            torchs.step()
-        way = float((mine.detach() - start).norm())
-        assert way > 0.1 and float((mine - other).detach().norm()) < tolerance * way
+            torch_muon.step()
+        distance = float((ours.detach() - start).norm())
+        assert distance > 0.1 and float((ours - theirs).detach().norm()) < tolerance * distance
 
 
 @pytest.mark.parametrize("block", [(2, 6), (8, 3), (4, 2)])
-def test_muon_turns_each_block_of_a_matrix_by_itself(block):
+def test_muon_updates_each_block_of_a_matrix_by_itself(block):
     torch.manual_seed(0)
     whole = nn.Parameter(torch.zeros(8, 6))
     whole.grad = torch.randn(8, 6)
     Muon([{"params": [whole], "block": block}], lr=0.1).step()
     for row in range(0, 8, block[0]):
         for column in range(0, 6, block[1]):
-            here = (slice(row, row + block[0]), slice(column, column + block[1]))
+            place = (slice(row, row + block[0]), slice(column, column + block[1]))
             part = nn.Parameter(torch.zeros(block))
-            part.grad = whole.grad[here].clone()
+            part.grad = whole.grad[place].clone()
             Muon([part], lr=0.1).step()
-            torch.testing.assert_close(whole.detach()[here], part.detach(), rtol=0, atol=1e-6)
+            torch.testing.assert_close(whole.detach()[place], part.detach(), rtol=0, atol=1e-6)
 
 
-def test_the_heads_of_attention_are_blocks_for_muon():
+def test_attention_heads_are_blocks_for_muon():
     config = ModelConfig(d_model=12, n_head=3, n_kv_head=1, d_k=4, d_v=6, d_inner=8, n_enc_layer=1, n_dec_layer=1)
     model = build_model(config, 9, 9)
     muon = build_optimizers(model, OptimConfig(name="muon")).parts[0]
     block_of = {id(p): group["block"] for group in muon.param_groups for p in group["params"]}
     attention, ffn = model.decoder.layer_stack[0].enc_attn, model.decoder.layer_stack[0].pos_ffn
-    found = [block_of[id(getattr(attention, name).weight)] for name in ("w_qs", "w_ks", "w_vs", "fc")]
-    assert found == [(4, 12), (4, 12), (6, 12), (12, 6)]
+    blocks = [block_of[id(getattr(attention, name).weight)] for name in ("w_qs", "w_ks", "w_vs", "fc")]
+    assert blocks == [(4, 12), (4, 12), (6, 12), (12, 6)]
     assert block_of[id(ffn.w_1.weight)] is None and block_of[id(ffn.w_2.weight)] is None
 
 
@@ -86,15 +89,15 @@ def test_the_heads_of_attention_are_blocks_for_muon():
 def test_every_parameter_has_exactly_one_optimizer(name, n_part):
     model = Small()
     optimizers = build_optimizers(model, OptimConfig(name=name))
-    mine = [id(p) for optimizer in optimizers.parts for group in optimizer.param_groups for p in group["params"]]
-    assert sorted(mine) == sorted(map(id, model.parameters()))
+    ids = [id(p) for optimizer in optimizers.parts for group in optimizer.param_groups for p in group["params"]]
+    assert sorted(ids) == sorted(map(id, model.parameters()))
     assert len(optimizers.parts) == n_part
     if name == "muon":
         in_muon = [p for group in optimizers.parts[0].param_groups for p in group["params"]]
         assert [id(p) for p in in_muon] == [id(model.w.weight)]
 
 
-def test_a_gradient_or_loss_that_is_not_finite_moves_nothing():
+def test_non_finite_gradient_or_loss_moves_no_weight():
     model = Small()
     before = [p.detach().clone() for p in model.parameters()]
     optimizers = build_optimizers(model, OptimConfig())
@@ -106,21 +109,21 @@ def test_a_gradient_or_loss_that_is_not_finite_moves_nothing():
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
-def test_clipping_is_by_the_norm_over_all_parameters():
-    model, seen = Small(), []
+def test_clipping_uses_the_norm_over_all_parameters():
+    model, norms = Small(), []
     optimizers = build_optimizers(model, OptimConfig())
 
-    def norm_of(*_):
-        seen.append(float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm()))
+    def record_norm(*_):
+        norms.append(float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm()))
 
     with_gradients(model)
-    norm_of()
-    optimizers.parts[0].register_step_pre_hook(norm_of)
+    record_norm()
+    optimizers.parts[0].register_step_pre_hook(record_norm)
     norm, moved = apply_update(model, optimizers, no_scaler(), loss=torch.tensor(1.0), clip=0.5)
-    assert moved and norm == pytest.approx(seen[0], rel=1e-6) and seen[1] == pytest.approx(0.5, rel=1e-4)
+    assert moved and norm == pytest.approx(norms[0], rel=1e-6) and norms[1] == pytest.approx(0.5, rel=1e-4)
 
 
-def test_an_optimizer_is_a_function_in_the_table(monkeypatch):
+def test_optimizer_can_be_added_to_the_table(monkeypatch):
     def sgd(_, factors, config):
         return [torch.optim.SGD(groups_of(factors, config.weight_decay), lr=config.lr)]
 
@@ -130,15 +133,15 @@ def test_an_optimizer_is_a_function_in_the_table(monkeypatch):
     optimizers = build_optimizers(model, config)
     optimizers.set_rate(0.5, absolute=False)
     with_gradients(model)
-    wanted = {
+    expected = {
         name: before[name] - (0.025 if name == "w.bias" else 0.05) * p.grad for name, p in model.named_parameters()
     }
     apply_update(model, optimizers, no_scaler(), loss=torch.tensor(1.0), clip=0.0)
     for name, p in model.named_parameters():
-        torch.testing.assert_close(p.detach(), wanted[name])
+        torch.testing.assert_close(p.detach(), expected[name])
 
 
-# Optimizers that do without torch's compiler are torch's own, and an ordinary training does not import it either.
+# Our optimizers do without torch's compiler but equal torch's, and training does not import the compiler.
 
 
 TRAINING = """
@@ -150,31 +153,31 @@ print(code, "torch._dynamo" in sys.modules)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)])
-def test_they_move_weights_as_torchs_do(name, kind):
+def test_adam_and_adamw_equal_those_of_torch(name, kind):
     shared = ("add_param_group", "zero_grad")
     assert all(getattr(kind, method) is getattr(torch.optim.Optimizer, method) for method in shared)
     torch.manual_seed(0)
     options = {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.3}
-    mine, other = nn.Linear(5, 4), nn.Linear(5, 4)
-    other.load_state_dict(mine.state_dict())
-    optimizers = build_optimizers(mine, OptimConfig(name=name, **options))
+    ours, theirs = nn.Linear(5, 4), nn.Linear(5, 4)
+    theirs.load_state_dict(ours.state_dict())
+    optimizers = build_optimizers(ours, OptimConfig(name=name, **options))
     optimizers.set_rate(1.0, absolute=False)
-    groups = [{"params": [other.weight]}, {"params": [other.bias], "weight_decay": 0.0}]
-    torchs = kind(groups, fused=True, **options)
+    groups = [{"params": [theirs.weight]}, {"params": [theirs.bias], "weight_decay": 0.0}]
+    torch_optimizer = kind(groups, fused=True, **options)
     for update in range(4):
-        for here, there in zip(mine.parameters(), other.parameters(), strict=True):
-            here.grad = torch.randn_like(here)
-            there.grad = here.grad.clone()
-        for optimizer in (optimizers.parts[0], torchs):
-            vars(optimizer).update(grad_scale=None, found_inf=torch.tensor(float(update == 2)))  # which skips it
+        for our_param, their_param in zip(ours.parameters(), theirs.parameters(), strict=True):
+            our_param.grad = torch.randn_like(our_param)
+            their_param.grad = our_param.grad.clone()
+        for optimizer in (optimizers.parts[0], torch_optimizer):
+            vars(optimizer).update(grad_scale=None, found_inf=torch.tensor(float(update == 2)))  # update 2 is skipped
             optimizer.step()
-        assert all(torch.equal(a, b) for a, b in zip(mine.parameters(), other.parameters(), strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
     optimizers.zero_grad()
-    assert all(param.grad is None for param in mine.parameters())
+    assert all(param.grad is None for param in ours.parameters())
 
 
-def test_a_training_does_without_the_compiler(recipe_of, tmp_path):
-    """It takes three times as long to import as torch does."""
+def test_training_does_not_import_the_compiler(recipe_of, tmp_path):
+    """The compiler takes three times as long to import as torch."""
     recipe = recipe_of(
         optim={"name": "muon"},
         batch={"packed": True, "max_tokens": 300},
@@ -184,5 +187,5 @@ def test_a_training_does_without_the_compiler(recipe_of, tmp_path):
     )
     write_recipe(recipe, tmp_path / "recipe.yaml")
     command = [sys.executable, "-c", TRAINING, str(tmp_path / "recipe.yaml")]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=False)
-    assert done.stdout == "0 False\n", done.stderr
+    result = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=False)
+    assert result.stdout == "0 False\n", result.stderr

@@ -1,4 +1,4 @@
-"""A run trains with kernels of our own where they can be had, keeps to what it began with, and says so."""
+"""A run trains with our own kernels where they can be compiled, and reports when it loses them."""
 
 import pytest
 import torch
@@ -19,38 +19,38 @@ pytestmark = pytest.mark.skipif(bool(switch.why_not()), reason=f"no kernels here
 
 
 @pytest.fixture
-def without_compiler(monkeypatch):
-    """Call it, and from then on nothing can be compiled."""
+def remove_compiler(monkeypatch):
+    """remove_compiler(): make the C compiler unavailable."""
 
-    def take_away():
+    def remove():
         monkeypatch.setenv("CC", "no-such-compiler")
         compiler._library.cache_clear()
 
-    yield take_away
+    yield remove
     compiler._library.cache_clear()
 
 
 @pytest.mark.parametrize("chosen", ["auto", "torch"])
-def test_no_padding_is_read_where_they_make_attention(recipe_of, chosen):
-    recipe, found = recipe_of(train={"kernels": chosen}, batch={"max_tokens": 120, "per_update": 1}), list[Tensor]()
+def test_no_padding_is_read_where_kernels_compute_attention(recipe_of, chosen):
+    recipe, inputs = recipe_of(train={"kernels": chosen}, batch={"max_tokens": 120, "per_update": 1}), list[Tensor]()
     precision = choose_precision(recipe.train, CPU)
     precision.apply()
     data, engine = engine_of(recipe, precision)
-    engine.objective.register_forward_pre_hook(lambda _, args: found.extend(args[:3]))
+    engine.objective.register_forward_pre_hook(lambda _, args: inputs.extend(args[:3]))
     (work,) = next(Feed(recipe, data, Ranks()).begin(Position())).work
     engine.backward([work], work.batch.n_gold)
     switch.use(False)
-    for seq, padded in zip(found, (work.batch.src_seq, work.batch.trg_seq, work.batch.gold), strict=True):
+    for seq, padded in zip(inputs, (work.batch.src_seq, work.batch.trg_seq, work.batch.gold), strict=True):
         if chosen == "auto":
             assert seq.shape[0] == 1 and torch.equal(seq[seq != PAD], padded[padded != PAD])
         else:
             assert seq is padded
 
 
-def test_a_run_that_lost_its_compiler_goes_on_and_says_so(recipe_of, without_compiler, capsys):
+def test_run_that_lost_its_compiler_resumes_and_reports_it(recipe_of, remove_compiler, capsys):
     recipe = recipe_of(train={"updates": 14})
     assert launch(recipe, stop_at(7)) == "stopped" and state_of(recipe, 8)["arithmetic"]["kernels"]
-    without_compiler()
+    remove_compiler()
     capsys.readouterr()
     assert launch(recipe) == "done" and not state_of(recipe, 14)["arithmetic"]["kernels"]
     assert "as the run began, but without kernels: there is no C compiler" in capsys.readouterr().err

@@ -1,10 +1,10 @@
-"""What `auto` stands for: chosen once, for a reason that is told, and remembered by the run."""
+"""Values of `auto`: chosen once, with a printed reason, and remembered by the run."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
-from witness import left_by, stop_at
+from witness import saved_by, stop_at
 
 from nmt.data.plan import Position
 from nmt.data.prepare import prepare
@@ -24,16 +24,16 @@ from tests.training.conftest import make_recipe, write_pairs
 
 
 def resolved(recipe, begun=None, ranks=None):
-    data, said = open_data(recipe), []
-    found = resolve(recipe, data, begun, ranks or Ranks(), torch.device("cpu"), said.append)
-    return found, said
+    data, messages = open_data(recipe), []
+    result = resolve(recipe, data, begun, ranks or Ranks(), torch.device("cpu"), messages.append)
+    return result, messages
 
 
-# -- numbers alone -------------------------------------------------------------------------------------------------
+# -- pure functions ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("true_limit", [10, 512, 513, 700, 5000, 65_536, 99_999, 10**9])
-def test_the_largest_that_fits_is_found_to_an_eighth_in_few_tries(true_limit):
+def test_largest_size_that_fits_is_found_within_an_eighth_in_few_tries(true_limit):
     tried = []
 
     def fits(n):
@@ -48,23 +48,23 @@ def test_the_largest_that_fits_is_found_to_an_eighth_in_few_tries(true_limit):
     assert len(tried) < 16 and max(tried) <= 100_000
 
 
-def test_a_batch_is_no_larger_than_is_of_use():
+def test_batch_is_no_larger_than_is_useful():
     assert most_tokens(BatchConfig(tokens_per_update=25_000), 10**8, 8)[0] == 3125
     assert most_tokens(BatchConfig(tokens_per_update=1000), 10**8, 8)[0] == LEAST
     assert most_tokens(BatchConfig(), 400_000, 1)[0] == 4000
     assert most_tokens(BatchConfig(per_update=2), 400_000, 2)[0] == 2000
 
 
-AUTO_SIZE = {"architecture": "transformer", "preset": "auto"}  # in place of the sizes of the recipe
+AUTO_SIZE = {"architecture": "transformer", "preset": "auto"}  # replaces the sizes of the recipe
 
 
 # -- recipes -------------------------------------------------------------------------------------------------------
 
 
-def test_a_preset_is_chosen_from_the_corpus_and_options_beside_it_win(recipe_of):
-    recipe, said = resolved(recipe_of(model={"preset": "auto", "d_inner": 96, "dropout": 0.15}))
+def test_preset_follows_from_the_corpus_and_explicit_options_win(recipe_of):
+    recipe, messages = resolved(recipe_of(model={"preset": "auto", "d_inner": 96, "dropout": 0.15}))
     assert recipe.model.preset == "tiny" and recipe.model.d_inner == 96 and recipe.model.dropout == 0.15
-    assert "300 pairs" in said[0] and "-> tiny" in said[0]
+    assert "300 pairs" in messages[0] and "-> tiny" in messages[0]
 
 
 @pytest.mark.parametrize(
@@ -76,23 +76,21 @@ def test_a_preset_is_chosen_from_the_corpus_and_options_beside_it_win(recipe_of)
         ({"tiny": 900}, "tiny", 0.1),
     ],
 )
-def test_with_a_time_budget_the_preset_is_one_that_there_is_time_to_train(
-    recipe_of, monkeypatch, updates, preset, dropout
-):
+def test_time_budget_limits_the_preset_to_what_it_can_train(recipe_of, monkeypatch, updates, preset, dropout):
     recipe = recipe_of(model=AUTO_SIZE, train={"time_budget": "20m"})
     monkeypatch.setattr(resolve_module, "preset_for", lambda _: ("base", 0.2))
-    monkeypatch.setattr(resolve_module, "_room", lambda one, *_: (n := updates[one.model.preset], n / 250))
-    found, said = resolved(recipe)
+    monkeypatch.setattr(resolve_module, "_room", lambda sized, *_: (n := updates[sized.model.preset], n / 250))
+    found, messages = resolved(recipe)
     assert (found.model.preset, found.model.dropout) == (preset, dropout)
-    assert f"in 20m about {updates[preset]:,} updates, {updates[preset] / 250:,.1f} epochs -> {preset}" in said[0]
+    assert f"in 20m about {updates[preset]:,} updates, {updates[preset] / 250:,.1f} epochs -> {preset}" in messages[0]
     found, _ = resolved(recipe_of(model={**AUTO_SIZE, "dropout": 0.4}, train={"time_budget": "20m"}))
     assert (found.model.preset, found.model.dropout) == (preset, 0.4)
 
 
-def test_a_preset_that_the_recipe_leaves_no_room_for_is_not_tried(recipe_of, monkeypatch):
+def test_preset_that_contradicts_the_recipe_is_not_tried(recipe_of, monkeypatch):
     recipe = recipe_of(model=AUTO_SIZE, decode={"align_layer": 3}, train={"time_budget": "20m"})
     monkeypatch.setattr(resolve_module, "preset_for", lambda _: ("base", 0.2))
-    monkeypatch.setattr(resolve_module, "_room", lambda one, *_: (10, 0.1))
+    monkeypatch.setattr(resolve_module, "_room", lambda sized, *_: (10, 0.1))
     assert resolved(recipe)[0].model.preset == "small"  # tiny has two layers
     monkeypatch.setattr(resolve_module, "preset_for", lambda _: ("tiny", 0.2))
     with pytest.raises(RecipeError, match=r"decode\.align_layer: 3"):
@@ -101,7 +99,7 @@ def test_a_preset_that_the_recipe_leaves_no_room_for_is_not_tried(recipe_of, mon
 
 @pytest.mark.parametrize("n_rank", [1, 4])
 @pytest.mark.parametrize("batch", [{}, {"per_update": 3}, {"tokens_per_update": 360, "per_update": 1}])
-def test_the_epochs_that_there_is_time_for_are_those_of_the_plan(recipe_of, monkeypatch, batch, n_rank):
+def test_epochs_that_fit_into_the_time_budget_follow_from_the_plan(recipe_of, monkeypatch, batch, n_rank):
     monkeypatch.setattr(Trial, "seconds", lambda *_: 3.0)  # of three batches
     monkeypatch.setattr(Ranks, "on_main", lambda _, work: work())
     recipe = recipe_of(batch=batch, train={"updates": 10**6, "time_budget": "50m"})
@@ -115,8 +113,8 @@ def test_the_epochs_that_there_is_time_for_are_those_of_the_plan(recipe_of, monk
     assert resolve_module._room(by_epochs, open_data(recipe), torch.device("cpu"), Ranks())[1] == 3
 
 
-def test_a_preset_that_contradicts_an_option_beside_it_is_refused_by_name(recipe_of):
-    assert recipe_of(model={"preset": "auto", "n_head": 3, "d_model": 48})  # whatever the preset: they fit
+def test_error_names_an_option_that_contradicts_the_preset(recipe_of):
+    assert recipe_of(model={"preset": "auto", "n_head": 3, "d_model": 48})  # they fit any preset
     recipe = recipe_of().model_copy(update={"model": ModelConfig(preset="auto", n_head=48)})
     with pytest.raises(RecipeError, match=r"model\.n_head: 48 heads do not divide"):
         resolved(recipe)
@@ -125,62 +123,62 @@ def test_a_preset_that_contradicts_an_option_beside_it_is_refused_by_name(recipe
 # -- batches -------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_remembers_what_auto_was_and_goes_on_with_it(recipe_of, capsys, monkeypatch):
-    wish = {"model": {"preset": "auto"}, "batch": {"max_tokens": "auto", "per_update": 1}, "train": {"updates": 6}}
-    assert launch(recipe_of(**wish), stop_at(3)) == "stopped"
+def test_resumed_run_keeps_the_values_that_auto_had(recipe_of, capsys, monkeypatch):
+    sections = {"model": {"preset": "auto"}, "batch": {"max_tokens": "auto", "per_update": 1}, "train": {"updates": 6}}
+    assert launch(recipe_of(**sections), stop_at(3)) == "stopped"
     run = Run(recipe_of().run_folder)
     known = run.recipe()
     assert known.batch.max_tokens == LEAST and known.model.preset == "tiny"
-    told = capsys.readouterr().err
-    assert f"batch.max_tokens: auto: {LEAST:,}: " in told and "model.preset: auto: 300 pairs" in told
-    # Whatever would be chosen now: the run goes on as it began.
+    err = capsys.readouterr().err
+    assert f"batch.max_tokens: auto: {LEAST:,}: " in err and "model.preset: auto: 300 pairs" in err
+    # The run resumes as it began, whatever `auto` would choose now.
     monkeypatch.setattr(resolve_module, "preset_for", None)
     monkeypatch.setattr(resolve_module, "most_tokens", None)
-    assert launch(recipe_of(**wish)) == "done"
+    assert launch(recipe_of(**sections)) == "done"
     assert run.recipe() == known
     with pytest.raises(RunError, match=r"batch\.max_tokens was 512, now 513"):
-        launch(recipe_of(**{**wish, "batch": {"max_tokens": 513, "per_update": 1}}))
+        launch(recipe_of(**{**sections, "batch": {"max_tokens": 513, "per_update": 1}}))
 
 
 def on_gpu(monkeypatch, limit, ranks):
-    """The choice for a GPU whose memory holds so many tokens."""
+    """Return the choice for a GPU whose memory holds `limit` tokens."""
     monkeypatch.setattr(torch.cuda, "get_device_name", str)
     trial = SimpleNamespace(device="cuda", longest=lambda n: n, close=lambda: None, longest_side=9)
     trial.fits = lambda n: n <= limit
     return resolve_module._largest_on_gpu(trial, 10**6, ranks)
 
 
-def test_the_batch_of_a_gpu_is_what_fits_the_smallest_of_all(monkeypatch):
-    number, why = on_gpu(monkeypatch, 2000, Ranks())
-    assert 1500 < 1.15 * number <= 2000 and "the largest that fits the memory" in why
+def test_batch_on_gpus_fits_the_smallest_of_them(monkeypatch):
+    number, reason = on_gpu(monkeypatch, 2000, Ranks())
+    assert 1500 < 1.15 * number <= 2000 and "the largest that fits the memory" in reason
     monkeypatch.setattr(Ranks, "all_gather", lambda self, number: [number, 600])
     assert on_gpu(monkeypatch, 2000, Ranks(1, 2)) == (600, "the smallest choice of 2 ranks")
     with pytest.raises(MachineError, match="not even a batch of 512 tokens"):
         on_gpu(monkeypatch, 100, Ranks())
 
 
-def test_a_batch_fits_that_runs_and_does_not_where_memory_runs_out(recipe_of, monkeypatch):
+def test_batch_fits_unless_memory_runs_out(recipe_of, monkeypatch):
     recipe = recipe_of()
     trial = Trial(recipe, open_data(recipe), torch.device("cpu"))
     assert trial.fits(trial.longest(500))
 
-    def no_room(*_args, **_options):
+    def run_out(*_args, **_options):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    def half_the_room(src_seq, *rest, objective=trial.engine.objective, **options):
-        return objective(src_seq, *rest, **options) if src_seq.numel() <= 256 else no_room()
+    def limited(src_seq, *rest, objective=trial.engine.objective, **options):
+        return objective(src_seq, *rest, **options) if src_seq.numel() <= 256 else run_out()
 
     with monkeypatch.context() as context:
-        context.setattr(trial.engine, "objective", half_the_room)
+        context.setattr(trial.engine, "objective", limited)
         assert not trial.fits(trial.longest(500))
         assert trial.fits(trial.longest(250))
     with monkeypatch.context() as context:
-        context.setattr(trial.engine, "step", no_room)
+        context.setattr(trial.engine, "step", run_out)
         assert not trial.fits(trial.longest(500))
     assert trial.fits(trial.longest(500))
 
 
-# -- a schedule that fits ------------------------------------------------------------------------------------------
+# -- schedule and warm-up ------------------------------------------------------------------------------------------
 
 AUTO_PACE = {
     "optim": {"schedule": "auto", "warmup": "auto"},
@@ -189,21 +187,21 @@ AUTO_PACE = {
 
 
 @pytest.mark.parametrize(("n_update", "warmup"), [(1, 1), (8, 8), (112, 10), (1000, 50), (4000, 200), (10**6, 200)])
-def test_the_warm_up_is_a_twentieth_of_the_run(n_update, warmup):
+def test_warm_up_is_a_twentieth_of_the_run_within_limits(n_update, warmup):
     assert warmup_of(n_update) == warmup
 
 
-def test_by_updates_the_pace_follows_from_their_number(recipe_of):
-    found, said = resolved(recipe_of(**AUTO_PACE, train={"updates": 1000}))
+def test_schedule_and_warm_up_follow_from_the_number_of_updates(recipe_of):
+    found, messages = resolved(recipe_of(**AUTO_PACE, train={"updates": 1000}))
     assert (found.optim.schedule, found.optim.warmup, found.valid.every) == ("inverse_sqrt", 50, 100)
-    assert "optim.warmup: auto: 50 of about 1,000 updates" in said[0]
+    assert "optim.warmup: auto: 50 of about 1,000 updates" in messages[0]
 
 
-def test_by_the_clock_the_schedule_anneals_and_the_warm_up_fits_the_speed(recipe_of, monkeypatch):
+def test_time_budget_gives_an_annealing_schedule_and_a_warm_up_by_speed(recipe_of, monkeypatch):
     monkeypatch.setattr(Trial, "seconds", lambda *_: 3.0)  # of three batches
-    found, said = resolved(recipe_of(**AUTO_PACE, train={"updates": 10**6, "time_budget": "50m"}))
+    found, messages = resolved(recipe_of(**AUTO_PACE, train={"updates": 10**6, "time_budget": "50m"}))
     assert (found.optim.schedule, found.optim.warmup, found.valid.every) == ("linear", 60, "auto")
-    assert "60 of about 1,200 updates that train.time_budget, 50m, has room for" in said[0]
+    assert "60 of about 1,200 updates that train.time_budget, 50m, has room for" in messages[0]
     again, _ = resolved(recipe_of(**AUTO_PACE, train={"updates": 10**6, "time_budget": "50m"}), begun=found)
     assert again.optim == found.optim
 
@@ -212,7 +210,7 @@ def test_by_the_clock_the_schedule_anneals_and_the_warm_up_fits_the_speed(recipe
 
 
 def by_epochs(recipe, n_epoch):
-    """A recipe that ends by epochs, and names no updates."""
+    """Return the recipe with a number of epochs in place of updates."""
     tree = recipe.model_dump(exclude_unset=True)
     del tree["train"]["updates"]
     return Recipe.model_validate({**tree, "train": {**tree["train"], "epochs": n_epoch}})
@@ -220,7 +218,7 @@ def by_epochs(recipe, n_epoch):
 
 @pytest.fixture(scope="module")
 def weighted(tmp_path_factory):
-    """What a recipe says of two corpora, prepared, of which one is visited 1.7 times."""
+    """Recipe sections of two prepared corpora, one of which has weight 1.7."""
     folder = tmp_path_factory.mktemp("weighted")
     pairs = [write_pairs(folder, "one", 200, 1), {**write_pairs(folder, "two", 90, 2), "weight": 1.7}]
     valid, out = write_pairs(folder, "valid", 12, 3), str(folder / "prepared")
@@ -240,35 +238,35 @@ PACKED = {"batch": {"packed": True, "max_tokens": 300, "per_update": 1}, "model"
         ({"batch": {"bpe_dropout": 0.3}}, False), ({"batch": {"max_tokens": "auto", "per_update": 1}}, False),
     ],
 )  # fmt: skip
-def test_epochs_are_the_updates_that_training_has_in_them(recipe_of, weighted, options, has_two):
+def test_epochs_resolve_to_the_updates_that_training_has_in_them(recipe_of, weighted, options, has_two):
     recipe = by_epochs(recipe_of(**(weighted if has_two else {}), **options, valid={"every": "auto"}), 3)
-    found, said = resolved(recipe)
-    places = (portion.position for portion in Feed(found, open_data(found), Ranks()).begin(Position()))
-    n_update = next(number for number, place in enumerate(places) if place == Position(3, 0))
+    found, messages = resolved(recipe)
+    positions = (portion.position for portion in Feed(found, open_data(found), Ranks()).begin(Position()))
+    n_update = next(number for number, position in enumerate(positions) if position == Position(3, 0))
     assert (found.train.updates, found.train.epochs, found.valid.every) == (n_update, 3, n_update // 10)
-    assert said[-1] == f"train.epochs: 3: {n_update} updates"
+    assert messages[-1] == f"train.epochs: 3: {n_update} updates"
 
 
-def test_fewer_updates_that_the_recipe_names_come_before_its_epochs(recipe_of, capsys):
+def test_updates_end_a_run_before_its_epochs_if_they_are_fewer(recipe_of, capsys):
     recipe = recipe_of(train={"updates": 7, "epochs": 5})
     assert launch(recipe) == "done"
-    assert "train.epochs: 5: train.updates, 7, comes first" in (told := capsys.readouterr().err)
-    assert "finished (train.updates, before train.epochs: 5): 7 updates" in told
+    assert "train.epochs: 5: train.updates, 7, comes first" in (err := capsys.readouterr().err)
+    assert "finished (train.updates, before train.epochs: 5): 7 updates" in err
     kept = Run(recipe.run_folder).recipe()
     assert (kept.train.updates, kept.train.epochs) == (7, 5)
-    # The run's own recipe still names them.
+    # The recipe in the run folder still has the updates.
     again = read_recipe(recipe.run_folder, [("train.epochs", "6")])
     assert resolved(again, kept)[0].train.updates == 7
 
 
-def test_a_run_goes_on_for_more_epochs_as_for_more_updates(short_of, capsys):
-    assert launch(by_epochs(whole := short_of("whole"), 2)) == "done"
+def test_finished_run_continues_for_more_epochs(short_of, capsys):
+    assert launch(by_epochs(uninterrupted := short_of("whole"), 2)) == "done"
     assert "finished (train.epochs: 2): 12 updates" in capsys.readouterr().err
-    assert launch(by_epochs(parts := short_of("parts"), 1)) == "done"
-    assert launch(read_recipe(parts.run_folder, [("train.epochs", "2")])) == "done"
+    assert launch(by_epochs(extended := short_of("parts"), 1)) == "done"
+    assert launch(read_recipe(extended.run_folder, [("train.epochs", "2")])) == "done"
     assert "its end is now update 12" in capsys.readouterr().err
-    assert left_by(parts) == left_by(whole)
-    assert launch(read_recipe(parts.run_folder)) == launch(by_epochs(parts, 2)) == "done"
+    assert saved_by(extended) == saved_by(uninterrupted)
+    assert launch(read_recipe(extended.run_folder)) == launch(by_epochs(extended, 2)) == "done"
     assert capsys.readouterr().err.count("already trained to update 12") == 2
     linear = by_epochs(short_of("linear", optim={"schedule": "linear"}), 1)
     assert launch(linear) == "done"

@@ -1,4 +1,4 @@
-"""The page and the card of a run: made of its log, kept up to date, and never in the way of training."""
+"""Page and model card of a run: made from its log, kept up to date, and never an obstacle to training."""
 
 import errno
 import json
@@ -19,25 +19,25 @@ from tests.evaluation.browser import Browser, Tags, needs_browser
 
 
 @pytest.fixture
-def run(whole):
-    return Run(whole.run_folder)
+def run(uninterrupted):
+    return Run(uninterrupted.run_folder)
 
 
 def data_of(text: str) -> dict:
-    (content,) = [one for one in Tags(text).inside["script"] if one.startswith("{")]
+    (content,) = [script for script in Tags(text).inside["script"] if script.startswith("{")]
     return json.loads(content)
 
 
-def test_the_page_has_the_numbers_of_the_log(run):
+def test_page_has_the_numbers_of_the_log(run):
     text = (run.folder / "report.html").read_text(encoding="utf-8")
     assert text == page([run])
-    (told,) = data_of(text)["runs"]
+    (shown,) = data_of(text)["runs"]
     log = entries_of(run)
-    assert told["train"]["loss"] == [one["loss"] for one in log["train"]]
-    assert told["valid"]["valid"]["bleu"] == [one["bleu"] for one in log["valid"]]
-    assert told["valid"]["valid"]["update"] == [4, 8, 12] and told["final"]["chosen"] == log["final"][-1]["chosen"]
-    assert told["data"]["read"] == 300 and told["data"]["kept"] == 300
-    assert {"command", "versions", "machine", "data", "time", "exports"} <= dict(told["facts"]).keys()
+    assert shown["train"]["loss"] == [line["loss"] for line in log["train"]]
+    assert shown["valid"]["valid"]["bleu"] == [line["bleu"] for line in log["valid"]]
+    assert shown["valid"]["valid"]["update"] == [4, 8, 12] and shown["final"]["chosen"] == log["final"][-1]["chosen"]
+    assert shown["data"]["read"] == 300 and shown["data"]["kept"] == 300
+    assert {"command", "versions", "machine", "data", "time", "exports"} <= dict(shown["facts"]).keys()
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_the_page_has_the_numbers_of_the_log(run):
         "NaN",
     ],
 )
-def test_what_is_no_line_of_a_log_is_passed_over(finished, line):
+def test_invalid_lines_of_the_log_are_ignored(finished, line):
     run = Run(finished.run_folder)
     before = page([run])
     with run.log_file.open("a", encoding="utf-8") as file:
@@ -62,35 +62,35 @@ def test_what_is_no_line_of_a_log_is_passed_over(finished, line):
     assert page([run]) == before
 
 
-def test_a_name_is_text_on_the_page(finished, tmp_path):
+def test_run_name_is_escaped_on_the_page(finished, tmp_path):
     named = tmp_path / '<meta http-equiv=refresh content="0;url=x">'
     finished.run_folder.rename(named)
     assert "<meta http-equiv=refresh" not in page([Run(named)])
 
 
-def test_long_curves_are_means_of_neighbours(run, monkeypatch):
+def test_long_curves_are_shortened_to_means_of_neighbours(run, monkeypatch):
     monkeypatch.setattr(run_page, "_MOST_POINTS", 3)
-    (told,) = data_of(page([run]))["runs"]
-    losses = [one["loss"] for one in entries_of(run)["train"]]
-    assert told["train"]["update"] == [4, 8, 12]
-    assert told["train"]["loss"] == [pytest.approx(sum(losses[i : i + 4]) / 4) for i in (0, 4, 8)]
+    (shown,) = data_of(page([run]))["runs"]
+    losses = [line["loss"] for line in entries_of(run)["train"]]
+    assert shown["train"]["update"] == [4, 8, 12]
+    assert shown["train"]["loss"] == [pytest.approx(sum(losses[i : i + 4]) / 4) for i in (0, 4, 8)]
 
 
-def test_the_card_has_a_head_of_yaml_and_stays_as_its_owner_has_made_it(finished):
+def test_card_has_yaml_metadata_and_keeps_the_edits_of_its_owner(finished):
     run = Run(finished.run_folder)
     path = run.folder / "README.md"
     _, head, body = path.read_text(encoding="utf-8").split("---\n", 2)
-    found = yaml.safe_load(head)
-    assert found["language"] == ["de", "en"] and found["metrics"] == ["bleu", "chrf"] and found["license"] == "unknown"
+    meta = yaml.safe_load(head)
+    assert meta["language"] == ["de", "en"] and meta["metrics"] == ["bleu", "chrf"] and meta["license"] == "unknown"
     manifest = json.loads((run.recipe().data_folder / "manifest.json").read_text(encoding="utf-8"))
-    assert all(one["sha256"] in body for one in manifest["inputs"]) and "tok:13a" in body
-    mine = card(run).replace(run_page._MADE, "").replace("license: unknown", "license: mit")
-    path.write_text(mine, encoding="utf-8")
+    assert all(entry["sha256"] in body for entry in manifest["inputs"]) and "tok:13a" in body
+    edited = card(run).replace(run_page._MADE, "").replace("license: unknown", "license: mit")
+    path.write_text(edited, encoding="utf-8")
     run_page.write_card(run)
-    assert path.read_text(encoding="utf-8") == mine
+    assert path.read_text(encoding="utf-8") == edited
 
 
-def test_the_card_names_every_target_language_and_no_invented_one(finished, monkeypatch):
+def test_card_names_every_target_language_except_invented_ones(finished, monkeypatch):
     run = Run(finished.run_folder)
     recipe = run.recipe()
     corpora = [recipe.data.train[0].model_copy(update={"trg_lang": code}) for code in (None, "fr", "x-elvish")]
@@ -100,7 +100,7 @@ def test_the_card_names_every_target_language_and_no_invented_one(finished, monk
     assert "translates German to English, French, " in card(run)
 
 
-def test_data_that_was_prepared_anew_is_not_that_of_the_run(finished):
+def test_page_and_card_do_not_describe_data_prepared_after_the_run(finished):
     run = Run(finished.run_folder)
     (before,) = data_of(page([run]))["runs"]
     about = json.loads(run.data_file.read_text(encoding="utf-8"))
@@ -108,25 +108,25 @@ def test_data_that_was_prepared_anew_is_not_that_of_the_run(finished):
     (after,) = data_of(page([run]))["runs"]
     assert before["data"]["kept"] and after["data"]["kept"] is None
     manifest = json.loads((run.recipe().data_folder / "manifest.json").read_text(encoding="utf-8"))
-    assert manifest["inputs"] and not any(one["sha256"] in card(run) for one in manifest["inputs"])
+    assert manifest["inputs"] and not any(entry["sha256"] in card(run) for entry in manifest["inputs"])
 
 
-def test_a_validation_between_two_lines_of_the_log_has_its_own_minute(short_of):
+def test_validation_between_two_log_lines_has_its_own_time_on_the_page(short_of):
     recipe = short_of(train={"log_every": 5}, valid={"metric": "accuracy"})
     assert launch(recipe) == "done"
-    (told,) = data_of(page([Run(recipe.run_folder)]))["runs"]
-    (found,) = told["valid"].values()
-    assert found["update"] == [4, 8, 12] and 0 < found["minutes"][0] < found["minutes"][1] < found["minutes"][2]
-    assert found["minutes"][1] < told["train"]["minutes"][1] and len(found["accuracy"]) == 3
+    (shown,) = data_of(page([Run(recipe.run_folder)]))["runs"]
+    (curves,) = shown["valid"].values()
+    assert curves["update"] == [4, 8, 12] and 0 < curves["minutes"][0] < curves["minutes"][1] < curves["minutes"][2]
+    assert curves["minutes"][1] < shown["train"]["minutes"][1] and len(curves["accuracy"]) == 3
 
 
-def test_a_page_that_cannot_be_written_ends_no_run(short_of, monkeypatch, capsys):
+def test_failure_to_write_the_page_does_not_end_the_run(short_of, monkeypatch, capsys):
     monkeypatch.setattr(run_page, "write_durably", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
     assert launch(short_of()) == "done"
     assert capsys.readouterr().err.count("report.html failed and is disabled from here on") == 1
 
 
-def test_a_name_that_is_no_text_keeps_no_run_from_its_page(short_of, monkeypatch):
+def test_undecodable_argument_is_escaped_in_the_logged_command(short_of, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/usr/bin/nmt-train", "caf\udce9/recipe.yaml", "--updates", "4"])
     recipe = short_of(train={"updates": 4})
     assert launch(recipe) == "done"
@@ -134,21 +134,21 @@ def test_a_name_that_is_no_text_keeps_no_run_from_its_page(short_of, monkeypatch
     assert start["command"] == r"nmt-train 'caf\udce9/recipe.yaml' --updates 4"
 
 
-def test_what_a_full_disk_has_kept_away_is_written_when_there_is_room(finished):
+def test_missing_page_and_card_are_written_by_the_next_launch(finished):
     for name in ("report.html", "README.md"):
         (finished.run_folder / name).unlink()
     assert launch(finished) == "done"
     assert (finished.run_folder / "report.html").exists() and (finished.run_folder / "README.md").exists()
 
 
-def test_the_time_that_a_page_takes_is_known_to_the_budget(short_of, monkeypatch):
+def test_time_to_write_the_page_counts_in_the_budget(short_of, monkeypatch):
     write = RunPage.write
 
-    def slowly(self, kind, *line):
+    def write_slowly(self, kind, *line):
         time.sleep(0.3 * (kind == "valid"))
         write(self, kind, *line)
 
-    monkeypatch.setattr(RunPage, "write", slowly)
+    monkeypatch.setattr(RunPage, "write", write_slowly)
     recipe = short_of(train={"updates": 4})
     assert launch(recipe) == "done"
     assert state_of(recipe, 4)["measure_seconds"] >= 0.3
@@ -158,7 +158,7 @@ def test_several_runs_are_shown_on_one_page(run, tmp_path, capsys):
     output = tmp_path / "both.html"
     assert main([str(run.folder), str(run.folder), "--output", str(output)]) == 0
     assert len(data_of(output.read_text(encoding="utf-8"))["runs"]) == 2
-    for arguments, told in (
+    for arguments, message in (
         ([run.folder, "-o", output], "exists already"),
         ([tmp_path, "-o", tmp_path / "x.html"], "is not a run folder"),
         ([run.folder, "-o", tmp_path / "none" / "x.html"], "none"),
@@ -166,7 +166,7 @@ def test_several_runs_are_shown_on_one_page(run, tmp_path, capsys):
     ):
         capsys.readouterr()
         assert main(list(map(str, arguments))) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 @needs_browser
@@ -174,18 +174,18 @@ def test_several_runs_are_shown_on_one_page(run, tmp_path, capsys):
 def test_values_can_be_read_off_the_curves(run, tmp_path, width, dark, n_run):
     path = tmp_path / "page.html"
     path.write_text(page([run] * n_run), encoding="utf-8")
-    with Browser(width=width, height=900, dark=dark) as shown:
-        shown.open(path)
-        assert shown.run("return document.documentElement.scrollWidth <= innerWidth")
-        assert shown.texts("figcaption")[:3] == ["loss (nats a token)", "BLEU", "chrF"]
-        assert shown.count("figure:first-child path") == 2 * n_run
-        shown.hover("figure:first-child svg")
-        values = shown.texts("figure:first-child .values div")
+    with Browser(width=width, height=900, dark=dark) as browser:
+        browser.open(path)
+        assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+        assert browser.texts("figcaption")[:3] == ["loss (nats a token)", "BLEU", "chrF"]
+        assert browser.count("figure:first-child path") == 2 * n_run
+        browser.hover("figure:first-child svg")
+        values = browser.texts("figure:first-child .values div")
         assert len(values) == 1 + 2 * n_run and values[0].startswith("updates: ")
         script = "const one = document.getElementById('axis'); one.value = 'minutes';"
-        shown.run(script + "one.dispatchEvent(new Event('input', {bubbles: true}))")
-        assert shown.count("figure:first-child path") == 2 * n_run
-        assert shown.count("figure:last-child circle") == 0
-        shown.run("Object.values(runs[0].train).forEach((one) => { one.length = 1; }); showCharts()")
-        assert shown.count("figure:last-child circle") == 1  # a curve of one point would not be seen
-        assert shown.complaints() == []
+        browser.run(script + "one.dispatchEvent(new Event('input', {bubbles: true}))")
+        assert browser.count("figure:first-child path") == 2 * n_run
+        assert browser.count("figure:last-child circle") == 0
+        browser.run("Object.values(runs[0].train).forEach((one) => { one.length = 1; }); showCharts()")
+        assert browser.count("figure:last-child circle") == 1  # a curve of one point would be invisible
+        assert browser.complaints() == []

@@ -1,4 +1,4 @@
-"""nmt-train --seeds: a run for each seed, one summary, and a folder whose name stands for an ensemble."""
+"""nmt-train --seeds: a run for each seed, one summary, and a folder that loads as an ensemble."""
 
 import json
 import statistics
@@ -16,7 +16,7 @@ from tests.training.conftest import SHORT, make_recipe
 
 @pytest.fixture(scope="module")
 def seeds(corpus, tmp_path_factory):
-    """The folder of three short runs, and the recipe of the first of them alone."""
+    """Folder of three short runs with seeds 1, 2 and 5; their recipe is in its parent folder."""
     folder = tmp_path_factory.mktemp("seeds")
     recipe = make_recipe(corpus, folder / "runs", **SHORT)
     write_recipe(recipe, folder / "recipe.yaml")
@@ -24,14 +24,14 @@ def seeds(corpus, tmp_path_factory):
     return recipe.run_folder
 
 
-def test_each_seed_is_a_run_as_it_would_be_alone(seeds, short_of):
+def test_run_of_each_seed_equals_the_run_alone(seeds, short_of):
     alone = short_of(seed=5)
     launch(alone)
     assert digest(alone, 12) == digest(short_of(train={"out": str(seeds / "seed-5")}), 12)
 
 
-def test_what_auto_was_for_the_first_run_it_is_for_all(corpus, tmp_path, monkeypatch):
-    # With a time budget it depends on how busy the machine is.
+def test_all_runs_use_the_auto_values_of_the_first(corpus, tmp_path, monkeypatch):
+    # With a time budget `auto` depends on the load of the machine.
     presets = iter(["tiny", "small"])
     monkeypatch.setattr("nmt.training.resolve.preset_for", lambda _: (next(presets), 0.1))
     recipe = make_recipe(corpus, tmp_path / "runs", **SHORT | {"model": {"preset": "auto", "d_model": 32}})
@@ -42,16 +42,16 @@ def test_what_auto_was_for_the_first_run_it_is_for_all(corpus, tmp_path, monkeyp
     assert first.preset == "tiny" and others == [first, first]
 
 
-def test_the_summary_is_of_the_chosen_models(seeds, capsys):
-    told = json.loads((seeds / "seeds.json").read_text(encoding="utf-8"))
-    assert list(told["runs"]) == ["seed-1", "seed-2", "seed-5"]
+def test_summary_has_the_scores_of_the_chosen_models(seeds, capsys):
+    summary = json.loads((seeds / "seeds.json").read_text(encoding="utf-8"))
+    assert list(summary["runs"]) == ["seed-1", "seed-2", "seed-5"]
     values = []
-    for name, one in told["runs"].items():
+    for name, entry in summary["runs"].items():
         state = json.loads((seeds / name / "model" / "state.json").read_text(encoding="utf-8"))
-        assert one == {"chosen": state["chosen"], **state["candidates"][state["chosen"]]}
-        values.append(one["chrf"])
-    assert told["mean"]["chrf"] == pytest.approx(statistics.mean(values))
-    assert told["standard_deviation"]["chrf"] == pytest.approx(statistics.stdev(values))
+        assert entry == {"chosen": state["chosen"], **state["candidates"][state["chosen"]]}
+        values.append(entry["chrf"])
+    assert summary["mean"]["chrf"] == pytest.approx(statistics.mean(values))
+    assert summary["standard_deviation"]["chrf"] == pytest.approx(statistics.stdev(values))
     assert (seeds / "report.html").read_text(encoding="utf-8").count("/seed-") == 3
     before = (seeds / "seeds.json").read_bytes()
     assert main([str(seeds.parent / "recipe.yaml"), "--seeds", "1", "2", "5"]) == 0  # nothing is left to do
@@ -64,7 +64,7 @@ def test_the_summary_is_of_the_chosen_models(seeds, capsys):
     assert main([str(seeds)]) == 2 and "has several runs" in capsys.readouterr().err
 
 
-def test_runs_that_differ_in_more_than_the_seed_are_told(corpus, tmp_path, capsys):
+def test_runs_that_differ_in_more_than_the_seed_give_a_warning(corpus, tmp_path, capsys):
     recipe = make_recipe(corpus, tmp_path / "runs", **SHORT)
     write_recipe(recipe, tmp_path / "recipe.yaml")
     command = [str(tmp_path / "recipe.yaml"), "--seeds"]
@@ -73,7 +73,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_told(corpus, tmp_path, capsy
     assert "warning: these runs differ in more options than the seed: optim.lr" in capsys.readouterr().err
 
 
-def test_the_folder_is_an_ensemble(seeds):
+def test_folder_of_seeds_loads_as_an_ensemble(seeds):
     ensemble = nmt.load(seeds)
     named = nmt.load([seeds / f"seed-{seed}" for seed in (1, 2, 5)])
     line = ["ein Mann läuft"]
@@ -81,7 +81,7 @@ def test_the_folder_is_an_ensemble(seeds):
     assert "Ensemble" in type(ensemble.model).__name__
 
 
-def test_a_run_of_one_seed_is_not_taken_for_several(finished, tmp_path, capsys):
+def test_folder_of_a_single_run_and_wrong_seeds_are_refused(finished, tmp_path, capsys):
     write_recipe(finished, tmp_path / "recipe.yaml")
     assert main([str(tmp_path / "recipe.yaml"), "--seeds", "1", "2"]) == 2
     assert "is a run of a single seed" in capsys.readouterr().err
