@@ -37,10 +37,6 @@ def subwords_of(codec, **options):
     return Subwords(SubwordsFile(codecs=[codec], **options))
 
 
-def kinds(fates):
-    return {fate.name: fate.kind for fate in fates}
-
-
 def test_rows_follow_their_subwords_even_if_vocabularies_are_equally_large():
     subwords, other_subwords = subwords_of(codec("ab", "cd", "new")), subwords_of(codec("old", "ab", "cd"))
     model, other = small_model(subwords, 0), small_model(other_subwords, 1)
@@ -48,7 +44,7 @@ def test_rows_follow_their_subwords_even_if_vocabularies_are_equally_large():
     (grown,) = (fate for fate in fates if fate.kind == "grown")
     assert (grown.name, grown.why) == (
         "encoder.src_word_emb.weight",
-        f"{subwords.src.size - 1} of {subwords.src.size} subwords, 1 begin as the mean of their parts there",
+        f"{subwords.src.size - 1} of {subwords.src.size} subwords, 1 start as the mean of their parts there",
     )
     rows, other_rows, first = model.output_weight, other.output_weight, N_SPECIAL + 256
     torch.testing.assert_close(rows[:first], other_rows[:first], rtol=0, atol=0)  # control symbols and bytes
