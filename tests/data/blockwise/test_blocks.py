@@ -38,12 +38,6 @@ def odd_lines(seed, n=400):
     return [rng.choice(["", " "]).join(rng.choices(LINES, k=rng.randint(0, 9))) for _ in range(n)]
 
 
-def sides(seed):
-    src, trg = odd_lines(seed), odd_lines(seed + 1)
-    src[::7], src[1::7] = trg[::7], [f" {line}  " for line in trg[1::7]]
-    return src, trg
-
-
 def units_of(lines, normalize="nfc", known=None):
     return Units("".join(f"{line}\n" for line in lines).encode(**BYTES), normalize, known or lexicon())
 
