@@ -189,7 +189,7 @@ def test_comet_without_source_lines_is_refused(files, capsys):
     ("flags", "told"),
     [
         (["--decode.beam", 1], "decode.qe: ranks two or more, but decode.beam is 1"),
-        (["--mbr", 4], "among three or more, but decode.samples is 4, half of which decode.qe leaves"),
+        (["--mbr", 4], "among three or more hypotheses, but decode.samples is 4, half of which decode.qe leaves"),
     ],
 )
 def test_quality_estimation_with_too_few_hypotheses_is_refused(translate, flags, told):

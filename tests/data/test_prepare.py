@@ -164,7 +164,7 @@ def test_preparing_again_does_nothing_and_a_changed_recipe_needs_overwrite(recip
     prepare(recipe, tmp_path / "out", talk=messages.append)
     assert "nothing to do" in messages[-1]
     changed = recipe.model_copy(update={"subwords": SubwordsConfig(vocab_size=300)})
-    with pytest.raises(DataError, match=r"subwords\.vocab_size: 320 there, 300 here.*--overwrite"):
+    with pytest.raises(DataError, match=r"subwords\.vocab_size: 320 in the folder, 300 in the recipe.*--overwrite"):
         prepare(changed, tmp_path / "out")
     assert hashes_of(tmp_path / "out") == before
     prepare(changed, tmp_path / "out", overwrite=True)
@@ -266,7 +266,7 @@ def flip_bit(content):
         ("manifest.json", edit_json(lambda c: c.update(format=99)), "99"),
         ("manifest.json", edit_json(lambda c: c.update(made_by="other")), "not a manifest"),
         ("manifest.json", edit_json(lambda c: c["files"].update({"../x": {"size": 1, "sha256": ""}})), "wrong kind"),
-        ("manifest.json", edit_json(lambda c: c["files"].pop("train.arrow")), r"no train\.arrow"),
+        ("manifest.json", edit_json(lambda c: c["files"].pop("train.arrow")), r"train\.arrow is missing"),
         ("manifest.json", edit_json(lambda c: c.update(subwords_sha256="0")), "SHA-256"),
         *(
             ("manifest.json", edit_json(lambda c, corpora=corpora: c.update(corpora=corpora)), "wrong kind")

@@ -83,7 +83,7 @@ def test_overwrite_keeps_folders_with_files_of_others(export, tmp_path, to):
     (tmp_path / "out" / "thesis.txt").write_text("years", encoding="utf-8")
     (tmp_path / "file").write_text("years", encoding="utf-8")
     for name in ("out", "file"):
-        assert "so it is not replaced" in export(to, "--overwrite", code=2, output=name)
+        assert "not replaced, because it is not a model" in export(to, "--overwrite", code=2, output=name)
     assert (tmp_path / "out" / "thesis.txt").exists() and (tmp_path / "file").is_file()
 
 

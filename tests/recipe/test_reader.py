@@ -160,7 +160,7 @@ def test_an_unreadable_recipe_file_is_refused(tmp_path, name):
         (f"{{{FILE}, dataset: d, split: s}}", "data.train.0.dataset: data.train.0.file is given as well"),
         (f"{{{FILE}, src: a}}", "data.train.0.src: data.train.0.file is given as well"),
         ("{file: a.tsv, trg_column: 2}", "data.train.0.src_column: missing (expected the name of a column or key"),
-        ("{file: a.tsv, src_column: 2, trg_column: 2}", "data.train.0.trg_column: 2 is data.train.0.src_column, too"),
+        ("{file: a.tsv, src_column: 2, trg_column: 2}", "data.train.0.trg_column: 2 is also data.train.0.src_column"),
         ("{file: a.tsv, src_column: 0, trg_column: 2}", "a whole number >= 1 | text | null, found 0"),
         ("{dataset: d, src_column: a, trg_column: b}", "data.train.0.split: missing (expected the split"),
         (f"{{{FILE}, split: train}}", "data.train.0.split: there is no data.train.0.dataset to choose from"),

@@ -154,7 +154,11 @@ def test_pairs_dropped_by_their_scores_are_no_trouble(corpus, recipe_of, tmp_pat
         ({}, {"padding": 0.3}, "30% of the batches is padding"),
         ({"batch": PACKED, "model": {"attn_dropout": 0.0}}, {"padding": 0.3}, "30% of the packed rows is empty"),
         ({"optim": {"schedule": "noam", "warmup": 30}}, {}, "the rate never falls"),
-        ({"optim": {"warmup": 25}}, {"n_update": 25}, "25 that train.time_budget has time for: the rate never falls"),
+        (
+            {"optim": {"warmup": 25}},
+            {"n_update": 25},
+            "25 updates that train.time_budget has time for: the rate never falls",
+        ),
         (
             {"model": {"d_model": 512}},
             {"n_param": 44_615_680, "n_token": 88_848, "n_vocab": 4000, "n_update": 780},

@@ -250,7 +250,7 @@ def test_epochs_resolve_to_the_updates_that_training_has_in_them(recipe_of, weig
 def test_updates_end_a_run_before_its_epochs_if_they_are_fewer(recipe_of, capsys):
     recipe = recipe_of(train={"updates": 7, "epochs": 5})
     assert launch(recipe) == "done"
-    assert "train.epochs: 5: train.updates, 7, comes first" in (err := capsys.readouterr().err)
+    assert "train.epochs: 5: train.updates, 7, ends the run first" in (err := capsys.readouterr().err)
     assert "finished (train.updates, before train.epochs: 5): 7 updates" in err
     kept = Run(recipe.run_folder).recipe()
     assert (kept.train.updates, kept.train.epochs) == (7, 5)

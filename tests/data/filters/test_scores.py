@@ -179,8 +179,8 @@ def test_changed_score_file_is_noticed_when_preparing_again(scored):
     [
         (["1"] * 5, {}, ["bad has 5 scores but t.de has 6 lines. Line n of one must be the score of line n"]),
         (["1", "nan", *"1111"], {}, ['bad:2: found "nan". Each pair needs a number']),
-        (["1", "2", "", *"111"], {}, ['bad:3: "" is no number']),
-        (["1", "high", *"1111"], {}, ['bad:2: "high" is no number']),
+        (["1", "2", "", *"111"], {}, ['bad:3: found "". Each pair needs a number']),
+        (["1", "high", *"1111"], {}, ['bad:2: found "high". Each pair needs a number']),
         (["1"] * 6, {"score_column": 2}, ["bad: has the scores, but text has no columns", "end in .tsv, .csv or"]),
         ([], {"scores": None, "score_column": 2}, ["t.de: a text file has no column of scores: name a file of scores"]),
         (
@@ -200,7 +200,11 @@ def test_changed_score_file_is_noticed_when_preparing_again(scored):
             ["bad.tsv: has the scores, but choose the column of the tsv: score_column"],
         ),
         ([{"s": 1}] * 5 + [{"t": 1}], {"scores": "bad.jsonl", "score_column": "s"}, ["bad.jsonl:6: no key 's'"]),
-        ([{"s": True}] * 6, {"scores": "bad.jsonl", "score_column": "s"}, ["bad.jsonl:1: true is no number"]),
+        (
+            [{"s": True}] * 6,
+            {"scores": "bad.jsonl", "score_column": "s"},
+            ["bad.jsonl:1: found true. Each pair needs a number"],
+        ),
         ([{"s": 1}] * 6, {"scores": "bad.parquet", "score_column": "t"}, ["no column 't': there are 's'"]),
         (["no JSON"] * 6, {"scores": "bad.jsonl", "score_column": "s"}, ["bad.jsonl:1: not JSON"]),
         (["1"] * 6, {"scores": ["bad", "bad"]}, ["1 files of src, first t.de, but 2 of scores, first bad"]),

@@ -19,7 +19,10 @@ def test_corpus_option_counts_only_where_it_differs_from_the_general_one():
     other = settings_of(recipe_of([{}, {"max_ratio": 3.0, "src_lang": "ru", "tags": ["bt"]}]))
     tags, *changed = changed_settings(plain, other)
     assert tags.startswith("data.tags.train: ")
-    assert changed == ["data.train.1.max_ratio: None there, 3.0 here", "data.train.1.src_lang: None there, 'ru' here"]
+    assert changed == [
+        "data.train.1.max_ratio: None in the folder, 3.0 in the recipe",
+        "data.train.1.src_lang: None in the folder, 'ru' in the recipe",
+    ]
 
 
 def test_other_spellings_of_language_codes_are_no_change():
@@ -32,5 +35,5 @@ def test_other_spellings_of_language_codes_are_no_change():
     removed = {"max_ratio_spread": 6.0, "train.0.max_ratio_spread": 5.0}  # options that no longer exist
     assert changed_settings({**stored, "data": {**data, **removed}}, stored) == []
     assert changed_settings({**stored, "data": {**data, "src_lang": "jp"}}, stored) == [
-        "data.src_lang: 'jp' there, 'de' here"
+        "data.src_lang: 'jp' in the folder, 'de' in the recipe"
     ]
