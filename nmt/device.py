@@ -23,7 +23,7 @@ def choose_device(name: str, option: str = "--device") -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise NmtError(
-            f"{option} {name}: there is no such device. Use {option} cpu, auto, cuda, or one of several GPUs, like cuda:1."
+            f"{option} {name}: there is no such device. Use {option} cpu, auto, cuda, or one of several GPUs: cuda:1."
         ) from None
     if device.type == "cuda":
         n_gpu = torch.cuda.device_count() if torch.cuda.is_available() else 0
