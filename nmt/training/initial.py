@@ -4,7 +4,6 @@ another run are taken: the new run has its own data, optimizer, update numbers a
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,14 +82,9 @@ _IRRELEVANT = {
 }
 
 
-@dataclass(frozen=True)
-class Fate:
-    """Fate of a parameter. kind: loaded; grown: some rows are new; skipped; or unused: not in this model."""
-
-    name: str
-    kind: str
-    n_number: int
-    why: str = ""
+# Fates of parameters by name: {kind: {name: reason}}. The kinds are loaded, grown (some rows are new), skipped, and
+# unused (not in this model).
+Fates = dict[str, dict[str, str]]
 
 
 def first_weights(model: TranslationModel, data: Prepared, recipe: Recipe, record: Record) -> None:
@@ -100,33 +94,33 @@ def first_weights(model: TranslationModel, data: Prepared, recipe: Recipe, recor
     if recipe.train.init_from:
         folder, name, fates, differing = copy_from_origin(model, data, recipe)
         record.say(f"first weights from {folder}, {name}:")
-        loaded = [fate.n_number for fate in fates if fate.kind == "loaded"]
-        record.say(f"  loaded   {len(loaded)} parameters, {sum(loaded):,} numbers")
+        loaded, unused = list(fates["loaded"]), list(fates["unused"])
+        n_number = sum(model.get_parameter(param).numel() for param in loaded)
+        record.say(f"  loaded   {len(loaded)} parameters, {n_number:,} numbers")
         for kind in ("grown", "skipped", "unused"):
-            for fate in fates:
-                if fate.kind == kind:
-                    record.say(f"  {kind:8} {fate.name}: {fate.why}")
+            for param, why in fates[kind].items():
+                record.say(f"  {kind:8} {param}: {why}")
         if differing:
             lines = [f"    {line}" for line in format_options(differing)]
             record.say("\n".join([f"  warning: {OPTIONS_WARNING}:", *lines]))
-        with_why = {kind: {f.name: f.why for f in fates if f.kind == kind} for kind in ("grown", "skipped")}
-        names = {kind: [f.name for f in fates if f.kind == kind] for kind in ("loaded", "unused")}
         options = {"options": differing} if differing else {}
-        record.write("init", 0, run=str(folder), checkpoint=name, **with_why, **names, **options)
+        fields: dict[str, Any] = {**fates, "loaded": loaded, "unused": unused, **options}
+        record.write("init", 0, run=str(folder), checkpoint=name, **fields)
 
 
 def copy_from_origin(
     model: TranslationModel, data: Prepared, recipe: Recipe
-) -> tuple[Path, str, list[Fate], dict[str, tuple[Any, Any]]]:
+) -> tuple[Path, str, Fates, dict[str, tuple[Any, Any]]]:
     """Copy the weights that fit from the run that train.init_from names. Raises RunError if none fits. Returns the run
     folder, the name of the checkpoint, the fates of all parameters, and the result of `differing_options`."""
     run, name = find_origin(recipe)
     other, name = run.load_model(torch.device("cpu"), name)
     fates = copy_weights(model, data.subwords, other, run.subwords())
-    if not any(fate.kind in ("loaded", "grown") for fate in fates):
+    if not fates["loaded"] and not fates["grown"]:
+        param, why = next(iter(fates["skipped"].items()))
         raise RunError(
-            f"train.init_from: no parameter of {run.folder}, {name} fits this recipe's model: {fates[0].name}: "
-            f"{fates[0].why}; and so on. Use the model options of that run in this recipe."
+            f"train.init_from: no parameter of {run.folder}, {name} fits this recipe's model: {param}: {why}; and so "
+            "on. Use the model options of that run in this recipe."
         )
     return run.folder, name, fates, differing_options(run.recipe().model, recipe.model)
 
@@ -164,35 +158,36 @@ def find_origin(recipe: Recipe) -> tuple[Run, str | None]:
 
 def copy_weights(
     model: TranslationModel, subwords: Subwords, other: TranslationModel, other_subwords: Subwords
-) -> list[Fate]:
+) -> Fates:
     """Copy weights of another model where they fit; the rest keeps its values. A parameter with the same name and shape
     is copied. A row that belongs to a subword is copied from the row of the same subword in the other vocabulary. The
     row of a new subword is the mean of the rows of the subwords that the other vocabulary cuts it into. A matrix that
     is shared only in this model takes each row from the first of the other model's matrices that has the subword."""
     codec_of, other_codec_of = _vocabularies(model, subwords), _vocabularies(other, other_subwords)
     other_params = dict(other.named_parameters(remove_duplicate=False))
-    fates = []
+    fates: Fates = {"grown": {}, "skipped": {}, "loaded": {}, "unused": {}}
     for param, names in names_of(model).items():
         candidates = list(dict.fromkeys(other_params[name] for name in names if name in other_params))
         fitting = [candidate for candidate in candidates if candidate.shape[1:] == param.shape[1:]]
+        kind, why = "loaded", ""
         if not candidates:
-            fates.append(Fate(names[0], "skipped", param.numel(), "not in that run"))
+            kind, why = "skipped", "not in that run"
         elif not fitting or (param not in codec_of and candidates[0].shape != param.shape):
-            shapes = f"{_shape(candidates[0])} there, {_shape(param)} here"
-            fates.append(Fate(names[0], "skipped", param.numel(), shapes))
+            kind, why = "skipped", f"{_shape(candidates[0])} there, {_shape(param)} here"
         elif param not in codec_of:
             with torch.no_grad():
                 param.copy_(fitting[0])
-            fates.append(Fate(names[0], "loaded", param.numel()))
         else:
             codec = codec_of[param]
             n_row = _copy_rows(param, codec, [(source, other_codec_of[source]) for source in fitting])
-            why = f"{n_row:,} of {codec.size:,} subwords, {codec.size - n_row:,} start as the mean of their parts there"
-            kind, why = ("loaded", "") if n_row == codec.size else ("grown", why)
-            fates.append(Fate(names[0], kind, param.numel(), why))
+            if n_new := codec.size - n_row:
+                kind = "grown"
+                why = f"{n_row:,} of {codec.size:,} subwords, {n_new:,} start as the mean of their parts there"
+        fates[kind][names[0]] = why
     own_names = {name for names in names_of(model).values() for name in names}
     unused = (names[0] for names in names_of(other).values() if not own_names & set(names))
-    return fates + [Fate(name, "unused", other_params[name].numel(), "only in that run") for name in unused]
+    fates["unused"] = dict.fromkeys(unused, "only in that run")
+    return fates
 
 
 def differing_options(there: ModelConfig, here: ModelConfig) -> dict[str, tuple[Any, Any]]:
