@@ -79,8 +79,8 @@ class TrainState:
         whether batches are packed."""
         names = {f.name for f in fields(cls)}
         values = {name: value for name, value in state.items() if name in names}
-        restarts = begun_in_other_batches(state, packed=packed)
-        values["position"] = Position(state["epoch"], 0 if restarts else state["update_in_epoch"])
+        continues = same_batches(state.get("plan", 1), packed=packed)
+        values["position"] = Position(state["epoch"], state["update_in_epoch"] if continues else 0)
         values["memory"], values["since_log"] = Memory(**state.get("memory", {})), Sums(**state.get("since_log", {}))
         return cls(**values)
 
@@ -108,11 +108,6 @@ class TrainState:
         best = self.best_update(metric)
         later = [entry for entry in self.comparable(metric) if best is not None and entry["update"] > best]
         return bool(patience) and len(later) >= patience
-
-
-def begun_in_other_batches(state: dict[str, Any], *, packed: bool) -> bool:
-    """Return whether a checkpoint lies within an epoch for which this version makes other batches."""
-    return bool(state["update_in_epoch"]) and not same_batches(state.get("plan", 1), packed=packed)
 
 
 def changes(entry: dict[str, Any], conditions: Conditions, metric: str) -> dict[str, tuple[Any, Any]]:

@@ -27,7 +27,7 @@ from nmt.training.log import Record
 from nmt.training.parallel import Ranks, checksum, is_sharded, shard_like
 from nmt.training.precision import Precision
 from nmt.training.reporter import MAX_BAD, Meter, TrainingReporter, divergence_message, flops_per_token
-from nmt.training.state import TrainState, begun_in_other_batches
+from nmt.training.state import TrainState
 from nmt.training.validate import Measured, Validation, choose_final, final_choice
 
 
@@ -97,7 +97,7 @@ class Trainer:
         self.record.say(
             f"resuming from {folder.name} on {self.model.device} in {precision.name}: {precision.why}; nmt {version}"
         )
-        if begun_in_other_batches(saved, packed=self.recipe.batch.packed):
+        if self.state.position.update != saved["update_in_epoch"]:
             epoch = saved["epoch"]
             self.record.say(f"this version forms other batches: epoch {epoch}, counted from 0, starts again with them")
 
