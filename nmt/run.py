@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -49,14 +49,6 @@ def unwritable(path: Path, problem: str, error: OSError) -> NmtError:
     return kind(f"{path}: {problem}: {error.strerror}. {advice}, or name another run folder with --train.out.")
 
 
-class NewestCheckpoint(NamedTuple):
-    """Result of `newest_intact`: a checkpoint or None, its state, and the errors of newer, damaged checkpoints."""
-
-    folder: Path | None
-    state: dict[str, Any]
-    damaged: dict[Path, str]
-
-
 class Run:
     """A run folder. Files are read only on demand."""
 
@@ -73,14 +65,9 @@ class Run:
         self._held: os.stat_result | None = None
 
     @property
-    def exists(self) -> bool:
-        """Return whether a run was started in this folder."""
-        return is_run(self.folder)
-
-    @property
     def has_weights(self) -> bool:
         """Return whether the run has a checkpoint or a final model. A run without either starts anew."""
-        return self.exists and bool(self.updates() or self.model_folder.exists())
+        return is_run(self.folder) and bool(self.updates() or self.model_folder.exists())
 
     def recipe(self) -> Recipe:
         """The resolved recipe of the run."""
@@ -141,8 +128,8 @@ class Run:
         """Folder of the checkpoint at an update."""
         return self.checkpoints / checkpoint.name_of(update)
 
-    def newest_intact(self, needed: Iterable[str] = ()) -> NewestCheckpoint:
-        """The newest checkpoint that verifies, and the errors of newer ones.
+    def newest_intact(self, needed: Iterable[str] = ()) -> tuple[dict[str, Any], dict[Path, str]]:
+        """The state of the newest checkpoint that verifies, {} if none does, and the errors of newer ones.
 
         needed: files that it must have besides the model and the state. Raises NewerFormat for a checkpoint that a
         newer nmt wrote, instead of skipping it.
@@ -151,12 +138,12 @@ class Run:
         for update in reversed(self.updates()):
             folder = self.checkpoint(update)
             try:
-                return NewestCheckpoint(folder, checkpoint.verify(folder, needed), damaged)
+                return checkpoint.verify(folder, needed), damaged
             except checkpoint.NewerFormat:
                 raise
             except RunError as error:
                 damaged[folder] = str(error)
-        return NewestCheckpoint(None, {}, damaged)
+        return {}, damaged
 
     def tidy(self) -> None:
         """Clean up after killed processes. The caller must hold the lock."""
@@ -199,8 +186,8 @@ class Run:
             return candidates[name]
         if self.model_folder.is_dir():
             return self.model_folder
-        folder, state, damaged = self.newest_intact()
-        if folder is None:
+        state, damaged = self.newest_intact()
+        if not state:
             if self.ctranslate2_file.is_file():
                 raise RunError(
                     f"{self.folder} is a CTranslate2 model, which only CTranslate2 reads: name the run that was "
@@ -210,7 +197,7 @@ class Run:
             train = shlex.join(["nmt-train", str(self.folder)])
             raise RunError(f"{self.folder}: no checkpoint to translate with ({reason}). Train first: {train}")
         best = state.get("best_update")
-        return self.checkpoint(best) if best in self.updates() else folder
+        return self.checkpoint(best if best in self.updates() else state["update"])
 
     @contextmanager
     def lock(self) -> Iterator[None]:

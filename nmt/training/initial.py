@@ -16,6 +16,7 @@ from torch.nn.functional import embedding_bag, normalize
 from nmt.data.corpus import Corpus, Ids, Prepared
 from nmt.data.subwords import N_SPECIAL, Codec, Subwords
 from nmt.errors import RunError
+from nmt.files import is_run
 from nmt.models.base import TranslationModel
 from nmt.progress import Bar
 from nmt.recipe.model_options import ModelConfig
@@ -136,11 +137,11 @@ def find_origin(recipe: Recipe) -> tuple[Run, str | None]:
     if it names no run, or this one."""
     named = recipe.train.init_from
     for path in recipe.origin.places("train.init_from", named):
-        if Run(path).exists:
+        if is_run(path):
             run, name = Run(path), None
-        elif path.parent.name == "checkpoints" and Run(path.parent.parent).exists:
+        elif path.parent.name == "checkpoints" and is_run(path.parent.parent):
             run, name = Run(path.parent.parent), path.name
-        elif path.is_dir() and Run(path.parent).exists:  # RUN/model
+        elif path.is_dir() and is_run(path.parent):  # RUN/model
             run, name = Run(path.parent), path.name
         else:
             continue

@@ -26,7 +26,7 @@ from nmt.files import CARD, write_durably
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import DATA_AT, read_run_data
 from nmt.recipe.reader import differences, write_recipe
-from nmt.run import SRC_STYLE, USUAL_RATIOS, USUAL_SRC_LEN, VERSION, NewestCheckpoint, Run
+from nmt.run import SRC_STYLE, USUAL_RATIOS, USUAL_SRC_LEN, VERSION, Run
 from nmt.training import parallel
 from nmt.training.budget import Budget, bound_to_length
 from nmt.training.feed import Feed
@@ -97,7 +97,7 @@ def _train(
     wants_stop: Callable[[], bool],
     budget: Budget,
 ) -> str:
-    state = ranks.on_main(lambda: find_start(run, recipe).state)  # the choice of rank 0 holds for all ranks
+    state = ranks.on_main(lambda: find_start(run, recipe))  # the choice of rank 0 holds for all ranks
     folder = run.checkpoint(state["update"]) if state else None
     precision = _same_precision(recipe, state, device, ranks)
     precision.apply()
@@ -295,23 +295,23 @@ def required_files(recipe: Recipe) -> tuple[str, ...]:
     return (checkpoint.OPTIMIZER, checkpoint.EMA) if recipe.train.ema else (checkpoint.OPTIMIZER,)
 
 
-def find_start(run: Run, recipe: Recipe) -> NewestCheckpoint:
-    """The newest intact checkpoint; none for a new run. Damaged ones are renamed and reported. The caller must hold the
-    lock. Raises RunError if all checkpoints are damaged, or if only the final model of a run is left."""
-    newest = run.newest_intact(required_files(recipe))
-    if newest.folder is None and not newest.damaged and run.model_folder.exists():
+def find_start(run: Run, recipe: Recipe) -> dict[str, Any]:
+    """The state of the newest intact checkpoint; {} for a new run. Damaged ones are renamed and reported. The caller
+    must hold the lock. Raises RunError if all checkpoints are damaged, or if only the final model of a run is left."""
+    state, damaged = run.newest_intact(required_files(recipe))
+    if not state and not damaged and run.model_folder.exists():
         raise RunError(
             f"{run.folder} has a model but no checkpoint, so training cannot resume. Start a new run from its "
             f"weights: --train.init_from {run.folder} --train.out FOLDER."
         )
-    if newest.folder is None and newest.damaged:
+    if not state and damaged:
         raise RunError(
-            f"{run.folder}: no checkpoint is intact, so training cannot resume: {' '.join(newest.damaged.values())} "
+            f"{run.folder}: no checkpoint is intact, so training cannot resume: {' '.join(damaged.values())} "
             f"Remove {run.checkpoints} to start again."
         )
-    for folder, complaint in newest.damaged.items():
+    for folder, complaint in damaged.items():
         renamed = folder.with_name(f"damaged-{folder.name}")  # under this name it is not counted, kept or averaged
         shutil.rmtree(renamed, ignore_errors=True)
         os.replace(folder, renamed)
         print(f"skipped a damaged checkpoint: {complaint} It was renamed to {renamed}.", file=sys.stderr)
-    return newest
+    return state

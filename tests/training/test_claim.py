@@ -10,6 +10,7 @@ import torch
 from nmt import checkpoint
 from nmt.data.corpus import Prepared
 from nmt.errors import MachineError, RunError
+from nmt.files import is_run
 from nmt.run import Run
 from nmt.training import launch as launch_module
 from nmt.training.engine import size
@@ -54,9 +55,9 @@ def test_run_killed_while_claiming_its_folder_begins_again(recipe_of, monkeypatc
         patch.setattr("nmt.recipe.reader.write_durably", write)
         with pytest.raises(Killed):
             claim(run, recipe, data)
-    assert not run.exists
+    assert not is_run(run.folder)
     claim(run, recipe, data)
-    assert run.exists and run.subwords().sha256 == data.subwords.sha256
+    assert is_run(run.folder) and run.subwords().sha256 == data.subwords.sha256
 
 
 @pytest.mark.parametrize("name, text", [
@@ -82,11 +83,10 @@ def test_option_that_would_alter_the_run_is_refused_with_advice(claimed, recipe_
 
 def test_damaged_checkpoints_are_set_aside_and_reported(claimed, capsys):
     recipe, _, run = claimed
-    assert find_start(run, recipe).folder == run.checkpoint(3)
+    assert find_start(run, recipe)["n"] == 3
     (run.checkpoint(3) / checkpoint.MODEL).unlink()
     (run.checkpoint(2) / checkpoint.OPTIMIZER).write_bytes(b"")
-    start = find_start(run, recipe)
-    assert (start.folder, start.state["n"]) == (run.checkpoint(1), 1)
+    assert find_start(run, recipe)["n"] == 1
     assert run.updates() == [1]
     assert sorted(path.name for path in run.checkpoints.iterdir()) == [
         "damaged-update-00000002", "damaged-update-00000003", "update-00000001",
