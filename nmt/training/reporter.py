@@ -19,34 +19,8 @@ from nmt.training.budget import Budget
 from nmt.training.engine import Outcome, duration
 from nmt.training.log import Record, as_text
 from nmt.training.memory import Memory, footprint
-from nmt.training.state import Sums, TrainState, changes
+from nmt.training.state import TrainState, changes
 from nmt.training.validate import Measured, describe, fields_of, score_of
-
-
-class Meter:
-    """Sums over the updates since the last line of the log. sums: those of a resumed run."""
-
-    def __init__(self, sums: Sums | None = None) -> None:
-        self.sums = sums or Sums()
-        self.clock = time.perf_counter()
-
-    def add(self, outcome: Outcome) -> float:
-        """Count an update; its numbers only if it moved the weights. Returns the seconds since the previous update."""
-        now = time.perf_counter()
-        seconds, self.clock = now - self.clock, now
-        self.sums.seconds += seconds
-        if outcome.moved:  # the loss of any other update may not be finite
-            self.sums.loss += outcome.loss
-            self.sums.norm += outcome.norm
-            self.sums.n_gold += outcome.n_gold
-            self.sums.n_update += 1
-            self.sums.rate = outcome.rate
-        return seconds
-
-    def restart_clock(self) -> None:
-        """Leave out the time since the last update: it was spent on validation or saving."""
-        self.clock = time.perf_counter()
-
 
 _SAMPLE = 1_000_000  # pairs, about, of a sample that represents the corpus
 
@@ -90,9 +64,9 @@ class TrainingReporter:
         self.pace = 0.0  # seconds per update
         self.loss, self.best, self.has_titles = 0.0, "", False  # last shown
 
-    def updates(self, state: TrainState, meter: Meter) -> None:
+    def updates(self, state: TrainState) -> None:
         """Write a line of the log, and a row for people, about the updates since the previous line."""
-        sums = meter.sums
+        sums = state.since_log
         loss = sums.loss / max(1, sums.n_gold)
         speed = sums.n_gold / max(1e-9, sums.seconds)
         self.pace = sums.seconds / max(1, sums.n_update)
@@ -118,9 +92,9 @@ class TrainingReporter:
             f"{clock(state.wall_seconds):>9} {clock(self.seconds_left(state, self.pace)):>9}"
         )
 
-    def progress(self, state: TrainState, meter: Meter) -> None:
+    def progress(self, state: TrainState) -> None:
         """Move the bar: by time if there is a budget, else by updates."""
-        train, sums = self.recipe.train, meter.sums
+        train, sums = self.recipe.train, state.since_log
         if sums.n_gold:
             self.loss = sums.loss / sums.n_gold
         done, parts = float(state.update), [f"update {state.update:,}"]

@@ -2,6 +2,7 @@
 `reporter.py` reports it. The loop is the same for one process or several, on CPU or GPU. Everything that follows from
 the position in the data is computed from it, so a resumed run equals an uninterrupted one bit for bit."""
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -26,8 +27,8 @@ from nmt.training.feed import Feed
 from nmt.training.log import Record
 from nmt.training.parallel import Ranks, checksum, is_sharded, shard_like
 from nmt.training.precision import Precision
-from nmt.training.reporter import MAX_BAD, Meter, TrainingReporter, divergence_message, flops_per_token
-from nmt.training.state import TrainState
+from nmt.training.reporter import MAX_BAD, TrainingReporter, divergence_message, flops_per_token
+from nmt.training.state import Sums, TrainState
 from nmt.training.validate import Measured, Validation, choose_final, final_choice
 
 
@@ -55,7 +56,7 @@ class Trainer:
         self.state = TrainState(conditions=self.validation.first.conditions, planned_for=self.budget.seconds)
         first_tag = data.subwords.src.n_text
         self.engine = Engine(model, recipe, precision=precision, ranks=ranks, first_tag=first_tag)
-        self.meter = Meter()
+        self.timed_from = time.perf_counter()  # the time from here on is that of the next update
         peak = peak_flops(model.device, precision.name) * ranks.world_size
         token_seconds = flops_per_token(model, recipe.model, feed.plan) / peak if peak else 0.0
         self.reporter = TrainingReporter(recipe, record, self.budget, model.device, token_seconds)
@@ -84,7 +85,6 @@ class Trainer:
         self.time_share = self.budget.resume(self.state)
         if final is not None and not budget.stop_reason(self.state, self.recipe, self.time_share):
             budget.undo_end(self.state, self.recipe)
-        self.meter = Meter(self.state.since_log)
         if self.ranks.is_main:
             self._prune()
         self.record.resume(self.state.update, [int(entry["update"]) for entry in self.state.history])
@@ -118,7 +118,6 @@ class Trainer:
                 "the last checkpoint, when all were equal."
             )
         self.budget.count_time(state)  # the checkpoint stores the wall time
-        state.since_log = self.meter.sums
         begin = self.budget.clock()
         existing = set(run.updates()) - {state.update}  # `stops` forgets checkpoints that were deleted
         state.stops = [update for update in state.stops if update in existing] + [state.update] * (not planned)
@@ -166,7 +165,7 @@ class Trainer:
         if reason := budget.stop_reason(state, recipe, self.time_share):
             return reason
         self.model.train()
-        self.meter.restart_clock()
+        self.timed_from = time.perf_counter()
         for portion in self.feed.begin(state.position):
             share = budget.share(state, recipe, self.time_share, under_way=engine.has_pending)
             engine.backward(portion.work, self.feed.n_gold(portion), share=share)
@@ -190,7 +189,10 @@ class Trainer:
         outcome, state, scaler = self.engine.settle(), self.state, self.engine.scaler
         if outcome is None:
             return False
-        state.seconds += self.meter.add(outcome)
+        now, sums = time.perf_counter(), state.since_log
+        seconds, self.timed_from = now - self.timed_from, now
+        state.seconds += seconds
+        sums.seconds += seconds
         self.time_share = outcome.time_share
         if outcome.moved:
             state.update += 1
@@ -198,6 +200,11 @@ class Trainer:
             if state.update == 1:
                 self.budget.began(state, self.time_share)
             state.n_token += outcome.n_gold
+            sums.loss += outcome.loss
+            sums.norm += outcome.norm
+            sums.n_gold += outcome.n_gold
+            sums.n_update += 1
+            sums.rate = outcome.rate
         else:
             state.n_skipped += 1
             state.n_bad += 1
@@ -214,7 +221,7 @@ class Trainer:
         state, recipe = self.state, self.recipe
         if budget.log_is_due(state.update, recipe, self.time_share):
             self._log()
-        self.reporter.progress(state, self.meter)
+        self.reporter.progress(state)
         save_is_due, trouble = state.update % recipe.train.save_every == 0, ""
         if budget.validation_is_due(state, recipe, self.time_share):
             finished, trouble = self.validate()
@@ -222,14 +229,14 @@ class Trainer:
         reason = budget.stop_reason(state, recipe, self.time_share)
         if stop or reason or save_is_due:
             self.save(planned=save_is_due or bool(reason))
-            self.meter.restart_clock()
+            self.timed_from = time.perf_counter()  # leaves out validation and saving
         self._end_if(trouble)
         return "stopped" if stop else reason
 
     def _log(self) -> None:
         """Write the log line of the updates since the previous one."""
-        self.reporter.updates(self.state, self.meter)
-        self.meter = Meter()
+        self.reporter.updates(self.state)
+        self.state.since_log, self.timed_from = Sums(), time.perf_counter()
 
     def _end_if(self, trouble: str) -> None:
         """Raise MachineError if the model could not be validated. The updates until here are saved by now."""
@@ -272,8 +279,8 @@ class Trainer:
         self.time_share, state.measure_share = self.ranks.on_main(
             lambda: (self.budget.count_time(state), state.measure_share)
         )
-        self.reporter.progress(state, self.meter)
-        if self.meter.sums.n_update and budget.stop_reason(state, self.recipe, self.time_share):
+        self.reporter.progress(state)
+        if state.since_log.n_update and budget.stop_reason(state, self.recipe, self.time_share):
             self._log()  # only the time of the validation made this update the last
         return True, ""
 
