@@ -6,7 +6,6 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,30 +64,20 @@ def export(args: argparse.Namespace) -> int:
 
     sleep_while_waiting()
     from nmt.api import load
-    from nmt.export.parity import compare
 
     end_startup()
     folder = Path(os.path.abspath(args.output))  # "." has no name for a temporary folder beside it
     model = load(args.run, checkpoint=args.checkpoint, device="cpu")
     lines = _lines(args, model.recipe.data_folder)
     must_be_free(folder, overwrite=args.overwrite)
-    read, steps = _reader_and_steps(args, model)
     if folder.exists() and not is_exported(folder, args.to):
         raise NmtError(
             f"{args.output}: not replaced, because it is not a model exported for {args.to} or holds other files, "
             "too. Choose another name."
         )
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    tags_of_corpora = list(dict.fromkeys(map(model.recipe.data.tags_of, model.recipe.data.train))) or [()]
-    messages = list[str]()
     try:
-        for write, tolerance in steps:
-            shutil.rmtree(temporary, ignore_errors=True)
-            write(temporary)
-            messages = []  # only the result of the last step is kept
-            for tags in tags_of_corpora:
-                parity = compare(model.model, model.subwords.tagged(tags), read(temporary, tags), lines, tolerance)
-                messages.append(f"{' '.join(tags)}{': ' if tags else ''}{parity.text}")
+        messages = _write(args, model, temporary, lines)
         if (card := Path(args.run) / CARD).is_file():
             shutil.copyfile(card, temporary / CARD)
         put_in_place(temporary, folder)
@@ -99,38 +88,46 @@ def export(args: argparse.Namespace) -> int:
     return 0
 
 
-def _reader_and_steps(
-    args: argparse.Namespace, model: "Model"
-) -> tuple[Callable[[Path, tuple[str, ...]], "Exported"], list[tuple[Callable[[Path], None], "Tolerance"]]]:
-    """Return a reader of the export and the steps that write it, each a writer and its tolerance.
+def _write(args: argparse.Namespace, model: "Model", folder: Path, lines: Sequence[str]) -> list[str]:
+    """Write the export and compare it with the model. Returns a message for the tags of each training corpus.
 
-    The reader takes a folder and the tags before every line. Only the package of the chosen engine is imported.
+    Only the package of the chosen engine is imported. Raises RunError for an export that differs.
     """
     from nmt.export import parity
     from nmt.models.transformer.Models import Transformer
 
+    recipe, subwords = model.recipe, model.subwords
+    tags_of_corpora = list(dict.fromkeys(map(recipe.data.tags_of, recipe.data.train))) or [()]
+
+    def compared(read: Callable[[tuple[str, ...]], "Exported"], tolerance: "Tolerance") -> list[str]:
+        """Compare the folder with the model. read: opens it for lines that begin with these tags."""
+        messages = []
+        for tags in tags_of_corpora:
+            result = parity.compare(model.model, subwords.tagged(tags), read(tags), lines, tolerance)
+            messages.append(f"{' '.join(tags)}{': ' if tags else ''}{result.text}")
+        return messages
+
+    shutil.rmtree(folder, ignore_errors=True)
     if args.to == "safetensors":
         precision = args.precision or "fp32"
+        parity.export(model.run, args.checkpoint, folder, precision)
         tolerance = {"fp32": parity.SAME, "fp16": parity.FP16, "bf16": parity.BF16}[precision]
-        write = partial(parity.export, model.run, args.checkpoint, precision=precision)
-        return lambda folder, tags: parity.Ours(parity.read(folder), model.subwords.tagged(tags)), [(write, tolerance)]
-    transformer = model.model
-    assert isinstance(transformer, Transformer), "refuse_unsupported has refused the others"
+        return compared(lambda tags: parity.Ours(parity.read(folder), subwords.tagged(tags)), tolerance)
+    assert isinstance(model.model, Transformer), "refuse_unsupported has refused the others"
     if args.to == "huggingface":
         from nmt.export import huggingface
 
-        write = partial(huggingface.export, transformer, model.recipe, model.subwords)
-        return huggingface.Compared, [(write, parity.ROUNDED)]
+        huggingface.export(model.model, recipe, subwords, folder)
+        return compared(lambda tags: huggingface.Compared(folder, tags), parity.ROUNDED)
     from nmt.export import ctranslate2
 
-    def write_quantised(folder: Path, quantization: str | None = None) -> None:
-        ctranslate2.export(transformer, model.recipe, model.subwords, folder, quantization)
+    messages = list[str]()
+    for quantization in dict.fromkeys((None, args.quantization)):  # fp32 first: rounding would hide a wrong export
+        ctranslate2.export(model.model, recipe, subwords, folder, quantization)
         parity.copy_front_end(model.run, folder)
-
-    steps: list[tuple[Callable[[Path], None], Tolerance]] = [(write_quantised, parity.ROUNDED)]
-    if args.quantization:  # the fp32 step comes first: quantisation errors would hide a wrong export
-        steps.append((partial(write_quantised, quantization=args.quantization), parity.QUANTISED))
-    return lambda folder, tags: ctranslate2.Compared(folder, model.subwords.tagged(tags)), steps
+        tolerance = parity.QUANTISED if quantization else parity.ROUNDED
+        messages = compared(lambda tags: ctranslate2.Compared(folder, subwords.tagged(tags)), tolerance)
+    return messages
 
 
 def _lines(args: argparse.Namespace, prepared: Path) -> list[str]:
