@@ -166,7 +166,7 @@ class Int8FeedForward(PositionwiseFeedForward):
         product = _product()
         # Each hidden unit is divided by its maximum, and its column of the second matrix is multiplied by it.
         maximum = (hidden_range * w_1.norm(dim=1) + b_1.clamp(min=0.0)).clamp(min=_TINY)
-        quantisation = _quantisation(norm, self.range, norm_applied=not ffn.pre_norm)
+        quantisation = _quantisation(None if ffn.pre_norm else norm, self.range)
         if ffn.pre_norm:  # the norm quantises its output, by these in place of its weight and bias
             step, zero, _ = quantisation
             self._gain, self._shift = torch.full_like(b_2, 1 / step), torch.full_like(b_2, zero)
@@ -189,16 +189,14 @@ class Int8Linear(SharedLinear):
     """Linear layer in 8 bits, for inference, with the same parameters. Its input comes from a norm, or is spread as if
     it did; its output is fp32."""
 
-    def __init__(
-        self, linear: nn.Linear, norm: nn.LayerNorm | Spread, factor: float = 1.0, sample: Tensor | None = None
-    ) -> None:
-        """factor: by which the norm's output was multiplied. sample: as in `Int8FeedForward`."""
+    def __init__(self, linear: nn.Linear, norm: nn.LayerNorm | Spread, sample: Tensor | None = None) -> None:
+        """sample: as in `Int8FeedForward`."""
         super().__init__(linear)
         self.range = MIN_RANGES[0]
         if sample is not None:
-            self.range = _range(_states_of(norm, sample, factor), MIN_RANGES[0], _MARGINS[0])
-        quantisation = _quantisation(norm, self.range, factor)
-        self._product: Callable[[Tensor], Tensor] = _product()(*_folded(linear, norm, factor), *quantisation)
+            self.range = _range(_states_of(norm, sample), MIN_RANGES[0], _MARGINS[0])
+        quantisation = _quantisation(norm, self.range)
+        self._product: Callable[[Tensor], Tensor] = _product()(*_folded(linear, norm), *quantisation)
 
     def forward(self, input: Tensor) -> Tensor:
         if torch.is_grad_enabled() or not input.numel():
@@ -240,9 +238,11 @@ def to_int8(model: nn.Module) -> None:
         for layer in _layers(part):
             layer.pos_ffn = Int8FeedForward(layer.pos_ffn, _norm_before(layer), inputs[layer.pos_ffn])
         if isinstance(last_norm := part.norm_before_projection, nn.LayerNorm):
-            part.trg_word_prj = Int8Linear(part.trg_word_prj, last_norm, part.logit_scale, inputs[part.trg_word_prj])
+            scales = (last_norm.weight, last_norm.bias)
+            spread = Spread(*(scale.detach().float() * part.logit_scale for scale in scales))
+            part.trg_word_prj = Int8Linear(part.trg_word_prj, spread, inputs[part.trg_word_prj])
         for (attention, name, norm), linear in zip(projections, linears, strict=True):
-            setattr(attention, name, Int8Projection(linear, norm, 1.0, inputs[linear]))
+            setattr(attention, name, Int8Projection(linear, norm, inputs[linear]))
 
 
 def _layers(model: nn.Module) -> list[EncoderLayer | DecoderLayer]:
@@ -276,9 +276,9 @@ def _spread_of_means(attention: MultiHeadAttention, norm: nn.LayerNorm) -> Sprea
     return Spread(*(scale.view(n_kv_head, -1).repeat_interleave(share, 0).flatten() for scale in scales))
 
 
-def _states_of(norm: nn.LayerNorm | Spread, x: Tensor, factor: float = 1.0) -> Tensor:
-    """States of variance one before weight and bias of the norm, whose output times a factor is x."""
-    gain, shift = _inverse_affine(norm, factor)
+def _states_of(norm: nn.LayerNorm | Spread, x: Tensor) -> Tensor:
+    """States of variance one before weight and bias of the norm, whose output is x."""
+    gain, shift = _inverse_affine(norm)
     return x.float() * gain + shift
 
 
@@ -288,31 +288,29 @@ def _norm_before(layer: EncoderLayer | DecoderLayer) -> Any:
     return (layer.pos_ffn if layer.pos_ffn.pre_norm else before).layer_norm
 
 
-def _folded(linear: nn.Linear, norm: nn.LayerNorm | Spread | None = None, factor: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Weight and bias in fp32; if the input comes from a norm, the weight, bias and factor of that are folded in."""
+def _folded(linear: nn.Linear, norm: nn.LayerNorm | Spread | None = None) -> tuple[Tensor, Tensor]:
+    """Weight and bias in fp32; if the input comes from a norm, the weight and bias of that are folded in."""
     weight = linear.weight.detach().float()
     bias = weight.new_zeros(len(weight)) if linear.bias is None else linear.bias.detach().float()
     if norm is None:
         return weight, bias
-    return weight * (norm.weight.detach().float() * factor), bias + weight @ (norm.bias.detach().float() * factor)
+    return weight * norm.weight.detach().float(), bias + weight @ norm.bias.detach().float()
 
 
-def _inverse_affine(norm: nn.LayerNorm | Spread, factor: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Gain and shift that turn a norm's output, times a factor, into its states before weight and bias."""
-    weight, bias = norm.weight.detach().float() * factor, norm.bias.detach().float() * factor
+def _inverse_affine(norm: nn.LayerNorm | Spread) -> tuple[Tensor, Tensor]:
+    """Gain and shift that turn a norm's output into its states before weight and bias."""
+    weight, bias = norm.weight.detach().float(), norm.bias.detach().float()
     gain = torch.where(weight.abs() > 1e-6, 1 / weight, 0.0)  # a column of weight 0 is its bias alone
     return gain, -bias * gain
 
 
-def _quantisation(
-    norm: nn.LayerNorm | Spread, state_range: float, factor: float = 1.0, *, norm_applied: bool = True
-) -> Quantisation:
-    """Quantisation of a norm's output, times a factor. norm_applied: False if the norm itself is to quantise."""
+def _quantisation(norm: nn.LayerNorm | Spread | None, state_range: float) -> Quantisation:
+    """Quantisation of a norm's output; None: the norm itself is to quantise."""
     zero = (_product().most + 1) // 2
     step = state_range / (zero - 1)
-    if not norm_applied:
+    if norm is None:
         return step, zero, None
-    gain, shift = _inverse_affine(norm, factor)
+    gain, shift = _inverse_affine(norm)
     return step, zero, (gain / step, shift / step + zero)
 
 

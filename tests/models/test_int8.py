@@ -10,7 +10,7 @@ from torch import nn
 from nmt import ops
 from nmt.errors import MachineError, RunError
 from nmt.models.build import build_model
-from nmt.models.int8 import MIN_RANGES, Int8FeedForward, Int8Linear, Int8Projection, prepacked, to_int8
+from nmt.models.int8 import MIN_RANGES, Int8FeedForward, Int8Linear, Int8Projection, Spread, prepacked, to_int8
 from nmt.models.layers import Stream
 from nmt.models.transformer.SubLayers import PositionwiseFeedForward
 from nmt.recipe.model_options import ModelConfig
@@ -143,7 +143,8 @@ def test_model_with_outlier_states_has_wider_ranges(make, batch, norm):
 def test_int8_linear_after_a_norm_equals_full_precision_up_to_rounding(bias, factor):
     _, before = feed_forward_and_norm("post")
     linear = nn.Linear(64, 300, bias=bias)
-    narrow, x = Int8Linear(linear, before, factor), states("post", before) * factor
+    spread = Spread(before.weight.detach() * factor, before.bias.detach() * factor)
+    narrow, x = Int8Linear(linear, spread), states("post", before) * factor
     with torch.inference_mode():
         exact, found = linear(x), narrow(x)
         assert (found - exact).norm() < 0.04 * exact.norm()
