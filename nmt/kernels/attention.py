@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nmt.kernels import on_gpu, spans
-from nmt.kernels.dropping import n_drop, scale_up, seed
+from nmt.kernels import dropping, on_gpu, spans
 from nmt.kernels.switch import is_half, kernels, takes
 from nmt.masks import Mask, PackedMask, Packing, SharedMask
 
@@ -132,14 +131,12 @@ class Attention(NamedTuple):
     """dropout(softmax(scale · q kT)) v, and its gradient.
 
     mask: bool (B or 1, 1, T or 1, S), with dense columns, True where a query may look; a query that may look nowhere
-    gets zeros. n_drop: of N_CHANCE weights so many are dropped, chosen by the seed. scale_up: factor of the others.
+    gets zeros.
     """
 
     mask: Tensor | PackedMask
     scale: float
-    seed: int = 0
-    n_drop: int = 0
-    scale_up: float = 1.0
+    dropout: dropping.Draw = dropping.NO_DROPOUT  # of the weights
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """(B, H, T, d_k), (B, G, S, d_k), (B, G, S, d_v), of one type -> (B, H, T, d_v), in memory (B, T, H, d_v), and
@@ -154,7 +151,7 @@ class Attention(NamedTuple):
 
     def look_up(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """`forward` for a few queries that see few of the keys, without dropout and without a gradient."""
-        assert not self.n_drop and isinstance(self.mask, Tensor)
+        assert self.dropout == dropping.NO_DROPOUT and isinstance(self.mask, Tensor)
         q, k, v = (on_gpu.dense(x) for x in (q, k, v))
         out = _empty_heads(q, v.size(3))
         _check(kernels().look_up(byref(self._shape(q, k, v)), *_heads(q, k, v, out)))
@@ -187,8 +184,7 @@ class Attention(NamedTuple):
             strides = (mask.stride(dim) if mask.size(dim) > 1 else 0 for dim in (0, 2))
             pointers = mask.data_ptr(), *strides, None, None, False
         sizes = size[0], q.size(1), k.size(1), *size[1:], q.size(3), v.size(3)
-        dropout = self.seed, self.n_drop, self.scale_up
-        return _Shape(*sizes, *pointers, self.scale, *dropout, is_half(q), torch.get_num_threads())
+        return _Shape(*sizes, *pointers, self.scale, *self.dropout, is_half(q), torch.get_num_threads())
 
 
 def _empty_heads(like: Tensor, width: int) -> Tensor:
@@ -243,9 +239,7 @@ def in_kernel(
     """
     if isinstance(mask, Tensor) and mask.stride(3) != 1:
         mask = mask.contiguous()
-    if not p:
-        attention = Attention(mask, scale)
-        if in_search and isinstance(mask, Tensor) and not torch.is_grad_enabled() and q.size(2) <= _FEW:
-            return attention.look_up(q, k, v)
-        return _in_kernel(q, k, v, attention)
-    return _in_kernel(q, k, v, Attention(mask, scale, seed(), n_drop(p), scale_up(p)))
+    attention = Attention(mask, scale, dropping.draw(p))
+    if in_search and not p and isinstance(mask, Tensor) and not torch.is_grad_enabled() and q.size(2) <= _FEW:
+        return attention.look_up(q, k, v)
+    return _in_kernel(q, k, v, attention)

@@ -10,14 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmt.kernels import on_gpu, switch
-from nmt.kernels.dropping import n_drop, scale_up, seed
+from nmt.kernels import dropping, on_gpu, switch
 from nmt.kernels.linears import dtype_of_products
 from nmt.kernels.passes import size_of_sums
 from nmt.kernels.switch import is_half, kernels, workspace
 
 NormParameters = tuple[Tensor, Tensor | None, bool, float]  # weight, bias, True for a LayerNorm, eps
-_NO_DROPOUT = 0, 0, 1.0  # seed, values of N_CHANCE that drop an element, factor of the others
 
 
 def sum_and_norm(
@@ -60,7 +58,7 @@ def add_and_norm(x: Tensor, residual: Tensor, p: float, norm: nn.Module) -> Tens
     parameters = _parameters(residual, norm) if takes else None
     if parameters is None:
         return None
-    return _add_and_norm(x, residual, (seed(), n_drop(p), scale_up(p)) if p else _NO_DROPOUT, *parameters)
+    return _add_and_norm(x, residual, dropping.draw(p), *parameters)
 
 
 def _parameters(x: Tensor, norm: nn.Module) -> NormParameters | None:
@@ -95,7 +93,7 @@ class _ResidualAndNorm(torch.autograd.Function):
         d_residual, d_out = grads
         if d_out is None:
             return d_residual, None, None, None, None, None
-        d_x, d_weight, d_bias = _gradients(ctx, d_out, None, _NO_DROPOUT, d_residual)
+        d_x, d_weight, d_bias = _gradients(ctx, d_out, None, dropping.NO_DROPOUT, d_residual)
         return d_x, None, d_weight, d_bias, None, None
 
 
@@ -110,7 +108,7 @@ class _AddAndNorm(torch.autograd.Function):
         ctx: Any,
         x: Tensor,
         residual: Tensor,
-        dropout: tuple[int, int, float],
+        dropout: dropping.Draw,
         weight: Tensor,
         bias: Tensor | None,
         centred: bool,
@@ -138,7 +136,7 @@ _add_and_norm: Callable[..., Tensor] = _AddAndNorm.apply
 
 
 def _gradients(
-    ctx: Any, d_out: Tensor, d_dropped: Tensor | None, dropout: tuple[int, int, float], d_residual: Tensor | None
+    ctx: Any, d_out: Tensor, d_dropped: Tensor | None, dropout: dropping.Draw, d_residual: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return the gradients of the input of the norm, of its weight and of its bias. d_residual: another gradient of the
     input, which is added. d_dropped: output for the gradient of the input behind dropout."""

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from nmt import ops
-from nmt.kernels import cross_entropy, dropping, half_products, linears, passes, products, switch
+from nmt.kernels import cross_entropy, half_products, linears, passes, products, switch
 from nmt.kernels.attention import Attention
 from nmt.kernels.choice import choose
 from nmt.masks import PackedMask, Packing, SharedMask
@@ -226,7 +226,7 @@ def test_dropout_scales_kept_values_and_its_gradient_drops_the_same(size, dtype)
         torch.manual_seed(3)
         outputs.append(ops.dropout(y, 0.25, residual if y is x else None))
     keep, out = outputs
-    assert not keep[keep != torch.tensor(dropping.scale_up(0.25))].any()
+    assert not keep[keep != torch.tensor(4 / 3)].any()
     assert near(out, residual.double() + x.double() * keep, 3e-7)
     (out * weight).sum().backward()
     assert torch.equal(residual.grad, weight) and near(x.grad, (weight * keep).double(), ERROR[dtype])
@@ -264,7 +264,7 @@ def test_attention_dropout_is_the_same_in_the_gradient_and_differs_between_sente
     mask = packed((t, t), (s, s), causal=False) if is_packed else torch.ones(1, 1, 1, s, dtype=torch.bool)
     shapes = [(1, n_head, 2 * t, d), *[(1, 2, 2 * s, d)] * 2] if is_packed else [(2, n_head, t, d), *[(2, 2, s, d)] * 2]
     q, k, v = map(torch.randn, shapes)
-    attention = Attention(mask, 0.3, SEED, N_DROP, 4 / 3)
+    attention = Attention(mask, 0.3, (SEED, N_DROP, 4 / 3))
     # One-hot values show which weights are kept.
     one_hot = torch.eye(v.size(2)).expand(*v.shape[:2], -1, -1)
     weight = Attention(mask, 0.3).forward(q, k, one_hot)[0].double()
