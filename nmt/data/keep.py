@@ -236,7 +236,7 @@ def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> 
     texts, n_blank = Texts([], [], []), 0
     of_split = [source for source in sources if source.split == split]
     for source in of_split:
-        reading = reading_of(source, None, report)
+        reading, start = reading_of(source, None, report), len(texts.src)
         for number, pair in enumerate(source.pairs(reading), start=source.first_number):
             if any(isinstance(line, str) and not line.strip() for line in pair):
                 n_blank += 1
@@ -249,7 +249,7 @@ def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> 
                     )
                 report.notes.update(oddities(line))
                 lines.append(line)
-        texts.ends.append(len(texts.src))
+        texts.sources.append((source, slice(start, len(texts.src))))
     if n_blank and n_blank == len(texts.src):
         names = ", ".join(source.src.name for source in of_split)
         raise DataError(
@@ -266,7 +266,7 @@ def n_process(config: DataConfig, n_pair: int) -> int:
 
 
 def keep_training_pairs(
-    sources: Sequence[Source],
+    training: Sequence[Source],
     held_out: dict[str, Texts],
     config: DataConfig,
     subwords: SubwordsConfig,
@@ -275,8 +275,7 @@ def keep_training_pairs(
     workers: WorkerPool,
 ) -> tuple[KeptPairs, Survey]:
     """Read, filter and measure all training pairs. The kept pairs are files in the folder until they are removed."""
-    training = [source for source in sources if source.split == "train"]
-    survey, setups = Survey(folder, sources, held_out), list[CorpusFacts]()
+    survey, setups = Survey(folder, training, held_out), list[CorpusFacts]()
     for source in training:
         filters = config.filters_of(source.corpus)
         usual = usual_ratio(texts_of(source, config), filters.max_ratio)

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import metadata
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -86,14 +85,14 @@ _MIN_SHARE_VOTING = 0.2  # of the words of a side
 _N_DECODED = 10_000  # pairs of a base run that are decoded at once
 
 
-def other_languages(sources: Sequence[Source], kept: KeptPairs, data: DataConfig) -> Iterator[str]:
+def other_languages(kept: KeptPairs, data: DataConfig) -> Iterator[str]:
     """Yield the sides of training files that are mostly in another language than declared, as file:language.
 
     Skipped where the package langid is not installed, or where a filter classifies the lines anyway.
     """
     if not is_installed("langid"):
         return
-    for n, source in enumerate(source for source in sources if source.split == "train"):
+    for n, source in enumerate(kept.training):
         if data.filters_of(source.corpus).max_other_language:
             continue
         samples, languages = _sample_lines(kept, n, _MAX_LINES), data.languages_of(source.corpus)
@@ -107,9 +106,7 @@ def other_languages(sources: Sequence[Source], kept: KeptPairs, data: DataConfig
                     yield f"{text.name}:{most_common[0][0]}"
 
 
-def swapped(
-    sources: Sequence[Source], kept: KeptPairs, held_out: Mapping[str, Texts], data: DataConfig
-) -> list[dict[str, str]]:
+def swapped(kept: KeptPairs, held_out: Mapping[str, Texts], data: DataConfig) -> list[dict[str, str]]:
     """Names of validation and test files that look swapped, and of the training files that they were compared with.
 
     Files with tags are skipped, since a tag may well ask for the other direction. So are training files in other
@@ -118,14 +115,12 @@ def swapped(
     tags = held_out_tags(data)
     compared: list[tuple[Source, Counter[str], Counter[str]]] = []
     for split, texts in held_out.items():
-        files = [source for source in sources if source.split == split and not tags.get(split)]
-        for source, (start, end) in zip(files, pairwise([0, *texts.ends]), strict=False):
-            step = max(1, (end - start) // N_LINE)
-            src, trg = (words_of(side[start:end:step]) for side in (texts.src, texts.trg))
+        for source, place in texts.sources if not tags.get(split) else ():
+            lines = texts.src[place], texts.trg[place]
+            src, trg = (words_of(side[:: max(1, len(side) // N_LINE)]) for side in lines)
             compared.append((source, src, trg))
-    training = [source for source in sources if source.split == "train"]
-    swaps, n_line = [], min(N_LINE, max(_MIN_SAMPLE, _N_LINE_IN_ALL // len(training)))
-    for n, train in enumerate(training):
+    swaps, n_line = [], min(N_LINE, max(_MIN_SAMPLE, _N_LINE_IN_ALL // len(kept.training)))
+    for n, train in enumerate(kept.training):
         if data.languages_of(train.corpus) != (data.src_lang, data.trg_lang) or data.tags_of(data.train[train.corpus]):
             continue
         train_src, train_trg = (words_of(lines) for lines in _sample_lines(kept, n, n_line))
@@ -278,7 +273,8 @@ def prepare(
             report.note("language", language)
         splits = dict.fromkeys(source.split for source in sources if source.split != "train")
         held_out = {split: read_held_out(sources, split, report) for split in splits}
-        prepared = _prepare_training_pairs(recipe, sources, held_out, vocab_files, report, temporary, talk)
+        training = [source for source in sources if source.split == "train"]
+        prepared = _prepare_training_pairs(recipe, training, held_out, vocab_files, report, temporary, talk)
         if changed := [str(path) for path, stamp in stamps_of(sources).items() if stamps[path] != stamp]:
             raise DataError(
                 f"{', '.join(changed)}: changed while it was read. Prepare again when nothing else writes to it."
@@ -328,7 +324,7 @@ def prepare(
 
 def _prepare_training_pairs(
     recipe: Recipe,
-    sources: Sequence[Source],
+    training: Sequence[Source],
     held_out: dict[str, Texts],
     vocab_files: Sequence[Path],
     report: DataReport,
@@ -341,7 +337,7 @@ def _prepare_training_pairs(
     manifest, or None if no pair is kept.
     """
     with WorkerPool(n_process(recipe.data, report.n_read)) as workers:
-        kept, survey = keep_training_pairs(sources, held_out, recipe.data, recipe.subwords, report, folder, workers)
+        kept, survey = keep_training_pairs(training, held_out, recipe.data, recipe.subwords, report, folder, workers)
         words = count_words_of(kept, recipe.subwords, report, workers)
         survey.begin_to_finish(workers)
         with progress_bar("looking for misaligned lines", report.n_read) as progress:
@@ -359,9 +355,9 @@ def _prepare_training_pairs(
         report.survey["leaks"]["rows"] += rows
         for base in unreadable:
             report.note("base", base)
-        for file_and_language in other_languages(sources, kept, recipe.data):
+        for file_and_language in other_languages(kept, recipe.data):
             report.note("other_language", file_and_language)
-        report.survey["swapped"] = swapped(sources, kept, held_out, recipe.data)
+        report.survey["swapped"] = swapped(kept, held_out, recipe.data)
         corpora = encode_training_pairs(recipe.data, subwords, kept, report, folder, workers)
     kept.remove()
     return subwords, corpora

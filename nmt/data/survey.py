@@ -3,7 +3,6 @@
 Each pair takes 36 bytes on the disk until the end: 20 for its alignment, 16 to find repetitions. Nothing else is kept.
 """
 
-import bisect
 import itertools
 import operator
 import random
@@ -114,20 +113,17 @@ def _leaks(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[tuple[
 
 
 class Texts(NamedTuple):
-    """All lines of a validation or test set, which may have several files.
-
-    ends: number of lines up to the end of each of its sources.
-    """
+    """All lines of a validation or test set. sources: each of its sources, with the place of its lines among them."""
 
     src: list[str]
     trg: list[str]
-    ends: list[int]
+    sources: list[tuple[Source, slice]]
 
 
 class Survey:
     """Collects the measurements of all blocks, which are added in order; then call `begin_to_finish` and `finish`."""
 
-    def __init__(self, folder: Path, sources: Sequence[Source], held_out: Mapping[str, Texts]) -> None:
+    def __init__(self, folder: Path, training: Sequence[Source], held_out: Mapping[str, Texts]) -> None:
         """folder: for two temporary files. held_out: the lines of validation and test sets."""
         self._held_out = held_out
         self._pair_path, self._record_path = folder / "survey.pairs", folder / "survey.records"
@@ -137,20 +133,19 @@ class Survey:
         self._n_kept = 0
         self._extremes: dict[str, list[tuple[int, int]]] = {"shortest": [], "longest": []}  # as in `MeasuredBlock`
         keys, bags = {}, np.empty(0, np.uint64)
-        for split, (src, trg, ends) in held_out.items():
+        for split, (src, trg, sources) in held_out.items():
             self._dress[split] = [dress_of("\n".join([*side, ""]).encode("utf-8")) for side in (src, trg)]
             blocks = Block(src), Block(trg)
             keys[split] = Keys.of(*blocks)
             bags = np.concatenate([bags, *(block.bags() for block in blocks)])
-            of_split = (source for source in sources if source.split == split)
-            for source, (start, end) in zip(of_split, itertools.pairwise([0, *ends]), strict=True):
-                self._files.append((source, end - start))
-                src_block, trg_block = Block(src[start:end]), Block(trg[start:end])
+            for source, lines in sources:
+                src_block, trg_block = Block(src[lines]), Block(trg[lines])
+                self._files.append((source, len(src_block.lines)))
                 lengths, words = (src_block.lengths, trg_block.lengths), (src_block.words(), trg_block.words())
                 self._records.write(records_of(lengths, words).tobytes())
         self._shifts: list[Future[dict[str, Any]]] = []  # results of `find_shifts`, of each of the files
         self._first_training = len(self._files)
-        self._files += [(source, 0) for source in sources if source.split == "train"]
+        self._files += [(source, 0) for source in training]
         self.leaks = Leaks(keys)
         self.held_out = HeldOut(self.leaks.known, np.unique(bags))
 
@@ -218,10 +213,9 @@ class Survey:
 
     def _held_out_pair(self, split: str, line: int) -> dict[str, str]:
         """A pair of a set as the report shows it. line: counted from 0 through all its files."""
-        src, trg, ends = self._held_out[split]
-        n = bisect.bisect_right(ends, line)
-        source = [source for source, _ in self._files if source.split == split][n]
-        return shown(f"{source.src.name}:{line - [0, *ends][n] + source.first_number}", src[line], trg[line])
+        src, trg, sources = self._held_out[split]
+        source, lines = next((source, lines) for source, lines in sources if line < lines.stop)
+        return shown(f"{source.src.name}:{line - lines.start + source.first_number}", src[line], trg[line])
 
 
 def shown(place: str, src: str, trg: str) -> dict[str, str]:
