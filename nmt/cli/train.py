@@ -103,7 +103,7 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
     folder = recipe.run_folder.absolute()
     if is_run(folder):
         raise NmtError(f"{recipe.run_folder} is a run of a single seed: name another folder with --out.")
-    is_main = os.environ.get("RANK", "0") == "0"
+    is_main = process_rank().rank == 0
     runs = [folder / f"seed-{seed}" for seed in seeds]
     earlier = [path for path in sorted(folder.glob("seed-*")) if path.name.removeprefix("seed-").isdecimal()]
     for seed, run_folder in zip(seeds, runs, strict=True):
@@ -146,7 +146,7 @@ def _verify(path: Path) -> int:
 
 def _seed(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected whole numbers from 0, found {text!r}; RECIPE comes before --seeds")
+        raise argparse.ArgumentTypeError(f"needs whole numbers from 0, found {text!r}; RECIPE comes before --seeds")
     return int(text)
 
 

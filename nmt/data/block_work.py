@@ -180,7 +180,7 @@ class Task:
             dict(notes),
             _dropped(sides, codes, block),
             [block.first + n for n in unlike],
-            [dress_of(side.text.tobytes() + b"\n") for side in kept_sides],
+            [dress_of(side.text.tobytes() + b"\n" * bool(kept.any())) for side in kept_sides],
             **measured(*sides, kept, self._setup.held_out),
         )
 

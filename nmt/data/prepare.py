@@ -340,7 +340,8 @@ def _prepare_training_pairs(
         kept, survey = keep_training_pairs(training, held_out, recipe.data, recipe.subwords, report, folder, workers)
         words = count_words_of(kept, recipe.subwords, report, workers)
         survey.begin_to_finish(workers)
-        with progress_bar("looking for misaligned lines", report.n_read) as progress:
+        n_pair = report.n_read + sum(len(texts.src) for texts in held_out.values())
+        with progress_bar("looking for misaligned lines", n_pair) as progress:
             if len(kept):
                 subwords = _learn(recipe, vocab_files, words, talk)
                 subwords.save(folder / SUBWORDS)
