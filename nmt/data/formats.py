@@ -29,8 +29,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nmt.data.filters import BAD_RECORD, BAD_UTF8, TOO_LONG
-from nmt.data.lines import bad_utf8, count_lines, first_bytes, open_text, refuse_stream, text_blocks, text_lines
+from nmt.data.lines import (
+    bad_utf8,
+    check_text,
+    count_lines,
+    first_bytes,
+    open_text,
+    refuse_stream,
+    text_blocks,
+    text_lines,
+)
 from nmt.errors import DataError
+from nmt.files import sha256_of
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -107,6 +117,69 @@ Place = Path | HubDataset
 
 
 @dataclass(frozen=True)
+class Text:
+    """One side of a source. name: the user's name for it.
+
+    place: a file, a dataset, or lines in memory. form: text, dataset, or one of `ENDINGS`. column: the column of the
+    text; None if the whole line is the text. header: the first line has names of columns. drop_flagged: skip lines
+    that nmt-translate flagged. moses: the language for `text.undo_moses`; None to leave the text as it is.
+    """
+
+    name: str
+    place: Place | tuple[str, ...]
+    form: str = "text"
+    column: Column | None = None
+    header: bool = False
+    drop_flagged: bool = False
+    moses: str | None = None
+
+    def check(self) -> None:
+        """Raise DataError if the text cannot be read, or if its column is missing. Checks the beginning only."""
+        place, form, column = self.place, self.form, self.column
+        if isinstance(place, tuple):
+            return
+        if column is None:
+            assert isinstance(place, Path)
+            check_text(place)
+            return
+        names = names_in(place, form, header=self.header)
+        if not names and form not in TABLES and not _count_records(place, form):
+            return  # an empty file is refused later
+        by_number = isinstance(column, int) and form in ("tsv", "csv")
+        if not (0 < int(column) <= len(names) if by_number else names.count(str(column)) == 1):
+            records = _records(place, form) if form in ("jsonl", "tmx") else ()
+            if any(isinstance(record, dict) and str(column) in _text_keys(record) for record in records):
+                return  # it occurs only after the first records
+            expected = _EXPECTED.get(form, "columns of text, by name")
+            available = name_list(names)
+            raise DataError(f"{place}: expected one column {column!r} of text, found {available}. Expected {expected}.")
+
+    def facts(self, known: dict[Path, tuple[int, str]]) -> dict[str, Any]:
+        """Return the identity of this text: {"name", "n_line", "size", "sha256"}, and "column" if it has one.
+
+        known: cache of the record count and digest of each file; this text's file is added.
+        """
+        if isinstance(self.place, HubDataset):
+            assert self.column is not None
+            n_line = _count_records(self.place, self.form)
+            size, digest = _size_and_digest(self.place, self.column)
+        elif isinstance(self.place, Path):
+            if self.place not in known:
+                known[self.place] = _count_records(self.place, self.form), sha256_of(self.place)
+            n_line, digest = known[self.place]
+            n_line, size = max(0, n_line - self.header), self.place.stat().st_size
+        else:
+            content = "".join(line + "\n" for line in self.place).encode("utf-8")
+            n_line, size, digest = len(self.place), len(content), hashlib.sha256(content).hexdigest()
+        facts = {"name": self.name, "n_line": n_line, "size": size, "sha256": digest}
+        if self.column is not None:
+            facts["column"] = f"{self.form} {self.column!r}{', header' if self.header else ''}"
+        if self.moses is not None:
+            facts["column"] = f"{facts.get('column', self.form)}, unescaped as {self.moses}"
+        return facts
+
+
+@dataclass(frozen=True)
 class Reading:
     """Policy of reading. longest: bytes of a text that are needed; a longer text may be cut, to `longest - 4` bytes at
     least. notes: counts of harmless oddities. on_joined: called with the number of a record whose text had line feeds.
@@ -162,25 +235,23 @@ def read_text(path: Path, reading: Reading) -> Iterator[TextOrFlaw]:
         yield from lines
 
 
-def read_columns(
-    place: Place, form: str, columns: Sequence[Column], reading: Reading, *, header: bool, drop_flagged: bool
-) -> Iterator[tuple[TextOrFlaw, ...]]:
-    """Yield the texts of some columns for every record.
-
-    header: the first record has the names of the columns. drop_flagged: a flagged record of JSONL becomes a flaw.
-    """
+def read_columns(texts: Sequence[Text], reading: Reading) -> Iterator[tuple[TextOrFlaw, ...]]:
+    """Yield texts that are columns of one place, for every record."""
+    first, columns = texts[0], [text.column for text in texts if text.column is not None]
+    place, form = first.place, first.form
+    assert not isinstance(place, tuple)
     rows: Iterator[Sequence[bytes | TextOrFlaw]]
     if form in TABLES:
         rows = _table_rows(place, columns, reading.longest)
     else:
         records: Iterator[Any] = _records(place, form, reading.notes)
         if form in ("tsv", "csv"):
-            rows = _select_fields(records, columns, header)
+            rows = _select_fields(records, columns, first.header)
         elif form == "jsonl":
-            rows = _select_keys(records, columns, drop_flagged)
+            rows = _select_keys(records, columns, first.drop_flagged)
         else:
             rows = ([unit.get(str(column), "") for column in columns] for unit in records)
-    for number, row in enumerate(rows, start=1 + header):
+    for number, row in enumerate(rows, start=1 + first.header):
         yield tuple([reading.text(value, place, number) for value in row])
 
 
@@ -202,7 +273,7 @@ def names_in(place: Place, form: str, *, header: bool = False) -> list[str]:
     return list(names)
 
 
-def count_records(place: Place, form: str) -> int:
+def _count_records(place: Place, form: str) -> int:
     """Return the number of records, a header included."""
     if isinstance(place, HubDataset):
         return len(place.dataset)
@@ -215,22 +286,7 @@ def count_records(place: Place, form: str) -> int:
     return count_lines(place)
 
 
-def check_column(place: Place, form: str, column: Column, *, header: bool = False) -> None:
-    """Raise DataError for a missing column, key or language. header: see `names_in`."""
-    names = names_in(place, form, header=header)
-    if not names and form not in TABLES and not count_records(place, form):
-        return  # an empty file is refused later
-    by_number = isinstance(column, int) and form in ("tsv", "csv")
-    if not (0 < int(column) <= len(names) if by_number else names.count(str(column)) == 1):
-        records = _records(place, form) if form in ("jsonl", "tmx") else ()
-        if any(isinstance(record, dict) and str(column) in _text_keys(record) for record in records):
-            return  # it occurs only after the first records
-        expected = _EXPECTED.get(form, "columns of text, by name")
-        available = name_list(names)
-        raise DataError(f"{place}: expected one column {column!r} of text, found {available}. Expected {expected}.")
-
-
-def size_and_digest(dataset: HubDataset, column: Column) -> tuple[int, str]:
+def _size_and_digest(dataset: HubDataset, column: Column) -> tuple[int, str]:
     """Return the size in bytes of the texts in a column of a dataset, and their SHA-256."""
     size, digest = 0, hashlib.sha256()
     for (value,) in _table_rows(dataset, (column,), None):
@@ -239,22 +295,21 @@ def size_and_digest(dataset: HubDataset, column: Column) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def read_scores(
-    place: Place, form: str, column: Column | None, *, header: bool, has_pairs: bool
-) -> NDArray[np.float64]:
+def read_scores(text: Text, *, has_pairs: bool) -> NDArray[np.float64]:
     """Return the scores in a column, or in the lines of a text file; NaN for null.
 
     Raises DataError for any other value that is no number, and for the text "nan". has_pairs: the file also has the
     pairs. Then a broken record gets NaN, since the reader of the pairs drops or refuses it.
     """
+    place, form, column = cast(Place, text.place), text.form, text.column
     rows: Iterator[Sequence[Any]]
     if form in TABLES:
         rows = _table_rows(place, (str(column),), 100)
     elif column is None:
         rows = ((line,) for line in text_lines(cast(Path, place), 100))
     elif form in ("tsv", "csv"):
-        check_column(place, form, column, header=header)
-        rows = _select_fields(_records(place, form), (column,), header)
+        text.check()
+        rows = _select_fields(_records(place, form), (column,), text.header)
     else:
         rows = ((record,) for record in _records(place, form))
 
@@ -269,7 +324,7 @@ def read_scores(
         flaw = value.message if isinstance(value, Flaw) else f"found {json.dumps(value, ensure_ascii=False):.40}."
         raise DataError(f"{place}:{number}: {flaw} Each pair needs a number as its score.")
 
-    return np.fromiter(map(score_of, rows, itertools.count(1 + header)), np.float64)
+    return np.fromiter(map(score_of, rows, itertools.count(1 + text.header)), np.float64)
 
 
 # TSV and CSV.

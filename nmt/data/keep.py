@@ -22,11 +22,11 @@ from nmt.data.block_work import Setup, Task, TextBlock, read_block
 from nmt.data.corpus import in_batches, write_arrow
 from nmt.data.dedup import keys_for, repeated
 from nmt.data.filters import CODES, LOW_SCORE, TOO_LONG, CorpusFacts, filters_of, most_bytes, oddities, usual_ratio
-from nmt.data.formats import Flaw, Policy, Reading, TextOrFlaw
+from nmt.data.formats import Flaw, Policy, Reading, Text, TextOrFlaw
 from nmt.data.letters import add_counts, draw_sample
 from nmt.data.manifest import SUBWORDS
 from nmt.data.report import DataReport
-from nmt.data.sources import Source, Text
+from nmt.data.sources import Source
 from nmt.data.subwords import Subwords, VocabularyUse
 from nmt.data.survey import KeptBlock, Survey, Texts
 from nmt.data.text import SIDES, VALID, Block

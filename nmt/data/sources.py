@@ -4,7 +4,6 @@ All files are checked here, before any work. The filters that drop lines are in 
 """
 
 import glob
-import hashlib
 import itertools
 import os
 import re
@@ -21,77 +20,23 @@ from nmt.data.formats import (
     Column,
     HubDataset,
     Reading,
+    Text,
     TextOrFlaw,
-    check_column,
-    count_records,
     name_list,
     names_in,
     read_columns,
     read_scores,
     read_text,
-    size_and_digest,
 )
-from nmt.data.lines import check_text, without_ending
+from nmt.data.lines import without_ending
 from nmt.data.scripts import scripts_of
 from nmt.data.text import split_of, undo_moses
 from nmt.errors import DataError
-from nmt.files import sha256_of
 from nmt.languages import language_of
 from nmt.recipe.contradictions import ENDINGS, NOT_READ, names_of
 from nmt.recipe.data_options import CorpusFiles, DataConfig, TrainingCorpus
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import Origin, is_prepared
-
-Facts = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Text:
-    """One side of a source. name: the user's name for it.
-
-    place: a file, a dataset, or lines in memory. form: text, dataset, or one of `ENDINGS`. column: the column of the
-    text; None if the whole line is the text. header: the first line has names of columns. drop_flagged: skip lines
-    that nmt-translate flagged. moses: the language for `text.undo_moses`; None to leave the text as it is.
-    """
-
-    name: str
-    place: Path | HubDataset | tuple[str, ...]
-    form: str = "text"
-    column: Column | None = None
-    header: bool = False
-    drop_flagged: bool = False
-    moses: str | None = None
-
-    def check(self) -> None:
-        """Raise DataError if the text cannot be read. Checks the beginning only."""
-        if not isinstance(self.place, tuple) and self.column is not None:
-            check_column(self.place, self.form, self.column, header=self.header)
-        elif isinstance(self.place, Path):
-            check_text(self.place)
-
-    def facts(self, known: dict[Path, tuple[int, str]]) -> Facts:
-        """Return the identity of this text: {"name", "n_line", "size", "sha256"}, and "column" if it has one.
-
-        known: cache of the record count and digest of each file; this text's file is added.
-        """
-        if isinstance(self.place, HubDataset):
-            assert self.column is not None
-            n_line = count_records(self.place, self.form)
-            size, digest = size_and_digest(self.place, self.column)
-        elif isinstance(self.place, Path):
-            if self.place not in known:
-                known[self.place] = count_records(self.place, self.form), sha256_of(self.place)
-            n_line, digest = known[self.place]
-            n_line, size = max(0, n_line - self.header), self.place.stat().st_size
-        else:
-            content = "".join(line + "\n" for line in self.place).encode("utf-8")
-            n_line, size, digest = len(self.place), len(content), hashlib.sha256(content).hexdigest()
-        facts = {"name": self.name, "n_line": n_line, "size": size, "sha256": digest}
-        if self.column is not None:
-            facts["column"] = f"{self.form} {self.column!r}{', header' if self.header else ''}"
-        if self.moses is not None:
-            facts["column"] = f"{facts.get('column', self.form)}, unescaped as {self.moses}"
-        return facts
 
 
 @dataclass(frozen=True)
@@ -122,7 +67,7 @@ class Source:
         """Yield all pairs. A file with both sides is read once."""
         rows: Iterator[tuple[TextOrFlaw, ...]]
         if self.src.column is not None and self.src.place == self.trg.place:
-            rows = _read_columns([self.src, self.trg], reading)
+            rows = read_columns([self.src, self.trg], reading)
         else:
             rows = zip(_read(self.src, reading), _read(self.trg, reading), strict=True)
         if self.src.moses or self.trg.moses:
@@ -138,16 +83,9 @@ def _read(text: Text, reading: Reading) -> Iterator[TextOrFlaw]:
     if isinstance(text.place, tuple):
         return iter(text.place)
     if text.column is not None:
-        return (value for (value,) in _read_columns([text], reading))
+        return (value for (value,) in read_columns([text], reading))
     assert isinstance(text.place, Path)
     return read_text(text.place, reading)
-
-
-def _read_columns(texts: Sequence[Text], reading: Reading) -> Iterator[tuple[TextOrFlaw, ...]]:
-    """Read texts that are columns of the same place."""
-    first, columns = texts[0], [text.column for text in texts if text.column is not None]
-    assert not isinstance(first.place, tuple)
-    return read_columns(first.place, first.form, columns, reading, header=first.header, drop_flagged=first.drop_flagged)
 
 
 def _without_moses(text: TextOrFlaw, moses: str | None) -> TextOrFlaw:
@@ -306,8 +244,7 @@ def with_low_scores(sources: Sequence[Source], data: DataConfig) -> list[Source]
     for n, source in enumerate(sources):
         if text := source.scores:
             has_pairs = text.place in (source.src.place, source.trg.place)
-            path = cast(Path, text.place)
-            scores[n] = read_scores(path, text.form, text.column, header=text.header, has_pairs=has_pairs)
+            scores[n] = read_scores(text, has_pairs=has_pairs)
     for corpus in {sources[n].corpus for n in scores}:
         corpus_scores = {n: source_scores for n, source_scores in scores.items() if sources[n].corpus == corpus}
         options, all_scores = data.train[corpus], np.concatenate([*corpus_scores.values()])
@@ -457,12 +394,12 @@ def source_notes(sources: Iterable[Source]) -> Iterator[str]:
             yield f"WARNING: {source.split}: {source.src.name} is source and target, so the model would learn to copy"
 
 
-def facts_of(sources: Iterable[Source]) -> list[Facts]:
+def facts_of(sources: Iterable[Source]) -> list[dict[str, Any]]:
     """Return the facts of each text, with its split and side.
 
     Raises one DataError for all unequal line counts and empty files.
     """
-    inputs: list[Facts] = []
+    inputs: list[dict[str, Any]] = []
     complaints = []
     known: dict[Path, tuple[int, str]] = {}
     for source in sources:

@@ -253,11 +253,11 @@ def test_files_that_change_between_two_readings_are_refused(at, monkeypatch, fil
 CUT = """
 import os, sys
 from pathlib import Path
-from nmt.data.formats import Reading, read_columns
+from nmt.data.formats import Reading, Text, read_columns
 from nmt.errors import DataError
 path = Path(sys.argv[1])
 reading = Reading("refuse", "refuse", 2000)
-rows = read_columns(path, "arrow", ("de", "en"), reading, header=False, drop_flagged=False)
+rows = read_columns([Text("a.arrow", path, "arrow", column) for column in ("de", "en")], reading)
 next(rows)
 os.truncate(path, path.stat().st_size // 3)
 try:
