@@ -68,8 +68,8 @@ class Kind:
     fields: tuple[str, ...] = ()
 
     def learn(self, words: Counter[str], n_piece: int) -> PieceTable:
-        """Learn n_piece pieces, or fewer if the text has no more."""
-        raise NotImplementedError
+        """Learn n_piece pieces, or fewer if the text has no more. By default: extend the pieces of the bytes."""
+        return self.extend(PieceTable(vocab=[*BYTE_LETTERS]), words, n_piece - len(BYTE_LETTERS))
 
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
         """Add n_new pieces, or fewer if the text has no more. old: pieces of characters, as in format 4."""
@@ -154,11 +154,6 @@ class Word(Kind):
 
     stored = "word"
 
-    def learn(self, words: Counter[str], n_piece: int) -> PieceTable:
-        """Take the most frequent words."""
-        letters = _frequent_letters(words, n_piece)
-        return PieceTable(vocab=[*letters, *most_frequent(words, n_piece - len(letters), LONGEST_PIECE)])
-
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
         """Add the most frequent of the new words."""
         characters = _new_characters(words, n_new // 2, old)
@@ -177,7 +172,7 @@ class Unigram(Kind):
 
     def learn(self, words: Counter[str], n_piece: int) -> PieceTable:
         """Start from the pieces of BPE, and drop the least useful ones."""
-        letters = _frequent_letters(words, n_piece)
+        letters = CharacterLetters(alphabet_of(counted_characters(words), (n_piece - len(BYTE_LETTERS)) // 2)).n_byte
         words = within(words, letters)
         pieces, _ = merges_of(words, letters, n_piece * _SEED_PIECES, LONGEST_PIECE)
         vocab, scores = learn_scores(words, pieces, [*letters], n_piece)
@@ -243,11 +238,6 @@ KINDS: dict[str, Kind] = {
 def _new_characters(words: Counter[str], most: int, old: PieceTable) -> list[str]:
     """The most frequent characters that are not yet pieces."""
     return alphabet_of(counted_characters(words), most, CharacterLetters(old.vocab).n_byte)
-
-
-def _frequent_letters(words: Counter[str], n_piece: int) -> dict[str, int]:
-    """The letters of the most frequent characters, each with its number of bytes."""
-    return CharacterLetters(alphabet_of(counted_characters(words), (n_piece - len(BYTE_LETTERS)) // 2)).n_byte
 
 
 # Entries of a subwords file by its format. New subwords have format 4: pieces are whole characters or bytes.
