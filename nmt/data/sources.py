@@ -141,7 +141,7 @@ def _sources_of(
 ) -> list[Source]:
     """Return the sources of a corpus of the recipe: a pair of files each, or a file or dataset with both sides."""
     option = f"data.{split.partition('-')[0]}"
-    folders = origin.folders(option)
+    folders = [*origin.folders(option), *map(Path, filter(None, [os.environ.get("NMT_DATA")]))]
 
     def locate_all(names: Any) -> list["NamedFile"]:
         matches = [_locate(name, option, complaints, folders) for name in names_of(names)]
@@ -155,7 +155,7 @@ def _sources_of(
 
     if files.dataset is not None:
         assert files.split is not None, "the recipe was checked"
-        paths = (folder / files.dataset for folder in _folders(files.dataset, folders))
+        paths = (folder / files.dataset for folder in folders)
         name = str(next((path for path in paths if path.is_dir()), files.dataset))
         dataset = HubDataset(name, files.subset, files.split)
         src, trg = (Text(str(dataset), dataset, "dataset", column) for column in (files.src_column, files.trg_column))
@@ -270,12 +270,9 @@ class NamedFile(NamedTuple):
     wild: tuple[int | str, ...] | None = None
 
 
-def _locate(name: str, option: str, complaints: list[str], before: Sequence[Path]) -> list[NamedFile]:
-    """Return the files of a name or pattern, sorted by name; add a complaint if there is none.
-
-    before: folders to search before the folder of NMT_DATA.
-    """
-    folders, is_pattern = _folders(name, before), _WILD.search(name) is not None
+def _locate(name: str, option: str, complaints: list[str], folders: Sequence[Path]) -> list[NamedFile]:
+    """Return the files of a name or pattern in the first folder with any, sorted by name; else add a complaint."""
+    is_pattern = _WILD.search(name) is not None
     for folder in folders:
         if (folder / name).exists() and not is_prepared(folder / name):  # prepared data may be named like its corpus
             return [NamedFile(name, folder / name)]
@@ -292,18 +289,12 @@ def _locate(name: str, option: str, complaints: list[str], before: Sequence[Path
                 NamedFile(file_name, folder / file_name, tuple(map(without_ending, match.groups())) if match else None)
                 for file_name, match in matches
             ]
-    places = " and ".join(str((folder / name).absolute()) for folder in folders)
+    places = " and ".join(dict.fromkeys(str((folder / name).absolute()) for folder in folders))
     is_unset = not os.environ.get("NMT_DATA") and not Path(name).is_absolute()
     hint = " (NMT_DATA, one more folder to look in, is not set)" if is_unset else ""
     problem = "no file matches" if is_pattern else "no file"
     complaints.append(f"{option}: {problem} {name}: tried {places}{hint}.".replace("\n", "\\n"))
     return []
-
-
-def _folders(name: str, before: Sequence[Path]) -> list[Path]:
-    if Path(name).is_absolute():
-        return [Path()]
-    return [*before, *map(Path, filter(None, [os.environ.get("NMT_DATA")]))]
 
 
 def _file_pairs(
