@@ -220,7 +220,7 @@ class Speller:
         except ImportError:
             raise missing("sentencepiece", "a vocabulary of subwords.kind: sentencepiece") from None
         raw_pieces = [bytes(BYTE_OF[letter] for letter in piece) for piece in vocab]
-        self._byte = {raw[0]: i for i, raw in enumerate(raw_pieces) if len(raw) == 1}
+        id_of_byte = {raw[0]: i for i, raw in enumerate(raw_pieces) if len(raw) == 1}
         protobuf: Any = sentencepiece_model_pb2  # its classes are created at import, unknown to mypy
         model = protobuf.ModelProto()
         model.pieces.add(piece="<unk>", score=0.0, type=UNKNOWN)
@@ -234,7 +234,7 @@ class Speller:
             self._our_id.append(i)
         for byte in sorted(set(range(256)) - known_bytes):  # required by sentencepiece, but never in its output
             model.pieces.add(piece=f"<0x{byte:02X}>", score=0.0, type=BYTE)
-            self._our_id.append(self._byte[byte])
+            self._our_id.append(id_of_byte[byte])
         model.trainer_spec.model_type = BPE if kind == "bpe" else UNIGRAM
         model.trainer_spec.byte_fallback = True
         rules = model.normalizer_spec  # no rules for the encoder: its text is already normalised
@@ -263,13 +263,6 @@ class Speller:
     def encode(self, text: str) -> list[int]:
         """Return the ids of the pieces of a text that has a space before each word."""
         return [self._our_id[i] for i in self._encoder.encode(text)]
-
-    def cut(self, raw: bytes) -> list[int]:
-        """Return the ids of the pieces of some bytes, which may end inside a character."""
-        try:
-            return self.encode(raw.decode("utf-8"))
-        except UnicodeDecodeError:
-            return [self._byte[byte] for byte in raw]
 
 
 # Words that pieces are learnt from. No text is stored; the memory grows with the number of different words.
