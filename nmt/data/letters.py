@@ -361,9 +361,3 @@ def _learnable_parts(text: str, notes: Counter[str]) -> Iterable[str]:
         return (text,)
     notes["word_cap"] += len(endless)
     return _PART.findall(text)
-
-
-def most_frequent(words: Counter[str], n: int, longest: int, but: Container[str] = ()) -> list[str]:
-    """Return the n most frequent words of two letters or more and up to `longest` bytes. but: words to leave out."""
-    candidates = (word for word in words if len(word) > 1 and len(word.encode()) <= longest and word not in but)
-    return sorted(candidates, key=lambda word: (-words[word], word))[:n]

@@ -22,7 +22,6 @@ from nmt.data.letters import (
     CharacterLetters,
     alphabet_of,
     counted_characters,
-    most_frequent,
     texts_of_rules,
     within,
 )
@@ -157,8 +156,10 @@ class Word(Kind):
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
         """Add the most frequent of the new words."""
         characters = _new_characters(words, n_new // 2, old)
-        vocab = [*old.vocab, *characters]
-        return PieceTable(vocab=[*vocab, *most_frequent(words, n_new - len(characters), LONGEST_PIECE, set(vocab))])
+        known = {*old.vocab, *characters}
+        new = [word for word in words if len(word) > 1 and len(word.encode()) <= LONGEST_PIECE and word not in known]
+        new.sort(key=lambda word: (-words[word], word))
+        return PieceTable(vocab=[*old.vocab, *characters, *new[: n_new - len(characters)]])
 
     def model(self, vocab: Sequence[str], pieces: PieceTable) -> models.Model:
         """Return the model, which does not split a word that is a piece."""
