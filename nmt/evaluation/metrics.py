@@ -181,16 +181,8 @@ def _metric_of(name: str, trg_lang: str) -> "SacreMetric":
         language = language_of(trg_lang)
         by_character = language.is_unspaced and language.scripts <= _EAST_ASIAN
         metric = TER(normalized=by_character, asian_support=by_character)
-    preprocessed, compute = metric._preprocess_segment, metric._compute_score_from_stats
-
-    def compute_plain(stats: list[Any]) -> Any:
-        """Return the score as a plain float: sacreBLEU's `statistics.mean` refuses a mix of float32 and float."""
-        result = compute(stats)
-        result.score = float(result.score)
-        return result
-
+    preprocessed = metric._preprocess_segment
     vars(metric)["_preprocess_segment"] = lambda text: preprocessed(_composed(text))
-    vars(metric)["_compute_score_from_stats"] = compute_plain
     return metric
 
 
@@ -206,8 +198,8 @@ def _sentences_by_sacrebleu(name: str, texts: Texts) -> list[float]:
     """Return sacreBLEU's sentence score of each hypothesis, over all references; BLEU with effective order."""
     metric = _metric_of(name, texts.trg_lang)
     vars(metric)["effective_order"] = True
-    pairs = zip(texts.hypotheses, zip(*texts.references, strict=True), strict=True)
-    return [metric.sentence_score(hypothesis, list(references)).score for hypothesis, references in pairs]
+    scores: list[float] = _scores(metric, _statistics(metric, texts)).tolist()
+    return scores
 
 
 # Resamples drawn in one block, which bounds the memory to some hundred bytes a sentence. numpy draws booleans in groups
@@ -225,7 +217,8 @@ def _statistics(metric: "SacreMetric", texts: Texts) -> NDArray[Any]:
 
 
 def _scores(metric: "SacreMetric", sums: NDArray[Any]) -> NDArray[np.float64]:
-    return np.array([metric._compute_score_from_stats(row).score for row in sums])
+    """Return the score of each row of statistics, (n, statistic), in double precision: (n,)."""
+    return np.array([metric._compute_score_from_stats(row).score for row in sums], dtype=np.float64)
 
 
 def _resampled(systems: Sequence[NDArray[Any]], n_sample: int) -> list[NDArray[np.float32]]:
