@@ -181,12 +181,12 @@ def with_shipped(text: str) -> str:
 
 def filled_page(inside: Path, parts: Mapping[str, str]) -> str:
     """A self-contained HTML page: `page.html` around the file `inside`, with each `{{name}}` replaced by its part. The
-    .css and .js files next to `inside` are embedded, and the page's policy allows no others. Scripts may use the
-    functions of `page.js`."""
-    frame, script = Path(__file__).with_name("page.html"), inside.with_suffix(".js")
-    texts = {"style": inside.with_suffix(".css").read_text(encoding="utf-8")}
-    if script.exists():
-        texts["script"] = "".join(path.read_text(encoding="utf-8") for path in (frame.with_suffix(".js"), script))
+    .css and .js files next to `inside` are embedded after `page.css` and `page.js`, and the page's policy allows no
+    others."""
+    frame, texts = Path(__file__).with_name("page.html"), dict[str, str]()
+    for name, suffix in (("style", ".css"), ("script", ".js")):
+        if inside.with_suffix(suffix).exists():
+            texts[name] = "".join(path.with_suffix(suffix).read_text(encoding="utf-8") for path in (frame, inside))
     policy = "default-src 'none'; base-uri 'none'; form-action 'none'"
     for name, text in texts.items():
         digest = base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
