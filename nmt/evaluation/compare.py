@@ -75,9 +75,9 @@ def compare(
             on_progress(1)
     p_values: list[dict[str, PValues]] = [{} for _ in systems]
     for name in metrics if len(systems) > 1 else ():
-        if test := METRICS[name].compare:
-            for system_values, value in zip(p_values[1:], test(texts), strict=True):
-                system_values[name] = value
+        for system_scores, system_values in zip(scores[1:], p_values[1:], strict=True):
+            if values := system_scores[name].p_values(scores[0][name]):
+                system_values[name] = values
         on_progress(1)
     sentences = [sentence_chrf(system_texts) for system_texts in texts]
     wins = [None, *(wins_of(chrf, sentences[0]) for chrf in sentences[1:])]

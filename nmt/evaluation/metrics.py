@@ -41,6 +41,27 @@ _WITH_PACKAGES = {"ja": ("ja-mecab", ("MeCab", "ipadic")), "ko": ("ko-mecab", ("
 _HAN, _EAST_ASIAN = frozenset({"Hani"}), frozenset({"Hani", "Jpan"})
 _LONG_WORD = 5  # characters; text without spaces has longer words, since only punctuation separates them
 
+# Function from sums of the statistics of sentences, (n, statistic), to scores of the corpus, (n,).
+ScoresOf = Callable[[NDArray[Any]], NDArray[np.float64]]
+
+
+class Statistics(NamedTuple):
+    """Statistics of each sentence, (N, statistic), and the function from their sums to scores.
+
+    resampled: scores of bootstrap resamples, which are the same for all systems; empty without intervals.
+    """
+
+    counts: NDArray[Any]
+    scores: ScoresOf
+    resampled: NDArray[np.float64]
+
+
+class PValues(NamedTuple):
+    """p-values: probability of a difference as large as that of two systems if they were equally good."""
+
+    bootstrap: float  # paired bootstrap resampling (Koehn 2004), 1,000 resamples; about half of a two-sided value
+    randomisation: float  # approximate randomisation (Riezler and Maxwell 2005), 10,000 trials; two-sided
+
 
 class Score(NamedTuple):
     """One metric of one set of translations."""
@@ -51,12 +72,29 @@ class Score(NamedTuple):
     low: float | None  # 95 % bootstrap interval as in sacreBLEU, mean -/+ half its width, within the scale
     high: float | None
     details: str  # of sacreBLEU: precisions, brevity penalty, lengths
+    statistics: Statistics | None = None  # None for a metric without significance tests
 
     @property
     def text(self) -> str:
         """The score on one line: `BLEU|nrefs:1|… = 26.6 (95 %: 25.9 … 27.3) 57.7/32.4/…`."""
         interval = "" if self.low is None or self.high is None else f" (95 %: {self.low:.1f} … {self.high:.1f})"
         return f"{self.name}|{self.signature} = {self.value:.1f}{interval}{' ' + self.details if self.details else ''}"
+
+    def p_values(self, first: "Score") -> PValues | None:
+        """Test the difference from the score of another system, both with intervals; None if the metric has no tests.
+
+        The values are those of `sacrebleu --paired-bs` and `--paired-ar`, but with ties among the shuffles counted.
+        """
+        base, own = first.statistics, self.statistics
+        if not base or not own:
+            return None
+        change = abs(self.value - first.value)
+        if not change:  # both tests would give the smallest p-value
+            return PValues(1.0, 1.0)
+        differences = np.abs(own.resampled - base.resampled)
+        bootstrap = _share_above(differences - differences.mean(), change)
+        shuffled = _shuffled(base.scores, base.counts, own.counts)
+        return PValues(bootstrap, _share_above(shuffled, change * (1 - 1e-9)))  # ties count, up to rounding
 
 
 class Texts(NamedTuple):
@@ -198,7 +236,8 @@ def _sentences_by_sacrebleu(name: str, texts: Texts) -> list[float]:
     """Return sacreBLEU's sentence score of each hypothesis, over all references; BLEU with effective order."""
     metric = _metric_of(name, texts.trg_lang)
     vars(metric)["effective_order"] = True
-    scores: list[float] = _scores(metric, _statistics(metric, texts)).tolist()
+    statistics = _statistics(metric, texts, n_bootstrap=0)
+    scores: list[float] = statistics.scores(statistics.counts).tolist()
     return scores
 
 
@@ -206,85 +245,52 @@ def _sentences_by_sacrebleu(name: str, texts: Texts) -> list[float]:
 # of 32, so with a multiple of 32 the draws equal those of sacreBLEU, which makes one call.
 _BLOCK_SIZE = 32
 _SEED = 12345  # as in sacreBLEU
-# Function from sums of the statistics of sentences, (n, statistic), to scores of the corpus, (n,).
-ScoresOf = Callable[[NDArray[Any]], NDArray[np.float64]]
 
 
-def _statistics(metric: "SacreMetric", texts: Texts) -> NDArray[Any]:
-    """Return sacreBLEU's counts for each sentence: (N, statistic)."""
+def _statistics(metric: "SacreMetric", texts: Texts, n_bootstrap: int) -> Statistics:
+    """Return sacreBLEU's counts for each sentence, with scores in double precision."""
     # One list for each reference, not for each sentence: nested the other way round everything scores 100.
-    return np.array(metric._extract_corpus_statistics(list(texts.hypotheses), list(map(list, texts.references))))
+    counts = np.array(metric._extract_corpus_statistics(list(texts.hypotheses), list(map(list, texts.references))))
+
+    def scores(sums: NDArray[Any]) -> NDArray[np.float64]:
+        return np.array([metric._compute_score_from_stats(row).score for row in sums], dtype=np.float64)
+
+    return _resampled(counts, scores, n_bootstrap)
 
 
-def _scores(metric: "SacreMetric", sums: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the score of each row of statistics, (n, statistic), in double precision: (n,)."""
-    return np.array([metric._compute_score_from_stats(row).score for row in sums], dtype=np.float64)
-
-
-def _resampled(systems: Sequence[NDArray[Any]], n_sample: int) -> list[NDArray[np.float32]]:
-    """Return sums of statistics over bootstrap resamples, equal for all systems: (n_sample, statistic) for each."""
-    rng, n_line, blocks = np.random.default_rng(_SEED), len(systems[0]), [list[NDArray[np.float64]]() for _ in systems]
-    for first in range(0, n_sample, _BLOCK_SIZE):
-        samples = rng.choice(n_line, size=(min(_BLOCK_SIZE, n_sample - first), n_line), replace=True)
-        counts = np.stack([np.bincount(sample, minlength=n_line) for sample in samples]).astype(np.float64)
-        for system_blocks, statistics in zip(blocks, systems, strict=True):
-            system_blocks.append(counts @ statistics)
-    return [np.concatenate(system_blocks).astype(np.float32) for system_blocks in blocks]  # float32 as in sacreBLEU
+def _resampled(counts: NDArray[Any], scores: ScoresOf, n_bootstrap: int) -> Statistics:
+    """Return the statistics of sentences with the scores of bootstrap resamples, (n_bootstrap,)."""
+    rng, n_line, sums = np.random.default_rng(_SEED), len(counts), list[NDArray[np.float64]]()
+    for first in range(0, n_bootstrap, _BLOCK_SIZE):
+        samples = rng.choice(n_line, size=(min(_BLOCK_SIZE, n_bootstrap - first), n_line), replace=True)
+        times = np.stack([np.bincount(sample, minlength=n_line) for sample in samples]).astype(np.float64)
+        sums.append(times @ counts)
+    resampled = scores(np.concatenate(sums).astype(np.float32)) if sums else np.empty(0)  # float32 as in sacreBLEU
+    return Statistics(counts, scores, resampled)
 
 
 def _by_sacrebleu(name: str, texts: Texts, n_bootstrap: int) -> Score:
     metric = _metric_of(name, texts.trg_lang)
-    statistics = _statistics(metric, texts)
-    result: Any = metric._aggregate_and_compute(statistics.tolist())
+    statistics = _statistics(metric, texts, n_bootstrap)
+    result: Any = metric._aggregate_and_compute(statistics.counts.tolist())
     signature = metric.get_signature()
     highest = math.inf if result.name == "TER" else 100.0  # a text may need more edits than it has words
-    low, high = _interval(statistics, partial(_scores, metric), n_bootstrap, (0.0, highest))
+    low, high = _interval(statistics.resampled, (0.0, highest))
     if low is not None:
         signature.update("bs", n_bootstrap)
         signature.update("seed", _SEED)
-    return Score(result.name, result.score, signature.format(), low, high, getattr(result, "_verbose", ""))
+    details = getattr(result, "_verbose", "")
+    return Score(result.name, result.score, signature.format(), low, high, details, statistics)
 
 
-def _interval(
-    statistics: NDArray[Any], scores: ScoresOf, n_bootstrap: int, scale: tuple[float, float]
-) -> tuple[float | None, float | None]:
+def _interval(resampled: NDArray[np.float64], scale: tuple[float, float]) -> tuple[float | None, float | None]:
     """Return the 95 % interval by bootstrap resampling, cut to a scale; (None, None) with fewer than two resamples."""
     from sacrebleu.significance import estimate_ci
 
-    if n_bootstrap < 2:
+    if len(resampled) < 2:
         return None, None
-    mean, half = estimate_ci(scores(_resampled([statistics], n_bootstrap)[0]))
+    mean, half = estimate_ci(resampled)
     return max(scale[0], float(mean - half)), min(scale[1], float(mean + half))
-
-
-class PValues(NamedTuple):
-    """p-values: probability of a difference as large as that of two systems if they were equally good."""
-
-    bootstrap: float  # paired bootstrap resampling (Koehn 2004), 1,000 resamples; about half of a two-sided value
-    randomisation: float  # approximate randomisation (Riezler and Maxwell 2005), 10,000 trials; two-sided
-
-
-def _p_values_by_sacrebleu(name: str, systems: Sequence[Texts]) -> list[PValues]:
-    """Return the p-values of `sacrebleu --paired-bs` and `--paired-ar`, but with ties among the shuffles counted."""
-    metric = _metric_of(name, systems[0].trg_lang)
-    statistics = [_statistics(metric, texts) for texts in systems]
-    values = [float(metric._aggregate_and_compute(counts.tolist()).score) for counts in statistics]
-    return _p_values(values, statistics, partial(_scores, metric))
-
-
-def _p_values(values: Sequence[float], statistics: Sequence[NDArray[Any]], scores: ScoresOf) -> list[PValues]:
-    """Return the p-values of each system after the first, from the systems' scores and their sentence statistics."""
-    first, *others = values
-    base, *resampled = map(scores, _resampled(statistics, N_BOOTSTRAP))
-    p_values = []
-    for value, other, sums in zip(others, statistics[1:], resampled, strict=True):
-        change, differences = abs(value - first), np.abs(sums - base)
-        shuffled = _shuffled(scores, statistics[0], other)
-        bootstrap = _share_above(differences - differences.mean(), change)
-        randomisation = _share_above(shuffled, change * (1 - 1e-9))  # ties count, up to rounding
-        # Without a difference both tests would give the smallest p-value.
-        p_values.append(PValues(bootstrap, randomisation) if change else PValues(1.0, 1.0))
-    return p_values
 
 
 def _shuffled(scores: ScoresOf, first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.float64]:
@@ -404,39 +410,31 @@ def _sentences_by_comet(texts: Texts) -> list[float]:
 def _by_comet(texts: Texts, n_bootstrap: int) -> Score:
     assert texts.comet
     scores, n_reference = _comet_scores(texts), len(texts.references) * texts.comet.uses_references
-    low, high = _interval(scores, lambda sums: sums[:, 0] / len(scores), n_bootstrap, (-math.inf, math.inf))
+    statistics = _resampled(scores, lambda sums: sums[:, 0] / len(scores), n_bootstrap)
+    low, high = _interval(statistics.resampled, (-math.inf, math.inf))
     signature = f"nrefs:{n_reference}|model:{texts.comet.name}|version:{metadata.version('unbabel-comet')}"
     signature += "" if low is None else f"|bs:{n_bootstrap}|seed:{_SEED}"
-    return Score("COMET", float(scores.mean()), signature, low, high, "")
-
-
-def _p_values_by_comet(systems: Sequence[Texts]) -> list[PValues]:
-    scores = list(map(_comet_scores, systems))
-    values = [float(system_scores.mean()) for system_scores in scores]
-    return _p_values(values, scores, lambda sums: sums[:, 0] / len(scores[0]))
+    return Score("COMET", float(scores.mean()), signature, low, high, "", statistics)
 
 
 class Metric(NamedTuple):
     """A metric of translations.
 
     measure: function of texts and a number of bootstrap resamples, 0 for no interval. always: measured in every
-    validation; slower metrics only if valid.metric names them. compare: function from the texts of several systems to
-    the p-values of each system against the first. is_default: used if no metric is named. sentences: function from
-    texts to the score of each line.
+    validation; slower metrics only if valid.metric names them. is_default: used if no metric is named. sentences:
+    function from texts to the score of each line.
     """
 
     title: str
     measure: Callable[[Texts, int], Score]
     higher_is_better: bool = True
     always: bool = False
-    compare: Callable[[Sequence[Texts]], list[PValues]] | None = None
     is_default: bool = True
     sentences: Callable[[Texts], list[float]] | None = None
 
 
 def _of_sacrebleu(name: str, title: str, **flags: bool) -> Metric:
-    compare, sentences = partial(_p_values_by_sacrebleu, name), partial(_sentences_by_sacrebleu, name)
-    return Metric(title, partial(_by_sacrebleu, name), compare=compare, sentences=sentences, **flags)
+    return Metric(title, partial(_by_sacrebleu, name), sentences=partial(_sentences_by_sacrebleu, name), **flags)
 
 
 # valid.metric takes these names (declared in recipe/options.py), and nmt-translate --ref prints the default ones.
@@ -444,7 +442,7 @@ METRICS: dict[str, Metric] = {
     "bleu": _of_sacrebleu("bleu", "BLEU", always=True),
     "chrf": _of_sacrebleu("chrf", "chrF", always=True),
     "ter": _of_sacrebleu("ter", "TER", higher_is_better=False),
-    "comet": Metric("COMET", _by_comet, compare=_p_values_by_comet, is_default=False, sentences=_sentences_by_comet),
+    "comet": Metric("COMET", _by_comet, is_default=False, sentences=_sentences_by_comet),
 }
 sentence_chrf = partial(_sentences_by_sacrebleu, "chrf")
 
