@@ -7,6 +7,10 @@ const MAX_WORDS = 400; // longer sentences have no marked words
 const signed = (value, digits = 1) => (value > 0 ? "+" : value < 0 ? "−" : "±") + Math.abs(value).toFixed(digits);
 const better = (value) => (Math.abs(value) < 0.05 ? "" : value > 0 ? "better" : "worse");
 
+// Change of chrF2 of a sentence from one system to another, and the quality flags of its translation by a system.
+const change = (row, first, second) => data.chrf[second][row] - data.chrf[first][row];
+const flagsOf = (system, row) => (data.flags[system] || [])[row] || [];
+
 const formattedP = (p) => (p < 0.001 ? "<.001" : p.toFixed(3));
 
 // A table that sorts its rows by a column. rows: lists of {text, value, more, share, kind}, one for each column.
@@ -119,15 +123,15 @@ function appendMarked(container, words, keptIndices, kind) {
 }
 
 // How sentences of two systems differ: only known if one of them is the first system.
-const differenceKinds = (first, second) => data.kinds[Math.max(first, second) - 1] && Math.min(first, second) === 0 ? data.kinds[Math.max(first, second) - 1] : null;
+const differenceKinds = (first, second) => (Math.min(first, second) === 0 && data.kinds[Math.max(first, second) - 1]) || null;
 
 function showSentence(row, first, second) {
   const item = element("li");
   const head = element("div", item, undefined, { class: "head" });
   element("b", head, `${row + 1}`);
   if (first !== second) {
-    const change = data.chrf[second][row] - data.chrf[first][row];
-    element("span", head, ` ${signed(change)} chrF2`, { class: better(change) });
+    const gain = change(row, first, second);
+    element("span", head, ` ${signed(gain)} chrF2`, { class: better(gain) });
     const kinds = differenceKinds(first, second);
     if (kinds) head.append(` · ${kinds[row]}`);
   }
@@ -148,7 +152,7 @@ function showSentence(row, first, second) {
     const cell = add(`${names[system]} ${data.chrf[system][row].toFixed(1)}`);
     if (isShort) appendMarked(cell, hypotheses[index], inBoth[index][1]);
     else element("bdi", cell, data.hypotheses[system][row]);
-    ((data.flags[system] || [])[row] || []).forEach((flag) => element("span", cell, flag, { class: "flag" }));
+    flagsOf(system, row).forEach((flag) => element("span", cell, flag, { class: "flag" }));
   });
   return item;
 }
@@ -167,15 +171,15 @@ function choose() {
   const [first, second] = ["first", "second"].map((id) => Number(byId(id).value));
   const [kind, flag, order] = ["kind", "flag", "order"].map((id) => byId(id).value);
   const text = byId("text").value.toLocaleLowerCase();
-  const change = (row) => data.chrf[second][row] - data.chrf[first][row];
-  const flags = (row) => [first, second].flatMap((system) => (data.flags[system] || [])[row] || []);
+  const hasFlag = (row) => [first, second].some((system) => flagsOf(system, row).includes(flag));
   const kinds = differenceKinds(first, second);
   byId("kind").disabled = !kinds;
   rows = [...Array(n).keys()].filter((row) =>
-    (!kind || !kinds || kinds[row] === kind) && (!flag || flags(row).includes(flag)) &&
+    (!kind || !kinds || kinds[row] === kind) && (!flag || hasFlag(row)) &&
     (!text || [data.sources, ...data.references, ...data.hypotheses].some((lines) => lines.length && lines[row].toLocaleLowerCase().includes(text))));
   const keys = {
-    differ: (row) => -Math.abs(change(row)), second: (row) => -change(row), first: change,
+    differ: (row) => -Math.abs(change(row, first, second)), second: (row) => change(row, second, first),
+    first: (row) => change(row, first, second),
     worst: (row) => Math.min(data.chrf[first][row], data.chrf[second][row]), file: (row) => row,
   };
   const key = keys[order];

@@ -4,6 +4,9 @@ const NAMES = {
   loss: "loss (nats a token)", learning_rate: "learning rate", gradient_norm: "gradient norm",
   tokens_per_second: "target tokens/s", bleu: "BLEU", chrf: "chrF", ter: "TER", comet: "COMET",
 };
+const titleOf = (metric) => NAMES[metric] || metric;
+const prefixOf = (run) => (runs.length > 1 ? `${run.name}, ` : ""); // of texts about one of several runs
+const isKnown = (value) => value !== null && value !== undefined;
 const WIDTH = 480, HEIGHT = 220, LEFT = 52, BOTTOM = 22, TOP = 8, RIGHT = 8;
 const svgElement = (tag, parent, attributes, text) => element(tag, parent, text, attributes, SVG);
 
@@ -12,7 +15,7 @@ const color = (number) => `hsl(${(212 + 137 * number) % 360} 70% var(--light))`;
 const dashes = (number) => ["", "7 3", "2 3", "9 3 2 3"][number % 4];
 
 function formatted(value) {
-  if (value === null || value === undefined) return "";
+  if (!isKnown(value)) return "";
   const size = Math.abs(value);
   if (size && (size < 0.001 || size >= 1e9)) return value.toExponential(2);
   return size >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4)));
@@ -30,7 +33,9 @@ function ticks(low, high) {
 
 // Append a chart to parent. series: {name, x, y, color, dash, kind} each; logarithmic: scale of y.
 function chart(parent, title, series, logarithmic) {
-  const curves = series.map((curve) => ({ ...curve, points: curve.x.map((x, i) => [x, curve.y[i]]).filter(([, y]) => y !== null && y !== undefined && (!logarithmic || y > 0)) })).filter((curve) => curve.points.length);
+  const isShown = ([, y]) => isKnown(y) && (!logarithmic || y > 0);
+  const curves = series.map((curve) => ({ ...curve, points: curve.x.map((x, i) => [x, curve.y[i]]).filter(isShown) }))
+    .filter((curve) => curve.points.length);
   if (!curves.length) return;
   const figure = element("figure", parent);
   const caption = element("figcaption", figure, title);
@@ -109,7 +114,7 @@ function showCharts() {
   })));
   const trainSeries = (key) => runs.map((run, number) => seriesOf(run, number, "train", run.train, "training", key));
   chart(container, NAMES.loss, [...trainSeries("loss"), ...validSeries("loss")], byId("log").checked);
-  for (const key of Object.keys(higher)) chart(container, NAMES[key] || key, validSeries(key), false);
+  for (const key of Object.keys(higher)) chart(container, titleOf(key), validSeries(key), false);
   for (const key of ["learning_rate", "gradient_norm", "tokens_per_second"]) chart(container, NAMES[key], trainSeries(key), false);
 }
 
@@ -127,26 +132,33 @@ function table(parent, rows, titles) {
   });
 }
 
-// Index of the best value of a metric, or -1 if there is none.
-const bestIndex = (values, key) => values.reduce((bestSoFar, value, i) => (value === null || value === undefined ? bestSoFar : bestSoFar < 0 || (higher[key] === (value > values[bestSoFar]) && value !== values[bestSoFar]) ? i : bestSoFar), -1);
+// Index of the best value of the loss or a metric, the first of equals, or -1 if there is none.
+function bestIndex(values, key) {
+  let best = -1;
+  values.forEach((value, i) => {
+    if (!isKnown(value)) return;
+    if (best < 0 || (higher[key] ? value > values[best] : value < values[best])) best = i;
+  });
+  return best;
+}
 
 function showSummary() {
   for (const run of runs) {
-    const paragraph = element("p", byId("summary"), `${runs.length > 1 ? `${run.name}, ` : ""}${run.title}. `);
+    const paragraph = element("p", byId("summary"), `${prefixOf(run)}${run.title}. `);
     const first = Object.values(run.valid)[0];
     // By loss if the time budget left no time for the last translations.
     const metric = run.final && run.metric in (run.final.candidates.last || {}) ? run.metric : "loss";
-    if (run.final) paragraph.append(`Final model: ${run.final.chosen}, by ${NAMES[metric] || metric}.`);
+    if (run.final) paragraph.append(`Final model: ${run.final.chosen}, by ${titleOf(metric)}.`);
     else if (!first) paragraph.append("Nothing is validated yet.");
     else {
       const values = first[run.metric] || [];
-      const index = run.metric === "loss" ? values.indexOf(Math.min(...values)) : bestIndex(values, run.metric);
-      paragraph.append(index < 0 ? "" : `Best ${NAMES[run.metric] || run.metric} so far: ${formatted(values[index])} at update ${formatted(first.update[index])}.`);
+      const index = bestIndex(values, run.metric);
+      paragraph.append(index < 0 ? "" : `Best ${titleOf(run.metric)} so far: ${formatted(values[index])} at update ${formatted(first.update[index])}.`);
     }
     if (!run.final) continue;
     const keys = ["loss", ...Object.keys(higher)].filter((key) => Object.values(run.final.candidates).some((scores) => key in scores));
     const rows = Object.entries(run.final.candidates).map(([name, scores]) => [name, ...keys.map((key) => (key in scores ? scores[key].toFixed(key === "loss" || key === "accuracy" ? 4 : 2) : ""))]);
-    table(byId("summary"), rows, ["candidate", ...keys.map((key) => NAMES[key] || key)]).forEach((tr, i) => {
+    table(byId("summary"), rows, ["candidate", ...keys.map(titleOf)]).forEach((tr, i) => {
       if (rows[i][0] === run.final.chosen) tr.className = "chosen";
     });
   }
@@ -166,7 +178,7 @@ function showExamples() {
     const rows = [["source", first.source], ["reference", first.reference]];
     runsWithExamples.forEach((run) => run.examples.forEach((example) => {
       const row = example.rows.find((other) => other.source === first.source);
-      if (row) rows.push([`${runs.length > 1 ? `${run.name}, ` : ""}update ${formatted(example.update)}`, row.output || "(empty)"]);
+      if (row) rows.push([`${prefixOf(run)}update ${formatted(example.update)}`, row.output || "(empty)"]);
     }));
     table(container, rows).forEach((tr) => tr.lastChild.setAttribute("dir", "auto"));
   };
@@ -200,7 +212,7 @@ byId("log").addEventListener("input", showCharts);
 showCharts();
 showExamples();
 perRun("data", "Data", (container, { data }) => {
-  if (data.read === null || data.read === undefined) { element("p", container, "The report of the prepared data is not where it was."); return; }
+  if (!isKnown(data.read)) { element("p", container, "The report of the prepared data is not where it was."); return; }
   const dropped = Object.entries(data.dropped).map(([reason, n]) => `${n.toLocaleString("en")} for ${reason}`).join(", ");
   element("p", container, `${data.kept.toLocaleString("en")} of ${data.read.toLocaleString("en")} pairs are kept${dropped ? `; dropped: ${dropped}` : ""}.`);
   (data.alarms || []).forEach((alarm) => element("p", container, `Alarm: ${alarm.found}. ${alarm.advice}`, { class: "alarm" }));
