@@ -7,13 +7,13 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 from nmt.data.subwords import EOS, Codec, Subwords
+from nmt.decoding import suspicion
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.long_lines import first_words, joined
 from nmt.decoding.request import Request
-from nmt.decoding.suspicion import complaints
 from nmt.decoding.translation import Forced, Scored, Translation, searched_parts
 from nmt.decoding.translator import Translator
-from nmt.evaluation.alignment import aligns_characters, joined_alignment, word_alignment, words_of
+from nmt.evaluation.alignment import aligns_characters, joined_alignment, trg_lang_of, word_alignment, words_of
 from nmt.languages import language_of
 from nmt.recipe.options import Recipe
 
@@ -46,12 +46,25 @@ class Evidence:
     words: bool = True  # without `fields`: the word alignment only
 
     def reasons(self, request: Request, translation: Translation) -> list[str]:
-        """Reasons against a translation."""
-        data, decode = self.recipe.data, self.recipe.decode
-        trg_lang = language_of(request.trg_lang or decode.trg_lang or data.trg_lang).code
+        """Reasons against the best translation of a line: those of its text, by `suspicion.reasons`, and of its search.
+
+        low: the mean log-probability of a token, EOS included, is below decode.low_score; 0 switches that off.
+        """
+        if not translation.hypotheses:
+            return []
+        data, low_score, best = self.recipe.data, self.recipe.decode.low_score, translation.hypotheses[0]
+        trg_lang = language_of(request.trg_lang or trg_lang_of(self.recipe)).code
         usual_ratio = self.usual_ratios.get(trg_lang)
         languages = {trg_lang, data.src_lang, *(data.languages_of(n)[0] for n in range(len(data.train)))}
-        return complaints(request.source, translation, data.max_ratio, decode.low_score, usual_ratio, languages)
+        names = [] if best.finished else [suspicion.CAP]
+        names += suspicion.reasons(request.source, translation.text, data.max_ratio, usual_ratio, languages)
+        checks = {
+            "low": low_score < 0 and best.score / (len(best.ids) + 1) < low_score,
+            "missing": translation.missing,
+            "doubled": translation.doubled,
+            "unmet": translation.unmet,
+        }
+        return names + [name for name, failed in checks.items() if failed]
 
     def of(self, requests: Sequence[Request], translations: Sequence[Translation]) -> list[tuple[Fields, Lost]]:
         """Return the fields of each translation, and the errors of those that could not be computed."""

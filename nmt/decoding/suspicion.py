@@ -202,32 +202,8 @@ def reasons(
     return [name for name, failed in checks.items() if failed]
 
 
-def complaints(
-    line: str,
-    translation: Translation,
-    max_ratio: float,
-    low_score: float,
-    usual_ratio: float | None = None,
-    languages: Collection[str] = (),
-) -> list[str]:
-    """Return `reasons` against the best translation of a line, and reasons from its search. low_score: a mean
-    log-probability of a token, EOS included, below this is `low`; 0 switches that off."""
-    if not translation.hypotheses:
-        return []
-    best = translation.hypotheses[0]
-    names = [] if best.finished else [CAP]
-    names += reasons(line, translation.text, max_ratio, usual_ratio, languages)
-    checks = {
-        "low": low_score < 0 and best.score / (len(best.ids) + 1) < low_score,
-        "missing": translation.missing,
-        "doubled": translation.doubled,
-        "unmet": translation.unmet,
-    }
-    return names + [name for name, failed in checks.items() if failed]
-
-
 def flags_of(translation: Translation, reasons: list[str]) -> list[str]:
-    """Return all flags of a translation. reasons: the result of `complaints`."""
+    """Return all flags of a translation. reasons: the result of `Evidence.reasons`."""
     if not translation.hypotheses:
         return ["letterless" if translation.text else "blank"]
     # A line with one part was not split: only the emoji at its ends were removed.

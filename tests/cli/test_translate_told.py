@@ -249,10 +249,10 @@ def test_suspicious_translations_are_counted_by_reason(translate, monkeypatch):
 
 
 def test_suspicious_translations_are_retried_and_counted(translate, objects, monkeypatch):
-    def varying_complaints(line, translation, *_):  # an untrained model gives no reasons that vary
+    def varying_reasons(evidence, request, translation):  # an untrained model gives no reasons that vary
         return ["odd", "wrong"][: sum(map(ord, translation.text)) % 3] if translation.hypotheses else []
 
-    monkeypatch.setattr("nmt.decoding.evidence.complaints", varying_complaints)
+    monkeypatch.setattr(Evidence, "reasons", varying_reasons)
     source = "\n".join(["", "the ship", "old", "in May", "left", "the old ship", "May", "ship", "für Übung"]).encode()
     flags = ("--format", "jsonl", "--decode.n_best", 2, "--decode.samples", 4, "--decode.max_len_a", 1)
     first_records = objects(*flags, source=source)

@@ -11,7 +11,6 @@ from nmt.data.placeholders import CHARACTERS, names_of
 from nmt.decoding.evidence import Evidence, words_of_line
 from nmt.decoding.long_lines import Limits
 from nmt.decoding.request import Request, Terms
-from nmt.decoding.suspicion import complaints
 from nmt.decoding.translator import Translator
 from nmt.evaluation.alignment import words_of
 from nmt.recipe.data_options import KINDS
@@ -51,8 +50,9 @@ class Swapping(CopyModel):
         return state
 
 
-def complaints_of(line, translation):
-    return [name for name in complaints(line, translation, 4.0, 0.0) if name in ("missing", "doubled", "unmet")]
+def reasons_of(line, translation):
+    reasons = Evidence(None, Recipe(name="x"), {}).reasons(Request(line), translation)
+    return [name for name in reasons if name in ("missing", "doubled", "unmet")]
 
 
 @pytest.mark.parametrize("options", [{}, {"beam": 1}, {"n_best": 4}, {"samples": 4, "n_best": 2}])
@@ -63,7 +63,7 @@ def test_translation_has_text_in_place_of_placeholders(subwords, model, options)
         for text in found.texts:
             text.encode("utf-8")  # no half of a surrogate pair
             assert not any(f"⟨{name}⟩" in text for name in names_of(KINDS)) or "⟨" in line
-        assert complaints_of(line, found) == []
+        assert reasons_of(line, found) == []
 
 
 def test_a_vocabulary_without_placeholders_protects_nothing(subwords):
@@ -91,7 +91,7 @@ def test_items_are_written_at_most_once_and_only_from_the_source(subwords):
 def test_lost_item_is_flagged(subwords):
     line = "<b>see</b> now"
     (lost,) = Translator(Swapping(subwords, "tag1", "url3"), subwords, DecodeConfig()).translate([line])
-    assert "<b>" in lost.missing and complaints_of(line, lost) == ["missing"]
+    assert "<b>" in lost.missing and reasons_of(line, lost) == ["missing"]
 
 
 @pytest.mark.parametrize("languages", [("", ""), ("en", "de")])

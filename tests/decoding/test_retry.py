@@ -4,11 +4,13 @@ from fake_model import HashModel
 from small_search import subwords_of
 
 from nmt.decoding.beam import Hypothesis
+from nmt.decoding.evidence import Evidence
 from nmt.decoding.request import Request
-from nmt.decoding.suspicion import complaints, mend, tries
+from nmt.decoding.suspicion import mend, tries
 from nmt.decoding.translation import Translation
 from nmt.decoding.translator import Translator
 from nmt.recipe.decode_options import DecodeConfig
+from nmt.recipe.options import Recipe
 
 
 def answer(text: str) -> Translation:
@@ -33,11 +35,9 @@ def marks(line: str, translation: Translation) -> list[str]:
 
 
 def test_retry_that_still_repeats_is_better_but_not_mended():
-    def find_reasons(request, translation):
-        return complaints(request.source, translation, 4.0, 0.0)
-
     retries = {"beam": Scripted(anderer="other other other."), "mbr": Scripted(anderer="other other")}
-    (found,) = mend([Request("anderer")], [answer("other " * 9)], retries, find_reasons)
+    reasons_of = Evidence(None, Recipe(name="x"), {}).reasons
+    (found,) = mend([Request("anderer")], [answer("other " * 9)], retries, reasons_of)
     assert found.outcome == "better" and found.reasons == ["repeated"]
 
 

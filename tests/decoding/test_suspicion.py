@@ -6,7 +6,6 @@ from nmt.decoding.beam import Hypothesis
 from nmt.decoding.evidence import Evidence
 from nmt.decoding.request import Request
 from nmt.decoding.suspicion import (
-    complaints,
     is_copied,
     is_in_foreign_script,
     is_out_of_ratio,
@@ -158,10 +157,15 @@ def test_reasons_list_every_suspicion(source, output, expected):
         (False, -9.9, "Two dogs.", ["cap", "lost", "low"]),
     ],
 )
-def test_complaints_combine_text_and_search(finished, log_prob, output, expected):
+def test_reasons_combine_text_and_search(finished, log_prob, output, expected):
     translation = Translation(output, [output], [Hypothesis([3, 4], log_prob, 99.0, finished)], [3])
-    assert complaints("Zwei Hunde, 12 Katzen.", translation, 4.0, -1.0) == expected
-    assert "low" not in complaints("Zwei Hunde, 12 Katzen.", translation, 4.0, 0.0)
+
+    def reasons_of(low_score):
+        recipe = Recipe(name="x", decode={"low_score": low_score})
+        return Evidence(None, recipe, {}).reasons(Request("Zwei Hunde, 12 Katzen."), translation)
+
+    assert reasons_of(-1.0) == expected
+    assert "low" not in reasons_of(0.0)
 
 
 @pytest.mark.parametrize("code", ["zh", "zho", "Chinese"])
