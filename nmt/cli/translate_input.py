@@ -14,7 +14,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from nmt.cli.begin import Stop
 from nmt.cli.parser import check_count, must_be_free, refuse_corpus
 from nmt.data.lines import (
     LONGEST_LINE,
@@ -158,26 +157,11 @@ def open_input(path: str | None) -> Iterator[BinaryIO]:
             raise DataError(f"{path}: changed while it was read. Translate again when nothing else writes to it.")
 
 
-def read_windows(
-    file: BinaryIO, args: argparse.Namespace, request_of: Reader, size: int, stop: Stop, notes: Counter[str]
-) -> Iterator[list[Line]]:
-    """Read the input in windows of 1 to `size` lines.
+def read_input(file: BinaryIO, args: argparse.Namespace, request_of: Reader, notes: Counter[str]) -> Iterator[Line]:
+    """Yield the lines of the input. notes: counts of harmless anomalies.
 
-    A signal ends the command while it waits for input. notes: counts of harmless anomalies. Raises DataError for an
-    invalid request, and under --score for another number of translations than lines.
+    Raises DataError for an invalid request, and under --score for another number of translations than lines.
     """
-    # A pipe gets its answers at once. Otherwise windows are full, so that a restart cuts the same windows.
-    patience = None if args.input or args.output else PATIENCE
-    input_windows = windows(_lines(file, args, request_of, notes), size, patience)
-    while True:
-        with stop.finishing(False):
-            lines = next(input_windows, None)
-        if lines is None:
-            return
-        yield lines
-
-
-def _lines(file: BinaryIO, args: argparse.Namespace, request_of: Reader, notes: Counter[str]) -> Iterator[Line]:
     # The thread that runs this may outlive the job. It must not hold the last reference to the model: freeing tensors
     # while Python exits would abort the process.
     name, number = args.input or "<stdin>", 0

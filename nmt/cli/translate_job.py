@@ -19,13 +19,15 @@ from typing import Any
 from nmt.cli.begin import Stop, write_stdout
 from nmt.cli.parser import files_of_pipes
 from nmt.cli.translate_input import (
+    PATIENCE,
     READ,
     check_outputs,
     check_paths,
     follow_links,
     open_input,
+    read_input,
     read_references,
-    read_windows,
+    windows,
 )
 from nmt.cli.translate_output import LineTranslator, Record, Report, recipe_of, say
 from nmt.data.lines import count_lines
@@ -195,8 +197,8 @@ def work(args: argparse.Namespace) -> int:
             return 0
         model = LineTranslator(args)
         # Each window is flushed at once for the reader of a pipe.
-        with stop.finishing(), closing(_records(model, stop, report)) as windows:
-            for records in windows:
+        with stop.finishing(), closing(_records(model, stop, report)) as answers:
+            for records in answers:
                 write_stdout(_text(records))
                 stop.exit_if_stopped()
         report.finish(model)
@@ -216,9 +218,16 @@ def _records(
         unit=" lines",
         disable=not has_bar,
     )
-    size = model.translator.config.window
+    # A pipe gets its answers at once. Otherwise windows are full, so that a restart cuts the same windows.
+    patience = None if args.input or args.output else PATIENCE
     with open_input(args.input) as file, bar:
-        for lines in read_windows(file, args, model.request_of, size, stop, report.notes):
+        lines_of_input = read_input(file, args, model.request_of, report.notes)
+        input_windows = windows(lines_of_input, model.translator.config.window, patience)
+        while True:
+            with stop.finishing(False):  # a signal ends the command while it waits for input
+                lines = next(input_windows, None)
+            if lines is None:
+                break
             digest = hashlib.sha256(repr(lines).encode()).hexdigest() if journal else ""
             records = journal.take(digest) if journal else None
             if records is None:
