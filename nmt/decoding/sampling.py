@@ -1,7 +1,7 @@
 """Sampling over ids. The samples of a line do not depend on the other lines of a batch."""
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -16,36 +16,29 @@ from nmt.models.base import SearchModel
 from nmt.models.layers import Gaps, closing
 
 
-@dataclass(frozen=True)
-class Narrowing:
-    """Truncation of a distribution before a token is drawn from it; by default none.
+def narrowed(
+    logits: Tensor, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, epsilon: float = 0.0
+) -> Tensor:
+    """(R, V) logits -> (R, V) probabilities in fp64, zero for tokens that are not kept; each row sums to one.
 
     temperature: divides the logits. top_k: keep the k likeliest tokens, if not 0 (Fan et al. 2018). top_p: keep the
     likeliest tokens up to this total probability (Holtzman et al. 2020, nucleus sampling). epsilon: keep tokens of at
     least this probability (Hewitt et al. 2022). They apply in this order, and the likeliest token is always kept.
     """
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    epsilon: float = 0.0
-
-    def __call__(self, logits: Tensor) -> Tensor:
-        """(R, V) logits -> (R, V) probabilities in fp64, zero for tokens that are not kept; each row sums to one."""
-        p = (logits.double() / self.temperature).softmax(-1)
-        if self.top_k or self.top_p < 1.0:
-            ranked, place = p.sort(dim=-1, descending=True, stable=True)
-            if self.top_k:
-                ranked[:, self.top_k :] = 0.0
-                ranked /= ranked.sum(-1, keepdim=True)
-            before = ranked.cumsum(-1) - ranked  # 0 for the first, which is always kept
-            ranked = ranked.masked_fill(before >= self.top_p, 0.0)
-            p = torch.zeros_like(p).scatter_(-1, place, ranked)
-            p /= p.sum(-1, keepdim=True)
-        if self.epsilon:
-            p = p.masked_fill((p < self.epsilon) & (p < p.amax(-1, keepdim=True)), 0.0)
-            p /= p.sum(-1, keepdim=True)
-        return p
+    p = (logits.double() / temperature).softmax(-1)
+    if top_k or top_p < 1.0:
+        ranked, place = p.sort(dim=-1, descending=True, stable=True)
+        if top_k:
+            ranked[:, top_k:] = 0.0
+            ranked /= ranked.sum(-1, keepdim=True)
+        before = ranked.cumsum(-1) - ranked  # 0 for the first, which is always kept
+        ranked = ranked.masked_fill(before >= top_p, 0.0)
+        p = torch.zeros_like(p).scatter_(-1, place, ranked)
+        p /= p.sum(-1, keepdim=True)
+    if epsilon:
+        p = p.masked_fill((p < epsilon) & (p < p.amax(-1, keepdim=True)), 0.0)
+        p /= p.sum(-1, keepdim=True)
+    return p
 
 
 def draw(p: Tensor, uniform: Tensor) -> Tensor:
@@ -66,14 +59,14 @@ def sample(
     *,
     n: int,
     seeds: list[list[int]],
-    narrowing: Narrowing,
+    narrow: Callable[[Tensor], Tensor] = narrowed,
     rules: Rules | None = None,
     characters: Characters | None = None,
 ) -> list[list[Hypothesis]]:
     """Draw n translations of each sentence. A larger n gives the same ones first.
 
-    seeds: B lists of integers. rules: required phrases are not supported. A hypothesis has the log-probability under
-    the model, not under the truncated distribution. Other arguments: see `beam.search`.
+    seeds: B lists of integers. narrow: `narrowed` with its options. rules: required phrases are not supported. Other
+    arguments: see `beam.search`. A hypothesis has the log-probability under the model, not under the narrowed one.
     """
     device = src_seq.device
     uniform, max_len = _uniform(seeds, n, max_len.tolist()).to(device), max_len.to(device)
@@ -107,7 +100,7 @@ def sample(
             possible[:, EOS] = torch.where(is_stuck.flatten(), logits[:, EOS], possible[:, EOS])
         if not torch.isfinite(possible.amax(-1)).all():
             raise not_finite()
-        token = draw(narrowing(possible), uniform[sentence, :, n_token].flatten()).view(-1, n)
+        token = draw(narrow(possible), uniform[sentence, :, n_token].flatten()).view(-1, n)
         forced = is_stuck | ((max_len <= n_token).unsqueeze(1) & (token != EOS))
         token = token.masked_fill(forced, EOS)
         log_prob = (logits.double().gather(1, token.view(-1, 1)) - normaliser).view(-1, n)

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
@@ -38,7 +38,7 @@ from nmt.decoding.long_lines import (
 from nmt.decoding.phrases import pieces_of
 from nmt.decoding.request import Request, Sources, TagsOf, is_blank
 from nmt.decoding.rules import Rules
-from nmt.decoding.sampling import Narrowing, fingerprint, sample
+from nmt.decoding.sampling import fingerprint, narrowed, sample
 from nmt.decoding.scorer import full_precision, score_tokens
 from nmt.decoding.translation import Forced, Scored, Translation, searched_parts
 from nmt.errors import NmtError, OutOfMemory, RecipeError, is_out_of_memory
@@ -342,7 +342,9 @@ class Translator:
             if any(request.requires for request in requests):
                 raise RecipeError("required phrases need beam search: set decode.samples to 0.")
             options = {"n": config.samples, "seeds": [[config.seed, *fingerprint(row)] for row in ids]}
-            options["narrowing"] = Narrowing(config.temperature, config.top_k, config.top_p, config.epsilon)
+            options["narrow"] = partial(
+                narrowed, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, epsilon=config.epsilon
+            )
             return sample(self.model, src_seq, settings, max_len, rules=rules, characters=self._characters, **options)
         if self.fixed and rules is None:
             return self.fixed(src_seq, settings, max_len, self._characters)

@@ -11,7 +11,7 @@ from nmt.decoding import fixed_search
 from nmt.decoding.beam import BeamSettings, search
 from nmt.decoding.candidates import characters_of
 from nmt.decoding.fixed_search import FixedSearch
-from nmt.decoding.sampling import Narrowing, sample
+from nmt.decoding.sampling import sample
 
 SINGLE = [bytes([byte]) for byte in range(256)]
 ACROSS = [
@@ -62,7 +62,7 @@ def test_samples_have_whole_characters_even_at_the_cap():
     with torch.no_grad():
         model.table[:, EOS] += 3.0
     settings, max_len = BeamSettings(**SETTINGS, beam=1), torch.arange(1, 101) % 40 + 1
-    options = {"n": n, "seeds": [[seed] for seed in range(100)], "narrowing": Narrowing()}
+    options = {"n": n, "seeds": [[seed] for seed in range(100)]}
     found = sample(model, sources(100), settings, max_len, **options, characters=characters_of(PIECES))
     texts = [(text_of(h.ids), h.finished) for hypotheses in found for h in hypotheses]
     assert len(texts) == 1000 and sum(not raw.isascii() for raw, _ in texts) > 200

@@ -1,23 +1,25 @@
 """Sampling: the right distribution, narrowing as in the papers, and independence of the batch."""
 
+from functools import partial
+
 import pytest
 import torch
 from fake_model import HashModel
 from small_search import score_pairs
 
 from nmt.decoding.beam import BeamSettings, not_finite
-from nmt.decoding.sampling import Narrowing, sample
+from nmt.decoding.sampling import narrowed, sample
 from nmt.errors import MachineError
 
 BOS, EOS, PAD = 1, 2, 0
 SRC = torch.tensor([[4, 5, EOS], [5, EOS, PAD], [3, EOS, PAD], [4, 4, EOS]])
 
 
-def run(n=4, src_seq=SRC, max_len=None, narrowing=None, model=None, n_real=None):
+def run(n=4, src_seq=SRC, max_len=None, narrow=narrowed, model=None, n_real=None):
     model, settings = model or HashModel(n_vocab=8), BeamSettings(length_penalty="wu", alpha=1.0, n_real=n_real)
     max_len = torch.full((len(src_seq),), 6) if max_len is None else max_len
     seeds = [[7, int(row.sum())] for row in src_seq]
-    return sample(model, src_seq, settings, max_len, n=n, seeds=seeds, narrowing=narrowing or Narrowing())
+    return sample(model, src_seq, settings, max_len, n=n, seeds=seeds, narrow=narrow)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +36,7 @@ def run(n=4, src_seq=SRC, max_len=None, narrowing=None, model=None, n_real=None)
     ],
 )
 def test_narrowing_gives_the_distribution_of_its_paper(options, expected):
-    found = Narrowing(**options)(torch.tensor([[0.1, 0.4, 0.2, 0.3]], dtype=torch.float64).log())
+    found = narrowed(torch.tensor([[0.1, 0.4, 0.2, 0.3]], dtype=torch.float64).log(), **options)
     torch.testing.assert_close(found, torch.tensor([expected], dtype=torch.float64))
 
 
@@ -66,10 +68,10 @@ def test_samples_do_not_depend_on_batch_or_number_of_samples():
     assert [[h.ids for h in found] for found in backwards[::-1]] == [[h.ids for h in found] for found in batched]
 
 
-@pytest.mark.parametrize("narrowing", [Narrowing(), Narrowing(0.7, 5, 0.9, 0.01)])
-def test_score_of_a_sample_equals_forced_decoding(narrowing):
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "epsilon": 0.01}])
+def test_score_of_a_sample_equals_forced_decoding(options):
     model = HashModel(n_vocab=8)
-    for row, found in zip(SRC, run(5, narrowing=narrowing), strict=True):
+    for row, found in zip(SRC, run(5, narrow=partial(narrowed, **options)), strict=True):
         src = [row[row != PAD][:-1].tolist()] * len(found)
         for h, forced in zip(found, score_pairs(model, src, [h.ids for h in found]), strict=True):
             assert h.score == pytest.approx(forced, abs=1e-12)
