@@ -42,7 +42,8 @@ class _DropAdd(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor | None, None]:
         (grad,) = grad_outputs
-        grad_x = passes.drop_add(grad, None, *ctx.dropout, ctx.x_dtype)
+        dropout: Draw = ctx.dropout
+        grad_x = passes.drop_add(grad, None, *dropout, ctx.x_dtype)
         return grad_x, grad if ctx.needs_input_grad[1] else None, None
 
 
