@@ -199,7 +199,7 @@ class Subwords:
     """The vocabularies of a language pair. If joint, src and trg are the same object."""
 
     def __init__(self, file: SubwordsFile) -> None:
-        self.file, self.joint = file, file.joint
+        self.file, self.joint, self.normalize = file, file.joint, file.normalize
         self.src = Codec(file.codecs[0], file, file.tags)
         self.trg = self.src if file.joint else Codec(file.codecs[1], file)
         self.sha256 = hashlib.sha256(file.text().encode("utf-8") + b"\n").hexdigest()
