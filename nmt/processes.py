@@ -1,4 +1,4 @@
-"""How threads wait, and the rank of a process that torchrun started."""
+"""Waiting of threads, and the rank of a process that torchrun started."""
 
 import os
 from collections.abc import Mapping

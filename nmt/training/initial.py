@@ -250,7 +250,7 @@ def _copy_rows(param: nn.Parameter, codec: Codec, sources: list[tuple[Tensor, Co
 
 
 def _pieces(codec: Codec) -> list[bytes | str]:
-    """What the rows after the control symbols stand for: pieces as bytes, then tags."""
+    """Content of the rows after the control symbols: pieces as bytes, then tags."""
     return [*codec.raw(range(N_SPECIAL, codec.n_text)), *codec.tags]
 
 
