@@ -242,7 +242,7 @@ def is_run(folder: Path) -> bool:
 
 
 def runs_of(folder: Path) -> list[Path]:
-    """The run folders that a folder stands for: the runs of `nmt-train --seeds` in it, else the folder itself."""
+    """The run folders that a folder stands for: itself if it is a run, else the runs of `nmt-train --seeds` in it."""
     if is_run(folder) or not (folder / SEEDS).is_file():
         return [folder]
     try:

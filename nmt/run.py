@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,9 @@ USUAL_SRC_LEN, USUAL_RATIOS, SRC_STYLE, VERSION = "usual_src_len", "usual_ratios
 
 # Errors of a path that the user chose; every other failure is the machine's.
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT}
+
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # as of some network disks
 
 
 def unwritable(path: Path, problem: str, error: OSError) -> NmtError:
@@ -203,7 +206,8 @@ class Run:
     def lock(self) -> Iterator[None]:
         """Lock the folder for one training process. The lock is released when the process ends, even if it is killed.
 
-        Raises RunError naming the process that holds the lock, or if the folder cannot be written to.
+        A disk without locks is reported, and nothing is locked. Raises RunError naming the process that holds the lock,
+        or if the folder cannot be written to.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -219,8 +223,13 @@ class Run:
                 raise RunError(
                     f"{self.folder} is in use by {holder}. Wait for it, or train into another folder."
                 ) from None
-            except OSError as error:  # some network disks have no locks
-                print(f"{self.folder}: not locked ({error.strerror}): start no second process in it", file=sys.stderr)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise unwritable(self.lock_path, "the run folder cannot be locked", error) from None
+                with suppress(OSError):  # stderr is closed
+                    print(
+                        f"{self.folder}: not locked ({error.strerror}): start no second process in it", file=sys.stderr
+                    )
             self._held = os.fstat(file.fileno())
             started = time.strftime("%Y-%m-%d %H:%M:%S")
             try:

@@ -63,7 +63,7 @@ def train(args: argparse.Namespace) -> int:
 
     end_startup()
     if args.check:
-        lines = check(recipe, lambda text: print(text, file=sys.stderr))
+        lines = check(recipe, talk)
         write_stdout("".join(f"{line}\n" for line in lines))
         return 0
     if args.selftest:

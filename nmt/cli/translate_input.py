@@ -86,7 +86,8 @@ def check_paths(args: argparse.Namespace, *, is_written: bool) -> None:
             other = flag_of_file.setdefault(os.path.realpath(name), flag)
             if other != flag and (flag in _WRITTEN or other == _JOURNAL):
                 raise NmtError(f"{name}: --{flag} and --{other} are the same file. Name two different files.")
-    for name in filter(None, (args.input if args.input_format == "text" else None, args.score, *(args.ref or ()))):
+    plain_input = args.input if args.input_format in ("text", "wrapped") else None
+    for name in filter(None, (plain_input, args.score, *(args.ref or ()))):
         refuse_corpus(name)
     for name in filter(None, (args.input, args.score, args.terms, args.avoid)):
         check_text(name)

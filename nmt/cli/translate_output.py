@@ -268,7 +268,7 @@ def _draw(args: argparse.Namespace, lines: LineTranslator, drawn: dict[int, Requ
         attns, trg_ids = translator.attention(translation), translation.hypotheses[0].ids
         sentences.append(sentence_of(attns, src_ids, trg_ids, translator.subwords, title))
     if not sentences:
-        raise NmtError(f"{source}: none of its {n_line:,} lines can be drawn: all are blank or too long.")
+        raise NmtError(f"{source}: none of its {n_line:,} lines can be drawn: all are blank, copied or too long.")
     langs, run = (recipe.data.src_lang, trg_lang_of(recipe)), Path(args.run[0]).resolve().name
     draw(sentences, Path(args.attention), kind=kind, layers=args.layer, heads=args.head, langs=langs, run=run)
     say(f"attention: {args.attention}")
@@ -396,7 +396,7 @@ def blank_notes(name: str, references: Sequence[str], sources: Sequence[str]) ->
     """
     has_text = [(bool(source.strip()), bool(line.strip())) for source, line in zip(sources, references, strict=True)]
     if (True, True) not in has_text:
-        raise DataError(f"{name}: blank for every source line that has text, so there is nothing to score.")
+        raise DataError(f"{name}: no line has text both here and in the source, so there is nothing to score.")
     notes = []
     for mismatch, text in {
         (True, False): "references are blank where the source is not",

@@ -157,7 +157,7 @@ class Prepared:
         ]
         has_moved = any(name in stored and name != stored[n] for n, name in enumerate(names[: len(stored)]))
         if names and any(stored) and (has_moved or len(names) != len(stored)):  # weights and languages go by position
-            changed.append(f"data.train: {', '.join(stored)} in the folder, in this order")
+            changed.append(f"data.train: {', '.join(stored)} in the folder, {', '.join(names)} in the recipe")
         old, new = list(self.valid_sets), [files.name for files in recipe.data.valid] or [VALID]
         return (
             changed

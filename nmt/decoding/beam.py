@@ -124,7 +124,7 @@ def end_of_step(
 
     table: see `initial_table`; n_token: length of all hypotheses before. divisor, next_divisor: of hypotheses that end
     in this step and in the next. logits: (R, V), for the rules. Notes: see `empty_notes`; ended and forced are (B, K),
-    of each old hypothesis, -inf if it does not end; token and parent are (B, beam), of the live ones.
+    of each old hypothesis, ended -inf if it goes on; token and parent are (B, beam), of the live ones.
     """
     score, at_cap = table["score"], table["max_len"] <= n_token
     can_end = table["state"] == 0

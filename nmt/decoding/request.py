@@ -30,7 +30,7 @@ class Kept:
     start: int  # its span in the source as it was given, in characters
     end: int
     # `attached_sides` in the source. On these sides it may be attached in the translation, too.
-    attached: tuple[bool, bool] = (False, False)
+    opened: tuple[bool, bool] = (False, False)  # this name is in the digests of journals
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Request:
     def required_phrases(self) -> list[RequiredPhrase]:
         """The required phrases and the kept parts, with their numbers of occurrences."""
         n_kept = Counter(part.text for part in self.kept)
-        attached = [{part.text for part in self.kept if part.attached[side]} for side in (0, 1)]
+        attached = [{part.text for part in self.kept if part.opened[side]} for side in (0, 1)]
         phrases = [RequiredPhrase(phrase) for phrase in self.required]
         for text in n_kept:
             boundaries = (text not in attached[0], text not in attached[1])

@@ -1,6 +1,6 @@
 /* Basic operations of the kernels: fp32 vectors, conversion from and to the type of a tensor, and random numbers.
 
-   Written for any compiler with vector types and OpenMP (GCC, Clang). Values that are not finite are propagated. */
+   Written for any compiler with vector types and the OpenMP of GCC. Values that are not finite are propagated. */
 
 #pragma once
 

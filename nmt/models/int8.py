@@ -45,8 +45,8 @@ class PrepackedLinear(SharedLinear):
         self._product = ops.prepacked_linear(linear.weight.detach())
 
     def forward(self, input: Tensor) -> Tensor:
-        is_of_another = input.dtype != self.weight.dtype  # as under autocast
-        if torch.is_grad_enabled() or self._product is None or is_of_another or not input.numel():
+        is_other_dtype = input.dtype != self.weight.dtype  # as under autocast
+        if torch.is_grad_enabled() or self._product is None or is_other_dtype or not input.numel():
             return super().forward(input)
         return self._product(input, self.bias)
 

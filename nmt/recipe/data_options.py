@@ -240,7 +240,9 @@ class DataConfig(FilterConfig, _Sources):
         return FilterConfig(**resolved)
 
     def languages_of(self, corpus: int) -> tuple[str, str]:
-        """Return the source and the target language of a training corpus, by its number from 0."""
+        """Return the languages of a training corpus, by its number from 0; without data.train those of the recipe."""
+        if not self.train:
+            return self.src_lang, self.trg_lang
         options = self.train[corpus]
         return options.src_lang or self.src_lang, options.trg_lang or self.trg_lang
 

@@ -10,7 +10,7 @@ from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import WITHOUT_END, OptimConfig, TrainConfig
 from nmt.training.state import TrainState
 
-# Shares of the budget, except _MIN_INTERVAL and _N_SAVE.
+# Shares of the budget, unless the comment says otherwise.
 _FIRST_VALIDATION = 0.25  # time of a first validation, unless a regular one is due before _SOON
 _SOON = 0.5
 _MIN_SCHEDULE = 0.05  # kept for the schedule, however long a validation took

@@ -48,10 +48,10 @@ class RunPage:
 
     def write(self, kind: str, update: int, fields: Mapping[str, Any]) -> None:
         """Write the page after a validation and at the end; at the end also the card of the final model."""
-        if kind in ("valid", "final"):
-            write_durably(self._run.folder / PAGE, page([self._run]).encode())
         if kind == "final":
             write_card(self._run)
+        if kind in ("valid", "final"):
+            write_durably(self._run.folder / PAGE, page([self._run]).encode())
 
     def close(self) -> None:
         """No file is open between two lines."""

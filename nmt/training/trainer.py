@@ -242,8 +242,8 @@ class Trainer:
         """Raise MachineError if the model could not be validated. The updates until here are saved by now."""
         if trouble:
             raise MachineError(
-                f"update {self.state.update}: {trouble} All updates so far are saved. Change these options, and the "
-                "same command resumes the run."
+                f"update {self.state.update}: {trouble} All updates so far are saved. Change these options and run "
+                "nmt-train again: it resumes from here."
             )
 
     def validate(self) -> tuple[bool, str]:

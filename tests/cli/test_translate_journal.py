@@ -255,12 +255,12 @@ def test_file_created_during_translation_is_not_replaced(translate, files, at_an
     flags = ("-o", files / "out", "--alignments", files / "links", *WINDOW)
     at_answer(3, lambda: (files / name).write_bytes(b"mine"))
     _, err = translate(*flags, source=SOURCE, code=2)
-    assert f"{name} exists already. Move it away and give the command again, which resumes from" in err
+    assert f"{name} exists already. Move it away and give the command again, which resumes from the journal" in err
     assert sorted(contents(files)) == sorted(["in", "ref", name, "out.journal"])
     assert (files / name).read_bytes() == b"mine"
     (files / name).unlink()
     _, err = translate(*flags, source=SOURCE)
-    assert f"has the translations of {len(LINES)} lines: resuming" in err
+    assert f"has the translations of {len(LINES)} lines: resuming after them" in err
     assert sorted(contents(files)) == ["in", "links", "out", "ref"]
 
 
