@@ -75,7 +75,7 @@ def train(recipe: RecipeSource, **options: Any) -> Path:
     from nmt.training.launch import launch
 
     resolved = _read(recipe, options)
-    prepare_libraries()
+    prepare_libraries(resolved)
     with _torch_settings_restored(), Stop(("SIGINT",), STOPPING) as stop, stop.finishing():
         outcome = launch(resolved, stop)
     if stop() or outcome == "stopped":

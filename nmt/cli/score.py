@@ -18,6 +18,7 @@ from nmt.evaluation import compare
 from nmt.evaluation.metrics import METRICS, Texts, bleu_tokens, comet_model, form_note, tokenised_note, unspaced_note
 from nmt.files import is_run, runs_of, write_durably
 from nmt.languages import UNTOLD, canonical, language_of
+from nmt.processes import sleep_while_waiting
 from nmt.progress import Bar
 from nmt.recipe.data_options import FilterConfig
 from nmt.recipe.options import ValidConfig
@@ -38,6 +39,7 @@ _NOT_LANGUAGES = ("gz", "xz", "zst", "txt", "tok", "out", "ref", "hyp", "src")  
 def score(args: argparse.Namespace) -> int:
     """Run the command. Returns the exit code; raises NmtError."""
     end_startup()  # Ctrl-C must delete the copies of pipes
+    sleep_while_waiting()
     with files_of_pipes(args, "hyp", "ref", "src"):
         return _score(args)
 

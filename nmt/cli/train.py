@@ -13,7 +13,7 @@ from nmt.cli.begin import Stop, end_startup, printable, talk, write_stdout
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run
 from nmt.errors import NmtError, RunError
 from nmt.files import RECIPE, is_run
-from nmt.processes import process_rank
+from nmt.processes import process_rank, sleep_if_busy
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import is_prepared
 from nmt.recipe.reader import differences, read_recipe
@@ -38,13 +38,18 @@ STOPPING = "stopping after a checkpoint is saved"
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
 
 
-def prepare_libraries() -> None:
-    """Enlarge oneDNN's cache of primitives, which are matrix products compiled for one shape; call before the first.
+def prepare_libraries(recipe: Recipe) -> None:
+    """Set up waiting of threads and oneDNN's cache of primitives, which are matrix products compiled for one shape.
 
     By default it holds 1,024 primitives, for some twenty batch shapes, and nearly every update compiles its own again.
     A new batch shape needs up to fifty, which take some 50 kB and up to 2 ms each. A value set by the user is kept.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16384")
+    if process_rank().world_size == 1 and (n_busy := sleep_if_busy(recipe.train.threads)):
+        talk(
+            f"other processes use {n_busy:.1f} cores of this machine: training is slower, and its threads sleep while "
+            "they wait (OMP_WAIT_POLICY=passive)"
+        )
 
 
 def train(args: argparse.Namespace) -> int:
@@ -54,7 +59,7 @@ def train(args: argparse.Namespace) -> int:
     if args.verify:
         return _verify(Path(args.recipe))
     recipe = read_recipe(Path(args.recipe), overrides_of(args))
-    prepare_libraries()
+    prepare_libraries(recipe)
     if args.prepare and not is_prepared(recipe.data_folder):
         _prepare(recipe)
     from nmt.training.check import check

@@ -6,7 +6,6 @@ counted with file and line.
 """
 
 import bisect
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,6 +31,7 @@ from nmt.data.survey import KeptBlock, Survey, Texts
 from nmt.data.text import SIDES, VALID, Block
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import DataError
+from nmt.processes import n_core
 from nmt.progress import Bar
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
 
@@ -262,7 +262,7 @@ def n_process(config: DataConfig, n_pair: int) -> int:
     """Return the number of processes worth starting; starting one takes half a second."""
     if sys.platform == "win32":
         return 1  # workers inherit a file descriptor, which Windows does not support
-    return min(config.workers or os.cpu_count() or 1, 1 + n_pair // _WORTHWHILE)
+    return min(config.workers or n_core(), 1 + n_pair // _WORTHWHILE)
 
 
 def keep_training_pairs(

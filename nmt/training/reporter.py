@@ -1,6 +1,7 @@
 """Reports of a run, to the log and to people. `log.py` has the files and the bar. Nothing here changes training: every
 method gets the values that it reports."""
 
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from nmt.training.memory import Memory, footprint
 from nmt.training.state import TrainState, changes
 from nmt.training.validate import Measured, describe, fields_of, score_of
 
+_SLOW = 4  # times slower than the fastest updates before
 _SAMPLE = 1_000_000  # pairs, about, of a sample that represents the corpus
 
 
@@ -62,6 +64,7 @@ class TrainingReporter:
         self.token_seconds = token_seconds
         self.n_failed = 0
         self.pace = 0.0  # seconds per update
+        self.fastest, self.is_slow = 0.0, False  # target tokens per second; whether a slowdown was reported
         self.loss, self.best, self.has_titles = 0.0, "", False  # last shown
 
     def updates(self, state: TrainState) -> None:
@@ -91,6 +94,14 @@ class TrainingReporter:
             f"{_now()} {state.update:8,} {state.position.epoch:6} {loss:11.3f} {sums.rate:9.2e} {speed:8,.0f} "
             f"{clock(state.wall_seconds):>9} {clock(self.seconds_left(state, self.pace)):>9}"
         )
+        self.fastest = max(self.fastest, speed)
+        spins = self.device.type == "cpu" and os.environ.get("OMP_WAIT_POLICY") != "passive"
+        if spins and _SLOW * speed < self.fastest and torch.get_num_threads() > 1 and not self.is_slow:
+            self.is_slow = True
+            self.record.say(
+                f"warning: {self.fastest / speed:.0f} times slower than before, probably since other processes use the "
+                "cores. Stop this run (Ctrl-C) and start it again: it continues, and its threads wait in another way."
+            )
 
     def progress(self, state: TrainState) -> None:
         """Move the bar: by time if there is a budget, else by updates."""
