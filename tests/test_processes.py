@@ -1,0 +1,45 @@
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from nmt.processes import n_core
+
+_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the load of the cores is measured on Linux only")
+_DECIDE = "import os, nmt.processes as p; print(p.sleep_if_busy({}) > 0, os.environ.get('OMP_WAIT_POLICY'))"
+
+
+@contextlib.contextmanager
+def _busy_cores() -> Iterator[None]:
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n_core())]
+    yield
+    for loop in loops:
+        loop.kill()
+        loop.wait()
+
+
+def _decision(n_thread: int, **environment: str) -> str:
+    inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    command = [sys.executable, "-c", _DECIDE.format(n_thread)]
+    return subprocess.check_output(command, env=inherited | environment, text=True).strip()
+
+
+@_LINUX
+def test_threads_sleep_while_they_wait_if_the_cores_are_busy():
+    with _busy_cores():
+        assert _decision(2) == "True passive"
+        assert _decision(0, OMP_NUM_THREADS="2") == "True passive"
+        assert _decision(1) == "False None", "a single thread does not wait"
+        assert _decision(0, OMP_NUM_THREADS="1") == "False None"
+        assert _decision(2, OMP_WAIT_POLICY="active") == "False active", "the environment takes precedence"
+
+
+@pytest.mark.parametrize(("text", "n"), [("100000 100000", 1), ("50000 100000", 1), ("max 100000", None), (None, None)])
+def test_the_quota_of_a_container_limits_the_cores(tmp_path, text, n):
+    quota = tmp_path / "cpu.max"
+    if text:
+        quota.write_text(f"{text}\n")
+    assert n_core(quota) == (n or n_core(tmp_path / "missing"))
