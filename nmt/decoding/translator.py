@@ -159,8 +159,9 @@ class Translator:
         searched = [request for request in count if not self._skips_model(request)]
         on_done(len(requests) - sum(count[request] for request in searched))
         splits = {request: cut for request in searched if (cut := self._split(request, ids_of))}
-        pieces = (piece for _, pieces in splits.values() for piece in pieces if not self._skips_model(piece))
-        distinct = list(dict.fromkeys(request for request in (*searched, *pieces) if request not in splits))
+        whole = [request for request in searched if request not in splits]
+        pieces = [piece for _, pieces in splits.values() for piece in pieces if not self._skips_model(piece)]
+        distinct = list(dict.fromkeys(whole + pieces))
         translations: dict[Request, Translation] = {}
         for rows, hypotheses in self.batches(list(map(ids_of, distinct)), distinct):
             batch = [distinct[row] for row in rows]
@@ -168,11 +169,14 @@ class Translator:
             for request, candidates, qe in zip(batch, hypotheses, qualities, strict=True):
                 translations[request] = self._translation_of(request, ids_of(request), candidates, qe)
             # A line that was split is done when all of its pieces are.
-            on_done(sum(count[request] for request in batch))
+            on_done(sum(count[request] for request in batch if request not in splits))
+        # A piece may equal a line that was split: in another context it was a single sentence.
+        joined_lines: dict[Request, Translation] = {}
         for request, (split_line, piece_requests) in splits.items():
             parts = [translations.get(piece) or _copied(piece) for piece in piece_requests]
-            translations[request] = self._joined_translation(request, split_line, parts)
+            joined_lines[request] = self._joined_translation(request, split_line, parts)
             on_done(count[request])
+        translations |= joined_lines
         return [translations.get(request) or _copied(request) for request in requests]
 
     def _split(self, request: Request, ids_of: Callable[[Request], list[int]]) -> tuple[Split, list[Request]] | None:

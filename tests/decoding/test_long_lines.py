@@ -151,6 +151,16 @@ def test_spaces_between_pieces_follow_the_target_script(pieces, space, texts, ex
     assert joined(Split(pieces, ["", space, ""]), texts)[0] == expected
 
 
+def test_piece_equal_to_a_line_that_is_split_is_translated(translator_of):
+    # The brackets make one piece of two sentences, which are two pieces in a line of their own.
+    line, other, n_done = "The (ship.\u2028In May. Left) a b.", "In May. Left) a b.", list[int]()
+    translator = translator_of(Limits(every=True))
+    both = list(translator.translate([line, other], n_done.append))
+    assert both == [*translator.translate([line]), *translator.translate([other])] and sum(n_done) == 2
+    assert both[0].split.pieces == ["The (ship.", other] and both[1].split.pieces == ["In May.", "Left) a b."]
+    assert both[0].parts[1].hypotheses
+
+
 def test_line_with_required_phrase_is_split_only_beyond_the_model_limit(translator_of):
     translator = translator_of(Limits(16, 16), max_len_a=0.1)
     for n in (60, 400):  # more letters than 16 subwords hold, fewer than 1,024 hold
