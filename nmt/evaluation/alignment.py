@@ -4,6 +4,7 @@ The weights are those of the cross-attention while the translation was written, 
 """
 
 from collections.abc import Sequence
+from itertools import islice
 
 from torch import Tensor
 
@@ -49,9 +50,8 @@ def aligns_characters(recipe: Recipe, trg_lang: str | None = None) -> tuple[bool
 
     trg_lang: target language of the line, if it differs from the recipe's.
     """
-    units, languages = recipe.decode.align_units, (recipe.data.src_lang, trg_lang or trg_lang_of(recipe))
-    unspaced = (units == "auto" and language_of(lang).is_unspaced for lang in languages)
-    src, trg = (units == "characters" or is_unspaced for is_unspaced in unspaced)
+    units, langs = recipe.decode.align_units, (recipe.data.src_lang, trg_lang or trg_lang_of(recipe))
+    src, trg = (units == "characters" or (units == "auto" and language_of(lang).is_unspaced) for lang in langs)
     return src, trg
 
 
@@ -77,7 +77,7 @@ def words_of(pieces: Sequence[bytes], by_character: bool = False) -> list[list[i
 
     Most pieces have one; white space, in the sense of `str.split`, has none. by_character: count characters, not words.
     """
-    words_of_byte: list[list[int]] = []
+    word_of_byte: list[int | None] = []
     n_word, in_word = 0, False
     # A byte that is not UTF-8, which is written as U+FFFD, counts as one character here, and so as part of a word.
     for character in b"".join(pieces).decode("utf-8", errors="surrogateescape"):
@@ -86,13 +86,9 @@ def words_of(pieces: Sequence[bytes], by_character: bool = False) -> list[list[i
         elif by_character or not in_word:
             in_word, n_word = True, n_word + 1
         width = len(character.encode("utf-8", errors="surrogateescape"))
-        words_of_byte.extend([[n_word - 1] if in_word else []] * width)
-    words_of_piece, start = [], 0
-    for piece in pieces:
-        end = start + len(piece)
-        words_of_piece.append(sorted({word for words in words_of_byte[start:end] for word in words}))
-        start = end
-    return words_of_piece
+        word_of_byte += [n_word - 1 if in_word else None] * width
+    words = iter(word_of_byte)
+    return [sorted({word for word in islice(words, len(piece)) if word is not None}) for piece in pieces]
 
 
 def word_alignment(subwords: Sequence[int | None], src: Sequence[Sequence[int]], trg: Sequence[Sequence[int]]) -> str:

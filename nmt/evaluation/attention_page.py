@@ -6,6 +6,7 @@ The script of the page gets the texts as JSON, escaped so that no text can end t
 
 import html
 from collections.abc import Sequence
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -164,19 +165,17 @@ def sentence_of(
 
 
 def axis_of(ids: Sequence[int], codec: Codec) -> Axis:
-    """Return the pieces and words of a row of ids.
+    """Return the pieces and words of a row of ids, at least one.
 
     Words are separated by white space. In a script without spaces each piece of whole characters is a word, and so is
     each control symbol.
     """
     raw, pieces = codec.raw(ids), codec.pieces(ids)
-    words: list[int] = []
-    for number in range(len(raw)):
-        # The last character before a piece may span several pieces; it has at most four bytes.
-        words.append(words[-1] + _begins_word(raw[max(0, number - 4) : number], raw[number]) if words else 0)
-    texts = []
-    for word in range(max(words, default=-1) + 1):
-        numbers = [number for number, word_of_piece in enumerate(words) if word_of_piece == word]
+    # The last character before a piece may span several pieces; it has at most four bytes.
+    begins = (_begins_word(raw[max(0, number - 4) : number], raw[number]) for number in range(1, len(raw)))
+    words, texts = list(accumulate(begins, initial=0)), []
+    for _, group in groupby(range(len(words)), key=words.__getitem__):
+        numbers = list(group)
         text = b"".join(raw[number] for number in numbers).decode("utf-8", errors="replace").strip()
         shown = "".join(pieces[number] for number in numbers)
         texts.append(text if text and text.isprintable() else shown.lstrip("▁") or shown)

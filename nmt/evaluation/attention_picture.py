@@ -67,7 +67,9 @@ def _title(grid: "Grid") -> str:
 
 def _draw(block: SubFigure, grid: "Grid") -> None:
     """Draw the attention of one sentence pair: a row of panels for each layer, a column for each head."""
-    style: dict[str, Any] = {"fontfamily": _fonts(), "parse_math": False}
+    installed = set(font_manager.get_font_names())
+    fonts = [name for name in _FONTS if name in installed] or ["sans-serif"]
+    style: dict[str, Any] = {"fontfamily": fonts, "parse_math": False}
     rows = grid.rows
     is_single = len(rows) == len(rows[0]) == 1
     caption = grid.caption + (f", {rows[0][0].name}" if is_single else "")
@@ -100,8 +102,3 @@ def _draw(block: SubFigure, grid: "Grid") -> None:
 def _widest(pieces: Iterable[str]) -> int:
     """Return the width of the widest piece in letters; a Chinese, Japanese or Korean letter counts as two."""
     return max(sum(1 + (unicodedata.east_asian_width(letter) in "WF") for letter in piece) for piece in pieces)
-
-
-def _fonts() -> list[str]:
-    installed = set(font_manager.get_font_names())
-    return [name for name in _FONTS if name in installed] or ["sans-serif"]

@@ -131,10 +131,8 @@ def score(
 def exact_match(texts: Texts) -> float:
     """Return the percentage of hypotheses that equal one of their references, white space at the ends aside."""
     _check_counts(texts)
-    n_same = sum(
-        hyp.strip() in {ref.strip() for ref in refs}
-        for hyp, *refs in zip(*(map(_composed, lines) for lines in (texts.hypotheses, *texts.references)), strict=True)
-    )
+    columns = ([_composed(line).strip() for line in lines] for lines in (texts.hypotheses, *texts.references))
+    n_same = sum(hypothesis in references for hypothesis, *references in zip(*columns, strict=True))
     return 100.0 * n_same / len(texts.hypotheses)
 
 
@@ -192,9 +190,9 @@ def tokenised_note(references: Sequence[str]) -> str | None:
 
 def form_note(references: Sequence[str]) -> str | None:
     """Return a note if some references are not in the normal form NFC; else None."""
-    if all(map(_is_composed, references)):
+    n_other = len(references) - sum(map(_is_composed, references))
+    if not n_other:
         return None
-    n_other = sum(not _is_composed(line) for line in references)
     return (
         f"{n_other:,} of {len(references):,} references are not in Unicode's normal form NFC: translations and "
         "references are compared in it (form:NFC)."
