@@ -255,8 +255,7 @@ def search(
     for n_token, (sentence, notes) in enumerate(steps):
         for name, value in notes.items():
             all_notes[name][sentence, n_token, : value.size(1)] = value
-    arrays = {name: note.cpu().numpy() for name, note in all_notes.items()}
-    hypotheses = backtrace(**arrays, divisors=np.array(divisors), n=settings.n_best)
+    hypotheses = backtrace(all_notes, np.array(divisors), settings.n_best)
     if not all(hypotheses):
         raise not_finite()
     return hypotheses
@@ -277,18 +276,12 @@ def empty_notes(n_sentence: int, n_step: int, beam: int, score: Tensor) -> dict[
     return notes
 
 
-def backtrace(
-    token: NDArray[np.int64],
-    parent: NDArray[np.int64],
-    ended: NDArray[np.floating],
-    forced: NDArray[np.bool_],
-    divisors: NDArray[np.float64],
-    n: int,
-) -> list[list[Hypothesis]]:
+def backtrace(notes: Mapping[str, Tensor], divisors: NDArray[np.float64], n: int) -> list[list[Hypothesis]]:
     """Return the n best hypotheses of each sentence, best first, from the notes of all steps (see `empty_notes`).
 
     divisors: (T,) length penalties of hypotheses that end in each step.
     """
+    token, parent, ended, forced = (notes[name].cpu().numpy() for name in ("token", "parent", "ended", "forced"))
     n_sentence, n_step, beam = ended.shape
     rank = (ended.astype(np.float64) / divisors[:, np.newaxis]).reshape(n_sentence, -1)
     # Stable: of two equally good hypotheses the one that ended first wins.

@@ -62,14 +62,12 @@ class Recorder:
         if not self._on_gpu:
             work()
             return
-        if key not in self._recordings:
-            work()
-            recording = None
-        else:
-            recording = self._recordings.pop(key)
-            if recording is None:
-                recording = self._record(work)
+        recording: Any = None
+        if key in self._recordings:
+            recording = self._recordings.pop(key) or self._record(work)
             recording.replay()
+        else:
+            work()
         self._recordings[key] = recording
         if len(self._recordings) > _MAX_RECORDINGS:
             del self._recordings[next(iter(self._recordings))]
@@ -165,10 +163,9 @@ class FixedState(DecoderState):
     _slots: Tensor  # (K,) of the tokens of this step
 
     def __init__(self, state: DecoderState, buffers: Buffers, *, n_row: int, n_step: int) -> None:
-        super().__init__(buffers.put_all("", state.per_sentence), {}, state.n_sentence)
-        self._buffers, self._n_row, self._n_slot = buffers, n_row, n_step * n_row
         rows = {name: tensor.repeat_interleave(n_row, 0) for name, tensor in state.per_row.items()}
-        self.per_row = buffers.put_all("", rows)
+        super().__init__(buffers.put_all("", state.per_sentence), buffers.put_all("", rows), state.n_sentence)
+        self._buffers, self._n_row, self._n_slot = buffers, n_row, n_step * n_row
         self.n_step = buffers.empty("n_step", (1,), torch.int64).zero_()
         shape = (state.n_sentence * n_row, self._n_slot)
         self.ancestry = buffers.empty("ancestry", shape, torch.bool).zero_()
@@ -258,7 +255,11 @@ class Table:
     def finish_step(self, logits: Tensor) -> Tensor:
         """Choose continuations by logits (R, V), which may be changed. Returns the rows that they continue, (R,)."""
         settings, table, buffers, n_column = self._settings, self.per_sentence, self._buffers, logits.size(-1)
-        state, characters, divisors = table["state"].flatten(), self._characters, self.divisors()
+        state, characters, n_length = table["state"].flatten(), self._characters, self.room + 2
+        divisors = buffers.cached(  # of all lengths, (T + 2,)
+            f"divisors.{settings.length_penalty}.{settings.alpha}.{n_length}",
+            lambda: settings.divisor(torch.arange(n_length, device=buffers.device)),
+        )
         allowed = partial(buffers.cached, f"allowed.{settings.n_real}.{n_column}", partial(self._allowed, n_column))
         rows = ops.end_of_step(logits, allowed, state, table, self.notes, self.last, self.n_step, divisors, eos=EOS)
         if rows is not None:  # by kernels of a GPU
@@ -298,14 +299,6 @@ class Table:
         """Make room for so many steps."""
         self.room = room
         self.notes = {name: self._buffers.widen(f"search.{name}", note, 1, room) for name, note in self.notes.items()}
-
-    def divisors(self) -> Tensor:
-        """Return the length penalties of all lengths, (T + 2,)."""
-        settings, n = self._settings, self.room + 2
-        return self._buffers.cached(
-            f"divisors.{settings.length_penalty}.{settings.alpha}.{n}",
-            lambda: settings.divisor(torch.arange(n, device=self._buffers.device)),
-        )
 
 
 # Number of steps that fit at first. It is doubled when they are used up; each step reads all of the room.
@@ -410,9 +403,8 @@ class FixedSearch:
             torch.cuda.current_stream().synchronize()
         hypotheses: list[list[Hypothesis]] = [[] for _ in range(n_sentence)]
         for numbers, notes in sent:
-            arrays = {name: note.numpy() for name, note in notes.items()}
-            divisors = settings.divisor(torch.arange(1, arrays["token"].shape[1] + 1)).numpy()
-            n_best = backtrace(**arrays, divisors=divisors, n=settings.n_best)
+            divisors = settings.divisor(torch.arange(1, notes["token"].size(1) + 1)).numpy()
+            n_best = backtrace(notes, divisors, settings.n_best)
             for number, sentence_hypotheses in zip(numbers, n_best, strict=True):
                 hypotheses[number] = sentence_hypotheses
         if not all(hypotheses):

@@ -5,7 +5,7 @@ import re
 import string
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -128,18 +128,16 @@ def split(
     def fits(text: str, limit: int = limits.piece) -> bool:
         return not surely_too_long(text, limit) and len(codec.encode([text])[0]) <= limit
 
-    def cut(text: str) -> Iterable[str]:
-        is_whole = len(lines) > 1 and not limits.every and fits(text, limits.line)
-        return [text] if is_whole else pieces(text, fits, language)
-
     result = Split([], [""])
-    for piece in (piece for n, text in enumerate(lines) for piece in ("\n" * bool(n), *cut(text))):
-        bare = (emoji_at_ends(piece)[1] if emoji else piece).strip()
-        before, _, after = piece.partition(bare) if bare else (piece, "", "")
-        result.spaces[-1] += before
-        if bare:
-            result.pieces.append(bare)
-            result.spaces.append(after)
+    for n, text in enumerate(lines):
+        is_whole = len(lines) > 1 and not limits.every and fits(text, limits.line)
+        for piece in ("\n" * bool(n), *([text] if is_whole else pieces(text, fits, language))):
+            bare = (emoji_at_ends(piece)[1] if emoji else piece).strip()
+            before, _, after = piece.partition(bare) if bare else (piece, "", "")
+            result.spaces[-1] += before
+            if bare:
+                result.pieces.append(bare)
+                result.spaces.append(after)
     is_whole_line = len(lines) == 1 and len(result.pieces) == 1 and (not too_long or result.pieces == [line])
     return None if is_whole_line else result
 
