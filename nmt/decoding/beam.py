@@ -87,7 +87,7 @@ def topk_tokens(
     characters.forbid(row_logits, state[rows])
     best, token, normaliser = best_continuations(logits, n, EOS, forbidden)
     value, column = row_logits.topk(n)
-    best = best.index_copy(0, rows, torch.where(is_inside, full_precision(value).to(best.dtype), best[rows]))
+    best = best.index_copy(0, rows, torch.where(is_inside, value.to(best.dtype), best[rows]))
     token = token.index_copy(0, rows, torch.where(is_inside, column, token[rows]))
     return TopK(best, token, normaliser, eos_logit)
 

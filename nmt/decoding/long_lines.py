@@ -151,9 +151,8 @@ def joined(line: Split, texts: Sequence[str]) -> tuple[str, list[int]]:
     """Join the translations of the pieces by the white space of the line, adapted to languages written without spaces.
     Returns the text, and the place of the first character of each translation."""
     assert len(texts) == len(line.pieces)
-    result, places = line.spaces[0], []
-    for i, text in enumerate(texts):
-        space = line.spaces[i] if i else ""
+    result, places = "", []
+    for i, (space, text) in enumerate(zip(line.spaces, texts, strict=False)):
         if i and result and text:
             src_unspaced = _meet_unspaced(line.pieces[i - 1], line.pieces[i])
             if not space and any(src_unspaced):

@@ -174,10 +174,9 @@ class Request:
 
     def unmet(self, text: str) -> list[str]:
         """List the constraints that a translation violates."""
-        prefixes = [] if text.startswith(self.prefix) else [self.prefix]
-        required = self.required_phrases
-        missing = [phrase for phrase, times, boundaries in required if _count(phrase, text, boundaries) < times]
-        return prefixes + missing + [phrase for phrase in self.avoided if contains(text, phrase)]
+        unmet = [] if text.startswith(self.prefix) else [self.prefix]
+        unmet += [phrase for phrase, times, sides in self.required_phrases if _count(phrase, text, sides) < times]
+        return unmet + [phrase for phrase in self.avoided if contains(text, phrase)]
 
 
 # Fields that users set, in Python and as keys of JSON lines. The others are computed.

@@ -80,11 +80,8 @@ class Required:
             first[phrase], n_state = n_state, n_state + len(table.complete)
         self._n_sentence, self._n_column = len(required), max(map(len, required), default=0)
         # (W,) the sentence of each phrase, its number in the sentence, and its first state in the joined tables.
-        first_states = [first[phrase] for _, _, phrase in entries]
-        self._sentence, self._column, self._first = (
-            torch.tensor(values, dtype=torch.long, device=device)
-            for values in ([b for b, _, _ in entries], [n for _, n, _ in entries], first_states)
-        )
+        rows = np.array([(b, column, first[phrase]) for b, column, phrase in entries], np.int64).reshape(-1, 3)
+        self._sentence, self._column, self._first = torch.from_numpy(rows.T.copy()).to(device).unbind()
         self._state = self._first.unsqueeze(1).repeat(1, n_hypothesis)  # (W, K)
         if tables:  # joined: (n_state, …), and (n_state, M) the subwords that advance a phrase, padded with -1
             parts = [
@@ -94,8 +91,8 @@ class Required:
             self._after, self._complete, self._n_left, self._n_matched, self._awaits_boundary = (
                 torch.from_numpy(np.concatenate(arrays)).to(device) for arrays in zip(*parts, strict=True)
             )
-            rows = [torch.from_numpy(ids) for table in tables.values() for ids in table.advancing]
-            self._advancing = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1).to(device)
+            ids = [torch.from_numpy(row) for table in tables.values() for row in table.advancing]
+            self._advancing = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=-1).to(device)
 
     def __bool__(self) -> bool:
         """Return whether any sentence still searched has a required phrase."""
@@ -197,7 +194,7 @@ class Rules:
         self.required = Required(pieces, [request.required_phrases for request in requests], device, n_hypothesis)
         self._avoided = Avoided(pieces, [request.avoided for request in requests], n_hypothesis)
         names, self._placeholders = list(placeholders or {}), min_len.new_tensor(list((placeholders or {}).values()))
-        has_item = [[name in dict(request.items) for name in names] for request in requests]
+        has_item = [[name in items for name in names] for items in (dict(request.items) for request in requests)]
         is_allowed = torch.tensor(has_item, device=device, dtype=torch.bool)
         self._is_allowed = is_allowed.unsqueeze(1).repeat(1, n_hypothesis, 1)  # (B, K, placeholders)
         self._may_repeat = torch.tensor([[request.asks] for request in requests], device=device)  # (B, 1)

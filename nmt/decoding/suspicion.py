@@ -231,8 +231,7 @@ def is_repeated(source: str, output: str) -> bool:
 
 def _n_turn(text: str) -> int:
     """Return the largest number of repetitions in a row."""
-    lengths = [len(run[0]) for run in _RUN_OF_ONE.finditer(text)]
-    turns = [n for n in lengths if n >= _LONG_ROW] or [1]
+    turns = [1, *(n for run in _RUN_OF_ONE.finditer(text) if (n := len(run[0])) >= _LONG_ROW)]
     words = f"{_BETWEEN.sub(' ', text).strip()} "
     for form in filter(_may_run, (text, words)):
         turns += [len(run[0]) // len(run[1]) for run in _RUN[_LONG_LOOP].finditer(form)]

@@ -504,7 +504,7 @@ def expected_utility(texts: Sequence[str]) -> list[float]:
 
     Minimum Bayes risk takes the highest (Eikema and Aziz 2020, "Is MAP decoding all you need?", section 6).
     """
-    distinct = list(dict.fromkeys(texts))
-    weight = np.array([texts.count(text) for text in distinct]) / len(texts)
-    utility = dict(zip(distinct, (chrf(distinct) @ weight).tolist(), strict=True))
+    count = Counter(texts)
+    weight = np.array(list(count.values())) / len(texts)
+    utility = dict(zip(count, (chrf(list(count)) @ weight).tolist(), strict=True))
     return [utility[text] for text in texts]
