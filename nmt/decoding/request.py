@@ -78,7 +78,7 @@ class Request:
         if _LINE_END.search(self.prefix):
             raise DataError(f"{self.prefix!r} is not a prefix: no translation has a line feed or a carriage return.")
         for phrase in (*self.required, *self.avoided):
-            if not phrase or phrase != phrase.strip() or _LINE_END.search(phrase) or len(phrase) > LONGEST_PHRASE:
+            if is_blank(phrase) or phrase != phrase.strip() or _LINE_END.search(phrase) or len(phrase) > LONGEST_PHRASE:
                 raise DataError(
                     f"{phrase[:40]!r} is not a valid phrase: expected text of at most {LONGEST_PHRASE:,} characters, "
                     "without line feed, carriage return or white space around it."
@@ -168,7 +168,8 @@ class Request:
     def normalised(self, codec: Codec) -> "Request":
         """Return the request with its constraints in the letters that the model writes."""
         required, avoided = (tuple(map(codec.normalised, phrases)) for phrases in (self.required, self.avoided))
-        kept = tuple(replace(part, text=codec.normalised(part.text)) for part in self.kept)
+        # A part of invisible characters only has no text that the model could keep.
+        kept = tuple(replace(part, text=text) for part in self.kept if (text := codec.normalised(part.text)))
         prefix = codec.normalised_prefix(self.prefix)
         return replace(self, prefix=prefix, required=required, avoided=avoided, kept=kept)
 

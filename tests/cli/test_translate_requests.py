@@ -67,6 +67,7 @@ def test_tsv_and_jsonl_input_express_every_field_of_a_request():
         ('{"source": "a", "prefx": "b"}', "unknown key 'prefx': did you mean prefix?"),
         ('{"source": "a", "required": "b"}', "required: expected a list of texts, found 'b'"),
         ('{"source": "a", "avoided": [""]}', "'' is not a valid phrase"),
+        ('{"source": "a", "required": ["\\u200b"]}', "'\\u200b' is not a valid phrase"),  # no model writes it
         ('{"source": "a", "required": [" b"]}', "or white space around it"),
         ('{"source": "a", "required": ["b\\nc"]}', "without line feed"),
         ('{"source": "a", "prefix": "b\\r"}', "'b\\r' is not a prefix: no translation has a line feed"),

@@ -206,6 +206,13 @@ def test_term_is_required_in_each_piece_unless_a_longer_term_covers_it():
     ]
 
 
+def test_kept_text_of_invisible_characters_is_no_constraint(subwords, model):
+    translator, terms = Translator(model, subwords, DecodeConfig()), Terms(kept=re.compile(r"[^a-z ]+"))
+    for line in ("the \u200b ship", "the \u200b ship 日本"):
+        (found,) = translator.translate([terms(Request(line))])
+        assert found.unmet == []
+
+
 def test_kept_text_is_required_in_the_piece_that_contains_it():
     line = "  The A380. {x} and {x}1. It is 380."
     request = Terms(kept=re.compile(r"\d+|\{x\}"))(Request(line))
