@@ -21,17 +21,8 @@ from torch import Tensor
 
 from nmt import ops
 from nmt.data.subwords import BOS, EOS, PAD
-from nmt.decoding.beam import (
-    BeamSettings,
-    Hypothesis,
-    backtrace,
-    empty_notes,
-    end_of_step,
-    initial_table,
-    not_finite,
-    score_type,
-    topk_tokens,
-)
+from nmt.decoding import beam
+from nmt.decoding.beam import BeamSettings, Hypothesis
 from nmt.decoding.candidates import Characters
 from nmt.device import send
 from nmt.errors import MachineError
@@ -227,7 +218,7 @@ class Table:
     """State of a search, without that of its model, in buffers; initially before the first step.
 
     last: (R,) the newest token of each hypothesis; n_step: (1,) number of finished steps; room: number of steps that
-    fit. per_sentence: see `initial_table`; notes: see `empty_notes`.
+    fit. per_sentence: see `beam.initial_table`; notes: see `beam.empty_notes`.
     """
 
     def __init__(
@@ -249,8 +240,8 @@ class Table:
         score[:, 0] = 0.0  # at first all rows are copies of one hypothesis, which must be found only once
         self.last = buffers.put("search.last", max_len.new_full((n_sentence * settings.beam,), BOS))
         self.n_step = buffers.put("search.n_step", max_len.new_zeros(1))
-        self.per_sentence = buffers.put_all("search.", initial_table(settings, max_len, score))
-        self.notes = buffers.put_all("search.", empty_notes(n_sentence, room, settings.beam, score))
+        self.per_sentence = buffers.put_all("search.", beam.initial_table(settings, max_len, score))
+        self.notes = buffers.put_all("search.", beam.empty_notes(n_sentence, room, settings.beam, score))
 
     def finish_step(self, logits: Tensor) -> Tensor:
         """Choose continuations by logits (R, V), which may be changed. Returns the rows that they continue, (R,)."""
@@ -270,9 +261,9 @@ class Table:
         forbidden = buffers.cached(
             f"forbidden.{settings.n_real}", lambda: self.last.new_tensor(settings.forbidden(n_column, characters))
         )
-        topk = topk_tokens(logits, min(settings.beam + 1, n_column), forbidden, characters, state)
+        topk = beam.topk_tokens(logits, min(settings.beam + 1, n_column), forbidden, characters, state)
         divisor, next_divisor = (divisors.index_select(0, self.n_step + more) for more in (1, 2))
-        notes, changes = end_of_step(table, topk, settings, self.n_step, divisor, next_divisor, characters, logits)
+        notes, changes = beam.end_of_step(table, topk, settings, self.n_step, divisor, next_divisor, characters, logits)
         for name, value in notes.items():
             self.notes[name].index_copy_(1, self.n_step, value.unsqueeze(1))
         self.n_step += 1
@@ -354,7 +345,7 @@ class FixedSearch:
         model.grow_tables(int(max_len.max()) + 3)
         state = FixedState(model.start(src_seq), buffers, n_row=settings.beam, n_step=FIRST_ROOM)
         padded_max_len = F.pad(max_len.to(buffers.device), (0, n_pad))
-        table = Table(settings, buffers, padded_max_len, FIRST_ROOM, score_type(model), characters)
+        table = Table(settings, buffers, padded_max_len, FIRST_ROOM, beam.score_type(model), characters)
         weights = tuple((tensor.data_ptr(), tensor.numel()) for tensor in (*model.parameters(), *model.buffers()))
         sent: list[tuple[NDArray[np.int64], dict[str, Tensor]]] = []  # numbers of sentences, and their notes
 
@@ -404,9 +395,9 @@ class FixedSearch:
         hypotheses: list[list[Hypothesis]] = [[] for _ in range(n_sentence)]
         for numbers, notes in sent:
             divisors = settings.divisor(torch.arange(1, notes["token"].size(1) + 1)).numpy()
-            n_best = backtrace(notes, divisors, settings.n_best)
+            n_best = beam.backtrace(notes, divisors, settings.n_best)
             for number, sentence_hypotheses in zip(numbers, n_best, strict=True):
                 hypotheses[number] = sentence_hypotheses
         if not all(hypotheses):
-            raise not_finite()
+            raise beam.not_finite()
         return hypotheses

@@ -19,22 +19,11 @@ from nmt.data.plan import Rows
 from nmt.data.subword_kinds import LONGEST_PIECE
 from nmt.data.subwords import BOS, EOS, Subwords
 from nmt.data.text import with_ends_of
+from nmt.decoding import long_lines
 from nmt.decoding.beam import BeamSettings, Hypothesis, search
 from nmt.decoding.candidates import characters_of
 from nmt.decoding.fixed_search import FixedSearch
-from nmt.decoding.long_lines import (
-    MAX_SRC_LEN,
-    Limits,
-    Split,
-    is_letterless,
-    join_attention,
-    join_hypotheses,
-    join_ids,
-    joined,
-    ranked,
-    split,
-    surely_too_long,
-)
+from nmt.decoding.long_lines import MAX_SRC_LEN, Limits, Split, ranked
 from nmt.decoding.phrases import pieces_of
 from nmt.decoding.request import Request, Sources, TagsOf, is_blank
 from nmt.decoding.rules import Rules
@@ -150,7 +139,7 @@ class Translator:
                 _, attns = self.model(src_seq.to(self.model.device), trg_seq.to(self.model.device), return_attns=True)
             attns_of_parts.append([None if kind is None else full_precision(kind[:, 0]).cpu() for kind in attns])
         kinds = [[block for block in kind if block is not None] for kind in zip(*attns_of_parts, strict=True)]
-        return Attns(*(join_attention(blocks) if blocks else None for blocks in kinds))
+        return Attns(*(long_lines.join_attention(blocks) if blocks else None for blocks in kinds))
 
     def _translate_window(self, lines: Sequence[str | Request], on_done: Callable[[int], object]) -> list[Translation]:
         """Translate lines. Equal ones are encoded and searched for once; blank ones never reach the model."""
@@ -182,10 +171,10 @@ class Translator:
     def _split(self, request: Request, ids_of: Callable[[Request], list[int]]) -> tuple[Split, list[Request]] | None:
         """Split a line. Returns its pieces, with items restored, and a request for each; None if it stays whole."""
         limits = self.limits if request.can_be_split else Limits()
-        ids = None if surely_too_long(request.source, limits.piece) else ids_of(request)
+        ids = None if long_lines.surely_too_long(request.source, limits.piece) else ids_of(request)
         emoji = self.config.copy_letterless and not request.asks
         codec = self.sources.codec_of(request)
-        if not (encoded := split(request.source, ids, codec, limits, emoji=emoji, language=self._src_lang)):
+        if not (encoded := long_lines.split(request.source, ids, codec, limits, emoji=emoji, language=self._src_lang)):
             return None
         original = replace(encoded, pieces=[restored(piece, dict(request.items)) for piece in encoded.pieces])
         starts = enumerate(zip(encoded.pieces, original.starts, strict=True))
@@ -245,9 +234,9 @@ class Translator:
     def _joined_translation(self, request: Request, split_line: Split, parts: list[Translation]) -> Translation:
         """Join the translations of the pieces of a line: its k-th is made of the k-th of each piece."""
         searched = [part for part in parts if part.hypotheses]
-        hypotheses = join_hypotheses([part.hypotheses for part in searched], self._settings)
+        hypotheses = long_lines.join_hypotheses([part.hypotheses for part in searched], self._settings)
         texts_of_parts = [part.texts for part in parts]
-        texts = [joined(split_line, ranked(texts_of_parts, rank))[0] for rank in range(len(hypotheses) or 1)]
+        texts = [long_lines.joined(split_line, ranked(texts_of_parts, rank))[0] for rank in range(len(hypotheses) or 1)]
         if "\n" not in request.source:  # else it has several lines
             texts = [text.translate(_LINE_ENDS) for text in texts]
         utilities, qualities = (
@@ -258,7 +247,7 @@ class Translator:
             texts[0],
             texts,
             hypotheses,
-            join_ids([part.src_ids for part in searched]),
+            long_lines.join_ids([part.src_ids for part in searched]),
             utilities,
             qualities,
             self._unmet(request, texts[0][len(split_line.spaces[0]) :]),
@@ -280,7 +269,7 @@ class Translator:
         if not self.config.copy_letterless or request.asks:
             return False
         text = restored(request.source, dict(request.items))
-        return is_letterless(text, self._src_lang, request.trg_lang or self._trg_lang)
+        return long_lines.is_letterless(text, self._src_lang, request.trg_lang or self._trg_lang)
 
     def _request(self, line: str | Request) -> Request:
         """The request of a line, in the letters that the model writes, with placeholders for its items."""

@@ -202,12 +202,7 @@ MAX_BYTES = 100_000_000  # of weights; browsers are slow with more
 
 
 def page(
-    sentences: Sequence[Sentence],
-    kind: Attention,
-    layers: Layers,
-    heads: Heads,
-    langs: tuple[str, str] = ("", ""),
-    run: str = "",
+    sentences: Sequence[Sentence], kind: Attention, layers: Layers, heads: Heads, langs: tuple[str, str], run: str
 ) -> str:
     """Return the HTML of a page with all kinds of attention of sentences of one model.
 

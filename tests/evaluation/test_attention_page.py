@@ -87,8 +87,8 @@ def test_the_title_names_languages_and_run_and_the_page_each_attention(sentences
 @pytest.mark.parametrize("hostile", [text for pair in PAIRS for text in pair])
 def test_hostile_text_never_becomes_markup_or_script(hostile):
     text, plain = (
-        page([make_sentence(hostile, hostile)], "cross", "last", "mean"),
-        Tags(page([make_sentence("a", "a")], "cross", "last", "mean")),
+        page([make_sentence(hostile, hostile)], "cross", "last", "mean", ("", ""), ""),
+        Tags(page([make_sentence("a", "a")], "cross", "last", "mean", ("", ""), "")),
     )
     found = Tags(text)
     assert found.tags == plain.tags  # no text added a tag
