@@ -39,9 +39,6 @@ def should_shrink(n_done: int, n_sentence: int) -> bool:
     return 20 * n_done >= n_sentence
 
 
-# UTF-8 in a search.
-
-
 # The incomplete character that each state stands for; 0 is between characters. After the last four, first bytes, not
 # every continuation byte is valid.
 _INCOMPLETE = [b"", b"\xc3", b"\xe1", b"\xf1", b"\xe0", b"\xed", b"\xf0", b"\xf4"]

@@ -29,8 +29,6 @@ from nmt.errors import MachineError
 from nmt.models.base import DecoderState, SearchModel
 from nmt.models.layers import Gaps, closing
 
-# Work that a GPU records once and replays.
-
 # Each recording has some hundred kernels and takes a few megabytes on the device.
 _MAX_RECORDINGS = 256
 
@@ -140,13 +138,10 @@ class Buffers:
         return self._memory[name]
 
 
-# Decoder states whose tensors keep their shapes and addresses, so that a GPU can record a step and replay it.
-
-
 class FixedState(DecoderState):
     """A state with room for n_step tokens of n_row hypotheses a sentence, made of one that has read nothing yet.
 
-    A new state in the same buffers invalidates this one.
+    Its tensors keep their shapes and addresses. A new state in the same buffers invalidates this one.
     """
 
     n_step: Tensor  # (1,)
@@ -209,9 +204,6 @@ class FixedState(DecoderState):
         for name, cache in self.kv_cache.items():
             self.kv_cache[name] = self._buffers.widen(name, cache, 2, self._n_slot)
         self.ancestry = self._buffers.widen("ancestry", self.ancestry, 1, self._n_slot)
-
-
-# The hypotheses of a search in fixed shapes and buffers, and the end of a step.
 
 
 class Table:

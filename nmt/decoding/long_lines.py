@@ -22,8 +22,6 @@ from nmt.languages import language_of
 from nmt.recipe.decode_options import LEAST_SRC_LEN, DecodeConfig
 
 # Text that skips the model.
-
-
 _EMOJI = "[\u2600-\u26ff\u2700-\u2757\u2763-\u27bf\u2b05-\u2b07\u2b1b\u2b1c\u2b50\u2b55\U0001f1e6-\U0001faff]"
 _WITH_EMOJI = "\u200d\ufe0f\ufe0e"  # joiner and variation selectors
 _EMOJI_AND_SPACE = re.compile(rf"(?:[\s{_WITH_EMOJI}]|(?P<emoji>{_EMOJI}))*")

@@ -69,9 +69,6 @@ def score_tokens(
     return log_probs
 
 
-# Ensembles.
-
-
 class States(DecoderState):
     """The states of all models of an ensemble."""
 

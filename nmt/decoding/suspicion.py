@@ -20,8 +20,6 @@ from nmt.decoding.translator import Translator
 from nmt.recipe.decode_options import DecodeConfig
 
 # Numbers of a text by their values.
-
-
 _OTHER_DIGIT = re.compile(r"[^\W0-9A-Za-z_]")
 # ASCII equivalents of marks within numbers: full-width and Arabic ones, and no-break spaces.
 _MARKS = str.maketrans("．，：／٫٬’\u00a0\u202f\u2009", ".,:/.,'   ")
@@ -309,10 +307,7 @@ def _items(text: str) -> tuple[list[str], str]:
 
 
 # Retries with other search settings for translations that look wrong.
-
-
 N_SAMPLES, EPSILON = 16, 0.02  # enough samples to leave a loop; less likely tokens are never drawn
-
 FIRST = "first"  # the name of the translation before any retry
 MENDED, BETTER, KEPT = "mended", "better", "kept"
 

@@ -243,19 +243,12 @@ class Translator:
             [math.fsum(ranked(values, rank)) / len(values) for rank in range(len(hypotheses))] if all(values) else []
             for values in ([part.utilities for part in searched], [part.qualities for part in searched])
         )
-        return Translation(
-            texts[0],
-            texts,
-            hypotheses,
-            long_lines.join_ids([part.src_ids for part in searched]),
-            utilities,
-            qualities,
-            self._unmet(request, texts[0][len(split_line.spaces[0]) :]),
-            missing=[item for part in parts for item in part.missing],
-            doubled=[item for part in parts for item in part.doubled],
-            split=split_line,
-            parts=parts,
-        )
+        src_ids = long_lines.join_ids([part.src_ids for part in searched])
+        unmet = self._unmet(request, texts[0][len(split_line.spaces[0]) :])
+        missing = [item for part in parts for item in part.missing]
+        doubled = [item for part in parts for item in part.doubled]
+        line = Translation(texts[0], texts, hypotheses, src_ids, utilities, qualities, unmet)
+        return replace(line, missing=missing, doubled=doubled, split=split_line, parts=parts)
 
     def _unmet(self, request: Request, text: str) -> list[str]:
         codec = self.subwords.trg

@@ -121,8 +121,7 @@ def draw(
     """
     check_path(path)
     grids = [sentence.grid(kind, layers, heads) for sentence in sentences]
-    ending = path.suffix.lower()
-    if ending == PAGE:
+    if (ending := path.suffix.lower()) == PAGE:
         content = page(sentences, kind, layers, heads, langs, run).encode("utf-8")
     else:
         from nmt.evaluation.attention_picture import picture  # here, since matplotlib is slow to import

@@ -458,11 +458,7 @@ def _check_counts(texts: Texts) -> None:
         raise DataError("there is nothing to score: no translations and no references.")
 
 
-# Pairwise similarity of texts.
-
-
 Matrix = NDArray[np.float64]
-
 CHRF_ORDER, CHRF_BETA = 6, 2
 
 
