@@ -65,10 +65,8 @@ class Characters(NamedTuple):
         logits[:, self.after.size(1) :] = -torch.inf
 
     def forbid_cut(self, logits: Tensor, state: Tensor, n_left: Tensor) -> None:
-        """Forbid tokens that begin a character which the cap would cut, if any other token may follow.
-
-        logits: (R, V), changed in place; state: (R,). n_left: (R,) number of tokens that may follow the next one.
-        """
+        """Forbid tokens that begin a character which the cap would cut, if any other token may follow. logits: (R, V),
+        changed in place; state: (R,). n_left: (R,) number of tokens that may follow the next one."""
         if int(n_left.min()) >= max(_N_MISSING):
             return
         known = logits[:, : self.after.size(1)]
@@ -78,10 +76,8 @@ class Characters(NamedTuple):
 
 
 def characters_of(pieces: Sequence[bytes]) -> Characters | None:
-    """Make the automaton of a vocabulary from the bytes of each id; None if every id has whole characters.
-
-    Ids without bytes, such as EOS, may follow only between characters.
-    """
+    """Make the automaton of a vocabulary from the bytes of each id; None if every id has whole characters. Ids without
+    bytes, such as EOS, may follow only between characters."""
     after = np.full((8, len(pieces)), _FORBIDDEN, dtype=np.int8)
     after[0] = 0
     for token, raw in enumerate(pieces):

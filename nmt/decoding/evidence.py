@@ -24,10 +24,8 @@ WORDS = "word_alignment"  # the field that --alignments writes by itself
 
 
 def attempt(name: str, lost: Lost, compute: Callable[[], _T]) -> _T | None:
-    """Return the value of a field; None, and an entry in `lost`, if computing it fails.
-
-    Every error is caught, since a field must not cost the translation.
-    """
+    """Return the value of a field; None, and an entry in `lost`, if computing it fails. Every error is caught, since a
+    field must not cost the translation."""
     try:
         return compute()
     except Exception as error:
@@ -47,9 +45,7 @@ class Evidence:
 
     def reasons(self, request: Request, translation: Translation) -> list[str]:
         """Reasons against the best translation of a line: those of its text, by `suspicion.reasons`, and of its search.
-
-        low: the mean log-probability of a token, EOS included, is below decode.low_score; 0 switches that off.
-        """
+        low: the mean log-probability of a token, EOS included, is below decode.low_score; 0 switches that off."""
         if not translation.hypotheses:
             return []
         data, low_score, best = self.recipe.data, self.recipe.decode.low_score, translation.hypotheses[0]

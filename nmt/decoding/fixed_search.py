@@ -35,9 +35,7 @@ _MAX_RECORDINGS = 256
 
 class Recorder:
     """Runs work on tensors that keep their addresses; on a GPU, from the second time on, as a recording (CUDA graph).
-
-    The first run compiles kernels. Work that reads a number from the device cannot be recorded.
-    """
+    The first run compiles kernels. Work that reads a number from the device cannot be recorded."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
@@ -96,9 +94,7 @@ class Recorder:
 
 class Buffers:
     """Memory of fixed addresses, by name. n_move: how often a tensor outgrew its buffer, which invalidates recordings.
-
-    caches: shape of one slot, (heads, width), and type of all caches that any state had so far, by their names.
-    """
+    caches: shape of one slot, (heads, width), and type of all caches that any state had so far, by their names."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -139,10 +135,8 @@ class Buffers:
 
 
 class FixedState(DecoderState):
-    """A state with room for n_step tokens of n_row hypotheses a sentence, made of one that has read nothing yet.
-
-    Its tensors keep their shapes and addresses. A new state in the same buffers invalidates this one.
-    """
+    """A state with room for n_step tokens of n_row hypotheses a sentence, made of one that has read nothing yet. Its
+    tensors keep their shapes and addresses. A new state in the same buffers invalidates this one."""
 
     n_step: Tensor  # (1,)
     ancestry: Tensor

@@ -171,9 +171,7 @@ def _meet_unspaced(before: str, after: str) -> tuple[bool, bool]:
 
 def first_words(text: str, places: Sequence[int], by_character: bool = False) -> list[int]:
     """Return the number, from 0, of the word at each of some places of a text. Words are separated by white space.
-
-    by_character: each character is a word, white space aside.
-    """
+    by_character: each character is a word, white space aside."""
     ends = [word.end() for word in re.finditer(r"\S" if by_character else r"\S+", text)]
     return [bisect_right(ends, place) for place in places]
 
@@ -184,10 +182,8 @@ def ranked(n_best_lists: Sequence[Sequence[_T]], rank: int) -> list[_T]:
 
 
 def join_hypotheses(n_best_lists: Sequence[Sequence[Hypothesis]], settings: BeamSettings) -> list[Hypothesis]:
-    """Join the hypotheses of pieces: the k-th of the line is made of the k-th of each piece.
-
-    Ids are joined by EOS, log-probabilities are added up, and the length penalty is that of the joined length.
-    """
+    """Join the hypotheses of pieces: the k-th of the line is made of the k-th of each piece. Ids are joined by EOS,
+    log-probabilities are added up, and the length penalty is that of the joined length."""
     hypotheses = []
     for rank in range(max(map(len, n_best_lists), default=0)):
         parts = ranked(n_best_lists, rank)

@@ -248,10 +248,8 @@ TagsOf = Callable[[str | None, tuple[str, ...] | None], tuple[str, ...]]
 
 
 class Sources:
-    """Encodes the sources of requests.
-
-    codec: without tags_of it encodes every source with its own tags, and those of the request are ignored.
-    """
+    """Encodes the sources of requests. codec: without tags_of it encodes every source with its own tags, and those of
+    the request are ignored."""
 
     def __init__(self, codec: Codec, tags_of: TagsOf | None = None) -> None:
         self._codec, self._tags_of = codec, tags_of

@@ -183,10 +183,8 @@ _FEW_LETTERS = 4  # of other scripts: fewer may be a formula
 def reasons(
     source: str, output: str, max_ratio: float, usual_ratio: float | None = None, languages: Collection[str] = ()
 ) -> list[str]:
-    """Return the names of reasons for doubt.
-
-    max_ratio, usual_ratio: see `is_out_of_ratio`; languages: see `is_in_foreign_script`.
-    """
+    """Return the names of reasons for doubt. max_ratio, usual_ratio: see `is_out_of_ratio`; languages: see
+    `is_in_foreign_script`."""
     checks = {
         "empty": is_blank(output) and not is_blank(source),
         "damaged": output.count(_LOST_CHARACTER) > source.count(_LOST_CHARACTER),  # an incomplete character
@@ -272,9 +270,7 @@ def added(source: str, output: str) -> list[str]:
 
 def is_in_foreign_script(source: str, output: str, languages: Collection[str]) -> bool:
     """Return whether most letters of the output, but not of the source, are in scripts of none of the languages.
-
-    languages: codes of source and target languages. If the scripts of one are unknown, every script is allowed.
-    """
+    languages: codes of source and target languages. If the scripts of one are unknown, every script is allowed."""
     scripts = list(map(scripts_of, languages))
     if not scripts or not all(scripts) or (output.isascii() and any("Latn" in codes for codes in scripts)):
         return False

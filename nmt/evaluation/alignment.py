@@ -31,10 +31,8 @@ def subword_alignment(weights: Tensor, layer: int = 0, head: int = 0) -> list[in
 
 
 def joined_alignment(pieces: Sequence[Sequence[int | None]], src_len: Sequence[int]) -> list[int | None]:
-    """Join the alignments of the pieces of a line. Both sides of the line have an EOS between two pieces.
-
-    src_len: source subwords of each piece, without EOS.
-    """
+    """Join the alignments of the pieces of a line. Both sides of the line have an EOS between two pieces. src_len:
+    source subwords of each piece, without EOS."""
     alignment: list[int | None] = []
     start = 0
     for piece, n_src in zip(pieces, src_len, strict=True):
@@ -46,10 +44,8 @@ def joined_alignment(pieces: Sequence[Sequence[int | None]], src_len: Sequence[i
 
 
 def aligns_characters(recipe: Recipe, trg_lang: str | None = None) -> tuple[bool, bool]:
-    """Return a flag for source and target: True if characters are aligned, not words, by decode.align_units.
-
-    trg_lang: target language of the line, if it differs from the recipe's.
-    """
+    """Return a flag for source and target: True if characters are aligned, not words, by decode.align_units. trg_lang:
+    target language of the line, if it differs from the recipe's."""
     units, langs = recipe.decode.align_units, (recipe.data.src_lang, trg_lang or trg_lang_of(recipe))
     src, trg = (units == "characters" or (units == "auto" and language_of(lang).is_unspaced) for lang in langs)
     return src, trg
@@ -73,10 +69,8 @@ def characters_note(recipe: Recipe) -> str | None:
 
 
 def words_of(pieces: Sequence[bytes], by_character: bool = False) -> list[list[int]]:
-    """Return, for each piece of a text, the numbers from 0 of the words that it is part of.
-
-    Most pieces have one; white space, in the sense of `str.split`, has none. by_character: count characters, not words.
-    """
+    """Return, for each piece of a text, the numbers from 0 of the words that it is part of. Most pieces have one; white
+    space, in the sense of `str.split`, has none. by_character: count characters, not words."""
     word_of_byte: list[int | None] = []
     n_word, in_word = 0, False
     # A byte that is not UTF-8, which is written as U+FFFD, counts as one character here, and so as part of a word.
@@ -93,9 +87,7 @@ def words_of(pieces: Sequence[bytes], by_character: bool = False) -> list[list[i
 
 def word_alignment(subwords: Sequence[int | None], src: Sequence[Sequence[int]], trg: Sequence[Sequence[int]]) -> str:
     """Return the pairs of words with aligned subwords, as 0-0 1-2: source, target, sorted (the Pharaoh format).
-
-    subwords: the source subword of each target subword. src, trg: the words of each subword, by `words_of`.
-    """
+    subwords: the source subword of each target subword. src, trg: the words of each subword, by `words_of`."""
     aligned = ((words, origin) for words, origin in zip(trg, subwords, strict=True) if origin is not None)
     pairs = {(i, j) for words, origin in aligned for j in words for i in src[origin]}
     return " ".join(f"{i}-{j}" for i, j in sorted(pairs))

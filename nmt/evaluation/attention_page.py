@@ -42,9 +42,7 @@ class Panel(NamedTuple):
 
 class Grid(NamedTuple):
     """Heat maps of one kind of attention in a sentence: a row of panels for each layer, a column for each head.
-
-    queries, keys: labels of the Q rows and the K columns. caption: the kind of attention, in words.
-    """
+    queries, keys: labels of the Q rows and the K columns. caption: the kind of attention, in words."""
 
     rows: list[list[Panel]]
     queries: list[str]
@@ -131,10 +129,8 @@ def draw(
 
 
 def panels(weights: Tensor, layers: Layers, heads: Heads) -> list[list[Panel]]:
-    """Return the heat maps of one sentence: a row for each layer, a column for each head, or one for their mean.
-
-    Raises NmtError naming the layers or heads that do not exist.
-    """
+    """Return the heat maps of one sentence: a row for each layer, a column for each head, or one for their mean. Raises
+    NmtError naming the layers or heads that do not exist."""
     n_layer, n_head = weights.shape[:2]
     rows = _selected("layer", layers, n_layer)
     if heads == "mean":

@@ -46,10 +46,8 @@ ScoresOf = Callable[[NDArray[Any]], NDArray[np.float64]]
 
 
 class Statistics(NamedTuple):
-    """Statistics of each sentence, (N, statistic), and the function from their sums to scores.
-
-    resampled: scores of bootstrap resamples, which are the same for all systems; empty without intervals.
-    """
+    """Statistics of each sentence, (N, statistic), and the function from their sums to scores. resampled: scores of
+    bootstrap resamples, which are the same for all systems; empty without intervals."""
 
     counts: NDArray[Any]
     scores: ScoresOf
@@ -82,9 +80,7 @@ class Score(NamedTuple):
 
     def p_values(self, first: "Score") -> PValues | None:
         """Test the difference from the score of another system, both with intervals; None if the metric has no tests.
-
-        The values are those of `sacrebleu --paired-bs` and `--paired-ar`, but with ties among the shuffles counted.
-        """
+        The values are those of `sacrebleu --paired-bs` and `--paired-ar`, but with ties among the shuffles counted."""
         base, own = first.statistics, self.statistics
         if not base or not own:
             return None
@@ -98,10 +94,8 @@ class Score(NamedTuple):
 
 
 class Texts(NamedTuple):
-    """Texts that a metric compares, line by line. references: the lines of each reference.
-
-    sources: needed for COMET only, whose model is `comet`. trg_lang: see `bleu_tokens`.
-    """
+    """Texts that a metric compares, line by line. references: the lines of each reference. sources: needed for COMET
+    only, whose model is `comet`. trg_lang: see `bleu_tokens`."""
 
     hypotheses: Sequence[str]
     references: Sequence[Sequence[str]]
@@ -137,10 +131,8 @@ def exact_match(texts: Texts) -> float:
 
 
 def bleu_tokens(trg_lang: str) -> tuple[str, str | None]:
-    """Return sacreBLEU's tokeniser for a language, and a note that explains it; None for the default, 13a.
-
-    A language without spaces between words gets the tokeniser that sacreBLEU has for it, or else characters.
-    """
+    """Return sacreBLEU's tokeniser for a language, and a note that explains it; None for the default, 13a. A language
+    without spaces between words gets the tokeniser that sacreBLEU has for it, or else characters."""
     language = language_of(trg_lang)
     if language.primary in _WITH_PACKAGES:
         tokens, packages = _WITH_PACKAGES[language.primary]
@@ -339,9 +331,7 @@ class Comet:
 
 def comet_model(option: str, name: str, device: str = "cpu", origin: Origin | None = None) -> Comet:
     """Load the COMET model that an option names: a local checkpoint, or one of Hugging Face. Raises Unavailable.
-
-    origin: of the recipe; the error message names the paths that it searches.
-    """
+    origin: of the recipe; the error message names the paths that it searches."""
     tried = "" if Path(name).exists() else f"; {(origin or Origin()).tried(option, name)}"
     comet = _comet_model(option, name, tried)
     comet.model.to(device)
@@ -479,10 +469,8 @@ def _divide(a: Matrix, b: Matrix) -> Matrix:
 
 
 def chrf(texts: Sequence[str]) -> Matrix:
-    """Sentence chrF2 of text i against text j as its reference, 0 … 100: (N, N). M. Popović 2015, 2016.
-
-    As in sacreBLEU, white space does not count, and an order is left out if one of the two texts is too short for it.
-    """
+    """Sentence chrF2 of text i against text j as its reference, 0 … 100: (N, N). M. Popović 2015, 2016. As in
+    sacreBLEU, white space does not count, and an order is left out if one of the two texts is too short for it."""
     units = ["".join(text.split()) for text in texts]
     n_order, precision, recall = np.zeros((3, len(texts), len(texts)))
     for order in range(1, CHRF_ORDER + 1):
