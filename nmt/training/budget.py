@@ -81,7 +81,7 @@ class Budget:
             state.planned_share = min(1.0, state.wall_seconds / self.seconds)
             state.validated_share = min(state.validated_share, state.planned_share)
         state.planned_for = self.seconds
-        state.measure_share = self.measure_share(state)
+        state.measure_share = self._measure_share(state)
         return self.share(state)
 
     def began(self, state: TrainState, share: float) -> None:
@@ -93,29 +93,28 @@ class Budget:
         if _LATE < share < 1:
             reserve = (part * (1 - share) * self.seconds for part in _RESERVE_IF_LATE)
             state.measure_seconds, state.save_seconds = reserve
-            self.plan(state, share)
+            self._plan(state, share)
             state.measure_share = 1 - share
 
     def measured(self, state: TrainState, seconds: float, share: float) -> None:
         """Plan again after a validation of so many seconds. share: of the schedule, at the last update. The next one is
         expected to take as long, or, if earlier ones took longer, longer by half of the excess."""
         state.measure_seconds = max(seconds, (seconds + state.measure_seconds) / 2)
-        self.plan(state, share)
-        state.measure_share = self.measure_share(state)
+        self._plan(state, share)
+        state.measure_share = self._measure_share(state)
 
     def saved(self, state: TrainState, seconds: float, share: float) -> None:
         """Plan again after a checkpoint, if it took longer than all before. share: at the last update."""
         if seconds > state.save_seconds:
             state.save_seconds = seconds
-            self.plan(state, share)
+            self._plan(state, share)
 
-    def plan(self, state: TrainState, share: float) -> None:
+    def _plan(self, state: TrainState, share: float) -> None:
         """Spread the rest of the schedule over the rest of the time, after a new estimate of the time that is needed
         after the updates. share: that of the last update, so that it neither falls nor jumps."""
         if self.seconds:
             self.count_time(state)
             state.planned_at, state.planned_share = state.wall_seconds, min(1.0, share)
-            state.planned_for = self.seconds
 
     def share(self, state: TrainState) -> float:
         """Return the share of the schedule that had passed at the last count, at most 1. The schedule is completed even
@@ -128,7 +127,7 @@ class Budget:
         rest = 1 - state.planned_share
         return min(1.0, state.planned_share + rest * (state.wall_seconds - state.planned_at) / self._update_time(state))
 
-    def measure_share(self, state: TrainState) -> float:
+    def _measure_share(self, state: TrainState) -> float:
         """Return the share of the schedule that passes during a validation; 0 without a budget."""
         return (1 - state.planned_share) * state.measure_seconds / self._update_time(state) if self.seconds else 0.0
 
@@ -209,15 +208,6 @@ def bound_to_length(recipe: Recipe) -> list[str]:
     return names + [f"regularize.{name}" for name in starts]
 
 
-def share(state: TrainState, recipe: Recipe, time_share: float, *, under_way: bool) -> float:
-    """Return the share of the run that has passed, by attempted updates.
-
-    under_way: whether there is an update whose outcome is not known yet.
-    """
-    n_tried = state.update + state.n_skipped + under_way
-    return share_of_run(n_tried, n_update=recipe.train.updates, time_share=time_share)
-
-
 def rate_factor(state: TrainState, recipe: Recipe, time_share: float) -> float:
     """Return the factor of the learning rate in the next update; see `learning_rate_factor`."""
     update = state.update + 1
@@ -262,7 +252,6 @@ def undo_end(state: TrainState, recipe: Recipe) -> None:
 
 
 def _is_last(update: int, recipe: Recipe, time_share: float) -> bool:
-    """Return whether the updates or their time end here."""
     return update >= recipe.train.updates or time_share >= 1
 
 
@@ -273,11 +262,9 @@ def _validates(update: int, state: TrainState, recipe: Recipe, time_share: float
         return True
     if recipe.train.time_budget and time_share + state.measure_share >= 1:
         return False  # no time would be left for the last validation
+    is_early = not state.history and time_share >= _FIRST_VALIDATION
     if valid.every == "auto":
         interval = max(_VALID_EVERY, _MIN_INTERVAL * state.measure_share)
-        is_regular = time_share - state.validated_share >= interval
-        follows_soon = False
-    else:
-        is_regular = valid.is_regular(update)
-        follows_soon = time_share * valid.every <= _SOON * update
-    return is_regular or (not state.history and time_share >= _FIRST_VALIDATION and not follows_soon)
+        return is_early or time_share - state.validated_share >= interval
+    follows_soon = time_share * valid.every <= _SOON * update
+    return valid.is_regular(update) or (is_early and not follows_soon)

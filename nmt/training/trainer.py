@@ -167,7 +167,8 @@ class Trainer:
         self.model.train()
         self.timed_from = time.perf_counter()
         for portion in self.feed.begin(state.position):
-            share = budget.share(state, recipe, self.time_share, under_way=engine.has_pending)
+            n_tried = state.update + state.n_skipped + (engine.pending is not None)
+            share = budget.share_of_run(n_tried, n_update=recipe.train.updates, time_share=self.time_share)
             engine.backward(portion.work, self.feed.n_gold(portion), share=share)
             self.reporter.memory(state.update, engine.memory)
             stop = self._finish_update()  # of the previous update, if it is still pending
@@ -234,7 +235,6 @@ class Trainer:
         return "stopped" if stop else reason
 
     def _log(self) -> None:
-        """Write the log line of the updates since the previous one."""
         self.reporter.updates(self.state)
         self.state.since_log, self.timed_from = Sums(), time.perf_counter()
 
