@@ -7,6 +7,7 @@ import html
 import json
 import os
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from nmt.evaluation.metrics import METRICS
 from nmt.files import CARD, SEEDS, filled_page, json_for_html, parse_json, write_durably
 from nmt.languages import UNTOLD, language_of
 from nmt.recipe.draft import exports_note
+from nmt.recipe.options import Recipe
 from nmt.recipe.places import DATA_AT
 from nmt.run import Run
 
@@ -59,12 +61,12 @@ class RunPage:
 
 def entries_of(run: Run) -> dict[str, list[Entry]]:
     """Return the lines of the log of a run, by kind, in order. Lines of another format are skipped."""
-    entries = dict[str, list[Entry]]()
+    entries = defaultdict[str, list[Entry]](list)
     for line in run.log_file.read_bytes().split(b"\n") if run.log_file.exists() else ():
         try:
             entry = parse_json(line)
             if _is_valid(entry):
-                entries.setdefault(entry["kind"], []).append(entry)
+                entries[entry["kind"]].append(entry)
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
     return entries
@@ -110,8 +112,7 @@ def page(runs: Sequence[Run], title: str = "") -> str:
 def _facts(run: Run, name: str) -> Entry:
     """Return all data of the page about a run, as JSON values."""
     recipe, log = run.recipe(), entries_of(run)
-    train, valid, final = log.get("train", []), log.get("valid", []), log.get("final", [])
-    start: Entry = next(iter(log.get("start", [])), {})
+    train, valid, final = log["train"], log["valid"], log["final"]
     clock = [(entry["update"], entry["seconds"] / 60) for entry in train]
     times = np.array([(0, 0.0), *clock])
     sets = {valid[0]["set"]: valid} if valid else {}
@@ -140,7 +141,7 @@ def _facts(run: Run, name: str) -> Entry:
         "examples": examples[::-step][::-1],  # the last one included
         "final": {"chosen": final[-1]["chosen"], "candidates": final[-1]["candidates"]} if final else None,
         "data": _data_facts(run),
-        "facts": list(_rows(run, start, train)),
+        "facts": list(_rows(recipe, log)),
     }
 
 
@@ -172,30 +173,26 @@ def _prepared_json(run: Run, name: str) -> Entry:
         return {}
 
 
-def _rows(run: Run, start: Entry, train: Sequence[Entry]) -> Iterator[tuple[str, str]]:
+def _rows(recipe: Recipe, log: Mapping[str, Sequence[Entry]]) -> Iterator[tuple[str, str]]:
     """Yield rows about the training: command, versions, machine, data, time."""
-    recipe = run.recipe()
-    if "command" in start:
-        yield "command", start["command"]
-    if start:
+    if log["start"]:
+        start = log["start"][0]
+        if "command" in start:
+            yield "command", start["command"]
         yield "versions", f"nmt {start.get('nmt')}, Python {start.get('python')}, torch {start.get('torch')}"
         machine = f"{start.get('device')}, CPU threads {start['threads']} of {start['cores']} cores"
         yield "machine", f"{start.get('processor') or 'processor not known'}; {machine}"
         yield "precision", f"{start.get('precision')} ({start.get('precision_why')})"
         yield "model", f"{start['parameters']:,} parameters"
-        yield (
-            "data",
-            f"{start['pairs']:,} pairs, {start['updates_per_epoch']:,} updates an epoch, SHA-256 {start.get('data')}",
-        )
+        pairs = f"{start['pairs']:,} pairs, {start['updates_per_epoch']:,} updates an epoch"
+        yield "data", f"{pairs}, SHA-256 {start.get('data')}"
         yield "seed", str(start["seed"])
-    if train:
-        last = train[-1]
+    if log["train"]:
+        last = log["train"][-1]
         yield "updates", f"{last['update']:,}, in epoch {last['epoch']}, {last['skipped']:,} skipped"
         rest = max(0.0, last.get("wall_seconds", last["seconds"]) - last["seconds"]) / 60
-        yield (
-            "time",
-            f"{last['seconds'] / 60:,.1f} min training; {rest:,.1f} min start, validation and saving until then",
-        )
+        minutes = f"{last['seconds'] / 60:,.1f} min training; {rest:,.1f} min start, validation and saving until then"
+        yield "time", minutes
     yield "exports", exports_note(recipe)
 
 
@@ -240,8 +237,7 @@ def card(run: Run) -> str:
     recipe, log = run.recipe(), entries_of(run)
     trg_langs = dict.fromkeys(corpus.trg_lang or recipe.data.trg_lang for corpus in recipe.data.train)
     langs = [recipe.data.src_lang, *(trg_langs or [recipe.data.trg_lang])]
-    valid, final = log.get("valid", []), log.get("final", [])
-    start: Entry = next(iter(log.get("start", [])), {})
+    valid, final = log["valid"], log["final"]
     chosen: Entry = final[-1]["candidates"].get(final[-1]["chosen"], {}) if final else {}
     inputs = _prepared_json(run, "manifest.json").get("inputs", [])
     measured = [name for name in METRICS if name in chosen]
@@ -264,7 +260,7 @@ def card(run: Run) -> str:
         f"| {file['split']} | {_cell(Path(str(file['name'])).name)} | {file['n_line']:,} | `{file['sha256']}` |"
         for file in inputs
     ]
-    facts = [f"- {name}: `{text}`" for name, text in _rows(run, start, log.get("train", []))]
+    facts = [f"- {name}: `{text}`" for name, text in _rows(recipe, log)]
     search = f"beam size {recipe.valid.beam}" if recipe.valid.beam > 1 else "greedy search"
     origin = f"starting from the weights of {recipe.train.init_from}" if recipe.train.init_from else "from scratch"
     limits = [
