@@ -95,7 +95,7 @@ class TrainingReporter:
             f"{clock(state.wall_seconds):>9} {clock(self.seconds_left(state, self.pace)):>9}"
         )
         self.fastest = max(self.fastest, speed)
-        spins = self.device.type == "cpu" and os.environ.get("OMP_WAIT_POLICY") != "passive"
+        spins = self.device.type == "cpu" and os.environ.get("OMP_WAIT_POLICY", "").lower() != "passive"
         if spins and _SLOW * speed < self.fastest and torch.get_num_threads() > 1 and not self.is_slow:
             self.is_slow = True
             self.record.say(
@@ -105,16 +105,15 @@ class TrainingReporter:
 
     def progress(self, state: TrainState) -> None:
         """Move the bar: by time if there is a budget, else by updates."""
-        train, sums = self.recipe.train, state.since_log
+        done, text, sums = float(state.update), f"update {state.update:,}", state.since_log
         if sums.n_gold:
             self.loss = sums.loss / sums.n_gold
-        done, parts = float(state.update), [f"update {state.update:,}"]
         if self.budget.seconds:
-            done, parts = state.wall_seconds, [f"{clock(state.wall_seconds)} of {clock(self.budget.seconds)}", *parts]
+            done, text = state.wall_seconds, f"{clock(state.wall_seconds)} of {clock(self.budget.seconds)}, {text}"
         else:
             pace = self.pace or state.seconds / max(1, state.update)
-            parts = [f"{parts[0]} of {train.updates:,}", f"left {clock(self.seconds_left(state, pace))}"]
-        self.record.progress(done, ", ".join(filter(None, [*parts, f"loss {self.loss:.2f}", self.best])))
+            text += f" of {self.recipe.train.updates:,}, left {clock(self.seconds_left(state, pace))}"
+        self.record.progress(done, f"{text}, loss {self.loss:.2f}" + (f", {self.best}" if self.best else ""))
 
     def find_best(self, state: TrainState) -> None:
         """Update the best validation that the bar shows."""
@@ -176,9 +175,8 @@ class TrainingReporter:
     def first_skipped(self, state: TrainState, position: Position, outcome: Outcome, *, scaled: bool) -> None:
         """Report the first skipped update of a run; the log and the final message count the others. position: place of
         the update in the data. scaled: whether the loss is scaled, as in fp16."""
-        warning, fp16_note = "warning: ", ""
-        if scaled:
-            warning, fp16_note = "", "; in fp16 a few are normal, until the loss scale is found"
+        warning = "" if scaled else "warning: "
+        fp16_note = "; in fp16 a few are normal, until the loss scale is found" if scaled else ""
         self.record.say(
             f"{warning}{_where(state, position)} was skipped: loss {outcome.loss:.4g}, gradient norm "
             f"{outcome.norm:.4g}. If one of them is not finite, the weights stay unchanged{fp16_note}. {MAX_BAD} in a "
