@@ -54,7 +54,7 @@ class Trial:
         src_seq, gold = (torch.from_numpy(rng.integers(N_SPECIAL, c.size, (n_pair, length))) for c in codecs)
         src_seq[:, -1] = gold[:, -1] = EOS
         trg_seq = torch.cat([torch.full((n_pair, 1), BOS), gold[:, :-1]], dim=1)
-        return Work(Batch(src_seq, trg_seq, gold, gold.numel()), True, 0)
+        return Work(Batch(src_seq, trg_seq, gold, gold.numel()))
 
     def typical(self, max_tokens: int) -> list[Work]:
         """At most three batches of the corpus: of short, medium and long sentences."""
@@ -96,14 +96,12 @@ class Trial:
             torch.cuda.empty_cache()
 
 
-def require_extras(recipe: Recipe, *, logs: bool = True) -> None:
-    """Raise MachineError if a package or COMET model that training needs is missing. logs: whether this rank logs and
-    validates."""
+def require_extras(recipe: Recipe) -> None:
+    """Raise MachineError if a package or COMET model that logging and validation need is missing."""
     for extra, is_wanted in (("tensorboard", recipe.train.tensorboard), ("wandb", recipe.train.wandb)):
-        if is_wanted and logs:
+        if is_wanted:
             require(extra, f"train.{extra}")
-    if logs:
-        comet_of(recipe)
+    comet_of(recipe)
 
 
 def open_data(recipe: Recipe) -> Prepared:

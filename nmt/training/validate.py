@@ -46,13 +46,11 @@ class _StopTranslating(Exception):
 
 
 @contextlib.contextmanager
-def _eager(model: TranslationModel) -> Iterator[None]:
+def eager(model: TranslationModel) -> Iterator[None]:
     """Context manager: run a model eagerly, although its parts are compiled. The compiler would compile each shape of
     validation, and after a few of them it would give up on training, too."""
-    if not any(getattr(module, "_compiled_call_impl", None) for module in model.modules()):
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
+    is_compiled = any(getattr(module, "_compiled_call_impl", None) for module in model.modules())
+    with torch.compiler.set_stance("force_eager") if is_compiled else contextlib.nullcontext():
         yield
 
 
@@ -120,7 +118,7 @@ class Validator:
         help, and MachineError if the scores of a search are not finite.
         """
         try:
-            with evaluating(model), _eager(model):
+            with evaluating(model), eager(model):
                 numbers = self._teacher_forced(model, keep_going)
                 details: dict[str, Any] = {}
                 if self.translate and keep_going():
