@@ -106,7 +106,6 @@ class Feed:
         for (_, position, following), share in zip(group, shares, strict=True):
             work = []
             for (index, rows), counts in share:
-                # The index counts over all ranks, so the masks do not depend on the number of ranks.
                 seed = dropout_seed(self.seed, position, index)
                 for i, (pairs, part_counts) in enumerate(self._parts(*next(texts), rows)):
                     part_seed = seed if not i else dropout_seed(seed, position, index)

@@ -95,17 +95,17 @@ def first_weights(model: TranslationModel, data: Prepared, recipe: Recipe, recor
     if recipe.train.init_from:
         folder, name, fates, differing = copy_from_origin(model, data, recipe)
         record.say(f"first weights from {folder}, {name}:")
-        loaded, unused = list(fates["loaded"]), list(fates["unused"])
+        loaded = list(fates["loaded"])
         n_number = sum(model.get_parameter(param).numel() for param in loaded)
         record.say(f"  loaded   {len(loaded)} parameters, {n_number:,} numbers")
         for kind in ("grown", "skipped", "unused"):
             for param, why in fates[kind].items():
                 record.say(f"  {kind:8} {param}: {why}")
+        fields: dict[str, Any] = {**fates, "loaded": loaded, "unused": list(fates["unused"])}
         if differing:
+            fields["options"] = differing
             lines = [f"    {line}" for line in format_options(differing)]
             record.say("\n".join([f"  warning: {OPTIONS_WARNING}:", *lines]))
-        options = {"options": differing} if differing else {}
-        fields: dict[str, Any] = {**fates, "loaded": loaded, "unused": unused, **options}
         record.write("init", 0, run=str(folder), checkpoint=name, **fields)
 
 

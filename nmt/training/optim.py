@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -46,6 +47,10 @@ _TINY = 1e-7  # added to a norm that may be zero
 _SMALL = 2**18  # elements up to which stacks are orthogonalised in one batch: there the calls dominate the cost
 
 
+# The product of two polynomials of one symmetric matrix, which is symmetric too.
+_of_one_matrix = partial(product_of_each, symmetric=True)
+
+
 def orthogonalise(matrices: Tensor) -> Tensor:
     """Approximate the nearest semi-orthogonal matrix of each matrix: all but the smallest singular values end between
     0.68 and 1.21. matrices: (N, rows, columns). On a GPU the products run in bf16, which is precise enough here."""
@@ -83,11 +88,6 @@ def _factor(gram: Tensor) -> Tensor:
     factor = _of_one_matrix(gram, right)
     factor.diagonal(dim1=1, dim2=2).add_(_A)
     return factor
-
-
-def _of_one_matrix(a: Tensor, b: Tensor) -> Tensor:
-    """The product of two polynomials of one symmetric matrix, which is symmetric too."""
-    return product_of_each(a, b, symmetric=True)
 
 
 class Muon(WithoutCompiler):
@@ -346,9 +346,10 @@ def apply_update(
     norm = total_norm(grads)
     finite = torch.isfinite(loss) & torch.isfinite(norm)
     if on_device or finite:
-        factor = (clip / (norm + 1e-6)).clamp(max=1.0) if clip else None
-        if factor is not None and (on_device or factor < 1.0):  # a factor of 1 would change nothing
-            torch._foreach_mul_([local(grad) for grad in grads], factor)
+        if clip:
+            factor = (clip / (norm + 1e-6)).clamp(max=1.0)
+            if on_device or factor < 1.0:  # a factor of 1 would change nothing
+                torch._foreach_mul_([local(grad) for grad in grads], factor)
         for optimizer in optimizers.parts:
             if on_device:
                 # Fused optimizers read these attributes before they step; GradScaler passes its flag the same way.

@@ -101,7 +101,7 @@ class TrainState:
     def best_update(self, metric: str) -> int | None:
         """The update with the best score; of equal scores the earliest."""
         scores = self.scores(metric)
-        return min(scores, key=lambda update: (-scores[update], update)) if scores else None
+        return min(scores, key=lambda update: (-scores[update], update), default=None)
 
     def out_of_patience(self, metric: str, patience: int) -> bool:
         """Return whether the last `patience` validations brought no new best."""
