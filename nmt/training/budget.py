@@ -85,10 +85,8 @@ class Budget:
         return self.share(state)
 
     def began(self, state: TrainState, share: float) -> None:
-        """Plan after the first update. share: of the schedule, by the clock of rank 0.
-
-        If set-up took most of the time, there is no validation before the end, and part of the rest is kept for it.
-        """
+        """Plan after the first update. share: of the schedule, by the clock of rank 0. If set-up took most of the time,
+        there is no validation before the end, and part of the rest is kept for it."""
         state.validated_share = share  # no validation is due because of set-up time
         if _LATE < share < 1:
             reserve = (part * (1 - share) * self.seconds for part in _RESERVE_IF_LATE)

@@ -153,11 +153,9 @@ def likely_troubles(recipe: Recipe, findings: Findings) -> Iterator[str]:
 
 
 def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
-    """Measure a recipe and return the report, line by line. say: called with messages about the progress.
-
-    Raises the errors that training would raise before its first update, except for the folder of another run: the cost
-    of other options can be checked while a run goes on.
-    """
+    """Measure a recipe and return the report, line by line. say: called with messages about the progress. Raises the
+    errors that training would raise before its first update, except for the folder of another run: the cost of other
+    options can be checked while a run goes on."""
     require_one_process("--check")
     data, device = open_data(recipe), use_device(recipe.train)
     run = Run(recipe.run_folder)

@@ -166,10 +166,8 @@ class Engine:
 
     def backward(self, work: list[Work], n_gold: int, *, share: float = 0.0) -> None:
         """Accumulate the gradient of an update: of the loss of all ranks' batches, divided by their n_gold tokens.
-
         share: of the run that has passed, for regularizers that start later. When memory runs out, the batch that did
-        not fit is halved and the whole update is repeated; see `memory`.
-        """
+        not fit is halved and the whole update is repeated; see `memory`."""
         if self._rehearse:
             self._rehearse = False
             self.backward(work[:1], n_gold, share=share)
@@ -233,9 +231,8 @@ class Engine:
 
     @staticmethod
     def packing_of(batch: Batch, longest: int | None) -> tuple[Packing, Packing] | None:
-        """Return the packing of source and target, or None if the batch is padded.
-
-        longest: bound on a sentence, EOS counted; None: the longest sentence of the batch."""
+        """Return the packing of source and target, or None if the batch is padded. longest: bound on a sentence, EOS
+        counted; None: the longest sentence of the batch."""
         if batch.src_start is None or batch.trg_start is None:
             return None
         src, trg = (

@@ -28,12 +28,10 @@ _SAMPLE = 1_000_000  # pairs, about, of a sample that represents the corpus
 
 
 def flops_per_token(model: TranslationModel, config: ModelConfig, plan: Plan) -> float:
-    """Return the operations (FLOP) of training per target token (Chowdhery et al. 2022, PaLM, appendix B).
-
-    Each weight costs 6 per token, forward and backward: encoder weights per source token, all others per target token,
-    with the output layer and without embeddings. Attention costs 6 layers heads (d_k + d_v) per query and key, over
-    whole sentences. Padding, recomputed activations and second passes (R-Drop) are not counted.
-    """
+    """Return the operations (FLOP) of training per target token (Chowdhery et al. 2022, PaLM, appendix B). Each weight
+    costs 6 per token, forward and backward: encoder weights per source token, all others per target token, with the
+    output layer and without embeddings. Attention costs 6 layers heads (d_k + d_v) per query and key, over whole
+    sentences. Padding, recomputed activations and second passes (R-Drop) are not counted."""
     n_pair, step = len(plan.src_len), 1 + len(plan.src_len) // _SAMPLE
     rows = np.arange(0, n_pair, step) if plan.mixture is None else plan.mixture.rows(plan.seed, 0)[::step]
     src, trg = (length.astype(float) for length in plan.lengths(rows))

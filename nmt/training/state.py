@@ -111,10 +111,8 @@ class TrainState:
 
 
 def changes(entry: dict[str, Any], conditions: Conditions, metric: str) -> dict[str, tuple[Any, Any]]:
-    """Return the settings of a metric that differ between a validation and now: {setting: (then, now)}.
-
-    An entry of an earlier version has no settings; they count as equal.
-    """
+    """Return the settings of a metric that differ between a validation and now: {setting: (then, now)}. An entry of an
+    earlier version has no settings; they count as equal."""
     kind = "translations" if metric in METRICS else "pairs"
     then, now = entry.get("how", {}).get(kind, {}), conditions.get(kind, {})
     return {name: (then[name], now[name]) for name in then.keys() & now.keys() if then[name] != now[name]}

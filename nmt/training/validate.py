@@ -62,10 +62,8 @@ def comet_of(recipe: Recipe, device: str = "cpu") -> Comet | None:
 
 
 class Validator:
-    """Measures a model on one corpus, always in the same way.
-
-    files: the entry of the set in the recipe; None for a corpus that was made. limits: as in nmt-translate.
-    """
+    """Measures a model on one corpus, always in the same way. files: the entry of the set in the recipe; None for a
+    corpus that was made. limits: as in nmt-translate."""
 
     def __init__(
         self,
@@ -112,11 +110,9 @@ class Validator:
         in_time: Callable[[], bool] = lambda: True,
     ) -> Measured:
         """Return the numbers {loss, perplexity, accuracy, bleu, chrf} that are finite; and signatures and examples.
-
         keep_going: called between batches. in_time: called only during translation. After the first False the rest is
         left out. When memory runs out, batches are halved, with the same result. Raises OutOfMemory if halving does not
-        help, and MachineError if the scores of a search are not finite.
-        """
+        help, and MachineError if the scores of a search are not finite."""
         try:
             with evaluating(model), eager(model):
                 numbers = self._teacher_forced(model, keep_going)
@@ -274,12 +270,10 @@ def choose_final(
     wants_stop: Callable[[], bool] = lambda: False,
     has_time: Callable[[float], bool] = lambda _: True,
 ) -> str:
-    """Measure the candidates on the validation set, write the best as RUN/model, and return its name.
-
-    Candidates: the last and the best checkpoint, the average of the last or best N, and the moving average; of equals
-    the first wins. On a stop nothing is written, and the name is ''. has_time: True if so many seconds are left. If
-    not, only numbers from training are compared, by the loss if the last checkpoint has no other.
-    """
+    """Measure the candidates on the validation set, write the best as RUN/model, and return its name. Candidates: the
+    last and the best checkpoint, the average of the last or best N, and the moving average; of equals the first wins.
+    On a stop nothing is written, and the name is ''. has_time: True if so many seconds are left. If not, only numbers
+    from training are compared, by the loss if the last checkpoint has no other."""
     metric = recipe.valid.metric
     results: dict[str, dict[str, float]] = {}
     measured = {
@@ -362,10 +356,8 @@ def _intact_checkpoints(run: Run, record: Record) -> dict[int, Path]:
 
 
 def _candidates(recipe: Recipe, state: TrainState, updates: list[int]) -> list[tuple[str, list[int], str]]:
-    """Return of each candidate: name, updates of the checkpoints to average, and the file in them.
-
-    updates: of the intact checkpoints, oldest first.
-    """
+    """Return of each candidate: name, updates of the checkpoints to average, and the file in them. updates: of the
+    intact checkpoints, oldest first."""
     metric, train = recipe.valid.metric, recipe.train
     last = updates[-1]
     candidates = [("last", [last], checkpoint.MODEL)]
