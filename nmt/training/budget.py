@@ -1,6 +1,5 @@
-"""Time budget, learning-rate schedules, and what is due after an update. Wall time is the only input that cannot be
-reproduced. It affects only the schedule and the end of training: the pairs of an update, their order and their dropout
-are the same under any clock."""
+"""Time budget, learning-rate schedules, and what is due after an update. Wall time, which cannot be reproduced, affects
+only the schedule and the end of training: pairs, order and dropout of an update are the same under any clock."""
 
 import math
 import time
@@ -45,9 +44,8 @@ def n_measured_at_end(config: TrainConfig) -> int:
 
 
 class Budget:
-    """Clock of one process of a run; the clock of rank 0 decides. It counts the time of the whole command, in all parts
-    of a resumed run: initial embeddings, compilation, updates, validations and saving. The sum is in the state, so that
-    checkpoints contain it."""
+    """Clock of one process; that of rank 0 decides. It counts the whole command, in all parts of a resumed run: initial
+    embeddings, compilation, updates, validations and saving. The sum is in the state, so in checkpoints."""
 
     def __init__(self, config: TrainConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = config.budget_seconds
@@ -116,8 +114,7 @@ class Budget:
 
     def share(self, state: TrainState) -> float:
         """Return the share of the schedule that had passed at the last count, at most 1. The schedule is completed even
-        if little time is left for it: a learning rate that never came down is worse than a last validation that is cut
-        short."""
+        in little time: a learning rate that never came down is worse than a last validation cut short."""
         if not self.seconds:
             return 0.0
         if state.wall_seconds >= self.seconds:
@@ -199,8 +196,7 @@ def learning_rate_factor(update: int, config: OptimConfig, *, share: float, d_mo
 
 
 def bound_to_length(recipe: Recipe) -> list[str]:
-    """Return the options that make an update depend on the length of the run. Without any, a longer run begins with the
-    same updates as a shorter one."""
+    """Return the options by which updates depend on the length of the run; without any, a longer run begins alike."""
     names = [] if recipe.optim.schedule in WITHOUT_END else ["optim.schedule"]
     starts = [name for name in ("r_drop_from", "simcut_from") if getattr(recipe.regularize, name)]
     return names + [f"regularize.{name}" for name in starts]
@@ -240,8 +236,7 @@ def stop_reason(state: TrainState, recipe: Recipe, time_share: float) -> str:
 
 
 def undo_end(state: TrainState, recipe: Recipe) -> None:
-    """Undo the end of a run that continues: forget a validation that was due only there, and mark the checkpoint as one
-    of a stop."""
+    """Undo the end of a continued run: forget a validation due only there, and mark the checkpoint as one of a stop."""
     last = state.update
     if not recipe.valid.is_regular(last):
         state.history = [entry for entry in state.history if entry["update"] != last]

@@ -1,6 +1,5 @@
-"""nmt-train --check: measured cost of a recipe on this machine, before training. Builds the model, trains it on the
-largest batch and for a few updates, and discards it. Writes nothing and locks nothing, so it can be used while the run
-itself goes on."""
+"""nmt-train --check: measured cost of a recipe on this machine. Builds the model, trains it on the largest batch and
+for a few updates, and discards it. Writes and locks nothing, so it can be used while the run itself goes on."""
 
 import os
 import shutil
@@ -154,8 +153,7 @@ def likely_troubles(recipe: Recipe, findings: Findings) -> Iterator[str]:
 
 def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     """Measure a recipe and return the report, line by line. say: called with messages about the progress. Raises the
-    errors that training would raise before its first update, except for the folder of another run: the cost of other
-    options can be checked while a run goes on."""
+    errors that training would raise before its first update, except for another run in the folder."""
     require_one_process("--check")
     data, device = open_data(recipe), use_device(recipe.train)
     run = Run(recipe.run_folder)

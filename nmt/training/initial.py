@@ -1,6 +1,5 @@
-"""Initial weights of a run: random, from co-occurrence in the training pairs, or from another run. Only the weights of
-another run are taken: the new run has its own data, optimizer, update numbers and folder. Resuming is
-`Trainer.restore`."""
+"""Initial weights of a run: random, from co-occurrence in the training pairs, or from another run, of which only the
+weights are taken: data, optimizer, update numbers and folder are new. Resuming is `Trainer.restore`."""
 
 import time
 from collections.abc import Callable
@@ -36,8 +35,7 @@ def cooccurrence_embeddings(
 ) -> Tensor:
     """(n_vocab, width) embeddings of variance 1 / width, as a normal initialisation has. trg_offset: added to target
     ids; 0 for a shared vocabulary, else n_src_vocab. n_vocab counts the rows of both sides. A subword that does not
-    occur gets noise. At most MAX_PAIRS pairs are used, evenly spread over the corpus. quiet: no progress bar on
-    stderr."""
+    occur gets noise. At most MAX_PAIRS pairs are used, evenly spread over the corpus. quiet: no progress bar."""
     n_pair = min(corpus.n_pair, MAX_PAIRS)
     src, trg = corpus.pairs(np.arange(n_pair) * corpus.n_pair // n_pair)
     all_ids = np.concatenate([*src, *(row + trg_offset for row in trg)])
@@ -133,8 +131,7 @@ def check_origin(recipe: Recipe, run: Run) -> None:
 
 
 def find_origin(recipe: Recipe) -> tuple[Run, str | None]:
-    """The run that train.init_from names, and the name of the checkpoint in it; None: the final model. Raises RunError
-    if it names no run, or this one."""
+    """Return run and checkpoint of train.init_from; None: the final model. Raises RunError for no run, or this one."""
     named = recipe.train.init_from
     for path in recipe.origin.places("train.init_from", named):
         if is_run(path):

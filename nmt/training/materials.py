@@ -146,8 +146,7 @@ def decide_compile(
     recipe: Recipe, model: TranslationModel, precision: Precision, ranks: Ranks, saved: bool | None = None
 ) -> tuple[Recipe, str]:
     """Resolve auto in train.compile, and compile the model if auto chooses to. Returns the recipe with true or false,
-    and the reason. saved: the decision of the resumed run, which must round as it began, even if its length changed;
-    None: a new run."""
+    and the reason. saved: the decision of the resumed run, which must round as it began; None: a new run."""
     if recipe.train.compile != "auto":
         return recipe, "as the recipe says"
     device, n_param = model.device, sum(p.numel() for p in model.parameters())

@@ -20,8 +20,7 @@ from nmt.training.parallel import full_tensor, local, shard_like, total_norm
 
 
 class WithoutCompiler(torch.optim.Optimizer):
-    """An optimizer whose construction and zero_grad do not load torch's compiler. The methods are torch's own,
-    unwrapped."""
+    """Optimizer whose construction and zero_grad, torch's own but unwrapped, do not load torch's compiler."""
 
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)

@@ -15,9 +15,8 @@ from nmt.recipe.training_options import TrainConfig
 
 @dataclass(frozen=True)
 class Precision:
-    """The precision of a run. name: fp32, bf16 or fp16. why: one line for the user. kernels: use our own CPU kernels
-    for the operations between matrix products; they round differently. A run keeps the precision that it began with, so
-    that a resumed run gives the same results."""
+    """The precision of a run, which a resumed run keeps, to give the same results. name: fp32, bf16 or fp16. why: one
+    line for the user. kernels: use our own CPU kernels between matrix products; they round differently."""
 
     name: str
     why: str
@@ -53,8 +52,7 @@ class Precision:
 
 
 def use_device(config: TrainConfig) -> torch.device:
-    """Choose the device of a recipe, and set the number of CPU threads. Raises Unavailable if this machine lacks the
-    device, or the device the precision."""
+    """Choose the device and set the number of CPU threads. Raises Unavailable if device or precision is unavailable."""
     device = choose_device(config.device, "--train.device")
     if config.precision == "fp16" and device.type == "cpu":
         raise Unavailable("train.precision: fp16 needs a GPU; on a CPU use auto, bf16 or fp32.")

@@ -1,5 +1,4 @@
-"""Reports of a run, to the log and to people. `log.py` has the files and the bar. Nothing here changes training: every
-method gets the values that it reports."""
+"""Reports of a run, to the log and to people; `log.py` has files and bar. Nothing here changes training."""
 
 import os
 import time
@@ -51,8 +50,7 @@ MAX_BAD = 10  # updates in a row without a finite gradient before training gives
 
 
 class TrainingReporter:
-    """Reports the progress of one process of a run, and the time that is left. n_failed: how often memory ran out in
-    training, as far as reported."""
+    """Reporter of the progress of a run. n_failed: how often memory ran out in training, as far as reported."""
 
     def __init__(
         self, recipe: Recipe, record: Record, budget: Budget, device: torch.device, token_seconds: float
@@ -182,8 +180,7 @@ class TrainingReporter:
         )
 
     def validation(self, state: TrainState, measured: dict[str, Measured], first_name: str) -> None:
-        """Report all measurements to the log; to people the numbers and one example of the first set, the examples in
-        turn."""
+        """Report all measurements to the log; to people the numbers and one example of the first set, in turn."""
         self.record.write("valid", state.update, **fields_of(measured))
         self.find_best(state)
         is_best = state.best_update(self.recipe.valid.metric) == state.update

@@ -1,6 +1,5 @@
-"""Values for `auto` in a recipe: chosen once for a run, stored in its recipe, and the same on every rank. A resumed run
-keeps the values that it began with. `precision: auto` is not resolved here: it depends on the device, which may change
-between two parts of a run."""
+"""Values for `auto` in a recipe: chosen once for a run, stored in its recipe, equal on all ranks, and kept on resume.
+`precision: auto` is not resolved here: it depends on the device, which may change between two parts of a run."""
 
 import math
 import shutil
@@ -127,8 +126,7 @@ def _sized(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) -
 
 
 def _room(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) -> tuple[int, float]:
-    """Estimate the updates and epochs that fit into train.time_budget, from the time of a typical update. The result is
-    the same on all ranks."""
+    """Estimate updates and epochs within train.time_budget from the time of a typical update; equal on all ranks."""
     plain = recipe.train.model_copy(update={"compile": False, "cuda_graphs": False})  # compiling would take minutes
     optim = recipe.optim.model_copy(update={"warmup": 1, "schedule": "constant"})
     train, batch = recipe.train, recipe.batch

@@ -1,5 +1,4 @@
-"""State of a run: the few numbers that cannot be computed from the update number, and the options that may change on
-resume."""
+"""State of a run: numbers that do not follow from the update number; and options that may change on resume."""
 
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -75,8 +74,7 @@ class TrainState:
 
     @classmethod
     def from_json(cls, state: dict[str, Any], *, packed: bool) -> "TrainState":
-        """Read the output of `to_json` of any version. An epoch that began with other batches starts again. packed:
-        whether batches are packed."""
+        """Read the output of `to_json` of any version. An epoch that began with other batches starts again."""
         names = {f.name for f in fields(cls)}
         values = {name: value for name, value in state.items() if name in names}
         continues = same_batches(state.get("plan", 1), packed=packed)

@@ -356,8 +356,7 @@ def _intact_checkpoints(run: Run, record: Record) -> dict[int, Path]:
 
 
 def _candidates(recipe: Recipe, state: TrainState, updates: list[int]) -> list[tuple[str, list[int], str]]:
-    """Return of each candidate: name, updates of the checkpoints to average, and the file in them. updates: of the
-    intact checkpoints, oldest first."""
+    """Return name, updates to average, and file of each candidate. updates: of intact checkpoints, oldest first."""
     metric, train = recipe.valid.metric, recipe.train
     last = updates[-1]
     candidates = [("last", [last], checkpoint.MODEL)]
