@@ -139,9 +139,6 @@ class Budget:
         return max(self.seconds - ending - state.planned_at, least, 1e-9)
 
 
-# The learning rate.
-
-
 def share_of_run(update: int, *, n_update: int, time_share: float = 0.0) -> float:
     """Return the share of the run after `update` updates, in [0, 1]: the larger of the shares by updates and by time.
     time_share: share of the time budget that has passed; 0 without one."""
@@ -190,9 +187,6 @@ def learning_rate_factor(update: int, config: OptimConfig, *, share: float, d_mo
     if config.schedule == "noam":
         return config.lr_mul / math.sqrt(d_model) * min(1 / math.sqrt(update), update / (warmup * math.sqrt(warmup)))
     return update / warmup if update <= warmup else SCHEDULES[config.schedule](update, warmup, share, config)
-
-
-# What is due after an update.
 
 
 def bound_to_length(recipe: Recipe) -> list[str]:

@@ -70,7 +70,6 @@ class Findings:
         self.valid_fits, set_seconds = _measure_validation(Validation(recipe, data, engine.precision), engine)
         self.peak = peak(device)  # None: unknown
         self.valid_seconds = sum(set_seconds)
-        # Of the whole run.
         self.n_update, self.n_valid = foreseen(recipe, update_seconds=self.seconds, valid_seconds=self.valid_seconds)
         choice_seconds = (n_measured_at_end(recipe.train) - 1) * set_seconds[0]
         self.measuring = self.n_valid * self.valid_seconds + choice_seconds

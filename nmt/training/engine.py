@@ -231,8 +231,7 @@ class Engine:
 
     @staticmethod
     def packing_of(batch: Batch, longest: int | None) -> tuple[Packing, Packing] | None:
-        """Return the packing of source and target, or None if the batch is padded. longest: bound on a sentence, EOS
-        counted; None: the longest sentence of the batch."""
+        """The packings of both sides; None if padded. longest: bound on a sentence with EOS; None: the maximum."""
         if batch.src_start is None or batch.trg_start is None:
             return None
         src, trg = (
@@ -306,8 +305,7 @@ class Engine:
 
     @contextmanager
     def whole_model(self, weights: dict[str, Tensor] | None = None) -> Iterator[TranslationModel]:
-        """Yield a model with full weights for rank 0 to evaluate. weights: gathered weights to load into the copy of a
-        sharded model; None: leave the copy as it is."""
+        """Yield a model with full weights on rank 0. weights: for the copy of a sharded model; None: keep its own."""
         if self._twin is None:
             yield self.model
             return
@@ -317,9 +315,6 @@ class Engine:
             yield self._twin.to(self.model.device)
         finally:
             self._twin.cpu()
-
-
-# Seconds and bytes, formatted for people.
 
 
 def duration(seconds: float) -> str:

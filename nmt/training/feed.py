@@ -96,7 +96,6 @@ class Feed:
             position = following
 
     def _make(self, group: list[_Update]) -> list[Portion]:
-        """Make the portions of updates of one epoch."""
         shares = [self.ranks.share(list(enumerate(batches))) for batches, _, _ in group]
         all_rows = [rows for share in shares for (_, rows), _ in share]
         src, trg = self._texts(np.concatenate(all_rows), group[0][1].epoch)

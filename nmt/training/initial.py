@@ -80,9 +80,7 @@ _IRRELEVANT = {
     *("n_position", "attn_bias", "ffn_bias", "enc_conv", "lexical_attn", "prj_transform"),
 }
 
-
-# Fates of parameters by name: {kind: {name: reason}}. The kinds are loaded, grown (some rows are new), skipped, and
-# unused (not in this model).
+# Fates of parameters: {kind: {name: reason}}. Kinds: loaded, grown (some rows are new), skipped, unused (only there).
 Fates = dict[str, dict[str, str]]
 
 
@@ -182,8 +180,8 @@ def copy_weights(
                 kind = "grown"
                 why = f"{n_row:,} of {codec.size:,} subwords, {n_new:,} start as the mean of their parts there"
         fates[kind][names[0]] = why
-    own_names = {name for names in names_of(model).values() for name in names}
-    unused = (names[0] for names in names_of(other).values() if not own_names & set(names))
+    own_names = dict(model.named_parameters(remove_duplicate=False)).keys()
+    unused = (names[0] for names in names_of(other).values() if own_names.isdisjoint(names))
     fates["unused"] = dict.fromkeys(unused, "only in that run")
     return fates
 

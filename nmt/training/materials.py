@@ -133,8 +133,6 @@ def new_model(recipe: Recipe, data: Prepared, device: torch.device) -> Translati
     return model
 
 
-# Compilation of models.
-
 # Measured with base and big in packed rows in bf16, on one H200.
 _SECONDS = 50  # extra time until the first update: for big 53 s compiled, 4 s not compiled
 _FASTER = 1.3  # speed-up of big without CUDA graphs: 254,000 target tokens/s compiled, 192,000 not compiled

@@ -38,8 +38,7 @@ class AdamW(WithoutCompiler, torch.optim.AdamW):
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
 
-# Coefficients of the quintic Newton-Schulz iteration (Jordan et al.): steepest at zero, so that five
-# iterations bring all singular values near one.
+# Of the quintic Newton-Schulz iteration (Jordan et al.): steep at zero, so five bring all singular values near one.
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _N_ITERATION = 5
 _TINY = 1e-7  # added to a norm that may be zero
@@ -169,9 +168,6 @@ def _join(blocks: Tensor, shape: torch.Size) -> Tensor:
     return grid.transpose(2, 3).reshape(-1, rows, columns)
 
 
-# Parameters by name.
-
-
 def names_of(model: nn.Module) -> dict[nn.Parameter, list[str]]:
     """Every parameter once, with all its names; checkpoints use the first."""
     names: dict[nn.Parameter, list[str]] = {}
@@ -181,9 +177,8 @@ def names_of(model: nn.Module) -> dict[nn.Parameter, list[str]]:
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> str:
-    """Freeze parameters: no gradient, so neither weight decay nor optimizer state. Returns a message, which also lists
-    the other names of shared parameters; '' without patterns. Raises RecipeError if a pattern matches no parameter, or
-    if nothing is left to train."""
+    """Freeze parameters: no gradient, weight decay or optimizer state. Returns a message with the other names of shared
+    parameters; '' without patterns. Raises RecipeError if a pattern matches none, or if all are frozen."""
     names = names_of(model)
     frozen = dict.fromkeys(param for pattern in patterns for param in _matching(names, pattern, "train.freeze"))
     for param in frozen:
@@ -312,8 +307,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module, Factors, OptimConfig], list[torch.opt
 
 
 def build_optimizers(model: nn.Module, config: OptimConfig) -> Optimizers:
-    """Build the optimizers of a recipe for the parameters that are not frozen. Raises RecipeError if a pattern of
-    `rate_of` matches no parameter."""
+    """Build optimizers for parameters not frozen. Raises RecipeError if a pattern of `rate_of` matches none."""
     chosen = rate_factors(model, config.rate_of)
     factors = {param: chosen.get(param, 1.0) for param in model.parameters() if param.requires_grad}
     return Optimizers(OPTIMIZERS[config.name](model, factors, config))

@@ -248,10 +248,9 @@ def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
 
 
 def _agreed_name(store: Any, rank: int, world_size: int, timeout: float) -> str:
-    """Wait for all ranks and agree on a name that only this group has. After a restart, torchrun's store still holds
-    the keys of the previous group, and its count of restarts differs between machines. Every rank posts a random name.
-    Rank 0 publishes the list of names until each rank has confirmed a list with its own name in it. Raises RuntimeError
-    when the time is over."""
+    """Agree with all ranks on a name of this group alone: after a restart, torchrun's store still holds the keys of the
+    previous group, and its count of restarts differs between machines. Every rank posts a random name; rank 0 publishes
+    the list until each rank has confirmed one with its own name. Raises RuntimeError when time is over."""
 
     def read(kind: str) -> list[str]:
         keys = [f"{kind}/{number}" for number in range(world_size)]

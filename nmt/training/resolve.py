@@ -181,9 +181,6 @@ def _with(recipe: Recipe, section: str, options: dict[str, Any]) -> Recipe:
         raise RecipeError(f"the values chosen for auto and train.epochs contradict the recipe: {complaints}") from None
 
 
-# Size of a batch.
-
-
 def most_tokens(batch: BatchConfig, n_token: int, world_size: int) -> tuple[int, str]:
     """Return the size of the largest useful batch for a corpus of n_token target tokens, and the reason."""
     if batch.tokens_per_update:

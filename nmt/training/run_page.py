@@ -73,18 +73,17 @@ def entries_of(run: Run) -> dict[str, list[Entry]]:
 def _is_valid(entry: Any) -> bool:
     """Return whether a line has the fields of its kind. May raise KeyError, TypeError or AttributeError if not."""
     if entry["kind"] == "final":
-        return entry["chosen"] in entry["candidates"] and all(map(_are_numbers, entry["candidates"].values()))
+        candidates = entry["candidates"]
+        return entry["chosen"] in candidates and all(_are_numbers(scores.values()) for scores in candidates.values())
     if entry["kind"] == "valid":
-        sets = [
-            {key: scores.get(key, 0) for key in ("loss", *METRICS)}
-            for scores in (entry, *entry.get("sets", {}).values())
-        ]
-        return isinstance(entry["set"], str) and _are_numbers({"update": entry["update"]}, *sets)
-    return _are_numbers({key: entry[key] for key in _NUMBERS.get(entry["kind"], ("update",))})
+        sets = (entry, *entry.get("sets", {}).values())
+        scores = (one.get(key, 0) for one in sets for key in ("loss", *METRICS))
+        return isinstance(entry["set"], str) and _are_numbers([entry["update"], *scores])
+    return _are_numbers(entry[key] for key in _NUMBERS.get(entry["kind"], ("update",)))
 
 
-def _are_numbers(*entries: Entry) -> bool:
-    return all(isinstance(value, int | float) for entry in entries for value in entry.values())
+def _are_numbers(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, int | float) for value in values)
 
 
 def names_of(folders: Sequence[Path]) -> list[str]:
@@ -117,6 +116,13 @@ def _facts(run: Run, name: str) -> Entry:
     for set_name in dict.fromkeys(name for entry in valid for name in entry.get("sets", {})):
         entries = [entry for entry in valid if set_name in entry.get("sets", {})]
         sets[set_name] = [{"update": entry["update"], **entry["sets"][set_name]} for entry in entries]
+    curves = dict[str, Entry]()
+    for set_name, entries in sets.items():
+        updates = [entry["update"] for entry in entries]
+        minutes = np.interp(updates, times[:, 0], times[:, 1]).tolist()
+        keys = [key for key in _VALID_CURVES if any(key in entry for entry in entries)]
+        scores = {key: [entry.get(key) for entry in entries] for key in keys}
+        curves[set_name] = {"update": updates, "minutes": minutes, **scores}
     examples = [{"update": entry["update"], "rows": entry["examples"]} for entry in valid if entry.get("examples")]
     step = -(-len(examples) // _MOST_EXAMPLES) or 1
     return {
@@ -124,18 +130,7 @@ def _facts(run: Run, name: str) -> Entry:
         "title": f"{recipe.name}: {language_of(recipe.data.src_lang).name} to {language_of(recipe.data.trg_lang).name}",
         "metric": recipe.valid.metric,
         "train": _thinned(train, clock),
-        "valid": {
-            set_name: {
-                "update": [entry["update"] for entry in entries],
-                "minutes": np.interp([entry["update"] for entry in entries], times[:, 0], times[:, 1]).tolist(),
-                **{
-                    key: [entry.get(key) for entry in entries]
-                    for key in _VALID_CURVES
-                    if any(key in entry for entry in entries)
-                },
-            }
-            for set_name, entries in sets.items()
-        },
+        "valid": curves,
         "examples": examples[::-step][::-1],  # the last one included
         "final": {"chosen": final[-1]["chosen"], "candidates": final[-1]["candidates"]} if final else None,
         "data": _data_facts(run),
@@ -194,9 +189,6 @@ def _rows(recipe: Recipe, log: Mapping[str, Sequence[Entry]]) -> Iterator[tuple[
     yield "exports", exports_note(recipe)
 
 
-# Runs that differ only in their seed.
-
-
 def write_summary(folder: Path, runs: Sequence[Run]) -> str:
     """Write seeds.json and the page of all runs. Returns a table of the scores of the final models for people."""
     states = {run.folder.name: checkpoint.read_json(run.model_folder / checkpoint.STATE) for run in runs}
@@ -218,9 +210,6 @@ def write_summary(folder: Path, runs: Sequence[Run]) -> str:
     for name, chosen, values in rows:
         text += f"{name:20}{chosen:{width}}{''.join(f'{values[metric]:12.4f}' for metric in columns)}\n"
     return text
-
-
-# The model card.
 
 
 def write_card(run: Run) -> None:

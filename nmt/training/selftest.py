@@ -133,9 +133,6 @@ def _search(engine: Engine, batch: Batch, recipe: Recipe, data: Prepared, *, bea
     return False, f"{result}; expected {decode_ids(targets[wrong])!r}, found {decode_ids(outputs[wrong][0].ids)!r}"
 
 
-# nmt-train --verify: integrity of a run folder.
-
-
 def verify_run(run: Run) -> Iterator[tuple[str, int | None, str]]:
     """Yield name, update (None if unreadable) and complaint ('' if intact) of each checkpoint and of the final model.
     Raises RunError if recipe or subwords are not those of the run, or if `checkpoints` is not a folder."""

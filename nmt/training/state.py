@@ -84,9 +84,7 @@ class TrainState:
 
     def comparable(self, *metrics: str) -> list[dict[str, Any]]:
         """The validations that measured these metrics under the current conditions, as far as their entries say."""
-        return [
-            entry for entry in self.history if not any(changes(entry, self.conditions, metric) for metric in metrics)
-        ]
+        return [entry for entry in self.history if not any(changes(entry, self.conditions, name) for name in metrics)]
 
     def scores(self, metric: str) -> dict[int, float]:
         """Scores of the comparable validations: {update: score}, higher is better."""
@@ -138,8 +136,7 @@ def dropout_seed(seed: int, position: Position, index: int) -> int:
 
 def refused_changes(changed: dict[str, tuple[Any, Any]], *, may_end: bool = False) -> dict[str, tuple[Any, Any]]:
     """Of the options that differ between a run and the given recipe, return those that would alter the run. A resumed
-    run may omit train.init_from, but not name another origin. may_end: whether the length of the run may change, since
-    no update depends on it."""
+    run may omit train.init_from, but not name another. may_end: the run may end elsewhere; no update depends on it."""
     allowed = (*MAY_CHANGE, *ENDS) if may_end else MAY_CHANGE
     return {
         name: (old, new)

@@ -102,10 +102,9 @@ class Trainer:
             self.record.say(f"this version forms other batches: epoch {epoch}, counted from 0, starts again with them")
 
     def save(self, *, planned: bool = True) -> None:
-        """Commit a checkpoint, then delete the checkpoints that are no longer kept. All ranks must call it together.
-        planned: whether an uninterrupted run would also have saved here. The next save deletes a checkpoint made only
-        for a stop, so the run keeps and averages the same checkpoints as without the stop. Raises TrainingError before
-        writing anything if the ranks have diverged."""
+        """Commit a checkpoint and delete those no longer kept. All ranks must call it. planned: whether an
+        uninterrupted run would save here, too. The next save deletes a checkpoint made only for a stop, so the run
+        keeps and averages the same ones. Raises TrainingError, and writes nothing, if ranks have diverged."""
         state, engine, run = self.state, self.engine, self.run
         replicated = [param for param in engine.model.parameters() if not is_sharded(param)]
         counters = [state.update, state.position.epoch, state.position.update, state.n_token, state.n_skipped]

@@ -203,8 +203,7 @@ class Validation:
         files_of = {files.name: files for files in recipe.data.valid}  # without corpora that were made
         self.sets: dict[str, Validator] = {}
         tags = held_out_tags(recipe.data)
-        usual = usual_len(data.train.src_len)
-        limits = limits_of(recipe.decode, max_len=recipe.data.max_len, usual_src_len=usual)
+        limits = limits_of(recipe.decode, max_len=recipe.data.max_len, usual_src_len=usual_len(data.train.src_len))
         for name, corpus in data.valid_sets.items():
             subwords = data.subwords.tagged(tags.get(split_of(name), ()))
             self.sets[name] = Validator(corpus, subwords, recipe, files_of.get(name), precision, limits)
@@ -235,10 +234,8 @@ class Validation:
 def fields_of(measured: dict[str, Measured]) -> dict[str, Any]:
     """Return the fields of a line of the log: measurements of the first set, those of the others under "sets"."""
     (first, (numbers, details)), *others = measured.items()
-    fields = {"set": first, **numbers, **details}
-    if not others:
-        return fields
-    return {**fields, "sets": {name: {**numbers, **details} for name, (numbers, details) in others}}
+    sets = {name: {**other_numbers, **other_details} for name, (other_numbers, other_details) in others}
+    return {"set": first, **numbers, **details, **({"sets": sets} if sets else {})}
 
 
 _SHOWN_AS = {"loss": ".4f", "perplexity": ".3f", "accuracy": ".1%"}  # scores of translations: .2f
@@ -357,8 +354,7 @@ def _intact_checkpoints(run: Run, record: Record) -> dict[int, Path]:
 
 def _candidates(recipe: Recipe, state: TrainState, updates: list[int]) -> list[tuple[str, list[int], str]]:
     """Return name, updates to average, and file of each candidate. updates: of intact checkpoints, oldest first."""
-    metric, train = recipe.valid.metric, recipe.train
-    last = updates[-1]
+    metric, train, last = recipe.valid.metric, recipe.train, updates[-1]
     candidates = [("last", [last], checkpoint.MODEL)]
     scores = {update: score for update, score in state.scores(metric).items() if update in updates}
     best_first = sorted(scores, key=lambda update: (-scores[update], update))
