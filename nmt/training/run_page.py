@@ -100,7 +100,7 @@ def page(runs: Sequence[Run], title: str = "") -> str:
     """Return the text of a page with one run or several in the same charts. title: the names of the runs by default."""
     names = names_of([run.folder for run in runs])
     facts = [_facts(run, name) for run, name in zip(runs, names, strict=True)]
-    title = title or ", ".join(names)
+    title = (title or ", ".join(names)).encode("utf-8", "backslashreplace").decode("utf-8")  # as of undecodable paths
     higher = {name: metric.higher_is_better for name, metric in METRICS.items()} | {"accuracy": True}
     data = json_for_html({"runs": facts, "higher": higher})
     return filled_page(Path(__file__).with_name("run_page.html"), {"title": html.escape(title), "data": data})
