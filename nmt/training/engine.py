@@ -166,7 +166,7 @@ class Engine:
 
     def backward(self, work: list[Work], n_gold: int, *, share: float = 0.0) -> None:
         """Accumulate the gradient of an update: of the loss of all ranks' batches, divided by their n_gold tokens.
-        share: of the run that has passed, for regularizers that start later. When memory runs out, the batch that did
+        share: of the run that has passed, for regularisers that start later. When memory runs out, the batch that did
         not fit is halved and the whole update is repeated; see `memory`."""
         if self._rehearse:
             self._rehearse = False

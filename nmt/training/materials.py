@@ -69,7 +69,7 @@ class Trial:
     def seconds(self, work: list[Work]) -> float:
         """Return the seconds that an update of these batches takes, until the device has finished."""
         begin = time.perf_counter()
-        # As at the end of the run, when every regularizer is on and memory use is highest.
+        # As at the end of the run, when every regulariser is on and memory use is highest.
         self.engine.backward(work, sum(item.batch.n_gold for item in work), share=1.0)
         self.engine.step(_TINY_RATE, 1)
         self.engine.settle()

@@ -238,7 +238,7 @@ def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
         store, _, _ = next(cast(Any, dist).rendezvous("env://", timeout=limit))
         store = cast(Any, dist).PrefixStore(_agreed_name(store, rank, world_size, timeout), store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:  # ValueError: of an empty address or a port that is no number
         address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise MachineError(
             f"rank {rank} could not connect to the {world_size - 1} others at {address} within {timeout:g} s "
