@@ -1,6 +1,5 @@
-"""Time budget, learning-rate schedules, and what is due after an update. Wall time is the only input that cannot be
-reproduced. It affects only the schedule and the end of training: the pairs of an update, their order and their dropout
-are the same under any clock."""
+"""Time budget, learning-rate schedules, and what is due after an update. Wall time, which cannot be reproduced, affects
+only the schedule and the end of training: pairs, order and dropout of an update are the same under any clock."""
 
 import math
 import time
@@ -45,9 +44,8 @@ def n_measured_at_end(config: TrainConfig) -> int:
 
 
 class Budget:
-    """Clock of one process of a run; the clock of rank 0 decides. It counts the time of the whole command, in all parts
-    of a resumed run: initial embeddings, compilation, updates, validations and saving. The sum is in the state, so that
-    checkpoints contain it."""
+    """Clock of one process; that of rank 0 decides. It counts the whole command, in all parts of a resumed run: initial
+    embeddings, compilation, updates, validations and saving. The sum is in the state, so in checkpoints."""
 
     def __init__(self, config: TrainConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = config.budget_seconds
@@ -81,46 +79,42 @@ class Budget:
             state.planned_share = min(1.0, state.wall_seconds / self.seconds)
             state.validated_share = min(state.validated_share, state.planned_share)
         state.planned_for = self.seconds
-        state.measure_share = self.measure_share(state)
+        state.measure_share = self._measure_share(state)
         return self.share(state)
 
     def began(self, state: TrainState, share: float) -> None:
-        """Plan after the first update. share: of the schedule, by the clock of rank 0.
-
-        If set-up took most of the time, there is no validation before the end, and part of the rest is kept for it.
-        """
+        """Plan after the first update. share: of the schedule, by the clock of rank 0. If set-up took most of the time,
+        there is no validation before the end, and part of the rest is kept for it."""
         state.validated_share = share  # no validation is due because of set-up time
         if _LATE < share < 1:
             reserve = (part * (1 - share) * self.seconds for part in _RESERVE_IF_LATE)
             state.measure_seconds, state.save_seconds = reserve
-            self.plan(state, share)
+            self._plan(state, share)
             state.measure_share = 1 - share
 
     def measured(self, state: TrainState, seconds: float, share: float) -> None:
         """Plan again after a validation of so many seconds. share: of the schedule, at the last update. The next one is
         expected to take as long, or, if earlier ones took longer, longer by half of the excess."""
         state.measure_seconds = max(seconds, (seconds + state.measure_seconds) / 2)
-        self.plan(state, share)
-        state.measure_share = self.measure_share(state)
+        self._plan(state, share)
+        state.measure_share = self._measure_share(state)
 
     def saved(self, state: TrainState, seconds: float, share: float) -> None:
         """Plan again after a checkpoint, if it took longer than all before. share: at the last update."""
         if seconds > state.save_seconds:
             state.save_seconds = seconds
-            self.plan(state, share)
+            self._plan(state, share)
 
-    def plan(self, state: TrainState, share: float) -> None:
+    def _plan(self, state: TrainState, share: float) -> None:
         """Spread the rest of the schedule over the rest of the time, after a new estimate of the time that is needed
         after the updates. share: that of the last update, so that it neither falls nor jumps."""
         if self.seconds:
             self.count_time(state)
             state.planned_at, state.planned_share = state.wall_seconds, min(1.0, share)
-            state.planned_for = self.seconds
 
     def share(self, state: TrainState) -> float:
         """Return the share of the schedule that had passed at the last count, at most 1. The schedule is completed even
-        if little time is left for it: a learning rate that never came down is worse than a last validation that is cut
-        short."""
+        in little time: a learning rate that never came down is worse than a last validation cut short."""
         if not self.seconds:
             return 0.0
         if state.wall_seconds >= self.seconds:
@@ -128,7 +122,7 @@ class Budget:
         rest = 1 - state.planned_share
         return min(1.0, state.planned_share + rest * (state.wall_seconds - state.planned_at) / self._update_time(state))
 
-    def measure_share(self, state: TrainState) -> float:
+    def _measure_share(self, state: TrainState) -> float:
         """Return the share of the schedule that passes during a validation; 0 without a budget."""
         return (1 - state.planned_share) * state.measure_seconds / self._update_time(state) if self.seconds else 0.0
 
@@ -143,9 +137,6 @@ class Budget:
         ending = validation + choice + slower + _N_SAVE * state.save_seconds
         least = _MIN_SCHEDULE * (1 - state.planned_share) * self.seconds
         return max(self.seconds - ending - state.planned_at, least, 1e-9)
-
-
-# The learning rate.
 
 
 def share_of_run(update: int, *, n_update: int, time_share: float = 0.0) -> float:
@@ -198,24 +189,11 @@ def learning_rate_factor(update: int, config: OptimConfig, *, share: float, d_mo
     return update / warmup if update <= warmup else SCHEDULES[config.schedule](update, warmup, share, config)
 
 
-# What is due after an update.
-
-
 def bound_to_length(recipe: Recipe) -> list[str]:
-    """Return the options that make an update depend on the length of the run. Without any, a longer run begins with the
-    same updates as a shorter one."""
+    """Return the options by which updates depend on the length of the run; without any, a longer run begins alike."""
     names = [] if recipe.optim.schedule in WITHOUT_END else ["optim.schedule"]
     starts = [name for name in ("r_drop_from", "simcut_from") if getattr(recipe.regularize, name)]
     return names + [f"regularize.{name}" for name in starts]
-
-
-def share(state: TrainState, recipe: Recipe, time_share: float, *, under_way: bool) -> float:
-    """Return the share of the run that has passed, by attempted updates.
-
-    under_way: whether there is an update whose outcome is not known yet.
-    """
-    n_tried = state.update + state.n_skipped + under_way
-    return share_of_run(n_tried, n_update=recipe.train.updates, time_share=time_share)
 
 
 def rate_factor(state: TrainState, recipe: Recipe, time_share: float) -> float:
@@ -252,8 +230,7 @@ def stop_reason(state: TrainState, recipe: Recipe, time_share: float) -> str:
 
 
 def undo_end(state: TrainState, recipe: Recipe) -> None:
-    """Undo the end of a run that continues: forget a validation that was due only there, and mark the checkpoint as one
-    of a stop."""
+    """Undo the end of a continued run: forget a validation due only there, and mark the checkpoint as one of a stop."""
     last = state.update
     if not recipe.valid.is_regular(last):
         state.history = [entry for entry in state.history if entry["update"] != last]
@@ -262,7 +239,6 @@ def undo_end(state: TrainState, recipe: Recipe) -> None:
 
 
 def _is_last(update: int, recipe: Recipe, time_share: float) -> bool:
-    """Return whether the updates or their time end here."""
     return update >= recipe.train.updates or time_share >= 1
 
 
@@ -273,11 +249,9 @@ def _validates(update: int, state: TrainState, recipe: Recipe, time_share: float
         return True
     if recipe.train.time_budget and time_share + state.measure_share >= 1:
         return False  # no time would be left for the last validation
+    is_early = not state.history and time_share >= _FIRST_VALIDATION
     if valid.every == "auto":
         interval = max(_VALID_EVERY, _MIN_INTERVAL * state.measure_share)
-        is_regular = time_share - state.validated_share >= interval
-        follows_soon = False
-    else:
-        is_regular = valid.is_regular(update)
-        follows_soon = time_share * valid.every <= _SOON * update
-    return is_regular or (not state.history and time_share >= _FIRST_VALIDATION and not follows_soon)
+        return is_early or time_share - state.validated_share >= interval
+    follows_soon = time_share * valid.every <= _SOON * update
+    return valid.is_regular(update) or (is_early and not follows_soon)

@@ -1,6 +1,5 @@
-"""nmt-train --check: measured cost of a recipe on this machine, before training. Builds the model, trains it on the
-largest batch and for a few updates, and discards it. Writes nothing and locks nothing, so it can be used while the run
-itself goes on."""
+"""nmt-train --check: measured cost of a recipe on this machine. Builds the model, trains it on the largest batch and
+for a few updates, and discards it. Writes and locks nothing, so it can be used while the run itself goes on."""
 
 import os
 import shutil
@@ -20,7 +19,6 @@ from nmt.data.plan import Position, Rows
 from nmt.data.report import n_lost
 from nmt.data.subwords import large_vocabulary
 from nmt.decoding.translator import Translator
-from nmt.device import choose_device
 from nmt.errors import OutOfMemory, RunError, is_out_of_memory
 from nmt.recipe.draft import exports_note
 from nmt.recipe.model_options import PRESETS, preset_for
@@ -34,8 +32,9 @@ from nmt.training.launch import refuse_other_run
 from nmt.training.materials import Trial, open_data, require_extras
 from nmt.training.memory import Work, memory_left, peak
 from nmt.training.parallel import Ranks, require_one_process
-from nmt.training.resolve import bytes_needed, checkpoint_bytes, resolve
-from nmt.training.validate import Validation, finished_at
+from nmt.training.precision import use_device
+from nmt.training.resolve import bytes_needed, checkpoint_bytes, resolve, target_tokens
+from nmt.training.validate import Validation, eager, finished_at
 
 _BY_HEART = 100  # parameters per target token. Multi30k has 20 with the preset small and 120 with base
 _MANY_EPOCHS = 500  # the recipes of Multi30k have less than ten
@@ -47,7 +46,7 @@ class Findings:
     """Measurements of a recipe on this machine, from a few updates. Times in seconds, sizes in bytes."""
 
     def __init__(self, recipe: Recipe, data: Prepared, trial: Trial) -> None:
-        device, engine, corpus = trial.device, trial.engine, data.train
+        device, engine = trial.device, trial.engine
         feed = Feed(recipe, data, Ranks())
         self.room = memory_left(device)  # before training; None: unknown
         if device.type == "cuda":
@@ -71,7 +70,6 @@ class Findings:
         self.valid_fits, set_seconds = _measure_validation(Validation(recipe, data, engine.precision), engine)
         self.peak = peak(device)  # None: unknown
         self.valid_seconds = sum(set_seconds)
-        # Of the whole run.
         self.n_update, self.n_valid = foreseen(recipe, update_seconds=self.seconds, valid_seconds=self.valid_seconds)
         choice_seconds = (n_measured_at_end(recipe.train) - 1) * set_seconds[0]
         self.measuring = self.n_valid * self.valid_seconds + choice_seconds
@@ -79,7 +77,7 @@ class Findings:
         self.largest = largest.src_seq.size(0), max(largest.src_seq.size(1), largest.gold.size(1))
         self.longest_side = trial.longest_side
         self.n_param, self.n_vocab = sum(p.numel() for p in engine.model.parameters()), data.subwords.trg.size
-        self.n_pair, self.n_token = corpus.n_pair, int(corpus.trg_len.sum()) + corpus.n_pair  # with EOS
+        self.n_pair, self.n_token = data.train.n_pair, target_tokens(data)
         self.n_dropped = n_lost(read_json(data.folder / REPORT))  # in preparation
         self.checkpoint = checkpoint_bytes(engine.model, recipe)
         self.disk = 0 if Run(recipe.run_folder).updates() else bytes_needed(recipe, self.checkpoint)
@@ -153,18 +151,14 @@ def likely_troubles(recipe: Recipe, findings: Findings) -> Iterator[str]:
 
 
 def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
-    """Measure a recipe and return the report, line by line. say: called with messages about the progress.
-
-    Raises the errors that training would raise before its first update, except for the folder of another run: the cost
-    of other options can be checked while a run goes on.
-    """
+    """Measure a recipe and return the report, line by line. say: called with messages about the progress. Raises the
+    errors that training would raise before its first update, except for another run in the folder."""
     require_one_process("--check")
-    data, device = open_data(recipe), choose_device(recipe.train.device, "--train.device")
-    if recipe.train.threads:
-        torch.set_num_threads(recipe.train.threads)
+    data, device = open_data(recipe), use_device(recipe.train)
     run = Run(recipe.run_folder)
     check_origin(recipe, run)
-    require_extras(recipe, logs=finished_at(run, recipe) is None)
+    if finished_at(run, recipe) is None:
+        require_extras(recipe)
     begun = run.recipe() if run.has_weights else None
     recipe = resolve(recipe, data, begun, Ranks(), device, say)
     trial = Trial(recipe, data, device)
@@ -195,14 +189,15 @@ def _refusals(run: Run, recipe: Recipe, data: Prepared) -> Iterator[str]:
 
 def table(recipe: Recipe, findings: Findings) -> list[tuple[str, str]]:
     """Return the measurements as rows for people."""
-    train, valid, epoch = recipe.train, recipe.valid, findings.n_update_in_epoch
-    n_update = findings.n_update
+    train, valid, epoch, n_update = recipe.train, recipe.valid, findings.n_update_in_epoch, findings.n_update
     first = min(n_update // findings.n_valid if valid.every == "auto" else valid.every, n_update)
     end = f"after {duration(n_update * findings.seconds + findings.measuring)}"
     if n_update < train.updates:
         end = f"when the {train.time_budget} of train.time_budget are over"
     rows, columns = findings.largest
     memory = "not known" if findings.peak is None else size(findings.peak)
+    validation = f"{duration(findings.valid_seconds)} (estimated)" if findings.valid_seconds else "not known"
+    disk = f"{size(findings.disk)} more for checkpoints of {size(findings.checkpoint)}"
     return [
         ("parameters", f"{findings.n_param:,}"),
         ("device", f"{findings.device}, {findings.precision.name} ({findings.precision.why})"),
@@ -213,18 +208,11 @@ def table(recipe: Recipe, findings: Findings) -> list[tuple[str, str]]:
         ("update", f"{findings.tokens:,.0f} target tokens, {findings.seconds:.3f} s"),
         ("speed", f"{findings.tokens / findings.seconds:,.0f} target tokens/s"),
         ("padding", f"{findings.padding:.1%}"),
-        (
-            "one validation",
-            f"{duration(findings.valid_seconds)} (estimated)" if findings.valid_seconds else "not known",
-        ),
+        ("one validation", validation),
         ("first validation", f"update {first:,}: after {duration(first * findings.seconds + findings.valid_seconds)}"),
         ("epoch", f"{epoch:,} updates: {duration(epoch * findings.seconds)}"),
         ("end", f"update {n_update:,} ({n_update / epoch:,.1f} epochs): {end}, {findings.n_valid} validations"),
-        (
-            "disk",
-            f"{size(findings.disk)} more for checkpoints of {size(findings.checkpoint)}; "
-            f"{size(findings.disk_left)} are free",
-        ),
+        ("disk", f"{disk}; {size(findings.disk_left)} are free"),
     ]
 
 
@@ -246,7 +234,7 @@ def _measure_validation(validation: Validation, engine: Engine) -> tuple[bool, l
                 decode = full.decode.model_copy(update={"max_len_a": n_trg / n_src, "max_len_b": 1})
                 sample = full.src[:: max(1, len(full.src) // _N_TRANSLATED)][:_N_TRANSLATED]
                 begin = time.perf_counter()
-                with engine.precision.measuring():
+                with engine.precision.measuring(), eager(engine.model):
                     n_done = sum(1 for _ in Translator(engine.model, full.subwords, decode).translate(sample))
                 seconds[-1] += (time.perf_counter() - begin) * len(full.src) / n_done
     except (RuntimeError, MemoryError, OutOfMemory) as error:

@@ -162,14 +162,12 @@ class Engine:
         self._loss_sum, self._n_gold = torch.zeros(()), 0  # of the accumulated gradient
         # Of the pending update: a tensor of loss, requests to stop, time share, norm, and whether the weights moved;
         # the event of its copy from a GPU; tokens; learning rate.
-        self._pending: tuple[Tensor, Any, int, float] | None = None
+        self.pending: tuple[Tensor, Any, int, float] | None = None
 
     def backward(self, work: list[Work], n_gold: int, *, share: float = 0.0) -> None:
         """Accumulate the gradient of an update: of the loss of all ranks' batches, divided by their n_gold tokens.
-
-        share: of the run that has passed, for regularizers that start later. When memory runs out, the batch that did
-        not fit is halved and the whole update is repeated; see `memory`.
-        """
+        share: of the run that has passed, for regularisers that start later. When memory runs out, the batch that did
+        not fit is halved and the whole update is repeated; see `memory`."""
         if self._rehearse:
             self._rehearse = False
             self.backward(work[:1], n_gold, share=share)
@@ -233,9 +231,7 @@ class Engine:
 
     @staticmethod
     def packing_of(batch: Batch, longest: int | None) -> tuple[Packing, Packing] | None:
-        """Return the packing of source and target, or None if the batch is padded.
-
-        longest: bound on a sentence, EOS counted; None: the longest sentence of the batch."""
+        """The packings of both sides; None if padded. longest: bound on a sentence with EOS; None: the maximum."""
         if batch.src_start is None or batch.trg_start is None:
             return None
         src, trg = (
@@ -265,7 +261,7 @@ class Engine:
         """Update the weights if gradient and loss are finite. factor: of the peak learning rates; under noam, the rate
         itself. update: its number, from 1. wish: whether this rank wants to stop. time_share: share of the time budget
         by this rank's clock; rank 0's counts. All ranks get the same outcome."""
-        assert self._pending is None, "settle the update before"
+        assert self.pending is None, "settle the update before"
         rate = self.optimizers.set_rate(factor, absolute=self.recipe.optim.schedule == "noam")
         values = (float(wish), time_share if self.ranks.is_main else 0.0)
         # Filled on the device, so that a GPU need not wait for a copy.
@@ -282,18 +278,13 @@ class Engine:
             host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
             numbers = host.copy_(numbers, non_blocking=True)
             arrived.record()
-        self._pending = numbers, arrived, self._n_gold, rate
-
-    @property
-    def has_pending(self) -> bool:
-        """Return whether an update has not been settled yet."""
-        return self._pending is not None
+        self.pending = numbers, arrived, self._n_gold, rate
 
     def settle(self) -> Outcome | None:
         """Wait for the device and return the outcome of the last update; None if it was returned before."""
-        if self._pending is None:
+        if self.pending is None:
             return None
-        (numbers, arrived, n_gold, rate), self._pending = self._pending, None
+        (numbers, arrived, n_gold, rate), self.pending = self.pending, None
         if arrived is not None:
             arrived.synchronize()
         loss, wish, time_share, norm, moved = numbers.tolist()
@@ -314,21 +305,16 @@ class Engine:
 
     @contextmanager
     def whole_model(self, weights: dict[str, Tensor] | None = None) -> Iterator[TranslationModel]:
-        """Yield a model with full weights for rank 0 to evaluate. weights: gathered weights to load into the copy of a
-        sharded model; None: leave the copy as it is."""
+        """Yield a model with full weights on rank 0. weights: for the copy of a sharded model; None: keep its own."""
         if self._twin is None:
             yield self.model
             return
-        device = self.model.device
         if weights is not None:
             checkpoint.load_weights(self._twin, weights, "the weights of all ranks")
         try:
-            yield self._twin.to(device)
+            yield self._twin.to(self.model.device)
         finally:
             self._twin.cpu()
-
-
-# Seconds and bytes, formatted for people.
 
 
 def duration(seconds: float) -> str:
@@ -346,7 +332,5 @@ def duration(seconds: float) -> str:
 
 def size(n_byte: float) -> str:
     """Format a number of bytes in powers of ten, as disks are sold: 1.2 kB, 3.4 MB, 5.6 GB."""
-    for unit, name in ((1e9, "GB"), (1e6, "MB")):
-        if n_byte >= unit:
-            return f"{n_byte / unit:,.1f} {name}"
-    return f"{n_byte / 1000:,.1f} kB"
+    unit, name = (1e9, "GB") if n_byte >= 1e9 else (1e6, "MB") if n_byte >= 1e6 else (1e3, "kB")
+    return f"{n_byte / unit:,.1f} {name}"

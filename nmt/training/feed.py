@@ -96,7 +96,6 @@ class Feed:
             position = following
 
     def _make(self, group: list[_Update]) -> list[Portion]:
-        """Make the portions of updates of one epoch."""
         shares = [self.ranks.share(list(enumerate(batches))) for batches, _, _ in group]
         all_rows = [rows for share in shares for (_, rows), _ in share]
         src, trg = self._texts(np.concatenate(all_rows), group[0][1].epoch)
@@ -106,7 +105,6 @@ class Feed:
         for (_, position, following), share in zip(group, shares, strict=True):
             work = []
             for (index, rows), counts in share:
-                # The index counts over all ranks, so the masks do not depend on the number of ranks.
                 seed = dropout_seed(self.seed, position, index)
                 for i, (pairs, part_counts) in enumerate(self._parts(*next(texts), rows)):
                     part_seed = seed if not i else dropout_seed(seed, position, index)

@@ -1,6 +1,5 @@
-"""Initial weights of a run: random, from co-occurrence in the training pairs, or from another run. Only the weights of
-another run are taken: the new run has its own data, optimizer, update numbers and folder. Resuming is
-`Trainer.restore`."""
+"""Initial weights of a run: random, from co-occurrence in the training pairs, or from another run, of which only the
+weights are taken: data, optimizer, update numbers and folder are new. Resuming is `Trainer.restore`."""
 
 import time
 from collections.abc import Callable
@@ -36,8 +35,7 @@ def cooccurrence_embeddings(
 ) -> Tensor:
     """(n_vocab, width) embeddings of variance 1 / width, as a normal initialisation has. trg_offset: added to target
     ids; 0 for a shared vocabulary, else n_src_vocab. n_vocab counts the rows of both sides. A subword that does not
-    occur gets noise. At most MAX_PAIRS pairs are used, evenly spread over the corpus. quiet: no progress bar on
-    stderr."""
+    occur gets noise. At most MAX_PAIRS pairs are used, evenly spread over the corpus. quiet: no progress bar."""
     n_pair = min(corpus.n_pair, MAX_PAIRS)
     src, trg = corpus.pairs(np.arange(n_pair) * corpus.n_pair // n_pair)
     all_ids = np.concatenate([*src, *(row + trg_offset for row in trg)])
@@ -82,9 +80,7 @@ _IRRELEVANT = {
     *("n_position", "attn_bias", "ffn_bias", "enc_conv", "lexical_attn", "prj_transform"),
 }
 
-
-# Fates of parameters by name: {kind: {name: reason}}. The kinds are loaded, grown (some rows are new), skipped, and
-# unused (not in this model).
+# Fates of parameters: {kind: {name: reason}}. Kinds: loaded, grown (some rows are new), skipped, unused (only there).
 Fates = dict[str, dict[str, str]]
 
 
@@ -95,17 +91,17 @@ def first_weights(model: TranslationModel, data: Prepared, recipe: Recipe, recor
     if recipe.train.init_from:
         folder, name, fates, differing = copy_from_origin(model, data, recipe)
         record.say(f"first weights from {folder}, {name}:")
-        loaded, unused = list(fates["loaded"]), list(fates["unused"])
+        loaded = list(fates["loaded"])
         n_number = sum(model.get_parameter(param).numel() for param in loaded)
         record.say(f"  loaded   {len(loaded)} parameters, {n_number:,} numbers")
         for kind in ("grown", "skipped", "unused"):
             for param, why in fates[kind].items():
                 record.say(f"  {kind:8} {param}: {why}")
+        fields: dict[str, Any] = {**fates, "loaded": loaded, "unused": list(fates["unused"])}
         if differing:
+            fields["options"] = differing
             lines = [f"    {line}" for line in format_options(differing)]
             record.say("\n".join([f"  warning: {OPTIONS_WARNING}:", *lines]))
-        options = {"options": differing} if differing else {}
-        fields: dict[str, Any] = {**fates, "loaded": loaded, "unused": unused, **options}
         record.write("init", 0, run=str(folder), checkpoint=name, **fields)
 
 
@@ -133,8 +129,7 @@ def check_origin(recipe: Recipe, run: Run) -> None:
 
 
 def find_origin(recipe: Recipe) -> tuple[Run, str | None]:
-    """The run that train.init_from names, and the name of the checkpoint in it; None: the final model. Raises RunError
-    if it names no run, or this one."""
+    """Return run and checkpoint of train.init_from; None: the final model. Raises RunError for no run, or this one."""
     named = recipe.train.init_from
     for path in recipe.origin.places("train.init_from", named):
         if is_run(path):
@@ -185,8 +180,8 @@ def copy_weights(
                 kind = "grown"
                 why = f"{n_row:,} of {codec.size:,} subwords, {n_new:,} start as the mean of their parts there"
         fates[kind][names[0]] = why
-    own_names = {name for names in names_of(model).values() for name in names}
-    unused = (names[0] for names in names_of(other).values() if not own_names & set(names))
+    own_names = dict(model.named_parameters(remove_duplicate=False)).keys()
+    unused = (names[0] for names in names_of(other).values() if own_names.isdisjoint(names))
     fates["unused"] = dict.fromkeys(unused, "only in that run")
     return fates
 

@@ -19,7 +19,7 @@ import torch
 from nmt import checkpoint, ops
 from nmt.data.corpus import Prepared
 from nmt.decoding.long_lines import usual_len
-from nmt.device import choose_device, processor_of
+from nmt.device import processor_of
 from nmt.errors import RunError
 from nmt.extras import version_and_commit
 from nmt.files import CARD, write_durably
@@ -35,7 +35,7 @@ from nmt.training.log import Record
 from nmt.training.materials import decide_compile, new_model, open_data, require_extras
 from nmt.training.optim import freeze, rate_factors
 from nmt.training.parallel import Ranks
-from nmt.training.precision import Precision, check_precision, choose_precision
+from nmt.training.precision import Precision, choose_precision, use_device
 from nmt.training.resolve import check_space, resolve
 from nmt.training.run_page import PAGE, RunPage
 from nmt.training.state import ENDS, refused_changes
@@ -53,15 +53,11 @@ def launch(
     data = open_data(recipe)
     run = Run(recipe.run_folder)
     check_origin(recipe, run)  # before the run folder is created
-    device = choose_device(recipe.train.device, "--train.device")
-    check_precision(recipe.train.precision, device)
-    if recipe.train.threads:
-        torch.set_num_threads(recipe.train.threads)
-    ranks, device = parallel.join(device, recipe.train.timeout)
+    ranks, device = parallel.join(use_device(recipe.train), recipe.train.timeout)
     with ranks.session():
         # Both checks come before the run folder is created. A run that exists may be finished, which needs no extras.
-        if not run.has_weights:
-            require_extras(recipe, logs=ranks.is_main)
+        if ranks.is_main and not run.has_weights:
+            require_extras(recipe)
         ranks.on_main(lambda: None if run.has_weights else refuse_other_run(run, recipe, data))
         with run.lock() if ranks.is_main else nullcontext():
             ranks.on_main(run.tidy)
@@ -81,7 +77,8 @@ def launch(
                     with suppress(OSError):
                         RunPage(run).write("final", update, {})
                 return "done"
-            require_extras(recipe, logs=ranks.is_main)
+            if ranks.is_main:
+                require_extras(recipe)
             total = budget.seconds or recipe.train.updates
             with closing(Record(run.log_file, total=total, quiet=not ranks.is_main)) as record:
                 return _train(recipe, data, run, device, ranks, record, wants_stop, budget)
@@ -97,13 +94,17 @@ def _train(
     wants_stop: Callable[[], bool],
     budget: Budget,
 ) -> str:
-    state = ranks.on_main(lambda: find_start(run, recipe))  # the choice of rank 0 holds for all ranks
+    state = ranks.on_main(lambda: find_start(run, recipe, record.say))  # the choice of rank 0 holds for all ranks
     folder = run.checkpoint(state["update"]) if state else None
-    precision = _same_precision(recipe, state, device, ranks)
+    saved = state.get("arithmetic", {})
+    if saved.get("device") != device.type:
+        saved = {}  # a new run, or another type of device, which rounds differently anyway
+    precision = _precision(recipe, saved, device, ranks)
     precision.apply()
     feed = Feed(recipe, data, ranks)
     model = new_model(recipe, data, device)
-    recipe, compile_why = decide_compile(recipe, model, precision, ranks, _same_compile(state, device))
+    was_compiled = saved.get("compiled", False) if saved else None
+    recipe, compile_why = decide_compile(recipe, model, precision, ranks, was_compiled)
     if ranks.is_main and folder is None:
         check_space(run, recipe, model)
     frozen = freeze(model, recipe.train.freeze)
@@ -128,10 +129,9 @@ def _train(
     return outcome
 
 
-def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device, ranks: Ranks) -> Precision:
-    """The precision that the run began with, or a choice for a new run: the same on all ranks."""
-    saved = state.get("arithmetic", {})
-    if saved.get("device") == device.type:
+def _precision(recipe: Recipe, saved: dict[str, Any], device: torch.device, ranks: Ranks) -> Precision:
+    """The precision that the run began with, or a choice for a new run: the same on all ranks. saved: see `_train`."""
+    if saved:
         why = "as the run began"
         if saved.get("fast_fp32"):
             why += ", but without oneDNN's fp32 products, which this version no longer has"
@@ -143,12 +143,6 @@ def _same_precision(recipe: Recipe, state: dict[str, Any], device: torch.device,
         why = f"{precision.why}, but without kernels: {why_not or 'another rank has none'}"
         precision = replace(precision, kernels=False, why=why)
     return precision
-
-
-def _same_compile(state: dict[str, Any], device: torch.device) -> bool | None:
-    """Return whether the resumed run was compiled; None for a new run, or on another type of device."""
-    saved = state.get("arithmetic", {})
-    return saved.get("compiled", False) if saved.get("device") == device.type else None
 
 
 def _introduce(trainer: Trainer, data: Prepared, compile_why: str) -> None:
@@ -286,7 +280,6 @@ def refuse_other_run(run: Run, recipe: Recipe, data: Prepared) -> None:
 
 
 def _fingerprint(data: Prepared) -> dict[str, str]:
-    """Digests that identify the training data of a run."""
     return {"train": data.train.fingerprint, "valid": data.valid.fingerprint, "subwords": data.subwords.sha256}
 
 
@@ -295,23 +288,23 @@ def required_files(recipe: Recipe) -> tuple[str, ...]:
     return (checkpoint.OPTIMIZER, checkpoint.EMA) if recipe.train.ema else (checkpoint.OPTIMIZER,)
 
 
-def find_start(run: Run, recipe: Recipe) -> dict[str, Any]:
-    """The state of the newest intact checkpoint; {} for a new run. Damaged ones are renamed and reported. The caller
-    must hold the lock. Raises RunError if all checkpoints are damaged, or if only the final model of a run is left."""
+def find_start(run: Run, recipe: Recipe, say: Callable[[str], None]) -> dict[str, Any]:
+    """The state of the newest intact checkpoint; {} for a new run. Damaged ones are renamed and reported by `say`. The
+    caller must hold the lock. Raises RunError if all checkpoints are damaged, or if only the final model is left."""
     state, damaged = run.newest_intact(required_files(recipe))
-    if not state and not damaged and run.model_folder.exists():
-        raise RunError(
-            f"{run.folder} has a model but no checkpoint, so training cannot resume. Start a new run from its "
-            f"weights: --train.init_from {run.folder} --train.out FOLDER."
-        )
     if not state and damaged:
         raise RunError(
             f"{run.folder}: no checkpoint is intact, so training cannot resume: {' '.join(damaged.values())} "
             f"Remove {run.checkpoints} to start again."
         )
+    if not state and run.model_folder.exists():
+        raise RunError(
+            f"{run.folder} has a model but no checkpoint, so training cannot resume. Start a new run from its "
+            f"weights: --train.init_from {run.folder} --train.out FOLDER."
+        )
     for folder, complaint in damaged.items():
         renamed = folder.with_name(f"damaged-{folder.name}")  # under this name it is not counted, kept or averaged
         shutil.rmtree(renamed, ignore_errors=True)
         os.replace(folder, renamed)
-        print(f"skipped a damaged checkpoint: {complaint} It was renamed to {renamed}.", file=sys.stderr)
+        say(f"skipped a damaged checkpoint: {complaint} It was renamed to {renamed}.")
     return state

@@ -92,8 +92,7 @@ def as_text(example: dict[str, str]) -> str:
 
 
 class Record:
-    """The log of a run: log.jsonl, the progress line, and the other sinks of the recipe. Silent when `quiet`: on ranks
-    other than the first."""
+    """Log of a run: log.jsonl, the progress line, and other sinks of the recipe. quiet: on all ranks but the first."""
 
     def __init__(self, path: Path, *, total: float, quiet: bool = False) -> None:
         """total: end of the bar, in updates or seconds."""
@@ -132,16 +131,14 @@ class Record:
             self.path.unlink(missing_ok=True)
 
     def resume(self, update: int, validated: Collection[int]) -> None:
-        """Continue the log of a resumed run: delete the lines that were written after its checkpoint. validated: the
-        updates with a validation in the checkpoint."""
+        """Delete the lines written after the checkpoint of a resumed run. validated: its updates with a validation."""
         if not self.quiet and self.path.exists():
             lines = self.path.read_bytes().split(b"\n")
             kept = b"".join(line + b"\n" for line in lines if _is_known(line, update, validated))
             write_durably(self.path, kept)
 
     def write(self, kind: str, update: int, **fields: Any) -> None:
-        """Append one line to log.jsonl and send it to the sinks. It is in the file when this returns. Raises
-        MachineError if it cannot be written."""
+        """Append a line to log.jsonl at once, and send it to the sinks. Raises MachineError if it cannot be written."""
         if self.quiet:
             return
         try:

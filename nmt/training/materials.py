@@ -54,7 +54,7 @@ class Trial:
         src_seq, gold = (torch.from_numpy(rng.integers(N_SPECIAL, c.size, (n_pair, length))) for c in codecs)
         src_seq[:, -1] = gold[:, -1] = EOS
         trg_seq = torch.cat([torch.full((n_pair, 1), BOS), gold[:, :-1]], dim=1)
-        return Work(Batch(src_seq, trg_seq, gold, gold.numel()), True, 0)
+        return Work(Batch(src_seq, trg_seq, gold, gold.numel()))
 
     def typical(self, max_tokens: int) -> list[Work]:
         """At most three batches of the corpus: of short, medium and long sentences."""
@@ -69,7 +69,7 @@ class Trial:
     def seconds(self, work: list[Work]) -> float:
         """Return the seconds that an update of these batches takes, until the device has finished."""
         begin = time.perf_counter()
-        # As at the end of the run, when every regularizer is on and memory use is highest.
+        # As at the end of the run, when every regulariser is on and memory use is highest.
         self.engine.backward(work, sum(item.batch.n_gold for item in work), share=1.0)
         self.engine.step(_TINY_RATE, 1)
         self.engine.settle()
@@ -96,14 +96,12 @@ class Trial:
             torch.cuda.empty_cache()
 
 
-def require_extras(recipe: Recipe, *, logs: bool = True) -> None:
-    """Raise MachineError if a package or COMET model that training needs is missing. logs: whether this rank logs and
-    validates."""
+def require_extras(recipe: Recipe) -> None:
+    """Raise MachineError if a package or COMET model that logging and validation need is missing."""
     for extra, is_wanted in (("tensorboard", recipe.train.tensorboard), ("wandb", recipe.train.wandb)):
-        if is_wanted and logs:
+        if is_wanted:
             require(extra, f"train.{extra}")
-    if logs:
-        comet_of(recipe)
+    comet_of(recipe)
 
 
 def open_data(recipe: Recipe) -> Prepared:
@@ -135,8 +133,6 @@ def new_model(recipe: Recipe, data: Prepared, device: torch.device) -> Translati
     return model
 
 
-# Compilation of models.
-
 # Measured with base and big in packed rows in bf16, on one H200.
 _SECONDS = 50  # extra time until the first update: for big 53 s compiled, 4 s not compiled
 _FASTER = 1.3  # speed-up of big without CUDA graphs: 254,000 target tokens/s compiled, 192,000 not compiled
@@ -148,8 +144,7 @@ def decide_compile(
     recipe: Recipe, model: TranslationModel, precision: Precision, ranks: Ranks, saved: bool | None = None
 ) -> tuple[Recipe, str]:
     """Resolve auto in train.compile, and compile the model if auto chooses to. Returns the recipe with true or false,
-    and the reason. saved: the decision of the resumed run, which must round as it began, even if its length changed;
-    None: a new run."""
+    and the reason. saved: the decision of the resumed run, which must round as it began; None: a new run."""
     if recipe.train.compile != "auto":
         return recipe, "as the recipe says"
     device, n_param = model.device, sum(p.numel() for p in model.parameters())

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -19,8 +20,7 @@ from nmt.training.parallel import full_tensor, local, shard_like, total_norm
 
 
 class WithoutCompiler(torch.optim.Optimizer):
-    """An optimizer whose construction and zero_grad do not load torch's compiler. The methods are torch's own,
-    unwrapped."""
+    """Optimizer whose construction and zero_grad, torch's own but unwrapped, do not load torch's compiler."""
 
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
     zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
@@ -38,12 +38,15 @@ class AdamW(WithoutCompiler, torch.optim.AdamW):
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
 
-# Coefficients of the quintic Newton-Schulz iteration (Jordan et al.): steepest at zero, so that five
-# iterations bring all singular values near one.
+# Of the quintic Newton-Schulz iteration (Jordan et al.): steep at zero, so five bring all singular values near one.
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _N_ITERATION = 5
 _TINY = 1e-7  # added to a norm that may be zero
 _SMALL = 2**18  # elements up to which stacks are orthogonalised in one batch: there the calls dominate the cost
+
+
+# The product of two polynomials of one symmetric matrix, which is symmetric too.
+_of_one_matrix = partial(product_of_each, symmetric=True)
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
@@ -83,11 +86,6 @@ def _factor(gram: Tensor) -> Tensor:
     factor = _of_one_matrix(gram, right)
     factor.diagonal(dim1=1, dim2=2).add_(_A)
     return factor
-
-
-def _of_one_matrix(a: Tensor, b: Tensor) -> Tensor:
-    """The product of two polynomials of one symmetric matrix, which is symmetric too."""
-    return product_of_each(a, b, symmetric=True)
 
 
 class Muon(WithoutCompiler):
@@ -170,9 +168,6 @@ def _join(blocks: Tensor, shape: torch.Size) -> Tensor:
     return grid.transpose(2, 3).reshape(-1, rows, columns)
 
 
-# Parameters by name.
-
-
 def names_of(model: nn.Module) -> dict[nn.Parameter, list[str]]:
     """Every parameter once, with all its names; checkpoints use the first."""
     names: dict[nn.Parameter, list[str]] = {}
@@ -182,9 +177,8 @@ def names_of(model: nn.Module) -> dict[nn.Parameter, list[str]]:
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> str:
-    """Freeze parameters: no gradient, so neither weight decay nor optimizer state. Returns a message, which also lists
-    the other names of shared parameters; '' without patterns. Raises RecipeError if a pattern matches no parameter, or
-    if nothing is left to train."""
+    """Freeze parameters: no gradient, weight decay or optimizer state. Returns a message with the other names of shared
+    parameters; '' without patterns. Raises RecipeError if a pattern matches none, or if all are frozen."""
     names = names_of(model)
     frozen = dict.fromkeys(param for pattern in patterns for param in _matching(names, pattern, "train.freeze"))
     for param in frozen:
@@ -313,8 +307,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module, Factors, OptimConfig], list[torch.opt
 
 
 def build_optimizers(model: nn.Module, config: OptimConfig) -> Optimizers:
-    """Build the optimizers of a recipe for the parameters that are not frozen. Raises RecipeError if a pattern of
-    `rate_of` matches no parameter."""
+    """Build optimizers for parameters not frozen. Raises RecipeError if a pattern of `rate_of` matches none."""
     chosen = rate_factors(model, config.rate_of)
     factors = {param: chosen.get(param, 1.0) for param in model.parameters() if param.requires_grad}
     return Optimizers(OPTIMIZERS[config.name](model, factors, config))
@@ -346,9 +339,10 @@ def apply_update(
     norm = total_norm(grads)
     finite = torch.isfinite(loss) & torch.isfinite(norm)
     if on_device or finite:
-        factor = (clip / (norm + 1e-6)).clamp(max=1.0) if clip else None
-        if factor is not None and (on_device or factor < 1.0):  # a factor of 1 would change nothing
-            torch._foreach_mul_([local(grad) for grad in grads], factor)
+        if clip:
+            factor = (clip / (norm + 1e-6)).clamp(max=1.0)
+            if on_device or factor < 1.0:  # a factor of 1 would change nothing
+                torch._foreach_mul_([local(grad) for grad in grads], factor)
         for optimizer in optimizers.parts:
             if on_device:
                 # Fused optimizers read these attributes before they step; GradScaler passes its flag the same way.

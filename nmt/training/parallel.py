@@ -109,9 +109,8 @@ class Ranks:
         return self.rank == 0
 
     def share(self, batches: list[T]) -> list[tuple[T, bool]]:
-        """This rank's batches of an update, each with whether it counts. Batch i goes to rank i mod world_size. Every
-        rank gets the same number, since gradients are exchanged after the last. A rank without a batch for its last
-        turn repeats one, which does not count."""
+        """Batches of an update for this rank, each with whether it counts: batch i goes to rank i mod world_size. Since
+        gradients are exchanged after the last, a rank with fewer batches repeats one, which does not count."""
         n_turn = -(-len(batches) // self.world_size)
         indices = [turn * self.world_size + self.rank for turn in range(n_turn)]
         return [(batches[i], True) if i < len(batches) else (batches[0], False) for i in indices]
@@ -152,8 +151,7 @@ class Ranks:
         return [int(value) for value in self.all_reduce(numbers).tolist()]
 
     def distribute(self, module: nn.Module, device: torch.device, parallel: str) -> nn.Module:
-        """Wrap a module so that its backward pass averages gradients over the ranks. parallel: ddp, or fsdp, which
-        replaces the module's parameters."""
+        """Wrap a module so that backward passes average gradients over the ranks. fsdp replaces its parameters, too."""
         if self.world_size == 1:
             return module
         if parallel == "fsdp":
@@ -175,8 +173,7 @@ class Ranks:
         return nullcontext()
 
     def on_main(self, work: Callable[[], T]) -> T:
-        """Run `work` on rank 0 and return its result, which must fit into JSON, on all ranks. The other ranks wait
-        without a time limit."""
+        """Run `work` on rank 0; return its result, which must be JSON, on all ranks. They wait without a time limit."""
         if self.store is None:
             return work()
         key = f"on_main/{next(self._n_call)}"
@@ -191,8 +188,7 @@ class Ranks:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Context manager of the process group: passes an error of one rank to all others. A lost connection raises
-        MachineError."""
+        """Context manager: pass an error of one rank to all others. Raises MachineError for a lost connection."""
         if self.store is None:
             yield
             return
@@ -224,8 +220,7 @@ class Ranks:
 
 def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
     """Join the process group that torchrun describes in the environment; without one, run alone. Returns the ranks and
-    this rank's device. timeout: seconds. Raises MachineError if a rank is missing, NmtError if the environment is not
-    as torchrun sets it."""
+    this rank's device. timeout: seconds. Raises MachineError if a rank is missing, NmtError if a variable is wrong."""
     rank, world_size, local_rank = process_rank(needed=ADDRESS)
     if world_size == 1:
         return Ranks(), device
@@ -243,7 +238,7 @@ def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
         store, _, _ = next(cast(Any, dist).rendezvous("env://", timeout=limit))
         store = cast(Any, dist).PrefixStore(_agreed_name(store, rank, world_size, timeout), store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:  # ValueError: of an empty address or a port that is no number
         address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise MachineError(
             f"rank {rank} could not connect to the {world_size - 1} others at {address} within {timeout:g} s "
@@ -253,12 +248,9 @@ def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
 
 
 def _agreed_name(store: Any, rank: int, world_size: int, timeout: float) -> str:
-    """Wait for all ranks and agree on a name that only this group has. After a restart, torchrun's store still holds
-    the keys of the previous group, and its count of restarts differs between machines.
-
-    Every rank posts a random name. Rank 0 publishes the list of names until each rank has confirmed a list with its own
-    name in it. Raises RuntimeError when the time is over.
-    """
+    """Agree with all ranks on a name of this group alone: after a restart, torchrun's store still holds the keys of the
+    previous group, and its count of restarts differs between machines. Every rank posts a random name; rank 0 publishes
+    the list until each rank has confirmed one with its own name. Raises RuntimeError when time is over."""
 
     def read(kind: str) -> list[str]:
         keys = [f"{kind}/{number}" for number in range(world_size)]

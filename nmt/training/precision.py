@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 
 from nmt import ops
-from nmt.device import set_up
+from nmt.device import choose_device, set_up
 from nmt.errors import Unavailable
 from nmt.models.int8 import half_is_faster
 from nmt.recipe.training_options import TrainConfig
@@ -15,9 +15,8 @@ from nmt.recipe.training_options import TrainConfig
 
 @dataclass(frozen=True)
 class Precision:
-    """The precision of a run. name: fp32, bf16 or fp16. why: one line for the user. kernels: use our own CPU kernels
-    for the operations between matrix products; they round differently. A run keeps the precision that it began with, so
-    that a resumed run gives the same results."""
+    """The precision of a run, which a resumed run keeps, to give the same results. name: fp32, bf16 or fp16. why: one
+    line for the user. kernels: use our own CPU kernels between matrix products; they round differently."""
 
     name: str
     why: str
@@ -52,6 +51,16 @@ class Precision:
         return torch.amp.GradScaler(self.device, enabled=self.name == "fp16")
 
 
+def use_device(config: TrainConfig) -> torch.device:
+    """Choose the device and set the number of CPU threads. Raises Unavailable if device or precision is unavailable."""
+    device = choose_device(config.device, "--train.device")
+    if config.precision == "fp16" and device.type == "cpu":
+        raise Unavailable("train.precision: fp16 needs a GPU; on a CPU use auto, bf16 or fp32.")
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    return device
+
+
 def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
     """The precision of a new run: as the recipe says, or the fastest that the device has instructions for."""
     name, why = config.precision, "as the recipe says"
@@ -61,7 +70,6 @@ def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
             name = "bf16" if fast else "fp16"
             why = f"{torch.cuda.get_device_name(device)} has {'' if fast else 'no '}fast bf16"
         return Precision(name, why, "cuda")
-    check_precision(name, device)
     if name == "auto":
         fast = half_is_faster()
         name, why = "bf16" if fast else "fp32", f"this processor has {'' if fast else 'no '}instructions for bf16"
@@ -75,9 +83,3 @@ def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
     if name == "bf16" and available.bf16_in_fp32:
         why += ", which has no bf16 instructions: bf16 products run in fp32, exact but no faster"
     return Precision(name, why, "cpu", kernels=not why_not)
-
-
-def check_precision(name: str, device: torch.device) -> None:
-    """Raise Unavailable if the device does not support the precision."""
-    if name == "fp16" and device.type == "cpu":
-        raise Unavailable("train.precision: fp16 needs a GPU; on a CPU use auto, bf16 or fp32.")

@@ -1,5 +1,4 @@
-"""Reports of a run, to the log and to people. `log.py` has the files and the bar. Nothing here changes training: every
-method gets the values that it reports."""
+"""Reports of a run, to the log and to people; `log.py` has files and bar. Nothing here changes training."""
 
 import os
 import time
@@ -28,12 +27,10 @@ _SAMPLE = 1_000_000  # pairs, about, of a sample that represents the corpus
 
 
 def flops_per_token(model: TranslationModel, config: ModelConfig, plan: Plan) -> float:
-    """Return the operations (FLOP) of training per target token (Chowdhery et al. 2022, PaLM, appendix B).
-
-    Each weight costs 6 per token, forward and backward: encoder weights per source token, all others per target token,
-    with the output layer and without embeddings. Attention costs 6 layers heads (d_k + d_v) per query and key, over
-    whole sentences. Padding, recomputed activations and second passes (R-Drop) are not counted.
-    """
+    """Return the operations (FLOP) of training per target token (Chowdhery et al. 2022, PaLM, appendix B). Each weight
+    costs 6 per token, forward and backward: encoder weights per source token, all others per target token, with the
+    output layer and without embeddings. Attention costs 6 layers heads (d_k + d_v) per query and key, over whole
+    sentences. Padding, recomputed activations and second passes (R-Drop) are not counted."""
     n_pair, step = len(plan.src_len), 1 + len(plan.src_len) // _SAMPLE
     rows = np.arange(0, n_pair, step) if plan.mixture is None else plan.mixture.rows(plan.seed, 0)[::step]
     src, trg = (length.astype(float) for length in plan.lengths(rows))
@@ -53,8 +50,7 @@ MAX_BAD = 10  # updates in a row without a finite gradient before training gives
 
 
 class TrainingReporter:
-    """Reports the progress of one process of a run, and the time that is left. n_failed: how often memory ran out in
-    training, as far as reported."""
+    """Reporter of the progress of a run. n_failed: how often memory ran out in training, as far as reported."""
 
     def __init__(
         self, recipe: Recipe, record: Record, budget: Budget, device: torch.device, token_seconds: float
@@ -95,7 +91,7 @@ class TrainingReporter:
             f"{clock(state.wall_seconds):>9} {clock(self.seconds_left(state, self.pace)):>9}"
         )
         self.fastest = max(self.fastest, speed)
-        spins = self.device.type == "cpu" and os.environ.get("OMP_WAIT_POLICY") != "passive"
+        spins = self.device.type == "cpu" and os.environ.get("OMP_WAIT_POLICY", "").lower() != "passive"
         if spins and _SLOW * speed < self.fastest and torch.get_num_threads() > 1 and not self.is_slow:
             self.is_slow = True
             self.record.say(
@@ -105,16 +101,15 @@ class TrainingReporter:
 
     def progress(self, state: TrainState) -> None:
         """Move the bar: by time if there is a budget, else by updates."""
-        train, sums = self.recipe.train, state.since_log
+        done, text, sums = float(state.update), f"update {state.update:,}", state.since_log
         if sums.n_gold:
             self.loss = sums.loss / sums.n_gold
-        done, parts = float(state.update), [f"update {state.update:,}"]
         if self.budget.seconds:
-            done, parts = state.wall_seconds, [f"{clock(state.wall_seconds)} of {clock(self.budget.seconds)}", *parts]
+            done, text = state.wall_seconds, f"{clock(state.wall_seconds)} of {clock(self.budget.seconds)}, {text}"
         else:
             pace = self.pace or state.seconds / max(1, state.update)
-            parts = [f"{parts[0]} of {train.updates:,}", f"left {clock(self.seconds_left(state, pace))}"]
-        self.record.progress(done, ", ".join(filter(None, [*parts, f"loss {self.loss:.2f}", self.best])))
+            text += f" of {self.recipe.train.updates:,}, left {clock(self.seconds_left(state, pace))}"
+        self.record.progress(done, f"{text}, loss {self.loss:.2f}" + (f", {self.best}" if self.best else ""))
 
     def find_best(self, state: TrainState) -> None:
         """Update the best validation that the bar shows."""
@@ -176,9 +171,8 @@ class TrainingReporter:
     def first_skipped(self, state: TrainState, position: Position, outcome: Outcome, *, scaled: bool) -> None:
         """Report the first skipped update of a run; the log and the final message count the others. position: place of
         the update in the data. scaled: whether the loss is scaled, as in fp16."""
-        warning, fp16_note = "warning: ", ""
-        if scaled:
-            warning, fp16_note = "", "; in fp16 a few are normal, until the loss scale is found"
+        warning = "" if scaled else "warning: "
+        fp16_note = "; in fp16 a few are normal, until the loss scale is found" if scaled else ""
         self.record.say(
             f"{warning}{_where(state, position)} was skipped: loss {outcome.loss:.4g}, gradient norm "
             f"{outcome.norm:.4g}. If one of them is not finite, the weights stay unchanged{fp16_note}. {MAX_BAD} in a "
@@ -186,8 +180,7 @@ class TrainingReporter:
         )
 
     def validation(self, state: TrainState, measured: dict[str, Measured], first_name: str) -> None:
-        """Report all measurements to the log; to people the numbers and one example of the first set, the examples in
-        turn."""
+        """Report all measurements to the log; to people the numbers and one example of the first set, in turn."""
         self.record.write("valid", state.update, **fields_of(measured))
         self.find_best(state)
         is_best = state.best_update(self.recipe.valid.metric) == state.update

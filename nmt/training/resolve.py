@@ -1,6 +1,5 @@
-"""Values for `auto` in a recipe: chosen once for a run, stored in its recipe, and the same on every rank. A resumed run
-keeps the values that it began with. `precision: auto` is not resolved here: it depends on the device, which may change
-between two parts of a run."""
+"""Values for `auto` in a recipe: chosen once for a run, stored in its recipe, equal on all ranks, and kept on resume.
+`precision: auto` is not resolved here: it depends on the device, which may change between two parts of a run."""
 
 import math
 import shutil
@@ -41,20 +40,24 @@ def resolve(
 ) -> Recipe:
     """Return the recipe with a value for every `auto` that training needs. begun: the recipe of a run that is resumed,
     None for a new run. say: called with a message for each choice and its reason."""
-    original, n_token = recipe, _target_tokens(data)
-    if recipe.model.preset == "auto" and begun is not None:
-        recipe = sized_as(recipe, begun)
-    elif recipe.model.preset == "auto":
+    original = recipe
+    if begun is not None:
+        if recipe.model.preset == "auto":
+            recipe = sized_as(recipe, begun)
+        # train.compile is true or false in runs of earlier versions.
+        kept = ("batch", "max_tokens"), ("optim", "schedule"), ("optim", "warmup"), ("train", "compile")
+        for section, name in kept:
+            if getattr(getattr(recipe, section), name) == "auto":
+                recipe = _with(recipe, section, {name: getattr(getattr(begun, section), name)})
+    if recipe.model.preset == "auto":
         recipe, why = _sized(recipe, data, device, ranks)
         model = recipe.model
         say(
-            f"model.preset: auto: {data.train.n_pair:,} pairs, {n_token / 1e6:,.1f} M target tokens{why} -> "
-            f"{model.preset}: {model.n_enc_layer}+{model.n_dec_layer} layers of width {model.d_model}, dropout "
+            f"model.preset: auto: {data.train.n_pair:,} pairs, {target_tokens(data) / 1e6:,.1f} M target tokens{why} "
+            f"-> {model.preset}: {model.n_enc_layer}+{model.n_dec_layer} layers of width {model.d_model}, dropout "
             f"{model.dropout:g}"
         )
-    if recipe.batch.max_tokens == "auto" and begun is not None:
-        recipe = _with(recipe, "batch", {"max_tokens": begun.batch.max_tokens})
-    elif recipe.batch.max_tokens == "auto":
+    if recipe.batch.max_tokens == "auto":
         if device.type == "cuda":
             say("batch.max_tokens: auto: trying batches ...")
         max_tokens, why = _batch(recipe, data, device, ranks)
@@ -69,10 +72,6 @@ def resolve(
     if optim.schedule == "auto":
         chosen["schedule"] = "linear" if train.time_budget else "inverse_sqrt"
     if optim.warmup == "auto":
-        chosen["warmup"] = 0
-    if begun is not None:
-        chosen = {name: getattr(begun.optim, name) for name in chosen}
-    elif "warmup" in chosen:
         n_update, why = train.updates, ""
         if train.time_budget:
             n_update, _ = _room(recipe, data, device, ranks)
@@ -82,15 +81,14 @@ def resolve(
         say(f"optim.warmup: auto: {chosen['warmup']:,} of about {n_update:,} updates{why}; optim.schedule: {schedule}")
     if chosen:
         recipe = _with(recipe, "optim", chosen)
-    if recipe.train.compile == "auto" and begun is not None:
-        recipe = _with(recipe, "train", {"compile": begun.train.compile})  # true or false in runs of earlier versions
     if recipe.valid.every == "auto" and not train.time_budget:  # else validation is due by time
         recipe = _with(recipe, "valid", {"every": max(1, min(500, train.updates // 10))})
     return recipe
 
 
-def _target_tokens(data: Prepared) -> int:
-    return int(data.train.trg_len.sum()) + data.train.n_pair  # with EOS
+def target_tokens(data: Prepared) -> int:
+    """Return the target tokens of the training pairs, EOS counted."""
+    return int(data.train.trg_len.sum()) + data.train.n_pair
 
 
 def sized_as(recipe: Recipe, run: Recipe) -> Recipe:
@@ -102,7 +100,7 @@ def sized_as(recipe: Recipe, run: Recipe) -> Recipe:
 def _sized(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) -> tuple[Recipe, str]:
     """Return the recipe with the preset that suits the corpus, and a text about the time that it needs. With a time
     budget: the largest preset, up to that one, that can be trained in time."""
-    largest, max_dropout = preset_for(_target_tokens(data))
+    largest, max_dropout = preset_for(target_tokens(data))
     named = recipe.model.model_dump(exclude_unset=True)
 
     def sized(preset: str, dropout: float) -> Recipe:
@@ -128,8 +126,7 @@ def _sized(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) -
 
 
 def _room(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) -> tuple[int, float]:
-    """Estimate the updates and epochs that fit into train.time_budget, from the time of a typical update. The result is
-    the same on all ranks."""
+    """Estimate updates and epochs within train.time_budget from the time of a typical update; equal on all ranks."""
     plain = recipe.train.model_copy(update={"compile": False, "cuda_graphs": False})  # compiling would take minutes
     optim = recipe.optim.model_copy(update={"warmup": 1, "schedule": "constant"})
     train, batch = recipe.train, recipe.batch
@@ -142,7 +139,7 @@ def _room(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) ->
     n_batch = max(1.0, batch.tokens_per_update / n_token) if batch.tokens_per_update else batch.per_update
     seconds *= math.ceil(n_batch / ranks.world_size)
     n_update = ranks.on_main(lambda: min(train.updates, int(_UPDATE_SHARE * train.budget_seconds / seconds)))
-    n_epoch = n_update * n_batch * n_token / _target_tokens(data)
+    n_epoch = n_update * n_batch * n_token / target_tokens(data)
     if train.epochs and n_epoch > train.epochs:
         n_update, n_epoch = int(n_update * train.epochs / n_epoch), float(train.epochs)
     return n_update, n_epoch
@@ -184,9 +181,6 @@ def _with(recipe: Recipe, section: str, options: dict[str, Any]) -> Recipe:
         raise RecipeError(f"the values chosen for auto and train.epochs contradict the recipe: {complaints}") from None
 
 
-# -- size of a batch -----------------------------------------------------------------------------------------------
-
-
 def most_tokens(batch: BatchConfig, n_token: int, world_size: int) -> tuple[int, str]:
     """Return the size of the largest useful batch for a corpus of n_token target tokens, and the reason."""
     if batch.tokens_per_update:
@@ -199,7 +193,7 @@ def most_tokens(batch: BatchConfig, n_token: int, world_size: int) -> tuple[int,
 
 def _batch(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) -> tuple[int, str]:
     """Return the value of batch.max_tokens: auto, the same on all ranks, and the reason."""
-    most, why_most = most_tokens(recipe.batch, _target_tokens(data), ranks.world_size)
+    most, why_most = most_tokens(recipe.batch, target_tokens(data), ranks.world_size)
     max_tokens, why = min(most, _CPU_TOKENS), "larger batches are hardly faster on a CPU"
     if device.type == "cuda":
         max_tokens, why = _largest_on_gpu(Trial(recipe, data, device), most, ranks)

@@ -1,12 +1,11 @@
 """Page and model card of runs, from the files in their folders: log, recipe and data. Nothing is measured again.
-
-RUN/report.html shows the progress of training; RUN/README.md is a model card of the final model.
-"""
+RUN/report.html shows the progress of training; RUN/README.md is a model card of the final model."""
 
 import html
 import json
 import os
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from nmt.evaluation.metrics import METRICS
 from nmt.files import CARD, SEEDS, filled_page, json_for_html, parse_json, write_durably
 from nmt.languages import UNTOLD, language_of
 from nmt.recipe.draft import exports_note
+from nmt.recipe.options import Recipe
 from nmt.recipe.places import DATA_AT
 from nmt.run import Run
 
@@ -59,12 +59,12 @@ class RunPage:
 
 def entries_of(run: Run) -> dict[str, list[Entry]]:
     """Return the lines of the log of a run, by kind, in order. Lines of another format are skipped."""
-    entries = dict[str, list[Entry]]()
+    entries = defaultdict[str, list[Entry]](list)
     for line in run.log_file.read_bytes().split(b"\n") if run.log_file.exists() else ():
         try:
             entry = parse_json(line)
             if _is_valid(entry):
-                entries.setdefault(entry["kind"], []).append(entry)
+                entries[entry["kind"]].append(entry)
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
     return entries
@@ -73,18 +73,17 @@ def entries_of(run: Run) -> dict[str, list[Entry]]:
 def _is_valid(entry: Any) -> bool:
     """Return whether a line has the fields of its kind. May raise KeyError, TypeError or AttributeError if not."""
     if entry["kind"] == "final":
-        return entry["chosen"] in entry["candidates"] and all(map(_are_numbers, entry["candidates"].values()))
+        candidates = entry["candidates"]
+        return entry["chosen"] in candidates and all(_are_numbers(scores.values()) for scores in candidates.values())
     if entry["kind"] == "valid":
-        sets = [
-            {key: scores.get(key, 0) for key in ("loss", *METRICS)}
-            for scores in (entry, *entry.get("sets", {}).values())
-        ]
-        return isinstance(entry["set"], str) and _are_numbers({"update": entry["update"]}, *sets)
-    return _are_numbers({key: entry[key] for key in _NUMBERS.get(entry["kind"], ("update",))})
+        sets = (entry, *entry.get("sets", {}).values())
+        scores = (one.get(key, 0) for one in sets for key in ("loss", *METRICS))
+        return isinstance(entry["set"], str) and _are_numbers([entry["update"], *scores])
+    return _are_numbers(entry[key] for key in _NUMBERS.get(entry["kind"], ("update",)))
 
 
-def _are_numbers(*entries: Entry) -> bool:
-    return all(isinstance(value, int | float) for entry in entries for value in entry.values())
+def _are_numbers(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, int | float) for value in values)
 
 
 def names_of(folders: Sequence[Path]) -> list[str]:
@@ -101,7 +100,7 @@ def page(runs: Sequence[Run], title: str = "") -> str:
     """Return the text of a page with one run or several in the same charts. title: the names of the runs by default."""
     names = names_of([run.folder for run in runs])
     facts = [_facts(run, name) for run, name in zip(runs, names, strict=True)]
-    title = title or ", ".join(names)
+    title = (title or ", ".join(names)).encode("utf-8", "backslashreplace").decode("utf-8")  # as of undecodable paths
     higher = {name: metric.higher_is_better for name, metric in METRICS.items()} | {"accuracy": True}
     data = json_for_html({"runs": facts, "higher": higher})
     return filled_page(Path(__file__).with_name("run_page.html"), {"title": html.escape(title), "data": data})
@@ -110,14 +109,20 @@ def page(runs: Sequence[Run], title: str = "") -> str:
 def _facts(run: Run, name: str) -> Entry:
     """Return all data of the page about a run, as JSON values."""
     recipe, log = run.recipe(), entries_of(run)
-    train, valid, final = log.get("train", []), log.get("valid", []), log.get("final", [])
-    start: Entry = next(iter(log.get("start", [])), {})
+    train, valid, final = log["train"], log["valid"], log["final"]
     clock = [(entry["update"], entry["seconds"] / 60) for entry in train]
     times = np.array([(0, 0.0), *clock])
     sets = {valid[0]["set"]: valid} if valid else {}
     for set_name in dict.fromkeys(name for entry in valid for name in entry.get("sets", {})):
         entries = [entry for entry in valid if set_name in entry.get("sets", {})]
         sets[set_name] = [{"update": entry["update"], **entry["sets"][set_name]} for entry in entries]
+    curves = dict[str, Entry]()
+    for set_name, entries in sets.items():
+        updates = [entry["update"] for entry in entries]
+        minutes = np.interp(updates, times[:, 0], times[:, 1]).tolist()
+        keys = [key for key in _VALID_CURVES if any(key in entry for entry in entries)]
+        scores = {key: [entry.get(key) for entry in entries] for key in keys}
+        curves[set_name] = {"update": updates, "minutes": minutes, **scores}
     examples = [{"update": entry["update"], "rows": entry["examples"]} for entry in valid if entry.get("examples")]
     step = -(-len(examples) // _MOST_EXAMPLES) or 1
     return {
@@ -125,22 +130,11 @@ def _facts(run: Run, name: str) -> Entry:
         "title": f"{recipe.name}: {language_of(recipe.data.src_lang).name} to {language_of(recipe.data.trg_lang).name}",
         "metric": recipe.valid.metric,
         "train": _thinned(train, clock),
-        "valid": {
-            set_name: {
-                "update": [entry["update"] for entry in entries],
-                "minutes": np.interp([entry["update"] for entry in entries], times[:, 0], times[:, 1]).tolist(),
-                **{
-                    key: [entry.get(key) for entry in entries]
-                    for key in _VALID_CURVES
-                    if any(key in entry for entry in entries)
-                },
-            }
-            for set_name, entries in sets.items()
-        },
+        "valid": curves,
         "examples": examples[::-step][::-1],  # the last one included
         "final": {"chosen": final[-1]["chosen"], "candidates": final[-1]["candidates"]} if final else None,
         "data": _data_facts(run),
-        "facts": list(_rows(run, start, train)),
+        "facts": list(_rows(recipe, log)),
     }
 
 
@@ -172,34 +166,27 @@ def _prepared_json(run: Run, name: str) -> Entry:
         return {}
 
 
-def _rows(run: Run, start: Entry, train: Sequence[Entry]) -> Iterator[tuple[str, str]]:
+def _rows(recipe: Recipe, log: Mapping[str, Sequence[Entry]]) -> Iterator[tuple[str, str]]:
     """Yield rows about the training: command, versions, machine, data, time."""
-    recipe = run.recipe()
-    if "command" in start:
-        yield "command", start["command"]
-    if start:
+    if log["start"]:
+        start = log["start"][0]
+        if "command" in start:
+            yield "command", start["command"]
         yield "versions", f"nmt {start.get('nmt')}, Python {start.get('python')}, torch {start.get('torch')}"
         machine = f"{start.get('device')}, CPU threads {start['threads']} of {start['cores']} cores"
         yield "machine", f"{start.get('processor') or 'processor not known'}; {machine}"
         yield "precision", f"{start.get('precision')} ({start.get('precision_why')})"
         yield "model", f"{start['parameters']:,} parameters"
-        yield (
-            "data",
-            f"{start['pairs']:,} pairs, {start['updates_per_epoch']:,} updates an epoch, SHA-256 {start.get('data')}",
-        )
+        pairs = f"{start['pairs']:,} pairs, {start['updates_per_epoch']:,} updates an epoch"
+        yield "data", f"{pairs}, SHA-256 {start.get('data')}"
         yield "seed", str(start["seed"])
-    if train:
-        last = train[-1]
+    if log["train"]:
+        last = log["train"][-1]
         yield "updates", f"{last['update']:,}, in epoch {last['epoch']}, {last['skipped']:,} skipped"
         rest = max(0.0, last.get("wall_seconds", last["seconds"]) - last["seconds"]) / 60
-        yield (
-            "time",
-            f"{last['seconds'] / 60:,.1f} min training; {rest:,.1f} min start, validation and saving until then",
-        )
+        minutes = f"{last['seconds'] / 60:,.1f} min training; {rest:,.1f} min start, validation and saving until then"
+        yield "time", minutes
     yield "exports", exports_note(recipe)
-
-
-# Runs that differ only in their seed.
 
 
 def write_summary(folder: Path, runs: Sequence[Run]) -> str:
@@ -225,9 +212,6 @@ def write_summary(folder: Path, runs: Sequence[Run]) -> str:
     return text
 
 
-# The model card.
-
-
 def write_card(run: Run) -> None:
     """Write the model card of a run that has a final model, unless the present one was edited."""
     path = run.folder / CARD
@@ -240,8 +224,7 @@ def card(run: Run) -> str:
     recipe, log = run.recipe(), entries_of(run)
     trg_langs = dict.fromkeys(corpus.trg_lang or recipe.data.trg_lang for corpus in recipe.data.train)
     langs = [recipe.data.src_lang, *(trg_langs or [recipe.data.trg_lang])]
-    valid, final = log.get("valid", []), log.get("final", [])
-    start: Entry = next(iter(log.get("start", [])), {})
+    valid, final = log["valid"], log["final"]
     chosen: Entry = final[-1]["candidates"].get(final[-1]["chosen"], {}) if final else {}
     inputs = _prepared_json(run, "manifest.json").get("inputs", [])
     measured = [name for name in METRICS if name in chosen]
@@ -264,7 +247,7 @@ def card(run: Run) -> str:
         f"| {file['split']} | {_cell(Path(str(file['name'])).name)} | {file['n_line']:,} | `{file['sha256']}` |"
         for file in inputs
     ]
-    facts = [f"- {name}: `{text}`" for name, text in _rows(run, start, log.get("train", []))]
+    facts = [f"- {name}: `{text}`" for name, text in _rows(recipe, log)]
     search = f"beam size {recipe.valid.beam}" if recipe.valid.beam > 1 else "greedy search"
     origin = f"starting from the weights of {recipe.train.init_from}" if recipe.train.init_from else "from scratch"
     limits = [

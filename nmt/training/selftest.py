@@ -15,7 +15,6 @@ from nmt.data.corpus import Corpus, Prepared
 from nmt.data.plan import Rows
 from nmt.data.subwords import EOS, PAD
 from nmt.decoding.beam import BeamSettings, search
-from nmt.device import choose_device
 from nmt.errors import NmtError, RunError
 from nmt.models.base import TranslationModel
 from nmt.models.build import build_model
@@ -27,6 +26,7 @@ from nmt.training.launch import required_files
 from nmt.training.materials import Trial, open_data
 from nmt.training.memory import Work
 from nmt.training.parallel import Ranks, require_one_process
+from nmt.training.precision import use_device
 from nmt.training.resolve import resolve
 
 N_PAIR = 16
@@ -48,11 +48,8 @@ _SAMPLE = 5000  # pairs from which the handful is chosen
 def selftest(recipe: Recipe) -> Iterator[tuple[bool, str]]:
     """Run the steps in order; yield for each whether it passed, and its result as a text."""
     require_one_process("--selftest")
-    data, device = open_data(recipe), choose_device(recipe.train.device, "--train.device")
-    if recipe.train.threads:
-        torch.set_num_threads(recipe.train.threads)
-    recipe = without_regularisation(recipe)
-    recipe = resolve(recipe, data, None, Ranks(), device, lambda _: None)
+    data, device = open_data(recipe), use_device(recipe.train)
+    recipe = resolve(without_regularisation(recipe), data, None, Ranks(), device, lambda _: None)
     engine = Trial(recipe, data, device).engine
     batch = make_batch(*data.train.picked(handful(data.train, recipe.seed)))
     yield _check_gradients(engine, batch)
@@ -94,7 +91,7 @@ def handful(corpus: Corpus, seed: int) -> Rows:
 
 
 def _check_gradients(engine: Engine, batch: Batch) -> tuple[bool, str]:
-    engine.backward([Work(batch, True, 0)], batch.n_gold)
+    engine.backward([Work(batch)], batch.n_gold)
     names = [name for name, p in engine.model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
     engine.optimizers.zero_grad()
     if names:
@@ -106,7 +103,7 @@ def _overfit(engine: Engine, batch: Batch) -> tuple[bool, str]:
     """Train until the loss is below GOAL, for at most MOST_UPDATES. Returns whether it is, and a text."""
     n_pair, losses = batch.src_seq.size(0), list[float]()
     for update in range(1, MOST_UPDATES + 1):
-        engine.backward([Work(batch, True, 0)], batch.n_gold)
+        engine.backward([Work(batch)], batch.n_gold)
         engine.step(min(1.0, update / _WARMUP), update)
         outcome = engine.settle()
         assert outcome is not None
@@ -136,13 +133,9 @@ def _search(engine: Engine, batch: Batch, recipe: Recipe, data: Prepared, *, bea
     return False, f"{result}; expected {decode_ids(targets[wrong])!r}, found {decode_ids(outputs[wrong][0].ids)!r}"
 
 
-# nmt-train --verify: integrity of a run folder.
-
-
 def verify_run(run: Run) -> Iterator[tuple[str, int | None, str]]:
-    """Yield name, update and complaint of each checkpoint and of the final model. The complaint is '' if it is intact,
-    the update None if it cannot be read. Raises RunError if recipe or subwords are not those of the run, or if
-    `checkpoints` is not a folder."""
+    """Yield name, update (None if unreadable) and complaint ('' if intact) of each checkpoint and of the final model.
+    Raises RunError if recipe or subwords are not those of the run, or if `checkpoints` is not a folder."""
     recipe, subwords = run.recipe(), run.subwords()
     about = checkpoint.read_json(run.data_file)
     if not isinstance(about, dict) or about.get("subwords") != subwords.sha256:

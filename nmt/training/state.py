@@ -1,5 +1,4 @@
-"""State of a run: the few numbers that cannot be computed from the update number, and the options that may change on
-resume."""
+"""State of a run: numbers that do not follow from the update number; and options that may change on resume."""
 
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -75,8 +74,7 @@ class TrainState:
 
     @classmethod
     def from_json(cls, state: dict[str, Any], *, packed: bool) -> "TrainState":
-        """Read the output of `to_json` of any version. An epoch that began with other batches starts again. packed:
-        whether batches are packed."""
+        """Read the output of `to_json` of any version. An epoch that began with other batches starts again."""
         names = {f.name for f in fields(cls)}
         values = {name: value for name, value in state.items() if name in names}
         continues = same_batches(state.get("plan", 1), packed=packed)
@@ -86,9 +84,7 @@ class TrainState:
 
     def comparable(self, *metrics: str) -> list[dict[str, Any]]:
         """The validations that measured these metrics under the current conditions, as far as their entries say."""
-        return [
-            entry for entry in self.history if not any(changes(entry, self.conditions, metric) for metric in metrics)
-        ]
+        return [entry for entry in self.history if not any(changes(entry, self.conditions, name) for name in metrics)]
 
     def scores(self, metric: str) -> dict[int, float]:
         """Scores of the comparable validations: {update: score}, higher is better."""
@@ -101,7 +97,7 @@ class TrainState:
     def best_update(self, metric: str) -> int | None:
         """The update with the best score; of equal scores the earliest."""
         scores = self.scores(metric)
-        return min(scores, key=lambda update: (-scores[update], update)) if scores else None
+        return min(scores, key=lambda update: (-scores[update], update), default=None)
 
     def out_of_patience(self, metric: str, patience: int) -> bool:
         """Return whether the last `patience` validations brought no new best."""
@@ -111,10 +107,8 @@ class TrainState:
 
 
 def changes(entry: dict[str, Any], conditions: Conditions, metric: str) -> dict[str, tuple[Any, Any]]:
-    """Return the settings of a metric that differ between a validation and now: {setting: (then, now)}.
-
-    An entry of an earlier version has no settings; they count as equal.
-    """
+    """Return the settings of a metric that differ between a validation and now: {setting: (then, now)}. An entry of an
+    earlier version has no settings; they count as equal."""
     kind = "translations" if metric in METRICS else "pairs"
     then, now = entry.get("how", {}).get(kind, {}), conditions.get(kind, {})
     return {name: (then[name], now[name]) for name in then.keys() & now.keys() if then[name] != now[name]}
@@ -142,8 +136,7 @@ def dropout_seed(seed: int, position: Position, index: int) -> int:
 
 def refused_changes(changed: dict[str, tuple[Any, Any]], *, may_end: bool = False) -> dict[str, tuple[Any, Any]]:
     """Of the options that differ between a run and the given recipe, return those that would alter the run. A resumed
-    run may omit train.init_from, but not name another origin. may_end: whether the length of the run may change, since
-    no update depends on it."""
+    run may omit train.init_from, but not name another. may_end: the run may end elsewhere; no update depends on it."""
     allowed = (*MAY_CHANGE, *ENDS) if may_end else MAY_CHANGE
     return {
         name: (old, new)

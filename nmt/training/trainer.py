@@ -102,12 +102,9 @@ class Trainer:
             self.record.say(f"this version forms other batches: epoch {epoch}, counted from 0, starts again with them")
 
     def save(self, *, planned: bool = True) -> None:
-        """Commit a checkpoint, then delete the checkpoints that are no longer kept. All ranks must call it together.
-
-        planned: whether an uninterrupted run would also have saved here. The next save deletes a checkpoint made only
-        for a stop, so the run keeps and averages the same checkpoints as without the stop. Raises TrainingError before
-        writing anything if the ranks have diverged.
-        """
+        """Commit a checkpoint and delete those no longer kept. All ranks must call it. planned: whether an
+        uninterrupted run would save here, too. The next save deletes a checkpoint made only for a stop, so the run
+        keeps and averages the same ones. Raises TrainingError, and writes nothing, if ranks have diverged."""
         state, engine, run = self.state, self.engine, self.run
         replicated = [param for param in engine.model.parameters() if not is_sharded(param)]
         counters = [state.update, state.position.epoch, state.position.update, state.n_token, state.n_skipped]
@@ -167,7 +164,8 @@ class Trainer:
         self.model.train()
         self.timed_from = time.perf_counter()
         for portion in self.feed.begin(state.position):
-            share = budget.share(state, recipe, self.time_share, under_way=engine.has_pending)
+            n_tried = state.update + state.n_skipped + (engine.pending is not None)
+            share = budget.share_of_run(n_tried, n_update=recipe.train.updates, time_share=self.time_share)
             engine.backward(portion.work, self.feed.n_gold(portion), share=share)
             self.reporter.memory(state.update, engine.memory)
             stop = self._finish_update()  # of the previous update, if it is still pending
@@ -234,7 +232,6 @@ class Trainer:
         return "stopped" if stop else reason
 
     def _log(self) -> None:
-        """Write the log line of the updates since the previous one."""
         self.reporter.updates(self.state)
         self.state.since_log, self.timed_from = Sums(), time.perf_counter()
 

@@ -46,13 +46,11 @@ class _StopTranslating(Exception):
 
 
 @contextlib.contextmanager
-def _eager(model: TranslationModel) -> Iterator[None]:
+def eager(model: TranslationModel) -> Iterator[None]:
     """Context manager: run a model eagerly, although its parts are compiled. The compiler would compile each shape of
     validation, and after a few of them it would give up on training, too."""
-    if not any(getattr(module, "_compiled_call_impl", None) for module in model.modules()):
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
+    is_compiled = any(getattr(module, "_compiled_call_impl", None) for module in model.modules())
+    with torch.compiler.set_stance("force_eager") if is_compiled else contextlib.nullcontext():
         yield
 
 
@@ -64,10 +62,8 @@ def comet_of(recipe: Recipe, device: str = "cpu") -> Comet | None:
 
 
 class Validator:
-    """Measures a model on one corpus, always in the same way.
-
-    files: the entry of the set in the recipe; None for a corpus that was made. limits: as in nmt-translate.
-    """
+    """Measures a model on one corpus, always in the same way. files: the entry of the set in the recipe; None for a
+    corpus that was made. limits: as in nmt-translate."""
 
     def __init__(
         self,
@@ -114,13 +110,11 @@ class Validator:
         in_time: Callable[[], bool] = lambda: True,
     ) -> Measured:
         """Return the numbers {loss, perplexity, accuracy, bleu, chrf} that are finite; and signatures and examples.
-
         keep_going: called between batches. in_time: called only during translation. After the first False the rest is
         left out. When memory runs out, batches are halved, with the same result. Raises OutOfMemory if halving does not
-        help, and MachineError if the scores of a search are not finite.
-        """
+        help, and MachineError if the scores of a search are not finite."""
         try:
-            with evaluating(model), _eager(model):
+            with evaluating(model), eager(model):
                 numbers = self._teacher_forced(model, keep_going)
                 details: dict[str, Any] = {}
                 if self.translate and keep_going():
@@ -209,8 +203,7 @@ class Validation:
         files_of = {files.name: files for files in recipe.data.valid}  # without corpora that were made
         self.sets: dict[str, Validator] = {}
         tags = held_out_tags(recipe.data)
-        usual = usual_len(data.train.src_len)
-        limits = limits_of(recipe.decode, max_len=recipe.data.max_len, usual_src_len=usual)
+        limits = limits_of(recipe.decode, max_len=recipe.data.max_len, usual_src_len=usual_len(data.train.src_len))
         for name, corpus in data.valid_sets.items():
             subwords = data.subwords.tagged(tags.get(split_of(name), ()))
             self.sets[name] = Validator(corpus, subwords, recipe, files_of.get(name), precision, limits)
@@ -241,10 +234,8 @@ class Validation:
 def fields_of(measured: dict[str, Measured]) -> dict[str, Any]:
     """Return the fields of a line of the log: measurements of the first set, those of the others under "sets"."""
     (first, (numbers, details)), *others = measured.items()
-    fields = {"set": first, **numbers, **details}
-    if not others:
-        return fields
-    return {**fields, "sets": {name: {**numbers, **details} for name, (numbers, details) in others}}
+    sets = {name: {**other_numbers, **other_details} for name, (other_numbers, other_details) in others}
+    return {"set": first, **numbers, **details, **({"sets": sets} if sets else {})}
 
 
 _SHOWN_AS = {"loss": ".4f", "perplexity": ".3f", "accuracy": ".1%"}  # scores of translations: .2f
@@ -276,12 +267,10 @@ def choose_final(
     wants_stop: Callable[[], bool] = lambda: False,
     has_time: Callable[[float], bool] = lambda _: True,
 ) -> str:
-    """Measure the candidates on the validation set, write the best as RUN/model, and return its name.
-
-    Candidates: the last and the best checkpoint, the average of the last or best N, and the moving average; of equals
-    the first wins. On a stop nothing is written, and the name is ''. has_time: True if so many seconds are left. If
-    not, only numbers from training are compared, by the loss if the last checkpoint has no other.
-    """
+    """Measure the candidates on the validation set, write the best as RUN/model, and return its name. Candidates: the
+    last and the best checkpoint, the average of the last or best N, and the moving average; of equals the first wins.
+    On a stop nothing is written, and the name is ''. has_time: True if so many seconds are left. If not, only numbers
+    from training are compared, by the loss if the last checkpoint has no other."""
     metric = recipe.valid.metric
     results: dict[str, dict[str, float]] = {}
     measured = {
@@ -364,12 +353,8 @@ def _intact_checkpoints(run: Run, record: Record) -> dict[int, Path]:
 
 
 def _candidates(recipe: Recipe, state: TrainState, updates: list[int]) -> list[tuple[str, list[int], str]]:
-    """Return of each candidate: name, updates of the checkpoints to average, and the file in them.
-
-    updates: of the intact checkpoints, oldest first.
-    """
-    metric, train = recipe.valid.metric, recipe.train
-    last = updates[-1]
+    """Return name, updates to average, and file of each candidate. updates: of intact checkpoints, oldest first."""
+    metric, train, last = recipe.valid.metric, recipe.train, updates[-1]
     candidates = [("last", [last], checkpoint.MODEL)]
     scores = {update: score for update, score in state.scores(metric).items() if update in updates}
     best_first = sorted(scores, key=lambda update: (-scores[update], update))

@@ -9,7 +9,7 @@ from nmt.data.plan import Position
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training import materials
-from nmt.training.check import check
+from nmt.training.check import _measure_validation, check
 from nmt.training.feed import Feed
 from nmt.training.launch import launch
 from nmt.training.materials import PAYS_FROM, compile_pays, decide_compile
@@ -43,6 +43,7 @@ def test_validation_compiles_nothing(recipe_of):
     assert n_compiled >= 2
     numbers = Validation(recipe, data, FP32).first.measure(engine.model)
     assert not compiled
+    assert _measure_validation(Validation(recipe, data, FP32), engine)[0] and not compiled  # as in --check
     for part in (engine.model.encoder, engine.model.decoder):
         part._compiled_call_impl = None
     assert Validation(recipe, data, FP32).first.measure(engine.model) == numbers

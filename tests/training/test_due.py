@@ -145,7 +145,7 @@ class _Messages:
         self.said.append(text)
 
 
-@pytest.mark.parametrize(("policy", "n"), [("active", 1), ("passive", 0)])
+@pytest.mark.parametrize(("policy", "n"), [("active", 1), ("passive", 0), ("PASSIVE", 0)])
 def test_a_slowdown_by_spinning_threads_is_reported_once(recipe_of, monkeypatch, policy, n):
     monkeypatch.setenv("OMP_WAIT_POLICY", policy)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)

@@ -106,4 +106,4 @@ def test_update_reads_no_value_from_the_device(options, monkeypatch):
     batch = Batch(*(torch.zeros(3, n, dtype=torch.int64, device=META) for n in (7, 5, 5)), n_gold=11)
     engine.backward([Work(batch), Work(batch, counts=False)], 11)
     engine.step(1.0, 1)
-    assert engine.has_pending
+    assert engine.pending is not None

@@ -9,9 +9,10 @@ from witness import log_of, plan_of, stop_at, tensors
 
 from nmt import checkpoint
 from nmt.data.plan import Position
+from nmt.errors import MachineError
 from nmt.run import Run
 from nmt.training.launch import launch
-from nmt.training.parallel import Ranks
+from nmt.training.parallel import Ranks, join
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the ranks are forked")
 
@@ -22,6 +23,15 @@ def test_every_batch_counts_on_one_rank_and_all_ranks_have_equally_many(n_batch,
     shares = [Ranks(rank, world_size).share(batches) for rank in range(world_size)]
     assert sorted(batch for share in shares for batch, counts in share if counts) == batches
     assert len({len(share) for share in shares}) == 1
+
+
+@pytest.mark.parametrize("port", ["", "abc"])
+def test_invalid_address_of_the_other_ranks_is_named(monkeypatch, port):
+    address = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in address.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(MachineError, match=rf"the 1 others at 127\.0\.0\.1:{port} within 1 s .*ValueError"):
+        join(torch.device("cpu"), 1.0)
 
 
 def losses_and_norms(recipe):

@@ -68,6 +68,13 @@ def test_run_name_is_escaped_on_the_page(finished, tmp_path):
     assert "<meta http-equiv=refresh" not in page([Run(named)])
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such a name")
+def test_undecodable_run_name_is_escaped_on_the_page(finished, tmp_path):
+    named = tmp_path / "caf\udce9"
+    finished.run_folder.rename(named)
+    assert rb"<title>caf\udce9</title>" in page([Run(named)]).encode()
+
+
 def test_long_curves_are_shortened_to_means_of_neighbours(run, monkeypatch):
     monkeypatch.setattr(run_page, "_MOST_POINTS", 3)
     (shown,) = data_of(page([run]))["runs"]
