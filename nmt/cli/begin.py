@@ -1,6 +1,5 @@
 """Entry points of the installed commands; signals; output to a terminal. Imports little, to handle Ctrl-C early."""
 
-import contextlib
 import gc
 import importlib
 import os
@@ -8,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -44,7 +43,7 @@ def _run(command: str) -> int:
     try:
         main = importlib.import_module(f"nmt.cli.{command}").main
     except ModuleNotFoundError as error:
-        print(f"nmt-{command}: error: {incomplete(error)}", file=sys.stderr)
+        talk(f"nmt-{command}: error: {incomplete(error)}")
         return begin_shutdown(2)
     return begin_shutdown(main())
 
@@ -59,14 +58,12 @@ def _exit(number: int, _frame: FrameType | None) -> None:
 
 def printable(text: str) -> str:
     """Escape all control characters, so that text of a file cannot send commands to the terminal."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode("ascii") for c in text
-    )
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def talk(line: str) -> None:
     """Print a line for the user to stderr."""
-    with contextlib.suppress(OSError):  # stderr may be closed
+    with suppress(OSError):  # stderr may be closed
         print(printable(line), file=sys.stderr)
 
 
@@ -142,6 +139,6 @@ class Stop:
         if is_second or not self._is_finishing:
             self._has_raised = True
             raise KeyboardInterrupt if is_second else SystemExit(self.exit_code)
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             # Python's buffers may be in the middle of a write, and the terminal may be gone.
             os.write(2, f"\n{signal.Signals(number).name}: {self._message}\n".encode("ascii"))

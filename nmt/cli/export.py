@@ -121,7 +121,6 @@ def _write(args: argparse.Namespace, model: "Model", folder: Path, lines: Sequen
         return compared(lambda tags: huggingface.Compared(folder, tags), parity.ROUNDED)
     from nmt.export import ctranslate2
 
-    messages = list[str]()
     for quantization in dict.fromkeys((None, args.quantization)):  # fp32 first: rounding would hide a wrong export
         ctranslate2.export(model.model, recipe, subwords, folder, quantization)
         parity.copy_front_end(model.run, folder)
@@ -149,8 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("run", metavar="RUN", help="The run folder that nmt-train wrote.")
     add("--to", choices=TARGETS, required=True, help="Format; safetensors: a run folder for nmt, with the model alone.")
-    text = "Output folder, written once it is checked."
-    add("--output", "--out", "-o", metavar="FOLDER", required=True, help=text)
+    add("--output", "--out", "-o", metavar="FOLDER", required=True, help="Output folder, written once it is checked.")
     add("--overwrite", action="store_true", help="Replace an earlier export.")
     text = f"Weight type of CTranslate2: {', '.join(QUANTIZATIONS)}. [default: none, fp32]"
     add("--quantization", choices=QUANTIZATIONS, metavar="KIND", help=text)

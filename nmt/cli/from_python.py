@@ -77,9 +77,8 @@ def train(recipe: RecipeSource, **options: Any) -> Path:
     resolved = _read(recipe, options)
     prepare_libraries(resolved)
     with _torch_settings_restored(), Stop(("SIGINT",), STOPPING) as stop, stop.finishing():
-        outcome = launch(resolved, stop)
-    if stop() or outcome == "stopped":
-        raise KeyboardInterrupt
+        if launch(resolved, stop) == "stopped" or stop():
+            raise KeyboardInterrupt
     return resolved.run_folder
 
 

@@ -8,12 +8,12 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from nmt.cli.begin import printable, write_stdout
+from nmt.cli.begin import talk, write_stdout
 from nmt.data.lines import without_ending
 from nmt.errors import DataError, NmtError, as_nmt_error, is_machine_error
 from nmt.extras import incomplete, version
@@ -36,13 +36,11 @@ class Parser(argparse.ArgumentParser):
         self.section_groups: dict[str, Any] = {}  # argument groups, by section of the recipe
         self.short: dict[str, str] = {}  # short flags, by option
         self._given = set[str]()  # words on the command line
-        text = "Show this help, or the options of a section."
-        self.add_argument("-h", "--help", action=_Show, show=Parser.help_of, nargs="?", metavar="SECTION", help=text)
-        self.add_argument("--debug", action="store_true", help="Show the traceback of an error.")
+        add, text = self.add_argument, "Show this help, or the options of a section."
+        add("-h", "--help", action=_Show, show=Parser.help_of, nargs="?", metavar="SECTION", help=text)
+        add("--debug", action="store_true", help="Show the traceback of an error.")
         text = "Show the version and stop."
-        self.add_argument(
-            "--version", action=_Show, show=lambda parser, _: f"{parser.prog} {version()}\n", nargs=0, help=text
-        )
+        add("--version", action=_Show, show=lambda parser, _: f"{parser.prog} {version()}\n", nargs=0, help=text)
 
     def read(self, given: Sequence[str]) -> argparse.Namespace:
         """Parse flags and positional arguments in any order. Exits with code 2 at a usage error.
@@ -67,7 +65,8 @@ class Parser(argparse.ArgumentParser):
                 unknown[flag] = None
         if unknown:
             hint = f". All: {self.prog} {'--help-all' if '--help-all' in known else '--help'}"
-            self._exit_with_errors([self._unknown_flag_message(flag, hint) for flag in unknown])
+            self.print_errors(self._unknown_flag_message(flag, hint) for flag in unknown)
+            self.exit(2)
         arguments = self.parse_intermixed_args(words)
         for action in self._actions:
             argument = getattr(arguments, action.dest, None)
@@ -96,12 +95,13 @@ class Parser(argparse.ArgumentParser):
         if has_expected and action is not None and action.help not in (None, argparse.SUPPRESS) and action.metavar:
             metavar = action.metavar if isinstance(action.metavar, str) else " ".join(action.metavar)
             message += f", {metavar}: {action.help.replace('%%', '%').removesuffix('.')}"
-        self._exit_with_errors([f"{line}. All: {self.prog} --help" for line in message.split("\n")])
-
-    def _exit_with_errors(self, lines: Sequence[str]) -> NoReturn:
-        for line in lines:
-            print(f"{self.prog}: error: {printable(with_shipped(line))}", file=sys.stderr)
+        self.print_errors(f"{line}. All: {self.prog} --help" for line in message.split("\n"))
         self.exit(2)
+
+    def print_errors(self, lines: Iterable[str]) -> None:
+        """Print the lines of an error message."""
+        for line in lines:
+            talk(f"{self.prog}: error: {with_shipped(line)}")
 
     def format_usage(self) -> str:
         """Return the usage line without the options of the recipe, about a hundred."""
@@ -199,9 +199,6 @@ class _Show(argparse.Action):
         parser.exit()
 
 
-# Running a command: exit codes, messages and checks that several commands need.
-
-
 # Other exit codes belong to the errors in nmt/errors.py. docs/reference.md lists all.
 INTERNAL, INTERRUPTED, READER_GONE = 1, 130, 141
 
@@ -224,11 +221,16 @@ def run(body: Callable[[argparse.Namespace], int | None], parser: Parser, argv: 
         _abandon_stdout()
         return READER_GONE
     except Exception as error:
-        code, message = _explain(error)
+        if nmt_error := as_nmt_error(error):
+            code, message = nmt_error.exit_code, str(nmt_error)
+        elif isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("nmt"):
+            code, message = NmtError.exit_code, incomplete(error)
+        else:
+            summary = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            code, message = INTERNAL, f"internal error (please report it; --debug shows the traceback): {summary}"
         if "--debug" in given:
             traceback.print_exc()
-        for line in message.split("\n"):
-            print(f"{parser.prog}: error: {printable(with_shipped(line))}", file=sys.stderr)
+        parser.print_errors(message.split("\n"))
         if isinstance(error, OSError):
             _abandon_stdout()
         return code
@@ -307,16 +309,6 @@ def check_count(n_line: int, n_given: int, given: str, other: str | None) -> Non
         )
     if not n_line:
         raise DataError(f"{given}: is empty, so there is nothing to compare.")
-
-
-def _explain(error: Exception) -> tuple[int, str]:
-    """Return the exit code and the message for an error that ended a command."""
-    if nmt_error := as_nmt_error(error):
-        return nmt_error.exit_code, str(nmt_error)
-    if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("nmt"):
-        return NmtError.exit_code, incomplete(error)
-    summary = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    return INTERNAL, f"internal error (please report it; --debug shows the traceback): {summary}"
 
 
 def _prepare_streams() -> None:

@@ -79,7 +79,7 @@ def preprocess(args: argparse.Namespace) -> int:
         return _show(Path(args.recipe), args.show)
     values = {"subwords.vocab_from": args.vocab_from, "data.out": args.out, "data.valid_size": args.valid_size}
     values["data.alarms"] = "warn" if args.accept_alarms else None
-    overrides = [*((name, value) for name, value in values.items() if value), *overrides_of(args)]
+    overrides = [*options_of(values), *overrides_of(args)]
     if args.recipe:
         recipe = read_recipe(args.recipe, overrides)
     elif missing := [flag for flag in ("train", "langs") if not getattr(args, flag)]:
@@ -155,8 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = "prepare nothing: read all data and write only the report, an HTML page; exit code 3 if the data look "
     text += "seriously wrong: swapped files, misaligned lines, validation or test pairs among the training pairs, "
     add("--check", action="store_true", help=f"{text}most pairs dropped")
-    text = "page that --check writes [default: DIR.report.html beside the data folder]"
-    add("--report", metavar="FILE", help=text)
+    add("--report", metavar="FILE", help="page that --check writes [default: DIR.report.html beside the data folder]")
     text = "print N pairs of the prepared data as text, pieces and ids, always the same; RECIPE may be the folder"
     add("--show", metavar="N", type=_number, help=text)
     text = "use the subwords of a run, data folder or SentencePiece model (subwords.vocab_from); "
@@ -168,11 +167,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--train", action="append", nargs="+", metavar=sides, help=text)
     add("--valid", nargs="+", metavar=sides, help="validation files, likewise")
     add("--test", nargs="+", metavar=sides, help="test files, likewise")
-    text = (
-        "target-language text for back-translation, a sentence a line: RUN translates FILE into the source language; "
-    )
-    text += "may be given several times"
-    add("--back-translate", action="append", nargs=2, metavar=("RUN", "FILE"), help=text)
+    text = "target-language text for back-translation, a sentence a line: RUN translates FILE into the source language"
+    metavar = ("RUN", "FILE")
+    add("--back-translate", action="append", nargs=2, metavar=metavar, help=f"{text}; may be given several times")
     text = "without --valid: hold out N training pairs for validation, or a share below 1; near copies are left out of "
     add("--valid-size", metavar="N", help=f"{text}training [default: 1 %%, 200 to 2,000]")
     add("--langs", help="languages, as in: --langs de en", nargs=2, metavar=sides, type=_language)

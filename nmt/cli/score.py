@@ -33,6 +33,8 @@ _EXAMPLES = (
 TRANSLATIONS = "translations"  # subfolder of a run with its translations for this command
 _DEFAULT_METRICS = [name for name, metric in METRICS.items() if metric.is_default]
 COMET = ValidConfig.model_fields["comet"].default
+_N_BATCH_LINE = 1000  # lines to score at a time
+_N_NOTE_LINE = 100_000  # lines of a reference to read for the notes on scores by line
 _NOT_LANGUAGES = ("gz", "xz", "zst", "txt", "tok", "out", "ref", "hyp", "src")  # suffixes of file names
 
 
@@ -45,9 +47,9 @@ def score(args: argparse.Namespace) -> int:
 
 
 def _score(args: argparse.Namespace) -> int:
+    text_files = [*args.ref, *([args.src] if args.src else [])]
     if args.html:
-        inputs = [*args.hyp, *args.ref, *([args.src] if args.src else [])]
-        must_be_free(Path(args.html), overwrite=args.overwrite, inputs=inputs)
+        must_be_free(Path(args.html), overwrite=args.overwrite, inputs=[*args.hyp, *text_files])
     args.hyp = [str(path) for name in args.hyp for path in runs_of(Path(name))]
     folders = [Path(name) for name in args.hyp if Path(name).is_dir()]
     for folder in folders:
@@ -64,7 +66,7 @@ def _score(args: argparse.Namespace) -> int:
         raise NmtError(f"--device {args.device} has no effect without a run or COMET: leave it out.")
     src_lang, lang = _languages(args, folders)
     files = [name for name in args.hyp if Path(name) not in folders]
-    text_files = [*args.ref, *([args.src] if args.src else []), *files]
+    text_files += files
     for name in text_files:
         refuse_corpus(name)
     counts = {name: count_lines(name) for name in text_files}
@@ -104,14 +106,9 @@ def _score(args: argparse.Namespace) -> int:
         title = f"{' · '.join(system.name for system in systems)}: {Path(args.ref[0]).name}"
         write_durably(Path(args.html), compare.page(results, references, sources, lang, title).encode())
         talk(f"nmt-score: written: {args.html}")
-    write_stdout(
-        json.dumps(compare.as_json(results, lang), ensure_ascii=False, indent=1) + "\n" if args.json else table(results)
-    )
+    report = compare.as_json(results, lang)
+    write_stdout(json.dumps(report, ensure_ascii=False, indent=1) + "\n" if args.json else table(results))
     return 0
-
-
-_N_BATCH_LINE = 1000  # lines to score at a time
-_N_NOTE_LINE = 100_000  # lines of a reference to read for the notes on scores by line
 
 
 def by_line(
@@ -171,8 +168,7 @@ def translations_of(folder: Path, sources: Sequence[str], args: argparse.Namespa
     # --lang chooses among several target languages.
     trg_lang = args.lang if any(map(tag_language, recipe.data.known_tags)) else None
     key = [nmt_run.fingerprint(), recipe.decode.model_dump(mode="json"), list(sources), *filter(None, [trg_lang])]
-    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
-    path = folder / TRANSLATIONS / f"{digest}.txt"
+    path = folder / TRANSLATIONS / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]}.txt"
     if path.is_file() and len(known := list(read_lines(path))) == len(sources):
         talk(f"nmt-score: {folder}: translated before, {path}")
         return known
@@ -180,8 +176,7 @@ def translations_of(folder: Path, sources: Sequence[str], args: argparse.Namespa
 
     model = load(folder, device=args.device)
     with Bar(desc=f"translating: {folder.name}", total=len(sources), unit=" lines") as bar:
-        translations = model.translate(sources, on_progress=bar.update, trg_lang=trg_lang)
-    lines = [translation.text for translation in translations]
+        lines = [result.text for result in model.translate(sources, on_progress=bar.update, trg_lang=trg_lang)]
     try:
         path.parent.mkdir(exist_ok=True)
         write_lines(path, lines)
@@ -212,20 +207,15 @@ def _language_of_file(name: str) -> str:
 def _flags(
     sources: Sequence[str], texts: Sequence[Sequence[str]], references: Sequence[str], languages: tuple[str, str]
 ) -> list[list[list[str]]]:
-    """Return the quality flags of each translation of each system that need no model.
-
-    The usual length ratio is that of the references.
-    """
+    """Return the quality flags that need no model, of each translation of each system."""
     from nmt.data.filters import usual_ratio
     from nmt.decoding.suspicion import reasons
 
-    filters = FilterConfig()
-    length_ratio = usual_ratio(zip(sources, references, strict=True), filters.max_ratio)
-    ratio = length_ratio.median if length_ratio else None
-    return [
-        [reasons(*pair, filters.max_ratio, ratio, languages) for pair in zip(sources, lines, strict=True)]
-        for lines in texts
-    ]
+    max_ratio = FilterConfig().max_ratio
+    usual = usual_ratio(zip(sources, references, strict=True), max_ratio)
+    ratio = usual.median if usual else None
+    pairs = (zip(sources, lines, strict=True) for lines in texts)
+    return [[reasons(*pair, max_ratio, ratio, languages) for pair in system_pairs] for system_pairs in pairs]
 
 
 def _names(paths: Sequence[str]) -> list[str]:

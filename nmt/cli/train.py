@@ -23,8 +23,6 @@ Train the model that RECIPE describes on the data that nmt-preprocess RECIPE pre
 training where it stopped, bit for bit. Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 save and stop; a second Ctrl-C stops at
 once. On several GPUs: torchrun --nproc-per-node 8 -m nmt.cli.train RECIPE. Every option of the recipe can be given
 here by its dotted name."""
-
-
 _EXAMPLES = (
     "nmt-train prepared/mine/recipe.yaml --time-budget 20m",
     "nmt-train recipes/dates.yaml --prepare",
@@ -32,8 +30,6 @@ _EXAMPLES = (
     "nmt-train prepared/mine/recipe.yaml --seeds 1 2 3",
     "nmt-train runs/mine                    # resume a run",
 )
-
-
 STOPPING = "stopping after a checkpoint is saved"
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
 
@@ -61,15 +57,23 @@ def train(args: argparse.Namespace) -> int:
     recipe = read_recipe(Path(args.recipe), overrides_of(args))
     prepare_libraries(recipe)
     if args.prepare and not is_prepared(recipe.data_folder):
-        _prepare(recipe)
+        if process_rank().world_size > 1:
+            raise RunError(
+                "--prepare: no prepared data, and several processes cannot prepare it: run nmt-preprocess first."
+            )
+        from nmt.cli.translated import translate_corpora
+        from nmt.data.prepare import prepare
+
+        end_startup()
+        with Stop(_SIGNALS):  # a signal deletes unfinished files first
+            prepare(recipe, recipe.data_folder, talk=talk, translations=translate_corpora(recipe))
     from nmt.training.check import check
     from nmt.training.launch import launch
     from nmt.training.selftest import selftest
 
     end_startup()
     if args.check:
-        lines = check(recipe, talk)
-        write_stdout("".join(f"{line}\n" for line in lines))
+        write_stdout("".join(f"{line}\n" for line in check(recipe, talk)))
         return 0
     if args.selftest:
         n_failed = 0
@@ -81,20 +85,6 @@ def train(args: argparse.Namespace) -> int:
         if args.seeds:
             return _train_seeds(recipe, list(dict.fromkeys(args.seeds)), stop)
         return stop.exit_code if launch(recipe, stop) == "stopped" else 0
-
-
-def _prepare(recipe: Recipe) -> None:
-    """Prepare the data of the recipe, like nmt-preprocess. A signal deletes unfinished files."""
-    if process_rank().world_size > 1:
-        raise RunError(
-            "--prepare: no prepared data, and several processes cannot prepare it: run nmt-preprocess first."
-        )
-    from nmt.cli.translated import translate_corpora
-    from nmt.data.prepare import prepare
-
-    end_startup()
-    with Stop(_SIGNALS):
-        prepare(recipe, recipe.data_folder, talk=talk, translations=translate_corpora(recipe))
 
 
 def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
@@ -123,7 +113,7 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
     if is_main:
         trained = [Run(path) for path in {*earlier, *runs} if (path / "model").is_dir()]
         trained.sort(key=lambda seed_run: int(seed_run.folder.name.removeprefix("seed-")))
-        recipes = [seed_run.recipe().model_dump(mode="json", exclude={"seed": True}) for seed_run in trained]
+        recipes = [seed_run.recipe().model_dump(mode="json", exclude={"seed"}) for seed_run in trained]
         differing = {name for other in recipes for name in refused_changes(differences(recipes[0], other))}
         differing.discard("optim.warmup")
         if differing:

@@ -27,18 +27,14 @@ from 0, as in Moses and Marian. --format pairs: an object a line with source, ou
 (docs/data.md). SCORE is the log-probability divided by the length penalty. --score writes LOG-PROBABILITY; with
 --format tsv NUMBER, LOG-PROBABILITY, its number of tokens and TRANSLATION; with --format pairs source, output and
 mean_log_prob, the mean of a token, null without text on both sides."""
-
-
-_EXAMPLES = (
-    "nmt-translate runs/mine --input test.de --out test.out --ref test.en",
-    "echo 'Guten Tag!' | nmt-translate runs/mine --beam 8 --n-best 3",
-)
-
-
 _INPUT = (
     "Format of the input: text; wrapped: text with line breaks inside sentences, joined up to the end of a sentence "
     "or a blank line, one line of the output each; tsv: the source, a tab and the start of its translation; or "
     "jsonl: objects with source and, optionally, prefix, required, avoided, trg_lang and tags. [default: text]"
+)
+_EXAMPLES = (
+    "nmt-translate runs/mine --input test.de --out test.out --ref test.en",
+    "echo 'Guten Tag!' | nmt-translate runs/mine --beam 8 --n-best 3",
 )
 
 

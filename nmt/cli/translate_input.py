@@ -68,18 +68,14 @@ def follow_links(args: argparse.Namespace) -> None:
             setattr(args, flag, os.path.realpath(name))
 
 
-def check_paths(args: argparse.Namespace, *, is_written: bool) -> None:
-    """Raise NmtError or DataError for errors in files that can be found before any work.
-
-    is_written: see `check_outputs`.
-    """
+def check_paths(args: argparse.Namespace) -> None:
+    """Raise NmtError or DataError for errors in files that can be found before any work."""
     if not args.input and sys.stdin is None:
         raise NmtError("stdin is closed, so there is nothing to read: name a file with --input.")
     if not args.output and sys.stdout is None:
         raise NmtError("stdout is closed, so there is nowhere to write to: name a file with --output.")
-    flag_of_file = dict[str, str]()  # two flags must not write the same file, or read and write it
-    if args.output:
-        flag_of_file[os.path.realpath(f"{args.output}.journal")] = _JOURNAL
+    # Two flags must not write the same file, or read and write it.
+    flag_of_file = {os.path.realpath(f"{args.output}.journal"): _JOURNAL} if args.output else {}
     for flag in (*READ, *_WRITTEN):
         names = getattr(args, flag) or ()
         for name in [names] if isinstance(names, str) else names:
@@ -97,7 +93,6 @@ def check_paths(args: argparse.Namespace, *, is_written: bool) -> None:
         check_path(Path(args.attention))
     if args.input and args.lines and (n_line := count_lines(args.input)) < max(args.lines):
         raise NmtError(f"--lines {max(args.lines)}: no such line: {args.input} has {n_line:,} lines.")
-    check_outputs(args, is_written=is_written)
 
 
 def check_outputs(args: argparse.Namespace, *, is_written: bool, is_translated: bool = False) -> None:
@@ -143,8 +138,7 @@ def open_input(path: str | None) -> Iterator[BinaryIO]:
     """
     if path is None:
         try:
-            # A separate file object: Python locks sys.stdin at exit, and would abort if the reading thread waited in
-            # it.
+            # Another file object: Python locks sys.stdin at exit, and would abort if the reading thread waited in it.
             file: BinaryIO = io.BufferedReader(io.FileIO(sys.stdin.fileno(), closefd=False))
         except (OSError, ValueError):  # a stdin in memory has no descriptor
             file = sys.stdin.buffer
@@ -193,8 +187,7 @@ def _text_of(line: StreamLine, place: str, args: argparse.Namespace) -> tuple[st
     if line.is_cut and args.input_format == "jsonl":
         raise DataError(f"{place}: {line.n_byte:,} bytes. A line of JSON may have {LONGEST_LINE:,}: split its text.")
     if line.is_cut:
-        cut = f"{line.n_byte:,} bytes; only the first {len(line.raw):,} are read; are line feeds missing?"
-        anomalies["cut"] = cut
+        anomalies["cut"] = f"{line.n_byte:,} bytes; only the first {len(line.raw):,} are read; are line feeds missing?"
     return text, anomalies
 
 
@@ -338,9 +331,6 @@ def _valid_text(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", errors="replace").decode("utf-8")
     return list(map(_valid_text, value)) if isinstance(value, list) else value
-
-
-# Phrases.
 
 
 def terms_of(args: argparse.Namespace) -> Terms | None:

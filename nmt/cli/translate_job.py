@@ -38,10 +38,7 @@ from nmt.files import lock_file, naming, remove_leftovers, replacing, sha256_of,
 from nmt.progress import Bar
 from nmt.run import Run
 
-# Journal of nmt-translate.
-
-
-FORMAT = 4
+FORMAT = 4  # of the journal
 _SYNC_EVERY = 1.0  # seconds of work that a power failure can cost; a killed process loses less
 _COMPLETE = "complete"  # key of the last line: SHA-256 of the output, which is written but not renamed yet
 
@@ -66,9 +63,8 @@ def _read(path: Path) -> Generator[tuple[int, dict[str, Any]], None, None]:
 def was_written(output: Path, path: Path) -> bool:
     """Return whether a process wrote all its files before it was killed, and `output` was not replaced since."""
     last = deque(_read(path), maxlen=1) if path.is_file() else ()
-    return any(
-        _COMPLETE in value and (not output.is_file() or value[_COMPLETE] == sha256_of(output)) for _, value in last
-    )
+    hashes = [value[_COMPLETE] for _, value in last if _COMPLETE in value]
+    return bool(hashes) and (not output.is_file() or hashes == [sha256_of(output)])
 
 
 class Journal:
@@ -190,7 +186,8 @@ def work(args: argparse.Namespace) -> int:
     with files_of_pipes(args, *READ), Stop() as stop:
         follow_links(args)
         is_written = bool(args.output) and was_written(Path(args.output), Path(f"{args.output}.journal"))
-        check_paths(args, is_written=is_written)
+        check_paths(args)
+        check_outputs(args, is_written=is_written)
         report = Report(args, read_references(args))
         if args.output:
             _to_file(args, stop, report, is_written=is_written)
@@ -211,13 +208,9 @@ def _records(
     """Read windows and yield their records in order, from the journal or the model."""
     args = model.args
     has_bar = bool(args.output) or (sys.stderr.isatty() and not sys.stdout.isatty())  # no bar among output lines
-    bar = Bar(
-        desc="scoring" if args.score else "translating",
-        total=count_lines(args.input) if args.input and has_bar else None,
-        initial=journal.n_line if journal else 0,
-        unit=" lines",
-        disable=not has_bar,
-    )
+    desc, n_done = "scoring" if args.score else "translating", journal.n_line if journal else 0
+    n_line = count_lines(args.input) if args.input and has_bar else None
+    bar = Bar(desc=desc, total=n_line, initial=n_done, unit=" lines", disable=not has_bar)
     # A pipe gets its answers at once. Otherwise windows are full, so that a restart cuts the same windows.
     patience = None if args.input or args.output else PATIENCE
     with open_input(args.input) as file, bar:
@@ -243,9 +236,6 @@ def _records(
 
 def _text(records: Iterable[Record]) -> str:
     return "".join(f"{line}\n" for record in records for line in record.lines)
-
-
-# --output.
 
 
 def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written: bool) -> None:

@@ -4,7 +4,8 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from nmt.evaluation.attention_page import draw, panels, sentence_of
 from nmt.evaluation.metrics import Texts, bleu_tokens, exact_match, form_note, score, tokenised_note, unspaced_note
 from nmt.models.int8 import half_is_faster
 from nmt.progress import Bar
-from nmt.recipe.model_options import Attention, ModelConfig
+from nmt.recipe.model_options import Attention
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
 from nmt.run import Run
@@ -37,13 +38,15 @@ from nmt.run import Run
 _LINE_ENDS, _COLUMN_ENDS = str.maketrans("\n\r", "  "), str.maketrans("\n\r\t", "   ")
 MAX_NUMBERS = 10  # line numbers in a message
 N_PICTURE = 3  # lines to draw without --lines
+MOST_SHOWN = 2048  # subwords of both sides of a line in pieces that is drawn: the size of its attention is quadratic
 _N_STYLE_CHARACTER = 1000  # characters of a line that determine its style
 _NOT_SUSPICIOUS = ("blank", "letterless", "split", CAP)  # flags of good translations, or with a message of their own
 
 
 def say(text: str) -> None:
     """Print a line to stderr, also during a progress bar."""
-    Bar.write(f"nmt-translate: {printable(text)}", file=sys.stderr)
+    with suppress(OSError):  # stderr may be closed
+        Bar.write(f"nmt-translate: {printable(text)}", file=sys.stderr)
 
 
 def warn(text: str) -> None:
@@ -56,9 +59,6 @@ def numbers(lines: Sequence[int]) -> str:
     text = ", ".join(f"{number:,}" for number in lines[:MAX_NUMBERS])
     n_more = len(lines) - MAX_NUMBERS
     return f"lines {text} and {n_more:,} more" if n_more > 0 else f"line{'s' * (len(lines) > 1)} {text}"
-
-
-# The model.
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,9 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
 
     Raises RecipeError for options.
     """
-    mbr_options = [] if args.mbr is None else [("decode.samples", args.mbr), ("decode.mbr", "chrf")]
-    overrides = overrides_of(args)
-    names = [name for name, _ in overrides]
-    return read_recipe(args.run[0], [(name, value) for name, value in mbr_options if name not in names] + overrides)
+    overrides: dict[str, str] = {} if args.mbr is None else {"decode.samples": args.mbr, "decode.mbr": "chrf"}
+    overrides |= overrides_of(args)
+    return read_recipe(args.run[0], list(overrides.items()))
 
 
 class LineTranslator:
@@ -110,7 +109,14 @@ class LineTranslator:
         self._evidence = Evidence(self.translator, self.recipe, ratios, fields=fields, words=words)
         if device.type == "cpu" and decode.precision == "bf16" and not half_is_faster():
             say("note: decode.precision bf16 is slower than fp32 on this processor: use fp32")
-        check_attention(args, self.recipe.model, attends=self.translator.model.attends)
+        attention_flags = [flag for flag in ("attention", "alignments") if getattr(args, flag)]
+        if attention_flags and not self.translator.model.attends:
+            raise NmtError(f"--{attention_flags[0]}: {NOWHERE}: leave it out.")
+        if args.attention:
+            kind, grids = args.attention_of, self.recipe.model.attention_grids
+            if kind not in grids:
+                raise NmtError(f"--attention-of {kind}: this model has no such attention, only {', '.join(grids)}.")
+            panels(torch.empty(*grids[kind], 0, 0), args.layer, args.head)  # refuses layers and heads
         if args.format == "pairs" and not args.score and decode.n_best > 1:
             raise NmtError(
                 f"--format pairs has one translation of each line, but decode.n_best is {decode.n_best}: set it to 1. "
@@ -159,8 +165,6 @@ class LineTranslator:
 
         return mend(requests, list(self.translator.translate(requests, on_progress)), self._retries, reasons)
 
-
-# Lines.
 
 # Format strings of a hypothesis, except JSON. Moses and Marian count lines from 0, the other formats from 1.
 _ROWS = {
@@ -225,26 +229,6 @@ def _json(fields: dict[str, Any]) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")  # without unpaired surrogates
 
 
-# Attention.
-
-
-# Subwords of both sides of a line in pieces, at most, for a picture: the size of its attention is quadratic.
-MOST_SHOWN = 2048
-
-
-def check_attention(args: argparse.Namespace, model: ModelConfig, *, attends: bool) -> None:
-    """Raise NmtError if the model lacks the requested attention: any at all, or this kind, layer or head."""
-    flags = [flag for flag in ("attention", "alignments") if getattr(args, flag)]
-    if flags and not attends:
-        raise NmtError(f"--{flags[0]}: {NOWHERE}: leave it out.")
-    if args.attention:
-        kind: Attention = args.attention_of
-        if kind not in model.attention_grids:
-            kinds = ", ".join(model.attention_grids)
-            raise NmtError(f"--attention-of {kind}: this model has no such attention, only {kinds}.")
-        panels(torch.empty(*model.attention_grids[kind], 0, 0), args.layer, args.head)
-
-
 def _draw(args: argparse.Namespace, lines: LineTranslator, drawn: dict[int, Request], n_line: int) -> None:
     """Draw --attention. drawn: requests of the lines to draw, by number. n_line: number of input lines.
 
@@ -272,9 +256,6 @@ def _draw(args: argparse.Namespace, lines: LineTranslator, drawn: dict[int, Requ
     langs, run = (recipe.data.src_lang, trg_lang_of(recipe)), Path(args.run[0]).resolve().name
     draw(sentences, Path(args.attention), kind=kind, layers=args.layer, heads=args.head, langs=langs, run=run)
     say(f"attention: {args.attention}")
-
-
-# The report.
 
 
 @dataclass
@@ -312,10 +293,9 @@ class Report:
         if self.references:
             self.sources.append(source)
             self.outputs.append(record.text)
-        if self.args.attention and not {"blank", "letterless"}.intersection(record.flags):
-            numbers_to_draw = self.args.lines
-            if line.number in numbers_to_draw if numbers_to_draw else len(self.drawn) < N_PICTURE:
-                self.drawn[line.number] = line.request
+        is_wanted = line.number in self.args.lines if self.args.lines else len(self.drawn) < N_PICTURE
+        if self.args.attention and is_wanted and not {"blank", "letterless"}.intersection(record.flags):
+            self.drawn[line.number] = line.request
 
     def finish(self, lines: LineTranslator) -> None:
         """Print the report after the last line, and write scores, alignments and pictures.
@@ -327,11 +307,10 @@ class Report:
             say(note)
         if n_cut := self.flags[CAP]:
             warn(f"{n_cut:,} translations were truncated at the length limit, decode.max_len_a and decode.max_len_b")
-        if self.split:
+        if n_split := len(self.split):
             limits = translator.limits
             manner = f"in pieces, because they have more than {limits.line:,} subwords: {numbers(self.split)}"
             manner = "sentence by sentence" if limits.every else manner
-            n_split = len(self.split)
             say(f"note: {n_split:,} of {self.n_line:,} lines were translated {manner} (--format jsonl flags them)")
         counts = [f"{name} {n:,}" for name, n in self.flags.most_common() if name not in _NOT_SUSPICIOUS]
         if flags := ", ".join(counts):
@@ -369,8 +348,7 @@ class Report:
     def _print_scores(self, trg_lang: str) -> None:
         """Print BLEU, chrF and TER with signatures and 95 % intervals, and exact match; also as JSON to --scores."""
         first, texts = self.references[0], Texts(self.outputs, self.references, self.sources, trg_lang)
-        scores = score(texts, intervals=True)
-        exact = exact_match(texts)
+        scores, exact = score(texts, intervals=True), exact_match(texts)
         for metric_score in scores.values():
             talk(metric_score.text)
         talk(f"exact match = {exact:.1f} % of {self.n_line:,} lines")
@@ -389,21 +367,17 @@ class Report:
             write_lines(self.args.scores, json.dumps(fields, indent=2, ensure_ascii=False).split("\n"))
 
 
-def blank_notes(name: str, references: Sequence[str], sources: Sequence[str]) -> list[str]:
-    """Return notes on blank references and blank sources. name: of the reference file.
+def blank_notes(name: str, references: Sequence[str], sources: Sequence[str]) -> Iterator[str]:
+    """Yield notes on blank references and blank sources. Raises DataError if no line has both.
 
-    Raises DataError if no line has both.
+    name: of the reference file.
     """
     has_text = [(bool(source.strip()), bool(line.strip())) for source, line in zip(sources, references, strict=True)]
     if (True, True) not in has_text:
         raise DataError(f"{name}: no line has text both here and in the source, so there is nothing to score.")
-    notes = []
     for mismatch, text in {
         (True, False): "references are blank where the source is not",
         (False, True): "have text where the source is blank",
     }.items():
         if lines := [number for number, sides in enumerate(has_text, start=1) if sides == mismatch]:
-            notes.append(
-                f"{name}: {len(lines):,} of {len(has_text):,} {text} ({numbers(lines)}): they lower the scores"
-            )
-    return notes
+            yield f"{name}: {len(lines):,} of {len(has_text):,} {text} ({numbers(lines)}): they lower the scores"

@@ -51,13 +51,13 @@ def translate_corpora(recipe: Recipe, *, checks: bool = False) -> dict[int, list
     jobs = {n: [_job(recipe, n, runs[n], langs[n][0], text, folder) for text in paths] for n, paths in texts.items()}
     translations: dict[int, list[Path]] = {}
     for n, corpus_jobs in jobs.items():
-        translations[n] = [Path(args.output) for args in corpus_jobs]
-        if checks and not all(map(Path.is_file, translations[n])):
+        missing = [args.input for args in corpus_jobs if not Path(args.output).is_file()]
+        if checks and missing:
             translations[n] = []
-            talk(
-                f"data.train.{n}: {corpus_jobs[0].input} is not translated yet, so the corpus is left out of the check"
-            )
-        for args in corpus_jobs if translations[n] else ():
+            talk(f"data.train.{n}: {missing[0]} is not translated yet, so the corpus is left out of the check")
+            continue
+        translations[n] = [Path(args.output) for args in corpus_jobs]
+        for args in corpus_jobs:
             if Path(args.output).is_file():
                 talk(f"data.train.{n}: {args.input} was translated before: {args.output}")
                 continue
@@ -78,20 +78,20 @@ def translate_corpora(recipe: Recipe, *, checks: bool = False) -> dict[int, list
 
 def _runs_of(recipe: Recipe, n: int) -> list[Path]:
     """Find the runs that translate a corpus. Raises RunError for a folder that is not a run."""
+
+    def are_runs(folder: Path) -> bool:
+        return all(is_run(run) and not is_prepared(run) for run in runs_of(folder))
+
     runs: list[Path] = []
     for name in names_of(recipe.data.train[n].translated_by):
-        folder = recipe.origin.find("data.train", name, lambda place: all(map(_is_run, runs_of(place))))
+        folder = recipe.origin.find("data.train", name, are_runs)
         runs += runs_of(folder)
-        if not all(map(_is_run, runs_of(folder))):
+        if not are_runs(folder):
             raise RunError(
                 f"data.train.{n}.translated_by: {name} is not a run folder: "
                 f"{recipe.origin.tried('data.train', name)}. Name the folder that nmt-train wrote, runs/NAME."
             )
     return runs
-
-
-def _is_run(folder: Path) -> bool:
-    return is_run(folder) and not is_prepared(folder)
 
 
 def _lang_of(recipe: Recipe, n: int, run: Path) -> str:
@@ -103,18 +103,15 @@ def _lang_of(recipe: Recipe, n: int, run: Path) -> str:
     lang_pairs = [(run_data.src_lang, run_data.trg_lang), *map(run_data.languages_of, range(len(run_data.train)))]
     src_langs, trg_langs = (list(dict.fromkeys(side)) for side in zip(*lang_pairs, strict=True))
 
-    def matching(src_lang: str, trg_lang: str) -> tuple[list[str], list[str]]:
-        return (
-            [lang for lang in src_langs if _same_language(lang, src_lang)],
-            [lang for lang in trg_langs if _same_language(lang, trg_lang)],
-        )
+    def matching(src_lang: str, trg_lang: str) -> list[list[str]]:
+        sides = ((src_langs, src_lang), (trg_langs, trg_lang))
+        return [[lang for lang in langs if _same_language(lang, wanted)] for langs, wanted in sides]
 
     src_lang, trg_lang = recipe.data.languages_of(n)[:: -1 if corpus.back_translates else 1]
     matches, (side, other) = matching(src_lang, trg_lang), ("trg", "src") if corpus.back_translates else ("src", "trg")
     if not all(matches):
-        text = ", ".join(names_of(corpus.trg if corpus.back_translates else corpus.src))
-        is_reversed = all(matching(trg_lang, src_lang))
-        hint = f", or, if it is text in {trg_lang}, write {other}: {text}" if is_reversed else ""
+        text = ", ".join(names_of(getattr(corpus, side)))
+        hint = f", or, if it is text in {trg_lang}, write {other}: {text}" if all(matching(trg_lang, src_lang)) else ""
         raise RunError(
             f"data.train.{n}.translated_by: {run} translates {' or '.join(src_langs)} to {' or '.join(trg_langs)}, "
             f"but {side}: {text} must be translated from {src_lang} to {trg_lang}. Name a run for that{hint}."

@@ -19,6 +19,7 @@ from nmt.cli import begin
 from nmt.cli.begin import Stop, printable
 from nmt.cli.parser import Parser, run
 from nmt.cli.translate import main as translate_main
+from nmt.cli.translate_output import say
 from nmt.errors import MachineError, NmtError, RecipeError, Unavailable
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +54,13 @@ def test_error_becomes_a_message_and_an_exit_code(error, code, message, capsys):
     assert run(fail_with(error), Parser("nmt-x"), ["--debug"]) == code
     assert "Traceback" in capsys.readouterr().err
     assert printable("caf\u00e9 \u65e5\u672c \ud800") == "caf\u00e9 \u65e5\u672c \\ud800"
+
+
+def test_messages_to_a_lost_terminal_change_no_exit_code_and_end_no_work(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Mock(write=fail_with(OSError(errno.EIO, "Input/output error"))))
+    assert run(fail_with(NmtError("no such thing")), Parser("nmt-x"), []) == 2
+    assert run(lambda _: 0, Parser("nmt-x"), ["--unknown"]) == 2
+    say("a note")
 
 
 @pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (SystemExit(3), 3), (SystemExit(), 0)])

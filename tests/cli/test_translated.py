@@ -160,6 +160,9 @@ def test_check_translates_nothing(searches, capsys):
     assert not searches and not FOLDER.exists()
     assert main([write_recipe(REAL, BT)]) == 0 == main(["recipe.yaml", "--check"])
     assert f"{N_REAL + N_MONO} read" in capsys.readouterr().err
+    Path("more.en").write_text("the ship\n", encoding="utf-8")
+    assert main([write_recipe(REAL, BT.replace("mono.en", "[mono.en, more.en]")), "--check"]) == 0
+    assert "more.en is not translated yet" in capsys.readouterr().err
 
 
 def test_multilingual_run_translates_into_the_language_of_the_recipe(searches):
