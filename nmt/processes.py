@@ -14,20 +14,21 @@ from nmt.errors import NmtError
 
 def n_core(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     """Return the number of cores that this process may use: by its affinity, and by the CPU quota of its container."""
-    n = _n_allowed()
+    n = len(_cores())
     with suppress(OSError, ValueError):  # ValueError: the quota is "max"
         microseconds, period = map(int, quota.read_text(encoding="ascii").split())
         n = min(n, math.ceil(microseconds / period))
     return n
 
 
-def _n_allowed() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _cores() -> set[int]:
+    """Return the numbers of the cores that this process may run on, where the system tells."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def _respect_quota() -> None:
     """Limit OpenMP threads to the CPU quota of the container, which torch ignores."""
-    if (n := n_core()) < _n_allowed():
+    if (n := n_core()) < len(_cores()):
         os.environ.setdefault("OMP_NUM_THREADS", str(n))
 
 
@@ -62,7 +63,7 @@ def sleep_if_busy(n_thread: int) -> float:
         n_idle = _n_idle(seconds)
         if n_idle > n_thread - _SPARE:
             return 0.0
-        n_busy = _n_allowed() - n_idle
+        n_busy = len(_cores()) - n_idle
     if n_busy:
         sleep_while_waiting()
     return n_busy
@@ -70,16 +71,16 @@ def sleep_if_busy(n_thread: int) -> float:
 
 def _n_idle(seconds: float, stat: Path = Path("/proc/stat")) -> float:
     """Return the number of idle cores in the next seconds, of those of this process; infinite if it is not known."""
+    names = {f"cpu{core}" for core in _cores()}
 
     def idle_ticks() -> int:
         rows = (line.split() for line in _text(stat).splitlines())
-        return sum(int(row[4]) + int(row[5]) for row in rows if row[0].removeprefix("cpu") in cores)
+        return sum(int(row[4]) + int(row[5]) for row in rows if row[0] in names)
 
-    cores = {str(core) for core in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else set()
-    before = idle_ticks()
+    if not (before := idle_ticks()):
+        return math.inf
     time.sleep(seconds)
-    n_idle = (idle_ticks() - before) / (seconds * os.sysconf("SC_CLK_TCK"))
-    return n_idle if before else math.inf
+    return (idle_ticks() - before) / (seconds * os.sysconf("SC_CLK_TCK"))
 
 
 def _text(path: Path) -> str:
