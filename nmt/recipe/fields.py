@@ -40,7 +40,7 @@ class Field:
 @functools.cache
 def all_fields() -> tuple[Field, ...]:
     """Return all options of a recipe: those outside sections first, then in the order of their declaration."""
-    return tuple(sorted(_walk(Recipe, "", ""), key=lambda field: field.section != ""))  # a stable sort
+    return tuple(sorted(_walk(Recipe), key=lambda field: field.section != ""))  # a stable sort
 
 
 def option_named(name: str) -> Field | None:
@@ -58,11 +58,11 @@ def sections() -> list[tuple[str, str]]:
     return [("", "The experiment itself."), *named]
 
 
-def _walk(model: type[BaseModel], prefix: str, section: str) -> Iterator[Field]:
+def _walk(model: type[BaseModel], prefix: str = "") -> Iterator[Field]:
     for name, info in model.model_fields.items():
         inner = _model_in(info)
         if model is Recipe and inner:
-            yield from _walk(inner, f"{name}.", name)
+            yield from _walk(inner, f"{name}.")
             continue
         kind = _kind(info.annotation, info.metadata)
         if info.examples:  # clearer than a pattern
@@ -70,7 +70,7 @@ def _walk(model: type[BaseModel], prefix: str, section: str) -> Iterator[Field]:
         default = None if info.is_required() else info.get_default(call_default_factory=True, validated_data={})
         yield Field(
             name=prefix + name,
-            section=section,
+            section=prefix.partition(".")[0],
             kind=kind,
             default="required" if info.is_required() else "empty" if default in (None, "") else as_yaml(default),
             help=" ".join((info.description or "").split()),
@@ -79,7 +79,7 @@ def _walk(model: type[BaseModel], prefix: str, section: str) -> Iterator[Field]:
             many=inner is not None and get_origin(info.annotation) is list,
         )
         if inner:
-            yield from _walk(inner, f"{prefix}{name}.", section)
+            yield from _walk(inner, f"{prefix}{name}.")
 
 
 def _model_in(info: FieldInfo) -> type[BaseModel] | None:
@@ -132,6 +132,6 @@ def _bounds(metadata: list[Any]) -> Iterator[str]:
 
 def json_schema() -> str:
     """Return the JSON Schema of a recipe. It cannot express contradictions: the reader refuses those."""
-    schema = Recipe.model_json_schema(mode="validation") | {"title": "nmt recipe"}
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    draft = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    schema = draft | Recipe.model_json_schema(mode="validation") | {"title": "nmt recipe"}
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"

@@ -29,10 +29,6 @@ from nmt.recipe.yaml_marks import MAX_BYTES, as_yaml, parse
 Overrides = Sequence[tuple[str, str]]
 
 _RESOLVED = "# The whole truth of this run: every option, resolved.\n"  # identifies stored recipes: never change it
-_NO_RECIPE = (
-    "{} is not a recipe (a YAML file). To start from text files: nmt-preprocess --train SRC TRG --valid SRC TRG "
-    "--langs SRC TRG --out DIR"
-)
 
 
 def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
@@ -83,7 +79,10 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
         if is_empty and not overrides:
             raise RecipeError(f"{path}: the recipe is empty (expected name: and data:, docs/data.md)")
         if not is_empty and path.suffix not in (".yaml", ".yml"):
-            raise RecipeError(_NO_RECIPE.format(path))
+            raise RecipeError(
+                f"{path} is not a recipe (a YAML file). To start from text files: nmt-preprocess --train SRC TRG "
+                "--valid SRC TRG --langs SRC TRG --out DIR"
+            )
     value = {} if value is None else value
     lines: dict[str, int | None] = dict(document.lines)
     is_stored = content.startswith(_RESOLVED.encode())
@@ -199,7 +198,7 @@ def _override(value: dict[str, Any], name: str, text: str) -> str:
             if target.get(part) in (None, []):
                 target[part] = {}
             target = target[part]
-    if isinstance(target, list):
+    if isinstance(target, list) and target:
         if len(target) > 1:
             raise RecipeError(f"{parent} is a list of {len(target)}: say which, as {parent}.0.{last}")
         target, name = target[0], f"{parent}.0.{last}"
@@ -210,14 +209,10 @@ def _override(value: dict[str, Any], name: str, text: str) -> str:
 
 def _line(name: str, text: str, lines: Mapping[str, int | None]) -> int | None:
     """Return the line of a complaint: that of its option, of another option in the text, of its section, or 1."""
-    for known in (name, without_numbers(name), *(word.strip("(),;") for word in text.split() if "." in word)):
-        if known in lines:
-            return lines[known]
-    while "." in name:
-        name = name.rpartition(".")[0]
-        if name in lines:
-            return lines[name]
-    return 1
+    others = (word.strip("(),;") for word in text.split() if "." in word)
+    parents = (name.rsplit(".", n)[0] for n in range(1, name.count(".") + 1))
+    candidates = (name, without_numbers(name), *others, *parents)
+    return next((lines[candidate] for candidate in candidates if candidate in lines), 1)
 
 
 def _lines(model: BaseModel, indent: str = "") -> Iterator[str]:
