@@ -151,8 +151,10 @@ def packed_mask(query: Packing, key: Packing, *, causal: bool) -> PackedMask:
     return PackedMask(query, key, causal, attentions.prepared(query, key, causal))
 
 
-def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
     """Rotate each pair of neighbouring columns of x, (B, H, T, d), by its angle: cosines and sines, (T, d / 2) both."""
+    if rotation is None:
+        return x
     rotated: Tensor | None = attentions.rotate(x, *rotation)
     if rotated is not None:
         return rotated

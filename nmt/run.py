@@ -37,8 +37,6 @@ USUAL_SRC_LEN, USUAL_RATIOS, SRC_STYLE, VERSION = "usual_src_len", "usual_ratios
 
 # Errors of a path that the user chose; every other failure is the machine's.
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT}
-
-
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # as of some network disks
 
 

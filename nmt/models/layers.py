@@ -84,11 +84,11 @@ class Gaps(NamedTuple):
         source, target = send(torch.stack([stay[target], target]), device)
         return cls(source, target, len(stay))
 
-    def close(self, value: Tensor, dim: int = 0) -> Tensor:
+    def close(self, value: Tensor) -> Tensor:
         """Compact a tensor of all entries in place, and return a view of those that stay."""
         if len(self.target):
-            value.index_copy_(dim, self.target, value.index_select(dim, self.source))
-        return value.narrow(dim, 0, self.n)
+            value.index_copy_(0, self.target, value.index_select(0, self.source))
+        return value[: self.n]
 
     def close_all(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """`close` tensors by name. Several names may share one tensor, which is compacted once."""

@@ -88,8 +88,7 @@ class MultiHeadAttention(nn.Module):
     def _split_heads(x: Tensor, n_head: int, norm: nn.Module | None = None, rotation: Rotation = None) -> Tensor:
         """(B, T, n_head·d) -> (B, n_head, T, d), normalised and rotated if norm and rotation are given."""
         x = x.view(x.size(0), x.size(1), n_head, -1).transpose(1, 2)
-        x = x if norm is None else norm(x)
-        return x if rotation is None else rotate(x, rotation)
+        return rotate(x if norm is None else norm(x), rotation)
 
     def attend(
         self, residual: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask, return_attns: bool = False
@@ -203,13 +202,10 @@ class LexicalAttention(nn.Module):
 
     def keys(self, enc_output: Tensor, rotation: Rotation = None) -> Tensor:
         """(B, S, D) -> (B, 1, S, d_k)"""
-        k = linear(enc_output, self.w_ks).unsqueeze(1)
-        return k if rotation is None else rotate(k, rotation)
+        return rotate(linear(enc_output, self.w_ks).unsqueeze(1), rotation)
 
     def forward(self, x: Tensor, k: Tensor, words: Tensor, mask: Mask, rotation: Rotation = None) -> Tensor:
         """x: (B, T, D), k: (B, 1, S, d_k), embedded source words (B, S, D), mask: (B, 1, 1, S) -> (B, T, D)"""
-        q = linear(x, self.w_qs).unsqueeze(1)
-        if rotation is not None:
-            q = rotate(q, rotation)
+        q = rotate(linear(x, self.w_qs).unsqueeze(1), rotation)
         context, _ = self.attention(q, k, words.unsqueeze(1), mask)
         return linear(self.dropout(context.squeeze(1)), self.fc)
