@@ -75,11 +75,11 @@ def entries(codec: Codec) -> list[str]:
 
     A subword that is written like one of the others gets a space after it. No subword of text ends with a space.
     """
-    control = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}
+    control = ["<pad>", "<s>", "</s>"]  # in the order of their ids
     unused = [f"<unused{i}>" for i in range(codec.n_vocab - codec.size)]
-    reserved = {*control.values(), *codec.tags, *unused}
+    reserved = {*control, *codec.tags, *unused}
     subwords = [f"{piece} " if piece in reserved else piece for piece in codec.names()]
-    return [control[i] for i in range(len(control))] + subwords + [*codec.tags] + unused
+    return [*control, *subwords, *codec.tags, *unused]
 
 
 class Compared(Exported):

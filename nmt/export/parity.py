@@ -134,10 +134,8 @@ def copy_front_end(run: Run, folder: Path) -> None:
 
 
 def export(run: Run, name: str | None, folder: Path, precision: str) -> None:
-    """Write the model of a run, or the checkpoint `name`, with weights in a precision.
-
-    Raises RunError for weights that are too large for fp16.
-    """
+    """Write the model of a run, or the checkpoint `name`, with weights in a precision. Raises RunError for weights that
+    are too large for fp16."""
     source = run.weights_folder(name)
     state = checkpoint.verify(source)
     weights = checkpoint.load_tensors(source, checkpoint.MODEL)
