@@ -97,9 +97,7 @@ class Translation(BaseTranslation):
 
 class Model:
     """One trained model, or an ensemble of several, with its vocabulary and recipe. Made by `load`.
-
-    Several threads may use it at the same time.
-    """
+    Several threads may use it at the same time."""
 
     def __init__(self, model: SearchModel, subwords: Subwords, runs: Sequence[Run], weights: Sequence[str]) -> None:
         self.model, self.subwords, self.run = model, subwords, runs[0]
@@ -183,9 +181,7 @@ class Model:
 
     def _handle_fork(self) -> None:
         """Compute with one thread in a forked process.
-
-        The threads of the parent process are gone there, and OpenMP would wait for them for ever.
-        """
+        The threads of the parent process are gone there, and OpenMP would wait for them for ever."""
         if os.getpid() == self._pid:
             return
         if self.model.device.type != "cpu":
@@ -258,9 +254,7 @@ def _as_list(name: str, argument: Any, expected: str, *types: type) -> list[Any]
 
 def _checked_texts(texts: Iterable[Any], name: str, *types: type) -> Iterator[Any]:
     """Yield the texts without line ends. Raises DataError for values that are not text or not valid Unicode.
-
-    name: of the argument. types: of a text; by default str and Request.
-    """
+    name: of the argument. types: of a text; by default str and Request."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         found = f"one, {_described(texts)}: put it in a list" if isinstance(texts, str | bytes) else _described(texts)
         raise DataError(f"{name}: expected a list of texts, found {found}.")

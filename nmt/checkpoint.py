@@ -57,10 +57,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
     """Copy weights into a model built from the same recipe. Shared matrices stay shared. where: source of the weights,
-    for the message.
-
-    Raises RunError naming weights that are missing, unknown or of another shape.
-    """
+    for the message. Raises RunError naming weights that are missing, unknown or of another shape."""
     targets = weights_of(model)
     problems = [f"{name} is missing" for name in targets.keys() - weights.keys()]
     problems += [f"{name} is not in the model" for name in weights.keys() - targets.keys()]
@@ -237,11 +234,8 @@ def average(folders: Sequence[Path]) -> dict[str, Tensor]:
 
 
 def remove(folder: Path) -> None:
-    """Delete a checkpoint. It is renamed first, so that a partial checkpoint is never visible.
-
-    Files that cannot be deleted, for example while another process has them open on a network disk, are left to
-    `recover`.
-    """
+    """Delete a checkpoint. It is renamed first, so that a partial checkpoint is never visible. Files that cannot be
+    deleted, for example while another process has them open on a network disk, are left to `recover`."""
     renamed = _hidden(folder, "gone")
     shutil.rmtree(renamed, ignore_errors=True)
     os.replace(folder, renamed)
@@ -250,9 +244,7 @@ def remove(folder: Path) -> None:
 
 def checkpoints_to_delete(score_of: Mapping[int, float | None], *, keep_last: int, keep_best: int) -> list[int]:
     """Return the checkpoints to delete. score_of: {update: score, or None if it was not validated}, higher is better.
-
-    The newest `keep_last` and the best `keep_best` stay; of equal scores the older one wins.
-    """
+    The newest `keep_last` and the best `keep_best` stay; of equal scores the older one wins."""
     newest = sorted(score_of, reverse=True)[:keep_last]
     scored = {update: score for update, score in score_of.items() if score is not None}
     best = sorted(scored, key=lambda update: (-scored[update], update))[:keep_best]

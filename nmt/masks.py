@@ -39,9 +39,7 @@ class Packing(NamedTuple):
 
 class PackedMask(NamedTuple):
     """Mask of a packed row: queries attend to keys of their own sentence, and if causal to no later ones.
-
-    prepared: data that attention kernels compute from it once per batch (`ops.packed_mask`), or None.
-    """
+    prepared: data that attention kernels compute from it once per batch (`ops.packed_mask`), or None."""
 
     query: Packing
     key: Packing
@@ -56,9 +54,7 @@ class PackedMask(NamedTuple):
 
 class SharedMask:
     """Mask, bool (B or 1, 1, T or 1, S), shared by several layers, with a cache of values derived from it.
-
-    in_search: the T queries are hypotheses of a sentence, not words.
-    """
+    in_search: the T queries are hypotheses of a sentence, not words."""
 
     def __init__(self, mask: Tensor, *, in_search: bool = False) -> None:
         self.mask, self.in_search = mask, in_search

@@ -319,9 +319,7 @@ def best_continuations(logits: Tensor, n: int, eos: int, never: Tensor) -> tuple
 
 def best_columns(logits: Tensor, n: int, maxima: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Find the n best columns of each row: values and columns, (R, n) both. maxima: of the blocks, if known.
-
-    They lie in the n blocks with the best maxima: on a CPU a third of the time of `topk` over a vocabulary.
-    """
+    They lie in the n blocks with the best maxima: on a CPU a third of the time of `topk` over a vocabulary."""
     width = _block_width(logits.size(-1), n)
     if width is None:
         best, column = logits.topk(n, dim=-1)
@@ -341,20 +339,15 @@ def _block_width(n_column: int, n: int) -> int | None:
 
 
 def log_total(logits: Tensor, column: int) -> Tensor:
-    """Logsumexp of each row of (R, V), in fp32 at least: (R,).
-
-    column: one with finite logits. Its logit less its log-softmax is the result: one pass on a CPU, not several as in
-    `logsumexp`.
-    """
+    """Logsumexp of each row of (R, V), in fp32 at least: (R,). column: one with finite logits. Its logit less its
+    log-softmax is the result: one pass on a CPU, not several as in `logsumexp`."""
     dtype = torch.promote_types(logits.dtype, torch.float32)
     return logits[:, column] - logits.log_softmax(-1, dtype=dtype)[:, column]
 
 
 def store(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, slots: Tensor, n_step: Tensor) -> None:
     """Store keys and values (B, G, K, d) of the K newest tokens of each sentence in caches (B, G, ·, d).
-
-    slots: (K,) of this step, n_step · K + 0 … K-1. n_step: (1,) number of earlier steps.
-    """
+    slots: (K,) of this step, n_step · K + 0 … K-1. n_step: (1,) number of earlier steps."""
     if not choice.store(keys, values, k, v, n_step):
         keys.index_copy_(2, slots, k)
         values.index_copy_(2, slots, v)

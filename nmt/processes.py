@@ -100,11 +100,8 @@ class ProcessRank(NamedTuple):
 
 
 def process_rank(environment: Mapping[str, str] = os.environ, *, needed: tuple[str, ...] = ()) -> ProcessRank:
-    """The rank that the environment describes; without WORLD_SIZE, that of a single process.
-
-    needed: other variables that several processes must have. Raises NmtError for an environment that torchrun would not
-    set.
-    """
+    """The rank that the environment describes; without WORLD_SIZE, that of a single process. needed: other variables
+    that several processes must have. Raises NmtError for an environment that torchrun would not set."""
     if (world_size := environment.get("WORLD_SIZE", "1")) == "1":
         return ProcessRank()
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # in the order of the fields of `ProcessRank`

@@ -22,9 +22,7 @@ DROPPED = -1  # id of a dropped word: its position is visible to the model, the 
 
 class WordEmbedding(nn.Embedding):
     """Embedding in which a dropped word is zero. The ids mark it, so all embeddings of a sequence drop the same words.
-
-    may_drop: True if DROPPED may occur in training; without it no time is spent on the check.
-    """
+    may_drop: True if DROPPED may occur in training; without it no time is spent on the check."""
 
     may_drop = False
 
@@ -56,9 +54,7 @@ class DecoderState:
 
     def open_slots(self, visible: Tensor) -> Tensor:
         """Open a slot for the next token of each row. Returns the self-attention mask of the rows, (B, 1, K, slots).
-
-        visible: (R,) False where the token itself must not be attended to.
-        """
+        visible: (R,) False where the token itself must not be attended to."""
         n = len(visible) // self.n_sentence
         new = torch.eye(n, dtype=torch.bool, device=visible.device).repeat(self.n_sentence, 1) & visible.unsqueeze(1)
         self.ancestry = new if self.ancestry is None else torch.cat([self.ancestry, new], 1)
@@ -66,9 +62,7 @@ class DecoderState:
 
     def update_cache(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Write keys and values of a layer, (B, G, K, d) each, into the slots that `open_slots` opened.
-
-        Returns the keys and values of all slots, (B, G, slots, d) each.
-        """
+        Returns the keys and values of all slots, (B, G, slots, d) each."""
         return self._write(f"slf_k.{layer}", k), self._write(f"slf_v.{layer}", v)
 
     def _write(self, name: str, new: Tensor) -> Tensor:
@@ -90,9 +84,7 @@ class DecoderState:
 
     def keep(self, gaps: Gaps) -> None:
         """Remove finished sentences; the others move into their gaps.
-
-        Their rows are removed separately, by `reorder`, since only search knows K.
-        """
+        Their rows are removed separately, by `reorder`, since only search knows K."""
         self.per_sentence = gaps.close_all(self.per_sentence)
         for name, cache in self.kv_cache.items():
             assert self.ancestry is not None
@@ -159,9 +151,7 @@ class SearchModel(nn.Module, ABC):
     @abstractmethod
     def step(self, last: Tensor, state: DecoderState) -> Tensor:
         """Read one more token of each hypothesis: (R,) -> logits (R, V). Updates `state` in place.
-
-        R may be B·K for any K; K may change between steps only through `DecoderState.reorder`.
-        """
+        R may be B·K for any K; K may change between steps only through `DecoderState.reorder`."""
 
     def grow_tables(self, n_position: int) -> None:
         """Grow position tables to n_position now, so that no step has to."""
@@ -186,11 +176,8 @@ def evaluating(model: SearchModel) -> Iterator[None]:
 
 
 class TranslationModel(SearchModel):
-    """Interface of training, which every model family implements.
-
-    trg_word_prj: the output layer. logit_scale: factor of the logits; part of the model, so that training and search
-    use the same.
-    """
+    """Interface of training, which every model family implements. trg_word_prj: the output layer. logit_scale: factor
+    of the logits; part of the model, so that training and search use the same."""
 
     trg_word_prj: nn.Linear
     logit_scale: float
@@ -199,9 +186,7 @@ class TranslationModel(SearchModel):
     @abstractmethod
     def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor, packing: tuple[Packing, Packing] | None = None) -> Tensor:
         """(B, S), (B, T) -> last states (B, T, D), where logits = logit_scale · states · output_weightT.
-
-        packing: of source and target, if the sentences lie end to end in one row each, (1, S) and (1, T).
-        """
+        packing: of source and target, if the sentences lie end to end in one row each, (1, S) and (1, T)."""
 
     @property
     @abstractmethod
@@ -239,9 +224,7 @@ class TranslationModel(SearchModel):
 
     def recompute_activations(self) -> None:
         """Switch on activation checkpointing: in training, layers recompute their activations in the backward pass.
-
-        The same bits in less memory, for about a third more time (Chen et al. 2016, sublinear memory cost).
-        """
+        The same bits in less memory, for about a third more time (Chen et al. 2016, sublinear memory cost)."""
         for module in self.modules():
             if isinstance(module, Recomputing):
                 module.recompute = True

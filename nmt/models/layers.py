@@ -33,9 +33,7 @@ class Dropout(nn.Module):
 
 class Stream(NamedTuple):
     """Residual stream: the sum of x and a pending output of the last sub-layer, (..., D) both.
-
-    A GPU adds and normalises in one pass, so the norm of the next sub-layer computes the sum.
-    """
+    A GPU adds and normalises in one pass, so the norm of the next sub-layer computes the sum."""
 
     x: Tensor
     pending: Tensor | None = None
@@ -68,9 +66,7 @@ def convolved(x: Tensor, sentence: Tensor, weight: Tensor) -> Tensor:
 
 class Gaps(NamedTuple):
     """Compaction of a batch to n entries: those at source, (M,), move into the gaps at target, (M,).
-
-    With the order of `closing` no more entries are copied than leave.
-    """
+    With the order of `closing` no more entries are copied than leave."""
 
     source: Tensor
     target: Tensor
@@ -103,10 +99,8 @@ class Gaps(NamedTuple):
 
 
 def closing(done: Tensor, n: int | None = None) -> Tensor:
-    """Entries of a batch that stay, ordered so that few move: (B,) bool, True for finished ones -> (n,).
-
-    n: number of entries to keep, at least the unfinished ones; finished ones fill the rest. None: the unfinished ones.
-    """
+    """Entries of a batch that stay, ordered so that few move: (B,) bool, True for finished ones -> (n,). n: number of
+    entries to keep, at least the unfinished ones; finished ones fill the rest. None: the unfinished ones."""
     n = int((~done).sum()) if n is None else n
     stay = torch.arange(n, device=done.device)
     source = (~done[n:]).nonzero().squeeze(1) + n

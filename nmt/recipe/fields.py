@@ -23,9 +23,7 @@ _PLAIN_KINDS: dict[Any, str] = {int: "whole number", float: "number", bool: "tru
 @dataclass(frozen=True)
 class Field:
     """One option. inner: part of another option's value, like `data.valid.src`.
-
-    many: the value is a mapping or a list of mappings, like that of `data.valid`.
-    """
+    many: the value is a mapping or a list of mappings, like that of `data.valid`."""
 
     name: str
     section: str

@@ -175,9 +175,7 @@ class ModelConfig(RecurrentOptions, TransformerOptions, AnyModelOptions):
     @classmethod
     def _resolve(cls, given: Any) -> Any:
         """Fill in the sizes of the preset, for a Transformer, and the default of `scale_emb_or_prj`.
-
-        Without a shared projection that is none, as upstream.
-        """
+        Without a shared projection that is none, as upstream."""
         if not isinstance(given, dict):
             return given
         preset, is_transformer = given.get("preset"), given.get("architecture", "transformer") == "transformer"

@@ -113,11 +113,8 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
 
 
 def overrides_of(options: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Convert options of a Python program to overrides.
-
-    options: values by dotted name, or mappings by section. None stands for no override. Raises RecipeError for a value
-    of a type that no option has.
-    """
+    """Convert options of a Python program to overrides. options: values by dotted name, or mappings by section. None
+    stands for no override. Raises RecipeError for a value of a type that no option has."""
     titles, flat = dict(sections()), dict[str, Any]()
     for name, value in options.items():
         inside = isinstance(value, Mapping) and name in titles
@@ -173,9 +170,7 @@ def pass_over_gone(value: Any, *, is_stored: bool = False) -> None:
 
 def _override(value: dict[str, Any], name: str, text: str) -> str:
     """Apply one override to the recipe's raw value, in place, and return its name with the index in a list.
-
-    Raises RecipeError for an unknown option, faulty YAML, and an index that does not exist or is missing.
-    """
+    Raises RecipeError for an unknown option, faulty YAML, and an index that does not exist or is missing."""
     if not (option := option_named(name)):
         raise RecipeError("name an option, not a section" if name in dict(sections()) else unknown_option(name))
     new: Any = text

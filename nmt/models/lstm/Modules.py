@@ -60,9 +60,7 @@ class Recurrence(nn.Module):
 
     def forward(self, x: Tensor, state: State, visible: Tensor | None = None) -> tuple[Tensor, State]:
         """(B, L, d_in) -> h at all positions, (B, L, width), and the last state.
-
-        visible: (B, L), False at padding, which must come last; None: no padding.
-        """
+        visible: (B, L), False at padding, which must come last; None: no padding."""
         w_ih = self.cell.weight_ih
         if visible is not None:
             x = torch.cat([x, (~visible).unsqueeze(2).to(x.dtype)], 2)

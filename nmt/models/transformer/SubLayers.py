@@ -20,9 +20,7 @@ Rotation = tuple[Tensor, Tensor] | None  # cosines and sines of rotary positions
 
 class MultiHeadAttention(nn.Module):
     """Attention with n_head query heads and n_kv_head key/value heads; None: as many as n_head.
-
-    One is multi-query attention (MQA, Shazeer 2019), a few are grouped-query attention (GQA, Ainslie et al. 2023).
-    """
+    One is multi-query attention (MQA, Shazeer 2019), a few are grouped-query attention (GQA, Ainslie et al. 2023)."""
 
     def __init__(self, config: ModelConfig, n_kv_head: int | None) -> None:
         super().__init__()
