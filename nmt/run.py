@@ -77,7 +77,7 @@ class Run:
 
     def usual_src_len(self) -> int | None:
         """Entry of data.json under USUAL_SRC_LEN; None in a run of an earlier version."""
-        length = self._data_facts().get(USUAL_SRC_LEN)
+        length = self.data_facts().get(USUAL_SRC_LEN)
         return length if isinstance(length, int) and length > 0 else None
 
     def usual_ratios(self) -> dict[str, float]:
@@ -89,14 +89,14 @@ class Run:
         return self._numbers(SRC_STYLE)
 
     def _numbers(self, key: str) -> dict[str, float]:
-        entry = self._data_facts().get(key)
+        entry = self.data_facts().get(key)
         numbers = entry if isinstance(entry, dict) else {}
         return {name: number for name, number in numbers.items() if isinstance(number, float)}
 
     def subwords(self) -> Subwords:
         """The vocabulary of the run. Raises RunError if it is not the one that the run was trained with."""
         check_is_run(self.folder)
-        subwords, expected = Subwords.load(self.subwords_file), self._data_facts().get("subwords")
+        subwords, expected = Subwords.load(self.subwords_file), self.data_facts().get("subwords")
         if expected not in (None, subwords.sha256):
             raise RunError(
                 f"{self.subwords_file}: its fingerprint is {subwords.sha256[:12]}, but {self.data_file.name} says "
@@ -106,7 +106,7 @@ class Run:
             )
         return subwords
 
-    def _data_facts(self) -> dict[str, Any]:
+    def data_facts(self) -> dict[str, Any]:
         """Content of data.json, which `training/launch.py` writes; {} for a model without it, as after an export."""
         facts = checkpoint.read_json(self.data_file) if self.data_file.exists() else {}
         return facts if isinstance(facts, dict) else {}

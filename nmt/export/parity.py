@@ -127,8 +127,8 @@ def copy_front_end(run: Run, folder: Path) -> None:
     for file in (run.recipe_file, run.subwords_file):
         shutil.copyfile(file, folder / file.name)
     if run.data_file.exists():
-        about = checkpoint.read_json(run.data_file)
-        portable = {key: value for key, value in about.items() if key != DATA_AT}  # without a path of this machine
+        facts = run.data_facts().items()
+        portable = {key: value for key, value in facts if key != DATA_AT}  # without a path of this machine
         text = json.dumps(portable, indent=1) + "\n"
         (folder / run.data_file.name).write_text(text, encoding="utf-8", newline="\n")
 

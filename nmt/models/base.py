@@ -45,11 +45,9 @@ class DecoderState:
     """
 
     def __init__(self, per_sentence: dict[str, Tensor], per_row: dict[str, Tensor], n_sentence: int) -> None:
-        self.per_sentence = per_sentence
-        self.per_row = per_row
+        self.per_sentence, self.per_row, self.n_sentence = per_sentence, per_row, n_sentence
         self.kv_cache: dict[str, Tensor] = {}
         self.ancestry: Tensor | None = None
-        self.n_sentence = n_sentence
         self.n_step: int | Tensor = 0  # target tokens read so far: the position of the next one
 
     def open_slots(self, visible: Tensor) -> Tensor:

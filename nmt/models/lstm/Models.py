@@ -166,11 +166,9 @@ class FeedingDecoder(AttentionDecoder):
     def forward(self, trg_seq: Tensor, states: list[State], memory: Memory) -> tuple[Tensor, Tensor | None]:
         words = self.embed(trg_seq)
         readout, readouts, attns = words.new_zeros(len(words), 1, self.d_out), [], []
-        dropout_masks: list[Tensor | None] = []
+        dropout_masks = self._draw_dropout_masks(torch.cat([words[:, :1], readout], 2), states)
         for t in range(words.size(1)):
             x = torch.cat([words[:, t : t + 1], readout.to(words.dtype)], 2)
-            if t == 0:
-                dropout_masks = self._draw_dropout_masks(x, states)
             readout, attn, states = self.step(x.squeeze(1), states, memory, len(x), dropout_masks)
             readouts.append(readout)
             attns.append(attn)
