@@ -48,8 +48,7 @@ class Translation(BaseTranslation):
     """Translation of one line, with the fields that `nmt-translate --format jsonl` writes, under the same names.
 
     The fields are computed on first access. All but the flags need one more pass of the line through the model.
-    A field that cannot be computed is None, such as the alignment of a model without attention to the source.
-    """
+    A field that cannot be computed is None, such as the alignment of a model without attention to the source."""
 
     _origin: tuple["Model", Evidence, Request] | None = None
 
@@ -128,8 +127,7 @@ class Model:
         call. The line break at the end of a line is ignored, so an open file can be passed. A text of several lines is
         translated line by line, unless phrases are required. A line of any length is translated whole.
         Raises RecipeError for unknown or contradictory options. Raises DataError for one text in place of several, for
-        lines that are not text, and for unpaired surrogates.
-        """
+        lines that are not text, and for unpaired surrogates."""
         texts, decode = list(_checked_texts(lines, "lines")), self.decode(**options)
         translator = self.translator(decode)
         evidence = Evidence(translator, self.recipe.model_copy(update={"decode": decode}), self._usual_ratios)
@@ -141,8 +139,7 @@ class Model:
         """Score given translations by forced decoding, one for each source. Line feeds in a text are read as spaces.
 
         A source may be a `nmt.Request` with a language and tags of its own. options: precision, max_tokens, trg_lang
-        and tags have an effect here. Raises DataError, and the errors of `translate`.
-        """
+        and tags have an effect here. Raises DataError, and the errors of `translate`."""
         requests = list(_checked_texts(sources, "sources"))
         targets = [text.replace("\n", " ") for text in _checked_texts(translations, "translations", str)]
         if len(requests) != len(targets):
@@ -158,8 +155,7 @@ class Model:
     def decode(self, **options: Any) -> DecodeConfig:
         """Return the section `decode` of the run's recipe at loading time, with the options that are not None changed.
 
-        Raises RecipeError, which names options by their keywords here.
-        """
+        Raises RecipeError, which names options by their keywords here."""
         try:
             return changed(self.recipe, overrides_of({"decode": options})).decode
         except RecipeError as error:
@@ -217,8 +213,7 @@ def load(
     run: one folder or several with the same vocabularies. checkpoint: names of checkpoints of a single run, such as
     update-00012000; by default the model that training chose. device: auto, cpu, cuda, cuda:1.
     Raises RunError for folders that are not runs, damaged runs and runs with different vocabularies. Raises
-    MachineError for a device that cannot be used, and NmtError for an unknown device name.
-    """
+    MachineError for a device that cannot be used, and NmtError for an unknown device name."""
     paths = _as_list("run", run, "the path of a run folder", str, Path)
     runs = [Run(folder) for path in paths for folder in runs_of(Path(path))]
     names = [None] if checkpoint is None else _as_list("checkpoint", checkpoint, "the name of a checkpoint", str)

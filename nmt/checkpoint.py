@@ -78,8 +78,7 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
 
     tensors: file name -> name -> tensor. state: content of state.json. An existing checkpoint of this name is replaced
     atomically. Raises TrainingError for weights that are not finite, and MachineError when the disk is full or fails.
-    In both cases an existing checkpoint is untouched.
-    """
+    In both cases an existing checkpoint is untouched."""
     for file in (MODEL, EMA):
         for name, tensor in tensors.get(file, {}).items():
             if not bool(torch.isfinite(tensor).all()):
@@ -161,8 +160,7 @@ def verify(folder: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
     """Check every file of a checkpoint against its manifest and return its state.
 
     Raises RunError naming the first file that is missing, truncated, changed or unexpected, and NewerFormat if a newer
-    nmt wrote the checkpoint. needed: files that the manifest must list, besides the model and the state.
-    """
+    nmt wrote the checkpoint. needed: files that the manifest must list, besides the model and the state."""
     files = _files_of(folder)
     for name, entry in files.items():
         path = folder / name

@@ -38,8 +38,7 @@ def sha256_of(path: Path) -> str:
 def refuse_links_out(folder: Path) -> None:
     """Raise NmtError if a run or prepared folder contains a link that leads out of it. Through such a link, a foreign
     folder could read and show files of this user. Call it before reading anything in the folder. The folder itself may
-    be a link.
-    """
+    be a link."""
     real = os.path.realpath(folder)
     for parent, folders, names in os.walk(real):
         for name in (*folders, *names):

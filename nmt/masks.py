@@ -15,8 +15,7 @@ class Packing(NamedTuple):
 
     start: (N + 1,) int32, index of the first token of each sentence, then the length of the row. longest: bound on the
     sentence lengths; it is the same for all batches of a run, since a compiled model is compiled anew for each value.
-    sentence, position: (L,) int64, for each token of the row the number of its sentence and its position in that.
-    """
+    sentence, position: (L,) int64, for each token of the row the number of its sentence and its position in that."""
 
     start: Tensor
     longest: int

@@ -36,8 +36,7 @@ def sleep_while_waiting() -> None:
     """Let OpenMP threads sleep instead of spin while they wait for each other. Call it before importing torch.
 
     A value in the environment takes precedence. Spinning is faster only on an idle machine, and only slightly in a
-    search.
-    """
+    search."""
     _respect_quota()
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -51,8 +50,7 @@ def sleep_if_busy(n_thread: int) -> float:
 
     n_thread: number of threads, 0 for the default. Returns the number of busy cores; 0 if threads spin, or if it is
     decided already. On two idle cores spinning makes training 1.4 times as fast. But a thread that has lost its
-    core stops all others, which spin: beside one busy process training was 8 to 20 times slower than with sleep.
-    """
+    core stops all others, which spin: beside one busy process training was 8 to 20 times slower than with sleep."""
     _respect_quota()
     if "OMP_WAIT_POLICY" in os.environ or "torch" in sys.modules:
         return 0.0

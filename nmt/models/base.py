@@ -41,8 +41,7 @@ class DecoderState:
     per_row: first dimension R. Grows or changes with every step (LSTM state).
     kv_cache: (B, G, slots, d) keys and values of target tokens, which stay where they were written. A step fills one
     slot for each hypothesis. `ancestry`, (R, slots), is True at the slots of a row's own past; it alone moves when a
-    beam is reordered.
-    """
+    beam is reordered."""
 
     def __init__(self, per_sentence: dict[str, Tensor], per_row: dict[str, Tensor], n_sentence: int) -> None:
         self.per_sentence, self.per_row, self.n_sentence = per_sentence, per_row, n_sentence
@@ -99,8 +98,7 @@ def read_in_parts(read: Callable[[Tensor], dict[str, Tensor]], src_seq: Tensor, 
     """Return read(src_seq), (B, S) -> B-row tensors by name, read in parts that are as long as their longest sentence.
 
     A search takes many sentences at once, in which an encoder would read more padding than words. They come ordered
-    by length. The source length S is the last dimension of a bool tensor and the one before in other tensors.
-    """
+    by length. The source length S is the last dimension of a bool tensor and the one before in other tensors."""
     n_read = _N_READ if src_seq.is_cpu else _N_READ_GPU
     if len(src_seq) <= n_read:
         return read(src_seq)
@@ -122,8 +120,7 @@ class Attns(NamedTuple):
     """Attention weights of a model, before dropout, rows summing to 1; None for an attention that it lacks.
 
     encoder: from source words to the source, (n_layer, B, n_head, S, S); decoder: from target words to the target so
-    far, (n_layer, B, n_head, T, T); cross: from target words to the source, (n_layer, B, n_head, T, S).
-    """
+    far, (n_layer, B, n_head, T, T); cross: from target words to the source, (n_layer, B, n_head, T, S)."""
 
     encoder: Tensor | None
     decoder: Tensor | None
@@ -139,8 +136,7 @@ class SearchModel(nn.Module, ABC):
     def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> Tensor | tuple[Tensor, Attns]:
         """(B, S), (B, T) ids, padded -> logits (B, T, V): row t predicts the token after trg_seq[:, t].
 
-        return_attns: also return the attention weights.
-        """
+        return_attns: also return the attention weights."""
 
     @abstractmethod
     def start(self, src_seq: Tensor) -> DecoderState:

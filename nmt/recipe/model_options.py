@@ -159,8 +159,7 @@ class ModelConfig(RecurrentOptions, TransformerOptions, AnyModelOptions):
         """(n_layer, n_head) by kind of attention, for the weights that the model returns (`nmt.models.base.Attns`).
 
         These weights can be drawn, written, and turned into alignments. Without `cross` there is no attention to the
-        source.
-        """
+        source."""
         if self.is_recurrent:
             return {"cross": (1, 1)} if self.architecture == "attention" else {}
         encoder, decoder = (self.n_enc_layer, self.n_head), (self.n_dec_layer, self.n_head)

@@ -28,8 +28,7 @@ class Recurrence(nn.Module):
 
     Padding after a sentence leaves c unchanged, to the last bit, although torch gets no lengths: the input has one more
     column, which is 1 at padding. Its weights shut the gate that writes and open the gate that keeps. The last h is
-    that of the last word.
-    """
+    that of the last word."""
 
     padding_weight: Tensor
 
@@ -90,8 +89,7 @@ class SentenceDropout(Dropout):
     """Dropout that may draw one mask per sentence, for all its positions (variational dropout).
 
     After Y. Gal and Z. Ghahramani 2016, "A theoretically grounded application of dropout in recurrent neural networks",
-    between layers only: between steps, the recurrence would not be one call any more.
-    """
+    between layers only: between steps, the recurrence would not be one call any more."""
 
     def __init__(self, p: float, per_sentence: bool) -> None:
         super().__init__(p)
@@ -124,8 +122,7 @@ class DotScore(nn.Module):
 class GeneralScore(DotScore):
     """score(h_t, h_s) = h_tT W h_s. Luong et al. 2015, section 3.1, general: a bilinear form.
 
-    It starts as the dot product, which finds similar states at once; a random form would not.
-    """
+    It starts as the dot product, which finds similar states at once; a random form would not."""
 
     def __init__(self, d_model: int) -> None:
         super().__init__()

@@ -54,8 +54,7 @@ class Lexicon(nn.Module):
     The decoder's attention weights select embeddings of source words instead of encoder states. So a rare word leads to
     its translation, which a state that has read many words does not hold. After T. Nguyen and D. Chiang 2018,
     "Improving lexical choice in neural machine translation", section 4, without their feed-forward layer: the result
-    starts as the mean of the embeddings, which predicts the words themselves and words with similar embeddings.
-    """
+    starts as the mean of the embeddings, which predicts the words themselves and words with similar embeddings."""
 
     def __init__(self, config: ModelConfig, d_out: int) -> None:
         super().__init__()

@@ -86,8 +86,7 @@ class ScaledDotProductAttention(nn.Module):
         """Attend to v by the products of q and k. A query whose mask is all False gets zeros.
 
         q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), mask: (B or 1, 1, T or 1, S), True where q may attend.
-        Returns (B, H, T, d_v), and the weights before dropout, (B, H, T, S), or None.
-        """
+        Returns (B, H, T, d_v), and the weights before dropout, (B, H, T, S), or None."""
         return attention(q, k, v, mask, 1.0 / self.temperature, self.dropout.rate, return_attns)
 
 

@@ -52,8 +52,7 @@ class MultiHeadAttention(nn.Module):
         """Attend from x to memory, or to x itself if memory is None.
 
         x: (B, T, D), memory: (B, S, D) or None, mask: (B or 1, 1, T or 1, S). rotation is that of x, and
-        memory_rotation that of memory. Returns (B, T, D), and the attention weights or None.
-        """
+        memory_rotation that of memory. Returns (B, T, D), and the attention weights or None."""
         residual, query = self.residual_and_query(x)
         if memory is None:
             q, k, v = self.queries_keys_values(query, rotation)
@@ -155,8 +154,7 @@ class DepthwiseConv(nn.Module):
 
     It shows a word's neighbours to the model before attention has learnt to find them, which takes character models
     long. After the canon layers of Z. Allen-Zhu 2025, "Physics of language models: part 4.1", which only look back;
-    D. So et al. 2021, "Primer", convolve queries, keys and values instead.
-    """
+    D. So et al. 2021, "Primer", convolve queries, keys and values instead."""
 
     def __init__(self, d_model: int, width: int) -> None:
         super().__init__()
@@ -181,8 +179,7 @@ class LexicalAttention(nn.Module):
     Its keys come from the encoder's output, its values are the embeddings that entered the encoder. This direct path
     from a word to its translation can be learnt from a few examples of a rare word. After T. Nguyen and D. Chiang 2018,
     "Improving lexical choice in neural machine translation", section 4; unlike there the attention has weights of its
-    own, and its result shares the output matrix with the states.
-    """
+    own, and its result shares the output matrix with the states."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
