@@ -165,6 +165,10 @@ class Model:
         """Return a translator with these options. Raises MachineError for a model on a GPU in a forked process."""
         self._handle_fork()
         default_lang, model = self.recipe.data.trg_lang, self._model_for(decode.precision)
+        fixed: FixedSearch | None = None
+        if decode.cuda_graphs and model.device.type == "cuda" and not isinstance(model, Ensemble):
+            with self._lock:
+                fixed = self._fixed_searches.setdefault(decode.precision, FixedSearch(model))
         return Translator(
             model,
             self.subwords,
@@ -172,7 +176,7 @@ class Model:
             limits=limits_of(decode, max_len=self._max_len, usual_src_len=self._usual_src_len),
             tags_of=Tagging(decode, self.subwords.src.tags, default_lang, self.recipe.data.known_tags),
             languages=(self.recipe.data.src_lang, default_lang),
-            fixed=self._fixed_search_for(model, decode),
+            fixed=fixed,
         )
 
     def _handle_fork(self) -> None:
@@ -184,12 +188,6 @@ class Model:
             raise MachineError("the model was loaded on a GPU before a fork: call nmt.load in the child process.")
         torch.set_num_threads(1)
         self._lock, self._pid = threading.Lock(), os.getpid()
-
-    def _fixed_search_for(self, model: SearchModel, decode: DecodeConfig) -> FixedSearch | None:
-        if not decode.cuda_graphs or model.device.type != "cuda" or isinstance(model, Ensemble):
-            return None
-        with self._lock:
-            return self._fixed_searches.setdefault(decode.precision, FixedSearch(model))
 
     def _model_for(self, precision: str) -> SearchModel:
         with self._lock:  # several threads must not convert the same model

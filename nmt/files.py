@@ -196,9 +196,7 @@ def filled_page(inside: Path, parts: Mapping[str, str]) -> str:
 def json_for_html(value: Any) -> str:
     """JSON that is safe inside HTML and scripts: < > & and all non-ASCII characters are escaped."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+    return re.sub("[<>&]", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def parse_json(text: bytes) -> Any:

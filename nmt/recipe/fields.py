@@ -52,13 +52,13 @@ def option_named(name: str) -> Field | None:
 
 def sections() -> list[tuple[str, str]]:
     """Return (name, one-line description) of each section. The name "" stands for the options outside any section."""
-    named = [(name, field.description or "") for name, field in Recipe.model_fields.items() if _model_in(field)]
+    named = [(name, info.description or "") for name, info in Recipe.model_fields.items() if _model_in(info.annotation)]
     return [("", "The experiment itself."), *named]
 
 
 def _walk(model: type[BaseModel], prefix: str = "") -> Iterator[Field]:
     for name, info in model.model_fields.items():
-        inner = _model_in(info)
+        inner = _model_in(info.annotation)
         if model is Recipe and inner:
             yield from _walk(inner, f"{name}.")
             continue
@@ -80,15 +80,12 @@ def _walk(model: type[BaseModel], prefix: str = "") -> Iterator[Field]:
             yield from _walk(inner, f"{prefix}{name}.")
 
 
-def _model_in(info: FieldInfo) -> type[BaseModel] | None:
+def _model_in(annotation: Any) -> type[BaseModel] | None:
     """Return the model in the type of a field: the type itself, or a part of its list or union. None without one."""
-    annotations: list[Any] = [info.annotation]
-    while annotations:
-        annotation = annotations.pop()
-        if isinstance(annotation, type) and not get_args(annotation) and issubclass(annotation, BaseModel):
-            return annotation
-        annotations.extend(part for part in get_args(annotation) if part is not type(None))
-    return None
+    parts = get_args(annotation)
+    if isinstance(annotation, type) and not parts and issubclass(annotation, BaseModel):
+        return annotation
+    return next((model for part in parts if (model := _model_in(part))), None)
 
 
 def _kind(annotation: Any, metadata: list[Any]) -> str:

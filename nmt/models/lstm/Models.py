@@ -145,9 +145,8 @@ class AttentionDecoder(Decoder):
         return memory if self.lexicon is None else {**memory, "words": words}
 
     def context(self, h: Tensor, memory: Memory) -> tuple[Tensor | None, Tensor | None]:
-        context: Tensor
-        context, attn = self.enc_attn(h, memory["enc_k"], memory["enc_v"], memory["src_mask"])
-        return context, attn
+        found: tuple[Tensor, Tensor] = self.enc_attn(h, memory["enc_k"], memory["enc_v"], memory["src_mask"])
+        return found
 
     def projection_input(self, readout: Tensor, attn: Tensor | None, memory: Memory) -> Tensor:
         if self.lexicon is None:

@@ -74,10 +74,7 @@ class Recurrence(nn.Module):
 
     def step(self, x: Tensor, state: State) -> State:
         """Read one more token of each row: (R, d_in) -> the new state, whose first part is the output."""
-        if self.is_lstm:
-            h, c = self.cell(x, state)
-            return h, c
-        return (self.cell(x, state[0]),)
+        return tuple(self.cell(x, state)) if self.is_lstm else (self.cell(x, state[0]),)
 
     def blocks(self) -> list[tuple[Tensor, tuple[int, int]]]:
         """Weights, each with the shape of one gate's matrix."""
