@@ -158,7 +158,6 @@ def read_json(path: Path, max_bytes: int = _MAX_JSON) -> Any:
 
 def verify(folder: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
     """Check every file of a checkpoint against its manifest and return its state.
-
     Raises RunError naming the first file that is missing, truncated, changed or unexpected, and NewerFormat if a newer
     nmt wrote the checkpoint. needed: files that the manifest must list, besides the model and the state."""
     files = _files_of(folder)
@@ -215,8 +214,7 @@ def _files_of(folder: Path) -> dict[str, dict[str, Any]]:
 def load_tensors(folder: Path, name: str) -> dict[str, Tensor]:
     """Load the tensors of one file of a verified checkpoint, on the CPU."""
     try:
-        tensors: dict[str, Tensor] = load_file(folder / name)
-        return tensors
+        return load_file(folder / name)
     except (OSError, SafetensorError) as error:
         raise RunError(f"{folder / name}: not a safetensors file: {error}.") from None
 

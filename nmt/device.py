@@ -13,7 +13,6 @@ from nmt.errors import NmtError, Unavailable
 
 def choose_device(name: str, option: str = "--device") -> torch.device:
     """Return the device of a name: cpu, cuda, cuda:1, or auto for the GPU if there is one. option: for messages.
-
     No GPU is initialised, since several processes choose their own later. Raises Unavailable for a device that this
     machine lacks, and NmtError for a name that is no device."""
     if name == "auto":

@@ -224,7 +224,6 @@ def _finite(text: str) -> float:
 
 # Run folders.
 
-
 RECIPE = "recipe.yaml"
 SEEDS = "seeds.json"  # the summary of runs that differ only in their seed
 CARD = "README.md"  # the model card in a run and in an export

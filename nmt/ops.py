@@ -99,7 +99,6 @@ def normed(x: Tensor, norm: nn.Module, addend: Tensor | None = None) -> Tensor:
 
 def residual_and_input(x: Tensor, norm: nn.Module | None, addend: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Residual of a sub-layer, x or x + addend, and its input, the same normalised if there is a norm: (..., D) both.
-
     The input may have the type of products, and so has its gradient: only one product should read it."""
     pair = sublayers.sum_and_norm(x, addend, norm)
     if pair is not None:
@@ -121,7 +120,6 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, p: float = 0.0, return_attns: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """dropout(softmax(scale · q kᵀ)) v; a query whose mask is all False gets zeros. p: the rate of dropout.
-
     q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), where H / G heads share keys and values; mask:
     (B or 1, 1, T or 1, S). Returns (B, H, T, d_v), and the weights before dropout, (B, H, T, S), or None."""
     output_and_attn = attentions.attention(q, k, v, mask, scale, p, return_attns)
@@ -163,7 +161,6 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
 def recurrence(x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """Run an LSTM, of two states, or a GRU, of one, over whole sentences: (B, L, d_in) -> h at all positions,
     (B, L, width), and the last state.
-
     state: (B, width) each. weights: of the input and of the state, and the biases of both."""
     device, dtype = x.device.type, x.dtype
     # Cast here: autocast would run it in fp16 on a GPU, whatever its own type, and in bf16 on a CPU without bf16.
@@ -299,7 +296,6 @@ _BLOCK_WIDTHS = (64, 32, 16, 8)
 
 def best_continuations(logits: Tensor, n: int, eos: int, never: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Find the n best next tokens of each row of logits (R, V), without the ids `never`. The logits may be overwritten.
-
     eos: a column with finite logits. Returns the best logits, best first, and their columns, (R, n) both, and the
     normaliser over all columns, (R,): logit - normaliser is the log-probability. Numbers are in fp32 at least."""
     chosen = choice.choose(logits, n, never)

@@ -34,7 +34,6 @@ def _respect_quota() -> None:
 
 def sleep_while_waiting() -> None:
     """Let OpenMP threads sleep instead of spin while they wait for each other. Call it before importing torch.
-
     A value in the environment takes precedence. Spinning is faster only on an idle machine, and only slightly in a
     search."""
     _respect_quota()

@@ -96,7 +96,6 @@ _N_READ, _N_READ_GPU = 64, 512
 
 def read_in_parts(read: Callable[[Tensor], dict[str, Tensor]], src_seq: Tensor, pad_idx: int) -> dict[str, Tensor]:
     """Return read(src_seq), (B, S) -> B-row tensors by name, read in parts that are as long as their longest sentence.
-
     A search takes many sentences at once, in which an encoder would read more padding than words. They come ordered
     by length. The source length S is the last dimension of a bool tensor and the one before in other tensors."""
     n_read = _N_READ if src_seq.is_cpu else _N_READ_GPU
@@ -118,7 +117,6 @@ def read_in_parts(read: Callable[[Tensor], dict[str, Tensor]], src_seq: Tensor, 
 
 class Attns(NamedTuple):
     """Attention weights of a model, before dropout, rows summing to 1; None for an attention that it lacks.
-
     encoder: from source words to the source, (n_layer, B, n_head, S, S); decoder: from target words to the target so
     far, (n_layer, B, n_head, T, T); cross: from target words to the source, (n_layer, B, n_head, T, S)."""
 
@@ -135,7 +133,6 @@ class SearchModel(nn.Module, ABC):
     @abstractmethod
     def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> Tensor | tuple[Tensor, Attns]:
         """(B, S), (B, T) ids, padded -> logits (B, T, V): row t predicts the token after trg_seq[:, t].
-
         return_attns: also return the attention weights."""
 
     @abstractmethod

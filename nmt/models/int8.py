@@ -53,7 +53,6 @@ class PrepackedLinear(SharedLinear):
 
 def prepacked(model: ModuleT) -> ModuleT:
     """Return a model with the same parameters, whose linear layers are prepacked for this processor, or its GPU.
-
     The packed matrices take their memory once more, or in tiles one and a half times. Returns the model itself where
     prepacking is not available: on a CPU in fp64, or in a torch without oneDNN."""
     linears = [module for module in model.modules() if type(module) is nn.Linear]

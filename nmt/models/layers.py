@@ -52,7 +52,6 @@ def after_sublayer(residual: Tensor, output: Tensor, dropout: Dropout, norm: nn.
 
 def convolved(x: Tensor, sentence: Tensor, weight: Tensor) -> Tensor:
     """Return x[l] + sum over i of weight[i] · x[l + i - k // 2], where the neighbours are of the same sentence.
-
     x: (B, L, D); sentence: (B, L), number of the sentence at each position, with another number at padding; a row may
     hold several sentences end to end; weight: (k, D), k odd. Returns (B, L, D) in the type of x."""
     n, half, out = x.size(1), weight.size(0) // 2, x

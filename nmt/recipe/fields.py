@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from nmt.recipe.options import Recipe
 from nmt.recipe.yaml_marks import as_yaml
 
-_PLAIN_KINDS: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+_PLAIN_KINDS = {int: "whole number", float: "number", bool: "true or false", str: "text", type(None): "null"}
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,7 @@ def _kind(annotation: Any, metadata: list[Any]) -> str:
     if origin is Annotated:
         return _kind(parts[0], [*parts[1:], *metadata])
     if origin in (Union, types.UnionType):
-        kinds = [
-            _kind(part, metadata)
-            for part in parts
-            if part is not type(None) and types.GenericAlias(list, part) not in parts
-        ]
-        return " | ".join([*kinds, "null"] if type(None) in parts else kinds)
+        return " | ".join(_kind(part, metadata) for part in parts if types.GenericAlias(list, part) not in parts)
     if origin is Literal:
         return " | ".join(str(part) for part in parts)
     if origin is tuple:

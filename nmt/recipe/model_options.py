@@ -157,7 +157,6 @@ class ModelConfig(RecurrentOptions, TransformerOptions, AnyModelOptions):
     @property
     def attention_grids(self) -> dict[Attention, tuple[int, int]]:
         """(n_layer, n_head) by kind of attention, for the weights that the model returns (`nmt.models.base.Attns`).
-
         These weights can be drawn, written, and turned into alignments. Without `cross` there is no attention to the
         source."""
         if self.is_recurrent:

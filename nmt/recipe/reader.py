@@ -33,7 +33,6 @@ _RESOLVED = "# The whole truth of this run: every option, resolved.\n"  # identi
 
 def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
     """Read a recipe from a file, and apply overrides (dotted name, value as YAML) before validation.
-
     path: a recipe, or a run or folder of prepared data with one; None for a recipe of overrides and defaults alone.
     Raises RecipeError with all complaints at once, in the order of the lines."""
     if path is None:
@@ -148,7 +147,6 @@ def recipe_text(recipe: Recipe) -> str:
 
 def pass_over_gone(value: Any, *, is_stored: bool = False) -> None:
     """Remove options of earlier versions from a recipe's raw value, in place, if their value had no effect.
-
     is_stored: the recipe is that of a run. It opens with any value of a removed option of `data`, `decode` or
     `regularize`: its data exist already, and translation goes without the option."""
     for name, without_effect in WITHOUT_EFFECT.items():

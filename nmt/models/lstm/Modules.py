@@ -84,7 +84,6 @@ class Recurrence(nn.Module):
 
 class SentenceDropout(Dropout):
     """Dropout that may draw one mask per sentence, for all its positions (variational dropout).
-
     After Y. Gal and Z. Ghahramani 2016, "A theoretically grounded application of dropout in recurrent neural networks",
     between layers only: between steps, the recurrence would not be one call any more."""
 
@@ -118,7 +117,6 @@ class DotScore(nn.Module):
 
 class GeneralScore(DotScore):
     """score(h_t, h_s) = h_tT W h_s. Luong et al. 2015, section 3.1, general: a bilinear form.
-
     It starts as the dot product, which finds similar states at once; a random form would not."""
 
     def __init__(self, d_model: int) -> None:
