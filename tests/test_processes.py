@@ -16,10 +16,12 @@ _DECIDE = "import os, nmt.processes as p; print(p.sleep_if_busy({}) > 0, os.envi
 @contextlib.contextmanager
 def _busy_cores() -> Iterator[None]:
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n_core())]
-    yield
-    for loop in loops:
-        loop.kill()
-        loop.wait()
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def _decision(n_thread: int, **environment: str) -> str:
