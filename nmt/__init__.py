@@ -29,7 +29,7 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name on its first use: `load` needs torch, whose import takes seconds and would delay --help."""
-    if name == "load":
+    if _MODULES.get(name) in ("nmt.api", "nmt.decoding.translation"):
         import_module("nmt.processes").sleep_while_waiting()  # before torch is imported
     if name in _MODULES:
         return getattr(import_module(_MODULES[name]), name)

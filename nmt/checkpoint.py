@@ -57,10 +57,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
     """Copy weights into a model built from the same recipe. Shared matrices stay shared. where: source of the weights,
-    for the message.
-
-    Raises RunError naming weights that are missing, unknown or of another shape.
-    """
+    for the message. Raises RunError naming weights that are missing, unknown or of another shape."""
     targets = weights_of(model)
     problems = [f"{name} is missing" for name in targets.keys() - weights.keys()]
     problems += [f"{name} is not in the model" for name in weights.keys() - targets.keys()]
@@ -81,8 +78,7 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
 
     tensors: file name -> name -> tensor. state: content of state.json. An existing checkpoint of this name is replaced
     atomically. Raises TrainingError for weights that are not finite, and MachineError when the disk is full or fails.
-    In both cases an existing checkpoint is untouched.
-    """
+    In both cases an existing checkpoint is untouched."""
     for file in (MODEL, EMA):
         for name, tensor in tensors.get(file, {}).items():
             if not bool(torch.isfinite(tensor).all()):
@@ -162,10 +158,8 @@ def read_json(path: Path, max_bytes: int = _MAX_JSON) -> Any:
 
 def verify(folder: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
     """Check every file of a checkpoint against its manifest and return its state.
-
     Raises RunError naming the first file that is missing, truncated, changed or unexpected, and NewerFormat if a newer
-    nmt wrote the checkpoint. needed: files that the manifest must list, besides the model and the state.
-    """
+    nmt wrote the checkpoint. needed: files that the manifest must list, besides the model and the state."""
     files = _files_of(folder)
     for name, entry in files.items():
         path = folder / name
@@ -220,8 +214,7 @@ def _files_of(folder: Path) -> dict[str, dict[str, Any]]:
 def load_tensors(folder: Path, name: str) -> dict[str, Tensor]:
     """Load the tensors of one file of a verified checkpoint, on the CPU."""
     try:
-        tensors: dict[str, Tensor] = load_file(folder / name)
-        return tensors
+        return load_file(folder / name)
     except (OSError, SafetensorError) as error:
         raise RunError(f"{folder / name}: not a safetensors file: {error}.") from None
 
@@ -237,11 +230,8 @@ def average(folders: Sequence[Path]) -> dict[str, Tensor]:
 
 
 def remove(folder: Path) -> None:
-    """Delete a checkpoint. It is renamed first, so that a partial checkpoint is never visible.
-
-    Files that cannot be deleted, for example while another process has them open on a network disk, are left to
-    `recover`.
-    """
+    """Delete a checkpoint. It is renamed first, so that a partial checkpoint is never visible. Files that cannot be
+    deleted, for example while another process has them open on a network disk, are left to `recover`."""
     renamed = _hidden(folder, "gone")
     shutil.rmtree(renamed, ignore_errors=True)
     os.replace(folder, renamed)
@@ -250,9 +240,7 @@ def remove(folder: Path) -> None:
 
 def checkpoints_to_delete(score_of: Mapping[int, float | None], *, keep_last: int, keep_best: int) -> list[int]:
     """Return the checkpoints to delete. score_of: {update: score, or None if it was not validated}, higher is better.
-
-    The newest `keep_last` and the best `keep_best` stay; of equal scores the older one wins.
-    """
+    The newest `keep_last` and the best `keep_best` stay; of equal scores the older one wins."""
     newest = sorted(score_of, reverse=True)[:keep_last]
     scored = {update: score for update, score in score_of.items() if score is not None}
     best = sorted(scored, key=lambda update: (-scored[update], update))[:keep_best]

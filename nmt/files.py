@@ -38,8 +38,7 @@ def sha256_of(path: Path) -> str:
 def refuse_links_out(folder: Path) -> None:
     """Raise NmtError if a run or prepared folder contains a link that leads out of it. Through such a link, a foreign
     folder could read and show files of this user. Call it before reading anything in the folder. The folder itself may
-    be a link.
-    """
+    be a link."""
     real = os.path.realpath(folder)
     for parent, folders, names in os.walk(real):
         for name in (*folders, *names):
@@ -172,9 +171,7 @@ def shipped(name: str) -> Path:
 
 def with_shipped(text: str) -> str:
     """Replace the names of our pages in a message by their paths.
-
-    Paths that a user gave stay as they are: usually they start the text or are followed by a colon.
-    """
+    Paths that a user gave stay as they are: usually they start the text or are followed by a colon."""
     pages = r"(?<=[( ])(?:docs/[\w-]+\.md|recipes/README\.md)(?=[).,;\s]|$)"
     return re.sub(pages, lambda match: str(shipped(match[0])), text)
 
@@ -184,13 +181,12 @@ def filled_page(inside: Path, parts: Mapping[str, str]) -> str:
     .css and .js files next to `inside` are embedded after `page.css` and `page.js`, and the page's policy allows no
     others."""
     frame, texts = Path(__file__).with_name("page.html"), dict[str, str]()
+    policy = "default-src 'none'; base-uri 'none'; form-action 'none'"
     for name, suffix in (("style", ".css"), ("script", ".js")):
         if inside.with_suffix(suffix).exists():
-            texts[name] = "".join(path.with_suffix(suffix).read_text(encoding="utf-8") for path in (frame, inside))
-    policy = "default-src 'none'; base-uri 'none'; form-action 'none'"
-    for name, text in texts.items():
-        digest = base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
-        policy += f"; {name}-src 'sha256-{digest}'"
+            text = "".join(path.with_suffix(suffix).read_text(encoding="utf-8") for path in (frame, inside))
+            digest = base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+            texts[name], policy = text, f"{policy}; {name}-src 'sha256-{digest}'"
     value_of = {"generator": "nmt", **parts, **texts, "policy": policy}
     page = frame.read_text(encoding="utf-8").replace("{{body}}\n", inside.read_text(encoding="utf-8"))
     # In one pass: a part may itself contain {{style}}.
@@ -200,9 +196,7 @@ def filled_page(inside: Path, parts: Mapping[str, str]) -> str:
 def json_for_html(value: Any) -> str:
     """JSON that is safe inside HTML and scripts: < > & and all non-ASCII characters are escaped."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+    return re.sub("[<>&]", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def parse_json(text: bytes) -> Any:
@@ -229,7 +223,6 @@ def _finite(text: str) -> float:
 
 
 # Run folders.
-
 
 RECIPE = "recipe.yaml"
 SEEDS = "seeds.json"  # the summary of runs that differ only in their seed

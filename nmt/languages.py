@@ -5,7 +5,6 @@ langcodes. Invented languages have the private codes of BCP 47: x-NAME, or qaa t
 many languages mul, of an unspecified language und. This module does not look at text.
 """
 
-import contextlib
 import difflib
 import functools
 from dataclasses import dataclass
@@ -51,11 +50,8 @@ _NO_REGION = frozenset({"XX", "ZZ"})  # as in en_XX, a code of mBART
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """A language, possibly with a script or region.
-
-    code: its canonical code. primary: the code without script and region. scripts: those it is written in, by ISO 15924
-    with Hani, Jpan and Kore for East Asia; empty if unknown.
-    """
+    """A language, possibly with a script or region. code: the canonical one. primary: without script and region.
+    scripts: those it is written in, by ISO 15924 with Hani, Jpan and Kore for East Asia; empty if unknown."""
 
     code: str
     primary: str
@@ -113,12 +109,11 @@ def _tag_of(code: str) -> "Tag | None":
     text = code.strip().replace("_", "-")
     if text.lower() in _SIDES:
         text = UNTOLD
-    tag = None
-    with contextlib.suppress(ValueError):  # not the form of a code
+    if langcodes.tag_is_valid(text):
         tag = langcodes.Language.get(text)
-    if tag is None or not tag.is_valid():
-        if len(text) < 4:  # too short for a name
-            return None
+    elif len(text) < 4:  # too short for a name
+        return None
+    else:
         try:
             tag = langcodes.find(code.strip(), "en")
         except LookupError:

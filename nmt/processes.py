@@ -14,29 +14,28 @@ from nmt.errors import NmtError
 
 def n_core(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     """Return the number of cores that this process may use: by its affinity, and by the CPU quota of its container."""
-    n = _n_allowed()
+    n = len(_cores())
     with suppress(OSError, ValueError):  # ValueError: the quota is "max"
         microseconds, period = map(int, quota.read_text(encoding="ascii").split())
         n = min(n, math.ceil(microseconds / period))
     return n
 
 
-def _n_allowed() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _cores() -> set[int]:
+    """Return the numbers of the cores that this process may run on, where the system tells."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def _respect_quota() -> None:
     """Limit OpenMP threads to the CPU quota of the container, which torch ignores."""
-    if (n := n_core()) < _n_allowed():
+    if (n := n_core()) < len(_cores()):
         os.environ.setdefault("OMP_NUM_THREADS", str(n))
 
 
 def sleep_while_waiting() -> None:
     """Let OpenMP threads sleep instead of spin while they wait for each other. Call it before importing torch.
-
     A value in the environment takes precedence. Spinning is faster only on an idle machine, and only slightly in a
-    search.
-    """
+    search."""
     _respect_quota()
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -50,8 +49,7 @@ def sleep_if_busy(n_thread: int) -> float:
 
     n_thread: number of threads, 0 for the default. Returns the number of busy cores; 0 if threads spin, or if it is
     decided already. On two idle cores spinning makes training 1.4 times as fast. But a thread that has lost its
-    core stops all others, which spin: beside one busy process training was 8 to 20 times slower than with sleep.
-    """
+    core stops all others, which spin: beside one busy process training was 8 to 20 times slower than with sleep."""
     _respect_quota()
     if "OMP_WAIT_POLICY" in os.environ or "torch" in sys.modules:
         return 0.0
@@ -62,7 +60,7 @@ def sleep_if_busy(n_thread: int) -> float:
         n_idle = _n_idle(seconds)
         if n_idle > n_thread - _SPARE:
             return 0.0
-        n_busy = _n_allowed() - n_idle
+        n_busy = len(_cores()) - n_idle
     if n_busy:
         sleep_while_waiting()
     return n_busy
@@ -70,16 +68,16 @@ def sleep_if_busy(n_thread: int) -> float:
 
 def _n_idle(seconds: float, stat: Path = Path("/proc/stat")) -> float:
     """Return the number of idle cores in the next seconds, of those of this process; infinite if it is not known."""
+    names = {f"cpu{core}" for core in _cores()}
 
     def idle_ticks() -> int:
         rows = (line.split() for line in _text(stat).splitlines())
-        return sum(int(row[4]) + int(row[5]) for row in rows if row[0].removeprefix("cpu") in cores)
+        return sum(int(row[4]) + int(row[5]) for row in rows if row[0] in names)
 
-    cores = {str(core) for core in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else set()
-    before = idle_ticks()
+    if not (before := idle_ticks()):
+        return math.inf
     time.sleep(seconds)
-    n_idle = (idle_ticks() - before) / (seconds * os.sysconf("SC_CLK_TCK"))
-    return n_idle if before else math.inf
+    return (idle_ticks() - before) / (seconds * os.sysconf("SC_CLK_TCK"))
 
 
 def _text(path: Path) -> str:
@@ -99,11 +97,8 @@ class ProcessRank(NamedTuple):
 
 
 def process_rank(environment: Mapping[str, str] = os.environ, *, needed: tuple[str, ...] = ()) -> ProcessRank:
-    """The rank that the environment describes; without WORLD_SIZE, that of a single process.
-
-    needed: other variables that several processes must have. Raises NmtError for an environment that torchrun would not
-    set.
-    """
+    """The rank that the environment describes; without WORLD_SIZE, that of a single process. needed: other variables
+    that several processes must have. Raises NmtError for an environment that torchrun would not set."""
     if (world_size := environment.get("WORLD_SIZE", "1")) == "1":
         return ProcessRank()
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # in the order of the fields of `ProcessRank`

@@ -37,8 +37,6 @@ USUAL_SRC_LEN, USUAL_RATIOS, SRC_STYLE, VERSION = "usual_src_len", "usual_ratios
 
 # Errors of a path that the user chose; every other failure is the machine's.
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT}
-
-
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # as of some network disks
 
 
@@ -79,7 +77,7 @@ class Run:
 
     def usual_src_len(self) -> int | None:
         """Entry of data.json under USUAL_SRC_LEN; None in a run of an earlier version."""
-        length = self._data_facts().get(USUAL_SRC_LEN)
+        length = self.data_facts().get(USUAL_SRC_LEN)
         return length if isinstance(length, int) and length > 0 else None
 
     def usual_ratios(self) -> dict[str, float]:
@@ -91,14 +89,14 @@ class Run:
         return self._numbers(SRC_STYLE)
 
     def _numbers(self, key: str) -> dict[str, float]:
-        entry = self._data_facts().get(key)
+        entry = self.data_facts().get(key)
         numbers = entry if isinstance(entry, dict) else {}
         return {name: number for name, number in numbers.items() if isinstance(number, float)}
 
     def subwords(self) -> Subwords:
         """The vocabulary of the run. Raises RunError if it is not the one that the run was trained with."""
         check_is_run(self.folder)
-        subwords, expected = Subwords.load(self.subwords_file), self._data_facts().get("subwords")
+        subwords, expected = Subwords.load(self.subwords_file), self.data_facts().get("subwords")
         if expected not in (None, subwords.sha256):
             raise RunError(
                 f"{self.subwords_file}: its fingerprint is {subwords.sha256[:12]}, but {self.data_file.name} says "
@@ -108,7 +106,7 @@ class Run:
             )
         return subwords
 
-    def _data_facts(self) -> dict[str, Any]:
+    def data_facts(self) -> dict[str, Any]:
         """Content of data.json, which `training/launch.py` writes; {} for a model without it, as after an export."""
         facts = checkpoint.read_json(self.data_file) if self.data_file.exists() else {}
         return facts if isinstance(facts, dict) else {}
@@ -133,10 +131,8 @@ class Run:
 
     def newest_intact(self, needed: Iterable[str] = ()) -> tuple[dict[str, Any], dict[Path, str]]:
         """The state of the newest checkpoint that verifies, {} if none does, and the errors of newer ones.
-
         needed: files that it must have besides the model and the state. Raises NewerFormat for a checkpoint that a
-        newer nmt wrote, instead of skipping it.
-        """
+        newer nmt wrote, instead of skipping it."""
         damaged: dict[Path, str] = {}
         for update in reversed(self.updates()):
             folder = self.checkpoint(update)
@@ -160,10 +156,8 @@ class Run:
         self, device: torch.device, name: str | None = None, subwords: Subwords | None = None
     ) -> tuple[TranslationModel, str]:
         """The model in eval mode with verified weights, and the name of their folder.
-
         name: a checkpoint's folder name. The default is the final model, and before the end of training the best
-        checkpoint so far, or the newest if none was scored. subwords: those of the run, if they are loaded already.
-        """
+        checkpoint so far, or the newest if none was scored. subwords: those of the run, if they are loaded already."""
         recipe, subwords = self.recipe(), subwords or self.subwords()
         folder = self.weights_folder(name)
         checkpoint.verify(folder)
@@ -205,10 +199,8 @@ class Run:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Lock the folder for one training process. The lock is released when the process ends, even if it is killed.
-
         A disk without locks is reported, and nothing is locked. Raises RunError naming the process that holds the lock,
-        or if the folder cannot be written to.
-        """
+        or if the folder cannot be written to."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             file = self.lock_path.open("a+b", buffering=0)

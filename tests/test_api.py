@@ -299,10 +299,13 @@ def test_model_loaded_before_a_fork_works_in_the_child(folders):
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize(("set_before", "policy"), [({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")])
-def test_waiting_threads_sleep_unless_the_environment_says_otherwise(set_before, policy):
+@pytest.mark.parametrize(
+    ("name", "set_before", "policy"),
+    [("load", {}, "passive"), ("load", {"OMP_WAIT_POLICY": "active"}, "active"), ("Model", {}, "passive")],
+)
+def test_waiting_threads_sleep_unless_the_environment_says_otherwise(name, set_before, policy):
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | set_before
-    code = "import nmt, os, sys; at = 'torch' in sys.modules; nmt.load; print(at, os.environ['OMP_WAIT_POLICY'])"
+    code = f"import nmt, os, sys; at = 'torch' in sys.modules; nmt.{name}; print(at, os.environ['OMP_WAIT_POLICY'])"
     result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert result.stdout.split() == ["False", policy]
 

@@ -1,4 +1,5 @@
 import contextlib
+import math
 import os
 import subprocess
 import sys
@@ -6,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nmt.processes import n_core
+from nmt.processes import _n_idle, n_core
 
 _LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the load of the cores is measured on Linux only")
 _DECIDE = "import os, nmt.processes as p; print(p.sleep_if_busy({}) > 0, os.environ.get('OMP_WAIT_POLICY'))"
@@ -15,10 +16,12 @@ _DECIDE = "import os, nmt.processes as p; print(p.sleep_if_busy({}) > 0, os.envi
 @contextlib.contextmanager
 def _busy_cores() -> Iterator[None]:
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n_core())]
-    yield
-    for loop in loops:
-        loop.kill()
-        loop.wait()
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
 
 
 def _decision(n_thread: int, **environment: str) -> str:
@@ -35,6 +38,11 @@ def test_threads_sleep_while_they_wait_if_the_cores_are_busy():
         assert _decision(1) == "False None", "a single thread does not wait"
         assert _decision(0, OMP_NUM_THREADS="1") == "False None"
         assert _decision(2, OMP_WAIT_POLICY="active") == "False active", "the environment takes precedence"
+
+
+def test_load_is_unknown_without_counters_of_the_system(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "sysconf", raising=False)  # as on Windows
+    assert _n_idle(60.0, tmp_path / "missing") == math.inf, "at once, without waiting"
 
 
 @pytest.mark.parametrize(("text", "n"), [("100000 100000", 1), ("50000 100000", 1), ("max 100000", None), (None, None)])

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nmt.data.arrays import Ragged
 from nmt.data.batches import pad
 from nmt.data.lines import write_lines
-from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD, Codec, Subwords
+from nmt.data.subwords import BOS, EOS, PAD, Codec, Subwords
 from nmt.data.text import DROPPED, SPACES
 from nmt.decoding.long_lines import MAX_SRC_LEN
 from nmt.decoding.scorer import gold_log_probs
@@ -34,8 +34,8 @@ from nmt.recipe.options import Recipe
 def make_tokenizer(transformers: Any, codec: Codec) -> Any:
     """Return a fast tokenizer, which appends EOS to every text and never splits off a control symbol."""
     # No merge makes a control symbol, so no text does. One named like a piece gets a space; no piece ends with one.
-    default, pieces = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}, codec.names()
-    pad, bos, eos = names = [f"{default[i]} " if default[i] in pieces else default[i] for i in range(N_SPECIAL)]
+    pieces = codec.names()
+    pad, bos, eos = names = [f"{name} " if name in pieces else name for name in ("<pad>", "<s>", "</s>")]
     vocab = {name: i for i, name in enumerate([*names, *pieces, *codec.tags])}
     assert vocab[eos] == EOS and len(vocab) == codec.size
     is_word = codec.kind == "word"
@@ -74,6 +74,8 @@ def make_tokenizer(transformers: Any, codec: Codec) -> Any:
 _STREAM_SCALE = (1e-5 / 1e-6) ** 0.5  # of the residual stream, so that norms with another epsilon give equal results
 _BATCH_SIZE = 32  # lines in a batch of a comparison
 _N_SKIPPED = 2  # rows of BART's position table before the first position
+_IDS = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
+_IDS |= {"decoder_start_token_id": BOS, "forced_eos_token_id": EOS}
 
 Weights = dict[str, Tensor]
 
@@ -90,10 +92,8 @@ def library() -> Any:
 
 
 def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path) -> None:
-    """Write weights, config, generation config and tokenizer, in fp32.
-
-    Raises RunError, with the options, for a model that no architecture of transformers can represent exactly.
-    """
+    """Write weights, config, generation config and tokenizer, in fp32. Raises RunError, with the options, for a model
+    that no architecture of transformers can represent exactly."""
     refuse_unsupported("huggingface", recipe)
     transformers = library()
     with torch.inference_mode():
@@ -130,15 +130,12 @@ def _new_model(transformers: Any, recipe: Recipe, n_vocab: int) -> Any:
         "attention_dropout": config.dropout if config.attn_dropout is None else config.attn_dropout,
         "activation_dropout": config.act_dropout,
         "tie_word_embeddings": _tied(recipe),
-        "pad_token_id": PAD,
-        "bos_token_id": BOS,
-        "eos_token_id": EOS,
-        "decoder_start_token_id": BOS,
-        "forced_eos_token_id": EOS,
+        "encoder_layers": config.n_enc_layer,
+        "decoder_layers": config.n_dec_layer,
+        **_IDS,
     }
-    for side, n_layer in (("encoder", config.n_enc_layer), ("decoder", config.n_dec_layer)):
-        options |= {f"{side}_layers": n_layer, f"{side}_attention_heads": config.n_head}
-        options |= {f"{side}_ffn_dim": config.d_inner}
+    for side in ("encoder", "decoder"):
+        options |= {f"{side}_attention_heads": config.n_head, f"{side}_ffn_dim": config.d_inner}
     if config.norm == "pre":
         blenderbot = transformers.BlenderbotConfig(**options, encoder_no_repeat_ngram_size=0)
         return transformers.BlenderbotForConditionalGeneration(blenderbot).eval()
@@ -146,19 +143,12 @@ def _new_model(transformers: Any, recipe: Recipe, n_vocab: int) -> Any:
 
 
 def _generation(transformers: Any, recipe: Recipe, subwords: Subwords) -> Any:
-    """Return the defaults of generate(): the decoding options of the recipe that it supports.
-
-    It divides by a power of the length, so the penalty of Wu et al. becomes that of decode.length_penalty: average.
-    """
+    """Return the defaults of generate(): the decoding options of the recipe that it supports. It divides by a power of
+    the length, so the penalty of Wu et al. becomes that of decode.length_penalty: average."""
     decode = recipe.decode
-    suppressed = [PAD, BOS, *range(subwords.trg.n_text, subwords.trg.n_vocab)]
     return transformers.GenerationConfig(
-        bos_token_id=BOS,
-        eos_token_id=EOS,
-        pad_token_id=PAD,
-        decoder_start_token_id=BOS,
-        forced_eos_token_id=EOS,
-        suppress_tokens=suppressed,
+        **_IDS,
+        suppress_tokens=[PAD, BOS, *range(subwords.trg.n_text, subwords.trg.n_vocab)],
         num_beams=decode.beam,
         length_penalty=1.0 if decode.beam == 1 else 0.0 if decode.length_penalty == "none" else decode.alpha,
         no_repeat_ngram_size=decode.no_repeat,
@@ -169,19 +159,18 @@ def _generation(transformers: Any, recipe: Recipe, subwords: Subwords) -> Any:
 def _weights(model: Transformer, recipe: Recipe) -> Weights:
     """Return the state dict of the model in transformers."""
     config = recipe.model
-    factor = 1.0 / (_STREAM_SCALE * model.decoder.emb_scale) if _tied(recipe) else 1.0
     projection = model.output_weight
     if isinstance(model.prj_transform, nn.Linear):
         projection = projection @ model.prj_transform.weight
     weights: Weights = {}
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
         weights |= _stack(f"model.{side}", stack, pre_norm=config.norm == "pre")
-    # Only the projection follows the last norm, so the norm takes the factor of the logits.
+    # The norm before the projection takes the factor of the logits, and undoes that of a shared matrix.
     theirs, ours = "model.decoder.layer_norm", "decoder.layer_norm"
     if config.norm == "post":
         theirs = f"model.decoder.layers.{config.n_dec_layer - 1}.final_layer_norm"
         ours = f"decoder.layer_stack.{config.n_dec_layer - 1}.pos_ffn.layer_norm"
-    factor *= model.logit_scale
+    factor = (1.0 / (_STREAM_SCALE * model.decoder.emb_scale) if _tied(recipe) else 1.0) * model.logit_scale
     weights |= _scaled(theirs, model.get_submodule(ours), factor, factor)
     weights["model.shared.weight"] = weights["model.decoder.embed_tokens.weight"]
     weights["lm_head.weight"] = weights["model.shared.weight"] if _tied(recipe) else projection

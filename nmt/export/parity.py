@@ -127,17 +127,15 @@ def copy_front_end(run: Run, folder: Path) -> None:
     for file in (run.recipe_file, run.subwords_file):
         shutil.copyfile(file, folder / file.name)
     if run.data_file.exists():
-        about = checkpoint.read_json(run.data_file)
-        portable = {key: value for key, value in about.items() if key != DATA_AT}  # without a path of this machine
+        facts = run.data_facts().items()
+        portable = {key: value for key, value in facts if key != DATA_AT}  # without a path of this machine
         text = json.dumps(portable, indent=1) + "\n"
         (folder / run.data_file.name).write_text(text, encoding="utf-8", newline="\n")
 
 
 def export(run: Run, name: str | None, folder: Path, precision: str) -> None:
-    """Write the model of a run, or the checkpoint `name`, with weights in a precision.
-
-    Raises RunError for weights that are too large for fp16.
-    """
+    """Write the model of a run, or the checkpoint `name`, with weights in a precision. Raises RunError for weights that
+    are too large for fp16."""
     source = run.weights_folder(name)
     state = checkpoint.verify(source)
     weights = checkpoint.load_tensors(source, checkpoint.MODEL)

@@ -33,9 +33,7 @@ class Dropout(nn.Module):
 
 class Stream(NamedTuple):
     """Residual stream: the sum of x and a pending output of the last sub-layer, (..., D) both.
-
-    A GPU adds and normalises in one pass, so the norm of the next sub-layer computes the sum.
-    """
+    A GPU adds and normalises in one pass, so the norm of the next sub-layer computes the sum."""
 
     x: Tensor
     pending: Tensor | None = None
@@ -54,10 +52,8 @@ def after_sublayer(residual: Tensor, output: Tensor, dropout: Dropout, norm: nn.
 
 def convolved(x: Tensor, sentence: Tensor, weight: Tensor) -> Tensor:
     """Return x[l] + sum over i of weight[i] · x[l + i - k // 2], where the neighbours are of the same sentence.
-
     x: (B, L, D); sentence: (B, L), number of the sentence at each position, with another number at padding; a row may
-    hold several sentences end to end; weight: (k, D), k odd. Returns (B, L, D) in the type of x.
-    """
+    hold several sentences end to end; weight: (k, D), k odd. Returns (B, L, D) in the type of x."""
     n, half, out = x.size(1), weight.size(0) // 2, x
     padded_x, padded_sentence = F.pad(x, (0, 0, half, half)), F.pad(sentence, (half, half), value=-1)
     for i, weight_row in enumerate(weight.to(x.dtype)):
@@ -68,9 +64,7 @@ def convolved(x: Tensor, sentence: Tensor, weight: Tensor) -> Tensor:
 
 class Gaps(NamedTuple):
     """Compaction of a batch to n entries: those at source, (M,), move into the gaps at target, (M,).
-
-    With the order of `closing` no more entries are copied than leave.
-    """
+    With the order of `closing` no more entries are copied than leave."""
 
     source: Tensor
     target: Tensor
@@ -84,11 +78,11 @@ class Gaps(NamedTuple):
         source, target = send(torch.stack([stay[target], target]), device)
         return cls(source, target, len(stay))
 
-    def close(self, value: Tensor, dim: int = 0) -> Tensor:
+    def close(self, value: Tensor) -> Tensor:
         """Compact a tensor of all entries in place, and return a view of those that stay."""
         if len(self.target):
-            value.index_copy_(dim, self.target, value.index_select(dim, self.source))
-        return value.narrow(dim, 0, self.n)
+            value.index_copy_(0, self.target, value.index_select(0, self.source))
+        return value[: self.n]
 
     def close_all(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """`close` tensors by name. Several names may share one tensor, which is compacted once."""
@@ -103,10 +97,8 @@ class Gaps(NamedTuple):
 
 
 def closing(done: Tensor, n: int | None = None) -> Tensor:
-    """Entries of a batch that stay, ordered so that few move: (B,) bool, True for finished ones -> (n,).
-
-    n: number of entries to keep, at least the unfinished ones; finished ones fill the rest. None: the unfinished ones.
-    """
+    """Entries of a batch that stay, ordered so that few move: (B,) bool, True for finished ones -> (n,). n: number of
+    entries to keep, at least the unfinished ones; finished ones fill the rest. None: the unfinished ones."""
     n = int((~done).sum()) if n is None else n
     stay = torch.arange(n, device=done.device)
     source = (~done[n:]).nonzero().squeeze(1) + n

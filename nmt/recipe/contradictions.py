@@ -6,6 +6,7 @@ part. `reader.py` finds the line of a message by the first of these names that t
 
 import math
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -65,8 +66,7 @@ def names_of(files: str | list[str] | None) -> list[str]:
 
 def _duplicates(names: Iterable[str]) -> str:
     """Return the names that occur more than once, separated by commas."""
-    listed = list(names)
-    return ", ".join(name for name in dict.fromkeys(listed) if listed.count(name) > 1)
+    return ", ".join(name for name, n in Counter(names).items() if n > 1)
 
 
 def _of_data(recipe: "Recipe") -> Iterator[str]:
@@ -89,7 +89,7 @@ def _of_data(recipe: "Recipe") -> Iterator[str]:
     for n, corpus in enumerate(data.train):
         sources = [name for name in ("scores", "score_column") if getattr(corpus, name) is not None]
         thresholds = [name for name in ("min_score", "best_share") if getattr(corpus, name) is not None]
-        for name in thresholds if not sources else sources if not thresholds else ():
+        for name in sources + thresholds if bool(sources) != bool(thresholds) else ():
             yield f"data.train.{n}.{name}: scores or score_column need min_score or best_share and vice versa (add one)"
         has_keys = corpus.dataset is None and (corpus.src_column is not None or corpus.trg_column is not None)
         if corpus.translated_by is not None:

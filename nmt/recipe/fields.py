@@ -17,15 +17,13 @@ from pydantic.fields import FieldInfo
 from nmt.recipe.options import Recipe
 from nmt.recipe.yaml_marks import as_yaml
 
-_PLAIN_KINDS: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+_PLAIN_KINDS = {int: "whole number", float: "number", bool: "true or false", str: "text", type(None): "null"}
 
 
 @dataclass(frozen=True)
 class Field:
     """One option. inner: part of another option's value, like `data.valid.src`.
-
-    many: the value is a mapping or a list of mappings, like that of `data.valid`.
-    """
+    many: the value is a mapping or a list of mappings, like that of `data.valid`."""
 
     name: str
     section: str
@@ -40,7 +38,7 @@ class Field:
 @functools.cache
 def all_fields() -> tuple[Field, ...]:
     """Return all options of a recipe: those outside sections first, then in the order of their declaration."""
-    return tuple(sorted(_walk(Recipe, "", ""), key=lambda field: field.section != ""))  # a stable sort
+    return tuple(sorted(_walk(Recipe), key=lambda field: field.section != ""))  # a stable sort
 
 
 def option_named(name: str) -> Field | None:
@@ -54,15 +52,15 @@ def option_named(name: str) -> Field | None:
 
 def sections() -> list[tuple[str, str]]:
     """Return (name, one-line description) of each section. The name "" stands for the options outside any section."""
-    named = [(name, field.description or "") for name, field in Recipe.model_fields.items() if _model_in(field)]
+    named = [(name, info.description or "") for name, info in Recipe.model_fields.items() if _model_in(info.annotation)]
     return [("", "The experiment itself."), *named]
 
 
-def _walk(model: type[BaseModel], prefix: str, section: str) -> Iterator[Field]:
+def _walk(model: type[BaseModel], prefix: str = "") -> Iterator[Field]:
     for name, info in model.model_fields.items():
-        inner = _model_in(info)
+        inner = _model_in(info.annotation)
         if model is Recipe and inner:
-            yield from _walk(inner, f"{name}.", name)
+            yield from _walk(inner, f"{name}.")
             continue
         kind = _kind(info.annotation, info.metadata)
         if info.examples:  # clearer than a pattern
@@ -70,7 +68,7 @@ def _walk(model: type[BaseModel], prefix: str, section: str) -> Iterator[Field]:
         default = None if info.is_required() else info.get_default(call_default_factory=True, validated_data={})
         yield Field(
             name=prefix + name,
-            section=section,
+            section=prefix.partition(".")[0],
             kind=kind,
             default="required" if info.is_required() else "empty" if default in (None, "") else as_yaml(default),
             help=" ".join((info.description or "").split()),
@@ -79,18 +77,15 @@ def _walk(model: type[BaseModel], prefix: str, section: str) -> Iterator[Field]:
             many=inner is not None and get_origin(info.annotation) is list,
         )
         if inner:
-            yield from _walk(inner, f"{prefix}{name}.", section)
+            yield from _walk(inner, f"{prefix}{name}.")
 
 
-def _model_in(info: FieldInfo) -> type[BaseModel] | None:
+def _model_in(annotation: Any) -> type[BaseModel] | None:
     """Return the model in the type of a field: the type itself, or a part of its list or union. None without one."""
-    annotations: list[Any] = [info.annotation]
-    while annotations:
-        annotation = annotations.pop()
-        if isinstance(annotation, type) and not get_args(annotation) and issubclass(annotation, BaseModel):
-            return annotation
-        annotations.extend(part for part in get_args(annotation) if part is not type(None))
-    return None
+    parts = get_args(annotation)
+    if isinstance(annotation, type) and not parts and issubclass(annotation, BaseModel):
+        return annotation
+    return next((model for part in parts if (model := _model_in(part))), None)
 
 
 def _kind(annotation: Any, metadata: list[Any]) -> str:
@@ -99,12 +94,7 @@ def _kind(annotation: Any, metadata: list[Any]) -> str:
     if origin is Annotated:
         return _kind(parts[0], [*parts[1:], *metadata])
     if origin in (Union, types.UnionType):
-        kinds = [
-            _kind(part, metadata)
-            for part in parts
-            if part is not type(None) and types.GenericAlias(list, part) not in parts
-        ]
-        return " | ".join([*kinds, "null"] if type(None) in parts else kinds)
+        return " | ".join(_kind(part, metadata) for part in parts if types.GenericAlias(list, part) not in parts)
     if origin is Literal:
         return " | ".join(str(part) for part in parts)
     if origin is tuple:
@@ -132,6 +122,6 @@ def _bounds(metadata: list[Any]) -> Iterator[str]:
 
 def json_schema() -> str:
     """Return the JSON Schema of a recipe. It cannot express contradictions: the reader refuses those."""
-    schema = Recipe.model_json_schema(mode="validation") | {"title": "nmt recipe"}
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    draft = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    schema = draft | Recipe.model_json_schema(mode="validation") | {"title": "nmt recipe"}
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"

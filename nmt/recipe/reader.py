@@ -29,18 +29,12 @@ from nmt.recipe.yaml_marks import MAX_BYTES, as_yaml, parse
 Overrides = Sequence[tuple[str, str]]
 
 _RESOLVED = "# The whole truth of this run: every option, resolved.\n"  # identifies stored recipes: never change it
-_NO_RECIPE = (
-    "{} is not a recipe (a YAML file). To start from text files: nmt-preprocess --train SRC TRG --valid SRC TRG "
-    "--langs SRC TRG --out DIR"
-)
 
 
 def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
     """Read a recipe from a file, and apply overrides (dotted name, value as YAML) before validation.
-
     path: a recipe, or a run or folder of prepared data with one; None for a recipe of overrides and defaults alone.
-    Raises RecipeError with all complaints at once, in the order of the lines.
-    """
+    Raises RecipeError with all complaints at once, in the order of the lines."""
     if path is None:
         return _read(b"", "the command line", overrides)
     path = Path(path)
@@ -83,7 +77,10 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
         if is_empty and not overrides:
             raise RecipeError(f"{path}: the recipe is empty (expected name: and data:, docs/data.md)")
         if not is_empty and path.suffix not in (".yaml", ".yml"):
-            raise RecipeError(_NO_RECIPE.format(path))
+            raise RecipeError(
+                f"{path} is not a recipe (a YAML file). To start from text files: nmt-preprocess --train SRC TRG "
+                "--valid SRC TRG --langs SRC TRG --out DIR"
+            )
     value = {} if value is None else value
     lines: dict[str, int | None] = dict(document.lines)
     is_stored = content.startswith(_RESOLVED.encode())
@@ -114,11 +111,8 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
 
 
 def overrides_of(options: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Convert options of a Python program to overrides.
-
-    options: values by dotted name, or mappings by section. None stands for no override. Raises RecipeError for a value
-    of a type that no option has.
-    """
+    """Convert options of a Python program to overrides. options: values by dotted name, or mappings by section. None
+    stands for no override. Raises RecipeError for a value of a type that no option has."""
     titles, flat = dict(sections()), dict[str, Any]()
     for name, value in options.items():
         inside = isinstance(value, Mapping) and name in titles
@@ -153,10 +147,8 @@ def recipe_text(recipe: Recipe) -> str:
 
 def pass_over_gone(value: Any, *, is_stored: bool = False) -> None:
     """Remove options of earlier versions from a recipe's raw value, in place, if their value had no effect.
-
     is_stored: the recipe is that of a run. It opens with any value of a removed option of `data`, `decode` or
-    `regularize`: its data exist already, and translation goes without the option.
-    """
+    `regularize`: its data exist already, and translation goes without the option."""
     for name, without_effect in WITHOUT_EFFECT.items():
         title, _, option = name.rpartition(".")
         is_passed_over = is_stored and title.partition(".")[0] in ("data", "decode", "regularize")
@@ -174,9 +166,7 @@ def pass_over_gone(value: Any, *, is_stored: bool = False) -> None:
 
 def _override(value: dict[str, Any], name: str, text: str) -> str:
     """Apply one override to the recipe's raw value, in place, and return its name with the index in a list.
-
-    Raises RecipeError for an unknown option, faulty YAML, and an index that does not exist or is missing.
-    """
+    Raises RecipeError for an unknown option, faulty YAML, and an index that does not exist or is missing."""
     if not (option := option_named(name)):
         raise RecipeError("name an option, not a section" if name in dict(sections()) else unknown_option(name))
     new: Any = text
@@ -199,7 +189,7 @@ def _override(value: dict[str, Any], name: str, text: str) -> str:
             if target.get(part) in (None, []):
                 target[part] = {}
             target = target[part]
-    if isinstance(target, list):
+    if isinstance(target, list) and target:
         if len(target) > 1:
             raise RecipeError(f"{parent} is a list of {len(target)}: say which, as {parent}.0.{last}")
         target, name = target[0], f"{parent}.0.{last}"
@@ -210,14 +200,10 @@ def _override(value: dict[str, Any], name: str, text: str) -> str:
 
 def _line(name: str, text: str, lines: Mapping[str, int | None]) -> int | None:
     """Return the line of a complaint: that of its option, of another option in the text, of its section, or 1."""
-    for known in (name, without_numbers(name), *(word.strip("(),;") for word in text.split() if "." in word)):
-        if known in lines:
-            return lines[known]
-    while "." in name:
-        name = name.rpartition(".")[0]
-        if name in lines:
-            return lines[name]
-    return 1
+    others = (word.strip("(),;") for word in text.split() if "." in word)
+    parents = (name.rsplit(".", n)[0] for n in range(1, name.count(".") + 1))
+    candidates = (name, without_numbers(name), *others, *parents)
+    return next((lines[candidate] for candidate in candidates if candidate in lines), 1)
 
 
 def _lines(model: BaseModel, indent: str = "") -> Iterator[str]:

@@ -29,9 +29,7 @@ _YAML_1_1_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 @dataclass
 class Document:
     """Parsed YAML: its value, the line of each dotted name, counted from 1, and its faults.
-
-    faults: (line, dotted name or "", message).
-    """
+    faults: (line, dotted name or "", message)."""
 
     value: Any = None
     lines: dict[str, int] = field(default_factory=dict)

@@ -244,6 +244,7 @@ def test_an_override_of_one_corpus_option_keeps_the_others(read, complaints):
     [
         ("decode: 5", ("decode.beam", "3"), "recipe.yaml:2: decode: expected a section, a mapping of options, found 5"),
         ("data: [5]", ("data.max_len", "9"), "recipe.yaml:2: data: expected a section"),
+        ("data: {train: [[]]}", ("data.train.0.max_ratio", "2"), "recipe.yaml:2: data.train.0: expected mapping"),
         ("data: {test: {src: a, trg: b}}", ("data.test.0.src", "z"), "command line: data.test.0.src: unknown option"),
         (
             "data: {train: [{src: a, trg: b}]}",

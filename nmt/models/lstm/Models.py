@@ -145,9 +145,8 @@ class AttentionDecoder(Decoder):
         return memory if self.lexicon is None else {**memory, "words": words}
 
     def context(self, h: Tensor, memory: Memory) -> tuple[Tensor | None, Tensor | None]:
-        context: Tensor
-        context, attn = self.enc_attn(h, memory["enc_k"], memory["enc_v"], memory["src_mask"])
-        return context, attn
+        found: tuple[Tensor, Tensor] = self.enc_attn(h, memory["enc_k"], memory["enc_v"], memory["src_mask"])
+        return found
 
     def projection_input(self, readout: Tensor, attn: Tensor | None, memory: Memory) -> Tensor:
         if self.lexicon is None:
@@ -166,11 +165,9 @@ class FeedingDecoder(AttentionDecoder):
     def forward(self, trg_seq: Tensor, states: list[State], memory: Memory) -> tuple[Tensor, Tensor | None]:
         words = self.embed(trg_seq)
         readout, readouts, attns = words.new_zeros(len(words), 1, self.d_out), [], []
-        dropout_masks: list[Tensor | None] = []
+        dropout_masks = self._draw_dropout_masks(torch.cat([words[:, :1], readout], 2), states)
         for t in range(words.size(1)):
             x = torch.cat([words[:, t : t + 1], readout.to(words.dtype)], 2)
-            if t == 0:
-                dropout_masks = self._draw_dropout_masks(x, states)
             readout, attn, states = self.step(x.squeeze(1), states, memory, len(x), dropout_masks)
             readouts.append(readout)
             attns.append(attn)
@@ -230,8 +227,8 @@ class Seq2Seq(TranslationModel):
         words = self.decoder.embed(last)
         if isinstance(self.decoder, FeedingDecoder):
             words = torch.cat([words, state.per_row["readout"]], 1)
-        n_layer = len(self.decoder.layer_stack)
-        states = [self._layer_state(state, n) for n in range(n_layer)]
+        layers, per_row = range(len(self.decoder.layer_stack)), state.per_row  # `start` has named the parts of a state
+        states = [tuple(per_row[name] for name in (f"0.{n}", f"1.{n}") if name in per_row) for n in layers]
         readout, attn, states = self.decoder.step(words, states, state.per_sentence, state.n_sentence)
         state.per_row = {f"{part}.{n}": tensor for n, parts in enumerate(states) for part, tensor in enumerate(parts)}
         if isinstance(self.decoder, FeedingDecoder):
@@ -245,11 +242,6 @@ class Seq2Seq(TranslationModel):
         words, enc_output, states = self.encoder(src_seq)
         mask = (src_seq != self.pad_idx).unsqueeze(1)
         return self.decoder.memory(words, enc_output, states[-1][0], mask), states
-
-    @staticmethod
-    def _layer_state(state: DecoderState, n: int) -> State:
-        """State of layer n, from its parts as `start` named them."""
-        return tuple(state.per_row[f"{part}.{n}"] for part in range(2) if f"{part}.{n}" in state.per_row)
 
 
 def _decoder_class(config: ModelConfig) -> type[Decoder]:

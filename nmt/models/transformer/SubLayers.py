@@ -20,17 +20,13 @@ Rotation = tuple[Tensor, Tensor] | None  # cosines and sines of rotary positions
 
 class MultiHeadAttention(nn.Module):
     """Attention with n_head query heads and n_kv_head key/value heads; None: as many as n_head.
-
-    One is multi-query attention (MQA, Shazeer 2019), a few are grouped-query attention (GQA, Ainslie et al. 2023).
-    """
+    One is multi-query attention (MQA, Shazeer 2019), a few are grouped-query attention (GQA, Ainslie et al. 2023)."""
 
     def __init__(self, config: ModelConfig, n_kv_head: int | None) -> None:
         super().__init__()
         d_model, n_head = config.d_model, config.n_head
-        self.n_head = n_head
-        self.n_kv_head = n_kv_head or n_head
-        self.d_k = config.d_k or d_model // n_head
-        self.d_v = config.d_v or d_model // n_head
+        self.n_head, self.n_kv_head = n_head, n_kv_head or n_head
+        self.d_k, self.d_v = config.d_k or d_model // n_head, config.d_v or d_model // n_head
         self.w_qs = nn.Linear(d_model, n_head * self.d_k, bias=config.attn_bias)
         self.w_ks = nn.Linear(d_model, self.n_kv_head * self.d_k, bias=config.attn_bias)
         self.w_vs = nn.Linear(d_model, self.n_kv_head * self.d_v, bias=config.attn_bias)
@@ -52,10 +48,8 @@ class MultiHeadAttention(nn.Module):
         return_attns: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from x to memory, or to x itself if memory is None.
-
         x: (B, T, D), memory: (B, S, D) or None, mask: (B or 1, 1, T or 1, S). rotation is that of x, and
-        memory_rotation that of memory. Returns (B, T, D), and the attention weights or None.
-        """
+        memory_rotation that of memory. Returns (B, T, D), and the attention weights or None."""
         residual, query = self.residual_and_query(x)
         if memory is None:
             q, k, v = self.queries_keys_values(query, rotation)
@@ -88,8 +82,7 @@ class MultiHeadAttention(nn.Module):
     def _split_heads(x: Tensor, n_head: int, norm: nn.Module | None = None, rotation: Rotation = None) -> Tensor:
         """(B, T, n_head·d) -> (B, n_head, T, d), normalised and rotated if norm and rotation are given."""
         x = x.view(x.size(0), x.size(1), n_head, -1).transpose(1, 2)
-        x = x if norm is None else norm(x)
-        return x if rotation is None else rotate(x, rotation)
+        return rotate(x if norm is None else norm(x), rotation)
 
     def attend(
         self, residual: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Mask, return_attns: bool = False
@@ -158,8 +151,7 @@ class DepthwiseConv(nn.Module):
 
     It shows a word's neighbours to the model before attention has learnt to find them, which takes character models
     long. After the canon layers of Z. Allen-Zhu 2025, "Physics of language models: part 4.1", which only look back;
-    D. So et al. 2021, "Primer", convolve queries, keys and values instead.
-    """
+    D. So et al. 2021, "Primer", convolve queries, keys and values instead."""
 
     def __init__(self, d_model: int, width: int) -> None:
         super().__init__()
@@ -184,8 +176,7 @@ class LexicalAttention(nn.Module):
     Its keys come from the encoder's output, its values are the embeddings that entered the encoder. This direct path
     from a word to its translation can be learnt from a few examples of a rare word. After T. Nguyen and D. Chiang 2018,
     "Improving lexical choice in neural machine translation", section 4; unlike there the attention has weights of its
-    own, and its result shares the output matrix with the states.
-    """
+    own, and its result shares the output matrix with the states."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -203,13 +194,10 @@ class LexicalAttention(nn.Module):
 
     def keys(self, enc_output: Tensor, rotation: Rotation = None) -> Tensor:
         """(B, S, D) -> (B, 1, S, d_k)"""
-        k = linear(enc_output, self.w_ks).unsqueeze(1)
-        return k if rotation is None else rotate(k, rotation)
+        return rotate(linear(enc_output, self.w_ks).unsqueeze(1), rotation)
 
     def forward(self, x: Tensor, k: Tensor, words: Tensor, mask: Mask, rotation: Rotation = None) -> Tensor:
         """x: (B, T, D), k: (B, 1, S, d_k), embedded source words (B, S, D), mask: (B, 1, 1, S) -> (B, T, D)"""
-        q = linear(x, self.w_qs).unsqueeze(1)
-        if rotation is not None:
-            q = rotate(q, rotation)
+        q = rotate(linear(x, self.w_qs).unsqueeze(1), rotation)
         context, _ = self.attention(q, k, words.unsqueeze(1), mask)
         return linear(self.dropout(context.squeeze(1)), self.fc)
