@@ -40,7 +40,7 @@ def sleep_while_waiting() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
-_SAMPLES = 0.1, 0.3  # seconds in which the load is measured: a short burst does not last for both
+_SAMPLES = 0.1, 0.4, 1.0  # seconds in which the load is measured: a short burst does not last for all
 _SPARE = 0.5  # cores
 
 
