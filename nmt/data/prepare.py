@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -101,9 +100,9 @@ def other_languages(kept: KeptPairs, data: DataConfig) -> Iterator[str]:
                 expected = languages_like(language)
                 codes = [identifier().classify(line) for line in lines if sum(map(str.isalpha, line)) >= _MIN_LETTERS]
                 others = Counter(code for code, p in codes if p > _MIN_CONFIDENCE and code not in expected)
-                most_common = others.most_common(1)  # of languages that are not expected
-                if len(codes) >= _MIN_CLASSIFIED and most_common and most_common[0][1] > _MIN_SHARE * len(codes):
-                    yield f"{text.name}:{most_common[0][0]}"
+                for code, n_other in others.most_common(1):  # none if all lines are in the expected language
+                    if len(codes) >= _MIN_CLASSIFIED and n_other > _MIN_SHARE * len(codes):
+                        yield f"{text.name}:{code}"
 
 
 def swapped(kept: KeptPairs, held_out: Mapping[str, Texts], data: DataConfig) -> list[dict[str, str]]:
@@ -196,13 +195,11 @@ def _data_of(base: Path) -> Prepared:
 def _sample_lines(kept: KeptPairs, source: int, n_line: int) -> tuple[list[str], list[str]]:
     """Sample kept pairs from all over a source: its source lines and its target lines."""
     blocks = [block for block in kept.blocks if block.source == source and block.n_kept]
-    step = max(1, -(-len(blocks) // _N_BLOCK))
-    src: list[str] = []
-    trg: list[str] = []
-    for block in blocks[::step]:
-        n = n_line // len(blocks[::step])
+    blocks = blocks[:: max(1, -(-len(blocks) // _N_BLOCK))]
+    src, trg = list[str](), list[str]()
+    for block in blocks:
         for lines, side in zip((src, trg), read_block(block).sides, strict=True):
-            lines += side.texts()[:n]
+            lines += side.texts()[: n_line // len(blocks)]
     return src, trg
 
 
@@ -217,7 +214,7 @@ def prepare(
     talk: Talk | None = None,
     report: DataReport | None = None,
     only_report: Path | None = None,
-    translations: Mapping[int, Sequence[Path]] = MappingProxyType({}),
+    translations: Mapping[int, Sequence[Path]] | None = None,
 ) -> dict[str, Any]:
     """Make the data folder of a recipe and return its manifest.
 
@@ -227,7 +224,7 @@ def prepare(
     there, and leave the folder as it is. translations: passed to `find_sources`.
     """
     talk, report, data = talk or partial(print, file=sys.stderr), report or DataReport(), recipe.data
-    sources = find_sources(recipe, translations)
+    sources = find_sources(recipe, translations or {})
     for line in source_notes(sources):
         talk(line)
     present = None if only_report else refuse_foreign_files(folder)
@@ -239,9 +236,8 @@ def prepare(
         talk(f"valid: {sources[-1].src.name.partition(', ')[0]}, and near copies of them left out of it")
     report.n_read = sum(file["n_line"] for file in inputs if file["split"] == "train" and file["side"] == "src")
     text_inputs = inputs.copy()  # those that the page shows
-    vocab_files = (
-        find_subwords(*recipe.subwords.vocab_names, origin=recipe.origin) if recipe.subwords.vocab_from else []
-    )
+    vocab_names = recipe.subwords.vocab_names if recipe.subwords.vocab_from else ()
+    vocab_files = find_subwords(*vocab_names, origin=recipe.origin)
     inputs += facts_of_subwords(vocab_files)
     settings = settings_of(recipe)
     if present is not None and not overwrite:
@@ -292,7 +288,7 @@ def prepare(
         n_pair, tags = {"train": report.n_kept}, held_out_tags(data)
         for split, (src, trg, _) in held_out.items():
             tables = _held_out_tables(src, trg, subwords.tagged(tags.get(split, ())))
-            n_pair[split] = write_arrow(temporary / f"{split}.arrow", tables, subwords)
+            n_pair[split] = write_arrow(temporary / f"{split}.arrow", tables)
         write_draft(recipe, temporary / RECIPE)
         write_lines(temporary / REPORT, json.dumps(facts, indent=1, ensure_ascii=False).split("\n"))
         write_page(temporary / PAGE, dated=False)  # the bytes of a folder do not depend on the date
