@@ -187,9 +187,8 @@ def text_blocks(path: Path | str, longest: int | None = None, notes: Counter[str
             lines, feed, rest = chunk.rpartition(b"\n")
             if feed:
                 yield _without_returns(bytes(unfinished) + lines + feed, notes)
-                unfinished = bytearray(rest)
-            else:
-                unfinished += rest
+                unfinished.clear()
+            unfinished += rest
             if longest is not None:
                 del unfinished[longest + 2 :]  # otherwise one line could fill the memory
             chunk = file.read(_CHUNK)

@@ -164,8 +164,6 @@ def verify_files(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 # Atomic creation of a folder.
-
-
 def refuse_foreign_files(folder: Path) -> dict[str, Any] | None:
     """The manifest of the prepared data in the folder, or None if the folder is empty or missing.
 

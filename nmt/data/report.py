@@ -302,8 +302,7 @@ def summary(facts: Facts, most: int | None = None) -> list[str]:
     for reason, entry in facts["dropped"].items():
         lines.append(f"  {entry['count']:>9,}  {reason:<18}  {shortened(entry['first'])}")
     corpora = []
-    by_share_kept = sorted(facts.get("corpora", []), key=lambda corpus: corpus["kept"] / max(1, corpus["read"]))
-    for corpus in by_share_kept:
+    for corpus in sorted(facts.get("corpora", []), key=lambda corpus: corpus["kept"] / max(1, corpus["read"])):
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in corpus["dropped"].items())
         n_dropped = f"{sum(corpus['dropped'].values()):,} dropped{f' ({reasons})' if reasons else ''}"
         corpora.append(f"{corpus['name']}: {corpus['read']:,} read, {n_dropped}, {corpus['kept']:,} kept")
@@ -403,8 +402,6 @@ def shortened(places: Iterable[str]) -> str:
 
 
 # The page.
-
-
 def page(
     facts: Facts, name: str, langs: tuple[str, str], inputs: Sequence[Mapping[str, Any]] = (), made: str = ""
 ) -> str:

@@ -108,8 +108,7 @@ def find_sources(recipe: Recipe, translations: Mapping[int, Sequence[Path]] | No
         missing.append(f"data.valid: {advice} Or hold pairs out of training: data.valid_size: auto.")
     if missing:
         raise DataError("\n".join(missing))
-    complaints: list[str] = []
-    sources = []
+    complaints, sources = list[str](), list[Source]()
     for number, (split, files) in enumerate(corpora):  # the training corpora come first
         languages = data.languages_of(number) if split == "train" else (data.src_lang, data.trg_lang)
         if translations is not None and isinstance(files, TrainingCorpus) and files.translated_by:

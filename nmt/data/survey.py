@@ -197,8 +197,11 @@ class Survey:
         train = {n: shown(*pair) for n, pair in kept(numbers.union(*samples.values())).items()}
         examples = []
         for split, level, part, line, number in leaks:
+            src, trg, sources = self._held_out[split]
+            source, lines = next((source, lines) for source, lines in sources if line < lines.stop)
+            place = f"{source.src.name}:{line - lines.start + source.first_number}"
             train_pair = {f"train_{key}": value for key, value in train[number].items()}
-            examples.append({"level": level, "part": part, **self._held_out_pair(split, line), **train_pair})
+            examples.append({"level": level, "part": part, **shown(place, src[line], trg[line]), **train_pair})
         return {
             "source_in_valid_or_test": self.leaks.n_source,
             "leaks": {"rows": self.leaks.rows(), "examples": examples},
@@ -210,12 +213,6 @@ class Survey:
                 for split, sides in self._dress.items()
             },
         }
-
-    def _held_out_pair(self, split: str, line: int) -> dict[str, str]:
-        """A pair of a set as the report shows it. line: counted from 0 through all its files."""
-        src, trg, sources = self._held_out[split]
-        source, lines = next((source, lines) for source, lines in sources if line < lines.stop)
-        return shown(f"{source.src.name}:{line - lines.start + source.first_number}", src[line], trg[line])
 
 
 def shown(place: str, src: str, trg: str) -> dict[str, str]:
