@@ -209,7 +209,7 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
             try:
                 lock_file(file.fileno())
                 is_held = not os.path.samestat(os.fstat(file.fileno()), lock.stat())
-            except (BlockingIOError, PermissionError):
+            except (BlockingIOError, PermissionError, FileNotFoundError):  # the last: its holder just removed the file
                 is_held = True
             except OSError:  # some network file systems have no locks
                 is_held = temporary.exists()
