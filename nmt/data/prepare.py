@@ -58,11 +58,10 @@ from nmt.data.vocab_from import account_of, facts_of_subwords, find_subwords, gi
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import AlarmError, DataError, NmtError
 from nmt.extras import is_installed, version_and_commit
-from nmt.files import parse_json
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.draft import write_draft
 from nmt.recipe.options import Recipe
-from nmt.recipe.places import RUN_DATA, is_of_run
+from nmt.recipe.places import is_of_run, read_run_data
 from nmt.recipe.reader import read_recipe
 
 # Detection of other languages.
@@ -166,7 +165,12 @@ def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[s
     folders = (next((folder for folder in (base, *base.parents[:2]) if is_of_run(folder)), base) for base in bases)
     for base in dict.fromkeys(folders):
         try:
-            data = _data_of(base)
+            if is_of_run(base):
+                data = Prepared.open(read_recipe(base / RECIPE).data_folder)
+                if read_run_data(base).get("train") != data.train.fingerprint:
+                    raise DataError(f"{data.folder} holds other pairs than when it was trained on.")
+            else:
+                data = Prepared.open(base)
         except (NmtError, OSError, ValueError) as error:
             unreadable.append(f"{base} ({error})")
             continue
@@ -180,16 +184,6 @@ def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[s
             base_leaks.compare(Keys.of(*texts), numbers)
         rows += [{**row, "in": f"train of {base}"} for row in base_leaks.rows() if row["in"] == "train"]
     return rows, unreadable
-
-
-def _data_of(base: Path) -> Prepared:
-    if not is_of_run(base):
-        return Prepared.open(base)
-    data = Prepared.open(read_recipe(base / "recipe.yaml").data_folder)
-    run_data = parse_json((base / RUN_DATA).read_bytes())
-    if not isinstance(run_data, dict) or run_data.get("train") != data.train.fingerprint:
-        raise DataError(f"{data.folder} holds other pairs than when it was trained on.")
-    return data
 
 
 def _sample_lines(kept: KeptPairs, source: int, n_line: int) -> tuple[list[str], list[str]]:
@@ -235,13 +229,12 @@ def prepare(
         inputs += facts_of(sources[-1:])
         talk(f"valid: {sources[-1].src.name.partition(', ')[0]}, and near copies of them left out of it")
     report.n_read = sum(file["n_line"] for file in inputs if file["split"] == "train" and file["side"] == "src")
-    text_inputs = inputs.copy()  # those that the page shows
     vocab_names = recipe.subwords.vocab_names if recipe.subwords.vocab_from else ()
     vocab_files = find_subwords(*vocab_names, origin=recipe.origin)
-    inputs += facts_of_subwords(vocab_files)
+    all_inputs = [*inputs, *facts_of_subwords(vocab_files)]
     settings = settings_of(recipe)
     if present is not None and not overwrite:
-        if changed := _changes(present, inputs, settings):
+        if changed := _changes(present, all_inputs, settings):
             raise DataError(
                 f"{folder}: holds data prepared from other files or with other settings ({'; '.join(changed)}). "
                 "Replace it with --overwrite, or choose another folder with data.out."
@@ -253,7 +246,7 @@ def prepare(
     def write_page(path: Path, *, dated: bool = True) -> None:
         made_by = f"Made by nmt-preprocess {version_and_commit()} from the recipe {recipe.name}"
         made_by += f" on {time.strftime('%Y-%m-%d %H:%M')}." if dated else "."
-        html = page(report.as_dict(), recipe.name, (data.src_lang, data.trg_lang), text_inputs, made_by)
+        html = page(report.as_dict(), recipe.name, (data.src_lang, data.trg_lang), inputs, made_by)
         write_lines(path, html.split("\n"))
 
     def alarm_error(reason: str, advice: str = "") -> AlarmError:
@@ -295,7 +288,7 @@ def prepare(
         if only_report:
             write_page(only_report)
         content = {
-            "inputs": inputs,
+            "inputs": all_inputs,
             "settings": settings,
             "n_pair": n_pair,
             "corpora": report.corpora,

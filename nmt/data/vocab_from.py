@@ -5,7 +5,7 @@ Old pieces keep their text, their merges or scores, and their order. New pieces 
 
 import base64
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -107,13 +107,11 @@ def find_subwords(*names: str, origin: Origin | None = None) -> list[Path]:
     return files
 
 
-def facts_of_subwords(files: Sequence[Path]) -> list[dict[str, Any]]:
+def facts_of_subwords(files: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """Entries of the files for the inputs of the manifest, since the data depends on their bytes."""
-    entries = []
     for side, path in zip(["both"] if len(files) == 1 else ["src", "trg"], files, strict=False):
         facts = {"name": str(path), "n_line": 1, "size": path.stat().st_size, "sha256": sha256_of(path)}
-        entries.append({"split": "subwords", "side": side, **facts})
-    return entries
+        yield {"split": "subwords", "side": side, **facts}
 
 
 def given_subwords(files: Sequence[Path], *, joint: bool) -> Subwords:
@@ -138,17 +136,13 @@ def given_subwords(files: Sequence[Path], *, joint: bool) -> Subwords:
     return subwords
 
 
-def account_of(old: Subwords, new: Subwords, files: Sequence[Path]) -> list[str]:
+def account_of(old: Subwords, new: Subwords, files: Sequence[Path]) -> Iterator[str]:
     """Lines for the terminal: how many pieces of each vocabulary are old, and how many new."""
-    lines = []
     for (side, new_codec), old_codec in zip(new.by_side().items(), old.by_side().values(), strict=True):
         n_new = len(set(new_codec.vocab) - set(old_codec.vocab))
         growth = f", {n_new:,} new, {new_codec.size:,} in all" if n_new else ""
         names = " and ".join(map(str, files))
-        lines.append(
-            f"{side} vocabulary: {old_codec.size:,} pieces of {names}{growth}, padded to {new_codec.n_vocab:,}"
-        )
-    return lines
+        yield f"{side} vocabulary: {old_codec.size:,} pieces of {names}{growth}, padded to {new_codec.n_vocab:,}"
 
 
 def reuse(
@@ -186,11 +180,8 @@ def reuse(
             return codec.table
         return KINDS[config.kind].extend(codec.table, words, config.extend)
 
-    src_words, trg_words = words
-    if old.joint:
-        codecs = [extended(subwords.src, src_words + trg_words)]
-    else:
-        codecs = [extended(subwords.src, src_words), extended(subwords.trg, trg_words)]
+    counts = [words[0] + words[1]] if old.joint else [*words]
+    codecs = [extended(*side) for side in zip(subwords.by_side().values(), counts, strict=True)]
     entries = {"symbols": symbols, "placeholders": names, "patterns": patterns_of(protect), "tags": all_tags}
     return Subwords(old.model_copy(update={**entries, "codecs": codecs}))
 
