@@ -136,8 +136,7 @@ class Text:
     def check(self) -> None:
         """Raise DataError if the text cannot be read, or if its column is missing. Checks the beginning only."""
         place, form, column = self.place, self.form, self.column
-        if isinstance(place, tuple):
-            return
+        assert not isinstance(place, tuple)
         if column is None:
             assert isinstance(place, Path)
             check_text(place)
@@ -180,6 +179,46 @@ class Text:
         if self.moses is not None:
             facts["column"] = f"{facts.get('column', self.form)}, unescaped as {self.moses}"
         return facts
+
+    def read(self, reading: "Reading") -> Iterator[TextOrFlaw]:
+        """Return all lines of this side alone."""
+        if isinstance(self.place, tuple):
+            return iter(self.place)
+        if self.column is not None:
+            return (value for (value,) in read_columns([self], reading))
+        assert isinstance(self.place, Path)
+        return _read_text(self.place, reading)
+
+    def scores(self, *, has_pairs: bool) -> NDArray[np.float64]:
+        """Return the scores in a column, or in the lines of a text file; NaN for null.
+
+        Raises DataError for any other value that is no number, and for the text "nan". has_pairs: the file also has
+        the pairs. Then a broken record gets NaN, since the reader of the pairs drops or refuses it.
+        """
+        place, form, column = cast(Place, self.place), self.form, self.column
+        rows: Iterator[Sequence[Any]]
+        if form in TABLES:
+            rows = _table_rows(place, (str(column),), 100)
+        elif column is None:
+            rows = ((line,) for line in text_lines(cast(Path, place), 100))
+        elif form in ("tsv", "csv"):
+            self.check()
+            rows = _select_fields(_records(place, form), (column,), self.header)
+        else:
+            rows = ((record,) for record in _records(place, form))
+
+        def score_of(row: Sequence[Any], number: int) -> float:
+            value = row[0].decode("utf-8", "replace") if isinstance(row[0], bytes) else row[0]
+            value = _value_at(value, str(column)) if isinstance(value, dict) else value
+            if value is None or (isinstance(row[0], Flaw) and (has_pairs or form in TABLES)):  # in a table: null
+                return math.nan
+            with contextlib.suppress(TypeError, ValueError):
+                if not isinstance(value, bool) and not math.isnan(score := float(value)):
+                    return score
+            flaw = value.message if isinstance(value, Flaw) else f"found {json.dumps(value, ensure_ascii=False):.40}."
+            raise DataError(f"{place}:{number}: {flaw} Each pair needs a number as its score.")
+
+        return np.fromiter(map(score_of, rows, itertools.count(1 + self.header)), np.float64)
 
 
 @dataclass(frozen=True)
@@ -224,7 +263,7 @@ def name_list(names: Iterable[str]) -> str:
     return ", ".join(map(repr, first[:12])) + (", ..." if len(first) > 12 else "") or "none"
 
 
-def read_text(path: Path, reading: Reading) -> Iterator[TextOrFlaw]:
+def _read_text(path: Path, reading: Reading) -> Iterator[TextOrFlaw]:
     """Yield the lines of a text file."""
     n_line = 0
     for block in text_blocks(path, reading.longest, reading.notes):
@@ -284,38 +323,6 @@ def _count_records(place: Place, form: str) -> int:
         return sum(1 for _ in _records(place, form))
     assert isinstance(place, Path)
     return count_lines(place)
-
-
-def read_scores(text: Text, *, has_pairs: bool) -> NDArray[np.float64]:
-    """Return the scores in a column, or in the lines of a text file; NaN for null.
-
-    Raises DataError for any other value that is no number, and for the text "nan". has_pairs: the file also has the
-    pairs. Then a broken record gets NaN, since the reader of the pairs drops or refuses it.
-    """
-    place, form, column = cast(Place, text.place), text.form, text.column
-    rows: Iterator[Sequence[Any]]
-    if form in TABLES:
-        rows = _table_rows(place, (str(column),), 100)
-    elif column is None:
-        rows = ((line,) for line in text_lines(cast(Path, place), 100))
-    elif form in ("tsv", "csv"):
-        text.check()
-        rows = _select_fields(_records(place, form), (column,), text.header)
-    else:
-        rows = ((record,) for record in _records(place, form))
-
-    def score_of(row: Sequence[Any], number: int) -> float:
-        value = row[0].decode("utf-8", "replace") if isinstance(row[0], bytes) else row[0]
-        value = _value_at(value, str(column)) if isinstance(value, dict) else value
-        if value is None or (isinstance(row[0], Flaw) and (has_pairs or form in TABLES)):  # in a table: null
-            return math.nan
-        with contextlib.suppress(TypeError, ValueError):
-            if not isinstance(value, bool) and not math.isnan(score := float(value)):
-                return score
-        flaw = value.message if isinstance(value, Flaw) else f"found {json.dumps(value, ensure_ascii=False):.40}."
-        raise DataError(f"{place}:{number}: {flaw} Each pair needs a number as its score.")
-
-    return np.fromiter(map(score_of, rows, itertools.count(1 + text.header)), np.float64)
 
 
 # TSV and CSV.

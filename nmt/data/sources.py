@@ -16,18 +16,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.formats import (
-    Column,
-    HubDataset,
-    Reading,
-    Text,
-    TextOrFlaw,
-    name_list,
-    names_in,
-    read_columns,
-    read_scores,
-    read_text,
-)
+from nmt.data.formats import Column, HubDataset, Reading, Text, TextOrFlaw, name_list, names_in, read_columns
 from nmt.data.lines import without_ending
 from nmt.data.scripts import scripts_of
 from nmt.data.text import split_of, undo_moses
@@ -69,23 +58,13 @@ class Source:
         if self.src.column is not None and self.src.place == self.trg.place:
             rows = read_columns([self.src, self.trg], reading)
         else:
-            rows = zip(_read(self.src, reading), _read(self.trg, reading), strict=True)
+            rows = zip(self.src.read(reading), self.trg.read(reading), strict=True)
         if self.src.moses or self.trg.moses:
             rows = ((_without_moses(src, self.src.moses), _without_moses(trg, self.trg.moses)) for src, trg in rows)
         try:
             yield from cast("Iterator[tuple[TextOrFlaw, TextOrFlaw]]", rows)
         except ValueError:
             raise DataError(f"{self.src.name} or {self.trg.name} changed while it was read.") from None
-
-
-def _read(text: Text, reading: Reading) -> Iterator[TextOrFlaw]:
-    """Read one side from a place of its own."""
-    if isinstance(text.place, tuple):
-        return iter(text.place)
-    if text.column is not None:
-        return (value for (value,) in read_columns([text], reading))
-    assert isinstance(text.place, Path)
-    return read_text(text.place, reading)
 
 
 def _without_moses(text: TextOrFlaw, moses: str | None) -> TextOrFlaw:
@@ -242,8 +221,7 @@ def with_low_scores(sources: Sequence[Source], data: DataConfig) -> list[Source]
     marked, scores = list(sources), dict[int, NDArray[np.float64]]()
     for n, source in enumerate(sources):
         if text := source.scores:
-            has_pairs = text.place in (source.src.place, source.trg.place)
-            scores[n] = read_scores(text, has_pairs=has_pairs)
+            scores[n] = text.scores(has_pairs=text.place in (source.src.place, source.trg.place))
     for corpus in {sources[n].corpus for n in scores}:
         corpus_scores = {n: source_scores for n, source_scores in scores.items() if sources[n].corpus == corpus}
         options, all_scores = data.train[corpus], np.concatenate([*corpus_scores.values()])
