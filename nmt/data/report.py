@@ -444,7 +444,7 @@ def _pairs(facts: Facts) -> Iterable[str]:
     if facts["dropped"]:
         yield "<h2>Why pairs were dropped</h2>"
     for reason, entry in facts["dropped"].items():
-        content = _examples((pair["place"], pair) for pair in facts["examples"].get(reason, ()))
+        content = _examples(facts["examples"].get(reason, ()))
         if reason not in facts["examples"]:
             content = f"<p>At {', '.join(f'<bdi>{_text(place)}</bdi>' for place in entry['first'])}</p>"
         share = percent(entry["count"], facts["read"])
@@ -454,22 +454,22 @@ def _pairs(facts: Facts) -> Iterable[str]:
         yield "<h2>Pairs that are kept</h2>"
     for kind, pairs in samples.items():
         title = f"{len(pairs)} pairs, drawn at random" if kind == "random" else f"The {kind} pairs"
-        yield _details(title, _examples((pair["place"], pair) for pair in pairs))
+        yield _details(title, _examples(pairs))
     if most := facts.get("duplicates", {}).get("most"):
-        rows = ((f"{pair['times']:,} times, first {pair['place']}", pair) for pair in most)
-        yield _details("Most frequent pairs", _examples(rows))
+        pairs = [{**pair, "place": f"{pair['times']:,} times, first {pair['place']}"} for pair in most]
+        yield _details("Most frequent pairs", _examples(pairs))
     if leaks := facts.get("leaks", {}).get("examples"):
         examples = []
         for pair in leaks:
-            train_pair = {"src": pair["train_src"], "trg": pair["train_trg"]}
-            examples += [(pair["place"], pair), (f"training: {pair['train_place']}", train_pair)]
+            place, src, trg = (pair[f"train_{key}"] for key in ("place", *SIDES))
+            examples += [pair, {"place": f"training: {place}", "src": src, "trg": trg}]
         yield _details("Overlap with the training pairs", _examples(examples))
 
 
-def _examples(examples: Iterable[tuple[str, Mapping[str, str]]]) -> str:
+def _examples(pairs: Iterable[Mapping[str, str]]) -> str:
     items = (
-        f"<li><small class=place>{_text(place)}</small>{_line(pair['src'])}{_line(pair['trg'])}</li>"
-        for place, pair in examples
+        f"<li><small class=place>{_text(pair['place'])}</small>{_line(pair['src'])}{_line(pair['trg'])}</li>"
+        for pair in pairs
     )
     return f'<ul class="examples">{"".join(items)}</ul>'
 
