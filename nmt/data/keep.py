@@ -291,13 +291,16 @@ def keep_training_pairs(
     kept = KeptPairs(training)
 
     def tasks() -> Iterator[tuple[TextBlock, NDArray[np.uint8] | None]]:
-        start = 0
+        n_read = 0
         # With codes, this is the second reading, and the report has the oddities already.
         for block in blocks_of(training, config, report if codes is None else DataReport()):
-            yield block, None if codes is None else codes[start : start + block.n_pair]
-            start += block.n_pair
+            start, n_read = n_read, n_read + block.n_pair
+            if n_read > report.n_read:  # there is no code for some of these pairs
+                break
+            yield block, None if codes is None else codes[start:n_read]
+        if n_read != report.n_read:
+            raise _changed(report.n_read, n_read)
 
-    n_read = 0
     with progress_bar("reading", report.n_read) as progress:
         for result in workers.each("filter_and_measure", tasks()):
             survey.add(result)
@@ -309,10 +312,7 @@ def keep_training_pairs(
                 report.drop(reason, n, places, kept.training[source].corpus)
             for number in result.unlike:
                 report.note("unlike_items", kept.name(source, number))
-            n_read += result.n_pair
             progress.update(result.n_pair)
-    if n_read != report.n_read:
-        raise _changed(report.n_read, n_read)
     return kept, survey
 
 
