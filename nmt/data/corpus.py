@@ -42,10 +42,7 @@ def texts_as_arrow(texts: Sequence[str]) -> pa.Array:
 
 
 def as_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
-    """The integers of a column without nulls; copied where it has several chunks.
-
-    Raises ValueError for any other column.
-    """
+    """The integers of a column without nulls, copied if it has several chunks. ValueError for any other column."""
     if not pa.types.is_integer(column.type) or column.null_count:
         raise ValueError("a column is not made of whole numbers")
     if isinstance(column, pa.ChunkedArray):

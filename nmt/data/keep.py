@@ -95,8 +95,8 @@ def encode_training_pairs(
                     kept.n_of_source[block.source] -= encoded.n_long
                 for name, side in zip(SIDES, encoded.sides, strict=True):
                     use.add(name, side.n_word, side.n_char, side.counts)
-                src, trg = (side.rows for side in encoded.sides)
-                yield src, trg
+                src, trg = encoded.sides
+                yield src.rows, trg.rows
                 progress.update(block.n_kept)
 
     report.n_kept = write_arrow(folder / "train.arrow", in_batches(rows(), N_ROW))

@@ -51,10 +51,7 @@ class DataReport:
             places.append(place)
 
     def drop(self, reason: str, n: int, first: Iterable[tuple[str, Sequence[str]]], corpus: int = 0) -> None:
-        """Count one or more dropped pairs of a corpus.
-
-        first: file:line of the first few of them, with both texts if they are known.
-        """
+        """Count dropped pairs of a corpus. first: file:line of the first few, with both texts if they are known."""
         self.dropped.setdefault(corpus, Counter())[reason] += n
         places = self.first.setdefault(reason, [])
         for place, texts in itertools.islice(first, N_SHOWN - len(places)):

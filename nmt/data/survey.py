@@ -182,8 +182,13 @@ class Survey:
         done: called with a number of analysed pairs, for progress. kept: returns place and texts of pairs by number.
         """
         alignment = []
-        for (source, n_pair), shifts in zip(self._files, self._shifts, strict=True):
-            alignment.append(_alignment(source, shifts.result()))
+        for (source, n_pair), future in zip(self._files, self._shifts, strict=True):
+            shifts = future.result()
+            for stretch in shifts["stretches"]:  # of pairs, but the report numbers lines
+                stretch["first"] += source.src.header
+                stretch["last"] += source.src.header
+            files = {"split": source.split, "src": source.src.name, "trg": source.trg.name}
+            alignment.append({**files, "from": source.first_number, "trg_from": 1 + source.trg.header, **shifts})
             done(n_pair)
         duplicates = self._duplicates.result()
         self._pair_path.unlink()
@@ -218,14 +223,3 @@ class Survey:
 def shown(place: str, src: str, trg: str) -> dict[str, str]:
     """A pair as the report shows it."""
     return {"place": place, "src": cut(src), "trg": cut(trg)}
-
-
-def _alignment(source: Source, shifts: Mapping[str, Any]) -> dict[str, Any]:
-    """The alignment of two files, in lines of the source file."""
-    header = source.first_number - 1
-    stretches = [
-        {**stretch, "first": stretch["first"] + header, "last": stretch["last"] + header}
-        for stretch in shifts["stretches"]
-    ]
-    files = {"split": source.split, "src": source.src.name, "trg": source.trg.name}
-    return {**files, "from": source.first_number, "trg_from": 1 + source.trg.header, **shifts, "stretches": stretches}
