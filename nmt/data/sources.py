@@ -89,7 +89,7 @@ def find_sources(recipe: Recipe, translations: Mapping[int, Sequence[Path]] | No
         raise DataError("\n".join(missing))
     complaints, sources = list[str](), list[Source]()
     for number, (split, files) in enumerate(corpora):  # the training corpora come first
-        languages = data.languages_of(number) if split == "train" else (data.src_lang, data.trg_lang)
+        languages = data.languages_of(number) if split == "train" else (data.src_lang, files.trg_lang or data.trg_lang)
         if translations is not None and isinstance(files, TrainingCorpus) and files.translated_by:
             corpus_sources = []
             for path in translations[number]:
