@@ -6,7 +6,6 @@ Named validation sets are in valid-NAME.arrow. `prepare.py` writes the folder.
 The `datasets` library can read the Arrow files: `Dataset.from_file("train.arrow")`.
 """
 
-import itertools
 import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -172,15 +171,14 @@ class _Rows:
     """A column of id lists as numpy arrays over the mapped file. Rows are copied only when they are picked."""
 
     def __init__(self, column: pa.ChunkedArray, file: pa.Buffer) -> None:
-        self._offsets: list[NDArray[np.int32]] = []
-        self._values: list[NDArray[Any]] = []
+        self._offsets, self._values = list[NDArray[np.int32]](), list[NDArray[Any]]()
         for chunk in column.chunks or [pa.array([], column.type)]:
             if chunk.null_count or not pa.types.is_list(chunk.type) or not pa.types.is_integer(chunk.type.value_type):
                 raise ValueError("a column of ids is not made of lists of whole numbers")
             self._offsets.append(as_numpy(chunk.offsets))
             self._values.append(as_numpy(chunk.values))
         # Chunk c holds the rows first[c] up to first[c + 1].
-        self._first = np.fromiter(itertools.accumulate((len(o) - 1 for o in self._offsets), initial=0), np.int64)
+        self._first = np.cumsum([0, *(len(offsets) - 1 for offsets in self._offsets)], dtype=np.int64)
         # All chunks as one array, and the start of each in it: one lookup serves rows of several chunks.
         self._all_offsets, self._offsets_at = _as_one(self._offsets, file)
         self._all_values, self._values_at = _as_one(self._values, file)

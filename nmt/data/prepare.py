@@ -159,8 +159,7 @@ def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[s
     bases: runs, models and checkpoints in them, or folders of prepared data. Return rows as those of `Leaks.rows`, with
     `train of BASE` as their place; and the bases whose pairs cannot be read, with reasons.
     """
-    rows: list[dict[str, Any]] = []
-    unreadable = []
+    rows, unreadable = list[dict[str, Any]](), list[str]()
     # A model or checkpoint stands for its run.
     folders = (next((folder for folder in (base, *base.parents[:2]) if is_of_run(folder)), base) for base in bases)
     for base in dict.fromkeys(folders):
@@ -273,9 +272,9 @@ def prepare(
         subwords, report.corpora = prepared
         report.on_dropped = report.advice_on_dropped(data)
         facts = report.as_dict()
+        for line in table(facts):
+            talk(line)
         if data.alarms == "stop" and not only_report and (alarms := facts["alarms"]):
-            for line in table(facts):
-                talk(line)
             n_more = f" (1 of {len(alarms):,} alarms, see above)" if alarms[1:] else ""
             raise alarm_error(f"{sentence(alarms[0])}{n_more}", " If this is right: --data.alarms warn.")
         n_pair, tags = {"train": report.n_kept}, held_out_tags(data)
@@ -300,8 +299,6 @@ def prepare(
         }
         files = [SUBWORDS, REPORT, PAGE, *(f"{split}.arrow" for split in n_pair)]
         manifest = write_manifest(temporary, content, files)
-    for line in table(facts):
-        talk(line)
     n_token = facts["subwords"]["trg"]["pieces"] + n_pair["train"]
     if not vocab_files and (note := large_vocabulary(subwords.trg.size, n_token)):
         talk(f"note: {note}")

@@ -49,6 +49,8 @@ def _pieces_of_model(path: Path) -> PieceTable:
         raise DataError(f"{path}: not a model of SentencePiece, or damaged. Expected what spm_train writes.")
     kind, types = model.trainer_spec.model_type, Counter(piece.type for piece in model.pieces)
     normal = [piece.piece for piece in model.pieces if piece.type == NORMAL]
+    inside = [piece for piece in normal if SPACE in piece.lstrip(SPACE) or " " in piece]  # a space that is not first
+    n_byte = max((len(piece.replace(SPACE, " ").encode("utf-8")) for piece in normal), default=0)  # of the longest
     user_defined = [repr(piece.piece) for piece in model.pieces if piece.type == USER_DEFINED]
     obstacles = {
         "a model_type other than bpe and unigram": kind not in _MODELS,
@@ -60,12 +62,8 @@ def _pieces_of_model(path: Path) -> PieceTable:
         "escape_whitespaces=false": not rules.escape_whitespaces,
         "rules of denormalisation": model.denormalizer_spec.precompiled_charsmap,
         "a rule of normalisation that makes several spaces": b"  " in rule_texts,
-        "pieces that contain a space inside (split_by_whitespace=false)": any(
-            SPACE in piece.lstrip(SPACE) or " " in piece for piece in normal
-        ),
-        f"pieces of over {LONGEST_PIECE} bytes": any(
-            len(piece.replace(SPACE, " ").encode("utf-8")) > LONGEST_PIECE for piece in normal
-        ),
+        "pieces that contain a space inside (split_by_whitespace=false)": inside,
+        f"pieces of over {LONGEST_PIECE} bytes": n_byte > LONGEST_PIECE,
         "pieces that occur twice, or are empty": len({*normal, ""}) <= len(normal),
         "no piece for a space alone": SPACE not in normal,
         "scores above 0": kind == 1 and any(piece.score > 0 for piece in model.pieces),
