@@ -358,13 +358,11 @@ def page_beside(folder: Path) -> Path:
 
 def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: dict[str, Any]) -> list[str]:
     """Return the differences between the present folder and a new one. Files are compared by bytes, not by name."""
-
-    def identity(file: dict[str, Any]) -> tuple[Any, ...]:
-        return file.get("split"), file.get("side"), file.get("sha256"), file.get("column")
-
-    before = set(map(identity, present["inputs"]))
-    changed = [f"{file['name']} is new" for file in inputs if identity(file) not in before]
-    if not changed and list(map(identity, present["inputs"])) != list(map(identity, inputs)):
+    identity = ("split", "side", "sha256", "column")
+    before, now = ([tuple(map(file.get, identity)) for file in files] for files in (present["inputs"], inputs))
+    known = set(before)
+    changed = [f"{file['name']} is new" for file, key in zip(inputs, now, strict=True) if key not in known]
+    if not changed and before != now:
         changed = ["the files are not the same"]
     return changed + changed_settings(present["settings"], settings)
 

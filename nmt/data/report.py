@@ -87,8 +87,7 @@ class DataReport:
 
     def nothing_left(self, data: DataConfig) -> str:
         """Return an error message for a corpus of which no pair is kept."""
-        dropped = self.as_dict()["dropped"]
-        by_count = sorted(dropped.items(), key=lambda item: -item[1]["count"])
+        by_count = sorted(self.as_dict()["dropped"].items(), key=lambda item: -item[1]["count"])
         counts = (
             f"{entry['count']:,} dropped for {reason} ({shortened(entry['first'])})" for reason, entry in by_count
         )
