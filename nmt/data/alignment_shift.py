@@ -6,6 +6,7 @@ window of lines; each change of offset has a price. Pairs are read from a file o
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +73,10 @@ def find_shifts(path: Path, first: int, n_pair: int) -> dict[str, Any]:
     if strength < WEAKEST:  # nothing matches: a path through noise is no shift
         return result
     changes = (np.flatnonzero(states[1:] != states[:-1]) + 1).tolist()
-    ends = [*(match.boundary(int(states[k - 1]), int(states[k]), k * _WINDOW) for k in changes), n_pair]
-    ends = np.maximum.accumulate(ends).tolist()  # boundaries are found independently, and may be out of order
-    for k, next_change, start, end in zip([0, *changes], [*changes, len(states)], [0, *ends[:-1]], ends, strict=True):
+    boundaries = [0, *(match.boundary(int(states[k - 1]), int(states[k]), k * _WINDOW) for k in changes), n_pair]
+    boundaries = np.maximum.accumulate(boundaries).tolist()  # they are found independently, and may be out of order
+    windows = pairwise([0, *changes, len(states)])
+    for (k, next_change), (start, end) in zip(windows, pairwise(boundaries), strict=True):
         state = int(states[k])
         if state == FARTHEST or end - start < (_MIN_UNMATCHED if state == _NONE else 1):
             continue

@@ -29,7 +29,6 @@ from nmt.data.units import Lexicon, Mask, UnitFacts, UnitIds, Units, UnitWords
 from nmt.files import naming
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
 
-# File of blocks of training pairs.
 Codes = NDArray[np.uint8]
 Numbers = NDArray[Any]
 
@@ -111,7 +110,7 @@ class TextBlock(NamedTuple):
 
 
 class EncodedSide(NamedTuple):
-    """Ids of the kept lines. counts: occurrences of each id. counts, n_word and n_char cover the lines that fit."""
+    """Ids of one side of the pairs within max_len. counts: occurrences of each id."""
 
     rows: Ragged
     counts: Numbers
@@ -120,9 +119,9 @@ class EncodedSide(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A block as ids. fits: mask of kept pairs within max_len. too_long: places and texts of the first few others."""
+    """A block as ids. n_long: kept pairs that are longer than max_len. too_long: places and texts of the first few."""
 
-    fits: Mask
+    n_long: int
     too_long: list[tuple[int, list[str]]]
     sides: list[EncodedSide]
 
@@ -134,7 +133,7 @@ class Task:
     """Methods for the blocks of one command, with the state that a process keeps between blocks."""
 
     def __init__(self, setup: Setup, number: int) -> None:
-        """number: number of this process, from 0. Each process has its own file."""
+        """number: of this process, from 0. Each process has its own file."""
         self._setup, self._path = setup, setup.folder / f"blocks.{number}"
         self._normalize, self._words_of = setup.subwords.normalize, WordsOf(setup.subwords)
         # Text with placeholders is for learning only and cannot be measured, so it has lexicons of its own.
@@ -215,13 +214,14 @@ class Task:
         fits = np.logical_and(*(ids.lengths <= self._setup.data.max_len for ids in rows))
         sides = []
         for side, codec, ids in zip(block.sides, codecs, rows, strict=True):
-            counts = np.bincount(ids.some(fits).values, minlength=codec.size)
+            short = ids.some(fits)
+            counts = np.bincount(short.values, minlength=codec.size)
             n_word, n_char = (int(n_of_line[fits].sum(dtype=np.int64)) for n_of_line in (side.n_word, side.n_char))
-            sides.append(EncodedSide(ids, counts, n_word, n_char))
-        shown = np.flatnonzero(~fits)[:N_SHOWN].tolist()
-        places, texts = np.flatnonzero(block.kept), [side.learnt_texts() for side in block.sides if shown]
-        too_long = [(int(places[n]), [cut(in_names(side[n])) for side in texts]) for n in shown]
-        return Encoded(fits, too_long, sides)
+            sides.append(EncodedSide(short, counts, n_word, n_char))
+        long = np.flatnonzero(~fits).tolist()
+        places, texts = np.flatnonzero(block.kept), [side.learnt_texts() for side in block.sides if long]
+        too_long = [(int(places[n]), [cut(in_names(side[n])) for side in texts]) for n in long[:N_SHOWN]]
+        return Encoded(len(long), too_long, sides)
 
     def _ids_of_lines(self, side: BlockSide, name: str, codec: Codec) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Return the ids of the kept lines of a side, end to end, and the number of ids of each line."""

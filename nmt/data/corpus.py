@@ -6,7 +6,6 @@ Named validation sets are in valid-NAME.arrow. `prepare.py` writes the folder.
 The `datasets` library can read the Arrow files: `Dataset.from_file("train.arrow")`.
 """
 
-import itertools
 import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from nmt.data.arrays import Ragged, places
 from nmt.data.manifest import SUBWORDS, changed_settings, prepare_again, read_manifest, settings_of, verify_files
 from nmt.data.subwords import N_SPECIAL, Subwords
-from nmt.data.text import VALID, set_of, shares_of
+from nmt.data.text import SIDES, VALID, set_of, shares_of
 from nmt.errors import DataError
 from nmt.recipe.contradictions import names_of
 from nmt.recipe.options import Recipe
@@ -42,10 +41,7 @@ def texts_as_arrow(texts: Sequence[str]) -> pa.Array:
 
 
 def as_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
-    """The integers of a column without nulls; copied where it has several chunks.
-
-    Raises ValueError for any other column.
-    """
+    """The integers of a column without nulls, copied if it has several chunks. ValueError for any other column."""
     if not pa.types.is_integer(column.type) or column.null_count:
         raise ValueError("a column is not made of whole numbers")
     if isinstance(column, pa.ChunkedArray):
@@ -85,10 +81,10 @@ class Corpus:
             if not rows.are_within(N_SPECIAL, n_id):
                 raise DataError(f"{path}: ids outside the vocabulary: its subwords belong to other data.")
 
-    def pairs(self, numbers: Iterable[int] | NDArray[np.integer]) -> tuple[list[Ids], list[Ids]]:
+    def pairs(self, numbers: Sequence[int] | NDArray[np.integer]) -> tuple[list[Ids], list[Ids]]:
         """The source ids and the target ids of pairs, without BOS and EOS; one array for each sentence."""
-        rows = np.fromiter(numbers, np.int64) if not isinstance(numbers, np.ndarray) else numbers
-        src, trg = (Ragged(side.values.astype(np.int64), side.lengths) for side in self.picked(rows))
+        rows = self.picked(np.asarray(numbers, np.int64))
+        src, trg = (Ragged(side.values.astype(np.int64), side.lengths) for side in rows)
         return src.rows(), trg.rows()
 
     def picked(self, numbers: NDArray[np.integer]) -> tuple[Ragged, Ragged]:
@@ -159,11 +155,9 @@ class Prepared:
         if names and any(stored) and (has_moved or len(names) != len(stored)):  # weights and languages go by position
             changed.append(f"data.train: {', '.join(stored)} in the folder, {', '.join(names)} in the recipe")
         old, new = list(self.valid_sets), [files.name for files in recipe.data.valid] or [VALID]
-        return (
-            changed
-            if old == new
-            else [*changed, f"data.valid: {', '.join(old)} in the folder, {', '.join(new)} in the recipe"]
-        )
+        if old != new:
+            changed.append(f"data.valid: {', '.join(old)} in the folder, {', '.join(new)} in the recipe")
+        return changed
 
     def _corpus(self, split: str) -> Corpus:
         name = f"{split}.arrow"
@@ -177,15 +171,14 @@ class _Rows:
     """A column of id lists as numpy arrays over the mapped file. Rows are copied only when they are picked."""
 
     def __init__(self, column: pa.ChunkedArray, file: pa.Buffer) -> None:
-        self._offsets: list[NDArray[np.int32]] = []
-        self._values: list[NDArray[Any]] = []
+        self._offsets, self._values = list[NDArray[np.int32]](), list[NDArray[Any]]()
         for chunk in column.chunks or [pa.array([], column.type)]:
             if chunk.null_count or not pa.types.is_list(chunk.type) or not pa.types.is_integer(chunk.type.value_type):
                 raise ValueError("a column of ids is not made of lists of whole numbers")
             self._offsets.append(as_numpy(chunk.offsets))
             self._values.append(as_numpy(chunk.values))
         # Chunk c holds the rows first[c] up to first[c + 1].
-        self._first = np.fromiter(itertools.accumulate((len(o) - 1 for o in self._offsets), initial=0), np.int64)
+        self._first = np.cumsum([0, *(len(offsets) - 1 for offsets in self._offsets)], dtype=np.int64)
         # All chunks as one array, and the start of each in it: one lookup serves rows of several chunks.
         self._all_offsets, self._offsets_at = _as_one(self._offsets, file)
         self._all_values, self._values_at = _as_one(self._values, file)
@@ -230,15 +223,14 @@ def show_pairs(folder: Path, n: int) -> Iterator[str]:
     The text is decoded from the ids, so that it is what a model learns from.
     """
     data = Prepared.open(folder)
-    n = min(n, data.train.n_pair)
-    numbers = sorted(random.Random(0).sample(range(data.train.n_pair), n))
-    codecs = (data.subwords.src, data.subwords.trg)
-    for number in numbers:
-        yield f"pair {number + 1:,} of {data.train.n_pair:,}"
-        for side, codec, (ids,) in zip(("src", "trg"), codecs, data.train.pairs([number]), strict=True):
-            yield f"  {side} text    {codec.decode(ids.tolist())}"
-            yield f"  {side} pieces  {' '.join(codec.pieces(ids.tolist()))}"
-            yield f"  {side} ids     {' '.join(map(str, ids.tolist()))}"
+    n_pair, codecs = data.train.n_pair, (data.subwords.src, data.subwords.trg)
+    for number in sorted(random.Random(0).sample(range(n_pair), min(n, n_pair))):
+        yield f"pair {number + 1:,} of {n_pair:,}"
+        for side, codec, (row,) in zip(SIDES, codecs, data.train.pairs([number]), strict=True):
+            ids = row.tolist()
+            yield f"  {side} text    {codec.decode(ids)}"
+            yield f"  {side} pieces  {' '.join(codec.pieces(ids))}"
+            yield f"  {side} ids     {' '.join(map(str, ids))}"
 
 
 # Encoded pairs as Arrow tables, and as a file of the `datasets` library.
@@ -251,7 +243,7 @@ def dtype_of_ids(subwords: Subwords) -> np.dtype[Any]:
 def table_of(src: Ragged, trg: Ragged) -> pa.Table:
     """A table of pairs with the columns src, trg, src_len, trg_len."""
     columns: dict[str, pa.Array] = {}
-    for name, rows in (("src", src), ("trg", trg)):
+    for name, rows in zip(SIDES, (src, trg), strict=True):
         offsets = np.concatenate(([0], np.cumsum(rows.lengths, dtype=np.int64)))
         assert offsets[-1] < 2**31, "a block holds too many ids for offsets of 32 bits"
         columns[name] = pa.ListArray.from_arrays(as_arrow(offsets.astype(np.int32)), as_arrow(rows.values))
@@ -274,13 +266,13 @@ def in_batches(blocks: Iterable[tuple[Ragged, Ragged]], n_row: int) -> Iterator[
         yield pa.concat_tables(pending)
 
 
-def write_arrow(path: Path, tables: Iterable[pa.Table], subwords: Subwords) -> int:
+def write_arrow(path: Path, tables: Iterable[pa.Table]) -> int:
     """Write an Arrow file of the `datasets` library, one record batch for each table; return the number of rows."""
     n_row = 0
     writer: pa.RecordBatchStreamWriter | None = None
     with path.open("wb") as file:
         for table in tables:
-            table = table.replace_schema_metadata(_metadata(table, str(dtype_of_ids(subwords))))
+            table = table.replace_schema_metadata(_metadata(table.schema))
             if writer is None:
                 writer = pa.RecordBatchStreamWriter(file, table.schema)
             writer.write_table(table.combine_chunks(), max(len(table), 1))
@@ -290,12 +282,11 @@ def write_arrow(path: Path, tables: Iterable[pa.Table], subwords: Subwords) -> i
     return n_row
 
 
-def _metadata(table: pa.Table, ids: str) -> dict[str, str]:
+def _metadata(schema: pa.Schema) -> dict[str, str]:
     """Description of the columns for the `datasets` library, written by hand: its import takes a second."""
-    value = {"_type": "Value"}
-    id_list = {"feature": {"dtype": ids} | value, "_type": "List"}
-    text = {"dtype": "large_string"} | value
-    features: dict[str, Any] = {"src": id_list, "trg": id_list}
-    features |= {name: {"dtype": "int32"} | value for name in ("src_len", "trg_len")}
-    features |= {name: text for name in table.column_names if name.endswith("_text")}
+    features: dict[str, Any] = {}
+    for column in schema:
+        is_list = pa.types.is_list(column.type)
+        value = {"dtype": str(column.type.value_type if is_list else column.type), "_type": "Value"}
+        features[column.name] = {"feature": value, "_type": "List"} if is_list else value
     return {"huggingface": json.dumps({"info": {"features": features}})}

@@ -136,8 +136,7 @@ class Text:
     def check(self) -> None:
         """Raise DataError if the text cannot be read, or if its column is missing. Checks the beginning only."""
         place, form, column = self.place, self.form, self.column
-        if isinstance(place, tuple):
-            return
+        assert not isinstance(place, tuple)
         if column is None:
             assert isinstance(place, Path)
             check_text(place)
@@ -161,8 +160,11 @@ class Text:
         """
         if isinstance(self.place, HubDataset):
             assert self.column is not None
-            n_line = _count_records(self.place, self.form)
-            size, digest = _size_and_digest(self.place, self.column)
+            n_line, size, hashed = len(self.place.dataset), 0, hashlib.sha256()
+            for (value,) in _table_rows(self.place, (self.column,), None):
+                hashed.update(f"{len(value)}:".encode() + value if isinstance(value, bytes) else b"-")
+                size += len(value) if isinstance(value, bytes) else 0
+            digest = hashed.hexdigest()
         elif isinstance(self.place, Path):
             if self.place not in known:
                 known[self.place] = _count_records(self.place, self.form), sha256_of(self.place)
@@ -177,6 +179,46 @@ class Text:
         if self.moses is not None:
             facts["column"] = f"{facts.get('column', self.form)}, unescaped as {self.moses}"
         return facts
+
+    def read(self, reading: "Reading") -> Iterator[TextOrFlaw]:
+        """Return all lines of this side alone."""
+        if isinstance(self.place, tuple):
+            return iter(self.place)
+        if self.column is not None:
+            return (value for (value,) in read_columns([self], reading))
+        assert isinstance(self.place, Path)
+        return _read_text(self.place, reading)
+
+    def scores(self, *, has_pairs: bool) -> NDArray[np.float64]:
+        """Return the scores in a column, or in the lines of a text file; NaN for null.
+
+        Raises DataError for any other value that is no number, and for the text "nan". has_pairs: the file also has
+        the pairs. Then a broken record gets NaN, since the reader of the pairs drops or refuses it.
+        """
+        place, form, column = cast(Place, self.place), self.form, self.column
+        rows: Iterator[Sequence[Any]]
+        if form in TABLES:
+            rows = _table_rows(place, (str(column),), 100)
+        elif column is None:
+            rows = ((line,) for line in text_lines(cast(Path, place), 100))
+        elif form in ("tsv", "csv"):
+            self.check()
+            rows = _select_fields(_records(place, form), (column,), self.header)
+        else:
+            rows = ((record,) for record in _records(place, form))
+
+        def score_of(row: Sequence[Any], number: int) -> float:
+            value = row[0].decode("utf-8", "replace") if isinstance(row[0], bytes) else row[0]
+            value = _value_at(value, str(column)) if isinstance(value, dict) else value
+            if value is None or (isinstance(row[0], Flaw) and (has_pairs or form in TABLES)):  # in a table: null
+                return math.nan
+            with contextlib.suppress(TypeError, ValueError):
+                if not isinstance(value, bool) and not math.isnan(score := float(value)):
+                    return score
+            flaw = value.message if isinstance(value, Flaw) else f"found {json.dumps(value, ensure_ascii=False):.40}."
+            raise DataError(f"{place}:{number}: {flaw} Each pair needs a number as its score.")
+
+        return np.fromiter(map(score_of, rows, itertools.count(1 + self.header)), np.float64)
 
 
 @dataclass(frozen=True)
@@ -221,7 +263,7 @@ def name_list(names: Iterable[str]) -> str:
     return ", ".join(map(repr, first[:12])) + (", ..." if len(first) > 12 else "") or "none"
 
 
-def read_text(path: Path, reading: Reading) -> Iterator[TextOrFlaw]:
+def _read_text(path: Path, reading: Reading) -> Iterator[TextOrFlaw]:
     """Yield the lines of a text file."""
     n_line = 0
     for block in text_blocks(path, reading.longest, reading.notes):
@@ -240,17 +282,16 @@ def read_columns(texts: Sequence[Text], reading: Reading) -> Iterator[tuple[Text
     first, columns = texts[0], [text.column for text in texts if text.column is not None]
     place, form = first.place, first.form
     assert not isinstance(place, tuple)
+    records: Iterator[Any] = _records(place, form, reading.notes)  # unused for a table
     rows: Iterator[Sequence[bytes | TextOrFlaw]]
     if form in TABLES:
         rows = _table_rows(place, columns, reading.longest)
+    elif form in ("tsv", "csv"):
+        rows = _select_fields(records, columns, first.header)
+    elif form == "jsonl":
+        rows = _select_keys(records, columns, first.drop_flagged)
     else:
-        records: Iterator[Any] = _records(place, form, reading.notes)
-        if form in ("tsv", "csv"):
-            rows = _select_fields(records, columns, first.header)
-        elif form == "jsonl":
-            rows = _select_keys(records, columns, first.drop_flagged)
-        else:
-            rows = ([unit.get(str(column), "") for column in columns] for unit in records)
+        rows = ([unit.get(str(column), "") for column in columns] for unit in records)
     for number, row in enumerate(rows, start=1 + first.header):
         yield tuple([reading.text(value, place, number) for value in row])
 
@@ -274,9 +315,7 @@ def names_in(place: Place, form: str, *, header: bool = False) -> list[str]:
 
 
 def _count_records(place: Place, form: str) -> int:
-    """Return the number of records, a header included."""
-    if isinstance(place, HubDataset):
-        return len(place.dataset)
+    """Return the number of records of a file, a header included."""
     if form in TABLES:
         with _open_table(place, []) as (_, batches):
             return sum(map(len, batches))
@@ -284,47 +323,6 @@ def _count_records(place: Place, form: str) -> int:
         return sum(1 for _ in _records(place, form))
     assert isinstance(place, Path)
     return count_lines(place)
-
-
-def _size_and_digest(dataset: HubDataset, column: Column) -> tuple[int, str]:
-    """Return the size in bytes of the texts in a column of a dataset, and their SHA-256."""
-    size, digest = 0, hashlib.sha256()
-    for (value,) in _table_rows(dataset, (column,), None):
-        digest.update(f"{len(value)}:".encode() + value if isinstance(value, bytes) else b"-")
-        size += len(value) if isinstance(value, bytes) else 0
-    return size, digest.hexdigest()
-
-
-def read_scores(text: Text, *, has_pairs: bool) -> NDArray[np.float64]:
-    """Return the scores in a column, or in the lines of a text file; NaN for null.
-
-    Raises DataError for any other value that is no number, and for the text "nan". has_pairs: the file also has the
-    pairs. Then a broken record gets NaN, since the reader of the pairs drops or refuses it.
-    """
-    place, form, column = cast(Place, text.place), text.form, text.column
-    rows: Iterator[Sequence[Any]]
-    if form in TABLES:
-        rows = _table_rows(place, (str(column),), 100)
-    elif column is None:
-        rows = ((line,) for line in text_lines(cast(Path, place), 100))
-    elif form in ("tsv", "csv"):
-        text.check()
-        rows = _select_fields(_records(place, form), (column,), text.header)
-    else:
-        rows = ((record,) for record in _records(place, form))
-
-    def score_of(row: Sequence[Any], number: int) -> float:
-        value = row[0].decode("utf-8", "replace") if isinstance(row[0], bytes) else row[0]
-        value = _value_at(value, str(column)) if isinstance(value, dict) else value
-        if value is None or (isinstance(row[0], Flaw) and (has_pairs or form in TABLES)):  # in a table: null
-            return math.nan
-        with contextlib.suppress(TypeError, ValueError):
-            if not isinstance(value, bool) and not math.isnan(score := float(value)):
-                return score
-        flaw = value.message if isinstance(value, Flaw) else f"found {json.dumps(value, ensure_ascii=False):.40}."
-        raise DataError(f"{place}:{number}: {flaw} Each pair needs a number as its score.")
-
-    return np.fromiter(map(score_of, rows, itertools.count(1 + text.header)), np.float64)
 
 
 # TSV and CSV.
@@ -340,9 +338,9 @@ def _records(place: Place, form: str, notes: Counter[str] | None = None) -> Iter
         yield from _tmx(place)
     else:
         for raw in text_lines(place, _MAX_RECORD, notes):
-            is_cut = len(raw) > _MAX_RECORD - 4
-            line: TextOrFlaw = Flaw(TOO_LONG, f"a line of over {_MAX_RECORD - 4:,} bytes.") if is_cut else _decoded(raw)
-            if isinstance(line, Flaw):
+            if len(raw) > _MAX_RECORD - 4:
+                yield Flaw(TOO_LONG, f"a line of over {_MAX_RECORD - 4:,} bytes.")
+            elif isinstance(line := _decoded(raw), Flaw):
                 yield line
             else:
                 yield _parse_object(line) if form == "jsonl" else line.split("\t")
@@ -389,14 +387,7 @@ _FLAGS, _HARMLESS = "flags", {"split"}
 _LONGEST_FLAG = 20
 # Integers are never texts, but valid JSON of any length. Python's int would refuse more than 4,300 digits.
 _JSON = json.JSONDecoder(parse_int=float)
-_JSON_KINDS = {
-    type(None): "null",
-    bool: "true or false",
-    float: "a number",
-    str: "text",
-    list: "a list",
-    dict: "an object",
-}
+_KINDS = {type(None): "null", bool: "true or false", float: "a number", str: "text", list: "a list", dict: "an object"}
 
 
 def _parse_object(line: str) -> dict[str, Any] | Flaw:
@@ -406,7 +397,7 @@ def _parse_object(line: str) -> dict[str, Any] | Flaw:
         message = f"not JSON ({error})." if line.strip() else "a blank line instead of a JSON object."
         return Flaw(BAD_RECORD, message)
     if not isinstance(record, dict):
-        return Flaw(BAD_RECORD, f"{_JSON_KINDS[type(record)]} instead of a JSON object.")
+        return Flaw(BAD_RECORD, f"{_KINDS[type(record)]} instead of a JSON object.")
     return record
 
 
@@ -430,7 +421,7 @@ def _value_at(record: Any, key: str) -> Any:
 
 def _text_at(record: dict[str, Any], key: str) -> TextOrFlaw:
     if not isinstance(value := _value_at(record, key), str | Flaw):
-        return Flaw(BAD_RECORD, f"expected text under the key {key!r}, found {_JSON_KINDS[type(value)]}.")
+        return Flaw(BAD_RECORD, f"expected text under the key {key!r}, found {_KINDS[type(value)]}.")
     if isinstance(value, str) and not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
         return Flaw(BAD_RECORD, f"half a surrogate pair under the key {key!r}, which is not a valid character.")
     return value

@@ -89,17 +89,17 @@ def encode_training_pairs(
     def rows() -> Iterator[tuple[Ragged, Ragged]]:
         with progress_bar("encoding", len(kept)) as progress:
             for block, encoded in zip(kept.blocks, workers.each("encode", tasks), strict=True):
-                if n_long := int((~encoded.fits).sum()):
+                if encoded.n_long:
                     places = [(kept.name(block.source, block.first + n), texts) for n, texts in encoded.too_long]
-                    report.drop(TOO_LONG, n_long, places, kept.training[block.source].corpus)
-                    kept.n_of_source[block.source] -= n_long
+                    report.drop(TOO_LONG, encoded.n_long, places, kept.training[block.source].corpus)
+                    kept.n_of_source[block.source] -= encoded.n_long
                 for name, side in zip(SIDES, encoded.sides, strict=True):
                     use.add(name, side.n_word, side.n_char, side.counts)
-                src, trg = (side.rows.some(encoded.fits) for side in encoded.sides)
-                yield src, trg
+                src, trg = encoded.sides
+                yield src.rows, trg.rows
                 progress.update(block.n_kept)
 
-    report.n_kept = write_arrow(folder / "train.arrow", in_batches(rows(), N_ROW), subwords)
+    report.n_kept = write_arrow(folder / "train.arrow", in_batches(rows(), N_ROW))
     corpora: dict[int, dict[str, Any]] = {}
     for source, n_pair in zip(kept.training, kept.n_of_source, strict=True):
         usual = report.learnt_ratios.get((source.corpus, source.src.name))
@@ -108,7 +108,7 @@ def encode_training_pairs(
         corpus["n_pair"] += n_pair
     # A corpus that is not translated yet has no source. So the corpora are renumbered without it.
     report.dropped = {n: report.dropped.get(corpus, Counter()) for n, corpus in enumerate(corpora)}
-    return [*corpora.values()]
+    return list(corpora.values())
 
 
 # Limit of a validation or test line, in bytes. These lines are never cut or dropped, but a longer one is no text.
@@ -178,8 +178,7 @@ def with_held_out(sources: Sequence[Source], data: DataConfig) -> list[Source]:
     n_wanted = n_to_hold_out(data.valid_size, n_pair)
     corpora = (CorpusFacts(data.filters_of(n), data.max_len, data.languages_of(n)) for n in range(len(data.train)))
     filters = list(map(filters_of, corpora))
-    used_hashes: set[int] = set()
-    chosen: list[_Candidate] = []
+    chosen, used_hashes = list[_Candidate](), set[int]()
     for pair in candidates:
         if len(chosen) == n_wanted:
             break
@@ -292,13 +291,16 @@ def keep_training_pairs(
     kept = KeptPairs(training)
 
     def tasks() -> Iterator[tuple[TextBlock, NDArray[np.uint8] | None]]:
-        start = 0
+        n_read = 0
         # With codes, this is the second reading, and the report has the oddities already.
         for block in blocks_of(training, config, report if codes is None else DataReport()):
-            yield block, None if codes is None else codes[start : start + block.n_pair]
-            start += block.n_pair
+            start, n_read = n_read, n_read + block.n_pair
+            if n_read > report.n_read:  # there is no code for some of these pairs
+                break
+            yield block, None if codes is None else codes[start:n_read]
+        if n_read != report.n_read:
+            raise _changed(report.n_read, n_read)
 
-    n_read = 0
     with progress_bar("reading", report.n_read) as progress:
         for result in workers.each("filter_and_measure", tasks()):
             survey.add(result)
@@ -310,10 +312,7 @@ def keep_training_pairs(
                 report.drop(reason, n, places, kept.training[source].corpus)
             for number in result.unlike:
                 report.note("unlike_items", kept.name(source, number))
-            n_read += result.n_pair
             progress.update(result.n_pair)
-    if n_read != report.n_read:
-        raise _changed(report.n_read, n_read)
     return kept, survey
 
 
@@ -330,7 +329,12 @@ def count_words_of(
     """
     if config.vocab_from and not config.extend:
         return Counter(), Counter()
-    samples = _sample(kept, config.max_train_lines, joint=config.joint)
+    most, n_line = config.max_train_lines, len(kept) * (2 if config.joint else 1)
+    samples: list[list[NDArray[np.uint8]]] = []  # of each side: a mask of the lines of each block, as packed bits
+    if n_line > most:
+        draw = draw_sample(n_line, most, _SAMPLE_SEED)
+        draws = draw, draw if config.joint else draw_sample(n_line, most, _SAMPLE_SEED)
+        samples = [[np.packbits(np.fromiter(draw, bool, block.n_kept)) for block in kept.blocks] for draw in draws]
 
     def tasks() -> Iterator[tuple[KeptBlock, list[NDArray[np.bool_]]]]:
         for n, block in enumerate(kept.blocks):
@@ -346,16 +350,6 @@ def count_words_of(
                 add_counts(total, words, times)
             progress.update(block.n_kept)
     return counts
-
-
-def _sample(kept: KeptPairs, most: int, *, joint: bool) -> list[list[NDArray[np.uint8]]]:
-    """Draw the lines to learn from, as packed bits by side and block; empty if all lines are used."""
-    n_line = len(kept) * (2 if joint else 1)
-    if n_line <= most:
-        return []
-    draw = draw_sample(n_line, most, _SAMPLE_SEED)
-    draws = draw, draw if joint else draw_sample(n_line, most, _SAMPLE_SEED)
-    return [[np.packbits(np.fromiter(draw, bool, block.n_kept)) for block in kept.blocks] for draw in draws]
 
 
 def _decide(

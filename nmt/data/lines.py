@@ -109,8 +109,7 @@ def open_text(path: Path | str) -> Iterator[io.BufferedReader]:
     """Context manager: a text file opened as decompressed bytes. Raises DataError for non-text and read errors."""
     with errors_of(path):
         refuse_stream(path)
-        kind = _compression_of(path)
-        ending = Path(path).suffix
+        kind, ending = _compression_of(path), Path(path).suffix
         expected = _ENDINGS.get(ending)
         if expected not in (None, kind):
             actual = f"compressed by {kind}" if kind else f"not compressed by {expected}"
@@ -187,9 +186,8 @@ def text_blocks(path: Path | str, longest: int | None = None, notes: Counter[str
             lines, feed, rest = chunk.rpartition(b"\n")
             if feed:
                 yield _without_returns(bytes(unfinished) + lines + feed, notes)
-                unfinished = bytearray(rest)
-            else:
-                unfinished += rest
+                unfinished.clear()
+            unfinished += rest
             if longest is not None:
                 del unfinished[longest + 2 :]  # otherwise one line could fill the memory
             chunk = file.read(_CHUNK)

@@ -156,16 +156,13 @@ def verify_files(folder: Path, manifest: dict[str, Any]) -> None:
         path = folder / name
         if path.is_symlink() or not path.is_file():
             raise _unusable(path, "missing, or not a regular file")
-        size = path.stat().st_size
-        if size != expected["size"]:
+        if (size := path.stat().st_size) != expected["size"]:
             raise _unusable(path, f"{size:,} bytes, but the manifest says {expected['size']:,}")
         if size <= HASHED_BYTES and sha256_of(path) != expected["sha256"]:
             raise _unusable(path, "damaged or changed (its SHA-256 differs from the manifest)")
 
 
 # Atomic creation of a folder.
-
-
 def refuse_foreign_files(folder: Path) -> dict[str, Any] | None:
     """The manifest of the prepared data in the folder, or None if the folder is empty or missing.
 
@@ -211,7 +208,7 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
             try:
                 lock_file(file.fileno())
                 is_held = not os.path.samestat(os.fstat(file.fileno()), lock.stat())
-            except (BlockingIOError, PermissionError):
+            except (BlockingIOError, PermissionError, FileNotFoundError):  # the last: its holder just removed the file
                 is_held = True
             except OSError:  # some network file systems have no locks
                 is_held = temporary.exists()

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -59,11 +58,10 @@ from nmt.data.vocab_from import account_of, facts_of_subwords, find_subwords, gi
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import AlarmError, DataError, NmtError
 from nmt.extras import is_installed, version_and_commit
-from nmt.files import parse_json
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.draft import write_draft
 from nmt.recipe.options import Recipe
-from nmt.recipe.places import RUN_DATA, is_of_run
+from nmt.recipe.places import is_of_run, read_run_data
 from nmt.recipe.reader import read_recipe
 
 # Detection of other languages.
@@ -101,9 +99,9 @@ def other_languages(kept: KeptPairs, data: DataConfig) -> Iterator[str]:
                 expected = languages_like(language)
                 codes = [identifier().classify(line) for line in lines if sum(map(str.isalpha, line)) >= _MIN_LETTERS]
                 others = Counter(code for code, p in codes if p > _MIN_CONFIDENCE and code not in expected)
-                most_common = others.most_common(1)  # of languages that are not expected
-                if len(codes) >= _MIN_CLASSIFIED and most_common and most_common[0][1] > _MIN_SHARE * len(codes):
-                    yield f"{text.name}:{most_common[0][0]}"
+                for code, n_other in others.most_common(1):  # none if all lines are in the expected language
+                    if len(codes) >= _MIN_CLASSIFIED and n_other > _MIN_SHARE * len(codes):
+                        yield f"{text.name}:{code}"
 
 
 def swapped(kept: KeptPairs, held_out: Mapping[str, Texts], data: DataConfig) -> list[dict[str, str]]:
@@ -161,13 +159,17 @@ def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[s
     bases: runs, models and checkpoints in them, or folders of prepared data. Return rows as those of `Leaks.rows`, with
     `train of BASE` as their place; and the bases whose pairs cannot be read, with reasons.
     """
-    rows: list[dict[str, Any]] = []
-    unreadable = []
+    rows, unreadable = list[dict[str, Any]](), list[str]()
     # A model or checkpoint stands for its run.
     folders = (next((folder for folder in (base, *base.parents[:2]) if is_of_run(folder)), base) for base in bases)
     for base in dict.fromkeys(folders):
         try:
-            data = _data_of(base)
+            if is_of_run(base):
+                data = Prepared.open(read_recipe(base / RECIPE).data_folder)
+                if read_run_data(base).get("train") != data.train.fingerprint:
+                    raise DataError(f"{data.folder} holds other pairs than when it was trained on.")
+            else:
+                data = Prepared.open(base)
         except (NmtError, OSError, ValueError) as error:
             unreadable.append(f"{base} ({error})")
             continue
@@ -183,26 +185,14 @@ def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[s
     return rows, unreadable
 
 
-def _data_of(base: Path) -> Prepared:
-    if not is_of_run(base):
-        return Prepared.open(base)
-    data = Prepared.open(read_recipe(base / "recipe.yaml").data_folder)
-    run_data = parse_json((base / RUN_DATA).read_bytes())
-    if not isinstance(run_data, dict) or run_data.get("train") != data.train.fingerprint:
-        raise DataError(f"{data.folder} holds other pairs than when it was trained on.")
-    return data
-
-
 def _sample_lines(kept: KeptPairs, source: int, n_line: int) -> tuple[list[str], list[str]]:
     """Sample kept pairs from all over a source: its source lines and its target lines."""
     blocks = [block for block in kept.blocks if block.source == source and block.n_kept]
-    step = max(1, -(-len(blocks) // _N_BLOCK))
-    src: list[str] = []
-    trg: list[str] = []
-    for block in blocks[::step]:
-        n = n_line // len(blocks[::step])
+    blocks = blocks[:: max(1, -(-len(blocks) // _N_BLOCK))]
+    src, trg = list[str](), list[str]()
+    for block in blocks:
         for lines, side in zip((src, trg), read_block(block).sides, strict=True):
-            lines += side.texts()[:n]
+            lines += side.texts()[: n_line // len(blocks)]
     return src, trg
 
 
@@ -217,7 +207,7 @@ def prepare(
     talk: Talk | None = None,
     report: DataReport | None = None,
     only_report: Path | None = None,
-    translations: Mapping[int, Sequence[Path]] = MappingProxyType({}),
+    translations: Mapping[int, Sequence[Path]] | None = None,
 ) -> dict[str, Any]:
     """Make the data folder of a recipe and return its manifest.
 
@@ -227,7 +217,7 @@ def prepare(
     there, and leave the folder as it is. translations: passed to `find_sources`.
     """
     talk, report, data = talk or partial(print, file=sys.stderr), report or DataReport(), recipe.data
-    sources = find_sources(recipe, translations)
+    sources = find_sources(recipe, translations or {})
     for line in source_notes(sources):
         talk(line)
     present = None if only_report else refuse_foreign_files(folder)
@@ -238,14 +228,12 @@ def prepare(
         inputs += facts_of(sources[-1:])
         talk(f"valid: {sources[-1].src.name.partition(', ')[0]}, and near copies of them left out of it")
     report.n_read = sum(file["n_line"] for file in inputs if file["split"] == "train" and file["side"] == "src")
-    text_inputs = inputs.copy()  # those that the page shows
-    vocab_files = (
-        find_subwords(*recipe.subwords.vocab_names, origin=recipe.origin) if recipe.subwords.vocab_from else []
-    )
-    inputs += facts_of_subwords(vocab_files)
+    vocab_names = recipe.subwords.vocab_names if recipe.subwords.vocab_from else ()
+    vocab_files = find_subwords(*vocab_names, origin=recipe.origin)
+    all_inputs = [*inputs, *facts_of_subwords(vocab_files)]
     settings = settings_of(recipe)
     if present is not None and not overwrite:
-        if changed := _changes(present, inputs, settings):
+        if changed := _changes(present, all_inputs, settings):
             raise DataError(
                 f"{folder}: holds data prepared from other files or with other settings ({'; '.join(changed)}). "
                 "Replace it with --overwrite, or choose another folder with data.out."
@@ -257,7 +245,7 @@ def prepare(
     def write_page(path: Path, *, dated: bool = True) -> None:
         made_by = f"Made by nmt-preprocess {version_and_commit()} from the recipe {recipe.name}"
         made_by += f" on {time.strftime('%Y-%m-%d %H:%M')}." if dated else "."
-        html = page(report.as_dict(), recipe.name, (data.src_lang, data.trg_lang), text_inputs, made_by)
+        html = page(report.as_dict(), recipe.name, (data.src_lang, data.trg_lang), inputs, made_by)
         write_lines(path, html.split("\n"))
 
     def alarm_error(reason: str, advice: str = "") -> AlarmError:
@@ -284,22 +272,22 @@ def prepare(
         subwords, report.corpora = prepared
         report.on_dropped = report.advice_on_dropped(data)
         facts = report.as_dict()
+        for line in table(facts):
+            talk(line)
         if data.alarms == "stop" and not only_report and (alarms := facts["alarms"]):
-            for line in table(facts):
-                talk(line)
             n_more = f" (1 of {len(alarms):,} alarms, see above)" if alarms[1:] else ""
             raise alarm_error(f"{sentence(alarms[0])}{n_more}", " If this is right: --data.alarms warn.")
         n_pair, tags = {"train": report.n_kept}, held_out_tags(data)
         for split, (src, trg, _) in held_out.items():
             tables = _held_out_tables(src, trg, subwords.tagged(tags.get(split, ())))
-            n_pair[split] = write_arrow(temporary / f"{split}.arrow", tables, subwords)
+            n_pair[split] = write_arrow(temporary / f"{split}.arrow", tables)
         write_draft(recipe, temporary / RECIPE)
         write_lines(temporary / REPORT, json.dumps(facts, indent=1, ensure_ascii=False).split("\n"))
         write_page(temporary / PAGE, dated=False)  # the bytes of a folder do not depend on the date
         if only_report:
             write_page(only_report)
         content = {
-            "inputs": inputs,
+            "inputs": all_inputs,
             "settings": settings,
             "n_pair": n_pair,
             "corpora": report.corpora,
@@ -311,8 +299,6 @@ def prepare(
         }
         files = [SUBWORDS, REPORT, PAGE, *(f"{split}.arrow" for split in n_pair)]
         manifest = write_manifest(temporary, content, files)
-    for line in table(facts):
-        talk(line)
     n_token = facts["subwords"]["trg"]["pieces"] + n_pair["train"]
     if not vocab_files and (note := large_vocabulary(subwords.trg.size, n_token)):
         talk(f"note: {note}")
@@ -372,13 +358,11 @@ def page_beside(folder: Path) -> Path:
 
 def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: dict[str, Any]) -> list[str]:
     """Return the differences between the present folder and a new one. Files are compared by bytes, not by name."""
-
-    def identity(file: dict[str, Any]) -> tuple[Any, ...]:
-        return file.get("split"), file.get("side"), file.get("sha256"), file.get("column")
-
-    before = set(map(identity, present["inputs"]))
-    changed = [f"{file['name']} is new" for file in inputs if identity(file) not in before]
-    if not changed and list(map(identity, present["inputs"])) != list(map(identity, inputs)):
+    identity = ("split", "side", "sha256", "column")
+    before, now = ([tuple(map(file.get, identity)) for file in files] for files in (present["inputs"], inputs))
+    known = set(before)
+    changed = [f"{file['name']} is new" for file, key in zip(inputs, now, strict=True) if key not in known]
+    if not changed and before != now:
         changed = ["the files are not the same"]
     return changed + changed_settings(present["settings"], settings)
 

@@ -51,10 +51,7 @@ class DataReport:
             places.append(place)
 
     def drop(self, reason: str, n: int, first: Iterable[tuple[str, Sequence[str]]], corpus: int = 0) -> None:
-        """Count one or more dropped pairs of a corpus.
-
-        first: file:line of the first few of them, with both texts if they are known.
-        """
+        """Count dropped pairs of a corpus. first: file:line of the first few, with both texts if they are known."""
         self.dropped.setdefault(corpus, Counter())[reason] += n
         places = self.first.setdefault(reason, [])
         for place, texts in itertools.islice(first, N_SHOWN - len(places)):
@@ -90,8 +87,7 @@ class DataReport:
 
     def nothing_left(self, data: DataConfig) -> str:
         """Return an error message for a corpus of which no pair is kept."""
-        dropped = self.as_dict()["dropped"]
-        by_count = sorted(dropped.items(), key=lambda item: -item[1]["count"])
+        by_count = sorted(self.as_dict()["dropped"].items(), key=lambda item: -item[1]["count"])
         counts = (
             f"{entry['count']:,} dropped for {reason} ({shortened(entry['first'])})" for reason, entry in by_count
         )
@@ -302,8 +298,7 @@ def summary(facts: Facts, most: int | None = None) -> list[str]:
     for reason, entry in facts["dropped"].items():
         lines.append(f"  {entry['count']:>9,}  {reason:<18}  {shortened(entry['first'])}")
     corpora = []
-    by_share_kept = sorted(facts.get("corpora", []), key=lambda corpus: corpus["kept"] / max(1, corpus["read"]))
-    for corpus in by_share_kept:
+    for corpus in sorted(facts.get("corpora", []), key=lambda corpus: corpus["kept"] / max(1, corpus["read"])):
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in corpus["dropped"].items())
         n_dropped = f"{sum(corpus['dropped'].values()):,} dropped{f' ({reasons})' if reasons else ''}"
         corpora.append(f"{corpus['name']}: {corpus['read']:,} read, {n_dropped}, {corpus['kept']:,} kept")
@@ -403,8 +398,6 @@ def shortened(places: Iterable[str]) -> str:
 
 
 # The page.
-
-
 def page(
     facts: Facts, name: str, langs: tuple[str, str], inputs: Sequence[Mapping[str, Any]] = (), made: str = ""
 ) -> str:
@@ -447,7 +440,7 @@ def _pairs(facts: Facts) -> Iterable[str]:
     if facts["dropped"]:
         yield "<h2>Why pairs were dropped</h2>"
     for reason, entry in facts["dropped"].items():
-        content = _examples((pair["place"], pair) for pair in facts["examples"].get(reason, ()))
+        content = _examples(facts["examples"].get(reason, ()))
         if reason not in facts["examples"]:
             content = f"<p>At {', '.join(f'<bdi>{_text(place)}</bdi>' for place in entry['first'])}</p>"
         share = percent(entry["count"], facts["read"])
@@ -457,22 +450,22 @@ def _pairs(facts: Facts) -> Iterable[str]:
         yield "<h2>Pairs that are kept</h2>"
     for kind, pairs in samples.items():
         title = f"{len(pairs)} pairs, drawn at random" if kind == "random" else f"The {kind} pairs"
-        yield _details(title, _examples((pair["place"], pair) for pair in pairs))
+        yield _details(title, _examples(pairs))
     if most := facts.get("duplicates", {}).get("most"):
-        rows = ((f"{pair['times']:,} times, first {pair['place']}", pair) for pair in most)
-        yield _details("Most frequent pairs", _examples(rows))
+        pairs = [{**pair, "place": f"{pair['times']:,} times, first {pair['place']}"} for pair in most]
+        yield _details("Most frequent pairs", _examples(pairs))
     if leaks := facts.get("leaks", {}).get("examples"):
         examples = []
         for pair in leaks:
-            train_pair = {"src": pair["train_src"], "trg": pair["train_trg"]}
-            examples += [(pair["place"], pair), (f"training: {pair['train_place']}", train_pair)]
+            place, src, trg = (pair[f"train_{key}"] for key in ("place", *SIDES))
+            examples += [pair, {"place": f"training: {place}", "src": src, "trg": trg}]
         yield _details("Overlap with the training pairs", _examples(examples))
 
 
-def _examples(examples: Iterable[tuple[str, Mapping[str, str]]]) -> str:
+def _examples(pairs: Iterable[Mapping[str, str]]) -> str:
     items = (
-        f"<li><small class=place>{_text(place)}</small>{_line(pair['src'])}{_line(pair['trg'])}</li>"
-        for place, pair in examples
+        f"<li><small class=place>{_text(pair['place'])}</small>{_line(pair['src'])}{_line(pair['trg'])}</li>"
+        for pair in pairs
     )
     return f'<ul class="examples">{"".join(items)}</ul>'
 

@@ -16,18 +16,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.formats import (
-    Column,
-    HubDataset,
-    Reading,
-    Text,
-    TextOrFlaw,
-    name_list,
-    names_in,
-    read_columns,
-    read_scores,
-    read_text,
-)
+from nmt.data.formats import Column, HubDataset, Reading, Text, TextOrFlaw, name_list, names_in, read_columns
 from nmt.data.lines import without_ending
 from nmt.data.scripts import scripts_of
 from nmt.data.text import split_of, undo_moses
@@ -69,23 +58,13 @@ class Source:
         if self.src.column is not None and self.src.place == self.trg.place:
             rows = read_columns([self.src, self.trg], reading)
         else:
-            rows = zip(_read(self.src, reading), _read(self.trg, reading), strict=True)
+            rows = zip(self.src.read(reading), self.trg.read(reading), strict=True)
         if self.src.moses or self.trg.moses:
             rows = ((_without_moses(src, self.src.moses), _without_moses(trg, self.trg.moses)) for src, trg in rows)
         try:
             yield from cast("Iterator[tuple[TextOrFlaw, TextOrFlaw]]", rows)
         except ValueError:
             raise DataError(f"{self.src.name} or {self.trg.name} changed while it was read.") from None
-
-
-def _read(text: Text, reading: Reading) -> Iterator[TextOrFlaw]:
-    """Read one side from a place of its own."""
-    if isinstance(text.place, tuple):
-        return iter(text.place)
-    if text.column is not None:
-        return (value for (value,) in read_columns([text], reading))
-    assert isinstance(text.place, Path)
-    return read_text(text.place, reading)
 
 
 def _without_moses(text: TextOrFlaw, moses: str | None) -> TextOrFlaw:
@@ -108,10 +87,9 @@ def find_sources(recipe: Recipe, translations: Mapping[int, Sequence[Path]] | No
         missing.append(f"data.valid: {advice} Or hold pairs out of training: data.valid_size: auto.")
     if missing:
         raise DataError("\n".join(missing))
-    complaints: list[str] = []
-    sources = []
+    complaints, sources = list[str](), list[Source]()
     for number, (split, files) in enumerate(corpora):  # the training corpora come first
-        languages = data.languages_of(number) if split == "train" else (data.src_lang, data.trg_lang)
+        languages = data.languages_of(number) if split == "train" else (data.src_lang, files.trg_lang or data.trg_lang)
         if translations is not None and isinstance(files, TrainingCorpus) and files.translated_by:
             corpus_sources = []
             for path in translations[number]:
@@ -243,8 +221,7 @@ def with_low_scores(sources: Sequence[Source], data: DataConfig) -> list[Source]
     marked, scores = list(sources), dict[int, NDArray[np.float64]]()
     for n, source in enumerate(sources):
         if text := source.scores:
-            has_pairs = text.place in (source.src.place, source.trg.place)
-            scores[n] = read_scores(text, has_pairs=has_pairs)
+            scores[n] = text.scores(has_pairs=text.place in (source.src.place, source.trg.place))
     for corpus in {sources[n].corpus for n in scores}:
         corpus_scores = {n: source_scores for n, source_scores in scores.items() if sources[n].corpus == corpus}
         options, all_scores = data.train[corpus], np.concatenate([*corpus_scores.values()])
@@ -390,9 +367,7 @@ def facts_of(sources: Iterable[Source]) -> list[dict[str, Any]]:
 
     Raises one DataError for all unequal line counts and empty files.
     """
-    inputs: list[dict[str, Any]] = []
-    complaints = []
-    known: dict[Path, tuple[int, str]] = {}
+    inputs, complaints, known = list[dict[str, Any]](), list[str](), dict[Path, tuple[int, str]]()
     for source in sources:
         src, trg = source.src.facts(known), source.trg.facts(known)
         inputs += [{"split": source.split, "side": "src", **src}, {"split": source.split, "side": "trg", **trg}]

@@ -182,8 +182,13 @@ class Survey:
         done: called with a number of analysed pairs, for progress. kept: returns place and texts of pairs by number.
         """
         alignment = []
-        for (source, n_pair), shifts in zip(self._files, self._shifts, strict=True):
-            alignment.append(_alignment(source, shifts.result()))
+        for (source, n_pair), future in zip(self._files, self._shifts, strict=True):
+            shifts = future.result()
+            for stretch in shifts["stretches"]:  # of pairs, but the report numbers lines
+                stretch["first"] += source.src.header
+                stretch["last"] += source.src.header
+            files = {"split": source.split, "src": source.src.name, "trg": source.trg.name}
+            alignment.append({**files, "from": source.first_number, "trg_from": 1 + source.trg.header, **shifts})
             done(n_pair)
         duplicates = self._duplicates.result()
         self._pair_path.unlink()
@@ -197,8 +202,11 @@ class Survey:
         train = {n: shown(*pair) for n, pair in kept(numbers.union(*samples.values())).items()}
         examples = []
         for split, level, part, line, number in leaks:
+            src, trg, sources = self._held_out[split]
+            source, lines = next((source, lines) for source, lines in sources if line < lines.stop)
+            place = f"{source.src.name}:{line - lines.start + source.first_number}"
             train_pair = {f"train_{key}": value for key, value in train[number].items()}
-            examples.append({"level": level, "part": part, **self._held_out_pair(split, line), **train_pair})
+            examples.append({"level": level, "part": part, **shown(place, src[line], trg[line]), **train_pair})
         return {
             "source_in_valid_or_test": self.leaks.n_source,
             "leaks": {"rows": self.leaks.rows(), "examples": examples},
@@ -211,24 +219,7 @@ class Survey:
             },
         }
 
-    def _held_out_pair(self, split: str, line: int) -> dict[str, str]:
-        """A pair of a set as the report shows it. line: counted from 0 through all its files."""
-        src, trg, sources = self._held_out[split]
-        source, lines = next((source, lines) for source, lines in sources if line < lines.stop)
-        return shown(f"{source.src.name}:{line - lines.start + source.first_number}", src[line], trg[line])
-
 
 def shown(place: str, src: str, trg: str) -> dict[str, str]:
     """A pair as the report shows it."""
     return {"place": place, "src": cut(src), "trg": cut(trg)}
-
-
-def _alignment(source: Source, shifts: Mapping[str, Any]) -> dict[str, Any]:
-    """The alignment of two files, in lines of the source file."""
-    header = source.first_number - 1
-    stretches = [
-        {**stretch, "first": stretch["first"] + header, "last": stretch["last"] + header}
-        for stretch in shifts["stretches"]
-    ]
-    files = {"split": source.split, "src": source.src.name, "trg": source.trg.name}
-    return {**files, "from": source.first_number, "trg_from": 1 + source.trg.header, **shifts, "stretches": stretches}

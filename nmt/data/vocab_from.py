@@ -5,7 +5,7 @@ Old pieces keep their text, their merges or scores, and their order. New pieces 
 
 import base64
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,6 +49,8 @@ def _pieces_of_model(path: Path) -> PieceTable:
         raise DataError(f"{path}: not a model of SentencePiece, or damaged. Expected what spm_train writes.")
     kind, types = model.trainer_spec.model_type, Counter(piece.type for piece in model.pieces)
     normal = [piece.piece for piece in model.pieces if piece.type == NORMAL]
+    inside = [piece for piece in normal if SPACE in piece.lstrip(SPACE) or " " in piece]  # a space that is not first
+    n_byte = max((len(piece.replace(SPACE, " ").encode("utf-8")) for piece in normal), default=0)  # of the longest
     user_defined = [repr(piece.piece) for piece in model.pieces if piece.type == USER_DEFINED]
     obstacles = {
         "a model_type other than bpe and unigram": kind not in _MODELS,
@@ -60,12 +62,8 @@ def _pieces_of_model(path: Path) -> PieceTable:
         "escape_whitespaces=false": not rules.escape_whitespaces,
         "rules of denormalisation": model.denormalizer_spec.precompiled_charsmap,
         "a rule of normalisation that makes several spaces": b"  " in rule_texts,
-        "pieces that contain a space inside (split_by_whitespace=false)": any(
-            SPACE in piece.lstrip(SPACE) or " " in piece for piece in normal
-        ),
-        f"pieces of over {LONGEST_PIECE} bytes": any(
-            len(piece.replace(SPACE, " ").encode("utf-8")) > LONGEST_PIECE for piece in normal
-        ),
+        "pieces that contain a space inside (split_by_whitespace=false)": inside,
+        f"pieces of over {LONGEST_PIECE} bytes": n_byte > LONGEST_PIECE,
         "pieces that occur twice, or are empty": len({*normal, ""}) <= len(normal),
         "no piece for a space alone": SPACE not in normal,
         "scores above 0": kind == 1 and any(piece.score > 0 for piece in model.pieces),
@@ -107,13 +105,11 @@ def find_subwords(*names: str, origin: Origin | None = None) -> list[Path]:
     return files
 
 
-def facts_of_subwords(files: Sequence[Path]) -> list[dict[str, Any]]:
+def facts_of_subwords(files: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """Entries of the files for the inputs of the manifest, since the data depends on their bytes."""
-    entries = []
     for side, path in zip(["both"] if len(files) == 1 else ["src", "trg"], files, strict=False):
         facts = {"name": str(path), "n_line": 1, "size": path.stat().st_size, "sha256": sha256_of(path)}
-        entries.append({"split": "subwords", "side": side, **facts})
-    return entries
+        yield {"split": "subwords", "side": side, **facts}
 
 
 def given_subwords(files: Sequence[Path], *, joint: bool) -> Subwords:
@@ -138,17 +134,13 @@ def given_subwords(files: Sequence[Path], *, joint: bool) -> Subwords:
     return subwords
 
 
-def account_of(old: Subwords, new: Subwords, files: Sequence[Path]) -> list[str]:
+def account_of(old: Subwords, new: Subwords, files: Sequence[Path]) -> Iterator[str]:
     """Lines for the terminal: how many pieces of each vocabulary are old, and how many new."""
-    lines = []
     for (side, new_codec), old_codec in zip(new.by_side().items(), old.by_side().values(), strict=True):
         n_new = len(set(new_codec.vocab) - set(old_codec.vocab))
         growth = f", {n_new:,} new, {new_codec.size:,} in all" if n_new else ""
         names = " and ".join(map(str, files))
-        lines.append(
-            f"{side} vocabulary: {old_codec.size:,} pieces of {names}{growth}, padded to {new_codec.n_vocab:,}"
-        )
-    return lines
+        yield f"{side} vocabulary: {old_codec.size:,} pieces of {names}{growth}, padded to {new_codec.n_vocab:,}"
 
 
 def reuse(
@@ -186,11 +178,8 @@ def reuse(
             return codec.table
         return KINDS[config.kind].extend(codec.table, words, config.extend)
 
-    src_words, trg_words = words
-    if old.joint:
-        codecs = [extended(subwords.src, src_words + trg_words)]
-    else:
-        codecs = [extended(subwords.src, src_words), extended(subwords.trg, trg_words)]
+    counts = [words[0] + words[1]] if old.joint else [*words]
+    codecs = [extended(*side) for side in zip(subwords.by_side().values(), counts, strict=True)]
     entries = {"symbols": symbols, "placeholders": names, "patterns": patterns_of(protect), "tags": all_tags}
     return Subwords(old.model_copy(update={**entries, "codecs": codecs}))
 

@@ -66,7 +66,6 @@ class WorkerPool:
     """Worker processes, or with n = 1 this process alone. A context manager that ends the processes at exit."""
 
     def __init__(self, n: int) -> None:
-        """n: number of processes; 1 to run all tasks in this process."""
         self._tasks: Any = None
         self._workers: list[_Worker] = []
         self._free: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
@@ -74,14 +73,13 @@ class WorkerPool:
         try:
             for _ in range(n if n > 1 else 0):
                 self._workers.append(_Worker())
-        except OSError as error:
+        except BaseException as error:  # also a signal
             self.__exit__()
+            if not isinstance(error, OSError):
+                raise
             raise MachineError(
                 f"data.workers: cannot start process {len(self._workers) + 1} of {n} ({error.strerror or error})."
             ) from None
-        except BaseException:  # a signal
-            self.__exit__()
-            raise
 
     def __enter__(self) -> "WorkerPool":
         return self
@@ -147,8 +145,7 @@ def serve(descriptor: int) -> None:
                 answer = error
             except OSError as error:
                 path = f"{error.filename}: " if error.filename is not None else ""
-                message = f"{path}{error.strerror or error}, in a worker process."
-                answer = MachineError(message)
+                answer = MachineError(f"{path}{error.strerror or error}, in a worker process.")
             except MemoryError:
                 answer = MachineError("out of memory. Prepare with fewer processes: --data.workers 1.")
             connection.send(answer)

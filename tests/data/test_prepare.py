@@ -18,6 +18,7 @@ from nmt.data.manifest import building, settings_of
 from nmt.data.prepare import prepare
 from nmt.errors import DataError
 from nmt.extras import version_and_commit
+from nmt.files import lock_file
 from nmt.recipe.data_options import DataConfig, FilterConfig, SubwordsConfig, TrainingCorpus, ValidationSet
 from nmt.recipe.options import Recipe
 from tests.data.awkward import AWKWARD
@@ -197,6 +198,21 @@ def test_concurrent_preparation_is_refused_and_leftovers_of_a_killed_one_removed
         with pytest.raises(DataError, match=f"is writing it .process {os.getpid()}"), building(out, replace=None):
             pass
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_lock_that_its_holder_has_just_removed_is_no_lock(tmp_path, monkeypatch):
+    """Another process could create and lock a new file of that name, and both would write the folder."""
+
+    def lock_removed_file(handle):
+        lock_file(handle)
+        (tmp_path / ".out.preparing.lock").unlink()
+
+    monkeypatch.setattr("nmt.data.manifest.lock_file", lock_removed_file)
+    with (
+        pytest.raises(DataError, match="another nmt-preprocess is writing it"),
+        building(tmp_path / "out", replace=None),
+    ):
+        pass
 
 
 def test_folder_with_foreign_files_is_never_touched(recipe, tmp_path):

@@ -207,6 +207,13 @@ def test_columns_are_found_by_language_or_side(names, expected):
     assert columns_by_name(names, ("de", "en")) == expected
 
 
+def test_a_held_out_set_has_the_columns_of_its_own_target_language(at):
+    at.write("a.csv", "de,en,fr\neins zwei,one two,un deux\ndrei vier,three four,trois quatre\n")
+    train, valid = [{"file": "a.csv"}, {"file": "a.csv", "trg_lang": "fr"}], {"file": "a.csv", "trg_lang": "fr"}
+    at.prepare(train, valid=valid, vocab_size=300, src_lang="de", trg_lang="en")
+    assert at.texts() == (["eins zwei", "drei vier"], ["un deux", "trois quatre"])
+
+
 def test_file_patterns_pair_the_files_and_report_the_pairs(at):
     for year in ("2019", "2020", "b"):
         at.write(f"news.{year}.de", f"das ist {year}\nnoch eins {year}\n")

@@ -9,6 +9,7 @@ import time
 import pyarrow as pa
 import pytest
 
+from nmt.data import keep
 from nmt.data import prepare as preparing
 from nmt.errors import DataError
 
@@ -248,6 +249,20 @@ def test_files_that_change_between_two_readings_are_refused(at, monkeypatch, fil
     real_facts_of = preparing.facts_of
     monkeypatch.setattr(preparing, "facts_of", facts_of)
     at.refused({"src": "a.de", "trg": "a.en"}, "changed while ", **filters)
+
+
+def test_files_that_grow_after_the_search_for_duplicates_are_refused(at, monkeypatch):
+    def decide(*args):
+        codes = real_decide(*args)
+        at.write("a.de", ["ein Hund", "zwei Hunde", "drei Hunde"])
+        at.write("a.en", ["one big dog", "two big dogs", "three big dogs"])
+        return codes
+
+    at.write("a.de", ["ein Hund", "zwei Hunde"])
+    at.write("a.en", ["one big dog", "two big dogs"])
+    real_decide = keep._decide
+    monkeypatch.setattr(keep, "_decide", decide)
+    at.refused({"src": "a.de", "trg": "a.en"}, "changed while they were read: 2 lines, then 3", drop_duplicates=True)
 
 
 CUT = """
