@@ -95,7 +95,7 @@ class Batch:
 def make_batch(src: Ragged, trg: Ragged, padded: Callable[[int], int] = int) -> Batch:
     """Pad pairs. padded: from the length of the longest sentence of a side, EOS counted, to its padded length."""
     trg_seq, gold = pad(trg, before=(BOS,), padded=padded), pad(trg, after=(EOS,), padded=padded)
-    return Batch(pad(src, after=(EOS,), padded=padded), trg_seq, gold, _n_gold(trg))
+    return Batch(pad(src, after=(EOS,), padded=padded), trg_seq, gold, len(trg.values) + len(trg.lengths))
 
 
 def _starts(lengths: NDArray[np.integer], n_place: int, n_start: int, longest: int) -> NDArray[np.int32]:
@@ -125,11 +125,7 @@ def make_packed(src: Ragged, trg: Ragged, n_place: int, n_sentence: int, longest
 
     trg_seq, gold = row(trg, trg_start, before=(BOS,)), row(trg, trg_start, after=(EOS,))
     starts = torch.from_numpy(src_start), torch.from_numpy(trg_start)
-    return Batch(row(src, src_start, after=(EOS,)), trg_seq, gold, _n_gold(trg), *starts)
-
-
-def _n_gold(trg: Ragged) -> int:
-    return len(trg.values) + len(trg.lengths)
+    return Batch(row(src, src_start, after=(EOS,)), trg_seq, gold, len(trg.values) + len(trg.lengths), *starts)
 
 
 def end_to_end(batch: Batch) -> Batch:

@@ -44,11 +44,13 @@ def keys_for(filters: Iterable[FilterConfig]) -> np.dtype[Any]:
 
 def keys_of(src: Sequence[str], trg: Sequence[str], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the keys of pairs. dtype: result of `keys_for`."""
-    keys = np.empty(len(src), dtype)
-    for kind in dtype.names or ():
-        src_hashes, trg_hashes = (hashes_of(map(skeleton, side) if kind == "near" else side) for side in (src, trg))
-        hashes = {"src": src_hashes, "trg": trg_hashes}.get(kind, of_pairs(src_hashes, trg_hashes))
-        keys[kind] = np.maximum(hashes, NO_KEY + 1)
+    keys, names = np.empty(len(src), dtype), dtype.names or ()
+    hashes = {"src": hashes_of(src), "trg": hashes_of(trg)}
+    hashes["exact"] = of_pairs(hashes["src"], hashes["trg"])
+    if "near" in names:
+        hashes["near"] = of_pairs(*(hashes_of(map(skeleton, side)) for side in (src, trg)))
+    for kind in names:
+        keys[kind] = np.maximum(hashes[kind], NO_KEY + 1)
     return keys
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.dedup import DUPLICATE, NEAR_DUPLICATE, TRANSLATIONS
-from nmt.data.scripts import is_in_another_language, is_in_another_script, languages_like, scripts_of
+from nmt.data.scripts import LETTER, is_in_another_language, is_in_another_script, languages_like, scripts_of
 from nmt.data.subword_kinds import LONGEST_PIECE
 from nmt.recipe.data_options import FilterConfig
 
@@ -105,7 +105,6 @@ def is_damaged(text: str) -> bool:
 
 
 _NO_ASCII_LETTER = bytes(code for code in range(256) if not chr(code).isalpha() or code > 127)
-_LETTER = re.compile(r"[^\W\d_]")
 _ROW = re.compile(r"([\W_])\1+")
 _SHORT_TEXT = 20
 
@@ -119,7 +118,7 @@ def is_mostly_symbols(text: str, max_share: float) -> bool:
     if n_char < _SHORT_TEXT or len(text.encode("utf-8").translate(None, _NO_ASCII_LETTER)) >= min_share * n_char:
         return False
     characters = "".join(text.split())
-    if len(characters) < _SHORT_TEXT or len(_LETTER.findall(characters)) >= min_share * len(characters):
+    if len(characters) < _SHORT_TEXT or len(LETTER.findall(characters)) >= min_share * len(characters):
         return False
     characters = _ROW.sub(r"\1", characters)
     n_letter = sum(unicodedata.category(character)[0] in "LM" for character in characters)

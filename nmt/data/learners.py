@@ -13,8 +13,9 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.arrays import Ints, turns
+
 Places = NDArray[np.int32]
-Ints = NDArray[np.int64]
 
 _DEAD = -1  # the symbol of a place that was merged into the one before
 _NOWHERE = -1  # the link at the end of a word
@@ -151,7 +152,7 @@ class _Text:
         if a == b and len(first):
             first = np.sort(first)
             starts = np.flatnonzero(np.append(True, self._next[first[:-1]] != first[1:]))
-            place_in_run = np.arange(len(first)) - np.repeat(starts, np.diff(starts, append=len(first)))
+            place_in_run = turns(np.diff(starts, append=len(first)))
             first = first[place_in_run % 2 == 0]
         return first
 
@@ -225,7 +226,7 @@ class Lattice:
                         piece_of.append(piece)
         self._begin, self._end, self._piece = (np.array(values, np.int32) for values in (begins, ends, piece_of))
         self._n_piece, self._n_place = len(pieces), n_place
-        depth = np.arange(n_place.sum()) - np.repeat(self._first, n_place)  # letters before each place
+        depth = turns(n_place)  # letters before each place
         self._by_end = _levels(depth[self._end], self._end)
         self._by_begin = _levels(-depth[self._begin], self._begin)
 
@@ -244,8 +245,7 @@ class Lattice:
 
     def best(self, score: Floats) -> Floats:
         """(n_word,) log-probability of the likeliest segmentation of each word."""
-        edge_score = score[self._piece]
-        scores = self._path_scores(self._first, self._by_end, self._begin, self._end, edge_score, np.maximum)
+        scores = self._path_scores(self._first, self._by_end, self._begin, self._end, score[self._piece], np.maximum)
         best: Floats = scores[self._last]
         return best
 

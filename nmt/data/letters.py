@@ -82,7 +82,6 @@ class ByteLetters:
     """One letter for each byte, for vocabularies of earlier versions. Every combining mark ends a word."""
 
     of_bytes = BYTE_OF
-    n_byte = dict.fromkeys(BYTE_OF, 1)
     pre_tokenizer: pre_tokenizers.PreTokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 
     def is_piece(self, piece: str) -> bool:
@@ -120,12 +119,10 @@ class CharacterLetters:
 
     def __init__(self, alphabet: Iterable[str] = ()) -> None:
         """alphabet: characters besides those of ASCII. Longer strings, such as pieces, are ignored."""
-        characters = (letter for letter in alphabet if len(letter) == 1 and letter not in BYTE_LETTERS)
-        n_byte = {letter: len(letter.encode("utf-8")) for letter in characters}
-        self.n_byte = {**dict.fromkeys(BYTE_LETTERS, 1), **n_byte}
+        characters = [letter for letter in alphabet if len(letter) == 1 and letter not in BYTE_LETTERS]
+        self.n_byte = dict.fromkeys(BYTE_LETTERS, 1) | {letter: len(letter.encode("utf-8")) for letter in characters}
         self.pre_tokenizer = in_words()
-        in_text = (letter for letter in self.n_byte if letter.isascii() or letter not in BYTE_LETTERS)
-        self._table = _ByteFallback((ord(letter), letter) for letter in in_text)
+        self._table = _ByteFallback((ord(letter), letter) for letter in characters)
 
     def is_piece(self, piece: str) -> bool:
         """Return whether the string is a valid piece: no part of a character, and no name of a byte like <0xE3>."""
@@ -219,20 +216,17 @@ class Speller:
             from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor, sentencepiece_model_pb2
         except ImportError:
             raise missing("sentencepiece", "a vocabulary of subwords.kind: sentencepiece") from None
-        raw_pieces = [bytes(BYTE_OF[letter] for letter in piece) for piece in vocab]
+        raw_pieces = list(map(ByteLetters().raw, vocab))
         id_of_byte = {raw[0]: i for i, raw in enumerate(raw_pieces) if len(raw) == 1}
         protobuf: Any = sentencepiece_model_pb2  # its classes are created at import, unknown to mypy
         model = protobuf.ModelProto()
         model.pieces.add(piece="<unk>", score=0.0, type=UNKNOWN)
         self._our_id = [-1]  # by sentencepiece's id; <unk> never occurs, since each byte has a piece
-        known_bytes = {raw[0] for raw, score in zip(raw_pieces, scores, strict=True) if score is None}
         for i, (raw, score) in enumerate(zip(raw_pieces, scores, strict=True)):
-            if score is None:
-                model.pieces.add(piece=f"<0x{raw[0]:02X}>", score=0.0, type=BYTE)
-            else:
+            if score is not None:
                 model.pieces.add(piece=raw.decode("utf-8").replace(" ", SPACE), score=score, type=NORMAL)
-            self._our_id.append(i)
-        for byte in sorted(set(range(256)) - known_bytes):  # required by sentencepiece, but never in its output
+                self._our_id.append(i)
+        for byte in range(256):  # sentencepiece requires all; those that are also normal pieces never occur
             model.pieces.add(piece=f"<0x{byte:02X}>", score=0.0, type=BYTE)
             self._our_id.append(id_of_byte[byte])
         model.trainer_spec.model_type = BPE if kind == "bpe" else UNIGRAM

@@ -243,10 +243,9 @@ class _Epoch:
         """Starts of the next `_N_CUT` batches of at most max_tokens a side, and the end of the last."""
         plan, edges = self._plan, [self._starts[-1]]
         while edges[-1] < len(self._order) and len(edges) <= _N_CUT:
-            following = self._order[edges[-1] : edges[-1] + plan.most_packed]
-            fits = [np.searchsorted(np.cumsum(side), plan.max_tokens, side="right") for side in plan.lengths(following)]
-            n = max(1, int(min(fits)))
-            self.n_used += sum(int(side[:n].sum()) for side in plan.lengths(following))
+            sides = plan.lengths(self._order[edges[-1] : edges[-1] + plan.most_packed])
+            n = max(1, min(int(np.searchsorted(np.cumsum(side), plan.max_tokens, side="right")) for side in sides))
+            self.n_used += sum(int(side[:n].sum()) for side in sides)
             edges.append(edges[-1] + n)
         self.n_held += 2 * plan.max_tokens * (len(edges) - 1)
         return np.array(edges, dtype=np.int64)

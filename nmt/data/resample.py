@@ -21,6 +21,7 @@ from nmt.data.corpus import Corpus, Ids
 from nmt.data.letters import kind_of
 from nmt.data.plan import Rows
 from nmt.data.subwords import N_SPECIAL, Codec, Subwords
+from nmt.languages import language_of
 from nmt.recipe.training_options import NoiseConfig
 
 LONGEST = 200  # letters of a word
@@ -213,8 +214,7 @@ class Resampler:
         if len(self._number) > _MOST_REMEMBERED:
             self._number.clear()
             self._ways = GrownRows(np.int32)
-        place_in_unit = np.arange(len(ids)) - np.repeat(first, n_in_unit)
-        id_hashes = mixed(ids.astype(np.uint64) * np.uint64(STEP) + place_in_unit.astype(np.uint64))
+        id_hashes = mixed(ids.astype(np.uint64) * np.uint64(STEP) + turns(n_in_unit).astype(np.uint64))
         hashes = np.add.reduceat(id_hashes, first)
         seeds = mixed(hashes + seeds_of(way))
         keys = (hashes & ~np.uint64(N_WAY - 1) | way).tolist()
@@ -345,7 +345,7 @@ class Resampled:
 _END = re.compile(r"\s*[.!?…。！？｡।॥؟۔։።]+$")
 _WORD = re.compile(r"\w+")
 _MISTYPED = re.compile(r"[^\W\d_]{4,}")  # a typo in a shorter word would often make another word
-_TURKIC = ("tr", "tur", "az", "aze")  # languages in which the capital of i has a dot
+_TURKIC = ("tr", "az")  # languages in which the capital of i has a dot
 _ONE_TYPO_IN = 60  # characters; a shorter text gets one, too
 
 
@@ -360,7 +360,7 @@ class Noise:
         shares = config.shares()
         self._kinds, self._cumulative_shares = list(shares), np.cumsum(list(shares.values()))
         self._ends_of_corpora = np.cumsum([size for *_, size in corpora])
-        self._dotted = [[re.split("[-_]", lang.lower())[0] in _TURKIC for lang in langs] for *langs, _ in corpora]
+        self._dotted = [[language_of(lang).primary in _TURKIC for lang in langs] for *langs, _ in corpora]
 
     def __call__(self, src: Ragged, trg: Ragged, rows: Rows, epoch: int) -> tuple[Ragged, Ragged]:
         """Change pairs for an epoch. src, trg: their ids. rows: their numbers."""

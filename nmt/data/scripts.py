@@ -75,12 +75,12 @@ _SIMILAR = (
 _OTHER_NAMES = {"nb": "no", "fil": "tl"}  # codes of py3langid
 # Shorter texts, such as a name, a heading or an exclamation, have no certain language.
 _FEW_LETTERS = 20
-_LETTER = re.compile(r"[^\W\d_]")
+LETTER = re.compile(r"[^\W\d_]")
 
 
 def is_in_another_language(text: str, accepted: frozenset[str], max_probability: float) -> bool:
     """Return whether a text of 20 letters or more is in another language with a probability over max_probability."""
-    if len(_LETTER.findall(text)) < _FEW_LETTERS:
+    if len(LETTER.findall(text)) < _FEW_LETTERS:
         return False
     language, probability = identifier().classify(text)
     return language not in accepted and probability > max_probability

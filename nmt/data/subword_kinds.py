@@ -17,7 +17,6 @@ from tokenizers import models
 from nmt.data.learners import learn_scores, merges_of
 from nmt.data.letters import (
     BYTE_LETTERS,
-    BYTE_OF,
     ByteLetters,
     CharacterLetters,
     alphabet_of,
@@ -65,6 +64,7 @@ class Kind:
 
     stored: str
     fields: tuple[str, ...] = ()
+    keeps_pieces = False  # if True, a word that is a piece is not split
 
     def learn(self, words: Counter[str], n_piece: int) -> PieceTable:
         """Learn n_piece pieces, or fewer if the text has no more. By default: extend the pieces of the bytes."""
@@ -79,7 +79,8 @@ class Kind:
 
     def model(self, vocab: Sequence[str], pieces: PieceTable) -> models.Model:
         """Return the model that segments words; a character without a piece becomes the pieces of its bytes."""
-        return models.BPE({piece: i for i, piece in enumerate(vocab)}, pieces.merges, byte_fallback=True)
+        id_of = {piece: i for i, piece in enumerate(vocab)}
+        return models.BPE(id_of, pieces.merges, byte_fallback=True, ignore_merges=self.keeps_pieces)
 
 
 class Bpe(Kind):
@@ -151,7 +152,7 @@ class Char(Bpe):
 class Word(Kind):
     """Whole words; a word that is no piece is spelled in letters."""
 
-    stored = "word"
+    stored, keeps_pieces = "word", True
 
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
         """Add the most frequent of the new words."""
@@ -160,10 +161,6 @@ class Word(Kind):
         new = [word for word in words if len(word) > 1 and len(word.encode()) <= LONGEST_PIECE and word not in known]
         new.sort(key=lambda word: (-words[word], word))
         return PieceTable(vocab=[*old.vocab, *characters, *new[: n_new - len(characters)]])
-
-    def model(self, vocab: Sequence[str], pieces: PieceTable) -> models.Model:
-        """Return the model, which does not split a word that is a piece."""
-        return models.BPE({piece: i for i, piece in enumerate(vocab)}, [], byte_fallback=True, ignore_merges=True)
 
 
 class Unigram(Kind):
@@ -218,7 +215,7 @@ class OfSentencePiece(Kind):
                 if score is None and len(piece) > 1:
                     return "a piece without a score is no byte"
                 if score is not None:
-                    bytes(BYTE_OF[letter] for letter in piece).decode("utf-8")
+                    ByteLetters().raw(piece).decode("utf-8")
             texts_of_rules(base64.b64decode(pieces.charsmap, validate=True))
         except UnicodeDecodeError:
             return "a piece with a score is no text"

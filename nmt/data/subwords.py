@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 from nmt.data.letters import BYTE_IN_TEXT, ByteLetters, CharacterLetters, Speller, easy_words, normalised, units_of
 from nmt.data.lines import write_lines
-from nmt.data.placeholders import CHARACTERS, canonical_tag, kinds_of, names_of, shown
+from nmt.data.placeholders import CHARACTERS, LETTER, canonical_tag, kinds_of, names_of, shown
 from nmt.data.subword_kinds import KINDS, PieceTable, SubwordsFile
 from nmt.languages import language_of
 from nmt.recipe.data_options import SubwordsConfig, patterns_of
@@ -34,8 +34,6 @@ _SPECIAL_TEXT = ("<pad>", "<s>", "</s>")
 # Limits of the cache of encoded words: enough for nearly all words of a corpus, and some 100 MB at most.
 _MOST_REMEMBERED = 400_000  # words
 LONGEST_REMEMBERED = 40  # characters of a word
-# A symbol next to one of these is part of a longer word: digits, and letters of scripts written with spaces.
-_LETTER = "[0-9A-Z_a-z\u00c0-\u1fff]"
 
 
 class Codec:
@@ -66,7 +64,7 @@ class Codec:
         texts = [*self.symbols, *map(CHARACTERS.__getitem__, self.placeholders)]
         self._cache = {text: [i] for i, text in enumerate(texts, N_SPECIAL + len(pieces.vocab))}
         longest_first = "|".join(map(re.escape, sorted(self.symbols, key=len, reverse=True)))
-        patterns = [f"(?<!{_LETTER})(?:{longest_first})(?!{_LETTER})"] * bool(self.symbols) + texts[len(self.symbols) :]
+        patterns = [f"(?<![{LETTER}])(?:{longest_first})(?![{LETTER}])"] * bool(self.symbols) + texts[len(self.symbols) :]
         self._symbol = re.compile(f"({'|'.join(patterns)})") if patterns else None
         self._prefix: list[int] = []  # ids that `encode` puts before every line
         self.n_text = N_SPECIAL + len(self.vocab)  # translations consist of smaller ids; larger ones have no text
@@ -288,7 +286,6 @@ class VocabularyUse:
     """
 
     def __init__(self, subwords: Subwords, langs: tuple[str, str]) -> None:
-        self._joint = subwords.joint
         self._codecs = {"src": subwords.src, "trg": subwords.trg}
         self._has_words = {
             side: not language_of(lang).is_unspaced for side, lang in zip(self._codecs, langs, strict=True)
@@ -304,15 +301,14 @@ class VocabularyUse:
 
     def as_dict(self) -> dict[str, Any]:
         """Entries for report.json, by side; of a joint vocabulary also as a whole."""
-        facts: dict[str, dict[str, Any]] = {"src": {}, "trg": {}}
+        facts = dict[str, dict[str, Any]]()
         for side, codec in self._codecs.items():
             n_word, n_character, n_piece = self._n_word[side], self._n_character[side], int(self._counts[side].sum())
-            if self._has_words[side]:
-                facts[side] = {"words": n_word, "pieces_per_word": round(n_piece / max(n_word, 1), 3)}
+            words = {"words": n_word, "pieces_per_word": round(n_piece / max(n_word, 1), 3)}
             per_piece = round(n_character / max(n_piece, 1), 3)
-            facts[side] |= {"characters": n_character, "pieces": n_piece, "characters_per_piece": per_piece}
-            facts[side] |= _coverage(codec, self._counts[side])
-        if self._joint:
+            pieces = {"characters": n_character, "pieces": n_piece, "characters_per_piece": per_piece}
+            facts[side] = (words if self._has_words[side] else {}) | pieces | _coverage(codec, self._counts[side])
+        if self._codecs["src"] is self._codecs["trg"]:
             facts["joint"] = _coverage(self._codecs["src"], self._counts["src"] + self._counts["trg"])
         return facts
 
