@@ -61,10 +61,10 @@ class Codec:
         self._bytes = list(map(self.letters.raw, self.vocab))
         self._first_placeholder = N_SPECIAL + len(pieces.vocab) + len(self.symbols)
         # Ids of encoded parts. Symbols and placeholders are in it from the start, as the tokenizer does not know them.
-        texts = [*self.symbols, *map(CHARACTERS.__getitem__, self.placeholders)]
-        self._cache = {text: [i] for i, text in enumerate(texts, N_SPECIAL + len(pieces.vocab))}
+        reserved = [CHARACTERS[name] for name in self.placeholders]
+        self._cache = {text: [i] for i, text in enumerate((*self.symbols, *reserved), N_SPECIAL + len(pieces.vocab))}
         longest_first = "|".join(map(re.escape, sorted(self.symbols, key=len, reverse=True)))
-        patterns = [f"(?<![{LETTER}])(?:{longest_first})(?![{LETTER}])"] * bool(self.symbols) + texts[len(self.symbols) :]
+        patterns = [f"(?<![{LETTER}])(?:{longest_first})(?![{LETTER}])"] * bool(self.symbols) + reserved
         self._symbol = re.compile(f"({'|'.join(patterns)})") if patterns else None
         self._prefix: list[int] = []  # ids that `encode` puts before every line
         self.n_text = N_SPECIAL + len(self.vocab)  # translations consist of smaller ids; larger ones have no text
