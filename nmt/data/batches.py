@@ -17,15 +17,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt.data.arrays import Ragged, places
+from nmt.data.arrays import Ints, Ragged, places
 from nmt.data.plan import Rows
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.device import send
 
 
-def framed(
-    rows: Ragged, starts: NDArray[np.int64], n_place: int, before: tuple[int, ...] = (), after: tuple[int, ...] = ()
-) -> NDArray[np.int64]:
+def framed(rows: Ragged, starts: Ints, n_place: int, before: tuple[int, ...] = (), after: tuple[int, ...] = ()) -> Ints:
     """(n_place,) ids: each row begins at its place in `starts`, between `before` and `after`; the rest is PAD."""
     ids = np.full(n_place, PAD, dtype=np.int64)
     ids[places(starts + len(before), rows.lengths)] = rows.values
@@ -48,7 +46,7 @@ def pad(
     return torch.from_numpy(ids.reshape(n_row, length))
 
 
-def length_batches(length: NDArray[np.int64], max_tokens: int) -> list[Rows]:
+def length_batches(length: Ints, max_tokens: int) -> list[Rows]:
     """Cut sentences, longest first, into batches of at most max_tokens: for translation and validation.
 
     length: (N,) cost of each sentence; a batch costs sentences x longest. The longest come first, so that memory runs

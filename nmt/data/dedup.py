@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.arrays import Ints
 from nmt.data.text import SIDES, Block, Hashes, hashes_of, of_pairs
 from nmt.recipe.data_options import FilterConfig
 
@@ -54,9 +55,7 @@ def keys_of(src: Sequence[str], trg: Sequence[str], dtype: np.dtype[Any]) -> NDA
     return keys
 
 
-def repeated(
-    keys: NDArray[Any], filters: Sequence[FilterConfig], n_of: Sequence[int]
-) -> list[tuple[str, NDArray[np.int64]]]:
+def repeated(keys: NDArray[Any], filters: Sequence[FilterConfig], n_of: Sequence[int]) -> list[tuple[str, Ints]]:
     """Find the pairs that the filters drop because of earlier pairs: reasons, each with the numbers of its pairs.
 
     keys: keys of all pairs from `keys_of`, in memory or memory-mapped; NO_KEY for pairs that are not compared. filters:
@@ -79,7 +78,7 @@ def repeated(
     return dropped
 
 
-def _shares(keys: Hashes) -> Iterator[NDArray[np.int64]]:
+def _shares(keys: Hashes) -> Iterator[Ints]:
     """Yield the places of the keys, share by share. Equal keys are in the same share."""
     n_share = np.uint64(max(1, -(-len(keys) // _AT_ONCE)))
     for share in range(int(n_share)):
@@ -89,39 +88,37 @@ def _shares(keys: Hashes) -> Iterator[NDArray[np.int64]]:
         yield np.concatenate(places)
 
 
-def _later(keys: Hashes, places: NDArray[np.int64]) -> NDArray[np.int64]:
+def _later(keys: Hashes, places: Ints) -> Ints:
     """Return the places whose key occurred at an earlier place."""
     order = np.argsort(keys, kind="stable")
     later, before = order[1:], order[:-1]
-    repeats: NDArray[np.int64] = places[later[(keys[later] == keys[before]) & (keys[later] != NO_KEY)]]
+    repeats: Ints = places[later[(keys[later] == keys[before]) & (keys[later] != NO_KEY)]]
     return repeats
 
 
-def _too_often(
-    keys: NDArray[Any], is_dropped: NDArray[np.bool_], limits: NDArray[np.int64], ends: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _too_often(keys: NDArray[Any], is_dropped: NDArray[np.bool_], limits: Ints, ends: Ints) -> Ints:
     """Return the numbers of the pairs whose source or target was already kept as often as the limit allows.
 
     limits: limit of the pairs up to each of the ends; 0 for no limit.
     """
     lowest = int(limits[limits > 0].min(initial=len(is_dropped)))
     is_frequent = np.zeros(len(is_dropped), dtype=bool)
-    for side in ("src", "trg"):
+    for side in SIDES:
         for places in _shares(keys[side]):
             remaining = places[~is_dropped[places]]
             distinct, which, times = np.unique(keys[side][remaining], return_inverse=True, return_counts=True)
             is_frequent[remaining] |= ((times > lowest) & (distinct != NO_KEY))[which]
-    n_kept: dict[str, Counter[int]] = {"src": Counter(), "trg": Counter()}
+    n_src, n_trg = Counter[int](), Counter[int]()  # kept pairs of each source and of each target
     dropped = []
     candidates = np.flatnonzero(is_frequent)
     limit_of = limits[np.searchsorted(ends, candidates, side="right")]
     for n, limit in zip(candidates.tolist(), limit_of.tolist(), strict=True):
         src, trg = int(keys["src"][n]), int(keys["trg"][n])
-        if limit and max(n_kept["src"][src], n_kept["trg"][trg]) >= limit:
+        if limit and max(n_src[src], n_trg[trg]) >= limit:
             dropped.append(n)
         else:
-            n_kept["src"][src] += 1
-            n_kept["trg"][trg] += 1
+            n_src[src] += 1
+            n_trg[trg] += 1
     return np.array(dropped, np.int64)
 
 
@@ -181,6 +178,7 @@ def count_duplicates(path: Path) -> dict[str, Any]:
 LEVELS = ("exact", "near", "numberless")
 # reversed: the pair with its sides exchanged, as in training on a corpus in both directions.
 PARTS = ("src", "trg", "pair", "reversed")
+Key = tuple[str, str]  # level and part
 
 # The levels and parts that are shown first.
 _WHOLE = (("exact", "pair"), ("near", "pair"), ("exact", "reversed"), ("near", "reversed"))
@@ -188,13 +186,13 @@ _NOWHERE = np.iinfo(np.int64).max
 _FEWEST_CHARACTERS = 10  # besides digits, for a line to be compared at the level `numberless`
 
 
-class Keys(dict[tuple[str, str], Hashes]):
+class Keys(dict[Key, Hashes]):
     """Hashes of pairs, by level and part; NO_KEY for a line with too little text to be compared."""
 
     @classmethod
     def of(cls, src: Block, trg: Block) -> "Keys":
         """Return the hashes of the pairs of two blocks."""
-        keys, usable = cls(), dict[tuple[str, str], NDArray[np.bool_]]()
+        keys, usable = cls(), dict[Key, NDArray[np.bool_]]()
         for part, block in (("src", src), ("trg", trg)):
             exact = hashes_of(map(str.strip, block.lines))
             near, numberless, length, n_digit = block.near()
@@ -208,10 +206,7 @@ class Keys(dict[tuple[str, str], Hashes]):
         return cls({key: np.where(usable[key], hashes, np.uint64(NO_KEY)) for key, hashes in keys.items()})
 
 
-Hits = dict[tuple[str, str], tuple[NDArray[np.int64], NDArray[np.int64]]]
-
-
-def hits(known: Mapping[tuple[str, str], Hashes], keys: Keys, numbers: NDArray[np.int64]) -> Hits:
+def hits(known: Mapping[Key, Hashes], keys: Keys, numbers: Ints) -> dict[Key, tuple[Ints, Ints]]:
     """Find pairs among known, ascending hashes: their numbers, and their places in known. numbers: of all pairs."""
     matches = {}
     for key, hashes in known.items():
@@ -227,18 +222,18 @@ class Leaks:
         """splits: the hashes of each validation and test set, in the order of the recipe."""
         self.splits = dict(splits)
         self.n_source = 0  # training pairs whose source exactly matches a held-out source
-        self.known: dict[tuple[str, str], Hashes] = {}
+        self.known: dict[Key, Hashes] = {}
         for key in ((level, part) for level in LEVELS for part in PARTS):
             hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *(keys[key] for keys in self.splits.values())]))
             self.known[key] = hashes[hashes != NO_KEY]
         self._first = {key: np.full(len(known) + 1, _NOWHERE) for key, known in self.known.items()}
 
-    def compare(self, keys: Keys, numbers: NDArray[np.int64]) -> None:
+    def compare(self, keys: Keys, numbers: Ints) -> None:
         """Compare training pairs with the held-out lines. numbers: numbers of the pairs."""
         for key, match in hits(self.known, keys, numbers).items():
             self.note(key, *match)
 
-    def note(self, key: tuple[str, str], numbers: NDArray[np.int64], places: NDArray[np.int64]) -> None:
+    def note(self, key: Key, numbers: Ints, places: Ints) -> None:
         """Record training pairs that match held-out lines. numbers, places: from `hits`."""
         if key == ("exact", "src"):
             self.n_source += len(numbers)
@@ -260,7 +255,7 @@ class Leaks:
                 rows += [_row(split, "valid", keys, in_valid), _row(split, "train or valid", keys, in_either)]
         return rows
 
-    def places(self, split: str, key: tuple[str, str]) -> NDArray[np.int64]:
+    def places(self, split: str, key: Key) -> Ints:
         """Return the number of the first training pair like each line of a split, -1 if there is none."""
         place, is_known = _find(self.known[key], self.splits[split][key])
         first = self._first[key][place]
@@ -279,13 +274,13 @@ class Leaks:
                     yield level, part, line, int(places[line])
 
 
-def _counterpart(key: tuple[str, str]) -> tuple[str, str]:
+def _counterpart(key: Key) -> Key:
     """Return the key of a training pair that is looked up among these hashes of held-out pairs."""
     level, part = key
     return level, "pair" if part == "reversed" else part
 
 
-def _find(known: Hashes, hashes: Hashes) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _find(known: Hashes, hashes: Hashes) -> tuple[Ints, NDArray[np.bool_]]:
     """Return the place of each hash in a sorted array, and whether the hash is really there."""
     if not len(known):
         return np.zeros(len(hashes), np.int64), np.zeros(len(hashes), bool)
@@ -293,7 +288,7 @@ def _find(known: Hashes, hashes: Hashes) -> tuple[NDArray[np.int64], NDArray[np.
     return place, known[place] == hashes
 
 
-def _row(split: str, where: str, keys: Keys, is_found: dict[tuple[str, str], NDArray[np.bool_]]) -> dict[str, Any]:
+def _row(split: str, where: str, keys: Keys, is_found: dict[Key, NDArray[np.bool_]]) -> dict[str, Any]:
     counts: dict[str, dict[str, int]] = {level: {} for level in LEVELS}
     for part in PARTS:
         so_far = np.zeros(len(keys["exact", part]), bool)

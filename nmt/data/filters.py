@@ -87,9 +87,8 @@ _SUSPECT = re.compile(f"[ÂÃÄÅÆÐÑÎÏØÙÚÛ×РСà-ï][{_WEST}{_EAST}]"
 
 def oddities(text: str) -> list[str]:
     """Return the harmless oddities of a line, as keys of `report.DataReport.notes`."""
-    characters = ODD.findall(text) if not text.isprintable() else []
-    has_others = any(character != "\ufeff" for character in characters)
-    return ["bom_inside"] * ("\ufeff" in characters) + ["control"] * has_others
+    characters = set(ODD.findall(text)) if not text.isprintable() else set()
+    return ["bom_inside"] * ("\ufeff" in characters) + ["control"] * bool(characters - {"\ufeff"})
 
 
 def has_control(text: str) -> bool:
@@ -208,13 +207,9 @@ def _of_ratio(corpus: CorpusFacts, _: float) -> Drops | None:
     return usual and (lambda src, trg: is_unusual(len(src), len(trg), usual))
 
 
-def _of_script(corpus: CorpusFacts, share: float) -> Drops | None:
-    src_scripts, trg_scripts = map(scripts_of, corpus.languages)
-    if not (src_scripts or trg_scripts):
-        return None
-    return lambda src, trg: (
-        is_in_another_script(src, src_scripts, share) or is_in_another_script(trg, trg_scripts, share)
-    )
+def _of_script(corpus: CorpusFacts, share: float) -> Drops:
+    src_ok, trg_ok = map(scripts_of, corpus.languages)  # no scripts: any is accepted
+    return lambda src, trg: is_in_another_script(src, src_ok, share) or is_in_another_script(trg, trg_ok, share)
 
 
 def _of_language(corpus: CorpusFacts, limit: float) -> Drops:

@@ -17,7 +17,6 @@ from nmt.recipe.data_options import (
     KINDS,
     PATTERN,
     PER_KIND,
-    CorpusFiles,
     DataConfig,
     Kind,
     kind_of,
@@ -220,9 +219,8 @@ def canonical_tag(tag: str) -> str:
 
 def held_out_tags(data: DataConfig) -> dict[str, tuple[str, ...]]:
     """Return the tags of each validation set and of the test set, by split."""
-    files_of: dict[str, CorpusFiles] = {split_of(files.name): files for files in data.valid}
-    files_of |= {"test": data.test} if data.test else {}
-    return {split: data.tags_of(files) for split, files in files_of.items()}
+    tags = {split_of(files.name): data.tags_of(files) for files in data.valid}
+    return tags | ({"test": data.tags_of(data.test)} if data.test else {})
 
 
 class Tagging:

@@ -172,7 +172,7 @@ class Resampler:
         self._number = dict[int, int]()  # from a hash of a unit and the number of its way to a row of `_ways`
         self._ways = GrownRows(np.int32)  # segmentations of units
 
-    def __call__(self, rows: Ragged, pairs: NDArray[np.int64], seed: int, most: Ints | None = None) -> Ragged:
+    def __call__(self, rows: Ragged, pairs: Ints, seed: int, most: Ints | None = None) -> Ragged:
         """Ids of texts, without BOS and EOS -> ids of the same texts.
 
         pairs: their numbers. seed: of the draws, together with those numbers. most: bound on the ids of each text, no
@@ -233,8 +233,8 @@ class Resampler:
         ways = self._cut([word for words in words_of_units for word in words], seeds)
         unit = np.repeat(np.repeat(np.arange(len(words_of_units)), n_word), ways.lengths)
         unit_ways = Ragged(ways.values, np.bincount(unit, minlength=len(words_of_units)))
-        drawn, unchanged = np.flatnonzero(n_word), np.flatnonzero(n_word == 0)
-        return in_order([unit_ways.some(n_word > 0), units.some(n_word == 0)], [drawn, unchanged])
+        drawn = n_word > 0
+        return in_order([unit_ways.some(drawn), units.some(~drawn)], [np.flatnonzero(drawn), np.flatnonzero(~drawn)])
 
     def _words_of(self, unit: Ids) -> list[str]:
         """The words of a unit, in letters; none if it must stay as it is: a symbol, or too long."""
@@ -370,13 +370,13 @@ class Noise:
         changed = np.flatnonzero(kind < len(self._kinds))
         if not len(changed):
             return src, trg
-        sides = src.rows(), trg.rows()
+        src_rows, trg_rows = src.rows(), trg.rows()
         corpus = np.searchsorted(self._ends_of_corpora, rows, side="right")
         for n, pair_chance in zip(changed.tolist(), mixed(chance[changed]), strict=True):
-            pair = self._changed(self._kinds[kind[n]], corpus[n], sides[0][n], sides[1][n], pair_chance)
-            sides[0][n], sides[1][n] = pair
+            pair = self._changed(self._kinds[kind[n]], corpus[n], src_rows[n], trg_rows[n], pair_chance)
+            src_rows[n], trg_rows[n] = pair
         noisy = []
-        for side, before in zip(sides, (src, trg), strict=True):
+        for side, before in zip((src_rows, trg_rows), (src, trg), strict=True):
             lengths = np.array(list(map(len, side)), before.lengths.dtype)
             noisy.append(Ragged(np.concatenate(side).astype(before.values.dtype, copy=False), lengths))
         return noisy[0], noisy[1]

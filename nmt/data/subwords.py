@@ -84,41 +84,35 @@ class Codec:
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, without BOS and EOS; an empty line has one piece, the space put before every line."""
-        if self.speller:
-            rows = [self._encode_with(self.speller, line) for line in lines]
-        else:
-            cache = self._cache  # parts repeat, so most are encoded once
-            split = (self._parts(" " + line) for line in lines)
-            rows = [[i for part in parts for i in cache.get(part) or self._encode_part(part)] for parts in split]
+        cache = self._cache  # parts repeat, so most are encoded once
+        split = map(self._parts, lines)
+        rows = [[i for part in parts for i in cache.get(part) or self._encode_part(part)] for parts in split]
         return [[*self._prefix, *ids] for ids in rows] if self._prefix else rows
 
-    def _encode_with(self, speller: Speller, line: str) -> list[int]:
-        """The ids of a line in pieces of SentencePiece, which encodes the text between symbols."""
-        ids: list[int] = []
-        for n, part in enumerate(self._split_at_symbols(speller.line(line))):
-            ids += self._cache[part] if n % 2 else [N_SPECIAL + i for i in speller.encode(part)]
-        return ids
+    def _parts(self, line: str) -> list[str]:
+        """Normalise a line, put a space before it, and split it into symbols and parts that can be encoded one by one.
 
-    def _parts(self, text: str) -> list[str]:
-        """Split a text, which begins with a space, into symbols and parts that can be encoded one by one."""
-        if not self._symbol and (words := easy_words(text)):
+        SentencePiece encodes all text between two symbols at once.
+        """
+        if not self._symbol and not self.speller and (words := easy_words(" " + line)):
             return words
+        text = self.speller.line(line) if self.speller else " " + self.normalised(line)
         parts = list[str]()
-        for n, part in enumerate(self._split_at_symbols(" " + self.normalised(text[1:]))):
+        for n, part in enumerate(self._symbol.split(text) if self._symbol else [text]):  # symbols have odd numbers
             if part:
-                parts += [part] if n % 2 else units_of(part)
+                parts += [part] if n % 2 or self.speller else units_of(part)
         return parts
 
     def _encode_part(self, part: str) -> list[int]:
         """The ids of a part, which is added to the cache."""
-        ids = [i + N_SPECIAL for i in self._tokenizer.encode(part, add_special_tokens=False).ids]
+        if self.speller:
+            ids = self.speller.encode(part)
+        else:
+            ids = self._tokenizer.encode(part, add_special_tokens=False).ids
+        ids = [i + N_SPECIAL for i in ids]
         if len(part) <= LONGEST_REMEMBERED and len(self._cache) < _MOST_REMEMBERED:
             self._cache[part] = ids
         return ids
-
-    def _split_at_symbols(self, text: str) -> list[str]:
-        """A text split at its symbols, which are the items of odd index."""
-        return self._symbol.split(text) if self._symbol else [text]
 
     def cut(self, raw: bytes) -> list[int]:
         """The ids of the pieces of one word, given as bytes; symbols in it are not recognised."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.arrays import STEP, mixed, seeds_of, turns
+from nmt.data.arrays import STEP, Ints, mixed, seeds_of, turns
 
 Hashes = NDArray[np.uint64]
 
@@ -49,7 +49,7 @@ class Block:
         self._ends = np.flatnonzero(self._folded == _LINE_FEED)
         assert len(self._ends) == len(lines), "a line feed inside a line"
 
-    def near(self) -> tuple[Hashes, Hashes, NDArray[np.int64], NDArray[np.int64]]:
+    def near(self) -> tuple[Hashes, Hashes, Ints, Ints]:
         """Return hashes of each line in two normal forms, and counts of characters and digits in the first form.
 
         First form: NFKC, case folded, without punctuation and white space. One space stays between two numbers, so
@@ -87,7 +87,7 @@ class Block:
         total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(letters)])[self._ends]
         return np.diff(total, prepend=np.uint64(0))
 
-    def words(self) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
+    def words(self) -> tuple[NDArray[np.uint16], Ints]:
         """Return the 16-bit hash and the line of each number and longer word, to match across languages."""
         kind = self._kind
         starts = np.concatenate(([0], np.flatnonzero(kind[1:] != kind[:-1]) + 1))
@@ -115,7 +115,7 @@ def hashes_of(lines: Iterable[str]) -> Hashes:
     return _hashes(_code_points("\n".join([*lines, ""])))
 
 
-Words = tuple[NDArray[np.uint16], NDArray[np.int64]]  # hash and line of each word, as `Block.words` returns them
+Words = tuple[NDArray[np.uint16], Ints]  # hash and line of each word, as `Block.words` returns them
 
 
 def anchors_of(src: Words, trg: Words, n_line: int) -> list[NDArray[np.uint16]]:
