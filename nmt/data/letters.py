@@ -10,7 +10,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +17,6 @@ from tokenizers import Regex, pre_tokenizers
 
 from nmt.data.placeholders import PLACEHOLDER
 from nmt.data.text import unified
-from nmt.errors import DataError
-from nmt.extras import missing
 from nmt.recipe.data_options import SubwordsConfig
 
 
@@ -185,78 +182,6 @@ _EASY_MARKS = "!-/:-@\\[-`{-~’‘“”„«»–—•€§°"
 _EASY = re.compile(f"(?: [{_EASY_MARKS}{_EASY_LETTERS}0-9]+)+")
 _KIND = re.compile(f"([{_EASY_LETTERS}])|([0-9])|([{_EASY_MARKS}])")
 _EASY_WORD = re.compile(f"'s|'t|'re|'ve|'m|'ll|'d| ?[{_EASY_LETTERS}]+| ?[0-9]+| ?[^ {_EASY_LETTERS}0-9]+")
-
-
-# Encoding with the package sentencepiece, with pieces and normalisation rules from a vocabulary of this toolkit.
-SPACE = "▁"  # U+2581, written for a space by sentencepiece; in a text it counts as a space
-UNIGRAM, BPE = 1, 2  # model types
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of pieces
-_HALF = re.compile("([\ud800-\udfff]+)")  # placeholders, which sentencepiece does not know
-
-
-def texts_of_rules(charsmap: bytes) -> bytes:
-    """Return the output texts of normalisation rules, each ended by a zero byte. Raises ValueError for damaged rules.
-
-    They follow a double-array trie of keys, in units of four bytes. The length of the trie is in the first four bytes.
-    """
-    n_trie = int.from_bytes(charsmap[:4], "little")
-    if charsmap and (not n_trie or n_trie % 4 or len(charsmap) <= 4 + n_trie or charsmap[-1]):
-        raise ValueError("the rules of normalisation are damaged")
-    return charsmap[4 + n_trie :]
-
-
-class Speller:
-    """Encoder with the pieces of a sentencepiece model. Raises MachineError if the package is missing."""
-
-    def __init__(
-        self, vocab: Sequence[str], scores: Sequence[float | None], kind: str, charsmap: bytes, *, squeeze: bool
-    ) -> None:
-        """vocab: pieces in the order of their numbers, from 0, in byte letters. Other arguments: see `PieceTable`."""
-        try:
-            from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor, sentencepiece_model_pb2
-        except ImportError:
-            raise missing("sentencepiece", "a vocabulary of subwords.kind: sentencepiece") from None
-        raw_pieces = list(map(ByteLetters().raw, vocab))
-        id_of_byte = {raw[0]: i for i, raw in enumerate(raw_pieces) if len(raw) == 1}
-        protobuf: Any = sentencepiece_model_pb2  # its classes are created at import, unknown to mypy
-        model = protobuf.ModelProto()
-        model.pieces.add(piece="<unk>", score=0.0, type=UNKNOWN)
-        self._our_id = [-1]  # by sentencepiece's id; <unk> never occurs, since each byte has a piece
-        for i, (raw, score) in enumerate(zip(raw_pieces, scores, strict=True)):
-            if score is not None:
-                model.pieces.add(piece=raw.decode("utf-8").replace(" ", SPACE), score=score, type=NORMAL)
-                self._our_id.append(i)
-        for byte in range(256):  # sentencepiece requires all; those that are also normal pieces never occur
-            model.pieces.add(piece=f"<0x{byte:02X}>", score=0.0, type=BYTE)
-            self._our_id.append(id_of_byte[byte])
-        model.trainer_spec.model_type = BPE if kind == "bpe" else UNIGRAM
-        model.trainer_spec.byte_fallback = True
-        rules = model.normalizer_spec  # no rules for the encoder: its text is already normalised
-        rules.name, rules.add_dummy_prefix, rules.remove_extra_whitespaces = "identity", False, False
-        try:
-            self._encoder: Any = SentencePieceProcessor(model_proto=model.SerializeToString())
-            rules.precompiled_charsmap, rules.escape_whitespaces = charsmap, False
-            self._normalizer: Any = SentencePieceNormalizer(model_proto=model.SerializeToString())
-        except RuntimeError as error:
-            raise DataError(f"these pieces are no model of SentencePiece: {error}") from None
-        self._squeeze = squeeze
-
-    def normalised(self, text: str) -> str:
-        """Apply the normalisation rules, which keep spaces."""
-        parts = enumerate(_HALF.split(text))
-        return "".join(self._normalizer.normalize(part) if n % 2 == 0 else part for n, part in parts)
-
-    def line(self, text: str) -> str:
-        """Return a line ready to encode: normalised, with a space before it; "" if nothing is left."""
-        normal = self.normalised(text)
-        if not self._squeeze:
-            return f" {normal}".replace(SPACE, " ") if text else ""
-        normal = re.sub(" {2,}", " ", normal).lstrip(" ")
-        return f" {normal}".replace(SPACE, " ").rstrip(" ")
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of the pieces of a text that has a space before each word."""
-        return [self._our_id[i] for i in self._encoder.encode(text)]
 
 
 # Words that pieces are learnt from. No text is stored; the memory grows with the number of different words.

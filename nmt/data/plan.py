@@ -68,11 +68,9 @@ def mixture_of(data: DataConfig, sizes: Sequence[int]) -> Mixture:
                 "weights and data.temperature cannot be applied. Prepare the data again with nmt-preprocess."
             )
         weights = [1.0] * len(sizes)
-    largest = max(sizes)
-    visits = tuple(
-        weight * (size / largest) ** (1 / data.temperature - 1) if size else 0.0
-        for weight, size in zip(weights, sizes, strict=True)
-    )
+    largest, power = max(sizes), 1 / data.temperature - 1
+    corpora = zip(weights, sizes, strict=True)
+    visits = tuple(weight * (size / largest) ** power if size else 0.0 for weight, size in corpora)
     if not any(int(n_visit * size) for n_visit, size in zip(visits, sizes, strict=True)):
         raise RecipeError(
             f"data.train: with weights of {', '.join(f'{weight:g}' for weight in weights)} an epoch would have no "

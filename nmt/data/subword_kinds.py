@@ -6,10 +6,11 @@ text to ids and back for all kinds; `letters.py` counts words. The format of the
 
 import base64
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from tokenizers import models
@@ -21,11 +22,11 @@ from nmt.data.letters import (
     CharacterLetters,
     alphabet_of,
     counted_characters,
-    texts_of_rules,
     within,
 )
 from nmt.data.placeholders import CHARACTERS, shown
 from nmt.errors import DataError
+from nmt.extras import missing
 from nmt.recipe.contradictions import complaint_about_symbol
 from nmt.recipe.data_options import PATTERN, complaint_about_patterns
 
@@ -199,6 +200,72 @@ class Unigram(Kind):
         unknown = vocab.index(_UNUSED_BYTE) if _UNUSED_BYTE in vocab else None
         scored = [(piece, score or 0.0) for piece, score in zip(vocab, pieces.scores, strict=True)]
         return models.Unigram(scored, unk_id=unknown, byte_fallback=True)
+
+
+# Encoding with the package sentencepiece, with pieces and normalisation rules from a `PieceTable`.
+SPACE = "▁"  # U+2581, written for a space by sentencepiece; in a text it counts as a space
+_TEXT = re.compile("[^\ud800-\udfff]+")  # sentencepiece does not know placeholders
+
+
+def texts_of_rules(charsmap: bytes) -> bytes:
+    """Return the output texts of normalisation rules, each ended by a zero byte. Raises ValueError for damaged rules.
+
+    They follow a double-array trie of keys, in units of four bytes. The length of the trie is in the first four bytes.
+    """
+    n_trie = int.from_bytes(charsmap[:4], "little")
+    if charsmap and (not n_trie or n_trie % 4 or len(charsmap) <= 4 + n_trie or charsmap[-1]):
+        raise ValueError("the rules of normalisation are damaged")
+    return charsmap[4 + n_trie :]
+
+
+class Speller:
+    """Encoder with the pieces of a sentencepiece model. Raises MachineError if the package is missing."""
+
+    def __init__(self, pieces: PieceTable) -> None:
+        try:
+            from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor, sentencepiece_model_pb2
+        except ImportError:
+            raise missing("sentencepiece", "a vocabulary of subwords.kind: sentencepiece") from None
+        raw_pieces = list(map(ByteLetters().raw, pieces.vocab))
+        id_of_byte = {raw[0]: i for i, raw in enumerate(raw_pieces) if len(raw) == 1}
+        protobuf: Any = sentencepiece_model_pb2  # its classes are created at import, unknown to mypy
+        model, types = protobuf.ModelProto(), protobuf.ModelProto.SentencePiece
+        model.pieces.add(piece="<unk>", score=0.0, type=types.UNKNOWN)
+        self._our_id = [-1]  # by sentencepiece's id; <unk> never occurs, since each byte has a piece
+        for i, (raw, score) in enumerate(zip(raw_pieces, pieces.scores, strict=True)):
+            if score is not None:
+                model.pieces.add(piece=raw.decode("utf-8").replace(" ", SPACE), score=score, type=types.NORMAL)
+                self._our_id.append(i)
+        for byte in range(256):  # sentencepiece requires all; those that are also normal pieces never occur
+            model.pieces.add(piece=f"<0x{byte:02X}>", score=0.0, type=types.BYTE)
+            self._our_id.append(id_of_byte[byte])
+        model.trainer_spec.model_type = protobuf.TrainerSpec.ModelType.Value(pieces.model.upper())
+        model.trainer_spec.byte_fallback = True
+        rules = model.normalizer_spec  # no rules for the encoder: its text is already normalised
+        rules.name, rules.add_dummy_prefix, rules.remove_extra_whitespaces = "identity", False, False
+        try:
+            self._encoder: Any = SentencePieceProcessor(model_proto=model.SerializeToString())
+            rules.precompiled_charsmap, rules.escape_whitespaces = base64.b64decode(pieces.charsmap), False
+            self._normalizer: Any = SentencePieceNormalizer(model_proto=model.SerializeToString())
+        except RuntimeError as error:
+            raise DataError(f"these pieces are no model of SentencePiece: {error}") from None
+        self._squeeze = pieces.squeeze
+
+    def normalised(self, text: str) -> str:
+        """Apply the normalisation rules, which keep spaces."""
+        return _TEXT.sub(lambda part: self._normalizer.normalize(part[0]), text)
+
+    def line(self, text: str) -> str:
+        """Return a line ready to encode: normalised, with a space before it; "" if nothing is left."""
+        normal = self.normalised(text)
+        if not self._squeeze:
+            return f" {normal}".replace(SPACE, " ") if text else ""
+        normal = re.sub(" {2,}", " ", normal).lstrip(" ")
+        return f" {normal}".replace(SPACE, " ").rstrip(" ")
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of the pieces of a text that has a space before each word."""
+        return [self._our_id[i] for i in self._encoder.encode(text)]
 
 
 class OfSentencePiece(Kind):

@@ -4,7 +4,6 @@ Control symbols are no pieces of the tokenizer: its ids are shifted past them, s
 are pieces, so no text is unknown. `letters.py` defines the spelling of pieces; `subword_kinds.py` learns them.
 """
 
-import base64
 import copy
 import hashlib
 import itertools
@@ -18,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from nmt.data.letters import BYTE_IN_TEXT, ByteLetters, CharacterLetters, Speller, easy_words, normalised, units_of
+from nmt.data.letters import BYTE_IN_TEXT, ByteLetters, CharacterLetters, easy_words, normalised, units_of
 from nmt.data.lines import write_lines
 from nmt.data.placeholders import CHARACTERS, LETTER, canonical_tag, kinds_of, names_of, shown
-from nmt.data.subword_kinds import KINDS, PieceTable, SubwordsFile
+from nmt.data.subword_kinds import KINDS, PieceTable, Speller, SubwordsFile
+from nmt.data.text import SIDES
 from nmt.languages import language_of
 from nmt.recipe.data_options import SubwordsConfig, patterns_of
 
@@ -51,10 +51,8 @@ class Codec:
         self.characters = settings.characters
         self.letters = CharacterLetters(pieces.vocab) if self.characters else ByteLetters()
         self.table, self.merges, self.scores = pieces, pieces.merges, pieces.scores  # without symbols and placeholders
-        self.speller: Speller | None = None  # segments lines if the pieces are those of SentencePiece
-        if self.kind == "sentencepiece":
-            charsmap = base64.b64decode(pieces.charsmap)
-            self.speller = Speller(pieces.vocab, pieces.scores, pieces.model, charsmap, squeeze=pieces.squeeze)
+        # Segments lines if the pieces are those of SentencePiece.
+        self.speller = Speller(pieces) if self.kind == "sentencepiece" else None
         self.vocab = [*pieces.vocab, *map(self.letters.piece, (*self.symbols, *map(shown, self.placeholders)))]
         self._tokenizer = Tokenizer(KINDS[self.kind].model(self.names()[: len(pieces.vocab)], pieces))
         self._tokenizer.pre_tokenizer = self.letters.pre_tokenizer
@@ -281,9 +279,7 @@ class VocabularyUse:
 
     def __init__(self, subwords: Subwords, langs: tuple[str, str]) -> None:
         self._codecs = {"src": subwords.src, "trg": subwords.trg}
-        self._has_words = {
-            side: not language_of(lang).is_unspaced for side, lang in zip(self._codecs, langs, strict=True)
-        }
+        self._has_words = {side: not language_of(lang).is_unspaced for side, lang in zip(SIDES, langs, strict=True)}
         self._counts = {side: np.zeros(codec.size, np.int64) for side, codec in self._codecs.items()}
         self._n_word, self._n_character = Counter[str](), Counter[str]()
 

@@ -150,11 +150,9 @@ def of_pairs(src: Hashes, trg: Hashes) -> Hashes:
 
 @functools.cache
 def _classes() -> NDArray[np.uint8]:
-    categories = list(map(unicodedata.category, map(chr, range(_TABLE))))
-    class_of = {
-        name: _OTHER if name[0] in "PZC" else _LETTER if name[0] in "LM" else _SYMBOL for name in set(categories)
-    }
-    classes = np.fromiter(map({**class_of, "Nd": _DIGIT}.__getitem__, categories), np.uint8, _TABLE)
+    class_of = {"L": _LETTER, "M": _LETTER, "N": _SYMBOL, "S": _SYMBOL, "P": _OTHER, "Z": _OTHER, "C": _OTHER}
+    categories = map(unicodedata.category, map(chr, range(_TABLE)))
+    classes = np.fromiter((_DIGIT if name == "Nd" else class_of[name[0]] for name in categories), np.uint8, _TABLE)
     classes[_FIRST_WIDE:][classes[_FIRST_WIDE:] == _LETTER] = _WIDE
     return classes
 
