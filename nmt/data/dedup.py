@@ -261,17 +261,14 @@ class Leaks:
         first = self._first[key][place]
         return np.where(is_known & (first < _NOWHERE), first, -1)
 
-    def examples(self, split: str, most: int) -> Iterator[tuple[str, str, int, int]]:
-        """Yield (level, part, line from 0, number of the training pair), closest matches first, each line once."""
-        shown: set[int] = set()
+    def examples(self, split: str, most: int) -> list[tuple[str, str, int, int]]:
+        """Return (level, part, line from 0, number of the training pair), closest matches first, each line once."""
+        closest: dict[int, tuple[str, str, int, int]] = {}
         for level, part in (*_WHOLE, ("exact", "src"), ("near", "src"), ("exact", "trg")):
             places = self.places(split, (level, part))
             for line in np.flatnonzero(places >= 0).tolist():
-                if len(shown) == most:
-                    return
-                if line not in shown:
-                    shown.add(line)
-                    yield level, part, line, int(places[line])
+                closest.setdefault(line, (level, part, line, int(places[line])))
+        return list(closest.values())[:most]
 
 
 def _counterpart(key: Key) -> Key:
@@ -281,11 +278,9 @@ def _counterpart(key: Key) -> Key:
 
 
 def _find(known: Hashes, hashes: Hashes) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return the place of each hash in a sorted array, and whether the hash is really there."""
-    if not len(known):
-        return np.zeros(len(hashes), np.int64), np.zeros(len(hashes), bool)
-    place = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
-    return place, known[place] == hashes
+    """Return the place of each hash in a sorted array, and whether the hash is there."""
+    place, end = np.searchsorted(known, hashes, side="left"), np.searchsorted(known, hashes, side="right")
+    return place, place < end
 
 
 def _row(split: str, where: str, keys: Keys, is_found: dict[Key, NDArray[np.bool_]]) -> dict[str, Any]:

@@ -225,23 +225,20 @@ class Lattice:
                         ends.append(first + j)
                         piece_of.append(piece)
         self._begin, self._end, self._piece = (np.array(values, np.int32) for values in (begins, ends, piece_of))
-        self._n_piece, self._n_place = len(pieces), n_place
+        self._n_place = n_place
         depth = turns(n_place)  # letters before each place
         self._by_end = _levels(depth[self._end], self._end)
         self._by_begin = _levels(-depth[self._begin], self._begin)
 
     def expected(self, score: Floats, word_count: Floats) -> Floats:
-        """(n_piece,) expected count of each piece over all segmentations of the words.
-
-        score: (n_piece,) log-probabilities. word_count: (n_word,) counts.
-        """
+        """(n_piece,) expected count of each piece over all segmentations of the words. score: log-probabilities."""
         edge_score = score[self._piece]
         before = self._path_scores(self._first, self._by_end, self._begin, self._end, edge_score, np.logaddexp)
         after = self._path_scores(self._last, self._by_begin, self._end, self._begin, edge_score, np.logaddexp)
         total = np.repeat(before[self._last], self._n_place)
         weight = np.repeat(word_count, self._n_place)
         share = np.exp(before[self._begin] + edge_score + after[self._end] - total[self._begin])
-        return np.bincount(self._piece, share * weight[self._begin], minlength=self._n_piece).astype(np.float64)
+        return np.bincount(self._piece, share * weight[self._begin], minlength=len(score)).astype(np.float64)
 
     def best(self, score: Floats) -> Floats:
         """(n_word,) log-probability of the likeliest segmentation of each word."""

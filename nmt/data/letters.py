@@ -1,8 +1,6 @@
 """Pre-tokenisation: the letters that pieces consist of, the words that bound pieces, and word counts to learn from.
 
-In `CharacterLetters` each character of the alphabet is a letter, and so is each byte of any other character. So a
-piece is whole characters, or a single byte. Vocabularies of earlier versions use the `ByteLetters` of GPT-2: one letter
-for each byte. A printable byte is its own letter, the others are moved beyond U+0100.
+`CharacterLetters` are for new vocabularies; those of earlier versions use the `ByteLetters` of GPT-2.
 """
 
 import random

@@ -8,7 +8,6 @@ with other white space, or with several spaces in a row, is a single unit.
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -61,10 +60,7 @@ class Lexicon:
         return numbers
 
     def part(self, kind: type[P], *arguments: Any) -> P:
-        """The data of one kind on all units, such as `UnitFacts`; its `learn` gets the new units.
-
-        arguments: of the constructor of `kind`, the same in each call.
-        """
+        """The data of one kind on all units, such as `UnitFacts`. arguments: of its constructor, always the same."""
         part: Any
         part, n_seen = self._parts.get(kind) or (kind(*arguments), 0)
         if n_seen < len(self._units):
@@ -82,7 +78,7 @@ class Units:
     """One or more lines of one side. `at` has the index into `keys` of each unit of each line.
 
     keys: the different units, as bytes; which: their numbers in the `Lexicon`. Of each line: n_unit, at least one;
-    first, the start of its units in `at`; n_byte; is_odd, whether the whole line is one unit.
+    first, the start of its units in `at`; n_byte; n_char; is_odd, whether the whole line is one unit.
     """
 
     def __init__(self, raw: bytes, normalize: str, known: Lexicon) -> None:
@@ -103,6 +99,7 @@ class Units:
             self.is_odd[n] |= len(normalised(self.line(n), normalize)) >= LINE_CAP
         if self.is_odd.any():
             self._join_odd()
+        self.n_char: Numbers = self.sums(known.n_char.values[self.which]) - 1
 
     def _join_odd(self) -> None:
         is_kept = ~np.repeat(self.is_odd, self.n_unit)
@@ -138,12 +135,6 @@ class Units:
             return self.raw[:-1]
         return b"\n".join(itertools.compress(self.raw.split(b"\n"), chosen.tolist()))
 
-    @cached_property
-    def n_char(self) -> Numbers:
-        """Characters of each line."""
-        counts: Numbers = self.sums(self.known.n_char.values[self.which]) - 1
-        return counts
-
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
         """Sum the values of units over each line."""
         return np.add.reduceat(values[self.at], self.first)
@@ -167,9 +158,7 @@ def _numbered(text: bytes, ends: NDArray[np.int64]) -> tuple[list[bytes], Number
 
 
 class UnitFacts:
-    """Facts of units, by number, to measure and align lines: `bags` and rows of `words`, as in `text.py`, and `hashes`
-    of their texts.
-    """
+    """Facts of units, by number: `bags` and rows of `words`, as in `text.py`, and `hashes` of their texts."""
 
     def __init__(self) -> None:
         self.bags, self.hashes = Grown(np.uint64), Grown(np.uint64)
