@@ -69,7 +69,7 @@ _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _MOVED = [byte for byte in range(256) if byte not in _PRINTABLE]
 BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + n): byte for n, byte in enumerate(_MOVED)}
 # Private characters that serve as letters of bytes. In a text they are characters without a letter.
-BYTE_IN_TEXT = re.compile(f"[{chr(_FIRST_BYTE_LETTER + 0x80)}-{chr(0x10FFFF)}]")
+_BYTE_IN_TEXT = re.compile(f"[{chr(_FIRST_BYTE_LETTER + 0x80)}-{chr(0x10FFFF)}]")
 _NO_PIECE = re.compile(f"[\ud800-\udfff{chr(_FIRST_BYTE_LETTER + 0x80)}-{chr(0x10FFFF)}]|^<0x[0-9A-F]{{2}}>$")
 
 
@@ -218,6 +218,11 @@ def alphabet_of(
     while alphabet and others[alphabet[-1]] <= n_uncovered:
         n_uncovered -= others[alphabet.pop()]
     return alphabet[:most]
+
+
+def learnable(words: Mapping[str, int]) -> Counter[str]:
+    """Return the counts of the words that can become pieces: those without private characters that mean bytes."""
+    return Counter({word: n for word, n in words.items() if word.isascii() or not _BYTE_IN_TEXT.search(word)})
 
 
 def within(words: Counter[str], letters: Iterable[str]) -> Counter[str]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from nmt.data.letters import BYTE_IN_TEXT, ByteLetters, CharacterLetters, easy_words, normalised, units_of
+from nmt.data.letters import ByteLetters, CharacterLetters, easy_words, learnable, normalised, units_of
 from nmt.data.lines import write_lines
 from nmt.data.placeholders import CHARACTERS, LETTER, canonical_tag, kinds_of, names_of, shown
 from nmt.data.subword_kinds import KINDS, PieceTable, Speller, SubwordsFile
@@ -178,11 +178,8 @@ class Codec:
         if i >= self.n_text:
             return self.tags[i - self.n_text] if i < self.size else "<unused>"
         raw = self._bytes[i - N_SPECIAL]
-        try:
-            text = raw.decode("utf-8").replace(" ", "▁")
-        except UnicodeDecodeError:
-            text = ""
-        return text if text.isprintable() and text else "".join(f"<{byte:02X}>" for byte in raw)
+        text = raw.decode("utf-8", errors="surrogateescape").replace(" ", "▁")  # a part of a character is not printable
+        return text if text.isprintable() else "".join(f"<{byte:02X}>" for byte in raw)
 
 
 class Subwords:
@@ -206,15 +203,11 @@ class Subwords:
         """Learn the pieces from words as `WordsOf` splits them. tags: of the source side. protect: as data.protect."""
         placeholders, kind = names_of(protect), KINDS[config.kind]
         n_piece = config.vocab_size - N_SPECIAL - len(config.symbols) - len(placeholders)
-
-        def learn(words: Counter[str], n_piece: int) -> PieceTable:
-            usable = {word: n for word, n in words.items() if word.isascii() or not BYTE_IN_TEXT.search(word)}
-            return kind.learn(Counter(usable), n_piece)
-
         if config.joint:
-            codecs = [learn(src_words + trg_words, n_piece - len(tags))]
+            words = [(src_words + trg_words, n_piece - len(tags))]
         else:
-            codecs = [learn(src_words, n_piece - len(tags)), learn(trg_words, n_piece)]
+            words = [(src_words, n_piece - len(tags)), (trg_words, n_piece)]
+        codecs = [kind.learn(learnable(side_words), n_side_piece) for side_words, n_side_piece in words]
         same: dict[str, Any] = {name: getattr(config, name) for name in ("normalize", "whitespace", "symbols", "joint")}
         items: dict[str, Any] = {"placeholders": placeholders, "patterns": patterns_of(protect), "tags": tuple(tags)}
         return cls(SubwordsFile(format=4, kind=kind.stored, codecs=codecs, **same, **items))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from nmt.data.letters import ByteLetters
+from nmt.data.letters import ByteLetters, learnable
 from nmt.data.manifest import SUBWORDS, read_manifest
 from nmt.data.placeholders import canonical_tag, names_of, shown
 from nmt.data.subword_kinds import KINDS, LONGEST_PIECE, SPACE, PieceTable, SubwordsFile, texts_of_rules
@@ -185,7 +185,7 @@ def reuse(
             )
         if not config.extend:
             return codec.table
-        return KINDS[config.kind].extend(codec.table, words, config.extend)
+        return KINDS[config.kind].extend(codec.table, learnable(words), config.extend)
 
     src_words, trg_words = words
     if old.joint:
