@@ -162,10 +162,7 @@ def _part(batch: Batch, rows: slice) -> Batch:
 
 
 def read_ahead(make: Callable[[T], R], todo: Iterable[T], depth: int = 2) -> Iterator[R]:
-    """Yield make(item) for each item in order. A thread makes up to `depth` items in advance.
-
-    An error in `make` is raised when its item is due.
-    """
+    """Yield make(item) in order. A thread makes up to `depth` items in advance; errors are raised when they are due."""
     items = iter(todo)
 
     def make_next() -> list[R]:

@@ -81,11 +81,9 @@ def repeated(keys: NDArray[Any], filters: Sequence[FilterConfig], n_of: Sequence
 def _shares(keys: Hashes) -> Iterator[Ints]:
     """Yield the places of the keys, share by share. Equal keys are in the same share."""
     n_share = np.uint64(max(1, -(-len(keys) // _AT_ONCE)))
+    starts = range(0, max(1, len(keys)), _READ)
     for share in range(int(n_share)):
-        places = [np.empty(0, np.int64)]
-        for start in range(0, len(keys), _READ):
-            places.append(np.flatnonzero(keys[start : start + _READ] % n_share == share) + start)
-        yield np.concatenate(places)
+        yield np.concatenate([np.flatnonzero(keys[n : n + _READ] % n_share == share) + n for n in starts])
 
 
 def _later(keys: Hashes, places: Ints) -> Ints:
@@ -97,10 +95,7 @@ def _later(keys: Hashes, places: Ints) -> Ints:
 
 
 def _too_often(keys: NDArray[Any], is_dropped: NDArray[np.bool_], limits: Ints, ends: Ints) -> Ints:
-    """Return the numbers of the pairs whose source or target was already kept as often as the limit allows.
-
-    limits: limit of the pairs up to each of the ends; 0 for no limit.
-    """
+    """Return the pairs of which a side was kept as often as allowed. limits: of the pairs up to each end; 0: none."""
     lowest = int(limits[limits > 0].min(initial=len(is_dropped)))
     is_frequent = np.zeros(len(is_dropped), dtype=bool)
     for side in SIDES:

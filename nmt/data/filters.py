@@ -98,9 +98,7 @@ def has_control(text: str) -> bool:
 
 def is_damaged(text: str) -> bool:
     """Return whether characters were lost (U+FFFD) or UTF-8 was read as Latin-1, windows-1252 or windows-1251."""
-    if text.isascii():
-        return False
-    return "\ufffd" in text or (_SUSPECT.search(text) is not None and _MOJIBAKE.search(text) is not None)
+    return not text.isascii() and ("\ufffd" in text or bool(_SUSPECT.search(text) and _MOJIBAKE.search(text)))
 
 
 _NO_ASCII_LETTER = bytes(code for code in range(256) if not chr(code).isalpha() or code > 127)

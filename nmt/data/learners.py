@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from nmt.data.arrays import Ints, turns
 
+Counts = Mapping[str, int]
 Places = NDArray[np.int32]
 
 _DEAD = -1  # the symbol of a place that was merged into the one before
@@ -22,11 +23,7 @@ _NOWHERE = -1  # the link at the end of a word
 
 
 def merges_of(
-    words: Mapping[str, int],
-    letters: Mapping[str, int],
-    n_piece: int,
-    longest: int,
-    saved: Mapping[str, int] = MappingProxyType({}),
+    words: Counts, letters: Mapping[str, int], n_piece: int, longest: int, saved: Counts = MappingProxyType({})
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """Learn the pieces in the order of their ids, letters first, and the merges in their order.
 
@@ -63,7 +60,7 @@ class _Text:
     Memory: 16 bytes for each letter of the words, and as many again for the places of pairs.
     """
 
-    def __init__(self, words: Mapping[str, int], letters: Mapping[str, int], longest: int) -> None:
+    def __init__(self, words: Counts, letters: Mapping[str, int], longest: int) -> None:
         code_of = np.zeros(max(map(ord, letters)) + 1, np.int32)
         code_of[[ord(letter) for letter in sorted(letters)]] = np.arange(len(letters))
         self._symbol = code_of[np.frombuffer("".join(words).encode("utf-32-le"), np.uint32)]

@@ -191,8 +191,7 @@ _ENDLESS = re.compile(rf"\S{{{WORD_CAP + 1},}}|\s{{{WORD_CAP + 1},}}")
 _PART = re.compile(rf"\s{{0,{WORD_CAP}}}\S{{1,{WORD_CAP}}}|\s{{1,{WORD_CAP}}}")
 # Limit of different words, some 100 bytes each. Beyond it, words that occurred once are forgotten.
 MOST_COUNTED = 2_000_000
-# Minimum share of the characters of a text that the alphabet covers, if it has room.
-COVERAGE = 0.9995
+COVERAGE = 0.9995  # minimum share of the characters of a text that the alphabet covers, if it has room
 
 
 def counted_characters(words: Mapping[str, int]) -> dict[str, int]:

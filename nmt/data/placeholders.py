@@ -13,16 +13,7 @@ from functools import lru_cache
 from nmt.data.text import split_of
 from nmt.errors import RecipeError
 from nmt.languages import language_of
-from nmt.recipe.data_options import (
-    KINDS,
-    PATTERN,
-    PER_KIND,
-    DataConfig,
-    Kind,
-    kind_of,
-    language_tag,
-    patterns_of,
-)
+from nmt.recipe.data_options import KINDS, PATTERN, PER_KIND, DataConfig, Kind, kind_of, language_tag, patterns_of
 from nmt.recipe.decode_options import DecodeConfig
 
 # Items of a text that are the same in all languages.

@@ -81,15 +81,11 @@ def mixture_of(data: DataConfig, sizes: Sequence[int]) -> Mixture:
 
 # Raise it whenever the same lengths, seed and options make other batches: a stored position is then no longer valid.
 VERSION = 3
-# Pair numbers, in the smallest dtype that holds them.
-Order = NDArray[np.integer[Any]]
+Order = NDArray[np.integer[Any]]  # pair numbers, in the smallest dtype that holds them
 Lengths = NDArray[np.int32]
-# Number of packed batches that are cut at a time.
-_N_CUT = 256
-# The largest number of sentences of a packed batch is a multiple of it.
-_PACKED_STEP = 64
-# Number of padded lengths from one power of two to the next.
-_N_STEP = 16
+_N_CUT = 256  # packed batches that are cut at a time
+_PACKED_STEP = 64  # the largest number of sentences of a packed batch is a multiple of it
+_N_STEP = 16  # padded lengths from one power of two to the next
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,8 @@ from collections.abc import Callable
 
 from nmt.languages import language_of
 
-# Marks that end a sentence in any context, also in scripts without white space.
-_SURE = "།༎。｡！？۔؟।॥።፧፨։။។៕᠃᠉꓿"
-# Marks that end a sentence if white space follows, and then no small letter.
-_LIKELY = ".!?…‼⁇⁈⁉"
+_SURE = "།༎。｡！？۔؟।॥።፧፨։။។៕᠃᠉꓿"  # marks that end a sentence in any context, also in scripts without white space
+_LIKELY = ".!?…‼⁇⁈⁉"  # marks that end a sentence if white space follows, and then no small letter
 # Closing quotes and brackets belong to the sentence before them. The second kind are opening ones in other languages.
 _CLOSERS = "\"'”’»›)\\]}」』）】》〉｣］｝"
 _ALSO_OPENERS = "“‘«‹"

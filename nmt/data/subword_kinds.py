@@ -16,22 +16,14 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from tokenizers import models
 
 from nmt.data.learners import learn_scores, merges_of
-from nmt.data.letters import (
-    BYTE_LETTERS,
-    ByteLetters,
-    CharacterLetters,
-    alphabet_of,
-    counted_characters,
-    within,
-)
+from nmt.data.letters import BYTE_LETTERS, ByteLetters, CharacterLetters, alphabet_of, counted_characters, within
 from nmt.data.placeholders import CHARACTERS, shown
 from nmt.errors import DataError
 from nmt.extras import missing
 from nmt.recipe.contradictions import complaint_about_symbol
 from nmt.recipe.data_options import PATTERN, complaint_about_patterns
 
-# Bytes of a piece, at most: a text of more than n x LONGEST_PIECE bytes has more than n subwords.
-LONGEST_PIECE = 64
+LONGEST_PIECE = 64  # bytes of a piece, at most: a text of more than n x LONGEST_PIECE bytes has more than n subwords
 
 # A unigram vocabulary starts with so many times the final number of pieces, and drops the least useful ones.
 _SEED_PIECES = 4

@@ -88,16 +88,13 @@ class Codec:
         return [[*self._prefix, *ids] for ids in rows] if self._prefix else rows
 
     def _parts(self, line: str) -> list[str]:
-        """Normalise a line, put a space before it, and split it into symbols and parts that can be encoded one by one.
-
-        SentencePiece encodes all text between two symbols at once.
-        """
+        """Split a line, normalised and with a space before it, into symbols and parts that are encoded one by one."""
         if not self._symbol and not self.speller and (words := easy_words(" " + line)):
             return words
         text = self.speller.line(line) if self.speller else " " + self.normalised(line)
         parts = list[str]()
         for n, part in enumerate(self._symbol.split(text) if self._symbol else [text]):  # symbols have odd numbers
-            if part:
+            if part:  # SentencePiece needs the whole text between two symbols
                 parts += [part] if n % 2 or self.speller else units_of(part)
         return parts
 

@@ -17,8 +17,7 @@ from nmt.data.arrays import STEP, Ints, mixed, seeds_of, turns
 
 Hashes = NDArray[np.uint64]
 
-# Words of a line that serve as anchors of its alignment, each as a hash of 16 bits.
-N_ANCHOR = 4
+N_ANCHOR = 4  # words of a line that serve as anchors of its alignment, each as a hash of 16 bits
 N_HASH = 1 << 16  # number of hashes of words; 0 stands for no word
 NO_ANCHOR = 0
 MOST_SHOWN = 200  # characters of a text that is shown

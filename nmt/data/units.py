@@ -8,7 +8,7 @@ with other white space, or with several spaces in a row, is a single unit.
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -25,8 +25,7 @@ Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 P = TypeVar("P")
 
-# Units in a lexicon, some 300 bytes each: more of them hardly help.
-MOST_REMEMBERED = 200_000
+MOST_REMEMBERED = 200_000  # units in a lexicon, some 300 bytes each: more of them hardly help
 _MOST_CHARACTERS = 20 * MOST_REMEMBERED  # of all units together, at some 20 bytes each
 
 
@@ -66,8 +65,7 @@ class Lexicon:
         if n_seen < len(self._units):
             part.learn(self._units[n_seen:])
         self._parts[kind] = part, len(self._units)
-        typed: P = part
-        return typed
+        return cast(P, part)
 
 
 _SPACE, _LINE_FEED = 32, 10
@@ -198,10 +196,7 @@ class UnitWords:
         self.words += itertools.islice(self._number, len(self.words), None)
 
     def counted(self, units: Numbers, times: Numbers, notes: Counter[str]) -> tuple[list[str], Numbers]:
-        """Count each word in units, in order of first occurrence. times: count of each unit.
-
-        notes: updated with counts of overlong words and lines.
-        """
+        """Count the words of units, in order of first occurrence. times: of units. notes: counts overlong texts."""
         values, n_word = self.rows.of(units)
         total = np.bincount(values, weights=np.repeat(times, n_word)).astype(np.int64)
         different = list(dict.fromkeys(values.tolist()))
