@@ -257,7 +257,7 @@ def large_vocabulary(n_vocab: int, n_token: int) -> str | None:
     advised = max((size for size in (500, 1000, 2000, 4000, 8000, 16000, 32000) if size <= max_size), default=500)
     return (
         f"the vocabulary is large for the corpus: {n_vocab:,} pieces, {n_token:,} target tokens, so a piece is seen "
-        f"{n_token / n_vocab:.1f} times on average: try --vocab-size {advised}"
+        f"{n_token / n_vocab:.1f} times on average" + (f": try --vocab-size {advised}" if advised < n_vocab else "")
     )
 
 
