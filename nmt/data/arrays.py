@@ -52,12 +52,10 @@ class Ragged:
 
     def parts(self, n_row: Sequence[int]) -> "Iterator[Ragged]":
         """Split the rows into parts. n_row: number of rows of each part."""
-        stops = np.cumsum(n_row)
-        ends = np.append(0, np.cumsum(self.lengths, dtype=np.int64))[stops]
-        start = begin = 0
-        for stop, end in zip(stops.tolist(), ends.tolist(), strict=True):
+        rows = np.cumsum([0, *n_row])
+        ends = np.append(0, np.cumsum(self.lengths, dtype=np.int64))[rows]
+        for (start, stop), (begin, end) in zip(itertools.pairwise(rows), itertools.pairwise(ends), strict=True):
             yield Ragged(self.values[begin:end], self.lengths[start:stop])
-            start, begin = stop, end
 
     def rows(self) -> list[NDArray[Any]]:
         """One array for each row."""

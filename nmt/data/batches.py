@@ -17,15 +17,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmt.data.arrays import Ragged, places
+from nmt.data.arrays import Ints, Ragged, places
 from nmt.data.plan import Rows
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.device import send
 
 
-def framed(
-    rows: Ragged, starts: NDArray[np.int64], n_place: int, before: tuple[int, ...] = (), after: tuple[int, ...] = ()
-) -> NDArray[np.int64]:
+def framed(rows: Ragged, starts: Ints, n_place: int, before: tuple[int, ...] = (), after: tuple[int, ...] = ()) -> Ints:
     """(n_place,) ids: each row begins at its place in `starts`, between `before` and `after`; the rest is PAD."""
     ids = np.full(n_place, PAD, dtype=np.int64)
     ids[places(starts + len(before), rows.lengths)] = rows.values
@@ -48,7 +46,7 @@ def pad(
     return torch.from_numpy(ids.reshape(n_row, length))
 
 
-def length_batches(length: NDArray[np.int64], max_tokens: int) -> list[Rows]:
+def length_batches(length: Ints, max_tokens: int) -> list[Rows]:
     """Cut sentences, longest first, into batches of at most max_tokens: for translation and validation.
 
     length: (N,) cost of each sentence; a batch costs sentences x longest. The longest come first, so that memory runs
@@ -95,7 +93,7 @@ class Batch:
 def make_batch(src: Ragged, trg: Ragged, padded: Callable[[int], int] = int) -> Batch:
     """Pad pairs. padded: from the length of the longest sentence of a side, EOS counted, to its padded length."""
     trg_seq, gold = pad(trg, before=(BOS,), padded=padded), pad(trg, after=(EOS,), padded=padded)
-    return Batch(pad(src, after=(EOS,), padded=padded), trg_seq, gold, _n_gold(trg))
+    return Batch(pad(src, after=(EOS,), padded=padded), trg_seq, gold, len(trg.values) + len(trg.lengths))
 
 
 def _starts(lengths: NDArray[np.integer], n_place: int, n_start: int, longest: int) -> NDArray[np.int32]:
@@ -125,11 +123,7 @@ def make_packed(src: Ragged, trg: Ragged, n_place: int, n_sentence: int, longest
 
     trg_seq, gold = row(trg, trg_start, before=(BOS,)), row(trg, trg_start, after=(EOS,))
     starts = torch.from_numpy(src_start), torch.from_numpy(trg_start)
-    return Batch(row(src, src_start, after=(EOS,)), trg_seq, gold, _n_gold(trg), *starts)
-
-
-def _n_gold(trg: Ragged) -> int:
-    return len(trg.values) + len(trg.lengths)
+    return Batch(row(src, src_start, after=(EOS,)), trg_seq, gold, len(trg.values) + len(trg.lengths), *starts)
 
 
 def end_to_end(batch: Batch) -> Batch:
@@ -168,10 +162,7 @@ def _part(batch: Batch, rows: slice) -> Batch:
 
 
 def read_ahead(make: Callable[[T], R], todo: Iterable[T], depth: int = 2) -> Iterator[R]:
-    """Yield make(item) for each item in order. A thread makes up to `depth` items in advance.
-
-    An error in `make` is raised when its item is due.
-    """
+    """Yield make(item) in order. A thread makes up to `depth` items in advance; errors are raised when they are due."""
     items = iter(todo)
 
     def make_next() -> list[R]:

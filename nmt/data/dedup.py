@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.arrays import Ints
 from nmt.data.text import SIDES, Block, Hashes, hashes_of, of_pairs
 from nmt.recipe.data_options import FilterConfig
 
@@ -44,17 +45,17 @@ def keys_for(filters: Iterable[FilterConfig]) -> np.dtype[Any]:
 
 def keys_of(src: Sequence[str], trg: Sequence[str], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the keys of pairs. dtype: result of `keys_for`."""
-    keys = np.empty(len(src), dtype)
-    for kind in dtype.names or ():
-        src_hashes, trg_hashes = (hashes_of(map(skeleton, side) if kind == "near" else side) for side in (src, trg))
-        hashes = {"src": src_hashes, "trg": trg_hashes}.get(kind, of_pairs(src_hashes, trg_hashes))
-        keys[kind] = np.maximum(hashes, NO_KEY + 1)
+    keys, names = np.empty(len(src), dtype), dtype.names or ()
+    hashes = {"src": hashes_of(src), "trg": hashes_of(trg)}
+    hashes["exact"] = of_pairs(hashes["src"], hashes["trg"])
+    if "near" in names:
+        hashes["near"] = of_pairs(*(hashes_of(map(skeleton, side)) for side in (src, trg)))
+    for kind in names:
+        keys[kind] = np.maximum(hashes[kind], NO_KEY + 1)
     return keys
 
 
-def repeated(
-    keys: NDArray[Any], filters: Sequence[FilterConfig], n_of: Sequence[int]
-) -> list[tuple[str, NDArray[np.int64]]]:
+def repeated(keys: NDArray[Any], filters: Sequence[FilterConfig], n_of: Sequence[int]) -> list[tuple[str, Ints]]:
     """Find the pairs that the filters drop because of earlier pairs: reasons, each with the numbers of its pairs.
 
     keys: keys of all pairs from `keys_of`, in memory or memory-mapped; NO_KEY for pairs that are not compared. filters:
@@ -77,49 +78,42 @@ def repeated(
     return dropped
 
 
-def _shares(keys: Hashes) -> Iterator[NDArray[np.int64]]:
+def _shares(keys: Hashes) -> Iterator[Ints]:
     """Yield the places of the keys, share by share. Equal keys are in the same share."""
     n_share = np.uint64(max(1, -(-len(keys) // _AT_ONCE)))
+    starts = range(0, max(1, len(keys)), _READ)
     for share in range(int(n_share)):
-        places = [np.empty(0, np.int64)]
-        for start in range(0, len(keys), _READ):
-            places.append(np.flatnonzero(keys[start : start + _READ] % n_share == share) + start)
-        yield np.concatenate(places)
+        yield np.concatenate([np.flatnonzero(keys[n : n + _READ] % n_share == share) + n for n in starts])
 
 
-def _later(keys: Hashes, places: NDArray[np.int64]) -> NDArray[np.int64]:
+def _later(keys: Hashes, places: Ints) -> Ints:
     """Return the places whose key occurred at an earlier place."""
     order = np.argsort(keys, kind="stable")
     later, before = order[1:], order[:-1]
-    repeats: NDArray[np.int64] = places[later[(keys[later] == keys[before]) & (keys[later] != NO_KEY)]]
+    repeats: Ints = places[later[(keys[later] == keys[before]) & (keys[later] != NO_KEY)]]
     return repeats
 
 
-def _too_often(
-    keys: NDArray[Any], is_dropped: NDArray[np.bool_], limits: NDArray[np.int64], ends: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return the numbers of the pairs whose source or target was already kept as often as the limit allows.
-
-    limits: limit of the pairs up to each of the ends; 0 for no limit.
-    """
+def _too_often(keys: NDArray[Any], is_dropped: NDArray[np.bool_], limits: Ints, ends: Ints) -> Ints:
+    """Return the pairs of which a side was kept as often as allowed. limits: of the pairs up to each end; 0: none."""
     lowest = int(limits[limits > 0].min(initial=len(is_dropped)))
     is_frequent = np.zeros(len(is_dropped), dtype=bool)
-    for side in ("src", "trg"):
+    for side in SIDES:
         for places in _shares(keys[side]):
             remaining = places[~is_dropped[places]]
             distinct, which, times = np.unique(keys[side][remaining], return_inverse=True, return_counts=True)
             is_frequent[remaining] |= ((times > lowest) & (distinct != NO_KEY))[which]
-    n_kept: dict[str, Counter[int]] = {"src": Counter(), "trg": Counter()}
+    n_src, n_trg = Counter[int](), Counter[int]()  # kept pairs of each source and of each target
     dropped = []
     candidates = np.flatnonzero(is_frequent)
     limit_of = limits[np.searchsorted(ends, candidates, side="right")]
     for n, limit in zip(candidates.tolist(), limit_of.tolist(), strict=True):
         src, trg = int(keys["src"][n]), int(keys["trg"][n])
-        if limit and max(n_kept["src"][src], n_kept["trg"][trg]) >= limit:
+        if limit and max(n_src[src], n_trg[trg]) >= limit:
             dropped.append(n)
         else:
-            n_kept["src"][src] += 1
-            n_kept["trg"][trg] += 1
+            n_src[src] += 1
+            n_trg[trg] += 1
     return np.array(dropped, np.int64)
 
 
@@ -179,6 +173,7 @@ def count_duplicates(path: Path) -> dict[str, Any]:
 LEVELS = ("exact", "near", "numberless")
 # reversed: the pair with its sides exchanged, as in training on a corpus in both directions.
 PARTS = ("src", "trg", "pair", "reversed")
+Key = tuple[str, str]  # level and part
 
 # The levels and parts that are shown first.
 _WHOLE = (("exact", "pair"), ("near", "pair"), ("exact", "reversed"), ("near", "reversed"))
@@ -186,13 +181,13 @@ _NOWHERE = np.iinfo(np.int64).max
 _FEWEST_CHARACTERS = 10  # besides digits, for a line to be compared at the level `numberless`
 
 
-class Keys(dict[tuple[str, str], Hashes]):
+class Keys(dict[Key, Hashes]):
     """Hashes of pairs, by level and part; NO_KEY for a line with too little text to be compared."""
 
     @classmethod
     def of(cls, src: Block, trg: Block) -> "Keys":
         """Return the hashes of the pairs of two blocks."""
-        keys, usable = cls(), dict[tuple[str, str], NDArray[np.bool_]]()
+        keys, usable = cls(), dict[Key, NDArray[np.bool_]]()
         for part, block in (("src", src), ("trg", trg)):
             exact = hashes_of(map(str.strip, block.lines))
             near, numberless, length, n_digit = block.near()
@@ -206,10 +201,7 @@ class Keys(dict[tuple[str, str], Hashes]):
         return cls({key: np.where(usable[key], hashes, np.uint64(NO_KEY)) for key, hashes in keys.items()})
 
 
-Hits = dict[tuple[str, str], tuple[NDArray[np.int64], NDArray[np.int64]]]
-
-
-def hits(known: Mapping[tuple[str, str], Hashes], keys: Keys, numbers: NDArray[np.int64]) -> Hits:
+def hits(known: Mapping[Key, Hashes], keys: Keys, numbers: Ints) -> dict[Key, tuple[Ints, Ints]]:
     """Find pairs among known, ascending hashes: their numbers, and their places in known. numbers: of all pairs."""
     matches = {}
     for key, hashes in known.items():
@@ -225,18 +217,18 @@ class Leaks:
         """splits: the hashes of each validation and test set, in the order of the recipe."""
         self.splits = dict(splits)
         self.n_source = 0  # training pairs whose source exactly matches a held-out source
-        self.known: dict[tuple[str, str], Hashes] = {}
+        self.known: dict[Key, Hashes] = {}
         for key in ((level, part) for level in LEVELS for part in PARTS):
             hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *(keys[key] for keys in self.splits.values())]))
             self.known[key] = hashes[hashes != NO_KEY]
         self._first = {key: np.full(len(known) + 1, _NOWHERE) for key, known in self.known.items()}
 
-    def compare(self, keys: Keys, numbers: NDArray[np.int64]) -> None:
+    def compare(self, keys: Keys, numbers: Ints) -> None:
         """Compare training pairs with the held-out lines. numbers: numbers of the pairs."""
         for key, match in hits(self.known, keys, numbers).items():
             self.note(key, *match)
 
-    def note(self, key: tuple[str, str], numbers: NDArray[np.int64], places: NDArray[np.int64]) -> None:
+    def note(self, key: Key, numbers: Ints, places: Ints) -> None:
         """Record training pairs that match held-out lines. numbers, places: from `hits`."""
         if key == ("exact", "src"):
             self.n_source += len(numbers)
@@ -258,40 +250,35 @@ class Leaks:
                 rows += [_row(split, "valid", keys, in_valid), _row(split, "train or valid", keys, in_either)]
         return rows
 
-    def places(self, split: str, key: tuple[str, str]) -> NDArray[np.int64]:
+    def places(self, split: str, key: Key) -> Ints:
         """Return the number of the first training pair like each line of a split, -1 if there is none."""
         place, is_known = _find(self.known[key], self.splits[split][key])
         first = self._first[key][place]
         return np.where(is_known & (first < _NOWHERE), first, -1)
 
-    def examples(self, split: str, most: int) -> Iterator[tuple[str, str, int, int]]:
-        """Yield (level, part, line from 0, number of the training pair), closest matches first, each line once."""
-        shown: set[int] = set()
+    def examples(self, split: str, most: int) -> list[tuple[str, str, int, int]]:
+        """Return (level, part, line from 0, number of the training pair), closest matches first, each line once."""
+        closest: dict[int, tuple[str, str, int, int]] = {}
         for level, part in (*_WHOLE, ("exact", "src"), ("near", "src"), ("exact", "trg")):
             places = self.places(split, (level, part))
             for line in np.flatnonzero(places >= 0).tolist():
-                if len(shown) == most:
-                    return
-                if line not in shown:
-                    shown.add(line)
-                    yield level, part, line, int(places[line])
+                closest.setdefault(line, (level, part, line, int(places[line])))
+        return list(closest.values())[:most]
 
 
-def _counterpart(key: tuple[str, str]) -> tuple[str, str]:
+def _counterpart(key: Key) -> Key:
     """Return the key of a training pair that is looked up among these hashes of held-out pairs."""
     level, part = key
     return level, "pair" if part == "reversed" else part
 
 
-def _find(known: Hashes, hashes: Hashes) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the place of each hash in a sorted array, and whether the hash is really there."""
-    if not len(known):
-        return np.zeros(len(hashes), np.int64), np.zeros(len(hashes), bool)
-    place = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
-    return place, known[place] == hashes
+def _find(known: Hashes, hashes: Hashes) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return the place of each hash in a sorted array, and whether the hash is there."""
+    place, end = np.searchsorted(known, hashes, side="left"), np.searchsorted(known, hashes, side="right")
+    return place, place < end
 
 
-def _row(split: str, where: str, keys: Keys, is_found: dict[tuple[str, str], NDArray[np.bool_]]) -> dict[str, Any]:
+def _row(split: str, where: str, keys: Keys, is_found: dict[Key, NDArray[np.bool_]]) -> dict[str, Any]:
     counts: dict[str, dict[str, int]] = {level: {} for level in LEVELS}
     for part in PARTS:
         so_far = np.zeros(len(keys["exact", part]), bool)

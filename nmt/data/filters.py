@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.dedup import DUPLICATE, NEAR_DUPLICATE, TRANSLATIONS
-from nmt.data.scripts import is_in_another_language, is_in_another_script, languages_like, scripts_of
+from nmt.data.scripts import LETTER, is_in_another_language, is_in_another_script, languages_like, scripts_of
 from nmt.data.subword_kinds import LONGEST_PIECE
 from nmt.recipe.data_options import FilterConfig
 
@@ -87,9 +87,8 @@ _SUSPECT = re.compile(f"[ÂÃÄÅÆÐÑÎÏØÙÚÛ×РСà-ï][{_WEST}{_EAST}]"
 
 def oddities(text: str) -> list[str]:
     """Return the harmless oddities of a line, as keys of `report.DataReport.notes`."""
-    characters = ODD.findall(text) if not text.isprintable() else []
-    has_others = any(character != "\ufeff" for character in characters)
-    return ["bom_inside"] * ("\ufeff" in characters) + ["control"] * has_others
+    characters = set(ODD.findall(text)) if not text.isprintable() else set()
+    return ["bom_inside"] * ("\ufeff" in characters) + ["control"] * bool(characters - {"\ufeff"})
 
 
 def has_control(text: str) -> bool:
@@ -99,13 +98,10 @@ def has_control(text: str) -> bool:
 
 def is_damaged(text: str) -> bool:
     """Return whether characters were lost (U+FFFD) or UTF-8 was read as Latin-1, windows-1252 or windows-1251."""
-    if text.isascii():
-        return False
-    return "\ufffd" in text or (_SUSPECT.search(text) is not None and _MOJIBAKE.search(text) is not None)
+    return not text.isascii() and ("\ufffd" in text or bool(_SUSPECT.search(text) and _MOJIBAKE.search(text)))
 
 
 _NO_ASCII_LETTER = bytes(code for code in range(256) if not chr(code).isalpha() or code > 127)
-_LETTER = re.compile(r"[^\W\d_]")
 _ROW = re.compile(r"([\W_])\1+")
 _SHORT_TEXT = 20
 
@@ -119,7 +115,7 @@ def is_mostly_symbols(text: str, max_share: float) -> bool:
     if n_char < _SHORT_TEXT or len(text.encode("utf-8").translate(None, _NO_ASCII_LETTER)) >= min_share * n_char:
         return False
     characters = "".join(text.split())
-    if len(characters) < _SHORT_TEXT or len(_LETTER.findall(characters)) >= min_share * len(characters):
+    if len(characters) < _SHORT_TEXT or len(LETTER.findall(characters)) >= min_share * len(characters):
         return False
     characters = _ROW.sub(r"\1", characters)
     n_letter = sum(unicodedata.category(character)[0] in "LM" for character in characters)
@@ -209,13 +205,9 @@ def _of_ratio(corpus: CorpusFacts, _: float) -> Drops | None:
     return usual and (lambda src, trg: is_unusual(len(src), len(trg), usual))
 
 
-def _of_script(corpus: CorpusFacts, share: float) -> Drops | None:
-    src_scripts, trg_scripts = map(scripts_of, corpus.languages)
-    if not (src_scripts or trg_scripts):
-        return None
-    return lambda src, trg: (
-        is_in_another_script(src, src_scripts, share) or is_in_another_script(trg, trg_scripts, share)
-    )
+def _of_script(corpus: CorpusFacts, share: float) -> Drops:
+    src_ok, trg_ok = map(scripts_of, corpus.languages)  # no scripts: any is accepted
+    return lambda src, trg: is_in_another_script(src, src_ok, share) or is_in_another_script(trg, trg_ok, share)
 
 
 def _of_language(corpus: CorpusFacts, limit: float) -> Drops:

@@ -13,19 +13,17 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.arrays import Ints, turns
+
+Counts = Mapping[str, int]
 Places = NDArray[np.int32]
-Ints = NDArray[np.int64]
 
 _DEAD = -1  # the symbol of a place that was merged into the one before
 _NOWHERE = -1  # the link at the end of a word
 
 
 def merges_of(
-    words: Mapping[str, int],
-    letters: Mapping[str, int],
-    n_piece: int,
-    longest: int,
-    saved: Mapping[str, int] = MappingProxyType({}),
+    words: Counts, letters: Mapping[str, int], n_piece: int, longest: int, saved: Counts = MappingProxyType({})
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """Learn the pieces in the order of their ids, letters first, and the merges in their order.
 
@@ -62,7 +60,7 @@ class _Text:
     Memory: 16 bytes for each letter of the words, and as many again for the places of pairs.
     """
 
-    def __init__(self, words: Mapping[str, int], letters: Mapping[str, int], longest: int) -> None:
+    def __init__(self, words: Counts, letters: Mapping[str, int], longest: int) -> None:
         code_of = np.zeros(max(map(ord, letters)) + 1, np.int32)
         code_of[[ord(letter) for letter in sorted(letters)]] = np.arange(len(letters))
         self._symbol = code_of[np.frombuffer("".join(words).encode("utf-32-le"), np.uint32)]
@@ -151,7 +149,7 @@ class _Text:
         if a == b and len(first):
             first = np.sort(first)
             starts = np.flatnonzero(np.append(True, self._next[first[:-1]] != first[1:]))
-            place_in_run = np.arange(len(first)) - np.repeat(starts, np.diff(starts, append=len(first)))
+            place_in_run = turns(np.diff(starts, append=len(first)))
             first = first[place_in_run % 2 == 0]
         return first
 
@@ -224,28 +222,24 @@ class Lattice:
                         ends.append(first + j)
                         piece_of.append(piece)
         self._begin, self._end, self._piece = (np.array(values, np.int32) for values in (begins, ends, piece_of))
-        self._n_piece, self._n_place = len(pieces), n_place
-        depth = np.arange(n_place.sum()) - np.repeat(self._first, n_place)  # letters before each place
+        self._n_place = n_place
+        depth = turns(n_place)  # letters before each place
         self._by_end = _levels(depth[self._end], self._end)
         self._by_begin = _levels(-depth[self._begin], self._begin)
 
     def expected(self, score: Floats, word_count: Floats) -> Floats:
-        """(n_piece,) expected count of each piece over all segmentations of the words.
-
-        score: (n_piece,) log-probabilities. word_count: (n_word,) counts.
-        """
+        """(n_piece,) expected count of each piece over all segmentations of the words. score: log-probabilities."""
         edge_score = score[self._piece]
         before = self._path_scores(self._first, self._by_end, self._begin, self._end, edge_score, np.logaddexp)
         after = self._path_scores(self._last, self._by_begin, self._end, self._begin, edge_score, np.logaddexp)
         total = np.repeat(before[self._last], self._n_place)
         weight = np.repeat(word_count, self._n_place)
         share = np.exp(before[self._begin] + edge_score + after[self._end] - total[self._begin])
-        return np.bincount(self._piece, share * weight[self._begin], minlength=self._n_piece).astype(np.float64)
+        return np.bincount(self._piece, share * weight[self._begin], minlength=len(score)).astype(np.float64)
 
     def best(self, score: Floats) -> Floats:
         """(n_word,) log-probability of the likeliest segmentation of each word."""
-        edge_score = score[self._piece]
-        scores = self._path_scores(self._first, self._by_end, self._begin, self._end, edge_score, np.maximum)
+        scores = self._path_scores(self._first, self._by_end, self._begin, self._end, score[self._piece], np.maximum)
         best: Floats = scores[self._last]
         return best
 

@@ -1,8 +1,6 @@
 """Pre-tokenisation: the letters that pieces consist of, the words that bound pieces, and word counts to learn from.
 
-In `CharacterLetters` each character of the alphabet is a letter, and so is each byte of any other character. So a
-piece is whole characters, or a single byte. Vocabularies of earlier versions use the `ByteLetters` of GPT-2: one letter
-for each byte. A printable byte is its own letter, the others are moved beyond U+0100.
+`CharacterLetters` are for new vocabularies; those of earlier versions use the `ByteLetters` of GPT-2.
 """
 
 import random
@@ -10,7 +8,6 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +15,6 @@ from tokenizers import Regex, pre_tokenizers
 
 from nmt.data.placeholders import PLACEHOLDER
 from nmt.data.text import unified
-from nmt.errors import DataError
-from nmt.extras import missing
 from nmt.recipe.data_options import SubwordsConfig
 
 
@@ -74,7 +69,7 @@ _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _MOVED = [byte for byte in range(256) if byte not in _PRINTABLE]
 BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + n): byte for n, byte in enumerate(_MOVED)}
 # Private characters that serve as letters of bytes. In a text they are characters without a letter.
-BYTE_IN_TEXT = re.compile(f"[{chr(_FIRST_BYTE_LETTER + 0x80)}-{chr(0x10FFFF)}]")
+_BYTE_IN_TEXT = re.compile(f"[{chr(_FIRST_BYTE_LETTER + 0x80)}-{chr(0x10FFFF)}]")
 _NO_PIECE = re.compile(f"[\ud800-\udfff{chr(_FIRST_BYTE_LETTER + 0x80)}-{chr(0x10FFFF)}]|^<0x[0-9A-F]{{2}}>$")
 
 
@@ -82,7 +77,6 @@ class ByteLetters:
     """One letter for each byte, for vocabularies of earlier versions. Every combining mark ends a word."""
 
     of_bytes = BYTE_OF
-    n_byte = dict.fromkeys(BYTE_OF, 1)
     pre_tokenizer: pre_tokenizers.PreTokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 
     def is_piece(self, piece: str) -> bool:
@@ -120,12 +114,10 @@ class CharacterLetters:
 
     def __init__(self, alphabet: Iterable[str] = ()) -> None:
         """alphabet: characters besides those of ASCII. Longer strings, such as pieces, are ignored."""
-        characters = (letter for letter in alphabet if len(letter) == 1 and letter not in BYTE_LETTERS)
-        n_byte = {letter: len(letter.encode("utf-8")) for letter in characters}
-        self.n_byte = {**dict.fromkeys(BYTE_LETTERS, 1), **n_byte}
+        characters = [letter for letter in alphabet if len(letter) == 1 and letter not in BYTE_LETTERS]
+        self.n_byte = dict.fromkeys(BYTE_LETTERS, 1) | {letter: len(letter.encode("utf-8")) for letter in characters}
         self.pre_tokenizer = in_words()
-        in_text = (letter for letter in self.n_byte if letter.isascii() or letter not in BYTE_LETTERS)
-        self._table = _ByteFallback((ord(letter), letter) for letter in in_text)
+        self._table = _ByteFallback((ord(letter), letter) for letter in characters)
 
     def is_piece(self, piece: str) -> bool:
         """Return whether the string is a valid piece: no part of a character, and no name of a byte like <0xE3>."""
@@ -190,81 +182,6 @@ _KIND = re.compile(f"([{_EASY_LETTERS}])|([0-9])|([{_EASY_MARKS}])")
 _EASY_WORD = re.compile(f"'s|'t|'re|'ve|'m|'ll|'d| ?[{_EASY_LETTERS}]+| ?[0-9]+| ?[^ {_EASY_LETTERS}0-9]+")
 
 
-# Encoding with the package sentencepiece, with pieces and normalisation rules from a vocabulary of this toolkit.
-SPACE = "▁"  # U+2581, written for a space by sentencepiece; in a text it counts as a space
-UNIGRAM, BPE = 1, 2  # model types
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of pieces
-_HALF = re.compile("([\ud800-\udfff]+)")  # placeholders, which sentencepiece does not know
-
-
-def texts_of_rules(charsmap: bytes) -> bytes:
-    """Return the output texts of normalisation rules, each ended by a zero byte. Raises ValueError for damaged rules.
-
-    They follow a double-array trie of keys, in units of four bytes. The length of the trie is in the first four bytes.
-    """
-    n_trie = int.from_bytes(charsmap[:4], "little")
-    if charsmap and (not n_trie or n_trie % 4 or len(charsmap) <= 4 + n_trie or charsmap[-1]):
-        raise ValueError("the rules of normalisation are damaged")
-    return charsmap[4 + n_trie :]
-
-
-class Speller:
-    """Encoder with the pieces of a sentencepiece model. Raises MachineError if the package is missing."""
-
-    def __init__(
-        self, vocab: Sequence[str], scores: Sequence[float | None], kind: str, charsmap: bytes, *, squeeze: bool
-    ) -> None:
-        """vocab: pieces in the order of their numbers, from 0, in byte letters. Other arguments: see `PieceTable`."""
-        try:
-            from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor, sentencepiece_model_pb2
-        except ImportError:
-            raise missing("sentencepiece", "a vocabulary of subwords.kind: sentencepiece") from None
-        raw_pieces = [bytes(BYTE_OF[letter] for letter in piece) for piece in vocab]
-        id_of_byte = {raw[0]: i for i, raw in enumerate(raw_pieces) if len(raw) == 1}
-        protobuf: Any = sentencepiece_model_pb2  # its classes are created at import, unknown to mypy
-        model = protobuf.ModelProto()
-        model.pieces.add(piece="<unk>", score=0.0, type=UNKNOWN)
-        self._our_id = [-1]  # by sentencepiece's id; <unk> never occurs, since each byte has a piece
-        known_bytes = {raw[0] for raw, score in zip(raw_pieces, scores, strict=True) if score is None}
-        for i, (raw, score) in enumerate(zip(raw_pieces, scores, strict=True)):
-            if score is None:
-                model.pieces.add(piece=f"<0x{raw[0]:02X}>", score=0.0, type=BYTE)
-            else:
-                model.pieces.add(piece=raw.decode("utf-8").replace(" ", SPACE), score=score, type=NORMAL)
-            self._our_id.append(i)
-        for byte in sorted(set(range(256)) - known_bytes):  # required by sentencepiece, but never in its output
-            model.pieces.add(piece=f"<0x{byte:02X}>", score=0.0, type=BYTE)
-            self._our_id.append(id_of_byte[byte])
-        model.trainer_spec.model_type = BPE if kind == "bpe" else UNIGRAM
-        model.trainer_spec.byte_fallback = True
-        rules = model.normalizer_spec  # no rules for the encoder: its text is already normalised
-        rules.name, rules.add_dummy_prefix, rules.remove_extra_whitespaces = "identity", False, False
-        try:
-            self._encoder: Any = SentencePieceProcessor(model_proto=model.SerializeToString())
-            rules.precompiled_charsmap, rules.escape_whitespaces = charsmap, False
-            self._normalizer: Any = SentencePieceNormalizer(model_proto=model.SerializeToString())
-        except RuntimeError as error:
-            raise DataError(f"these pieces are no model of SentencePiece: {error}") from None
-        self._squeeze = squeeze
-
-    def normalised(self, text: str) -> str:
-        """Apply the normalisation rules, which keep spaces."""
-        parts = enumerate(_HALF.split(text))
-        return "".join(self._normalizer.normalize(part) if n % 2 == 0 else part for n, part in parts)
-
-    def line(self, text: str) -> str:
-        """Return a line ready to encode: normalised, with a space before it; "" if nothing is left."""
-        normal = self.normalised(text)
-        if not self._squeeze:
-            return f" {normal}".replace(SPACE, " ") if text else ""
-        normal = re.sub(" {2,}", " ", normal).lstrip(" ")
-        return f" {normal}".replace(SPACE, " ").rstrip(" ")
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of the pieces of a text that has a space before each word."""
-        return [self._our_id[i] for i in self._encoder.encode(text)]
-
-
 # Words that pieces are learnt from. No text is stored; the memory grows with the number of different words.
 # BPE visits every symbol of a word for every merge in it, so one endless word would take minutes. These limits apply to
 # learning only; encoding uses whole lines.
@@ -274,8 +191,7 @@ _ENDLESS = re.compile(rf"\S{{{WORD_CAP + 1},}}|\s{{{WORD_CAP + 1},}}")
 _PART = re.compile(rf"\s{{0,{WORD_CAP}}}\S{{1,{WORD_CAP}}}|\s{{1,{WORD_CAP}}}")
 # Limit of different words, some 100 bytes each. Beyond it, words that occurred once are forgotten.
 MOST_COUNTED = 2_000_000
-# Minimum share of the characters of a text that the alphabet covers, if it has room.
-COVERAGE = 0.9995
+COVERAGE = 0.9995  # minimum share of the characters of a text that the alphabet covers, if it has room
 
 
 def counted_characters(words: Mapping[str, int]) -> dict[str, int]:
@@ -301,6 +217,11 @@ def alphabet_of(
     while alphabet and others[alphabet[-1]] <= n_uncovered:
         n_uncovered -= others[alphabet.pop()]
     return alphabet[:most]
+
+
+def learnable(words: Mapping[str, int]) -> Counter[str]:
+    """Return the counts of the words that can become pieces: those without private characters that mean bytes."""
+    return Counter({word: n for word, n in words.items() if word.isascii() or not _BYTE_IN_TEXT.search(word)})
 
 
 def within(words: Counter[str], letters: Iterable[str]) -> Counter[str]:

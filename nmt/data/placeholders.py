@@ -13,22 +13,12 @@ from functools import lru_cache
 from nmt.data.text import split_of
 from nmt.errors import RecipeError
 from nmt.languages import language_of
-from nmt.recipe.data_options import (
-    KINDS,
-    PATTERN,
-    PER_KIND,
-    CorpusFiles,
-    DataConfig,
-    Kind,
-    kind_of,
-    language_tag,
-    patterns_of,
-)
+from nmt.recipe.data_options import KINDS, PATTERN, PER_KIND, DataConfig, Kind, kind_of, language_tag, patterns_of
 from nmt.recipe.decode_options import DecodeConfig
 
 # Items of a text that are the same in all languages.
-# Digits, and letters of scripts with spaces between words. A number that touches one is part of something else.
-_LETTER = "0-9A-Z_a-z\u00c0-\u1fff"
+# Digits, and letters of scripts with spaces between words. A number or symbol beside one is part of something longer.
+LETTER = "0-9A-Z_a-z\u00c0-\u1fff"
 # Characters that end a URL: white space, quotes, and the marks and letters of scripts without spaces.
 _NOT_IN_URL = '\\s<>"«»“”„‘’\u3000-\u30ff\u3400-\u9fff\uac00-\ud7ff\uff00-\uffef'
 _UNITS = (
@@ -38,8 +28,8 @@ _UNITS = (
 _SPACE = " \u00a0\u202f"
 # Numbers of digits only: decimal and thousands separators depend on the language.
 _NUMBER = (
-    rf"(?<![{_LETTER}.,'’:])(?<![0-9][{_SPACE}])[0-9]+(?![.,'’:{_SPACE}]?[0-9])"
-    rf"(?:[{_SPACE}]?(?:{_UNITS.replace(' ', '|')})(?![{_LETTER}²³/]))?(?![{_LETTER}])"
+    rf"(?<![{LETTER}.,'’:])(?<![0-9][{_SPACE}])[0-9]+(?![.,'’:{_SPACE}]?[0-9])"
+    rf"(?:[{_SPACE}]?(?:{_UNITS.replace(' ', '|')})(?![{LETTER}²³/]))?(?![{LETTER}])"
 )
 # Top-level domains of addresses without a protocol. Lower case only, since a sentence after a full stop has a capital.
 _DOMAINS = (
@@ -220,9 +210,8 @@ def canonical_tag(tag: str) -> str:
 
 def held_out_tags(data: DataConfig) -> dict[str, tuple[str, ...]]:
     """Return the tags of each validation set and of the test set, by split."""
-    files_of: dict[str, CorpusFiles] = {split_of(files.name): files for files in data.valid}
-    files_of |= {"test": data.test} if data.test else {}
-    return {split: data.tags_of(files) for split, files in files_of.items()}
+    tags = {split_of(files.name): data.tags_of(files) for files in data.valid}
+    return tags | ({"test": data.tags_of(data.test)} if data.test else {})
 
 
 class Tagging:

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nmt.data.arrays import Ints
 from nmt.errors import RecipeError
 from nmt.recipe.data_options import DataConfig
 
-Rows = NDArray[np.int64]  # numbers of pairs
+Rows = Ints  # numbers of pairs
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,9 @@ def mixture_of(data: DataConfig, sizes: Sequence[int]) -> Mixture:
                 "weights and data.temperature cannot be applied. Prepare the data again with nmt-preprocess."
             )
         weights = [1.0] * len(sizes)
-    largest = max(sizes)
-    visits = tuple(
-        weight * (size / largest) ** (1 / data.temperature - 1) if size else 0.0
-        for weight, size in zip(weights, sizes, strict=True)
-    )
+    largest, power = max(sizes), 1 / data.temperature - 1
+    corpora = zip(weights, sizes, strict=True)
+    visits = tuple(weight * (size / largest) ** power if size else 0.0 for weight, size in corpora)
     if not any(int(n_visit * size) for n_visit, size in zip(visits, sizes, strict=True)):
         raise RecipeError(
             f"data.train: with weights of {', '.join(f'{weight:g}' for weight in weights)} an epoch would have no "
@@ -82,15 +81,11 @@ def mixture_of(data: DataConfig, sizes: Sequence[int]) -> Mixture:
 
 # Raise it whenever the same lengths, seed and options make other batches: a stored position is then no longer valid.
 VERSION = 3
-# Pair numbers, in the smallest dtype that holds them.
-Order = NDArray[np.integer[Any]]
+Order = NDArray[np.integer[Any]]  # pair numbers, in the smallest dtype that holds them
 Lengths = NDArray[np.int32]
-# Number of packed batches that are cut at a time.
-_N_CUT = 256
-# The largest number of sentences of a packed batch is a multiple of it.
-_PACKED_STEP = 64
-# Number of padded lengths from one power of two to the next.
-_N_STEP = 16
+_N_CUT = 256  # packed batches that are cut at a time
+_PACKED_STEP = 64  # the largest number of sentences of a packed batch is a multiple of it
+_N_STEP = 16  # padded lengths from one power of two to the next
 
 
 @dataclass(frozen=True)
@@ -147,7 +142,7 @@ class Plan:
         """All updates of an epoch in order, as `at` returns them. Takes twice the memory: an array for each batch."""
         return [self._epoch(epoch).update(number) for number in range(self.n_update(epoch))]
 
-    def lengths(self, rows: Order) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def lengths(self, rows: Order) -> tuple[Ints, Ints]:
         """Source and target lengths of pairs in subwords, EOS counted."""
         return self.src_len[rows].astype(np.int64) + 1, self.trg_len[rows].astype(np.int64) + 1
 
@@ -220,7 +215,7 @@ class _Epoch:
             yield True
         self._first.append(len(self._starts) - 1)
 
-    def _cut_pool(self) -> NDArray[np.int64]:
+    def _cut_pool(self) -> Ints:
         """Put the next pool in the order of its batches; return their starts and the end of the last."""
         plan, first = self._plan, self._starts[-1]
         pool = self._order[first : first + plan.pool]
@@ -239,14 +234,13 @@ class _Epoch:
         self._order[first : first + len(pool)] = pool[by_length][origin]
         return first + np.concatenate([[0], ends])
 
-    def _cut_packed(self) -> NDArray[np.int64]:
+    def _cut_packed(self) -> Ints:
         """Starts of the next `_N_CUT` batches of at most max_tokens a side, and the end of the last."""
         plan, edges = self._plan, [self._starts[-1]]
         while edges[-1] < len(self._order) and len(edges) <= _N_CUT:
-            following = self._order[edges[-1] : edges[-1] + plan.most_packed]
-            fits = [np.searchsorted(np.cumsum(side), plan.max_tokens, side="right") for side in plan.lengths(following)]
-            n = max(1, int(min(fits)))
-            self.n_used += sum(int(side[:n].sum()) for side in plan.lengths(following))
+            sides = plan.lengths(self._order[edges[-1] : edges[-1] + plan.most_packed])
+            n = max(1, min(int(np.searchsorted(np.cumsum(side), plan.max_tokens, side="right")) for side in sides))
+            self.n_used += sum(int(side[:n].sum()) for side in sides)
             edges.append(edges[-1] + n)
         self.n_held += 2 * plan.max_tokens * (len(edges) - 1)
         return np.array(edges, dtype=np.int64)
@@ -275,18 +269,18 @@ def _most_packed(src_len: Lengths, trg_len: Lengths, max_tokens: int, mixture: M
     return _PACKED_STEP * math.ceil(1.25 * average / _PACKED_STEP)
 
 
-def padded(length: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+def padded(length: Ints, most: int) -> Ints:
     """Round lengths up to the next padded length, but not above `most`.
 
     Padded lengths are the powers of two and _N_STEP - 1 evenly spaced lengths between each two of them. Lengths up to
     2 _N_STEP, and those over `most`, stay as they are.
     """
     n_bit = np.maximum(0, np.frexp(length)[1] - _N_STEP.bit_length())
-    rounded: NDArray[np.int64] = -(-length >> n_bit) << n_bit
+    rounded: Ints = -(-length >> n_bit) << n_bit
     return np.maximum(length, np.minimum(rounded, most))
 
 
-def _order_of(src_len: NDArray[np.int64], trg_len: NDArray[np.int64]) -> NDArray[np.int64]:
+def _order_of(src_len: Ints, trg_len: Ints) -> Ints:
     """Sort pairs by their longer side, which the budget counts; pairs of one such length by source minus target length.
 
     So neighbours differ little on both sides. The second order is reversed for every other length, so that the last
@@ -297,7 +291,7 @@ def _order_of(src_len: NDArray[np.int64], trg_len: NDArray[np.int64]) -> NDArray
     return np.lexsort((np.where(number % 2, -difference, difference), longest))
 
 
-def _cut(longest: NDArray[np.int64], max_tokens: int) -> list[int]:
+def _cut(longest: Ints, max_tokens: int) -> list[int]:
     """Starts of batches, such that (sentences x longest) stays within max_tokens. longest: ascending."""
     starts, start = [], 0
     while start < len(longest):

@@ -21,6 +21,7 @@ from nmt.data.corpus import Corpus, Ids
 from nmt.data.letters import kind_of
 from nmt.data.plan import Rows
 from nmt.data.subwords import N_SPECIAL, Codec, Subwords
+from nmt.languages import language_of
 from nmt.recipe.training_options import NoiseConfig
 
 LONGEST = 200  # letters of a word
@@ -171,7 +172,7 @@ class Resampler:
         self._number = dict[int, int]()  # from a hash of a unit and the number of its way to a row of `_ways`
         self._ways = GrownRows(np.int32)  # segmentations of units
 
-    def __call__(self, rows: Ragged, pairs: NDArray[np.int64], seed: int, most: Ints | None = None) -> Ragged:
+    def __call__(self, rows: Ragged, pairs: Ints, seed: int, most: Ints | None = None) -> Ragged:
         """Ids of texts, without BOS and EOS -> ids of the same texts.
 
         pairs: their numbers. seed: of the draws, together with those numbers. most: bound on the ids of each text, no
@@ -213,8 +214,7 @@ class Resampler:
         if len(self._number) > _MOST_REMEMBERED:
             self._number.clear()
             self._ways = GrownRows(np.int32)
-        place_in_unit = np.arange(len(ids)) - np.repeat(first, n_in_unit)
-        id_hashes = mixed(ids.astype(np.uint64) * np.uint64(STEP) + place_in_unit.astype(np.uint64))
+        id_hashes = mixed(ids.astype(np.uint64) * np.uint64(STEP) + turns(n_in_unit).astype(np.uint64))
         hashes = np.add.reduceat(id_hashes, first)
         seeds = mixed(hashes + seeds_of(way))
         keys = (hashes & ~np.uint64(N_WAY - 1) | way).tolist()
@@ -233,8 +233,8 @@ class Resampler:
         ways = self._cut([word for words in words_of_units for word in words], seeds)
         unit = np.repeat(np.repeat(np.arange(len(words_of_units)), n_word), ways.lengths)
         unit_ways = Ragged(ways.values, np.bincount(unit, minlength=len(words_of_units)))
-        drawn, unchanged = np.flatnonzero(n_word), np.flatnonzero(n_word == 0)
-        return in_order([unit_ways.some(n_word > 0), units.some(n_word == 0)], [drawn, unchanged])
+        drawn = n_word > 0
+        return in_order([unit_ways.some(drawn), units.some(~drawn)], [np.flatnonzero(drawn), np.flatnonzero(~drawn)])
 
     def _words_of(self, unit: Ids) -> list[str]:
         """The words of a unit, in letters; none if it must stay as it is: a symbol, or too long."""
@@ -345,7 +345,7 @@ class Resampled:
 _END = re.compile(r"\s*[.!?…。！？｡।॥؟۔։።]+$")
 _WORD = re.compile(r"\w+")
 _MISTYPED = re.compile(r"[^\W\d_]{4,}")  # a typo in a shorter word would often make another word
-_TURKIC = ("tr", "tur", "az", "aze")  # languages in which the capital of i has a dot
+_TURKIC = ("tr", "az")  # languages in which the capital of i has a dot
 _ONE_TYPO_IN = 60  # characters; a shorter text gets one, too
 
 
@@ -360,7 +360,7 @@ class Noise:
         shares = config.shares()
         self._kinds, self._cumulative_shares = list(shares), np.cumsum(list(shares.values()))
         self._ends_of_corpora = np.cumsum([size for *_, size in corpora])
-        self._dotted = [[re.split("[-_]", lang.lower())[0] in _TURKIC for lang in langs] for *langs, _ in corpora]
+        self._dotted = [[language_of(lang).primary in _TURKIC for lang in langs] for *langs, _ in corpora]
 
     def __call__(self, src: Ragged, trg: Ragged, rows: Rows, epoch: int) -> tuple[Ragged, Ragged]:
         """Change pairs for an epoch. src, trg: their ids. rows: their numbers."""
@@ -370,13 +370,13 @@ class Noise:
         changed = np.flatnonzero(kind < len(self._kinds))
         if not len(changed):
             return src, trg
-        sides = src.rows(), trg.rows()
+        src_rows, trg_rows = src.rows(), trg.rows()
         corpus = np.searchsorted(self._ends_of_corpora, rows, side="right")
         for n, pair_chance in zip(changed.tolist(), mixed(chance[changed]), strict=True):
-            pair = self._changed(self._kinds[kind[n]], corpus[n], sides[0][n], sides[1][n], pair_chance)
-            sides[0][n], sides[1][n] = pair
+            pair = self._changed(self._kinds[kind[n]], corpus[n], src_rows[n], trg_rows[n], pair_chance)
+            src_rows[n], trg_rows[n] = pair
         noisy = []
-        for side, before in zip(sides, (src, trg), strict=True):
+        for side, before in zip((src_rows, trg_rows), (src, trg), strict=True):
             lengths = np.array(list(map(len, side)), before.lengths.dtype)
             noisy.append(Ragged(np.concatenate(side).astype(before.values.dtype, copy=False), lengths))
         return noisy[0], noisy[1]

@@ -21,8 +21,7 @@ _RARE = (
     "Sogd Sora Soyo Tang Tavt Tnsa Toto Ugar Wcho Xpeo Xsux"
 )
 _LAST = 0x32400  # no letters from here on
-# Fewer bytes of other scripts are no evidence: a name, a product, an abbreviation.
-_FEW = 15
+_FEW = 15  # fewer bytes of other scripts are no evidence: a name, a product, an abbreviation
 _ADDRESS = re.compile(r"(?:https?://|www\.)\S+|\S+@\S+|\S+\.(?:com|org|net|html?|php|pdf)\b\S*", re.IGNORECASE)
 
 
@@ -73,14 +72,13 @@ _SIMILAR = (
     "no nn da,hr sr bs,id ms jv,zh yue wuu,ar ary arz,en pcm,hi ne mr sa,gl pt es an ext,he hbo,el grc,ku sdh,uz uzs"
 )
 _OTHER_NAMES = {"nb": "no", "fil": "tl"}  # codes of py3langid
-# Shorter texts, such as a name, a heading or an exclamation, have no certain language.
-_FEW_LETTERS = 20
-_LETTER = re.compile(r"[^\W\d_]")
+_FEW_LETTERS = 20  # shorter texts, such as a name, a heading or an exclamation, have no certain language
+LETTER = re.compile(r"[^\W\d_]")
 
 
 def is_in_another_language(text: str, accepted: frozenset[str], max_probability: float) -> bool:
     """Return whether a text of 20 letters or more is in another language with a probability over max_probability."""
-    if len(_LETTER.findall(text)) < _FEW_LETTERS:
+    if len(LETTER.findall(text)) < _FEW_LETTERS:
         return False
     language, probability = identifier().classify(text)
     return language not in accepted and probability > max_probability

@@ -12,10 +12,8 @@ from collections.abc import Callable
 
 from nmt.languages import language_of
 
-# Marks that end a sentence in any context, also in scripts without white space.
-_SURE = "།༎。｡！？۔؟।॥።፧፨։။។៕᠃᠉꓿"
-# Marks that end a sentence if white space follows, and then no small letter.
-_LIKELY = ".!?…‼⁇⁈⁉"
+_SURE = "།༎。｡！？۔؟।॥።፧፨։။។៕᠃᠉꓿"  # marks that end a sentence in any context, also in scripts without white space
+_LIKELY = ".!?…‼⁇⁈⁉"  # marks that end a sentence if white space follows, and then no small letter
 # Closing quotes and brackets belong to the sentence before them. The second kind are opening ones in other languages.
 _CLOSERS = "\"'”’»›)\\]}」』）】》〉｣］｝"
 _ALSO_OPENERS = "“‘«‹"
@@ -59,8 +57,8 @@ def sentences(text: str, language: str = "") -> list[str]:
     """
     ends = {match.end() for match in _GAP.finditer(text) if _LINE_BREAK.search(match[0])}
     if matches := [match for match in _SENTENCE.finditer(text) if _ends_a_sentence(text, match)]:
-        pairs = _bracket_pairs(text)
-        matches = [match for match in matches if not any(start < match.end("close") < end for start, end in pairs)]
+        enclosed = _enclosed_places(text)
+        matches = [match for match in matches if match.end("close") not in enclosed]
     if language_of(language).scripts and any(match["mark"] == "." for match in matches):
         language_ends = _ends_by_language(text, language)
         matches = [match for match in matches if match["mark"] != "." or match.end() in language_ends]
@@ -124,26 +122,27 @@ def _ends_by_language(text: str, language: str) -> set[int]:
 
     text = _HALF_OF_A_PAIR.sub("\ufffd", text)  # sentencex does not accept placeholders
     ends, end = set[int](), 0
-    for part in list(segment(language_of(language).primary, text)):
+    for part in segment(language_of(language).primary, text):
         start = text.find(part, end)
         if start < 0:  # sentencex has changed the text, so every place may be an end
             return set(range(len(text) + 1))
         end = start + len(part)
-        ends.add(len(text) - len(text[end:].lstrip()))
+        gap = _GAP.match(text, end)
+        ends.add(gap.end() if gap else end)
     return ends
 
 
-def _bracket_pairs(text: str) -> list[tuple[int, int]]:
-    """Return start and end of pairs of brackets and quotation marks, none longer than a sentence or two."""
-    pairs, opened = list[tuple[int, int]](), list[tuple[str, int]]()
+def _enclosed_places(text: str) -> set[int]:
+    """Return the places inside pairs of brackets or quotation marks that are no longer than a sentence or two."""
+    enclosed, opened = set[int](), list[tuple[str, int]]()
     for place, letter in enumerate(text):
         if letter in _PAIRS:
             opened.append((_PAIRS[letter], place))
         elif opened and letter == opened[-1][0]:
             start = opened.pop()[1]
             if place - start <= _LONGEST_PAIR:
-                pairs.append((start, place + 1))
-    return pairs
+                enclosed.update(range(start + 1, place + 1))
+    return enclosed
 
 
 def _ends_a_sentence(text: str, match: re.Match[str]) -> bool:

@@ -6,32 +6,24 @@ text to ids and back for all kinds; `letters.py` counts words. The format of the
 
 import base64
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from tokenizers import models
 
 from nmt.data.learners import learn_scores, merges_of
-from nmt.data.letters import (
-    BYTE_LETTERS,
-    BYTE_OF,
-    ByteLetters,
-    CharacterLetters,
-    alphabet_of,
-    counted_characters,
-    texts_of_rules,
-    within,
-)
+from nmt.data.letters import BYTE_LETTERS, ByteLetters, CharacterLetters, alphabet_of, counted_characters, within
 from nmt.data.placeholders import CHARACTERS, shown
 from nmt.errors import DataError
+from nmt.extras import missing
 from nmt.recipe.contradictions import complaint_about_symbol
 from nmt.recipe.data_options import PATTERN, complaint_about_patterns
 
-# Bytes of a piece, at most: a text of more than n x LONGEST_PIECE bytes has more than n subwords.
-LONGEST_PIECE = 64
+LONGEST_PIECE = 64  # bytes of a piece, at most: a text of more than n x LONGEST_PIECE bytes has more than n subwords
 
 # A unigram vocabulary starts with so many times the final number of pieces, and drops the least useful ones.
 _SEED_PIECES = 4
@@ -65,6 +57,7 @@ class Kind:
 
     stored: str
     fields: tuple[str, ...] = ()
+    keeps_pieces = False  # if True, a word that is a piece is not split
 
     def learn(self, words: Counter[str], n_piece: int) -> PieceTable:
         """Learn n_piece pieces, or fewer if the text has no more. By default: extend the pieces of the bytes."""
@@ -79,7 +72,8 @@ class Kind:
 
     def model(self, vocab: Sequence[str], pieces: PieceTable) -> models.Model:
         """Return the model that segments words; a character without a piece becomes the pieces of its bytes."""
-        return models.BPE({piece: i for i, piece in enumerate(vocab)}, pieces.merges, byte_fallback=True)
+        id_of = {piece: i for i, piece in enumerate(vocab)}
+        return models.BPE(id_of, pieces.merges, byte_fallback=True, ignore_merges=self.keeps_pieces)
 
 
 class Bpe(Kind):
@@ -151,7 +145,7 @@ class Char(Bpe):
 class Word(Kind):
     """Whole words; a word that is no piece is spelled in letters."""
 
-    stored = "word"
+    stored, keeps_pieces = "word", True
 
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
         """Add the most frequent of the new words."""
@@ -160,10 +154,6 @@ class Word(Kind):
         new = [word for word in words if len(word) > 1 and len(word.encode()) <= LONGEST_PIECE and word not in known]
         new.sort(key=lambda word: (-words[word], word))
         return PieceTable(vocab=[*old.vocab, *characters, *new[: n_new - len(characters)]])
-
-    def model(self, vocab: Sequence[str], pieces: PieceTable) -> models.Model:
-        """Return the model, which does not split a word that is a piece."""
-        return models.BPE({piece: i for i, piece in enumerate(vocab)}, [], byte_fallback=True, ignore_merges=True)
 
 
 class Unigram(Kind):
@@ -204,6 +194,72 @@ class Unigram(Kind):
         return models.Unigram(scored, unk_id=unknown, byte_fallback=True)
 
 
+# Encoding with the package sentencepiece, with pieces and normalisation rules from a `PieceTable`.
+SPACE = "▁"  # U+2581, written for a space by sentencepiece; in a text it counts as a space
+_TEXT = re.compile("[^\ud800-\udfff]+")  # sentencepiece does not know placeholders
+
+
+def texts_of_rules(charsmap: bytes) -> bytes:
+    """Return the output texts of normalisation rules, each ended by a zero byte. Raises ValueError for damaged rules.
+
+    They follow a double-array trie of keys, in units of four bytes. The length of the trie is in the first four bytes.
+    """
+    n_trie = int.from_bytes(charsmap[:4], "little")
+    if charsmap and (not n_trie or n_trie % 4 or len(charsmap) <= 4 + n_trie or charsmap[-1]):
+        raise ValueError("the rules of normalisation are damaged")
+    return charsmap[4 + n_trie :]
+
+
+class Speller:
+    """Encoder with the pieces of a sentencepiece model. Raises MachineError if the package is missing."""
+
+    def __init__(self, pieces: PieceTable) -> None:
+        try:
+            from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor, sentencepiece_model_pb2
+        except ImportError:
+            raise missing("sentencepiece", "a vocabulary of subwords.kind: sentencepiece") from None
+        raw_pieces = list(map(ByteLetters().raw, pieces.vocab))
+        id_of_byte = {raw[0]: i for i, raw in enumerate(raw_pieces) if len(raw) == 1}
+        protobuf: Any = sentencepiece_model_pb2  # its classes are created at import, unknown to mypy
+        model, types = protobuf.ModelProto(), protobuf.ModelProto.SentencePiece
+        model.pieces.add(piece="<unk>", score=0.0, type=types.UNKNOWN)
+        self._our_id = [-1]  # by sentencepiece's id; <unk> never occurs, since each byte has a piece
+        for i, (raw, score) in enumerate(zip(raw_pieces, pieces.scores, strict=True)):
+            if score is not None:
+                model.pieces.add(piece=raw.decode("utf-8").replace(" ", SPACE), score=score, type=types.NORMAL)
+                self._our_id.append(i)
+        for byte in range(256):  # sentencepiece requires all; those that are also normal pieces never occur
+            model.pieces.add(piece=f"<0x{byte:02X}>", score=0.0, type=types.BYTE)
+            self._our_id.append(id_of_byte[byte])
+        model.trainer_spec.model_type = protobuf.TrainerSpec.ModelType.Value(pieces.model.upper())
+        model.trainer_spec.byte_fallback = True
+        rules = model.normalizer_spec  # no rules for the encoder: its text is already normalised
+        rules.name, rules.add_dummy_prefix, rules.remove_extra_whitespaces = "identity", False, False
+        try:
+            self._encoder: Any = SentencePieceProcessor(model_proto=model.SerializeToString())
+            rules.precompiled_charsmap, rules.escape_whitespaces = base64.b64decode(pieces.charsmap), False
+            self._normalizer: Any = SentencePieceNormalizer(model_proto=model.SerializeToString())
+        except RuntimeError as error:
+            raise DataError(f"these pieces are no model of SentencePiece: {error}") from None
+        self._squeeze = pieces.squeeze
+
+    def normalised(self, text: str) -> str:
+        """Apply the normalisation rules, which keep spaces."""
+        return _TEXT.sub(lambda part: self._normalizer.normalize(part[0]), text)
+
+    def line(self, text: str) -> str:
+        """Return a line ready to encode: normalised, with a space before it; "" if nothing is left."""
+        normal = self.normalised(text)
+        if not self._squeeze:
+            return f" {normal}".replace(SPACE, " ") if text else ""
+        normal = re.sub(" {2,}", " ", normal).lstrip(" ")
+        return f" {normal}".replace(SPACE, " ").rstrip(" ")
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of the pieces of a text that has a space before each word."""
+        return [self._our_id[i] for i in self._encoder.encode(text)]
+
+
 class OfSentencePiece(Kind):
     """The pieces of a model file of SentencePiece. That package segments lines; nothing is learnt here."""
 
@@ -218,7 +274,7 @@ class OfSentencePiece(Kind):
                 if score is None and len(piece) > 1:
                     return "a piece without a score is no byte"
                 if score is not None:
-                    bytes(BYTE_OF[letter] for letter in piece).decode("utf-8")
+                    ByteLetters().raw(piece).decode("utf-8")
             texts_of_rules(base64.b64decode(pieces.charsmap, validate=True))
         except UnicodeDecodeError:
             return "a piece with a score is no text"

@@ -4,7 +4,6 @@ Control symbols are no pieces of the tokenizer: its ids are shifted past them, s
 are pieces, so no text is unknown. `letters.py` defines the spelling of pieces; `subword_kinds.py` learns them.
 """
 
-import base64
 import copy
 import hashlib
 import itertools
@@ -18,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from nmt.data.letters import BYTE_IN_TEXT, ByteLetters, CharacterLetters, Speller, easy_words, normalised, units_of
+from nmt.data.letters import ByteLetters, CharacterLetters, easy_words, learnable, normalised, units_of
 from nmt.data.lines import write_lines
-from nmt.data.placeholders import CHARACTERS, canonical_tag, kinds_of, names_of, shown
-from nmt.data.subword_kinds import KINDS, PieceTable, SubwordsFile
+from nmt.data.placeholders import CHARACTERS, LETTER, canonical_tag, kinds_of, names_of, shown
+from nmt.data.subword_kinds import KINDS, PieceTable, Speller, SubwordsFile
+from nmt.data.text import SIDES
 from nmt.languages import language_of
 from nmt.recipe.data_options import SubwordsConfig, patterns_of
 
@@ -34,8 +34,6 @@ _SPECIAL_TEXT = ("<pad>", "<s>", "</s>")
 # Limits of the cache of encoded words: enough for nearly all words of a corpus, and some 100 MB at most.
 _MOST_REMEMBERED = 400_000  # words
 LONGEST_REMEMBERED = 40  # characters of a word
-# A symbol next to one of these is part of a longer word: digits, and letters of scripts written with spaces.
-_LETTER = "[0-9A-Z_a-z\u00c0-\u1fff]"
 
 
 class Codec:
@@ -53,20 +51,18 @@ class Codec:
         self.characters = settings.characters
         self.letters = CharacterLetters(pieces.vocab) if self.characters else ByteLetters()
         self.table, self.merges, self.scores = pieces, pieces.merges, pieces.scores  # without symbols and placeholders
-        self.speller: Speller | None = None  # segments lines if the pieces are those of SentencePiece
-        if self.kind == "sentencepiece":
-            charsmap = base64.b64decode(pieces.charsmap)
-            self.speller = Speller(pieces.vocab, pieces.scores, pieces.model, charsmap, squeeze=pieces.squeeze)
+        # Segments lines if the pieces are those of SentencePiece.
+        self.speller = Speller(pieces) if self.kind == "sentencepiece" else None
         self.vocab = [*pieces.vocab, *map(self.letters.piece, (*self.symbols, *map(shown, self.placeholders)))]
         self._tokenizer = Tokenizer(KINDS[self.kind].model(self.names()[: len(pieces.vocab)], pieces))
         self._tokenizer.pre_tokenizer = self.letters.pre_tokenizer
         self._bytes = list(map(self.letters.raw, self.vocab))
         self._first_placeholder = N_SPECIAL + len(pieces.vocab) + len(self.symbols)
         # Ids of encoded parts. Symbols and placeholders are in it from the start, as the tokenizer does not know them.
-        texts = [*self.symbols, *map(CHARACTERS.__getitem__, self.placeholders)]
-        self._cache = {text: [i] for i, text in enumerate(texts, N_SPECIAL + len(pieces.vocab))}
+        reserved = [CHARACTERS[name] for name in self.placeholders]
+        self._cache = {text: [i] for i, text in enumerate((*self.symbols, *reserved), N_SPECIAL + len(pieces.vocab))}
         longest_first = "|".join(map(re.escape, sorted(self.symbols, key=len, reverse=True)))
-        patterns = [f"(?<!{_LETTER})(?:{longest_first})(?!{_LETTER})"] * bool(self.symbols) + texts[len(self.symbols) :]
+        patterns = [f"(?<![{LETTER}])(?:{longest_first})(?![{LETTER}])"] * bool(self.symbols) + reserved
         self._symbol = re.compile(f"({'|'.join(patterns)})") if patterns else None
         self._prefix: list[int] = []  # ids that `encode` puts before every line
         self.n_text = N_SPECIAL + len(self.vocab)  # translations consist of smaller ids; larger ones have no text
@@ -86,41 +82,32 @@ class Codec:
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, without BOS and EOS; an empty line has one piece, the space put before every line."""
-        if self.speller:
-            rows = [self._encode_with(self.speller, line) for line in lines]
-        else:
-            cache = self._cache  # parts repeat, so most are encoded once
-            split = (self._parts(" " + line) for line in lines)
-            rows = [[i for part in parts for i in cache.get(part) or self._encode_part(part)] for parts in split]
+        cache = self._cache  # parts repeat, so most are encoded once
+        split = map(self._parts, lines)
+        rows = [[i for part in parts for i in cache.get(part) or self._encode_part(part)] for parts in split]
         return [[*self._prefix, *ids] for ids in rows] if self._prefix else rows
 
-    def _encode_with(self, speller: Speller, line: str) -> list[int]:
-        """The ids of a line in pieces of SentencePiece, which encodes the text between symbols."""
-        ids: list[int] = []
-        for n, part in enumerate(self._split_at_symbols(speller.line(line))):
-            ids += self._cache[part] if n % 2 else [N_SPECIAL + i for i in speller.encode(part)]
-        return ids
-
-    def _parts(self, text: str) -> list[str]:
-        """Split a text, which begins with a space, into symbols and parts that can be encoded one by one."""
-        if not self._symbol and (words := easy_words(text)):
+    def _parts(self, line: str) -> list[str]:
+        """Split a line, normalised and with a space before it, into symbols and parts that are encoded one by one."""
+        if not self._symbol and not self.speller and (words := easy_words(" " + line)):
             return words
+        text = self.speller.line(line) if self.speller else " " + self.normalised(line)
         parts = list[str]()
-        for n, part in enumerate(self._split_at_symbols(" " + self.normalised(text[1:]))):
-            if part:
-                parts += [part] if n % 2 else units_of(part)
+        for n, part in enumerate(self._symbol.split(text) if self._symbol else [text]):  # symbols have odd numbers
+            if part:  # SentencePiece needs the whole text between two symbols
+                parts += [part] if n % 2 or self.speller else units_of(part)
         return parts
 
     def _encode_part(self, part: str) -> list[int]:
         """The ids of a part, which is added to the cache."""
-        ids = [i + N_SPECIAL for i in self._tokenizer.encode(part, add_special_tokens=False).ids]
+        if self.speller:
+            ids = self.speller.encode(part)
+        else:
+            ids = self._tokenizer.encode(part, add_special_tokens=False).ids
+        ids = [i + N_SPECIAL for i in ids]
         if len(part) <= LONGEST_REMEMBERED and len(self._cache) < _MOST_REMEMBERED:
             self._cache[part] = ids
         return ids
-
-    def _split_at_symbols(self, text: str) -> list[str]:
-        """A text split at its symbols, which are the items of odd index."""
-        return self._symbol.split(text) if self._symbol else [text]
 
     def cut(self, raw: bytes) -> list[int]:
         """The ids of the pieces of one word, given as bytes; symbols in it are not recognised."""
@@ -188,11 +175,8 @@ class Codec:
         if i >= self.n_text:
             return self.tags[i - self.n_text] if i < self.size else "<unused>"
         raw = self._bytes[i - N_SPECIAL]
-        try:
-            text = raw.decode("utf-8").replace(" ", "▁")
-        except UnicodeDecodeError:
-            text = ""
-        return text if text.isprintable() and text else "".join(f"<{byte:02X}>" for byte in raw)
+        text = raw.decode("utf-8", errors="surrogateescape").replace(" ", "▁")  # a part of a character is not printable
+        return text if text.isprintable() else "".join(f"<{byte:02X}>" for byte in raw)
 
 
 class Subwords:
@@ -216,15 +200,11 @@ class Subwords:
         """Learn the pieces from words as `WordsOf` splits them. tags: of the source side. protect: as data.protect."""
         placeholders, kind = names_of(protect), KINDS[config.kind]
         n_piece = config.vocab_size - N_SPECIAL - len(config.symbols) - len(placeholders)
-
-        def learn(words: Counter[str], n_piece: int) -> PieceTable:
-            usable = {word: n for word, n in words.items() if word.isascii() or not BYTE_IN_TEXT.search(word)}
-            return kind.learn(Counter(usable), n_piece)
-
         if config.joint:
-            codecs = [learn(src_words + trg_words, n_piece - len(tags))]
+            words = [(src_words + trg_words, n_piece - len(tags))]
         else:
-            codecs = [learn(src_words, n_piece - len(tags)), learn(trg_words, n_piece)]
+            words = [(src_words, n_piece - len(tags)), (trg_words, n_piece)]
+        codecs = [kind.learn(learnable(side_words), n_side_piece) for side_words, n_side_piece in words]
         same: dict[str, Any] = {name: getattr(config, name) for name in ("normalize", "whitespace", "symbols", "joint")}
         items: dict[str, Any] = {"placeholders": placeholders, "patterns": patterns_of(protect), "tags": tuple(tags)}
         return cls(SubwordsFile(format=4, kind=kind.stored, codecs=codecs, **same, **items))
@@ -277,7 +257,7 @@ def large_vocabulary(n_vocab: int, n_token: int) -> str | None:
     advised = max((size for size in (500, 1000, 2000, 4000, 8000, 16000, 32000) if size <= max_size), default=500)
     return (
         f"the vocabulary is large for the corpus: {n_vocab:,} pieces, {n_token:,} target tokens, so a piece is seen "
-        f"{n_token / n_vocab:.1f} times on average: try --vocab-size {advised}"
+        f"{n_token / n_vocab:.1f} times on average" + (f": try --vocab-size {advised}" if advised < n_vocab else "")
     )
 
 
@@ -288,11 +268,8 @@ class VocabularyUse:
     """
 
     def __init__(self, subwords: Subwords, langs: tuple[str, str]) -> None:
-        self._joint = subwords.joint
         self._codecs = {"src": subwords.src, "trg": subwords.trg}
-        self._has_words = {
-            side: not language_of(lang).is_unspaced for side, lang in zip(self._codecs, langs, strict=True)
-        }
+        self._has_words = {side: not language_of(lang).is_unspaced for side, lang in zip(SIDES, langs, strict=True)}
         self._counts = {side: np.zeros(codec.size, np.int64) for side, codec in self._codecs.items()}
         self._n_word, self._n_character = Counter[str](), Counter[str]()
 
@@ -304,15 +281,14 @@ class VocabularyUse:
 
     def as_dict(self) -> dict[str, Any]:
         """Entries for report.json, by side; of a joint vocabulary also as a whole."""
-        facts: dict[str, dict[str, Any]] = {"src": {}, "trg": {}}
+        facts = dict[str, dict[str, Any]]()
         for side, codec in self._codecs.items():
             n_word, n_character, n_piece = self._n_word[side], self._n_character[side], int(self._counts[side].sum())
-            if self._has_words[side]:
-                facts[side] = {"words": n_word, "pieces_per_word": round(n_piece / max(n_word, 1), 3)}
+            words = {"words": n_word, "pieces_per_word": round(n_piece / max(n_word, 1), 3)}
             per_piece = round(n_character / max(n_piece, 1), 3)
-            facts[side] |= {"characters": n_character, "pieces": n_piece, "characters_per_piece": per_piece}
-            facts[side] |= _coverage(codec, self._counts[side])
-        if self._joint:
+            pieces = {"characters": n_character, "pieces": n_piece, "characters_per_piece": per_piece}
+            facts[side] = (words if self._has_words[side] else {}) | pieces | _coverage(codec, self._counts[side])
+        if self._codecs["src"] is self._codecs["trg"]:
             facts["joint"] = _coverage(self._codecs["src"], self._counts["src"] + self._counts["trg"])
         return facts
 

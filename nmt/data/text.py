@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.arrays import STEP, mixed, seeds_of
+from nmt.data.arrays import STEP, Ints, mixed, seeds_of, turns
 
 Hashes = NDArray[np.uint64]
 
-# Words of a line that serve as anchors of its alignment, each as a hash of 16 bits.
-N_ANCHOR = 4
+N_ANCHOR = 4  # words of a line that serve as anchors of its alignment, each as a hash of 16 bits
 N_HASH = 1 << 16  # number of hashes of words; 0 stands for no word
 NO_ANCHOR = 0
 MOST_SHOWN = 200  # characters of a text that is shown
@@ -49,16 +48,21 @@ class Block:
         self._ends = np.flatnonzero(self._folded == _LINE_FEED)
         assert len(self._ends) == len(lines), "a line feed inside a line"
 
-    def near(self) -> tuple[Hashes, Hashes, NDArray[np.int64], NDArray[np.int64]]:
+    def near(self) -> tuple[Hashes, Hashes, Ints, Ints]:
         """Return hashes of each line in two normal forms, and counts of characters and digits in the first form.
 
         First form: NFKC, case folded, without punctuation and white space. One space stays between two numbers, so
         1/11 differs from 11/1. Second form: the same with each number replaced by one 0.
         """
-        keep, folded = (self._kind != _OTHER) | (self._folded == _LINE_FEED), self._folded.copy()
-        between = self._between_numbers()
-        keep[between], folded[between] = True, _SPACE
-        codes, is_digit = folded[keep], self._kind[keep] == _DIGIT
+        is_digit, folded = self._kind == _DIGIT, self._folded.copy()
+        is_dropped = (self._kind == _OTHER) & (folded != _LINE_FEED)  # punctuation and white space
+        # One or two of these between digits become one space, at the first place.
+        digits = np.flatnonzero(is_digit)
+        gap = np.diff(digits)
+        first = digits[:-1][(gap == 2) | (gap == 3)] + 1
+        between = first[is_dropped[first] & (is_dropped[first + 1] | is_digit[first + 1])]
+        is_dropped[between], folded[between] = False, _SPACE
+        codes, is_digit = folded[~is_dropped], is_digit[~is_dropped]
         ends = np.flatnonzero(codes == _LINE_FEED)
         lengths = np.diff(ends, prepend=-1) - 1
         n_digit = np.bincount(np.searchsorted(ends, np.flatnonzero(is_digit)), minlength=len(ends))
@@ -82,22 +86,12 @@ class Block:
         total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(letters)])[self._ends]
         return np.diff(total, prepend=np.uint64(0))
 
-    def _between_numbers(self) -> NDArray[np.int64]:
-        """Return places of one or two characters of punctuation or white space between digits: the first of them."""
-        is_mark = (self._kind == _OTHER) & (self._folded != _LINE_FEED)
-        digits = np.flatnonzero(self._kind == _DIGIT)
-        gap = np.diff(digits)
-        first = digits[:-1][(gap == 2) | (gap == 3)] + 1
-        places: NDArray[np.int64] = first[is_mark[first] & (is_mark[first + 1] | (self._kind[first + 1] == _DIGIT))]
-        return places
-
-    def words(self) -> tuple[NDArray[np.uint16], NDArray[np.int64]]:
+    def words(self) -> tuple[NDArray[np.uint16], Ints]:
         """Return the 16-bit hash and the line of each number and longer word, to match across languages."""
         kind = self._kind
         starts = np.concatenate(([0], np.flatnonzero(kind[1:] != kind[:-1]) + 1))
         lengths = np.diff(starts, append=len(kind))
-        place = np.arange(len(kind), dtype=np.int64) - np.repeat(starts, lengths)
-        total = np.add.reduceat(self._folded * _POWERS[np.minimum(place, len(_POWERS) - 1)], starts)
+        total = np.add.reduceat(self._folded * _POWERS[np.minimum(turns(lengths), len(_POWERS) - 1)], starts)
         run_kind = kind[starts]
         is_word = (run_kind == _DIGIT) | ((lengths >= _SHORTEST_WORD) & (run_kind >= _LETTER))
         hashed = ((total[is_word] * _ODD) >> np.uint64(48)).astype(np.uint16)
@@ -111,9 +105,8 @@ def row_hashes(values: NDArray[Any], n_of: NDArray[Any]) -> Hashes:
     texts hardly share a hash by chance. The hash is no protection against attacks.
     """
     starts = np.cumsum(n_of) - n_of
-    place = np.arange(len(values)) - np.repeat(starts, n_of)
     # Mixing makes the terms of equal values at different places unrelated.
-    return np.add.reduceat(mixed(values.astype(np.uint64) + seeds_of(place)), starts)
+    return np.add.reduceat(mixed(values.astype(np.uint64) + seeds_of(turns(n_of))), starts)
 
 
 def hashes_of(lines: Iterable[str]) -> Hashes:
@@ -121,7 +114,7 @@ def hashes_of(lines: Iterable[str]) -> Hashes:
     return _hashes(_code_points("\n".join([*lines, ""])))
 
 
-Words = tuple[NDArray[np.uint16], NDArray[np.int64]]  # hash and line of each word, as `Block.words` returns them
+Words = tuple[NDArray[np.uint16], Ints]  # hash and line of each word, as `Block.words` returns them
 
 
 def anchors_of(src: Words, trg: Words, n_line: int) -> list[NDArray[np.uint16]]:
@@ -156,11 +149,9 @@ def of_pairs(src: Hashes, trg: Hashes) -> Hashes:
 
 @functools.cache
 def _classes() -> NDArray[np.uint8]:
-    categories = list(map(unicodedata.category, map(chr, range(_TABLE))))
-    class_of = {
-        name: _OTHER if name[0] in "PZC" else _LETTER if name[0] in "LM" else _SYMBOL for name in set(categories)
-    }
-    classes = np.fromiter(map({**class_of, "Nd": _DIGIT}.__getitem__, categories), np.uint8, _TABLE)
+    class_of = {"L": _LETTER, "M": _LETTER, "N": _SYMBOL, "S": _SYMBOL, "P": _OTHER, "Z": _OTHER, "C": _OTHER}
+    categories = map(unicodedata.category, map(chr, range(_TABLE)))
+    classes = np.fromiter((_DIGIT if name == "Nd" else class_of[name[0]] for name in categories), np.uint8, _TABLE)
     classes[_FIRST_WIDE:][classes[_FIRST_WIDE:] == _LETTER] = _WIDE
     return classes
 

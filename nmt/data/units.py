@@ -8,8 +8,7 @@ with other white space, or with several spaces in a row, is a single unit.
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +25,7 @@ Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 P = TypeVar("P")
 
-# Units in a lexicon, some 300 bytes each: more of them hardly help.
-MOST_REMEMBERED = 200_000
+MOST_REMEMBERED = 200_000  # units in a lexicon, some 300 bytes each: more of them hardly help
 _MOST_CHARACTERS = 20 * MOST_REMEMBERED  # of all units together, at some 20 bytes each
 
 
@@ -61,17 +59,13 @@ class Lexicon:
         return numbers
 
     def part(self, kind: type[P], *arguments: Any) -> P:
-        """The data of one kind on all units, such as `UnitFacts`; its `learn` gets the new units.
-
-        arguments: of the constructor of `kind`, the same in each call.
-        """
+        """The data of one kind on all units, such as `UnitFacts`. arguments: of its constructor, always the same."""
         part: Any
         part, n_seen = self._parts.get(kind) or (kind(*arguments), 0)
         if n_seen < len(self._units):
             part.learn(self._units[n_seen:])
         self._parts[kind] = part, len(self._units)
-        typed: P = part
-        return typed
+        return cast(P, part)
 
 
 _SPACE, _LINE_FEED = 32, 10
@@ -82,7 +76,7 @@ class Units:
     """One or more lines of one side. `at` has the index into `keys` of each unit of each line.
 
     keys: the different units, as bytes; which: their numbers in the `Lexicon`. Of each line: n_unit, at least one;
-    first, the start of its units in `at`; n_byte; is_odd, whether the whole line is one unit.
+    first, the start of its units in `at`; n_byte; n_char; is_odd, whether the whole line is one unit.
     """
 
     def __init__(self, raw: bytes, normalize: str, known: Lexicon) -> None:
@@ -103,6 +97,7 @@ class Units:
             self.is_odd[n] |= len(normalised(self.line(n), normalize)) >= LINE_CAP
         if self.is_odd.any():
             self._join_odd()
+        self.n_char: Numbers = self.sums(known.n_char.values[self.which]) - 1
 
     def _join_odd(self) -> None:
         is_kept = ~np.repeat(self.is_odd, self.n_unit)
@@ -138,12 +133,6 @@ class Units:
             return self.raw[:-1]
         return b"\n".join(itertools.compress(self.raw.split(b"\n"), chosen.tolist()))
 
-    @cached_property
-    def n_char(self) -> Numbers:
-        """Characters of each line."""
-        counts: Numbers = self.sums(self.known.n_char.values[self.which]) - 1
-        return counts
-
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
         """Sum the values of units over each line."""
         return np.add.reduceat(values[self.at], self.first)
@@ -167,9 +156,7 @@ def _numbered(text: bytes, ends: NDArray[np.int64]) -> tuple[list[bytes], Number
 
 
 class UnitFacts:
-    """Facts of units, by number, to measure and align lines: `bags` and rows of `words`, as in `text.py`, and `hashes`
-    of their texts.
-    """
+    """Facts of units, by number: `bags` and rows of `words`, as in `text.py`, and `hashes` of their texts."""
 
     def __init__(self) -> None:
         self.bags, self.hashes = Grown(np.uint64), Grown(np.uint64)
@@ -209,10 +196,7 @@ class UnitWords:
         self.words += itertools.islice(self._number, len(self.words), None)
 
     def counted(self, units: Numbers, times: Numbers, notes: Counter[str]) -> tuple[list[str], Numbers]:
-        """Count each word in units, in order of first occurrence. times: count of each unit.
-
-        notes: updated with counts of overlong words and lines.
-        """
+        """Count the words of units, in order of first occurrence. times: of units. notes: counts overlong texts."""
         values, n_word = self.rows.of(units)
         total = np.bincount(values, weights=np.repeat(times, n_word)).astype(np.int64)
         different = list(dict.fromkeys(values.tolist()))

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from nmt.data.letters import BYTE, NORMAL, SPACE, UNUSED, USER_DEFINED, ByteLetters, texts_of_rules
+from nmt.data.letters import ByteLetters, learnable
 from nmt.data.manifest import SUBWORDS, read_manifest
 from nmt.data.placeholders import canonical_tag, names_of, shown
-from nmt.data.subword_kinds import KINDS, LONGEST_PIECE, PieceTable, SubwordsFile
+from nmt.data.subword_kinds import KINDS, LONGEST_PIECE, SPACE, PieceTable, SubwordsFile, texts_of_rules
 from nmt.data.subwords import Codec, Subwords
 from nmt.errors import DataError
 from nmt.extras import missing
@@ -47,16 +47,17 @@ def _pieces_of_model(path: Path) -> PieceTable:
         model = protobuf.ModelProto()
     if not model.pieces:
         raise DataError(f"{path}: not a model of SentencePiece, or damaged. Expected what spm_train writes.")
-    kind, types = model.trainer_spec.model_type, Counter(piece.type for piece in model.pieces)
-    normal = [piece.piece for piece in model.pieces if piece.type == NORMAL]
+    kind, types = model.trainer_spec.model_type, protobuf.ModelProto.SentencePiece
+    n_of = Counter(piece.type for piece in model.pieces)
+    normal = [piece.piece for piece in model.pieces if piece.type == types.NORMAL]
     inside = [piece for piece in normal if SPACE in piece.lstrip(SPACE) or " " in piece]  # a space that is not first
     n_byte = max((len(piece.replace(SPACE, " ").encode("utf-8")) for piece in normal), default=0)  # of the longest
-    user_defined = [repr(piece.piece) for piece in model.pieces if piece.type == USER_DEFINED]
+    user_defined = [repr(piece.piece) for piece in model.pieces if piece.type == types.USER_DEFINED]
     obstacles = {
         "a model_type other than bpe and unigram": kind not in _MODELS,
-        "no byte_fallback, so that some characters are unknown": types[BYTE] != 256,
+        "no byte_fallback, so that some characters are unknown": n_of[types.BYTE] != 256,
         f"user_defined_symbols {', '.join(user_defined)[:100]}": user_defined,
-        "pieces marked as unused": types[UNUSED],
+        "pieces marked as unused": n_of[types.UNUSED],
         "treat_whitespace_as_suffix": model.trainer_spec.treat_whitespace_as_suffix,
         "add_dummy_prefix=false": not rules.add_dummy_prefix,
         "escape_whitespaces=false": not rules.escape_whitespaces,
@@ -75,9 +76,9 @@ def _pieces_of_model(path: Path) -> PieceTable:
         )
     score_of, letters = dict[str, float | None](), ByteLetters()
     for piece in model.pieces:
-        if piece.type == NORMAL:
+        if piece.type == types.NORMAL:
             score_of[letters.piece(piece.piece.replace(SPACE, " "))] = piece.score
-        elif piece.type == BYTE:
+        elif piece.type == types.BYTE:
             byte = int(piece.piece[3:5], 16)
             if byte >= 0x80 or chr(byte).replace(" ", SPACE) not in normal:
                 score_of[letters.word(bytes([byte]))] = None
@@ -176,7 +177,7 @@ def reuse(
             )
         if not config.extend:
             return codec.table
-        return KINDS[config.kind].extend(codec.table, words, config.extend)
+        return KINDS[config.kind].extend(codec.table, learnable(words), config.extend)
 
     counts = [words[0] + words[1]] if old.joint else [*words]
     codecs = [extended(*side) for side in zip(subwords.by_side().values(), counts, strict=True)]

@@ -253,10 +253,12 @@ def test_a_vocabulary_too_large_for_its_corpus_is_noted_unless_reused(tmp_path):
     data = Prepared.open(tmp_path / "out")
     n_token = int(data.train.trg_len.sum()) + data.train.n_pair
     advice = [line.removeprefix("note: ") for line in messages if "vocabulary is large" in line]
-    assert advice == [large_vocabulary(data.subwords.trg.size, n_token)] and "vocab-size" in advice[0]
+    assert advice == [large_vocabulary(data.subwords.trg.size, n_token)]
     prepare(recipe_in(tmp_path, vocab_from=str(tmp_path / "out")), tmp_path / "more", talk=messages.append)
     assert sum("vocabulary is large" in line for line in messages) == 1
     assert large_vocabulary(100, 2000) is None
+    assert large_vocabulary(8000, 30_000).endswith(": try --vocab-size 1000")
+    assert large_vocabulary(320, 2000).endswith(" times on average"), "a larger vocabulary is no advice"
 
 
 def test_overlap_with_the_data_of_the_initial_run_is_counted_or_unknown(tmp_path):

@@ -70,6 +70,16 @@ def test_no_new_piece_is_too_long_or_a_symbol(tmp_path):
     assert not [piece for piece in new.table.vocab if "url" in piece]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_characters_that_mean_bytes_in_pieces_become_no_new_pieces(tmp_path, kind):
+    saved(tmp_path, kind=kind)
+    line = "\U0010ffc3\U0010ffa9 ab \U0010ffc3\U0010ffa9 c\U0010ffc3"
+    new = reused(tmp_path, [line] * 30, kind=kind, extend=20)
+    new.save(tmp_path / "new.json")
+    loaded = Subwords.load(tmp_path / "new.json").src
+    assert loaded.decode(loaded.encode([line])[0]) == line
+
+
 def test_unrelated_new_pieces_do_not_change_the_segmentation_of_old_text(tmp_path):
     for kind in ("bpe", "word"):
         old = saved(tmp_path, kind=kind)

@@ -1,4 +1,5 @@
 import random
+import time
 
 import pytest
 
@@ -96,6 +97,12 @@ def test_abbreviations_of_a_language_do_not_end_sentences(language, parts):
 )
 def test_long_sentences_are_split_at_clauses_then_spaces_then_anywhere(limit, parts):
     assert pieces("".join(parts), lambda piece: len(piece) <= limit) == parts
+
+
+def test_a_very_long_text_with_brackets_is_split_in_linear_time():
+    parts, start = ["Der Hund (er schläft. Oft.) träumt. "] * 20_000, time.process_time()
+    assert sentences("".join(parts)) == parts
+    assert time.process_time() - start < 10
 
 
 def test_combining_characters_and_joined_emoji_are_never_split():
