@@ -83,16 +83,12 @@ class ByteLetters:
         """Return whether the string is a valid piece."""
         return bool(piece) and all(letter in BYTE_OF for letter in piece)
 
-    def piece(self, text: str) -> str:
-        """Return a text as a piece."""
-        return self.word(text.encode("utf-8"))
-
     def raw(self, letters: str) -> bytes:
         """Return the bytes of a piece, or of a word that the tokenizers library has cut."""
         return bytes(BYTE_OF[letter] for letter in letters)
 
-    def word(self, raw: bytes) -> str:
-        """Return bytes as a word for the tokenizers library."""
+    def spelled(self, raw: bytes) -> str:
+        """Return bytes in letters: as a piece, or as a word for the tokenizers library."""
         return raw.decode("latin-1").translate(_LETTERS)
 
     def words(self, text: str) -> list[str]:
@@ -123,16 +119,12 @@ class CharacterLetters:
         """Return whether the string is a valid piece: no part of a character, and no name of a byte like <0xE3>."""
         return piece in BYTE_LETTERS or bool(piece and not _NO_PIECE.search(piece))
 
-    def piece(self, text: str) -> str:
-        """Return a text as a piece."""
-        return text
-
     def raw(self, letters: str) -> bytes:
         """Return the bytes of a piece, or of a word that the tokenizers library has cut."""
         return bytes([BYTE_LETTERS[letters]]) if letters in BYTE_LETTERS else letters.encode("utf-8")
 
-    def word(self, raw: bytes) -> str:
-        """Return bytes as a word for the tokenizers library. Raises UnicodeDecodeError for parts of characters."""
+    def spelled(self, raw: bytes) -> str:
+        """Return the bytes of text as a piece or word. Raises UnicodeDecodeError for parts of characters."""
         return raw.decode("utf-8")
 
     def words(self, text: str) -> list[str]:

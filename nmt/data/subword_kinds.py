@@ -327,6 +327,11 @@ class SubwordsFile(_Strict):
         """True if pieces are whole characters or single bytes."""
         return self.format == 4
 
+    @property
+    def extra_texts(self) -> list[str]:
+        """Texts of the ids that follow the pieces: symbols, and placeholders as users see them."""
+        return [*self.symbols, *map(shown, self.placeholders)]
+
     @classmethod
     def read(cls, path: Path) -> "SubwordsFile":
         """Read a file of the content of `text`. Raises DataError for any other file."""
@@ -374,7 +379,7 @@ class SubwordsFile(_Strict):
         if len(self.codecs) != (1 if self.joint else 2):
             yield "wrong number of vocabularies"
         letters = CharacterLetters() if self.characters else ByteLetters()
-        symbols = list(map(letters.piece, (*self.symbols, *map(shown, self.placeholders))))
+        symbols = [letters.spelled(text.encode()) for text in self.extra_texts]
         names = {"vocab", *KINDS[self.kind].fields}
         for pieces in self.codecs:
             if pieces.model_fields_set != names:

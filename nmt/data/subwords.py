@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from nmt.data.letters import ByteLetters, CharacterLetters, easy_words, learnable, normalised, units_of
 from nmt.data.lines import write_lines
-from nmt.data.placeholders import CHARACTERS, LETTER, canonical_tag, kinds_of, names_of, shown
+from nmt.data.placeholders import CHARACTERS, LETTER, canonical_tag, kinds_of, names_of
 from nmt.data.subword_kinds import KINDS, PieceTable, Speller, SubwordsFile
 from nmt.data.text import SIDES
 from nmt.languages import language_of
@@ -53,7 +53,7 @@ class Codec:
         self.table, self.merges, self.scores = pieces, pieces.merges, pieces.scores  # without symbols and placeholders
         # Segments lines if the pieces are those of SentencePiece.
         self.speller = Speller(pieces) if self.kind == "sentencepiece" else None
-        self.vocab = [*pieces.vocab, *map(self.letters.piece, (*self.symbols, *map(shown, self.placeholders)))]
+        self.vocab = [*pieces.vocab, *(self.letters.spelled(text.encode()) for text in settings.extra_texts)]
         self._tokenizer = Tokenizer(KINDS[self.kind].model(self.names()[: len(pieces.vocab)], pieces))
         self._tokenizer.pre_tokenizer = self.letters.pre_tokenizer
         self._bytes = list(map(self.letters.raw, self.vocab))
@@ -114,7 +114,7 @@ class Codec:
         try:
             if self.speller:
                 return [i + N_SPECIAL for i in self.speller.encode(raw.decode("utf-8"))]
-            return [token.id + N_SPECIAL for token in self._tokenizer.model.tokenize(self.letters.word(raw))]
+            return [token.id + N_SPECIAL for token in self._tokenizer.model.tokenize(self.letters.spelled(raw))]
         except UnicodeDecodeError:  # part of a character
             return [self._bytes.index(raw[n : n + 1]) + N_SPECIAL for n in range(len(raw))]
 

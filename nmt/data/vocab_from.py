@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from nmt.data.letters import ByteLetters, learnable
 from nmt.data.manifest import SUBWORDS, read_manifest
-from nmt.data.placeholders import canonical_tag, names_of, shown
+from nmt.data.placeholders import canonical_tag, names_of
 from nmt.data.subword_kinds import KINDS, LONGEST_PIECE, SPACE, PieceTable, SubwordsFile, texts_of_rules
 from nmt.data.subwords import Codec, Subwords
 from nmt.errors import DataError
@@ -77,11 +77,11 @@ def _pieces_of_model(path: Path) -> PieceTable:
     score_of, letters = dict[str, float | None](), ByteLetters()
     for piece in model.pieces:
         if piece.type == types.NORMAL:
-            score_of[letters.piece(piece.piece.replace(SPACE, " "))] = piece.score
+            score_of[letters.spelled(piece.piece.replace(SPACE, " ").encode("utf-8"))] = piece.score
         elif piece.type == types.BYTE:
             byte = int(piece.piece[3:5], 16)
             if byte >= 0x80 or chr(byte).replace(" ", SPACE) not in normal:
-                score_of[letters.word(bytes([byte]))] = None
+                score_of[letters.spelled(bytes([byte]))] = None
     return PieceTable(
         vocab=list(score_of),
         scores=list(score_of.values()),
@@ -167,10 +167,12 @@ def reuse(
     symbols = (*old.symbols, *(symbol for symbol in config.symbols if symbol not in old.symbols))
     names = (*old.placeholders, *(name for name in names_of(protect) if name not in old.placeholders))
     all_tags = (*old.tags, *(tag for tag in tags if canonical_tag(tag) not in map(canonical_tag, old.tags)))
+    entries = {"symbols": symbols, "placeholders": names, "patterns": patterns_of(protect), "tags": all_tags}
+    new = old.model_copy(update=entries)
 
     def extended(codec: Codec, words: Counter[str]) -> PieceTable:
         pieces = set(codec.table.vocab)
-        if ambiguous := [text for text in (*symbols, *map(shown, names)) if codec.letters.piece(text) in pieces]:
+        if ambiguous := [text for text in new.extra_texts if codec.letters.spelled(text.encode()) in pieces]:
             raise DataError(
                 f"subwords.symbols: {', '.join(ambiguous)} is already an ordinary piece {of_files}: choose another "
                 "symbol."
@@ -181,8 +183,7 @@ def reuse(
 
     counts = [words[0] + words[1]] if old.joint else [*words]
     codecs = [extended(*side) for side in zip(subwords.by_side().values(), counts, strict=True)]
-    entries = {"symbols": symbols, "placeholders": names, "patterns": patterns_of(protect), "tags": all_tags}
-    return Subwords(old.model_copy(update={**entries, "codecs": codecs}))
+    return Subwords(new.model_copy(update={"codecs": codecs}))
 
 
 def _must_agree(of_files: str, old: Subwords, config: SubwordsConfig, protect: Sequence[str]) -> None:
