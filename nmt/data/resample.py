@@ -77,10 +77,11 @@ class Merges:
 class Unigram:
     """Unigram sampling: draws segmentations of a word by their probability to the power of alpha (Kudo 2018)."""
 
-    def __init__(self, pieces: Mapping[str, tuple[int, float]], alpha: float) -> None:
-        """pieces: from text to id and log-probability; every letter is a piece. alpha: above 0."""
-        self._pieces, self._alpha = pieces, alpha
-        self._longest = max(map(len, pieces))
+    def __init__(self, codec: Codec, alpha: float) -> None:
+        """codec: of a unigram vocabulary, in which every letter is a piece. alpha: above 0."""
+        scored = zip(codec.table.vocab, codec.scores, strict=True)
+        self._pieces = {piece: (i, score or 0.0) for i, (piece, score) in enumerate(scored, N_SPECIAL)}
+        self._alpha, self._longest = alpha, max(map(len, self._pieces))
         self._last_pieces = lru_cache(_MOST_WAYS_KEPT)(self._last_pieces_of)
 
     def cut(self, words: Sequence[str], seeds: Numbers) -> Ragged:
@@ -161,6 +162,7 @@ class WordStarts:
 N_WAY = 16  # segmentations of a word
 _MOST_REMEMBERED = 1_000_000  # segmentations, some 150 MB
 
+Floats = NDArray[np.float64]
 Cut = Callable[[Sequence[str], Numbers], Ragged]  # from words, in letters, and a seed for each to a segmentation each
 
 
@@ -202,11 +204,36 @@ class Resampler:
         new_ids[is_stored] = ids[place[is_stored]]
         return Ragged(new_ids, np.bincount(row, n_new, minlength=len(n_id)).astype(np.int64))
 
-    def mean_lengths(self, pieces: Ints) -> NDArray[np.float64]:
-        """Mean number of ids of each piece as a word of its own, over its segmentations."""
+    def growth(self, sample: Ragged) -> Floats:
+        """Expected number of ids of all pieces as parts of words, then of all pieces as whole words, for `lengths`.
+
+        For a word of one piece it is the mean over the segmentations of that piece. For a word of several pieces it is
+        the sum over those, times a factor measured on a sample of texts, since borders of pieces move.
+        """
+        length, plain = np.ones(self._codec.size), range(N_SPECIAL, N_SPECIAL + len(self._codec.table.vocab))
+        # A piece that ends within a character is no text by itself.
+        is_text = [raw.decode(errors="ignore").encode() == raw for raw in self._codec.raw(plain)]
+        pieces = np.array(plain)[np.array(is_text)]
         ids, ones = np.repeat(pieces, N_WAY), np.ones(len(pieces) * N_WAY, dtype=np.int64)
-        rows = self._ways_of(ids, np.arange(len(ids)), ones, np.tile(np.arange(N_WAY, dtype=np.uint64), len(pieces)))
-        lengths: NDArray[np.float64] = self._ways.place(rows)[1].reshape(-1, N_WAY).mean(axis=1)
+        ways = self._ways_of(ids, np.arange(len(ids)), ones, np.tile(np.arange(N_WAY, dtype=np.uint64), len(pieces)))
+        length[pieces] = self._ways.place(ways)[1].reshape(-1, N_WAY).mean(axis=1)
+        begins = np.flatnonzero(self.begins(sample.values, sample.lengths))
+        words = Ragged(sample.values, np.diff(begins, append=len(sample.values)))
+        words = words.some(words.lengths > 1)
+        factor = 1.0
+        if n_word := len(words.lengths):
+            factor = len(self(words, np.arange(n_word), 0).values) / length[words.values].sum()
+        return np.concatenate([length * factor, length])
+
+    def lengths(self, rows: Ragged, growth: Floats) -> Floats:
+        """Expected number of ids of each text after resampling, no less than it has."""
+        ids, n_id = rows.values.astype(np.intp), rows.lengths.astype(np.int64)
+        begins = self.begins(ids, n_id)
+        is_word = begins & np.append(begins[1:], True)
+        expected, has_ids = np.zeros(len(n_id)), n_id > 0
+        starts = (np.cumsum(n_id) - n_id)[has_ids]
+        expected[has_ids] = np.add.reduceat(growth.take(ids + is_word * self._codec.size), starts)
+        lengths: Floats = np.maximum(expected, n_id)
         return lengths
 
     def _ways_of(self, ids: Ints, first: Ints, n_in_unit: Ints, way: Numbers) -> Ints:
@@ -261,45 +288,7 @@ def with_dropout(codec: Codec, rate: float) -> Resampler:
 
 def with_probabilities(codec: Codec, alpha: float) -> Resampler:
     """Unigram segmentations of words, drawn by their probability to the power of `alpha`."""
-    scored = zip(codec.table.vocab, codec.scores, strict=True)
-    pieces = {piece: (i, score or 0.0) for i, (piece, score) in enumerate(scored, N_SPECIAL)}
-    return Resampler(codec, Unigram(pieces, alpha).cut)
-
-
-class Growth:
-    """Expected number of ids of a text after resampling.
-
-    For a word of one piece it is the mean over the segmentations of that piece. For a word of several pieces it is the
-    sum over those, times a factor measured on a sample, since borders of pieces move.
-    """
-
-    def __init__(self, codec: Codec, resampler: Resampler, sample: Ragged) -> None:
-        """sample: some of the texts whose lengths will be estimated."""
-        self._begins, self._n_piece = resampler.begins, codec.size
-        length, plain = np.ones(codec.size), range(N_SPECIAL, N_SPECIAL + len(codec.table.vocab))
-        # A piece that ends within a character is no text by itself.
-        is_text = [raw.decode(errors="ignore").encode() == raw for raw in codec.raw(plain)]
-        pieces = np.array(plain)[np.array(is_text)]
-        length[pieces] = resampler.mean_lengths(pieces)
-        begins = np.flatnonzero(self._begins(sample.values, sample.lengths))
-        words = Ragged(sample.values, np.diff(begins, append=len(sample.values)))
-        words = words.some(words.lengths > 1)
-        factor = 1.0
-        if n_word := len(words.lengths):
-            factor = len(resampler(words, np.arange(n_word), 0).values) / length[words.values].sum()
-        # First of all pieces as parts of words, then of all pieces as whole words.
-        self._expected = np.concatenate([length * factor, length])
-
-    def lengths(self, rows: Ragged) -> NDArray[np.float64]:
-        """Expected number of ids of each text, no less than it has."""
-        ids, n_id = rows.values.astype(np.intp), rows.lengths.astype(np.int64)
-        begins = self._begins(ids, n_id)
-        is_word = begins & np.append(begins[1:], True)
-        expected, has_ids = np.zeros(len(n_id)), n_id > 0
-        starts = (np.cumsum(n_id) - n_id)[has_ids]
-        expected[has_ids] = np.add.reduceat(self._expected.take(ids + is_word * self._n_piece), starts)
-        lengths: NDArray[np.float64] = np.maximum(expected, n_id)
-        return lengths
+    return Resampler(codec, Unigram(codec, alpha).cut)
 
 
 _N_MEASURED = 1000  # pairs of the sample
@@ -318,15 +307,16 @@ class Resampled:
         self._trg = self._src if subwords.joint else make(subwords.trg, rate)
         self._seed = seed
         sample = corpus.picked(np.unique(np.linspace(0, corpus.n_pair - 1, _N_MEASURED).astype(np.int64)))
-        growths = Growth(subwords.src, self._src, sample[0]), Growth(subwords.trg, self._trg, sample[1])
+        resamplers = self._src, self._trg
+        growths = [resampler.growth(rows) for resampler, rows in zip(resamplers, sample, strict=True)]
         self.src_len, self.trg_len = lengths = [np.empty(corpus.n_pair, dtype=np.int32) for _ in growths]
         for start in range(0, corpus.n_pair, _N_AT_ONCE):
             stop = min(start + _N_AT_ONCE, corpus.n_pair)
-            sides = corpus.picked(np.arange(start, stop))
-            for rows, growth, side_lengths, side_seed in zip(sides, growths, lengths, self._seeds(), strict=True):
+            sides = zip(resamplers, corpus.picked(np.arange(start, stop)), growths, lengths, self._seeds(), strict=True)
+            for resampler, rows, growth, side_lengths, side_seed in sides:
                 chance = mixed(np.arange(start, stop, dtype=np.uint64) * np.uint64(STEP) + np.uint64(side_seed))
                 # Rounded up or down at random, so that the sum over many pairs is as expected.
-                rounded = np.floor(growth.lengths(rows) + fractions(chance)).astype(np.int32)
+                rounded = np.floor(resampler.lengths(rows, growth) + fractions(chance)).astype(np.int32)
                 side_lengths[start:stop] = np.clip(rounded, rows.lengths, np.maximum(most, rows.lengths))
 
     def cut(self, src: Ragged, trg: Ragged, rows: Rows, epoch: int) -> tuple[Ragged, Ragged]:
