@@ -277,9 +277,8 @@ class Resampler:
 def with_dropout(codec: Codec, rate: float) -> Resampler:
     """BPE in which each merge is dropped with probability `rate`, each time it could be applied."""
     id_of = {piece: i for i, piece in enumerate(codec.vocab, N_SPECIAL)}
-    ranks: dict[tuple[int, int], tuple[int, int]] = {}
-    for rank, (a, b) in enumerate(codec.merges):
-        ranks.setdefault((id_of[a], id_of[b]), (rank, id_of[a + b]))
+    # Of equal merges the last one counts, as in the tokenizers library.
+    ranks = {(id_of[a], id_of[b]): (rank, id_of[a + b]) for rank, (a, b) in enumerate(codec.merges)}
     merges = Merges(ranks, rate)
     return Resampler(
         codec, lambda words, seeds: merges.cut(Ragged.of([[id_of[letter] for letter in word] for word in words]), seeds)
