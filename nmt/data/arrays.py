@@ -89,11 +89,11 @@ class GrownRows:
     def __init__(self, dtype: Any) -> None:
         self._values, self._lengths, self._starts = Grown(dtype), Grown(np.int64), Grown(np.int64)
 
-    def add(self, values: NDArray[Any], lengths: NDArray[Any]) -> None:
-        """Append rows. values: of all of them, concatenated. lengths: of each row."""
-        self._starts.add(len(self._values.values) + np.cumsum(lengths) - lengths)
-        self._lengths.add(lengths)
-        self._values.add(values)
+    def add(self, rows: Ragged) -> None:
+        """Append rows."""
+        self._starts.add(len(self._values.values) + np.cumsum(rows.lengths, dtype=np.int64) - rows.lengths)
+        self._lengths.add(rows.lengths)
+        self._values.add(rows.values)
 
     def __len__(self) -> int:
         return len(self._lengths.values)

@@ -248,8 +248,8 @@ class Resampler:
         new = {key: n for n, key in enumerate(keys) if key not in self._number}
         self._number.update(zip(new, itertools.count(len(self._number)), strict=False))
         units = np.array(list(new.values()), np.int64)
-        ways = self._draw(Ragged(ids[places(first[units], n_in_unit[units])], n_in_unit[units]), seeds[units])
-        self._ways.add(ways.values, ways.lengths)
+        unit_ids = Ragged(ids[places(first[units], n_in_unit[units])], n_in_unit[units])
+        self._ways.add(self._draw(unit_ids, seeds[units]))
         return np.fromiter(map(self._number.__getitem__, keys), np.int64, len(keys))
 
     def _draw(self, units: Ragged, seeds: Numbers) -> Ragged:

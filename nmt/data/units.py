@@ -168,7 +168,7 @@ class UnitFacts:
         self.bags.add(block.bags())
         self.hashes.add(hashes_of(units))
         hashed, unit = block.words()
-        self.words.add(hashed, np.bincount(unit, minlength=len(units)))
+        self.words.add(Ragged(hashed, np.bincount(unit, minlength=len(units))))
 
 
 class UnitWords:
@@ -183,16 +183,12 @@ class UnitWords:
 
     def learn(self, units: Sequence[str]) -> None:
         """Add the words of further units."""
-        rows, notes = list[list[str]](), Counter[str]()
+        rows, notes = list[list[int]](), Counter[str]()
         for n, unit in enumerate(units, start=len(self.rows)):
-            rows.append(self._words_of(unit, notes))
+            rows.append([self._number[word] for word in self._words_of(unit, notes)])
             if notes:
                 self._noted[n], notes = notes, Counter[str]()
-        words = itertools.chain.from_iterable(rows)
-        self.rows.add(
-            np.fromiter(map(self._number.__getitem__, words), np.int32),
-            np.fromiter(map(len, rows), np.int64, len(rows)),
-        )
+        self.rows.add(Ragged.of(rows, np.int32))
         self.words += itertools.islice(self._number, len(self.words), None)
 
     def counted(self, units: Numbers, times: Numbers, notes: Counter[str]) -> tuple[list[str], Numbers]:
@@ -213,5 +209,4 @@ class UnitIds:
 
     def learn(self, units: Sequence[str]) -> None:
         """Add the ids of further units."""
-        ids = Ragged.of(self._codec.encode([unit[1:] for unit in units]), np.int32)
-        self.rows.add(ids.values, ids.lengths)
+        self.rows.add(Ragged.of(self._codec.encode([unit[1:] for unit in units]), np.int32))
