@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.alignment_shift import records_of
+from nmt.data.arrays import Ints
 from nmt.data.dedup import N_SHOWN, PAIR, Keys, Leaks, hits
 from nmt.data.letters import units_of
 from nmt.data.sources import Source
 from nmt.data.text import SIDES, Block, Dress, Hashes, Words, cut, dress_of, hashes_of, row_hashes
-from nmt.data.units import Mask, Numbers, UnitFacts, Units
+from nmt.data.units import Mask, UnitFacts, Units
 from nmt.data.worker_pool import WorkerPool
 
 N_EXTREME = 3  # pairs that the report shows, of the shortest and of the longest
@@ -53,7 +54,7 @@ class MeasuredBlock(NamedTuple):
     extremes: list[list[tuple[int, int]]]  # the shortest and the longest kept pairs: sort key, number
     pairs: NDArray[Any]  # hashes of the kept pairs
     records: bytes  # of all pairs, for `find_shifts`
-    leaks: dict[tuple[str, str], tuple[Numbers, Numbers]]  # by level and part: kept pairs, places of held-out lines
+    leaks: dict[tuple[str, str], tuple[Ints, Ints]]  # by level and part: kept pairs, places of held-out lines
 
 
 class HeldOut(NamedTuple):
@@ -100,7 +101,7 @@ def line_hashes(side: Units) -> Hashes:
     return hashes
 
 
-def _leaks(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[tuple[str, str], tuple[Numbers, Numbers]]:
+def _leaks(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[tuple[str, str], tuple[Ints, Ints]]:
     """Find the kept pairs of a block that equal held-out lines, by level and part."""
     candidates = np.zeros(len(kept), dtype=bool)
     for side in (src, trg):

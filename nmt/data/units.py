@@ -14,14 +14,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nmt.data.arrays import Grown, GrownRows, Ragged
+from nmt.data.arrays import Grown, GrownRows, Ints, Ragged
 from nmt.data.corpus import as_numpy
 from nmt.data.letters import LINE_CAP, WordsOf, normalised
 from nmt.data.placeholders import BYTES
 from nmt.data.subwords import Codec
 from nmt.data.text import Block, hashes_of, unified
 
-Numbers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 P = TypeVar("P")
 
@@ -45,7 +44,7 @@ class Lexicon:
         """True if it holds so much that it should be replaced, to limit memory."""
         return len(self._units) > MOST_REMEMBERED or int(self.n_char.values.sum()) > _MOST_CHARACTERS
 
-    def numbers(self, keys: Sequence[bytes]) -> Numbers:
+    def numbers(self, keys: Sequence[bytes]) -> Ints:
         """The numbers of units; new ones are added."""
         numbers = np.fromiter(map(self._number.__getitem__, keys), np.int64, len(keys))
         n_known = len(self._units)
@@ -86,18 +85,18 @@ class Units:
         ends = np.flatnonzero((characters == _SPACE) | (characters == _LINE_FEED))
         line_ends = np.flatnonzero(characters[ends] == _LINE_FEED)
         self._stops = ends[line_ends]
-        self.n_unit: Numbers = np.diff(line_ends, prepend=-1)
-        self.n_byte: Numbers = np.diff(self._stops, prepend=-1) - 1
+        self.n_unit: Ints = np.diff(line_ends, prepend=-1)
+        self.n_byte: Ints = np.diff(self._stops, prepend=-1) - 1
         self.keys, self.at = _numbered(raw.replace(b"\n", b" "), ends)
         self.which = known.numbers(self.keys)
-        self.first: Numbers = np.cumsum(self.n_unit) - self.n_unit
+        self.first: Ints = np.cumsum(self.n_unit) - self.n_unit
         self.is_odd: Mask = self.sums(known.has_space.values[self.which]) > 0
         for n in np.flatnonzero(self.n_byte * _MAX_GROWTH >= LINE_CAP).tolist():
             # Subwords are learnt from the beginning of so long a line only, so it must be kept whole.
             self.is_odd[n] |= len(normalised(self.line(n), normalize)) >= LINE_CAP
         if self.is_odd.any():
             self._join_odd()
-        self.n_char: Numbers = self.sums(known.n_char.values[self.which]) - 1
+        self.n_char: Ints = self.sums(known.n_char.values[self.which]) - 1
 
     def _join_odd(self) -> None:
         is_kept = ~np.repeat(self.is_odd, self.n_unit)
@@ -137,7 +136,7 @@ class Units:
         """Sum the values of units over each line."""
         return np.add.reduceat(values[self.at], self.first)
 
-    def n_word(self) -> Numbers:
+    def n_word(self) -> Ints:
         """Words of each line, separated by white space of any kind."""
         counts = self.n_unit.copy()
         for n in np.flatnonzero(self.is_odd).tolist():
@@ -145,7 +144,7 @@ class Units:
         return counts
 
 
-def _numbered(text: bytes, ends: NDArray[np.int64]) -> tuple[list[bytes], Numbers]:
+def _numbered(text: bytes, ends: NDArray[np.int64]) -> tuple[list[bytes], Ints]:
     """The different words of a text, each with the space that ends it; and for each word its index among them."""
     offsets = np.zeros(len(ends) + 1, np.int32)
     offsets[1:] = ends + 1
@@ -191,7 +190,7 @@ class UnitWords:
         self.rows.add(Ragged.of(rows, np.int32))
         self.words += itertools.islice(self._number, len(self.words), None)
 
-    def counted(self, units: Numbers, times: Numbers, notes: Counter[str]) -> tuple[list[str], Numbers]:
+    def counted(self, units: Ints, times: Ints, notes: Counter[str]) -> tuple[list[str], Ints]:
         """Count the words of units, in order of first occurrence. times: of units. notes: counts overlong texts."""
         values, n_word = self.rows.of(units)
         total = np.bincount(values, weights=np.repeat(times, n_word)).astype(np.int64)
