@@ -26,7 +26,7 @@ from nmt.data.letters import add_counts, draw_sample
 from nmt.data.manifest import SUBWORDS
 from nmt.data.report import DataReport
 from nmt.data.sources import Source
-from nmt.data.subwords import Subwords, VocabularyUse
+from nmt.data.subwords import Subwords, vocabulary_use
 from nmt.data.survey import KeptBlock, Survey, Texts
 from nmt.data.text import SIDES, VALID, Block
 from nmt.data.worker_pool import WorkerPool
@@ -83,7 +83,8 @@ def encode_training_pairs(
 ) -> list[dict[str, Any]]:
     """Write train.arrow without the pairs of too many subwords; return the corpora for the manifest."""
     tags = [subwords.src.tag_ids(config.tags_of(corpus)) for corpus in config.train]
-    use = report.vocabulary = VocabularyUse(subwords, (config.src_lang, config.trg_lang))
+    codecs = zip(SIDES, (subwords.src, subwords.trg), strict=True)
+    totals = {side: (0, 0, np.zeros(codec.size, np.int64)) for side, codec in codecs}  # words, characters, ids
     tasks = ((block, tags[kept.training[block.source].corpus], folder / SUBWORDS) for block in kept.blocks)
 
     def rows() -> Iterator[tuple[Ragged, Ragged]]:
@@ -94,12 +95,14 @@ def encode_training_pairs(
                     report.drop(TOO_LONG, encoded.n_long, places, kept.training[block.source].corpus)
                     kept.n_of_source[block.source] -= encoded.n_long
                 for name, side in zip(SIDES, encoded.sides, strict=True):
-                    use.add(name, side.n_word, side.n_char, side.counts)
+                    n_word, n_char, counts = totals[name]
+                    totals[name] = n_word + side.n_word, n_char + side.n_char, counts + side.counts
                 src, trg = encoded.sides
                 yield src.rows, trg.rows
                 progress.update(block.n_kept)
 
     report.n_kept = write_arrow(folder / "train.arrow", in_batches(rows(), N_ROW))
+    report.vocabulary = vocabulary_use(subwords, (config.src_lang, config.trg_lang), totals)
     corpora: dict[int, dict[str, Any]] = {}
     for source, n_pair in zip(kept.training, kept.n_of_source, strict=True):
         usual = report.learnt_ratios.get((source.corpus, source.src.name))

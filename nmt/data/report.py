@@ -16,7 +16,6 @@ from unicodedata import category
 from nmt.data.dedup import N_NOTED, N_SHOWN
 from nmt.data.filters import LOW_SCORE, OPTIONS, REASONS, SCRIPT, UsualRatio
 from nmt.data.letters import LINE_CAP, WORD_CAP
-from nmt.data.subwords import VocabularyUse
 from nmt.data.survey import shown
 from nmt.data.text import SIDES, Dress
 from nmt.errors import DataError
@@ -38,7 +37,7 @@ class DataReport:
     notes: Counter[str] = field(default_factory=Counter)
     learnt_ratios: dict[tuple[int, str], UsualRatio] = field(default_factory=dict)  # of corpus and source file
     noted: dict[str, list[str]] = field(default_factory=dict)  # places of the first oddities, by note
-    vocabulary: VocabularyUse | None = None
+    vocabulary: dict[str, Any] = field(default_factory=dict)  # result of `vocabulary_use`
     survey: dict[str, Any] = field(default_factory=dict)  # entries made by `Survey.finish`
     corpora: list[dict[str, Any]] = field(default_factory=list)  # entries of the manifest
     on_dropped: str = ""  # advice for the alarm that most pairs are dropped
@@ -81,7 +80,7 @@ class DataReport:
                 counts = {"read": kept + by_reason.total(), "kept": kept, "dropped": dict(by_reason.most_common())}
                 facts["corpora"].append({"name": corpus["name"], **counts})
         if self.vocabulary:
-            facts["subwords"] = self.vocabulary.as_dict()
+            facts["subwords"] = self.vocabulary
         entries = [{"found": finding, "advice": advice} for finding, advice in alarms(facts, self.on_dropped)]
         return {**facts, "alarms": entries, "warnings": [*warnings(facts)]}
 

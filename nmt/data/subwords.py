@@ -25,6 +25,8 @@ from nmt.data.text import SIDES
 from nmt.languages import language_of
 from nmt.recipe.data_options import SubwordsConfig, patterns_of
 
+Numbers = NDArray[np.int64]
+
 PAD = 0
 BOS = 1
 EOS = 2
@@ -261,39 +263,27 @@ def large_vocabulary(n_vocab: int, n_token: int) -> str | None:
     )
 
 
-class VocabularyUse:
-    """Counts of pieces, words and characters, updated as pairs are encoded: eight bytes a piece of the vocabulary.
+def vocabulary_use(
+    subwords: Subwords, langs: tuple[str, str], totals: Mapping[str, tuple[int, int, Numbers]]
+) -> dict[str, Any]:
+    """Entries for report.json, by side; of a joint vocabulary also as a whole.
 
-    Words are not counted in languages without spaces.
+    totals: words, characters, and occurrences of each id. Words are not counted in languages without spaces.
     """
-
-    def __init__(self, subwords: Subwords, langs: tuple[str, str]) -> None:
-        self._codecs = {"src": subwords.src, "trg": subwords.trg}
-        self._has_words = {side: not language_of(lang).is_unspaced for side, lang in zip(SIDES, langs, strict=True)}
-        self._counts = {side: np.zeros(codec.size, np.int64) for side, codec in self._codecs.items()}
-        self._n_word, self._n_character = Counter[str](), Counter[str]()
-
-    def add(self, side: str, n_word: int, n_character: int, counts: NDArray[np.integer[Any]]) -> None:
-        """Add the counts of some lines of a side. counts: occurrences of each id."""
-        self._n_word[side] += n_word
-        self._n_character[side] += n_character
-        self._counts[side] += counts
-
-    def as_dict(self) -> dict[str, Any]:
-        """Entries for report.json, by side; of a joint vocabulary also as a whole."""
-        facts = dict[str, dict[str, Any]]()
-        for side, codec in self._codecs.items():
-            n_word, n_character, n_piece = self._n_word[side], self._n_character[side], int(self._counts[side].sum())
-            words = {"words": n_word, "pieces_per_word": round(n_piece / max(n_word, 1), 3)}
-            per_piece = round(n_character / max(n_piece, 1), 3)
-            pieces = {"characters": n_character, "pieces": n_piece, "characters_per_piece": per_piece}
-            facts[side] = (words if self._has_words[side] else {}) | pieces | _coverage(codec, self._counts[side])
-        if self._codecs["src"] is self._codecs["trg"]:
-            facts["joint"] = _coverage(self._codecs["src"], self._counts["src"] + self._counts["trg"])
-        return facts
+    facts = dict[str, dict[str, Any]]()
+    for side, lang, codec in zip(SIDES, langs, (subwords.src, subwords.trg), strict=True):
+        n_word, n_character, counts = totals[side]
+        n_piece = int(counts.sum())
+        words = {"words": n_word, "pieces_per_word": round(n_piece / max(n_word, 1), 3)}
+        per_piece = round(n_character / max(n_piece, 1), 3)
+        pieces = {"characters": n_character, "pieces": n_piece, "characters_per_piece": per_piece}
+        facts[side] = ({} if language_of(lang).is_unspaced else words) | pieces | _coverage(codec, counts)
+    if subwords.joint:
+        facts["joint"] = _coverage(subwords.src, totals["src"][2] + totals["trg"][2])
+    return facts
 
 
-def _coverage(codec: Codec, counts: Any) -> dict[str, Any]:
+def _coverage(codec: Codec, counts: Numbers) -> dict[str, Any]:
     counts = counts[N_SPECIAL:]  # without control symbols
     frequent = [i for i in np.argsort(-counts, kind="stable")[:_N_FREQUENT].tolist() if counts[i]]
     return {
