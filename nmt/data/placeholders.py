@@ -250,7 +250,6 @@ class Tagging:
         line_tags = self._decode.tags if tags is None else tags
         # A model for one language is trained without a language tag, even if its vocabulary has one.
         is_tagged = self._has_language_tags or lang != self._default_lang
-        is_tagged = is_tagged and language_tag(lang) in map(canonical_tag, self._known)
         return (*[language_tag(lang)] * is_tagged, *(f"<{tag}>" for tag in line_tags))
 
     def _check_tags(self, tags: Sequence[str], name: str) -> None:
