@@ -67,8 +67,9 @@ class Kind:
         """Add n_new pieces, or fewer if the text has no more. old: pieces of characters, as in format 4."""
         raise NotImplementedError
 
-    def complaint(self, pieces: PieceTable) -> str | None:
-        """Return a complaint about the entries of a file besides the pieces, or None."""
+    def complaints(self, pieces: PieceTable) -> Iterator[str]:
+        """Yield complaints about the entries of a file besides the pieces."""
+        return iter(())
 
     def model(self, vocab: Sequence[str], pieces: PieceTable) -> models.Model:
         """Return the model that segments words; a character without a piece becomes the pieces of its bytes."""
@@ -121,11 +122,11 @@ class Bpe(Kind):
                     n_new -= 1
         return PieceTable(vocab=vocab, merges=merges)
 
-    def complaint(self, pieces: PieceTable) -> str | None:
-        """Return a complaint about a merge whose parts or result are no pieces, or None."""
+    def complaints(self, pieces: PieceTable) -> Iterator[str]:
+        """Yield complaints about merges whose parts or result are no pieces."""
         known = set(pieces.vocab)
-        wrong = (merge for merge in pieces.merges if not known.issuperset((*merge, "".join(merge))))
-        return next((f"the merge of {a!r} and {b!r} is not in the vocabulary" for a, b in wrong), None)
+        wrong = ((a, b) for a, b in pieces.merges if not known.issuperset((a, b, a + b)))
+        return (f"the merge of {a!r} and {b!r} is not in the vocabulary" for a, b in wrong)
 
 
 class Char(Bpe):
@@ -180,11 +181,10 @@ class Unigram(Kind):
         new = {piece: score for piece, score in zip(*scored, strict=True) if piece not in known}
         return PieceTable(vocab=[*old.vocab, *new], scores=[*old.scores, *new.values()])
 
-    def complaint(self, pieces: PieceTable) -> str | None:
-        """Return a complaint if a piece has no log-probability, or None."""
+    def complaints(self, pieces: PieceTable) -> Iterator[str]:
+        """Yield a complaint if a piece has no log-probability."""
         if len(pieces.scores) != len(pieces.vocab) or any(score is None or score > 0 for score in pieces.scores):
-            return "there is not one score for each piece, the logarithm of a probability"
-        return None
+            yield "there is not one score for each piece, the logarithm of a probability"
 
     def model(self, vocab: Sequence[str], pieces: PieceTable) -> models.Model:
         """Return the unigram model of the tokenizers library."""
@@ -265,22 +265,21 @@ class OfSentencePiece(Kind):
 
     stored, fields = "sentencepiece", ("scores", "model", "squeeze", "charsmap")
 
-    def complaint(self, pieces: PieceTable) -> str | None:
-        """Return a complaint about the scores or the rules of normalisation, or None."""
+    def complaints(self, pieces: PieceTable) -> Iterator[str]:
+        """Yield complaints about the scores and the rules of normalisation."""
         if len(pieces.scores) != len(pieces.vocab):
-            return "there is not one score for each piece"
+            yield "there is not one score for each piece"
         try:
             for piece, score in zip(pieces.vocab, pieces.scores, strict=True):
                 if score is None and len(piece) > 1:
-                    return "a piece without a score is no byte"
+                    yield "a piece without a score is no byte"
                 if score is not None:
                     ByteLetters().raw(piece).decode("utf-8")
             texts_of_rules(base64.b64decode(pieces.charsmap, validate=True))
         except UnicodeDecodeError:
-            return "a piece with a score is no text"
+            yield "a piece with a score is no text"
         except ValueError:
-            return "the rules of normalisation are damaged"
-        return None
+            yield "the rules of normalisation are damaged"
 
 
 KINDS: dict[str, Kind] = {
@@ -362,16 +361,15 @@ class SubwordsFile(_Strict):
         return json.dumps({"format": number, **content}, ensure_ascii=False, separators=(",", ":"))
 
     def _complaints(self) -> Iterator[str]:
+        """Yield complaints about the content. Only the first counts, since a check relies on those before it."""
         stored = [name for name, kind in KINDS.items() if kind.stored == name]
         if self.kind not in stored or (self.characters and self.kind == "sentencepiece"):
             yield f"expected the kind {', '.join(stored)}, the last in no format 4, found {self.kind!r}"
-            return
         for symbol in self.symbols:
             if complaint := complaint_about_symbol(symbol, self.normalize):
                 yield f"symbol {symbol!r} {complaint}"
         if wrong := [name for name in self.placeholders if name not in CHARACTERS]:
             yield f"{wrong[0]!r} is no name of a placeholder"
-            return
         if bool(self.patterns) != (f"{PATTERN}1" in self.placeholders):
             yield "patterns without placeholders, or placeholders without them"
         if complaint := complaint_about_patterns(self.patterns):
@@ -386,7 +384,6 @@ class SubwordsFile(_Strict):
                 yield f"expected {' and '.join(sorted(names))} of each vocabulary"
             if not all(map(letters.is_piece, pieces.vocab)):
                 yield "a piece is not written in the letters of its format"
-                return
             vocab = {*pieces.vocab, *symbols}
             if len(vocab) != len(pieces.vocab) + len(symbols) or len(set(self.tags)) != len(self.tags):
                 yield "a piece, symbol, placeholder or tag occurs twice"
@@ -394,5 +391,4 @@ class SubwordsFile(_Strict):
                 yield "a byte is missing from the vocabulary"
             if max(len(letters.raw(piece)) for piece in pieces.vocab) > LONGEST_PIECE:
                 yield f"a piece is longer than {LONGEST_PIECE} bytes"
-            if complaint := KINDS[self.kind].complaint(pieces):
-                yield complaint
+            yield from KINDS[self.kind].complaints(pieces)
