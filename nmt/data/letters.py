@@ -240,8 +240,16 @@ class WordsOf:
         """Return the words of any unit. notes: counts of texts and words over the limits of learning."""
         if self._is_plain and len(unit) <= WORD_CAP and (words := easy_words(unit)):
             return words
-        text = " " + normalised(unit[1:], self._config.normalize, self._config.whitespace)
-        parts = [part for plain_text in self._symbol.split(text) for part in _learnable_parts(plain_text, notes)]
+        parts = list[str]()
+        for text in self._symbol.split(" " + normalised(unit[1:], self._config.normalize, self._config.whitespace)):
+            if len(text) > LINE_CAP:
+                notes["line_cap"] += 1
+                text = text[:LINE_CAP]
+            if len(text) > WORD_CAP and (endless := _ENDLESS.findall(text)):
+                notes["word_cap"] += len(endless)
+                parts += _PART.findall(text)
+            else:
+                parts.append(text)
         return [word for part in parts for word, _ in self._cut.pre_tokenize_str(part)]
 
 
@@ -263,14 +271,3 @@ def draw_sample(n_line: int, most: int, seed: int) -> Iterator[bool]:
         n_wanted -= is_chosen
         n_line -= 1
         yield is_chosen
-
-
-def _learnable_parts(text: str, notes: Counter[str]) -> Iterable[str]:
-    """Return the parts of a text to learn from: only the beginning of a very long text, and endless words in parts."""
-    if len(text) > LINE_CAP:
-        notes["line_cap"] += 1
-    text = text[:LINE_CAP]
-    if len(text) <= WORD_CAP or not (endless := _ENDLESS.findall(text)):
-        return (text,)
-    notes["word_cap"] += len(endless)
-    return _PART.findall(text)
