@@ -87,7 +87,14 @@ class Units:
         self._stops = ends[line_ends]
         self.n_unit: Ints = np.diff(line_ends, prepend=-1)
         self.n_byte: Ints = np.diff(self._stops, prepend=-1) - 1
-        self.keys, self.at = _numbered(raw.replace(b"\n", b" "), ends)
+        # Each word with the space that ends it, and its index among the different ones.
+        offsets = np.append(0, ends + 1).astype(np.int32)
+        text = raw.replace(b"\n", b" ")
+        words = pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+        encoded = words.dictionary_encode()
+        self.keys: list[bytes] = encoded.dictionary.to_pylist()
+        # int64, or numpy would convert them each time they are used as an index.
+        self.at: Ints = as_numpy(encoded.indices).astype(np.int64)
         self.which = known.numbers(self.keys)
         self.first: Ints = np.cumsum(self.n_unit) - self.n_unit
         self.is_odd: Mask = self.sums(known.has_space.values[self.which]) > 0
@@ -142,16 +149,6 @@ class Units:
         for n in np.flatnonzero(self.is_odd).tolist():
             counts[n] = len(self.line(n).split())
         return counts
-
-
-def _numbered(text: bytes, ends: NDArray[np.int64]) -> tuple[list[bytes], Ints]:
-    """The different words of a text, each with the space that ends it; and for each word its index among them."""
-    offsets = np.zeros(len(ends) + 1, np.int32)
-    offsets[1:] = ends + 1
-    words = pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
-    encoded = words.dictionary_encode()
-    # int64, or numpy would convert them each time they are used as an index.
-    return encoded.dictionary.to_pylist(), as_numpy(encoded.indices).astype(np.int64)
 
 
 class UnitFacts:
