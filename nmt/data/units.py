@@ -74,19 +74,18 @@ _MAX_GROWTH = 18  # characters of the normal form of a text for each of its own,
 class Units:
     """One or more lines of one side. `at` has the index into `keys` of each unit of each line.
 
-    keys: the different units, as bytes; which: their numbers in the `Lexicon`. Of each line: n_unit, at least one;
-    first, the start of its units in `at`; n_byte; n_char; is_odd, whether the whole line is one unit.
+    keys: the different units, as bytes; which: their numbers in the `Lexicon`. Of each line: lines, its bytes; n_unit,
+    at least one; first, the start of its units in `at`; n_char; is_odd, whether the whole line is one unit.
     """
 
     def __init__(self, raw: bytes, normalize: str, known: Lexicon) -> None:
         """raw: lines that each end with a line feed. They may have placeholders unless they are to be measured."""
-        self.raw, self.known = raw, known
+        self.lines, self.known = raw.split(b"\n")[:-1], known
         characters = np.frombuffer(raw, np.uint8)
         ends = np.flatnonzero((characters == _SPACE) | (characters == _LINE_FEED))
         line_ends = np.flatnonzero(characters[ends] == _LINE_FEED)
-        self._stops = ends[line_ends]
         self.n_unit: Ints = np.diff(line_ends, prepend=-1)
-        self.n_byte: Ints = np.diff(self._stops, prepend=-1) - 1
+        n_byte = np.diff(ends[line_ends], prepend=-1) - 1
         # Each word with the space that ends it, and its index among the different ones.
         offsets = np.append(0, ends + 1).astype(np.int32)
         text = raw.replace(b"\n", b" ")
@@ -98,7 +97,7 @@ class Units:
         self.which = known.numbers(self.keys)
         self.first: Ints = np.cumsum(self.n_unit) - self.n_unit
         self.is_odd: Mask = self.sums(known.has_space.values[self.which]) > 0
-        for n in np.flatnonzero(self.n_byte * _MAX_GROWTH >= LINE_CAP).tolist():
+        for n in np.flatnonzero(n_byte * _MAX_GROWTH >= LINE_CAP).tolist():
             # Subwords are learnt from the beginning of so long a line only, so it must be kept whole.
             self.is_odd[n] |= len(normalised(self.line(n), normalize)) >= LINE_CAP
         if self.is_odd.any():
@@ -109,7 +108,7 @@ class Units:
         is_kept = ~np.repeat(self.is_odd, self.n_unit)
         is_kept[self.first] = True
         lines: dict[bytes, int] = {}
-        numbers = [lines.setdefault(self.raw_line(n) + b" ", len(lines)) for n in np.flatnonzero(self.is_odd).tolist()]
+        numbers = [lines.setdefault(self.lines[n] + b" ", len(lines)) for n in np.flatnonzero(self.is_odd).tolist()]
         self.at[self.first[self.is_odd]] = np.array(numbers) + len(self.keys)
         self.at = self.at[is_kept]
         self.keys += lines
@@ -117,17 +116,9 @@ class Units:
         self.n_unit[self.is_odd] = 1
         self.first = np.cumsum(self.n_unit) - self.n_unit
 
-    def __len__(self) -> int:
-        return len(self.n_unit)
-
-    def raw_line(self, n: int) -> bytes:
-        """The bytes of a line."""
-        stop = int(self._stops[n])
-        return self.raw[stop - int(self.n_byte[n]) : stop]
-
     def line(self, n: int) -> str:
         """The text of a line."""
-        return self.raw_line(n).decode(**BYTES)
+        return self.lines[n].decode(**BYTES)
 
     def some(self, chosen: Mask) -> list[str]:
         """The chosen lines as texts."""
@@ -135,9 +126,7 @@ class Units:
 
     def text(self, chosen: Mask) -> bytes:
         """The chosen lines as bytes, with line feeds between them."""
-        if chosen.all():
-            return self.raw[:-1]
-        return b"\n".join(itertools.compress(self.raw.split(b"\n"), chosen.tolist()))
+        return b"\n".join(itertools.compress(self.lines, chosen.tolist()))
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
         """Sum the values of units over each line."""

@@ -64,7 +64,7 @@ def test_joined_units_equal_the_lines(seed):
     chosen_lines = [line for n, line in enumerate(lines) if n % 3]
     assert units.some(chosen) == chosen_lines and units.text(chosen).decode() == "\n".join(chosen_lines)
     assert units.n_char.tolist() == list(map(len, lines))
-    assert units.n_byte.tolist() == [len(line.encode()) for line in lines]
+    assert units.lines == [line.encode() for line in lines]
     assert units.n_word().tolist() == [len(line.split()) for line in lines]
 
 
