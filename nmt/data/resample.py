@@ -22,7 +22,7 @@ from nmt.data.letters import kind_of
 from nmt.data.plan import Rows
 from nmt.data.subwords import N_SPECIAL, Codec, Subwords
 from nmt.languages import language_of
-from nmt.recipe.training_options import NoiseConfig
+from nmt.recipe.training_options import BatchConfig, NoiseConfig
 
 LONGEST = 200  # letters of a word
 _MOST_WAYS_KEPT = 10_000  # words
@@ -297,14 +297,12 @@ _N_AT_ONCE = 10_000  # pairs
 class Resampled:
     """Pairs of a corpus, resampled in each epoch; src_len and trg_len are upper bounds of their lengths in subwords."""
 
-    def __init__(
-        self, corpus: Corpus, subwords: Subwords, *, bpe_dropout: float, unigram_alpha: float, seed: int, most: int
-    ) -> None:
+    def __init__(self, corpus: Corpus, subwords: Subwords, batch: BatchConfig, *, seed: int, most: int) -> None:
         """most: bound on the ids of a side; a longer side keeps its length."""
-        make, rate = (with_dropout, bpe_dropout) if bpe_dropout else (with_probabilities, unigram_alpha)
+        is_bpe, self._seed = batch.bpe_dropout > 0, seed
+        make, rate = (with_dropout, batch.bpe_dropout) if is_bpe else (with_probabilities, batch.unigram_alpha)
         self._src = make(subwords.src, rate)
         self._trg = self._src if subwords.joint else make(subwords.trg, rate)
-        self._seed = seed
         sample = corpus.picked(np.unique(np.linspace(0, corpus.n_pair - 1, _N_MEASURED).astype(np.int64)))
         resamplers = self._src, self._trg
         growths = [resampler.growth(rows) for resampler, rows in zip(resamplers, sample, strict=True)]

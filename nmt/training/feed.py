@@ -41,14 +41,7 @@ class Feed:
         max_len = min(self.longest, self.max_tokens) - 1
         self.resampled: Resampled | None = None
         if batch.bpe_dropout or batch.unigram_alpha:
-            self.resampled = Resampled(
-                data.train,
-                subwords,
-                bpe_dropout=batch.bpe_dropout,
-                unigram_alpha=batch.unigram_alpha,
-                seed=recipe.seed,
-                most=max_len,
-            )
+            self.resampled = Resampled(data.train, subwords, batch, seed=recipe.seed, most=max_len)
         lengths = self.resampled or data.train
         self.plan = Plan(
             lengths.src_len,

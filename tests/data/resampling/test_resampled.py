@@ -10,11 +10,12 @@ from nmt.data.batches import make_batch, make_packed
 from nmt.data.plan import Plan
 from nmt.data.resample import Resampled
 from nmt.recipe.data_options import SubwordsConfig
+from nmt.recipe.training_options import BatchConfig
 from tests.learnt import learnt_subwords
 
 WORDS = ["the", "a", "man", "woman", "two", "dogs", "sleeping", "unbelievable", "quickly", "house-boat",
     "über", "<url>"]  # fmt: skip
-RATES = {"bpe": {"bpe_dropout": 0.3, "unigram_alpha": 0.0}, "unigram": {"bpe_dropout": 0.0, "unigram_alpha": 0.05}}
+BATCH = {"bpe": BatchConfig(bpe_dropout=0.3), "unigram": BatchConfig(unigram_alpha=0.05)}
 
 
 def lines(n, seed):
@@ -56,10 +57,10 @@ def pairs_of(kind, joint, n):
 
 def make_resampled(kind="bpe", *, n=1000, most=1000, joint=True, seed=1):
     subwords, corpus = subwords_of(kind, joint), pairs_of(kind, joint, n)
-    return subwords, corpus, Resampled(corpus, subwords, **RATES[kind], seed=seed, most=most)
+    return subwords, corpus, Resampled(corpus, subwords, BATCH[kind], seed=seed, most=most)
 
 
-@pytest.mark.parametrize("kind", RATES)
+@pytest.mark.parametrize("kind", BATCH)
 @pytest.mark.parametrize("joint", [True, False])
 def test_sampled_pairs_keep_planned_lengths_and_differ_between_epochs(kind, joint):
     _, corpus, resampled = make_resampled(kind, joint=joint)
