@@ -109,12 +109,12 @@ class Bpe(Kind):
         n_byte = {alias: len(letters.raw(piece)) for alias, piece in zip(aliases, vocab, strict=True)}
         # More than needed, since a merge may form a piece that exists already.
         n_piece = len(vocab) + n_new + n_new // 4 + 100
-        pieces, merges = set(vocab), list(old.merges)
+        pieces, merges, old_merges = set(vocab), list(old.merges), set(old.merges)
         for pair in merges_of(aliased_words, n_byte, n_piece, LONGEST_PIECE + 1)[1] if aliased_words else ():
             if n_new == 0:
                 break
             a, b = ("".join(vocab[ord(alias) - _FIRST_ALIAS] for alias in part) for part in pair)
-            if a in pieces and b in pieces:
+            if a in pieces and b in pieces and (a, b) not in old_merges:  # a second entry would change its rank
                 merges.append((a, b))
                 if a + b not in pieces:
                     pieces.add(a + b)

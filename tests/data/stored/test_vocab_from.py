@@ -1,13 +1,15 @@
 """Subwords of another run: reused unchanged, or extended for new text."""
 
 import json
+from collections import Counter
 
 import pytest
 
 from nmt.cli.preprocess import main
 from nmt.data.corpus import Prepared
-from nmt.data.letters import BYTE_OF
+from nmt.data.letters import BYTE_LETTERS, BYTE_OF
 from nmt.data.lines import write_lines
+from nmt.data.subword_kinds import KINDS as SUBWORD_KINDS
 from nmt.data.subword_kinds import LONGEST_PIECE, PieceTable, SubwordsFile
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.data.vocab_from import account_of, find_subwords, given_subwords, reuse
@@ -85,6 +87,13 @@ def test_unrelated_new_pieces_do_not_change_the_segmentation_of_old_text(tmp_pat
         old = saved(tmp_path, kind=kind)
         new = reused(tmp_path, ["ßßß ßß"] * 9, kind=kind, extend=3)
         assert new.src.encode(OLD) == old.src.encode(OLD)
+
+
+def test_a_merge_that_is_found_again_keeps_its_rank():
+    merges = [("b", "c"), ("a", "b"), ("ab", "c"), ("abc", "d")]
+    old = PieceTable(vocab=[*BYTE_LETTERS, *map("".join, merges)], merges=merges)
+    # "abcd" is a, bc, d. The new merge of a and bc gives an old piece, which is then merged with d.
+    assert SUBWORD_KINDS["bpe"].extend(old, Counter({"abcd": 10}), 5).merges == [*merges, ("a", "bc")]
 
 
 @pytest.mark.parametrize(
