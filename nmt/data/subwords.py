@@ -202,11 +202,9 @@ class Subwords:
         """Learn the pieces from words as `WordsOf` splits them. tags: of the source side. protect: as data.protect."""
         placeholders, kind = names_of(protect), KINDS[config.kind]
         n_piece = config.vocab_size - N_SPECIAL - len(config.symbols) - len(placeholders)
-        if config.joint:
-            words = [(src_words + trg_words, n_piece - len(tags))]
-        else:
-            words = [(src_words, n_piece - len(tags)), (trg_words, n_piece)]
-        codecs = [kind.learn(learnable(side_words), n_side_piece) for side_words, n_side_piece in words]
+        sides = [src_words + trg_words] if config.joint else [src_words, trg_words]
+        sizes = n_piece - len(tags), n_piece  # only the source side has tags
+        codecs = [kind.learn(learnable(words), size) for words, size in zip(sides, sizes, strict=False)]
         same: dict[str, Any] = {name: getattr(config, name) for name in ("normalize", "whitespace", "symbols", "joint")}
         items: dict[str, Any] = {"placeholders": placeholders, "patterns": patterns_of(protect), "tags": tuple(tags)}
         return cls(SubwordsFile(format=4, kind=kind.stored, codecs=codecs, **same, **items))

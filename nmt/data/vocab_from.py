@@ -163,7 +163,11 @@ def reuse(
             f"subwords.extend: the pieces {of_files} are from an earlier version and cannot be extended: set it to 0, "
             "or learn new subwords."
         )
-    _must_agree(of_files, subwords, config, protect)
+    if differences := [*_differences(subwords, config, protect)]:
+        raise DataError(
+            f"subwords.vocab_from: the options of the subwords differ from those {of_files}: "
+            f"{'; '.join(differences)}. Use the same options in the recipe."
+        )
     symbols = (*old.symbols, *(symbol for symbol in config.symbols if symbol not in old.symbols))
     names = (*old.placeholders, *(name for name in names_of(protect) if name not in old.placeholders))
     all_tags = (*old.tags, *(tag for tag in tags if canonical_tag(tag) not in map(canonical_tag, old.tags)))
@@ -186,25 +190,19 @@ def reuse(
     return Subwords(new.model_copy(update={"codecs": codecs}))
 
 
-def _must_agree(of_files: str, old: Subwords, config: SubwordsConfig, protect: Sequence[str]) -> None:
-    """Raise DataError if the options differ from those in the file: exports and translation use the options."""
+def _differences(old: Subwords, config: SubwordsConfig, protect: Sequence[str]) -> Iterator[str]:
+    """Yield the differences of the options from those in the file: exports and translation use the options."""
     kinds = [name for name, kind in KINDS.items() if kind.stored == old.file.kind]
-    differences = []
     if config.kind not in kinds:
-        differences.append(f"kind: {config.kind}, but {' or '.join(kinds)} there")
+        yield f"kind: {config.kind}, but {' or '.join(kinds)} there"
     names = ["joint"]
     if not old.src.speller:  # SentencePiece has rules of its own
         names += ["normalize", "whitespace"] if config.extend else ["normalize"]
     for name in names:
         value, stored = (str(getattr(options, name)).lower() for options in (config, old.file))
         if value != stored:
-            differences.append(f"{name}: {value}, but {stored} there")
+            yield f"{name}: {value}, but {stored} there"
     if missing := [symbol for symbol in old.file.symbols if symbol not in config.symbols]:
-        differences.append(f"symbols: {', '.join(missing)} is missing")
+        yield f"symbols: {', '.join(missing)} is missing"
     if unprotected := set(old.src.protects) - set(protect):
-        differences.append(f"data.protect: {', '.join(sorted(unprotected))} is missing")
-    if differences:
-        raise DataError(
-            f"subwords.vocab_from: the options of the subwords differ from those {of_files}: "
-            f"{'; '.join(differences)}. Use the same options in the recipe."
-        )
+        yield f"data.protect: {', '.join(sorted(unprotected))} is missing"
