@@ -275,7 +275,7 @@ def vocabulary_use(
         words = {"words": n_word, "pieces_per_word": round(n_piece / max(n_word, 1), 3)}
         per_piece = round(n_character / max(n_piece, 1), 3)
         pieces = {"characters": n_character, "pieces": n_piece, "characters_per_piece": per_piece}
-        facts[side] = ({} if language_of(lang).is_unspaced else words) | pieces | _coverage(codec, counts)
+        facts[side] = (words if not language_of(lang).is_unspaced else {}) | pieces | _coverage(codec, counts)
     if subwords.joint:
         facts["joint"] = _coverage(subwords.src, totals["src"][2] + totals["trg"][2])
     return facts

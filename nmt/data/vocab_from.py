@@ -13,7 +13,7 @@ from nmt.data.letters import ByteLetters, learnable
 from nmt.data.manifest import SUBWORDS, read_manifest
 from nmt.data.placeholders import canonical_tag, names_of
 from nmt.data.subword_kinds import KINDS, LONGEST_PIECE, SPACE, PieceTable, SubwordsFile, texts_of_rules
-from nmt.data.subwords import Codec, Subwords
+from nmt.data.subwords import Subwords
 from nmt.errors import DataError
 from nmt.extras import missing
 from nmt.files import refuse_links_out, sha256_of
@@ -172,22 +172,19 @@ def reuse(
     names = (*old.placeholders, *(name for name in names_of(protect) if name not in old.placeholders))
     all_tags = (*old.tags, *(tag for tag in tags if canonical_tag(tag) not in map(canonical_tag, old.tags)))
     entries = {"symbols": symbols, "placeholders": names, "patterns": patterns_of(protect), "tags": all_tags}
-    new = old.model_copy(update=entries)
-
-    def extended(codec: Codec, words: Counter[str]) -> PieceTable:
-        pieces = set(codec.table.vocab)
+    new = old.model_copy(update={**entries, "codecs": list[PieceTable]()})
+    counts = [words[0] + words[1]] if old.joint else words
+    for codec, side_words in zip(subwords.by_side().values(), counts, strict=True):
+        table, pieces = codec.table, set(codec.table.vocab)
         if ambiguous := [text for text in new.extra_texts if codec.letters.spelled(text.encode()) in pieces]:
             raise DataError(
                 f"subwords.symbols: {', '.join(ambiguous)} is already an ordinary piece {of_files}: choose another "
                 "symbol."
             )
-        if not config.extend:
-            return codec.table
-        return KINDS[config.kind].extend(codec.table, learnable(words), config.extend)
-
-    counts = [words[0] + words[1]] if old.joint else [*words]
-    codecs = [extended(*side) for side in zip(subwords.by_side().values(), counts, strict=True)]
-    return Subwords(new.model_copy(update={"codecs": codecs}))
+        if config.extend:
+            table = KINDS[config.kind].extend(table, learnable(side_words), config.extend)
+        new.codecs.append(table)
+    return Subwords(new)
 
 
 def _differences(old: Subwords, config: SubwordsConfig, protect: Sequence[str]) -> Iterator[str]:
