@@ -136,8 +136,7 @@ class WordStarts:
         self.is_symbol = np.zeros(codec.size, dtype=bool)
         self.is_symbol[plain.stop :] = True
         self._bits = np.where(self.is_symbol, _BEGINS | _ENDS, 0).astype(np.uint8)
-        for i in plain:
-            raw = codec.raw([i])[0]
+        for i, raw in enumerate(codec.raw(plain), N_SPECIAL):
             if raw.startswith(b" "):
                 self._bits[i] = _BEGINS
             try:
