@@ -37,9 +37,9 @@ def cooccurrence_embeddings(
     ids; 0 for a shared vocabulary, else n_src_vocab. n_vocab counts the rows of both sides. A subword that does not
     occur gets noise. At most MAX_PAIRS pairs are used, evenly spread over the corpus. quiet: no progress bar."""
     n_pair = min(corpus.n_pair, MAX_PAIRS)
-    src, trg = corpus.pairs(np.arange(n_pair) * corpus.n_pair // n_pair)
-    all_ids = np.concatenate([*src, *(row + trg_offset for row in trg)])
-    pair_of_id = np.concatenate([np.repeat(np.arange(n_pair), list(map(len, side))) for side in (src, trg)])
+    src, trg = corpus.picked(np.arange(n_pair) * corpus.n_pair // n_pair)
+    all_ids = np.concatenate([src.values.astype(np.int64), trg.values.astype(np.int64) + trg_offset])
+    pair_of_id = np.concatenate([np.repeat(np.arange(n_pair), side.lengths) for side in (src, trg)])
     n_id = int(all_ids.max(initial=0)) + 1
     key = np.unique(pair_of_id * n_id + all_ids)  # a subword counts once per pair
     ids, pairs = key % n_id, key // n_id
