@@ -49,6 +49,12 @@ def test_sampling_switched_off_equals_plain_encoding(kind):
     assert lists(sample(make_resampler(codec, off), encoded(codec), PAIRS, 1)) == lists(encoded(codec))
 
 
+def test_a_merge_that_a_file_has_twice_has_the_same_rank_in_sampling_and_plain_encoding():
+    merges = [("a", "b"), ("b", "c"), ("a", "b")]
+    codec = Codec(PieceTable(vocab=[*BYTE_OF, "ab", "bc"], merges=merges))
+    assert lists(sample(with_dropout(codec, 0.0), encoded(codec, ["abc"]), PAIRS[:1], 1)) == codec.encode(["abc"])
+
+
 @pytest.mark.parametrize("kind", METHODS)
 def test_sampling_preserves_text_and_never_splits_symbols(kind):
     codec, make_resampler, _, rate = METHODS[kind]
