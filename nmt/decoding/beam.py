@@ -13,11 +13,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.data.subwords import BOS, EOS, PAD
-from nmt.decoding.candidates import Candidates, Characters, best_of, should_shrink
+from nmt.decoding.candidates import FORBIDDEN, Candidates, Characters, best_of, should_shrink
 from nmt.decoding.rules import Rules
 from nmt.decoding.scorer import full_precision
 from nmt.errors import MachineError
@@ -44,11 +45,14 @@ class BeamSettings:
             return ((5.0 + n_token) / 6.0) ** self.alpha
         return n_token**self.alpha if self.length_penalty == "average" else torch.ones_like(n_token)
 
-    def forbidden(self, n_column: int, characters: Characters | None = None) -> list[int]:
-        """Return the ids that no translation has: control symbols, padding of the vocabulary to n_column, and those
-        that may not follow between characters."""
-        n_real = n_column if self.n_real is None else self.n_real
-        return [PAD, BOS, *(characters.forbidden_between() if characters else []), *range(n_real, n_column)]
+    def automaton(self, n_column: int, characters: Characters | None, device: torch.device) -> Characters:
+        """Return `characters` on a device and for n_column ids, where control symbols and padding of the vocabulary may
+        not follow. None: one state, in which all other ids may follow."""
+        after = torch.zeros(1, n_column, dtype=torch.int8) if characters is None else characters.after
+        known = after[:, : self.n_real]
+        after = F.pad(known, (0, n_column - known.size(1)), value=FORBIDDEN)  # a copy
+        after[:, [PAD, BOS]] = FORBIDDEN
+        return Characters(after.to(device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +74,16 @@ class TopK(NamedTuple):
     eos_logit: Tensor  # (R,)
 
 
-def topk_tokens(
-    logits: Tensor, n: int, forbidden: Tensor, characters: Characters | None = None, state: Tensor | None = None
-) -> TopK:
-    """Choose the n best columns of logits (R, V), which may be changed, without the forbidden ones. The normaliser is a
-    sum over all columns, as in the loss.
-
-    characters: exclude tokens that break a character; `forbidden` has those between characters. state: (R,).
-    """
+def topk_tokens(logits: Tensor, n: int, never: Tensor, characters: Characters, state: Tensor) -> TopK:
+    """Choose the n best columns of logits (R, V), which may be changed, of those that may follow. The normaliser is a
+    sum over all columns, as in the loss. never: the result of `characters.never`; state: (R,)."""
     eos_logit = full_precision(logits[:, EOS])
-    if characters is None or state is None or (state.is_cpu and not state.any()):
-        return TopK(*best_continuations(logits, n, EOS, forbidden), eos_logit)
+    if len(characters.after) == 1 or (state.is_cpu and not state.any()):
+        return TopK(*best_continuations(logits, n, EOS, never), eos_logit)
     # No token may follow both inside a character and between two, so the few rows inside one choose separately.
     rows = state.nonzero().squeeze(1) if state.is_cpu else torch.arange(len(state), device=state.device)
-    row_logits, is_inside = logits[rows], (state[rows] > 0).unsqueeze(1)
-    characters.forbid(row_logits, state[rows])
-    best, token, normaliser = best_continuations(logits, n, EOS, forbidden)
+    row_logits, is_inside = characters.forbid(logits[rows], state[rows]), (state[rows] > 0).unsqueeze(1)
+    best, token, normaliser = best_continuations(logits, n, EOS, never)
     value, column = row_logits.topk(n)
     best = best.index_copy(0, rows, torch.where(is_inside, value.to(best.dtype), best[rows]))
     token = token.index_copy(0, rows, torch.where(is_inside, column, token[rows]))
@@ -116,7 +114,7 @@ def end_of_step(
     n_token: int | Tensor,
     divisor: Tensor,
     next_divisor: Tensor,
-    characters: Characters | None,
+    characters: Characters,
     logits: Tensor,
     rules: Rules | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -176,7 +174,7 @@ def end_of_step(
         "n_ended": n_ended,
         "best": best,
         "done": done,
-        "state": characters.follow(state, live.token) if characters is not None else state,
+        "state": characters.follow(state, live.token),
     }
     return {"token": live.token, "parent": live.parent, "ended": ended, "forced": forced}, changes
 
@@ -208,7 +206,6 @@ def search(
     n_sentence, device = src_seq.size(0), src_seq.device
     if not n_sentence:
         return []
-    characters = characters and Characters(characters.after.to(device))
     state = model.start(src_seq)
     sentence = torch.arange(n_sentence, device=device)  # (B,) numbers of those still searched
     # Each sentence has one hypothesis before the first step.
@@ -216,24 +213,21 @@ def search(
     table = initial_table(settings, max_len.to(device), score)
     last = torch.full((n_sentence, 1), BOS, device=device)  # (B, K) the newest token
     steps, divisors = list[tuple[Tensor, dict[str, Tensor]]](), list[float]()  # sentences and notes of each step
-    forbidden: Tensor | None = None
+    logits = model.step(last.flatten(), state)
+    automaton = settings.automaton(logits.size(-1), characters, device)
+    # At most `beam` continuations of one hypothesis stay alive, and one ends.
+    never, n = automaton.never(), min(settings.beam + 1, logits.size(-1))
     while True:
-        logits, n_token = model.step(last.flatten(), state), len(steps)
-        if forbidden is None:
-            forbidden = last.new_tensor(settings.forbidden(logits.size(-1), characters if rules is None else None))
-        # At most `beam` continuations of one hypothesis stay alive, and one ends.
-        n = min(settings.beam + 1, logits.size(-1))
+        n_token = len(steps)
         if rules is None:
-            topk = topk_tokens(logits, n, forbidden, characters, table["state"].flatten())
+            topk = topk_tokens(logits, n, never, automaton, table["state"].flatten())
         else:
             logits = full_precision(logits)
             eos_logit, normaliser = logits[:, EOS].clone(), log_total(logits, EOS)
-            rules.forbid(logits.index_fill_(1, forbidden, -torch.inf))
-            if characters is not None:
-                characters.forbid(logits, table["state"].flatten())
+            rules.forbid(automaton.forbid(logits, table["state"].flatten()))
             topk = TopK(*best_columns(logits, n), normaliser, eos_logit)
         divisor, next_divisor = (settings.divisor(sentence.new_tensor(n_token + more)) for more in (1, 2))
-        notes, changes = end_of_step(table, topk, settings, n_token, divisor, next_divisor, characters, logits, rules)
+        notes, changes = end_of_step(table, topk, settings, n_token, divisor, next_divisor, automaton, logits, rules)
         table |= changes
         steps.append((sentence, notes))
         divisors.append(float(divisor))
@@ -251,6 +245,7 @@ def search(
                 rules.keep(remaining)
         if settings.beam > 1 or is_shrinking:  # rows of greedy search keep their places
             state.reorder(row.flatten())
+        logits = model.step(last.flatten(), state)
     all_notes = empty_notes(n_sentence, len(steps), settings.beam, score)
     for n_token, (sentence, notes) in enumerate(steps):
         for name, value in notes.items():

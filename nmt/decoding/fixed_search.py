@@ -23,7 +23,7 @@ from nmt import ops
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.decoding import beam
 from nmt.decoding.beam import BeamSettings, Hypothesis
-from nmt.decoding.candidates import Characters
+from nmt.decoding.candidates import FORBIDDEN, Characters
 from nmt.device import send
 from nmt.errors import MachineError
 from nmt.models.base import DecoderState, SearchModel
@@ -217,10 +217,7 @@ class Table:
         characters: Characters | None = None,
     ) -> None:
         """max_len: (B,) on the device, 0 for padding sentences. characters: always those of one vocabulary."""
-        self._settings, self._buffers, self.room = settings, buffers, room
-        self._characters = characters and Characters(
-            buffers.cached("characters", lambda: characters.after.to(buffers.device))
-        )
+        self._settings, self._buffers, self.room, self._characters = settings, buffers, room, characters
         n_sentence = len(max_len)
         score = torch.full((n_sentence, settings.beam), -torch.inf, dtype=score_type, device=max_len.device)
         score[:, 0] = 0.0  # at first all rows are copies of one hypothesis, which must be found only once
@@ -232,22 +229,22 @@ class Table:
     def finish_step(self, logits: Tensor) -> Tensor:
         """Choose continuations by logits (R, V), which may be changed. Returns the rows that they continue, (R,)."""
         settings, table, buffers, n_column = self._settings, self.per_sentence, self._buffers, logits.size(-1)
-        state, characters, n_length = table["state"].flatten(), self._characters, self.room + 2
+        state, n_length, columns = table["state"].flatten(), self.room + 2, f"{settings.n_real}.{n_column}"
         divisors = buffers.cached(  # of all lengths, (T + 2,)
             f"divisors.{settings.length_penalty}.{settings.alpha}.{n_length}",
             lambda: settings.divisor(torch.arange(n_length, device=buffers.device)),
         )
-        allowed = partial(buffers.cached, f"allowed.{settings.n_real}.{n_column}", partial(self._allowed, n_column))
+        make_automaton = partial(settings.automaton, n_column, self._characters, buffers.device)
+        characters = Characters(buffers.cached(f"after.{columns}", lambda: make_automaton().after))
+        allowed = partial(buffers.cached, f"allowed.{columns}", lambda: (characters.after != FORBIDDEN).to(torch.uint8))
         rows = ops.end_of_step(logits, allowed, state, table, self.notes, self.last, self.n_step, divisors, eos=EOS)
         if rows is not None:  # by kernels of a GPU
             self.n_step += 1
-            if characters is not None:
+            if len(characters.after) > 1:
                 table["state"].copy_(characters.follow(state[rows], self.last).view_as(table["state"]))
             return rows
-        forbidden = buffers.cached(
-            f"forbidden.{settings.n_real}", lambda: self.last.new_tensor(settings.forbidden(n_column, characters))
-        )
-        topk = beam.topk_tokens(logits, min(settings.beam + 1, n_column), forbidden, characters, state)
+        never = buffers.cached(f"never.{columns}", characters.never)
+        topk = beam.topk_tokens(logits, min(settings.beam + 1, n_column), never, characters, state)
         divisor, next_divisor = (divisors.index_select(0, self.n_step + more) for more in (1, 2))
         notes, changes = beam.end_of_step(table, topk, settings, self.n_step, divisor, next_divisor, characters, logits)
         for name, value in notes.items():
@@ -258,14 +255,6 @@ class Table:
         self.last.copy_(notes["token"].flatten())
         first = torch.arange(0, len(self.last), settings.beam, device=logits.device)
         return (first.unsqueeze(1) + notes["parent"]).flatten()
-
-    def _allowed(self, n_column: int) -> Tensor:
-        """Return (S, V) uint8, 1 for the columns that may be chosen in each state."""
-        forbidden = torch.tensor(self._settings.forbidden(n_column), device=self.last.device)
-        after = forbidden.new_zeros(1, n_column) if self._characters is None else self._characters.after
-        allowed = torch.zeros(len(after), n_column, dtype=torch.uint8, device=forbidden.device)
-        allowed[:, : after.size(1)] = after >= 0
-        return allowed.index_fill_(1, forbidden, 0)
 
     def keep(self, gaps: Gaps) -> None:
         """Remove sentences."""
