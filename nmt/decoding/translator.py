@@ -29,7 +29,7 @@ from nmt.decoding.request import Request, Sources, TagsOf, is_blank
 from nmt.decoding.rules import Rules
 from nmt.decoding.sampling import fingerprint, narrowed, sample
 from nmt.decoding.scorer import full_precision, score_tokens
-from nmt.decoding.translation import Forced, Scored, Translation, searched_parts
+from nmt.decoding.translation import Scored, Translation, searched_parts
 from nmt.errors import NmtError, OutOfMemory, RecipeError, is_out_of_memory
 from nmt.evaluation.alignment import subword_alignment
 from nmt.evaluation.metrics import comet_model, expected_utility
@@ -102,18 +102,17 @@ class Translator:
         for row, (n, forced) in enumerate(zip(kept, self._forced(src_ids, trg_ids, align), strict=True)):
             sides = ((requests[n].source, src[row]), (targets[row], trg[row]))
             warnings = (_TOO_LONG.format(len(text), MAX_SRC_LEN) for text, ids in sides if len(ids) > MAX_SRC_LEN)
-            ids, items = (src_ids[row], trg_ids[row]), dict(requests[n].items)
-            scored[n] = Scored(forced.log_probs, *ids, items, next(warnings, None), forced.alignment)
+            scored[n] = replace(forced, items=dict(requests[n].items), warning=next(warnings, None))
         yield from scored
 
-    def forced(self, translations: Sequence[Translation], *, align: bool = False) -> list[list[Forced]]:
+    def forced(self, translations: Sequence[Translation], *, align: bool = False) -> list[list[Scored]]:
         """Forced decoding of the best translation of each line. Returns one result for each of its `searched_parts`."""
         parts_of_lines = [searched_parts(translation) for translation in translations]
         parts = [part for line_parts in parts_of_lines for part in line_parts]
         results = iter(self._forced([part.src_ids for part in parts], [part.trg_ids for part in parts], align))
         return [list(islice(results, len(line_parts))) for line_parts in parts_of_lines]
 
-    def _forced(self, src_ids: Sequence[list[int]], trg_ids: Sequence[list[int]], align: bool) -> list[Forced]:
+    def _forced(self, src_ids: Sequence[list[int]], trg_ids: Sequence[list[int]], align: bool) -> list[Scored]:
         alignments: dict[int, list[int | None]] = {}
 
         def store_alignment(pair: int, weights: Tensor) -> None:
@@ -124,7 +123,8 @@ class Translator:
             rows = score_tokens(
                 self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens, on_attention=on_attention
             )
-        return [Forced(log_probs, alignments.get(pair, [])) for pair, log_probs in enumerate(rows)]
+        results = enumerate(zip(rows, src_ids, trg_ids, strict=True))
+        return [Scored(*result, alignment=alignments.get(pair, [])) for pair, result in results]
 
     def attention(self, translation: Translation) -> Attns:
         """Return the attention weights of the best translation of a line that is not blank: (n_layer, n_head, …) of

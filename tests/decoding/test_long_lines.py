@@ -106,7 +106,7 @@ def test_split_line_concatenates_tokens_scores_and_attention_of_its_pieces(subwo
     (found,) = translator.translate(["the old ship left. In May,  the ship!\tA b c a b c"])
     assert found.split is not None and len(found.parts) == 3
     assert translator.forced([found]) == [[piece for part in translator.forced(found.parts) for piece in part]]
-    log_probs = [value for piece in translator.forced([found])[0] for value in piece.log_probs]
+    log_probs = [value for piece in translator.forced([found])[0] for value in piece.token_log_probs]
     assert sum(log_probs) == pytest.approx(found.hypotheses[0].score)
     assert [*found.hypotheses[0].ids, EOS] == [i for part in found.parts for i in [*part.hypotheses[0].ids, EOS]]
     attns = translator.attention(found)
