@@ -17,7 +17,7 @@ from nmt.data.batches import length_batches, pad
 from nmt.data.placeholders import came_back, protected_like, restored
 from nmt.data.plan import Rows
 from nmt.data.subword_kinds import LONGEST_PIECE
-from nmt.data.subwords import BOS, EOS, Subwords
+from nmt.data.subwords import BOS, EOS, Codec, Subwords
 from nmt.data.text import with_ends_of
 from nmt.decoding import long_lines
 from nmt.decoding.beam import BeamSettings, Hypothesis, search
@@ -25,7 +25,7 @@ from nmt.decoding.candidates import characters_of
 from nmt.decoding.fixed_search import FixedSearch
 from nmt.decoding.long_lines import MAX_SRC_LEN, Limits, Split, ranked
 from nmt.decoding.phrases import pieces_of
-from nmt.decoding.request import Request, Sources, TagsOf, is_blank
+from nmt.decoding.request import Request, is_blank
 from nmt.decoding.rules import Rules
 from nmt.decoding.sampling import fingerprint, narrowed, sample
 from nmt.decoding.scorer import full_precision, score_tokens
@@ -36,6 +36,8 @@ from nmt.evaluation.metrics import comet_model, expected_utility
 from nmt.models.base import Attns, SearchModel, evaluating
 from nmt.recipe.decode_options import DecodeConfig
 
+# (trg_lang, tags) of a request -> the tags to put before its source. Raises RecipeError.
+TagsOf = Callable[[str | None, tuple[str, ...] | None], tuple[str, ...]]
 Row = tuple[list[int], Request | None]  # ids of a source, without EOS, and its request, if known
 _LINE_ENDS = str.maketrans("\n\r", "  ")
 # A subword has at most LONGEST_PIECE bytes, so this many characters have at least MAX_SRC_LEN subwords. The rest of a
@@ -48,9 +50,9 @@ NOWHERE = "this model has no attention to the source"
 class Translator:
     """Translates lines with one model, in their order.
 
-    tags_of: returns the tags to put before a line. languages: codes of source and target; a line of numbers is copied
-    if both write digits alike. fixed: beam search of the same model for batches without constraints.
-    whole_characters: False lets the model write bytes that are not UTF-8, as other engines do.
+    tags_of: returns the tags to put before a line; None: `subwords.src` has those of all lines. languages: codes of
+    source and target; a line of numbers is copied if both write digits alike. fixed: beam search of the same model for
+    batches without constraints. whole_characters: False lets the model write bytes that are not UTF-8.
     """
 
     def __init__(
@@ -67,7 +69,10 @@ class Translator:
     ) -> None:
         assert config.n_best <= config.n_candidate
         self.model, self.subwords, self.config, self.fixed = model, subwords, config, fixed
-        self.limits, self.sources = limits or Limits(), Sources(subwords.src, tags_of)
+        self.limits, src = limits or Limits(), subwords.src
+        tagged = cache(lambda *tags: src.tagged(tags_of(*tags)) if tags_of else src)
+        # Finds the codec for the tags of a request. Raises RecipeError for tags that the model has not learnt.
+        self.codec_of: Callable[[Request], Codec] = lambda request: tagged(request.trg_lang, request.tags)
         self._src_lang, self._trg_lang = languages[0], config.trg_lang or languages[1]
         self._by_utility = config.mbr != "none"
         n_text = subwords.trg.n_text
@@ -95,7 +100,7 @@ class Translator:
         clipped = [replace(requests[n], source=requests[n].source[:_MAX_CHARACTERS].replace("\n", " ")) for n in kept]
         kinds = self.subwords.src.protects
         targets = [protected_like(translations[n], dict(requests[n].items), kinds) for n in kept]
-        src = list(map(self.sources.encode, clipped))
+        src = list(map(self._encode, clipped))
         trg = self.subwords.trg.encode([text[:_MAX_CHARACTERS] for text in targets])
         src_ids, trg_ids = ([ids[:MAX_SRC_LEN] for ids in side] for side in (src, trg))
         scored = [Scored([], [], [])] * len(requests)
@@ -143,7 +148,7 @@ class Translator:
 
     def _translate_window(self, lines: Sequence[str | Request], on_done: Callable[[int], object]) -> list[Translation]:
         """Translate lines. Equal ones are encoded and searched for once; blank ones never reach the model."""
-        requests, ids_of = list(map(self._request, lines)), cache(self.sources.encode)
+        requests, ids_of = list(map(self._request, lines)), cache(self._encode)
         count = Counter(requests)
         searched = [request for request in count if not self._skips_model(request)]
         on_done(len(requests) - sum(count[request] for request in searched))
@@ -173,7 +178,7 @@ class Translator:
         limits = self.limits if request.can_be_split else Limits()
         ids = None if long_lines.surely_too_long(request.source, limits.piece) else ids_of(request)
         emoji = self.config.copy_letterless and not request.asks
-        codec = self.sources.codec_of(request)
+        codec = self.codec_of(request)
         if not (encoded := long_lines.split(request.source, ids, codec, limits, emoji=emoji, language=self._src_lang)):
             return None
         original = replace(encoded, pieces=[restored(piece, dict(request.items)) for piece in encoded.pieces])
@@ -272,6 +277,10 @@ class Translator:
         trg = self.subwords.trg
         request = request.normalised(trg) if request.asks else request
         return request.protected(kinds) if (kinds := self.subwords.src.protects) else request
+
+    def _encode(self, request: Request) -> list[int]:
+        """Ids of the source of a request with its tags, without EOS."""
+        return self.codec_of(request).encode([request.source])[0]
 
     def batches(
         self, ids: Sequence[list[int]], requests: Sequence[Request] | None = None
