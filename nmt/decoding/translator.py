@@ -150,13 +150,14 @@ class Translator:
         """Translate lines. Equal ones are encoded and searched for once; blank ones never reach the model."""
         requests, ids_of = list(map(self._request, lines)), cache(self._encode)
         count = Counter(requests)
-        searched = [request for request in count if not self._skips_model(request)]
-        on_done(len(requests) - sum(count[request] for request in searched))
+        translations = {request: copied for request in count if (copied := self._copied(request))}
+        on_done(sum(count[request] for request in translations))
+        searched = [request for request in count if request not in translations]
         splits = {request: cut for request in searched if (cut := self._split(request, ids_of))}
         whole = [request for request in searched if request not in splits]
-        pieces = [piece for _, pieces in splits.values() for piece in pieces if not self._skips_model(piece)]
-        distinct = list(dict.fromkeys(whole + pieces))
-        translations: dict[Request, Translation] = {}
+        pieces = [piece for _, line_pieces in splits.values() for piece in line_pieces]
+        translations |= {piece: copied for piece in pieces if (copied := self._copied(piece))}
+        distinct = [request for request in dict.fromkeys(whole + pieces) if request not in translations]
         for rows, hypotheses in self.batches(list(map(ids_of, distinct)), distinct):
             batch = [distinct[row] for row in rows]
             qualities = self._qualities(batch, hypotheses)
@@ -165,13 +166,12 @@ class Translator:
             # A line that was split is done when all of its pieces are.
             on_done(sum(count[request] for request in batch if request not in splits))
         # A piece may equal a line that was split: in another context it was a single sentence.
-        joined_lines: dict[Request, Translation] = {}
-        for request, (split_line, piece_requests) in splits.items():
-            parts = [translations.get(piece) or _copied(piece) for piece in piece_requests]
-            joined_lines[request] = self._joined_translation(request, split_line, parts)
-            on_done(count[request])
-        translations |= joined_lines
-        return [translations.get(request) or _copied(request) for request in requests]
+        translations |= {
+            request: self._joined_translation(request, split_line, [translations[piece] for piece in line_pieces])
+            for request, (split_line, line_pieces) in splits.items()
+        }
+        on_done(sum(count[request] for request in splits))
+        return [translations[request] for request in requests]
 
     def _split(self, request: Request, ids_of: Callable[[Request], list[int]]) -> tuple[Split, list[Request]] | None:
         """Split a line. Returns its pieces, with items restored, and a request for each; None if it stays whole."""
@@ -182,8 +182,11 @@ class Translator:
         if not (encoded := long_lines.split(request.source, ids, codec, limits, emoji=emoji, language=self._src_lang)):
             return None
         original = replace(encoded, pieces=[restored(piece, dict(request.items)) for piece in encoded.pieces])
-        starts = enumerate(zip(encoded.pieces, original.starts, strict=True))
-        return original, [request.of_piece(piece, start, is_first=not n) for n, (piece, start) in starts]
+        requests, end = list[Request](), 0
+        for space, piece, original_piece in zip(encoded.spaces, encoded.pieces, original.pieces, strict=False):
+            requests.append(request.of_piece(piece, end + len(space), is_first=not requests))
+            end += len(space) + len(original_piece)
+        return original, requests
 
     def _texts(self, request: Request, hypotheses: Sequence[Hypothesis]) -> list[str]:
         # A line feed inside a translation would shift every line after it.
@@ -260,14 +263,14 @@ class Translator:
         # Restored items have the letters of the source; constraints have those that the model writes.
         return request.unmet(codec.normalised(text) if codec.protects else text) if request.asks else []
 
-    def _skips_model(self, request: Request) -> bool:
-        """Return whether a line is blank or copied, so that no model has to read it."""
+    def _copied(self, request: Request) -> Translation | None:
+        """The translation of a line that no model has to read: "" for a blank line, a letterless line itself."""
         if is_blank(request.source):
-            return True
-        if not self.config.copy_letterless or request.asks:
-            return False
-        text = restored(request.source, dict(request.items))
-        return long_lines.is_letterless(text, self._src_lang, request.trg_lang or self._trg_lang)
+            return Translation("", [""], [], [])
+        text, trg_lang = restored(request.source, dict(request.items)), request.trg_lang or self._trg_lang
+        copies = self.config.copy_letterless and not request.asks
+        is_copied = copies and long_lines.is_letterless(text, self._src_lang, trg_lang)
+        return Translation(text, [text], [], []) if is_copied else None
 
     def _request(self, line: str | Request) -> Request:
         """The request of a line, in the letters that the model writes, with placeholders for its items."""
@@ -342,9 +345,3 @@ class Translator:
         if self.fixed and rules is None:
             return self.fixed(src_seq, settings, max_len, self._characters)
         return search(self.model, src_seq, settings, max_len, rules=rules, characters=self._characters)
-
-
-def _copied(request: Request) -> Translation:
-    """The translation of a line that skips the model: "" for a blank line, else the line itself."""
-    text = "" if is_blank(request.source) else restored(request.source, dict(request.items))
-    return Translation(text, [text], [], [])
