@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from nmt.data.placeholders import CHARACTERS
 from nmt.data.subword_kinds import LONGEST_PIECE
-from nmt.data.subwords import Codec
+from nmt.data.subwords import EOS, Codec
 
 Ids = NDArray[np.int64]
 Boundaries = tuple[bool, bool]  # whether a word boundary is required before a phrase, and after it
@@ -187,8 +187,8 @@ class PhraseAutomaton:
             barred_before.update(raw[:1] * (raw[0] < 0x80 and boundary_before))
             barred_after.update(raw[-1:] * (raw[-1] < 0x80 and boundary_after))
         self._barred_before, self._barred_after = frozenset(barred_before), frozenset(barred_after)
-        self._completing = lru_cache(None)(self._completing_from)
         self._containing = lru_cache(None)(self._containing_phrase)
+        self.forbidden = lru_cache(1 << 10)(self._forbidden)
         self.after = lru_cache(1 << 16)(lambda state, token: self._walk(state, pieces.bytes[token]))
 
     def depth(self, nodes: frozenset[int]) -> int:
@@ -198,10 +198,6 @@ class PhraseAutomaton:
     def may_end(self, state: State) -> bool:
         """Return False if the end of the text would complete a phrase."""
         return self._final_at_boundary.isdisjoint(state[0])
-
-    def completing(self, state: State) -> list[Ids]:
-        """Return the subwords after which a phrase is certainly complete."""
-        return [self._containing(state[1]), *(ids for node in state[0] for ids in self._completing(node))]
 
     def states(self) -> tuple[list[State], NDArray[np.integer[Any]]]:
         """Return all states, the accepting one last, and (n_state, 256) the number of the state after each byte."""
@@ -239,19 +235,23 @@ class PhraseAutomaton:
             state = self._follow(state, byte)
         return state
 
-    def _completing_from(self, node: int) -> list[Ids]:
-        """Return the subwords that complete a phrase of which a text has matched the path to a node."""
-        completing, paths = [], [(node, b"")]
+    def _forbidden(self, state: State) -> Ids:
+        """Return the ids after which a phrase is certainly complete: subwords, and EOS if it completes one."""
+        if state == self.accepting:
+            return np.arange(len(self._pieces.bytes), dtype=np.int64)
+        nodes, is_attached, _ = state
+        forbidden = [self._containing(is_attached), np.array([] if self.may_end(state) else [EOS], dtype=np.int64)]
+        paths = [(node, b"") for node in nodes]
         for end, path in paths:  # the list grows during the loop
             ids = self._pieces.beginning_with(path)
             if end in self._final:
-                completing.append(ids)
+                forbidden.append(ids)
             elif len(ids):
                 if end in self._final_at_boundary:
                     longer = ids[self._pieces.n_byte[ids] > len(path)]
-                    completing.append(longer[~np.isin(self._pieces.matrix[longer, len(path)], list(LETTERS))])
+                    forbidden.append(longer[~np.isin(self._pieces.matrix[longer, len(path)], list(LETTERS))])
                 paths += [(child, path + bytes([byte])) for byte, child in self._children[end].items()]
-        return [ids for ids in completing if len(ids)]
+        return np.concatenate(forbidden)
 
     def _containing_phrase(self, is_attached: bool) -> Ids:
         """Return the subwords that contain a whole phrase with its boundaries."""

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from nmt.data.subwords import EOS
 from nmt.decoding.candidates import Candidates, best_of
-from nmt.decoding.phrases import START, Ids, PhraseAutomaton, Pieces, RequiredPhrase, boundaries_of
+from nmt.decoding.phrases import START, PhraseAutomaton, Pieces, RequiredPhrase, boundaries_of
 from nmt.decoding.request import Request
 
-_END = np.array([EOS])
+_NONE = np.zeros(0, dtype=np.int64)
 
 
 class Avoided:
@@ -29,22 +29,15 @@ class Avoided:
 
     def forbid(self, logits: Tensor) -> None:
         """Forbid tokens that may not follow. logits: (R, V), changed in place."""
-        rows, forbidden, failed_rows = list[int](), list[Ids](), list[int]()
+        if not any(self._automata):
+            return
         sentences = zip(self._automata, self._states, strict=True)
-        hypotheses = ((automaton, state) for automaton, states in sentences for state in states)
-        for row, (automaton, state) in enumerate(hypotheses):
-            if automaton is None:
-                continue
-            if state == automaton.accepting:
-                failed_rows.append(row)
-                continue
-            forbidden += automaton.completing(state)
-            forbidden += [] if automaton.may_end(state) else [_END]
-            rows += [row] * (len(forbidden) - len(rows))
-        logits[failed_rows] = -torch.inf
-        if forbidden:
-            row_of, column = np.repeat(rows, [len(ids) for ids in forbidden]), np.concatenate(forbidden)
-            logits[torch.from_numpy(row_of).to(logits.device), torch.from_numpy(column).to(logits.device)] = -torch.inf
+        ids = [
+            automaton.forbidden(state) if automaton else _NONE for automaton, states in sentences for state in states
+        ]
+        rows = np.repeat(np.arange(len(ids)), [len(row) for row in ids]), np.concatenate(ids)
+        row, column = (torch.from_numpy(numbers).to(logits.device) for numbers in rows)
+        logits[row, column] = -torch.inf
 
     def follow(self, parent: Tensor, token: Tensor) -> None:
         """Make hypothesis k of a sentence continue old hypothesis parent[k] by token[k]. Both (B, K)."""
