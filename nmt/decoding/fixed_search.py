@@ -183,14 +183,13 @@ class FixedState(DecoderState):
 
     def keep(self, gaps: Gaps) -> None:
         """Remove sentences as any state does, but with their rows, whose number is known here."""
+        super().keep(gaps)
 
         def of_rows(value: Tensor) -> Tensor:
             return gaps.close(value.view(-1, self._n_row, *value.shape[1:])).flatten(0, 1)
 
-        self.per_sentence, self.kv_cache = gaps.close_all(self.per_sentence), gaps.close_all(self.kv_cache)
         self.per_row = {name: of_rows(tensor) for name, tensor in self.per_row.items()}
         self.ancestry = of_rows(self.ancestry)
-        self.n_sentence = gaps.n
 
     def widen(self, n_step: int) -> None:
         """Make room for n_step tokens in all."""
