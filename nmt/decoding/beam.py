@@ -8,7 +8,7 @@ A beam of one is greedy search, which stops at its first EOS.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ class BeamSettings:
     n_real: int | None = None  # ids from here on only pad the vocabulary
     beam: int = 1  # live hypotheses of a sentence
     n_best: int = 1  # hypotheses to return for a sentence, at most `beam`
+    characters: Characters | None = field(default=None, compare=False)  # None: any bytes may follow
 
     def divisor(self, length: Tensor) -> Tensor:
         """Return the length penalty, the divisor of log-probabilities. length: in tokens, with EOS. The penalty never
@@ -45,10 +46,10 @@ class BeamSettings:
             return ((5.0 + n_token) / 6.0) ** self.alpha
         return n_token**self.alpha if self.length_penalty == "average" else torch.ones_like(n_token)
 
-    def automaton(self, n_column: int, characters: Characters | None, device: torch.device) -> Characters:
+    def automaton(self, n_column: int, device: torch.device) -> Characters:
         """Return `characters` on a device and for n_column ids, where control symbols and padding of the vocabulary may
-        not follow. None: one state, in which all other ids may follow."""
-        after = torch.zeros(1, n_column, dtype=torch.int8) if characters is None else characters.after
+        not follow. Without characters it has one state."""
+        after = torch.zeros(1, n_column, dtype=torch.int8) if self.characters is None else self.characters.after
         known = after[:, : self.n_real]
         after = F.pad(known, (0, n_column - known.size(1)), value=FORBIDDEN)  # a copy
         after[:, [PAD, BOS]] = FORBIDDEN
@@ -189,13 +190,7 @@ def not_finite() -> MachineError:
 
 @torch.inference_mode()
 def search(
-    model: SearchModel,
-    src_seq: Tensor,
-    settings: BeamSettings,
-    max_len: Tensor,
-    *,
-    rules: Rules | None = None,
-    characters: Characters | None = None,
+    model: SearchModel, src_seq: Tensor, settings: BeamSettings, max_len: Tensor, *, rules: Rules | None = None
 ) -> list[list[Hypothesis]]:
     """Return the n_best translations of each sentence, best first; fewer only if fewer exist.
 
@@ -214,7 +209,7 @@ def search(
     last = torch.full((n_sentence, 1), BOS, device=device)  # (B, K) the newest token
     steps, divisors = list[tuple[Tensor, dict[str, Tensor]]](), list[float]()  # sentences and notes of each step
     logits = model.step(last.flatten(), state)
-    automaton = settings.automaton(logits.size(-1), characters, device)
+    automaton = settings.automaton(logits.size(-1), device)
     # At most `beam` continuations of one hypothesis stay alive, and one ends.
     never, n = automaton.never(), min(settings.beam + 1, logits.size(-1))
     while True:

@@ -68,7 +68,7 @@ class Characters(NamedTuple):
     def forbid_cut(self, logits: Tensor, state: Tensor, n_left: Tensor) -> None:
         """Forbid tokens that begin a character which the cap would cut, if any other token may follow. logits: (R, V),
         changed in place; state: (R,). n_left: (R,) number of tokens that may follow the next one."""
-        if int(n_left.min()) >= max(_N_MISSING):
+        if len(self.after) == 1 or int(n_left.min()) >= max(_N_MISSING):
             return
         n_missing = torch.tensor(_N_MISSING, device=logits.device)[self.after[state].long().clamp(min=0)]
         uncut = logits.masked_fill(n_missing > n_left.unsqueeze(1), -torch.inf)

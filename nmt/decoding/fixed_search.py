@@ -207,16 +207,10 @@ class Table:
     """
 
     def __init__(
-        self,
-        settings: BeamSettings,
-        buffers: Buffers,
-        max_len: Tensor,
-        room: int,
-        score_type: torch.dtype,
-        characters: Characters | None = None,
+        self, settings: BeamSettings, buffers: Buffers, max_len: Tensor, room: int, score_type: torch.dtype
     ) -> None:
-        """max_len: (B,) on the device, 0 for padding sentences. characters: always those of one vocabulary."""
-        self._settings, self._buffers, self.room, self._characters = settings, buffers, room, characters
+        """max_len: (B,) on the device, 0 for padding sentences. All settings must be for one vocabulary."""
+        self._settings, self._buffers, self.room = settings, buffers, room
         n_sentence = len(max_len)
         score = torch.full((n_sentence, settings.beam), -torch.inf, dtype=score_type, device=max_len.device)
         score[:, 0] = 0.0  # at first all rows are copies of one hypothesis, which must be found only once
@@ -233,13 +227,13 @@ class Table:
             f"divisors.{settings.length_penalty}.{settings.alpha}.{n_length}",
             lambda: settings.divisor(torch.arange(n_length, device=buffers.device)),
         )
-        make_automaton = partial(settings.automaton, n_column, self._characters, buffers.device)
-        characters = Characters(buffers.cached(f"after.{columns}", lambda: make_automaton().after))
-        allowed = partial(buffers.cached, f"allowed.{columns}", lambda: (characters.after != FORBIDDEN).to(torch.uint8))
+        after = buffers.cached(f"after.{columns}", lambda: settings.automaton(n_column, buffers.device).after)
+        characters = Characters(after)
+        allowed = partial(buffers.cached, f"allowed.{columns}", lambda: (after != FORBIDDEN).to(torch.uint8))
         rows = ops.end_of_step(logits, allowed, state, table, self.notes, self.last, self.n_step, divisors, eos=EOS)
         if rows is not None:  # by kernels of a GPU
             self.n_step += 1
-            if len(characters.after) > 1:
+            if len(after) > 1:
                 table["state"].copy_(characters.follow(state[rows], self.last).view_as(table["state"]))
             return rows
         never = buffers.cached(f"never.{columns}", characters.never)
@@ -290,9 +284,7 @@ class FixedSearch:
         self._recorder = Recorder(model.device)
 
     @torch.inference_mode()
-    def __call__(
-        self, src_seq: Tensor, settings: BeamSettings, max_len: Tensor, characters: Characters | None = None
-    ) -> list[list[Hypothesis]]:
+    def __call__(self, src_seq: Tensor, settings: BeamSettings, max_len: Tensor) -> list[list[Hypothesis]]:
         """Return the n_best translations of each sentence, best first; see `beam.search` for the arguments."""
         device = self.model.device
         if not len(src_seq):
@@ -301,14 +293,14 @@ class FixedSearch:
         with self._lock, torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             try:
                 self._buffers = self._buffers or Buffers(device)
-                return self._search(self._buffers, src_seq, settings, max_len, characters)
+                return self._search(self._buffers, src_seq, settings, max_len)
             except BaseException:  # for example out of memory: free the buffers for another try
                 self._buffers = None
                 self._recorder.keep_while(None)
                 raise
 
     def _search(
-        self, buffers: Buffers, src_seq: Tensor, settings: BeamSettings, max_len: Tensor, characters: Characters | None
+        self, buffers: Buffers, src_seq: Tensor, settings: BeamSettings, max_len: Tensor
     ) -> list[list[Hypothesis]]:
         model, (n_sentence, n_src) = self.model, src_seq.shape
         sentence, n_src_fixed = np.arange(bucket(n_sentence)), bucket(n_src)  # n_sentence or more: padding
@@ -319,7 +311,7 @@ class FixedSearch:
         model.grow_tables(int(max_len.max()) + 3)
         state = FixedState(model.start(src_seq), buffers, n_row=settings.beam, n_step=FIRST_ROOM)
         padded_max_len = F.pad(max_len.to(buffers.device), (0, n_pad))
-        table = Table(settings, buffers, padded_max_len, FIRST_ROOM, beam.score_type(model), characters)
+        table = Table(settings, buffers, padded_max_len, FIRST_ROOM, beam.score_type(model))
         weights = tuple((tensor.data_ptr(), tensor.numel()) for tensor in (*model.parameters(), *model.buffers()))
         sent: list[tuple[NDArray[np.int64], dict[str, Tensor]]] = []  # numbers of sentences, and their notes
 

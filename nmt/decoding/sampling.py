@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nmt.data.subwords import BOS, EOS
 from nmt.decoding.beam import BeamSettings, Hypothesis, not_finite
-from nmt.decoding.candidates import Characters, should_shrink
+from nmt.decoding.candidates import should_shrink
 from nmt.decoding.rules import Rules
 from nmt.decoding.scorer import full_precision
 from nmt.models.base import SearchModel
@@ -61,7 +61,6 @@ def sample(
     seeds: list[list[int]],
     narrow: Callable[[Tensor], Tensor] = narrowed,
     rules: Rules | None = None,
-    characters: Characters | None = None,
 ) -> list[list[Hypothesis]]:
     """Draw n translations of each sentence. A larger n gives the same ones first.
 
@@ -85,16 +84,15 @@ def sample(
             row = sentence.repeat_interleave(n)
             logits, normaliser = logits[row], normaliser[row]
             state.reorder(row)
-            automaton = settings.automaton(logits.size(-1), characters, device)
+            automaton = settings.automaton(logits.size(-1), device)
         possible = automaton.forbid(logits.clone(), inside.flatten())
         is_stuck = torch.zeros_like(live)
         if rules is not None:
             rules.forbid(possible)
             is_stuck = (possible.amax(-1) == -torch.inf).view(-1, n)  # no token may follow: end as at the cap
             possible[:, EOS] = torch.where(is_stuck.flatten(), logits[:, EOS], possible[:, EOS])
-        if characters is not None:
-            n_left = (max_len - n_token - 1).clamp(min=0).repeat_interleave(n)
-            automaton.forbid_cut(possible, inside.flatten(), n_left)
+        n_left = (max_len - n_token - 1).clamp(min=0).repeat_interleave(n)
+        automaton.forbid_cut(possible, inside.flatten(), n_left)
         if not torch.isfinite(possible.amax(-1)).all():
             raise not_finite()
         token = draw(narrow(possible), uniform[sentence, :, n_token].flatten()).view(-1, n)

@@ -76,10 +76,10 @@ class Translator:
         self._src_lang, self._trg_lang = languages[0], config.trg_lang or languages[1]
         self._by_utility = config.mbr != "none"
         n_text = subwords.trg.n_text
-        self._characters = characters_of(subwords.trg.raw(range(n_text))) if whole_characters else None
+        characters = characters_of(subwords.trg.raw(range(n_text))) if whole_characters else None
         n_best = config.beam if self._by_utility or config.qe else config.n_best  # reranking needs the whole beam
         options: dict[str, Any] = {"length_penalty": config.length_penalty, "alpha": config.alpha, "beam": config.beam}
-        self._settings = BeamSettings(**options, n_real=n_text, n_best=n_best)
+        self._settings = BeamSettings(**options, n_real=n_text, n_best=n_best, characters=characters)
 
     def translate(
         self, lines: Iterable[str | Request], on_progress: Callable[[int], object] | None = None
@@ -341,7 +341,7 @@ class Translator:
             options["narrow"] = partial(
                 narrowed, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, epsilon=config.epsilon
             )
-            return sample(self.model, src_seq, settings, max_len, rules=rules, characters=self._characters, **options)
+            return sample(self.model, src_seq, settings, max_len, rules=rules, **options)
         if self.fixed and rules is None:
-            return self.fixed(src_seq, settings, max_len, self._characters)
-        return search(self.model, src_seq, settings, max_len, rules=rules, characters=self._characters)
+            return self.fixed(src_seq, settings, max_len)
+        return search(self.model, src_seq, settings, max_len, rules=rules)
