@@ -8,8 +8,7 @@ own first or last character may not either: %%s is not %s to the program that re
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -154,7 +153,7 @@ class Pieces:
                     n_left[number] += 1
                     advancing[number] = np.append(advancing[number], ids[0])
         awaits_boundary = np.array([not automaton.may_end(state) for state in states])
-        return PhraseTable(after, complete, n_left, n_matched, advancing, awaits_boundary)
+        return PhraseTable(after, complete, n_left, n_matched, awaits_boundary, advancing)
 
 
 # State of a text: the nodes that it has reached in the trie of the phrases, whether a phrase that follows it would be
@@ -189,7 +188,7 @@ class PhraseAutomaton:
         self._barred_before, self._barred_after = frozenset(barred_before), frozenset(barred_after)
         self._containing = lru_cache(None)(self._containing_phrase)
         self.forbidden = lru_cache(1 << 10)(self._forbidden)
-        self.after = lru_cache(1 << 16)(lambda state, token: self._walk(state, pieces.bytes[token]))
+        self.after = lru_cache(1 << 16)(lambda state, token: reduce(self._follow, pieces.bytes[token], state))
 
     def depth(self, nodes: frozenset[int]) -> int:
         """Return the number of bytes of a phrase that are matched."""
@@ -228,13 +227,6 @@ class PhraseAutomaton:
             return self.accepting
         return frozenset(reached), byte in self._barred_before if is_first else is_attached, n
 
-    def _walk(self, state: State, raw: bytes) -> State:
-        for byte in raw:
-            if state == self.accepting:
-                break
-            state = self._follow(state, byte)
-        return state
-
     def _forbidden(self, state: State) -> Ids:
         """Return the ids after which a phrase is certainly complete: subwords, and EOS if it completes one."""
         if state == self.accepting:
@@ -255,30 +247,27 @@ class PhraseAutomaton:
 
     def _containing_phrase(self, is_attached: bool) -> Ids:
         """Return the subwords that contain a whole phrase with its boundaries."""
-        likely = set().union(*(self._pieces.containing(raw) for raw, _ in self._phrases))
-        ends = {i: self._walk((frozenset(), is_attached, 0), self._pieces.bytes[i]) for i in sorted(likely)}
-        return np.array([i for i, state in ends.items() if state == self.accepting], np.int64)
+        start: State = (frozenset(), is_attached, 0)
+        likely = sorted(set().union(*(self._pieces.containing(raw) for raw, _ in self._phrases)))
+        complete = [i for i in likely if reduce(self._follow, self._pieces.bytes[i], start) == self.accepting]
+        return np.array(complete, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class PhraseTable:
+class PhraseTable(NamedTuple):
     """Transitions of a required phrase by subwords, (n_state, n_vocab). The first state is the start; the last one is
     accepting and never left.
 
     For each state: complete: the phrase is complete if the text ends now; n_left: subwords that are missing; n_matched:
-    bytes that are matched; advancing: subwords that match more; awaits_boundary: all bytes are matched, and no letter
-    may follow.
+    bytes that are matched; awaits_boundary: all bytes are matched, and no letter may follow; advancing: subwords that
+    match more.
     """
 
     after: NDArray[np.integer[Any]]
     complete: NDArray[np.bool_]
     n_left: NDArray[np.int64]
     n_matched: NDArray[np.int64]
-    advancing: list[NDArray[np.int64]]
     awaits_boundary: NDArray[np.bool_]
+    advancing: list[NDArray[np.int64]]
 
 
-@lru_cache(4)
-def pieces_of(codec: Codec) -> Pieces:
-    """Return the `Pieces` of a vocabulary, from a cache."""
-    return Pieces(codec)
+pieces_of = lru_cache(4)(Pieces)  # of a vocabulary

@@ -7,6 +7,7 @@ Shapes: B sentences still searched, K hypotheses of each, R = B·K rows, V vocab
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -77,14 +78,12 @@ class Required:
         self._sentence, self._column, self._first = torch.from_numpy(rows.T.copy()).to(device).unbind()
         self._state = self._first.unsqueeze(1).repeat(1, n_hypothesis)  # (W, K)
         if tables:  # joined: (n_state, …), and (n_state, M) the subwords that advance a phrase, padded with -1
-            parts = [
-                (table.after, table.complete, table.n_left, table.n_matched, table.awaits_boundary)
-                for table in tables.values()
-            ]
+            columns: Iterable[tuple[Any, ...]] = zip(*tables.values(), strict=True)
+            *parts, advancing = columns
             self._after, self._complete, self._n_left, self._n_matched, self._awaits_boundary = (
-                torch.from_numpy(np.concatenate(arrays)).to(device) for arrays in zip(*parts, strict=True)
+                torch.from_numpy(np.concatenate(arrays)).to(device) for arrays in parts
             )
-            ids = [torch.from_numpy(row) for table in tables.values() for row in table.advancing]
+            ids = [torch.from_numpy(row) for rows in advancing for row in rows]
             self._advancing = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=-1).to(device)
 
     def __bool__(self) -> bool:
