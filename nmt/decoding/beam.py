@@ -112,18 +112,16 @@ def end_of_step(
     table: Mapping[str, Tensor],
     topk: TopK,
     settings: BeamSettings,
-    n_token: int | Tensor,
-    divisor: Tensor,
-    next_divisor: Tensor,
+    n_token: Tensor,
     characters: Characters,
     logits: Tensor,
     rules: Rules | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Choose among the continuations of each sentence. Returns the notes of the step and the changes of the table.
 
-    table: see `initial_table`; n_token: length of all hypotheses before. divisor, next_divisor: of hypotheses that end
-    in this step and in the next. logits: (R, V), for the rules. Notes: see `empty_notes`; ended and forced are (B, K),
-    of each old hypothesis, ended -inf if it goes on; token and parent are (B, beam), of the live ones.
+    table: see `initial_table`; n_token: length of all hypotheses before. logits: (R, V), for the rules. Notes: see
+    `empty_notes`; ended and forced are (B, K), of each old hypothesis, ended -inf if it goes on; token and parent are
+    (B, beam), of the live ones.
     """
     score, at_cap = table["score"], table["max_len"] <= n_token
     can_end = table["state"] == 0
@@ -157,7 +155,7 @@ def end_of_step(
     live = live._replace(score=live.score.masked_fill(live.token == EOS, -torch.inf))
 
     n_ended = table["n_ended"] + (ended > -torch.inf).sum(1)
-    best = torch.cat([table["best"], ended.double() / divisor], 1).topk(settings.n_best).values
+    best = torch.cat([table["best"], ended.double() / settings.divisor(n_token + 1)], 1).topk(settings.n_best).values
     worst, best_live = best[:, -1], live.score.amax(1).double()
     best_next = best_live  # of those that may end in the next step
     if rules is not None:
@@ -165,7 +163,7 @@ def end_of_step(
         best_next = live.score.masked_fill(~rules.may_end(), -torch.inf).amax(1).double()
     done = n_ended >= settings.beam
     if settings.beam > 1:
-        done &= best_next / next_divisor <= worst
+        done &= best_next / settings.divisor(n_token + 2) <= worst
     # A log-probability only falls, so a live hypothesis reaches at most its score now under the mildest penalty.
     done |= at_cap | (worst >= best_live / table["last_divisor"])
     state = table["state"].gather(1, live.parent)
@@ -207,13 +205,12 @@ def search(
     score = torch.zeros(n_sentence, 1, dtype=score_type(model), device=device)
     table = initial_table(settings, max_len.to(device), score)
     last = torch.full((n_sentence, 1), BOS, device=device)  # (B, K) the newest token
-    steps, divisors = list[tuple[Tensor, dict[str, Tensor]]](), list[float]()  # sentences and notes of each step
+    steps = list[tuple[Tensor, dict[str, Tensor]]]()  # sentences and notes of each step
     logits = model.step(last.flatten(), state)
     automaton = settings.automaton(logits.size(-1), device)
     # At most `beam` continuations of one hypothesis stay alive, and one ends.
     never, n = automaton.never(), min(settings.beam + 1, logits.size(-1))
     while True:
-        n_token = len(steps)
         if rules is None:
             topk = topk_tokens(logits, n, never, automaton, table["state"].flatten())
         else:
@@ -221,11 +218,10 @@ def search(
             eos_logit, normaliser = logits[:, EOS].clone(), log_total(logits, EOS)
             rules.forbid(automaton.forbid(logits, table["state"].flatten()))
             topk = TopK(*best_columns(logits, n), normaliser, eos_logit)
-        divisor, next_divisor = (settings.divisor(sentence.new_tensor(n_token + more)) for more in (1, 2))
-        notes, changes = end_of_step(table, topk, settings, n_token, divisor, next_divisor, automaton, logits, rules)
+        n_token = sentence.new_tensor(len(steps))
+        notes, changes = end_of_step(table, topk, settings, n_token, automaton, logits, rules)
         table |= changes
         steps.append((sentence, notes))
-        divisors.append(float(divisor))
         n_done = int(table["done"].sum())
         if n_done == len(sentence):
             break
@@ -241,10 +237,11 @@ def search(
         if settings.beam > 1 or is_shrinking:  # rows of greedy search keep their places
             state.reorder(row.flatten())
         logits = model.step(last.flatten(), state)
-    all_notes = empty_notes(n_sentence, len(steps), settings.beam, score)
-    for n_token, (sentence, notes) in enumerate(steps):
+    all_notes, divisors = empty_notes(n_sentence, len(steps), settings.beam, score), list[float]()
+    for step, (sentence, notes) in enumerate(steps):
+        divisors.append(float(settings.divisor(sentence.new_tensor(step + 1))))
         for name, value in notes.items():
-            all_notes[name][sentence, n_token, : value.size(1)] = value
+            all_notes[name][sentence, step, : value.size(1)] = value
     hypotheses = backtrace(all_notes, np.array(divisors), settings.n_best)
     if not all(hypotheses):
         raise not_finite()

@@ -238,8 +238,7 @@ class Table:
             return rows
         never = buffers.cached(f"never.{columns}", characters.never)
         topk = beam.topk_tokens(logits, min(settings.beam + 1, n_column), never, characters, state)
-        divisor, next_divisor = (divisors.index_select(0, self.n_step + more) for more in (1, 2))
-        notes, changes = beam.end_of_step(table, topk, settings, self.n_step, divisor, next_divisor, characters, logits)
+        notes, changes = beam.end_of_step(table, topk, settings, self.n_step, characters, logits)
         for name, value in notes.items():
             self.notes[name].index_copy_(1, self.n_step, value.unsqueeze(1))
         self.n_step += 1
