@@ -18,47 +18,11 @@ from nmt.decoding.candidates import Candidates, best_of
 from nmt.decoding.phrases import START, PhraseAutomaton, Pieces, RequiredPhrase, boundaries_of
 from nmt.decoding.request import Request
 
-_NONE = np.zeros(0, dtype=np.int64)
-
-
-class Avoided:
-    """The avoided phrases of a batch, and their states for every hypothesis."""
-
-    def __init__(self, pieces: Pieces, avoided: Sequence[Iterable[str]], n_hypothesis: int) -> None:
-        self._automata = [_automaton(pieces, frozenset(phrases)) for phrases in avoided]
-        self._states = [[START] * n_hypothesis for _ in avoided]
-
-    def forbid(self, logits: Tensor) -> None:
-        """Forbid tokens that may not follow. logits: (R, V), changed in place."""
-        if not any(self._automata):
-            return
-        sentences = zip(self._automata, self._states, strict=True)
-        ids = [
-            automaton.forbidden(state) if automaton else _NONE for automaton, states in sentences for state in states
-        ]
-        rows = np.repeat(np.arange(len(ids)), [len(row) for row in ids]), np.concatenate(ids)
-        row, column = (torch.from_numpy(numbers).to(logits.device) for numbers in rows)
-        logits[row, column] = -torch.inf
-
-    def follow(self, parent: Tensor, token: Tensor) -> None:
-        """Make hypothesis k of a sentence continue old hypothesis parent[k] by token[k]. Both (B, K)."""
-        if not any(self._automata):
-            return
-        sentences = zip(self._automata, self._states, parent.tolist(), token.tolist(), strict=True)
-        self._states = [
-            [automaton.after(before[k], i) if automaton else START for k, i in zip(parents, tokens, strict=True)]
-            for automaton, before, parents, tokens in sentences
-        ]
-
-    def keep(self, sentences: Sequence[int]) -> None:
-        """Remove all but some sentences."""
-        self._automata, self._states = [self._automata[b] for b in sentences], [self._states[b] for b in sentences]
-
 
 @lru_cache(64)
-def _automaton(pieces: Pieces, phrases: frozenset[str]) -> PhraseAutomaton | None:
-    bounded = [(pieces.in_bytes(text), boundaries_of(text)) for text in map(pieces.codec.normalised, phrases)]
-    return PhraseAutomaton(pieces, bounded) if phrases else None
+def _automaton(pieces: Pieces, phrases: frozenset[str]) -> PhraseAutomaton:
+    texts = map(pieces.codec.normalised, phrases)
+    return PhraseAutomaton(pieces, [(pieces.in_bytes(text), boundaries_of(text)) for text in texts])
 
 
 class Required:
@@ -184,7 +148,10 @@ class Rules:
         self._has_no_space = torch.from_numpy(pieces.matrix[:, 0] != ord(" ")).to(device)
         self._n_prefix_byte = min_len.new_zeros(len(requests), n_hypothesis)  # (B, K) bytes that are written
         self.required = Required(pieces, [request.required_phrases for request in requests], device, n_hypothesis)
-        self._avoided = Avoided(pieces, [request.avoided for request in requests], n_hypothesis)
+        self._avoids = any(request.avoided for request in requests)
+        # The automaton of the avoided phrases of each sentence, and its state for each hypothesis.
+        automata = [_automaton(pieces, frozenset(request.avoided)) for request in requests]
+        self._avoided = [[(automaton, START)] * n_hypothesis for automaton in automata]
         names, self._placeholders = list(placeholders or {}), min_len.new_tensor(list((placeholders or {}).values()))
         has_item = [[name in items for name in names] for items in (dict(request.items) for request in requests)]
         is_allowed = torch.tensor(has_item, device=device, dtype=torch.bool)
@@ -208,7 +175,11 @@ class Rules:
         if len(self._placeholders):
             possible = logits[:, self._placeholders]
             logits[:, self._placeholders] = possible.masked_fill(~self._is_allowed.flatten(0, 1), -torch.inf)
-        self._avoided.forbid(logits)
+        if self._avoids:
+            ids = [automaton.forbidden(state) for states in self._avoided for automaton, state in states]
+            rows = np.repeat(np.arange(len(ids)), [len(row_ids) for row_ids in ids]), np.concatenate(ids)
+            row, column = (torch.from_numpy(numbers).to(logits.device) for numbers in rows)
+            logits[row, column] = -torch.inf
         for sentence, prefix in enumerate(self._prefixes):
             for k, n_byte in enumerate(self._n_prefix_byte[sentence].tolist() if prefix else ()):
                 if n_byte < len(prefix):
@@ -243,13 +214,18 @@ class Rules:
         self._is_allowed = self._is_allowed.take_along_dim(index, 1) & ~is_used
         if self.required:
             self.required.follow(parent, token)
-        self._avoided.follow(parent, token)
+        if self._avoids:
+            sentences = zip(self._avoided, parent.tolist(), token.tolist(), strict=True)
+            self._avoided = [
+                [(states[k][0], states[k][0].after(states[k][1], i)) for k, i in zip(parents, tokens, strict=True)]
+                for states, parents, tokens in sentences
+            ]
 
     def keep(self, sentences: Tensor) -> None:
         """Remove all but some sentences. sentences: (B',) numbers of those that remain."""
-        self._prefixes = [self._prefixes[b] for b in sentences.tolist()]
+        numbers = sentences.tolist()
+        self._prefixes, self._avoided = [self._prefixes[b] for b in numbers], [self._avoided[b] for b in numbers]
         self.required.keep(sentences)
-        self._avoided.keep(sentences.tolist())
         self._min_len, self._tokens, self._n_prefix_byte, self._is_allowed, self._may_repeat = (
             tensor[sentences]
             for tensor in (self._min_len, self._tokens, self._n_prefix_byte, self._is_allowed, self._may_repeat)
