@@ -66,11 +66,9 @@ class Required:
 
     def keep(self, sentences: Tensor) -> None:
         """Remove all but some sentences. sentences: (B',) numbers of those that remain."""
-        new_number = sentences.new_full((self._n_sentence,), -1)
-        new_number[sentences] = torch.arange(len(sentences), device=sentences.device)
-        remains = new_number[self._sentence] >= 0
-        self._n_sentence, self._sentence = len(sentences), new_number[self._sentence[remains]]
-        self._column, self._first, self._state = self._column[remains], self._first[remains], self._state[remains]
+        self._n_sentence = len(sentences)
+        self._sentence, kept = (sentences.unsqueeze(1) == self._sentence).nonzero(as_tuple=True)
+        self._column, self._first, self._state = self._column[kept], self._first[kept], self._state[kept]
 
     def advancing(self, candidates: Candidates, logits: Tensor, score: Tensor, normaliser: Tensor) -> Candidates:
         """The `_likeliest` continuation of each hypothesis for each phrase, unless it is among the candidates already.
