@@ -242,10 +242,7 @@ def search(
         divisors.append(float(settings.divisor(sentence.new_tensor(step + 1))))
         for name, value in notes.items():
             all_notes[name][sentence, step, : value.size(1)] = value
-    hypotheses = backtrace(all_notes, np.array(divisors), settings.n_best)
-    if not all(hypotheses):
-        raise not_finite()
-    return hypotheses
+    return backtrace(all_notes, np.array(divisors), settings.n_best)
 
 
 def score_type(model: SearchModel) -> torch.dtype:
@@ -265,7 +262,7 @@ def empty_notes(n_sentence: int, n_step: int, beam: int, score: Tensor) -> dict[
 
 def backtrace(notes: Mapping[str, Tensor], divisors: NDArray[np.float64], n: int) -> list[list[Hypothesis]]:
     """Return the n best hypotheses of each sentence, best first, from the notes of all steps (see `empty_notes`).
-    divisors: (T,) length penalties of hypotheses that end in each step."""
+    divisors: (T,) length penalties of hypotheses that end in each step. Raises MachineError if a sentence has none."""
     token, parent, ended, forced = (notes[name].cpu().numpy() for name in ("token", "parent", "ended", "forced"))
     n_sentence, n_step, beam = ended.shape
     rank = (ended.astype(np.float64) / divisors[:, np.newaxis]).reshape(n_sentence, -1)
@@ -284,4 +281,6 @@ def backtrace(notes: Mapping[str, Tensor], divisors: NDArray[np.float64], n: int
     rows = zip(sentence.tolist(), ids, end, score.tolist(), normalised, is_forced.tolist(), strict=True)
     for number, tokens, length, log_prob, normalised_score, was_forced in rows:
         hypotheses[number].append(Hypothesis(tokens[:length].tolist(), log_prob, normalised_score, not was_forced))
+    if not all(hypotheses):
+        raise not_finite()
     return hypotheses

@@ -357,12 +357,9 @@ class FixedSearch:
         send_notes(np.arange(len(sentence)))
         if on_gpu:
             torch.cuda.current_stream().synchronize()
-        hypotheses: list[list[Hypothesis]] = [[] for _ in range(n_sentence)]
+        hypotheses: dict[int, list[Hypothesis]] = {}
         for numbers, notes in sent:
             divisors = settings.divisor(torch.arange(1, notes["token"].size(1) + 1)).numpy()
             n_best = beam.backtrace(notes, divisors, settings.n_best)
-            for number, sentence_hypotheses in zip(numbers, n_best, strict=True):
-                hypotheses[number] = sentence_hypotheses
-        if not all(hypotheses):
-            raise beam.not_finite()
-        return hypotheses
+            hypotheses.update(zip(numbers.tolist(), n_best, strict=True))
+        return [hypotheses[number] for number in range(n_sentence)]
