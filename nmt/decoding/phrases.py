@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from functools import lru_cache, reduce
 from itertools import accumulate
+from operator import and_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,17 +40,12 @@ class RequiredPhrase(NamedTuple):
 def occurrences(phrase: str, text: str, boundaries: Boundaries | None = None) -> Iterator[tuple[int, int]]:
     """Find a phrase in a text as words. Yields start and end, in characters, of occurrences that do not overlap."""
     start = text.find(phrase)
-    if start < 0:
-        return
-    boundary_before, boundary_after = boundaries or boundaries_of(phrase)
     while start >= 0:
-        end = start + len(phrase)
-        before, after = attached_sides(text, start, end)
-        if (before and boundary_before) or (after and boundary_after):
-            start = text.find(phrase, start + 1)
-        else:
+        end, boundaries = start + len(phrase), boundaries or boundaries_of(phrase)
+        is_attached = any(map(and_, attached_sides(text, start, end), boundaries))
+        if not is_attached:
             yield start, end
-            start = text.find(phrase, end)
+        start = text.find(phrase, start + 1 if is_attached else end)
 
 
 def contains(text: str, phrase: str) -> bool:
@@ -69,11 +65,9 @@ def attached_sides(text: str, start: int, end: int) -> tuple[bool, bool]:
 
 def boundaries_of(phrase: str) -> Boundaries:
     """Return the word boundaries of a phrase: where its edge is a letter of a script with spaces."""
-
-    def needs_boundary(edge: str) -> bool:
-        return _is_letter(edge) and not any(ord(edge) in block for block in _WITHOUT_SPACES)
-
-    return needs_boundary(phrase[0]), needs_boundary(phrase[-1])
+    edges = phrase[0], phrase[-1]
+    before, after = (_is_letter(c) and not any(ord(c) in block for block in _WITHOUT_SPACES) for c in edges)
+    return before, after
 
 
 def _is_letter(character: str) -> bool:
