@@ -192,13 +192,11 @@ def search(
 ) -> list[list[Hypothesis]]:
     """Return the n_best translations of each sentence, best first; fewer only if fewer exist.
 
-    src_seq: (B, S) ids as the model reads them; max_len: (B,) maximum number of tokens of a translation without EOS.
+    src_seq: (B, S) ids as the model reads them, B > 0; max_len: (B,) maximum number of tokens without EOS.
     rules: if no hypothesis meets all requirements, others are returned as unfinished.
     """
     assert 1 <= settings.n_best <= settings.beam
     n_sentence, device = src_seq.size(0), src_seq.device
-    if not n_sentence:
-        return []
     state = model.start(src_seq)
     sentence = torch.arange(n_sentence, device=device)  # (B,) numbers of those still searched
     # Each sentence has one hypothesis before the first step.

@@ -84,8 +84,7 @@ def characters_of(pieces: Sequence[bytes]) -> Characters | None:
         with contextlib.suppress(UnicodeDecodeError):
             raw.decode()  # whole characters follow only between characters
             continue
-        for state in range(8):
-            after[state, token] = _state_after(raw, state)
+        after[:, token] = [_state_after(raw, state) for state in range(8)]
     return Characters(torch.from_numpy(after)) if (after[1:] > FORBIDDEN).any() else None
 
 

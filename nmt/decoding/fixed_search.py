@@ -286,8 +286,6 @@ class FixedSearch:
     def __call__(self, src_seq: Tensor, settings: BeamSettings, max_len: Tensor) -> list[list[Hypothesis]]:
         """Return the n_best translations of each sentence, best first; see `beam.search` for the arguments."""
         device = self.model.device
-        if not len(src_seq):
-            return []
         # Streams and events are those of the present device.
         with self._lock, torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             try:
