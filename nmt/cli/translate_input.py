@@ -27,7 +27,7 @@ from nmt.data.lines import (
     without_end,
 )
 from nmt.data.sentences import ends_a_sentence, writes_no_space
-from nmt.decoding.request import GIVEN, Request, Sources, Terms, is_blank
+from nmt.decoding.request import GIVEN, Request, Terms, is_blank
 from nmt.errors import DataError, NmtError, RecipeError, shown
 from nmt.evaluation.attention_page import check_path
 from nmt.files import parse_json
@@ -290,15 +290,18 @@ def read_request(line: str, input_format: str, terms: Terms | None) -> tuple[Req
     return terms(request) if terms else request, extra_fields
 
 
-def request_reader(args: argparse.Namespace, terms: Terms | None, decode: DecodeConfig, sources: Sources) -> Reader:
-    """Return a reader of the input that refuses languages, tags and constraints that this run cannot meet."""
+def request_reader(
+    args: argparse.Namespace, terms: Terms | None, decode: DecodeConfig, check_tags: Callable[[Request], object]
+) -> Reader:
+    """Return a reader of the input that refuses languages, tags and constraints that this run cannot meet.
+    check_tags: raises RecipeError for a request with other tags. It must hold no model: see `read_input`."""
 
     def request_of(line: str) -> tuple[Request, dict[str, Any]]:
         request, extra_fields = read_request(line, args.input_format, terms)
         if args.input_format != "jsonl":  # only JSON lines have languages and constraints
             return request, extra_fields
         if not is_blank(request.source):  # the model never sees a blank line
-            sources.codec_of(request)
+            check_tags(request)
         if args.score and request.asks:
             raise DataError(
                 "prefix, required and avoided have no effect with --score, which translates nothing: leave them out."

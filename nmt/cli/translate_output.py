@@ -94,7 +94,7 @@ class LineTranslator:
         terms, decode = terms_of(args), self.recipe.decode
         model = load(args.run, checkpoint=args.checkpoint, device=args.device)
         self.translator: Translator = model.translator(decode)
-        self.request_of = request_reader(args, terms, decode, self.translator.sources)
+        self.request_of = request_reader(args, terms, decode, self.translator.codec_of)
         for run, name in () if args.checkpoint else zip(args.run, model.weights, strict=True):
             if name != Run(run).model_folder.name:
                 say(f"note: {run}: training has not ended; translating with {name}")
@@ -126,7 +126,7 @@ class LineTranslator:
             if decode.samples and getattr(args, flag):
                 raise NmtError(f"--{flag}: required phrases need beam search: set decode.samples to 0.")
         if args.input_format != "jsonl":
-            self.translator.sources.codec_of(Request(""))
+            self.translator.codec_of(Request(""))
 
     def records(self, lines: Sequence[Line], on_progress: Callable[[int], object]) -> list[Record]:
         """Translate or score lines, equal ones only once, and format the results.

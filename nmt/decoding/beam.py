@@ -8,16 +8,17 @@ A beam of one is greedy search, which stops at its first EOS.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.data.subwords import BOS, EOS, PAD
-from nmt.decoding.candidates import Candidates, Characters, best_of, should_shrink
+from nmt.decoding.candidates import FORBIDDEN, Candidates, Characters, best_of, should_shrink
 from nmt.decoding.rules import Rules
 from nmt.decoding.scorer import full_precision
 from nmt.errors import MachineError
@@ -35,6 +36,7 @@ class BeamSettings:
     n_real: int | None = None  # ids from here on only pad the vocabulary
     beam: int = 1  # live hypotheses of a sentence
     n_best: int = 1  # hypotheses to return for a sentence, at most `beam`
+    characters: Characters | None = field(default=None, compare=False)  # None: any bytes may follow
 
     def divisor(self, length: Tensor) -> Tensor:
         """Return the length penalty, the divisor of log-probabilities. length: in tokens, with EOS. The penalty never
@@ -44,11 +46,14 @@ class BeamSettings:
             return ((5.0 + n_token) / 6.0) ** self.alpha
         return n_token**self.alpha if self.length_penalty == "average" else torch.ones_like(n_token)
 
-    def forbidden(self, n_column: int, characters: Characters | None = None) -> list[int]:
-        """Return the ids that no translation has: control symbols, padding of the vocabulary to n_column, and those
-        that may not follow between characters."""
-        n_real = n_column if self.n_real is None else self.n_real
-        return [PAD, BOS, *(characters.forbidden_between() if characters else []), *range(n_real, n_column)]
+    def automaton(self, n_column: int, device: torch.device) -> Characters:
+        """Return `characters` on a device and for n_column ids, where control symbols and padding of the vocabulary may
+        not follow. Without characters it has one state."""
+        after = torch.zeros(1, n_column, dtype=torch.int8) if self.characters is None else self.characters.after
+        known = after[:, : self.n_real]
+        after = F.pad(known, (0, n_column - known.size(1)), value=FORBIDDEN)  # a copy
+        after[:, [PAD, BOS]] = FORBIDDEN
+        return Characters(after.to(device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +75,16 @@ class TopK(NamedTuple):
     eos_logit: Tensor  # (R,)
 
 
-def topk_tokens(
-    logits: Tensor, n: int, forbidden: Tensor, characters: Characters | None = None, state: Tensor | None = None
-) -> TopK:
-    """Choose the n best columns of logits (R, V), which may be changed, without the forbidden ones. The normaliser is a
-    sum over all columns, as in the loss.
-
-    characters: exclude tokens that break a character; `forbidden` has those between characters. state: (R,).
-    """
+def topk_tokens(logits: Tensor, n: int, never: Tensor, characters: Characters, state: Tensor) -> TopK:
+    """Choose the n best columns of logits (R, V), which may be changed, of those that may follow. The normaliser is a
+    sum over all columns, as in the loss. never: the result of `characters.never`; state: (R,)."""
     eos_logit = full_precision(logits[:, EOS])
-    if characters is None or state is None or (state.is_cpu and not state.any()):
-        return TopK(*best_continuations(logits, n, EOS, forbidden), eos_logit)
+    if len(characters.after) == 1 or (state.is_cpu and not state.any()):
+        return TopK(*best_continuations(logits, n, EOS, never), eos_logit)
     # No token may follow both inside a character and between two, so the few rows inside one choose separately.
     rows = state.nonzero().squeeze(1) if state.is_cpu else torch.arange(len(state), device=state.device)
-    row_logits, is_inside = logits[rows], (state[rows] > 0).unsqueeze(1)
-    characters.forbid(row_logits, state[rows])
-    best, token, normaliser = best_continuations(logits, n, EOS, forbidden)
+    row_logits, is_inside = characters.forbid(logits[rows], state[rows]), (state[rows] > 0).unsqueeze(1)
+    best, token, normaliser = best_continuations(logits, n, EOS, never)
     value, column = row_logits.topk(n)
     best = best.index_copy(0, rows, torch.where(is_inside, value.to(best.dtype), best[rows]))
     token = token.index_copy(0, rows, torch.where(is_inside, column, token[rows]))
@@ -113,18 +112,16 @@ def end_of_step(
     table: Mapping[str, Tensor],
     topk: TopK,
     settings: BeamSettings,
-    n_token: int | Tensor,
-    divisor: Tensor,
-    next_divisor: Tensor,
-    characters: Characters | None,
+    n_token: Tensor,
+    characters: Characters,
     logits: Tensor,
     rules: Rules | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Choose among the continuations of each sentence. Returns the notes of the step and the changes of the table.
 
-    table: see `initial_table`; n_token: length of all hypotheses before. divisor, next_divisor: of hypotheses that end
-    in this step and in the next. logits: (R, V), for the rules. Notes: see `empty_notes`; ended and forced are (B, K),
-    of each old hypothesis, ended -inf if it goes on; token and parent are (B, beam), of the live ones.
+    table: see `initial_table`; n_token: length of all hypotheses before. logits: (R, V), for the rules. Notes: see
+    `empty_notes`; ended and forced are (B, K), of each old hypothesis, ended -inf if it goes on; token and parent are
+    (B, beam), of the live ones.
     """
     score, at_cap = table["score"], table["max_len"] <= n_token
     can_end = table["state"] == 0
@@ -158,7 +155,7 @@ def end_of_step(
     live = live._replace(score=live.score.masked_fill(live.token == EOS, -torch.inf))
 
     n_ended = table["n_ended"] + (ended > -torch.inf).sum(1)
-    best = torch.cat([table["best"], ended.double() / divisor], 1).topk(settings.n_best).values
+    best = torch.cat([table["best"], ended.double() / settings.divisor(n_token + 1)], 1).topk(settings.n_best).values
     worst, best_live = best[:, -1], live.score.amax(1).double()
     best_next = best_live  # of those that may end in the next step
     if rules is not None:
@@ -166,7 +163,7 @@ def end_of_step(
         best_next = live.score.masked_fill(~rules.may_end(), -torch.inf).amax(1).double()
     done = n_ended >= settings.beam
     if settings.beam > 1:
-        done &= best_next / next_divisor <= worst
+        done &= best_next / settings.divisor(n_token + 2) <= worst
     # A log-probability only falls, so a live hypothesis reaches at most its score now under the mildest penalty.
     done |= at_cap | (worst >= best_live / table["last_divisor"])
     state = table["state"].gather(1, live.parent)
@@ -176,7 +173,7 @@ def end_of_step(
         "n_ended": n_ended,
         "best": best,
         "done": done,
-        "state": characters.follow(state, live.token) if characters is not None else state,
+        "state": characters.follow(state, live.token),
     }
     return {"token": live.token, "parent": live.parent, "ended": ended, "forced": forced}, changes
 
@@ -191,52 +188,38 @@ def not_finite() -> MachineError:
 
 @torch.inference_mode()
 def search(
-    model: SearchModel,
-    src_seq: Tensor,
-    settings: BeamSettings,
-    max_len: Tensor,
-    *,
-    rules: Rules | None = None,
-    characters: Characters | None = None,
+    model: SearchModel, src_seq: Tensor, settings: BeamSettings, max_len: Tensor, *, rules: Rules | None = None
 ) -> list[list[Hypothesis]]:
     """Return the n_best translations of each sentence, best first; fewer only if fewer exist.
 
-    src_seq: (B, S) ids as the model reads them; max_len: (B,) maximum number of tokens of a translation without EOS.
+    src_seq: (B, S) ids as the model reads them, B > 0; max_len: (B,) maximum number of tokens without EOS.
     rules: if no hypothesis meets all requirements, others are returned as unfinished.
     """
     assert 1 <= settings.n_best <= settings.beam
     n_sentence, device = src_seq.size(0), src_seq.device
-    if not n_sentence:
-        return []
-    characters = characters and Characters(characters.after.to(device))
     state = model.start(src_seq)
     sentence = torch.arange(n_sentence, device=device)  # (B,) numbers of those still searched
     # Each sentence has one hypothesis before the first step.
     score = torch.zeros(n_sentence, 1, dtype=score_type(model), device=device)
     table = initial_table(settings, max_len.to(device), score)
     last = torch.full((n_sentence, 1), BOS, device=device)  # (B, K) the newest token
-    steps, divisors = list[tuple[Tensor, dict[str, Tensor]]](), list[float]()  # sentences and notes of each step
-    forbidden: Tensor | None = None
+    steps = list[tuple[Tensor, dict[str, Tensor]]]()  # sentences and notes of each step
+    logits = model.step(last.flatten(), state)
+    automaton = settings.automaton(logits.size(-1), device)
+    # At most `beam` continuations of one hypothesis stay alive, and one ends.
+    never, n = automaton.never(), min(settings.beam + 1, logits.size(-1))
     while True:
-        logits, n_token = model.step(last.flatten(), state), len(steps)
-        if forbidden is None:
-            forbidden = last.new_tensor(settings.forbidden(logits.size(-1), characters if rules is None else None))
-        # At most `beam` continuations of one hypothesis stay alive, and one ends.
-        n = min(settings.beam + 1, logits.size(-1))
         if rules is None:
-            topk = topk_tokens(logits, n, forbidden, characters, table["state"].flatten())
+            topk = topk_tokens(logits, n, never, automaton, table["state"].flatten())
         else:
             logits = full_precision(logits)
             eos_logit, normaliser = logits[:, EOS].clone(), log_total(logits, EOS)
-            rules.forbid(logits.index_fill_(1, forbidden, -torch.inf))
-            if characters is not None:
-                characters.forbid(logits, table["state"].flatten())
+            rules.forbid(automaton.forbid(logits, table["state"].flatten()))
             topk = TopK(*best_columns(logits, n), normaliser, eos_logit)
-        divisor, next_divisor = (settings.divisor(sentence.new_tensor(n_token + more)) for more in (1, 2))
-        notes, changes = end_of_step(table, topk, settings, n_token, divisor, next_divisor, characters, logits, rules)
+        n_token = sentence.new_tensor(len(steps))
+        notes, changes = end_of_step(table, topk, settings, n_token, automaton, logits, rules)
         table |= changes
         steps.append((sentence, notes))
-        divisors.append(float(divisor))
         n_done = int(table["done"].sum())
         if n_done == len(sentence):
             break
@@ -251,14 +234,13 @@ def search(
                 rules.keep(remaining)
         if settings.beam > 1 or is_shrinking:  # rows of greedy search keep their places
             state.reorder(row.flatten())
-    all_notes = empty_notes(n_sentence, len(steps), settings.beam, score)
-    for n_token, (sentence, notes) in enumerate(steps):
+        logits = model.step(last.flatten(), state)
+    all_notes, divisors = empty_notes(n_sentence, len(steps), settings.beam, score), list[float]()
+    for step, (sentence, notes) in enumerate(steps):
+        divisors.append(float(settings.divisor(sentence.new_tensor(step + 1))))
         for name, value in notes.items():
-            all_notes[name][sentence, n_token, : value.size(1)] = value
-    hypotheses = backtrace(all_notes, np.array(divisors), settings.n_best)
-    if not all(hypotheses):
-        raise not_finite()
-    return hypotheses
+            all_notes[name][sentence, step, : value.size(1)] = value
+    return backtrace(all_notes, np.array(divisors), settings.n_best)
 
 
 def score_type(model: SearchModel) -> torch.dtype:
@@ -278,7 +260,7 @@ def empty_notes(n_sentence: int, n_step: int, beam: int, score: Tensor) -> dict[
 
 def backtrace(notes: Mapping[str, Tensor], divisors: NDArray[np.float64], n: int) -> list[list[Hypothesis]]:
     """Return the n best hypotheses of each sentence, best first, from the notes of all steps (see `empty_notes`).
-    divisors: (T,) length penalties of hypotheses that end in each step."""
+    divisors: (T,) length penalties of hypotheses that end in each step. Raises MachineError if a sentence has none."""
     token, parent, ended, forced = (notes[name].cpu().numpy() for name in ("token", "parent", "ended", "forced"))
     n_sentence, n_step, beam = ended.shape
     rank = (ended.astype(np.float64) / divisors[:, np.newaxis]).reshape(n_sentence, -1)
@@ -297,4 +279,6 @@ def backtrace(notes: Mapping[str, Tensor], divisors: NDArray[np.float64], n: int
     rows = zip(sentence.tolist(), ids, end, score.tolist(), normalised, is_forced.tolist(), strict=True)
     for number, tokens, length, log_prob, normalised_score, was_forced in rows:
         hypotheses[number].append(Hypothesis(tokens[:length].tolist(), log_prob, normalised_score, not was_forced))
+    if not all(hypotheses):
+        raise not_finite()
     return hypotheses

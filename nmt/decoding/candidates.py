@@ -43,50 +43,49 @@ def should_shrink(n_done: int, n_sentence: int) -> bool:
 # every continuation byte is valid.
 _INCOMPLETE = [b"", b"\xc3", b"\xe1", b"\xf1", b"\xe0", b"\xed", b"\xf0", b"\xf4"]
 _N_MISSING = [0, 1, 2, 3, 2, 2, 3, 3]  # bytes to the end of the character, in each state
-_FORBIDDEN = -1
+FORBIDDEN = -1
 
 
 class Characters(NamedTuple):
-    """UTF-8 automaton over tokens. after: (8, V) the state after each token in each state, -1 if it may not follow."""
+    """UTF-8 automaton over tokens. after: (S, V) the state after each token in each state, FORBIDDEN if it may not
+    follow. S is 8, or 1 if every token has whole characters."""
 
     after: Tensor
 
-    def forbidden_between(self) -> list[int]:
+    def never(self) -> Tensor:
         """Return the tokens that may not follow between characters."""
-        return (self.after[0] == _FORBIDDEN).nonzero().flatten().tolist()
+        return (self.after[0] == FORBIDDEN).nonzero().squeeze(1)
 
     def follow(self, state: Tensor, token: Tensor) -> Tensor:
         """Return the states after one more token each. All three have the same shape."""
-        return self.after[state, token.clamp(max=self.after.size(1) - 1)].long().clamp(min=0)
+        return state if len(self.after) == 1 else self.after[state, token].long().clamp(min=0)
 
-    def forbid(self, logits: Tensor, state: Tensor) -> None:
-        """Forbid tokens that may not follow. logits: (R, V), changed in place; state: (R,)."""
-        logits[:, : self.after.size(1)].masked_fill_(self.after[state] == _FORBIDDEN, -torch.inf)
-        logits[:, self.after.size(1) :] = -torch.inf
+    def forbid(self, logits: Tensor, state: Tensor) -> Tensor:
+        """Forbid tokens that may not follow. logits: (R, V), changed in place and returned; state: (R,)."""
+        after = self.after if len(self.after) == 1 else self.after[state]
+        return logits.masked_fill_(after == FORBIDDEN, -torch.inf)
 
     def forbid_cut(self, logits: Tensor, state: Tensor, n_left: Tensor) -> None:
         """Forbid tokens that begin a character which the cap would cut, if any other token may follow. logits: (R, V),
         changed in place; state: (R,). n_left: (R,) number of tokens that may follow the next one."""
-        if int(n_left.min()) >= max(_N_MISSING):
+        if len(self.after) == 1 or int(n_left.min()) >= max(_N_MISSING):
             return
-        known = logits[:, : self.after.size(1)]
         n_missing = torch.tensor(_N_MISSING, device=logits.device)[self.after[state].long().clamp(min=0)]
-        uncut = known.masked_fill(n_missing > n_left.unsqueeze(1), -torch.inf)
-        known.copy_(torch.where((uncut > -torch.inf).any(1, keepdim=True), uncut, known))
+        uncut = logits.masked_fill(n_missing > n_left.unsqueeze(1), -torch.inf)
+        logits.copy_(torch.where((uncut > -torch.inf).any(1, keepdim=True), uncut, logits))
 
 
 def characters_of(pieces: Sequence[bytes]) -> Characters | None:
     """Make the automaton of a vocabulary from the bytes of each id; None if every id has whole characters. Ids without
     bytes, such as EOS, may follow only between characters."""
-    after = np.full((8, len(pieces)), _FORBIDDEN, dtype=np.int8)
+    after = np.full((8, len(pieces)), FORBIDDEN, dtype=np.int8)
     after[0] = 0
     for token, raw in enumerate(pieces):
         with contextlib.suppress(UnicodeDecodeError):
             raw.decode()  # whole characters follow only between characters
             continue
-        for state in range(8):
-            after[state, token] = _state_after(raw, state)
-    return Characters(torch.from_numpy(after)) if (after[1:] > _FORBIDDEN).any() else None
+        after[:, token] = [_state_after(raw, state) for state in range(8)]
+    return Characters(torch.from_numpy(after)) if (after[1:] > FORBIDDEN).any() else None
 
 
 def _state_after(raw: bytes, state: int) -> int:
@@ -94,10 +93,10 @@ def _state_after(raw: bytes, state: int) -> int:
     try:
         decoder.decode(_INCOMPLETE[state] + raw)
     except UnicodeDecodeError:
-        return _FORBIDDEN
+        return FORBIDDEN
     rest = decoder.getstate()[0]
     if rest[:1] == b"\xed" and rest[1:] > b"\x9f":  # half of a surrogate pair
-        return _FORBIDDEN
+        return FORBIDDEN
     if rest in _INCOMPLETE:
         return _INCOMPLETE.index(rest)
     return 2 + (rest[0] >= 0xE0) + (rest[0] >= 0xF0) - len(rest)  # number of missing bytes

@@ -11,7 +11,7 @@ from nmt.decoding import suspicion
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.long_lines import first_words, joined
 from nmt.decoding.request import Request
-from nmt.decoding.translation import Forced, Scored, Translation, searched_parts
+from nmt.decoding.translation import Scored, Translation
 from nmt.decoding.translator import Translator
 from nmt.evaluation.alignment import aligns_characters, joined_alignment, trg_lang_of, word_alignment, words_of
 from nmt.languages import language_of
@@ -70,7 +70,7 @@ class Evidence:
         all_forced = attempt("", {}, lambda: forced(translations))
 
         @cache
-        def forced_of(n: int) -> list[Forced]:
+        def forced_of(n: int) -> list[Scored]:
             # If one line made it fail for all, decode each line by itself.
             return forced(translations[n : n + 1])[0] if all_forced is None else all_forced[n]
 
@@ -86,24 +86,23 @@ class Evidence:
             was_read = bool(scored.token_log_probs)
             best = [Hypothesis(scored.trg_ids, scored.log_prob, scored.log_prob, True)] * was_read
             translation = Translation(text, [text], best, scored.src_ids, items=scored.items)
-            forced = [Forced(scored.token_log_probs, scored.alignment)] * was_read
-            fields, lost = self._fields_of(request, translation, forced.copy) if has_fields else ({}, {})
+            forced = ([scored] * was_read).copy
+            fields, lost = self._fields_of(request, translation, forced) if has_fields else ({}, {})
             results.append((scored, fields, lost))
         return results
 
     def _fields_of(
-        self, request: Request, translation: Translation, forced: Callable[[], Sequence[Forced]]
+        self, request: Request, translation: Translation, forced: Callable[[], Sequence[Scored]]
     ) -> tuple[Fields, Lost]:
         """Return the fields of a line, None if they could not be computed, and the errors of those. forced: computes
-        the results of its `searched_parts`."""
+        the results of `Translator.forced`."""
         subwords, was_read = self.translator.subwords, bool(translation.hypotheses)
 
         def tokens(codec: Codec, ids: list[int]) -> list[str]:
             return codec.pieces([*ids, EOS]) if was_read else []
 
         def alignment() -> list[int | None]:
-            src_len = [len(part.src_ids) for part in searched_parts(translation)]
-            return joined_alignment([part.alignment for part in forced()], src_len)
+            return joined_alignment([part.alignment for part in forced()], [len(part.src_ids) for part in forced()])
 
         def words() -> str:
             sides = words_of_line(translation, subwords, aligns_characters(self.recipe, request.trg_lang))
@@ -111,7 +110,7 @@ class Evidence:
 
         functions: dict[str, Callable[[], Any]] = {
             "tokens": lambda: tokens(subwords.trg, translation.trg_ids),
-            "token_log_probs": lambda: [value for part in forced() for value in part.log_probs],
+            "token_log_probs": lambda: [value for part in forced() for value in part.token_log_probs],
             "source_tokens": lambda: tokens(subwords.src, translation.src_ids),
         }
         if subwords.src.placeholders:

@@ -23,7 +23,7 @@ from nmt import ops
 from nmt.data.subwords import BOS, EOS, PAD
 from nmt.decoding import beam
 from nmt.decoding.beam import BeamSettings, Hypothesis
-from nmt.decoding.candidates import Characters
+from nmt.decoding.candidates import FORBIDDEN, Characters
 from nmt.device import send
 from nmt.errors import MachineError
 from nmt.models.base import DecoderState, SearchModel
@@ -183,14 +183,13 @@ class FixedState(DecoderState):
 
     def keep(self, gaps: Gaps) -> None:
         """Remove sentences as any state does, but with their rows, whose number is known here."""
+        super().keep(gaps)
 
         def of_rows(value: Tensor) -> Tensor:
             return gaps.close(value.view(-1, self._n_row, *value.shape[1:])).flatten(0, 1)
 
-        self.per_sentence, self.kv_cache = gaps.close_all(self.per_sentence), gaps.close_all(self.kv_cache)
         self.per_row = {name: of_rows(tensor) for name, tensor in self.per_row.items()}
         self.ancestry = of_rows(self.ancestry)
-        self.n_sentence = gaps.n
 
     def widen(self, n_step: int) -> None:
         """Make room for n_step tokens in all."""
@@ -208,19 +207,10 @@ class Table:
     """
 
     def __init__(
-        self,
-        settings: BeamSettings,
-        buffers: Buffers,
-        max_len: Tensor,
-        room: int,
-        score_type: torch.dtype,
-        characters: Characters | None = None,
+        self, settings: BeamSettings, buffers: Buffers, max_len: Tensor, room: int, score_type: torch.dtype
     ) -> None:
-        """max_len: (B,) on the device, 0 for padding sentences. characters: always those of one vocabulary."""
+        """max_len: (B,) on the device, 0 for padding sentences. All settings must be for one vocabulary."""
         self._settings, self._buffers, self.room = settings, buffers, room
-        self._characters = characters and Characters(
-            buffers.cached("characters", lambda: characters.after.to(buffers.device))
-        )
         n_sentence = len(max_len)
         score = torch.full((n_sentence, settings.beam), -torch.inf, dtype=score_type, device=max_len.device)
         score[:, 0] = 0.0  # at first all rows are copies of one hypothesis, which must be found only once
@@ -232,24 +222,23 @@ class Table:
     def finish_step(self, logits: Tensor) -> Tensor:
         """Choose continuations by logits (R, V), which may be changed. Returns the rows that they continue, (R,)."""
         settings, table, buffers, n_column = self._settings, self.per_sentence, self._buffers, logits.size(-1)
-        state, characters, n_length = table["state"].flatten(), self._characters, self.room + 2
+        state, n_length, columns = table["state"].flatten(), self.room + 2, f"{settings.n_real}.{n_column}"
         divisors = buffers.cached(  # of all lengths, (T + 2,)
             f"divisors.{settings.length_penalty}.{settings.alpha}.{n_length}",
             lambda: settings.divisor(torch.arange(n_length, device=buffers.device)),
         )
-        allowed = partial(buffers.cached, f"allowed.{settings.n_real}.{n_column}", partial(self._allowed, n_column))
+        after = buffers.cached(f"after.{columns}", lambda: settings.automaton(n_column, buffers.device).after)
+        characters = Characters(after)
+        allowed = partial(buffers.cached, f"allowed.{columns}", lambda: (after != FORBIDDEN).to(torch.uint8))
         rows = ops.end_of_step(logits, allowed, state, table, self.notes, self.last, self.n_step, divisors, eos=EOS)
         if rows is not None:  # by kernels of a GPU
             self.n_step += 1
-            if characters is not None:
+            if len(after) > 1:
                 table["state"].copy_(characters.follow(state[rows], self.last).view_as(table["state"]))
             return rows
-        forbidden = buffers.cached(
-            f"forbidden.{settings.n_real}", lambda: self.last.new_tensor(settings.forbidden(n_column, characters))
-        )
-        topk = beam.topk_tokens(logits, min(settings.beam + 1, n_column), forbidden, characters, state)
-        divisor, next_divisor = (divisors.index_select(0, self.n_step + more) for more in (1, 2))
-        notes, changes = beam.end_of_step(table, topk, settings, self.n_step, divisor, next_divisor, characters, logits)
+        never = buffers.cached(f"never.{columns}", characters.never)
+        topk = beam.topk_tokens(logits, min(settings.beam + 1, n_column), never, characters, state)
+        notes, changes = beam.end_of_step(table, topk, settings, self.n_step, characters, logits)
         for name, value in notes.items():
             self.notes[name].index_copy_(1, self.n_step, value.unsqueeze(1))
         self.n_step += 1
@@ -258,14 +247,6 @@ class Table:
         self.last.copy_(notes["token"].flatten())
         first = torch.arange(0, len(self.last), settings.beam, device=logits.device)
         return (first.unsqueeze(1) + notes["parent"]).flatten()
-
-    def _allowed(self, n_column: int) -> Tensor:
-        """Return (S, V) uint8, 1 for the columns that may be chosen in each state."""
-        forbidden = torch.tensor(self._settings.forbidden(n_column), device=self.last.device)
-        after = forbidden.new_zeros(1, n_column) if self._characters is None else self._characters.after
-        allowed = torch.zeros(len(after), n_column, dtype=torch.uint8, device=forbidden.device)
-        allowed[:, : after.size(1)] = after >= 0
-        return allowed.index_fill_(1, forbidden, 0)
 
     def keep(self, gaps: Gaps) -> None:
         """Remove sentences."""
@@ -302,25 +283,21 @@ class FixedSearch:
         self._recorder = Recorder(model.device)
 
     @torch.inference_mode()
-    def __call__(
-        self, src_seq: Tensor, settings: BeamSettings, max_len: Tensor, characters: Characters | None = None
-    ) -> list[list[Hypothesis]]:
+    def __call__(self, src_seq: Tensor, settings: BeamSettings, max_len: Tensor) -> list[list[Hypothesis]]:
         """Return the n_best translations of each sentence, best first; see `beam.search` for the arguments."""
         device = self.model.device
-        if not len(src_seq):
-            return []
         # Streams and events are those of the present device.
         with self._lock, torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             try:
                 self._buffers = self._buffers or Buffers(device)
-                return self._search(self._buffers, src_seq, settings, max_len, characters)
+                return self._search(self._buffers, src_seq, settings, max_len)
             except BaseException:  # for example out of memory: free the buffers for another try
                 self._buffers = None
                 self._recorder.keep_while(None)
                 raise
 
     def _search(
-        self, buffers: Buffers, src_seq: Tensor, settings: BeamSettings, max_len: Tensor, characters: Characters | None
+        self, buffers: Buffers, src_seq: Tensor, settings: BeamSettings, max_len: Tensor
     ) -> list[list[Hypothesis]]:
         model, (n_sentence, n_src) = self.model, src_seq.shape
         sentence, n_src_fixed = np.arange(bucket(n_sentence)), bucket(n_src)  # n_sentence or more: padding
@@ -331,7 +308,7 @@ class FixedSearch:
         model.grow_tables(int(max_len.max()) + 3)
         state = FixedState(model.start(src_seq), buffers, n_row=settings.beam, n_step=FIRST_ROOM)
         padded_max_len = F.pad(max_len.to(buffers.device), (0, n_pad))
-        table = Table(settings, buffers, padded_max_len, FIRST_ROOM, beam.score_type(model), characters)
+        table = Table(settings, buffers, padded_max_len, FIRST_ROOM, beam.score_type(model))
         weights = tuple((tensor.data_ptr(), tensor.numel()) for tensor in (*model.parameters(), *model.buffers()))
         sent: list[tuple[NDArray[np.int64], dict[str, Tensor]]] = []  # numbers of sentences, and their notes
 
@@ -378,12 +355,9 @@ class FixedSearch:
         send_notes(np.arange(len(sentence)))
         if on_gpu:
             torch.cuda.current_stream().synchronize()
-        hypotheses: list[list[Hypothesis]] = [[] for _ in range(n_sentence)]
+        hypotheses: dict[int, list[Hypothesis]] = {}
         for numbers, notes in sent:
             divisors = settings.divisor(torch.arange(1, notes["token"].size(1) + 1)).numpy()
             n_best = beam.backtrace(notes, divisors, settings.n_best)
-            for number, sentence_hypotheses in zip(numbers, n_best, strict=True):
-                hypotheses[number] = sentence_hypotheses
-        if not all(hypotheses):
-            raise beam.not_finite()
-        return hypotheses
+            hypotheses.update(zip(numbers.tolist(), n_best, strict=True))
+        return [hypotheses[number] for number in range(n_sentence)]

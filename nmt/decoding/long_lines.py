@@ -95,15 +95,6 @@ class Split:
     pieces: list[str]
     spaces: list[str]  # one more than pieces; often ""
 
-    @property
-    def starts(self) -> list[int]:
-        """The place of the first character of each piece in the line."""
-        starts, end = [], 0
-        for space, piece in zip(self.spaces, self.pieces, strict=False):
-            starts.append(end + len(space))
-            end = starts[-1] + len(piece)
-        return starts
-
 
 def split(
     line: str, ids: Sequence[int] | None, codec: Codec, limits: Limits, *, emoji: bool = False, language: str = ""

@@ -8,9 +8,9 @@ own first or last character may not either: %%s is not %s to the program that re
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import accumulate
+from operator import and_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from nmt.data.placeholders import CHARACTERS
 from nmt.data.subword_kinds import LONGEST_PIECE
-from nmt.data.subwords import Codec
+from nmt.data.subwords import EOS, Codec
 
 Ids = NDArray[np.int64]
 Boundaries = tuple[bool, bool]  # whether a word boundary is required before a phrase, and after it
@@ -40,17 +40,12 @@ class RequiredPhrase(NamedTuple):
 def occurrences(phrase: str, text: str, boundaries: Boundaries | None = None) -> Iterator[tuple[int, int]]:
     """Find a phrase in a text as words. Yields start and end, in characters, of occurrences that do not overlap."""
     start = text.find(phrase)
-    if start < 0:
-        return
-    boundary_before, boundary_after = boundaries or boundaries_of(phrase)
     while start >= 0:
-        end = start + len(phrase)
-        before, after = attached_sides(text, start, end)
-        if (before and boundary_before) or (after and boundary_after):
-            start = text.find(phrase, start + 1)
-        else:
+        end, boundaries = start + len(phrase), boundaries or boundaries_of(phrase)
+        is_attached = any(map(and_, attached_sides(text, start, end), boundaries))
+        if not is_attached:
             yield start, end
-            start = text.find(phrase, end)
+        start = text.find(phrase, start + 1 if is_attached else end)
 
 
 def contains(text: str, phrase: str) -> bool:
@@ -70,11 +65,9 @@ def attached_sides(text: str, start: int, end: int) -> tuple[bool, bool]:
 
 def boundaries_of(phrase: str) -> Boundaries:
     """Return the word boundaries of a phrase: where its edge is a letter of a script with spaces."""
-
-    def needs_boundary(edge: str) -> bool:
-        return _is_letter(edge) and not any(ord(edge) in block for block in _WITHOUT_SPACES)
-
-    return needs_boundary(phrase[0]), needs_boundary(phrase[-1])
+    edges = phrase[0], phrase[-1]
+    before, after = (_is_letter(c) and not any(ord(c) in block for block in _WITHOUT_SPACES) for c in edges)
+    return before, after
 
 
 def _is_letter(character: str) -> bool:
@@ -154,7 +147,7 @@ class Pieces:
                     n_left[number] += 1
                     advancing[number] = np.append(advancing[number], ids[0])
         awaits_boundary = np.array([not automaton.may_end(state) for state in states])
-        return PhraseTable(after, complete, n_left, n_matched, advancing, awaits_boundary)
+        return PhraseTable(after, complete, n_left, n_matched, awaits_boundary, advancing)
 
 
 # State of a text: the nodes that it has reached in the trie of the phrases, whether a phrase that follows it would be
@@ -187,9 +180,9 @@ class PhraseAutomaton:
             barred_before.update(raw[:1] * (raw[0] < 0x80 and boundary_before))
             barred_after.update(raw[-1:] * (raw[-1] < 0x80 and boundary_after))
         self._barred_before, self._barred_after = frozenset(barred_before), frozenset(barred_after)
-        self._completing = lru_cache(None)(self._completing_from)
         self._containing = lru_cache(None)(self._containing_phrase)
-        self.after = lru_cache(1 << 16)(lambda state, token: self._walk(state, pieces.bytes[token]))
+        self.forbidden = lru_cache(1 << 10)(self._forbidden)
+        self.after = lru_cache(1 << 16)(lambda state, token: reduce(self._follow, pieces.bytes[token], state))
 
     def depth(self, nodes: frozenset[int]) -> int:
         """Return the number of bytes of a phrase that are matched."""
@@ -198,10 +191,6 @@ class PhraseAutomaton:
     def may_end(self, state: State) -> bool:
         """Return False if the end of the text would complete a phrase."""
         return self._final_at_boundary.isdisjoint(state[0])
-
-    def completing(self, state: State) -> list[Ids]:
-        """Return the subwords after which a phrase is certainly complete."""
-        return [self._containing(state[1]), *(ids for node in state[0] for ids in self._completing(node))]
 
     def states(self) -> tuple[list[State], NDArray[np.integer[Any]]]:
         """Return all states, the accepting one last, and (n_state, 256) the number of the state after each byte."""
@@ -232,53 +221,47 @@ class PhraseAutomaton:
             return self.accepting
         return frozenset(reached), byte in self._barred_before if is_first else is_attached, n
 
-    def _walk(self, state: State, raw: bytes) -> State:
-        for byte in raw:
-            if state == self.accepting:
-                break
-            state = self._follow(state, byte)
-        return state
-
-    def _completing_from(self, node: int) -> list[Ids]:
-        """Return the subwords that complete a phrase of which a text has matched the path to a node."""
-        completing, paths = [], [(node, b"")]
+    def _forbidden(self, state: State) -> Ids:
+        """Return the ids after which a phrase is certainly complete: subwords, and EOS if it completes one."""
+        if state == self.accepting:
+            return np.arange(len(self._pieces.bytes), dtype=np.int64)
+        nodes, is_attached, _ = state
+        forbidden = [self._containing(is_attached), np.array([] if self.may_end(state) else [EOS], dtype=np.int64)]
+        paths = [(node, b"") for node in nodes]
         for end, path in paths:  # the list grows during the loop
             ids = self._pieces.beginning_with(path)
             if end in self._final:
-                completing.append(ids)
+                forbidden.append(ids)
             elif len(ids):
                 if end in self._final_at_boundary:
                     longer = ids[self._pieces.n_byte[ids] > len(path)]
-                    completing.append(longer[~np.isin(self._pieces.matrix[longer, len(path)], list(LETTERS))])
+                    forbidden.append(longer[~np.isin(self._pieces.matrix[longer, len(path)], list(LETTERS))])
                 paths += [(child, path + bytes([byte])) for byte, child in self._children[end].items()]
-        return [ids for ids in completing if len(ids)]
+        return np.concatenate(forbidden)
 
     def _containing_phrase(self, is_attached: bool) -> Ids:
         """Return the subwords that contain a whole phrase with its boundaries."""
-        likely = set().union(*(self._pieces.containing(raw) for raw, _ in self._phrases))
-        ends = {i: self._walk((frozenset(), is_attached, 0), self._pieces.bytes[i]) for i in sorted(likely)}
-        return np.array([i for i, state in ends.items() if state == self.accepting], np.int64)
+        start: State = (frozenset(), is_attached, 0)
+        likely = sorted(set().union(*(self._pieces.containing(raw) for raw, _ in self._phrases)))
+        complete = [i for i in likely if reduce(self._follow, self._pieces.bytes[i], start) == self.accepting]
+        return np.array(complete, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class PhraseTable:
+class PhraseTable(NamedTuple):
     """Transitions of a required phrase by subwords, (n_state, n_vocab). The first state is the start; the last one is
     accepting and never left.
 
     For each state: complete: the phrase is complete if the text ends now; n_left: subwords that are missing; n_matched:
-    bytes that are matched; advancing: subwords that match more; awaits_boundary: all bytes are matched, and no letter
-    may follow.
+    bytes that are matched; awaits_boundary: all bytes are matched, and no letter may follow; advancing: subwords that
+    match more.
     """
 
     after: NDArray[np.integer[Any]]
     complete: NDArray[np.bool_]
     n_left: NDArray[np.int64]
     n_matched: NDArray[np.int64]
-    advancing: list[NDArray[np.int64]]
     awaits_boundary: NDArray[np.bool_]
+    advancing: list[NDArray[np.int64]]
 
 
-@lru_cache(4)
-def pieces_of(codec: Codec) -> Pieces:
-    """Return the `Pieces` of a vocabulary, from a cache."""
-    return Pieces(codec)
+pieces_of = lru_cache(4)(Pieces)  # of a vocabulary

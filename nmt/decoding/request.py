@@ -4,7 +4,7 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from operator import attrgetter
@@ -241,27 +241,3 @@ def _matches(source: str, pattern: re.Pattern[str]) -> Iterator[Kept]:
             while start > previous_end and _LATIN.fullmatch(source, start - 1, start + 1):
                 start -= 1
             yield Kept(source[start:end], start, end, attached_sides(source, start, end))
-
-
-# (trg_lang, tags) of a request -> the tags to put before its source. Raises RecipeError.
-TagsOf = Callable[[str | None, tuple[str, ...] | None], tuple[str, ...]]
-
-
-class Sources:
-    """Encodes the sources of requests. codec: without tags_of it encodes every source with its own tags, and those of
-    the request are ignored."""
-
-    def __init__(self, codec: Codec, tags_of: TagsOf | None = None) -> None:
-        self._codec, self._tags_of = codec, tags_of
-        self._tagged: dict[tuple[str | None, tuple[str, ...] | None], Codec] = {}
-
-    def codec_of(self, request: Request) -> Codec:
-        """Return the codec for the tags of a request. Raises RecipeError for tags that the model has not learnt."""
-        key = request.trg_lang, request.tags
-        if key not in self._tagged:
-            self._tagged[key] = self._codec.tagged(self._tags_of(*key)) if self._tags_of else self._codec
-        return self._tagged[key]
-
-    def encode(self, request: Request) -> list[int]:
-        """Ids of the source of a request, without EOS."""
-        return self.codec_of(request).encode([request.source])[0]

@@ -7,6 +7,7 @@ Shapes: B sentences still searched, K hypotheses of each, R = B·K rows, V vocab
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,57 +15,14 @@ from torch import Tensor
 
 from nmt.data.subwords import EOS
 from nmt.decoding.candidates import Candidates, best_of
-from nmt.decoding.phrases import START, Ids, PhraseAutomaton, Pieces, RequiredPhrase, boundaries_of
+from nmt.decoding.phrases import START, PhraseAutomaton, Pieces, RequiredPhrase, boundaries_of
 from nmt.decoding.request import Request
-
-_END = np.array([EOS])
-
-
-class Avoided:
-    """The avoided phrases of a batch, and their states for every hypothesis."""
-
-    def __init__(self, pieces: Pieces, avoided: Sequence[Iterable[str]], n_hypothesis: int) -> None:
-        self._automata = [_automaton(pieces, frozenset(phrases)) for phrases in avoided]
-        self._states = [[START] * n_hypothesis for _ in avoided]
-
-    def forbid(self, logits: Tensor) -> None:
-        """Forbid tokens that may not follow. logits: (R, V), changed in place."""
-        rows, forbidden, failed_rows = list[int](), list[Ids](), list[int]()
-        sentences = zip(self._automata, self._states, strict=True)
-        hypotheses = ((automaton, state) for automaton, states in sentences for state in states)
-        for row, (automaton, state) in enumerate(hypotheses):
-            if automaton is None:
-                continue
-            if state == automaton.accepting:
-                failed_rows.append(row)
-                continue
-            forbidden += automaton.completing(state)
-            forbidden += [] if automaton.may_end(state) else [_END]
-            rows += [row] * (len(forbidden) - len(rows))
-        logits[failed_rows] = -torch.inf
-        if forbidden:
-            row_of, column = np.repeat(rows, [len(ids) for ids in forbidden]), np.concatenate(forbidden)
-            logits[torch.from_numpy(row_of).to(logits.device), torch.from_numpy(column).to(logits.device)] = -torch.inf
-
-    def follow(self, parent: Tensor, token: Tensor) -> None:
-        """Make hypothesis k of a sentence continue old hypothesis parent[k] by token[k]. Both (B, K)."""
-        if not any(self._automata):
-            return
-        sentences = zip(self._automata, self._states, parent.tolist(), token.tolist(), strict=True)
-        self._states = [
-            [automaton.after(before[k], i) if automaton else START for k, i in zip(parents, tokens, strict=True)]
-            for automaton, before, parents, tokens in sentences
-        ]
-
-    def keep(self, sentences: Sequence[int]) -> None:
-        """Remove all but some sentences."""
-        self._automata, self._states = [self._automata[b] for b in sentences], [self._states[b] for b in sentences]
 
 
 @lru_cache(64)
-def _automaton(pieces: Pieces, phrases: frozenset[str]) -> PhraseAutomaton | None:
-    bounded = [(pieces.in_bytes(text), boundaries_of(text)) for text in map(pieces.codec.normalised, phrases)]
-    return PhraseAutomaton(pieces, bounded) if phrases else None
+def _automaton(pieces: Pieces, phrases: frozenset[str]) -> PhraseAutomaton:
+    texts = map(pieces.codec.normalised, phrases)
+    return PhraseAutomaton(pieces, [(pieces.in_bytes(text), boundaries_of(text)) for text in texts])
 
 
 class Required:
@@ -84,14 +42,12 @@ class Required:
         self._sentence, self._column, self._first = torch.from_numpy(rows.T.copy()).to(device).unbind()
         self._state = self._first.unsqueeze(1).repeat(1, n_hypothesis)  # (W, K)
         if tables:  # joined: (n_state, …), and (n_state, M) the subwords that advance a phrase, padded with -1
-            parts = [
-                (table.after, table.complete, table.n_left, table.n_matched, table.awaits_boundary)
-                for table in tables.values()
-            ]
+            columns: Iterable[tuple[Any, ...]] = zip(*tables.values(), strict=True)
+            *parts, advancing = columns
             self._after, self._complete, self._n_left, self._n_matched, self._awaits_boundary = (
-                torch.from_numpy(np.concatenate(arrays)).to(device) for arrays in zip(*parts, strict=True)
+                torch.from_numpy(np.concatenate(arrays)).to(device) for arrays in parts
             )
-            ids = [torch.from_numpy(row) for table in tables.values() for row in table.advancing]
+            ids = [torch.from_numpy(row) for rows in advancing for row in rows]
             self._advancing = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=-1).to(device)
 
     def __bool__(self) -> bool:
@@ -110,11 +66,9 @@ class Required:
 
     def keep(self, sentences: Tensor) -> None:
         """Remove all but some sentences. sentences: (B',) numbers of those that remain."""
-        new_number = sentences.new_full((self._n_sentence,), -1)
-        new_number[sentences] = torch.arange(len(sentences), device=sentences.device)
-        remains = new_number[self._sentence] >= 0
-        self._n_sentence, self._sentence = len(sentences), new_number[self._sentence[remains]]
-        self._column, self._first, self._state = self._column[remains], self._first[remains], self._state[remains]
+        self._n_sentence = len(sentences)
+        self._sentence, kept = (sentences.unsqueeze(1) == self._sentence).nonzero(as_tuple=True)
+        self._column, self._first, self._state = self._column[kept], self._first[kept], self._state[kept]
 
     def advancing(self, candidates: Candidates, logits: Tensor, score: Tensor, normaliser: Tensor) -> Candidates:
         """The `_likeliest` continuation of each hypothesis for each phrase, unless it is among the candidates already.
@@ -192,7 +146,10 @@ class Rules:
         self._has_no_space = torch.from_numpy(pieces.matrix[:, 0] != ord(" ")).to(device)
         self._n_prefix_byte = min_len.new_zeros(len(requests), n_hypothesis)  # (B, K) bytes that are written
         self.required = Required(pieces, [request.required_phrases for request in requests], device, n_hypothesis)
-        self._avoided = Avoided(pieces, [request.avoided for request in requests], n_hypothesis)
+        self._avoids = any(request.avoided for request in requests)
+        # The automaton of the avoided phrases of each sentence, and its state for each hypothesis.
+        automata = [_automaton(pieces, frozenset(request.avoided)) for request in requests]
+        self._avoided = [[(automaton, START)] * n_hypothesis for automaton in automata]
         names, self._placeholders = list(placeholders or {}), min_len.new_tensor(list((placeholders or {}).values()))
         has_item = [[name in items for name in names] for items in (dict(request.items) for request in requests)]
         is_allowed = torch.tensor(has_item, device=device, dtype=torch.bool)
@@ -216,7 +173,11 @@ class Rules:
         if len(self._placeholders):
             possible = logits[:, self._placeholders]
             logits[:, self._placeholders] = possible.masked_fill(~self._is_allowed.flatten(0, 1), -torch.inf)
-        self._avoided.forbid(logits)
+        if self._avoids:
+            ids = [automaton.forbidden(state) for states in self._avoided for automaton, state in states]
+            rows = np.repeat(np.arange(len(ids)), [len(row_ids) for row_ids in ids]), np.concatenate(ids)
+            row, column = (torch.from_numpy(numbers).to(logits.device) for numbers in rows)
+            logits[row, column] = -torch.inf
         for sentence, prefix in enumerate(self._prefixes):
             for k, n_byte in enumerate(self._n_prefix_byte[sentence].tolist() if prefix else ()):
                 if n_byte < len(prefix):
@@ -251,13 +212,18 @@ class Rules:
         self._is_allowed = self._is_allowed.take_along_dim(index, 1) & ~is_used
         if self.required:
             self.required.follow(parent, token)
-        self._avoided.follow(parent, token)
+        if self._avoids:
+            sentences = zip(self._avoided, parent.tolist(), token.tolist(), strict=True)
+            self._avoided = [
+                [(states[k][0], states[k][0].after(states[k][1], i)) for k, i in zip(parents, tokens, strict=True)]
+                for states, parents, tokens in sentences
+            ]
 
     def keep(self, sentences: Tensor) -> None:
         """Remove all but some sentences. sentences: (B',) numbers of those that remain."""
-        self._prefixes = [self._prefixes[b] for b in sentences.tolist()]
+        numbers = sentences.tolist()
+        self._prefixes, self._avoided = [self._prefixes[b] for b in numbers], [self._avoided[b] for b in numbers]
         self.required.keep(sentences)
-        self._avoided.keep(sentences.tolist())
         self._min_len, self._tokens, self._n_prefix_byte, self._is_allowed, self._may_repeat = (
             tensor[sentences]
             for tensor in (self._min_len, self._tokens, self._n_prefix_byte, self._is_allowed, self._may_repeat)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nmt.data.subwords import BOS, EOS
 from nmt.decoding.beam import BeamSettings, Hypothesis, not_finite
-from nmt.decoding.candidates import Characters, should_shrink
+from nmt.decoding.candidates import should_shrink
 from nmt.decoding.rules import Rules
 from nmt.decoding.scorer import full_precision
 from nmt.models.base import SearchModel
@@ -61,7 +61,6 @@ def sample(
     seeds: list[list[int]],
     narrow: Callable[[Tensor], Tensor] = narrowed,
     rules: Rules | None = None,
-    characters: Characters | None = None,
 ) -> list[list[Hypothesis]]:
     """Draw n translations of each sentence. A larger n gives the same ones first.
 
@@ -70,7 +69,6 @@ def sample(
     """
     device = src_seq.device
     uniform, max_len = _uniform(seeds, n, max_len.tolist()).to(device), max_len.to(device)
-    characters = characters and Characters(characters.after.to(device))
     # All samples, (B, n, …): tokens, lengths, log-probabilities, and whether the end was forced.
     tokens = torch.zeros(uniform.shape, dtype=torch.long, device=device)
     length, total = torch.zeros_like(tokens[:, :, 0]), torch.zeros_like(uniform[:, :, 0])
@@ -78,7 +76,7 @@ def sample(
     # The live part: numbers of sentences, the last token of each row, and its state in `Characters`.
     sentence = torch.arange(len(seeds), device=device)
     last, live, inside = torch.full_like(sentence, BOS), torch.ones_like(is_cut), torch.zeros_like(length)
-    state, n_token, forbidden = model.start(src_seq), 0, last.new_zeros(0)
+    state, n_token = model.start(src_seq), 0
     while len(sentence):
         logits = full_precision(model.step(last, state))
         normaliser = logits.logsumexp(-1, keepdim=True).double()  # over all tokens, as in training
@@ -86,18 +84,15 @@ def sample(
             row = sentence.repeat_interleave(n)
             logits, normaliser = logits[row], normaliser[row]
             state.reorder(row)
-            forbidden = last.new_tensor(settings.forbidden(logits.size(-1)))
-        possible = logits.index_fill(1, forbidden, -torch.inf)
+            automaton = settings.automaton(logits.size(-1), device)
+        possible = automaton.forbid(logits.clone(), inside.flatten())
         is_stuck = torch.zeros_like(live)
         if rules is not None:
             rules.forbid(possible)
-        if characters is not None:
-            characters.forbid(possible, inside.flatten())
-            n_left = (max_len - n_token - 1).clamp(min=0).repeat_interleave(n)
-            characters.forbid_cut(possible, inside.flatten(), n_left)
-        if rules is not None:
             is_stuck = (possible.amax(-1) == -torch.inf).view(-1, n)  # no token may follow: end as at the cap
             possible[:, EOS] = torch.where(is_stuck.flatten(), logits[:, EOS], possible[:, EOS])
+        n_left = (max_len - n_token - 1).clamp(min=0).repeat_interleave(n)
+        automaton.forbid_cut(possible, inside.flatten(), n_left)
         if not torch.isfinite(possible.amax(-1)).all():
             raise not_finite()
         token = draw(narrow(possible), uniform[sentence, :, n_token].flatten()).view(-1, n)
@@ -114,8 +109,7 @@ def sample(
         n_done = int(done.sum())
         if n_done == len(sentence):
             break
-        if characters is not None:
-            inside = characters.follow(inside, token)
+        inside = automaton.follow(inside, token)
         if rules is not None:
             rules.follow(torch.arange(n, device=device).expand_as(token), token)
         if should_shrink(n_done, len(sentence)):

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.long_lines import Split
@@ -48,23 +48,16 @@ class Translation:
         return entries
 
 
-class Forced(NamedTuple):
-    """Result of forced decoding of a line, or of one piece of a line that was split."""
-
-    log_probs: list[float]  # of each subword, and of EOS
-    alignment: list[int | None]  # the source position of each subword; [] if not requested or not available
-
-
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Log-probabilities of a given translation."""
+    """Result of forced decoding: log-probabilities of a given translation, or of a piece of one."""
 
     token_log_probs: list[float]  # of each subword, and of EOS
     src_ids: list[int]  # ids that the model read, without EOS
     trg_ids: list[int]
     items: dict[str, str] = field(default_factory=dict)  # the text behind each placeholder in the ids, by name
     warning: str | None = None  # for the user, about this line
-    alignment: list[int | None] = field(default_factory=list)  # see `Forced`
+    alignment: list[int | None] = field(default_factory=list)  # source position of each subword; [] if not available
 
     @property
     def log_prob(self) -> float:

@@ -17,7 +17,7 @@ from nmt.data.batches import length_batches, pad
 from nmt.data.placeholders import came_back, protected_like, restored
 from nmt.data.plan import Rows
 from nmt.data.subword_kinds import LONGEST_PIECE
-from nmt.data.subwords import BOS, EOS, Subwords
+from nmt.data.subwords import BOS, EOS, Codec, Subwords
 from nmt.data.text import with_ends_of
 from nmt.decoding import long_lines
 from nmt.decoding.beam import BeamSettings, Hypothesis, search
@@ -25,17 +25,19 @@ from nmt.decoding.candidates import characters_of
 from nmt.decoding.fixed_search import FixedSearch
 from nmt.decoding.long_lines import MAX_SRC_LEN, Limits, Split, ranked
 from nmt.decoding.phrases import pieces_of
-from nmt.decoding.request import Request, Sources, TagsOf, is_blank
+from nmt.decoding.request import Request, is_blank
 from nmt.decoding.rules import Rules
 from nmt.decoding.sampling import fingerprint, narrowed, sample
 from nmt.decoding.scorer import full_precision, score_tokens
-from nmt.decoding.translation import Forced, Scored, Translation, searched_parts
+from nmt.decoding.translation import Scored, Translation, searched_parts
 from nmt.errors import NmtError, OutOfMemory, RecipeError, is_out_of_memory
 from nmt.evaluation.alignment import subword_alignment
 from nmt.evaluation.metrics import comet_model, expected_utility
 from nmt.models.base import Attns, SearchModel, evaluating
 from nmt.recipe.decode_options import DecodeConfig
 
+# (trg_lang, tags) of a request -> the tags to put before its source. Raises RecipeError.
+TagsOf = Callable[[str | None, tuple[str, ...] | None], tuple[str, ...]]
 Row = tuple[list[int], Request | None]  # ids of a source, without EOS, and its request, if known
 _LINE_ENDS = str.maketrans("\n\r", "  ")
 # A subword has at most LONGEST_PIECE bytes, so this many characters have at least MAX_SRC_LEN subwords. The rest of a
@@ -48,9 +50,9 @@ NOWHERE = "this model has no attention to the source"
 class Translator:
     """Translates lines with one model, in their order.
 
-    tags_of: returns the tags to put before a line. languages: codes of source and target; a line of numbers is copied
-    if both write digits alike. fixed: beam search of the same model for batches without constraints.
-    whole_characters: False lets the model write bytes that are not UTF-8, as other engines do.
+    tags_of: returns the tags to put before a line; None: `subwords.src` has those of all lines. languages: codes of
+    source and target; a line of numbers is copied if both write digits alike. fixed: beam search of the same model for
+    batches without constraints. whole_characters: False lets the model write bytes that are not UTF-8.
     """
 
     def __init__(
@@ -67,14 +69,17 @@ class Translator:
     ) -> None:
         assert config.n_best <= config.n_candidate
         self.model, self.subwords, self.config, self.fixed = model, subwords, config, fixed
-        self.limits, self.sources = limits or Limits(), Sources(subwords.src, tags_of)
+        self.limits, src = limits or Limits(), subwords.src
+        tagged = cache(lambda *tags: src.tagged(tags_of(*tags)) if tags_of else src)
+        # Finds the codec for the tags of a request. Raises RecipeError for tags that the model has not learnt.
+        self.codec_of: Callable[[Request], Codec] = lambda request: tagged(request.trg_lang, request.tags)
         self._src_lang, self._trg_lang = languages[0], config.trg_lang or languages[1]
         self._by_utility = config.mbr != "none"
         n_text = subwords.trg.n_text
-        self._characters = characters_of(subwords.trg.raw(range(n_text))) if whole_characters else None
+        characters = characters_of(subwords.trg.raw(range(n_text))) if whole_characters else None
         n_best = config.beam if self._by_utility or config.qe else config.n_best  # reranking needs the whole beam
         options: dict[str, Any] = {"length_penalty": config.length_penalty, "alpha": config.alpha, "beam": config.beam}
-        self._settings = BeamSettings(**options, n_real=n_text, n_best=n_best)
+        self._settings = BeamSettings(**options, n_real=n_text, n_best=n_best, characters=characters)
 
     def translate(
         self, lines: Iterable[str | Request], on_progress: Callable[[int], object] | None = None
@@ -95,25 +100,24 @@ class Translator:
         clipped = [replace(requests[n], source=requests[n].source[:_MAX_CHARACTERS].replace("\n", " ")) for n in kept]
         kinds = self.subwords.src.protects
         targets = [protected_like(translations[n], dict(requests[n].items), kinds) for n in kept]
-        src = list(map(self.sources.encode, clipped))
+        src = list(map(self._encode, clipped))
         trg = self.subwords.trg.encode([text[:_MAX_CHARACTERS] for text in targets])
         src_ids, trg_ids = ([ids[:MAX_SRC_LEN] for ids in side] for side in (src, trg))
         scored = [Scored([], [], [])] * len(requests)
         for row, (n, forced) in enumerate(zip(kept, self._forced(src_ids, trg_ids, align), strict=True)):
             sides = ((requests[n].source, src[row]), (targets[row], trg[row]))
             warnings = (_TOO_LONG.format(len(text), MAX_SRC_LEN) for text, ids in sides if len(ids) > MAX_SRC_LEN)
-            ids, items = (src_ids[row], trg_ids[row]), dict(requests[n].items)
-            scored[n] = Scored(forced.log_probs, *ids, items, next(warnings, None), forced.alignment)
+            scored[n] = replace(forced, items=dict(requests[n].items), warning=next(warnings, None))
         yield from scored
 
-    def forced(self, translations: Sequence[Translation], *, align: bool = False) -> list[list[Forced]]:
+    def forced(self, translations: Sequence[Translation], *, align: bool = False) -> list[list[Scored]]:
         """Forced decoding of the best translation of each line. Returns one result for each of its `searched_parts`."""
         parts_of_lines = [searched_parts(translation) for translation in translations]
         parts = [part for line_parts in parts_of_lines for part in line_parts]
         results = iter(self._forced([part.src_ids for part in parts], [part.trg_ids for part in parts], align))
         return [list(islice(results, len(line_parts))) for line_parts in parts_of_lines]
 
-    def _forced(self, src_ids: Sequence[list[int]], trg_ids: Sequence[list[int]], align: bool) -> list[Forced]:
+    def _forced(self, src_ids: Sequence[list[int]], trg_ids: Sequence[list[int]], align: bool) -> list[Scored]:
         alignments: dict[int, list[int | None]] = {}
 
         def store_alignment(pair: int, weights: Tensor) -> None:
@@ -124,7 +128,8 @@ class Translator:
             rows = score_tokens(
                 self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens, on_attention=on_attention
             )
-        return [Forced(log_probs, alignments.get(pair, [])) for pair, log_probs in enumerate(rows)]
+        results = enumerate(zip(rows, src_ids, trg_ids, strict=True))
+        return [Scored(*result, alignment=alignments.get(pair, [])) for pair, result in results]
 
     def attention(self, translation: Translation) -> Attns:
         """Return the attention weights of the best translation of a line that is not blank: (n_layer, n_head, …) of
@@ -143,15 +148,16 @@ class Translator:
 
     def _translate_window(self, lines: Sequence[str | Request], on_done: Callable[[int], object]) -> list[Translation]:
         """Translate lines. Equal ones are encoded and searched for once; blank ones never reach the model."""
-        requests, ids_of = list(map(self._request, lines)), cache(self.sources.encode)
+        requests, ids_of = list(map(self._request, lines)), cache(self._encode)
         count = Counter(requests)
-        searched = [request for request in count if not self._skips_model(request)]
-        on_done(len(requests) - sum(count[request] for request in searched))
+        translations = {request: copied for request in count if (copied := self._copied(request))}
+        on_done(sum(count[request] for request in translations))
+        searched = [request for request in count if request not in translations]
         splits = {request: cut for request in searched if (cut := self._split(request, ids_of))}
         whole = [request for request in searched if request not in splits]
-        pieces = [piece for _, pieces in splits.values() for piece in pieces if not self._skips_model(piece)]
-        distinct = list(dict.fromkeys(whole + pieces))
-        translations: dict[Request, Translation] = {}
+        pieces = [piece for _, line_pieces in splits.values() for piece in line_pieces]
+        translations |= {piece: copied for piece in pieces if (copied := self._copied(piece))}
+        distinct = [request for request in dict.fromkeys(whole + pieces) if request not in translations]
         for rows, hypotheses in self.batches(list(map(ids_of, distinct)), distinct):
             batch = [distinct[row] for row in rows]
             qualities = self._qualities(batch, hypotheses)
@@ -160,25 +166,27 @@ class Translator:
             # A line that was split is done when all of its pieces are.
             on_done(sum(count[request] for request in batch if request not in splits))
         # A piece may equal a line that was split: in another context it was a single sentence.
-        joined_lines: dict[Request, Translation] = {}
-        for request, (split_line, piece_requests) in splits.items():
-            parts = [translations.get(piece) or _copied(piece) for piece in piece_requests]
-            joined_lines[request] = self._joined_translation(request, split_line, parts)
-            on_done(count[request])
-        translations |= joined_lines
-        return [translations.get(request) or _copied(request) for request in requests]
+        translations |= {
+            request: self._joined_translation(request, split_line, [translations[piece] for piece in line_pieces])
+            for request, (split_line, line_pieces) in splits.items()
+        }
+        on_done(sum(count[request] for request in splits))
+        return [translations[request] for request in requests]
 
     def _split(self, request: Request, ids_of: Callable[[Request], list[int]]) -> tuple[Split, list[Request]] | None:
         """Split a line. Returns its pieces, with items restored, and a request for each; None if it stays whole."""
         limits = self.limits if request.can_be_split else Limits()
         ids = None if long_lines.surely_too_long(request.source, limits.piece) else ids_of(request)
         emoji = self.config.copy_letterless and not request.asks
-        codec = self.sources.codec_of(request)
+        codec = self.codec_of(request)
         if not (encoded := long_lines.split(request.source, ids, codec, limits, emoji=emoji, language=self._src_lang)):
             return None
         original = replace(encoded, pieces=[restored(piece, dict(request.items)) for piece in encoded.pieces])
-        starts = enumerate(zip(encoded.pieces, original.starts, strict=True))
-        return original, [request.of_piece(piece, start, is_first=not n) for n, (piece, start) in starts]
+        requests, end = list[Request](), 0
+        for space, piece, original_piece in zip(encoded.spaces, encoded.pieces, original.pieces, strict=False):
+            requests.append(request.of_piece(piece, end + len(space), is_first=not requests))
+            end += len(space) + len(original_piece)
+        return original, requests
 
     def _texts(self, request: Request, hypotheses: Sequence[Hypothesis]) -> list[str]:
         # A line feed inside a translation would shift every line after it.
@@ -255,14 +263,14 @@ class Translator:
         # Restored items have the letters of the source; constraints have those that the model writes.
         return request.unmet(codec.normalised(text) if codec.protects else text) if request.asks else []
 
-    def _skips_model(self, request: Request) -> bool:
-        """Return whether a line is blank or copied, so that no model has to read it."""
+    def _copied(self, request: Request) -> Translation | None:
+        """The translation of a line that no model has to read: "" for a blank line, a letterless line itself."""
         if is_blank(request.source):
-            return True
-        if not self.config.copy_letterless or request.asks:
-            return False
-        text = restored(request.source, dict(request.items))
-        return long_lines.is_letterless(text, self._src_lang, request.trg_lang or self._trg_lang)
+            return Translation("", [""], [], [])
+        text, trg_lang = restored(request.source, dict(request.items)), request.trg_lang or self._trg_lang
+        copies = self.config.copy_letterless and not request.asks
+        is_copied = copies and long_lines.is_letterless(text, self._src_lang, trg_lang)
+        return Translation(text, [text], [], []) if is_copied else None
 
     def _request(self, line: str | Request) -> Request:
         """The request of a line, in the letters that the model writes, with placeholders for its items."""
@@ -272,6 +280,10 @@ class Translator:
         trg = self.subwords.trg
         request = request.normalised(trg) if request.asks else request
         return request.protected(kinds) if (kinds := self.subwords.src.protects) else request
+
+    def _encode(self, request: Request) -> list[int]:
+        """Ids of the source of a request with its tags, without EOS."""
+        return self.codec_of(request).encode([request.source])[0]
 
     def batches(
         self, ids: Sequence[list[int]], requests: Sequence[Request] | None = None
@@ -329,13 +341,7 @@ class Translator:
             options["narrow"] = partial(
                 narrowed, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p, epsilon=config.epsilon
             )
-            return sample(self.model, src_seq, settings, max_len, rules=rules, characters=self._characters, **options)
+            return sample(self.model, src_seq, settings, max_len, rules=rules, **options)
         if self.fixed and rules is None:
-            return self.fixed(src_seq, settings, max_len, self._characters)
-        return search(self.model, src_seq, settings, max_len, rules=rules, characters=self._characters)
-
-
-def _copied(request: Request) -> Translation:
-    """The translation of a line that skips the model: "" for a blank line, else the line itself."""
-    text = "" if is_blank(request.source) else restored(request.source, dict(request.items))
-    return Translation(text, [text], [], [])
+            return self.fixed(src_seq, settings, max_len)
+        return search(self.model, src_seq, settings, max_len, rules=rules)

@@ -1,6 +1,7 @@
 """Search and sampling never break a character, even if pieces of the vocabulary end inside one."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -61,9 +62,9 @@ def test_samples_have_whole_characters_even_at_the_cap():
     model, n = HashModel(len(PIECES), sharpness=0.3), 10
     with torch.no_grad():
         model.table[:, EOS] += 3.0
-    settings, max_len = BeamSettings(**SETTINGS, beam=1), torch.arange(1, 101) % 40 + 1
+    settings, max_len = BeamSettings(**SETTINGS, characters=characters_of(PIECES)), torch.arange(1, 101) % 40 + 1
     options = {"n": n, "seeds": [[seed] for seed in range(100)]}
-    found = sample(model, sources(100), settings, max_len, **options, characters=characters_of(PIECES))
+    found = sample(model, sources(100), settings, max_len, **options)
     texts = [(text_of(h.ids), h.finished) for hypotheses in found for h in hypotheses]
     assert len(texts) == 1000 and sum(not raw.isascii() for raw, _ in texts) > 200
     assert all(is_utf8(raw) for raw, _ in texts) and sum(not is_finished for _, is_finished in texts) > 100
@@ -73,11 +74,12 @@ def test_samples_have_whole_characters_even_at_the_cap():
 def test_beam_search_and_fixed_search_find_whole_characters(beam, monkeypatch):
     monkeypatch.setattr(fixed_search, "_FEWEST_ROWS", 1)
     model, settings = HashModel(len(PIECES), sharpness=1.5), BeamSettings(**SETTINGS, beam=beam, n_best=beam)
-    src_seq, max_len, characters = sources(30), torch.arange(30) % 9, characters_of(PIECES)
+    src_seq, max_len = sources(30), torch.arange(30) % 9
     unrestricted = search(model, src_seq, settings, max_len)
     assert not all(is_utf8(text_of(h.ids)) for hypotheses in unrestricted for h in hypotheses)
-    found = search(model, src_seq, settings, max_len, characters=characters)
+    settings = replace(settings, characters=characters_of(PIECES))
+    found = search(model, src_seq, settings, max_len)
     for hypotheses in found:
         # A cap may end all hypotheses of a sentence inside a character, or none.
         assert all(is_utf8(text_of(h.ids)) for h in hypotheses) or not any(h.finished for h in hypotheses)
-    assert FixedSearch(model)(src_seq, settings, max_len, characters) == found
+    assert FixedSearch(model)(src_seq, settings, max_len) == found
