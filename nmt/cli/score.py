@@ -98,7 +98,7 @@ def _score(args: argparse.Namespace) -> int:
     languages, has_flags = (src_lang, lang), bool(args.html and sources)
     flags = _flags(sources, hypotheses, references[0], languages) if has_flags else [[] for _ in hypotheses]
     systems = [compare.System(*fields) for fields in zip(_names(args.hyp), hypotheses, flags, strict=True)]
-    with Bar(desc="scoring", total=compare.n_step(len(systems), len(metrics)), leave=False) as bar:
+    with Bar(desc="scoring", total=len(systems) * len(metrics), leave=False) as bar:
         results = compare.compare(
             systems, references, metrics=metrics, sources=sources, on_progress=bar.update, **options
         )

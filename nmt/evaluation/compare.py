@@ -64,29 +64,22 @@ def compare(
     """Score systems and test the differences of each from the first.
 
     references: the lines of each reference. metrics: names of METRICS. comet: the model of that metric. on_progress:
-    called with the number of steps done, of `n_step`. Raises DataError for a system of another number of lines than
-    the references.
+    called with 1 for each metric of each system. Raises DataError for a system of another number of lines than the
+    references.
     """
-    texts = [Texts(system.hypotheses, references, sources, trg_lang, comet) for system in systems]
-    scores: list[dict[str, Score]] = [{} for _ in systems]
-    for system_scores, system_texts in zip(scores, texts, strict=True):
+    results: list[Result] = []
+    for system in systems:
+        texts, first = Texts(system.hypotheses, references, sources, trg_lang, comet), results[0] if results else None
+        scores, p_values = dict[str, Score](), dict[str, PValues]()
         for name in metrics:
-            system_scores.update(score(system_texts, [name], intervals=True))
+            scores |= score(texts, [name], intervals=True)
+            if first and (values := scores[name].p_values(first.scores[name])):
+                p_values[name] = values
             on_progress(1)
-    p_values: list[dict[str, PValues]] = [{} for _ in systems]
-    for name in metrics if len(systems) > 1 else ():
-        for system_scores, system_values in zip(scores[1:], p_values[1:], strict=True):
-            if values := system_scores[name].p_values(scores[0][name]):
-                system_values[name] = values
-        on_progress(1)
-    sentences = [sentence_chrf(system_texts) for system_texts in texts]
-    wins = [None, *(wins_of(chrf, sentences[0]) for chrf in sentences[1:])]
-    return [Result(*columns) for columns in zip(systems, scores, sentences, p_values, wins, strict=True)]
-
-
-def n_step(n_system: int, n_metric: int) -> int:
-    """Return the number of steps of `compare`."""
-    return n_metric * (n_system + (n_system > 1))
+        sentences = sentence_chrf(texts)
+        wins = wins_of(sentences, first.sentences) if first else None
+        results.append(Result(system, scores, sentences, p_values, wins))
+    return results
 
 
 def wins_of(sentences: Sequence[float], first: Sequence[float]) -> Wins:
