@@ -15,7 +15,7 @@ from nmt.cli.parser import Parser, check_count, files_of_pipes, must_be_free, re
 from nmt.data.lines import count_lines, read_lines, write_lines
 from nmt.errors import NmtError
 from nmt.evaluation import compare
-from nmt.evaluation.metrics import METRICS, Texts, bleu_tokens, comet_model, form_note, tokenised_note, unspaced_note
+from nmt.evaluation.metrics import METRICS, Texts, bleu_tokens, comet_model, reference_notes, unspaced_note
 from nmt.files import is_run, runs_of, write_durably
 from nmt.languages import UNTOLD, canonical, language_of
 from nmt.processes import sleep_while_waiting
@@ -84,8 +84,7 @@ def _score(args: argparse.Namespace) -> int:
     notes = [
         bleu_tokens(lang)[1] or f"BLEU tokenizer: 13a (language: {'not known' if lang == UNTOLD else lang}).",
         *((unspaced_note(reference, lang) or "").replace("data.trg_lang", "--lang") for reference in references),
-        *map(tokenised_note, references),
-        *map(form_note, references),
+        *reference_notes(references),
     ]
     for note in filter(None, dict.fromkeys(notes)):
         talk(f"nmt-score: {note}")

@@ -27,7 +27,7 @@ from nmt.device import choose_device
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.alignment import characters_note, trg_lang_of
 from nmt.evaluation.attention_page import draw, panels, sentence_of
-from nmt.evaluation.metrics import Texts, bleu_tokens, exact_match, form_note, score, tokenised_note, unspaced_note
+from nmt.evaluation.metrics import Texts, bleu_tokens, exact_match, reference_notes, score, unspaced_note
 from nmt.models.int8 import half_is_faster
 from nmt.progress import Bar
 from nmt.recipe.model_options import Attention
@@ -352,9 +352,8 @@ class Report:
         for metric_score in scores.values():
             talk(metric_score.text)
         talk(f"exact match = {exact:.1f} % of {self.n_line:,} lines")
-        for note in (bleu_tokens(trg_lang)[1], *map(tokenised_note, self.references), *map(form_note, self.references)):
-            if note:
-                talk(f"note: {note}")
+        for note in filter(None, [bleu_tokens(trg_lang)[1], *reference_notes(self.references)]):
+            talk(f"note: {note}")
         if warning := unspaced_note(first, trg_lang):
             talk(f"warning: {warning}")
         if self.args.scores:

@@ -169,26 +169,21 @@ def unspaced_note(references: Sequence[str], trg_lang: str) -> str | None:
     )
 
 
-def tokenised_note(references: Sequence[str]) -> str | None:
-    """Return a note if the punctuation of references is set apart, as in tokenised text; else None."""
-    n_apart, n_ended = (sum(line.rstrip().endswith(end) for line in references) for end in (" .", "."))
-    if n_apart <= n_ended // 2:
-        return None
-    return (
-        f"{n_apart:,} of {len(references):,} references end in a full stop after a space: they look tokenised. Scores "
-        "on tokenised text are not comparable with scores on raw text."
-    )
-
-
-def form_note(references: Sequence[str]) -> str | None:
-    """Return a note if some references are not in the normal form NFC; else None."""
-    n_other = len(references) - sum(map(_is_composed, references))
-    if not n_other:
-        return None
-    return (
-        f"{n_other:,} of {len(references):,} references are not in Unicode's normal form NFC: translations and "
-        "references are compared in it (form:NFC)."
-    )
+def reference_notes(references: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield notes on references that look tokenised, with punctuation set apart; then on those not in the form NFC."""
+    for lines in references:
+        n_apart, n_ended = (sum(line.rstrip().endswith(end) for line in lines) for end in (" .", "."))
+        if n_apart > n_ended // 2:
+            yield (
+                f"{n_apart:,} of {len(lines):,} references end in a full stop after a space: they look tokenised. "
+                "Scores on tokenised text are not comparable with scores on raw text."
+            )
+    for lines in references:
+        if n_other := len(lines) - sum(map(_is_composed, lines)):
+            yield (
+                f"{n_other:,} of {len(lines):,} references are not in Unicode's normal form NFC: translations and "
+                "references are compared in it (form:NFC)."
+            )
 
 
 def _metric_of(name: str, trg_lang: str) -> "SacreMetric":
@@ -199,7 +194,7 @@ def _metric_of(name: str, trg_lang: str) -> "SacreMetric":
 
     metric: SacreMetric
     if name == "bleu":
-        # `force` changes no score. It silences a warning about tokenised text; see `tokenised_note`.
+        # `force` changes no score. It silences a warning about tokenised text; see `reference_notes`.
         metric = BLEU(tokenize=bleu_tokens(trg_lang)[0], force=True)
     elif name == "chrf":
         metric = CHRF()
@@ -216,10 +211,8 @@ def _metric_of(name: str, trg_lang: str) -> "SacreMetric":
 
 def words_of(texts: Sequence[str], trg_lang: str) -> list[list[str]]:
     """Return the tokens of each text that BLEU counts for a language; see `bleu_tokens`."""
-    from sacrebleu.metrics.bleu import BLEU
-
-    tokenize = BLEU(tokenize=bleu_tokens(trg_lang)[0], force=True).tokenizer
-    return [tokenize(_composed(text)).split() for text in texts]
+    metric: Any = _metric_of("bleu", trg_lang)
+    return [metric.tokenizer(_composed(text)).split() for text in texts]
 
 
 def _sentences_by_sacrebleu(name: str, texts: Texts) -> list[float]:
