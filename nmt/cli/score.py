@@ -143,8 +143,7 @@ def table(results: Sequence[compare.Result]) -> str:
     base = printable(first.system.name)
     text += f"Sentences with a higher, equal or lower chrF2 than {base}\n"
     for result in others:
-        assert result.wins is not None
-        won, tied, lost = (f"{n:,} {name}" for name, n in result.wins._asdict().items())
+        won, tied, lost = (f"{n:,} {name}" for name, n in result.wins.items())
         text += f"  {won:>13} {tied:>13} {lost:>13}{'':18}{printable(result.system.name)}\n"
     text += "bs, ar: p-value of the difference by paired bootstrap resampling (bs) and by\n"
     return f"{text}approximate randomisation (ar), against {base}\n"

@@ -33,22 +33,14 @@ class System(NamedTuple):
     flags: Sequence[Sequence[str]] = ()
 
 
-class Wins(NamedTuple):
-    """Numbers of sentences in which a system has a higher, an equal and a lower chrF2 than the first system."""
-
-    won: int
-    tied: int
-    lost: int
-
-
 class Result(NamedTuple):
-    """Scores of one system, and its comparison with the first system; empty and None for that one."""
+    """Scores of one system, and its comparison with the first system; empty for that one."""
 
     system: System
     scores: dict[str, Score]  # by name of the metric
     sentences: list[float]  # chrF2 of each sentence
     p_values: dict[str, PValues]
-    wins: Wins | None
+    wins: dict[str, int]  # by `wins_of`
 
 
 def compare(
@@ -77,16 +69,16 @@ def compare(
                 p_values[name] = values
             on_progress(1)
         sentences = sentence_chrf(texts)
-        wins = wins_of(sentences, first.sentences) if first else None
+        wins = wins_of(sentences, first.sentences) if first else {}
         results.append(Result(system, scores, sentences, p_values, wins))
     return results
 
 
-def wins_of(sentences: Sequence[float], first: Sequence[float]) -> Wins:
-    """Count the sentences in which one system's scores are above, at and below those of the first system."""
+def wins_of(sentences: Sequence[float], first: Sequence[float]) -> dict[str, int]:
+    """Count the sentences that are "won", "tied" and "lost": scores above, at and below those of the first system."""
     differences = [score - base for score, base in zip(sentences, first, strict=True)]
     won, lost = sum(change > TIE for change in differences), sum(change < -TIE for change in differences)
-    return Wins(won, len(differences) - won - lost, lost)
+    return {"won": won, "tied": len(differences) - won - lost, "lost": lost}
 
 
 class Group(NamedTuple):
@@ -182,8 +174,7 @@ def as_json(results: Sequence[Result], trg_lang: str) -> dict[str, Any]:
             if name in result.p_values:
                 p = result.p_values[name]
                 scores[name] |= {"p_bootstrap": p.bootstrap, "p_randomisation": p.randomisation}
-        wins = result.wins._asdict() if result.wins else None
-        systems.append({"name": result.system.name, "scores": scores, "sentences": wins})
+        systems.append({"name": result.system.name, "scores": scores, "sentences": result.wins or None})
     return {"lang": trg_lang, "n_line": len(results[0].sentences), "n_bootstrap": N_BOOTSTRAP, "systems": systems}
 
 
