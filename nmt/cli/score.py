@@ -35,7 +35,7 @@ _DEFAULT_METRICS = [name for name, metric in METRICS.items() if metric.is_defaul
 COMET = ValidConfig.model_fields["comet"].default
 _N_BATCH_LINE = 1000  # lines to score at a time
 _N_NOTE_LINE = 100_000  # lines of a reference to read for the notes on scores by line
-_NOT_LANGUAGES = ("gz", "xz", "zst", "txt", "tok", "out", "ref", "hyp", "src")  # suffixes of file names
+_NOT_LANGUAGES = ("gz", "xz", "zst", "txt", "tok", "out", "ref", "hyp", "src", "trg", "tgt")  # suffixes of file names
 
 
 def score(args: argparse.Namespace) -> int:
