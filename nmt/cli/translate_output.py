@@ -18,7 +18,7 @@ from nmt.cli.parser import check_count, overrides_of
 from nmt.cli.translate_input import Line, request_reader, terms_of
 from nmt.data.lines import write_lines
 from nmt.data.text import style_notes, traits_of
-from nmt.decoding.evidence import WORDS, Evidence, Fields, Lost, attempt, log_prob_of, lost_note
+from nmt.decoding.evidence import WORDS, Evidence, Fields, Lost, attempt, log_prob_of
 from nmt.decoding.request import Request, is_blank
 from nmt.decoding.suspicion import BETTER, CAP, KEPT, MENDED, Answer, flags_of, mend, tries
 from nmt.decoding.translation import Scored, Translation
@@ -180,7 +180,9 @@ def record_of(
 ) -> Record:
     """Format the translation or the score of a line."""
     warning = result.warning if isinstance(result, Scored) else None
-    warnings = list(filter(None, [*line.odd.values(), lost_note(lost), warning]))
+    names, error = ", ".join(lost), next(iter(lost.values()), "")
+    lost_note = f"{names} left out after an internal error ({error}); the translation is complete" if lost else ""
+    warnings = list(filter(None, [*line.odd.values(), lost_note, warning]))
     links = evidence.get(WORDS) or ""
     if isinstance(result, Scored):
         return Record([_scored_line(args, line, result, evidence)], links=links, warnings=warnings)
