@@ -89,8 +89,14 @@ class Score(NamedTuple):
             return PValues(1.0, 1.0)
         differences = np.abs(own.resampled - base.resampled)
         bootstrap = _share_above(differences - differences.mean(), change)
-        shuffled = _shuffled(base.scores, base.counts, own.counts)
-        return PValues(bootstrap, _share_above(shuffled, change * (1 - 1e-9)))  # ties count, up to rounding
+        rng, n_line, shuffled = np.random.default_rng(_SEED), len(base.counts), list[NDArray[np.float64]]()
+        for start in range(0, N_TRIAL, _BLOCK_SIZE):  # random swaps of the translations of both systems
+            keeps = rng.integers(2, size=(min(_BLOCK_SIZE, N_TRIAL - start), n_line), dtype=bool).astype(np.float64)
+            kept = keeps @ base.counts + (1 - keeps) @ own.counts
+            swapped = (1 - keeps) @ base.counts + keeps @ own.counts
+            shuffled.append(np.abs(base.scores(kept) - base.scores(swapped)))
+        # Ties count, up to rounding.
+        return PValues(bootstrap, _share_above(np.concatenate(shuffled), change * (1 - 1e-9)))
 
 
 class Texts(NamedTuple):
@@ -274,16 +280,6 @@ def _interval(resampled: NDArray[np.float64], scale: tuple[float, float]) -> tup
         return None, None
     mean, half = estimate_ci(resampled)
     return max(scale[0], float(mean - half)), min(scale[1], float(mean + half))
-
-
-def _shuffled(scores: ScoresOf, first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.float64]:
-    """Return differences in score of two systems after random swaps of their translations: (N_TRIAL,)."""
-    rng, n_line, differences = np.random.default_rng(_SEED), len(first), list[NDArray[np.float64]]()
-    for start in range(0, N_TRIAL, _BLOCK_SIZE):
-        keeps = rng.integers(2, size=(min(_BLOCK_SIZE, N_TRIAL - start), n_line), dtype=bool).astype(np.float64)
-        kept, swapped = keeps @ first + (1 - keeps) @ second, (1 - keeps) @ first + keeps @ second
-        differences.append(np.abs(scores(kept) - scores(swapped)))
-    return np.concatenate(differences)
 
 
 def _share_above(differences: NDArray[np.float64], change: float) -> float:
