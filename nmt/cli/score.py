@@ -15,7 +15,7 @@ from nmt.cli.parser import Parser, check_count, files_of_pipes, must_be_free, re
 from nmt.data.lines import count_lines, read_lines, write_lines
 from nmt.errors import NmtError
 from nmt.evaluation import compare
-from nmt.evaluation.metrics import METRICS, Texts, bleu_tokens, comet_model, form_note, tokenised_note, unspaced_note
+from nmt.evaluation.metrics import METRICS, Texts, bleu_tokens, comet_model, reference_notes, unspaced_note
 from nmt.files import is_run, runs_of, write_durably
 from nmt.languages import UNTOLD, canonical, language_of
 from nmt.processes import sleep_while_waiting
@@ -35,7 +35,7 @@ _DEFAULT_METRICS = [name for name, metric in METRICS.items() if metric.is_defaul
 COMET = ValidConfig.model_fields["comet"].default
 _N_BATCH_LINE = 1000  # lines to score at a time
 _N_NOTE_LINE = 100_000  # lines of a reference to read for the notes on scores by line
-_NOT_LANGUAGES = ("gz", "xz", "zst", "txt", "tok", "out", "ref", "hyp", "src")  # suffixes of file names
+_NOT_LANGUAGES = ("gz", "xz", "zst", "txt", "tok", "out", "ref", "hyp", "src", "trg", "tgt")  # suffixes of file names
 
 
 def score(args: argparse.Namespace) -> int:
@@ -84,8 +84,7 @@ def _score(args: argparse.Namespace) -> int:
     notes = [
         bleu_tokens(lang)[1] or f"BLEU tokenizer: 13a (language: {'not known' if lang == UNTOLD else lang}).",
         *((unspaced_note(reference, lang) or "").replace("data.trg_lang", "--lang") for reference in references),
-        *map(tokenised_note, references),
-        *map(form_note, references),
+        *reference_notes(references),
     ]
     for note in filter(None, dict.fromkeys(notes)):
         talk(f"nmt-score: {note}")
@@ -98,7 +97,7 @@ def _score(args: argparse.Namespace) -> int:
     languages, has_flags = (src_lang, lang), bool(args.html and sources)
     flags = _flags(sources, hypotheses, references[0], languages) if has_flags else [[] for _ in hypotheses]
     systems = [compare.System(*fields) for fields in zip(_names(args.hyp), hypotheses, flags, strict=True)]
-    with Bar(desc="scoring", total=compare.n_step(len(systems), len(metrics)), leave=False) as bar:
+    with Bar(desc="scoring", total=len(systems) * len(metrics), leave=False) as bar:
         results = compare.compare(
             systems, references, metrics=metrics, sources=sources, on_progress=bar.update, **options
         )
@@ -144,8 +143,7 @@ def table(results: Sequence[compare.Result]) -> str:
     base = printable(first.system.name)
     text += f"Sentences with a higher, equal or lower chrF2 than {base}\n"
     for result in others:
-        assert result.wins is not None
-        won, tied, lost = (f"{n:,} {name}" for name, n in result.wins._asdict().items())
+        won, tied, lost = (f"{n:,} {name}" for name, n in result.wins.items())
         text += f"  {won:>13} {tied:>13} {lost:>13}{'':18}{printable(result.system.name)}\n"
     text += "bs, ar: p-value of the difference by paired bootstrap resampling (bs) and by\n"
     return f"{text}approximate randomisation (ar), against {base}\n"

@@ -18,7 +18,7 @@ from nmt.cli.parser import check_count, overrides_of
 from nmt.cli.translate_input import Line, request_reader, terms_of
 from nmt.data.lines import write_lines
 from nmt.data.text import style_notes, traits_of
-from nmt.decoding.evidence import WORDS, Evidence, Fields, Lost, attempt, log_prob_of, lost_note
+from nmt.decoding.evidence import WORDS, Evidence, Fields, Lost, attempt, log_prob_of
 from nmt.decoding.request import Request, is_blank
 from nmt.decoding.suspicion import BETTER, CAP, KEPT, MENDED, Answer, flags_of, mend, tries
 from nmt.decoding.translation import Scored, Translation
@@ -27,7 +27,7 @@ from nmt.device import choose_device
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.alignment import characters_note, trg_lang_of
 from nmt.evaluation.attention_page import draw, panels, sentence_of
-from nmt.evaluation.metrics import Texts, bleu_tokens, exact_match, form_note, score, tokenised_note, unspaced_note
+from nmt.evaluation.metrics import Texts, bleu_tokens, exact_match, reference_notes, score, unspaced_note
 from nmt.models.int8 import half_is_faster
 from nmt.progress import Bar
 from nmt.recipe.model_options import Attention
@@ -180,7 +180,9 @@ def record_of(
 ) -> Record:
     """Format the translation or the score of a line."""
     warning = result.warning if isinstance(result, Scored) else None
-    warnings = list(filter(None, [*line.odd.values(), lost_note(lost), warning]))
+    names, error = ", ".join(lost), next(iter(lost.values()), "")
+    lost_note = f"{names} left out after an internal error ({error}); the translation is complete" if lost else ""
+    warnings = list(filter(None, [*line.odd.values(), lost_note, warning]))
     links = evidence.get(WORDS) or ""
     if isinstance(result, Scored):
         return Record([_scored_line(args, line, result, evidence)], links=links, warnings=warnings)
@@ -352,9 +354,8 @@ class Report:
         for metric_score in scores.values():
             talk(metric_score.text)
         talk(f"exact match = {exact:.1f} % of {self.n_line:,} lines")
-        for note in (bleu_tokens(trg_lang)[1], *map(tokenised_note, self.references), *map(form_note, self.references)):
-            if note:
-                talk(f"note: {note}")
+        for note in filter(None, [bleu_tokens(trg_lang)[1], *reference_notes(self.references)]):
+            talk(f"note: {note}")
         if warning := unspaced_note(first, trg_lang):
             talk(f"warning: {warning}")
         if self.args.scores:

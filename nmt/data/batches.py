@@ -148,17 +148,14 @@ def end_to_end(batch: Batch) -> Batch:
     return Batch(row(batch.src_seq, n_place[0]), trg_seq, gold, batch.n_gold, src_start, trg_start)
 
 
-def halves(batch: Batch) -> tuple[Batch, Batch]:
+def halves(batch: Batch) -> Iterator[Batch]:
     """Split a batch of two or more sentences into two batches, each padded to its own longest sentence."""
     middle = batch.src_seq.size(0) // 2
     assert middle, "one pair has no halves"
-    return _part(batch, slice(middle)), _part(batch, slice(middle, None))
-
-
-def _part(batch: Batch, rows: slice) -> Batch:
-    n_src, n_trg = (int((seq[rows] != PAD).sum(1).max()) for seq in (batch.src_seq, batch.gold))
-    gold = batch.gold[rows, :n_trg]
-    return Batch(batch.src_seq[rows, :n_src], batch.trg_seq[rows, :n_trg], gold, int((gold != PAD).sum()))
+    for rows in (slice(middle), slice(middle, None)):
+        n_src, n_trg = (int((seq[rows] != PAD).sum(1).max()) for seq in (batch.src_seq, batch.gold))
+        gold = batch.gold[rows, :n_trg]
+        yield Batch(batch.src_seq[rows, :n_src], batch.trg_seq[rows, :n_trg], gold, int((gold != PAD).sum()))
 
 
 def read_ahead(make: Callable[[T], R], todo: Iterable[T], depth: int = 2) -> Iterator[R]:

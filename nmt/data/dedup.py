@@ -174,6 +174,9 @@ LEVELS = ("exact", "near", "numberless")
 # reversed: the pair with its sides exchanged, as in training on a corpus in both directions.
 PARTS = ("src", "trg", "pair", "reversed")
 Key = tuple[str, str]  # level and part
+Keys = dict[Key, Hashes]  # hashes of pairs; NO_KEY for a line with too little text to be compared
+Hits = dict[Key, tuple[Ints, Ints]]  # numbers of training pairs, and places of the held-out hashes that they match
+Masks = dict[Key, NDArray[np.bool_]]
 
 # The levels and parts that are shown first.
 _WHOLE = (("exact", "pair"), ("near", "pair"), ("exact", "reversed"), ("near", "reversed"))
@@ -181,28 +184,24 @@ _NOWHERE = np.iinfo(np.int64).max
 _FEWEST_CHARACTERS = 10  # besides digits, for a line to be compared at the level `numberless`
 
 
-class Keys(dict[Key, Hashes]):
-    """Hashes of pairs, by level and part; NO_KEY for a line with too little text to be compared."""
-
-    @classmethod
-    def of(cls, src: Block, trg: Block) -> "Keys":
-        """Return the hashes of the pairs of two blocks."""
-        keys, usable = cls(), dict[Key, NDArray[np.bool_]]()
-        for part, block in (("src", src), ("trg", trg)):
-            exact = hashes_of(map(str.strip, block.lines))
-            near, numberless, length, n_digit = block.near()
-            for level, hashes in zip(LEVELS, (exact, near, numberless), strict=True):
-                keys[level, part], usable[level, part] = hashes, length > 0
-            usable["numberless", part] = length - n_digit >= _FEWEST_CHARACTERS
-        for level in LEVELS:
-            for part, first, second in (("pair", "src", "trg"), ("reversed", "trg", "src")):
-                keys[level, part] = of_pairs(keys[level, first], keys[level, second])
-                usable[level, part] = usable[level, first] & usable["near", second]
-        return cls({key: np.where(usable[key], hashes, np.uint64(NO_KEY)) for key, hashes in keys.items()})
+def overlap_keys(src: Block, trg: Block) -> Keys:
+    """Return the hashes of the pairs of two blocks, for `Leaks` and `hits`."""
+    keys, usable = Keys(), Masks()
+    for part, block in (("src", src), ("trg", trg)):
+        exact = hashes_of(map(str.strip, block.lines))
+        near, numberless, length, n_digit = block.near()
+        for level, hashes in zip(LEVELS, (exact, near, numberless), strict=True):
+            keys[level, part], usable[level, part] = hashes, length > 0
+        usable["numberless", part] = length - n_digit >= _FEWEST_CHARACTERS
+    for level in LEVELS:
+        for part, first, second in (("pair", "src", "trg"), ("reversed", "trg", "src")):
+            keys[level, part] = of_pairs(keys[level, first], keys[level, second])
+            usable[level, part] = usable[level, first] & usable["near", second]
+    return {key: np.where(usable[key], hashes, np.uint64(NO_KEY)) for key, hashes in keys.items()}
 
 
-def hits(known: Mapping[Key, Hashes], keys: Keys, numbers: Ints) -> dict[Key, tuple[Ints, Ints]]:
-    """Find pairs among known, ascending hashes: their numbers, and their places in known. numbers: of all pairs."""
+def hits(known: Keys, keys: Keys, numbers: Ints) -> Hits:
+    """Find pairs among known, ascending hashes. numbers: of all pairs."""
     matches = {}
     for key, hashes in known.items():
         places, is_known = _find(hashes, keys[_counterpart(key)])
@@ -223,31 +222,23 @@ class Leaks:
             self.known[key] = hashes[hashes != NO_KEY]
         self._first = {key: np.full(len(known) + 1, _NOWHERE) for key, known in self.known.items()}
 
-    def compare(self, keys: Keys, numbers: Ints) -> None:
-        """Compare training pairs with the held-out lines. numbers: numbers of the pairs."""
-        for key, match in hits(self.known, keys, numbers).items():
-            self.note(key, *match)
-
-    def note(self, key: Key, numbers: Ints, places: Ints) -> None:
-        """Record training pairs that match held-out lines. numbers, places: from `hits`."""
-        if key == ("exact", "src"):
-            self.n_source += len(numbers)
-        np.minimum.at(self._first[key], places, numbers)
+    def note(self, matches: Hits, first: int = 0) -> None:
+        """Record training pairs that match held-out lines. first: number of the pair that has number 0 in `matches`."""
+        for key, (numbers, places) in matches.items():
+            self.n_source += len(numbers) * (key == ("exact", "src"))
+            np.minimum.at(self._first[key], places, first + numbers)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each split and each place it is compared with: the number of lines found, at each level."""
         rows = []
         for split, keys in self.splits.items():
-            in_train = {key: self.places(split, key) >= 0 for key in self.known}
-            rows.append(_row(split, "train", keys, in_train))
-            valid_splits = [other for other in self.splits if split == "test" and other != "test"]
-            if valid_splits:
-                in_valid = {}
-                for key in self.known:
-                    valid_hashes = np.concatenate([self.splits[name][_counterpart(key)] for name in valid_splits])
-                    in_valid[key] = np.isin(keys[key], valid_hashes) & (keys[key] != NO_KEY)
-                in_either = {key: in_train[key] | in_valid[key] for key in self.known}
-                rows += [_row(split, "valid", keys, in_valid), _row(split, "train or valid", keys, in_either)]
+            found: dict[str, Masks] = {"train": {key: self.places(split, key) >= 0 for key in keys}}
+            if valid_sets := [other for name, other in self.splits.items() if split == "test" != name]:
+                valid = {key: np.concatenate([other[_counterpart(key)] for other in valid_sets]) for key in keys}
+                in_valid = {key: np.isin(keys[key], valid[key]) & (keys[key] != NO_KEY) for key in keys}
+                in_either = {key: found["train"][key] | in_valid[key] for key in keys}
+                found |= {"valid": in_valid, "train or valid": in_either}
+            rows += [_row(split, where, keys, is_found) for where, is_found in found.items()]
         return rows
 
     def places(self, split: str, key: Key) -> Ints:
@@ -278,7 +269,7 @@ def _find(known: Hashes, hashes: Hashes) -> tuple[Ints, NDArray[np.bool_]]:
     return place, place < end
 
 
-def _row(split: str, where: str, keys: Keys, is_found: dict[Key, NDArray[np.bool_]]) -> dict[str, Any]:
+def _row(split: str, where: str, keys: Keys, is_found: Masks) -> dict[str, Any]:
     counts: dict[str, dict[str, int]] = {level: {} for level in LEVELS}
     for part in PARTS:
         so_far = np.zeros(len(keys["exact", part]), bool)

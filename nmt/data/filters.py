@@ -171,18 +171,7 @@ class CorpusFacts(NamedTuple):
     usual: UsualRatio | None = None
 
 
-Make = Callable[[CorpusFacts, Any], Drops | None]
-
-
-class FilterKind(NamedTuple):
-    """A filter on text: its reason, its option in `data`, and its factory, called with a corpus and the option's value.
-
-    An option of False or 0 turns the filter off. The factory may also return None.
-    """
-
-    reason: str
-    option: str
-    make: Make
+Make = Callable[[CorpusFacts, Any], Drops | None]  # None: the corpus does not need the filter
 
 
 def most_bytes(max_len: int) -> int:
@@ -220,21 +209,22 @@ LOW_SCORE = "low score"
 HELD_OUT = "held out"  # for validation, or similar to a held-out pair
 
 # All filters on text, cheap ones first. A pair is counted under the first filter that drops it. A new filter needs a
-# row here and an option in `FilterConfig`.
-FILTERS = [
-    FilterKind("empty side", "", lambda *_: lambda src, trg: not src.strip() or not trg.strip()),
-    FilterKind("identical sides", "drop_identical", lambda *_: lambda src, trg: src.strip() == trg.strip()),
-    FilterKind(TOO_LONG, "max_len", _of_length),
-    FilterKind("length ratio", "max_ratio", _of_ratio),
-    FilterKind("control characters", "drop_control", _on_either_side(lambda text, _: has_control(text))),
-    FilterKind("damaged text", "drop_damaged", _on_either_side(lambda text, _: is_damaged(text))),
-    FilterKind(SCRIPT, "min_script", _of_script),
-    FilterKind("mostly symbols", "max_symbols", _on_either_side(is_mostly_symbols)),
-    FilterKind("repeats itself", "max_repeats", _on_either_side(repeats_itself)),
-    FilterKind("another language", "max_other_language", _of_language),
+# row here and an option in `FilterConfig`. Each has its reason, its option in `data`, of which False or 0 turns it off,
+# and its factory, called with a corpus and the option's value.
+FILTERS: list[tuple[str, str, Make]] = [
+    ("empty side", "", lambda *_: lambda src, trg: not src.strip() or not trg.strip()),
+    ("identical sides", "drop_identical", lambda *_: lambda src, trg: src.strip() == trg.strip()),
+    (TOO_LONG, "max_len", _of_length),
+    ("length ratio", "max_ratio", _of_ratio),
+    ("control characters", "drop_control", _on_either_side(lambda text, _: has_control(text))),
+    ("damaged text", "drop_damaged", _on_either_side(lambda text, _: is_damaged(text))),
+    (SCRIPT, "min_script", _of_script),
+    ("mostly symbols", "max_symbols", _on_either_side(is_mostly_symbols)),
+    ("repeats itself", "max_repeats", _on_either_side(repeats_itself)),
+    ("another language", "max_other_language", _of_language),
 ]
 # The option of each reason. The reasons from `dedup.py` come from filters that compare pairs.
-OPTIONS = {kind.reason: kind.option for kind in FILTERS if kind.option} | {
+OPTIONS = {reason: option for reason, option, _ in FILTERS if option} | {
     LOW_SCORE: "train.min_score or best_share",
     DUPLICATE: "drop_duplicates",
     NEAR_DUPLICATE: "drop_near_duplicates",
@@ -242,7 +232,7 @@ OPTIONS = {kind.reason: kind.option for kind in FILTERS if kind.option} | {
 }
 REASONS = (
     *(BAD_UTF8, BAD_RECORD, LOW_SCORE),
-    *(kind.reason for kind in FILTERS),
+    *(reason for reason, _, _ in FILTERS),
     *(HELD_OUT, DUPLICATE, NEAR_DUPLICATE, TRANSLATIONS),
 )
 # Codes of reasons: their positions in REASONS, from 1.
@@ -253,8 +243,8 @@ REASON_OF = {n: reason for reason, n in CODES.items()}
 
 def filters_of(corpus: CorpusFacts) -> list[tuple[str, Drops]]:
     """Return the active filters on text of a corpus, each with its reason."""
-    values = ((kind, getattr(corpus.config, kind.option, True)) for kind in FILTERS)
-    return [(kind.reason, drops) for kind, value in values if value and (drops := kind.make(corpus, value))]
+    values = ((reason, make, getattr(corpus.config, option, True)) for reason, option, make in FILTERS)
+    return [(reason, drops) for reason, make, value in values if value and (drops := make(corpus, value))]
 
 
 def reason_to_drop(src: str, trg: str, filters: Iterable[tuple[str, Drops]]) -> str | None:

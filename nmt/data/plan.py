@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.arrays import Ints
+from nmt.data.arrays import Ints, places
 from nmt.errors import RecipeError
 from nmt.recipe.data_options import DataConfig
 
@@ -223,16 +223,14 @@ class _Epoch:
         src_len, trg_len = (padded(side, plan.most_padded) for side in lengths)
         by_length = _order_of(src_len, trg_len)
         src_len, trg_len = src_len[by_length], trg_len[by_length]
-        starts = _cut(np.maximum(src_len, trg_len), plan.max_tokens)
+        starts = np.array(_cut(np.maximum(src_len, trg_len), plan.max_tokens), dtype=np.int64)
         n_pair = np.diff(starts, append=len(pool))  # of each batch
         self.n_used += sum(int(side.sum()) for side in lengths)
         self.n_held += int(n_pair @ (np.maximum.reduceat(src_len, starts) + np.maximum.reduceat(trg_len, starts)))
         shuffled = self._rng.permutation(len(starts))
-        n_pair, ends = n_pair[shuffled], np.cumsum(n_pair[shuffled])
-        # A pair moves by the same distance as the start of its batch.
-        origin = np.arange(len(pool)) + np.repeat(np.asarray(starts)[shuffled] - (ends - n_pair), n_pair)
-        self._order[first : first + len(pool)] = pool[by_length][origin]
-        return first + np.concatenate([[0], ends])
+        starts, n_pair = starts[shuffled], n_pair[shuffled]
+        self._order[first : first + len(pool)] = pool[by_length][places(starts, n_pair)]
+        return first + np.append(0, np.cumsum(n_pair))
 
     def _cut_packed(self) -> Ints:
         """Starts of the next `_N_CUT` batches of at most max_tokens a side, and the end of the last."""

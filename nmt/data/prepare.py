@@ -22,7 +22,7 @@ import pyarrow as pa
 from nmt.data.arrays import Ragged
 from nmt.data.block_work import read_block
 from nmt.data.corpus import Prepared, dtype_of_ids, table_of, texts_as_arrow, write_arrow
-from nmt.data.dedup import Keys, Leaks
+from nmt.data.dedup import Leaks, hits, overlap_keys
 from nmt.data.keep import (
     N_ROW,
     KeptPairs,
@@ -180,7 +180,7 @@ def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[s
                 Block([codec.decode(ids.tolist()).replace("\n", " ") for ids in side])
                 for codec, side in zip(codecs, data.train.pairs(numbers), strict=True)
             )
-            base_leaks.compare(Keys.of(*texts), numbers)
+            base_leaks.note(hits(base_leaks.known, overlap_keys(*texts), numbers))
         rows += [{**row, "in": f"train of {base}"} for row in base_leaks.rows() if row["in"] == "train"]
     return rows, unreadable
 

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.alignment_shift import records_of
-from nmt.data.arrays import Ints
-from nmt.data.dedup import N_SHOWN, PAIR, Keys, Leaks, hits
+from nmt.data.dedup import N_SHOWN, PAIR, Hits, Keys, Leaks, hits, overlap_keys
 from nmt.data.letters import units_of
 from nmt.data.sources import Source
 from nmt.data.text import SIDES, Block, Dress, Hashes, Words, cut, dress_of, hashes_of, row_hashes
@@ -54,13 +53,13 @@ class MeasuredBlock(NamedTuple):
     extremes: list[list[tuple[int, int]]]  # the shortest and the longest kept pairs: sort key, number
     pairs: NDArray[Any]  # hashes of the kept pairs
     records: bytes  # of all pairs, for `find_shifts`
-    leaks: dict[tuple[str, str], tuple[Ints, Ints]]  # by level and part: kept pairs, places of held-out lines
+    leaks: Hits  # of the kept pairs, from 0
 
 
 class HeldOut(NamedTuple):
     """Hashes of the validation and test lines, by level and part. bags: of the lines of both sides."""
 
-    known: dict[tuple[str, str], Hashes]
+    known: Keys
     bags: Hashes
 
 
@@ -101,7 +100,7 @@ def line_hashes(side: Units) -> Hashes:
     return hashes
 
 
-def _leaks(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[tuple[str, str], tuple[Ints, Ints]]:
+def _leaks(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> Hits:
     """Find the kept pairs of a block that equal held-out lines, by level and part."""
     candidates = np.zeros(len(kept), dtype=bool)
     for side in (src, trg):
@@ -110,7 +109,7 @@ def _leaks(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[tuple[
     if not candidates.any():
         return {}
     numbers = (np.cumsum(kept) - 1)[candidates]
-    return hits(held_out.known, Keys.of(Block(src.some(candidates)), Block(trg.some(candidates))), numbers)
+    return hits(held_out.known, overlap_keys(Block(src.some(candidates)), Block(trg.some(candidates))), numbers)
 
 
 class Texts(NamedTuple):
@@ -137,7 +136,7 @@ class Survey:
         for split, (src, trg, sources) in held_out.items():
             self._dress[split] = [dress_of("\n".join([*side, ""]).encode("utf-8")) for side in (src, trg)]
             blocks = Block(src), Block(trg)
-            keys[split] = Keys.of(*blocks)
+            keys[split] = overlap_keys(*blocks)
             bags = np.concatenate([bags, *(block.bags() for block in blocks)])
             for source, lines in sources:
                 src_block, trg_block = Block(src[lines]), Block(trg[lines])
@@ -162,8 +161,7 @@ class Survey:
             self._extremes[kind] = sorted([*pairs, *numbered])[:N_EXTREME]
         self._pairs.write(measurements.pairs.tobytes())
         self._records.write(measurements.records)
-        for level_and_part, (numbers, places) in measurements.leaks.items():
-            self.leaks.note(level_and_part, self._n_kept + numbers, places)
+        self.leaks.note(measurements.leaks, self._n_kept)
         self._n_kept += len(measurements.pairs)
 
     def begin_to_finish(self, workers: WorkerPool) -> None:

@@ -128,15 +128,6 @@ def log_prob_of(translation: Translation, token_log_probs: Sequence[float] | Non
     return translation.hypotheses[0].score if token_log_probs is None else math.fsum(token_log_probs)
 
 
-def lost_note(lost: Lost) -> str:
-    """Return a warning about fields of a line that could not be computed; "" without any."""
-    if not lost:
-        return ""
-    return (
-        f"{', '.join(lost)} left out after an internal error ({next(iter(lost.values()))}); the translation is complete"
-    )
-
-
 def words_of_line(
     translation: Translation, subwords: Subwords, by_character: tuple[bool, bool]
 ) -> tuple[list[list[int]], list[list[int]]]:

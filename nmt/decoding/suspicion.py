@@ -64,9 +64,7 @@ _WORDS = {
 _ROMAN = re.compile(r"\b(?=[IVXL]{2})(X{0,3}|XL|LX{0,3})(IX|IV|V?I{0,3})(?![A-Z0-9])")
 _ROMAN_ONES = ("", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
 _ROMAN_TENS = [ones.translate(str.maketrans("IVX", "XLC")) for ones in _ROMAN_ONES]
-_HAN_DIGITS = {**{c: n for n, c in enumerate("〇一二三四五六七八九")}, "零": 0, "两": 2, "兩": 2}
-_HAN_POWERS = {"十": 1, "百": 2, "千": 3, "万": 4, "萬": 4, "億": 8, "亿": 8}
-_HAN = re.compile(f"[{''.join(_HAN_DIGITS)}{''.join(_HAN_POWERS)}]+")
+_HAN = re.compile("[〇零一二三四五六七八九两兩十百千万萬億亿]+")
 _AFTERNOON = re.compile(r"(\d{1,2})(?:[:.]\d\d)? ?p\.?m|(\d{1,2})(?:[:.]\d\d| ?Uhr| ?h\b)", re.IGNORECASE)
 # Offsets from years of the common calendar to those of the Buddhist and the two Islamic ones.
 _CALENDARS = [sign * n for n in (543, 579, 621, 622) for sign in (1, -1)]
@@ -151,12 +149,13 @@ def _han_value(run: str) -> int:
     """Return the value of a number in Chinese characters, with powers of ten or digit by digit."""
     total = part = digit = 0
     for c in run[:_LONGEST_SUM]:
-        if c in _HAN_DIGITS:
-            digit = 10 * digit + _HAN_DIGITS[c]
-        elif _HAN_POWERS[c] < 4:
-            part, digit = part + (digit or 1) * 10 ** _HAN_POWERS[c], 0
+        value = int(unicodedata.numeric(c, 2))  # 两, which is 2, has no value there
+        if value < 10:
+            digit = 10 * digit + value
+        elif value < 10_000:
+            part, digit = part + (digit or 1) * value, 0
         else:
-            total, part, digit = (total + part + digit or 1) * 10 ** _HAN_POWERS[c], 0, 0
+            total, part, digit = (total + part + digit or 1) * value, 0, 0
     return total + part + digit
 
 
@@ -352,9 +351,7 @@ def mend(
         suspect = [n for n, answer in enumerate(answers) if answer.reasons]
         suspect = [n for n in suspect if not (translator.config.samples and requests[n].requires)]
         for n, translation in zip(suspect, translator.translate([requests[n] for n in suspect]), strict=True):
-            answer, reasons = answers[n], reasons_of(requests[n], translation)
-            if len(reasons) < len(answer.reasons):
-                answers[n] = Answer(translation, reasons, name)
-            else:
-                answers[n] = replace(answer, retry=answer.retry or FIRST)
+            earlier = replace(answers[n], retry=answers[n].retry or FIRST)
+            later = Answer(translation, reasons_of(requests[n], translation), name)
+            answers[n] = min(earlier, later, key=lambda answer: len(answer.reasons))
     return answers

@@ -72,17 +72,12 @@ class Sentence(NamedTuple):
     read: Axis
     title: str = ""
 
-    def axes(self, kind: Attention) -> tuple[Axis, Axis]:
-        """Return the axes of the rows (queries) and of the columns (keys)."""
-        if kind == "encoder":
-            return self.src, self.src
-        return self.trg, self.src if kind == "cross" else self.read
-
     def grid(self, kind: Attention, layers: Layers, heads: Heads) -> Grid:
         """Return one kind of attention, by pieces. Raises NmtError for a kind, layer or head that does not exist."""
         if kind not in self.weights:
             raise NmtError(f"this model has no attention of the kind {kind}, only {', '.join(self.weights)}.")
-        queries, keys = self.axes(kind)
+        queries = self.src if kind == "encoder" else self.trg
+        keys = self.read if kind == "decoder" else self.src
         rows = panels(self.weights[kind], layers, heads)
         return Grid(rows, queries.pieces, keys.pieces, KINDS[kind], self.title)
 

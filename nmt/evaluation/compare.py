@@ -33,22 +33,14 @@ class System(NamedTuple):
     flags: Sequence[Sequence[str]] = ()
 
 
-class Wins(NamedTuple):
-    """Numbers of sentences in which a system has a higher, an equal and a lower chrF2 than the first system."""
-
-    won: int
-    tied: int
-    lost: int
-
-
 class Result(NamedTuple):
-    """Scores of one system, and its comparison with the first system; empty and None for that one."""
+    """Scores of one system, and its comparison with the first system; empty for that one."""
 
     system: System
     scores: dict[str, Score]  # by name of the metric
     sentences: list[float]  # chrF2 of each sentence
     p_values: dict[str, PValues]
-    wins: Wins | None
+    wins: dict[str, int]  # by `wins_of`
 
 
 def compare(
@@ -64,36 +56,29 @@ def compare(
     """Score systems and test the differences of each from the first.
 
     references: the lines of each reference. metrics: names of METRICS. comet: the model of that metric. on_progress:
-    called with the number of steps done, of `n_step`. Raises DataError for a system of another number of lines than
-    the references.
+    called with 1 for each metric of each system. Raises DataError for a system of another number of lines than the
+    references.
     """
-    texts = [Texts(system.hypotheses, references, sources, trg_lang, comet) for system in systems]
-    scores: list[dict[str, Score]] = [{} for _ in systems]
-    for system_scores, system_texts in zip(scores, texts, strict=True):
+    results: list[Result] = []
+    for system in systems:
+        texts, first = Texts(system.hypotheses, references, sources, trg_lang, comet), results[0] if results else None
+        scores, p_values = dict[str, Score](), dict[str, PValues]()
         for name in metrics:
-            system_scores.update(score(system_texts, [name], intervals=True))
+            scores |= score(texts, [name], intervals=True)
+            if first and (values := scores[name].p_values(first.scores[name])):
+                p_values[name] = values
             on_progress(1)
-    p_values: list[dict[str, PValues]] = [{} for _ in systems]
-    for name in metrics if len(systems) > 1 else ():
-        for system_scores, system_values in zip(scores[1:], p_values[1:], strict=True):
-            if values := system_scores[name].p_values(scores[0][name]):
-                system_values[name] = values
-        on_progress(1)
-    sentences = [sentence_chrf(system_texts) for system_texts in texts]
-    wins = [None, *(wins_of(chrf, sentences[0]) for chrf in sentences[1:])]
-    return [Result(*columns) for columns in zip(systems, scores, sentences, p_values, wins, strict=True)]
+        sentences = sentence_chrf(texts)
+        wins = wins_of(sentences, first.sentences) if first else {}
+        results.append(Result(system, scores, sentences, p_values, wins))
+    return results
 
 
-def n_step(n_system: int, n_metric: int) -> int:
-    """Return the number of steps of `compare`."""
-    return n_metric * (n_system + (n_system > 1))
-
-
-def wins_of(sentences: Sequence[float], first: Sequence[float]) -> Wins:
-    """Count the sentences in which one system's scores are above, at and below those of the first system."""
+def wins_of(sentences: Sequence[float], first: Sequence[float]) -> dict[str, int]:
+    """Count the sentences that are "won", "tied" and "lost": scores above, at and below those of the first system."""
     differences = [score - base for score, base in zip(sentences, first, strict=True)]
     won, lost = sum(change > TIE for change in differences), sum(change < -TIE for change in differences)
-    return Wins(won, len(differences) - won - lost, lost)
+    return {"won": won, "tied": len(differences) - won - lost, "lost": lost}
 
 
 class Group(NamedTuple):
@@ -189,8 +174,7 @@ def as_json(results: Sequence[Result], trg_lang: str) -> dict[str, Any]:
             if name in result.p_values:
                 p = result.p_values[name]
                 scores[name] |= {"p_bootstrap": p.bootstrap, "p_randomisation": p.randomisation}
-        wins = result.wins._asdict() if result.wins else None
-        systems.append({"name": result.system.name, "scores": scores, "sentences": wins})
+        systems.append({"name": result.system.name, "scores": scores, "sentences": result.wins or None})
     return {"lang": trg_lang, "n_line": len(results[0].sentences), "n_bootstrap": N_BOOTSTRAP, "systems": systems}
 
 

@@ -89,8 +89,14 @@ class Score(NamedTuple):
             return PValues(1.0, 1.0)
         differences = np.abs(own.resampled - base.resampled)
         bootstrap = _share_above(differences - differences.mean(), change)
-        shuffled = _shuffled(base.scores, base.counts, own.counts)
-        return PValues(bootstrap, _share_above(shuffled, change * (1 - 1e-9)))  # ties count, up to rounding
+        rng, n_line, shuffled = np.random.default_rng(_SEED), len(base.counts), list[NDArray[np.float64]]()
+        for start in range(0, N_TRIAL, _BLOCK_SIZE):  # random swaps of the translations of both systems
+            keeps = rng.integers(2, size=(min(_BLOCK_SIZE, N_TRIAL - start), n_line), dtype=bool).astype(np.float64)
+            kept = keeps @ base.counts + (1 - keeps) @ own.counts
+            swapped = (1 - keeps) @ base.counts + keeps @ own.counts
+            shuffled.append(np.abs(base.scores(kept) - base.scores(swapped)))
+        # Ties count, up to rounding.
+        return PValues(bootstrap, _share_above(np.concatenate(shuffled), change * (1 - 1e-9)))
 
 
 class Texts(NamedTuple):
@@ -169,26 +175,21 @@ def unspaced_note(references: Sequence[str], trg_lang: str) -> str | None:
     )
 
 
-def tokenised_note(references: Sequence[str]) -> str | None:
-    """Return a note if the punctuation of references is set apart, as in tokenised text; else None."""
-    n_apart, n_ended = (sum(line.rstrip().endswith(end) for line in references) for end in (" .", "."))
-    if n_apart <= n_ended // 2:
-        return None
-    return (
-        f"{n_apart:,} of {len(references):,} references end in a full stop after a space: they look tokenised. Scores "
-        "on tokenised text are not comparable with scores on raw text."
-    )
-
-
-def form_note(references: Sequence[str]) -> str | None:
-    """Return a note if some references are not in the normal form NFC; else None."""
-    n_other = len(references) - sum(map(_is_composed, references))
-    if not n_other:
-        return None
-    return (
-        f"{n_other:,} of {len(references):,} references are not in Unicode's normal form NFC: translations and "
-        "references are compared in it (form:NFC)."
-    )
+def reference_notes(references: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield notes on references that look tokenised, with punctuation set apart; then on those not in the form NFC."""
+    for lines in references:
+        n_apart, n_ended = (sum(line.rstrip().endswith(end) for line in lines) for end in (" .", "."))
+        if n_apart > n_ended // 2:
+            yield (
+                f"{n_apart:,} of {len(lines):,} references end in a full stop after a space: they look tokenised. "
+                "Scores on tokenised text are not comparable with scores on raw text."
+            )
+    for lines in references:
+        if n_other := len(lines) - sum(map(_is_composed, lines)):
+            yield (
+                f"{n_other:,} of {len(lines):,} references are not in Unicode's normal form NFC: translations and "
+                "references are compared in it (form:NFC)."
+            )
 
 
 def _metric_of(name: str, trg_lang: str) -> "SacreMetric":
@@ -199,7 +200,7 @@ def _metric_of(name: str, trg_lang: str) -> "SacreMetric":
 
     metric: SacreMetric
     if name == "bleu":
-        # `force` changes no score. It silences a warning about tokenised text; see `tokenised_note`.
+        # `force` changes no score. It silences a warning about tokenised text; see `reference_notes`.
         metric = BLEU(tokenize=bleu_tokens(trg_lang)[0], force=True)
     elif name == "chrf":
         metric = CHRF()
@@ -216,10 +217,8 @@ def _metric_of(name: str, trg_lang: str) -> "SacreMetric":
 
 def words_of(texts: Sequence[str], trg_lang: str) -> list[list[str]]:
     """Return the tokens of each text that BLEU counts for a language; see `bleu_tokens`."""
-    from sacrebleu.metrics.bleu import BLEU
-
-    tokenize = BLEU(tokenize=bleu_tokens(trg_lang)[0], force=True).tokenizer
-    return [tokenize(_composed(text)).split() for text in texts]
+    metric: Any = _metric_of("bleu", trg_lang)
+    return [metric.tokenizer(_composed(text)).split() for text in texts]
 
 
 def _sentences_by_sacrebleu(name: str, texts: Texts) -> list[float]:
@@ -281,16 +280,6 @@ def _interval(resampled: NDArray[np.float64], scale: tuple[float, float]) -> tup
         return None, None
     mean, half = estimate_ci(resampled)
     return max(scale[0], float(mean - half)), min(scale[1], float(mean + half))
-
-
-def _shuffled(scores: ScoresOf, first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.float64]:
-    """Return differences in score of two systems after random swaps of their translations: (N_TRIAL,)."""
-    rng, n_line, differences = np.random.default_rng(_SEED), len(first), list[NDArray[np.float64]]()
-    for start in range(0, N_TRIAL, _BLOCK_SIZE):
-        keeps = rng.integers(2, size=(min(_BLOCK_SIZE, N_TRIAL - start), n_line), dtype=bool).astype(np.float64)
-        kept, swapped = keeps @ first + (1 - keeps) @ second, (1 - keeps) @ first + keeps @ second
-        differences.append(np.abs(scores(kept) - scores(swapped)))
-    return np.concatenate(differences)
 
 
 def _share_above(differences: NDArray[np.float64], change: float) -> float:

@@ -43,6 +43,13 @@ def test_each_metric_has_a_line_and_the_tokenizer_is_named(score):
     assert "|tok:zh|" in out and "tok:zh" in err
 
 
+@pytest.mark.parametrize("suffix", ["trg", "tgt", "ref"])
+def test_the_language_may_stand_before_other_suffixes_of_a_file(score, tmp_path, suffix):
+    write_lines(tmp_path / f"test.zh.{suffix}", REFERENCE)
+    out, _ = score("a.txt", "--ref", f"test.zh.{suffix}", "--metric", "bleu")
+    assert "|tok:zh|" in out
+
+
 def test_several_systems_are_compared_with_the_first(score):
     out, _ = score("a.txt", "b.txt", "--ref", "ref.en", "--metric", "chrf")
     assert "100.0" in out and "2 won" in out and "1 tied" in out and "0 lost" in out

@@ -10,7 +10,7 @@ import pytest
 
 from nmt.errors import DataError
 from nmt.evaluation import compare
-from nmt.evaluation.compare import System, Wins
+from nmt.evaluation.compare import System
 from nmt.evaluation.metrics import METRICS, Metric
 from tests.evaluation.browser import Browser, Tags, needs_browser
 
@@ -59,14 +59,14 @@ def test_scores_and_p_values_equal_those_of_the_sacrebleu_command(results, tmp_p
 
 def test_identical_systems_tie_with_a_p_value_of_one(results):
     identical = results[2]
-    assert identical.wins == Wins(0, 40, 0)
+    assert identical.wins == {"won": 0, "tied": 40, "lost": 0}
     assert {p for values in identical.p_values.values() for p in values} == {1.0}
 
 
 def test_wins_and_losses_swap_with_the_order_of_systems(results):
     worse, better, _ = results
-    won, tied, lost = better.wins
-    assert compare.wins_of(worse.sentences, better.sentences) == (lost, tied, won)
+    won, tied, lost = better.wins.values()
+    assert [*compare.wins_of(worse.sentences, better.sentences).values()] == [lost, tied, won]
     assert won + tied + lost == 40 and won > lost
 
 

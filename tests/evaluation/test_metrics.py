@@ -17,9 +17,8 @@ from nmt.evaluation.metrics import (
     Texts,
     bleu_tokens,
     exact_match,
-    form_note,
+    reference_notes,
     score,
-    tokenised_note,
     unspaced_note,
 )
 from nmt.languages import canonical
@@ -163,15 +162,15 @@ def test_canonically_equivalent_texts_score_as_equal_with_a_note():
         assert [round(metric.value, 9) for metric in found.values()] == [100.0, 100.0, 0.0]
         assert all(metric.signature.endswith("|form:NFC") for metric in found.values())
         assert exact_match(texts) == 100.0
-    assert "2 of 3 references are not in Unicode's normal form NFC" in form_note(references)
-    assert form_note(["é", "a"]) is None and "form:" not in score(Texts(["é"], [["é"]]), ("chrf",))["chrf"].signature
+    (note,) = reference_notes([["é", "a"], references])
+    assert "2 of 3 references are not in Unicode's normal form NFC" in note
+    assert "form:" not in score(Texts(["é"], [["é"]]), ("chrf",))["chrf"].signature
 
 
 def test_tokenised_references_give_a_note_and_raw_ones_do_not():
-    note = tokenised_note(["a dog runs .", "it barks .", "a cat ?", "no."])
-    assert note is not None and "2 of 4 references" in note
-    assert tokenised_note(["A dog runs.", "It barks.", "A cat . . .", "no"]) is None
-    assert tokenised_note([]) is None
+    raw = ["A dog runs.", "It barks.", "A cat . . .", "no"]
+    (note,) = reference_notes([raw, ["a dog runs .", "it barks .", "a cat ?", "no."], []])
+    assert "2 of 4 references end in a full stop after a space" in note
 
 
 def test_an_exact_match_may_be_with_any_reference():

@@ -11,7 +11,7 @@ import pytest
 
 from nmt.data import dedup, keep
 from nmt.data.corpus import Prepared, show_pairs
-from nmt.data.dedup import PAIR, Keys, Leaks, count_duplicates
+from nmt.data.dedup import PAIR, Leaks, count_duplicates, hits, overlap_keys
 from nmt.data.letters import normalised
 from nmt.data.prepare import overlap_with_bases, prepare
 from nmt.data.report import alarms, remarks
@@ -39,14 +39,14 @@ def test_the_report_has_the_documented_entries_and_no_others(tmp_path):
 
 
 def keys_of(pairs):
-    return Keys.of(*map(Block, zip(*pairs, strict=True)))
+    return overlap_keys(*map(Block, zip(*pairs, strict=True)))
 
 
 def leaks(held_out, training, parts=("src", "trg", "pair")):
     """Return the counts of one test set by level. held_out, training: lists of (src, trg)."""
     overlap = Leaks({"test": keys_of(held_out)})
     for n, pair in enumerate(training):  # one block per pair
-        overlap.compare(keys_of([pair]), np.array([n]))
+        overlap.note(hits(overlap.known, keys_of([pair]), np.array([n])))
     (row,) = overlap.rows()
     return [tuple(row[level][part] for part in parts) for level in ("exact", "near", "numberless")]
 
@@ -80,7 +80,7 @@ def test_overlap_of_punctuation_numbers_and_reversed_pairs():
 def test_overlap_names_the_first_training_pair_and_includes_test_with_validation():
     sets = {"valid": "ab", "valid-2": "c", "test": "acde"}
     overlap = Leaks({name: keys_of([(line, line) for line in lines]) for name, lines in sets.items()})
-    overlap.compare(keys_of([("a", "a"), ("d", "d"), ("a", "a")]), np.array([7, 8, 9]))
+    overlap.note(hits(overlap.known, keys_of([("a", "a"), ("d", "d"), ("a", "a")]), np.arange(3)), 7)
     assert [(row["split"], row["in"], row["exact"]["pair"]) for row in overlap.rows()] == [
         ("valid", "train", 1),
         ("valid-2", "train", 0),
@@ -272,7 +272,7 @@ def test_overlap_with_the_data_of_the_initial_run_is_counted_or_unknown(tmp_path
     (checkpoint := tmp_path / "run" / "checkpoints" / "update-00000001").mkdir(parents=True)
     write_recipe(recipe_in(tmp_path / "base", SRC, TRG), tmp_path / "run" / "recipe.yaml")
     recorded = {"folder": str(base), "train": Prepared.open(base).train.fingerprint, "subwords": ""}
-    held_out = Leaks({"valid": Keys.of(Block(SRC[:40]), Block(TRG[:40]))})
+    held_out = Leaks({"valid": overlap_keys(Block(SRC[:40]), Block(TRG[:40]))})
     for change, expected in (({}, ""), ({"train": "0"}, "holds other pairs"), ({"folder": "gone"}, "no such folder")):
         (checkpoint / "manifest.json").write_text("{}")
         (tmp_path / "run" / "data.json").write_text(json.dumps({**recorded, **change}))
