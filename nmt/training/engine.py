@@ -62,17 +62,9 @@ class Objective(nn.Module):
     """
 
     def __init__(
-        self,
-        model: TranslationModel,
-        smoothing: float,
-        regularize: RegularizeConfig,
-        *,
-        compiled: bool = False,
-        first_tag: int | None = None,
+        self, model: TranslationModel, smoothing: float, regularize: RegularizeConfig, *, compiled: bool = False
     ) -> None:
-        """first_tag: the first source id that is a tag, not a word; None: there are no tags."""
         super().__init__()
-        self.first_tag = first_tag
         self.model, self.smoothing, self.regularize, self.compiled = model, smoothing, regularize, compiled
         for embedding in model.embeddings:
             embedding.may_drop = regularize.drops_words
@@ -93,10 +85,10 @@ class Objective(nn.Module):
         dim = 1 if packing else 0  # the second pass is appended as rows, or to the one packed row
         if config.r_drop:
             src_seq, trg_seq = torch.cat([src_seq, src_seq], dim), torch.cat([trg_seq, trg_seq], dim)
-        src_seq = drop_words(src_seq, config.src_word_dropout, self.first_tag)
+        src_seq = drop_words(src_seq, config.src_word_dropout, self.model.first_tag)
         trg_seq = drop_words(trg_seq, config.trg_word_dropout)
         if config.simcut:
-            src_seq = torch.cat([src_seq, drop_words(src_seq, config.simcut_p, self.first_tag)], dim)
+            src_seq = torch.cat([src_seq, drop_words(src_seq, config.simcut_p, self.model.first_tag)], dim)
             trg_seq = torch.cat([trg_seq, drop_words(trg_seq, config.simcut_p)], dim)
         if packing and (config.r_drop or config.simcut):
             packing = packing[0].twice(), packing[1].twice()
@@ -131,25 +123,15 @@ class Outcome:
 
 class Engine:
     """A model in training with its optimizers. is_async: whether `settle` may be deferred until the next update has
-    started, which keeps a GPU busy. first_tag: see `Objective`."""
+    started, which keeps a GPU busy."""
 
-    def __init__(
-        self,
-        model: TranslationModel,
-        recipe: Recipe,
-        *,
-        precision: Precision,
-        ranks: Ranks,
-        first_tag: int | None = None,
-    ) -> None:
+    def __init__(self, model: TranslationModel, recipe: Recipe, *, precision: Precision, ranks: Ranks) -> None:
         self.model, self.recipe, self.precision, self.ranks = model, recipe, precision, ranks
         train = recipe.train
         # Rank 0 validates with full weights, so a sharded model needs an unsharded copy.
         is_sharded = ranks.world_size > 1 and train.parallel == "fsdp"
         self._twin = copy.deepcopy(model).cpu() if is_sharded and ranks.is_main else None
-        objective = Objective(
-            model, train.label_smoothing, recipe.regularize, compiled=train.compiled, first_tag=first_tag
-        )
+        objective = Objective(model, train.label_smoothing, recipe.regularize, compiled=train.compiled)
         self.objective = ranks.distribute(objective, model.device, train.parallel)
         self.optimizers = build_optimizers(model, recipe.optim)
         self.scaler = precision.scaler()

@@ -33,7 +33,7 @@ class Feed:
     """Portions of the training pairs, in the order of the plan."""
 
     def __init__(self, recipe: Recipe, data: Prepared, ranks: Ranks) -> None:
-        self.seed, self.corpus, self.ranks = recipe.seed, data.train, ranks
+        self.seed, self.data, self.ranks = recipe.seed, data, ranks
         batch, subwords = recipe.batch, data.subwords
         assert batch.max_tokens != "auto", "resolve the recipe first"
         self.max_tokens = batch.max_tokens
@@ -114,7 +114,7 @@ class Feed:
 
     def _texts(self, rows: Rows, epoch: int) -> tuple[Ragged, Ragged]:
         """Source and target of pairs in an epoch, resampled and with noise as the recipe says."""
-        src, trg = self.corpus.picked(rows)
+        src, trg = self.data.train.picked(rows)
         if self.resampled is not None:
             src, trg = self.resampled.cut(src, trg, rows, epoch)
         return (src, trg) if self.noise is None else self.noise(src, trg, rows, epoch)

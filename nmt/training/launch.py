@@ -29,6 +29,7 @@ from nmt.recipe.reader import differences, write_recipe
 from nmt.run import SRC_STYLE, USUAL_RATIOS, USUAL_SRC_LEN, VERSION, Run
 from nmt.training import parallel
 from nmt.training.budget import Budget, bound_to_length
+from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.initial import check_origin, first_weights
 from nmt.training.log import Record
@@ -116,12 +117,13 @@ def _train(
         record.say(f"train.init_from has no effect: this run has checkpoints, and resumes from {folder.name}")
     if frozen:
         record.say(frozen)
-    trainer = Trainer(recipe, data, model, feed, precision, ranks, run, record, wants_stop, budget)
+    engine = Engine(model, recipe, precision=precision, ranks=ranks)
+    trainer = Trainer(engine, feed, run, record, wants_stop, budget)
     if folder is not None:
         trainer.restore(folder, state)
     record.add_sinks(recipe, trainer.state.update)
     if folder is None:
-        _introduce(trainer, data, compile_why)
+        _introduce(trainer, compile_why)
     outcome = trainer.train()
     if outcome != "stopped" and not ranks.on_main(trainer.choose_final):
         outcome = "stopped"  # while the final model was chosen
@@ -145,10 +147,10 @@ def _precision(recipe: Recipe, saved: dict[str, Any], device: torch.device, rank
     return precision
 
 
-def _introduce(trainer: Trainer, data: Prepared, compile_why: str) -> None:
+def _introduce(trainer: Trainer, compile_why: str) -> None:
     """Write the first line of the log, and print a summary of the run."""
     record, recipe, precision, plan = trainer.record, trainer.recipe, trainer.engine.precision, trainer.feed.plan
-    device, n_param = trainer.model.device, sum(p.numel() for p in trainer.model.parameters())
+    data, device, n_param = trainer.feed.data, trainer.model.device, sum(p.numel() for p in trainer.model.parameters())
     padding, n_update = plan.padding_share(0), plan.n_update(0)
     record.write(
         "start",

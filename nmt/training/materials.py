@@ -36,13 +36,13 @@ class Trial:
     """Trial updates of one process on a model of the recipe, in the precision that a new run would have."""
 
     def __init__(self, recipe: Recipe, data: Prepared, device: torch.device) -> None:
-        self.data, self.device, first_tag = data, device, data.subwords.src.n_text
+        self.data, self.device = data, device
         precision = choose_precision(recipe.train, device)
         precision.apply()
         model = new_model(recipe, data, device)
         recipe, self.compile_why = decide_compile(recipe, model, precision, Ranks())
         freeze(model, recipe.train.freeze)
-        self.engine = Engine(model.train(), recipe, precision=precision, ranks=Ranks(), first_tag=first_tag)
+        self.engine = Engine(model.train(), recipe, precision=precision, ranks=Ranks())
         self.longest_side = 1 + int(max(data.train.src_len.max(), data.train.trg_len.max()))
 
     def longest(self, max_tokens: int) -> Work:
@@ -126,6 +126,7 @@ def new_model(recipe: Recipe, data: Prepared, device: torch.device) -> Translati
     """The model of a recipe with initial weights from the recipe's seed."""
     torch.manual_seed(recipe.seed % 2**63)  # torch accepts no larger seeds
     model = build_model(recipe.model, data.subwords.src.n_vocab, data.subwords.trg.n_vocab, PAD).to(device)
+    model.first_tag = data.subwords.src.n_text
     if recipe.train.checkpoint_activations:
         model.recompute_activations()
     if recipe.train.compiled:

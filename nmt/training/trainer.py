@@ -12,21 +12,17 @@ from typing import Any
 import torch
 
 from nmt import checkpoint
-from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
 from nmt.device import peak_flops
 from nmt.errors import MachineError, TrainingError, is_out_of_memory
 from nmt.extras import version_and_commit
-from nmt.models.base import TranslationModel
-from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training import budget
 from nmt.training.budget import Budget
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.log import Record
-from nmt.training.parallel import Ranks, checksum, is_sharded, shard_like
-from nmt.training.precision import Precision
+from nmt.training.parallel import checksum, is_sharded, shard_like
 from nmt.training.reporter import MAX_BAD, TrainingReporter, divergence_message, flops_per_token
 from nmt.training.state import Sums, TrainState
 from nmt.training.validate import Measured, Validation, choose_final, final_choice
@@ -37,29 +33,18 @@ class Trainer:
     request to stop. time_share: share of the time budget that has passed, equal on all ranks; 0 without a budget."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        data: Prepared,
-        model: TranslationModel,
-        feed: Feed,
-        precision: Precision,
-        ranks: Ranks,
-        run: Run,
-        record: Record,
-        wants_stop: Callable[[], bool],
-        budget: Budget,
+        self, engine: Engine, feed: Feed, run: Run, record: Record, wants_stop: Callable[[], bool], budget: Budget
     ) -> None:
-        self.recipe, self.model, self.feed, self.run, self.record = recipe, model, feed, run, record
-        self.ranks, self.wants_stop = ranks, wants_stop
-        self.validation = Validation(recipe, data, precision)
+        recipe, model, precision = engine.recipe, engine.model, engine.precision
+        self.engine, self.recipe, self.model, self.ranks = engine, recipe, model, engine.ranks
+        self.feed, self.run, self.record, self.wants_stop = feed, run, record, wants_stop
+        self.validation = Validation(recipe, feed.data, precision)
         self.budget, self.time_share = budget, 0.0
-        self.state = TrainState(conditions=self.validation.first.conditions, planned_for=self.budget.seconds)
-        first_tag = data.subwords.src.n_text
-        self.engine = Engine(model, recipe, precision=precision, ranks=ranks, first_tag=first_tag)
+        self.state = TrainState(conditions=self.validation.first.conditions, planned_for=budget.seconds)
         self.timed_from = time.perf_counter()  # the time from here on is that of the next update
-        peak = peak_flops(model.device, precision.name) * ranks.world_size
+        peak = peak_flops(model.device, precision.name) * self.ranks.world_size
         token_seconds = flops_per_token(model, recipe.model, feed.plan) / peak if peak else 0.0
-        self.reporter = TrainingReporter(recipe, record, self.budget, model.device, token_seconds)
+        self.reporter = TrainingReporter(recipe, record, budget, model.device, token_seconds)
         self.pending_position = Position()  # position in the data of the pending update
 
     def restore(self, folder: Path, saved: dict[str, Any]) -> None:
