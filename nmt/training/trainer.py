@@ -139,9 +139,8 @@ class Trainer:
         """Train until the end. Returns the reason for the end: 'done', 'time', 'patience' or 'stopped'."""
         state, engine, recipe = self.state, self.engine, self.recipe
         if budget.validation_is_due(state, recipe, self.time_share):  # a stop prevented it
-            finished, trouble = self.validate()
+            finished = self.validate()
             self.save()
-            self._end_if(trouble)
             if not finished:
                 return "stopped"
         if reason := budget.stop_reason(state, recipe, self.time_share):
@@ -205,32 +204,22 @@ class Trainer:
         if budget.log_is_due(state.update, recipe, self.time_share):
             self._log()
         self.reporter.progress(state)
-        save_is_due, trouble = state.update % recipe.train.save_every == 0, ""
+        save_is_due = state.update % recipe.train.save_every == 0
         if budget.validation_is_due(state, recipe, self.time_share):
-            finished, trouble = self.validate()
-            save_is_due, stop = True, stop or not finished
+            save_is_due, stop = True, not self.validate() or stop
         reason = budget.stop_reason(state, recipe, self.time_share)
         if stop or reason or save_is_due:
             self.save(planned=save_is_due or bool(reason))
             self.timed_from = time.perf_counter()  # leaves out validation and saving
-        self._end_if(trouble)
         return "stopped" if stop else reason
 
     def _log(self) -> None:
         self.reporter.updates(self.state)
         self.state.since_log, self.timed_from = Sums(), time.perf_counter()
 
-    def _end_if(self, trouble: str) -> None:
-        """Raise MachineError if the model could not be validated. The updates until here are saved by now."""
-        if trouble:
-            raise MachineError(
-                f"update {self.state.update}: {trouble} All updates so far are saved. Change these options and run "
-                "nmt-train again: it resumes from here."
-            )
-
-    def validate(self) -> tuple[bool, str]:
-        """Validate on rank 0 and record the scores on every rank. Returns whether validation finished, and the error
-        message if it failed: out of memory, or search scores that are not finite."""
+    def validate(self) -> bool:
+        """Validate on rank 0 and record the scores on every rank. Returns False if a stop ended it. If it fails, out of
+        memory or since search scores are not finite, saves and raises MachineError."""
         state, too_large, measured = self.state, self.validation.too_large, dict[str, Measured]()
         begin = self.budget.clock()
         weights = self.ranks.gather(checkpoint.weights_of(self.model))
@@ -246,9 +235,14 @@ class Trainer:
                 return str(error)  # the exception itself would keep every tensor of the attempt alive
             return ""
 
-        trouble = self.ranks.on_main(measure)
-        if self.ranks.any(self.wants_stop()) or trouble:
-            return False, trouble
+        if trouble := self.ranks.on_main(measure):
+            self.save()
+            raise MachineError(
+                f"update {state.update}: {trouble} All updates so far are saved. Change these options and run "
+                "nmt-train again: it resumes from here."
+            )
+        if self.ranks.any(self.wants_stop()):
+            return False
         state.validated_share = self.time_share
         state.history.append({"update": state.update, **self.ranks.on_main(lambda: self.validation.entry(measured))})
         if self.ranks.is_main:
@@ -264,7 +258,7 @@ class Trainer:
         self.reporter.progress(state)
         if state.since_log.n_update and budget.stop_reason(state, self.recipe, self.time_share):
             self._log()  # only the time of the validation made this update the last
-        return True, ""
+        return True
 
     def choose_final(self) -> str:
         """Choose the final model, on rank 0. Returns its name, or '' if a stop was requested."""
