@@ -19,7 +19,7 @@ from nmt.data.plan import Position, Rows
 from nmt.data.report import n_lost
 from nmt.data.subwords import large_vocabulary
 from nmt.decoding.translator import Translator
-from nmt.errors import OutOfMemory, RunError, is_out_of_memory
+from nmt.errors import RunError, suppress_out_of_memory
 from nmt.recipe.draft import exports_note
 from nmt.recipe.model_options import PRESETS, preset_for
 from nmt.recipe.options import Recipe
@@ -219,7 +219,7 @@ def table(recipe: Recipe, findings: Findings) -> list[tuple[str, str]]:
 def _measure_validation(validation: Validation, engine: Engine) -> tuple[bool, list[float]]:
     """Return whether all batches fit into memory, and an estimate of the seconds of each set; 0 if no half fits."""
     seconds = []
-    try:
+    with suppress_out_of_memory():
         for full in validation.sets.values():
             lengths, trg_len = np.maximum(full.corpus.src_len, full.corpus.trg_len), full.corpus.trg_len
             part = copy(full)  # with the largest batch alone, which shows the peak of memory
@@ -237,11 +237,8 @@ def _measure_validation(validation: Validation, engine: Engine) -> tuple[bool, l
                 with engine.precision.measuring(), eager(engine.model):
                     n_done = sum(1 for _ in Translator(engine.model, full.subwords, decode).translate(sample))
                 seconds[-1] += (time.perf_counter() - begin) * len(full.src) / n_done
-    except (RuntimeError, MemoryError, OutOfMemory) as error:
-        if not is_out_of_memory(error):
-            raise
-        return False, [0.0] * len(validation.sets)
-    return not validation.too_large, seconds
+        return not validation.too_large, seconds
+    return False, [0.0] * len(validation.sets)
 
 
 def _existing(folder: Path) -> Path:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from nmt import checkpoint
 from nmt.data.batches import Batch, end_to_end
 from nmt.data.subwords import EOS, PAD
-from nmt.errors import OutOfMemory, is_out_of_memory
+from nmt.errors import OutOfMemory, suppress_out_of_memory
 from nmt.masks import Packing
 from nmt.models.base import DROPPED, TranslationModel
 from nmt.ops import consistency, smoothed_cross_entropy
@@ -155,7 +155,6 @@ class Engine:
             self.backward(work[:1], n_gold, share=share)
             self.optimizers.zero_grad()
         while (failed := self._accumulate(self.memory.pieces(work), n_gold, share)) is not None:
-            # Outside the except clause: its exception keeps every tensor of the attempt alive.
             self.memory.ran_out(failed)
             self._give_up_if_hopeless(failed)
             self.optimizers.zero_grad()
@@ -168,7 +167,7 @@ class Engine:
         saved: dict[Tensor, Tensor] = {}
         for i, item in enumerate(work):
             is_last = i == len(work) - 1
-            try:
+            with suppress_out_of_memory():
                 with self.ranks.sync_gradients(self.objective, now=is_last):
                     loss_sum += self._backward_of(item, n_gold, share)
                 if self.recipe.train.cuda_graphs and not is_last:
@@ -176,10 +175,8 @@ class Engine:
                     for parameter in self.model.parameters():
                         if parameter.grad is not None and parameter.grad is not saved.get(parameter):
                             parameter.grad = saved[parameter] = parameter.grad.clone()
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                return item
+                continue
+            return item
         self._loss_sum, self._n_gold = loss_sum.double(), n_gold
         return None
 

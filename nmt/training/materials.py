@@ -16,7 +16,7 @@ from nmt.data.corpus import Prepared
 from nmt.data.plan import Plan
 from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD
 from nmt.device import peak_flops
-from nmt.errors import DataError, OutOfMemory, is_out_of_memory
+from nmt.errors import DataError, suppress_out_of_memory
 from nmt.extras import require
 from nmt.models.base import TranslationModel
 from nmt.models.build import build_model
@@ -77,16 +77,12 @@ class Trial:
 
     def fits(self, work: Work) -> bool:
         """Return whether memory holds an update of this batch."""
-        self.engine.memory = Memory()
-        try:
+        self.engine.memory, fits = Memory(), False
+        with suppress_out_of_memory():  # also of the step, which allocates the moments
             self.seconds([work])
-            return self.engine.memory.n_failed == 0
-        except (OutOfMemory, RuntimeError, MemoryError) as error:  # also from the step, which allocates the moments
-            if not is_out_of_memory(error):
-                raise
-            return False
-        finally:
-            self.engine.optimizers.zero_grad()
+            fits = self.engine.memory.n_failed == 0
+        self.engine.optimizers.zero_grad()
+        return fits
 
     def close(self) -> None:
         """Free the memory."""

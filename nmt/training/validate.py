@@ -19,7 +19,7 @@ from nmt.data.subwords import PAD, Subwords
 from nmt.data.text import split_of
 from nmt.decoding.long_lines import Limits, limits_of, usual_len
 from nmt.decoding.translator import Translator
-from nmt.errors import OutOfMemory, RunError, is_out_of_memory
+from nmt.errors import OutOfMemory, RunError, suppress_out_of_memory
 from nmt.evaluation.metrics import METRICS, Comet, Texts, bleu_tokens, comet_model, score
 from nmt.models.base import TranslationModel, evaluating
 from nmt.recipe.data_options import ValidationSet
@@ -113,23 +113,19 @@ class Validator:
         keep_going: called between batches. in_time: called only during translation. After the first False the rest is
         left out. When memory runs out, batches are halved, with the same result. Raises OutOfMemory if halving does not
         help, and MachineError if the scores of a search are not finite."""
-        try:
-            with evaluating(model), eager(model):
-                numbers = self._teacher_forced(model, keep_going)
-                details: dict[str, Any] = {}
-                if self.translate and keep_going():
-                    with contextlib.suppress(_StopTranslating):
-                        scores, details = self._translated(model, lambda: keep_going() and in_time())
-                        numbers |= scores
+        with suppress_out_of_memory(), evaluating(model), eager(model):
+            numbers = self._teacher_forced(model, keep_going)
+            details: dict[str, Any] = {}
+            if self.translate and keep_going():
+                with contextlib.suppress(_StopTranslating):
+                    scores, details = self._translated(model, lambda: keep_going() and in_time())
+                    numbers |= scores
             return {name: value for name, value in numbers.items() if math.isfinite(value)}, details
-        except (OutOfMemory, RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise OutOfMemory(
-                f"memory of {model.device} ran out in validation, even with one pair at a time: make valid.beam, "
-                f"{self.config.beam}, or decode.max_len_a smaller, set valid.translate to false, or measure fewer "
-                "pairs by the set's max_sentences."
-            ) from None
+        raise OutOfMemory(
+            f"memory of {model.device} ran out in validation, even with one pair at a time: make valid.beam, "
+            f"{self.config.beam}, or decode.max_len_a smaller, set valid.translate to false, or measure fewer pairs by "
+            "the set's max_sentences."
+        )
 
     @torch.inference_mode()
     def _teacher_forced(self, model: TranslationModel, keep_going: Callable[[], bool]) -> dict[str, float]:
@@ -152,15 +148,12 @@ class Validator:
 
     def _forward(self, model: TranslationModel, batch: Batch) -> tuple[float, int] | None:
         """Return the summed loss and the number of hits of a batch; None if the batch does not fit into memory."""
-        try:
+        with suppress_out_of_memory():
             batch = batch.to(model.device)
             with self.precision.measuring():
                 logits = model(batch.src_seq, batch.trg_seq)
             loss, hits = _loss_and_hits(logits, batch.gold)
             return float(loss), int(hits)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
         if model.device.type == "cuda":
             torch.cuda.empty_cache()
         return None
