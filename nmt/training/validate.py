@@ -3,7 +3,6 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ from torch import Tensor, nn
 
 from nmt import checkpoint
 from nmt.data.batches import Batch, length_batches, make_batch
-from nmt.data.corpus import Corpus, Prepared
+from nmt.data.corpus import Prepared
 from nmt.data.placeholders import held_out_tags
-from nmt.data.subwords import PAD, Subwords
+from nmt.data.subwords import PAD
 from nmt.data.text import split_of
 from nmt.decoding.long_lines import Limits, limits_of, usual_len
 from nmt.decoding.translator import Translator
@@ -62,31 +61,24 @@ def comet_of(recipe: Recipe, device: str = "cpu") -> Comet | None:
 
 
 class Validator:
-    """Measures a model on one corpus, always in the same way. files: the entry of the set in the recipe; None for a
-    corpus that was made. limits: as in nmt-translate."""
+    """Measures a model on the validation set of a name, always in the same way. limits: as in nmt-translate."""
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        subwords: Subwords,
-        recipe: Recipe,
-        files: ValidationSet | None,
-        precision: Precision,
-        limits: Limits,
-    ) -> None:
-        self.corpus, self.subwords, self.config = corpus, subwords, recipe.valid
-        self.precision, self.limits, self.load_comet = precision, limits, partial(comet_of, recipe)
-        measure, max_sentences = (files.measure, files.max_sentences) if files else (None, None)
-        self.translate = recipe.valid.translate if measure is None else measure == "translate"
-        self.src_lang, self.trg_lang = recipe.data.src_lang, (files and files.trg_lang) or recipe.data.trg_lang
+    def __init__(self, name: str, recipe: Recipe, data: Prepared, precision: Precision, limits: Limits) -> None:
+        self.recipe, self.config, self.precision, self.limits = recipe, recipe.valid, precision, limits
+        self.corpus = corpus = data.valid_sets[name]
+        self.subwords = data.subwords.tagged(held_out_tags(recipe.data).get(split_of(name), ()))
+        # Corpora that were made have no entry in the recipe.
+        files = next((files for files in recipe.data.valid if files.name == name), ValidationSet.model_construct())
+        self.translate = recipe.valid.translate if files.measure is None else files.measure == "translate"
+        self.src_lang, self.trg_lang = recipe.data.src_lang, files.trg_lang or recipe.data.trg_lang
         search = {"beam": self.config.beam, "n_best": 1, "max_tokens": self.config.max_tokens}
         self.decode = recipe.decode.for_beam_search().model_copy(update=search)
         src, trg = corpus.texts()
         # If the set has no max_sentences, the loss is measured on all pairs, translations on valid.max_sentences.
-        n_translated = (self.config.max_sentences if max_sentences is None else max_sentences) or len(src)
+        n_translated = (self.config.max_sentences if files.max_sentences is None else files.max_sentences) or len(src)
         self.src, self.trg = src[:n_translated], trg[:n_translated]
         lengths = np.maximum(corpus.src_len, corpus.trg_len).astype(np.int64) + 1  # of the longer side, with EOS
-        self.batches = length_batches(lengths[: max_sentences or None], self.config.max_tokens)
+        self.batches = length_batches(lengths[: files.max_sentences or None], self.config.max_tokens)
         self.memory = Memory()
         self.metrics = [name for name, metric in METRICS.items() if metric.always or name == self.config.metric]
         self.names = (*FORCED, *self.metrics) if self.translate else FORCED  # of all numbers
@@ -170,7 +162,7 @@ class Validator:
         with self.precision.measuring():
             translations = list(translator.translate(self.src, check_stop))
         output = [translation.text for translation in translations]
-        texts = Texts(output, [self.trg], self.src, self.trg_lang, self.load_comet(str(model.device)))
+        texts = Texts(output, [self.trg], self.src, self.trg_lang, comet_of(self.recipe, str(model.device)))
         scores = score(texts, self.metrics)
         n_example = min(N_EXAMPLE, len(output))
         picked = [i * len(output) // n_example for i in range(n_example)]
@@ -193,13 +185,8 @@ class Validation:
     """All validation sets of a recipe, by name. The first one ranks checkpoints; the others are only reported."""
 
     def __init__(self, recipe: Recipe, data: Prepared, precision: Precision) -> None:
-        files_of = {files.name: files for files in recipe.data.valid}  # without corpora that were made
-        self.sets: dict[str, Validator] = {}
-        tags = held_out_tags(recipe.data)
         limits = limits_of(recipe.decode, max_len=recipe.data.max_len, usual_src_len=usual_len(data.train.src_len))
-        for name, corpus in data.valid_sets.items():
-            subwords = data.subwords.tagged(tags.get(split_of(name), ()))
-            self.sets[name] = Validator(corpus, subwords, recipe, files_of.get(name), precision, limits)
+        self.sets = {name: Validator(name, recipe, data, precision, limits) for name in data.valid_sets}
         self.first_name, self.first = next(iter(self.sets.items()))
 
     @property
