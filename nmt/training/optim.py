@@ -49,25 +49,17 @@ _SMALL = 2**18  # elements up to which stacks are orthogonalised in one batch: t
 _of_one_matrix = partial(product_of_each, symmetric=True)
 
 
-def orthogonalise(matrices: Tensor) -> Tensor:
+def orthogonalise(x: Tensor) -> Tensor:
     """Approximate the nearest semi-orthogonal matrix of each matrix: all but the smallest singular values end between
-    0.68 and 1.21. matrices: (N, rows, columns). On a GPU the products run in bf16, which is precise enough here."""
-    wide = matrices.size(1) <= matrices.size(2)
-    x = matrices if wide else matrices.mT
-    x = _iterate(x.to(torch.bfloat16)).to(x.dtype) if x.is_cuda else _iterate_on_gram(x)
-    return x if wide else x.mT
-
-
-def _iterate(x: Tensor) -> Tensor:
-    x = x / (x.norm(dim=(1, 2), keepdim=True) + _TINY)
-    for _ in range(_N_ITERATION):
-        gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C), x, beta=_A)
-    return x
-
-
-def _iterate_on_gram(x: Tensor) -> Tensor:
-    """Compute `_iterate` by collecting its factors: all are polynomials of the symmetric x x^T. Needs fp32."""
+    0.68 and 1.21. x: (N, rows, columns), rows <= columns. On a GPU the products run in bf16, which is precise enough
+    here. In fp32 the factors of the iteration are collected: all are polynomials of the symmetric x x^T."""
+    if x.is_cuda:
+        y = x.to(torch.bfloat16)
+        y = y / (y.norm(dim=(1, 2), keepdim=True) + _TINY)
+        for _ in range(_N_ITERATION):
+            gram = y @ y.mT
+            y = torch.baddbmm(y, torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C), y, beta=_A)
+        return y.to(x.dtype)
     gram = product_of_each(x, x.mT, symmetric=True)  # (N, rows, rows)
     norm = gram.diagonal(dim1=1, dim2=2).sum(1).sqrt_().add_(_TINY)[:, None, None]
     gram /= norm * norm
