@@ -154,14 +154,14 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     """Measure a recipe and return the report, line by line. say: called with messages about the progress. Raises the
     errors that training would raise before its first update, except for another run in the folder."""
     require_one_process("--check")
-    data, device = open_data(recipe), use_device(recipe.train)
+    data, ranks = open_data(recipe), Ranks(device=use_device(recipe.train))
     run = Run(recipe.run_folder)
     check_origin(recipe, run)
     if finished_at(run, recipe) is None:
         require_extras(recipe)
     begun = run.recipe() if run.has_weights else None
-    recipe = resolve(recipe, data, begun, Ranks(), device, say)
-    trial = Trial(recipe, data, device)
+    recipe = resolve(recipe, data, begun, ranks, say)
+    trial = Trial(recipe, data, ranks.device)
     refusals = list(_refusals(run, recipe, data))
     if recipe.train.init_from and not run.has_weights:
         *_, others = copy_from_origin(trial.engine.model, data, recipe)

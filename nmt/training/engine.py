@@ -132,7 +132,7 @@ class Engine:
         is_sharded = ranks.world_size > 1 and train.parallel == "fsdp"
         self._twin = copy.deepcopy(model).cpu() if is_sharded and ranks.is_main else None
         objective = Objective(model, train.label_smoothing, recipe.regularize, compiled=train.compiled)
-        self.objective = ranks.distribute(objective, model.device, train.parallel)
+        self.objective = ranks.distribute(objective, train.parallel)
         self.optimizers = build_optimizers(model, recipe.optim)
         self.scaler = precision.scaler()
         self.ema = [p.detach().clone() for p in model.parameters()] if train.ema else []

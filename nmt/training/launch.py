@@ -54,7 +54,7 @@ def launch(
     data = open_data(recipe)
     run = Run(recipe.run_folder)
     check_origin(recipe, run)  # before the run folder is created
-    ranks, device = parallel.join(use_device(recipe.train), recipe.train.timeout)
+    ranks = parallel.join(use_device(recipe.train), recipe.train.timeout)
     with ranks.session():
         # Both checks come before the run folder is created. A run that exists may be finished, which needs no extras.
         if ranks.is_main and not run.has_weights:
@@ -69,7 +69,7 @@ def launch(
                     with suppress(OSError):  # stderr is closed
                         print(text, file=sys.stderr)
 
-            recipe = resolve(recipe, data, run_recipe, ranks, device, say)
+            recipe = resolve(recipe, data, run_recipe, ranks, say)
             ranks.on_main(lambda: claim(run, recipe, data))
             if (update := ranks.on_main(lambda: finished_at(run, recipe))) is not None:
                 say(f"{run.folder}: already trained to update {update:,}; nothing to do.")
@@ -82,28 +82,19 @@ def launch(
                 require_extras(recipe)
             total = budget.seconds or recipe.train.updates
             with closing(Record(run.log_file, total=total, quiet=not ranks.is_main)) as record:
-                return _train(recipe, data, run, device, ranks, record, wants_stop, budget)
+                return _train(recipe, Feed(recipe, data, ranks), run, record, wants_stop, budget)
 
 
-def _train(
-    recipe: Recipe,
-    data: Prepared,
-    run: Run,
-    device: torch.device,
-    ranks: Ranks,
-    record: Record,
-    wants_stop: Callable[[], bool],
-    budget: Budget,
-) -> str:
+def _train(recipe: Recipe, feed: Feed, run: Run, record: Record, wants_stop: Callable[[], bool], budget: Budget) -> str:
+    data, ranks = feed.data, feed.ranks
     state = ranks.on_main(lambda: find_start(run, recipe, record.say))  # the choice of rank 0 holds for all ranks
     folder = run.checkpoint(state["update"]) if state else None
     saved = state.get("arithmetic", {})
-    if saved.get("device") != device.type:
+    if saved.get("device") != ranks.device.type:
         saved = {}  # a new run, or another type of device, which rounds differently anyway
-    precision = _precision(recipe, saved, device, ranks)
+    precision = _precision(recipe, saved, ranks)
     precision.apply()
-    feed = Feed(recipe, data, ranks)
-    model = new_model(recipe, data, device)
+    model = new_model(recipe, data, ranks.device)
     was_compiled = saved.get("compiled", False) if saved else None
     recipe, compile_why = decide_compile(recipe, model, precision, ranks, was_compiled)
     if ranks.is_main and folder is None:
@@ -131,15 +122,15 @@ def _train(
     return outcome
 
 
-def _precision(recipe: Recipe, saved: dict[str, Any], device: torch.device, ranks: Ranks) -> Precision:
+def _precision(recipe: Recipe, saved: dict[str, Any], ranks: Ranks) -> Precision:
     """The precision that the run began with, or a choice for a new run: the same on all ranks. saved: see `_train`."""
     if saved:
         why = "as the run began"
         if saved.get("fast_fp32"):
             why += ", but without oneDNN's fp32 products, which this version no longer has"
-        precision = Precision(saved["name"], why, device.type, saved.get("kernels", False))
+        precision = Precision(saved["name"], why, ranks.device.type, saved.get("kernels", False))
     else:
-        precision = Precision(**ranks.on_main(lambda: asdict(choose_precision(recipe.train, device))))
+        precision = Precision(**ranks.on_main(lambda: asdict(choose_precision(recipe.train, ranks.device))))
     why_not = ops.kernels_here().why_not if precision.kernels else ""
     if ranks.any(bool(why_not)):
         why = f"{precision.why}, but without kernels: {why_not or 'another rank has none'}"

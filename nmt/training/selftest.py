@@ -48,9 +48,9 @@ _SAMPLE = 5000  # pairs from which the handful is chosen
 def selftest(recipe: Recipe) -> Iterator[tuple[bool, str]]:
     """Run the steps in order; yield for each whether it passed, and its result as a text."""
     require_one_process("--selftest")
-    data, device = open_data(recipe), use_device(recipe.train)
-    recipe = resolve(without_regularisation(recipe), data, None, Ranks(), device, lambda _: None)
-    engine = Trial(recipe, data, device).engine
+    data, ranks = open_data(recipe), Ranks(device=use_device(recipe.train))
+    recipe = resolve(without_regularisation(recipe), data, None, ranks, lambda _: None)
+    engine = Trial(recipe, data, ranks.device).engine
     batch = make_batch(*data.train.picked(handful(data.train, recipe.seed)))
     yield _check_gradients(engine, batch)
     is_below_goal, result = _overfit(engine, batch)
