@@ -97,9 +97,9 @@ def _train(recipe: Recipe, feed: Feed, run: Run, record: Record, wants_stop: Cal
     model = new_model(recipe, data, ranks.device)
     was_compiled = saved.get("compiled", False) if saved else None
     recipe, compile_why = decide_compile(recipe, model, precision, ranks, was_compiled)
+    frozen = freeze(model, recipe.train.freeze)  # first: frozen parameters take no space for moments
     if ranks.is_main and folder is None:
         check_space(run, recipe, model)
-    frozen = freeze(model, recipe.train.freeze)
     rate_factors(model, recipe.optim.rate_of)  # raises early: the first weights take a while
     if folder is None:
         record.begin()
