@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nmt import checkpoint
 from nmt.data.plan import Position
 from nmt.device import peak_flops
-from nmt.errors import MachineError, TrainingError, is_out_of_memory
+from nmt.errors import MachineError, RunError, TrainingError, is_out_of_memory
 from nmt.extras import version_and_commit
+from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training import budget
 from nmt.training.budget import Budget
@@ -24,8 +26,8 @@ from nmt.training.feed import Feed
 from nmt.training.log import Record
 from nmt.training.parallel import checksum, is_sharded, shard_like
 from nmt.training.reporter import MAX_BAD, TrainingReporter, divergence_message, flops_per_token
-from nmt.training.state import Sums, TrainState
-from nmt.training.validate import Measured, Validation, choose_final, final_choice
+from nmt.training.state import Sums, TrainState, goodness
+from nmt.training.validate import Measured, Validation, describe, ends_of, final_choice
 
 
 class Trainer:
@@ -228,7 +230,7 @@ class Trainer:
             try:
                 with self.engine.whole_model(weights) as model:
                     has_time = partial(self.budget.has_time, state)
-                    measured.update(self.validation.measure(model, lambda: not self.wants_stop(), has_time))
+                    measured.update(self.validation.measure(model, self.wants_stop, has_time))
             except (MachineError, RuntimeError, MemoryError) as error:
                 if not isinstance(error, MachineError) and not is_out_of_memory(error):
                     raise
@@ -261,9 +263,81 @@ class Trainer:
         return True
 
     def choose_final(self) -> str:
-        """Choose the final model, on rank 0. Returns its name, or '' if a stop was requested."""
-        has_time = partial(self.budget.has_time, self.state)
+        """Measure the candidates on the validation set, on rank 0, write the best as RUN/model, and return its name.
+        Candidates: the last and the best checkpoint, the average of the last or best N, and the moving average; of
+        equals the first wins. On a stop nothing is written, and the name is ''. When the time is over, only numbers
+        from training are compared, by the loss if the last checkpoint has no other."""
+        recipe, run, state, record = self.recipe, self.run, self.state, self.record
+        validator, metric = self.validation.first, recipe.valid.metric
+        has_time = partial(self.budget.has_time, state)
+        results: dict[str, dict[str, float]] = {}
+        measured = {
+            int(entry["update"]): {name: entry[name] for name in validator.names if name in entry}
+            for entry in state.comparable(*validator.names)
+        }
+        # The last may have no scores of translations if the time ran out.
+        is_scored = metric in measured.get(state.update, {metric})
+        criterion = metric if is_scored or has_time(state.measure_seconds) else "loss"
+        chosen, chosen_weights = "", dict[str, Tensor]()
+        folder_of = _intact_checkpoints(run, record)
         with self.engine.whole_model() as model:
-            return choose_final(
-                self.recipe, self.run, model, self.state, self.validation.first, self.record, self.wants_stop, has_time
+            for name, updates, file in _candidates(recipe, state, list(folder_of)):
+                newest = max(updates)
+                numbers = measured.get(newest, {}) if len(updates) == 1 and file == checkpoint.MODEL else {}
+                if criterion not in numbers and results and not has_time(state.measure_seconds):
+                    record.say(f"{name:>18}  not measured: the time budget is over")
+                    continue
+                folders = [folder_of[update] for update in updates]
+                is_moving = file == checkpoint.EMA
+                weights = checkpoint.load_tensors(folders[0], file) if is_moving else checkpoint.average(folders)
+                if criterion in numbers:
+                    results[name] = numbers
+                else:
+                    checkpoint.load_weights(model, weights, name)
+                    results[name], _ = validator.measure(model, self.wants_stop, has_time)
+                if self.wants_stop():
+                    return ""
+                record.say(f"{name:>18}  update {newest:,}  {describe(results[name])}")
+                if not chosen or goodness(results[name], criterion) > goodness(results[chosen], criterion):
+                    chosen, chosen_weights = name, weights
+            checkpoint.load_weights(model, chosen_weights, chosen)
+            # The log first: after a kill between the two the line is written again, and `Record.resume` drops the old.
+            record.write("final", state.update, chosen=chosen, candidates=results)
+            run.check_lock()
+            checkpoint.save(
+                run.model_folder,
+                {checkpoint.MODEL: checkpoint.weights_of(model)},
+                {"update": state.update, "chosen": chosen, "candidates": results, "ends": ends_of(recipe)},
             )
+        record.say(f"final model: {chosen}, the best {criterion} on the validation set")
+        return chosen
+
+
+def _intact_checkpoints(run: Run, record: Record) -> dict[int, Path]:
+    """Return the checkpoints that verify, by update. A checkpoint damaged on disk must not enter an average."""
+    folder_of = {}
+    for update in run.updates():
+        try:
+            checkpoint.verify(run.checkpoint(update))
+            folder_of[update] = run.checkpoint(update)
+        except RunError as error:
+            record.say(f"skipped a damaged checkpoint: {error}")
+    if not folder_of:
+        raise RunError(f"{run.folder}: no intact checkpoint, so no model can be chosen. See nmt-train --verify.")
+    return folder_of
+
+
+def _candidates(recipe: Recipe, state: TrainState, updates: list[int]) -> list[tuple[str, list[int], str]]:
+    """Return name, updates to average, and file of each candidate. updates: of intact checkpoints, oldest first."""
+    metric, train, last = recipe.valid.metric, recipe.train, updates[-1]
+    candidates = [("last", [last], checkpoint.MODEL)]
+    scores = {update: score for update, score in state.scores(metric).items() if update in updates}
+    best_first = sorted(scores, key=lambda update: (-scores[update], update))
+    if best_first and best_first[0] != last:
+        candidates.append(("best", best_first[:1], checkpoint.MODEL))
+    averaged = {"none": [], "last": updates[-train.keep_last :], "best": best_first[: train.keep_best]}[train.average]
+    if len(averaged) > 1:
+        candidates.append((f"average of {train.average} {len(averaged)}", averaged, checkpoint.MODEL))
+    if train.ema:
+        candidates.append(("moving average", [last], checkpoint.EMA))
+    return candidates

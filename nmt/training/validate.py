@@ -3,7 +3,6 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,10 +23,9 @@ from nmt.models.base import TranslationModel, evaluating
 from nmt.recipe.data_options import ValidationSet
 from nmt.recipe.options import Recipe
 from nmt.run import Run
-from nmt.training.log import Record
 from nmt.training.memory import Memory, Work
 from nmt.training.precision import Precision
-from nmt.training.state import Conditions, TrainState, goodness
+from nmt.training.state import Conditions
 
 N_EXAMPLE = 3
 _AT_ONCE = 1 << 23  # logits that are converted to full precision at a time
@@ -98,19 +96,19 @@ class Validator:
     def measure(
         self,
         model: TranslationModel,
-        keep_going: Callable[[], bool] = lambda: True,
+        wants_stop: Callable[[], bool] = lambda: False,
         in_time: Callable[[], bool] = lambda: True,
     ) -> Measured:
         """Return the numbers {loss, perplexity, accuracy, bleu, chrf} that are finite; and signatures and examples.
-        keep_going: called between batches. in_time: called only during translation. After the first False the rest is
-        left out. When memory runs out, batches are halved, with the same result. Raises OutOfMemory if halving does not
-        help, and MachineError if the scores of a search are not finite."""
+        wants_stop: called between batches. in_time: called only during translation. After a stop, or when time is over,
+        the rest is left out. When memory runs out, batches are halved, with the same result. Raises OutOfMemory if
+        halving does not help, and MachineError if the scores of a search are not finite."""
         with suppress_out_of_memory(), evaluating(model), eager(model):
-            numbers = self._teacher_forced(model, keep_going)
+            numbers = self._teacher_forced(model, wants_stop)
             details: dict[str, Any] = {}
-            if self.translate and keep_going():
+            if self.translate and not wants_stop():
                 with contextlib.suppress(_StopTranslating):
-                    scores, details = self._translated(model, lambda: keep_going() and in_time())
+                    scores, details = self._translated(model, lambda: wants_stop() or not in_time())
                     numbers |= scores
             return {name: value for name, value in numbers.items() if math.isfinite(value)}, details
         raise OutOfMemory(
@@ -120,10 +118,10 @@ class Validator:
         )
 
     @torch.inference_mode()
-    def _teacher_forced(self, model: TranslationModel, keep_going: Callable[[], bool]) -> dict[str, float]:
+    def _teacher_forced(self, model: TranslationModel, wants_stop: Callable[[], bool]) -> dict[str, float]:
         loss, n_right, n_gold = 0.0, 0, 0
         for rows in self.batches:
-            if not keep_going():
+            if wants_stop():
                 break
             pending = [Work(make_batch(*self.corpus.picked(rows)))]
             while pending := self.memory.pieces(pending):
@@ -150,11 +148,9 @@ class Validator:
             torch.cuda.empty_cache()
         return None
 
-    def _translated(
-        self, model: TranslationModel, keep_going: Callable[[], bool]
-    ) -> tuple[dict[str, float], dict[str, Any]]:
+    def _translated(self, model: TranslationModel, is_over: Callable[[], bool]) -> Measured:
         def check_stop(_n_done: int) -> None:
-            if not keep_going():
+            if is_over():
                 raise _StopTranslating
 
         languages = self.src_lang, self.trg_lang
@@ -195,11 +191,11 @@ class Validation:
         return min((cost for validator in self.sets.values() if (cost := validator.memory.too_large)), default=0)
 
     def measure(
-        self, model: TranslationModel, keep_going: Callable[[], bool], in_time: Callable[[], bool]
+        self, model: TranslationModel, wants_stop: Callable[[], bool], in_time: Callable[[], bool]
     ) -> dict[str, Measured]:
         """Return the measurements of each set under its name; of sets after the first only while there is time."""
         return {
-            name: validator.measure(model, keep_going, in_time)
+            name: validator.measure(model, wants_stop, in_time)
             for name, validator in self.sets.items()
             if name == self.first_name or in_time()
         }
@@ -234,67 +230,12 @@ def describe(numbers: dict[str, Any]) -> str:
     return "  ".join(text.format(numbers[name]) for name, text in formats.items() if name in numbers)
 
 
-# The end of a run: choice of the final weights.
-
-
-def choose_final(
-    recipe: Recipe,
-    run: Run,
-    model: TranslationModel,
-    state: TrainState,
-    validator: Validator,
-    record: Record,
-    wants_stop: Callable[[], bool] = lambda: False,
-    has_time: Callable[[float], bool] = lambda _: True,
-) -> str:
-    """Measure the candidates on the validation set, write the best as RUN/model, and return its name. Candidates: the
-    last and the best checkpoint, the average of the last or best N, and the moving average; of equals the first wins.
-    On a stop nothing is written, and the name is ''. has_time: True if so many seconds are left. If not, only numbers
-    from training are compared, by the loss if the last checkpoint has no other."""
-    metric = recipe.valid.metric
-    results: dict[str, dict[str, float]] = {}
-    measured = {
-        int(entry["update"]): {name: entry[name] for name in validator.names if name in entry}
-        for entry in state.comparable(*validator.names)
-    }
-    # The last may have no scores of translations if the time ran out.
-    criterion = metric if metric in measured.get(state.update, {metric}) or has_time(state.measure_seconds) else "loss"
-    chosen, chosen_weights = "", dict[str, Tensor]()
-    folder_of = _intact_checkpoints(run, record)
-    for name, updates, file in _candidates(recipe, state, list(folder_of)):
-        newest = max(updates)
-        numbers = measured.get(newest, {}) if len(updates) == 1 and file == checkpoint.MODEL else {}
-        if criterion not in numbers and results and not has_time(state.measure_seconds):
-            record.say(f"{name:>18}  not measured: the time budget is over")
-            continue
-        folders = [folder_of[update] for update in updates]
-        weights = checkpoint.average(folders) if file == checkpoint.MODEL else checkpoint.load_tensors(folders[0], file)
-        if criterion in numbers:
-            results[name] = numbers
-        else:
-            checkpoint.load_weights(model, weights, name)
-            results[name], _ = validator.measure(model, lambda: not wants_stop(), lambda: has_time(0.0))
-        if wants_stop():
-            return ""
-        record.say(f"{name:>18}  update {newest:,}  {describe(results[name])}")
-        if not chosen or goodness(results[name], criterion) > goodness(results[chosen], criterion):
-            chosen, chosen_weights = name, weights
-    checkpoint.load_weights(model, chosen_weights, chosen)
-    # The log first: after a kill between the two the line is written again, and `Record.resume` drops the old one.
-    record.write("final", state.update, chosen=chosen, candidates=results)
-    run.check_lock()
-    checkpoint.save(
-        run.model_folder,
-        {checkpoint.MODEL: checkpoint.weights_of(model)},
-        {"update": state.update, "chosen": chosen, "candidates": results, "ends": _ends(recipe)},
-    )
-    record.say(f"final model: {chosen}, the best {criterion} on the validation set")
-    return chosen
+# The end of a run, which RUN/model records.
 
 
 def finished_at(run: Run, recipe: Recipe) -> int | None:
     """Return the update of RUN/model; None if a checkpoint is newer or the recipe now asks for another end."""
-    final, ends = final_choice(run), _ends(recipe)
+    final, ends = final_choice(run), ends_of(recipe)
     if final is None or final["update"] < max(run.updates(), default=0):
         return None
     is_same = all(ends.get(name) == value for name, value in final.get("ends", {}).items())
@@ -311,38 +252,8 @@ def final_choice(run: Run) -> dict[str, Any] | None:
         return None
 
 
-def _ends(recipe: Recipe) -> dict[str, Any]:
+def ends_of(recipe: Recipe) -> dict[str, Any]:
     """Return the options that decide the end of training and the choice of the model."""
     train, valid = recipe.train, recipe.valid
     ends = {"updates": train.updates, "time_budget": train.time_budget, "patience": valid.patience}
     return {**ends, "metric": valid.metric, "average": train.average}
-
-
-def _intact_checkpoints(run: Run, record: Record) -> dict[int, Path]:
-    """Return the checkpoints that verify, by update. A checkpoint damaged on disk must not enter an average."""
-    folder_of = {}
-    for update in run.updates():
-        try:
-            checkpoint.verify(run.checkpoint(update))
-            folder_of[update] = run.checkpoint(update)
-        except RunError as error:
-            record.say(f"skipped a damaged checkpoint: {error}")
-    if not folder_of:
-        raise RunError(f"{run.folder}: no intact checkpoint, so no model can be chosen. See nmt-train --verify.")
-    return folder_of
-
-
-def _candidates(recipe: Recipe, state: TrainState, updates: list[int]) -> list[tuple[str, list[int], str]]:
-    """Return name, updates to average, and file of each candidate. updates: of intact checkpoints, oldest first."""
-    metric, train, last = recipe.valid.metric, recipe.train, updates[-1]
-    candidates = [("last", [last], checkpoint.MODEL)]
-    scores = {update: score for update, score in state.scores(metric).items() if update in updates}
-    best_first = sorted(scores, key=lambda update: (-scores[update], update))
-    if best_first and best_first[0] != last:
-        candidates.append(("best", best_first[:1], checkpoint.MODEL))
-    averaged = {"none": [], "last": updates[-train.keep_last :], "best": best_first[: train.keep_best]}[train.average]
-    if len(averaged) > 1:
-        candidates.append((f"average of {train.average} {len(averaged)}", averaged, checkpoint.MODEL))
-    if train.ema:
-        candidates.append(("moving average", [last], checkpoint.EMA))
-    return candidates
