@@ -21,7 +21,7 @@ from nmt.ops import consistency, smoothed_cross_entropy
 from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import RegularizeConfig
 from nmt.training.memory import Memory, Work
-from nmt.training.optim import apply_update, build_optimizers
+from nmt.training.optim import Optimizers
 from nmt.training.parallel import Ranks, local
 from nmt.training.precision import Precision
 
@@ -133,7 +133,7 @@ class Engine:
         self._twin = copy.deepcopy(model).cpu() if is_sharded and ranks.is_main else None
         objective = Objective(model, train.label_smoothing, recipe.regularize, compiled=train.compiled)
         self.objective = ranks.distribute(objective, train.parallel)
-        self.optimizers = build_optimizers(model, recipe.optim)
+        self.optimizers = Optimizers(model, recipe.optim)
         self.scaler = precision.scaler()
         self.ema = [p.detach().clone() for p in model.parameters()] if train.ema else []
         self.is_async = model.device.type == "cuda" and self.optimizers.skips_on_device and not self.scaler.is_enabled()
@@ -246,9 +246,8 @@ class Engine:
         # Filled on the device, so that a GPU need not wait for a copy.
         signals = [torch.full((), value, dtype=torch.float64, device=self.model.device) for value in values]
         loss, *signal_sums = self.ranks.all_reduce(torch.stack([self._loss_sum, *signals])).unbind()
-        norm, moved = apply_update(
-            self.model, self.optimizers, self.scaler, loss=loss, clip=self.recipe.optim.clip, on_device=self.is_async
-        )
+        clip, on_device = self.recipe.optim.clip, self.is_async
+        norm, moved = self.optimizers.apply_update(self.scaler, loss=loss, clip=clip, on_device=on_device)
         if self.ema:
             self._average(moved, update)
         numbers, arrived = torch.stack([loss, *signal_sums, norm.double(), moved.double()]), None

@@ -4,7 +4,6 @@ import difflib
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -208,12 +207,14 @@ def _matching(names: Mapping[nn.Parameter, list[str]], pattern: str, option: str
 Kind = TypeVar("Kind", bound=Hashable)
 
 
-@dataclass(frozen=True)
 class Optimizers:
-    """One optimizer, or two that divide the parameters between them. An optimizer's default rate is its peak learning
-    rate. Each of its groups scales that by its rate_factor."""
+    """One optimizer, or two that divide the parameters that are not frozen between them. An optimizer's default rate is
+    its peak learning rate. Each of its groups scales that by its rate_factor."""
 
-    parts: list[torch.optim.Optimizer]
+    def __init__(self, model: nn.Module, config: OptimConfig) -> None:
+        chosen = rate_factors(model, config.rate_of)
+        factors = {param: chosen.get(param, 1.0) for param in model.parameters() if param.requires_grad}
+        self.model, self.parts = model, OPTIMIZERS[config.name](model, factors, config)
 
     @property
     def skips_on_device(self) -> bool:
@@ -232,9 +233,9 @@ class Optimizers:
         for optimizer in self.parts:
             optimizer.zero_grad()
 
-    def state(self, model: nn.Module) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor]:
         """All state tensors of the optimizers, named `parameter|quantity`."""
-        name_of: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
+        name_of: dict[Tensor, str] = {param: name for name, param in self.model.named_parameters()}
         return {
             f"{name_of[param]}|{quantity}": value
             for optimizer in self.parts
@@ -242,9 +243,9 @@ class Optimizers:
             for quantity, value in values.items()
         }
 
-    def load_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore the tensors of `state`, after the model has its weights. The optimizers must be new."""
-        params = dict(model.named_parameters())
+        params = dict(self.model.named_parameters())
         optimizer_of = {p: optimizer for optimizer in self.parts for g in optimizer.param_groups for p in g["params"]}
         for key, value in state.items():
             name, _, quantity = key.partition("|")
@@ -256,6 +257,32 @@ class Optimizers:
             param = params[name]
             if param in optimizer_of:
                 optimizer_of[param].state[param][quantity] = shard_like(param, value)
+
+    def apply_update(
+        self, scaler: torch.amp.GradScaler, *, loss: Tensor, clip: float, on_device: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Unscale, compute the norm, clip, check, step: in this order, and only here. on_device: leave the check to the
+        device, so that the host need not wait. Returns two 0-dim tensors: the gradient norm before clipping, and
+        whether the weights moved. A loss or gradient that is not finite moves nothing."""
+        for optimizer in self.parts:
+            scaler.unscale_(optimizer)
+        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = total_norm(grads)
+        finite = torch.isfinite(loss) & torch.isfinite(norm)
+        if on_device or finite:
+            if clip:
+                factor = (clip / (norm + 1e-6)).clamp(max=1.0)
+                if on_device or factor < 1.0:  # a factor of 1 would change nothing
+                    torch._foreach_mul_([local(grad) for grad in grads], factor)
+            for optimizer in self.parts:
+                if on_device:
+                    # Fused optimizers read these attributes before they step; GradScaler passes its flag the same way.
+                    vars(optimizer).update(grad_scale=None, found_inf=(~finite).float())
+                scaler.step(optimizer)
+        if scaler.is_enabled():
+            scaler.update()  # also after a skipped update, which lowers the scale
+        self.zero_grad()
+        return norm, finite
 
 
 Factors = dict[nn.Parameter, float]  # learning-rate factor of each trained parameter
@@ -298,49 +325,9 @@ OPTIMIZERS: dict[str, Callable[[nn.Module, Factors, OptimConfig], list[torch.opt
 }
 
 
-def build_optimizers(model: nn.Module, config: OptimConfig) -> Optimizers:
-    """Build optimizers for parameters not frozen. Raises RecipeError if a pattern of `rate_of` matches none."""
-    chosen = rate_factors(model, config.rate_of)
-    factors = {param: chosen.get(param, 1.0) for param in model.parameters() if param.requires_grad}
-    return Optimizers(OPTIMIZERS[config.name](model, factors, config))
-
-
 def _grouped(params: Iterable[nn.Parameter], kind: Callable[[nn.Parameter], Kind]) -> dict[Kind, list[nn.Parameter]]:
     """Group parameters by kind, in order of first occurrence."""
     groups: dict[Kind, list[nn.Parameter]] = {}
     for param in params:
         groups.setdefault(kind(param), []).append(param)
     return groups
-
-
-def apply_update(
-    model: nn.Module,
-    optimizers: Optimizers,
-    scaler: torch.amp.GradScaler,
-    *,
-    loss: Tensor,
-    clip: float,
-    on_device: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Unscale, compute the norm, clip, check, step: in this order, and only here. on_device: leave the check to the
-    device, so that the host need not wait. Returns two 0-dim tensors: the gradient norm before clipping, and whether
-    the weights moved. A loss or gradient that is not finite moves nothing."""
-    for optimizer in optimizers.parts:
-        scaler.unscale_(optimizer)
-    grads = [p.grad for p in model.parameters() if p.grad is not None]
-    norm = total_norm(grads)
-    finite = torch.isfinite(loss) & torch.isfinite(norm)
-    if on_device or finite:
-        if clip:
-            factor = (clip / (norm + 1e-6)).clamp(max=1.0)
-            if on_device or factor < 1.0:  # a factor of 1 would change nothing
-                torch._foreach_mul_([local(grad) for grad in grads], factor)
-        for optimizer in optimizers.parts:
-            if on_device:
-                # Fused optimizers read these attributes before they step; GradScaler passes its flag the same way.
-                vars(optimizer).update(grad_scale=None, found_inf=(~finite).float())
-            scaler.step(optimizer)
-    if scaler.is_enabled():
-        scaler.update()  # also after a skipped update, which lowers the scale
-    optimizers.zero_grad()
-    return norm, finite

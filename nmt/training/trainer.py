@@ -60,7 +60,7 @@ class Trainer:
             if is_sharded(weight) and name in weights:
                 weights[name] = shard_like(weight, weights[name])
         checkpoint.load_weights(engine.model, weights, str(folder))
-        engine.optimizers.load_state(engine.model, checkpoint.load_tensors(folder, checkpoint.OPTIMIZER))
+        engine.optimizers.load_state(checkpoint.load_tensors(folder, checkpoint.OPTIMIZER))
         self.state = TrainState.from_json(saved, packed=self.recipe.batch.packed)
         self.state.conditions, engine.memory = conditions, self.state.memory
         if self.state.scaler:
@@ -108,7 +108,7 @@ class Trainer:
         state.scaler, state.memory = engine.scaler.state_dict(), engine.memory
         tensors = {
             checkpoint.MODEL: self.ranks.gather(checkpoint.weights_of(engine.model)),
-            checkpoint.OPTIMIZER: self.ranks.gather(engine.optimizers.state(engine.model)),
+            checkpoint.OPTIMIZER: self.ranks.gather(engine.optimizers.state()),
         }
         if engine.ema:
             tensors[checkpoint.EMA] = {**tensors[checkpoint.MODEL], **self.ranks.gather(engine.ema_weights())}
