@@ -122,8 +122,8 @@ class Outcome:
 
 
 class Engine:
-    """A model in training with its optimizers. is_async: whether `settle` may be deferred until the next update has
-    started, which keeps a GPU busy."""
+    """A model in training with its optimizers. ema: the moving average by name of the parameter, if there is one.
+    is_async: whether `settle` may be deferred until the next update has started, which keeps a GPU busy."""
 
     def __init__(self, model: TranslationModel, recipe: Recipe, *, precision: Precision, ranks: Ranks) -> None:
         self.model, self.recipe, self.precision, self.ranks = model, recipe, precision, ranks
@@ -135,7 +135,7 @@ class Engine:
         self.objective = ranks.distribute(objective, train.parallel)
         self.optimizers = Optimizers(model, recipe.optim)
         self.scaler = precision.scaler()
-        self.ema = [p.detach().clone() for p in model.parameters()] if train.ema else []
+        self.ema = {name: p.detach().clone() for name, p in model.named_parameters()} if train.ema else {}
         self.is_async = model.device.type == "cuda" and self.optimizers.skips_on_device and not self.scaler.is_enabled()
         self.memory = Memory()
         # DDP rebuilds its buckets after the first backward pass, which changes the order of summation. Without a
@@ -272,14 +272,10 @@ class Engine:
     def _average(self, moved: Tensor, update: int) -> None:
         # The decay starts small, or a young average would keep the initial weights.
         decay = min(self.recipe.train.ema, (1 + update) / (10 + update))
-        ema = [local(average) for average in self.ema]
+        ema = [local(average) for average in self.ema.values()]
         change = torch._foreach_sub([local(p) for p in self.model.parameters()], ema)
         torch._foreach_mul_(change, moved * (1 - decay))  # a skipped update leaves the average alone
         torch._foreach_add_(ema, change)
-
-    def ema_weights(self) -> dict[str, Tensor]:
-        """The moving average by parameter name."""
-        return dict(zip((name for name, _ in self.model.named_parameters()), self.ema, strict=True))
 
     @contextmanager
     def whole_model(self, weights: dict[str, Tensor] | None = None) -> Iterator[TranslationModel]:

@@ -67,7 +67,7 @@ class Trainer:
             engine.scaler.load_state_dict(self.state.scaler)
         if engine.ema:
             saved_ema = checkpoint.load_tensors(folder, checkpoint.EMA)
-            for name, average in engine.ema_weights().items():
+            for name, average in engine.ema.items():
                 average.copy_(shard_like(average, saved_ema[name]))
         self.time_share = self.budget.resume(self.state)
         if final is not None and not budget.stop_reason(self.state, self.recipe, self.time_share):
@@ -111,7 +111,7 @@ class Trainer:
             checkpoint.OPTIMIZER: self.ranks.gather(engine.optimizers.state()),
         }
         if engine.ema:
-            tensors[checkpoint.EMA] = {**tensors[checkpoint.MODEL], **self.ranks.gather(engine.ema_weights())}
+            tensors[checkpoint.EMA] = {**tensors[checkpoint.MODEL], **self.ranks.gather(engine.ema)}
 
         def write() -> None:
             run.check_lock()
