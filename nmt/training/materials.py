@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from nmt import ops
-from nmt.data.batches import Batch, make_batch
+from nmt.data.arrays import Ragged
+from nmt.data.batches import make_batch
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Plan
-from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD
+from nmt.data.subwords import N_SPECIAL, PAD
 from nmt.device import peak_flops
 from nmt.errors import DataError, suppress_out_of_memory
 from nmt.extras import require
@@ -48,13 +49,10 @@ class Trial:
     def longest(self, max_tokens: int) -> Work:
         """The batch of so many tokens that needs most memory: both sides as long as the longest pair, no padding."""
         n_pair = max(1, max_tokens // self.longest_side)
-        length = max(self.longest_side, max_tokens // n_pair)
-        rng = np.random.default_rng(0)
-        codecs = self.data.subwords.src, self.data.subwords.trg
-        src_seq, gold = (torch.from_numpy(rng.integers(N_SPECIAL, c.size, (n_pair, length))) for c in codecs)
-        src_seq[:, -1] = gold[:, -1] = EOS
-        trg_seq = torch.cat([torch.full((n_pair, 1), BOS), gold[:, :-1]], dim=1)
-        return Work(Batch(src_seq, trg_seq, gold, gold.numel()))
+        lengths = np.full(n_pair, max(self.longest_side, max_tokens // n_pair) - 1)  # without EOS
+        rng, codecs = np.random.default_rng(0), (self.data.subwords.src, self.data.subwords.trg)
+        src, trg = (Ragged(rng.integers(N_SPECIAL, codec.size, lengths.sum()), lengths) for codec in codecs)
+        return Work(make_batch(src, trg))
 
     def typical(self, max_tokens: int) -> list[Work]:
         """At most three batches of the corpus: of short, medium and long sentences."""
