@@ -130,9 +130,11 @@ def copy_from_origin(
 
 
 def check_origin(recipe: Recipe, run: Run) -> None:
-    """Raise RunError if train.init_from names no usable run. A resumed run no longer needs it."""
+    """Raise RunError if train.init_from names no run or no checkpoint of it. A resumed run no longer needs it."""
     if recipe.train.init_from and not run.has_weights:
-        find_origin(recipe)
+        origin, name = find_origin(recipe)
+        if name is not None:
+            origin.weights_folder(name)
 
 
 def find_origin(recipe: Recipe) -> tuple[Run, str | None]:

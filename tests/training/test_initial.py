@@ -145,6 +145,7 @@ def test_invalid_origin_is_refused(recipe_of, tmp_path):
     ):
         with pytest.raises(RunError, match=complaint):
             launch(recipe_of(name, train={"init_from": str(tmp_path / origin)}))
+        assert (tmp_path / "child").exists() == (origin == "wide")  # other mistakes are found before it is created
 
 
 def test_recipe_may_be_corrected_before_the_first_checkpoint(recipe_of, monkeypatch):
