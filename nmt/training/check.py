@@ -162,7 +162,14 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     begun = run.recipe() if run.has_weights else None
     recipe = resolve(recipe, data, begun, ranks, say)
     trial = Trial(recipe, data, ranks.device)
-    refusals = list(_refusals(run, recipe, data))
+    refusals, folder = list[str](), _existing(run.folder)
+    try:
+        refuse_other_run(run, recipe, data)
+    except RunError as error:
+        refusals.append(f"training will be refused: {error}")
+    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        problem = "cannot be written to" if folder.is_dir() else "is a file, not a folder"
+        refusals.append(f"training will be refused: {folder} {problem}. Name another run folder with --train.out.")
     if recipe.train.init_from and not run.has_weights:
         *_, others = copy_from_origin(trial.engine.model, data, recipe)
         if others:
@@ -173,18 +180,6 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     width = max(len(name) for name, _ in rows)
     troubles = [*refusals, *likely_troubles(recipe, findings)] or ["none was seen"]
     return [f"{name:<{width}}  {value}" for name, value in rows] + ["", "likely trouble"] + [f"  {t}" for t in troubles]
-
-
-def _refusals(run: Run, recipe: Recipe, data: Prepared) -> Iterator[str]:
-    """Yield the reasons why training would refuse the run folder."""
-    try:
-        refuse_other_run(run, recipe, data)
-    except RunError as error:
-        yield f"training will be refused: {error}"
-    folder = _existing(run.folder)
-    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-        problem = "cannot be written to" if folder.is_dir() else "is a file, not a folder"
-        yield f"training will be refused: {folder} {problem}. Name another run folder with --train.out."
 
 
 def table(recipe: Recipe, findings: Findings) -> list[tuple[str, str]]:
