@@ -36,6 +36,7 @@ _SEARCH = (
     *("max_len_a", "max_len_b", "min_len_a", "min_len_b"),
 )
 Measured = tuple[dict[str, float], dict[str, Any]]  # numbers; signatures and examples
+Predicate = Callable[[], bool]
 
 
 class _StopTranslating(Exception):
@@ -94,10 +95,7 @@ class Validator:
         return conditions
 
     def measure(
-        self,
-        model: TranslationModel,
-        wants_stop: Callable[[], bool] = lambda: False,
-        in_time: Callable[[], bool] = lambda: True,
+        self, model: TranslationModel, wants_stop: Predicate = lambda: False, in_time: Predicate = lambda: True
     ) -> Measured:
         """Return the numbers {loss, perplexity, accuracy, bleu, chrf} that are finite; and signatures and examples.
         wants_stop: called between batches. in_time: called only during translation. After a stop, or when time is over,
@@ -118,7 +116,7 @@ class Validator:
         )
 
     @torch.inference_mode()
-    def _teacher_forced(self, model: TranslationModel, wants_stop: Callable[[], bool]) -> dict[str, float]:
+    def _teacher_forced(self, model: TranslationModel, wants_stop: Predicate) -> dict[str, float]:
         loss, n_right, n_gold = 0.0, 0, 0
         for rows in self.batches:
             if wants_stop():
@@ -148,7 +146,7 @@ class Validator:
             torch.cuda.empty_cache()
         return None
 
-    def _translated(self, model: TranslationModel, is_over: Callable[[], bool]) -> Measured:
+    def _translated(self, model: TranslationModel, is_over: Predicate) -> Measured:
         def check_stop(_n_done: int) -> None:
             if is_over():
                 raise _StopTranslating
@@ -190,9 +188,7 @@ class Validation:
         """Cost of the smallest batch that did not fit into memory; 0: none yet."""
         return min((cost for validator in self.sets.values() if (cost := validator.memory.too_large)), default=0)
 
-    def measure(
-        self, model: TranslationModel, wants_stop: Callable[[], bool], in_time: Callable[[], bool]
-    ) -> dict[str, Measured]:
+    def measure(self, model: TranslationModel, wants_stop: Predicate, in_time: Predicate) -> dict[str, Measured]:
         """Return the measurements of each set under its name; of sets after the first only while there is time."""
         return {
             name: validator.measure(model, wants_stop, in_time)
