@@ -92,6 +92,16 @@ def convert_errors() -> Iterator[None]:
         raise converted from error
 
 
+@contextmanager
+def suppress_out_of_memory() -> Iterator[None]:
+    """Context manager: leave the block where memory runs out. After it no exception keeps the tensors of the block."""
+    try:
+        yield
+    except (OutOfMemory, RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that memory ran out. For a CPU, torch raises a plain RuntimeError."""
     # torch's error for a GPU is recognised by its name, since importing torch takes seconds.

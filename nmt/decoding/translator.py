@@ -30,7 +30,7 @@ from nmt.decoding.rules import Rules
 from nmt.decoding.sampling import fingerprint, narrowed, sample
 from nmt.decoding.scorer import full_precision, score_tokens
 from nmt.decoding.translation import Scored, Translation, searched_parts
-from nmt.errors import NmtError, OutOfMemory, RecipeError, is_out_of_memory
+from nmt.errors import NmtError, OutOfMemory, RecipeError, suppress_out_of_memory
 from nmt.evaluation.alignment import subword_alignment
 from nmt.evaluation.metrics import comet_model, expected_utility
 from nmt.models.base import Attns, SearchModel, evaluating
@@ -298,18 +298,14 @@ class Translator:
     def _search(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
         """Search for the hypotheses of a batch; if the memory of the device is too small, half by half. Raises
         OutOfMemory if one sentence is too much, and RecipeError if phrases are required of samples."""
-        try:
-            with evaluating(self.model):
-                return self._search_whole(rows)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            if len(rows) == 1:
-                instead = "" if self.model.device.type == "cpu" else ", or translate on the CPU: --device cpu"
-                raise OutOfMemory(
-                    f"the memory of {self.model.device} is too small for one sentence of {len(rows[0][0])} subwords "
-                    f"with {self.config.n_candidate} hypotheses. Make decode.beam or decode.samples smaller{instead}."
-                ) from None
+        with suppress_out_of_memory(), evaluating(self.model):
+            return self._search_whole(rows)
+        if len(rows) == 1:
+            instead = "" if self.model.device.type == "cpu" else ", or translate on the CPU: --device cpu"
+            raise OutOfMemory(
+                f"the memory of {self.model.device} is too small for one sentence of {len(rows[0][0])} subwords with "
+                f"{self.config.n_candidate} hypotheses. Make decode.beam or decode.samples smaller{instead}."
+            )
         half = len(rows) // 2
         return self._search(rows[:half]) + self._search(rows[half:])
 

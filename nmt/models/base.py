@@ -172,6 +172,7 @@ class TranslationModel(SearchModel):
 
     trg_word_prj: nn.Linear
     logit_scale: float
+    first_tag: int | None = None  # the first source id that is a tag, not a word; None: there are no tags
     packs = False  # True if `decode_hidden` takes packed sentences
 
     @abstractmethod

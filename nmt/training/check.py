@@ -19,7 +19,7 @@ from nmt.data.plan import Position, Rows
 from nmt.data.report import n_lost
 from nmt.data.subwords import large_vocabulary
 from nmt.decoding.translator import Translator
-from nmt.errors import OutOfMemory, RunError, is_out_of_memory
+from nmt.errors import RunError, suppress_out_of_memory
 from nmt.recipe.draft import exports_note
 from nmt.recipe.model_options import PRESETS, preset_for
 from nmt.recipe.options import Recipe
@@ -154,15 +154,22 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     """Measure a recipe and return the report, line by line. say: called with messages about the progress. Raises the
     errors that training would raise before its first update, except for another run in the folder."""
     require_one_process("--check")
-    data, device = open_data(recipe), use_device(recipe.train)
+    data, ranks = open_data(recipe), Ranks(device=use_device(recipe.train))
     run = Run(recipe.run_folder)
     check_origin(recipe, run)
     if finished_at(run, recipe) is None:
         require_extras(recipe)
     begun = run.recipe() if run.has_weights else None
-    recipe = resolve(recipe, data, begun, Ranks(), device, say)
-    trial = Trial(recipe, data, device)
-    refusals = list(_refusals(run, recipe, data))
+    recipe = resolve(recipe, data, begun, ranks, say)
+    trial = Trial(recipe, data, ranks.device)
+    refusals, folder = list[str](), _existing(run.folder)
+    try:
+        refuse_other_run(run, recipe, data)
+    except RunError as error:
+        refusals.append(f"training will be refused: {error}")
+    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        problem = "cannot be written to" if folder.is_dir() else "is a file, not a folder"
+        refusals.append(f"training will be refused: {folder} {problem}. Name another run folder with --train.out.")
     if recipe.train.init_from and not run.has_weights:
         *_, others = copy_from_origin(trial.engine.model, data, recipe)
         if others:
@@ -173,18 +180,6 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     width = max(len(name) for name, _ in rows)
     troubles = [*refusals, *likely_troubles(recipe, findings)] or ["none was seen"]
     return [f"{name:<{width}}  {value}" for name, value in rows] + ["", "likely trouble"] + [f"  {t}" for t in troubles]
-
-
-def _refusals(run: Run, recipe: Recipe, data: Prepared) -> Iterator[str]:
-    """Yield the reasons why training would refuse the run folder."""
-    try:
-        refuse_other_run(run, recipe, data)
-    except RunError as error:
-        yield f"training will be refused: {error}"
-    folder = _existing(run.folder)
-    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-        problem = "cannot be written to" if folder.is_dir() else "is a file, not a folder"
-        yield f"training will be refused: {folder} {problem}. Name another run folder with --train.out."
 
 
 def table(recipe: Recipe, findings: Findings) -> list[tuple[str, str]]:
@@ -219,7 +214,7 @@ def table(recipe: Recipe, findings: Findings) -> list[tuple[str, str]]:
 def _measure_validation(validation: Validation, engine: Engine) -> tuple[bool, list[float]]:
     """Return whether all batches fit into memory, and an estimate of the seconds of each set; 0 if no half fits."""
     seconds = []
-    try:
+    with suppress_out_of_memory():
         for full in validation.sets.values():
             lengths, trg_len = np.maximum(full.corpus.src_len, full.corpus.trg_len), full.corpus.trg_len
             part = copy(full)  # with the largest batch alone, which shows the peak of memory
@@ -237,11 +232,8 @@ def _measure_validation(validation: Validation, engine: Engine) -> tuple[bool, l
                 with engine.precision.measuring(), eager(engine.model):
                     n_done = sum(1 for _ in Translator(engine.model, full.subwords, decode).translate(sample))
                 seconds[-1] += (time.perf_counter() - begin) * len(full.src) / n_done
-    except (RuntimeError, MemoryError, OutOfMemory) as error:
-        if not is_out_of_memory(error):
-            raise
-        return False, [0.0] * len(validation.sets)
-    return not validation.too_large, seconds
+        return not validation.too_large, seconds
+    return False, [0.0] * len(validation.sets)
 
 
 def _existing(folder: Path) -> Path:

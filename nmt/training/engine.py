@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from nmt import checkpoint
 from nmt.data.batches import Batch, end_to_end
 from nmt.data.subwords import EOS, PAD
-from nmt.errors import OutOfMemory, is_out_of_memory
+from nmt.errors import OutOfMemory, suppress_out_of_memory
 from nmt.masks import Packing
 from nmt.models.base import DROPPED, TranslationModel
 from nmt.ops import consistency, smoothed_cross_entropy
 from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import RegularizeConfig
 from nmt.training.memory import Memory, Work
-from nmt.training.optim import apply_update, build_optimizers
+from nmt.training.optim import Optimizers
 from nmt.training.parallel import Ranks, local
 from nmt.training.precision import Precision
 
@@ -62,17 +62,9 @@ class Objective(nn.Module):
     """
 
     def __init__(
-        self,
-        model: TranslationModel,
-        smoothing: float,
-        regularize: RegularizeConfig,
-        *,
-        compiled: bool = False,
-        first_tag: int | None = None,
+        self, model: TranslationModel, smoothing: float, regularize: RegularizeConfig, *, compiled: bool = False
     ) -> None:
-        """first_tag: the first source id that is a tag, not a word; None: there are no tags."""
         super().__init__()
-        self.first_tag = first_tag
         self.model, self.smoothing, self.regularize, self.compiled = model, smoothing, regularize, compiled
         for embedding in model.embeddings:
             embedding.may_drop = regularize.drops_words
@@ -93,10 +85,10 @@ class Objective(nn.Module):
         dim = 1 if packing else 0  # the second pass is appended as rows, or to the one packed row
         if config.r_drop:
             src_seq, trg_seq = torch.cat([src_seq, src_seq], dim), torch.cat([trg_seq, trg_seq], dim)
-        src_seq = drop_words(src_seq, config.src_word_dropout, self.first_tag)
+        src_seq = drop_words(src_seq, config.src_word_dropout, self.model.first_tag)
         trg_seq = drop_words(trg_seq, config.trg_word_dropout)
         if config.simcut:
-            src_seq = torch.cat([src_seq, drop_words(src_seq, config.simcut_p, self.first_tag)], dim)
+            src_seq = torch.cat([src_seq, drop_words(src_seq, config.simcut_p, self.model.first_tag)], dim)
             trg_seq = torch.cat([trg_seq, drop_words(trg_seq, config.simcut_p)], dim)
         if packing and (config.r_drop or config.simcut):
             packing = packing[0].twice(), packing[1].twice()
@@ -130,30 +122,20 @@ class Outcome:
 
 
 class Engine:
-    """A model in training with its optimizers. is_async: whether `settle` may be deferred until the next update has
-    started, which keeps a GPU busy. first_tag: see `Objective`."""
+    """A model in training with its optimizers. ema: the moving average by name of the parameter, if there is one.
+    is_async: whether `settle` may be deferred until the next update has started, which keeps a GPU busy."""
 
-    def __init__(
-        self,
-        model: TranslationModel,
-        recipe: Recipe,
-        *,
-        precision: Precision,
-        ranks: Ranks,
-        first_tag: int | None = None,
-    ) -> None:
+    def __init__(self, model: TranslationModel, recipe: Recipe, *, precision: Precision, ranks: Ranks) -> None:
         self.model, self.recipe, self.precision, self.ranks = model, recipe, precision, ranks
         train = recipe.train
         # Rank 0 validates with full weights, so a sharded model needs an unsharded copy.
         is_sharded = ranks.world_size > 1 and train.parallel == "fsdp"
         self._twin = copy.deepcopy(model).cpu() if is_sharded and ranks.is_main else None
-        objective = Objective(
-            model, train.label_smoothing, recipe.regularize, compiled=train.compiled, first_tag=first_tag
-        )
-        self.objective = ranks.distribute(objective, model.device, train.parallel)
-        self.optimizers = build_optimizers(model, recipe.optim)
+        objective = Objective(model, train.label_smoothing, recipe.regularize, compiled=train.compiled)
+        self.objective = ranks.distribute(objective, train.parallel)
+        self.optimizers = Optimizers(model, recipe.optim)
         self.scaler = precision.scaler()
-        self.ema = [p.detach().clone() for p in model.parameters()] if train.ema else []
+        self.ema = {name: p.detach().clone() for name, p in model.named_parameters()} if train.ema else {}
         self.is_async = model.device.type == "cuda" and self.optimizers.skips_on_device and not self.scaler.is_enabled()
         self.memory = Memory()
         # DDP rebuilds its buckets after the first backward pass, which changes the order of summation. Without a
@@ -173,7 +155,6 @@ class Engine:
             self.backward(work[:1], n_gold, share=share)
             self.optimizers.zero_grad()
         while (failed := self._accumulate(self.memory.pieces(work), n_gold, share)) is not None:
-            # Outside the except clause: its exception keeps every tensor of the attempt alive.
             self.memory.ran_out(failed)
             self._give_up_if_hopeless(failed)
             self.optimizers.zero_grad()
@@ -186,7 +167,7 @@ class Engine:
         saved: dict[Tensor, Tensor] = {}
         for i, item in enumerate(work):
             is_last = i == len(work) - 1
-            try:
+            with suppress_out_of_memory():
                 with self.ranks.sync_gradients(self.objective, now=is_last):
                     loss_sum += self._backward_of(item, n_gold, share)
                 if self.recipe.train.cuda_graphs and not is_last:
@@ -194,10 +175,8 @@ class Engine:
                     for parameter in self.model.parameters():
                         if parameter.grad is not None and parameter.grad is not saved.get(parameter):
                             parameter.grad = saved[parameter] = parameter.grad.clone()
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                return item
+                continue
+            return item
         self._loss_sum, self._n_gold = loss_sum.double(), n_gold
         return None
 
@@ -267,9 +246,8 @@ class Engine:
         # Filled on the device, so that a GPU need not wait for a copy.
         signals = [torch.full((), value, dtype=torch.float64, device=self.model.device) for value in values]
         loss, *signal_sums = self.ranks.all_reduce(torch.stack([self._loss_sum, *signals])).unbind()
-        norm, moved = apply_update(
-            self.model, self.optimizers, self.scaler, loss=loss, clip=self.recipe.optim.clip, on_device=self.is_async
-        )
+        clip, on_device = self.recipe.optim.clip, self.is_async
+        norm, moved = self.optimizers.apply_update(self.scaler, loss=loss, clip=clip, on_device=on_device)
         if self.ema:
             self._average(moved, update)
         numbers, arrived = torch.stack([loss, *signal_sums, norm.double(), moved.double()]), None
@@ -294,14 +272,10 @@ class Engine:
     def _average(self, moved: Tensor, update: int) -> None:
         # The decay starts small, or a young average would keep the initial weights.
         decay = min(self.recipe.train.ema, (1 + update) / (10 + update))
-        ema = [local(average) for average in self.ema]
+        ema = [local(average) for average in self.ema.values()]
         change = torch._foreach_sub([local(p) for p in self.model.parameters()], ema)
         torch._foreach_mul_(change, moved * (1 - decay))  # a skipped update leaves the average alone
         torch._foreach_add_(ema, change)
-
-    def ema_weights(self) -> dict[str, Tensor]:
-        """The moving average by parameter name."""
-        return dict(zip((name for name, _ in self.model.named_parameters()), self.ema, strict=True))
 
     @contextmanager
     def whole_model(self, weights: dict[str, Tensor] | None = None) -> Iterator[TranslationModel]:

@@ -2,7 +2,7 @@
 is an argument, so reading ahead cannot corrupt a checkpoint."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,23 +17,23 @@ from nmt.training.parallel import Ranks
 from nmt.training.state import dropout_seed
 
 _N_RESAMPLED = 1000  # pairs per rank, at least, whose words are segmented anew in one go
-_Update = tuple[list[Rows], Position, Position]  # the batches over all ranks, the position, and the following one
 
 
 @dataclass(frozen=True)
 class Portion:
-    """This rank's part of the update at `position`, and the following position."""
+    """The update at `position`: its batches over all ranks, this rank's part as tensors, and the following position."""
 
-    work: list[Work]
+    batches: list[Rows]
     position: Position
     following: Position
+    work: list[Work] = field(default_factory=list)
 
 
 class Feed:
     """Portions of the training pairs, in the order of the plan."""
 
     def __init__(self, recipe: Recipe, data: Prepared, ranks: Ranks) -> None:
-        self.seed, self.corpus, self.ranks = recipe.seed, data.train, ranks
+        self.seed, self.data, self.ranks = recipe.seed, data, ranks
         batch, subwords = recipe.batch, data.subwords
         assert batch.max_tokens != "auto", "resolve the recipe first"
         self.max_tokens = batch.max_tokens
@@ -67,7 +67,7 @@ class Feed:
         """Target tokens of the whole update, over all ranks."""
         if self.resampled is None and self.noise is None:
             # Every rank knows every length, so the divisor needs no communication.
-            return self.plan.n_gold(self.plan.at(portion.position)[0])
+            return self.plan.n_gold(portion.batches)
         # Resampling and noise change lengths, which only the rank that made the batch knows.
         return sum(self.ranks.all_gather(sum(item.batch.n_gold for item in portion.work if item.counts)))
 
@@ -75,12 +75,12 @@ class Feed:
         """The batch that training makes of these pairs in the first epoch."""
         return self._batch(*self._texts(rows, epoch=0))
 
-    def _groups(self, position: Position) -> Iterator[list[_Update]]:
+    def _groups(self, position: Position) -> Iterator[list[Portion]]:
         """Yield updates of one epoch to make in one go: segmenting many words takes hardly longer than a few."""
-        group, n_pair = list[_Update](), 0
+        group, n_pair = list[Portion](), 0
         while True:
             batches, following = self.plan.at(position)
-            group.append((batches, position, following))
+            group.append(Portion(batches, position, following))
             n_pair += sum(map(len, batches))
             is_last = position.epoch != following.epoch
             if self.resampled is None or is_last or n_pair >= _N_RESAMPLED * self.ranks.world_size:
@@ -88,26 +88,24 @@ class Feed:
                 group, n_pair = [], 0
             position = following
 
-    def _make(self, group: list[_Update]) -> list[Portion]:
-        shares = [self.ranks.share(list(enumerate(batches))) for batches, _, _ in group]
+    def _make(self, group: list[Portion]) -> list[Portion]:
+        """Add the tensors of this rank to portions of one epoch."""
+        shares = [self.ranks.share(list(enumerate(portion.batches))) for portion in group]
         all_rows = [rows for share in shares for (_, rows), _ in share]
-        src, trg = self._texts(np.concatenate(all_rows), group[0][1].epoch)
+        src, trg = self._texts(np.concatenate(all_rows), group[0].position.epoch)
         n_row = list(map(len, all_rows))
         texts = zip(src.parts(n_row), trg.parts(n_row), strict=True)
-        portions = []
-        for (_, position, following), share in zip(group, shares, strict=True):
-            work = []
+        for portion, share in zip(group, shares, strict=True):
             for (index, rows), counts in share:
-                seed = dropout_seed(self.seed, position, index)
+                seed = dropout_seed(self.seed, portion.position, index)
                 for i, (pairs, part_counts) in enumerate(self._parts(*next(texts), rows)):
-                    part_seed = seed if not i else dropout_seed(seed, position, index)
-                    work.append(Work(self._batch(*pairs), counts and part_counts, part_seed))
-            portions.append(Portion(work, position, following))
-        return portions
+                    part_seed = seed if not i else dropout_seed(seed, portion.position, index)
+                    portion.work.append(Work(self._batch(*pairs), counts and part_counts, part_seed))
+        return group
 
     def _texts(self, rows: Rows, epoch: int) -> tuple[Ragged, Ragged]:
         """Source and target of pairs in an epoch, resampled and with noise as the recipe says."""
-        src, trg = self.corpus.picked(rows)
+        src, trg = self.data.train.picked(rows)
         if self.resampled is not None:
             src, trg = self.resampled.cut(src, trg, rows, epoch)
         return (src, trg) if self.noise is None else self.noise(src, trg, rows, epoch)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, normalize
 
-from nmt.data.corpus import Corpus, Ids, Prepared
+from nmt.data.corpus import Ids, Prepared
 from nmt.data.subwords import N_SPECIAL, Codec, Subwords
 from nmt.errors import RunError
 from nmt.files import is_run
@@ -30,14 +30,17 @@ _N_POWER, _N_EXTRA = 4, 32  # power iterations and extra dimensions: both make t
 _NOISE = 0.1  # share of the variance; it distinguishes subwords that occur in exactly the same pairs
 
 
-def cooccurrence_embeddings(
-    corpus: Corpus, n_vocab: int, width: int, *, trg_offset: int, seed: int, quiet: bool
-) -> Tensor:
-    """(n_vocab, width) embeddings of variance 1 / width, as a normal initialisation has. trg_offset: added to target
-    ids; 0 for a shared vocabulary, else n_src_vocab. n_vocab counts the rows of both sides. A subword that does not
-    occur gets noise. At most MAX_PAIRS pairs are used, evenly spread over the corpus. quiet: no progress bar."""
-    n_pair = min(corpus.n_pair, MAX_PAIRS)
-    src, trg = corpus.picked(np.arange(n_pair) * corpus.n_pair // n_pair)
+def start_embeddings(model: TranslationModel, data: Prepared, seed: int, *, quiet: bool = True) -> str:
+    """Set initial embeddings from the co-occurrence of subwords in at most MAX_PAIRS training pairs, evenly spread.
+    Their variance is 1 / width, as of a normal initialisation. A subword that does not occur gets noise. quiet: no
+    progress bar. Returns a message about it."""
+    begin = time.perf_counter()
+    source, target = model.embeddings
+    n_src, n_trg, width = source.num_embeddings, target.num_embeddings, target.embedding_dim
+    # Rows of both sides, and the first row of the target.
+    n_vocab, trg_offset = (n_trg, 0) if source.weight is target.weight else (n_src + n_trg, n_src)
+    n_pair = min(data.train.n_pair, MAX_PAIRS)
+    src, trg = data.train.picked(np.arange(n_pair) * data.train.n_pair // n_pair)
     all_ids = np.concatenate([src.values.astype(np.int64), trg.values.astype(np.int64) + trg_offset])
     pair_of_id = np.concatenate([np.repeat(np.arange(n_pair), side.lengths) for side in (src, trg)])
     n_id = int(all_ids.max(initial=0)) + 1
@@ -61,7 +64,11 @@ def cooccurrence_embeddings(
     known[:, : vectors.size(1)] = normalize(vectors, dim=1)
     noise = torch.randn(n_vocab, width, generator=generator) * width**-0.5
     seen = known.any(dim=1, keepdim=True)
-    return torch.where(seen, (1 - _NOISE) ** 0.5 * known + _NOISE**0.5 * noise, noise)
+    rows = torch.where(seen, (1 - _NOISE) ** 0.5 * known + _NOISE**0.5 * noise, noise)
+    with torch.no_grad():
+        source.weight.copy_(rows[:n_src])
+        target.weight.copy_(rows[-n_trg:])
+    return f"first embeddings from co-occurrence in {n_pair:,} pairs: {time.perf_counter() - begin:.1f} s"
 
 
 def _product(members: Ids, sizes: Ids, weight: NDArray[np.floating]) -> Callable[[Tensor], Tensor]:
@@ -123,9 +130,11 @@ def copy_from_origin(
 
 
 def check_origin(recipe: Recipe, run: Run) -> None:
-    """Raise RunError if train.init_from names no usable run. A resumed run no longer needs it."""
+    """Raise RunError if train.init_from names no run or no checkpoint of it. A resumed run no longer needs it."""
     if recipe.train.init_from and not run.has_weights:
-        find_origin(recipe)
+        origin, name = find_origin(recipe)
+        if name is not None:
+            origin.weights_folder(name)
 
 
 def find_origin(recipe: Recipe) -> tuple[Run, str | None]:
@@ -195,22 +204,6 @@ def differing_options(there: ModelConfig, here: ModelConfig) -> dict[str, tuple[
         for name, (old, new) in changed.items()
         if name not in _IRRELEVANT and not (name.endswith("_sharing") and old and not new)
     }
-
-
-def start_embeddings(model: TranslationModel, data: Prepared, seed: int, *, quiet: bool = True) -> str:
-    """Set initial embeddings from the co-occurrence of subwords in training pairs. Returns a message about it."""
-    begin = time.perf_counter()
-    source, target = model.embeddings
-    n_src, n_trg = source.num_embeddings, target.num_embeddings
-    n_row, trg_offset = (n_trg, 0) if source.weight is target.weight else (n_src + n_trg, n_src)
-    rows = cooccurrence_embeddings(
-        data.train, n_row, target.embedding_dim, trg_offset=trg_offset, seed=seed, quiet=quiet
-    )
-    with torch.no_grad():
-        source.weight.copy_(rows[:n_src])
-        target.weight.copy_(rows[-n_trg:])
-    n_pair = min(data.train.n_pair, MAX_PAIRS)
-    return f"first embeddings from co-occurrence in {n_pair:,} pairs: {time.perf_counter() - begin:.1f} s"
 
 
 def _vocabularies(model: TranslationModel, subwords: Subwords) -> dict[Tensor, Codec]:

@@ -29,6 +29,7 @@ from nmt.recipe.reader import differences, write_recipe
 from nmt.run import SRC_STYLE, USUAL_RATIOS, USUAL_SRC_LEN, VERSION, Run
 from nmt.training import parallel
 from nmt.training.budget import Budget, bound_to_length
+from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.initial import check_origin, first_weights
 from nmt.training.log import Record
@@ -53,7 +54,7 @@ def launch(
     data = open_data(recipe)
     run = Run(recipe.run_folder)
     check_origin(recipe, run)  # before the run folder is created
-    ranks, device = parallel.join(use_device(recipe.train), recipe.train.timeout)
+    ranks = parallel.join(use_device(recipe.train), recipe.train.timeout)
     with ranks.session():
         # Both checks come before the run folder is created. A run that exists may be finished, which needs no extras.
         if ranks.is_main and not run.has_weights:
@@ -68,7 +69,7 @@ def launch(
                     with suppress(OSError):  # stderr is closed
                         print(text, file=sys.stderr)
 
-            recipe = resolve(recipe, data, run_recipe, ranks, device, say)
+            recipe = resolve(recipe, data, run_recipe, ranks, say)
             ranks.on_main(lambda: claim(run, recipe, data))
             if (update := ranks.on_main(lambda: finished_at(run, recipe))) is not None:
                 say(f"{run.folder}: already trained to update {update:,}; nothing to do.")
@@ -81,33 +82,24 @@ def launch(
                 require_extras(recipe)
             total = budget.seconds or recipe.train.updates
             with closing(Record(run.log_file, total=total, quiet=not ranks.is_main)) as record:
-                return _train(recipe, data, run, device, ranks, record, wants_stop, budget)
+                return _train(recipe, Feed(recipe, data, ranks), run, record, wants_stop, budget)
 
 
-def _train(
-    recipe: Recipe,
-    data: Prepared,
-    run: Run,
-    device: torch.device,
-    ranks: Ranks,
-    record: Record,
-    wants_stop: Callable[[], bool],
-    budget: Budget,
-) -> str:
+def _train(recipe: Recipe, feed: Feed, run: Run, record: Record, wants_stop: Callable[[], bool], budget: Budget) -> str:
+    data, ranks = feed.data, feed.ranks
     state = ranks.on_main(lambda: find_start(run, recipe, record.say))  # the choice of rank 0 holds for all ranks
     folder = run.checkpoint(state["update"]) if state else None
     saved = state.get("arithmetic", {})
-    if saved.get("device") != device.type:
+    if saved.get("device") != ranks.device.type:
         saved = {}  # a new run, or another type of device, which rounds differently anyway
-    precision = _precision(recipe, saved, device, ranks)
+    precision = _precision(recipe, saved, ranks)
     precision.apply()
-    feed = Feed(recipe, data, ranks)
-    model = new_model(recipe, data, device)
+    model = new_model(recipe, data, ranks.device)
     was_compiled = saved.get("compiled", False) if saved else None
     recipe, compile_why = decide_compile(recipe, model, precision, ranks, was_compiled)
+    frozen = freeze(model, recipe.train.freeze)  # first: frozen parameters take no space for moments
     if ranks.is_main and folder is None:
         check_space(run, recipe, model)
-    frozen = freeze(model, recipe.train.freeze)
     rate_factors(model, recipe.optim.rate_of)  # raises early: the first weights take a while
     if folder is None:
         record.begin()
@@ -116,12 +108,13 @@ def _train(
         record.say(f"train.init_from has no effect: this run has checkpoints, and resumes from {folder.name}")
     if frozen:
         record.say(frozen)
-    trainer = Trainer(recipe, data, model, feed, precision, ranks, run, record, wants_stop, budget)
+    engine = Engine(model, recipe, precision=precision, ranks=ranks)
+    trainer = Trainer(engine, feed, run, record, wants_stop, budget)
     if folder is not None:
         trainer.restore(folder, state)
     record.add_sinks(recipe, trainer.state.update)
     if folder is None:
-        _introduce(trainer, data, compile_why)
+        _introduce(trainer, compile_why)
     outcome = trainer.train()
     if outcome != "stopped" and not ranks.on_main(trainer.choose_final):
         outcome = "stopped"  # while the final model was chosen
@@ -129,15 +122,15 @@ def _train(
     return outcome
 
 
-def _precision(recipe: Recipe, saved: dict[str, Any], device: torch.device, ranks: Ranks) -> Precision:
+def _precision(recipe: Recipe, saved: dict[str, Any], ranks: Ranks) -> Precision:
     """The precision that the run began with, or a choice for a new run: the same on all ranks. saved: see `_train`."""
     if saved:
         why = "as the run began"
         if saved.get("fast_fp32"):
             why += ", but without oneDNN's fp32 products, which this version no longer has"
-        precision = Precision(saved["name"], why, device.type, saved.get("kernels", False))
+        precision = Precision(saved["name"], why, ranks.device.type, saved.get("kernels", False))
     else:
-        precision = Precision(**ranks.on_main(lambda: asdict(choose_precision(recipe.train, device))))
+        precision = Precision(**ranks.on_main(lambda: asdict(choose_precision(recipe.train, ranks.device))))
     why_not = ops.kernels_here().why_not if precision.kernels else ""
     if ranks.any(bool(why_not)):
         why = f"{precision.why}, but without kernels: {why_not or 'another rank has none'}"
@@ -145,10 +138,10 @@ def _precision(recipe: Recipe, saved: dict[str, Any], device: torch.device, rank
     return precision
 
 
-def _introduce(trainer: Trainer, data: Prepared, compile_why: str) -> None:
+def _introduce(trainer: Trainer, compile_why: str) -> None:
     """Write the first line of the log, and print a summary of the run."""
     record, recipe, precision, plan = trainer.record, trainer.recipe, trainer.engine.precision, trainer.feed.plan
-    device, n_param = trainer.model.device, sum(p.numel() for p in trainer.model.parameters())
+    data, device, n_param = trainer.feed.data, trainer.model.device, sum(p.numel() for p in trainer.model.parameters())
     padding, n_update = plan.padding_share(0), plan.n_update(0)
     record.write(
         "start",

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 
 from nmt import ops
-from nmt.data.batches import Batch, make_batch
+from nmt.data.arrays import Ragged
+from nmt.data.batches import make_batch
 from nmt.data.corpus import Prepared
 from nmt.data.plan import Plan
-from nmt.data.subwords import BOS, EOS, N_SPECIAL, PAD
+from nmt.data.subwords import N_SPECIAL, PAD
 from nmt.device import peak_flops
-from nmt.errors import DataError, OutOfMemory, is_out_of_memory
+from nmt.errors import DataError, suppress_out_of_memory
 from nmt.extras import require
 from nmt.models.base import TranslationModel
 from nmt.models.build import build_model
@@ -36,25 +37,22 @@ class Trial:
     """Trial updates of one process on a model of the recipe, in the precision that a new run would have."""
 
     def __init__(self, recipe: Recipe, data: Prepared, device: torch.device) -> None:
-        self.data, self.device, first_tag = data, device, data.subwords.src.n_text
+        self.data, self.device = data, device
         precision = choose_precision(recipe.train, device)
         precision.apply()
         model = new_model(recipe, data, device)
         recipe, self.compile_why = decide_compile(recipe, model, precision, Ranks())
         freeze(model, recipe.train.freeze)
-        self.engine = Engine(model.train(), recipe, precision=precision, ranks=Ranks(), first_tag=first_tag)
+        self.engine = Engine(model.train(), recipe, precision=precision, ranks=Ranks())
         self.longest_side = 1 + int(max(data.train.src_len.max(), data.train.trg_len.max()))
 
     def longest(self, max_tokens: int) -> Work:
         """The batch of so many tokens that needs most memory: both sides as long as the longest pair, no padding."""
         n_pair = max(1, max_tokens // self.longest_side)
-        length = max(self.longest_side, max_tokens // n_pair)
-        rng = np.random.default_rng(0)
-        codecs = self.data.subwords.src, self.data.subwords.trg
-        src_seq, gold = (torch.from_numpy(rng.integers(N_SPECIAL, c.size, (n_pair, length))) for c in codecs)
-        src_seq[:, -1] = gold[:, -1] = EOS
-        trg_seq = torch.cat([torch.full((n_pair, 1), BOS), gold[:, :-1]], dim=1)
-        return Work(Batch(src_seq, trg_seq, gold, gold.numel()))
+        lengths = np.full(n_pair, max(self.longest_side, max_tokens // n_pair) - 1)  # without EOS
+        rng, codecs = np.random.default_rng(0), (self.data.subwords.src, self.data.subwords.trg)
+        src, trg = (Ragged(rng.integers(N_SPECIAL, codec.size, lengths.sum()), lengths) for codec in codecs)
+        return Work(make_batch(src, trg))
 
     def typical(self, max_tokens: int) -> list[Work]:
         """At most three batches of the corpus: of short, medium and long sentences."""
@@ -77,16 +75,12 @@ class Trial:
 
     def fits(self, work: Work) -> bool:
         """Return whether memory holds an update of this batch."""
-        self.engine.memory = Memory()
-        try:
+        self.engine.memory, fits = Memory(), False
+        with suppress_out_of_memory():  # also of the step, which allocates the moments
             self.seconds([work])
-            return self.engine.memory.n_failed == 0
-        except (OutOfMemory, RuntimeError, MemoryError) as error:  # also from the step, which allocates the moments
-            if not is_out_of_memory(error):
-                raise
-            return False
-        finally:
-            self.engine.optimizers.zero_grad()
+            fits = self.engine.memory.n_failed == 0
+        self.engine.optimizers.zero_grad()
+        return fits
 
     def close(self) -> None:
         """Free the memory."""
@@ -126,6 +120,7 @@ def new_model(recipe: Recipe, data: Prepared, device: torch.device) -> Translati
     """The model of a recipe with initial weights from the recipe's seed."""
     torch.manual_seed(recipe.seed % 2**63)  # torch accepts no larger seeds
     model = build_model(recipe.model, data.subwords.src.n_vocab, data.subwords.trg.n_vocab, PAD).to(device)
+    model.first_tag = data.subwords.src.n_text
     if recipe.train.checkpoint_activations:
         model.recompute_activations()
     if recipe.train.compiled:

@@ -4,7 +4,6 @@ import difflib
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -49,25 +48,17 @@ _SMALL = 2**18  # elements up to which stacks are orthogonalised in one batch: t
 _of_one_matrix = partial(product_of_each, symmetric=True)
 
 
-def orthogonalise(matrices: Tensor) -> Tensor:
+def orthogonalise(x: Tensor) -> Tensor:
     """Approximate the nearest semi-orthogonal matrix of each matrix: all but the smallest singular values end between
-    0.68 and 1.21. matrices: (N, rows, columns). On a GPU the products run in bf16, which is precise enough here."""
-    wide = matrices.size(1) <= matrices.size(2)
-    x = matrices if wide else matrices.mT
-    x = _iterate(x.to(torch.bfloat16)).to(x.dtype) if x.is_cuda else _iterate_on_gram(x)
-    return x if wide else x.mT
-
-
-def _iterate(x: Tensor) -> Tensor:
-    x = x / (x.norm(dim=(1, 2), keepdim=True) + _TINY)
-    for _ in range(_N_ITERATION):
-        gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C), x, beta=_A)
-    return x
-
-
-def _iterate_on_gram(x: Tensor) -> Tensor:
-    """Compute `_iterate` by collecting its factors: all are polynomials of the symmetric x x^T. Needs fp32."""
+    0.68 and 1.21. x: (N, rows, columns), rows <= columns. On a GPU the products run in bf16, which is precise enough
+    here. In fp32 the factors of the iteration are collected: all are polynomials of the symmetric x x^T."""
+    if x.is_cuda:
+        y = x.to(torch.bfloat16)
+        y = y / (y.norm(dim=(1, 2), keepdim=True) + _TINY)
+        for _ in range(_N_ITERATION):
+            gram = y @ y.mT
+            y = torch.baddbmm(y, torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C), y, beta=_A)
+        return y.to(x.dtype)
     gram = product_of_each(x, x.mT, symmetric=True)  # (N, rows, rows)
     norm = gram.diagonal(dim1=1, dim2=2).sum(1).sqrt_().add_(_TINY)[:, None, None]
     gram /= norm * norm
@@ -216,12 +207,14 @@ def _matching(names: Mapping[nn.Parameter, list[str]], pattern: str, option: str
 Kind = TypeVar("Kind", bound=Hashable)
 
 
-@dataclass(frozen=True)
 class Optimizers:
-    """One optimizer, or two that divide the parameters between them. An optimizer's default rate is its peak learning
-    rate. Each of its groups scales that by its rate_factor."""
+    """One optimizer, or two that divide the parameters that are not frozen between them. An optimizer's default rate is
+    its peak learning rate. Each of its groups scales that by its rate_factor."""
 
-    parts: list[torch.optim.Optimizer]
+    def __init__(self, model: nn.Module, config: OptimConfig) -> None:
+        chosen = rate_factors(model, config.rate_of)
+        factors = {param: chosen.get(param, 1.0) for param in model.parameters() if param.requires_grad}
+        self.model, self.parts = model, OPTIMIZERS[config.name](model, factors, config)
 
     @property
     def skips_on_device(self) -> bool:
@@ -240,9 +233,9 @@ class Optimizers:
         for optimizer in self.parts:
             optimizer.zero_grad()
 
-    def state(self, model: nn.Module) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Tensor]:
         """All state tensors of the optimizers, named `parameter|quantity`."""
-        name_of: dict[Tensor, str] = {param: name for name, param in model.named_parameters()}
+        name_of: dict[Tensor, str] = {param: name for name, param in self.model.named_parameters()}
         return {
             f"{name_of[param]}|{quantity}": value
             for optimizer in self.parts
@@ -250,9 +243,9 @@ class Optimizers:
             for quantity, value in values.items()
         }
 
-    def load_state(self, model: nn.Module, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore the tensors of `state`, after the model has its weights. The optimizers must be new."""
-        params = dict(model.named_parameters())
+        params = dict(self.model.named_parameters())
         optimizer_of = {p: optimizer for optimizer in self.parts for g in optimizer.param_groups for p in g["params"]}
         for key, value in state.items():
             name, _, quantity = key.partition("|")
@@ -264,6 +257,32 @@ class Optimizers:
             param = params[name]
             if param in optimizer_of:
                 optimizer_of[param].state[param][quantity] = shard_like(param, value)
+
+    def apply_update(
+        self, scaler: torch.amp.GradScaler, *, loss: Tensor, clip: float, on_device: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Unscale, compute the norm, clip, check, step: in this order, and only here. on_device: leave the check to the
+        device, so that the host need not wait. Returns two 0-dim tensors: the gradient norm before clipping, and
+        whether the weights moved. A loss or gradient that is not finite moves nothing."""
+        for optimizer in self.parts:
+            scaler.unscale_(optimizer)
+        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = total_norm(grads)
+        finite = torch.isfinite(loss) & torch.isfinite(norm)
+        if on_device or finite:
+            if clip:
+                factor = (clip / (norm + 1e-6)).clamp(max=1.0)
+                if on_device or factor < 1.0:  # a factor of 1 would change nothing
+                    torch._foreach_mul_([local(grad) for grad in grads], factor)
+            for optimizer in self.parts:
+                if on_device:
+                    # Fused optimizers read these attributes before they step; GradScaler passes its flag the same way.
+                    vars(optimizer).update(grad_scale=None, found_inf=(~finite).float())
+                scaler.step(optimizer)
+        if scaler.is_enabled():
+            scaler.update()  # also after a skipped update, which lowers the scale
+        self.zero_grad()
+        return norm, finite
 
 
 Factors = dict[nn.Parameter, float]  # learning-rate factor of each trained parameter
@@ -306,49 +325,9 @@ OPTIMIZERS: dict[str, Callable[[nn.Module, Factors, OptimConfig], list[torch.opt
 }
 
 
-def build_optimizers(model: nn.Module, config: OptimConfig) -> Optimizers:
-    """Build optimizers for parameters not frozen. Raises RecipeError if a pattern of `rate_of` matches none."""
-    chosen = rate_factors(model, config.rate_of)
-    factors = {param: chosen.get(param, 1.0) for param in model.parameters() if param.requires_grad}
-    return Optimizers(OPTIMIZERS[config.name](model, factors, config))
-
-
 def _grouped(params: Iterable[nn.Parameter], kind: Callable[[nn.Parameter], Kind]) -> dict[Kind, list[nn.Parameter]]:
     """Group parameters by kind, in order of first occurrence."""
     groups: dict[Kind, list[nn.Parameter]] = {}
     for param in params:
         groups.setdefault(kind(param), []).append(param)
     return groups
-
-
-def apply_update(
-    model: nn.Module,
-    optimizers: Optimizers,
-    scaler: torch.amp.GradScaler,
-    *,
-    loss: Tensor,
-    clip: float,
-    on_device: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Unscale, compute the norm, clip, check, step: in this order, and only here. on_device: leave the check to the
-    device, so that the host need not wait. Returns two 0-dim tensors: the gradient norm before clipping, and whether
-    the weights moved. A loss or gradient that is not finite moves nothing."""
-    for optimizer in optimizers.parts:
-        scaler.unscale_(optimizer)
-    grads = [p.grad for p in model.parameters() if p.grad is not None]
-    norm = total_norm(grads)
-    finite = torch.isfinite(loss) & torch.isfinite(norm)
-    if on_device or finite:
-        if clip:
-            factor = (clip / (norm + 1e-6)).clamp(max=1.0)
-            if on_device or factor < 1.0:  # a factor of 1 would change nothing
-                torch._foreach_mul_([local(grad) for grad in grads], factor)
-        for optimizer in optimizers.parts:
-            if on_device:
-                # Fused optimizers read these attributes before they step; GradScaler passes its flag the same way.
-                vars(optimizer).update(grad_scale=None, found_inf=(~finite).float())
-            scaler.step(optimizer)
-    if scaler.is_enabled():
-        scaler.update()  # also after a skipped update, which lowers the scale
-    optimizers.zero_grad()
-    return norm, finite

@@ -96,11 +96,13 @@ def total_norm(grads: list[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process (rank) among all (world_size). store: the shared key-value store of several processes, else None."""
+    """This process (rank) among all (world_size), and its device. store: the shared key-value store of several
+    processes, else None."""
 
     rank: int = 0
     world_size: int = 1
     store: Any = None  # torch's stores have no type hints
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     _n_call: Iterator[int] = field(default_factory=itertools.count)  # of on_main
 
     @property
@@ -145,18 +147,17 @@ class Ranks:
         """The integers of all ranks, in order of rank."""
         if self.world_size == 1:
             return [number]
-        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        numbers = torch.zeros(self.world_size, dtype=torch.int64, device=device)
+        numbers = torch.zeros(self.world_size, dtype=torch.int64, device=self.device)
         numbers[self.rank] = number
         return [int(value) for value in self.all_reduce(numbers).tolist()]
 
-    def distribute(self, module: nn.Module, device: torch.device, parallel: str) -> nn.Module:
+    def distribute(self, module: nn.Module, parallel: str) -> nn.Module:
         """Wrap a module so that backward passes average gradients over the ranks. fsdp replaces its parameters, too."""
         if self.world_size == 1:
             return module
         if parallel == "fsdp":
-            return _shard(module, device)
-        ddp, ids = nn.parallel.DistributedDataParallel, [device.index] if device.type == "cuda" else None
+            return _shard(module, self.device)
+        ddp, ids = nn.parallel.DistributedDataParallel, [self.device.index] if self.device.type == "cuda" else None
         # Buffers are position tables, equal on all ranks; each rank extends them as needed. torch 2.13 warns of the
         # only option name that torch 2.11 has.
         names = ("forward_sync_buffers", "broadcast_buffers")
@@ -218,12 +219,12 @@ class Ranks:
                 raise (NmtError if code == NmtError.exit_code else MachineError)(message)
 
 
-def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
-    """Join the process group that torchrun describes in the environment; without one, run alone. Returns the ranks and
-    this rank's device. timeout: seconds. Raises MachineError if a rank is missing, NmtError if a variable is wrong."""
+def join(device: torch.device, timeout: float) -> Ranks:
+    """Join the process group that torchrun describes in the environment; without one, run alone. On GPUs each rank has
+    its own. timeout: seconds. Raises MachineError if a rank is missing, NmtError if a variable is wrong."""
     rank, world_size, local_rank = process_rank(needed=ADDRESS)
     if world_size == 1:
-        return Ranks(), device
+        return Ranks(device=device)
     importlib.import_module("torch._dynamo")  # DDP and FSDP would import it later, while other ranks wait
     if device.type == "cuda":
         if local_rank >= (n_gpu := torch.cuda.device_count()):
@@ -244,7 +245,7 @@ def join(device: torch.device, timeout: float) -> tuple[Ranks, torch.device]:
             f"rank {rank} could not connect to the {world_size - 1} others at {address} within {timeout:g} s "
             f"(train.timeout): {_summary(error)}. See the output of each of them."
         ) from error
-    return Ranks(rank, world_size, store), device
+    return Ranks(rank, world_size, store, device)
 
 
 def _agreed_name(store: Any, rank: int, world_size: int, timeout: float) -> str:

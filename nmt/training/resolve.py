@@ -35,9 +35,7 @@ _MIN_UPDATES = 2500  # for fewer updates a smaller preset learns more
 _MIN_DROPOUT, _DROPOUT_PER_EPOCH = 0.1, 0.01  # fewer epochs overfit less
 
 
-def resolve(
-    recipe: Recipe, data: Prepared, begun: Recipe | None, ranks: Ranks, device: torch.device, say: Callable[[str], None]
-) -> Recipe:
+def resolve(recipe: Recipe, data: Prepared, begun: Recipe | None, ranks: Ranks, say: Callable[[str], None]) -> Recipe:
     """Return the recipe with a value for every `auto` that training needs. begun: the recipe of a run that is resumed,
     None for a new run. say: called with a message for each choice and its reason."""
     original = recipe
@@ -50,7 +48,7 @@ def resolve(
             if getattr(getattr(recipe, section), name) == "auto":
                 recipe = _with(recipe, section, {name: getattr(getattr(begun, section), name)})
     if recipe.model.preset == "auto":
-        recipe, why = _sized(recipe, data, device, ranks)
+        recipe, why = _sized(recipe, data, ranks)
         model = recipe.model
         say(
             f"model.preset: auto: {data.train.n_pair:,} pairs, {target_tokens(data) / 1e6:,.1f} M target tokens{why} "
@@ -58,9 +56,9 @@ def resolve(
             f"{model.dropout:g}"
         )
     if recipe.batch.max_tokens == "auto":
-        if device.type == "cuda":
+        if ranks.device.type == "cuda":
             say("batch.max_tokens: auto: trying batches ...")
-        max_tokens, why = _batch(recipe, data, device, ranks)
+        max_tokens, why = _batch(recipe, data, ranks)
         recipe = _with(recipe, "batch", {"max_tokens": max_tokens})
         say(f"batch.max_tokens: auto: {max_tokens:,}: {why}")
     train = recipe.train
@@ -74,7 +72,7 @@ def resolve(
     if optim.warmup == "auto":
         n_update, why = train.updates, ""
         if train.time_budget:
-            n_update, _ = _room(recipe, data, device, ranks)
+            n_update, _ = _room(recipe, data, ranks)
             why = f" that train.time_budget, {train.time_budget}, has room for"
         chosen["warmup"] = warmup_of(n_update)
         schedule = chosen.get("schedule", optim.schedule)
@@ -97,7 +95,7 @@ def sized_as(recipe: Recipe, run: Recipe) -> Recipe:
     return _with(recipe, "model", {**sizes, "preset": run.model.preset})
 
 
-def _sized(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) -> tuple[Recipe, str]:
+def _sized(recipe: Recipe, data: Prepared, ranks: Ranks) -> tuple[Recipe, str]:
     """Return the recipe with the preset that suits the corpus, and a text about the time that it needs. With a time
     budget: the largest preset, up to that one, that can be trained in time."""
     largest, max_dropout = preset_for(target_tokens(data))
@@ -114,8 +112,8 @@ def _sized(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) -
         except RecipeError:
             continue  # other options of the recipe contradict so small a model
         if candidate.batch.max_tokens == "auto":
-            candidate = _with(candidate, "batch", {"max_tokens": _batch(candidate, data, device, ranks)[0]})
-        n_update, n_epoch = _room(candidate, data, device, ranks)
+            candidate = _with(candidate, "batch", {"max_tokens": _batch(candidate, data, ranks)[0]})
+        n_update, n_epoch = _room(candidate, data, ranks)
         if n_update >= _MIN_UPDATES or not best:
             dropout = min(max_dropout, max(_MIN_DROPOUT, round(_DROPOUT_PER_EPOCH * n_epoch, 2)))
             why = f", in {recipe.train.time_budget} about {n_update:,} updates, {n_epoch:,.1f} epochs"
@@ -125,13 +123,13 @@ def _sized(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) -
     return best or (sized(largest, max_dropout), "")
 
 
-def _room(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) -> tuple[int, float]:
+def _room(recipe: Recipe, data: Prepared, ranks: Ranks) -> tuple[int, float]:
     """Estimate updates and epochs within train.time_budget from the time of a typical update; equal on all ranks."""
     plain = recipe.train.model_copy(update={"compile": False, "cuda_graphs": False})  # compiling would take minutes
     optim = recipe.optim.model_copy(update={"warmup": 1, "schedule": "constant"})
     train, batch = recipe.train, recipe.batch
     assert batch.max_tokens != "auto"
-    with closing(Trial(recipe.model_copy(update={"train": plain, "optim": optim}), data, device)) as trial:
+    with closing(Trial(recipe.model_copy(update={"train": plain, "optim": optim}), data, ranks.device)) as trial:
         work = trial.typical(batch.max_tokens)
         trial.seconds(work)  # warm-up
         seconds = trial.seconds(work) / len(work)
@@ -191,12 +189,12 @@ def most_tokens(batch: BatchConfig, n_token: int, world_size: int) -> tuple[int,
     return max(LEAST, most), f"at most {max(LEAST, most):,} {why}"
 
 
-def _batch(recipe: Recipe, data: Prepared, device: torch.device, ranks: Ranks) -> tuple[int, str]:
+def _batch(recipe: Recipe, data: Prepared, ranks: Ranks) -> tuple[int, str]:
     """Return the value of batch.max_tokens: auto, the same on all ranks, and the reason."""
     most, why_most = most_tokens(recipe.batch, target_tokens(data), ranks.world_size)
     max_tokens, why = min(most, _CPU_TOKENS), "larger batches are hardly faster on a CPU"
-    if device.type == "cuda":
-        max_tokens, why = _largest_on_gpu(Trial(recipe, data, device), most, ranks)
+    if ranks.device.type == "cuda":
+        max_tokens, why = _largest_on_gpu(Trial(recipe, data, ranks.device), most, ranks)
     return max_tokens, f"{why}; {why_most}"
 
 

@@ -48,11 +48,15 @@ _SAMPLE = 5000  # pairs from which the handful is chosen
 def selftest(recipe: Recipe) -> Iterator[tuple[bool, str]]:
     """Run the steps in order; yield for each whether it passed, and its result as a text."""
     require_one_process("--selftest")
-    data, device = open_data(recipe), use_device(recipe.train)
-    recipe = resolve(without_regularisation(recipe), data, None, Ranks(), device, lambda _: None)
-    engine = Trial(recipe, data, device).engine
+    data, ranks = open_data(recipe), Ranks(device=use_device(recipe.train))
+    recipe = resolve(without_regularisation(recipe), data, None, ranks, lambda _: None)
+    engine = Trial(recipe, data, ranks.device).engine
     batch = make_batch(*data.train.picked(handful(data.train, recipe.seed)))
-    yield _check_gradients(engine, batch)
+    engine.backward([Work(batch)], batch.n_gold)
+    names = [name for name, p in engine.model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+    engine.optimizers.zero_grad()
+    fault = f"the gradient is missing or not finite for {', '.join(names[:5])}"
+    yield not names, fault if names else "a finite gradient reaches every parameter"
     is_below_goal, result = _overfit(engine, batch)
     beams = sorted({1, recipe.decode.beam})
     searches = [_search(engine, batch, recipe, data, beam=beam) for beam in beams]
@@ -88,15 +92,6 @@ def handful(corpus: Corpus, seed: int) -> Rows:
     sources, _ = corpus.pairs(sample)
     row_of = {tuple(src.tolist()): row for src, row in zip(sources, sample, strict=True)}
     return np.array(list(row_of.values())[:N_PAIR], dtype=np.int64)
-
-
-def _check_gradients(engine: Engine, batch: Batch) -> tuple[bool, str]:
-    engine.backward([Work(batch)], batch.n_gold)
-    names = [name for name, p in engine.model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
-    engine.optimizers.zero_grad()
-    if names:
-        return False, f"the gradient is missing or not finite for {', '.join(names[:5])}"
-    return True, "a finite gradient reaches every parameter"
 
 
 def _overfit(engine: Engine, batch: Batch) -> tuple[bool, str]:

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nmt import checkpoint
-from nmt.data.corpus import Prepared
 from nmt.data.plan import Position
 from nmt.device import peak_flops
-from nmt.errors import MachineError, TrainingError, is_out_of_memory
+from nmt.errors import MachineError, RunError, TrainingError, is_out_of_memory
 from nmt.extras import version_and_commit
-from nmt.models.base import TranslationModel
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training import budget
@@ -25,11 +24,10 @@ from nmt.training.budget import Budget
 from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.log import Record
-from nmt.training.parallel import Ranks, checksum, is_sharded, shard_like
-from nmt.training.precision import Precision
+from nmt.training.parallel import checksum, is_sharded, shard_like
 from nmt.training.reporter import MAX_BAD, TrainingReporter, divergence_message, flops_per_token
-from nmt.training.state import Sums, TrainState
-from nmt.training.validate import Measured, Validation, choose_final, final_choice
+from nmt.training.state import Sums, TrainState, goodness
+from nmt.training.validate import Measured, Validation, describe, ends_of, final_choice
 
 
 class Trainer:
@@ -37,29 +35,18 @@ class Trainer:
     request to stop. time_share: share of the time budget that has passed, equal on all ranks; 0 without a budget."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        data: Prepared,
-        model: TranslationModel,
-        feed: Feed,
-        precision: Precision,
-        ranks: Ranks,
-        run: Run,
-        record: Record,
-        wants_stop: Callable[[], bool],
-        budget: Budget,
+        self, engine: Engine, feed: Feed, run: Run, record: Record, wants_stop: Callable[[], bool], budget: Budget
     ) -> None:
-        self.recipe, self.model, self.feed, self.run, self.record = recipe, model, feed, run, record
-        self.ranks, self.wants_stop = ranks, wants_stop
-        self.validation = Validation(recipe, data, precision)
+        recipe, model, precision = engine.recipe, engine.model, engine.precision
+        self.engine, self.recipe, self.model, self.ranks = engine, recipe, model, engine.ranks
+        self.feed, self.run, self.record, self.wants_stop = feed, run, record, wants_stop
+        self.validation = Validation(recipe, feed.data, precision)
         self.budget, self.time_share = budget, 0.0
-        self.state = TrainState(conditions=self.validation.first.conditions, planned_for=self.budget.seconds)
-        first_tag = data.subwords.src.n_text
-        self.engine = Engine(model, recipe, precision=precision, ranks=ranks, first_tag=first_tag)
+        self.state = TrainState(conditions=self.validation.first.conditions, planned_for=budget.seconds)
         self.timed_from = time.perf_counter()  # the time from here on is that of the next update
-        peak = peak_flops(model.device, precision.name) * ranks.world_size
+        peak = peak_flops(model.device, precision.name) * self.ranks.world_size
         token_seconds = flops_per_token(model, recipe.model, feed.plan) / peak if peak else 0.0
-        self.reporter = TrainingReporter(recipe, record, self.budget, model.device, token_seconds)
+        self.reporter = TrainingReporter(recipe, record, budget, model.device, token_seconds)
         self.pending_position = Position()  # position in the data of the pending update
 
     def restore(self, folder: Path, saved: dict[str, Any]) -> None:
@@ -73,14 +60,14 @@ class Trainer:
             if is_sharded(weight) and name in weights:
                 weights[name] = shard_like(weight, weights[name])
         checkpoint.load_weights(engine.model, weights, str(folder))
-        engine.optimizers.load_state(engine.model, checkpoint.load_tensors(folder, checkpoint.OPTIMIZER))
+        engine.optimizers.load_state(checkpoint.load_tensors(folder, checkpoint.OPTIMIZER))
         self.state = TrainState.from_json(saved, packed=self.recipe.batch.packed)
         self.state.conditions, engine.memory = conditions, self.state.memory
         if self.state.scaler:
             engine.scaler.load_state_dict(self.state.scaler)
         if engine.ema:
             saved_ema = checkpoint.load_tensors(folder, checkpoint.EMA)
-            for name, average in engine.ema_weights().items():
+            for name, average in engine.ema.items():
                 average.copy_(shard_like(average, saved_ema[name]))
         self.time_share = self.budget.resume(self.state)
         if final is not None and not budget.stop_reason(self.state, self.recipe, self.time_share):
@@ -121,10 +108,10 @@ class Trainer:
         state.scaler, state.memory = engine.scaler.state_dict(), engine.memory
         tensors = {
             checkpoint.MODEL: self.ranks.gather(checkpoint.weights_of(engine.model)),
-            checkpoint.OPTIMIZER: self.ranks.gather(engine.optimizers.state(engine.model)),
+            checkpoint.OPTIMIZER: self.ranks.gather(engine.optimizers.state()),
         }
         if engine.ema:
-            tensors[checkpoint.EMA] = {**tensors[checkpoint.MODEL], **self.ranks.gather(engine.ema_weights())}
+            tensors[checkpoint.EMA] = {**tensors[checkpoint.MODEL], **self.ranks.gather(engine.ema)}
 
         def write() -> None:
             run.check_lock()
@@ -154,9 +141,8 @@ class Trainer:
         """Train until the end. Returns the reason for the end: 'done', 'time', 'patience' or 'stopped'."""
         state, engine, recipe = self.state, self.engine, self.recipe
         if budget.validation_is_due(state, recipe, self.time_share):  # a stop prevented it
-            finished, trouble = self.validate()
+            finished = self.validate()
             self.save()
-            self._end_if(trouble)
             if not finished:
                 return "stopped"
         if reason := budget.stop_reason(state, recipe, self.time_share):
@@ -220,32 +206,22 @@ class Trainer:
         if budget.log_is_due(state.update, recipe, self.time_share):
             self._log()
         self.reporter.progress(state)
-        save_is_due, trouble = state.update % recipe.train.save_every == 0, ""
+        save_is_due = state.update % recipe.train.save_every == 0
         if budget.validation_is_due(state, recipe, self.time_share):
-            finished, trouble = self.validate()
-            save_is_due, stop = True, stop or not finished
+            save_is_due, stop = True, not self.validate() or stop
         reason = budget.stop_reason(state, recipe, self.time_share)
         if stop or reason or save_is_due:
             self.save(planned=save_is_due or bool(reason))
             self.timed_from = time.perf_counter()  # leaves out validation and saving
-        self._end_if(trouble)
         return "stopped" if stop else reason
 
     def _log(self) -> None:
         self.reporter.updates(self.state)
         self.state.since_log, self.timed_from = Sums(), time.perf_counter()
 
-    def _end_if(self, trouble: str) -> None:
-        """Raise MachineError if the model could not be validated. The updates until here are saved by now."""
-        if trouble:
-            raise MachineError(
-                f"update {self.state.update}: {trouble} All updates so far are saved. Change these options and run "
-                "nmt-train again: it resumes from here."
-            )
-
-    def validate(self) -> tuple[bool, str]:
-        """Validate on rank 0 and record the scores on every rank. Returns whether validation finished, and the error
-        message if it failed: out of memory, or search scores that are not finite."""
+    def validate(self) -> bool:
+        """Validate on rank 0 and record the scores on every rank. Returns False if a stop ended it. If it fails, out of
+        memory or since search scores are not finite, saves and raises MachineError."""
         state, too_large, measured = self.state, self.validation.too_large, dict[str, Measured]()
         begin = self.budget.clock()
         weights = self.ranks.gather(checkpoint.weights_of(self.model))
@@ -254,16 +230,21 @@ class Trainer:
             try:
                 with self.engine.whole_model(weights) as model:
                     has_time = partial(self.budget.has_time, state)
-                    measured.update(self.validation.measure(model, lambda: not self.wants_stop(), has_time))
+                    measured.update(self.validation.measure(model, self.wants_stop, has_time))
             except (MachineError, RuntimeError, MemoryError) as error:
                 if not isinstance(error, MachineError) and not is_out_of_memory(error):
                     raise
                 return str(error)  # the exception itself would keep every tensor of the attempt alive
             return ""
 
-        trouble = self.ranks.on_main(measure)
-        if self.ranks.any(self.wants_stop()) or trouble:
-            return False, trouble
+        if trouble := self.ranks.on_main(measure):
+            self.save()
+            raise MachineError(
+                f"update {state.update}: {trouble} All updates so far are saved. Change these options and run "
+                "nmt-train again: it resumes from here."
+            )
+        if self.ranks.any(self.wants_stop()):
+            return False
         state.validated_share = self.time_share
         state.history.append({"update": state.update, **self.ranks.on_main(lambda: self.validation.entry(measured))})
         if self.ranks.is_main:
@@ -279,12 +260,84 @@ class Trainer:
         self.reporter.progress(state)
         if state.since_log.n_update and budget.stop_reason(state, self.recipe, self.time_share):
             self._log()  # only the time of the validation made this update the last
-        return True, ""
+        return True
 
     def choose_final(self) -> str:
-        """Choose the final model, on rank 0. Returns its name, or '' if a stop was requested."""
-        has_time = partial(self.budget.has_time, self.state)
+        """Measure the candidates on the validation set, on rank 0, write the best as RUN/model, and return its name.
+        Candidates: the last and the best checkpoint, the average of the last or best N, and the moving average; of
+        equals the first wins. On a stop nothing is written, and the name is ''. When the time is over, only numbers
+        from training are compared, by the loss if the last checkpoint has no other."""
+        recipe, run, state, record = self.recipe, self.run, self.state, self.record
+        validator, metric = self.validation.first, recipe.valid.metric
+        has_time = partial(self.budget.has_time, state)
+        results: dict[str, dict[str, float]] = {}
+        measured = {
+            int(entry["update"]): {name: entry[name] for name in validator.names if name in entry}
+            for entry in state.comparable(*validator.names)
+        }
+        # The last may have no scores of translations if the time ran out.
+        is_scored = metric in measured.get(state.update, {metric})
+        criterion = metric if is_scored or has_time(state.measure_seconds) else "loss"
+        chosen, chosen_weights = "", dict[str, Tensor]()
+        folder_of = _intact_checkpoints(run, record)
         with self.engine.whole_model() as model:
-            return choose_final(
-                self.recipe, self.run, model, self.state, self.validation.first, self.record, self.wants_stop, has_time
+            for name, updates, file in _candidates(recipe, state, list(folder_of)):
+                newest = max(updates)
+                numbers = measured.get(newest, {}) if len(updates) == 1 and file == checkpoint.MODEL else {}
+                if criterion not in numbers and results and not has_time(state.measure_seconds):
+                    record.say(f"{name:>18}  not measured: the time budget is over")
+                    continue
+                folders = [folder_of[update] for update in updates]
+                is_moving = file == checkpoint.EMA
+                weights = checkpoint.load_tensors(folders[0], file) if is_moving else checkpoint.average(folders)
+                if criterion in numbers:
+                    results[name] = numbers
+                else:
+                    checkpoint.load_weights(model, weights, name)
+                    results[name], _ = validator.measure(model, self.wants_stop, has_time)
+                if self.wants_stop():
+                    return ""
+                record.say(f"{name:>18}  update {newest:,}  {describe(results[name])}")
+                if not chosen or goodness(results[name], criterion) > goodness(results[chosen], criterion):
+                    chosen, chosen_weights = name, weights
+            checkpoint.load_weights(model, chosen_weights, chosen)
+            # The log first: after a kill between the two the line is written again, and `Record.resume` drops the old.
+            record.write("final", state.update, chosen=chosen, candidates=results)
+            run.check_lock()
+            checkpoint.save(
+                run.model_folder,
+                {checkpoint.MODEL: checkpoint.weights_of(model)},
+                {"update": state.update, "chosen": chosen, "candidates": results, "ends": ends_of(recipe)},
             )
+        record.say(f"final model: {chosen}, the best {criterion} on the validation set")
+        return chosen
+
+
+def _intact_checkpoints(run: Run, record: Record) -> dict[int, Path]:
+    """Return the checkpoints that verify, by update. A checkpoint damaged on disk must not enter an average."""
+    folder_of = {}
+    for update in run.updates():
+        try:
+            checkpoint.verify(run.checkpoint(update))
+            folder_of[update] = run.checkpoint(update)
+        except RunError as error:
+            record.say(f"skipped a damaged checkpoint: {error}")
+    if not folder_of:
+        raise RunError(f"{run.folder}: no intact checkpoint, so no model can be chosen. See nmt-train --verify.")
+    return folder_of
+
+
+def _candidates(recipe: Recipe, state: TrainState, updates: list[int]) -> list[tuple[str, list[int], str]]:
+    """Return name, updates to average, and file of each candidate. updates: of intact checkpoints, oldest first."""
+    metric, train, last = recipe.valid.metric, recipe.train, updates[-1]
+    candidates = [("last", [last], checkpoint.MODEL)]
+    scores = {update: score for update, score in state.scores(metric).items() if update in updates}
+    best_first = sorted(scores, key=lambda update: (-scores[update], update))
+    if best_first and best_first[0] != last:
+        candidates.append(("best", best_first[:1], checkpoint.MODEL))
+    averaged = {"none": [], "last": updates[-train.keep_last :], "best": best_first[: train.keep_best]}[train.average]
+    if len(averaged) > 1:
+        candidates.append((f"average of {train.average} {len(averaged)}", averaged, checkpoint.MODEL))
+    if train.ema:
+        candidates.append(("moving average", [last], checkpoint.EMA))
+    return candidates

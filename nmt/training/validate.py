@@ -3,8 +3,6 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,22 +11,21 @@ from torch import Tensor, nn
 
 from nmt import checkpoint
 from nmt.data.batches import Batch, length_batches, make_batch
-from nmt.data.corpus import Corpus, Prepared
+from nmt.data.corpus import Prepared
 from nmt.data.placeholders import held_out_tags
-from nmt.data.subwords import PAD, Subwords
+from nmt.data.subwords import PAD
 from nmt.data.text import split_of
 from nmt.decoding.long_lines import Limits, limits_of, usual_len
 from nmt.decoding.translator import Translator
-from nmt.errors import OutOfMemory, RunError, is_out_of_memory
+from nmt.errors import OutOfMemory, RunError, suppress_out_of_memory
 from nmt.evaluation.metrics import METRICS, Comet, Texts, bleu_tokens, comet_model, score
 from nmt.models.base import TranslationModel, evaluating
 from nmt.recipe.data_options import ValidationSet
 from nmt.recipe.options import Recipe
 from nmt.run import Run
-from nmt.training.log import Record
 from nmt.training.memory import Memory, Work
 from nmt.training.precision import Precision
-from nmt.training.state import Conditions, TrainState, goodness
+from nmt.training.state import Conditions
 
 N_EXAMPLE = 3
 _AT_ONCE = 1 << 23  # logits that are converted to full precision at a time
@@ -39,6 +36,7 @@ _SEARCH = (
     *("max_len_a", "max_len_b", "min_len_a", "min_len_b"),
 )
 Measured = tuple[dict[str, float], dict[str, Any]]  # numbers; signatures and examples
+Predicate = Callable[[], bool]
 
 
 class _StopTranslating(Exception):
@@ -62,31 +60,24 @@ def comet_of(recipe: Recipe, device: str = "cpu") -> Comet | None:
 
 
 class Validator:
-    """Measures a model on one corpus, always in the same way. files: the entry of the set in the recipe; None for a
-    corpus that was made. limits: as in nmt-translate."""
+    """Measures a model on the validation set of a name, always in the same way. limits: as in nmt-translate."""
 
-    def __init__(
-        self,
-        corpus: Corpus,
-        subwords: Subwords,
-        recipe: Recipe,
-        files: ValidationSet | None,
-        precision: Precision,
-        limits: Limits,
-    ) -> None:
-        self.corpus, self.subwords, self.config = corpus, subwords, recipe.valid
-        self.precision, self.limits, self.load_comet = precision, limits, partial(comet_of, recipe)
-        measure, max_sentences = (files.measure, files.max_sentences) if files else (None, None)
-        self.translate = recipe.valid.translate if measure is None else measure == "translate"
-        self.src_lang, self.trg_lang = recipe.data.src_lang, (files and files.trg_lang) or recipe.data.trg_lang
+    def __init__(self, name: str, recipe: Recipe, data: Prepared, precision: Precision, limits: Limits) -> None:
+        self.recipe, self.config, self.precision, self.limits = recipe, recipe.valid, precision, limits
+        self.corpus = corpus = data.valid_sets[name]
+        self.subwords = data.subwords.tagged(held_out_tags(recipe.data).get(split_of(name), ()))
+        # Corpora that were made have no entry in the recipe.
+        files = next((files for files in recipe.data.valid if files.name == name), ValidationSet.model_construct())
+        self.translate = recipe.valid.translate if files.measure is None else files.measure == "translate"
+        self.src_lang, self.trg_lang = recipe.data.src_lang, files.trg_lang or recipe.data.trg_lang
         search = {"beam": self.config.beam, "n_best": 1, "max_tokens": self.config.max_tokens}
         self.decode = recipe.decode.for_beam_search().model_copy(update=search)
         src, trg = corpus.texts()
         # If the set has no max_sentences, the loss is measured on all pairs, translations on valid.max_sentences.
-        n_translated = (self.config.max_sentences if max_sentences is None else max_sentences) or len(src)
+        n_translated = (self.config.max_sentences if files.max_sentences is None else files.max_sentences) or len(src)
         self.src, self.trg = src[:n_translated], trg[:n_translated]
         lengths = np.maximum(corpus.src_len, corpus.trg_len).astype(np.int64) + 1  # of the longer side, with EOS
-        self.batches = length_batches(lengths[: max_sentences or None], self.config.max_tokens)
+        self.batches = length_batches(lengths[: files.max_sentences or None], self.config.max_tokens)
         self.memory = Memory()
         self.metrics = [name for name, metric in METRICS.items() if metric.always or name == self.config.metric]
         self.names = (*FORCED, *self.metrics) if self.translate else FORCED  # of all numbers
@@ -104,38 +95,31 @@ class Validator:
         return conditions
 
     def measure(
-        self,
-        model: TranslationModel,
-        keep_going: Callable[[], bool] = lambda: True,
-        in_time: Callable[[], bool] = lambda: True,
+        self, model: TranslationModel, wants_stop: Predicate = lambda: False, in_time: Predicate = lambda: True
     ) -> Measured:
         """Return the numbers {loss, perplexity, accuracy, bleu, chrf} that are finite; and signatures and examples.
-        keep_going: called between batches. in_time: called only during translation. After the first False the rest is
-        left out. When memory runs out, batches are halved, with the same result. Raises OutOfMemory if halving does not
-        help, and MachineError if the scores of a search are not finite."""
-        try:
-            with evaluating(model), eager(model):
-                numbers = self._teacher_forced(model, keep_going)
-                details: dict[str, Any] = {}
-                if self.translate and keep_going():
-                    with contextlib.suppress(_StopTranslating):
-                        scores, details = self._translated(model, lambda: keep_going() and in_time())
-                        numbers |= scores
+        wants_stop: called between batches. in_time: called only during translation. After a stop, or when time is over,
+        the rest is left out. When memory runs out, batches are halved, with the same result. Raises OutOfMemory if
+        halving does not help, and MachineError if the scores of a search are not finite."""
+        with suppress_out_of_memory(), evaluating(model), eager(model):
+            numbers = self._teacher_forced(model, wants_stop)
+            details: dict[str, Any] = {}
+            if self.translate and not wants_stop():
+                with contextlib.suppress(_StopTranslating):
+                    scores, details = self._translated(model, lambda: wants_stop() or not in_time())
+                    numbers |= scores
             return {name: value for name, value in numbers.items() if math.isfinite(value)}, details
-        except (OutOfMemory, RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise OutOfMemory(
-                f"memory of {model.device} ran out in validation, even with one pair at a time: make valid.beam, "
-                f"{self.config.beam}, or decode.max_len_a smaller, set valid.translate to false, or measure fewer "
-                "pairs by the set's max_sentences."
-            ) from None
+        raise OutOfMemory(
+            f"memory of {model.device} ran out in validation, even with one pair at a time: make valid.beam, "
+            f"{self.config.beam}, or decode.max_len_a smaller, set valid.translate to false, or measure fewer pairs by "
+            "the set's max_sentences."
+        )
 
     @torch.inference_mode()
-    def _teacher_forced(self, model: TranslationModel, keep_going: Callable[[], bool]) -> dict[str, float]:
+    def _teacher_forced(self, model: TranslationModel, wants_stop: Predicate) -> dict[str, float]:
         loss, n_right, n_gold = 0.0, 0, 0
         for rows in self.batches:
-            if not keep_going():
+            if wants_stop():
                 break
             pending = [Work(make_batch(*self.corpus.picked(rows)))]
             while pending := self.memory.pieces(pending):
@@ -152,24 +136,19 @@ class Validator:
 
     def _forward(self, model: TranslationModel, batch: Batch) -> tuple[float, int] | None:
         """Return the summed loss and the number of hits of a batch; None if the batch does not fit into memory."""
-        try:
+        with suppress_out_of_memory():
             batch = batch.to(model.device)
             with self.precision.measuring():
                 logits = model(batch.src_seq, batch.trg_seq)
             loss, hits = _loss_and_hits(logits, batch.gold)
             return float(loss), int(hits)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
         if model.device.type == "cuda":
             torch.cuda.empty_cache()
         return None
 
-    def _translated(
-        self, model: TranslationModel, keep_going: Callable[[], bool]
-    ) -> tuple[dict[str, float], dict[str, Any]]:
+    def _translated(self, model: TranslationModel, is_over: Predicate) -> Measured:
         def check_stop(_n_done: int) -> None:
-            if not keep_going():
+            if is_over():
                 raise _StopTranslating
 
         languages = self.src_lang, self.trg_lang
@@ -177,7 +156,7 @@ class Validator:
         with self.precision.measuring():
             translations = list(translator.translate(self.src, check_stop))
         output = [translation.text for translation in translations]
-        texts = Texts(output, [self.trg], self.src, self.trg_lang, self.load_comet(str(model.device)))
+        texts = Texts(output, [self.trg], self.src, self.trg_lang, comet_of(self.recipe, str(model.device)))
         scores = score(texts, self.metrics)
         n_example = min(N_EXAMPLE, len(output))
         picked = [i * len(output) // n_example for i in range(n_example)]
@@ -200,13 +179,8 @@ class Validation:
     """All validation sets of a recipe, by name. The first one ranks checkpoints; the others are only reported."""
 
     def __init__(self, recipe: Recipe, data: Prepared, precision: Precision) -> None:
-        files_of = {files.name: files for files in recipe.data.valid}  # without corpora that were made
-        self.sets: dict[str, Validator] = {}
-        tags = held_out_tags(recipe.data)
         limits = limits_of(recipe.decode, max_len=recipe.data.max_len, usual_src_len=usual_len(data.train.src_len))
-        for name, corpus in data.valid_sets.items():
-            subwords = data.subwords.tagged(tags.get(split_of(name), ()))
-            self.sets[name] = Validator(corpus, subwords, recipe, files_of.get(name), precision, limits)
+        self.sets = {name: Validator(name, recipe, data, precision, limits) for name in data.valid_sets}
         self.first_name, self.first = next(iter(self.sets.items()))
 
     @property
@@ -214,12 +188,10 @@ class Validation:
         """Cost of the smallest batch that did not fit into memory; 0: none yet."""
         return min((cost for validator in self.sets.values() if (cost := validator.memory.too_large)), default=0)
 
-    def measure(
-        self, model: TranslationModel, keep_going: Callable[[], bool], in_time: Callable[[], bool]
-    ) -> dict[str, Measured]:
+    def measure(self, model: TranslationModel, wants_stop: Predicate, in_time: Predicate) -> dict[str, Measured]:
         """Return the measurements of each set under its name; of sets after the first only while there is time."""
         return {
-            name: validator.measure(model, keep_going, in_time)
+            name: validator.measure(model, wants_stop, in_time)
             for name, validator in self.sets.items()
             if name == self.first_name or in_time()
         }
@@ -254,67 +226,12 @@ def describe(numbers: dict[str, Any]) -> str:
     return "  ".join(text.format(numbers[name]) for name, text in formats.items() if name in numbers)
 
 
-# The end of a run: choice of the final weights.
-
-
-def choose_final(
-    recipe: Recipe,
-    run: Run,
-    model: TranslationModel,
-    state: TrainState,
-    validator: Validator,
-    record: Record,
-    wants_stop: Callable[[], bool] = lambda: False,
-    has_time: Callable[[float], bool] = lambda _: True,
-) -> str:
-    """Measure the candidates on the validation set, write the best as RUN/model, and return its name. Candidates: the
-    last and the best checkpoint, the average of the last or best N, and the moving average; of equals the first wins.
-    On a stop nothing is written, and the name is ''. has_time: True if so many seconds are left. If not, only numbers
-    from training are compared, by the loss if the last checkpoint has no other."""
-    metric = recipe.valid.metric
-    results: dict[str, dict[str, float]] = {}
-    measured = {
-        int(entry["update"]): {name: entry[name] for name in validator.names if name in entry}
-        for entry in state.comparable(*validator.names)
-    }
-    # The last may have no scores of translations if the time ran out.
-    criterion = metric if metric in measured.get(state.update, {metric}) or has_time(state.measure_seconds) else "loss"
-    chosen, chosen_weights = "", dict[str, Tensor]()
-    folder_of = _intact_checkpoints(run, record)
-    for name, updates, file in _candidates(recipe, state, list(folder_of)):
-        newest = max(updates)
-        numbers = measured.get(newest, {}) if len(updates) == 1 and file == checkpoint.MODEL else {}
-        if criterion not in numbers and results and not has_time(state.measure_seconds):
-            record.say(f"{name:>18}  not measured: the time budget is over")
-            continue
-        folders = [folder_of[update] for update in updates]
-        weights = checkpoint.average(folders) if file == checkpoint.MODEL else checkpoint.load_tensors(folders[0], file)
-        if criterion in numbers:
-            results[name] = numbers
-        else:
-            checkpoint.load_weights(model, weights, name)
-            results[name], _ = validator.measure(model, lambda: not wants_stop(), lambda: has_time(0.0))
-        if wants_stop():
-            return ""
-        record.say(f"{name:>18}  update {newest:,}  {describe(results[name])}")
-        if not chosen or goodness(results[name], criterion) > goodness(results[chosen], criterion):
-            chosen, chosen_weights = name, weights
-    checkpoint.load_weights(model, chosen_weights, chosen)
-    # The log first: after a kill between the two the line is written again, and `Record.resume` drops the old one.
-    record.write("final", state.update, chosen=chosen, candidates=results)
-    run.check_lock()
-    checkpoint.save(
-        run.model_folder,
-        {checkpoint.MODEL: checkpoint.weights_of(model)},
-        {"update": state.update, "chosen": chosen, "candidates": results, "ends": _ends(recipe)},
-    )
-    record.say(f"final model: {chosen}, the best {criterion} on the validation set")
-    return chosen
+# The end of a run, which RUN/model records.
 
 
 def finished_at(run: Run, recipe: Recipe) -> int | None:
     """Return the update of RUN/model; None if a checkpoint is newer or the recipe now asks for another end."""
-    final, ends = final_choice(run), _ends(recipe)
+    final, ends = final_choice(run), ends_of(recipe)
     if final is None or final["update"] < max(run.updates(), default=0):
         return None
     is_same = all(ends.get(name) == value for name, value in final.get("ends", {}).items())
@@ -331,38 +248,8 @@ def final_choice(run: Run) -> dict[str, Any] | None:
         return None
 
 
-def _ends(recipe: Recipe) -> dict[str, Any]:
+def ends_of(recipe: Recipe) -> dict[str, Any]:
     """Return the options that decide the end of training and the choice of the model."""
     train, valid = recipe.train, recipe.valid
     ends = {"updates": train.updates, "time_budget": train.time_budget, "patience": valid.patience}
     return {**ends, "metric": valid.metric, "average": train.average}
-
-
-def _intact_checkpoints(run: Run, record: Record) -> dict[int, Path]:
-    """Return the checkpoints that verify, by update. A checkpoint damaged on disk must not enter an average."""
-    folder_of = {}
-    for update in run.updates():
-        try:
-            checkpoint.verify(run.checkpoint(update))
-            folder_of[update] = run.checkpoint(update)
-        except RunError as error:
-            record.say(f"skipped a damaged checkpoint: {error}")
-    if not folder_of:
-        raise RunError(f"{run.folder}: no intact checkpoint, so no model can be chosen. See nmt-train --verify.")
-    return folder_of
-
-
-def _candidates(recipe: Recipe, state: TrainState, updates: list[int]) -> list[tuple[str, list[int], str]]:
-    """Return name, updates to average, and file of each candidate. updates: of intact checkpoints, oldest first."""
-    metric, train, last = recipe.valid.metric, recipe.train, updates[-1]
-    candidates = [("last", [last], checkpoint.MODEL)]
-    scores = {update: score for update, score in state.scores(metric).items() if update in updates}
-    best_first = sorted(scores, key=lambda update: (-scores[update], update))
-    if best_first and best_first[0] != last:
-        candidates.append(("best", best_first[:1], checkpoint.MODEL))
-    averaged = {"none": [], "last": updates[-train.keep_last :], "best": best_first[: train.keep_best]}[train.average]
-    if len(averaged) > 1:
-        candidates.append((f"average of {train.average} {len(averaged)}", averaged, checkpoint.MODEL))
-    if train.ema:
-        candidates.append(("moving average", [last], checkpoint.EMA))
-    return candidates

@@ -16,6 +16,7 @@ from nmt.training import launch as launch_module
 from nmt.training.engine import size
 from nmt.training.launch import claim, find_start, launch
 from nmt.training.materials import new_model
+from nmt.training.optim import freeze
 from nmt.training.resolve import check_space, checkpoint_bytes
 from tests.disk import full_disk
 
@@ -159,6 +160,15 @@ def test_run_that_will_not_fit_on_the_disk_is_refused_with_sizes(recipe_of, monk
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, 5 * n_byte - 1))
     with pytest.raises(MachineError, match=rf"need {size(5 * n_byte)}: 3 newest .* 1 best .* {size(n_byte)}"):
         check_space(run, recipe, model)
+
+
+def test_frozen_parameters_need_no_space_for_moments(recipe_of, monkeypatch):
+    recipe = recipe_of(train={"updates": 1, "freeze": "encoder.*"})
+    model = new_model(recipe, Prepared.open(recipe.data_folder), torch.device("cpu"))
+    freeze(model, recipe.train.freeze)
+    n_byte, usage = checkpoint_bytes(model, recipe), namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(0, 0, 5 * n_byte))
+    assert launch(recipe) == "done"
 
 
 def test_full_disk_error_names_the_file_and_the_run_does_not_begin(recipe_of):

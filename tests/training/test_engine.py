@@ -12,11 +12,10 @@ from nmt.errors import TrainingError
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
 from nmt.run import Run
-from nmt.training import engine as engine_module
 from nmt.training.engine import Engine
 from nmt.training.launch import launch
 from nmt.training.memory import Work
-from nmt.training.optim import Adam
+from nmt.training.optim import Adam, Optimizers
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision
 
@@ -27,14 +26,14 @@ def spoil_updates(monkeypatch):
 
     def spoil(*numbers):
         count = iter(range(10**6))
-        apply_update = engine_module.apply_update
+        apply_update = Optimizers.apply_update
 
-        def apply_spoilt(model, *args, **kwargs):
+        def apply_spoilt(optimizers, *args, **kwargs):
             if next(count) in numbers:
-                next(model.parameters()).grad[0, 0] = float("inf")
-            return apply_update(model, *args, **kwargs)
+                next(optimizers.model.parameters()).grad[0, 0] = float("inf")
+            return apply_update(optimizers, *args, **kwargs)
 
-        monkeypatch.setattr(engine_module, "apply_update", apply_spoilt)
+        monkeypatch.setattr(Optimizers, "apply_update", apply_spoilt)
 
     return spoil
 

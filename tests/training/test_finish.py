@@ -5,16 +5,18 @@ import statistics
 from pathlib import Path
 
 import pytest
-from witness import log_of, logged, state_of, stop_at_update, tensors
+from witness import engine_of, log_of, logged, state_of, stop_at_update, tensors
 
 from nmt import checkpoint
 from nmt.data.plan import Position
 from nmt.run import USUAL_RATIOS, USUAL_SRC_LEN, Run
+from nmt.training.budget import Budget
+from nmt.training.feed import Feed
 from nmt.training.launch import launch
 from nmt.training.log import Record
-from nmt.training.materials import new_model, open_data
+from nmt.training.parallel import Ranks
 from nmt.training.state import TrainState
-from nmt.training.validate import choose_final
+from nmt.training.trainer import Trainer
 from tests.training.conftest import make_recipe
 
 NAN = float("nan")
@@ -76,8 +78,10 @@ def test_best_candidate_becomes_the_final_model_and_is_logged(trained, capsys, h
     record = Record(run.log_file, total=6)
     capsys.readouterr()
     with run.lock():
-        model = new_model(trained, open_data(trained), "cpu")
-        assert choose_final(trained, run, model, state, validator, record) == chosen
+        data, engine = engine_of(trained)
+        trainer = Trainer(engine, Feed(trained, data, Ranks()), run, record, lambda: False, Budget(trained.train))
+        trainer.state, trainer.validation.first = state, validator
+        assert trainer.choose_final() == chosen
     assert f"final model: {chosen}, the best loss on the validation set" in capsys.readouterr().err
     *_, line = log_of(trained, "final")
     assert line["chosen"] == chosen and chosen in line["candidates"]

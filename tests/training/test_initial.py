@@ -17,7 +17,7 @@ from nmt.recipe.training_options import OptimConfig
 from nmt.run import Run
 from nmt.training.initial import copy_weights, start_embeddings
 from nmt.training.launch import launch
-from nmt.training.optim import apply_update, build_optimizers, freeze, rate_factors
+from nmt.training.optim import Optimizers, freeze, rate_factors
 
 SIZE = {"d_model": 8, "d_inner": 12, "n_enc_layer": 1, "n_dec_layer": 1, "n_head": 2}
 UNTIED = {"emb_src_trg_weight_sharing": False, "trg_emb_prj_weight_sharing": False}
@@ -145,6 +145,7 @@ def test_invalid_origin_is_refused(recipe_of, tmp_path):
     ):
         with pytest.raises(RunError, match=complaint):
             launch(recipe_of(name, train={"init_from": str(tmp_path / origin)}))
+        assert (tmp_path / "child").exists() == (origin == "wide")  # other mistakes are found before it is created
 
 
 def test_recipe_may_be_corrected_before_the_first_checkpoint(recipe_of, monkeypatch):
@@ -168,14 +169,14 @@ def test_frozen_parameters_get_no_gradient_decay_or_state(recipe_of, optimizer):
         model = small_model(subwords, 0, dropout=0.0)
         freeze(model, patterns)
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
-        optimizers = build_optimizers(model, config)
+        optimizers = Optimizers(model, config)
         optimizers.set_rate(1.0, absolute=False)
         loss = model(src, src).square().mean()
         loss.backward()
         grads.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
-        apply_update(model, optimizers, torch.amp.GradScaler("cpu", enabled=False), loss=loss.detach(), clip=0.0)
+        optimizers.apply_update(torch.amp.GradScaler("cpu", enabled=False), loss=loss.detach(), clip=0.0)
         moved.append({name for name, p in model.named_parameters() if not torch.equal(p, before[name])})
-        with_state = {key.split("|")[0] for key in optimizers.state(model)}
+        with_state = {key.split("|")[0] for key in optimizers.state()}
         assert with_state == set(grads[-1])
     frozen = {name for name in grads[0] if name.startswith("encoder.") or "norm" in name}
     assert frozen and grads[0].keys() - grads[1].keys() == frozen

@@ -11,7 +11,7 @@ from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.reader import write_recipe
 from nmt.recipe.training_options import OptimConfig
-from nmt.training.optim import OPTIMIZERS, Muon, apply_update, build_optimizers, groups_of
+from nmt.training.optim import OPTIMIZERS, Muon, Optimizers, groups_of
 
 
 class Small(nn.Module):
@@ -77,7 +77,7 @@ def test_muon_updates_each_block_of_a_matrix_by_itself(block):
 def test_attention_heads_are_blocks_for_muon():
     config = ModelConfig(d_model=12, n_head=3, n_kv_head=1, d_k=4, d_v=6, d_inner=8, n_enc_layer=1, n_dec_layer=1)
     model = build_model(config, 9, 9)
-    muon = build_optimizers(model, OptimConfig(name="muon")).parts[0]
+    muon = Optimizers(model, OptimConfig(name="muon")).parts[0]
     block_of = {id(p): group["block"] for group in muon.param_groups for p in group["params"]}
     attention, ffn = model.decoder.layer_stack[0].enc_attn, model.decoder.layer_stack[0].pos_ffn
     blocks = [block_of[id(getattr(attention, name).weight)] for name in ("w_qs", "w_ks", "w_vs", "fc")]
@@ -88,7 +88,7 @@ def test_attention_heads_are_blocks_for_muon():
 @pytest.mark.parametrize("name, n_part", [("adam", 1), ("adamw", 1), ("muon", 2)])
 def test_every_parameter_has_exactly_one_optimizer(name, n_part):
     model = Small()
-    optimizers = build_optimizers(model, OptimConfig(name=name))
+    optimizers = Optimizers(model, OptimConfig(name=name))
     ids = [id(p) for optimizer in optimizers.parts for group in optimizer.param_groups for p in group["params"]]
     assert sorted(ids) == sorted(map(id, model.parameters()))
     assert len(optimizers.parts) == n_part
@@ -100,18 +100,18 @@ def test_every_parameter_has_exactly_one_optimizer(name, n_part):
 def test_non_finite_gradient_or_loss_moves_no_weight():
     model = Small()
     before = [p.detach().clone() for p in model.parameters()]
-    optimizers = build_optimizers(model, OptimConfig())
+    optimizers = Optimizers(model, OptimConfig())
     with_gradients(model)
     model.w.bias.grad[0] = float("nan")
-    assert not apply_update(model, optimizers, no_scaler(), loss=torch.tensor(1.0), clip=0.0)[1]
+    assert not optimizers.apply_update(no_scaler(), loss=torch.tensor(1.0), clip=0.0)[1]
     with_gradients(model)
-    assert not apply_update(model, optimizers, no_scaler(), loss=torch.tensor(float("inf")), clip=0.0)[1]
+    assert not optimizers.apply_update(no_scaler(), loss=torch.tensor(float("inf")), clip=0.0)[1]
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
 def test_clipping_uses_the_norm_over_all_parameters():
     model, norms = Small(), []
-    optimizers = build_optimizers(model, OptimConfig())
+    optimizers = Optimizers(model, OptimConfig())
 
     def record_norm(*_):
         norms.append(float(torch.cat([p.grad.flatten() for p in model.parameters()]).norm()))
@@ -119,7 +119,7 @@ def test_clipping_uses_the_norm_over_all_parameters():
     with_gradients(model)
     record_norm()
     optimizers.parts[0].register_step_pre_hook(record_norm)
-    norm, moved = apply_update(model, optimizers, no_scaler(), loss=torch.tensor(1.0), clip=0.5)
+    norm, moved = optimizers.apply_update(no_scaler(), loss=torch.tensor(1.0), clip=0.5)
     assert moved and norm == pytest.approx(norms[0], rel=1e-6) and norms[1] == pytest.approx(0.5, rel=1e-4)
 
 
@@ -130,13 +130,13 @@ def test_optimizer_can_be_added_to_the_table(monkeypatch):
     monkeypatch.setitem(OPTIMIZERS, "sgd", sgd)
     model, config = Small(), OptimConfig(lr=0.1, rate_of={"w.bias": 0.5}).model_copy(update={"name": "sgd"})
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    optimizers = build_optimizers(model, config)
+    optimizers = Optimizers(model, config)
     optimizers.set_rate(0.5, absolute=False)
     with_gradients(model)
     expected = {
         name: before[name] - (0.025 if name == "w.bias" else 0.05) * p.grad for name, p in model.named_parameters()
     }
-    apply_update(model, optimizers, no_scaler(), loss=torch.tensor(1.0), clip=0.0)
+    optimizers.apply_update(no_scaler(), loss=torch.tensor(1.0), clip=0.0)
     for name, p in model.named_parameters():
         torch.testing.assert_close(p.detach(), expected[name])
 
@@ -160,7 +160,7 @@ def test_adam_and_adamw_equal_those_of_torch(name, kind):
     options = {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.3}
     ours, theirs = nn.Linear(5, 4), nn.Linear(5, 4)
     theirs.load_state_dict(ours.state_dict())
-    optimizers = build_optimizers(ours, OptimConfig(name=name, **options))
+    optimizers = Optimizers(ours, OptimConfig(name=name, **options))
     optimizers.set_rate(1.0, absolute=False)
     groups = [{"params": [theirs.weight]}, {"params": [theirs.bias], "weight_decay": 0.0}]
     torch_optimizer = kind(groups, fused=True, **options)

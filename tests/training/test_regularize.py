@@ -83,7 +83,7 @@ def test_source_tags_are_never_dropped(options, monkeypatch):
     src_seq[:, 0] = 7
     gold, sources = trg_seq.clone(), []
     objective = objective_of(**options)
-    objective.first_tag = 7
+    objective.model.first_tag = 7
     decode = objective.model.decode_hidden
     monkeypatch.setattr(objective.model, "decode_hidden", lambda src, *rest: sources.append(src) or decode(src, *rest))
     objective(src_seq, trg_seq, gold)

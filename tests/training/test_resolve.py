@@ -25,7 +25,7 @@ from tests.training.conftest import make_recipe, write_pairs
 
 def resolved(recipe, begun=None, ranks=None):
     data, messages = open_data(recipe), []
-    result = resolve(recipe, data, begun, ranks or Ranks(), torch.device("cpu"), messages.append)
+    result = resolve(recipe, data, begun, ranks or Ranks(), messages.append)
     return result, messages
 
 
@@ -103,14 +103,14 @@ def test_epochs_that_fit_into_the_time_budget_follow_from_the_plan(recipe_of, mo
     monkeypatch.setattr(Trial, "seconds", lambda *_: 3.0)  # of three batches
     monkeypatch.setattr(Ranks, "on_main", lambda _, work: work())
     recipe = recipe_of(batch=batch, train={"updates": 10**6, "time_budget": "50m"})
-    n_update, n_epoch = resolve_module._room(recipe, open_data(recipe), torch.device("cpu"), Ranks(0, n_rank))
+    n_update, n_epoch = resolve_module._room(recipe, open_data(recipe), Ranks(0, n_rank))
     plan = Feed(recipe, open_data(recipe), Ranks()).plan
     n_batch = [len(update) for update in plan.updates(0)]
     rounds = max(1, sum(n_batch) / len(n_batch) / n_rank)
     assert n_update == pytest.approx(2400 / rounds, rel=0.35 if "tokens_per_update" in batch else 0.03)
     assert n_epoch == pytest.approx(n_update / plan.n_update(0), rel=0.25)
     by_epochs = recipe.model_copy(update={"train": recipe.train.model_copy(update={"epochs": 3})})
-    assert resolve_module._room(by_epochs, open_data(recipe), torch.device("cpu"), Ranks())[1] == 3
+    assert resolve_module._room(by_epochs, open_data(recipe), Ranks())[1] == 3
 
 
 def test_error_names_an_option_that_contradicts_the_preset(recipe_of):
