@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from nmt.api import load
 from nmt.cli.begin import printable, talk
 from nmt.cli.parser import check_count, overrides_of
-from nmt.cli.translate_input import Line, request_reader, terms_of
+from nmt.cli.translate_input import Line, Reader, read_request, terms_of
 from nmt.data.lines import write_lines
 from nmt.data.text import style_notes, traits_of
 from nmt.decoding.evidence import WORDS, Evidence, Fields, Lost, attempt, log_prob_of, lost_note
@@ -94,7 +95,8 @@ class LineTranslator:
         terms, decode = terms_of(args), self.recipe.decode
         model = load(args.run, checkpoint=args.checkpoint, device=args.device)
         self.translator: Translator = model.translator(decode)
-        self.request_of = request_reader(args, terms, decode, self.translator.sources)
+        sources = self.translator.sources
+        self.request_of: Reader = partial(read_request, args=args, terms=terms, decode=decode, sources=sources)
         for run, name in () if args.checkpoint else zip(args.run, model.weights, strict=True):
             if name != Run(run).model_folder.name:
                 say(f"note: {run}: training has not ended; translating with {name}")
@@ -126,7 +128,7 @@ class LineTranslator:
             if decode.samples and getattr(args, flag):
                 raise NmtError(f"--{flag}: required phrases need beam search: set decode.samples to 0.")
         if args.input_format != "jsonl":
-            self.translator.sources.codec_of(Request(""))
+            sources.codec_of(Request(""))
 
     def records(self, lines: Sequence[Line], on_progress: Callable[[int], object]) -> list[Record]:
         """Translate or score lines, equal ones only once, and format the results.
