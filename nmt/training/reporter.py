@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,12 @@ import torch
 
 from nmt import checkpoint
 from nmt.data.plan import Plan, Position
+from nmt.errors import TrainingError
 from nmt.models.base import TranslationModel
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import WITHOUT_END
+from nmt.run import Run
 from nmt.training import budget
 from nmt.training.budget import Budget
 from nmt.training.engine import Outcome, duration
@@ -168,56 +169,51 @@ class TrainingReporter:
             )
         self.n_failed = memory.n_failed
 
-    def first_skipped(self, state: TrainState, position: Position, outcome: Outcome, *, scaled: bool) -> None:
+    def skipped(
+        self, state: TrainState, position: Position, outcome: Outcome, scaler: torch.amp.GradScaler, run: Run
+    ) -> None:
         """Report the first skipped update of a run; the log and the final message count the others. position: place of
-        the update in the data. scaled: whether the loss is scaled, as in fp16."""
-        warning = "" if scaled else "warning: "
-        fp16_note = "; in fp16 a few are normal, until the loss scale is found" if scaled else ""
-        self.record.say(
-            f"{warning}{_where(state, position)} was skipped: loss {outcome.loss:.4g}, gradient norm "
-            f"{outcome.norm:.4g}. If one of them is not finite, the weights stay unchanged{fp16_note}. {MAX_BAD} in a "
-            "row end the run; log.jsonl counts all."
-        )
+        the update in the data. Raises TrainingError after MAX_BAD in a row."""
+        where = f"update {state.update + 1} (epoch {position.epoch}, update {position.update} in it)"
+        if state.n_skipped == 1:
+            warning = "" if scaler.is_enabled() else "warning: "
+            fp16_note = "; in fp16 a few are normal, until the loss scale is found" if scaler.is_enabled() else ""
+            self.record.say(
+                f"{warning}{where} was skipped: loss {outcome.loss:.4g}, gradient norm {outcome.norm:.4g}. If one of "
+                f"them is not finite, the weights stay unchanged{fp16_note}. {MAX_BAD} in a row end the run; "
+                "log.jsonl counts all."
+            )
+        if state.n_bad >= MAX_BAD:
+            saved = run.updates()
+            raise TrainingError(
+                f"{where}: loss {outcome.loss}, gradient norm {outcome.norm}, learning rate {outcome.rate:.2e}, loss "
+                f"scale {scaler.get_scale():g}: not finite {MAX_BAD} times in a row. The weights were not touched; "
+                f"last good checkpoint: {checkpoint.name_of(saved[-1]) if saved else 'none'}. Lower optim.lr, raise "
+                "optim.warmup, set optim.clip, or train in fp32."
+            )
 
-    def validation(self, state: TrainState, measured: dict[str, Measured], first_name: str) -> None:
-        """Report all measurements to the log; to people the numbers and one example of the first set, in turn."""
+    def validation(self, state: TrainState, measured: dict[str, Measured], halved: int) -> None:
+        """Report all measurements to the log; to people the numbers and one example of the first set, in turn.
+        halved: cost of the batch for which memory ran out first; 0: none in this validation."""
+        if halved:
+            self.record.say(
+                f"memory ran out in validation: from now on batches of {halved:,} tokens (sentences x longest side) or "
+                "more are split in halves, with the same result. A smaller valid.max_tokens avoids this."
+            )
         self.record.write("valid", state.update, **fields_of(measured))
         self.find_best(state)
-        is_best = state.best_update(self.recipe.valid.metric) == state.update
+        is_best, first_name = state.best_update(self.recipe.valid.metric) == state.update, next(iter(measured))
         for name, (numbers, _) in measured.items():
             label = f"valid {name}" if len(measured) > 1 else "valid"
             mark = "  * best" if is_best and name == first_name else ""
             self.record.row(f"{_now()} {state.update:8,}  {label}  {describe(numbers)}{mark}")
         if examples := measured[first_name][1].get("examples", []):
             self.record.say(as_text(examples[len(state.history) % len(examples)]))
-
-    def cut_short(self, update: int) -> None:
-        """Report that the time budget ended during a validation, so that measurements may be missing."""
-        self.record.say(
-            f"update {update:,}: train.time_budget ended during this validation, so some measurements may be missing. "
-            "On a shared machine, a smaller valid.max_sentences makes validation shorter."
-        )
-
-    def halved_in_validation(self, too_large: int) -> None:
-        """Report that memory ran out in a validation. too_large: cost of the batch."""
-        self.record.say(
-            f"memory ran out in validation: from now on batches of {too_large:,} tokens (sentences x longest side) or "
-            "more are split in halves, with the same result. A smaller valid.max_tokens avoids this."
-        )
-
-
-def divergence_message(
-    state: TrainState, position: Position, outcome: Outcome, loss_scale: float, saved: Sequence[int]
-) -> str:
-    """Return the reason why training stops after updates that are not finite. position: place of the last update in
-    the data. saved: updates of the checkpoints."""
-    last_good = checkpoint.name_of(saved[-1]) if saved else "none"
-    return (
-        f"{_where(state, position)}: loss {outcome.loss}, gradient norm {outcome.norm}, learning rate "
-        f"{outcome.rate:.2e}, loss scale {loss_scale:g}: not finite {MAX_BAD} times in a row. The weights were not "
-        f"touched; last good checkpoint: {last_good}. Lower optim.lr, raise optim.warmup, set optim.clip, or train in "
-        "fp32."
-    )
+        if not self.budget.has_time(state):
+            self.record.say(
+                f"update {state.update:,}: train.time_budget ended during this validation, so some measurements may "
+                "be missing. On a shared machine, a smaller valid.max_sentences makes validation shorter."
+            )
 
 
 def clock(seconds: float) -> str:
@@ -229,8 +225,3 @@ def clock(seconds: float) -> str:
 
 def _now() -> str:
     return time.strftime("%H:%M:%S")
-
-
-def _where(state: TrainState, position: Position) -> str:
-    """Describe the update that follows those of `state`, for people."""
-    return f"update {state.update + 1} (epoch {position.epoch}, update {position.update} in it)"

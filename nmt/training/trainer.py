@@ -27,7 +27,7 @@ from nmt.training.feed import Feed
 from nmt.training.log import Record
 from nmt.training.parallel import Ranks, checksum, is_sharded, shard_like
 from nmt.training.precision import Precision
-from nmt.training.reporter import MAX_BAD, TrainingReporter, divergence_message, flops_per_token
+from nmt.training.reporter import TrainingReporter, flops_per_token
 from nmt.training.state import Sums, TrainState
 from nmt.training.validate import Measured, Validation, choose_final, final_choice
 
@@ -184,7 +184,7 @@ class Trainer:
 
     def _finish_update(self) -> bool:
         """Settle and count the pending update, if there is one. Returns whether any rank wants to stop."""
-        outcome, state, scaler = self.engine.settle(), self.state, self.engine.scaler
+        outcome, state = self.engine.settle(), self.state
         if outcome is None:
             return False
         now, sums = time.perf_counter(), state.since_log
@@ -206,12 +206,7 @@ class Trainer:
         else:
             state.n_skipped += 1
             state.n_bad += 1
-            if state.n_skipped == 1:
-                self.reporter.first_skipped(state, self.pending_position, outcome, scaled=scaler.is_enabled())
-            if state.n_bad >= MAX_BAD:
-                raise TrainingError(
-                    divergence_message(state, self.pending_position, outcome, scaler.get_scale(), self.run.updates())
-                )
+            self.reporter.skipped(state, self.pending_position, outcome, self.engine.scaler, self.run)
         return outcome.stop
 
     def _after_update(self, stop: bool) -> str:
@@ -267,11 +262,7 @@ class Trainer:
         state.validated_share = self.time_share
         state.history.append({"update": state.update, **self.ranks.on_main(lambda: self.validation.entry(measured))})
         if self.ranks.is_main:
-            if self.validation.too_large and not too_large:
-                self.reporter.halved_in_validation(self.validation.too_large)
-            self.reporter.validation(state, measured, self.validation.first_name)
-            if not self.budget.has_time(state):
-                self.reporter.cut_short(state.update)
+            self.reporter.validation(state, measured, halved=0 if too_large else self.validation.too_large)
         self.budget.measured(state, self.budget.clock() - begin, self.time_share)
         self.time_share, state.measure_share = self.ranks.on_main(
             lambda: (self.budget.count_time(state), state.measure_share)
