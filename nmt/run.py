@@ -138,8 +138,6 @@ class Run:
             folder = self.checkpoint(update)
             try:
                 return checkpoint.verify(folder, needed), damaged
-            except checkpoint.NewerFormat:
-                raise
             except RunError as error:
                 damaged[folder] = str(error)
         return {}, damaged

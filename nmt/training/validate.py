@@ -325,8 +325,6 @@ def final_choice(run: Run) -> dict[str, Any] | None:
     """Return the state of RUN/model, which records the choice; None if there is no intact one."""
     try:
         return checkpoint.verify(run.model_folder)
-    except checkpoint.NewerFormat:
-        raise
     except RunError:
         return None
 
@@ -345,7 +343,7 @@ def _intact_checkpoints(run: Run, record: Record) -> dict[int, Path]:
         try:
             checkpoint.verify(run.checkpoint(update))
             folder_of[update] = run.checkpoint(update)
-        except RunError as error:
+        except (RunError, checkpoint.NewerFormat) as error:
             record.say(f"skipped a damaged checkpoint: {error}")
     if not folder_of:
         raise RunError(f"{run.folder}: no intact checkpoint, so no model can be chosen. See nmt-train --verify.")
