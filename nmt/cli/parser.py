@@ -184,6 +184,17 @@ def overrides_of(arguments: argparse.Namespace) -> list[tuple[str, str]]:
     ]
 
 
+def whole_number(expected: str, *, least: int = 0, most: int = sys.maxsize) -> Callable[[str], int]:
+    """Return a type of `add_argument`: a whole number in this range. expected: the range in words."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
+        return int(text)
+
+    return number
+
+
 class _Show(argparse.Action):
     """Write a text to stdout, and exit. show: returns the text for the parser and the value of the flag."""
 
