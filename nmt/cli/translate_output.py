@@ -34,7 +34,7 @@ from nmt.progress import Bar
 from nmt.recipe.model_options import Attention
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
-from nmt.run import Run
+from nmt.run import SRC_STYLE, Run
 
 _LINE_ENDS, _COLUMN_ENDS = str.maketrans("\n\r", "  "), str.maketrans("\n\r\t", "   ")
 MAX_NUMBERS = 10  # line numbers in a message
@@ -305,7 +305,7 @@ class Report:
         Raises DataError for references with another number of lines, NmtError for attention that cannot be drawn.
         """
         args, translator, recipe = self.args, lines.translator, lines.recipe
-        for note in [*self._input_notes(), *style_notes(Run(args.run[0]).src_style(), self.style)]:
+        for note in [*self._input_notes(), *style_notes(Run(args.run[0]).numbers(SRC_STYLE), self.style)]:
             say(note)
         if n_cut := self.flags[CAP]:
             warn(f"{n_cut:,} translations were truncated at the length limit, decode.max_len_a and decode.max_len_b")

@@ -125,6 +125,8 @@ def _facts(run: Run, name: str) -> Entry:
         curves[set_name] = {"update": updates, "minutes": minutes, **scores}
     examples = [{"update": entry["update"], "rows": entry["examples"]} for entry in valid if entry.get("examples")]
     step = -(-len(examples) // _MOST_EXAMPLES) or 1
+    report = _prepared_json(run, "report.json")
+    dropped = {reason: entry["count"] for reason, entry in report.get("dropped", {}).items()}
     return {
         "name": name,
         "title": f"{recipe.name}: {language_of(recipe.data.src_lang).name} to {language_of(recipe.data.trg_lang).name}",
@@ -133,7 +135,7 @@ def _facts(run: Run, name: str) -> Entry:
         "valid": curves,
         "examples": examples[::-step][::-1],  # the last one included
         "final": {"chosen": final[-1]["chosen"], "candidates": final[-1]["candidates"]} if final else None,
-        "data": _data_facts(run),
+        "data": {key: report.get(key) for key in ("read", "kept", "alarms", "warnings")} | {"dropped": dropped},
         "facts": list(_rows(recipe, log)),
     }
 
@@ -145,13 +147,6 @@ def _thinned(train: Sequence[Entry], clock: Sequence[tuple[int, float]]) -> Entr
     curves = {key: [sum(train[i][key] for i in block) / len(block) for block in blocks] for key in CURVES}
     last = [clock[block[-1]] for block in blocks]
     return {"update": [update for update, _ in last], "minutes": [minutes for _, minutes in last], **curves}
-
-
-def _data_facts(run: Run) -> Entry:
-    """Return counts, alarms and warnings of the report of the prepared data, if it is still in its place."""
-    report = _prepared_json(run, "report.json")
-    dropped = {reason: entry["count"] for reason, entry in report.get("dropped", {}).items()}
-    return {key: report.get(key) for key in ("read", "kept", "alarms", "warnings")} | {"dropped": dropped}
 
 
 def _prepared_json(run: Run, name: str) -> Entry:
