@@ -320,7 +320,7 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written
         report_error: Exception | None = None
         try:
             model = LineTranslator(args)
-            for name in filter(None, (args.output, args.scores, args.alignments)):
+            for name in filter(None, (getattr(args, flag) for flag in _WRITTEN)):
                 remove_leftovers(Path(name))
             output_hash = hashlib.sha256()
             with replacing(output) as file:
