@@ -107,8 +107,7 @@ class Model:
         self._max_len = min(recipe.data.max_len for recipe in recipes)
         self._usual_src_len = min((length for run in runs if (length := run.usual_src_len())), default=None)
         self._usual_ratios = self.run.usual_ratios()
-        self._models: dict[str, SearchModel] = {}  # by decode.precision
-        self._fixed_searches: dict[str, FixedSearch] = {}  # by decode.precision
+        self._models: dict[str, tuple[SearchModel, FixedSearch | None]] = {}  # by decode.precision
         self._lock, self._pid = threading.Lock(), os.getpid()
 
     def __repr__(self) -> str:
@@ -164,11 +163,7 @@ class Model:
     def translator(self, decode: DecodeConfig) -> Translator:
         """Return a translator with these options. Raises MachineError for a model on a GPU in a forked process."""
         self._handle_fork()
-        default_lang, model = self.recipe.data.trg_lang, self._model_for(decode.precision)
-        fixed: FixedSearch | None = None
-        if decode.cuda_graphs and model.device.type == "cuda" and not isinstance(model, Ensemble):
-            with self._lock:
-                fixed = self._fixed_searches.setdefault(decode.precision, FixedSearch(model))
+        default_lang, (model, fixed) = self.recipe.data.trg_lang, self._model_for(decode.precision)
         return Translator(
             model,
             self.subwords,
@@ -176,7 +171,7 @@ class Model:
             limits=limits_of(decode, max_len=self._max_len, usual_src_len=self._usual_src_len),
             tags_of=Tagging(decode, self.subwords.src.tags, default_lang, self.recipe.data.known_tags),
             languages=(self.recipe.data.src_lang, default_lang),
-            fixed=fixed,
+            fixed=fixed if decode.cuda_graphs else None,
         )
 
     def _handle_fork(self) -> None:
@@ -189,7 +184,8 @@ class Model:
         torch.set_num_threads(1)
         self._lock, self._pid = threading.Lock(), os.getpid()
 
-    def _model_for(self, precision: str) -> SearchModel:
+    def _model_for(self, precision: str) -> tuple[SearchModel, FixedSearch | None]:
+        """Return the model in a precision, and on a GPU its search for CUDA graphs."""
         with self._lock:  # several threads must not convert the same model
             if precision not in self._models:
                 # Layers without an int8 version run in bf16 if the processor is fast in bf16.
@@ -198,7 +194,8 @@ class Model:
                 if precision == "int8":
                     model = copy.deepcopy(model) if model is self.model else model
                     to_int8(model)
-                self._models[precision] = model
+                has_graphs = model.device.type == "cuda" and not isinstance(model, Ensemble)
+                self._models[precision] = model, FixedSearch(model) if has_graphs else None
             return self._models[precision]
 
 
