@@ -30,7 +30,7 @@ from nmt.decoding.translation import Scored
 from nmt.decoding.translation import Translation as BaseTranslation
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device, set_up, try_device
-from nmt.errors import DataError, MachineError, RecipeError, RunError, convert_errors, shown
+from nmt.errors import DataError, MachineError, RecipeError, RunError, convert_errors, described
 from nmt.files import runs_of
 from nmt.models.base import SearchModel
 from nmt.models.int8 import half_is_faster, prepacked, to_int8
@@ -238,7 +238,7 @@ def _as_list(name: str, argument: Any, expected: str, *types: type) -> list[Any]
     values = list(argument) if isinstance(argument, Iterable) and not isinstance(argument, (str, bytes)) else [argument]
     for value in values:
         if not isinstance(value, types):
-            raise RunError(f"{name}: expected {expected}, or a list of them, found {_described(value)}.")
+            raise RunError(f"{name}: expected {expected}, or a list of them, found {described(value)}.")
     return values
 
 
@@ -246,12 +246,12 @@ def _checked_texts(texts: Iterable[Any], name: str, *types: type) -> Iterator[An
     """Yield the texts without line ends. Raises DataError for values that are not text or not valid Unicode.
     name: of the argument. types: of a text; by default str and Request."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
-        found = f"one, {_described(texts)}: put it in a list" if isinstance(texts, str | bytes) else _described(texts)
+        found = f"one, {described(texts)}: put it in a list" if isinstance(texts, str | bytes) else described(texts)
         raise DataError(f"{name}: expected a list of texts, found {found}.")
     for number, text in enumerate(texts, start=1):
         if not isinstance(text, types or (str, Request)):
             expected = "text" if types else "text or a nmt.Request of texts"
-            raise DataError(f"{name}, number {number}: expected a {expected}, found {_described(text)}.")
+            raise DataError(f"{name}, number {number}: expected a {expected}, found {described(text)}.")
         parts = [text.source, text.prefix, *text.required, *text.avoided] if isinstance(text, Request) else [str(text)]
         for part in parts:
             try:
@@ -262,7 +262,3 @@ def _checked_texts(texts: Iterable[Any], name: str, *types: type) -> Iterator[An
                     "a surrogate pair, which is not valid text. If it was decoded from bytes, decode them as UTF-8."
                 ) from None
         yield replace(text, source=without_end(text.source)) if isinstance(text, Request) else without_end(str(text))
-
-
-def _described(value: object) -> str:
-    return f"{shown(value)} of type {type(value).__name__}"
