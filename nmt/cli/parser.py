@@ -114,7 +114,7 @@ class Parser(argparse.ArgumentParser):
     def help_of(self, topic: str | None) -> str:
         """Describe the options of a section of the recipe, or all flags ("all"), or the flags of the command (None)."""
         section = self.section_groups.get(topic) if topic else None
-        hidden = [self.overview] if topic == "all" else self.section_groups.values()
+        hidden = [self.overview] if topic == "all" else [*self.section_groups.values()]
         formatter = self._get_formatter()
         formatter.add_text("" if section else self.description)
         for group in [section] if section else [group for group in self._action_groups if group not in hidden]:
