@@ -123,11 +123,22 @@ class TrainingReporter:
         """Return the seconds until the last update or the end of the budget. pace: seconds per update."""
         return min(max(0, self.recipe.train.updates - state.update) * pace, self.budget.left(state))
 
-    def another_end(self, final: dict[str, Any], state: TrainState) -> None:
-        """Report that a run had finished, its result, and its new end. final: state of RUN/model."""
-        update, ends, train = final["update"], final.get("ends", {}), self.recipe.train
-        result = [f"update {update:,}"]
-        metric = ends.get("metric", self.recipe.valid.metric)
+    def resumed(self, state: TrainState, final: dict[str, Any] | None) -> None:
+        """Report if the first set was measured under other conditions in the last validation, and if the run had
+        finished, with its result and its new end. final: state of RUN/model if the run ended here, else None."""
+        self.n_failed, metric, train = state.memory.n_failed, self.recipe.valid.metric, self.recipe.train
+        if state.history and (changed := changes(state.history[-1], state.conditions, metric)):
+            listed = ", ".join(f"{name} {old} before and {new} now" for name, (old, new) in sorted(changed.items()))
+            n_other = len(state.history) - len(state.comparable(metric))
+            self.record.say(
+                f"{metric} is now measured differently from the last validation: {listed}. {n_other:,} earlier "
+                "validations no longer count for the best checkpoint, for valid.patience and for the final model."
+            )
+        self.find_best(state)
+        if final is None:
+            return
+        update, ends = final["update"], final.get("ends", {})
+        result, metric = [f"update {update:,}"], ends.get("metric", metric)
         if update < ends.get("updates", 0) and state.out_of_patience(metric, ends.get("patience", 0)):
             result.insert(0, f"valid.patience {ends['patience']}")
         elif update < ends.get("updates", 0) and ends.get("time_budget"):
@@ -144,18 +155,6 @@ class TrainingReporter:
             if (schedule := self.recipe.optim.schedule) not in WITHOUT_END:
                 rest += f"; the learning rate ({schedule}) rises to its value in the new schedule and decays again"
         self.record.say(f"this run had finished ({', '.join(result)}); its end is {end}, {rest}")
-
-    def measured_otherwise(self, state: TrainState) -> None:
-        """Report if the first set was measured under other conditions in the last validation."""
-        metric = self.recipe.valid.metric
-        if not state.history or not (changed := changes(state.history[-1], state.conditions, metric)):
-            return
-        listed = ", ".join(f"{name} {old} before and {new} now" for name, (old, new) in sorted(changed.items()))
-        n_other = len(state.history) - len(state.comparable(metric))
-        self.record.say(
-            f"{metric} is now measured differently from the last validation: {listed}. {n_other:,} earlier "
-            "validations no longer count for the best checkpoint, for valid.patience and for the final model."
-        )
 
     def memory(self, update: int, memory: Memory) -> None:
         """Report that memory has run out: each time to the log, the first time to people."""

@@ -88,11 +88,7 @@ class Trainer:
         if self.ranks.is_main:
             self._prune()
         self.record.resume(self.state.update, [int(entry["update"]) for entry in self.state.history])
-        self.reporter.n_failed = self.state.memory.n_failed
-        self.reporter.measured_otherwise(self.state)
-        self.reporter.find_best(self.state)
-        if final is not None:
-            self.reporter.another_end(final, self.state)
+        self.reporter.resumed(self.state, final)
         precision, version = engine.precision, version_and_commit()
         self.record.say(
             f"resuming from {folder.name} on {self.model.device} in {precision.name}: {precision.why}; nmt {version}"
