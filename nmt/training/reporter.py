@@ -138,13 +138,13 @@ class TrainingReporter:
         if final is None:
             return
         update, ends = final["update"], final.get("ends", {})
-        result, metric = [f"update {update:,}"], ends.get("metric", metric)
-        if update < ends.get("updates", 0) and state.out_of_patience(metric, ends.get("patience", 0)):
+        result, ranked_by = [f"update {update:,}"], ends.get("metric", metric)
+        if update < ends.get("updates", 0) and state.out_of_patience(ranked_by, ends.get("patience", 0)):
             result.insert(0, f"valid.patience {ends['patience']}")
         elif update < ends.get("updates", 0) and ends.get("time_budget"):
             result.insert(0, f"time budget {ends['time_budget']}")
-        if (score := final.get("candidates", {}).get(final.get("chosen"), {}).get(metric)) is not None:
-            result.append(score_of(metric, score))
+        if (score := final.get("candidates", {}).get(final.get("chosen"), {}).get(ranked_by)) is not None:
+            result.append(score_of(ranked_by, score))
         seconds = self.seconds_left(state, state.wall_seconds / max(1, state.update))
         rest = f"about {duration(seconds)} from now"
         if budget.stop_reason(state, self.recipe, self.budget.share(state)):
