@@ -30,7 +30,7 @@ from nmt.decoding.translation import Scored
 from nmt.decoding.translation import Translation as BaseTranslation
 from nmt.decoding.translator import Translator
 from nmt.device import choose_device, set_up, try_device
-from nmt.errors import DataError, MachineError, RecipeError, RunError, convert_errors, shown
+from nmt.errors import DataError, MachineError, RecipeError, RunError, convert_errors, described
 from nmt.files import runs_of
 from nmt.models.base import SearchModel
 from nmt.models.int8 import half_is_faster, prepacked, to_int8
@@ -107,8 +107,7 @@ class Model:
         self._max_len = min(recipe.data.max_len for recipe in recipes)
         self._usual_src_len = min((length for run in runs if (length := run.usual_src_len())), default=None)
         self._usual_ratios = self.run.usual_ratios()
-        self._models: dict[str, SearchModel] = {}  # by decode.precision
-        self._fixed_searches: dict[str, FixedSearch] = {}  # by decode.precision
+        self._models: dict[str, tuple[SearchModel, FixedSearch | None]] = {}  # by decode.precision
         self._lock, self._pid = threading.Lock(), os.getpid()
 
     def __repr__(self) -> str:
@@ -164,11 +163,7 @@ class Model:
     def translator(self, decode: DecodeConfig) -> Translator:
         """Return a translator with these options. Raises MachineError for a model on a GPU in a forked process."""
         self._handle_fork()
-        default_lang, model = self.recipe.data.trg_lang, self._model_for(decode.precision)
-        fixed: FixedSearch | None = None
-        if decode.cuda_graphs and model.device.type == "cuda" and not isinstance(model, Ensemble):
-            with self._lock:
-                fixed = self._fixed_searches.setdefault(decode.precision, FixedSearch(model))
+        default_lang, (model, fixed) = self.recipe.data.trg_lang, self._model_for(decode.precision)
         return Translator(
             model,
             self.subwords,
@@ -176,7 +171,7 @@ class Model:
             limits=limits_of(decode, max_len=self._max_len, usual_src_len=self._usual_src_len),
             tags_of=Tagging(decode, self.subwords.src.tags, default_lang, self.recipe.data.known_tags),
             languages=(self.recipe.data.src_lang, default_lang),
-            fixed=fixed,
+            fixed=fixed if decode.cuda_graphs else None,
         )
 
     def _handle_fork(self) -> None:
@@ -189,7 +184,8 @@ class Model:
         torch.set_num_threads(1)
         self._lock, self._pid = threading.Lock(), os.getpid()
 
-    def _model_for(self, precision: str) -> SearchModel:
+    def _model_for(self, precision: str) -> tuple[SearchModel, FixedSearch | None]:
+        """Return the model in a precision, and on a GPU its search for CUDA graphs."""
         with self._lock:  # several threads must not convert the same model
             if precision not in self._models:
                 # Layers without an int8 version run in bf16 if the processor is fast in bf16.
@@ -198,7 +194,8 @@ class Model:
                 if precision == "int8":
                     model = copy.deepcopy(model) if model is self.model else model
                     to_int8(model)
-                self._models[precision] = model
+                has_graphs = model.device.type == "cuda" and not isinstance(model, Ensemble)
+                self._models[precision] = model, FixedSearch(model) if has_graphs else None
             return self._models[precision]
 
 
@@ -241,7 +238,7 @@ def _as_list(name: str, argument: Any, expected: str, *types: type) -> list[Any]
     values = list(argument) if isinstance(argument, Iterable) and not isinstance(argument, (str, bytes)) else [argument]
     for value in values:
         if not isinstance(value, types):
-            raise RunError(f"{name}: expected {expected}, or a list of them, found {_described(value)}.")
+            raise RunError(f"{name}: expected {expected}, or a list of them, found {described(value)}.")
     return values
 
 
@@ -249,12 +246,12 @@ def _checked_texts(texts: Iterable[Any], name: str, *types: type) -> Iterator[An
     """Yield the texts without line ends. Raises DataError for values that are not text or not valid Unicode.
     name: of the argument. types: of a text; by default str and Request."""
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
-        found = f"one, {_described(texts)}: put it in a list" if isinstance(texts, str | bytes) else _described(texts)
+        found = f"one, {described(texts)}: put it in a list" if isinstance(texts, str | bytes) else described(texts)
         raise DataError(f"{name}: expected a list of texts, found {found}.")
     for number, text in enumerate(texts, start=1):
         if not isinstance(text, types or (str, Request)):
             expected = "text" if types else "text or a nmt.Request of texts"
-            raise DataError(f"{name}, number {number}: expected a {expected}, found {_described(text)}.")
+            raise DataError(f"{name}, number {number}: expected a {expected}, found {described(text)}.")
         parts = [text.source, text.prefix, *text.required, *text.avoided] if isinstance(text, Request) else [str(text)]
         for part in parts:
             try:
@@ -265,7 +262,3 @@ def _checked_texts(texts: Iterable[Any], name: str, *types: type) -> Iterator[An
                     "a surrogate pair, which is not valid text. If it was decoded from bytes, decode them as UTF-8."
                 ) from None
         yield replace(text, source=without_end(text.source)) if isinstance(text, Request) else without_end(str(text))
-
-
-def _described(value: object) -> str:
-    return f"{shown(value)} of type {type(value).__name__}"

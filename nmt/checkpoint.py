@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from nmt.errors import MachineError, RunError, TrainingError
+from nmt.errors import MachineError, NmtError, RunError, TrainingError
 from nmt.files import parse_json, put_in_place, sha256_of, sync_file, sync_folder
 
 FORMAT = 1
@@ -34,8 +34,8 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _MAX_JSON, _MAX_MANIFEST = 64 << 20, 1 << 20
 
 
-class NewerFormat(RunError):
-    """Raised for a checkpoint that a newer version of this program wrote. It is not damaged."""
+class NewerFormat(NmtError):
+    """Raised for a checkpoint that a newer version of this program wrote. It is not damaged, so it is no RunError."""
 
 
 def name_of(update: int) -> str:

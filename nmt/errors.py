@@ -60,6 +60,11 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def described(value: object) -> str:
+    """Format a value of a wrong type for a message."""
+    return f"{shown(value)} of type {type(value).__name__}"
+
+
 def is_machine_error(error: OSError) -> bool:
     """Return whether the disk or the system caused an error, and not the name of a file."""
     return error.errno in _OF_MACHINE

@@ -189,8 +189,12 @@ def filled_page(inside: Path, parts: Mapping[str, str]) -> str:
             texts[name], policy = text, f"{policy}; {name}-src 'sha256-{digest}'"
     value_of = {"generator": "nmt", **parts, **texts, "policy": policy}
     page = frame.read_text(encoding="utf-8").replace("{{body}}\n", inside.read_text(encoding="utf-8"))
-    # In one pass: a part may itself contain {{style}}.
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: value_of[match[1]], page)
+    return filled(page, value_of)
+
+
+def filled(text: str, parts: Mapping[str, str]) -> str:
+    """Replace each `{{name}}` in a text by its part, in one pass: a part may itself contain {{name}}."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], text)
 
 
 def json_for_html(value: Any) -> str:

@@ -82,13 +82,10 @@ class Run:
 
     def usual_ratios(self) -> dict[str, float]:
         """Entry of data.json under USUAL_RATIOS; empty in a run of an earlier version."""
-        return {name: ratio for name, ratio in self._numbers(USUAL_RATIOS).items() if ratio > 0}
+        return {name: ratio for name, ratio in self.numbers(USUAL_RATIOS).items() if ratio > 0}
 
-    def src_style(self) -> dict[str, float]:
-        """Entry of data.json under SRC_STYLE; empty in a run of an earlier version."""
-        return self._numbers(SRC_STYLE)
-
-    def _numbers(self, key: str) -> dict[str, float]:
+    def numbers(self, key: str) -> dict[str, float]:
+        """Entry of data.json with numbers by name, such as SRC_STYLE; empty in a run of an earlier version."""
         entry = self.data_facts().get(key)
         numbers = entry if isinstance(entry, dict) else {}
         return {name: number for name, number in numbers.items() if isinstance(number, float)}
@@ -138,8 +135,6 @@ class Run:
             folder = self.checkpoint(update)
             try:
                 return checkpoint.verify(folder, needed), damaged
-            except checkpoint.NewerFormat:
-                raise
             except RunError as error:
                 damaged[folder] = str(error)
         return {}, damaged

@@ -102,7 +102,7 @@ def change_manifest(folder, change):
 ])  # fmt: skip
 def test_changed_manifest_is_refused(folder, change, error):
     change_manifest(folder, change)
-    with pytest.raises(RunError, match=error):
+    with pytest.raises((RunError, checkpoint.NewerFormat), match=error):
         checkpoint.verify(folder)
 
 

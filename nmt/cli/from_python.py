@@ -11,7 +11,7 @@ from typing import Any
 
 from nmt.cli.parser import is_corpus
 from nmt.cli.preprocess import recipe_of_files
-from nmt.errors import RecipeError, convert_errors, shown
+from nmt.errors import RecipeError, convert_errors, described, shown
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import overrides_of, read_recipe
 
@@ -85,8 +85,7 @@ def train(recipe: RecipeSource, **options: Any) -> Path:
 def _read(recipe: Any, options: Mapping[str, Any]) -> Recipe:
     if not isinstance(recipe, str | Path | Mapping):
         raise RecipeError(
-            f"recipe: expected the path of a recipe or of a folder, or a dict of sections, found {shown(recipe)} of "
-            f"type {type(recipe).__name__}."
+            f"recipe: expected the path of a recipe or of a folder, or a dict of sections, found {described(recipe)}."
         )
     if isinstance(recipe, Mapping):
         return read_recipe(None, [*overrides_of(recipe), *overrides_of(options)])

@@ -34,6 +34,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, description=description, epilog=epilog, add_help=False, allow_abbrev=False)
         self.examples = examples
         self.section_groups: dict[str, Any] = {}  # argument groups, by section of the recipe
+        self.overview: Any = None  # group without arguments, in place of them
         self.short: dict[str, str] = {}  # short flags, by option
         self._given = set[str]()  # words on the command line
         add, text = self.add_argument, "Show this help, or the options of a section."
@@ -112,37 +113,24 @@ class Parser(argparse.ArgumentParser):
 
     def help_of(self, topic: str | None) -> str:
         """Describe the options of a section of the recipe, or all flags ("all"), or the flags of the command (None)."""
-        formatter, recipe_groups, is_all = self._get_formatter(), self.section_groups, topic == "all"
-        section = recipe_groups.get(topic) if topic else None
+        section = self.section_groups.get(topic) if topic else None
+        hidden = [self.overview] if topic == "all" else [*self.section_groups.values()]
+        formatter = self._get_formatter()
         formatter.add_text("" if section else self.description)
-        groups = [group for group in self._action_groups if is_all or group not in recipe_groups.values()]
-        for group in [section] if section else groups:
+        for group in [section] if section else [group for group in self._action_groups if group not in hidden]:
             formatter.start_section(group.title)
             formatter.add_text(group.description)
             formatter.add_arguments(group._group_actions)
             formatter.end_section()
         if section:
             return formatter.format_help()
-        if sections := [section for section in recipe_groups if section and not is_all]:
-            n_option = sum(len(group._group_actions) for group in recipe_groups.values())
-            flags = ", ".join(f"--{section}.OPTION" for section in sections)
-            formatter.start_section("options of the recipe")
-            formatter.add_text(
-                f"{n_option} options of the recipe are flags too, by their dotted names: {flags} VALUE. Those of one "
-                f"section: {self.prog} --help {sections[0]}. All: {self.prog} --help-all, or recipes/README.md. Help "
-                "on one option: its flag without VALUE."
-            )
-            formatter.end_section()
         formatter.add_text(self.epilog)
         examples = "".join(f"  {line}\n" for line in self.examples)
         return f"{self.format_usage()}\n{formatter.format_help()}" + (f"\nexamples:\n{examples}" if examples else "")
 
 
 def add_override_flags(parser: Parser, only: Sequence[str] | None = None) -> None:
-    """Add a flag `--section.option VALUE` for every option, in a group per section, and --help-all.
-
-    only: sections, where "" stands for the options outside any section; None: all.
-    """
+    """Add a flag `--section.option VALUE` for every option, in a group per section, and --help-all. only: sections."""
     text = "Show this help with all options of the recipe."
     parser.add_argument("--help-all", action=_Show, show=lambda parser, _: parser.help_of("all"), nargs=0, help=text)
     for section, about in sections():
@@ -154,6 +142,15 @@ def add_override_flags(parser: Parser, only: Sequence[str] | None = None) -> Non
             if field.section == section:
                 text = field.help if field.inner else f"{field.help} [{field.kind}; default: {field.default}]"
                 _add_override(group, f"--{field.name}", field.name, "VALUE", text)
+    n_option = sum(len(group._group_actions) for group in parser.section_groups.values())
+    names = [section for section in parser.section_groups if section]
+    flags = ", ".join(f"--{section}.OPTION" for section in names)
+    about = (
+        f"{n_option} options of the recipe are flags too, by their dotted names: {flags} VALUE. Those of one section: "
+        f"{parser.prog} --help {names[0]}. All: {parser.prog} --help-all, or recipes/README.md. Help on one option: "
+        "its flag without VALUE."
+    )
+    parser.overview = parser.add_argument_group("options of the recipe", about)
 
 
 def add_short_flags(parser: Parser) -> None:
@@ -185,6 +182,17 @@ def overrides_of(arguments: argparse.Namespace) -> list[tuple[str, str]]:
         for name, value in vars(arguments).items()
         if name.startswith(_OVERRIDE) and value is not None
     ]
+
+
+def whole_number(expected: str, *, least: int = 0, most: int = sys.maxsize) -> Callable[[str], int]:
+    """Return a type of `add_argument`: a whole number in this range. expected: the range in words."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
+        return int(text)
+
+    return number
 
 
 class _Show(argparse.Action):

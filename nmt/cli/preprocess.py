@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli.begin import Stop, end_startup, printable, talk, write_stdout
-from nmt.cli.parser import Parser, add_override_flags, add_short_flags, is_corpus, overrides_of, run
+from nmt.cli.parser import Parser, add_override_flags, add_short_flags, is_corpus, overrides_of, run, whole_number
 from nmt.errors import AlarmError, RecipeError
 from nmt.files import RECIPE, is_run
 from nmt.languages import canonical
@@ -157,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--check", action="store_true", help=f"{text}most pairs dropped")
     add("--report", metavar="FILE", help="page that --check writes [default: DIR.report.html beside the data folder]")
     text = "print N pairs of the prepared data as text, pieces and ids, always the same; RECIPE may be the folder"
-    add("--show", metavar="N", type=_number, help=text)
+    add("--show", metavar="N", type=whole_number("1, 2, ...", least=1), help=text)
     text = "use the subwords of a run, data folder or SentencePiece model (subwords.vocab_from); "
     add("--vocab-from", metavar="RUN", help=f"{text}without a recipe, the new one fine-tunes that run")
     add = parser.add_argument_group("without a recipe").add_argument
@@ -254,12 +254,6 @@ def _language(code: str) -> str:
         return canonical(code)
     except RecipeError as error:
         raise argparse.ArgumentTypeError(str(error).removesuffix(".")) from None
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not 1, 2, ...")
-    return int(text)
 
 
 if __name__ == "__main__":

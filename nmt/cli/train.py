@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli.begin import Stop, end_startup, printable, talk, write_stdout
-from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run
+from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run, whole_number
 from nmt.errors import NmtError, RunError
 from nmt.files import RECIPE, is_run
 from nmt.processes import process_rank, sleep_if_busy
@@ -139,12 +139,6 @@ def _verify(path: Path) -> int:
     return 2 if any(complaints) else 0
 
 
-def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"needs whole numbers from 0, found {text!r}; RECIPE comes before --seeds")
-    return int(text)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point. Returns the exit code."""
     parser = Parser("nmt-train", description=_DESCRIPTION, examples=_EXAMPLES)
@@ -158,7 +152,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = "Train nothing: overfit the model to a few pairs and find them again by beam search; exit code 1 if that "
     add("--selftest", action="store_true", help=f"{text}fails. Leaves nothing behind.")
     text = "Train a run for each seed, in RUN/seed-N, and write RUN/seeds.json and one page: scores, mean and standard "
-    add("--seeds", type=_seed, nargs="+", metavar="N", help=f"{text}deviation. A time budget applies to each run.")
+    seed = whole_number("a whole number from 0; RECIPE comes before --seeds")
+    add("--seeds", type=seed, nargs="+", metavar="N", help=f"{text}deviation. A time budget applies to each run.")
     text = "If the data of the recipe is missing, run nmt-preprocess RECIPE first; its time does not count in a time "
     parser.add_argument("--prepare", action="store_true", help=f"{text}budget.")
     add_short_flags(parser)

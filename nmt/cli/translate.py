@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nmt.cli.begin import end_startup
-from nmt.cli.parser import Parser, add_override_flags, add_short_flags, add_shorthand, overrides_of, run
+from nmt.cli.parser import Parser, add_override_flags, add_short_flags, add_shorthand, overrides_of, run, whole_number
 from nmt.errors import NmtError
 from nmt.files import check_is_run, runs_of
 from nmt.recipe.model_options import ATTENTIONS
@@ -44,12 +44,6 @@ def _numbers(text: str, *keywords: str) -> str | list[int]:
     if not all(part.isascii() and part.isdigit() and int(part) for part in text.split(",")):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers from 1, like 1,2,5")
     return [int(part) for part in text.split(",")]
-
-
-def _threads(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > MOST_THREADS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of threads, 0 to {MOST_THREADS:,}")
-    return int(text)
 
 
 def translate(args: argparse.Namespace) -> int:
@@ -137,7 +131,8 @@ def new_parser() -> Parser:
 
     add = parser.add_argument_group("hardware").add_argument
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1. [default: auto, the GPU if there is one]")
-    add("--threads", type=_threads, default=0, metavar="N", help="CPU threads; 0: one per core.")
+    n_thread = whole_number(f"a number of threads, 0 to {MOST_THREADS:,}", most=MOST_THREADS)
+    add("--threads", type=n_thread, default=0, metavar="N", help="CPU threads; 0: one per core.")
     add_override_flags(parser, ["decode"])
     return parser
 

@@ -1,4 +1,4 @@
-"""Input of nmt-translate: checks of its files, bytes to lines, lines to requests; files of phrases."""
+"""Input of nmt-translate: bytes to lines, lines to requests; files of phrases."""
 
 import argparse
 import contextlib
@@ -11,31 +11,16 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from nmt.cli.parser import check_count, must_be_free, refuse_corpus
-from nmt.data.lines import (
-    LONGEST_LINE,
-    StreamLine,
-    check_text,
-    count_lines,
-    decode_line,
-    open_decompressed,
-    read_lines,
-    read_stream,
-    without_end,
-)
+from nmt.cli.parser import check_count
+from nmt.data.lines import LONGEST_LINE, decode_line, open_decompressed, read_lines, read_stream, without_end
 from nmt.data.sentences import ends_a_sentence, writes_no_space
 from nmt.decoding.request import GIVEN, Request, Terms, is_blank
 from nmt.errors import DataError, NmtError, RecipeError, shown
-from nmt.evaluation.attention_page import check_path
 from nmt.files import parse_json
 from nmt.recipe.decode_options import DecodeConfig
 
-READ = ("input", "score", "ref", "terms", "avoid")
-_WRITTEN = ("output", "scores", "attention", "alignments")
-_JOURNAL = "output's journal"  # finished lines, in a file beside the unfinished output
 _MIN_SIMILARITY = 0.85  # of two keys of which one is probably a typing error
 
 # Turns a line into its request and the fields that its answer repeats. Raises DataError or RecipeError.
@@ -52,79 +37,6 @@ class Line(NamedTuple):
     odd: Anomalies
     beside: dict[str, Any]  # fields of the input that the answer repeats
     target: str | None = None  # given translation
-
-
-# Checks of files before any work.
-
-
-def follow_links(args: argparse.Namespace) -> None:
-    """Replace symbolic links among the outputs by their targets; refuse devices and pipes."""
-    for flag in _WRITTEN:
-        name = getattr(args, flag)
-        if name and os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name)):
-            instead = "Leave --output out for stdout, or name" if flag == "output" else "Name"
-            raise NmtError(f"--{flag} {name}: is a device or a pipe, not a regular file. {instead} a file.")
-        if name and os.path.islink(name):
-            setattr(args, flag, os.path.realpath(name))
-
-
-def check_paths(args: argparse.Namespace) -> None:
-    """Raise NmtError or DataError for errors in files that can be found before any work."""
-    if not args.input and sys.stdin is None:
-        raise NmtError("stdin is closed, so there is nothing to read: name a file with --input.")
-    if not args.output and sys.stdout is None:
-        raise NmtError("stdout is closed, so there is nowhere to write to: name a file with --output.")
-    # Two flags must not write the same file, or read and write it.
-    flag_of_file = {os.path.realpath(f"{args.output}.journal"): _JOURNAL} if args.output else {}
-    for flag in (*READ, *_WRITTEN):
-        names = getattr(args, flag) or ()
-        for name in [names] if isinstance(names, str) else names:
-            other = flag_of_file.setdefault(os.path.realpath(name), flag)
-            if other != flag and (flag in _WRITTEN or other == _JOURNAL):
-                raise NmtError(f"{name}: --{flag} and --{other} are the same file. Name two different files.")
-    plain_input = args.input if args.input_format in ("text", "wrapped") else None
-    for name in filter(None, (plain_input, args.score, *(args.ref or ()))):
-        refuse_corpus(name)
-    for name in filter(None, (args.input, args.score, args.terms, args.avoid)):
-        check_text(name)
-    if args.input and args.score:
-        check_count(count_lines(args.input), count_lines(args.score), args.score, args.input)
-    if args.attention:
-        check_path(Path(args.attention))
-    if args.input and args.lines and (n_line := count_lines(args.input)) < max(args.lines):
-        raise NmtError(f"--lines {max(args.lines)}: no such line: {args.input} has {n_line:,} lines.")
-
-
-def check_outputs(args: argparse.Namespace, *, is_written: bool, is_translated: bool = False) -> None:
-    """Raise NmtError if an output exists and must not be replaced, or cannot be written.
-
-    is_written: an earlier process wrote the outputs before it was killed. is_translated: all lines are in the journal.
-    """
-    restart = "Move it away and give the command again, which resumes from the journal"
-    advice = restart if is_translated else "Choose another name"
-    for name in filter(None, (getattr(args, flag) for flag in _WRITTEN)):
-        must_be_free(Path(name), overwrite=args.overwrite or is_written, advice=advice)
-        if os.path.isdir(name):
-            raise NmtError(f"{name}: cannot be written: it is a folder. Name a file.")
-
-
-def read_references(args: argparse.Namespace) -> list[list[str]]:
-    """Read the lines of each reference.
-
-    Raises DataError unless each has text and as many lines as the input, or as the first reference if the lines of the
-    input cannot be counted yet.
-    """
-    if not args.ref:
-        return []
-    references = [list(read_lines(name)) for name in args.ref]
-    other, n_line = args.ref[0], len(references[0])
-    if args.input and args.input_format != "wrapped":  # wrapped lines are counted during translation
-        other, n_line = args.input, count_lines(args.input)
-    for name, lines in zip(args.ref, references, strict=True):
-        check_count(n_line, len(lines), name, other)
-        if not any(map(str.strip, lines)):
-            raise DataError(f"{name}: all {len(lines):,} lines are blank, so there is nothing to score.")
-    return references
 
 
 # Bytes to windows.
@@ -155,14 +67,26 @@ def open_input(path: str | None) -> Iterator[BinaryIO]:
 def read_input(file: BinaryIO, args: argparse.Namespace, request_of: Reader, notes: Counter[str]) -> Iterator[Line]:
     """Yield the lines of the input. notes: counts of harmless anomalies.
 
-    Raises DataError for an invalid request, and under --score for another number of translations than lines.
+    Raises DataError for an invalid request, for a JSON line that was cut, and under --score for another number of
+    translations than lines.
     """
     # The thread that runs this may outlive the job. It must not hold the last reference to the model: freeing tensors
     # while Python exits would abort the process.
     name, number = args.input or "<stdin>", 0
+
+    def texts() -> Iterator[tuple[str, Anomalies]]:
+        for n, line in enumerate(read_stream(file, name, notes), start=1):
+            text, is_valid = decode_line(line.raw)
+            anomalies = {} if is_valid else {"invalid_utf8": "invalid UTF-8, read with replacement characters"}
+            if line.is_cut:
+                length = f"{line.n_byte:,} bytes"
+                if args.input_format == "jsonl":
+                    raise DataError(f"{name}:{n}: {length}. A line of JSON may have {LONGEST_LINE:,}: split its text.")
+                anomalies["cut"] = f"{length}; only the first {len(line.raw):,} are read; are line feeds missing?"
+            yield text, anomalies
+
     targets = read_lines(args.score) if args.score else iter(())
-    texts = (_text_of(line, f"{name}:{number}", args) for number, line in enumerate(read_stream(file, name, notes), 1))
-    for number, (text, anomalies) in enumerate(unwrapped(texts) if args.input_format == "wrapped" else texts, start=1):
+    for number, (text, anomalies) in enumerate(unwrapped(texts()) if args.input_format == "wrapped" else texts(), 1):
         if _BOM in text:  # from concatenated files
             notes["inner bom"] += 1
             text = text.replace(_BOM, "")
@@ -178,17 +102,6 @@ def read_input(file: BinaryIO, args: argparse.Namespace, request_of: Reader, not
         yield Line(number, request, anomalies, extra_fields, target)
     if n_surplus := sum(1 for _ in targets):
         check_count(number, number + n_surplus, args.score, args.input)
-
-
-def _text_of(line: StreamLine, place: str, args: argparse.Namespace) -> tuple[str, Anomalies]:
-    """Decode a line of the input. Raises DataError for a JSON line that was cut."""
-    text, is_valid = decode_line(line.raw)
-    anomalies = {} if is_valid else {"invalid_utf8": "invalid UTF-8, read with replacement characters"}
-    if line.is_cut and args.input_format == "jsonl":
-        raise DataError(f"{place}: {line.n_byte:,} bytes. A line of JSON may have {LONGEST_LINE:,}: split its text.")
-    if line.is_cut:
-        anomalies["cut"] = f"{line.n_byte:,} bytes; only the first {len(line.raw):,} are read; are line feeds missing?"
-    return text, anomalies
 
 
 # Seconds of silence that end a window. Files and fast programs are never this slow.
@@ -276,10 +189,21 @@ def _joined(text: str, next_line: str) -> str:
 # Lines to requests.
 
 
-def read_request(line: str, input_format: str, terms: Terms | None) -> tuple[Request, dict[str, Any]]:
-    """Return the request of a line, and the fields that its answer repeats. Raises DataError for an invalid line."""
-    request, extra_fields = _of_json(line) if input_format == "jsonl" else (Request(line), {})
-    if input_format == "tsv":
+def read_request(
+    line: str,
+    args: argparse.Namespace,
+    terms: Terms | None,
+    decode: DecodeConfig,
+    check_tags: Callable[[Request], object],
+) -> tuple[Request, dict[str, Any]]:
+    """Return the request of a line, and the fields that its answer repeats.
+
+    check_tags: raises RecipeError for a request with tags of other runs. It must hold no model: see `read_input`.
+    Raises DataError or RecipeError for an invalid line, and for a language, tags or constraints that this run cannot
+    meet.
+    """
+    request, extra_fields = _of_json(line) if args.input_format == "jsonl" else (Request(line), {})
+    if args.input_format == "tsv":
         source, *columns = line.split("\t")
         if len(columns) > 1:
             raise DataError(
@@ -287,30 +211,18 @@ def read_request(line: str, input_format: str, terms: Terms | None) -> tuple[Req
                 "translation."
             )
         request = Request(source, prefix="".join(columns))
-    return terms(request) if terms else request, extra_fields
-
-
-def request_reader(
-    args: argparse.Namespace, terms: Terms | None, decode: DecodeConfig, check_tags: Callable[[Request], object]
-) -> Reader:
-    """Return a reader of the input that refuses languages, tags and constraints that this run cannot meet.
-    check_tags: raises RecipeError for a request with other tags. It must hold no model: see `read_input`."""
-
-    def request_of(line: str) -> tuple[Request, dict[str, Any]]:
-        request, extra_fields = read_request(line, args.input_format, terms)
-        if args.input_format != "jsonl":  # only JSON lines have languages and constraints
-            return request, extra_fields
-        if not is_blank(request.source):  # the model never sees a blank line
-            check_tags(request)
-        if args.score and request.asks:
-            raise DataError(
-                "prefix, required and avoided have no effect with --score, which translates nothing: leave them out."
-            )
-        if decode.samples and request.requires:
-            raise DataError("required phrases need beam search: set decode.samples to 0.")
+    request = terms(request) if terms else request
+    if args.input_format != "jsonl":  # only JSON lines have languages and constraints
         return request, extra_fields
-
-    return request_of
+    if not is_blank(request.source):  # the model never sees a blank line
+        check_tags(request)
+    if args.score and request.asks:
+        raise DataError(
+            "prefix, required and avoided have no effect with --score, which translates nothing: leave them out."
+        )
+    if decode.samples and request.requires:
+        raise DataError("required phrases need beam search: set decode.samples to 0.")
+    return request, extra_fields
 
 
 def _of_json(line: str) -> tuple[Request, dict[str, Any]]:

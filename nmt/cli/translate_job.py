@@ -1,4 +1,4 @@
-"""Work of nmt-translate: translate windows of lines, and write the answers to stdout or, with a journal, to a file."""
+"""nmt-translate: checks of files, translation of windows of lines, and output: stdout or, with a journal, a file."""
 
 import argparse
 import hashlib
@@ -17,28 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from nmt.cli.begin import Stop, write_stdout
-from nmt.cli.parser import files_of_pipes
-from nmt.cli.translate_input import (
-    PATIENCE,
-    READ,
-    check_outputs,
-    check_paths,
-    follow_links,
-    open_input,
-    read_input,
-    read_references,
-    windows,
-)
+from nmt.cli.parser import check_count, files_of_pipes, must_be_free, refuse_corpus
+from nmt.cli.translate_input import PATIENCE, open_input, read_input, windows
 from nmt.cli.translate_output import LineTranslator, Record, Report, recipe_of, say
-from nmt.data.lines import count_lines
+from nmt.data.lines import check_text, count_lines, read_lines
 from nmt.device import choose_device
-from nmt.errors import NmtError
+from nmt.errors import DataError, NmtError
+from nmt.evaluation.attention_page import check_path
 from nmt.extras import version
 from nmt.files import lock_file, naming, remove_leftovers, replacing, sha256_of, sync_folder
 from nmt.progress import Bar
 from nmt.run import Run
 
 FORMAT = 4  # of the journal
+_READ = ("input", "score", "ref", "terms", "avoid")
+_WRITTEN = ("output", "scores", "attention", "alignments")
+_JOURNAL = "output's journal"  # finished lines, in a file beside the unfinished output
 _SYNC_EVERY = 1.0  # seconds of work that a power failure can cost; a killed process loses less
 _COMPLETE = "complete"  # key of the last line: SHA-256 of the output, which is written but not renamed yet
 
@@ -173,6 +167,79 @@ class Journal:
         self._say(f"{self.path}: {reason}, so it is not used {'further' if n_byte else 'here'}; kept as {copy.name}")
 
 
+# Files of the command, checked before any work.
+
+
+def _follow_links(args: argparse.Namespace) -> None:
+    """Replace symbolic links among the outputs by their targets; refuse devices and pipes."""
+    for flag in _WRITTEN:
+        name = getattr(args, flag)
+        if name and os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name)):
+            instead = "Leave --output out for stdout, or name" if flag == "output" else "Name"
+            raise NmtError(f"--{flag} {name}: is a device or a pipe, not a regular file. {instead} a file.")
+        if name and os.path.islink(name):
+            setattr(args, flag, os.path.realpath(name))
+
+
+def _check_paths(args: argparse.Namespace) -> None:
+    """Raise NmtError or DataError for errors in files that can be found before any work."""
+    if not args.input and sys.stdin is None:
+        raise NmtError("stdin is closed, so there is nothing to read: name a file with --input.")
+    if not args.output and sys.stdout is None:
+        raise NmtError("stdout is closed, so there is nowhere to write to: name a file with --output.")
+    # Two flags must not write the same file, or read and write it.
+    flag_of_file = {os.path.realpath(f"{args.output}.journal"): _JOURNAL} if args.output else {}
+    for flag in (*_READ, *_WRITTEN):
+        names = getattr(args, flag) or ()
+        for name in [names] if isinstance(names, str) else names:
+            other = flag_of_file.setdefault(os.path.realpath(name), flag)
+            if other != flag and (flag in _WRITTEN or other == _JOURNAL):
+                raise NmtError(f"{name}: --{flag} and --{other} are the same file. Name two different files.")
+    plain_input = args.input if args.input_format in ("text", "wrapped") else None
+    for name in filter(None, (plain_input, args.score, *(args.ref or ()))):
+        refuse_corpus(name)
+    for name in filter(None, (args.input, args.score, args.terms, args.avoid)):
+        check_text(name)
+    if args.input and args.score:
+        check_count(count_lines(args.input), count_lines(args.score), args.score, args.input)
+    if args.attention:
+        check_path(Path(args.attention))
+    if args.input and args.lines and (n_line := count_lines(args.input)) < max(args.lines):
+        raise NmtError(f"--lines {max(args.lines)}: no such line: {args.input} has {n_line:,} lines.")
+
+
+def _check_outputs(args: argparse.Namespace, *, is_written: bool, is_translated: bool = False) -> None:
+    """Raise NmtError if an output exists and must not be replaced, or cannot be written.
+
+    is_written: an earlier process wrote the outputs before it was killed. is_translated: all lines are in the journal.
+    """
+    restart = "Move it away and give the command again, which resumes from the journal"
+    advice = restart if is_translated else "Choose another name"
+    for name in filter(None, (getattr(args, flag) for flag in _WRITTEN)):
+        must_be_free(Path(name), overwrite=args.overwrite or is_written, advice=advice)
+        if os.path.isdir(name):
+            raise NmtError(f"{name}: cannot be written: it is a folder. Name a file.")
+
+
+def _read_references(args: argparse.Namespace) -> list[list[str]]:
+    """Read the lines of each reference.
+
+    Raises DataError unless each has text and as many lines as the input, or as the first reference if the lines of the
+    input cannot be counted yet.
+    """
+    if not args.ref:
+        return []
+    references = [list(read_lines(name)) for name in args.ref]
+    other, n_line = args.ref[0], len(references[0])
+    if args.input and args.input_format != "wrapped":  # wrapped lines are counted during translation
+        other, n_line = args.input, count_lines(args.input)
+    for name, lines in zip(args.ref, references, strict=True):
+        check_count(n_line, len(lines), name, other)
+        if not any(map(str.strip, lines)):
+            raise DataError(f"{name}: all {len(lines):,} lines are blank, so there is nothing to score.")
+    return references
+
+
 # Flags that are not part of the settings of a journal. Runs, checkpoints and decoding options are represented there by
 # their content, and phrases by the requests of the lines; records do not depend on the others.
 _NOT_SETTINGS = (
@@ -183,12 +250,12 @@ _NOT_SETTINGS = (
 
 def work(args: argparse.Namespace) -> int:
     """Run the command. Returns the exit code; raises NmtError."""
-    with files_of_pipes(args, *READ), Stop() as stop:
-        follow_links(args)
+    with files_of_pipes(args, *_READ), Stop() as stop:
+        _follow_links(args)
         is_written = bool(args.output) and was_written(Path(args.output), Path(f"{args.output}.journal"))
-        check_paths(args)
-        check_outputs(args, is_written=is_written)
-        report = Report(args, read_references(args))
+        _check_paths(args)
+        _check_outputs(args, is_written=is_written)
+        report = Report(args, _read_references(args))
         if args.output:
             _to_file(args, stop, report, is_written=is_written)
             return 0
@@ -247,13 +314,13 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written
     output = Path(args.output)
     with Journal(Path(f"{args.output}.journal"), settings_of(args), say) as journal:
         if not journal.fits:
-            check_outputs(args, is_written=False)
+            _check_outputs(args, is_written=False)
         if journal.n_line:
             say(f"{journal.path.name} has the translations of {journal.n_line:,} lines: resuming after them")
         report_error: Exception | None = None
         try:
             model = LineTranslator(args)
-            for name in filter(None, (args.output, args.scores, args.alignments)):
+            for name in filter(None, (getattr(args, flag) for flag in _WRITTEN)):
                 remove_leftovers(Path(name))
             output_hash = hashlib.sha256()
             with replacing(output) as file:
@@ -262,7 +329,7 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written
                     output_hash.update(text)
                     file.write(text)
                 # Hours may have passed. A process killed just before it deleted the journal left an output.
-                check_outputs(args, is_written=is_written and journal.fits, is_translated=True)
+                _check_outputs(args, is_written=is_written and journal.fits, is_translated=True)
                 journal.complete(output_hash.hexdigest())
                 try:
                     report.finish(model)

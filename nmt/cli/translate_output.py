@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from nmt.api import load
 from nmt.cli.begin import printable, talk
 from nmt.cli.parser import check_count, overrides_of
-from nmt.cli.translate_input import Line, request_reader, terms_of
+from nmt.cli.translate_input import Line, Reader, read_request, terms_of
 from nmt.data.lines import write_lines
 from nmt.data.text import style_notes, traits_of
 from nmt.decoding.evidence import WORDS, Evidence, Fields, Lost, attempt, log_prob_of
@@ -33,7 +34,7 @@ from nmt.progress import Bar
 from nmt.recipe.model_options import Attention
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import read_recipe
-from nmt.run import Run
+from nmt.run import SRC_STYLE, Run
 
 _LINE_ENDS, _COLUMN_ENDS = str.maketrans("\n\r", "  "), str.maketrans("\n\r\t", "   ")
 MAX_NUMBERS = 10  # line numbers in a message
@@ -83,6 +84,20 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
     return read_recipe(args.run[0], list(overrides.items()))
 
 
+# Format strings of a hypothesis, except JSON. Moses and Marian count lines from 0, the other formats from 1.
+_ROWS = {
+    "text": "{text}",
+    "n_best": "{number} ||| {text} ||| {score:.6f}",
+    "moses": "{index} ||| {text} ||| F0= {log_prob:.6f} ||| {score:.6f}",
+    "tsv": "{number}\t{rank}\t{score:.6f}\t{log_prob:.6f}\t{text}",
+}
+
+
+def _json(fields: dict[str, Any]) -> str:
+    text = json.dumps(fields, ensure_ascii=False)
+    return text.encode("utf-8", "replace").decode("utf-8")  # without unpaired surrogates
+
+
 class LineTranslator:
     """Model with the options of the command, which translates lines or scores given translations."""
 
@@ -94,7 +109,9 @@ class LineTranslator:
         terms, decode = terms_of(args), self.recipe.decode
         model = load(args.run, checkpoint=args.checkpoint, device=args.device)
         self.translator: Translator = model.translator(decode)
-        self.request_of = request_reader(args, terms, decode, self.translator.codec_of)
+        self.request_of: Reader = partial(
+            read_request, args=args, terms=terms, decode=decode, check_tags=self.translator.codec_of
+        )
         for run, name in () if args.checkpoint else zip(args.run, model.weights, strict=True):
             if name != Run(run).model_folder.name:
                 say(f"note: {run}: training has not ended; translating with {name}")
@@ -148,8 +165,8 @@ class LineTranslator:
                 for request, answer, (fields, lost) in zip(requests, answers, evidence, strict=True)
             ]
         on_progress(len(lines) - len(unique))
-        result_of, n_best = dict(zip(unique, results, strict=True)), self.translator.config.n_best
-        return [record_of(self.args, line, *result_of[line.request, line.target], n_best) for line in lines]
+        result_of = dict(zip(unique, results, strict=True))
+        return [self.record_of(line, *result_of[line.request, line.target]) for line in lines]
 
     def answers(
         self,
@@ -165,99 +182,79 @@ class LineTranslator:
 
         return mend(requests, list(self.translator.translate(requests, on_progress)), self._retries, reasons)
 
+    def record_of(self, line: Line, result: Answer | Scored, evidence: Fields, lost: Lost) -> Record:
+        """Format the translation or the score of a line."""
+        warning = result.warning if isinstance(result, Scored) else None
+        names, error = ", ".join(lost), next(iter(lost.values()), "")
+        lost_note = f"{names} left out after an internal error ({error}); the translation is complete" if lost else ""
+        warnings = list(filter(None, [*line.odd.values(), lost_note, warning]))
+        links = evidence.get(WORDS) or ""
+        if isinstance(result, Scored):
+            return Record([self._scored_line(line, result, evidence)], links=links, warnings=warnings)
+        flags = flags_of(result.translation, result.reasons)
+        lines = self._lines(line, result, evidence, [*line.odd, *flags])
+        return Record(lines, result.translation.text, links, warnings, flags, result.outcome or "")
 
-# Format strings of a hypothesis, except JSON. Moses and Marian count lines from 0, the other formats from 1.
-_ROWS = {
-    "text": "{text}",
-    "n_best": "{number} ||| {text} ||| {score:.6f}",
-    "moses": "{index} ||| {text} ||| F0= {log_prob:.6f} ||| {score:.6f}",
-    "tsv": "{number}\t{rank}\t{score:.6f}\t{log_prob:.6f}\t{text}",
-}
+    def _lines(self, line: Line, answer: Answer, evidence: Fields, flags: list[str]) -> list[str]:
+        args, translation, number = self.args, answer.translation, line.number
+        pair = {**line.beside, "source": line.request.source, "output": translation.text}
+        if args.format == "pairs":
+            return [_json({**pair, "flags": flags})]
+        if args.format == "jsonl":
+            retry = {"retry": answer.retry} if args.retry_suspect else {}
+            scores = {"score": translation.score, "log_prob": log_prob_of(translation, evidence["token_log_probs"])}
+            search_fields = {"flags": flags, **retry, "n_best": translation.n_best}
+            return [_json({"id": number, **pair, **scores, **evidence, **search_fields})]
+        n_best, rows = self.translator.config.n_best, []
+        kind = "n_best" if args.format == "text" and n_best > 1 else args.format
+        scored = [(hypothesis.normalised, hypothesis.score) for hypothesis in translation.hypotheses] or [(0.0, 0.0)]
+        for rank, (text, (normalised, log_prob)) in enumerate(zip(translation.texts, scored, strict=True), start=1):
+            row_text = text.translate(_COLUMN_ENDS if kind == "tsv" else _LINE_ENDS)
+            row_text = row_text.replace("|||", "| | |") if kind == "moses" else row_text
+            positions = {"number": number, "index": number - 1, "rank": rank}
+            rows.append(_ROWS[kind].format(**positions, score=normalised, log_prob=log_prob, text=row_text))
+        return rows[:n_best]
 
+    def _scored_line(self, line: Line, scored: Scored, evidence: Fields) -> str:
+        target, output_format = line.target or "", self.args.format
+        pair, n_token = {**line.beside, "source": line.request.source, "output": target}, len(scored.token_log_probs)
+        if output_format == "pairs":
+            has_text = not any(map(is_blank, (line.request.source, target)))
+            return _json({**pair, "mean_log_prob": scored.log_prob / n_token if has_text else None})
+        if output_format == "jsonl":
+            return _json({"id": line.number, **pair, "log_prob": scored.log_prob, **evidence})
+        if output_format == "text":
+            return f"{scored.log_prob:.6f}"
+        return f"{line.number}\t{scored.log_prob:.6f}\t{n_token}\t{target.translate(_COLUMN_ENDS)}"
 
-def record_of(
-    args: argparse.Namespace, line: Line, result: Answer | Scored, evidence: Fields, lost: Lost, n_best: int
-) -> Record:
-    """Format the translation or the score of a line."""
-    warning = result.warning if isinstance(result, Scored) else None
-    names, error = ", ".join(lost), next(iter(lost.values()), "")
-    lost_note = f"{names} left out after an internal error ({error}); the translation is complete" if lost else ""
-    warnings = list(filter(None, [*line.odd.values(), lost_note, warning]))
-    links = evidence.get(WORDS) or ""
-    if isinstance(result, Scored):
-        return Record([_scored_line(args, line, result, evidence)], links=links, warnings=warnings)
-    flags = flags_of(result.translation, result.reasons)
-    lines = _lines(args, line, result, evidence, [*line.odd, *flags], n_best)
-    return Record(lines, result.translation.text, links, warnings, flags, result.outcome or "")
+    def draw(self, drawn: dict[int, Request], n_line: int) -> None:
+        """Draw --attention. drawn: requests of the lines to draw, by number. n_line: number of input lines.
 
-
-def _lines(
-    args: argparse.Namespace, line: Line, answer: Answer, evidence: Fields, flags: list[str], n_best: int
-) -> list[str]:
-    translation, number = answer.translation, line.number
-    pair = {**line.beside, "source": line.request.source, "output": translation.text}
-    if args.format == "pairs":
-        return [_json({**pair, "flags": flags})]
-    if args.format == "jsonl":
-        retry = {"retry": answer.retry} if args.retry_suspect else {}
-        scores = {"score": translation.score, "log_prob": log_prob_of(translation, evidence["token_log_probs"])}
-        search_fields = {"flags": flags, **retry, "n_best": translation.n_best}
-        return [_json({"id": number, **pair, **scores, **evidence, **search_fields})]
-    kind, rows = "n_best" if args.format == "text" and n_best > 1 else args.format, []
-    scored = [(hypothesis.normalised, hypothesis.score) for hypothesis in translation.hypotheses] or [(0.0, 0.0)]
-    for rank, (text, (normalised, log_prob)) in enumerate(zip(translation.texts, scored, strict=True), start=1):
-        row_text = text.translate(_COLUMN_ENDS if kind == "tsv" else _LINE_ENDS)
-        row_text = row_text.replace("|||", "| | |") if kind == "moses" else row_text
-        positions = {"number": number, "index": number - 1, "rank": rank}
-        rows.append(_ROWS[kind].format(**positions, score=normalised, log_prob=log_prob, text=row_text))
-    return rows[:n_best]
-
-
-def _scored_line(args: argparse.Namespace, line: Line, scored: Scored, evidence: Fields) -> str:
-    target = line.target or ""
-    pair, n_token = {**line.beside, "source": line.request.source, "output": target}, len(scored.token_log_probs)
-    if args.format == "pairs":
-        has_text = not any(map(is_blank, (line.request.source, target)))
-        return _json({**pair, "mean_log_prob": scored.log_prob / n_token if has_text else None})
-    if args.format == "jsonl":
-        return _json({"id": line.number, **pair, "log_prob": scored.log_prob, **evidence})
-    if args.format == "text":
-        return f"{scored.log_prob:.6f}"
-    return f"{line.number}\t{scored.log_prob:.6f}\t{n_token}\t{target.translate(_COLUMN_ENDS)}"
-
-
-def _json(fields: dict[str, Any]) -> str:
-    text = json.dumps(fields, ensure_ascii=False)
-    return text.encode("utf-8", "replace").decode("utf-8")  # without unpaired surrogates
-
-
-def _draw(args: argparse.Namespace, lines: LineTranslator, drawn: dict[int, Request], n_line: int) -> None:
-    """Draw --attention. drawn: requests of the lines to draw, by number. n_line: number of input lines.
-
-    Raises NmtError if a line of --lines is blank or absent, or no line can be drawn.
-    """
-    source, translator, recipe = args.input or "<stdin>", lines.translator, lines.recipe
-    if missing := [str(number) for number in args.lines or () if number not in drawn]:
-        raise NmtError(
-            f"--lines {','.join(missing)}: cannot be drawn: the input has {n_line:,} lines, and a blank line has no "
-            "attention."
-        )
-    kind: Attention = args.attention_of
-    sentences = []
-    for (number, request), answer in zip(drawn.items(), lines.answers(list(drawn.values()), {}), strict=True):
-        translation = answer.translation
-        n_part, src_ids = len(translation.parts), translation.src_ids
-        if n_part and len(src_ids) + len(translation.trg_ids) > MOST_SHOWN:
-            warn(f"{source}:{number}: not drawn: its {n_part:,} pieces have more than {MOST_SHOWN:,} subwords")
-            continue
-        title = f"{number}: {request.source if kind == 'encoder' else translation.text}"
-        attns, trg_ids = translator.attention(translation), translation.hypotheses[0].ids
-        sentences.append(sentence_of(attns, src_ids, trg_ids, translator.subwords, title))
-    if not sentences:
-        raise NmtError(f"{source}: none of its {n_line:,} lines can be drawn: all are blank, copied or too long.")
-    langs, run = (recipe.data.src_lang, trg_lang_of(recipe)), Path(args.run[0]).resolve().name
-    draw(sentences, Path(args.attention), kind=kind, layers=args.layer, heads=args.head, langs=langs, run=run)
-    say(f"attention: {args.attention}")
+        Raises NmtError if a line of --lines is blank or absent, or no line can be drawn.
+        """
+        args, recipe, translator = self.args, self.recipe, self.translator
+        source = args.input or "<stdin>"
+        if missing := [str(number) for number in args.lines or () if number not in drawn]:
+            raise NmtError(
+                f"--lines {','.join(missing)}: cannot be drawn: the input has {n_line:,} lines, and a blank line has "
+                "no attention."
+            )
+        kind: Attention = args.attention_of
+        sentences = []
+        for (number, request), answer in zip(drawn.items(), self.answers(list(drawn.values()), {}), strict=True):
+            translation = answer.translation
+            n_part, src_ids = len(translation.parts), translation.src_ids
+            if n_part and len(src_ids) + len(translation.trg_ids) > MOST_SHOWN:
+                warn(f"{source}:{number}: not drawn: its {n_part:,} pieces have more than {MOST_SHOWN:,} subwords")
+                continue
+            title = f"{number}: {request.source if kind == 'encoder' else translation.text}"
+            attns, trg_ids = translator.attention(translation), translation.hypotheses[0].ids
+            sentences.append(sentence_of(attns, src_ids, trg_ids, translator.subwords, title))
+        if not sentences:
+            raise NmtError(f"{source}: none of its {n_line:,} lines can be drawn: all are blank, copied or too long.")
+        langs, run = (recipe.data.src_lang, trg_lang_of(recipe)), Path(args.run[0]).resolve().name
+        draw(sentences, Path(args.attention), kind=kind, layers=args.layer, heads=args.head, langs=langs, run=run)
+        say(f"attention: {args.attention}")
 
 
 @dataclass
@@ -305,7 +302,7 @@ class Report:
         Raises DataError for references with another number of lines, NmtError for attention that cannot be drawn.
         """
         args, translator, recipe = self.args, lines.translator, lines.recipe
-        for note in [*self._input_notes(), *style_notes(Run(args.run[0]).src_style(), self.style)]:
+        for note in [*self._input_notes(), *style_notes(Run(args.run[0]).numbers(SRC_STYLE), self.style)]:
             say(note)
         if n_cut := self.flags[CAP]:
             warn(f"{n_cut:,} translations were truncated at the length limit, decode.max_len_a and decode.max_len_b")
@@ -333,7 +330,7 @@ class Report:
                     warn(text)
             self._print_scores(trg_lang_of(recipe))
         if args.attention:
-            _draw(args, lines, self.drawn, self.n_line)
+            lines.draw(self.drawn, self.n_line)
 
     def _input_notes(self) -> list[str]:
         name, counts = self.args.input or "<stdin>", self.notes

@@ -12,7 +12,7 @@ from operator import attrgetter
 from nmt.data.placeholders import CHARACTERS, protected, protected_like, renumbered, restored
 from nmt.data.subwords import Codec
 from nmt.decoding.phrases import Boundaries, RequiredPhrase, attached_sides, contains, occurrences
-from nmt.errors import DataError, shown
+from nmt.errors import DataError, described
 
 Spans = tuple[tuple[int, int], ...]  # starts and ends in a source as it was given, in characters
 
@@ -55,9 +55,7 @@ class Request:
     def __post_init__(self) -> None:
         def check(name: str, expected: str, is_valid: bool, value: object, more: str = ".") -> None:
             if not is_valid:
-                raise DataError(
-                    f"{name}: expected {expected}, found {shown(value)} of type {type(value).__name__}{more}"
-                )
+                raise DataError(f"{name}: expected {expected}, found {described(value)}{more}")
 
         check("source", "a text", isinstance(self.source, str), self.source)
         check("prefix", "a text", isinstance(self.prefix, str), self.prefix)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from nmt.errors import RecipeError, shown
+from nmt.errors import RecipeError, described
 from nmt.files import SEEDS, refuse_links_out, shipped, write_durably
 from nmt.languages import canonical
 from nmt.recipe.complaints import (
@@ -125,8 +125,7 @@ def overrides_of(options: Mapping[str, Any]) -> list[tuple[str, str]]:
                 text = str(value) if is_text else json.dumps(value, ensure_ascii=False, default=_plain)
                 overrides.append((name, text))
         except (AttributeError, TypeError, ValueError, RuntimeError):
-            described = f"{shown(value)} of type {type(value).__name__}"
-            raise RecipeError(f"{name}: {described} is not a value of an option.") from None
+            raise RecipeError(f"{name}: {described(value)} is not a value of an option.") from None
     return overrides
 
 

@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,12 @@ import torch
 
 from nmt import checkpoint
 from nmt.data.plan import Plan, Position
+from nmt.errors import TrainingError
 from nmt.models.base import TranslationModel
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import WITHOUT_END
+from nmt.run import Run
 from nmt.training import budget
 from nmt.training.budget import Budget
 from nmt.training.engine import Outcome, duration
@@ -122,17 +123,28 @@ class TrainingReporter:
         """Return the seconds until the last update or the end of the budget. pace: seconds per update."""
         return min(max(0, self.recipe.train.updates - state.update) * pace, self.budget.left(state))
 
-    def another_end(self, final: dict[str, Any], state: TrainState) -> None:
-        """Report that a run had finished, its result, and its new end. final: state of RUN/model."""
-        update, ends, train = final["update"], final.get("ends", {}), self.recipe.train
-        result = [f"update {update:,}"]
-        metric = ends.get("metric", self.recipe.valid.metric)
-        if update < ends.get("updates", 0) and state.out_of_patience(metric, ends.get("patience", 0)):
+    def resumed(self, state: TrainState, final: dict[str, Any] | None) -> None:
+        """Report if the first set was measured under other conditions in the last validation, and if the run had
+        finished, with its result and its new end. final: state of RUN/model if the run ended here, else None."""
+        self.n_failed, metric, train = state.memory.n_failed, self.recipe.valid.metric, self.recipe.train
+        if state.history and (changed := changes(state.history[-1], state.conditions, metric)):
+            listed = ", ".join(f"{name} {old} before and {new} now" for name, (old, new) in sorted(changed.items()))
+            n_other = len(state.history) - len(state.comparable(metric))
+            self.record.say(
+                f"{metric} is now measured differently from the last validation: {listed}. {n_other:,} earlier "
+                "validations no longer count for the best checkpoint, for valid.patience and for the final model."
+            )
+        self.find_best(state)
+        if final is None:
+            return
+        update, ends = final["update"], final.get("ends", {})
+        result, ranked_by = [f"update {update:,}"], ends.get("metric", metric)
+        if update < ends.get("updates", 0) and state.out_of_patience(ranked_by, ends.get("patience", 0)):
             result.insert(0, f"valid.patience {ends['patience']}")
         elif update < ends.get("updates", 0) and ends.get("time_budget"):
             result.insert(0, f"time budget {ends['time_budget']}")
-        if (score := final.get("candidates", {}).get(final.get("chosen"), {}).get(metric)) is not None:
-            result.append(score_of(metric, score))
+        if (score := final.get("candidates", {}).get(final.get("chosen"), {}).get(ranked_by)) is not None:
+            result.append(score_of(ranked_by, score))
         seconds = self.seconds_left(state, state.wall_seconds / max(1, state.update))
         rest = f"about {duration(seconds)} from now"
         if budget.stop_reason(state, self.recipe, self.budget.share(state)):
@@ -143,18 +155,6 @@ class TrainingReporter:
             if (schedule := self.recipe.optim.schedule) not in WITHOUT_END:
                 rest += f"; the learning rate ({schedule}) rises to its value in the new schedule and decays again"
         self.record.say(f"this run had finished ({', '.join(result)}); its end is {end}, {rest}")
-
-    def measured_otherwise(self, state: TrainState) -> None:
-        """Report if the first set was measured under other conditions in the last validation."""
-        metric = self.recipe.valid.metric
-        if not state.history or not (changed := changes(state.history[-1], state.conditions, metric)):
-            return
-        listed = ", ".join(f"{name} {old} before and {new} now" for name, (old, new) in sorted(changed.items()))
-        n_other = len(state.history) - len(state.comparable(metric))
-        self.record.say(
-            f"{metric} is now measured differently from the last validation: {listed}. {n_other:,} earlier "
-            "validations no longer count for the best checkpoint, for valid.patience and for the final model."
-        )
 
     def memory(self, update: int, memory: Memory) -> None:
         """Report that memory has run out: each time to the log, the first time to people."""
@@ -168,56 +168,51 @@ class TrainingReporter:
             )
         self.n_failed = memory.n_failed
 
-    def first_skipped(self, state: TrainState, position: Position, outcome: Outcome, *, scaled: bool) -> None:
+    def skipped(
+        self, state: TrainState, position: Position, outcome: Outcome, scaler: torch.amp.GradScaler, run: Run
+    ) -> None:
         """Report the first skipped update of a run; the log and the final message count the others. position: place of
-        the update in the data. scaled: whether the loss is scaled, as in fp16."""
-        warning = "" if scaled else "warning: "
-        fp16_note = "; in fp16 a few are normal, until the loss scale is found" if scaled else ""
-        self.record.say(
-            f"{warning}{_where(state, position)} was skipped: loss {outcome.loss:.4g}, gradient norm "
-            f"{outcome.norm:.4g}. If one of them is not finite, the weights stay unchanged{fp16_note}. {MAX_BAD} in a "
-            "row end the run; log.jsonl counts all."
-        )
+        the update in the data. Raises TrainingError after MAX_BAD in a row."""
+        where = f"update {state.update + 1} (epoch {position.epoch}, update {position.update} in it)"
+        if state.n_skipped == 1:
+            warning = "" if scaler.is_enabled() else "warning: "
+            fp16_note = "; in fp16 a few are normal, until the loss scale is found" if scaler.is_enabled() else ""
+            self.record.say(
+                f"{warning}{where} was skipped: loss {outcome.loss:.4g}, gradient norm {outcome.norm:.4g}. If one of "
+                f"them is not finite, the weights stay unchanged{fp16_note}. {MAX_BAD} in a row end the run; "
+                "log.jsonl counts all."
+            )
+        if state.n_bad >= MAX_BAD:
+            saved = run.updates()
+            raise TrainingError(
+                f"{where}: loss {outcome.loss}, gradient norm {outcome.norm}, learning rate {outcome.rate:.2e}, loss "
+                f"scale {scaler.get_scale():g}: not finite {MAX_BAD} times in a row. The weights were not touched; "
+                f"last good checkpoint: {checkpoint.name_of(saved[-1]) if saved else 'none'}. Lower optim.lr, raise "
+                "optim.warmup, set optim.clip, or train in fp32."
+            )
 
-    def validation(self, state: TrainState, measured: dict[str, Measured], first_name: str) -> None:
-        """Report all measurements to the log; to people the numbers and one example of the first set, in turn."""
+    def validation(self, state: TrainState, measured: dict[str, Measured], halved: int) -> None:
+        """Report all measurements to the log; to people the numbers and one example of the first set, in turn.
+        halved: cost of the batch for which memory ran out first; 0: none in this validation."""
+        if halved:
+            self.record.say(
+                f"memory ran out in validation: from now on batches of {halved:,} tokens (sentences x longest side) or "
+                "more are split in halves, with the same result. A smaller valid.max_tokens avoids this."
+            )
         self.record.write("valid", state.update, **fields_of(measured))
         self.find_best(state)
-        is_best = state.best_update(self.recipe.valid.metric) == state.update
+        is_best, first_name = state.best_update(self.recipe.valid.metric) == state.update, next(iter(measured))
         for name, (numbers, _) in measured.items():
             label = f"valid {name}" if len(measured) > 1 else "valid"
             mark = "  * best" if is_best and name == first_name else ""
             self.record.row(f"{_now()} {state.update:8,}  {label}  {describe(numbers)}{mark}")
         if examples := measured[first_name][1].get("examples", []):
             self.record.say(as_text(examples[len(state.history) % len(examples)]))
-
-    def cut_short(self, update: int) -> None:
-        """Report that the time budget ended during a validation, so that measurements may be missing."""
-        self.record.say(
-            f"update {update:,}: train.time_budget ended during this validation, so some measurements may be missing. "
-            "On a shared machine, a smaller valid.max_sentences makes validation shorter."
-        )
-
-    def halved_in_validation(self, too_large: int) -> None:
-        """Report that memory ran out in a validation. too_large: cost of the batch."""
-        self.record.say(
-            f"memory ran out in validation: from now on batches of {too_large:,} tokens (sentences x longest side) or "
-            "more are split in halves, with the same result. A smaller valid.max_tokens avoids this."
-        )
-
-
-def divergence_message(
-    state: TrainState, position: Position, outcome: Outcome, loss_scale: float, saved: Sequence[int]
-) -> str:
-    """Return the reason why training stops after updates that are not finite. position: place of the last update in
-    the data. saved: updates of the checkpoints."""
-    last_good = checkpoint.name_of(saved[-1]) if saved else "none"
-    return (
-        f"{_where(state, position)}: loss {outcome.loss}, gradient norm {outcome.norm}, learning rate "
-        f"{outcome.rate:.2e}, loss scale {loss_scale:g}: not finite {MAX_BAD} times in a row. The weights were not "
-        f"touched; last good checkpoint: {last_good}. Lower optim.lr, raise optim.warmup, set optim.clip, or train in "
-        "fp32."
-    )
+        if not self.budget.has_time(state):
+            self.record.say(
+                f"update {state.update:,}: train.time_budget ended during this validation, so some measurements may "
+                "be missing. On a shared machine, a smaller valid.max_sentences makes validation shorter."
+            )
 
 
 def clock(seconds: float) -> str:
@@ -229,8 +224,3 @@ def clock(seconds: float) -> str:
 
 def _now() -> str:
     return time.strftime("%H:%M:%S")
-
-
-def _where(state: TrainState, position: Position) -> str:
-    """Describe the update that follows those of `state`, for people."""
-    return f"update {state.update + 1} (epoch {position.epoch}, update {position.update} in it)"

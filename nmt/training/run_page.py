@@ -14,7 +14,7 @@ import numpy as np
 
 from nmt import checkpoint
 from nmt.evaluation.metrics import METRICS
-from nmt.files import CARD, SEEDS, filled_page, json_for_html, parse_json, write_durably
+from nmt.files import CARD, SEEDS, filled, filled_page, json_for_html, parse_json, write_durably
 from nmt.languages import UNTOLD, language_of
 from nmt.recipe.draft import exports_note
 from nmt.recipe.options import Recipe
@@ -125,6 +125,8 @@ def _facts(run: Run, name: str) -> Entry:
         curves[set_name] = {"update": updates, "minutes": minutes, **scores}
     examples = [{"update": entry["update"], "rows": entry["examples"]} for entry in valid if entry.get("examples")]
     step = -(-len(examples) // _MOST_EXAMPLES) or 1
+    report = _prepared_json(run, "report.json")
+    dropped = {reason: entry["count"] for reason, entry in report.get("dropped", {}).items()}
     return {
         "name": name,
         "title": f"{recipe.name}: {language_of(recipe.data.src_lang).name} to {language_of(recipe.data.trg_lang).name}",
@@ -133,7 +135,7 @@ def _facts(run: Run, name: str) -> Entry:
         "valid": curves,
         "examples": examples[::-step][::-1],  # the last one included
         "final": {"chosen": final[-1]["chosen"], "candidates": final[-1]["candidates"]} if final else None,
-        "data": _data_facts(run),
+        "data": {key: report.get(key) for key in ("read", "kept", "alarms", "warnings")} | {"dropped": dropped},
         "facts": list(_rows(recipe, log)),
     }
 
@@ -145,13 +147,6 @@ def _thinned(train: Sequence[Entry], clock: Sequence[tuple[int, float]]) -> Entr
     curves = {key: [sum(train[i][key] for i in block) / len(block) for block in blocks] for key in CURVES}
     last = [clock[block[-1]] for block in blocks]
     return {"update": [update for update, _ in last], "minutes": [minutes for _, minutes in last], **curves}
-
-
-def _data_facts(run: Run) -> Entry:
-    """Return counts, alarms and warnings of the report of the prepared data, if it is still in its place."""
-    report = _prepared_json(run, "report.json")
-    dropped = {reason: entry["count"] for reason, entry in report.get("dropped", {}).items()}
-    return {key: report.get(key) for key in ("read", "kept", "alarms", "warnings")} | {"dropped": dropped}
 
 
 def _prepared_json(run: Run, name: str) -> Entry:
@@ -229,56 +224,33 @@ def card(run: Run) -> str:
     inputs = _prepared_json(run, "manifest.json").get("inputs", [])
     measured = [name for name in METRICS if name in chosen]
     datasets = dict.fromkeys(corpus.dataset for corpus in recipe.data.train)
-    head = {
-        "language": [language_of(code).primary for code in dict.fromkeys(langs) if not code.startswith(("x-", UNTOLD))],
-        "license": "unknown",
-        "library_name": "nmt",
-        "pipeline_tag": "translation",
-        "tags": ["translation", "nmt"],
-        "datasets": [name for name in datasets if name and not Path(name).is_dir()],
-        "metrics": measured,
-    }
-    direction = f"{language_of(langs[0]).name} to {', '.join(language_of(code).name for code in langs[1:])}"
+    codes = [language_of(code).primary for code in dict.fromkeys(langs) if not code.startswith(("x-", UNTOLD))]
     signatures = {name: entry[key] for entry in valid for name in METRICS if (key := f"{name}_signature") in entry}
-    scores = [
-        f"| {METRICS[name].title} | {chosen[name]:.2f} | `{_cell(signatures.get(name, ''))}` |" for name in measured
-    ]
-    files = [
-        f"| {file['split']} | {_cell(Path(str(file['name'])).name)} | {file['n_line']:,} | `{file['sha256']}` |"
+    scores = (
+        f"\n| {METRICS[name].title} | {chosen[name]:.2f} | `{_cell(signatures.get(name, ''))}` |" for name in measured
+    )
+    files = (
+        f"\n| {file['split']} | {_cell(Path(str(file['name'])).name)} | {file['n_line']:,} | `{file['sha256']}` |"
         for file in inputs
-    ]
-    facts = [f"- {name}: `{text}`" for name, text in _rows(recipe, log)]
-    search = f"beam size {recipe.valid.beam}" if recipe.valid.beam > 1 else "greedy search"
-    origin = f"starting from the weights of {recipe.train.init_from}" if recipe.train.init_from else "from scratch"
-    limits = [
-        "It translates single sentences; longer texts are split.",
-        f"In training no side of a pair had more than {recipe.data.max_len} subwords.",
-        f"The scores are on the validation set, which also selected the model, with {search}: measure on a test set.",
-        "It reproduces the mistakes and biases of its training data.",
-    ]
-    recipe_text = run.recipe_file.read_text(encoding="utf-8").rstrip("\n")
-    head_lines = (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items())
-    paragraphs = [
-        "\n".join(["---", *head_lines, "---", _MADE, f"# {recipe.name}"]),
-        f"A model that translates {direction}, trained with nmt {origin}. `license` above is yours to fill in.",
-        "    nmt-translate RUN --input IN --output OUT",
-        "## Scores",
-        f"On the validation set, `{final[-1]['chosen'] if final else 'not chosen yet'}`:",
-        _table(["metric", "score", "signature"], scores),
-        "## Data",
-        _table(["set", "file", "lines", "SHA-256"], files),
-        "## Training",
-        "\n".join(facts),
-        "## Limits",
-        "\n".join(f"- {limit}" for limit in limits),
-        "## Recipe",
-        f"```yaml\n{recipe_text}\n```\n",
-    ]
-    return "\n\n".join(paragraphs)
-
-
-def _table(titles: Sequence[str], rows: Iterable[str]) -> str:
-    return "\n".join([f"| {' | '.join(titles)} |", f"|{'---|' * len(titles)}", *rows])
+    )
+    init_from, beam = recipe.train.init_from, recipe.valid.beam
+    parts = {
+        "language": json.dumps(codes),
+        "datasets": json.dumps([name for name in datasets if name and not Path(name).is_dir()], ensure_ascii=False),
+        "metrics": json.dumps(measured),
+        "made": _MADE,
+        "name": recipe.name,
+        "direction": f"{language_of(langs[0]).name} to {', '.join(language_of(code).name for code in langs[1:])}",
+        "origin": f"starting from the weights of {init_from}" if init_from else "from scratch",
+        "chosen": final[-1]["chosen"] if final else "not chosen yet",
+        "scores": "".join(scores),
+        "files": "".join(files),
+        "facts": "\n".join(f"- {name}: `{text}`" for name, text in _rows(recipe, log)),
+        "max_len": str(recipe.data.max_len),
+        "search": f"beam size {beam}" if beam > 1 else "greedy search",
+        "recipe": run.recipe_file.read_text(encoding="utf-8").rstrip("\n"),
+    }
+    return filled(Path(__file__).with_name("run_card.md").read_text(encoding="utf-8"), parts)
 
 
 def _cell(text: str) -> str:

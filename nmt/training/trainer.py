@@ -25,7 +25,7 @@ from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.log import Record
 from nmt.training.parallel import checksum, is_sharded, shard_like
-from nmt.training.reporter import MAX_BAD, TrainingReporter, divergence_message, flops_per_token
+from nmt.training.reporter import TrainingReporter, flops_per_token
 from nmt.training.state import Sums, TrainState, goodness
 from nmt.training.validate import Measured, Validation, describe, ends_of, final_choice
 
@@ -75,11 +75,7 @@ class Trainer:
         if self.ranks.is_main:
             self._prune()
         self.record.resume(self.state.update, [int(entry["update"]) for entry in self.state.history])
-        self.reporter.n_failed = self.state.memory.n_failed
-        self.reporter.measured_otherwise(self.state)
-        self.reporter.find_best(self.state)
-        if final is not None:
-            self.reporter.another_end(final, self.state)
+        self.reporter.resumed(self.state, final)
         precision, version = engine.precision, version_and_commit()
         self.record.say(
             f"resuming from {folder.name} on {self.model.device} in {precision.name}: {precision.why}; nmt {version}"
@@ -170,7 +166,7 @@ class Trainer:
 
     def _finish_update(self) -> bool:
         """Settle and count the pending update, if there is one. Returns whether any rank wants to stop."""
-        outcome, state, scaler = self.engine.settle(), self.state, self.engine.scaler
+        outcome, state = self.engine.settle(), self.state
         if outcome is None:
             return False
         now, sums = time.perf_counter(), state.since_log
@@ -192,12 +188,7 @@ class Trainer:
         else:
             state.n_skipped += 1
             state.n_bad += 1
-            if state.n_skipped == 1:
-                self.reporter.first_skipped(state, self.pending_position, outcome, scaled=scaler.is_enabled())
-            if state.n_bad >= MAX_BAD:
-                raise TrainingError(
-                    divergence_message(state, self.pending_position, outcome, scaler.get_scale(), self.run.updates())
-                )
+            self.reporter.skipped(state, self.pending_position, outcome, self.engine.scaler, self.run)
         return outcome.stop
 
     def _after_update(self, stop: bool) -> str:
@@ -248,11 +239,7 @@ class Trainer:
         state.validated_share = self.time_share
         state.history.append({"update": state.update, **self.ranks.on_main(lambda: self.validation.entry(measured))})
         if self.ranks.is_main:
-            if self.validation.too_large and not too_large:
-                self.reporter.halved_in_validation(self.validation.too_large)
-            self.reporter.validation(state, measured, self.validation.first_name)
-            if not self.budget.has_time(state):
-                self.reporter.cut_short(state.update)
+            self.reporter.validation(state, measured, halved=0 if too_large else self.validation.too_large)
         self.budget.measured(state, self.budget.clock() - begin, self.time_share)
         self.time_share, state.measure_share = self.ranks.on_main(
             lambda: (self.budget.count_time(state), state.measure_share)
@@ -320,7 +307,7 @@ def _intact_checkpoints(run: Run, record: Record) -> dict[int, Path]:
         try:
             checkpoint.verify(run.checkpoint(update))
             folder_of[update] = run.checkpoint(update)
-        except RunError as error:
+        except (RunError, checkpoint.NewerFormat) as error:
             record.say(f"skipped a damaged checkpoint: {error}")
     if not folder_of:
         raise RunError(f"{run.folder}: no intact checkpoint, so no model can be chosen. See nmt-train --verify.")

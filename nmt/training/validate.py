@@ -242,8 +242,6 @@ def final_choice(run: Run) -> dict[str, Any] | None:
     """Return the state of RUN/model, which records the choice; None if there is no intact one."""
     try:
         return checkpoint.verify(run.model_folder)
-    except checkpoint.NewerFormat:
-        raise
     except RunError:
         return None
 

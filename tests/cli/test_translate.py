@@ -89,7 +89,7 @@ def test_files_give_the_output_of_pipes_even_with_closed_streams(folder, transla
     assert (files / "out").read_text(encoding="utf-8") == text_of(expected)
 
 
-@pytest.mark.parametrize(("flag", "broken"), [("--output", "record_of"), ("--alignments", "Report.add")])
+@pytest.mark.parametrize(("flag", "broken"), [("--output", "LineTranslator.record_of"), ("--alignments", "Report.add")])
 def test_file_is_replaced_only_with_overwrite_and_only_when_complete(translate, tmp_path, monkeypatch, flag, broken):
     out = tmp_path / "out"
     out.write_bytes(b"old\n")

@@ -190,6 +190,15 @@ def test_translation_resumes_after_a_full_disk(translate, files):
     assert output_lines(files) == expected
 
 
+def test_temporary_files_of_a_killed_process_are_removed_beside_every_output(translate, files):
+    names = {"output": "out", "alignments": "links", "attention": "page.html"}
+    leftovers = [files / f".{name}.0123abcd.tmp" for name in names.values()]
+    for path in leftovers:
+        path.touch()
+    translate("--input", files / "in", *(f"--{flag}={files / name}" for flag, name in names.items()))
+    assert not any(path.exists() for path in leftovers) and (files / "page.html").exists()
+
+
 @pytest.mark.parametrize("given", [[], ["--score", "in"]])
 def test_after_a_signal_only_missing_lines_are_translated(translate, files, at_answer, monkeypatch, given):
     monkeypatch.chdir(files)

@@ -13,8 +13,9 @@ from made_run import OPTIONS, make_run
 import nmt
 from nmt.cli.translate_input import read_request, terms_of, unwrapped, windows
 from nmt.decoding.phrases import RequiredPhrase
-from nmt.decoding.request import Request
+from nmt.decoding.request import Request, Sources
 from nmt.errors import DataError, NmtError, RecipeError
+from nmt.recipe.decode_options import DecodeConfig
 
 TAGS = ("<2en>", "<2fr>", "<bt>", "<news>")
 MADE_OF = {**OPTIONS, "decode.tags": "[news]"}
@@ -23,7 +24,8 @@ JSONL = ("--input-format", "jsonl")
 
 def read(line: str, input_format: str = "text", **files: str) -> Request:
     terms = terms_of(argparse.Namespace(**{"terms": None, "avoid": None, "keep": None, **files}))
-    return read_request(line, input_format, terms)[0]
+    args = argparse.Namespace(input_format=input_format, score=None)
+    return read_request(line, args, terms, DecodeConfig(), Sources(None))[0]
 
 
 def as_json(*lines):

@@ -86,4 +86,4 @@ def test_folder_of_a_single_run_and_wrong_seeds_are_refused(finished, tmp_path, 
     assert main([str(tmp_path / "recipe.yaml"), "--seeds", "1", "2"]) == 2
     assert "is a run of a single seed" in capsys.readouterr().err
     assert main([str(tmp_path / "recipe.yaml"), "--seeds", "one"]) == 2
-    assert "needs whole numbers from 0, found 'one'" in capsys.readouterr().err
+    assert "'one' is not a whole number from 0; RECIPE comes before --seeds" in capsys.readouterr().err
