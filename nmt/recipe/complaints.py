@@ -105,11 +105,6 @@ WITHOUT_EFFECT: dict[str, Any] = dict.fromkeys([name for name in GONE if "." in 
 GONE_VALUES = {("optim.name", "schedulefree"): "adamw", ("decode.mbr", "bleu"): "chrf"}
 
 
-def with_trg(name: str) -> str:
-    """Return the name of an option or flag with trg, our spelling, in place of tgt."""
-    return re.sub(r"(?<![A-Za-z])tgt(?![A-Za-z])", "trg", name)
-
-
 def complaints_text(complaints: Iterable[Complaint], file: str) -> str:
     """Format complaints for the user, one a line: those of the command line first, then by line of the file."""
     messages = []

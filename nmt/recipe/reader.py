@@ -17,14 +17,13 @@ from nmt.recipe.complaints import (
     complaints_text,
     unknown_option,
     validation_complaints,
-    with_trg,
     without_numbers,
 )
 from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import NAMES_A_CORPUS, Origin, is_made
-from nmt.recipe.yaml_marks import MAX_BYTES, as_yaml, parse
+from nmt.recipe.yaml_marks import MAX_BYTES, as_yaml, parse, with_trg
 
 Overrides = Sequence[tuple[str, str]]
 
@@ -70,7 +69,7 @@ def changed(recipe: Recipe, overrides: Overrides) -> Recipe:
 
 def _read(content: bytes, source: str, overrides: Overrides, path: Path | None = None) -> Recipe:
     """Validate YAML with overrides applied. source: name of the content in messages. path: its file, or None."""
-    document = parse(content, with_trg)
+    document = parse(content)
     value, complaints = document.value, list[Complaint](document.faults)
     if path is not None and not isinstance(value, dict):
         is_empty = value is None and not complaints
@@ -123,7 +122,7 @@ def overrides_of(options: Mapping[str, Any]) -> list[tuple[str, str]]:
             if value is not None:  # text stays without quotes, as the options that take any text expect it
                 is_text = isinstance(value, (str, PurePath))
                 text = str(value) if is_text else json.dumps(value, ensure_ascii=False, default=_plain)
-                overrides.append((name, text))
+                overrides.append((with_trg(name), text))
         except (AttributeError, TypeError, ValueError, RuntimeError):
             described = f"{shown(value)} of type {type(value).__name__}"
             raise RecipeError(f"{name}: {described} is not a value of an option.") from None
