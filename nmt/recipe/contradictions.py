@@ -129,14 +129,13 @@ def _of_translated(prefix: str, corpus: "TrainingCorpus") -> Iterator[str]:
 
 def _of_files(prefix: str, files: "CorpusFiles") -> Iterator[str]:
     """Check that the pairs have exactly one source, and that the columns of both sides are known."""
-    sources = {name: getattr(files, name) for name in ("dataset", "file", "src", "trg")}
-    given = {name: value for name, value in sources.items() if value is not None}
-    for name, value in {**given, "scores": getattr(files, "scores", None)}.items():
-        if value is not None and "" in (names_of(value) or [""]):
+    given = {name: value for name, value in files if value is not None}
+    for name in ("dataset", "file", "src", "trg", "scores"):
+        if name in given and "" in (names_of(given[name]) or [""]):
             yield f"{prefix}.{name}: is empty (expected a file)"
     pair_source: str | None = next((name for name in ("file", "dataset") if name in given), None)
-    for name in given if pair_source else ():
-        if name != pair_source:
+    for name in ("dataset", "src", "trg") if pair_source else ():
+        if name in given and name != pair_source:
             yield f"{prefix}.{name}: {prefix}.{pair_source} is given as well, with both sides (remove one of the two)"
     for side in ("src", "trg") if not pair_source else ():
         if side not in given:
@@ -148,22 +147,21 @@ def _of_files(prefix: str, files: "CorpusFiles") -> Iterator[str]:
     if files.header is not None and files.format not in (None, "tsv", "csv"):
         yield f"{prefix}.header: only TSV and CSV have a header (remove it)"
     for name in ("subset", "split"):
-        if pair_source != "dataset" and getattr(files, name) is not None:
+        if pair_source != "dataset" and name in given:
             yield f"{prefix}.{name}: there is no {prefix}.dataset to choose from (remove it)"
-    columns = {f"{side}_column": getattr(files, f"{side}_column") for side in ("src", "trg")}
-    chosen = [column for column in columns.values() if column is not None]
-    if pair_source == "dataset" or (pair_source and chosen):  # else a file is searched for columns by name
-        for name, column in columns.items():
-            if column is None:
+    columns = [name for name in ("src_column", "trg_column") if name in given]
+    if pair_source == "dataset" or (pair_source and columns):  # else a file is searched for columns by name
+        for name in ("src_column", "trg_column"):
+            if name not in given:
                 yield f"{prefix}.{name}: missing (expected the name of a column or key, or in TSV its number)"
-        if len(chosen) == 2 and chosen[0] == chosen[1]:
-            yield f"{prefix}.trg_column: {chosen[0]} is also {prefix}.src_column (name two different columns)"
-    if files.format == "text" and (pair_source or chosen):
-        name = pair_source or next(name for name, column in columns.items() if column is not None)
+        if len(columns) == 2 and files.src_column == files.trg_column:
+            yield f"{prefix}.trg_column: {files.trg_column} is also {prefix}.src_column (name two different columns)"
+    if files.format == "text" and (pair_source or columns):
+        name = pair_source or columns[0]
         yield f"{prefix}.{name}: {prefix}.format is text, which has one sentence a line and no columns"
-    elif files.format not in (None, "text") and not (pair_source or chosen):
+    elif files.format not in (None, "text") and not (pair_source or columns):
         yield f"{prefix}.format: {files.format}, but no column is chosen (add {prefix}.src_column or trg_column)"
-    if files.header is False and (named := [column for column in chosen if isinstance(column, str)]):
+    if files.header is False and (named := [given[name] for name in columns if isinstance(given[name], str)]):
         yield f"{prefix}.header: false, but column {named[0]!r} is chosen by name (give its number, from 1)"
 
 
