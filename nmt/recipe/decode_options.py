@@ -84,5 +84,6 @@ class DecodeConfig(Section):
 
     def for_beam_search(self) -> "DecodeConfig":
         """Return these options for plain beam search: no sampling, no MBR, no COMET, and the default precision."""
-        defaults = DecodeConfig().model_dump(include={*SAMPLING_OPTIONS, "samples", "mbr", "qe", "precision"})
+        names = (*SAMPLING_OPTIONS, "samples", "mbr", "qe", "precision")
+        defaults = {name: type(self).model_fields[name].default for name in names}
         return self.model_copy(update={**defaults, "n_best": min(self.n_best, self.beam)})
