@@ -9,9 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from nmt.recipe.fields import all_fields, sections
-
-# A fault of a recipe: the line in its file, None for the command line; the dotted name; and the message.
-Complaint = tuple[int | None, str, str]
+from nmt.recipe.yaml_marks import Complaint
 
 # Short flags, without a section, by command: flag, option, and the placeholder of its value.
 SHORT: dict[str, tuple[tuple[str, str, str], ...]] = {

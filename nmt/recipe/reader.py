@@ -13,7 +13,6 @@ from nmt.languages import canonical
 from nmt.recipe.complaints import (
     GONE_VALUES,
     WITHOUT_EFFECT,
-    Complaint,
     complaints_text,
     unknown_option,
     validation_complaints,
@@ -70,7 +69,7 @@ def changed(recipe: Recipe, overrides: Overrides) -> Recipe:
 def _read(content: bytes, source: str, overrides: Overrides, path: Path | None = None) -> Recipe:
     """Validate YAML with overrides applied. source: name of the content in messages. path: its file, or None."""
     document = parse(content)
-    value, complaints = document.value, list[Complaint](document.faults)
+    value, lines, complaints = document.value, document.lines, document.faults
     if path is not None and not isinstance(value, dict):
         is_empty = value is None and not complaints
         if is_empty and not overrides:
@@ -81,7 +80,6 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
                 "--valid SRC TRG --langs SRC TRG --out DIR"
             )
     value = {} if value is None else value
-    lines: dict[str, int | None] = dict(document.lines)
     is_stored = content.startswith(_RESOLVED.encode())
     if isinstance(value, dict):
         pass_over_gone(value, is_stored=is_stored)
@@ -101,9 +99,9 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
         try:
             recipe = Recipe.model_validate(value, context=is_stored)
         except ValidationError as error:
+            found = [(_line(name, text, lines), name, text) for name, text in validation_complaints(error)]
             known = {name for _, name, _ in complaints}
-            new = ((name, text) for name, text in validation_complaints(error) if name not in known)
-            complaints += [(_line(name, text, lines), name, text) for name, text in new]
+            complaints += [complaint for complaint in found if complaint[1] not in known]
     if complaints:
         raise RecipeError(complaints_text(complaints, source))
     return recipe

@@ -25,14 +25,17 @@ _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 _YAML_1_1_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
+# A fault of a recipe: the line in its file, None for the command line; the dotted name, or ""; and the message.
+Complaint = tuple[int | None, str, str]
+
+
 @dataclass
 class Document:
-    """Parsed YAML: its value, the line of each dotted name, counted from 1, and its faults.
-    faults: (line, dotted name or "", message)."""
+    """Parsed YAML: its value, the line of each dotted name, counted from 1, and its faults."""
 
     value: Any = None
-    lines: dict[str, int] = field(default_factory=dict)
-    faults: list[tuple[int, str, str]] = field(default_factory=list)
+    lines: dict[str, int | None] = field(default_factory=dict)
+    faults: list[Complaint] = field(default_factory=list)
 
 
 def with_trg(name: str) -> str:
