@@ -18,9 +18,10 @@ from nmt.data.lines import without_ending
 from nmt.errors import DataError, NmtError, as_nmt_error, is_machine_error
 from nmt.extras import incomplete, version
 from nmt.files import with_shipped
-from nmt.recipe.complaints import GONE, SHORT, nearest, with_trg, without_numbers
+from nmt.recipe.complaints import GONE, SHORT, nearest, without_numbers
 from nmt.recipe.contradictions import ENDINGS, NOT_READ
 from nmt.recipe.fields import all_fields, option_named, sections
+from nmt.recipe.yaml_marks import with_trg
 
 _OVERRIDE = "override:"
 

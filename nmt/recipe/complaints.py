@@ -9,9 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from nmt.recipe.fields import all_fields, sections
-
-# A fault of a recipe: the line in its file, None for the command line; the dotted name; and the message.
-Complaint = tuple[int | None, str, str]
+from nmt.recipe.yaml_marks import Complaint
 
 # Short flags, without a section, by command: flag, option, and the placeholder of its value.
 SHORT: dict[str, tuple[tuple[str, str, str], ...]] = {
@@ -103,11 +101,6 @@ _OTHER_VALUES = {"data.generate": None, "decode.align_when": "written"}
 WITHOUT_EFFECT: dict[str, Any] = dict.fromkeys([name for name in GONE if "." in name], 0) | _OTHER_VALUES
 # Removed values: (option, value), and the value that replaces it in the recipe of a run, which still translates.
 GONE_VALUES = {("optim.name", "schedulefree"): "adamw", ("decode.mbr", "bleu"): "chrf"}
-
-
-def with_trg(name: str) -> str:
-    """Return the name of an option or flag with trg, our spelling, in place of tgt."""
-    return re.sub(r"(?<![A-Za-z])tgt(?![A-Za-z])", "trg", name)
 
 
 def complaints_text(complaints: Iterable[Complaint], file: str) -> str:

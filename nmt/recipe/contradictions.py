@@ -7,9 +7,9 @@ part. `reader.py` finds the line of a message by the first of these names that t
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nmt.recipe.data_options import (
     MIN_VOCAB_SIZE,
@@ -23,7 +23,7 @@ from nmt.recipe.decode_options import SAMPLING_OPTIONS
 from nmt.recipe.training_options import WITHOUT_END
 
 if TYPE_CHECKING:
-    from nmt.recipe.data_options import CorpusFiles, TrainingCorpus
+    from nmt.recipe.data_options import CorpusFiles
     from nmt.recipe.options import Recipe
 
 # Format of a file by the ending of its name, without .gz and the like; any other ending means text.
@@ -86,57 +86,52 @@ def _of_data(recipe: "Recipe") -> Iterator[str]:
     for prefix, ratio in ratios.items():
         if 0 < ratio < 1:
             yield f"{prefix}.max_ratio: {ratio:g} is below 1, but the ratio is that of the longer side (0: any ratio)"
-    for n, corpus in enumerate(data.train):
-        sources = [name for name in ("scores", "score_column") if getattr(corpus, name) is not None]
-        thresholds = [name for name in ("min_score", "best_share") if getattr(corpus, name) is not None]
-        for name in sources + thresholds if bool(sources) != bool(thresholds) else ():
-            yield f"data.train.{n}.{name}: scores or score_column need min_score or best_share and vice versa (add one)"
-        has_keys = corpus.dataset is None and (corpus.src_column is not None or corpus.trg_column is not None)
-        if corpus.translated_by is not None:
-            yield from _of_translated(f"data.train.{n}", corpus)
-            continue
-        if corpus.drop_flagged and not (has_keys and corpus.format in (None, "jsonl")):
+    corpora: dict[str, CorpusFiles] = {f"data.train.{n}": files for n, files in enumerate(data.train)}
+    corpora |= {f"data.valid.{n}": files for n, files in enumerate(data.valid)}
+    corpora |= {"data.test": data.test} if data.test else {}
+    known_tags = data.known_tags
+    for prefix, files in corpora.items():
+        given = {name: value for name, value in files if value is not None}
+        scores = [name for name in ("scores", "score_column") if name in given]
+        thresholds = [name for name in ("min_score", "best_share") if name in given]
+        for name in scores + thresholds if bool(scores) != bool(thresholds) else ():
+            yield f"{prefix}.{name}: scores or score_column need min_score or best_share and vice versa (add one)"
+        has_keys = "dataset" not in given and ("src_column" in given or "trg_column" in given)
+        is_jsonl = has_keys and files.format in (None, "jsonl")
+        if given.get("drop_flagged") and not is_jsonl and "translated_by" not in given:
             yield (
-                f"data.train.{n}.drop_flagged: needs the JSONL of nmt-translate, but data.train.{n}.format or columns "
-                "say otherwise (use --format jsonl, src_column and trg_column)"
+                f"{prefix}.drop_flagged: needs the JSONL of nmt-translate, but {prefix}.format or columns say "
+                "otherwise (use --format jsonl, src_column and trg_column)"
             )
-        yield from _of_files(f"data.train.{n}", corpus)
-    held_out: dict[str, CorpusFiles] = {f"data.valid.{n}": files for n, files in enumerate(data.valid)}
-    for prefix, files in (held_out | ({"data.test": data.test} if data.test else {})).items():
-        yield from _of_files(prefix, files)
-        if unknown := [tag for tag in data.tags_of(files) if tag not in data.known_tags]:
+        for name in ("dataset", "file", "src", "trg", "scores", "translated_by"):
+            if name in given and "" in (names_of(given[name]) or [""]):
+                yield f"{prefix}.{name}: is empty (expected a {'run' if name == 'translated_by' else 'file'})"
+        yield from _of_translated(prefix, given) if "translated_by" in given else _of_pairs(prefix, files, given)
+        if unknown := [tag for tag in data.tags_of(files) if tag not in known_tags]:
             yield (
                 f"{prefix}: the tag {unknown[0]} of trg_lang or tags is in no training corpus, so a model cannot "
-                f"learn it (there are {', '.join(data.known_tags) or 'none'})"
+                f"learn it (there are {', '.join(known_tags) or 'none'})"
             )
 
 
-def _of_translated(prefix: str, corpus: "TrainingCorpus") -> Iterator[str]:
+def _of_translated(prefix: str, given: Mapping[str, Any]) -> Iterator[str]:
     """Check a corpus with translated_by: one side is named, as text, and the run translates it into the other."""
-    for name in ("src", "trg", "translated_by"):
-        if (value := getattr(corpus, name)) is not None and "" in (names_of(value) or [""]):
-            yield f"{prefix}.{name}: is empty (expected a {'run' if name == 'translated_by' else 'file'})"
     excluded = ("file", "dataset", "subset", "split", "src_column", "trg_column", "header", "scores", "score_column")
-    given = [name for name in excluded if getattr(corpus, name) is not None]
-    given += ["format"] * (corpus.format not in (None, "text")) + ["unescape"] * corpus.unescape
-    for name in given[:1]:
+    refused = [name for name in excluded if name in given]
+    refused += ["format"] * (given.get("format", "text") != "text") + ["unescape"] * given["unescape"]
+    for name in refused[:1]:
         yield f"{prefix}.{name}: not with translated_by, which reads plain text (name it as src or trg, remove this)"
-    if corpus.src is not None and corpus.trg is not None:
+    if "src" in given and "trg" in given:
         yield f"{prefix}.translated_by: the run makes one side, but src and trg are given (remove one of the three)"
-    elif corpus.src is None and corpus.trg is None and not given:
+    elif "src" not in given and "trg" not in given and not refused:
         yield f"{prefix}.translated_by: name the text: src for distillation, trg for back-translation"
 
 
-def _of_files(prefix: str, files: "CorpusFiles") -> Iterator[str]:
-    """Check that the pairs have exactly one source, and that the columns of both sides are known."""
-    sources = {name: getattr(files, name) for name in ("dataset", "file", "src", "trg")}
-    given = {name: value for name, value in sources.items() if value is not None}
-    for name, value in {**given, "scores": getattr(files, "scores", None)}.items():
-        if value is not None and "" in (names_of(value) or [""]):
-            yield f"{prefix}.{name}: is empty (expected a file)"
+def _of_pairs(prefix: str, files: "CorpusFiles", given: Mapping[str, Any]) -> Iterator[str]:
+    """Check that pairs have exactly one source, and that the columns of both sides are known."""
     pair_source: str | None = next((name for name in ("file", "dataset") if name in given), None)
-    for name in given if pair_source else ():
-        if name != pair_source:
+    for name in ("dataset", "src", "trg") if pair_source else ():
+        if name in given and name != pair_source:
             yield f"{prefix}.{name}: {prefix}.{pair_source} is given as well, with both sides (remove one of the two)"
     for side in ("src", "trg") if not pair_source else ():
         if side not in given:
@@ -148,22 +143,21 @@ def _of_files(prefix: str, files: "CorpusFiles") -> Iterator[str]:
     if files.header is not None and files.format not in (None, "tsv", "csv"):
         yield f"{prefix}.header: only TSV and CSV have a header (remove it)"
     for name in ("subset", "split"):
-        if pair_source != "dataset" and getattr(files, name) is not None:
+        if pair_source != "dataset" and name in given:
             yield f"{prefix}.{name}: there is no {prefix}.dataset to choose from (remove it)"
-    columns = {f"{side}_column": getattr(files, f"{side}_column") for side in ("src", "trg")}
-    chosen = [column for column in columns.values() if column is not None]
-    if pair_source == "dataset" or (pair_source and chosen):  # else a file is searched for columns by name
-        for name, column in columns.items():
-            if column is None:
+    columns = [name for name in ("src_column", "trg_column") if name in given]
+    if pair_source == "dataset" or (pair_source and columns):  # else a file is searched for columns by name
+        for name in ("src_column", "trg_column"):
+            if name not in given:
                 yield f"{prefix}.{name}: missing (expected the name of a column or key, or in TSV its number)"
-        if len(chosen) == 2 and chosen[0] == chosen[1]:
-            yield f"{prefix}.trg_column: {chosen[0]} is also {prefix}.src_column (name two different columns)"
-    if files.format == "text" and (pair_source or chosen):
-        name = pair_source or next(name for name, column in columns.items() if column is not None)
+        if len(columns) == 2 and files.src_column == files.trg_column:
+            yield f"{prefix}.trg_column: {files.trg_column} is also {prefix}.src_column (name two different columns)"
+    if files.format == "text" and (pair_source or columns):
+        name = pair_source or columns[0]
         yield f"{prefix}.{name}: {prefix}.format is text, which has one sentence a line and no columns"
-    elif files.format not in (None, "text") and not (pair_source or chosen):
+    elif files.format not in (None, "text") and not (pair_source or columns):
         yield f"{prefix}.format: {files.format}, but no column is chosen (add {prefix}.src_column or trg_column)"
-    if files.header is False and (named := [column for column in chosen if isinstance(column, str)]):
+    if files.header is False and (named := [given[name] for name in columns if isinstance(given[name], str)]):
         yield f"{prefix}.header: false, but column {named[0]!r} is chosen by name (give its number, from 1)"
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, create_model
-from pydantic.fields import FieldInfo
 
 from nmt.languages import UNTOLD
 from nmt.recipe.section import (
@@ -48,19 +47,15 @@ class FilterConfig(Section):
     """Keep at most this many pairs with the same source, and with the same target; 0: all."""
 
 
-def _corpus_filter(name: str, field: FieldInfo) -> tuple[Any, Any]:
-    """Return type and field of a filter option for one corpus. The default, None, means the value of the section."""
-    annotation: Any = field.annotation
-    bounded = Annotated[annotation, *field.metadata] if field.metadata else annotation
-    description = f"data.{name} of this corpus alone; empty: as there. {field.description}"
-    return bounded | None, Field(None, description=description)
-
-
+# The same options for one corpus. Their default, None, means the value of the section.
 _filter_fields: dict[str, Any] = {
-    name: _corpus_filter(name, field) for name, field in FilterConfig.model_fields.items()
+    name: (
+        field.rebuild_annotation() | None,
+        Field(None, description=f"data.{name} of this corpus alone; empty: as there. {field.description}"),
+    )
+    for name, field in FilterConfig.model_fields.items()
 }
 _CorpusFilters: Any = create_model("CorpusFilters", __base__=Section, **_filter_fields)
-
 
 Kind = Literal["tag", "url", "email", "number", "host", "mention", "path", "emoji"]
 KINDS: tuple[Kind, ...] = get_args(Kind)  # in search order, which also numbers the placeholders: append new kinds
@@ -232,12 +227,10 @@ class DataConfig(FilterConfig, _Sources):
 
     def filters_of(self, corpus: int) -> FilterConfig:
         """Return the filters of a training corpus, by its number from 0: its own values, else those of this section."""
-        options = self.train[corpus]
-        filters = {name: getattr(options, name) for name in FilterConfig.model_fields}
-        if options.back_translates and filters["drop_duplicates"] is None:
-            filters["drop_duplicates"] = True
-        resolved = {name: getattr(self, name) if value is None else value for name, value in filters.items()}
-        return FilterConfig(**resolved)
+        names, options = set(FilterConfig.model_fields), self.train[corpus]
+        filters = self.model_dump(include=names)
+        filters["drop_duplicates"] |= options.back_translates
+        return FilterConfig(**(filters | options.model_dump(include=names, exclude_none=True)))
 
     def languages_of(self, corpus: int) -> tuple[str, str]:
         """Return the languages of a training corpus, by its number from 0; without data.train those of the recipe."""

@@ -39,10 +39,6 @@ class ValidConfig(Section):
     max_tokens: PositiveInt = 8192
     """Bound on sentences x longest sentence in one validation batch."""
 
-    def is_regular(self, update: int) -> bool:
-        """Return whether a validation is due by the number of an update. With `every: auto` the clock decides."""
-        return self.every != "auto" and update % self.every == 0
-
 
 class Recipe(Section):
     """One complete experiment."""

@@ -13,18 +13,16 @@ from nmt.languages import canonical
 from nmt.recipe.complaints import (
     GONE_VALUES,
     WITHOUT_EFFECT,
-    Complaint,
     complaints_text,
     unknown_option,
     validation_complaints,
-    with_trg,
     without_numbers,
 )
 from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import NAMES_A_CORPUS, Origin, is_made
-from nmt.recipe.yaml_marks import MAX_BYTES, as_yaml, parse
+from nmt.recipe.yaml_marks import MAX_BYTES, as_yaml, parse, with_trg
 
 Overrides = Sequence[tuple[str, str]]
 
@@ -70,8 +68,8 @@ def changed(recipe: Recipe, overrides: Overrides) -> Recipe:
 
 def _read(content: bytes, source: str, overrides: Overrides, path: Path | None = None) -> Recipe:
     """Validate YAML with overrides applied. source: name of the content in messages. path: its file, or None."""
-    document = parse(content, with_trg)
-    value, complaints = document.value, list[Complaint](document.faults)
+    document = parse(content)
+    value, lines, complaints = document.value, document.lines, document.faults
     if path is not None and not isinstance(value, dict):
         is_empty = value is None and not complaints
         if is_empty and not overrides:
@@ -82,7 +80,6 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
                 "--valid SRC TRG --langs SRC TRG --out DIR"
             )
     value = {} if value is None else value
-    lines: dict[str, int | None] = dict(document.lines)
     is_stored = content.startswith(_RESOLVED.encode())
     if isinstance(value, dict):
         pass_over_gone(value, is_stored=is_stored)
@@ -102,9 +99,9 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
         try:
             recipe = Recipe.model_validate(value, context=is_stored)
         except ValidationError as error:
+            found = [(_line(name, text, lines), name, text) for name, text in validation_complaints(error)]
             known = {name for _, name, _ in complaints}
-            new = ((name, text) for name, text in validation_complaints(error) if name not in known)
-            complaints += [(_line(name, text, lines), name, text) for name, text in new]
+            complaints += [complaint for complaint in found if complaint[1] not in known]
     if complaints:
         raise RecipeError(complaints_text(complaints, source))
     return recipe
@@ -123,7 +120,7 @@ def overrides_of(options: Mapping[str, Any]) -> list[tuple[str, str]]:
             if value is not None:  # text stays without quotes, as the options that take any text expect it
                 is_text = isinstance(value, (str, PurePath))
                 text = str(value) if is_text else json.dumps(value, ensure_ascii=False, default=_plain)
-                overrides.append((name, text))
+                overrides.append((with_trg(name), text))
         except (AttributeError, TypeError, ValueError, RuntimeError):
             raise RecipeError(f"{name}: {described(value)} is not a value of an option.") from None
     return overrides

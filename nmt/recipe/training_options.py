@@ -194,8 +194,3 @@ class RegularizeConfig(Section):
         """Return the options in force after this share of the run: 0 for those that begin later."""
         start_of = {"r_drop": self.r_drop_from, "simcut": self.simcut_from}
         return self.model_copy(update={name: 0.0 for name, start in start_of.items() if share < start})
-
-    @property
-    def drops_words(self) -> bool:
-        """Return whether training may drop words from a sentence."""
-        return bool(self.simcut or self.src_word_dropout or self.trg_word_dropout)

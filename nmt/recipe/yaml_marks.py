@@ -7,7 +7,6 @@ duplicate keys are refused, and size and depth are bounded.
 import json
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -26,18 +25,26 @@ _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 _YAML_1_1_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
+# A fault of a recipe: the line in its file, None for the command line; the dotted name, or ""; and the message.
+Complaint = tuple[int | None, str, str]
+
+
 @dataclass
 class Document:
-    """Parsed YAML: its value, the line of each dotted name, counted from 1, and its faults.
-    faults: (line, dotted name or "", message)."""
+    """Parsed YAML: its value, the line of each dotted name, counted from 1, and its faults."""
 
     value: Any = None
-    lines: dict[str, int] = field(default_factory=dict)
-    faults: list[tuple[int, str, str]] = field(default_factory=list)
+    lines: dict[str, int | None] = field(default_factory=dict)
+    faults: list[Complaint] = field(default_factory=list)
 
 
-def parse(content: bytes | str, rename: Callable[[str], str] = str) -> Document:
-    """Read one YAML document. Errors in the content go to `faults` and raise nothing. rename: maps keys to names."""
+def with_trg(name: str) -> str:
+    """Return the name of an option or flag with trg, our spelling, in place of tgt."""
+    return re.sub(r"(?<![A-Za-z])tgt(?![A-Za-z])", "trg", name)
+
+
+def parse(content: bytes | str) -> Document:
+    """Read one YAML document; tgt in a key means trg. Errors in the content go to `faults` and raise nothing."""
     document, line = Document(), 1
     if len(content) > MAX_BYTES:
         document.faults.append((1, "", f"larger than {MAX_BYTES:,} bytes (expected a recipe)"))
@@ -45,7 +52,7 @@ def parse(content: bytes | str, rename: Callable[[str], str] = str) -> Document:
     try:
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
         if (root := _composed(text)) is not None:
-            document.value = _value(root, "", document, rename)
+            document.value = _value(root, "", document)
         return document
     except UnicodeDecodeError as error:
         line += error.object.count(b"\n", 0, error.start)
@@ -132,7 +139,7 @@ def _composed(text: str) -> yaml.Node | None:
     return _Composer(text).get_single_node()
 
 
-def _value(node: yaml.Node, name: str, document: Document, rename: Callable[[str], str]) -> Any:
+def _value(node: yaml.Node, name: str, document: Document) -> Any:
     """Return the value of a node, and add its lines and faults to the document."""
     if isinstance(node, yaml.MappingNode):
         mapping: dict[str, Any] = {}
@@ -141,19 +148,19 @@ def _value(node: yaml.Node, name: str, document: Document, rename: Callable[[str
             if not isinstance(key, yaml.ScalarNode):
                 document.faults.append((line, name, "a mapping or list as a key (expected a name)"))
                 continue
-            renamed = rename(key.value)
+            renamed = with_trg(key.value)
             full = f"{name}.{renamed}" if name else renamed
             if renamed in mapping:
                 first = document.lines[full]
                 document.faults.append((line, full, f"written twice (first in line {first}; keep one)"))
                 continue
             document.lines[full] = line
-            mapping[renamed] = _value(child, full, document, rename)
+            mapping[renamed] = _value(child, full, document)
         return mapping
     if isinstance(node, yaml.SequenceNode):
         items = {f"{name}.{n}".lstrip("."): child for n, child in enumerate(node.value)}
         document.lines |= {full: child.start_mark.line + 1 for full, child in items.items()}
-        return [_value(child, full, document, rename) for full, child in items.items()]
+        return [_value(child, full, document) for full, child in items.items()]
     assert isinstance(node, yaml.ScalarNode)
     if node.style is not None:  # quoted
         return node.value

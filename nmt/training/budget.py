@@ -231,8 +231,8 @@ def stop_reason(state: TrainState, recipe: Recipe, time_share: float) -> str:
 
 def undo_end(state: TrainState, recipe: Recipe) -> None:
     """Undo the end of a continued run: forget a validation due only there, and mark the checkpoint as one of a stop."""
-    last = state.update
-    if not recipe.valid.is_regular(last):
+    last, every = state.update, recipe.valid.every
+    if every == "auto" or last % every:
         state.history = [entry for entry in state.history if entry["update"] != last]
         if last % recipe.train.save_every and last not in state.stops:
             state.stops.append(last)
@@ -254,4 +254,4 @@ def _validates(update: int, state: TrainState, recipe: Recipe, time_share: float
         interval = max(_VALID_EVERY, _MIN_INTERVAL * state.measure_share)
         return is_early or time_share - state.validated_share >= interval
     follows_soon = time_share * valid.every <= _SOON * update
-    return valid.is_regular(update) or (is_early and not follows_soon)
+    return update % valid.every == 0 or (is_early and not follows_soon)

@@ -67,7 +67,7 @@ class Objective(nn.Module):
         super().__init__()
         self.model, self.smoothing, self.regularize, self.compiled = model, smoothing, regularize, compiled
         for embedding in model.embeddings:
-            embedding.may_drop = regularize.drops_words
+            embedding.may_drop = bool(regularize.simcut or regularize.src_word_dropout or regularize.trg_word_dropout)
 
     def forward(
         self,

@@ -7,7 +7,7 @@ import pytest
 from nmt.errors import RecipeError
 from nmt.recipe import complaints as names
 from nmt.recipe.options import Recipe
-from nmt.recipe.reader import changed, read_recipe, recipe_text, write_recipe
+from nmt.recipe.reader import changed, overrides_of, read_recipe, recipe_text, write_recipe
 
 FILE = "file: a.tsv, src_column: 1, trg_column: 2"
 
@@ -95,6 +95,9 @@ def test_tgt_is_read_as_trg(read, complaints):
     train = "[{src: a, tgt: b, tgt_lang: fr}]"
     text = f"name: x\ndata: {{tgt_lang: de, train: {train}, valid: {{file: a.tsv, src_column: 1, tgt_column: 2}}}}\n"
     assert read(text) == read(text.replace("tgt", "trg"))
+    data = {"tgt_lang": "de", "valid": {"src": "a", "tgt": "b"}}  # as a Python program or a flag gives them
+    recipe = read("name: x\n", overrides_of({"data": data, "decode.tgt_lang": "fr"}))
+    assert (recipe.data.trg_lang, recipe.data.valid[0].trg, recipe.decode.trg_lang) == ("de", "b", "fr")
     assert complaints("name: x\ndata:\n  trg_lang: de\n  tgt_lang: fr\n") == [
         "recipe.yaml:4: data.trg_lang: written twice (first in line 3; keep one)"
     ]
