@@ -236,36 +236,27 @@ class Transformer(TranslationModel):
             nn.init.orthogonal_(self.prj_transform.weight)
 
     def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> Tensor | tuple[Tensor, Attns]:
-        hidden, attns = self._decode(src_seq, trg_seq, return_attns)
+        hidden, attns = self._decode(src_seq, trg_seq, None, return_attns)
         logits = self.project(hidden)
         return logits if attns is None else (logits, attns)
 
     def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor, packing: tuple[Packing, Packing] | None = None) -> Tensor:
         """(B, S), (B, T) -> the decoder's last states (B, T, D), ready for `project`."""
-        if packing:
-            return self._decode_packed(src_seq, trg_seq, *packing)
-        hidden, _ = self._decode(src_seq, trg_seq)
+        hidden, _ = self._decode(src_seq, trg_seq, packing)
         return hidden
 
-    def _decode(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> tuple[Tensor, Attns | None]:
-        """`decode_hidden` of padded sentences, and with return_attns the attention weights of all layers."""
-        src_mask, trg_mask = self._masks(src_seq, trg_seq)
-        enc_output, enc_slf_attns = self.encoder(src_seq, src_mask, return_attns)
-        hidden, dec_slf_attns, dec_enc_attns = self.decoder(trg_seq, trg_mask, enc_output, src_mask, return_attns)
-        rotation = self.decoder.enc_rotation(0, trg_seq.size(1))
-        hidden = self._projection_input(hidden, self._lexical_memory(src_seq, enc_output), src_mask, rotation)
-        if not return_attns:
-            return hidden, None
-        return hidden, Attns(torch.stack(enc_slf_attns), torch.stack(dec_slf_attns), torch.stack(dec_enc_attns))
-
-    def _decode_packed(self, src_seq: Tensor, trg_seq: Tensor, src: Packing, trg: Packing) -> Tensor:
-        """`decode_hidden` of sentences that lie end to end."""
-        enc_output, _ = self.encoder(src_seq, packed_mask(src, src, causal=False), packing=src)
-        trg_mask, src_mask = packed_mask(trg, trg, causal=True), packed_mask(trg, src, causal=False)
-        hidden, *_ = self.decoder(trg_seq, trg_mask, enc_output, src_mask, packing=(src, trg))
+    def _decode(
+        self, src_seq: Tensor, trg_seq: Tensor, packing: tuple[Packing, Packing] | None, return_attns: bool = False
+    ) -> tuple[Tensor, Attns | None]:
+        """`decode_hidden`, and with return_attns the attention weights of all layers."""
+        src, trg = packing or (None, None)
+        src_mask, trg_mask, dec_enc_mask = self._masks(src_seq, trg_seq, packing)
+        enc_output, enc_slf_attns = self.encoder(src_seq, src_mask, return_attns, src)
+        hidden, *attns = self.decoder(trg_seq, trg_mask, enc_output, dec_enc_mask, return_attns, packing)
         memory = self._lexical_memory(src_seq, enc_output, src)
         rotation = self.decoder.enc_rotation(0, trg_seq.size(1), trg)
-        return self._projection_input(hidden, memory, src_mask, rotation)
+        hidden = self._projection_input(hidden, memory, dec_enc_mask, rotation)
+        return hidden, Attns(*map(torch.stack, (enc_slf_attns, *attns))) if return_attns else None
 
     def _lexical_memory(self, src_seq: Tensor, enc_output: Tensor, packing: Packing | None = None) -> dict[str, Tensor]:
         """Keys and values of lexical attention, which are embedded source words; empty without that attention."""
@@ -298,10 +289,18 @@ class Transformer(TranslationModel):
         assert isinstance(last, DecoderLayer)
         return last.pos_ffn.layer_norm
 
-    def _masks(self, src_seq: Tensor, trg_seq: Tensor) -> tuple[Tensor, Tensor]:
-        """Masks of source and target for all heads: (B, 1, 1, S) and (B, 1, T, T)."""
+    def _masks(
+        self, src_seq: Tensor, trg_seq: Tensor, packing: tuple[Packing, Packing] | None = None
+    ) -> tuple[Mask, Mask, Mask]:
+        """Masks for all heads: of the source (B, 1, 1, S), of the target (B, 1, T, T), and of the source as seen from
+        the target, which differs from the first in packed rows."""
+        if packing:
+            src, trg = packing
+            dec_enc_mask = packed_mask(trg, src, causal=False)
+            return packed_mask(src, src, causal=False), packed_mask(trg, trg, causal=True), dec_enc_mask
+        src_mask = get_pad_mask(src_seq, self.pad_idx).unsqueeze(1)
         trg_mask = get_pad_mask(trg_seq, self.pad_idx) & get_subsequent_mask(trg_seq)
-        return get_pad_mask(src_seq, self.pad_idx).unsqueeze(1), trg_mask.unsqueeze(1)
+        return src_mask, trg_mask.unsqueeze(1), src_mask
 
     def start(self, src_seq: Tensor) -> DecoderState:
         memory = read_in_parts(self._encode, src_seq, self.pad_idx)
