@@ -130,7 +130,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             for start in range(0, n_row, chunk):
                 h = hidden_in[start : start + chunk]
                 target = gold[start : start + chunk].unsqueeze(1)
-                z, n = products.product(h, weight_in.t(), logits[: len(h)]), len(target)
+                z, n = products.product(h, weight_in.t(), out=logits[: len(h)]), len(target)
                 value, d_z, total = loss_pass(z[:n], target, 1 - smoothing, exact)
                 loss += value
                 if d_hidden is None or d_weight is None:

@@ -371,9 +371,9 @@ def test_product_equals_fp64_in_every_layout_and_when_skipping_zeros(size, a_lay
         found = products.product(a, b)
         assert near(found, exact, 3e-6) and torch.equal(products.product(a, b, zeros=True), found)
         for relu in (False, True):
-            linear = products.linear(a, [b.t()], bias, relu=relu)
+            linear = products.product(a, b, bias=bias, relu=relu)
             assert near(linear, (exact + bias).relu() if relu else exact + bias, 3e-6)
-            assert torch.equal(products.linear(a, [b.t()], bias, relu=relu, zeros=True), linear)
+            assert torch.equal(products.product(a, b, bias=bias, relu=relu, zeros=True), linear)
     assert torch.equal(products.product(torch.ones(n, 0), torch.ones(0, e)), torch.zeros(n, e))
 
 
@@ -442,8 +442,8 @@ def test_gradient_of_a_weight_is_the_product(widths, n, dtype):
 def test_bf16_products_without_instructions_are_fp32_products_rounded_once(monkeypatch):
     monkeypatch.setattr(products, "bf16_in_fp32", lambda: True)
     x, weight, bias = torch.randn(90, 64).bfloat16(), torch.randn(48, 64).bfloat16(), torch.full((48,), 1.001)
-    wide = products.linear(x.float(), [weight.float()], bias)
-    assert torch.equal(products.linear(x, [weight], bias), wide.bfloat16())
+    wide = products.product(x.float(), weight.float().t(), bias=bias)
+    assert torch.equal(products.product(x, weight.t(), bias=bias), wide.bfloat16())
     switch.use(False)
     assert products.widened(x) is x
 
