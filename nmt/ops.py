@@ -120,9 +120,9 @@ def attention(
     """dropout(softmax(scale · q kᵀ)) v; a query whose mask is all False gets zeros. p: the rate of dropout.
     q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), where H / G heads share keys and values; mask:
     (B or 1, 1, T or 1, S). Returns (B, H, T, d_v), and the weights before dropout, (B, H, T, S), or None."""
-    output_and_attn = attentions.attention(q, k, v, mask, scale, p, return_attns)
-    if output_and_attn is not None:
-        return output_and_attn
+    by_kernel: Tensor | None = None if return_attns else attentions.attention(q, k, v, mask, scale, p)
+    if by_kernel is not None:
+        return by_kernel, None
     n_share, allowed = q.size(1) // k.size(1), as_matrix(mask)
     if n_share > 1:
         # Heads that share a key/value head become further queries of it, so nothing is copied per head.

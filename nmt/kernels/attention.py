@@ -16,30 +16,44 @@ from torch import Tensor
 
 from nmt.kernels import dropping, on_gpu, spans
 from nmt.kernels.switch import is_half, kernels, takes
-from nmt.masks import Mask, PackedMask, Packing, SharedMask
+from nmt.masks import Mask, PackedMask, Packing, SharedMask, as_matrix
 
 _FEW = 16  # queries, at most, for which transposing the keys does not pay
 _SHORT = 256 * 256  # queries x keys, at most, whose weights fit into the caches
 
 
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, p: float, return_attns: bool
-) -> tuple[Tensor, Tensor | None] | None:
-    """`ops.attention` by a kernel; None if the fused attention of torch is as fast."""
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, p: float) -> Tensor | None:
+    """`ops.attention` without weights, by a kernel; None if the fused attention of torch is as fast."""
+    if v.is_cpu:
+        return _on_cpu(q, k, v, mask, scale, p)
     if isinstance(mask, PackedMask):
-        if not return_attns and (output := _packed(q, k, v, mask, scale, p)) is not None:
-            return output, None
-        mask = mask.matrix()
-    mask = mask if isinstance(mask, SharedMask) else SharedMask(mask)
-    if v.is_cuda and mask.in_search and not return_attns and on_gpu.takes_hypotheses(q, k, v):
+        return _packed(q, k, v, mask, scale)
+    if isinstance(mask, SharedMask) and mask.in_search and on_gpu.takes_hypotheses(q, k, v):
         from nmt.kernels import search_triton
 
-        return search_triton.attend(q, k, v, mask.derived(search_triton.seen_keys), scale), None
-    # For long inputs, whose weights exceed the caches, torch is faster; on a CPU it has no dropout.
-    if return_attns or not v.is_cpu or (not p and q.size(2) * k.size(2) > _SHORT):
+        return search_triton.attend(q, k, v, mask.derived(search_triton.seen_keys), scale)
+    return None
+
+
+def _on_cpu(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, p: float) -> Tensor | None:
+    """Attention by the kernel in C, in the type of products. Only the hypotheses of a search, whose number does not
+    depend on the other sentences of a batch, select the order of the sums by their number: up to 256 tokens, a
+    translation is the same to the bit in any batch."""
+    # For long inputs, whose weights exceed the caches, torch is faster; but it has no dropout.
+    if not isinstance(mask, PackedMask) and not p and q.size(2) * k.size(2) > _SHORT:
         return None
-    q, k, v = _autocast(q, k, v)
-    return (in_kernel(q, k, v, mask.mask, scale, p, in_search=mask.in_search), None) if takes(q, k, v) else None
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else v.dtype
+    q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    if not takes(q, k, v):
+        return None
+    in_search = isinstance(mask, SharedMask) and mask.in_search
+    if not isinstance(mask, PackedMask):
+        mask = as_matrix(mask)
+        mask = mask if mask.stride(3) == 1 else mask.contiguous()
+    attention = Attention(mask, scale, dropping.draw(p))
+    if in_search and not p and not torch.is_grad_enabled() and q.size(2) <= _FEW:
+        return attention.look_up(q, k, v)
+    return _in_kernel(q, k, v, attention)
 
 
 def prepared(query: Packing, key: Packing, causal: bool) -> tuple[spans.Spans | None, bool] | None:
@@ -64,11 +78,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor | None:
     return torch.view_as_real(rotated).flatten(-2).to(x.dtype)
 
 
-def _packed(q: Tensor, k: Tensor, v: Tensor, mask: PackedMask, scale: float, p: float) -> Tensor | None:
-    """Attention within each sentence of a packed row; None if no kernel takes it. Those for a GPU have no dropout."""
-    if v.is_cpu:
-        inputs = _autocast(q, k, v)
-        return in_kernel(*inputs, mask, scale, p) if takes(*inputs) else None
+def _packed(q: Tensor, k: Tensor, v: Tensor, mask: PackedMask, scale: float) -> Tensor | None:
+    """Attention on a GPU within each sentence of a packed row, without dropout; None if no kernel takes it."""
     if mask.prepared is None:
         return None
     packed_spans, has_flash = mask.prepared
@@ -89,12 +100,6 @@ def _packed(q: Tensor, k: Tensor, v: Tensor, mask: PackedMask, scale: float, p: 
     output = varlen_attn(q, k, v, *lengths, window_size=window, scale=scale)
     assert isinstance(output, Tensor)
     return output.transpose(0, 1).unsqueeze(0)
-
-
-def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cast to the type of products on a CPU."""
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else v.dtype
-    return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
 # Interface to the kernel in C.
@@ -225,21 +230,3 @@ class _InKernel(torch.autograd.Function):
 
 
 _in_kernel: Callable[[Tensor, Tensor, Tensor, Attention], Tensor] = _InKernel.apply
-
-
-def in_kernel(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | PackedMask, scale: float, p: float, *, in_search: bool = False
-) -> Tensor:
-    """dropout(softmax(scale · q kT)) v of tensors that `switch.takes`: (B, H, T, d_v).
-
-    q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), of one type; mask: bool, (B or 1, 1, T or 1, S), True where
-    looking is allowed, or that of a packed row; a query that may look nowhere gets zeros. in_search: queries are the
-    hypotheses of a sentence. Only then does their number, which does not depend on the other sentences of a batch,
-    select the order of the sums: up to 256 tokens, a translation is the same to the bit in any batch.
-    """
-    if isinstance(mask, Tensor) and mask.stride(3) != 1:
-        mask = mask.contiguous()
-    attention = Attention(mask, scale, dropping.draw(p))
-    if in_search and not p and isinstance(mask, Tensor) and not torch.is_grad_enabled() and q.size(2) <= _FEW:
-        return attention.look_up(q, k, v)
-    return _in_kernel(q, k, v, attention)
