@@ -9,7 +9,7 @@ Shapes: B sentences, H query heads, G key/value heads (G divides H), T queries, 
 import ctypes
 from collections.abc import Callable
 from ctypes import byref, c_float, c_int, c_int64, c_uint64, c_void_p
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,10 +50,9 @@ def _on_cpu(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, p: float)
     if not isinstance(mask, PackedMask):
         mask = as_matrix(mask)
         mask = mask if mask.stride(3) == 1 else mask.contiguous()
-    attention = Attention(mask, scale, dropping.draw(p))
     if in_search and not p and not torch.is_grad_enabled() and q.size(2) <= _FEW:
-        return attention.look_up(q, k, v)
-    return _in_kernel(q, k, v, attention)
+        return _look_up(q, k, v, mask, scale)
+    return attend(q, k, v, mask, scale, dropping.draw(p))
 
 
 def prepared(query: Packing, key: Packing, causal: bool) -> tuple[spans.Spans | None, bool] | None:
@@ -132,64 +131,17 @@ class _Shape(ctypes.Structure):
     )
 
 
-class Attention(NamedTuple):
-    """dropout(softmax(scale · q kT)) v, and its gradient.
-
-    mask: bool (B or 1, 1, T or 1, S), with dense columns, True where a query may look; a query that may look nowhere
-    gets zeros.
-    """
-
-    mask: Tensor | PackedMask
-    scale: float
-    dropout: dropping.Draw = dropping.NO_DROPOUT  # of the weights
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, H, T, d_k), (B, G, S, d_k), (B, G, S, d_v), of one type -> (B, H, T, d_v), in memory (B, T, H, d_v), and
-        the weights before dropout, fp32, for the gradient: (B, H, T, S or more), or sentence by sentence for a packed
-        row."""
-        q, k, v = (on_gpu.dense(x) for x in (q, k, v))
-        shape, n_lane = self._shape(q, k, v), kernels().lanes()
-        weight = torch.empty(*q.shape[:3], -(-shape.n_key // n_lane) * n_lane)
-        out = _empty_heads(q, v.size(3))
-        _check(kernels().attend(byref(shape), *_heads(q, k, v, out), weight))
-        return out, weight
-
-    def look_up(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """`forward` for a few queries that see few of the keys, without dropout and without a gradient."""
-        assert self.dropout == dropping.NO_DROPOUT and isinstance(self.mask, Tensor)
-        q, k, v = (on_gpu.dense(x) for x in (q, k, v))
-        out = _empty_heads(q, v.size(3))
-        _check(kernels().look_up(byref(self._shape(q, k, v)), *_heads(q, k, v, out)))
-        return out
-
-    def backward(self, q: Tensor, k: Tensor, v: Tensor, weight: Tensor, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradients of q, k and v. weight: of `forward`. d_out: (B, H, T, d_v)."""
-        q, k, v, d_out = (on_gpu.dense(x) for x in (q, k, v, d_out))
-        grads = self._empty_gradients(q, k, v)
-        args = *_heads(q, k, v, d_out), weight, *_heads(*grads)
-        _check(kernels().attend_backward(byref(self._shape(q, k, v)), *args))
-        return grads
-
-    @staticmethod
-    def _empty_gradients(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Allocate the gradients of q, k and v. If they are parts of one product, their gradients are parts of one."""
-        if q.untyped_storage().data_ptr() == k.untyped_storage().data_ptr():
-            d_q, d_k, d_v = _empty_parts(q, k, v)
-        else:
-            d_q, (d_k, d_v) = _empty_heads(q, q.size(3)), _empty_parts(k, v)
-        return d_q, d_k, d_v
-
-    def _shape(self, q: Tensor, k: Tensor, v: Tensor) -> _Shape:
-        mask, pointers = self.mask, tuple[int | None, ...]()
-        if isinstance(mask, PackedMask):
-            size = len(mask.query.start) - 1, mask.query.longest, mask.key.longest
-            pointers = None, 0, 0, mask.query.start.data_ptr(), mask.key.start.data_ptr(), mask.causal
-        else:
-            size = q.size(0), q.size(2), k.size(2)
-            strides = (mask.stride(dim) if mask.size(dim) > 1 else 0 for dim in (0, 2))
-            pointers = mask.data_ptr(), *strides, None, None, False
-        sizes = size[0], q.size(1), k.size(1), *size[1:], q.size(3), v.size(3)
-        return _Shape(*sizes, *pointers, self.scale, *self.dropout, is_half(q), torch.get_num_threads())
+def _shape(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | PackedMask, scale: float, dropout: dropping.Draw) -> _Shape:
+    pointers = tuple[int | None, ...]()
+    if isinstance(mask, PackedMask):
+        size = len(mask.query.start) - 1, mask.query.longest, mask.key.longest
+        pointers = None, 0, 0, mask.query.start.data_ptr(), mask.key.start.data_ptr(), mask.causal
+    else:
+        size = q.size(0), q.size(2), k.size(2)
+        strides = (mask.stride(dim) if mask.size(dim) > 1 else 0 for dim in (0, 2))
+        pointers = mask.data_ptr(), *strides, None, None, False
+    sizes = size[0], q.size(1), k.size(1), *size[1:], q.size(3), v.size(3)
+    return _Shape(*sizes, *pointers, scale, *dropout, is_half(q), torch.get_num_threads())
 
 
 def _empty_heads(like: Tensor, width: int) -> Tensor:
@@ -212,21 +164,48 @@ def _check(failed: int) -> None:
         raise MemoryError("out of memory for the attention buffers of the threads")
 
 
-class _InKernel(torch.autograd.Function):
-    """Attention by a kernel, which reads the heads in the layout of the projections. The backward pass draws the
-    dropout again."""
+def _empty_gradients(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """Allocate the gradients of q, k and v. If they are parts of one product, their gradients are parts of one."""
+    if q.untyped_storage().data_ptr() == k.untyped_storage().data_ptr():
+        return _empty_parts(q, k, v)
+    return _empty_heads(q, q.size(3)), *_empty_parts(k, v)
+
+
+def _look_up(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | PackedMask, scale: float) -> Tensor:
+    """`attend` for a few queries that see few of the keys, without dropout and without a gradient."""
+    q, k, v = (on_gpu.dense(x) for x in (q, k, v))
+    out = _empty_heads(q, v.size(3))
+    _check(kernels().look_up(byref(_shape(q, k, v, mask, scale, dropping.NO_DROPOUT)), *_heads(q, k, v, out)))
+    return out
+
+
+class _Attend(torch.autograd.Function):
+    """Saves the weights before dropout, fp32: (B, H, T, S or more), or sentence by sentence for a packed row. The
+    backward pass draws the dropout again."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> Tensor:
-        output, weight = attention.forward(q, k, v)
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | PackedMask, scale: float, dropout: dropping.Draw
+    ) -> Tensor:
+        q, k, v = (on_gpu.dense(x) for x in (q, k, v))
+        ctx.options = mask, scale, dropout
+        shape, n_lane = _shape(q, k, v, *ctx.options), kernels().lanes()
+        weight = torch.empty(*q.shape[:3], -(-shape.n_key // n_lane) * n_lane)
+        out = _empty_heads(q, v.size(3))
+        _check(kernels().attend(byref(shape), *_heads(q, k, v, out), weight))
         ctx.save_for_backward(q, k, v, weight)
-        ctx.attention = attention
-        return output
+        return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        (d_output,) = grads
-        return *ctx.attention.backward(*ctx.saved_tensors, d_output), None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, weight = ctx.saved_tensors
+        d_out, grads = on_gpu.dense(grad_outputs[0]), _empty_gradients(q, k, v)
+        args = *_heads(q, k, v, d_out), weight, *_heads(*grads)
+        _check(kernels().attend_backward(byref(_shape(q, k, v, *ctx.options)), *args))
+        return *grads, None, None, None
 
 
-_in_kernel: Callable[[Tensor, Tensor, Tensor, Attention], Tensor] = _InKernel.apply
+# dropout(softmax(scale · q kT)) v of q (B, H, T, d_k), k (B, G, S, d_k), v (B, G, S, d_v), all of one type, a mask, the
+# scale, and the dropout of the weights: (B, H, T, d_v), in memory (B, T, H, d_v). The mask is bool, (B or 1, 1, T or 1,
+# S), with dense columns, or that of a packed row; a query that may look nowhere gets zeros.
+attend: Callable[[Tensor, Tensor, Tensor, Tensor | PackedMask, float, dropping.Draw], Tensor] = _Attend.apply

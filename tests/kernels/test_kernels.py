@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from nmt import ops
-from nmt.kernels import cross_entropy, half_products, linears, passes, products, switch
-from nmt.kernels.attention import Attention
+from nmt.kernels import cross_entropy, dropping, half_products, linears, passes, products, switch
+from nmt.kernels.attention import attend
 from nmt.kernels.choice import choose
 from nmt.masks import PackedMask, Packing, SharedMask
 from nmt.models.transformer.Modules import RMSNorm
@@ -264,11 +264,11 @@ def test_attention_dropout_is_the_same_in_the_gradient_and_differs_between_sente
     mask = packed((t, t), (s, s), causal=False) if is_packed else torch.ones(1, 1, 1, s, dtype=torch.bool)
     shapes = [(1, n_head, 2 * t, d), *[(1, 2, 2 * s, d)] * 2] if is_packed else [(2, n_head, t, d), *[(2, 2, s, d)] * 2]
     q, k, v = map(torch.randn, shapes)
-    attention = Attention(mask, 0.3, (SEED, N_DROP, 4 / 3))
+    dropout = SEED, N_DROP, 4 / 3
     # One-hot values show which weights are kept.
     one_hot = torch.eye(v.size(2)).expand(*v.shape[:2], -1, -1)
-    weight = Attention(mask, 0.3).forward(q, k, one_hot)[0].double()
-    keep = torch.where(weight > 0, attention.forward(q, k, one_hot)[0] / weight, 0.0).round(decimals=3)
+    weight = attend(q, k, one_hot, mask, 0.3, dropping.NO_DROPOUT).double()
+    keep = torch.where(weight > 0, attend(q, k, one_hot, mask, 0.3, dropout) / weight, 0.0).round(decimals=3)
     assert set(keep.unique().tolist()) <= {0.0, 1.333} and 0.6 < (keep[weight > 0] > 0).double().mean() < 0.9
     first, second = (keep[0, :, :t, :s], keep[0, :, t:, s:]) if is_packed else keep
     assert (first != second).any(-1).double().mean() > 0.5
@@ -279,10 +279,9 @@ def test_attention_dropout_is_the_same_in_the_gradient_and_differs_between_sente
         score = (q @ k.mT * 0.3).masked_fill(~allowed, float("-inf"))
         return (score.softmax(-1) * (keep > 0) * (4 / 3)) @ v
 
-    out, weights = attention.forward(q, k, v)
-    expected, d_out = evaluate(exact, [x.double() for x in (q, k, v)], []), torch.Generator().manual_seed(9)
-    grads = attention.backward(q, k, v, weights, torch.randn(out.shape, generator=d_out))
-    assert all(near(a, b, 5e-6) for a, b in zip([out, *grads], expected, strict=True))
+    found = evaluate(lambda q, k, v: attend(q, k, v, mask, 0.3, dropout), [q, k, v], [])
+    expected = evaluate(exact, [x.double() for x in (q, k, v)], [])
+    assert all(near(a, b, 5e-6) for a, b in zip(found, expected, strict=True))
 
 
 # -- search ------------------------------------------------------------------------------------------------------------
