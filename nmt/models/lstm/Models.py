@@ -144,16 +144,12 @@ class Seq2Seq(TranslationModel):
     """Recurrent encoder, decoder and projection onto the vocabulary."""
 
     def __init__(self, config: ModelConfig, n_src_vocab: int, n_trg_vocab: int, pad_idx: int) -> None:
-        super().__init__()
-        self.pad_idx = pad_idx
         d_emb = config.d_emb or config.d_model
-        shared = config.trg_emb_prj_weight_sharing
-        d_out = d_emb if shared else config.d_model
-        emb_scale = d_emb**0.5 if shared and config.scale_emb_or_prj == "emb" else 1.0
-        self.logit_scale = d_emb**-0.5 if shared and config.scale_emb_or_prj == "prj" else 1.0
+        super().__init__(config, pad_idx, d_emb)
+        d_out = d_emb if config.trg_emb_prj_weight_sharing else config.d_model
         self.attends = config.architecture == "attention"
-        self.encoder = Encoder(config, n_src_vocab, pad_idx, emb_scale)
-        self.decoder = Decoder(config, n_trg_vocab, pad_idx, emb_scale, d_out)
+        self.encoder = Encoder(config, n_src_vocab, pad_idx, self.emb_scale)
+        self.decoder = Decoder(config, n_trg_vocab, pad_idx, self.emb_scale, d_out)
         self.trg_word_prj = nn.Linear(d_out, n_trg_vocab, bias=False)
         self.init_weights(config, d_emb)
 

@@ -214,15 +214,9 @@ class Transformer(TranslationModel):
     packs = True
 
     def __init__(self, config: ModelConfig, n_src_vocab: int, n_trg_vocab: int, pad_idx: int) -> None:
-        super().__init__()
-        self.pad_idx = pad_idx
-        # Section 3.4: with a shared matrix, either the embeddings are multiplied by sqrt(d_model),
-        # as in the paper, or the logits by its inverse.
-        shared = config.trg_emb_prj_weight_sharing
-        emb_scale = config.d_model**0.5 if shared and config.scale_emb_or_prj == "emb" else 1.0
-        self.logit_scale = config.d_model**-0.5 if shared and config.scale_emb_or_prj == "prj" else 1.0
-        self.encoder = Encoder(config, n_src_vocab, pad_idx, emb_scale)
-        self.decoder = Decoder(config, n_trg_vocab, pad_idx, emb_scale)
+        super().__init__(config, pad_idx, config.d_model)
+        self.encoder = Encoder(config, n_src_vocab, pad_idx, self.emb_scale)
+        self.decoder = Decoder(config, n_trg_vocab, pad_idx, self.emb_scale)
         self.prj_transform: nn.Module = nn.Identity()
         if config.prj_transform:
             self.prj_transform = nn.Linear(config.d_model, config.d_model, bias=False)
