@@ -11,15 +11,8 @@ from nmt import ops
 from nmt.device import send
 
 
-class Dropout(nn.Module):
+class Dropout(nn.Dropout):
     """`ops.dropout` in training, the identity in evaluation."""
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-
-    def extra_repr(self) -> str:
-        return f"p={self.p}"
 
     def forward(self, x: Tensor) -> Tensor:
         """Set some elements of x to zero and scale up the others; in evaluation return x."""
