@@ -140,7 +140,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 d_hidden[start : start + chunk] = products.product(d_z, weight_in)[:n] / total[:n]
                 h = (h / total).to(dtype)
                 if by_kernels:
-                    products.add_weight_gradient(d_weight, d_z, h)
+                    products.weight_gradient(d_z, h, d_weight)
                 elif dtype == exact:
                     d_weight.addmm_(d_z.t(), h)
                 else:

@@ -94,7 +94,7 @@ class _FusedLinear(torch.autograd.Function):
         rows, *factors = ctx.saved_tensors
         d_out = products.widened(_side_by_side(grads).flatten(0, -2).contiguous())
         d_x = products.product(d_out, *factors).to(ctx.x_dtype).view(*grads[0].shape[:-1], -1)
-        d_weight = products.weight_gradient(d_out, rows, ctx.dtype)
+        d_weight = products.weight_gradient(d_out, rows).to(ctx.dtype)
         d_bias = torch.split(passes.column_sums(d_out).to(ctx.dtype), ctx.widths) if ctx.has_bias else ()
         return d_x, None, *torch.split(d_weight, ctx.widths), *d_bias
 
@@ -123,9 +123,9 @@ class _LinearReluLinear(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         rows, hidden, first, second = map(products.widened, ctx.saved_tensors)
         d_out = products.widened(grads[0].flatten(0, -2).contiguous())
-        d_w_2, d_b_2 = products.weight_gradient(d_out, hidden, ctx.dtype, zeros_in="x"), passes.column_sums(d_out)
+        d_w_2, d_b_2 = products.weight_gradient(d_out, hidden, zeros_in="x"), passes.column_sums(d_out)
         d_hidden, d_b_1 = products.product_where(d_out, second, hidden)  # includes the gradient of the ReLU
-        d_w_1 = products.weight_gradient(d_hidden, rows, ctx.dtype, zeros_in="d_out")
+        d_w_1 = products.weight_gradient(d_hidden, rows, zeros_in="d_out")
         d_x = products.product(d_hidden, first, zeros=True)
         by_parameter = (grad.to(ctx.dtype) for grad in (d_w_1, d_b_1, d_w_2, d_b_2))
         return d_x.to(ctx.x_dtype).view(*grads[0].shape[:-1], -1), *by_parameter

@@ -143,51 +143,32 @@ def product_where(a: Tensor, b: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def weight_gradient(
-    d_out: Tensor, x: Tensor, dtype: torch.dtype, *, zeros_in: Literal["d_out", "x", ""] = ""
+    d_out: Tensor, x: Tensor, total: Tensor | None = None, *, zeros_in: Literal["d_out", "x", ""] = ""
 ) -> Tensor:
-    """d_outT · x, (N, E)T · (N, D) -> (E, D), in `dtype`: the gradient of a weight. zeros_in: the factor that may have
-    many zeros, as in `product`."""
+    """d_outT · x, (N, E)T · (N, D) -> (E, D): the gradient of a weight, in the type of the product. total: (E, D) fp32,
+    to which it is added instead. zeros_in: the factor that may have many zeros, as in `product`."""
     if _are_widened(d_out, x):
         d_out, x = widened(d_out), widened(x)
-    if _is_half_gradient(d_out, x):
-        return _gradient(torch.empty(d_out.size(1), x.size(1)), d_out, x, add=False).to(dtype)
-    if zeros_in == "x" and _in_kernels(d_out, x):
-        return turned(product(x.t(), d_out, zeros=True)).to(dtype)
-    return product(d_out.t(), x, zeros=zeros_in == "d_out").to(dtype)
-
-
-def add_weight_gradient(total: Tensor, d_out: Tensor, x: Tensor) -> None:
-    """Add d_outT · x, (N, E)T · (N, D), to total, (E, D) fp32: the gradient of a weight."""
-    if _are_widened(d_out, x):
-        d_out, x = widened(d_out), widened(x)
+    if is_half(d_out) and is_half(x) and d_out.numel() and x.numel() and takes(x) and half_products.in_kernels():
+        # oneDNN is much slower if the first factor is transposed than otherwise.
+        out = torch.empty(d_out.size(1), x.size(1)) if total is None else total
+        assert out.is_contiguous() and out.dtype == torch.float32
+        d_out, x, n_thread = d_out.contiguous(), x.contiguous(), torch.get_num_threads()
+        narrow, wide = sorted((d_out, x), key=lambda factor: factor.size(1))
+        scratch = workspace(n_thread * library().room_of_gradient())
+        shape = narrow.size(1), wide.size(1), len(x)
+        library().weight_gradient(out, total is not None, narrow is x, narrow, wide, *shape, scratch, n_thread)
+        return out
+    if total is None:
+        if zeros_in == "x" and _in_kernels(d_out, x):
+            return turned(product(x.t(), d_out, zeros=True))
+        return product(d_out.t(), x, zeros=zeros_in == "d_out")
     if _in_kernels(d_out, x):
-        _multiply(total, d_out.t(), x, add=True)
-    elif _is_half_gradient(d_out, x):
-        _gradient(total, d_out, x, add=True)
-    elif is_half(x):
+        return _multiply(total, d_out.t(), x, add=True)
+    if is_half(x):
         add_to(total, d_out.t() @ x)
-    else:
-        total.addmm_(d_out.t(), x)
-
-
-def _is_half_gradient(d_out: Tensor, x: Tensor) -> bool:
-    """True if kernels compute the bf16 gradient of a weight. oneDNN is much slower if the first factor is transposed
-    than otherwise."""
-    return (
-        takes(d_out, x)
-        and bool(is_half(d_out) and is_half(x) and d_out.numel() and x.numel())
-        and half_products.in_kernels()
-    )
-
-
-def _gradient(out: Tensor, d_out: Tensor, x: Tensor, *, add: bool) -> Tensor:
-    assert out.is_contiguous() and out.dtype == torch.float32
-    d_out, x, n_thread = d_out.contiguous(), x.contiguous(), torch.get_num_threads()
-    narrow, wide = sorted((d_out, x), key=lambda factor: factor.size(1))
-    scratch = workspace(n_thread * library().room_of_gradient())
-    shape = narrow.size(1), wide.size(1), len(x)
-    library().weight_gradient(out, add, narrow is x, narrow, wide, *shape, scratch, n_thread)
-    return out
+        return total
+    return total.addmm_(d_out.t(), x)
 
 
 def _are_widened(*factors: Tensor) -> bool:
