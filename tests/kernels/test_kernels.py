@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from nmt import ops
-from nmt.kernels import cross_entropy, dropping, half_products, linears, passes, products, switch
+from nmt.kernels import cross_entropy, dropping, half_products, linears, products, switch
 from nmt.kernels.attention import attend
 from nmt.kernels.choice import choose
 from nmt.masks import PackedMask, Packing, SharedMask
@@ -234,7 +234,7 @@ def test_dropout_scales_kept_values_and_its_gradient_drops_the_same(size, dtype)
 
 def test_dropout_has_its_rate_and_is_independent_across_positions_and_seeds():
     ones = torch.ones(n := 2**20)
-    first, second = (passes.drop_add(ones, None, seed, N_DROP, 1.0, torch.float32) for seed in (5, 6))
+    first, second = (dropping.add_kept(ones, None, (seed, N_DROP, 1.0), torch.float32) for seed in (5, 6))
     error = 4 * math.sqrt(0.25 * 0.75 / n)  # four standard deviations
     assert abs(first.mean() - 0.75) < error and abs(second.mean() - 0.75) < error
     centred = first - 0.75
