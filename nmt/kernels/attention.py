@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nmt.kernels import dropping, on_gpu, spans
-from nmt.kernels.switch import is_half, kernels, takes
+from nmt.kernels.switch import dtype_of_products, is_half, kernels, takes
 from nmt.masks import Mask, PackedMask, Packing, SharedMask, as_matrix
 
 _FEW = 16  # queries, at most, for which transposing the keys does not pay
@@ -42,7 +42,7 @@ def _on_cpu(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, p: float)
     # For long inputs, whose weights exceed the caches, torch is faster; but it has no dropout.
     if not isinstance(mask, PackedMask) and not p and q.size(2) * k.size(2) > _SHORT:
         return None
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else v.dtype
+    dtype = dtype_of_products(v)
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if not takes(q, k, v):
         return None

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmt.kernels import passes, products, switch
+from nmt.kernels.switch import dtype_of_products
 
 
 def fused_linear(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...] | None:
@@ -66,11 +67,6 @@ def _trained_by_kernels(x: Tensor, layers: Sequence[nn.Module]) -> list[nn.Linea
     if len(linears) < len(layers) or not torch.is_grad_enabled():
         return []
     return linears if switch.takes(x, *(layer.weight for layer in linears)) else []
-
-
-def dtype_of_products(x: Tensor) -> torch.dtype:
-    """Return the type of products of x on a CPU."""
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
 
 
 class _FusedLinear(torch.autograd.Function):

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from nmt.kernels import dropping, on_gpu, switch
-from nmt.kernels.linears import dtype_of_products
 from nmt.kernels.passes import size_of_sums
-from nmt.kernels.switch import is_half, kernels, workspace
+from nmt.kernels.switch import dtype_of_products, is_half, kernels, workspace
 
 NormParameters = tuple[Tensor, Tensor | None, bool, float]  # weight, bias, True for a LayerNorm, eps
 
