@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nmt.kernels import dropping, on_gpu, spans
 from nmt.kernels.switch import dtype_of_products, is_half, kernels, takes
-from nmt.masks import Mask, PackedMask, Packing, SharedMask, as_matrix
+from nmt.masks import Mask, PackedMask, Packing, SearchMask, as_matrix
 
 _FEW = 16  # queries, at most, for which transposing the keys does not pay
 _SHORT = 256 * 256  # queries x keys, at most, whose weights fit into the caches
@@ -28,10 +28,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, p: floa
         return _on_cpu(q, k, v, mask, scale, p)
     if isinstance(mask, PackedMask):
         return _packed(q, k, v, mask, scale)
-    if isinstance(mask, SharedMask) and mask.in_search and on_gpu.takes_hypotheses(q, k, v):
+    if isinstance(mask, SearchMask) and on_gpu.takes_hypotheses(q, k, v):
         from nmt.kernels import search_triton
 
-        return search_triton.attend(q, k, v, mask.derived(search_triton.seen_keys), scale)
+        mask.prepared = mask.prepared or search_triton.seen_keys(mask.mask)
+        return search_triton.attend(q, k, v, mask.prepared, scale)
     return None
 
 
@@ -46,7 +47,7 @@ def _on_cpu(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, p: float)
     q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if not takes(q, k, v):
         return None
-    in_search = isinstance(mask, SharedMask) and mask.in_search
+    in_search = isinstance(mask, SearchMask)
     if not isinstance(mask, PackedMask):
         mask = as_matrix(mask)
         mask = mask if mask.stride(3) == 1 else mask.contiguous()

@@ -14,7 +14,7 @@ from nmt import ops
 from nmt.kernels import cross_entropy, dropping, half_products, linears, products, switch
 from nmt.kernels.attention import attend
 from nmt.kernels.choice import choose
-from nmt.masks import PackedMask, Packing, SharedMask
+from nmt.masks import PackedMask, Packing, SearchMask
 from nmt.models.transformer.Modules import RMSNorm
 
 if why_not := switch.why_not():
@@ -293,7 +293,7 @@ def test_attention_of_hypotheses_equals_attention(dtype, kernels_asked):
     q, k, v = torch.randn(3, 4, 5, 8), torch.randn(3, 2, 7, 8), torch.randn(3, 2, 7, 6)
     mask = random_mask(3, 1, 5, 7)
     switch.use(True)
-    found, _ = ops.attention(q.to(dtype), k.to(dtype), v.to(dtype), SharedMask(mask, in_search=True), 0.3)
+    found, _ = ops.attention(q.to(dtype), k.to(dtype), v.to(dtype), SearchMask(mask), 0.3)
     assert kernels_asked["look_up"] and not found[-1, :, 0].any()
     assert near(found, attention_with(mask)(q.double(), k.double(), v.double()), ERROR[dtype])
 

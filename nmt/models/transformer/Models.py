@@ -7,7 +7,7 @@ Shapes: B sentences, S source length, T target length, D `d_model`, V target voc
 import torch
 from torch import Tensor, nn
 
-from nmt.masks import Mask, Packing, SharedMask
+from nmt.masks import Mask, Packing, SearchMask
 from nmt.models.base import Attns, DecoderState, Recomputing, TranslationModel, WordEmbedding, read_in_parts
 from nmt.models.layers import Dropout, Stream
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
@@ -199,8 +199,8 @@ class Decoder(_Stack):
         """Read one token of every hypothesis: last (R,) ids, visible (R,) False at padding -> (B, K, D).
         Stores the keys and values of the token in `state`."""
         x, rotation = self._first_input(self.trg_word_emb(last.unsqueeze(1)), first=state.n_step)
-        x, trg_mask = x.view(state.n_sentence, -1, x.size(-1)), SharedMask(state.open_slots(visible), in_search=True)
-        src_mask = SharedMask(state.per_sentence["src_mask"], in_search=True)
+        x, trg_mask = x.view(state.n_sentence, -1, x.size(-1)), SearchMask(state.open_slots(visible))
+        src_mask = SearchMask(state.per_sentence["src_mask"])
         stream = Stream(x)
         for n, layer in enumerate(self.layer_stack):
             assert isinstance(layer, DecoderLayer)
