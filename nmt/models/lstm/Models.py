@@ -75,7 +75,9 @@ class Decoder(nn.Module):
         """Tensors of the source that every step reads: (B, S, E), (B, S, D), (B, D), (B, 1, S) -> tensors by name."""
         if self.enc_attn is None:
             return {"last": last} if self.peeks else {}
-        memory = {"enc_k": self.enc_attn.score.keys(enc_output), "enc_v": enc_output, "src_mask": mask}
+        memory = {"enc_v": enc_output, "src_mask": mask}
+        if (keys := self.enc_attn.score.keys(enc_output)) is not enc_output:  # as with score dot
+            memory["enc_k"] = keys
         return memory if self.lexicon is None else {**memory, "words": words}
 
     def inputs(self, words: Tensor, memory: Memory) -> Tensor:
@@ -86,7 +88,8 @@ class Decoder(nn.Module):
         """Readout of the states h, (B, N, D) -> (B, N, d_out), and the attention weights, (B, N, S), if there are any.
         dropout_mask: of `SentenceDropout`."""
         if self.enc_attn is not None:
-            context, attn = self.enc_attn(h, memory["enc_k"], memory["enc_v"], memory["src_mask"])
+            values = memory["enc_v"]
+            context, attn = self.enc_attn(h, memory.get("enc_k", values), values, memory["src_mask"])
             return self.readout(h, context, dropout_mask), attn
         return self.readout(h, _repeat(memory["last"], h) if self.peeks else None, dropout_mask), None
 
