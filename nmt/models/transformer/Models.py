@@ -129,14 +129,14 @@ class Encoder(_Stack):
 
     def forward(
         self, src_seq: Tensor, src_mask: Mask, return_attns: bool = False, packing: Packing | None = None
-    ) -> tuple[Tensor, list[Tensor]]:
+    ) -> tuple[Tensor, list[Tensor | None]]:
         """(B, S), (B, 1, 1, S) -> (B, S, D), and with return_attns the weights of each layer, (B, H, S, S)."""
         enc_output, rotation = self._first_input(self.src_word_emb(src_seq), packing=packing)
         enc_slf_attns = []
         for layer in self.layer_stack:
             enc_output, enc_slf_attn = self.run_layer(layer, enc_output, src_mask, rotation, return_attns)
             enc_slf_attns.append(enc_slf_attn)
-        return self._final_norm(enc_output), enc_slf_attns if return_attns else []
+        return self._final_norm(enc_output), enc_slf_attns
 
     def embed(self, src_seq: Tensor) -> Tensor:
         """Embed source words, (B, S) -> (B, S, D), scaled as in the first layer's input but without positions."""
@@ -161,7 +161,7 @@ class Decoder(_Stack):
         src_mask: Mask,
         return_attns: bool = False,
         packing: tuple[Packing, Packing] | None = None,
-    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    ) -> tuple[Tensor, list[Tensor | None], list[Tensor | None]]:
         """(B, T), (B, 1, T, T), (B, S, D), (B, 1, 1, S) -> (B, T, D), and with return_attns the weights of each layer:
         over the target (B, H, T, T) and over the source (B, H, T, S)."""
         src_packing, trg_packing = packing or (None, None)
@@ -174,8 +174,7 @@ class Decoder(_Stack):
             )
             dec_slf_attns.append(dec_slf_attn)
             dec_enc_attns.append(dec_enc_attn)
-        dec_output = self._final_norm(dec_output)
-        return (dec_output, dec_slf_attns, dec_enc_attns) if return_attns else (dec_output, [], [])
+        return self._final_norm(dec_output), dec_slf_attns, dec_enc_attns
 
     def start(self, enc_output: Tensor, src_mask: Tensor) -> dict[str, Tensor]:
         """Compute the source's keys, values and mask once for all steps: (B, S, D), (B, 1, 1, S) -> B-row tensors."""
