@@ -88,7 +88,9 @@ class _FusedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         rows, *factors = ctx.saved_tensors
-        d_out = products.widened(_side_by_side(grads).flatten(0, -2).contiguous())
+        joined = _view_as_one(grads, -1)
+        joined = torch.cat(grads, -1) if joined is None else joined
+        d_out = products.widened(joined.flatten(0, -2).contiguous())
         d_x = products.product(d_out, *factors).to(ctx.x_dtype).view(*grads[0].shape[:-1], -1)
         d_weight = products.weight_gradient(d_out, rows).to(ctx.dtype)
         d_bias = torch.split(passes.column_sums(d_out).to(ctx.dtype), ctx.widths) if ctx.has_bias else ()
@@ -128,12 +130,6 @@ class _LinearReluLinear(torch.autograd.Function):
 
 
 _linear_relu_linear: Callable[..., Tensor] = _LinearReluLinear.apply
-
-
-def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate parts (..., d) to (..., sum of d), without a copy if they are adjacent in memory."""
-    joined = _view_as_one(parts, -1)
-    return torch.cat(list(parts), -1) if joined is None else joined
 
 
 def _view_as_one(parts: Sequence[Tensor], dim: int = 0) -> Tensor | None:

@@ -199,11 +199,6 @@ def _scan(
     tl.store(log_total + row, top + tl.log(total))
 
 
-def allowed(n_column: int, never: Tensor) -> Tensor:
-    """Return a mask of the columns that are not in `never`: (V,) uint8."""
-    return torch.ones(n_column, dtype=torch.uint8, device=never.device).index_fill_(0, never, 0)
-
-
 def scan(logits: Tensor, allowed: Tensor, width: int, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """One pass over (R, V): the logsumexp of each row, (R,) fp32, and the maximum of the allowed columns in each block
     of `width` columns: (R, blocks). The last block may be narrower.
