@@ -1,7 +1,7 @@
 """Recurrent models: encoder and decoder without attention, with the source at every step, and with attention.
 
-One decoder serves all three. They differ in what the first layer reads besides the words, and in the context that the
-readout reads besides the state.
+One base decoder serves all three. They differ in what the first layer reads besides the words, and in the context that
+the readout reads besides the state.
 
 Shapes: B sentences, S source length, T target length, K hypotheses a sentence, R = B·K rows, D `d_model`, E `d_emb`,
 V target vocabulary. N is T where a whole target is read, and K where one token of each hypothesis is.
@@ -46,25 +46,21 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Recurrent stack that reads the target. It gets its initial states from the encoder, and nothing else by default
-    (Sutskever et al. 2014).
-
-    peeks: it also reads the encoder's last state at every step, with the word and in the readout (Cho et al. 2014).
-    enc_attn: the readout attends to all states of the encoder (Bahdanau et al. 2015, Luong et al. 2015). feeds: the
-    readout also enters the next step, which so depends on earlier attention (Luong et al. 2015, section 3.3)."""
+    """Decoder that gets only its initial states from the encoder (Sutskever et al. 2014)."""
 
     def __init__(self, config: ModelConfig, n_trg_vocab: int, pad_idx: int, emb_scale: float, d_out: int) -> None:
         super().__init__()
-        d_emb, attends = config.d_emb or config.d_model, config.architecture == "attention"
+        d_emb = config.d_emb or config.d_model
         self.emb_scale, self.d_out = emb_scale, d_out
-        self.peeks, self.feeds = config.architecture == "peeky", attends and config.input_feeding
         self.trg_word_emb = WordEmbedding(n_trg_vocab, d_emb, padding_idx=pad_idx)
-        d_extra = d_out if self.feeds else config.d_model if self.peeks else 0
+        d_extra, d_context = self.extra_widths(config)
         widths = _widths_and_dropouts(config, d_emb + d_extra)
         self.layer_stack = nn.ModuleList([DecoderLayer(config, d_in, dropout) for d_in, dropout in widths])
-        self.readout = Readout(config, config.d_model if attends or self.peeks else 0, d_out)
-        self.enc_attn = SourceAttention(config) if attends else None
-        self.lexicon = Lexicon(config, d_out) if attends and config.lexical_attn else None
+        self.readout = Readout(config, d_context, d_out)
+
+    def extra_widths(self, config: ModelConfig) -> tuple[int, int]:
+        """Widths of what the first layer reads besides the word, and of the context that the readout reads."""
+        return 0, 0
 
     def embed(self, seq: Tensor) -> Tensor:
         """(...) ids -> scaled embeddings, (..., E)"""
@@ -73,54 +69,27 @@ class Decoder(nn.Module):
 
     def memory(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """Tensors of the source that every step reads: (B, S, E), (B, S, D), (B, D), (B, 1, S) -> tensors by name."""
-        if self.enc_attn is None:
-            return {"last": last} if self.peeks else {}
-        memory = {"enc_v": enc_output, "src_mask": mask}
-        if (keys := self.enc_attn.score.keys(enc_output)) is not enc_output:  # as with score dot
-            memory["enc_k"] = keys
-        return memory if self.lexicon is None else {**memory, "words": words}
+        return {}
 
     def inputs(self, words: Tensor, memory: Memory) -> Tensor:
         """Input of the first layer: embedded words, (B, N, E), and what it reads besides them."""
-        return torch.cat([words, _repeat(memory["last"], words)], 2) if self.peeks else words
+        return words
 
-    def read_out(self, h: Tensor, memory: Memory, dropout_mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Readout of the states h, (B, N, D) -> (B, N, d_out), and the attention weights, (B, N, S), if there are any.
-        dropout_mask: of `SentenceDropout`."""
-        if self.enc_attn is not None:
-            values = memory["enc_v"]
-            context, attn = self.enc_attn(h, memory.get("enc_k", values), values, memory["src_mask"])
-            return self.readout(h, context, dropout_mask), attn
-        return self.readout(h, _repeat(memory["last"], h) if self.peeks else None, dropout_mask), None
+    def context(self, h: Tensor, memory: Memory) -> tuple[Tensor | None, Tensor | None]:
+        """Context of the states h, (B, N, D), and the attention weights, (B, N, S), if there are any."""
+        return None, None
 
     def projection_input(self, readout: Tensor, attn: Tensor | None, memory: Memory) -> Tensor:
         """Input of the output layer, (B, N, d_out), from the readout, (B, N, d_out), and the attention weights."""
-        return readout if self.lexicon is None else readout + self.lexicon(attn, memory["words"])
+        return readout
 
     def forward(self, trg_seq: Tensor, states: list[State], memory: Memory) -> tuple[Tensor, Tensor | None]:
         """(B, T), states before it -> (B, T, d_out), and the attention weights, (B, T, S), if there are any."""
-        if self.feeds:
-            readout, attn = self._feed(self.embed(trg_seq), states, memory)
-        else:
-            x = self.inputs(self.embed(trg_seq), memory)
-            for layer, state in zip(self.layer_stack, states, strict=True):
-                x = layer(x, state)
-            readout, attn = self.read_out(x, memory)
-        return self.projection_input(readout, attn, memory), attn
-
-    def _feed(self, words: Tensor, states: list[State], memory: Memory) -> tuple[Tensor, Tensor | None]:
-        """Read embedded words, (B, T, E), one by one: the readouts, (B, T, d_out), and the attention weights."""
-        readout, readouts, attns = words.new_zeros(len(words), 1, self.d_out), [], []
-        inputs = [torch.cat([words[:, :1], readout], 2), *(state[0].unsqueeze(1) for state in states[1:]), readout]
-        layers = [layer for layer in self.layer_stack if isinstance(layer, DecoderLayer)]
-        dropouts = [*(layer.dropout for layer in layers), self.readout.dropout]
-        dropout_masks = [dropout.draw_mask(tensor) for dropout, tensor in zip(dropouts, inputs, strict=True)]
-        for t in range(words.size(1)):
-            x = torch.cat([words[:, t], readout.squeeze(1).to(words.dtype)], 1)
-            readout, attn, states = self.step(x, states, memory, len(x), dropout_masks)
-            readouts.append(readout)
-            attns.append(attn)
-        return torch.cat(readouts, 1), torch.cat([attn for attn in attns if attn is not None], 1)
+        x = self.inputs(self.embed(trg_seq), memory)
+        for layer, state in zip(self.layer_stack, states, strict=True):
+            x = layer(x, state)
+        context, attn = self.context(x, memory)
+        return self.projection_input(self.readout(x, context), attn, memory), attn
 
     def step(
         self,
@@ -130,9 +99,8 @@ class Decoder(nn.Module):
         n_sentence: int,
         dropout_masks: Sequence[Tensor | None] = (),
     ) -> tuple[Tensor, Tensor | None, list[State]]:
-        """Read one token of each row: embedded words, (R, E), with input feeding and the last readout beside them ->
-        readout (B, K, d_out), attention weights (B, K, S) if there are any, and the new states. dropout_masks: of
-        `SentenceDropout`, for all layers and the readout."""
+        """Read one token of each row: embedded words (R, E) -> readout (B, K, d_out), attention weights (B, K, S) if
+        there are any, and the new states. dropout_masks: of `SentenceDropout`, for all layers and the readout."""
         *layer_masks, readout_mask = dropout_masks or [None] * (len(self.layer_stack) + 1)
         x = self.inputs(words.view(n_sentence, -1, words.size(-1)), memory).flatten(0, 1)
         new_states: list[State] = []
@@ -140,11 +108,85 @@ class Decoder(nn.Module):
             assert isinstance(layer, DecoderLayer)
             new_states.append(layer.step(x, state, layer_mask))
             x = new_states[-1][0]
-        return *self.read_out(x.view(n_sentence, -1, x.size(-1)), memory, readout_mask), new_states
+        h = x.view(n_sentence, -1, x.size(-1))
+        context, attn = self.context(h, memory)
+        return self.readout(h, context, readout_mask), attn, new_states
+
+
+class PeekyDecoder(Decoder):
+    """Decoder that reads the encoder's last state at every step, with the word and in the readout (Cho et al. 2014)."""
+
+    def extra_widths(self, config: ModelConfig) -> tuple[int, int]:
+        return config.d_model, config.d_model
+
+    def memory(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        return {"last": last}
+
+    def inputs(self, words: Tensor, memory: Memory) -> Tensor:
+        return torch.cat([words, _repeat(memory["last"], words)], 2)
+
+    def context(self, h: Tensor, memory: Memory) -> tuple[Tensor | None, Tensor | None]:
+        return _repeat(memory["last"], h), None
+
+
+class AttentionDecoder(Decoder):
+    """Decoder that attends to all states of the encoder at every step (Bahdanau et al. 2015, Luong et al. 2015)."""
+
+    def __init__(self, config: ModelConfig, n_trg_vocab: int, pad_idx: int, emb_scale: float, d_out: int) -> None:
+        super().__init__(config, n_trg_vocab, pad_idx, emb_scale, d_out)
+        self.enc_attn = SourceAttention(config)
+        self.lexicon = Lexicon(config, d_out) if config.lexical_attn else None
+
+    def extra_widths(self, config: ModelConfig) -> tuple[int, int]:
+        return 0, config.d_model
+
+    def memory(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        memory = {"enc_v": enc_output, "src_mask": mask}
+        if (keys := self.enc_attn.score.keys(enc_output)) is not enc_output:  # as with score dot
+            memory["enc_k"] = keys
+        return memory if self.lexicon is None else {**memory, "words": words}
+
+    def context(self, h: Tensor, memory: Memory) -> tuple[Tensor | None, Tensor | None]:
+        values = memory["enc_v"]
+        found: tuple[Tensor, Tensor] = self.enc_attn(h, memory.get("enc_k", values), values, memory["src_mask"])
+        return found
+
+    def projection_input(self, readout: Tensor, attn: Tensor | None, memory: Memory) -> Tensor:
+        if self.lexicon is None:
+            return readout
+        lexical: Tensor = self.lexicon(attn, memory["words"])
+        return readout + lexical
+
+
+class FeedingDecoder(AttentionDecoder):
+    """Attention with input feeding: the readout also enters the next step, which so depends on earlier attention (Luong
+    et al. 2015, section 3.3)."""
+
+    def extra_widths(self, config: ModelConfig) -> tuple[int, int]:
+        return self.d_out, config.d_model
+
+    def forward(self, trg_seq: Tensor, states: list[State], memory: Memory) -> tuple[Tensor, Tensor | None]:
+        words = self.embed(trg_seq)
+        readout, readouts, attns = words.new_zeros(len(words), 1, self.d_out), [], []
+        dropout_masks = self._draw_dropout_masks(torch.cat([words[:, :1], readout], 2), states)
+        for t in range(words.size(1)):
+            x = torch.cat([words[:, t : t + 1], readout.to(words.dtype)], 2)
+            readout, attn, states = self.step(x.squeeze(1), states, memory, len(x), dropout_masks)
+            readouts.append(readout)
+            attns.append(attn)
+        attn = torch.cat([attn for attn in attns if attn is not None], 1)
+        return self.projection_input(torch.cat(readouts, 1), attn, memory), attn
+
+    def _draw_dropout_masks(self, x: Tensor, states: list[State]) -> list[Tensor | None]:
+        """Dropout masks of the layers and the readout; None where each position draws its own."""
+        inputs = [x, *(state[0].unsqueeze(1) for state in states[1:]), x.new_empty(len(x), 1, self.d_out)]
+        layers = [layer for layer in self.layer_stack if isinstance(layer, DecoderLayer)]
+        dropouts = [*(layer.dropout for layer in layers), self.readout.dropout]
+        return [dropout.draw_mask(tensor) for dropout, tensor in zip(dropouts, inputs, strict=True)]
 
 
 class Seq2Seq(TranslationModel):
-    """Recurrent encoder, decoder and projection onto the vocabulary."""
+    """Recurrent encoder, decoder and projection onto the vocabulary. The recipe chooses the class of the decoder."""
 
     def __init__(self, config: ModelConfig, n_src_vocab: int, n_trg_vocab: int, pad_idx: int) -> None:
         d_emb = config.d_emb or config.d_model
@@ -152,7 +194,7 @@ class Seq2Seq(TranslationModel):
         d_out = d_emb if config.trg_emb_prj_weight_sharing else config.d_model
         self.attends = config.architecture == "attention"
         self.encoder = Encoder(config, n_src_vocab, pad_idx, self.emb_scale)
-        self.decoder = Decoder(config, n_trg_vocab, pad_idx, self.emb_scale, d_out)
+        self.decoder = _decoder_class(config)(config, n_trg_vocab, pad_idx, self.emb_scale, d_out)
         self.trg_word_prj = nn.Linear(d_out, n_trg_vocab, bias=False)
         self.init_weights(config, d_emb)
 
@@ -176,19 +218,19 @@ class Seq2Seq(TranslationModel):
     def start(self, src_seq: Tensor) -> DecoderState:
         memory, states = self._encode(src_seq)
         per_row = {f"{part}.{n}": tensor for n, state in enumerate(states) for part, tensor in enumerate(state)}
-        if self.decoder.feeds:
+        if isinstance(self.decoder, FeedingDecoder):
             per_row["readout"] = states[0][0].new_zeros(len(src_seq), self.decoder.d_out)
         return DecoderState(memory, per_row, n_sentence=len(src_seq))
 
     def step(self, last: Tensor, state: DecoderState) -> Tensor:
         words = self.decoder.embed(last)
-        if self.decoder.feeds:
+        if isinstance(self.decoder, FeedingDecoder):
             words = torch.cat([words, state.per_row["readout"]], 1)
         layers, per_row = range(len(self.decoder.layer_stack)), state.per_row  # `start` has named the parts of a state
         states = [tuple(per_row[name] for name in (f"0.{n}", f"1.{n}") if name in per_row) for n in layers]
         readout, attn, states = self.decoder.step(words, states, state.per_sentence, state.n_sentence)
         state.per_row = {f"{part}.{n}": tensor for n, parts in enumerate(states) for part, tensor in enumerate(parts)}
-        if self.decoder.feeds:
+        if isinstance(self.decoder, FeedingDecoder):
             state.per_row["readout"] = readout.flatten(0, 1)
         state.n_step += 1
         hidden = self.decoder.projection_input(readout, attn, state.per_sentence)
@@ -199,6 +241,12 @@ class Seq2Seq(TranslationModel):
         words, enc_output, states = self.encoder(src_seq)
         mask = (src_seq != self.pad_idx).unsqueeze(1)
         return self.decoder.memory(words, enc_output, states[-1][0], mask), states
+
+
+def _decoder_class(config: ModelConfig) -> type[Decoder]:
+    if config.architecture == "attention":
+        return FeedingDecoder if config.input_feeding else AttentionDecoder
+    return PeekyDecoder if config.architecture == "peeky" else Decoder
 
 
 def _widths_and_dropouts(config: ModelConfig, d_in: int) -> list[tuple[int, float]]:
