@@ -3,7 +3,6 @@
 Shapes: B sentences, T queries, S keys. Masks are True where a query may attend.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -51,26 +50,20 @@ class PackedMask(NamedTuple):
         return (mask.tril() if self.causal else mask)[None, None]
 
 
-class SharedMask:
-    """Mask, bool (B or 1, 1, T or 1, S), shared by several layers, with a cache of values derived from it.
-    in_search: the T queries are hypotheses of a sentence, not words."""
+class SearchMask:
+    """Mask of a search, bool (B or 1, 1, K or 1, S), which several layers share: the K queries are the hypotheses of a
+    sentence, not words. prepared: data that an attention kernel computes from it once, at the first layer; or None."""
 
-    def __init__(self, mask: Tensor, *, in_search: bool = False) -> None:
-        self.mask, self.in_search = mask, in_search
-        self._derived: dict[Callable[[Tensor], Any], Any] = {}
-
-    def derived(self, derive: Callable[[Tensor], Any]) -> Any:
-        """Return derive(mask), computed once."""
-        if derive not in self._derived:
-            self._derived[derive] = derive(self.mask)
-        return self._derived[derive]
+    def __init__(self, mask: Tensor) -> None:
+        self.mask = mask
+        self.prepared: Any = None
 
 
-Mask = Tensor | PackedMask | SharedMask
+Mask = Tensor | PackedMask | SearchMask
 
 
 def as_matrix(mask: Mask) -> Tensor:
     """Convert any mask to a bool tensor, (B or 1, 1, T or 1, S)."""
-    if isinstance(mask, SharedMask):
+    if isinstance(mask, SearchMask):
         return mask.mask
     return mask.matrix() if isinstance(mask, PackedMask) else mask

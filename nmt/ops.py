@@ -89,23 +89,21 @@ def dropout(x: Tensor, p: float, residual: Tensor | None = None) -> Tensor:
 
 def normed(x: Tensor, norm: nn.Module, addend: Tensor | None = None) -> Tensor:
     """norm(x), or norm(x + addend), (..., D)"""
-    sum_and_norm = sublayers.sum_and_norm(x, addend, norm, keep_sum=False)
+    sum_and_norm = sublayers.sum_and_norm(x, addend, norm, for_product=False)
     if sum_and_norm is not None:
         return sum_and_norm[1]
-    x = x if addend is None else x + addend
-    output: Tensor | None = sublayers.normed(x, norm)
-    return norm(x) if output is None else output
+    output: Tensor = norm(x if addend is None else x + addend)
+    return output
 
 
 def residual_and_input(x: Tensor, norm: nn.Module | None, addend: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Residual of a sub-layer, x or x + addend, and its input, the same normalised if there is a norm: (..., D) both.
     The input may have the type of products, and so has its gradient: only one product should read it."""
-    pair = sublayers.sum_and_norm(x, addend, norm)
+    pair = sublayers.sum_and_norm(x, addend, norm, for_product=True)
     if pair is not None:
         return pair
     x = x if addend is None else x + addend
-    pair = sublayers.residual_and_input(x, norm)
-    return (x, x if norm is None else norm(x)) if pair is None else pair
+    return x, x if norm is None else norm(x)
 
 
 def add_and_norm(x: Tensor, residual: Tensor, p: float, norm: nn.Module) -> Tensor:
@@ -122,9 +120,9 @@ def attention(
     """dropout(softmax(scale · q kᵀ)) v; a query whose mask is all False gets zeros. p: the rate of dropout.
     q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), where H / G heads share keys and values; mask:
     (B or 1, 1, T or 1, S). Returns (B, H, T, d_v), and the weights before dropout, (B, H, T, S), or None."""
-    output_and_attn = attentions.attention(q, k, v, mask, scale, p, return_attns)
-    if output_and_attn is not None:
-        return output_and_attn
+    by_kernel: Tensor | None = None if return_attns else attentions.attention(q, k, v, mask, scale, p)
+    if by_kernel is not None:
+        return by_kernel, None
     n_share, allowed = q.size(1) // k.size(1), as_matrix(mask)
     if n_share > 1:
         # Heads that share a key/value head become further queries of it, so nothing is copied per head.

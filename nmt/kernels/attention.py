@@ -9,37 +9,51 @@ Shapes: B sentences, H query heads, G key/value heads (G divides H), T queries, 
 import ctypes
 from collections.abc import Callable
 from ctypes import byref, c_float, c_int, c_int64, c_uint64, c_void_p
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nmt.kernels import dropping, on_gpu, spans
-from nmt.kernels.switch import is_half, kernels, takes
-from nmt.masks import Mask, PackedMask, Packing, SharedMask
+from nmt.kernels.switch import dtype_of_products, is_half, kernels, takes
+from nmt.masks import Mask, PackedMask, Packing, SearchMask, as_matrix
 
 _FEW = 16  # queries, at most, for which transposing the keys does not pay
 _SHORT = 256 * 256  # queries x keys, at most, whose weights fit into the caches
 
 
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, p: float, return_attns: bool
-) -> tuple[Tensor, Tensor | None] | None:
-    """`ops.attention` by a kernel; None if the fused attention of torch is as fast."""
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, p: float) -> Tensor | None:
+    """`ops.attention` without weights, by a kernel; None if the fused attention of torch is as fast."""
+    if v.is_cpu:
+        return _on_cpu(q, k, v, mask, scale, p)
     if isinstance(mask, PackedMask):
-        if not return_attns and (output := _packed(q, k, v, mask, scale, p)) is not None:
-            return output, None
-        mask = mask.matrix()
-    mask = mask if isinstance(mask, SharedMask) else SharedMask(mask)
-    if v.is_cuda and mask.in_search and not return_attns and on_gpu.takes_hypotheses(q, k, v):
+        return _packed(q, k, v, mask, scale)
+    if isinstance(mask, SearchMask) and on_gpu.takes_hypotheses(q, k, v):
         from nmt.kernels import search_triton
 
-        return search_triton.attend(q, k, v, mask.derived(search_triton.seen_keys), scale), None
-    # For long inputs, whose weights exceed the caches, torch is faster; on a CPU it has no dropout.
-    if return_attns or not v.is_cpu or (not p and q.size(2) * k.size(2) > _SHORT):
+        mask.prepared = mask.prepared or search_triton.seen_keys(mask.mask)
+        return search_triton.attend(q, k, v, mask.prepared, scale)
+    return None
+
+
+def _on_cpu(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, p: float) -> Tensor | None:
+    """Attention by the kernel in C, in the type of products. Only the hypotheses of a search, whose number does not
+    depend on the other sentences of a batch, select the order of the sums by their number: up to 256 tokens, a
+    translation is the same to the bit in any batch."""
+    # For long inputs, whose weights exceed the caches, torch is faster; but it has no dropout.
+    if not isinstance(mask, PackedMask) and not p and q.size(2) * k.size(2) > _SHORT:
         return None
-    q, k, v = _autocast(q, k, v)
-    return (in_kernel(q, k, v, mask.mask, scale, p, in_search=mask.in_search), None) if takes(q, k, v) else None
+    dtype = dtype_of_products(v)
+    q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    if not takes(q, k, v):
+        return None
+    in_search = isinstance(mask, SearchMask)
+    if not isinstance(mask, PackedMask):
+        mask = as_matrix(mask)
+        mask = mask if mask.stride(3) == 1 else mask.contiguous()
+    if in_search and not p and not torch.is_grad_enabled() and q.size(2) <= _FEW:
+        return _look_up(q, k, v, mask, scale)
+    return attend(q, k, v, mask, scale, dropping.draw(p))
 
 
 def prepared(query: Packing, key: Packing, causal: bool) -> tuple[spans.Spans | None, bool] | None:
@@ -64,11 +78,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor | None:
     return torch.view_as_real(rotated).flatten(-2).to(x.dtype)
 
 
-def _packed(q: Tensor, k: Tensor, v: Tensor, mask: PackedMask, scale: float, p: float) -> Tensor | None:
-    """Attention within each sentence of a packed row; None if no kernel takes it. Those for a GPU have no dropout."""
-    if v.is_cpu:
-        inputs = _autocast(q, k, v)
-        return in_kernel(*inputs, mask, scale, p) if takes(*inputs) else None
+def _packed(q: Tensor, k: Tensor, v: Tensor, mask: PackedMask, scale: float) -> Tensor | None:
+    """Attention on a GPU within each sentence of a packed row, without dropout; None if no kernel takes it."""
     if mask.prepared is None:
         return None
     packed_spans, has_flash = mask.prepared
@@ -89,12 +100,6 @@ def _packed(q: Tensor, k: Tensor, v: Tensor, mask: PackedMask, scale: float, p: 
     output = varlen_attn(q, k, v, *lengths, window_size=window, scale=scale)
     assert isinstance(output, Tensor)
     return output.transpose(0, 1).unsqueeze(0)
-
-
-def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cast to the type of products on a CPU."""
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else v.dtype
-    return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
 # Interface to the kernel in C.
@@ -127,64 +132,17 @@ class _Shape(ctypes.Structure):
     )
 
 
-class Attention(NamedTuple):
-    """dropout(softmax(scale · q kT)) v, and its gradient.
-
-    mask: bool (B or 1, 1, T or 1, S), with dense columns, True where a query may look; a query that may look nowhere
-    gets zeros.
-    """
-
-    mask: Tensor | PackedMask
-    scale: float
-    dropout: dropping.Draw = dropping.NO_DROPOUT  # of the weights
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, H, T, d_k), (B, G, S, d_k), (B, G, S, d_v), of one type -> (B, H, T, d_v), in memory (B, T, H, d_v), and
-        the weights before dropout, fp32, for the gradient: (B, H, T, S or more), or sentence by sentence for a packed
-        row."""
-        q, k, v = (on_gpu.dense(x) for x in (q, k, v))
-        shape, n_lane = self._shape(q, k, v), kernels().lanes()
-        weight = torch.empty(*q.shape[:3], -(-shape.n_key // n_lane) * n_lane)
-        out = _empty_heads(q, v.size(3))
-        _check(kernels().attend(byref(shape), *_heads(q, k, v, out), weight))
-        return out, weight
-
-    def look_up(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """`forward` for a few queries that see few of the keys, without dropout and without a gradient."""
-        assert self.dropout == dropping.NO_DROPOUT and isinstance(self.mask, Tensor)
-        q, k, v = (on_gpu.dense(x) for x in (q, k, v))
-        out = _empty_heads(q, v.size(3))
-        _check(kernels().look_up(byref(self._shape(q, k, v)), *_heads(q, k, v, out)))
-        return out
-
-    def backward(self, q: Tensor, k: Tensor, v: Tensor, weight: Tensor, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradients of q, k and v. weight: of `forward`. d_out: (B, H, T, d_v)."""
-        q, k, v, d_out = (on_gpu.dense(x) for x in (q, k, v, d_out))
-        grads = self._empty_gradients(q, k, v)
-        args = *_heads(q, k, v, d_out), weight, *_heads(*grads)
-        _check(kernels().attend_backward(byref(self._shape(q, k, v)), *args))
-        return grads
-
-    @staticmethod
-    def _empty_gradients(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Allocate the gradients of q, k and v. If they are parts of one product, their gradients are parts of one."""
-        if q.untyped_storage().data_ptr() == k.untyped_storage().data_ptr():
-            d_q, d_k, d_v = _empty_parts(q, k, v)
-        else:
-            d_q, (d_k, d_v) = _empty_heads(q, q.size(3)), _empty_parts(k, v)
-        return d_q, d_k, d_v
-
-    def _shape(self, q: Tensor, k: Tensor, v: Tensor) -> _Shape:
-        mask, pointers = self.mask, tuple[int | None, ...]()
-        if isinstance(mask, PackedMask):
-            size = len(mask.query.start) - 1, mask.query.longest, mask.key.longest
-            pointers = None, 0, 0, mask.query.start.data_ptr(), mask.key.start.data_ptr(), mask.causal
-        else:
-            size = q.size(0), q.size(2), k.size(2)
-            strides = (mask.stride(dim) if mask.size(dim) > 1 else 0 for dim in (0, 2))
-            pointers = mask.data_ptr(), *strides, None, None, False
-        sizes = size[0], q.size(1), k.size(1), *size[1:], q.size(3), v.size(3)
-        return _Shape(*sizes, *pointers, self.scale, *self.dropout, is_half(q), torch.get_num_threads())
+def _shape(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | PackedMask, scale: float, dropout: dropping.Draw) -> _Shape:
+    pointers = tuple[int | None, ...]()
+    if isinstance(mask, PackedMask):
+        size = len(mask.query.start) - 1, mask.query.longest, mask.key.longest
+        pointers = None, 0, 0, mask.query.start.data_ptr(), mask.key.start.data_ptr(), mask.causal
+    else:
+        size = q.size(0), q.size(2), k.size(2)
+        strides = (mask.stride(dim) if mask.size(dim) > 1 else 0 for dim in (0, 2))
+        pointers = mask.data_ptr(), *strides, None, None, False
+    sizes = size[0], q.size(1), k.size(1), *size[1:], q.size(3), v.size(3)
+    return _Shape(*sizes, *pointers, scale, *dropout, is_half(q), torch.get_num_threads())
 
 
 def _empty_heads(like: Tensor, width: int) -> Tensor:
@@ -207,39 +165,48 @@ def _check(failed: int) -> None:
         raise MemoryError("out of memory for the attention buffers of the threads")
 
 
-class _InKernel(torch.autograd.Function):
-    """Attention by a kernel, which reads the heads in the layout of the projections. The backward pass draws the
-    dropout again."""
+def _empty_gradients(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """Allocate the gradients of q, k and v. If they are parts of one product, their gradients are parts of one."""
+    if q.untyped_storage().data_ptr() == k.untyped_storage().data_ptr():
+        return _empty_parts(q, k, v)
+    return _empty_heads(q, q.size(3)), *_empty_parts(k, v)
+
+
+def _look_up(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | PackedMask, scale: float) -> Tensor:
+    """`attend` for a few queries that see few of the keys, without dropout and without a gradient."""
+    q, k, v = (on_gpu.dense(x) for x in (q, k, v))
+    out = _empty_heads(q, v.size(3))
+    _check(kernels().look_up(byref(_shape(q, k, v, mask, scale, dropping.NO_DROPOUT)), *_heads(q, k, v, out)))
+    return out
+
+
+class _Attend(torch.autograd.Function):
+    """Saves the weights before dropout, fp32: (B, H, T, S or more), or sentence by sentence for a packed row. The
+    backward pass draws the dropout again."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, attention: Attention) -> Tensor:
-        output, weight = attention.forward(q, k, v)
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | PackedMask, scale: float, dropout: dropping.Draw
+    ) -> Tensor:
+        q, k, v = (on_gpu.dense(x) for x in (q, k, v))
+        ctx.options = mask, scale, dropout
+        shape, n_lane = _shape(q, k, v, *ctx.options), kernels().lanes()
+        weight = torch.empty(*q.shape[:3], -(-shape.n_key // n_lane) * n_lane)
+        out = _empty_heads(q, v.size(3))
+        _check(kernels().attend(byref(shape), *_heads(q, k, v, out), weight))
         ctx.save_for_backward(q, k, v, weight)
-        ctx.attention = attention
-        return output
+        return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        (d_output,) = grads
-        return *ctx.attention.backward(*ctx.saved_tensors, d_output), None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, weight = ctx.saved_tensors
+        d_out, grads = on_gpu.dense(grad_outputs[0]), _empty_gradients(q, k, v)
+        args = *_heads(q, k, v, d_out), weight, *_heads(*grads)
+        _check(kernels().attend_backward(byref(_shape(q, k, v, *ctx.options)), *args))
+        return *grads, None, None, None
 
 
-_in_kernel: Callable[[Tensor, Tensor, Tensor, Attention], Tensor] = _InKernel.apply
-
-
-def in_kernel(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | PackedMask, scale: float, p: float, *, in_search: bool = False
-) -> Tensor:
-    """dropout(softmax(scale · q kT)) v of tensors that `switch.takes`: (B, H, T, d_v).
-
-    q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), of one type; mask: bool, (B or 1, 1, T or 1, S), True where
-    looking is allowed, or that of a packed row; a query that may look nowhere gets zeros. in_search: queries are the
-    hypotheses of a sentence. Only then does their number, which does not depend on the other sentences of a batch,
-    select the order of the sums: up to 256 tokens, a translation is the same to the bit in any batch.
-    """
-    if isinstance(mask, Tensor) and mask.stride(3) != 1:
-        mask = mask.contiguous()
-    attention = Attention(mask, scale, dropping.draw(p))
-    if in_search and not p and isinstance(mask, Tensor) and not torch.is_grad_enabled() and q.size(2) <= _FEW:
-        return attention.look_up(q, k, v)
-    return _in_kernel(q, k, v, attention)
+# dropout(softmax(scale · q kT)) v of q (B, H, T, d_k), k (B, G, S, d_k), v (B, G, S, d_v), all of one type, a mask, the
+# scale, and the dropout of the weights: (B, H, T, d_v), in memory (B, T, H, d_v). The mask is bool, (B or 1, 1, T or 1,
+# S), with dense columns, or that of a packed row; a query that may look nowhere gets zeros.
+attend: Callable[[Tensor, Tensor, Tensor, Tensor | PackedMask, float, dropping.Draw], Tensor] = _Attend.apply

@@ -32,7 +32,8 @@ def scan(logits: Tensor, never: Tensor, width: int | None) -> tuple[Tensor, Tens
         return None
     from nmt.kernels import search_triton
 
-    return search_triton.scan(logits, search_triton.allowed(logits.size(-1), never), width)
+    allowed = torch.ones(logits.size(-1), dtype=torch.uint8, device=never.device).index_fill_(0, never, 0)
+    return search_triton.scan(logits, allowed, width)
 
 
 def store(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, n_step: Tensor) -> bool:

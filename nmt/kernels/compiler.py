@@ -70,9 +70,8 @@ def _load() -> ctypes.CDLL:
     name = f"kernels-{hashlib.sha256(b'|'.join([*inputs, *sorted(processor)])).hexdigest()[:24]}.so"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     if cache.parts[:1] != ("~",):  # ~ stays if there is no home
-        with suppress(
-            OSError, NotCompiled
-        ):  # the cache may be full, or not writable or executable: try again elsewhere
+        # The cache may be full, or not writable or executable: try again elsewhere.
+        with suppress(OSError, NotCompiled):
             return _load_or_compile(cache / "nmt" / name, compiler, flags, openmp)
     with tempfile.TemporaryDirectory() as temporary:  # the library stays loaded without its file
         return _load_or_compile(Path(temporary) / name, compiler, flags, openmp)

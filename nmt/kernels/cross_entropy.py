@@ -105,8 +105,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         pad_idx: int,
         compiled: bool,
     ) -> Tensor:
-        device = hidden.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        dtype = switch.dtype_of_products(weight)
         exact = torch.promote_types(weight.dtype, torch.float32)
         need_grad = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         hidden = hidden if scale == 1.0 else hidden * scale
@@ -124,13 +123,13 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         loss = even.loss
         d_hidden = torch.empty_like(hidden, dtype=exact) if need_grad else None
         d_weight = even.by_weight(len(weight)) if need_grad else None
-        with torch.autocast(device, enabled=False):
+        with torch.autocast(weight.device.type, enabled=False):
             # One buffer for all chunks, so that it stays in the cache.
             logits = hidden_in.new_empty(min(chunk, len(hidden_in)), weight.size(0))
             for start in range(0, n_row, chunk):
                 h = hidden_in[start : start + chunk]
                 target = gold[start : start + chunk].unsqueeze(1)
-                z, n = products.product(h, weight_in.t(), logits[: len(h)]), len(target)
+                z, n = products.product(h, weight_in.t(), out=logits[: len(h)]), len(target)
                 value, d_z, total = loss_pass(z[:n], target, 1 - smoothing, exact)
                 loss += value
                 if d_hidden is None or d_weight is None:
@@ -140,7 +139,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 d_hidden[start : start + chunk] = products.product(d_z, weight_in)[:n] / total[:n]
                 h = (h / total).to(dtype)
                 if by_kernels:
-                    products.add_weight_gradient(d_weight, d_z, h)
+                    products.weight_gradient(d_z, h, d_weight)
                 elif dtype == exact:
                     d_weight.addmm_(d_z.t(), h)
                 else:
@@ -181,8 +180,7 @@ class _Consistency(torch.autograd.Function):
         options: tuple[tuple[float, float], tuple[float, float], float, int],
     ) -> tuple[Tensor, Tensor]:
         (ce_p, ce_q), (pq, qp), smoothing, pad_idx = options
-        device = weight.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        dtype = switch.dtype_of_products(weight)
         exact = torch.promote_types(weight.dtype, torch.float32)
         p_in, q_in, weight_in = (products.widened(x.to(dtype)) for x in (p_hidden, q_hidden, weight))
         dtype = weight_in.dtype
@@ -195,7 +193,7 @@ class _Consistency(torch.autograd.Function):
         entropy, divergence = even[0].loss + even[1].loss, torch.zeros((), dtype=exact, device=weight.device)
         d_p, d_q = torch.empty_like(p_in, dtype=exact), torch.empty_like(q_in, dtype=exact)
         d_weight = even[0].by_weight(len(weight)).add_(even[1].by_weight(len(weight)))
-        with torch.autocast(device, enabled=False):
+        with torch.autocast(weight.device.type, enabled=False):
             for start in range(0, p_in.size(0), chunk):
                 rows = slice(start, start + chunk)
                 hidden = torch.cat([p_in[rows], q_in[rows]])

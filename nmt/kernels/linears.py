@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nmt.kernels import passes, products, switch
+from nmt.kernels.switch import dtype_of_products
 
 
 def fused_linear(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...] | None:
@@ -68,11 +69,6 @@ def _trained_by_kernels(x: Tensor, layers: Sequence[nn.Module]) -> list[nn.Linea
     return linears if switch.takes(x, *(layer.weight for layer in linears)) else []
 
 
-def dtype_of_products(x: Tensor) -> torch.dtype:
-    """Return the type of products of x on a CPU."""
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
-
-
 class _FusedLinear(torch.autograd.Function):
     """Several linear layers of one input. Saves the input of the product. The outputs are adjacent in memory."""
 
@@ -85,15 +81,18 @@ class _FusedLinear(torch.autograd.Function):
         ctx.x_dtype, ctx.dtype, ctx.widths = x.dtype, weights[0].dtype, [len(weight) for weight in weights]
         ctx.has_bias = bool(biases)
         with torch.autocast("cpu", enabled=False):
-            out = products.linear(rows, factors, torch.cat(biases).float() if biases else None)
+            bias = torch.cat(biases).float() if biases else None
+            out = products.product(rows, *(factor.t() for factor in factors), side_by_side=True, bias=bias)
         return torch.split(out.view(*x.shape[:-1], -1), ctx.widths, -1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         rows, *factors = ctx.saved_tensors
-        d_out = products.widened(_side_by_side(grads).flatten(0, -2).contiguous())
-        d_x = products.product_by(d_out, factors).to(ctx.x_dtype).view(*grads[0].shape[:-1], -1)
-        d_weight = products.weight_gradient(d_out, rows, ctx.dtype)
+        joined = _view_as_one(grads, -1)
+        joined = torch.cat(grads, -1) if joined is None else joined
+        d_out = products.widened(joined.flatten(0, -2).contiguous())
+        d_x = products.product(d_out, *factors).to(ctx.x_dtype).view(*grads[0].shape[:-1], -1)
+        d_weight = products.weight_gradient(d_out, rows).to(ctx.dtype)
         d_bias = torch.split(passes.column_sums(d_out).to(ctx.dtype), ctx.widths) if ctx.has_bias else ()
         return d_x, None, *torch.split(d_weight, ctx.widths), *d_bias
 
@@ -111,9 +110,9 @@ class _LinearReluLinear(torch.autograd.Function):
         (first,) = products.as_factors(rows, [w_1])
         with torch.autocast("cpu", enabled=False):
             # Not the product of oneDNN with a fused activation, which turns NaN into 0.
-            hidden = products.linear(rows, [first], b_1.float(), relu=True)
+            hidden = products.product(rows, first.t(), bias=b_1.float(), relu=True)
             (second,) = products.as_factors(hidden, [w_2])
-            out = products.linear(hidden, [second], b_2.float(), zeros=True)
+            out = products.product(hidden, second.t(), bias=b_2.float(), zeros=True)
         ctx.save_for_backward(rows, hidden, first, second)
         ctx.x_dtype, ctx.dtype = x.dtype, w_1.dtype
         return out.view(*x.shape[:-1], -1)
@@ -122,21 +121,15 @@ class _LinearReluLinear(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         rows, hidden, first, second = map(products.widened, ctx.saved_tensors)
         d_out = products.widened(grads[0].flatten(0, -2).contiguous())
-        d_w_2, d_b_2 = products.weight_gradient(d_out, hidden, ctx.dtype, zeros_in="x"), passes.column_sums(d_out)
+        d_w_2, d_b_2 = products.weight_gradient(d_out, hidden, zeros_in="x"), passes.column_sums(d_out)
         d_hidden, d_b_1 = products.product_where(d_out, second, hidden)  # includes the gradient of the ReLU
-        d_w_1 = products.weight_gradient(d_hidden, rows, ctx.dtype, zeros_in="d_out")
-        d_x = products.product_by(d_hidden, [first], zeros=True)
+        d_w_1 = products.weight_gradient(d_hidden, rows, zeros_in="d_out")
+        d_x = products.product(d_hidden, first, zeros=True)
         by_parameter = (grad.to(ctx.dtype) for grad in (d_w_1, d_b_1, d_w_2, d_b_2))
         return d_x.to(ctx.x_dtype).view(*grads[0].shape[:-1], -1), *by_parameter
 
 
 _linear_relu_linear: Callable[..., Tensor] = _LinearReluLinear.apply
-
-
-def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate parts (..., d) to (..., sum of d), without a copy if they are adjacent in memory."""
-    joined = _view_as_one(parts, -1)
-    return torch.cat(list(parts), -1) if joined is None else joined
 
 
 def _view_as_one(parts: Sequence[Tensor], dim: int = 0) -> Tensor | None:

@@ -45,38 +45,34 @@ def _add_and_norm(
     tl.store(normed + place, z.to(normed.dtype.element_ty), mask=mask)
 
 
-def normed(x: Tensor, more: Tensor | None, weight: Tensor, bias: Tensor | None, centred: bool, eps: float) -> Tensor:
-    """(x + more - mean) · rate · weight + bias of each row, with rate = 1 / sqrt(variance + eps): (..., D), in the type
-    of x, to which the sum is rounded first. If not centred, the mean is taken as 0.
-
-    x, more: (..., D) of one type. weight, bias: (D,).
-    """
-    return _launch(x, more, None, weight, bias, centred, eps)
-
-
-def added_and_normed(
-    x: Tensor, more: Tensor, weight: Tensor, bias: Tensor | None, centred: bool, eps: float
+def sum_and_norm(
+    x: Tensor,
+    more: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    centred: bool,
+    eps: float,
+    *,
+    keep_sum: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """x + more, (..., D), and the result of `normed`."""
-    total = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    return total, _launch(x, more, total, weight, bias, centred, eps)
+    """x + more and its norm, (..., D) both: (x + more - mean) · rate · weight + bias of each row, with
+    rate = 1 / sqrt(variance + eps), in the type of x, to which the sum is rounded first. If not centred, the mean is
+    taken as 0.
 
-
-def _launch(
-    x: Tensor, more: Tensor | None, total: Tensor | None, weight: Tensor, bias: Tensor | None, centred: bool, eps: float
-) -> Tensor:
-    """Return the norm of the sum. Writes the sum into `total`, if given."""
+    x, more: (..., D) of one type. weight, bias: (D,). keep_sum: if False, x is returned in place of the sum.
+    """
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    total = torch.empty_like(out) if keep_sum and more is not None else None
     n_column = x.size(-1)
-    x = dense(x.reshape(-1, n_column))
+    rows = dense(x.reshape(-1, n_column))
     more = None if more is None else dense(more.reshape(-1, n_column))
     # The work of a program depends only on the width: the result of a row does not depend on the other rows.
     width = triton.next_power_of_2(n_column)
     n_row = max(1, _PER_WARP // width)  # of a program
     with on_its_device(x):
-        _add_and_norm[(triton.cdiv(len(x), n_row),)](
-            x, more, total, out, dense(weight), None if bias is None else dense(bias),
-            x.stride(0), 0 if more is None else more.stride(0), len(x), n_column, eps,
+        _add_and_norm[(triton.cdiv(len(rows), n_row),)](
+            rows, more, total, out, dense(weight), None if bias is None else dense(bias),
+            rows.stride(0), 0 if more is None else more.stride(0), len(rows), n_column, eps,
             CENTRED=centred, N_ROW=n_row, WIDTH=width, num_warps=max(1, n_row * width // _PER_WARP),
         )  # fmt: skip
-    return out
+    return x if total is None else total, out

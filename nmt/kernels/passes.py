@@ -1,4 +1,4 @@
-"""Wrappers of kernels that pass over rows: dropout, softmax of the loss, sums. Shapes: N rows, D columns."""
+"""Wrappers of kernels that pass over rows: softmax of the loss, sums. Shapes: N rows, D columns."""
 
 from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
@@ -9,23 +9,11 @@ from torch import Tensor
 from nmt.kernels.switch import is_half, kernels, takes, workspace
 
 
-def drop_add(x: Tensor, residual: Tensor | None, seed: int, n_drop: int, scale: float, dtype: torch.dtype) -> Tensor:
-    """residual + x · keep · scale, in `dtype`. The seed and the index of an element decide if it is kept."""
-    x = x.contiguous()
-    out = torch.empty_like(x, dtype=dtype)
-    _drop_add(out, x, None if residual is None else residual.contiguous(), seed, n_drop, scale)
-    return out
-
-
 def add_to(total: Tensor, x: Tensor) -> None:
     """total + x, in place of total."""
     assert total.is_contiguous() and x.is_contiguous() and total.shape == x.shape
-    _drop_add(total, x, total, seed=0, n_drop=0, scale=1.0)
-
-
-def _drop_add(out: Tensor, x: Tensor, residual: Tensor | None, seed: int, n_drop: int, scale: float) -> None:
-    tensors = out, is_half(out), x, is_half(x), residual, is_half(residual)
-    kernels().drop_add(*tensors, x.numel(), seed, n_drop, scale, torch.get_num_threads())
+    tensors = total, is_half(total), x, is_half(x), total, is_half(total)
+    kernels().drop_add(*tensors, x.numel(), 0, 0, 1.0, torch.get_num_threads())  # none is dropped
 
 
 def add_bias(x: Tensor, bias: Tensor, *, relu: bool = False) -> Tensor:

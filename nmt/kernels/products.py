@@ -47,17 +47,30 @@ def widened(x: Tensor) -> Tensor:
     return x.float() if is_half(x) and takes(x) and bf16_in_fp32() else x
 
 
-def product(a: Tensor, b: Tensor, out: Tensor | None = None, *, zeros: bool = False) -> Tensor:
-    """a · b, (N, D) and (D, E) -> (N, E), in `out` if given. zeros: a may have many zeros, which kernels then skip; the
-    result is the same to the bit for finite numbers."""
-    if half_products.takes_product(a, [b]):
-        return half_products.multiply(a, [b], out=out)
+def product(
+    a: Tensor,
+    *parts: Tensor,
+    side_by_side: bool = False,
+    out: Tensor | None = None,
+    bias: Tensor | None = None,
+    relu: bool = False,
+    zeros: bool = False,
+) -> Tensor:
+    """a · b, (N, D) and (D, E) -> (N, E), in `out` if given. parts: b, or what `as_factors` made of it: cut along D, or
+    along E if side_by_side. bias: (E,) fp32, is added, and with relu the ReLU taken, for tensors that kernels take.
+    zeros: a may have many zeros, which kernels then skip; the result is the same to the bit for finite numbers."""
+    if half_products.takes_product(a, parts):
+        return half_products.multiply(a, parts, side_by_side=side_by_side, out=out, bias=bias, relu=relu)
+    (b,) = parts
     if _are_widened(a, b):
-        wide = product(widened(a), widened(b), zeros=zeros)
+        wide = product(widened(a), widened(b), bias=bias, relu=relu, zeros=zeros)
         return wide.to(a.dtype) if out is None else out.copy_(wide)
-    if not _in_kernels(a, b):
-        return torch.mm(a, b, out=out) if out is not None else a @ b
-    return _multiply(torch.empty(len(a), b.size(1)) if out is None else out, a, b, zeros=zeros)
+    if _in_kernels(a, b):
+        out = torch.empty(len(a), b.size(1)) if out is None else out
+        return _multiply(out, a, b, bias=bias, relu=relu, zeros=zeros)
+    result = torch.mm(a, b, out=out)
+    # Not torch.addmm, which first fills the output with the bias, in a pass of its own.
+    return result if bias is None else add_bias(result, bias, relu=relu)
 
 
 def product_of_each(a: Tensor, b: Tensor, *, symmetric: bool) -> Tensor | None:
@@ -74,38 +87,12 @@ def product_of_each(a: Tensor, b: Tensor, *, symmetric: bool) -> Tensor | None:
 
 
 def as_factors(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
-    """Prepare the weights (E, D) of layers with the input x for `linear` and `product_by`: unchanged if kernels take
-    them, else one matrix of the type of x, concatenated along E."""
+    """Prepare the weights (E, D) of layers with the input x for `product`, and for the gradient of x: unchanged if
+    kernels take them, else one matrix of the type of x, concatenated along E."""
     if half_products.takes_weights(x, weights):
         return list(weights)
     weights = [weight.to(x.dtype) for weight in weights]
     return weights if len(weights) == 1 else [torch.cat(weights)]
-
-
-def linear(
-    x: Tensor, weights: Sequence[Tensor], bias: Tensor | None = None, *, relu: bool = False, zeros: bool = False
-) -> Tensor:
-    """x · weightT + bias, (N, D), (E, D) and (E,) fp32 -> (N, E), optionally with a ReLU; for tensors that kernels
-    take. weights: from `as_factors`. zeros: as in `product`, of x."""
-    transposed = [weight.t() for weight in weights]
-    if half_products.takes_product(x, transposed):
-        return half_products.multiply(x, transposed, side_by_side=True, bias=bias, relu=relu)
-    (weight,) = weights
-    if _are_widened(x, weight):
-        return linear(widened(x), [widened(weight)], bias, relu=relu, zeros=zeros).to(x.dtype)
-    if _in_kernels(x, weight):
-        return _multiply(torch.empty(len(x), len(weight)), x, weight.t(), bias=bias, relu=relu, zeros=zeros)
-    out = x @ weight.t()
-    # Not torch.addmm, which first fills the output with the bias, in a pass of its own.
-    return out if bias is None else add_bias(out, bias, relu=relu)
-
-
-def product_by(d_out: Tensor, weights: Sequence[Tensor], *, zeros: bool = False) -> Tensor:
-    """d_out · weight, (N, E) and (E, D) -> (N, D): the gradient of the input of `linear`, with the same weights."""
-    if half_products.takes_product(d_out, weights):
-        return half_products.multiply(d_out, weights)
-    (weight,) = weights
-    return product(d_out, weight, zeros=zeros)
 
 
 class LaidOut:
@@ -156,51 +143,32 @@ def product_where(a: Tensor, b: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def weight_gradient(
-    d_out: Tensor, x: Tensor, dtype: torch.dtype, *, zeros_in: Literal["d_out", "x", ""] = ""
+    d_out: Tensor, x: Tensor, total: Tensor | None = None, *, zeros_in: Literal["d_out", "x", ""] = ""
 ) -> Tensor:
-    """d_outT · x, (N, E)T · (N, D) -> (E, D), in `dtype`: the gradient of a weight. zeros_in: the factor that may have
-    many zeros, as in `product`."""
+    """d_outT · x, (N, E)T · (N, D) -> (E, D): the gradient of a weight, in the type of the product. total: (E, D) fp32,
+    to which it is added instead. zeros_in: the factor that may have many zeros, as in `product`."""
     if _are_widened(d_out, x):
         d_out, x = widened(d_out), widened(x)
-    if _is_half_gradient(d_out, x):
-        return _gradient(torch.empty(d_out.size(1), x.size(1)), d_out, x, add=False).to(dtype)
-    if zeros_in == "x" and _in_kernels(d_out, x):
-        return turned(product(x.t(), d_out, zeros=True)).to(dtype)
-    return product(d_out.t(), x, zeros=zeros_in == "d_out").to(dtype)
-
-
-def add_weight_gradient(total: Tensor, d_out: Tensor, x: Tensor) -> None:
-    """Add d_outT · x, (N, E)T · (N, D), to total, (E, D) fp32: the gradient of a weight."""
-    if _are_widened(d_out, x):
-        d_out, x = widened(d_out), widened(x)
+    if is_half(d_out) and is_half(x) and d_out.numel() and x.numel() and takes(x) and half_products.in_kernels():
+        # oneDNN is much slower if the first factor is transposed than otherwise.
+        out = torch.empty(d_out.size(1), x.size(1)) if total is None else total
+        assert out.is_contiguous() and out.dtype == torch.float32
+        d_out, x, n_thread = d_out.contiguous(), x.contiguous(), torch.get_num_threads()
+        narrow, wide = sorted((d_out, x), key=lambda factor: factor.size(1))
+        scratch = workspace(n_thread * library().room_of_gradient())
+        shape = narrow.size(1), wide.size(1), len(x)
+        library().weight_gradient(out, total is not None, narrow is x, narrow, wide, *shape, scratch, n_thread)
+        return out
+    if total is None:
+        if zeros_in == "x" and _in_kernels(d_out, x):
+            return turned(product(x.t(), d_out, zeros=True))
+        return product(d_out.t(), x, zeros=zeros_in == "d_out")
     if _in_kernels(d_out, x):
-        _multiply(total, d_out.t(), x, add=True)
-    elif _is_half_gradient(d_out, x):
-        _gradient(total, d_out, x, add=True)
-    elif is_half(x):
+        return _multiply(total, d_out.t(), x, add=True)
+    if is_half(x):
         add_to(total, d_out.t() @ x)
-    else:
-        total.addmm_(d_out.t(), x)
-
-
-def _is_half_gradient(d_out: Tensor, x: Tensor) -> bool:
-    """True if kernels compute the bf16 gradient of a weight. oneDNN is much slower if the first factor is transposed
-    than otherwise."""
-    return (
-        takes(d_out, x)
-        and bool(is_half(d_out) and is_half(x) and d_out.numel() and x.numel())
-        and half_products.in_kernels()
-    )
-
-
-def _gradient(out: Tensor, d_out: Tensor, x: Tensor, *, add: bool) -> Tensor:
-    assert out.is_contiguous() and out.dtype == torch.float32
-    d_out, x, n_thread = d_out.contiguous(), x.contiguous(), torch.get_num_threads()
-    narrow, wide = sorted((d_out, x), key=lambda factor: factor.size(1))
-    scratch = workspace(n_thread * library().room_of_gradient())
-    shape = narrow.size(1), wide.size(1), len(x)
-    library().weight_gradient(out, add, narrow is x, narrow, wide, *shape, scratch, n_thread)
-    return out
+        return total
+    return total.addmm_(d_out.t(), x)
 
 
 def _are_widened(*factors: Tensor) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor
 from nmt.kernels.on_gpu import dense, on_its_device
 from nmt.kernels.tiles_triton import attend_to_tile
 
-_MIN_TILE_ROWS = 16  # of a product
+_MIN_TILE_ROWS, _N_KEY = 16, 32  # rows of a product, at least, and keys of a tile
 _N_COLUMN = 4096  # columns of a row that a program reads at a time
 _N_MASK = 1024  # elements of a mask that a program reads at a time
 
@@ -122,22 +122,18 @@ def attend(q: Tensor, k: Tensor, v: Tensor, seen: SeenKeys, scale: float) -> Ten
     (n_sentence, n_head, n_row, width), n_group, n_share = q.shape, k.size(1), q.size(1) // k.size(1)
     out = q.new_empty(n_sentence, n_row, n_head, v.size(3))
     n_line = max(_MIN_TILE_ROWS, triton.next_power_of_2(n_share * n_row))
-    n_key, n_warp = _tile(n_line, max(width, v.size(3)) * v.itemsize)
+    # Few warps and keys of a tile, since many small programs hide the latency of memory best.
+    n_byte = n_line * max(width, v.size(3)) * v.itemsize
+    n_warp = 1 if n_byte <= 4096 else 2 if n_byte <= 8192 else 4
     with on_its_device(q):
         _attend[n_sentence, n_group](
             q, k, v, *seen, out, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
             *((1, seen.place.stride(0)) if len(seen.n) > 1 else (0, 0)), n_row, n_head, n_share,
             scale * math.log2(math.e),
-            D_K=width, D_V=v.size(3), N_ROW=n_line, N_KEY=n_key, N_BIT=8 * seen.bits.itemsize,
+            D_K=width, D_V=v.size(3), N_ROW=n_line, N_KEY=_N_KEY, N_BIT=8 * seen.bits.itemsize,
             num_warps=n_warp, num_stages=2,
         )  # fmt: skip
     return out.transpose(1, 2)
-
-
-def _tile(n_line: int, n_byte: int) -> tuple[int, int]:
-    """Return the number of keys of a tile, of n_byte each, for n_line rows, and the number of warps: few, since many
-    small programs hide the latency of memory best."""
-    return 32, 1 if n_line * n_byte <= 4096 else 2 if n_line * n_byte <= 8192 else 4
 
 
 @triton.jit
@@ -197,11 +193,6 @@ def _scan(
         total = total * tl.exp(top - base) + tl.sum(tl.sum(tl.exp(x - base), 1), 0)
         top = higher
     tl.store(log_total + row, top + tl.log(total))
-
-
-def allowed(n_column: int, never: Tensor) -> Tensor:
-    """Return a mask of the columns that are not in `never`: (V,) uint8."""
-    return torch.ones(n_column, dtype=torch.uint8, device=never.device).index_fill_(0, never, 0)
 
 
 def scan(logits: Tensor, allowed: Tensor, width: int, state: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -11,141 +11,108 @@ import torch
 from torch import Tensor, nn
 
 from nmt.kernels import dropping, on_gpu, switch
-from nmt.kernels.linears import dtype_of_products
 from nmt.kernels.passes import size_of_sums
-from nmt.kernels.switch import is_half, kernels, workspace
+from nmt.kernels.switch import dtype_of_products, is_half, kernels, workspace
 
 NormParameters = tuple[Tensor, Tensor | None, bool, float]  # weight, bias, True for a LayerNorm, eps
 
 
 def sum_and_norm(
-    x: Tensor, more: Tensor | None, norm: nn.Module | None, *, keep_sum: bool = True
+    x: Tensor, addend: Tensor | None, norm: nn.Module | None, *, for_product: bool
 ) -> tuple[Tensor, Tensor] | None:
-    """x + more and its norm in one pass on a GPU, without gradients; None if no kernel takes it.
+    """x, or x + addend, and its norm, if there is one: on a GPU without gradients, on a CPU with them. None if no
+    kernel takes it. for_product: a product reads the norm, which may get the type of products; else only the norm is
+    needed, and x may be returned in place of the sum."""
+    if not torch.is_grad_enabled():
+        parameters = None if torch.compiler.is_compiling() else _parameters(norm)
+        if parameters is None or not on_gpu.takes_norm(x, addend, parameters[0]):
+            return None
+        from nmt.kernels import norms_triton
 
-    keep_sum: whether the sum is needed; if not, x is returned in its place.
-    """
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
+        return norms_triton.sum_and_norm(x, addend, *parameters, keep_sum=for_product)
+    if not switch.takes(x, *(() if addend is None else (addend,))):
         return None
-    if norm.eps is None or not norm.elementwise_affine or not on_gpu.takes_norm(x, more, norm.weight):
+    parameters = _trained_parameters(norm)
+    if norm is not None and parameters is None:
         return None
-    from nmt.kernels import norms_triton
-
-    bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
-    parameters = norm.weight, bias, isinstance(norm, nn.LayerNorm), norm.eps
-    if more is None or not keep_sum:
-        return x, norms_triton.normed(x, more, *parameters)
-    return norms_triton.added_and_normed(x, more, *parameters)
-
-
-def normed(x: Tensor, norm: nn.Module) -> Tensor | None:
-    """`ops.normed` by a kernel; None if no kernel takes it."""
-    parameters = _parameters(x, norm)
-    return None if parameters is None else _residual_and_norm(x, x.dtype, *parameters)[1]
-
-
-def residual_and_input(x: Tensor, norm: nn.Module | None) -> tuple[Tensor, Tensor] | None:
-    """`ops.residual_and_input` by a kernel; None if no kernel takes it."""
-    if norm is None:
-        return (x, x.to(dtype_of_products(x))) if torch.is_grad_enabled() and switch.takes(x) else None
-    parameters = _parameters(x, norm)
-    return None if parameters is None else _residual_and_norm(x, dtype_of_products(x), *parameters)
+    total = x if addend is None else x + addend
+    dtype = dtype_of_products(total) if for_product else total.dtype
+    if parameters is None:
+        return total, total.to(dtype)
+    return _sum_and_norm(total, None, dropping.NO_DROPOUT, dtype, *parameters)
 
 
 def add_and_norm(x: Tensor, residual: Tensor, p: float, norm: nn.Module) -> Tensor | None:
     """`ops.add_and_norm` by a kernel; None if no kernel takes it. Dropout needs rows of a multiple of 4 elements."""
     takes = residual.dtype == torch.float32 and switch.takes(x, residual) and (not p or x.size(-1) % 4 == 0)
-    parameters = _parameters(residual, norm) if takes else None
+    parameters = _trained_parameters(norm) if takes and torch.is_grad_enabled() else None
     if parameters is None:
         return None
-    return _add_and_norm(x, residual, dropping.draw(p), *parameters)
+    return _sum_and_norm(x, residual, dropping.draw(p), residual.dtype, *parameters)[1]
 
 
-def _parameters(x: Tensor, norm: nn.Module) -> NormParameters | None:
-    """Return the parameters of a norm in training, as kernels take them; None if no kernel takes it."""
-    if not torch.is_grad_enabled() or not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
+def _parameters(norm: nn.Module | None) -> NormParameters | None:
+    """Return the parameters of a norm as kernels take them; None if it is another module."""
+    if not isinstance(norm, nn.LayerNorm | nn.RMSNorm) or norm.eps is None or not norm.elementwise_affine:
         return None
     bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
-    if norm.eps is None or norm.weight.dtype != torch.float32 or not switch.takes(x, norm.weight):
-        return None
     return norm.weight, bias, isinstance(norm, nn.LayerNorm), norm.eps
 
 
-class _ResidualAndNorm(torch.autograd.Function):
-    """x, and its norm in a type. Saves x, and mean and inverse deviation of each row."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, dtype: torch.dtype, weight: Tensor, bias: Tensor | None, centred: bool, eps: float
-    ) -> tuple[Tensor, Tensor]:
-        dense = x.contiguous()
-        out, moments = torch.empty_like(dense, dtype=dtype), torch.empty(2, dense.numel() // dense.size(-1))
-        shape = moments.size(1), x.size(-1)
-        norm = weight, bias, *moments, centred, eps
-        kernels().normalise(out, is_half(out), dense, is_half(x), *norm, *shape, torch.get_num_threads())
-        ctx.save_for_backward(dense, weight, bias, moments)
-        ctx.centred = centred
-        ctx.set_materialize_grads(False)
-        return x, out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        d_residual, d_out = grads
-        if d_out is None:
-            return d_residual, None, None, None, None, None
-        d_x, d_weight, d_bias = _gradients(ctx, d_out, None, dropping.NO_DROPOUT, d_residual)
-        return d_x, None, d_weight, d_bias, None, None
+def _trained_parameters(norm: nn.Module | None) -> NormParameters | None:
+    """`_parameters`, if the kernels of a CPU take them."""
+    parameters = _parameters(norm)
+    is_taken = parameters is not None and parameters[0].dtype == torch.float32 and switch.takes(parameters[0])
+    return parameters if is_taken else None
 
 
-_residual_and_norm: Callable[..., tuple[Tensor, Tensor]] = _ResidualAndNorm.apply
-
-
-class _AddAndNorm(torch.autograd.Function):
-    """The norm of residual + dropout(x), fp32. Saves the sum, and mean and inverse deviation of each row."""
+class _SumAndNorm(torch.autograd.Function):
+    """x, or residual + dropout(x) in fp32, and its norm in a type. Saves the sum, and mean and inverse deviation of
+    each row."""
 
     @staticmethod
     def forward(
         ctx: Any,
         x: Tensor,
-        residual: Tensor,
+        residual: Tensor | None,
         dropout: dropping.Draw,
+        dtype: torch.dtype,
         weight: Tensor,
         bias: Tensor | None,
         centred: bool,
         eps: float,
-    ) -> Tensor:
-        x, residual = x.contiguous(), residual.contiguous()
-        out, total = torch.empty_like(residual), torch.empty_like(residual)
-        moments = torch.empty(2, x.numel() // x.size(-1))
-        norm = weight, bias, *moments, centred, eps
-        shape = moments.size(1), x.size(-1)
-        inputs = x, is_half(x), residual
-        kernels().add_and_normalise(out, total, *inputs, *dropout, *norm, *shape, torch.get_num_threads())
-        ctx.save_for_backward(total, weight, bias, moments)
-        ctx.centred, ctx.dropout, ctx.dtype = centred, dropout, x.dtype
-        return out
+    ) -> tuple[Tensor, Tensor]:
+        dense, shape = x.contiguous(), (x.numel() // x.size(-1), x.size(-1))
+        out, moments = torch.empty_like(dense, dtype=dtype), torch.empty(2, shape[0])
+        norm = weight, bias, *moments, centred, eps, *shape, torch.get_num_threads()
+        if residual is None:
+            total = x
+            kernels().normalise(out, is_half(out), dense, is_half(dense), *norm)
+        else:
+            total = torch.empty_like(out)
+            inputs = dense, is_half(dense), residual.contiguous()
+            kernels().add_and_normalise(out, total, *inputs, *dropout, *norm)
+        ctx.save_for_backward(dense if residual is None else total, weight, bias, moments)
+        ctx.centred, ctx.dropout, ctx.dtype_dropped = centred, dropout, None if residual is None else x.dtype
+        ctx.set_materialize_grads(False)
+        return total, out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        d_x = torch.empty_like(grads[0], dtype=ctx.dtype, memory_format=torch.contiguous_format)
-        d_residual, d_weight, d_bias = _gradients(ctx, grads[0], d_x, ctx.dropout, None)
-        return d_x, d_residual, None, d_weight, d_bias, None, None
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        d_total, d_out = grads
+        if d_out is None:
+            return d_total, *(None,) * 7
+        x, weight, bias, moments = ctx.saved_tensors  # read once: recomputed activations cannot be unpacked again
+        d_total = None if d_total is None else d_total.to(x.dtype).contiguous()
+        n_row, n_col = moments.size(1), x.size(-1)
+        d_x, sums, d_out = torch.empty_like(x), torch.empty(2, n_col), d_out.contiguous()
+        d_dropped = None if ctx.dtype_dropped is None else torch.empty_like(d_out, dtype=ctx.dtype_dropped)
+        gradients = d_x, d_dropped, is_half(d_dropped), *ctx.dropout, d_out, is_half(d_out)
+        inputs = x, is_half(x), d_total, weight, *moments, ctx.centred
+        scratch = workspace(size_of_sums(n_row, 2 * n_col))
+        kernels().normalise_backward(*gradients, *inputs, sums, scratch, n_row, n_col, torch.get_num_threads())
+        d_inputs = (d_x, None) if d_dropped is None else (d_dropped, d_x)
+        return *d_inputs, None, None, sums[0], None if bias is None else sums[1], None, None
 
 
-_add_and_norm: Callable[..., Tensor] = _AddAndNorm.apply
-
-
-def _gradients(
-    ctx: Any, d_out: Tensor, d_dropped: Tensor | None, dropout: dropping.Draw, d_residual: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the gradients of the input of the norm, of its weight and of its bias. d_residual: another gradient of the
-    input, which is added. d_dropped: output for the gradient of the input behind dropout."""
-    x, weight, bias, moments = ctx.saved_tensors  # read once: recomputed activations cannot be unpacked again
-    d_residual = None if d_residual is None else d_residual.to(x.dtype).contiguous()
-    n_row, n_col = moments.size(1), x.size(-1)
-    d_x, sums, d_out = torch.empty_like(x), torch.empty(2, n_col), d_out.contiguous()
-    grads = d_x, d_dropped, is_half(d_dropped), *dropout, d_out, is_half(d_out)
-    inputs = x, is_half(x), d_residual, weight, *moments, ctx.centred
-    scratch = workspace(size_of_sums(n_row, 2 * n_col))
-    kernels().normalise_backward(*grads, *inputs, sums, scratch, n_row, n_col, torch.get_num_threads())
-    return d_x, sums[0], None if bias is None else sums[1]
+_sum_and_norm: Callable[..., tuple[Tensor, Tensor]] = _SumAndNorm.apply

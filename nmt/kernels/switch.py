@@ -57,6 +57,12 @@ def is_half(tensor: Tensor | None) -> int:
     return int(tensor is not None and tensor.dtype == torch.bfloat16)
 
 
+def dtype_of_products(x: Tensor) -> torch.dtype:
+    """Return the type of products of x: that of autocast, if it is on."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
 def allocate(size: int) -> tuple[Tensor, int]:
     """Allocate `size` bytes. Returns the tensor that owns them, and the address of the first, on a cache line."""
     buffer = torch.empty(size + _LINE, dtype=torch.uint8)

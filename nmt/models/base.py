@@ -167,13 +167,21 @@ def evaluating(model: SearchModel) -> Iterator[None]:
 
 
 class TranslationModel(SearchModel):
-    """Interface of training, which every model family implements. trg_word_prj: the output layer. logit_scale: factor
-    of the logits; part of the model, so that training and search use the same."""
+    """Interface of training, which every model family implements. trg_word_prj: the output layer. emb_scale,
+    logit_scale: factors of embeddings and logits; part of the model, so that training and search use the same."""
 
     trg_word_prj: nn.Linear
-    logit_scale: float
     first_tag: int | None = None  # the first source id that is a tag, not a word; None: there are no tags
     packs = False  # True if `decode_hidden` takes packed sentences
+
+    def __init__(self, config: ModelConfig, pad_idx: int, d_emb: int) -> None:
+        super().__init__()
+        self.pad_idx = pad_idx
+        # Section 3.4: with a shared matrix, either the embeddings are multiplied by sqrt(d_model),
+        # as in the paper, or the logits by its inverse.
+        shared = config.trg_emb_prj_weight_sharing
+        self.emb_scale: float = d_emb**0.5 if shared and config.scale_emb_or_prj == "emb" else 1.0
+        self.logit_scale: float = d_emb**-0.5 if shared and config.scale_emb_or_prj == "prj" else 1.0
 
     @abstractmethod
     def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor, packing: tuple[Packing, Packing] | None = None) -> Tensor:

@@ -161,7 +161,7 @@ class Int8FeedForward(PositionwiseFeedForward):
             hidden = F.relu(F.linear(states, w_1, b_1)) - b_1.clamp(min=0.0)
             self.range = _range(states, MIN_RANGES[0], _MARGINS[0])
             hidden_range = _range(hidden / w_1.norm(dim=1).clamp(min=_TINY), MIN_RANGES[1], _MARGINS[1])
-        product = _product()
+        product = ops.int8_product()
         # Each hidden unit is divided by its maximum, and its column of the second matrix is multiplied by it.
         maximum = (hidden_range * w_1.norm(dim=1) + b_1.clamp(min=0.0)).clamp(min=_TINY)
         quantisation = _quantisation(None if ffn.pre_norm else norm, self.range)
@@ -194,7 +194,7 @@ class Int8Linear(SharedLinear):
         if sample is not None:
             self.range = _range(_states_of(norm, sample), MIN_RANGES[0], _MARGINS[0])
         quantisation = _quantisation(norm, self.range)
-        self._product: Callable[[Tensor], Tensor] = _product()(*_folded(linear, norm), *quantisation)
+        self._product: Callable[[Tensor], Tensor] = ops.int8_product()(*_folded(linear, norm), *quantisation)
 
     def forward(self, input: Tensor) -> Tensor:
         if torch.is_grad_enabled() or not input.numel():
@@ -225,11 +225,12 @@ def to_int8(model: nn.Module) -> None:
         raise RunError(f"{_OPTION}: needs model.ffn relu, but this model has {', '.join(sorted(others))}. {_ADVICE}")
     if (device := layers[0].pos_ffn.w_1.weight.device).type != "cpu":
         raise Unavailable(f"{_OPTION}: runs on the CPU only, but the model is on {device}. {_ADVICE}")
-    rounds = _product().rounds  # raises Unavailable
+    if (product := ops.int8_product()) is None:
+        raise Unavailable(f"{_OPTION}: this processor or this torch has no 8-bit products. {_ADVICE}")
     for part in list(model.modules()):
         if not isinstance(part, Transformer):
             continue
-        projections = list(_projections(part)) if rounds else []
+        projections = list(_projections(part)) if product.rounds else []
         linears = [getattr(attention, name) for attention, name, _ in projections]
         inputs = inputs_of([*(layer.pos_ffn for layer in _layers(part)), *linears, part.trg_word_prj], part)
         for layer in _layers(part):
@@ -303,16 +304,9 @@ def _inverse_affine(norm: nn.LayerNorm | Spread) -> tuple[Tensor, Tensor]:
 
 def _quantisation(norm: nn.LayerNorm | Spread | None, state_range: float) -> Quantisation:
     """Quantisation of a norm's output; None: the norm itself is to quantise."""
-    zero = (_product().most + 1) // 2
+    zero = (ops.int8_product().most + 1) // 2
     step = state_range / (zero - 1)
     if norm is None:
         return step, zero, None
     gain, shift = _inverse_affine(norm)
     return step, zero, (gain / step, shift / step + zero)
-
-
-def _product() -> Any:
-    """Return the class of products in 8 bits. Raises Unavailable where there is none."""
-    if (product := ops.int8_product()) is None:
-        raise Unavailable(f"{_OPTION}: this processor or this torch has no 8-bit products. {_ADVICE}")
-    return product

@@ -11,15 +11,8 @@ from nmt import ops
 from nmt.device import send
 
 
-class Dropout(nn.Module):
+class Dropout(nn.Dropout):
     """`ops.dropout` in training, the identity in evaluation."""
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-
-    def extra_repr(self) -> str:
-        return f"p={self.p}"
 
     def forward(self, x: Tensor) -> Tensor:
         """Set some elements of x to zero and scale up the others; in evaluation return x."""
@@ -85,15 +78,8 @@ class Gaps(NamedTuple):
         return value[: self.n]
 
     def close_all(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """`close` tensors by name. Several names may share one tensor, which is compacted once."""
-        closed_by_memory: dict[tuple[object, ...], Tensor] = {}
-        closed = dict[str, Tensor]()
-        for name, value in values.items():
-            memory = value.data_ptr(), value.shape, value.stride(), value.dtype
-            if memory not in closed_by_memory:
-                closed_by_memory[memory] = self.close(value)
-            closed[name] = closed_by_memory[memory]
-        return closed
+        """`close` tensors by name. No two of them may share memory."""
+        return {name: self.close(value) for name, value in values.items()}
 
 
 def closing(done: Tensor, n: int | None = None) -> Tensor:

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from nmt import ops
-from nmt.kernels import cross_entropy, half_products, linears, passes, products, switch
-from nmt.kernels.attention import Attention
+from nmt.kernels import cross_entropy, dropping, half_products, linears, products, switch
+from nmt.kernels.attention import attend
 from nmt.kernels.choice import choose
-from nmt.masks import PackedMask, Packing, SharedMask
+from nmt.masks import PackedMask, Packing, SearchMask
 from nmt.models.transformer.Modules import RMSNorm
 
 if why_not := switch.why_not():
@@ -234,7 +234,7 @@ def test_dropout_scales_kept_values_and_its_gradient_drops_the_same(size, dtype)
 
 def test_dropout_has_its_rate_and_is_independent_across_positions_and_seeds():
     ones = torch.ones(n := 2**20)
-    first, second = (passes.drop_add(ones, None, seed, N_DROP, 1.0, torch.float32) for seed in (5, 6))
+    first, second = (dropping.add_kept(ones, None, (seed, N_DROP, 1.0), torch.float32) for seed in (5, 6))
     error = 4 * math.sqrt(0.25 * 0.75 / n)  # four standard deviations
     assert abs(first.mean() - 0.75) < error and abs(second.mean() - 0.75) < error
     centred = first - 0.75
@@ -264,11 +264,11 @@ def test_attention_dropout_is_the_same_in_the_gradient_and_differs_between_sente
     mask = packed((t, t), (s, s), causal=False) if is_packed else torch.ones(1, 1, 1, s, dtype=torch.bool)
     shapes = [(1, n_head, 2 * t, d), *[(1, 2, 2 * s, d)] * 2] if is_packed else [(2, n_head, t, d), *[(2, 2, s, d)] * 2]
     q, k, v = map(torch.randn, shapes)
-    attention = Attention(mask, 0.3, (SEED, N_DROP, 4 / 3))
+    dropout = SEED, N_DROP, 4 / 3
     # One-hot values show which weights are kept.
     one_hot = torch.eye(v.size(2)).expand(*v.shape[:2], -1, -1)
-    weight = Attention(mask, 0.3).forward(q, k, one_hot)[0].double()
-    keep = torch.where(weight > 0, attention.forward(q, k, one_hot)[0] / weight, 0.0).round(decimals=3)
+    weight = attend(q, k, one_hot, mask, 0.3, dropping.NO_DROPOUT).double()
+    keep = torch.where(weight > 0, attend(q, k, one_hot, mask, 0.3, dropout) / weight, 0.0).round(decimals=3)
     assert set(keep.unique().tolist()) <= {0.0, 1.333} and 0.6 < (keep[weight > 0] > 0).double().mean() < 0.9
     first, second = (keep[0, :, :t, :s], keep[0, :, t:, s:]) if is_packed else keep
     assert (first != second).any(-1).double().mean() > 0.5
@@ -279,10 +279,9 @@ def test_attention_dropout_is_the_same_in_the_gradient_and_differs_between_sente
         score = (q @ k.mT * 0.3).masked_fill(~allowed, float("-inf"))
         return (score.softmax(-1) * (keep > 0) * (4 / 3)) @ v
 
-    out, weights = attention.forward(q, k, v)
-    expected, d_out = evaluate(exact, [x.double() for x in (q, k, v)], []), torch.Generator().manual_seed(9)
-    grads = attention.backward(q, k, v, weights, torch.randn(out.shape, generator=d_out))
-    assert all(near(a, b, 5e-6) for a, b in zip([out, *grads], expected, strict=True))
+    found = evaluate(lambda q, k, v: attend(q, k, v, mask, 0.3, dropout), [q, k, v], [])
+    expected = evaluate(exact, [x.double() for x in (q, k, v)], [])
+    assert all(near(a, b, 5e-6) for a, b in zip(found, expected, strict=True))
 
 
 # -- search ------------------------------------------------------------------------------------------------------------
@@ -294,7 +293,7 @@ def test_attention_of_hypotheses_equals_attention(dtype, kernels_asked):
     q, k, v = torch.randn(3, 4, 5, 8), torch.randn(3, 2, 7, 8), torch.randn(3, 2, 7, 6)
     mask = random_mask(3, 1, 5, 7)
     switch.use(True)
-    found, _ = ops.attention(q.to(dtype), k.to(dtype), v.to(dtype), SharedMask(mask, in_search=True), 0.3)
+    found, _ = ops.attention(q.to(dtype), k.to(dtype), v.to(dtype), SearchMask(mask), 0.3)
     assert kernels_asked["look_up"] and not found[-1, :, 0].any()
     assert near(found, attention_with(mask)(q.double(), k.double(), v.double()), ERROR[dtype])
 
@@ -371,9 +370,9 @@ def test_product_equals_fp64_in_every_layout_and_when_skipping_zeros(size, a_lay
         found = products.product(a, b)
         assert near(found, exact, 3e-6) and torch.equal(products.product(a, b, zeros=True), found)
         for relu in (False, True):
-            linear = products.linear(a, [b.t()], bias, relu=relu)
+            linear = products.product(a, b, bias=bias, relu=relu)
             assert near(linear, (exact + bias).relu() if relu else exact + bias, 3e-6)
-            assert torch.equal(products.linear(a, [b.t()], bias, relu=relu, zeros=True), linear)
+            assert torch.equal(products.product(a, b, bias=bias, relu=relu, zeros=True), linear)
     assert torch.equal(products.product(torch.ones(n, 0), torch.ones(0, e)), torch.zeros(n, e))
 
 
@@ -433,17 +432,17 @@ def test_gradient_of_a_weight_is_the_product(widths, n, dtype):
     d_out, x = (torch.randn(n, width).to(dtype) for width in widths)
     exact = d_out.double().t() @ x.double()
     for zeros_in in ("", "x", "d_out"):
-        found = products.weight_gradient(d_out, x, torch.float32, zeros_in=zeros_in)
+        found = products.weight_gradient(d_out, x, zeros_in=zeros_in).float()
         assert found.is_contiguous() and near(found, exact, ERROR[dtype])
-    products.add_weight_gradient(found, d_out, x)
+    products.weight_gradient(d_out, x, found)
     assert near(found, 2 * exact, ERROR[dtype])
 
 
 def test_bf16_products_without_instructions_are_fp32_products_rounded_once(monkeypatch):
     monkeypatch.setattr(products, "bf16_in_fp32", lambda: True)
     x, weight, bias = torch.randn(90, 64).bfloat16(), torch.randn(48, 64).bfloat16(), torch.full((48,), 1.001)
-    wide = products.linear(x.float(), [weight.float()], bias)
-    assert torch.equal(products.linear(x, [weight], bias), wide.bfloat16())
+    wide = products.product(x.float(), weight.float().t(), bias=bias)
+    assert torch.equal(products.product(x, weight.t(), bias=bias), wide.bfloat16())
     switch.use(False)
     assert products.widened(x) is x
 

@@ -64,14 +64,15 @@ def check(found, expected, dtype):
 def test_sum_and_norm_equal_those_of_torch(kind, width, n_row, device, kernel):
     for dtype in DTYPES:
         x, y, norm = random_inputs(kind, width, device, dtype, n_row)
-        total, normed = kernel.added_and_normed(x, y, *norm_arguments(norm))
+        total, normed = kernel.sum_and_norm(x, y, *norm_arguments(norm))
         check(total, x + y, dtype)
         truncates = dtype == torch.bfloat16 and device.type == "cpu"
         assert truncates or torch.equal(total, x + y)
         check(normed, exact_norm(total, norm), dtype)  # of the stored sum, which is rounded
-        assert torch.equal(kernel.normed(x, y, *norm_arguments(norm)), normed)
-        check(kernel.normed(x, None, *norm_arguments(norm)), exact_norm(x, norm), dtype)
-        alone = kernel.normed(x[-1:], y[-1:], *norm_arguments(norm))
+        without_sum = kernel.sum_and_norm(x, y, *norm_arguments(norm), keep_sum=False)
+        assert without_sum[0] is x and torch.equal(without_sum[1], normed)
+        check(kernel.sum_and_norm(x, None, *norm_arguments(norm))[1], exact_norm(x, norm), dtype)
+        _, alone = kernel.sum_and_norm(x[-1:], y[-1:], *norm_arguments(norm))
         assert torch.equal(alone, normed[-1:])  # a row does not depend on others
 
 
@@ -113,9 +114,11 @@ def test_steps_with_and_without_the_kernel_are_equal(kind, device, kernel, monke
     model, src_seq = small_model(MODELS[kind], device)
     monkeypatch.setattr(on_gpu, "takes_norm", lambda *_: False)
     expected = step_logits(model, src_seq)
-    started, start = [], kernel._start
+    started, start = [], kernel.sum_and_norm
     monkeypatch.setattr(on_gpu, "takes_norm", lambda *_: True)
-    monkeypatch.setattr(kernel, "_start", lambda x, y, *rest: started.append(y) or start(x, y, *rest))
+    monkeypatch.setattr(
+        kernel, "sum_and_norm", lambda x, y, *norm, **options: started.append(y) or start(x, y, *norm, **options)
+    )
     torch.testing.assert_close(step_logits(model, src_seq), expected, rtol=1e-5, atol=1e-5)
     # Each of the decoder's six sub-layers ends in a sum fused with a norm.
     n_sum = sum(y is not None for y in started)

@@ -80,7 +80,7 @@ def test_lexical_attention_initially_adds_the_attended_word(scale):
 def test_lexical_attention_follows_its_formula(make):
     model = make(lexical_attn=True, position="rotary", rotary_enc_attn=True, scale_emb_or_prj="emb", norm="pre")
     src_seq, trg_seq = torch.tensor([[7, 9, 11, 13, 4]]), torch.tensor([[2, 5, 6, 8]])
-    src_mask, trg_mask = model._masks(src_seq, trg_seq)
+    src_mask, trg_mask, _ = model._masks(src_seq, trg_seq)
     enc_output = model.encoder(src_seq, src_mask)[0]
     x = model.decoder(trg_seq, trg_mask, enc_output, src_mask)[0]
     lexical, rotation = model.lexical_attn, model.decoder.position_enc

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from nmt.masks import SharedMask
+from nmt.masks import SearchMask
 from nmt.models.build import build_model
 from nmt.models.layers import convolved
 from nmt.models.transformer.SubLayers import DepthwiseConv
@@ -59,8 +59,8 @@ def test_new_convolution_leaves_logits_unchanged(batch):
     assert torch.equal(model(*batch), plain(*batch))
 
 
-def test_shared_mask_hides_padding():
+def test_mask_of_a_search_hides_padding():
     conv, (x, sentence, _) = DepthwiseConv(5, 3).double(), inputs(3)
     torch.nn.init.ones_(conv.weight)
-    found = conv(x, SharedMask((sentence == 0).view(4, 1, 1, 6)))
+    found = conv(x, SearchMask((sentence == 0).view(4, 1, 1, 6)))
     torch.testing.assert_close(found[3, 0], 2 * x[3, 0], rtol=0, atol=1e-14)

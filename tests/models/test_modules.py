@@ -50,7 +50,7 @@ def test_cross_attention_depends_on_positions_only_with_rotary_enc_attn(make):
     src_seq, trg_seq = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[2, 9, 10]])
     for enabled in (False, True):
         model = make(position="rotary", rotary_enc_attn=enabled)
-        mask, causal = model._masks(src_seq, trg_seq)
+        mask, causal, _ = model._masks(src_seq, trg_seq)
         enc_output = torch.randn(1, 4, 16).double()
         output = model.decoder(trg_seq, causal, enc_output, mask)[0]
         reversed_output = model.decoder(trg_seq, causal, enc_output.flip(1), mask)[0]

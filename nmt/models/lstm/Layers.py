@@ -33,14 +33,11 @@ class EncoderLayer(nn.Module):
         """(B, S, d_in), (B, S), result of `reversal` -> (B, S, D) and the last state, tensors (B, D)."""
         x = self.dropout(x)
         outputs, last_states = [], []
-        if self.ahead is not None:
-            output, last_state = self.ahead(x, self.ahead.initial_state(x), visible)
-            outputs.append(output)
-            last_states.append(last_state)
-        if self.back is not None:
-            output, last_state = self.back(_gather(x, reverse), self.back.initial_state(x), visible)
-            outputs.append(_gather(output, reverse))
-            last_states.append(last_state)
+        for rnn, is_reversed in ((self.ahead, False), (self.back, True)):
+            if rnn is not None:
+                output, last_state = rnn(_gather(x, reverse) if is_reversed else x, rnn.initial_state(x), visible)
+                outputs.append(_gather(output, reverse) if is_reversed else output)
+                last_states.append(last_state)
         return torch.cat(outputs, 2), tuple(torch.cat(parts, 1) for parts in zip(*last_states, strict=True))
 
 

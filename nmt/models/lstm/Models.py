@@ -141,11 +141,14 @@ class AttentionDecoder(Decoder):
         return 0, config.d_model
 
     def memory(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        memory = {"enc_k": self.enc_attn.score.keys(enc_output), "enc_v": enc_output, "src_mask": mask}
+        memory = {"enc_v": enc_output, "src_mask": mask}
+        if (keys := self.enc_attn.score.keys(enc_output)) is not enc_output:  # as with score dot
+            memory["enc_k"] = keys
         return memory if self.lexicon is None else {**memory, "words": words}
 
     def context(self, h: Tensor, memory: Memory) -> tuple[Tensor | None, Tensor | None]:
-        found: tuple[Tensor, Tensor] = self.enc_attn(h, memory["enc_k"], memory["enc_v"], memory["src_mask"])
+        values = memory["enc_v"]
+        found: tuple[Tensor, Tensor] = self.enc_attn(h, memory.get("enc_k", values), values, memory["src_mask"])
         return found
 
     def projection_input(self, readout: Tensor, attn: Tensor | None, memory: Memory) -> Tensor:
@@ -186,16 +189,12 @@ class Seq2Seq(TranslationModel):
     """Recurrent encoder, decoder and projection onto the vocabulary. The recipe chooses the class of the decoder."""
 
     def __init__(self, config: ModelConfig, n_src_vocab: int, n_trg_vocab: int, pad_idx: int) -> None:
-        super().__init__()
-        self.pad_idx = pad_idx
         d_emb = config.d_emb or config.d_model
-        shared = config.trg_emb_prj_weight_sharing
-        d_out = d_emb if shared else config.d_model
-        emb_scale = d_emb**0.5 if shared and config.scale_emb_or_prj == "emb" else 1.0
-        self.logit_scale = d_emb**-0.5 if shared and config.scale_emb_or_prj == "prj" else 1.0
+        super().__init__(config, pad_idx, d_emb)
+        d_out = d_emb if config.trg_emb_prj_weight_sharing else config.d_model
         self.attends = config.architecture == "attention"
-        self.encoder = Encoder(config, n_src_vocab, pad_idx, emb_scale)
-        self.decoder = _decoder_class(config)(config, n_trg_vocab, pad_idx, emb_scale, d_out)
+        self.encoder = Encoder(config, n_src_vocab, pad_idx, self.emb_scale)
+        self.decoder = _decoder_class(config)(config, n_trg_vocab, pad_idx, self.emb_scale, d_out)
         self.trg_word_prj = nn.Linear(d_out, n_trg_vocab, bias=False)
         self.init_weights(config, d_emb)
 

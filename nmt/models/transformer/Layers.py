@@ -5,7 +5,7 @@ Shapes: B sentences, S source length, T target length, K hypotheses a sentence, 
 
 from torch import Tensor, nn
 
-from nmt.masks import Mask, SharedMask
+from nmt.masks import Mask, SearchMask
 from nmt.models.base import DecoderState
 from nmt.models.layers import Stream
 from nmt.models.transformer.SubLayers import DepthwiseConv, MultiHeadAttention, PositionwiseFeedForward, Rotation
@@ -62,8 +62,8 @@ class DecoderLayer(nn.Module):
         self,
         stream: Stream,
         n: int,
-        slf_attn_mask: SharedMask,
-        dec_enc_attn_mask: SharedMask,
+        slf_attn_mask: SearchMask,
+        dec_enc_attn_mask: SearchMask,
         state: DecoderState,
         rotation: Rotation = None,
     ) -> Stream:

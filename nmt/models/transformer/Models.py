@@ -7,7 +7,7 @@ Shapes: B sentences, S source length, T target length, D `d_model`, V target voc
 import torch
 from torch import Tensor, nn
 
-from nmt.masks import Mask, Packing, SharedMask
+from nmt.masks import Mask, Packing, SearchMask
 from nmt.models.base import Attns, DecoderState, Recomputing, TranslationModel, WordEmbedding, read_in_parts
 from nmt.models.layers import Dropout, Stream
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
@@ -129,14 +129,14 @@ class Encoder(_Stack):
 
     def forward(
         self, src_seq: Tensor, src_mask: Mask, return_attns: bool = False, packing: Packing | None = None
-    ) -> tuple[Tensor, list[Tensor]]:
+    ) -> tuple[Tensor, list[Tensor | None]]:
         """(B, S), (B, 1, 1, S) -> (B, S, D), and with return_attns the weights of each layer, (B, H, S, S)."""
         enc_output, rotation = self._first_input(self.src_word_emb(src_seq), packing=packing)
         enc_slf_attns = []
         for layer in self.layer_stack:
             enc_output, enc_slf_attn = self.run_layer(layer, enc_output, src_mask, rotation, return_attns)
             enc_slf_attns.append(enc_slf_attn)
-        return self._final_norm(enc_output), enc_slf_attns if return_attns else []
+        return self._final_norm(enc_output), enc_slf_attns
 
     def embed(self, src_seq: Tensor) -> Tensor:
         """Embed source words, (B, S) -> (B, S, D), scaled as in the first layer's input but without positions."""
@@ -161,7 +161,7 @@ class Decoder(_Stack):
         src_mask: Mask,
         return_attns: bool = False,
         packing: tuple[Packing, Packing] | None = None,
-    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    ) -> tuple[Tensor, list[Tensor | None], list[Tensor | None]]:
         """(B, T), (B, 1, T, T), (B, S, D), (B, 1, 1, S) -> (B, T, D), and with return_attns the weights of each layer:
         over the target (B, H, T, T) and over the source (B, H, T, S)."""
         src_packing, trg_packing = packing or (None, None)
@@ -174,8 +174,7 @@ class Decoder(_Stack):
             )
             dec_slf_attns.append(dec_slf_attn)
             dec_enc_attns.append(dec_enc_attn)
-        dec_output = self._final_norm(dec_output)
-        return (dec_output, dec_slf_attns, dec_enc_attns) if return_attns else (dec_output, [], [])
+        return self._final_norm(dec_output), dec_slf_attns, dec_enc_attns
 
     def start(self, enc_output: Tensor, src_mask: Tensor) -> dict[str, Tensor]:
         """Compute the source's keys, values and mask once for all steps: (B, S, D), (B, 1, 1, S) -> B-row tensors."""
@@ -199,8 +198,8 @@ class Decoder(_Stack):
         """Read one token of every hypothesis: last (R,) ids, visible (R,) False at padding -> (B, K, D).
         Stores the keys and values of the token in `state`."""
         x, rotation = self._first_input(self.trg_word_emb(last.unsqueeze(1)), first=state.n_step)
-        x, trg_mask = x.view(state.n_sentence, -1, x.size(-1)), SharedMask(state.open_slots(visible), in_search=True)
-        src_mask = SharedMask(state.per_sentence["src_mask"], in_search=True)
+        x, trg_mask = x.view(state.n_sentence, -1, x.size(-1)), SearchMask(state.open_slots(visible))
+        src_mask = SearchMask(state.per_sentence["src_mask"])
         stream = Stream(x)
         for n, layer in enumerate(self.layer_stack):
             assert isinstance(layer, DecoderLayer)
@@ -214,15 +213,9 @@ class Transformer(TranslationModel):
     packs = True
 
     def __init__(self, config: ModelConfig, n_src_vocab: int, n_trg_vocab: int, pad_idx: int) -> None:
-        super().__init__()
-        self.pad_idx = pad_idx
-        # Section 3.4: with a shared matrix, either the embeddings are multiplied by sqrt(d_model),
-        # as in the paper, or the logits by its inverse.
-        shared = config.trg_emb_prj_weight_sharing
-        emb_scale = config.d_model**0.5 if shared and config.scale_emb_or_prj == "emb" else 1.0
-        self.logit_scale = config.d_model**-0.5 if shared and config.scale_emb_or_prj == "prj" else 1.0
-        self.encoder = Encoder(config, n_src_vocab, pad_idx, emb_scale)
-        self.decoder = Decoder(config, n_trg_vocab, pad_idx, emb_scale)
+        super().__init__(config, pad_idx, config.d_model)
+        self.encoder = Encoder(config, n_src_vocab, pad_idx, self.emb_scale)
+        self.decoder = Decoder(config, n_trg_vocab, pad_idx, self.emb_scale)
         self.prj_transform: nn.Module = nn.Identity()
         if config.prj_transform:
             self.prj_transform = nn.Linear(config.d_model, config.d_model, bias=False)
@@ -236,36 +229,27 @@ class Transformer(TranslationModel):
             nn.init.orthogonal_(self.prj_transform.weight)
 
     def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> Tensor | tuple[Tensor, Attns]:
-        hidden, attns = self._decode(src_seq, trg_seq, return_attns)
+        hidden, attns = self._decode(src_seq, trg_seq, None, return_attns)
         logits = self.project(hidden)
         return logits if attns is None else (logits, attns)
 
     def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor, packing: tuple[Packing, Packing] | None = None) -> Tensor:
         """(B, S), (B, T) -> the decoder's last states (B, T, D), ready for `project`."""
-        if packing:
-            return self._decode_packed(src_seq, trg_seq, *packing)
-        hidden, _ = self._decode(src_seq, trg_seq)
+        hidden, _ = self._decode(src_seq, trg_seq, packing)
         return hidden
 
-    def _decode(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> tuple[Tensor, Attns | None]:
-        """`decode_hidden` of padded sentences, and with return_attns the attention weights of all layers."""
-        src_mask, trg_mask = self._masks(src_seq, trg_seq)
-        enc_output, enc_slf_attns = self.encoder(src_seq, src_mask, return_attns)
-        hidden, dec_slf_attns, dec_enc_attns = self.decoder(trg_seq, trg_mask, enc_output, src_mask, return_attns)
-        rotation = self.decoder.enc_rotation(0, trg_seq.size(1))
-        hidden = self._projection_input(hidden, self._lexical_memory(src_seq, enc_output), src_mask, rotation)
-        if not return_attns:
-            return hidden, None
-        return hidden, Attns(torch.stack(enc_slf_attns), torch.stack(dec_slf_attns), torch.stack(dec_enc_attns))
-
-    def _decode_packed(self, src_seq: Tensor, trg_seq: Tensor, src: Packing, trg: Packing) -> Tensor:
-        """`decode_hidden` of sentences that lie end to end."""
-        enc_output, _ = self.encoder(src_seq, packed_mask(src, src, causal=False), packing=src)
-        trg_mask, src_mask = packed_mask(trg, trg, causal=True), packed_mask(trg, src, causal=False)
-        hidden, *_ = self.decoder(trg_seq, trg_mask, enc_output, src_mask, packing=(src, trg))
+    def _decode(
+        self, src_seq: Tensor, trg_seq: Tensor, packing: tuple[Packing, Packing] | None, return_attns: bool = False
+    ) -> tuple[Tensor, Attns | None]:
+        """`decode_hidden`, and with return_attns the attention weights of all layers."""
+        src, trg = packing or (None, None)
+        src_mask, trg_mask, dec_enc_mask = self._masks(src_seq, trg_seq, packing)
+        enc_output, enc_slf_attns = self.encoder(src_seq, src_mask, return_attns, src)
+        hidden, *attns = self.decoder(trg_seq, trg_mask, enc_output, dec_enc_mask, return_attns, packing)
         memory = self._lexical_memory(src_seq, enc_output, src)
         rotation = self.decoder.enc_rotation(0, trg_seq.size(1), trg)
-        return self._projection_input(hidden, memory, src_mask, rotation)
+        hidden = self._projection_input(hidden, memory, dec_enc_mask, rotation)
+        return hidden, Attns(*map(torch.stack, (enc_slf_attns, *attns))) if return_attns else None
 
     def _lexical_memory(self, src_seq: Tensor, enc_output: Tensor, packing: Packing | None = None) -> dict[str, Tensor]:
         """Keys and values of lexical attention, which are embedded source words; empty without that attention."""
@@ -298,10 +282,18 @@ class Transformer(TranslationModel):
         assert isinstance(last, DecoderLayer)
         return last.pos_ffn.layer_norm
 
-    def _masks(self, src_seq: Tensor, trg_seq: Tensor) -> tuple[Tensor, Tensor]:
-        """Masks of source and target for all heads: (B, 1, 1, S) and (B, 1, T, T)."""
+    def _masks(
+        self, src_seq: Tensor, trg_seq: Tensor, packing: tuple[Packing, Packing] | None = None
+    ) -> tuple[Mask, Mask, Mask]:
+        """Masks for all heads: of the source (B, 1, 1, S), of the target (B, 1, T, T), and of the source as seen from
+        the target, which differs from the first in packed rows."""
+        if packing:
+            src, trg = packing
+            dec_enc_mask = packed_mask(trg, src, causal=False)
+            return packed_mask(src, src, causal=False), packed_mask(trg, trg, causal=True), dec_enc_mask
+        src_mask = get_pad_mask(src_seq, self.pad_idx).unsqueeze(1)
         trg_mask = get_pad_mask(trg_seq, self.pad_idx) & get_subsequent_mask(trg_seq)
-        return get_pad_mask(src_seq, self.pad_idx).unsqueeze(1), trg_mask.unsqueeze(1)
+        return src_mask, trg_mask.unsqueeze(1), src_mask
 
     def start(self, src_seq: Tensor) -> DecoderState:
         memory = read_in_parts(self._encode, src_seq, self.pad_idx)
