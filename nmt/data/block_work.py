@@ -103,6 +103,7 @@ class TextBlock(NamedTuple):
 
     source: int
     first: int
+    start: int  # number of its first pair among those of all sources
     n_pair: int
     src: bytes
     trg: bytes

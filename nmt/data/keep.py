@@ -214,11 +214,20 @@ def cut_blocks(pairs: Iterator[tuple[TextOrFlaw, TextOrFlaw]]) -> Iterator[list[
         yield block
 
 
-def blocks_of(training: Sequence[Source], config: DataConfig, report: DataReport) -> Iterator[TextBlock]:
-    """Cut training sources into blocks. report: gets the oddities."""
+def blocks_of(
+    training: Sequence[Source], config: DataConfig, report: DataReport, *, is_reread: bool = False
+) -> Iterator[TextBlock]:
+    """Cut training sources into blocks. Raises DataError if there are not report.n_read pairs.
+
+    report: gets the oddities, unless the sources were read before (is_reread).
+    """
+    n_read, notes = 0, DataReport() if is_reread else report
     for n_source, source in enumerate(training):
         first = source.first_number
-        for block in cut_blocks(source.pairs(reading_of(source, config, report))):
+        for block in cut_blocks(source.pairs(reading_of(source, config, notes))):
+            n_read += len(block)
+            if n_read > report.n_read:  # only counted
+                continue
             is_low = source.is_low[first - source.first_number :][: len(block)]
             flaws = dict.fromkeys(np.flatnonzero(is_low).tolist(), LOW_SCORE)
             for n, (src_text, trg_text) in enumerate(block):
@@ -226,8 +235,10 @@ def blocks_of(training: Sequence[Source], config: DataConfig, report: DataReport
                     flaws[n] = src_text.reason if isinstance(src_text, Flaw) else cast(Flaw, trg_text).reason
                     block[n] = ("", "")
             src, trg = ("\n".join([*side, ""]).encode("utf-8") for side in zip(*block, strict=True))
-            yield TextBlock(n_source, first, len(block), src, trg, flaws)
+            yield TextBlock(n_source, first, n_read - len(block), len(block), src, trg, flaws)
             first += len(block)
+    if n_read != report.n_read:
+        raise DataError(f"The training files changed while they were read: {report.n_read:,} lines, then {n_read:,}.")
 
 
 def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> Texts:
@@ -288,21 +299,10 @@ def keep_training_pairs(
         drawn = np.unique(np.concatenate(hashes)), np.unique(np.concatenate([block.bags() for block in blocks]))
     workers.begin(Task, Setup(config, subwords, folder, setups, survey.held_out, drawn))
     codes = _decide(training, config, report, folder, workers)
-    kept = KeptPairs(training)
-
-    def tasks() -> Iterator[tuple[TextBlock, NDArray[np.uint8] | None]]:
-        n_read = 0
-        # With codes, this is the second reading, and the report has the oddities already.
-        for block in blocks_of(training, config, report if codes is None else DataReport()):
-            start, n_read = n_read, n_read + block.n_pair
-            if n_read > report.n_read:  # there is no code for some of these pairs
-                break
-            yield block, None if codes is None else codes[start:n_read]
-        if n_read != report.n_read:
-            raise _changed(report.n_read, n_read)
-
+    blocks, kept = blocks_of(training, config, report, is_reread=codes is not None), KeptPairs(training)
+    tasks = ((block, None if codes is None else codes[block.start :][: block.n_pair]) for block in blocks)
     with progress_bar("reading", report.n_read) as progress:
-        for result in workers.each("filter_and_measure", tasks()):
+        for result in workers.each("filter_and_measure", tasks):
             survey.add(result)
             kept.add(result.block)
             report.notes.update(result.notes)
@@ -373,13 +373,7 @@ def _decide(
             file.write(keys.tobytes())
             progress.update(len(part))
     codes = np.concatenate([np.empty(0, np.uint8), *parts])
-    if len(codes) != report.n_read:
-        raise _changed(report.n_read, len(codes))
     for reason, numbers in repeated(np.memmap(path, dtype, "r"), filters, n_pair_of):
         codes[numbers] = CODES[reason]
     path.unlink()
     return codes
-
-
-def _changed(before: int, after: int) -> DataError:
-    return DataError(f"The training files changed while they were read: {before:,} lines, then {after:,}.")
