@@ -9,7 +9,7 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.format import read_array, write_array
@@ -25,7 +25,7 @@ from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
 from nmt.data.survey import HeldOut, KeptBlock, MeasuredBlock, measured
 from nmt.data.text import SIDES, Block, Hashes, cut, dress_of
-from nmt.data.units import Lexicon, Mask, UnitFacts, UnitIds, Units, UnitWords
+from nmt.data.units import Lexicon, Mask, UnitIds, Units, UnitWords
 from nmt.files import naming
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
 
@@ -84,8 +84,8 @@ def read_block(block: KeptBlock) -> BlockContent:
 class Setup(NamedTuple):
     """Settings that all tasks share.
 
-    sources: the training sources. drawn: hashes and bags of the validation lines that were drawn from the training
-    files. Pairs near them are dropped; the bags are a fast first test.
+    sources: the training sources. drawn: hashes of the validation lines that were drawn from the training files. Pairs
+    near them are dropped.
     """
 
     data: DataConfig
@@ -93,7 +93,7 @@ class Setup(NamedTuple):
     folder: Path
     sources: list[CorpusFacts]
     held_out: HeldOut
-    drawn: tuple[Hashes, Hashes] | None
+    drawn: Hashes
 
 
 class TextBlock(NamedTuple):
@@ -259,11 +259,10 @@ class Task:
         reasons = (reason_to_drop(*pair, filters=filters) for pair in zip(src, trg, strict=True))
         codes = np.array([CODES[reason] if reason else KEPT for reason in reasons], np.uint8)
         codes[list(block.flaws)] = _UNREAD
-        for side in sides if self._setup.drawn else ():  # drop pairs with a near copy of a drawn validation line
-            hashes, bags = cast(tuple[Hashes, Hashes], self._setup.drawn)
-            is_near = np.isin(side.sums(side.known.part(UnitFacts).bags.values[side.which]), bags)
+        for side in sides if len(self._setup.drawn) else ():  # drop pairs with a near copy of a drawn validation line
+            is_near = np.isin(side.bags(), self._setup.held_out.bags)
             if is_near.any():
-                is_near[is_near] = np.isin(Block(side.some(is_near)).near()[0], hashes)
+                is_near[is_near] = np.isin(Block(side.some(is_near)).near()[0], self._setup.drawn)
                 codes[is_near & (codes == KEPT)] = CODES[HELD_OUT]
         return codes
 

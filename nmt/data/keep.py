@@ -28,7 +28,7 @@ from nmt.data.report import DataReport
 from nmt.data.sources import Source
 from nmt.data.subwords import Subwords, VocabularyUse
 from nmt.data.survey import KeptBlock, Survey, Texts
-from nmt.data.text import SIDES, VALID, Block
+from nmt.data.text import SIDES, VALID, Block, Hashes
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import DataError
 from nmt.processes import n_core
@@ -292,11 +292,9 @@ def keep_training_pairs(
         if usual is not None:
             report.learnt_ratios[source.corpus, source.src.name] = usual
         setups.append(CorpusFacts(filters, config.max_len, config.languages_of(source.corpus), usual))
-    drawn = None
+    drawn: Hashes = np.empty(0, np.uint64)
     if config.valid_size and not config.valid:
-        blocks = Block(held_out[VALID].src), Block(held_out[VALID].trg)
-        hashes = [near[length > 0] for near, _, length, _ in (block.near() for block in blocks)]
-        drawn = np.unique(np.concatenate(hashes)), np.unique(np.concatenate([block.bags() for block in blocks]))
+        drawn = np.unique([survey.leaks.splits[VALID]["near", side] for side in SIDES])
     workers.begin(Task, Setup(config, subwords, folder, setups, survey.held_out, drawn))
     codes = _decide(training, config, report, folder, workers)
     blocks, kept = blocks_of(training, config, report, is_reread=codes is not None), KeptPairs(training)

@@ -104,7 +104,7 @@ def _leaks(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[tuple[
     """Find the kept pairs of a block that equal held-out lines, by level and part."""
     candidates = np.zeros(len(kept), dtype=bool)
     for side in (src, trg):
-        candidates |= np.isin(side.sums(side.known.part(UnitFacts).bags.values[side.which]), held_out.bags)
+        candidates |= np.isin(side.bags(), held_out.bags)
     candidates &= kept
     if not candidates.any():
         return {}
