@@ -69,11 +69,6 @@ class KeptPairs:
             pairs[number] = place, src, trg
         return pairs
 
-    def remove(self) -> None:
-        """Delete the files."""
-        for file in {block.file for block in self.blocks}:
-            Path(file).unlink()
-
 
 N_ROW = 10_000  # rows of a record batch
 
@@ -308,8 +303,7 @@ def keep_training_pairs(
             for reason, n, first in result.dropped:
                 places = [(kept.name(source, number), texts) for number, texts in first]
                 report.drop(reason, n, places, kept.training[source].corpus)
-            for number in result.unlike:
-                report.note("unlike_items", kept.name(source, number))
+            report.note("unlike_items", *(kept.name(source, number) for number in result.unlike))
             progress.update(result.n_pair)
     return kept, survey
 

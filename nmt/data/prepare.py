@@ -257,8 +257,7 @@ def prepare(
         return AlarmError(f"{reason} No data was written.{advice}")
 
     with temporary_folder(only_report) if only_report else building(folder, replace=present) as temporary:
-        for language in unknown_languages(data):
-            report.note("language", language)
+        report.note("language", *unknown_languages(data))
         splits = dict.fromkeys(source.split for source in sources if source.split != "train")
         held_out = {split: read_held_out(sources, split, report) for split in splits}
         training = [source for source in sources if source.split == "train"]
@@ -340,13 +339,12 @@ def _prepare_training_pairs(
             bases.append(recipe.origin.find("train.init_from", base, Path.exists))
         rows, unreadable = overlap_with_bases(bases, survey.leaks)
         report.survey["leaks"]["rows"] += rows
-        for base in unreadable:
-            report.note("base", base)
-        for file_and_language in other_languages(kept, recipe.data):
-            report.note("other_language", file_and_language)
+        report.note("base", *unreadable)
+        report.note("other_language", *other_languages(kept, recipe.data))
         report.survey["swapped"] = swapped(kept, held_out, recipe.data)
         corpora = encode_training_pairs(recipe.data, subwords, kept, report, folder, workers)
-    kept.remove()
+    for path in folder.glob("blocks.*"):  # of the workers
+        path.unlink()
     return subwords, corpora
 
 

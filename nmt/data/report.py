@@ -43,12 +43,12 @@ class DataReport:
     corpora: list[dict[str, Any]] = field(default_factory=list)  # entries of the manifest
     on_dropped: str = ""  # advice for the alarm that most pairs are dropped
 
-    def note(self, key: str, place: str) -> None:
-        """Count a harmless oddity. place: its file:line."""
-        self.notes[key] += 1
-        places = self.noted.setdefault(key, [])
-        if len(places) < N_NOTED:
-            places.append(place)
+    def note(self, key: str, *places: str) -> None:
+        """Count harmless oddities. places: the file:line of each."""
+        for place in places:
+            self.notes[key] += 1
+            if self.notes[key] <= N_NOTED:
+                self.noted.setdefault(key, []).append(place)
 
     def drop(self, reason: str, n: int, first: Iterable[tuple[str, Sequence[str]]], corpus: int = 0) -> None:
         """Count dropped pairs of a corpus. first: file:line of the first few, with both texts if they are known."""

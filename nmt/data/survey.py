@@ -70,6 +70,11 @@ def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str,
     pairs = np.empty(len(order), PAIR)
     for name, side in zip(SIDES, (src, trg), strict=True):
         pairs[name] = line_hashes(side)[kept]
+    leaks: dict[tuple[str, str], tuple[Numbers, Numbers]] = {}
+    candidates = kept & (np.isin(src.bags(), held_out.bags) | np.isin(trg.bags(), held_out.bags))
+    if candidates.any():
+        keys = Keys.of(Block(src.some(candidates)), Block(trg.some(candidates)))
+        leaks = hits(held_out.known, keys, (np.cumsum(kept) - 1)[candidates])
     return {
         "n_pair": len(kept),
         "extremes": [
@@ -78,7 +83,7 @@ def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str,
         ],
         "pairs": pairs,
         "records": records_of((src.n_char, trg.n_char), (words_of(src), words_of(trg))).tobytes(),
-        "leaks": _leaks(src, trg, kept, held_out),
+        "leaks": leaks,
     }
 
 
@@ -98,18 +103,6 @@ def line_hashes(side: Units) -> Hashes:
         unit_hashes = hashes_of(itertools.chain.from_iterable(rows))
         hashes[side.is_odd] = row_hashes(unit_hashes, np.fromiter(map(len, rows), np.int64, len(rows)))
     return hashes
-
-
-def _leaks(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[tuple[str, str], tuple[Numbers, Numbers]]:
-    """Find the kept pairs of a block that equal held-out lines, by level and part."""
-    candidates = np.zeros(len(kept), dtype=bool)
-    for side in (src, trg):
-        candidates |= np.isin(side.bags(), held_out.bags)
-    candidates &= kept
-    if not candidates.any():
-        return {}
-    numbers = (np.cumsum(kept) - 1)[candidates]
-    return hits(held_out.known, Keys.of(Block(src.some(candidates)), Block(trg.some(candidates))), numbers)
 
 
 class Texts(NamedTuple):
