@@ -4,15 +4,12 @@ A task depends only on its block and on settings that all blocks share, so any p
 a file for later tasks. `keep.py` makes the blocks, distributes the tasks and merges the results.
 """
 
-import io
-import itertools
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.lib.format import read_array, write_array
 from numpy.typing import NDArray
 
 from nmt.data.alignment_shift import find_shifts
@@ -23,62 +20,22 @@ from nmt.data.filters import CODES, HELD_OUT, KEPT, ODD, REASON_OF, CorpusFacts,
 from nmt.data.letters import WordsOf
 from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
-from nmt.data.survey import HeldOut, KeptBlock, MeasuredBlock, measured
+from nmt.data.survey import (
+    BlockContent,
+    BlockSide,
+    HeldOut,
+    KeptBlock,
+    MeasuredBlock,
+    measured,
+    read_block,
+    write_block,
+)
 from nmt.data.text import SIDES, Block, Hashes, cut, dress_of
 from nmt.data.units import Lexicon, Mask, UnitIds, Units, UnitWords
-from nmt.files import naming
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
 
 Codes = NDArray[np.uint8]
 Numbers = NDArray[Any]
-
-
-class BlockSide(NamedTuple):
-    """The kept lines of one side of a block; texts as bytes."""
-
-    # Units for learning and encoding, as in `Units`, with placeholders.
-    units: Numbers  # with line feeds between them
-    at: Numbers
-    n_unit: Numbers
-    n_char: Numbers
-    n_word: Numbers
-    # The lines, with line feeds between them, and the same lines with placeholders.
-    text: Numbers
-    protected: Numbers  # empty if the recipe protects nothing
-
-    def texts(self) -> list[str]:
-        """Return the kept lines."""
-        return self.text.tobytes().decode("utf-8").split("\n")
-
-    def learnt_texts(self) -> list[str]:
-        """Return the kept lines as they are learnt from, with placeholders."""
-        return (self.protected if len(self.protected) else self.text).tobytes().decode(**BYTES).split("\n")
-
-
-class BlockContent(NamedTuple):
-    """A filtered block. kept: mask of the pairs that are not dropped."""
-
-    kept: Mask
-    sides: list[BlockSide]
-
-
-def write_block(path: Path, block: BlockContent) -> int:
-    """Append a block to a file and return its offset."""
-    content = io.BytesIO()  # numpy bypasses Python's file object on a real file, and does not report a full disk
-    for array in (block.kept, *itertools.chain.from_iterable(block.sides)):
-        write_array(content, array)
-    with path.open("ab") as file, naming(path):
-        offset = file.tell()
-        file.write(content.getbuffer())
-    return offset
-
-
-def read_block(block: KeptBlock) -> BlockContent:
-    """Read the kept pairs of a block."""
-    with open(block.file, "rb") as file:
-        file.seek(block.offset)
-        kept = read_array(file)
-        return BlockContent(kept, [BlockSide(*(read_array(file) for _ in BlockSide._fields)) for _ in SIDES])
 
 
 class Setup(NamedTuple):

@@ -5,10 +5,9 @@ files. Then the words of the kept pairs are counted, and the pairs are written a
 counted with file and line.
 """
 
-import bisect
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, compress, islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.arrays import STEP, Ragged, mixed
-from nmt.data.block_work import Setup, Task, TextBlock, read_block
+from nmt.data.block_work import Setup, Task, TextBlock
 from nmt.data.corpus import in_batches, write_arrow
 from nmt.data.dedup import keys_for, repeated
 from nmt.data.filters import CODES, LOW_SCORE, TOO_LONG, CorpusFacts, filters_of, most_bytes, oddities, usual_ratio
@@ -27,48 +26,13 @@ from nmt.data.manifest import SUBWORDS
 from nmt.data.report import DataReport
 from nmt.data.sources import Source
 from nmt.data.subwords import Subwords, VocabularyUse
-from nmt.data.survey import KeptBlock, Survey, Texts
+from nmt.data.survey import KeptBlock, KeptPairs, Texts
 from nmt.data.text import SIDES, VALID, Block, Hashes
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import DataError
 from nmt.processes import n_core
 from nmt.progress import Bar
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
-
-
-class KeptPairs:
-    """The training pairs that are kept: the blocks of all corpora, in order, in files."""
-
-    def __init__(self, training: Sequence[Source]) -> None:
-        self.training = training
-        self.n_of_source = [0] * len(training)  # kept pairs of each source
-        self.blocks: list[KeptBlock] = []
-        self._n_pair = 0
-
-    def add(self, block: KeptBlock) -> None:
-        """Add the next block."""
-        self.blocks.append(block._replace(start=self._n_pair))
-        self._n_pair += block.n_kept
-        self.n_of_source[block.source] += block.n_kept
-
-    def name(self, source: int, number: int) -> str:
-        """Return a line as FILE:NUMBER."""
-        return f"{self.training[source].src.name}:{number}"
-
-    def __len__(self) -> int:
-        return self._n_pair
-
-    def shown(self, numbers: Iterable[int]) -> dict[int, tuple[str, str, str]]:
-        """Return place, source and target of some pairs, by their numbers from 0."""
-        pairs = {}
-        for number in sorted(set(numbers)):
-            block = self.blocks[bisect.bisect_right(self.blocks, number, key=lambda block: block.start) - 1]
-            content, n = read_block(block), number - block.start
-            place = self.name(block.source, block.first + int(np.flatnonzero(content.kept)[n]))
-            src, trg = (side.texts()[n] for side in content.sides)
-            pairs[number] = place, src, trg
-        return pairs
-
 
 N_ROW = 10_000  # rows of a record batch
 
@@ -79,6 +43,7 @@ def encode_training_pairs(
     """Write train.arrow without the pairs of too many subwords; return the corpora for the manifest."""
     tags = [subwords.src.tag_ids(config.tags_of(corpus)) for corpus in config.train]
     use = report.vocabulary = VocabularyUse(subwords, (config.src_lang, config.trg_lang))
+    n_of_source = [0] * len(kept.training)
     tasks = ((block, tags[kept.training[block.source].corpus], folder / SUBWORDS) for block in kept.blocks)
 
     def rows() -> Iterator[tuple[Ragged, Ragged]]:
@@ -87,7 +52,7 @@ def encode_training_pairs(
                 if encoded.n_long:
                     places = [(kept.name(block.source, block.first + n), texts) for n, texts in encoded.too_long]
                     report.drop(TOO_LONG, encoded.n_long, places, kept.training[block.source].corpus)
-                    kept.n_of_source[block.source] -= encoded.n_long
+                n_of_source[block.source] += block.n_kept - encoded.n_long
                 for name, side in zip(SIDES, encoded.sides, strict=True):
                     use.add(name, side.n_word, side.n_char, side.counts)
                 src, trg = encoded.sides
@@ -96,7 +61,7 @@ def encode_training_pairs(
 
     report.n_kept = write_arrow(folder / "train.arrow", in_batches(rows(), N_ROW))
     corpora: dict[int, dict[str, Any]] = {}
-    for source, n_pair in zip(kept.training, kept.n_of_source, strict=True):
+    for source, n_pair in zip(kept.training, n_of_source, strict=True):
         usual = report.learnt_ratios.get((source.corpus, source.src.name))
         facts = {"trg_lang": config.languages_of(source.corpus)[1], "usual_ratio": usual.median if usual else None}
         corpus = corpora.setdefault(source.corpus, {"name": source.src.name, "n_pair": 0, **facts})
@@ -278,9 +243,9 @@ def keep_training_pairs(
     report: DataReport,
     folder: Path,
     workers: WorkerPool,
-) -> tuple[KeptPairs, Survey]:
-    """Read, filter and measure all training pairs. The kept pairs are files in the folder until they are removed."""
-    survey, setups = Survey(folder, training, held_out), list[CorpusFacts]()
+) -> KeptPairs:
+    """Read, filter and measure all training pairs. The kept pairs are in files `blocks.*` of the folder."""
+    kept, setups = KeptPairs(folder, training, held_out), list[CorpusFacts]()
     for source in training:
         filters = config.filters_of(source.corpus)
         usual = usual_ratio(texts_of(source, config), filters.max_ratio)
@@ -289,15 +254,14 @@ def keep_training_pairs(
         setups.append(CorpusFacts(filters, config.max_len, config.languages_of(source.corpus), usual))
     drawn: Hashes = np.empty(0, np.uint64)
     if config.valid_size and not config.valid:
-        drawn = np.unique([survey.leaks.splits[VALID]["near", side] for side in SIDES])
-    workers.begin(Task, Setup(config, subwords, folder, setups, survey.held_out, drawn))
+        drawn = np.unique([kept.leaks.splits[VALID]["near", side] for side in SIDES])
+    workers.begin(Task, Setup(config, subwords, folder, setups, kept.held_out, drawn))
     codes = _decide(training, config, report, folder, workers)
-    blocks, kept = blocks_of(training, config, report, is_reread=codes is not None), KeptPairs(training)
+    blocks = blocks_of(training, config, report, is_reread=codes is not None)
     tasks = ((block, None if codes is None else codes[block.start :][: block.n_pair]) for block in blocks)
     with progress_bar("reading", report.n_read) as progress:
         for result in workers.each("filter_and_measure", tasks):
-            survey.add(result)
-            kept.add(result.block)
+            kept.add(result)
             report.notes.update(result.notes)
             source = result.block.source
             for reason, n, first in result.dropped:
@@ -305,7 +269,7 @@ def keep_training_pairs(
                 report.drop(reason, n, places, kept.training[source].corpus)
             report.note("unlike_items", *(kept.name(source, number) for number in result.unlike))
             progress.update(result.n_pair)
-    return kept, survey
+    return kept
 
 
 # The sample of lines for the vocabulary has a fixed seed: the seed of training must not change the vocabulary.

@@ -20,12 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from nmt.data.arrays import Ragged
-from nmt.data.block_work import read_block
 from nmt.data.corpus import Prepared, dtype_of_ids, table_of, texts_as_arrow, write_arrow
 from nmt.data.dedup import Keys, Leaks
 from nmt.data.keep import (
     N_ROW,
-    KeptPairs,
     count_words_of,
     encode_training_pairs,
     keep_training_pairs,
@@ -52,7 +50,7 @@ from nmt.data.report import SWAPPED, DataReport, page, refuse_foreign_page, sent
 from nmt.data.scripts import identifier, languages_like
 from nmt.data.sources import Source, facts_of, find_sources, source_notes, stamps_of, unknown_languages, with_low_scores
 from nmt.data.subwords import Subwords, large_vocabulary
-from nmt.data.survey import Texts
+from nmt.data.survey import KeptPairs, Texts, read_block
 from nmt.data.text import Block
 from nmt.data.vocab_from import account_of, facts_of_subwords, find_subwords, given_subwords, reuse
 from nmt.data.worker_pool import WorkerPool
@@ -322,22 +320,22 @@ def _prepare_training_pairs(
     manifest, or None if no pair is kept.
     """
     with WorkerPool(n_process(recipe.data, report.n_read)) as workers:
-        kept, survey = keep_training_pairs(training, held_out, recipe.data, recipe.subwords, report, folder, workers)
+        kept = keep_training_pairs(training, held_out, recipe.data, recipe.subwords, report, folder, workers)
         words = count_words_of(kept, recipe.subwords, report, workers)
-        survey.begin_to_finish(workers)
+        kept.begin_survey(workers)
         n_pair = report.n_read + sum(len(texts.src) for texts in held_out.values())
         with progress_bar("looking for misaligned lines", n_pair) as progress:
             if len(kept):
                 subwords = _learn(recipe, vocab_files, words, talk)
                 subwords.save(folder / SUBWORDS)
-            report.survey = survey.finish(progress.update, kept.shown)
+            report.survey = kept.finish_survey(progress.update)
         if not len(kept):
             return None
         # A model of SentencePiece does not lie in a run.
         bases = [path.parent for path in vocab_files if path.name == SUBWORDS]
         if base := recipe.train.init_from:
             bases.append(recipe.origin.find("train.init_from", base, Path.exists))
-        rows, unreadable = overlap_with_bases(bases, survey.leaks)
+        rows, unreadable = overlap_with_bases(bases, kept.leaks)
         report.survey["leaks"]["rows"] += rows
         report.note("base", *unreadable)
         report.note("other_language", *other_languages(kept, recipe.data))

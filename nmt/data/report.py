@@ -39,7 +39,7 @@ class DataReport:
     learnt_ratios: dict[tuple[int, str], UsualRatio] = field(default_factory=dict)  # of corpus and source file
     noted: dict[str, list[str]] = field(default_factory=dict)  # places of the first oddities, by note
     vocabulary: VocabularyUse | None = None
-    survey: dict[str, Any] = field(default_factory=dict)  # entries made by `Survey.finish`
+    survey: dict[str, Any] = field(default_factory=dict)  # entries made by `KeptPairs.finish_survey`
     corpora: list[dict[str, Any]] = field(default_factory=list)  # entries of the manifest
     on_dropped: str = ""  # advice for the alarm that most pairs are dropped
 

@@ -1,26 +1,31 @@
-"""Measurements of the training pairs, combined from blocks: overlap, repetitions, misaligned lines.
+"""The training pairs that are kept: files of their blocks, and a survey of overlap, repetitions and misaligned lines.
 
-Each pair takes 36 bytes on the disk until the end: 20 for its alignment, 16 to find repetitions. Nothing else is kept.
+For the survey each pair takes 36 bytes on the disk: 20 for its alignment, 16 to find repetitions.
 """
 
+import bisect
+import io
 import itertools
 import operator
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.format import read_array, write_array
 from numpy.typing import NDArray
 
 from nmt.data.alignment_shift import records_of
 from nmt.data.dedup import N_SHOWN, PAIR, Keys, Leaks, hits
 from nmt.data.letters import units_of
+from nmt.data.placeholders import BYTES
 from nmt.data.sources import Source
 from nmt.data.text import SIDES, Block, Dress, Hashes, Words, cut, dress_of, hashes_of, row_hashes
 from nmt.data.units import Mask, Numbers, UnitFacts, Units
 from nmt.data.worker_pool import WorkerPool
+from nmt.files import naming
 
 N_EXTREME = 3  # pairs that the report shows, of the shortest and of the longest
 _N_RANDOM = 10  # kept pairs that the report shows at random
@@ -35,6 +40,54 @@ class KeptBlock(NamedTuple):
     first: int  # number of its first line in the source
     n_kept: int
     start: int = -1  # number of its first kept pair among those of all blocks
+
+
+class BlockSide(NamedTuple):
+    """The kept lines of one side of a block; texts as bytes."""
+
+    # Units for learning and encoding, as in `Units`, with placeholders.
+    units: NDArray[Any]  # with line feeds between them
+    at: NDArray[Any]
+    n_unit: NDArray[Any]
+    n_char: NDArray[Any]
+    n_word: NDArray[Any]
+    # The lines, with line feeds between them, and the same lines with placeholders.
+    text: NDArray[Any]
+    protected: NDArray[Any]  # empty if the recipe protects nothing
+
+    def texts(self) -> list[str]:
+        """Return the kept lines."""
+        return self.text.tobytes().decode("utf-8").split("\n")
+
+    def learnt_texts(self) -> list[str]:
+        """Return the kept lines as they are learnt from, with placeholders."""
+        return (self.protected if len(self.protected) else self.text).tobytes().decode(**BYTES).split("\n")
+
+
+class BlockContent(NamedTuple):
+    """A filtered block. kept: mask of the pairs that are not dropped."""
+
+    kept: Mask
+    sides: list[BlockSide]
+
+
+def write_block(path: Path, block: BlockContent) -> int:
+    """Append a block to a file and return its offset."""
+    content = io.BytesIO()  # numpy bypasses Python's file object on a real file, and does not report a full disk
+    for array in (block.kept, *itertools.chain.from_iterable(block.sides)):
+        write_array(content, array)
+    with path.open("ab") as file, naming(path):
+        offset = file.tell()
+        file.write(content.getbuffer())
+    return offset
+
+
+def read_block(block: KeptBlock) -> BlockContent:
+    """Read the kept pairs of a block."""
+    with open(block.file, "rb") as file:
+        file.seek(block.offset)
+        kept = read_array(file)
+        return BlockContent(kept, [BlockSide(*(read_array(file) for _ in BlockSide._fields)) for _ in SIDES])
 
 
 class MeasuredBlock(NamedTuple):
@@ -113,12 +166,13 @@ class Texts(NamedTuple):
     sources: list[tuple[Source, slice]]
 
 
-class Survey:
-    """Collects the measurements of all blocks, which are added in order; then call `begin_to_finish` and `finish`."""
+class KeptPairs:
+    """The training pairs that are kept. Add all blocks in order, then begin and finish the survey."""
 
     def __init__(self, folder: Path, training: Sequence[Source], held_out: Mapping[str, Texts]) -> None:
         """folder: for two temporary files. held_out: the lines of validation and test sets."""
-        self._held_out = held_out
+        self.training, self._held_out = training, held_out
+        self.blocks: list[KeptBlock] = []
         self._pair_path, self._record_path = folder / "survey.pairs", folder / "survey.records"
         self._pairs, self._records = self._pair_path.open("wb"), self._record_path.open("wb")
         self._files: list[tuple[Source, int]] = []  # each source with its number of records
@@ -142,8 +196,16 @@ class Survey:
         self.leaks = Leaks(keys)
         self.held_out = HeldOut(self.leaks.known, np.unique(bags))
 
+    def __len__(self) -> int:
+        return self._n_kept
+
+    def name(self, source: int, number: int) -> str:
+        """Return a line as FILE:NUMBER."""
+        return f"{self.training[source].src.name}:{number}"
+
     def add(self, measurements: MeasuredBlock) -> None:
         """Add the next block."""
+        self.blocks.append(measurements.block._replace(start=self._n_kept))
         n = self._first_training + measurements.block.source
         self._files[n] = self._files[n][0], self._files[n][1] + measurements.n_pair
         self._dress["train"] = [
@@ -158,7 +220,7 @@ class Survey:
             self.leaks.note(level_and_part, self._n_kept + numbers, places)
         self._n_kept += len(measurements.pairs)
 
-    def begin_to_finish(self, workers: WorkerPool) -> None:
+    def begin_survey(self, workers: WorkerPool) -> None:
         """Start the analyses that need all pairs: misaligned lines and repetitions."""
         self._pairs.close()
         self._records.close()
@@ -167,13 +229,8 @@ class Survey:
             self._shifts.append(workers.submit("shifts", self._record_path, start, n_pair))
         self._duplicates = workers.submit("duplicates", self._pair_path)
 
-    def finish(
-        self, done: Callable[[int], object], kept: Callable[[Iterable[int]], dict[int, tuple[str, str, str]]]
-    ) -> dict[str, Any]:
-        """Wait for the analyses, and return entries of the report.
-
-        done: called with a number of analysed pairs, for progress. kept: returns place and texts of pairs by number.
-        """
+    def finish_survey(self, done: Callable[[int], object]) -> dict[str, Any]:
+        """Wait for the analyses, and return entries of the report. done: called with numbers of pairs, for progress."""
         alignment = []
         for (source, n_pair), future in zip(self._files, self._shifts, strict=True):
             shifts = future.result()
@@ -192,7 +249,12 @@ class Survey:
             **{kind: [number for _, number in pairs] for kind, pairs in self._extremes.items()},
         }
         numbers = {*(number for *_, number in leaks), *(number for number, _ in duplicates["most"])}
-        train = {n: shown(*pair) for n, pair in kept(numbers.union(*samples.values())).items()}
+        train = {}  # what the report shows of these pairs
+        for number in sorted(numbers.union(*samples.values())):
+            block = self.blocks[bisect.bisect_right(self.blocks, number, key=lambda block: block.start) - 1]
+            content, n = read_block(block), number - block.start
+            place = self.name(block.source, block.first + int(np.flatnonzero(content.kept)[n]))
+            train[number] = shown(place, *(side.texts()[n] for side in content.sides))
         examples = []
         for split, level, part, line, number in leaks:
             src, trg, sources = self._held_out[split]
