@@ -9,14 +9,13 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, compress, islice, repeat
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.arrays import STEP, Ragged, mixed
-from nmt.data.block_work import Setup, Task, TextBlock
+from nmt.data.block_work import Codes, Setup, Task, TextBlock
 from nmt.data.corpus import in_batches, write_arrow
 from nmt.data.dedup import keys_for, repeated
 from nmt.data.filters import CODES, LOW_SCORE, TOO_LONG, CorpusFacts, filters_of, most_bytes, oddities, usual_ratio
@@ -33,18 +32,19 @@ from nmt.errors import DataError
 from nmt.processes import n_core
 from nmt.progress import Bar
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
+from nmt.recipe.options import Recipe
 
 N_ROW = 10_000  # rows of a record batch
 
 
 def encode_training_pairs(
-    config: DataConfig, subwords: Subwords, kept: KeptPairs, report: DataReport, folder: Path, workers: WorkerPool
+    kept: KeptPairs, config: DataConfig, subwords: Subwords, report: DataReport, workers: WorkerPool
 ) -> list[dict[str, Any]]:
     """Write train.arrow without the pairs of too many subwords; return the corpora for the manifest."""
     tags = [subwords.src.tag_ids(config.tags_of(corpus)) for corpus in config.train]
     use = report.vocabulary = VocabularyUse(subwords, (config.src_lang, config.trg_lang))
     n_of_source = [0] * len(kept.training)
-    tasks = ((block, tags[kept.training[block.source].corpus], folder / SUBWORDS) for block in kept.blocks)
+    tasks = ((block, tags[kept.training[block.source].corpus], kept.folder / SUBWORDS) for block in kept.blocks)
 
     def rows() -> Iterator[tuple[Ragged, Ragged]]:
         with progress_bar("encoding", len(kept)) as progress:
@@ -59,7 +59,7 @@ def encode_training_pairs(
                 yield src.rows, trg.rows
                 progress.update(block.n_kept)
 
-    report.n_kept = write_arrow(folder / "train.arrow", in_batches(rows(), N_ROW))
+    report.n_kept = write_arrow(kept.folder / "train.arrow", in_batches(rows(), N_ROW))
     corpora: dict[int, dict[str, Any]] = {}
     for source, n_pair in zip(kept.training, n_of_source, strict=True):
         usual = report.learnt_ratios.get((source.corpus, source.src.name))
@@ -235,18 +235,10 @@ def n_process(config: DataConfig, n_pair: int) -> int:
     return min(config.workers or n_core(), 1 + n_pair // _WORTHWHILE)
 
 
-def keep_training_pairs(
-    training: Sequence[Source],
-    held_out: dict[str, Texts],
-    config: DataConfig,
-    subwords: SubwordsConfig,
-    report: DataReport,
-    folder: Path,
-    workers: WorkerPool,
-) -> KeptPairs:
-    """Read, filter and measure all training pairs. The kept pairs are in files `blocks.*` of the folder."""
-    kept, setups = KeptPairs(folder, training, held_out), list[CorpusFacts]()
-    for source in training:
+def keep_training_pairs(kept: KeptPairs, recipe: Recipe, report: DataReport, workers: WorkerPool) -> None:
+    """Read, filter and measure all training pairs, and add their blocks to `kept`."""
+    config, setups = recipe.data, list[CorpusFacts]()
+    for source in kept.training:
         filters = config.filters_of(source.corpus)
         usual = usual_ratio(texts_of(source, config), filters.max_ratio)
         if usual is not None:
@@ -255,9 +247,9 @@ def keep_training_pairs(
     drawn: Hashes = np.empty(0, np.uint64)
     if config.valid_size and not config.valid:
         drawn = np.unique([kept.leaks.splits[VALID]["near", side] for side in SIDES])
-    workers.begin(Task, Setup(config, subwords, folder, setups, kept.held_out, drawn))
-    codes = _decide(training, config, report, folder, workers)
-    blocks = blocks_of(training, config, report, is_reread=codes is not None)
+    workers.begin(Task, Setup(config, recipe.subwords, kept.folder, setups, kept.held_out_hashes, drawn))
+    codes = _decide(kept, config, report, workers)
+    blocks = blocks_of(kept.training, config, report, is_reread=codes is not None)
     tasks = ((block, None if codes is None else codes[block.start :][: block.n_pair]) for block in blocks)
     with progress_bar("reading", report.n_read) as progress:
         for result in workers.each("filter_and_measure", tasks):
@@ -269,7 +261,6 @@ def keep_training_pairs(
                 report.drop(reason, n, places, kept.training[source].corpus)
             report.note("unlike_items", *(kept.name(source, number) for number in result.unlike))
             progress.update(result.n_pair)
-    return kept
 
 
 # The sample of lines for the vocabulary has a fixed seed: the seed of training must not change the vocabulary.
@@ -308,21 +299,19 @@ def count_words_of(
     return counts
 
 
-def _decide(
-    training: Sequence[Source], config: DataConfig, report: DataReport, folder: Path, workers: WorkerPool
-) -> NDArray[np.uint8] | None:
+def _decide(kept: KeptPairs, config: DataConfig, report: DataReport, workers: WorkerPool) -> Codes | None:
     """Return a code for each pair, by all filters; None if no filter compares a pair with others."""
-    filters = [config.filters_of(source.corpus) for source in training]
+    filters = [config.filters_of(source.corpus) for source in kept.training]
     if not (dtype := keys_for(filters)).names:
         return None
-    parts, n_pair_of = list[NDArray[np.uint8]](), [0] * len(training)
+    parts, n_pair_of = list[Codes](), [0] * len(filters)
 
     def tasks() -> Iterator[tuple[TextBlock]]:
-        for block in blocks_of(training, config, report):
+        for block in blocks_of(kept.training, config, report):
             n_pair_of[block.source] += block.n_pair
             yield (block,)
 
-    path = folder / "keys"
+    path = kept.folder / "keys"
     with path.open("wb") as file, progress_bar("looking for duplicates", report.n_read) as progress:
         for part, keys in workers.each("decide", tasks()):
             parts.append(part)

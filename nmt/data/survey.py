@@ -170,8 +170,8 @@ class KeptPairs:
     """The training pairs that are kept. Add all blocks in order, then begin and finish the survey."""
 
     def __init__(self, folder: Path, training: Sequence[Source], held_out: Mapping[str, Texts]) -> None:
-        """folder: for two temporary files. held_out: the lines of validation and test sets."""
-        self.training, self._held_out = training, held_out
+        """folder: for the files of blocks, and two more. held_out: the lines of validation and test sets."""
+        self.folder, self.training, self.held_out = folder, training, held_out
         self.blocks: list[KeptBlock] = []
         self._pair_path, self._record_path = folder / "survey.pairs", folder / "survey.records"
         self._pairs, self._records = self._pair_path.open("wb"), self._record_path.open("wb")
@@ -194,7 +194,7 @@ class KeptPairs:
         self._first_training = len(self._files)
         self._files += [(source, 0) for source in training]
         self.leaks = Leaks(keys)
-        self.held_out = HeldOut(self.leaks.known, np.unique(bags))
+        self.held_out_hashes = HeldOut(self.leaks.known, np.unique(bags))
 
     def __len__(self) -> int:
         return self._n_kept
@@ -257,7 +257,7 @@ class KeptPairs:
             train[number] = shown(place, *(side.texts()[n] for side in content.sides))
         examples = []
         for split, level, part, line, number in leaks:
-            src, trg, sources = self._held_out[split]
+            src, trg, sources = self.held_out[split]
             source, lines = next((source, lines) for source, lines in sources if line < lines.stop)
             place = f"{source.src.name}:{line - lines.start + source.first_number}"
             train_pair = {f"train_{key}": value for key, value in train[number].items()}
