@@ -21,6 +21,7 @@ from nmt.data.dedup import keys_for, repeated
 from nmt.data.filters import CODES, LOW_SCORE, TOO_LONG, CorpusFacts, filters_of, most_bytes, oddities, usual_ratio
 from nmt.data.formats import Flaw, Policy, Reading, Text, TextOrFlaw
 from nmt.data.letters import add_counts, draw_sample
+from nmt.data.lines import LONGEST_LINE
 from nmt.data.manifest import SUBWORDS
 from nmt.data.report import DataReport
 from nmt.data.sources import Source
@@ -71,21 +72,17 @@ def encode_training_pairs(
     return list(corpora.values())
 
 
-# Limit of a validation or test line, in bytes. These lines are never cut or dropped, but a longer one is no text.
-LONGEST_KEPT = 1 << 20
-
-
-def reading_of(source: Source, data: DataConfig | None, report: DataReport) -> Reading:
-    """Return the policy of reading a source; oddities go to the report. data: options, None for a held-out source."""
-    policy: tuple[Policy, Policy, int] = ("refuse", "refuse", LONGEST_KEPT)
+def reading_of(data: DataConfig | None, report: DataReport) -> Reading:
+    """Return the policy of reading; oddities go to the report. data: options, None for validation and test sources."""
+    policy: tuple[Policy, Policy, int] = ("refuse", "refuse", LONGEST_LINE)
     if data:  # a text that is cut at this length is dropped as too long anyway
         policy = data.bad_utf8, data.bad_records, most_bytes(data.max_len) + 8
-    return Reading(*policy, report.notes, lambda number: report.note("line_feed", f"{source.src.name}:{number}"))
+    return Reading(*policy, report.notes, lambda name, number: report.note("line_feed", f"{name}:{number}"))
 
 
 def texts_of(source: Source, data: DataConfig) -> Iterator[tuple[str, str]]:
     """Yield the pairs of a training source except those with a low score. Pairs with a flaw are empty."""
-    pairs = source.pairs(reading_of(source, data, DataReport()))
+    pairs = source.pairs(reading_of(data, DataReport()))
     for src, trg in compress(pairs, chain(~source.is_low, repeat(True))):
         yield ("", "") if isinstance(src, Flaw) or isinstance(trg, Flaw) else (src, trg)
 
@@ -181,10 +178,10 @@ def blocks_of(
 
     report: gets the oddities, unless the sources were read before (is_reread).
     """
-    n_read, notes = 0, DataReport() if is_reread else report
+    n_read, reading = 0, reading_of(config, DataReport() if is_reread else report)
     for n_source, source in enumerate(training):
         first = source.first_number
-        for block in cut_blocks(source.pairs(reading_of(source, config, notes))):
+        for block in cut_blocks(source.pairs(reading)):
             n_read += len(block)
             if n_read > report.n_read:  # only counted
                 continue
@@ -206,16 +203,17 @@ def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> 
     texts, n_blank = Texts([], [], []), 0
     of_split = [source for source in sources if source.split == split]
     for source in of_split:
-        reading, start = reading_of(source, None, report), len(texts.src)
-        for number, pair in enumerate(source.pairs(reading), start=source.first_number):
+        start = len(texts.src)
+        for n, pair in enumerate(source.pairs(reading_of(None, report))):
             if any(isinstance(line, str) and not line.strip() for line in pair):
                 n_blank += 1
-                report.note("blank", f"{source.src.name}:{number}")
+                report.note("blank", f"{source.src.name}:{source.first_number + n}")
             for text, line, lines in zip((source.src, source.trg), pair, (texts.src, texts.trg), strict=True):
-                if isinstance(line, Flaw) or len(line.encode("utf-8")) > LONGEST_KEPT - 8:
+                # These lines are never cut or dropped, but a longer one is no text.
+                if isinstance(line, Flaw) or len(line.encode("utf-8")) > LONGEST_LINE - 8:
                     raise DataError(
-                        f"{text.name}:{number}: a {split} line of over {LONGEST_KEPT:,} bytes, and lines of {split} "
-                        "files cannot be dropped. Look for missing line feeds in the file."
+                        f"{text.name}:{1 + text.header + n}: a {split} line of over {LONGEST_LINE:,} bytes, and lines "
+                        f"of {split} files cannot be dropped. Look for missing line feeds in the file."
                     )
                 report.notes.update(oddities(line))
                 lines.append(line)
