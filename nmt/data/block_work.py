@@ -77,7 +77,7 @@ class EncodedSide(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A block as ids. n_long: kept pairs that are longer than max_len. too_long: places and texts of the first few."""
+    """A block as ids. n_long: kept pairs that are longer than max_len. too_long: lines and texts of the first few."""
 
     n_long: int
     too_long: list[tuple[int, list[str]]]
@@ -178,7 +178,7 @@ class Task:
             sides.append(EncodedSide(short, counts, n_word, n_char))
         long = np.flatnonzero(~fits).tolist()
         places, texts = np.flatnonzero(block.kept), [side.learnt_texts() for side in block.sides if long]
-        too_long = [(int(places[n]), [cut(in_names(side[n])) for side in texts]) for n in long[:N_SHOWN]]
+        too_long = [(kept.first + int(places[n]), [cut(in_names(side[n])) for side in texts]) for n in long[:N_SHOWN]]
         return Encoded(len(long), too_long, sides)
 
     def _ids_of_lines(self, side: BlockSide, name: str, codec: Codec) -> tuple[NDArray[Any], NDArray[np.int64]]:

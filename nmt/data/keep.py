@@ -51,8 +51,7 @@ def encode_training_pairs(
         with progress_bar("encoding", len(kept)) as progress:
             for block, encoded in zip(kept.blocks, workers.each("encode", tasks), strict=True):
                 if encoded.n_long:
-                    places = [(kept.name(block.source, block.first + n), texts) for n, texts in encoded.too_long]
-                    report.drop(TOO_LONG, encoded.n_long, places, kept.training[block.source].corpus)
+                    report.drop(TOO_LONG, encoded.n_long, encoded.too_long, kept.training[block.source])
                 n_of_source[block.source] += block.n_kept - encoded.n_long
                 for name, side in zip(SIDES, encoded.sides, strict=True):
                     use.add(name, side.n_word, side.n_char, side.counts)
@@ -207,7 +206,7 @@ def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> 
         for n, pair in enumerate(source.pairs(reading_of(None, report))):
             if any(isinstance(line, str) and not line.strip() for line in pair):
                 n_blank += 1
-                report.note("blank", f"{source.src.name}:{source.first_number + n}")
+                report.note("blank", source.place(source.first_number + n))
             for text, line, lines in zip((source.src, source.trg), pair, (texts.src, texts.trg), strict=True):
                 # These lines are never cut or dropped, but a longer one is no text.
                 if isinstance(line, Flaw) or len(line.encode("utf-8")) > LONGEST_LINE - 8:
@@ -253,11 +252,10 @@ def keep_training_pairs(kept: KeptPairs, recipe: Recipe, report: DataReport, wor
         for result in workers.each("filter_and_measure", tasks):
             kept.add(result)
             report.notes.update(result.notes)
-            source = result.block.source
+            source = kept.training[result.block.source]
             for reason, n, first in result.dropped:
-                places = [(kept.name(source, number), texts) for number, texts in first]
-                report.drop(reason, n, places, kept.training[source].corpus)
-            report.note("unlike_items", *(kept.name(source, number) for number in result.unlike))
+                report.drop(reason, n, first, source)
+            report.note("unlike_items", *map(source.place, result.unlike))
             progress.update(result.n_pair)
 
 

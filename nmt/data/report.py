@@ -16,6 +16,7 @@ from unicodedata import category
 from nmt.data.dedup import N_NOTED, N_SHOWN
 from nmt.data.filters import LOW_SCORE, OPTIONS, REASONS, SCRIPT, UsualRatio
 from nmt.data.letters import LINE_CAP, WORD_CAP
+from nmt.data.sources import Source
 from nmt.data.subwords import VocabularyUse
 from nmt.data.survey import shown
 from nmt.data.text import SIDES, Dress
@@ -50,14 +51,14 @@ class DataReport:
             if self.notes[key] <= N_NOTED:
                 self.noted.setdefault(key, []).append(place)
 
-    def drop(self, reason: str, n: int, first: Iterable[tuple[str, Sequence[str]]], corpus: int = 0) -> None:
-        """Count dropped pairs of a corpus. first: file:line of the first few, with both texts if they are known."""
-        self.dropped.setdefault(corpus, Counter())[reason] += n
+    def drop(self, reason: str, n: int, first: Sequence[tuple[int, Sequence[str]]], source: Source) -> None:
+        """Count dropped pairs. first: lines of the first few, with both texts if they are known."""
+        self.dropped.setdefault(source.corpus, Counter())[reason] += n
         places = self.first.setdefault(reason, [])
-        for place, texts in itertools.islice(first, N_SHOWN - len(places)):
-            places.append(place)
+        for number, texts in first[: N_SHOWN - len(places)]:
+            places.append(source.place(number))
             if texts:
-                self.examples.setdefault(reason, []).append(shown(place, *texts))
+                self.examples.setdefault(reason, []).append(shown(places[-1], *texts))
 
     def as_dict(self) -> dict[str, Any]:
         """The content of report.json; docs/reference.md explains every entry."""

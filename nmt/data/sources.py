@@ -52,6 +52,10 @@ class Source:
         """Line number of the first pair in the source text."""
         return 1 + self.src.header
 
+    def place(self, number: int) -> str:
+        """Return a line of the source text as FILE:NUMBER."""
+        return f"{self.src.name}:{number}"
+
     def pairs(self, reading: Reading) -> Iterator[tuple[TextOrFlaw, TextOrFlaw]]:
         """Yield all pairs. A file with both sides is read once."""
         rows: Iterator[tuple[TextOrFlaw, ...]]

@@ -199,10 +199,6 @@ class KeptPairs:
     def __len__(self) -> int:
         return self._n_kept
 
-    def name(self, source: int, number: int) -> str:
-        """Return a line as FILE:NUMBER."""
-        return f"{self.training[source].src.name}:{number}"
-
     def add(self, measurements: MeasuredBlock) -> None:
         """Add the next block."""
         self.blocks.append(measurements.block._replace(start=self._n_kept))
@@ -253,13 +249,13 @@ class KeptPairs:
         for number in sorted(numbers.union(*samples.values())):
             block = self.blocks[bisect.bisect_right(self.blocks, number, key=lambda block: block.start) - 1]
             content, n = read_block(block), number - block.start
-            place = self.name(block.source, block.first + int(np.flatnonzero(content.kept)[n]))
+            place = self.training[block.source].place(block.first + int(np.flatnonzero(content.kept)[n]))
             train[number] = shown(place, *(side.texts()[n] for side in content.sides))
         examples = []
         for split, level, part, line, number in leaks:
             src, trg, sources = self.held_out[split]
             source, lines = next((source, lines) for source, lines in sources if line < lines.stop)
-            place = f"{source.src.name}:{line - lines.start + source.first_number}"
+            place = source.place(line - lines.start + source.first_number)
             train_pair = {f"train_{key}": value for key, value in train[number].items()}
             examples.append({"level": level, "part": part, **shown(place, src[line], trg[line]), **train_pair})
         return {
