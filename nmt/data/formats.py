@@ -39,6 +39,7 @@ from nmt.data.lines import (
     text_blocks,
     text_lines,
 )
+from nmt.data.text import undo_moses
 from nmt.errors import DataError
 from nmt.files import sha256_of
 
@@ -245,8 +246,8 @@ class Reading:
                 )
         elif "\n" in value:
             self.on_joined(source.name, number)
-            return " ".join(piece for line in value.split("\n") if (piece := line.removesuffix("\r")))
-        return value
+            value = " ".join(piece for line in value.split("\n") if (piece := line.removesuffix("\r")))
+        return value if source.moses is None or isinstance(value, Flaw) else undo_moses(value, source.moses)
 
 
 def _decoded(raw: bytes) -> TextOrFlaw:
@@ -269,7 +270,7 @@ def _read_text(text: Text, reading: Reading) -> Iterator[TextOrFlaw]:
         lines: list[TextOrFlaw] = []
         with contextlib.suppress(UnicodeDecodeError):
             lines += block.decode("utf-8").split("\n")
-        if not lines or 4 * max(map(len, lines)) > reading.longest:
+        if not lines or text.moses is not None or 4 * max(map(len, lines)) > reading.longest:
             raw_lines = (first_bytes(raw, reading.longest) for raw in block.split(b"\n"))
             lines = [reading.text(raw, text, number) for number, raw in enumerate(raw_lines, start=n_line + 1)]
         n_line += len(lines)
@@ -292,7 +293,7 @@ def read_columns(texts: Sequence[Text], reading: Reading) -> Iterator[tuple[Text
     else:
         rows = ([unit.get(str(column), "") for column in columns] for unit in records)
     for number, row in enumerate(rows, start=1 + first.header):
-        yield tuple([reading.text(value, first, number) for value in row])
+        yield tuple([reading.text(value, text, number) for value, text in zip(row, texts, strict=True)])
 
 
 def names_in(place: Place, form: str, *, header: bool = False) -> list[str]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nmt.data.formats import Column, HubDataset, Reading, Text, TextOrFlaw, name_list, names_in, read_columns
 from nmt.data.lines import without_ending
 from nmt.data.scripts import scripts_of
-from nmt.data.text import split_of, undo_moses
+from nmt.data.text import split_of
 from nmt.errors import DataError
 from nmt.languages import language_of
 from nmt.recipe.contradictions import ENDINGS, NOT_READ, names_of
@@ -63,16 +63,10 @@ class Source:
             rows = read_columns([self.src, self.trg], reading)
         else:
             rows = zip(self.src.read(reading), self.trg.read(reading), strict=True)
-        if self.src.moses or self.trg.moses:
-            rows = ((_without_moses(src, self.src.moses), _without_moses(trg, self.trg.moses)) for src, trg in rows)
         try:
             yield from cast("Iterator[tuple[TextOrFlaw, TextOrFlaw]]", rows)
         except ValueError:
             raise DataError(f"{self.src.name} or {self.trg.name} changed while it was read.") from None
-
-
-def _without_moses(text: TextOrFlaw, moses: str | None) -> TextOrFlaw:
-    return undo_moses(text, moses) if isinstance(text, str) and moses is not None else text
 
 
 def find_sources(recipe: Recipe, translations: Mapping[int, Sequence[Path]] | None = None) -> list[Source]:
