@@ -36,6 +36,7 @@ from nmt.recipe.data_options import DataConfig, SubwordsConfig
 
 Codes = NDArray[np.uint8]
 Numbers = NDArray[Any]
+WordCounts = tuple[list[str], Numbers]
 
 
 class Setup(NamedTuple):
@@ -141,12 +142,12 @@ class Task:
             **measured(*sides, kept, self._setup.held_out),
         )
 
-    def count(self, kept: KeptBlock, masks: Sequence[Mask]) -> tuple[list[tuple[list[str], Numbers]], Counter[str]]:
-        """Count each word of both sides. masks: the lines of each side to count. Also returns oddities."""
-        block, counts_of_sides, notes = read_block(kept), list[tuple[list[str], Numbers]](), Counter[str]()
+    def count(self, kept: KeptBlock, masks: Sequence[Mask | None]) -> tuple[list[WordCounts], Counter[str]]:
+        """Count each word of both sides. masks: lines of each side to count, None for all. Also returns oddities."""
+        block, counts_of_sides, notes = read_block(kept), list[WordCounts](), Counter[str]()
         for name, side, mask in zip(SIDES, block.sides, masks, strict=True):
             lexicon, units = self._units_of(side, name)
-            at = side.at if mask.all() else side.at[np.repeat(mask, side.n_unit)]
+            at = side.at if mask is None else side.at[np.repeat(mask, side.n_unit)]
             counts = np.bincount(at, minlength=len(units))
             occur = np.flatnonzero(counts)
             word_counts = lexicon.part(UnitWords, self._words_of).counted(units[occur], counts[occur], notes)

@@ -26,7 +26,7 @@ from nmt.data.manifest import SUBWORDS
 from nmt.data.report import DataReport
 from nmt.data.sources import Source
 from nmt.data.subwords import Subwords, VocabularyUse
-from nmt.data.survey import KeptBlock, KeptPairs, Texts
+from nmt.data.survey import KeptPairs, Texts
 from nmt.data.text import SIDES, VALID, Block, Hashes
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import DataError
@@ -278,16 +278,13 @@ def count_words_of(
         draw = draw_sample(n_line, most, _SAMPLE_SEED)
         draws = draw, draw if config.joint else draw_sample(n_line, most, _SAMPLE_SEED)
         samples = [[np.packbits(np.fromiter(draw, bool, block.n_kept)) for block in kept.blocks] for draw in draws]
-
-    def tasks() -> Iterator[tuple[KeptBlock, list[NDArray[np.bool_]]]]:
-        for n, block in enumerate(kept.blocks):
-            all_lines = np.ones(block.n_kept, bool)
-            masks = [np.unpackbits(bits[n], count=block.n_kept).astype(bool) for bits in samples] or [all_lines] * 2
-            yield block, masks
-
+    tasks = (
+        (block, [np.unpackbits(bits[n], count=block.n_kept).astype(bool) for bits in samples] or [None, None])
+        for n, block in enumerate(kept.blocks)
+    )
     counts = Counter[str](), Counter[str]()
     with progress_bar("counting", len(kept)) as progress:
-        for block, (counts_of_sides, notes) in zip(kept.blocks, workers.each("count", tasks()), strict=True):
+        for block, (counts_of_sides, notes) in zip(kept.blocks, workers.each("count", tasks), strict=True):
             report.notes.update(notes)
             for total, (words, times) in zip(counts, counts_of_sides, strict=True):
                 add_counts(total, words, times)
