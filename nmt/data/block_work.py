@@ -142,12 +142,12 @@ class Task:
             **measured(*sides, kept, self._setup.held_out),
         )
 
-    def count(self, kept: KeptBlock, masks: Sequence[Mask | None]) -> tuple[list[WordCounts], Counter[str]]:
-        """Count each word of both sides. masks: lines of each side to count, None for all. Also returns oddities."""
+    def count(self, kept: KeptBlock, masks: Sequence[Mask]) -> tuple[list[WordCounts], Counter[str]]:
+        """Count each word of both sides. masks: lines of each side to count, empty for all. Also returns oddities."""
         block, counts_of_sides, notes = read_block(kept), list[WordCounts](), Counter[str]()
-        for name, side, mask in zip(SIDES, block.sides, masks, strict=True):
+        for n, (name, side) in enumerate(zip(SIDES, block.sides, strict=True)):
             lexicon, units = self._units_of(side, name)
-            at = side.at if mask is None else side.at[np.repeat(mask, side.n_unit)]
+            at = side.at[np.repeat(masks[n], side.n_unit)] if masks else side.at
             counts = np.bincount(at, minlength=len(units))
             occur = np.flatnonzero(counts)
             word_counts = lexicon.part(UnitWords, self._words_of).counted(units[occur], counts[occur], notes)

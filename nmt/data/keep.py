@@ -279,7 +279,7 @@ def count_words_of(
         draws = draw, draw if config.joint else draw_sample(n_line, most, _SAMPLE_SEED)
         samples = [[np.packbits(np.fromiter(draw, bool, block.n_kept)) for block in kept.blocks] for draw in draws]
     tasks = (
-        (block, [np.unpackbits(bits[n], count=block.n_kept).astype(bool) for bits in samples] or [None, None])
+        (block, [np.unpackbits(bits[n], count=block.n_kept).astype(bool) for bits in samples])
         for n, block in enumerate(kept.blocks)
     )
     counts = Counter[str](), Counter[str]()
