@@ -9,7 +9,6 @@ import itertools
 import operator
 import random
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -190,7 +189,6 @@ class KeptPairs:
                 self._files.append((source, len(src_block.lines)))
                 lengths, words = (src_block.lengths, trg_block.lengths), (src_block.words(), trg_block.words())
                 self._records.write(records_of(lengths, words).tobytes())
-        self._shifts: list[Future[dict[str, Any]]] = []  # results of `find_shifts`, of each of the files
         self._first_training = len(self._files)
         self._files += [(source, 0) for source in training]
         self.leaks = Leaks(keys)
@@ -221,8 +219,10 @@ class KeptPairs:
         self._pairs.close()
         self._records.close()
         starts = itertools.accumulate((n_pair for _, n_pair in self._files), initial=0)
-        for (_, n_pair), start in zip(self._files, starts, strict=False):
-            self._shifts.append(workers.submit("shifts", self._record_path, start, n_pair))
+        self._shifts = [
+            workers.submit("shifts", self._record_path, start, n_pair)
+            for (_, n_pair), start in zip(self._files, starts, strict=False)
+        ]
         self._duplicates = workers.submit("duplicates", self._pair_path)
 
     def finish_survey(self, done: Callable[[int], object]) -> dict[str, Any]:
