@@ -4,15 +4,12 @@ A task depends only on its block and on settings that all blocks share, so any p
 a file for later tasks. `keep.py` makes the blocks, distributes the tasks and merges the results.
 """
 
-import io
-import itertools
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.lib.format import read_array, write_array
 from numpy.typing import NDArray
 
 from nmt.data.alignment_shift import find_shifts
@@ -23,69 +20,30 @@ from nmt.data.filters import CODES, HELD_OUT, KEPT, ODD, REASON_OF, CorpusFacts,
 from nmt.data.letters import WordsOf
 from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
-from nmt.data.survey import HeldOut, KeptBlock, MeasuredBlock, measured
+from nmt.data.survey import (
+    BlockContent,
+    BlockSide,
+    HeldOut,
+    KeptBlock,
+    MeasuredBlock,
+    measured,
+    read_block,
+    write_block,
+)
 from nmt.data.text import SIDES, Block, Hashes, cut, dress_of
-from nmt.data.units import Lexicon, Mask, UnitFacts, UnitIds, Units, UnitWords
-from nmt.files import naming
+from nmt.data.units import Lexicon, Mask, UnitIds, Units, UnitWords
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
 
 Codes = NDArray[np.uint8]
 Numbers = NDArray[Any]
-
-
-class BlockSide(NamedTuple):
-    """The kept lines of one side of a block; texts as bytes."""
-
-    # Units for learning and encoding, as in `Units`, with placeholders.
-    units: Numbers  # with line feeds between them
-    at: Numbers
-    n_unit: Numbers
-    n_char: Numbers
-    n_word: Numbers
-    # The lines, with line feeds between them, and the same lines with placeholders.
-    text: Numbers
-    protected: Numbers  # empty if the recipe protects nothing
-
-    def texts(self) -> list[str]:
-        """Return the kept lines."""
-        return self.text.tobytes().decode("utf-8").split("\n")
-
-    def learnt_texts(self) -> list[str]:
-        """Return the kept lines as they are learnt from, with placeholders."""
-        return (self.protected if len(self.protected) else self.text).tobytes().decode(**BYTES).split("\n")
-
-
-class BlockContent(NamedTuple):
-    """A filtered block. kept: mask of the pairs that are not dropped."""
-
-    kept: Mask
-    sides: list[BlockSide]
-
-
-def write_block(path: Path, block: BlockContent) -> int:
-    """Append a block to a file and return its offset."""
-    content = io.BytesIO()  # numpy bypasses Python's file object on a real file, and does not report a full disk
-    for array in (block.kept, *itertools.chain.from_iterable(block.sides)):
-        write_array(content, array)
-    with path.open("ab") as file, naming(path):
-        offset = file.tell()
-        file.write(content.getbuffer())
-    return offset
-
-
-def read_block(block: KeptBlock) -> BlockContent:
-    """Read the kept pairs of a block."""
-    with open(block.file, "rb") as file:
-        file.seek(block.offset)
-        kept = read_array(file)
-        return BlockContent(kept, [BlockSide(*(read_array(file) for _ in BlockSide._fields)) for _ in SIDES])
+WordCounts = tuple[list[str], Numbers]
 
 
 class Setup(NamedTuple):
     """Settings that all tasks share.
 
-    sources: the training sources. drawn: hashes and bags of the validation lines that were drawn from the training
-    files. Pairs near them are dropped; the bags are a fast first test.
+    sources: the training sources. drawn: hashes of the validation lines that were drawn from the training files. Pairs
+    near them are dropped.
     """
 
     data: DataConfig
@@ -93,7 +51,7 @@ class Setup(NamedTuple):
     folder: Path
     sources: list[CorpusFacts]
     held_out: HeldOut
-    drawn: tuple[Hashes, Hashes] | None
+    drawn: Hashes
 
 
 class TextBlock(NamedTuple):
@@ -103,6 +61,7 @@ class TextBlock(NamedTuple):
 
     source: int
     first: int
+    start: int  # number of its first pair among those of all sources
     n_pair: int
     src: bytes
     trg: bytes
@@ -119,7 +78,7 @@ class EncodedSide(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A block as ids. n_long: kept pairs that are longer than max_len. too_long: places and texts of the first few."""
+    """A block as ids. n_long: kept pairs that are longer than max_len. too_long: lines and texts of the first few."""
 
     n_long: int
     too_long: list[tuple[int, list[str]]]
@@ -183,12 +142,12 @@ class Task:
             **measured(*sides, kept, self._setup.held_out),
         )
 
-    def count(self, kept: KeptBlock, masks: Sequence[Mask]) -> tuple[list[tuple[list[str], Numbers]], Counter[str]]:
-        """Count each word of both sides. masks: the lines of each side to count. Also returns oddities."""
-        block, counts_of_sides, notes = read_block(kept), list[tuple[list[str], Numbers]](), Counter[str]()
-        for name, side, mask in zip(SIDES, block.sides, masks, strict=True):
+    def count(self, kept: KeptBlock, masks: Sequence[Mask]) -> tuple[list[WordCounts], Counter[str]]:
+        """Count each word of both sides. masks: lines of each side to count, empty for all. Also returns oddities."""
+        block, counts_of_sides, notes = read_block(kept), list[WordCounts](), Counter[str]()
+        for n, (name, side) in enumerate(zip(SIDES, block.sides, strict=True)):
             lexicon, units = self._units_of(side, name)
-            at = side.at if mask.all() else side.at[np.repeat(mask, side.n_unit)]
+            at = side.at[np.repeat(masks[n], side.n_unit)] if masks else side.at
             counts = np.bincount(at, minlength=len(units))
             occur = np.flatnonzero(counts)
             word_counts = lexicon.part(UnitWords, self._words_of).counted(units[occur], counts[occur], notes)
@@ -220,7 +179,7 @@ class Task:
             sides.append(EncodedSide(short, counts, n_word, n_char))
         long = np.flatnonzero(~fits).tolist()
         places, texts = np.flatnonzero(block.kept), [side.learnt_texts() for side in block.sides if long]
-        too_long = [(int(places[n]), [cut(in_names(side[n])) for side in texts]) for n in long[:N_SHOWN]]
+        too_long = [(kept.first + int(places[n]), [cut(in_names(side[n])) for side in texts]) for n in long[:N_SHOWN]]
         return Encoded(len(long), too_long, sides)
 
     def _ids_of_lines(self, side: BlockSide, name: str, codec: Codec) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -258,11 +217,10 @@ class Task:
         reasons = (reason_to_drop(*pair, filters=filters) for pair in zip(src, trg, strict=True))
         codes = np.array([CODES[reason] if reason else KEPT for reason in reasons], np.uint8)
         codes[list(block.flaws)] = _UNREAD
-        for side in sides if self._setup.drawn else ():  # drop pairs with a near copy of a drawn validation line
-            hashes, bags = cast(tuple[Hashes, Hashes], self._setup.drawn)
-            is_near = np.isin(side.sums(side.known.part(UnitFacts).bags.values[side.which]), bags)
+        for side in sides if len(self._setup.drawn) else ():  # drop pairs with a near copy of a drawn validation line
+            is_near = np.isin(side.bags(), self._setup.held_out.bags)
             if is_near.any():
-                is_near[is_near] = np.isin(Block(side.some(is_near)).near()[0], hashes)
+                is_near[is_near] = np.isin(Block(side.some(is_near)).near()[0], self._setup.drawn)
                 codes[is_near & (codes == KEPT)] = CODES[HELD_OUT]
         return codes
 

@@ -39,6 +39,7 @@ from nmt.data.lines import (
     text_blocks,
     text_lines,
 )
+from nmt.data.text import undo_moses
 from nmt.errors import DataError
 from nmt.files import sha256_of
 
@@ -186,8 +187,7 @@ class Text:
             return iter(self.place)
         if self.column is not None:
             return (value for (value,) in read_columns([self], reading))
-        assert isinstance(self.place, Path)
-        return _read_text(self.place, reading)
+        return _read_text(self, reading)
 
     def scores(self, *, has_pairs: bool) -> NDArray[np.float64]:
         """Return the scores in a column, or in the lines of a text file; NaN for null.
@@ -224,16 +224,16 @@ class Text:
 @dataclass(frozen=True)
 class Reading:
     """Policy of reading. longest: bytes of a text that are needed; a longer text may be cut, to `longest - 4` bytes at
-    least. notes: counts of harmless oddities. on_joined: called with the number of a record whose text had line feeds.
+    least. notes: counts of harmless oddities. on_joined: called with file and number of a record that had line feeds.
     """
 
     bad_utf8: Policy
     bad_records: Policy
     longest: int
     notes: Counter[str] = field(default_factory=Counter)
-    on_joined: Callable[[int], object] = lambda _: None
+    on_joined: Callable[[str, int], object] = lambda *_: None
 
-    def text(self, value: bytes | TextOrFlaw, place: object, number: int) -> TextOrFlaw:
+    def text(self, value: bytes | TextOrFlaw, source: Text, number: int) -> TextOrFlaw:
         """Return the value of a record as one line of text, or its flaw. Raises DataError for a flaw to refuse."""
         if isinstance(value, bytes):
             value = _decoded(value)
@@ -241,13 +241,13 @@ class Reading:
             option = {BAD_UTF8: "bad_utf8", BAD_RECORD: "bad_records"}.get(value.reason)
             if option and getattr(self, option) == "refuse":
                 raise DataError(
-                    f"{place}:{number}: {value.message} Repair the file. For training corpora data.{option}: drop "
-                    "drops and counts such pairs instead."
+                    f"{source.place}:{number}: {value.message} Repair the file. For training corpora data.{option}: "
+                    "drop drops and counts such pairs instead."
                 )
         elif "\n" in value:
-            self.on_joined(number)
-            return " ".join(piece for line in value.split("\n") if (piece := line.removesuffix("\r")))
-        return value
+            self.on_joined(source.name, number)
+            value = " ".join(piece for line in value.split("\n") if (piece := line.removesuffix("\r")))
+        return value if source.moses is None or isinstance(value, Flaw) else undo_moses(value, source.moses)
 
 
 def _decoded(raw: bytes) -> TextOrFlaw:
@@ -263,16 +263,16 @@ def name_list(names: Iterable[str]) -> str:
     return ", ".join(map(repr, first[:12])) + (", ..." if len(first) > 12 else "") or "none"
 
 
-def _read_text(path: Path, reading: Reading) -> Iterator[TextOrFlaw]:
+def _read_text(text: Text, reading: Reading) -> Iterator[TextOrFlaw]:
     """Yield the lines of a text file."""
     n_line = 0
-    for block in text_blocks(path, reading.longest, reading.notes):
+    for block in text_blocks(cast(Path, text.place), reading.longest, reading.notes):
         lines: list[TextOrFlaw] = []
         with contextlib.suppress(UnicodeDecodeError):
             lines += block.decode("utf-8").split("\n")
-        if not lines or 4 * max(map(len, lines)) > reading.longest:
+        if not lines or text.moses is not None or 4 * max(map(len, lines)) > reading.longest:
             raw_lines = (first_bytes(raw, reading.longest) for raw in block.split(b"\n"))
-            lines = [reading.text(raw, path, number) for number, raw in enumerate(raw_lines, start=n_line + 1)]
+            lines = [reading.text(raw, text, number) for number, raw in enumerate(raw_lines, start=n_line + 1)]
         n_line += len(lines)
         yield from lines
 
@@ -293,7 +293,7 @@ def read_columns(texts: Sequence[Text], reading: Reading) -> Iterator[tuple[Text
     else:
         rows = ([unit.get(str(column), "") for column in columns] for unit in records)
     for number, row in enumerate(rows, start=1 + first.header):
-        yield tuple([reading.text(value, place, number) for value in row])
+        yield tuple([reading.text(value, text, number) for value, text in zip(row, texts, strict=True)])
 
 
 def names_in(place: Place, form: str, *, header: bool = False) -> list[str]:

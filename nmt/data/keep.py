@@ -5,95 +5,55 @@ files. Then the words of the kept pairs are counted, and the pairs are written a
 counted with file and line.
 """
 
-import bisect
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, compress, islice, repeat
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.arrays import STEP, Ragged, mixed
-from nmt.data.block_work import Setup, Task, TextBlock, read_block
+from nmt.data.block_work import Codes, Setup, Task, TextBlock
 from nmt.data.corpus import in_batches, write_arrow
 from nmt.data.dedup import keys_for, repeated
 from nmt.data.filters import CODES, LOW_SCORE, TOO_LONG, CorpusFacts, filters_of, most_bytes, oddities, usual_ratio
 from nmt.data.formats import Flaw, Policy, Reading, Text, TextOrFlaw
 from nmt.data.letters import add_counts, draw_sample
+from nmt.data.lines import LONGEST_LINE
 from nmt.data.manifest import SUBWORDS
 from nmt.data.report import DataReport
 from nmt.data.sources import Source
 from nmt.data.subwords import Subwords, vocabulary_use
-from nmt.data.survey import KeptBlock, Survey, Texts
-from nmt.data.text import SIDES, VALID, Block
+from nmt.data.survey import KeptPairs, Texts
+from nmt.data.text import SIDES, VALID, Block, Hashes
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import DataError
 from nmt.processes import n_core
 from nmt.progress import Bar
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
-
-
-class KeptPairs:
-    """The training pairs that are kept: the blocks of all corpora, in order, in files."""
-
-    def __init__(self, training: Sequence[Source]) -> None:
-        self.training = training
-        self.n_of_source = [0] * len(training)  # kept pairs of each source
-        self.blocks: list[KeptBlock] = []
-        self._n_pair = 0
-
-    def add(self, block: KeptBlock) -> None:
-        """Add the next block."""
-        self.blocks.append(block._replace(start=self._n_pair))
-        self._n_pair += block.n_kept
-        self.n_of_source[block.source] += block.n_kept
-
-    def name(self, source: int, number: int) -> str:
-        """Return a line as FILE:NUMBER."""
-        return f"{self.training[source].src.name}:{number}"
-
-    def __len__(self) -> int:
-        return self._n_pair
-
-    def shown(self, numbers: Iterable[int]) -> dict[int, tuple[str, str, str]]:
-        """Return place, source and target of some pairs, by their numbers from 0."""
-        pairs = {}
-        for number in sorted(set(numbers)):
-            block = self.blocks[bisect.bisect_right(self.blocks, number, key=lambda block: block.start) - 1]
-            content, n = read_block(block), number - block.start
-            place = self.name(block.source, block.first + int(np.flatnonzero(content.kept)[n]))
-            src, trg = (side.texts()[n] for side in content.sides)
-            pairs[number] = place, src, trg
-        return pairs
-
-    def remove(self) -> None:
-        """Delete the files."""
-        for file in {block.file for block in self.blocks}:
-            Path(file).unlink()
-
+from nmt.recipe.options import Recipe
 
 N_ROW = 10_000  # rows of a record batch
 
 
 def encode_training_pairs(
-    config: DataConfig, subwords: Subwords, kept: KeptPairs, report: DataReport, folder: Path, workers: WorkerPool
+    kept: KeptPairs, config: DataConfig, subwords: Subwords, report: DataReport, workers: WorkerPool
 ) -> list[dict[str, Any]]:
     """Write train.arrow without the pairs of too many subwords; return the corpora for the manifest."""
     tags = [subwords.src.tag_ids(config.tags_of(corpus)) for corpus in config.train]
     codecs = zip(SIDES, (subwords.src, subwords.trg), strict=True)
     totals = {side: (0, 0, np.zeros(codec.size, np.int64)) for side, codec in codecs}  # words, characters, ids
-    tasks = ((block, tags[kept.training[block.source].corpus], folder / SUBWORDS) for block in kept.blocks)
+    n_of_source = [0] * len(kept.training)
+    tasks = ((block, tags[kept.training[block.source].corpus], kept.folder / SUBWORDS) for block in kept.blocks)
 
     def rows() -> Iterator[tuple[Ragged, Ragged]]:
         with progress_bar("encoding", len(kept)) as progress:
             for block, encoded in zip(kept.blocks, workers.each("encode", tasks), strict=True):
                 if encoded.n_long:
-                    places = [(kept.name(block.source, block.first + n), texts) for n, texts in encoded.too_long]
-                    report.drop(TOO_LONG, encoded.n_long, places, kept.training[block.source].corpus)
-                    kept.n_of_source[block.source] -= encoded.n_long
+                    report.drop(TOO_LONG, encoded.n_long, encoded.too_long, kept.training[block.source])
+                n_of_source[block.source] += block.n_kept - encoded.n_long
                 for name, side in zip(SIDES, encoded.sides, strict=True):
                     n_word, n_char, counts = totals[name]
                     totals[name] = n_word + side.n_word, n_char + side.n_char, counts + side.counts
@@ -101,10 +61,10 @@ def encode_training_pairs(
                 yield src.rows, trg.rows
                 progress.update(block.n_kept)
 
-    report.n_kept = write_arrow(folder / "train.arrow", in_batches(rows(), N_ROW))
+    report.n_kept = write_arrow(kept.folder / "train.arrow", in_batches(rows(), N_ROW))
     report.vocabulary = vocabulary_use(subwords, (config.src_lang, config.trg_lang), totals)
     corpora: dict[int, dict[str, Any]] = {}
-    for source, n_pair in zip(kept.training, kept.n_of_source, strict=True):
+    for source, n_pair in zip(kept.training, n_of_source, strict=True):
         usual = report.learnt_ratios.get((source.corpus, source.src.name))
         facts = {"trg_lang": config.languages_of(source.corpus)[1], "usual_ratio": usual.median if usual else None}
         corpus = corpora.setdefault(source.corpus, {"name": source.src.name, "n_pair": 0, **facts})
@@ -114,21 +74,17 @@ def encode_training_pairs(
     return list(corpora.values())
 
 
-# Limit of a validation or test line, in bytes. These lines are never cut or dropped, but a longer one is no text.
-LONGEST_KEPT = 1 << 20
-
-
-def reading_of(source: Source, data: DataConfig | None, report: DataReport) -> Reading:
-    """Return the policy of reading a source; oddities go to the report. data: options, None for a held-out source."""
-    policy: tuple[Policy, Policy, int] = ("refuse", "refuse", LONGEST_KEPT)
+def reading_of(data: DataConfig | None, report: DataReport) -> Reading:
+    """Return the policy of reading; oddities go to the report. data: options, None for validation and test sources."""
+    policy: tuple[Policy, Policy, int] = ("refuse", "refuse", LONGEST_LINE)
     if data:  # a text that is cut at this length is dropped as too long anyway
         policy = data.bad_utf8, data.bad_records, most_bytes(data.max_len) + 8
-    return Reading(*policy, report.notes, lambda number: report.note("line_feed", f"{source.src.name}:{number}"))
+    return Reading(*policy, report.notes, lambda name, number: report.note("line_feed", f"{name}:{number}"))
 
 
 def texts_of(source: Source, data: DataConfig) -> Iterator[tuple[str, str]]:
     """Yield the pairs of a training source except those with a low score. Pairs with a flaw are empty."""
-    pairs = source.pairs(reading_of(source, data, DataReport()))
+    pairs = source.pairs(reading_of(data, DataReport()))
     for src, trg in compress(pairs, chain(~source.is_low, repeat(True))):
         yield ("", "") if isinstance(src, Flaw) or isinstance(trg, Flaw) else (src, trg)
 
@@ -217,11 +173,20 @@ def cut_blocks(pairs: Iterator[tuple[TextOrFlaw, TextOrFlaw]]) -> Iterator[list[
         yield block
 
 
-def blocks_of(training: Sequence[Source], config: DataConfig, report: DataReport) -> Iterator[TextBlock]:
-    """Cut training sources into blocks. report: gets the oddities."""
+def blocks_of(
+    training: Sequence[Source], config: DataConfig, report: DataReport, *, is_reread: bool = False
+) -> Iterator[TextBlock]:
+    """Cut training sources into blocks. Raises DataError if there are not report.n_read pairs.
+
+    report: gets the oddities, unless the sources were read before (is_reread).
+    """
+    n_read, reading = 0, reading_of(config, DataReport() if is_reread else report)
     for n_source, source in enumerate(training):
         first = source.first_number
-        for block in cut_blocks(source.pairs(reading_of(source, config, report))):
+        for block in cut_blocks(source.pairs(reading)):
+            n_read += len(block)
+            if n_read > report.n_read:  # only counted
+                continue
             is_low = source.is_low[first - source.first_number :][: len(block)]
             flaws = dict.fromkeys(np.flatnonzero(is_low).tolist(), LOW_SCORE)
             for n, (src_text, trg_text) in enumerate(block):
@@ -229,8 +194,10 @@ def blocks_of(training: Sequence[Source], config: DataConfig, report: DataReport
                     flaws[n] = src_text.reason if isinstance(src_text, Flaw) else cast(Flaw, trg_text).reason
                     block[n] = ("", "")
             src, trg = ("\n".join([*side, ""]).encode("utf-8") for side in zip(*block, strict=True))
-            yield TextBlock(n_source, first, len(block), src, trg, flaws)
+            yield TextBlock(n_source, first, n_read - len(block), len(block), src, trg, flaws)
             first += len(block)
+    if n_read != report.n_read:
+        raise DataError(f"The training files changed while they were read: {report.n_read:,} lines, then {n_read:,}.")
 
 
 def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> Texts:
@@ -238,16 +205,17 @@ def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> 
     texts, n_blank = Texts([], [], []), 0
     of_split = [source for source in sources if source.split == split]
     for source in of_split:
-        reading, start = reading_of(source, None, report), len(texts.src)
-        for number, pair in enumerate(source.pairs(reading), start=source.first_number):
+        start = len(texts.src)
+        for n, pair in enumerate(source.pairs(reading_of(None, report))):
             if any(isinstance(line, str) and not line.strip() for line in pair):
                 n_blank += 1
-                report.note("blank", f"{source.src.name}:{number}")
+                report.note("blank", source.place(source.first_number + n))
             for text, line, lines in zip((source.src, source.trg), pair, (texts.src, texts.trg), strict=True):
-                if isinstance(line, Flaw) or len(line.encode("utf-8")) > LONGEST_KEPT - 8:
+                # These lines are never cut or dropped, but a longer one is no text.
+                if isinstance(line, Flaw) or len(line.encode("utf-8")) > LONGEST_LINE - 8:
                     raise DataError(
-                        f"{text.name}:{number}: a {split} line of over {LONGEST_KEPT:,} bytes, and lines of {split} "
-                        "files cannot be dropped. Look for missing line feeds in the file."
+                        f"{text.name}:{1 + text.header + n}: a {split} line of over {LONGEST_LINE:,} bytes, and lines "
+                        f"of {split} files cannot be dropped. Look for missing line feeds in the file."
                     )
                 report.notes.update(oddities(line))
                 lines.append(line)
@@ -267,56 +235,31 @@ def n_process(config: DataConfig, n_pair: int) -> int:
     return min(config.workers or n_core(), 1 + n_pair // _WORTHWHILE)
 
 
-def keep_training_pairs(
-    training: Sequence[Source],
-    held_out: dict[str, Texts],
-    config: DataConfig,
-    subwords: SubwordsConfig,
-    report: DataReport,
-    folder: Path,
-    workers: WorkerPool,
-) -> tuple[KeptPairs, Survey]:
-    """Read, filter and measure all training pairs. The kept pairs are files in the folder until they are removed."""
-    survey, setups = Survey(folder, training, held_out), list[CorpusFacts]()
-    for source in training:
+def keep_training_pairs(kept: KeptPairs, recipe: Recipe, report: DataReport, workers: WorkerPool) -> None:
+    """Read, filter and measure all training pairs, and add their blocks to `kept`."""
+    config, setups = recipe.data, list[CorpusFacts]()
+    for source in kept.training:
         filters = config.filters_of(source.corpus)
         usual = usual_ratio(texts_of(source, config), filters.max_ratio)
         if usual is not None:
             report.learnt_ratios[source.corpus, source.src.name] = usual
         setups.append(CorpusFacts(filters, config.max_len, config.languages_of(source.corpus), usual))
-    drawn = None
+    drawn: Hashes = np.empty(0, np.uint64)
     if config.valid_size and not config.valid:
-        blocks = Block(held_out[VALID].src), Block(held_out[VALID].trg)
-        hashes = [near[length > 0] for near, _, length, _ in (block.near() for block in blocks)]
-        drawn = np.unique(np.concatenate(hashes)), np.unique(np.concatenate([block.bags() for block in blocks]))
-    workers.begin(Task, Setup(config, subwords, folder, setups, survey.held_out, drawn))
-    codes = _decide(training, config, report, folder, workers)
-    kept = KeptPairs(training)
-
-    def tasks() -> Iterator[tuple[TextBlock, NDArray[np.uint8] | None]]:
-        n_read = 0
-        # With codes, this is the second reading, and the report has the oddities already.
-        for block in blocks_of(training, config, report if codes is None else DataReport()):
-            start, n_read = n_read, n_read + block.n_pair
-            if n_read > report.n_read:  # there is no code for some of these pairs
-                break
-            yield block, None if codes is None else codes[start:n_read]
-        if n_read != report.n_read:
-            raise _changed(report.n_read, n_read)
-
+        drawn = np.unique([kept.leaks.splits[VALID]["near", side] for side in SIDES])
+    workers.begin(Task, Setup(config, recipe.subwords, kept.folder, setups, kept.held_out_hashes, drawn))
+    codes = _decide(kept, config, report, workers)
+    blocks = blocks_of(kept.training, config, report, is_reread=codes is not None)
+    tasks = ((block, None if codes is None else codes[block.start :][: block.n_pair]) for block in blocks)
     with progress_bar("reading", report.n_read) as progress:
-        for result in workers.each("filter_and_measure", tasks()):
-            survey.add(result)
-            kept.add(result.block)
+        for result in workers.each("filter_and_measure", tasks):
+            kept.add(result)
             report.notes.update(result.notes)
-            source = result.block.source
+            source = kept.training[result.block.source]
             for reason, n, first in result.dropped:
-                places = [(kept.name(source, number), texts) for number, texts in first]
-                report.drop(reason, n, places, kept.training[source].corpus)
-            for number in result.unlike:
-                report.note("unlike_items", kept.name(source, number))
+                report.drop(reason, n, first, source)
+            report.note("unlike_items", *map(source.place, result.unlike))
             progress.update(result.n_pair)
-    return kept, survey
 
 
 # The sample of lines for the vocabulary has a fixed seed: the seed of training must not change the vocabulary.
@@ -338,16 +281,13 @@ def count_words_of(
         draw = draw_sample(n_line, most, _SAMPLE_SEED)
         draws = draw, draw if config.joint else draw_sample(n_line, most, _SAMPLE_SEED)
         samples = [[np.packbits(np.fromiter(draw, bool, block.n_kept)) for block in kept.blocks] for draw in draws]
-
-    def tasks() -> Iterator[tuple[KeptBlock, list[NDArray[np.bool_]]]]:
-        for n, block in enumerate(kept.blocks):
-            all_lines = np.ones(block.n_kept, bool)
-            masks = [np.unpackbits(bits[n], count=block.n_kept).astype(bool) for bits in samples] or [all_lines] * 2
-            yield block, masks
-
+    tasks = (
+        (block, [np.unpackbits(bits[n], count=block.n_kept).astype(bool) for bits in samples])
+        for n, block in enumerate(kept.blocks)
+    )
     counts = Counter[str](), Counter[str]()
     with progress_bar("counting", len(kept)) as progress:
-        for block, (counts_of_sides, notes) in zip(kept.blocks, workers.each("count", tasks()), strict=True):
+        for block, (counts_of_sides, notes) in zip(kept.blocks, workers.each("count", tasks), strict=True):
             report.notes.update(notes)
             for total, (words, times) in zip(counts, counts_of_sides, strict=True):
                 add_counts(total, words, times)
@@ -355,34 +295,26 @@ def count_words_of(
     return counts
 
 
-def _decide(
-    training: Sequence[Source], config: DataConfig, report: DataReport, folder: Path, workers: WorkerPool
-) -> NDArray[np.uint8] | None:
+def _decide(kept: KeptPairs, config: DataConfig, report: DataReport, workers: WorkerPool) -> Codes | None:
     """Return a code for each pair, by all filters; None if no filter compares a pair with others."""
-    filters = [config.filters_of(source.corpus) for source in training]
+    filters = [config.filters_of(source.corpus) for source in kept.training]
     if not (dtype := keys_for(filters)).names:
         return None
-    parts, n_pair_of = list[NDArray[np.uint8]](), [0] * len(training)
+    parts, n_pair_of = list[Codes](), [0] * len(filters)
 
     def tasks() -> Iterator[tuple[TextBlock]]:
-        for block in blocks_of(training, config, report):
+        for block in blocks_of(kept.training, config, report):
             n_pair_of[block.source] += block.n_pair
             yield (block,)
 
-    path = folder / "keys"
+    path = kept.folder / "keys"
     with path.open("wb") as file, progress_bar("looking for duplicates", report.n_read) as progress:
         for part, keys in workers.each("decide", tasks()):
             parts.append(part)
             file.write(keys.tobytes())
             progress.update(len(part))
     codes = np.concatenate([np.empty(0, np.uint8), *parts])
-    if len(codes) != report.n_read:
-        raise _changed(report.n_read, len(codes))
     for reason, numbers in repeated(np.memmap(path, dtype, "r"), filters, n_pair_of):
         codes[numbers] = CODES[reason]
     path.unlink()
     return codes
-
-
-def _changed(before: int, after: int) -> DataError:
-    return DataError(f"The training files changed while they were read: {before:,} lines, then {after:,}.")

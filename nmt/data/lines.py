@@ -32,7 +32,8 @@ _ENDINGS = {".gz": "gzip", ".zst": "zstd", ".xz": "xz"}
 _CHUNK = 1 << 20
 BOM = b"\xef\xbb\xbf"
 _WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
-# Limit of a line to translate, in bytes: a thick book in one line. A longer line has lost its line feeds.
+# Limit of a line to translate, or of a validation or test set, in bytes: a thick book in one line. A longer line has
+# lost its line feeds.
 LONGEST_LINE = 1 << 20
 _NEAR = 1 << 10  # bytes before the limit that are searched for a blank
 

@@ -20,12 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from nmt.data.arrays import Ragged
-from nmt.data.block_work import read_block
 from nmt.data.corpus import Prepared, dtype_of_ids, table_of, texts_as_arrow, write_arrow
 from nmt.data.dedup import Leaks, hits, overlap_keys
 from nmt.data.keep import (
     N_ROW,
-    KeptPairs,
     count_words_of,
     encode_training_pairs,
     keep_training_pairs,
@@ -52,7 +50,7 @@ from nmt.data.report import SWAPPED, DataReport, page, refuse_foreign_page, sent
 from nmt.data.scripts import identifier, languages_like
 from nmt.data.sources import Source, facts_of, find_sources, source_notes, stamps_of, unknown_languages, with_low_scores
 from nmt.data.subwords import Subwords, large_vocabulary
-from nmt.data.survey import Texts
+from nmt.data.survey import KeptPairs, read_block
 from nmt.data.text import Block
 from nmt.data.vocab_from import account_of, facts_of_subwords, find_subwords, given_subwords, reuse
 from nmt.data.worker_pool import WorkerPool
@@ -104,7 +102,7 @@ def other_languages(kept: KeptPairs, data: DataConfig) -> Iterator[str]:
                         yield f"{text.name}:{code}"
 
 
-def swapped(kept: KeptPairs, held_out: Mapping[str, Texts], data: DataConfig) -> list[dict[str, str]]:
+def swapped(kept: KeptPairs, data: DataConfig) -> list[dict[str, str]]:
     """Names of validation and test files that look swapped, and of the training files that they were compared with.
 
     Files with tags are skipped, since a tag may well ask for the other direction. So are training files in other
@@ -112,7 +110,7 @@ def swapped(kept: KeptPairs, held_out: Mapping[str, Texts], data: DataConfig) ->
     """
     tags = held_out_tags(data)
     compared: list[tuple[Source, Counter[str], Counter[str]]] = []
-    for split, texts in held_out.items():
+    for split, texts in kept.held_out.items():
         for source, place in texts.sources if not tags.get(split) else ():
             lines = texts.src[place], texts.trg[place]
             src, trg = (words_of(side[:: max(1, len(side) // N_LINE)]) for side in lines)
@@ -256,13 +254,13 @@ def prepare(
             reason += f" The report is {path}."
         return AlarmError(f"{reason} No data was written.{advice}")
 
-    with temporary_folder(only_report) if only_report else building(folder, replace=present) as temporary:
-        for language in unknown_languages(data):
-            report.note("language", language)
+    place = temporary_folder(only_report) if only_report else building(folder, replace=present)
+    with place as temporary, WorkerPool(n_process(data, report.n_read)) as workers:
+        report.note("language", *unknown_languages(data))
         splits = dict.fromkeys(source.split for source in sources if source.split != "train")
         held_out = {split: read_held_out(sources, split, report) for split in splits}
-        training = [source for source in sources if source.split == "train"]
-        prepared = _prepare_training_pairs(recipe, training, held_out, vocab_files, report, temporary, talk)
+        kept = KeptPairs(temporary, [source for source in sources if source.split == "train"], held_out)
+        prepared = _prepare_training_pairs(kept, recipe, vocab_files, report, workers, talk)
         if changed := [str(path) for path, stamp in stamps_of(sources).items() if stamps[path] != stamp]:
             raise DataError(
                 f"{', '.join(changed)}: changed while it was read. Prepare again when nothing else writes to it."
@@ -309,44 +307,36 @@ def prepare(
 
 
 def _prepare_training_pairs(
-    recipe: Recipe,
-    training: Sequence[Source],
-    held_out: dict[str, Texts],
-    vocab_files: Sequence[Path],
-    report: DataReport,
-    folder: Path,
-    talk: Talk,
+    kept: KeptPairs, recipe: Recipe, vocab_files: Sequence[Path], report: DataReport, workers: WorkerPool, talk: Talk
 ) -> tuple[Subwords, list[dict[str, Any]]] | None:
     """Filter the training pairs, learn subwords and write train.arrow.
 
     vocab_files: files of subwords to take instead of learning them. Return the subwords and the corpora for the
     manifest, or None if no pair is kept.
     """
-    with WorkerPool(n_process(recipe.data, report.n_read)) as workers:
-        kept, survey = keep_training_pairs(training, held_out, recipe.data, recipe.subwords, report, folder, workers)
-        words = count_words_of(kept, recipe.subwords, report, workers)
-        survey.begin_to_finish(workers)
-        n_pair = report.n_read + sum(len(texts.src) for texts in held_out.values())
-        with progress_bar("looking for misaligned lines", n_pair) as progress:
-            if len(kept):
-                subwords = _learn(recipe, vocab_files, words, talk)
-                subwords.save(folder / SUBWORDS)
-            report.survey = survey.finish(progress.update, kept.shown)
-        if not len(kept):
-            return None
-        # A model of SentencePiece does not lie in a run.
-        bases = [path.parent for path in vocab_files if path.name == SUBWORDS]
-        if base := recipe.train.init_from:
-            bases.append(recipe.origin.find("train.init_from", base, Path.exists))
-        rows, unreadable = overlap_with_bases(bases, survey.leaks)
-        report.survey["leaks"]["rows"] += rows
-        for base in unreadable:
-            report.note("base", base)
-        for file_and_language in other_languages(kept, recipe.data):
-            report.note("other_language", file_and_language)
-        report.survey["swapped"] = swapped(kept, held_out, recipe.data)
-        corpora = encode_training_pairs(recipe.data, subwords, kept, report, folder, workers)
-    kept.remove()
+    keep_training_pairs(kept, recipe, report, workers)
+    words = count_words_of(kept, recipe.subwords, report, workers)
+    kept.begin_survey(workers)
+    n_pair = report.n_read + sum(len(texts.src) for texts in kept.held_out.values())
+    with progress_bar("looking for misaligned lines", n_pair) as progress:
+        if len(kept):
+            subwords = _learn(recipe, vocab_files, words, talk)
+            subwords.save(kept.folder / SUBWORDS)
+        report.survey = kept.finish_survey(progress.update)
+    if not len(kept):
+        return None
+    # A model of SentencePiece does not lie in a run.
+    bases = [path.parent for path in vocab_files if path.name == SUBWORDS]
+    if base := recipe.train.init_from:
+        bases.append(recipe.origin.find("train.init_from", base, Path.exists))
+    rows, unreadable = overlap_with_bases(bases, kept.leaks)
+    report.survey["leaks"]["rows"] += rows
+    report.note("base", *unreadable)
+    report.note("other_language", *other_languages(kept, recipe.data))
+    report.survey["swapped"] = swapped(kept, recipe.data)
+    corpora = encode_training_pairs(kept, recipe.data, subwords, report, workers)
+    for path in kept.folder.glob("blocks.*"):  # of the workers
+        path.unlink()
     return subwords, corpora
 
 

@@ -16,6 +16,7 @@ from unicodedata import category
 from nmt.data.dedup import N_NOTED, N_SHOWN
 from nmt.data.filters import LOW_SCORE, OPTIONS, REASONS, SCRIPT, UsualRatio
 from nmt.data.letters import LINE_CAP, WORD_CAP
+from nmt.data.sources import Source
 from nmt.data.survey import shown
 from nmt.data.text import SIDES, Dress
 from nmt.errors import DataError
@@ -38,25 +39,25 @@ class DataReport:
     learnt_ratios: dict[tuple[int, str], UsualRatio] = field(default_factory=dict)  # of corpus and source file
     noted: dict[str, list[str]] = field(default_factory=dict)  # places of the first oddities, by note
     vocabulary: dict[str, Any] = field(default_factory=dict)  # result of `vocabulary_use`
-    survey: dict[str, Any] = field(default_factory=dict)  # entries made by `Survey.finish`
+    survey: dict[str, Any] = field(default_factory=dict)  # entries made by `KeptPairs.finish_survey`
     corpora: list[dict[str, Any]] = field(default_factory=list)  # entries of the manifest
     on_dropped: str = ""  # advice for the alarm that most pairs are dropped
 
-    def note(self, key: str, place: str) -> None:
-        """Count a harmless oddity. place: its file:line."""
-        self.notes[key] += 1
-        places = self.noted.setdefault(key, [])
-        if len(places) < N_NOTED:
-            places.append(place)
+    def note(self, key: str, *places: str) -> None:
+        """Count harmless oddities. places: the file:line of each."""
+        for place in places:
+            self.notes[key] += 1
+            if self.notes[key] <= N_NOTED:
+                self.noted.setdefault(key, []).append(place)
 
-    def drop(self, reason: str, n: int, first: Iterable[tuple[str, Sequence[str]]], corpus: int = 0) -> None:
-        """Count dropped pairs of a corpus. first: file:line of the first few, with both texts if they are known."""
-        self.dropped.setdefault(corpus, Counter())[reason] += n
+    def drop(self, reason: str, n: int, first: Sequence[tuple[int, Sequence[str]]], source: Source) -> None:
+        """Count dropped pairs. first: lines of the first few, with both texts if they are known."""
+        self.dropped.setdefault(source.corpus, Counter())[reason] += n
         places = self.first.setdefault(reason, [])
-        for place, texts in itertools.islice(first, N_SHOWN - len(places)):
-            places.append(place)
+        for number, texts in first[: N_SHOWN - len(places)]:
+            places.append(source.place(number))
             if texts:
-                self.examples.setdefault(reason, []).append(shown(place, *texts))
+                self.examples.setdefault(reason, []).append(shown(places[-1], *texts))
 
     def as_dict(self) -> dict[str, Any]:
         """The content of report.json; docs/reference.md explains every entry."""
@@ -81,8 +82,9 @@ class DataReport:
                 facts["corpora"].append({"name": corpus["name"], **counts})
         if self.vocabulary:
             facts["subwords"] = self.vocabulary
-        entries = [{"found": finding, "advice": advice} for finding, advice in alarms(facts, self.on_dropped)]
-        return {**facts, "alarms": entries, "warnings": [*warnings(facts)]}
+        found = [*findings(facts, self.on_dropped)]
+        alarms = [{"found": finding, "advice": advice} for finding, advice in found if advice]
+        return {**facts, "alarms": alarms, "warnings": [finding for finding, advice in found if not advice]}
 
     def nothing_left(self, data: DataConfig) -> str:
         """Return an error message for a corpus of which no pair is kept."""
@@ -142,8 +144,11 @@ _NOTES = {
 _SIDE = {"src": "source", "trg": "target"}
 
 
-def alarms(facts: Facts, on_dropped: str = "") -> Iterator[tuple[str, str]]:
-    """Yield finding and advice of each alarm. The finding states the threshold. on_dropped: advice on dropped pairs."""
+def findings(facts: Facts, on_dropped: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each alarm with its advice, and each warning with an empty text. on_dropped: advice on dropped pairs.
+
+    The text of an alarm states its threshold. What a warning is about may well be harmless.
+    """
     for files in facts.get("swapped", ()):
         yield (
             f"the training files look swapped: the words of {files['train_src']}, the source, are those of "
@@ -152,11 +157,20 @@ def alarms(facts: Facts, on_dropped: str = "") -> Iterator[tuple[str, str]]:
             "Swap the two files of --train (data.train.src and trg), or those of the other set, whichever are wrong: "
             "a model learns the direction of the training files.",
         )
-    for alignment, n in _misaligned(facts):
-        if n > MOST_SHIFTED * alignment["pairs"]:
-            shift, advice = _shift(alignment)
-            share = _share(n, alignment["pairs"], MOST_SHIFTED)
-            yield f"misaligned lines in {n:,} of {alignment['pairs']:,} pairs {share}: {shift}", advice
+    for files in facts.get("alignment", ()):
+        n = sum(stretch["last"] - stretch["first"] + 1 for stretch in files["stretches"])
+        found = f"misaligned lines in {n:,} of {files['pairs']:,} pairs"
+        if n > MOST_SHIFTED * files["pairs"]:
+            shift, advice = _shift(files)
+            yield f"{found} {_share(n, files['pairs'], MOST_SHIFTED)}: {shift}", advice
+        elif n:
+            yield f"{found}: {' '.join(_shift(files))}", ""
+        if not files["judged"] and files["pairs"] >= 1000:
+            yield (
+                f"misaligned lines of {files['src']} and {files['trg']} cannot be found: their lines do not match, as "
+                "if one file were in another order. Check that line n of one translates line n of the other.",
+                "",
+            )
     if (n := n_lost(facts)) > MOST_DROPPED * (n_read := n + facts["kept"]):
         reason, entry = max(facts["dropped"].items(), key=lambda item: (item[0] != LOW_SCORE, item[1]["count"]))
         yield (
@@ -172,40 +186,32 @@ def alarms(facts: Facts, on_dropped: str = "") -> Iterator[tuple[str, str]]:
                 "Undo it in the tokenised files (unescape: true of the corpus in the recipe), or use text in one "
                 "style.",
             )
-    for row, part, n, expected in _overlaps(facts):
-        if n > expected:
+    rows, chance = facts.get("leaks", {}).get("rows", ()), chance_overlap(facts)
+    parts = {"pair": "", "reversed": ", with source and target exchanged"}
+    for row, (part, exchanged) in itertools.product(rows, parts.items()):
+        if row["in"] in ("valid", "train or valid"):
+            continue
+        of_split, n, n_src = f"of {row['lines']:,} {row['split']}", row["near"].get(part, 0), row["near"]["src"]
+        # The pairs of this data, or of a base run.
+        where = f"in the training pairs{row['in'].removeprefix('train')}{exchanged}"
+        if n > max(FEWEST_LEAKED - 1, chance * row["lines"]):
             yield (
-                f"{n:,} of {row['lines']:,} {row['split']} pairs {_share(n, row['lines'], chance_overlap(facts))} are "
-                f"in {_where(row, part)}, ignoring case and punctuation; {row['exact'].get(part, 0):,} exactly",
+                f"{n:,} {of_split} pairs {_share(n, row['lines'], chance)} are {where}, ignoring case and punctuation; "
+                f"{row['exact'].get(part, 0):,} exactly",
                 "Take them out of the training files: a score on them measures memorisation.",
             )
-
-
-def warnings(facts: Facts) -> Iterator[str]:
-    """Yield findings that may well be harmless."""
-    for alignment, n in _misaligned(facts):
-        if 0 < n <= MOST_SHIFTED * alignment["pairs"]:
-            yield f"misaligned lines in {n:,} of {alignment['pairs']:,} pairs: {' '.join(_shift(alignment))}"
-        if not alignment["judged"] and alignment["pairs"] >= 1000:
-            yield (
-                f"misaligned lines of {alignment['src']} and {alignment['trg']} cannot be found: their lines do not "
-                "match, as if one file were in another order. Check that line n of one translates line n of the "
-                "other."
-            )
-    for row, part, n, expected in _overlaps(facts):
-        of_split = f"of {row['lines']:,} {row['split']}"
-        if 0 < n <= expected:
-            yield f"{n:,} {of_split} pairs are in {_where(row, part)}."
-        if part == "pair" and (n_src := row["near"]["src"]) > n:
-            yield f"{n_src:,} {of_split} sources are in {_where(row, part)}, {n_src - n:,} of them with another target."
-    for row in facts.get("leaks", {}).get("rows", ()):
+        elif n:
+            yield f"{n:,} {of_split} pairs are {where}.", ""
+        if part == "pair" and n_src > n:
+            yield f"{n_src:,} {of_split} sources are {where}, {n_src - n:,} of them with another target.", ""
+    for row in rows:
         if row["in"] == "valid" and (n := row["near"]["pair"]):
             pairs = f"{n:,} of {row['lines']:,} {row['split']} pairs"
-            yield f"{pairs} are in the validation pairs, by which the best model is chosen."
+            yield f"{pairs} are in the validation pairs, by which the best model is chosen.", ""
     n_duplicate = facts.get("duplicates", {}).get("pairs", 0)
     if n_duplicate > 0.1 * max(facts["kept"], 1):
         share = percent(n_duplicate, facts["kept"])
-        yield f"{n_duplicate:,} kept pairs ({share}) are duplicates: data.drop_duplicates keeps one of each."
+        yield f"{n_duplicate:,} kept pairs ({share}) are duplicates: data.drop_duplicates keeps one of each.", ""
 
 
 def _share(n: float, total: float, limit: float) -> str:
@@ -215,12 +221,6 @@ def _share(n: float, total: float, limit: float) -> str:
 def n_lost(facts: Facts) -> int:
     """Number of training pairs that were dropped, except those of low scores: the recipe asks for that."""
     return sum(entry["count"] for reason, entry in facts["dropped"].items() if reason != LOW_SCORE)
-
-
-def _misaligned(facts: Facts) -> Iterable[tuple[Facts, int]]:
-    """The alignment of each pair of files, and the number of its misaligned lines."""
-    for alignment in facts.get("alignment", ()):
-        yield alignment, sum(stretch["last"] - stretch["first"] + 1 for stretch in alignment["stretches"])
 
 
 def _shift(alignment: Facts) -> tuple[str, str]:
@@ -257,14 +257,6 @@ def _dress(dress: Dress) -> str:
     return f"{dress.entities:,} entities in {dress.lines:,} lines, a space before {apart} of the final full stops"
 
 
-def _overlaps(facts: Facts) -> Iterable[tuple[Facts, str, int, float]]:
-    """Row of a set, part, number of its pairs in training, number expected by chance; also of exchanged pairs."""
-    for row in facts.get("leaks", {}).get("rows", ()):
-        if row["in"].startswith("train") and " or " not in row["in"]:
-            expected = max(FEWEST_LEAKED - 1, chance_overlap(facts) * row["lines"])
-            yield from ((row, part, row["near"].get(part, 0), expected) for part in ("pair", "reversed"))
-
-
 def chance_overlap(facts: Facts) -> float:
     """Share of a validation or test set that may be in training: 1 %, and more if training pairs repeat.
 
@@ -273,12 +265,6 @@ def chance_overlap(facts: Facts) -> float:
     """
     repeated: float = facts.get("duplicates", {}).get("again", 0) / max(facts["kept"], 1)
     return min(0.9, MOST_LEAKED + 2 * repeated)
-
-
-def _where(row: Facts, part: str) -> str:
-    """Name the training pairs of a row: those of this data, or of a base run."""
-    exchanged = ", with source and target exchanged" if part == "reversed" else ""
-    return f"the training pairs{row['in'].removeprefix('train')}{exchanged}"
 
 
 def table(facts: Facts) -> list[str]:
@@ -389,11 +375,10 @@ def percent(n: float, of: float) -> str:
 
 def shortened(places: Iterable[str]) -> str:
     """Join places, with a repeated file name left out: `a.de:3, a.de:8` becomes `a.de:3, 8`."""
-    parts = [(place, place.rpartition(":")[0]) for place in places]
-    before = [None, *(file for _, file in parts)]
-    return ", ".join(
-        place.rpartition(":")[2] if file == last else place for (place, file), last in zip(parts, before, strict=False)
-    )
+    shown_places = list[str]()
+    for _, (first, *others) in itertools.groupby(places, lambda place: place.rpartition(":")[0]):
+        shown_places += [first, *(place.rpartition(":")[2] for place in others)]
+    return ", ".join(shown_places)
 
 
 # The page.

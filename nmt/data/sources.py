@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nmt.data.formats import Column, HubDataset, Reading, Text, TextOrFlaw, name_list, names_in, read_columns
 from nmt.data.lines import without_ending
 from nmt.data.scripts import scripts_of
-from nmt.data.text import split_of, undo_moses
+from nmt.data.text import split_of
 from nmt.errors import DataError
 from nmt.languages import language_of
 from nmt.recipe.contradictions import ENDINGS, NOT_READ, names_of
@@ -52,6 +52,10 @@ class Source:
         """Line number of the first pair in the source text."""
         return 1 + self.src.header
 
+    def place(self, number: int) -> str:
+        """Return a line of the source text as FILE:NUMBER."""
+        return f"{self.src.name}:{number}"
+
     def pairs(self, reading: Reading) -> Iterator[tuple[TextOrFlaw, TextOrFlaw]]:
         """Yield all pairs. A file with both sides is read once."""
         rows: Iterator[tuple[TextOrFlaw, ...]]
@@ -59,16 +63,10 @@ class Source:
             rows = read_columns([self.src, self.trg], reading)
         else:
             rows = zip(self.src.read(reading), self.trg.read(reading), strict=True)
-        if self.src.moses or self.trg.moses:
-            rows = ((_without_moses(src, self.src.moses), _without_moses(trg, self.trg.moses)) for src, trg in rows)
         try:
             yield from cast("Iterator[tuple[TextOrFlaw, TextOrFlaw]]", rows)
         except ValueError:
             raise DataError(f"{self.src.name} or {self.trg.name} changed while it was read.") from None
-
-
-def _without_moses(text: TextOrFlaw, moses: str | None) -> TextOrFlaw:
-    return undo_moses(text, moses) if isinstance(text, str) and moses is not None else text
 
 
 def find_sources(recipe: Recipe, translations: Mapping[int, Sequence[Path]] | None = None) -> list[Source]:
@@ -131,16 +129,15 @@ def _sources_of(
         pairs = _file_pairs(src_files, locate_all(files.scores), option, complaints, role="scores")
         return [score_file for _, score_file in pairs]
 
+    is_one_file = files.file is not None
+    dataset: HubDataset | None = None
     if files.dataset is not None:
         assert files.split is not None, "the recipe was checked"
         paths = (folder / files.dataset for folder in folders)
         name = str(next((path for path in paths if path.is_dir()), files.dataset))
         dataset = HubDataset(name, files.subset, files.split)
-        src, trg = (Text(str(dataset), dataset, "dataset", column) for column in (files.src_column, files.trg_column))
-        score_files = score_files_of([NamedFile(name, Path())])
-        return [Source(split, src, trg, scores=_scores_of(src, score_file, files)) for score_file in score_files]
-    is_one_file = files.file is not None
-    if is_one_file or (isinstance(files, TrainingCorpus) and files.translated_by):
+        pairs = [(NamedFile(name, Path()), NamedFile(name, Path()))]
+    elif is_one_file or (isinstance(files, TrainingCorpus) and files.translated_by):
         pairs = [(file, file) for file in locate_all(files.file or files.src or files.trg)]
     else:
         pairs = _file_pairs(locate_all(files.src), locate_all(files.trg), option, complaints)
@@ -153,7 +150,11 @@ def _sources_of(
             by_name = [isinstance(column, str) for column in columns]
             by_name[0] |= isinstance(getattr(files, "score_column", None), str) and score_file is None
             by_name = [any(by_name)] * 2 if is_one_file else by_name
-            src, trg = (_text_of(*side, files) for side in zip(pair, columns, by_name, moses, strict=True))
+            if dataset:
+                texts = (Text(str(dataset), dataset, "dataset", column) for column in columns)
+                src, trg = (replace(text, moses=code) for text, code in zip(texts, moses, strict=True))
+            else:
+                src, trg = (_text_of(*side, files) for side in zip(pair, columns, by_name, moses, strict=True))
             scores = _scores_of(src, score_file, files)
         except DataError as error:
             complaints.append(f"{option}: {error}")

@@ -1,26 +1,30 @@
-"""Measurements of the training pairs, combined from blocks: overlap, repetitions, misaligned lines.
+"""The training pairs that are kept: files of their blocks, and a survey of overlap, repetitions and misaligned lines.
 
-Each pair takes 36 bytes on the disk until the end: 20 for its alignment, 16 to find repetitions. Nothing else is kept.
+For the survey each pair takes 36 bytes on the disk: 20 for its alignment, 16 to find repetitions.
 """
 
+import bisect
+import io
 import itertools
 import operator
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.lib.format import read_array, write_array
 from numpy.typing import NDArray
 
 from nmt.data.alignment_shift import records_of
 from nmt.data.dedup import N_SHOWN, PAIR, Hits, Keys, Leaks, hits, overlap_keys
 from nmt.data.letters import units_of
+from nmt.data.placeholders import BYTES
 from nmt.data.sources import Source
 from nmt.data.text import SIDES, Block, Dress, Hashes, Words, cut, dress_of, hashes_of, row_hashes
 from nmt.data.units import Mask, UnitFacts, Units
 from nmt.data.worker_pool import WorkerPool
+from nmt.files import naming
 
 N_EXTREME = 3  # pairs that the report shows, of the shortest and of the longest
 _N_RANDOM = 10  # kept pairs that the report shows at random
@@ -35,6 +39,54 @@ class KeptBlock(NamedTuple):
     first: int  # number of its first line in the source
     n_kept: int
     start: int = -1  # number of its first kept pair among those of all blocks
+
+
+class BlockSide(NamedTuple):
+    """The kept lines of one side of a block; texts as bytes."""
+
+    # Units for learning and encoding, as in `Units`, with placeholders.
+    units: NDArray[Any]  # with line feeds between them
+    at: NDArray[Any]
+    n_unit: NDArray[Any]
+    n_char: NDArray[Any]
+    n_word: NDArray[Any]
+    # The lines, with line feeds between them, and the same lines with placeholders.
+    text: NDArray[Any]
+    protected: NDArray[Any]  # empty if the recipe protects nothing
+
+    def texts(self) -> list[str]:
+        """Return the kept lines."""
+        return self.text.tobytes().decode("utf-8").split("\n")
+
+    def learnt_texts(self) -> list[str]:
+        """Return the kept lines as they are learnt from, with placeholders."""
+        return (self.protected if len(self.protected) else self.text).tobytes().decode(**BYTES).split("\n")
+
+
+class BlockContent(NamedTuple):
+    """A filtered block. kept: mask of the pairs that are not dropped."""
+
+    kept: Mask
+    sides: list[BlockSide]
+
+
+def write_block(path: Path, block: BlockContent) -> int:
+    """Append a block to a file and return its offset."""
+    content = io.BytesIO()  # numpy bypasses Python's file object on a real file, and does not report a full disk
+    for array in (block.kept, *itertools.chain.from_iterable(block.sides)):
+        write_array(content, array)
+    with path.open("ab") as file, naming(path):
+        offset = file.tell()
+        file.write(content.getbuffer())
+    return offset
+
+
+def read_block(block: KeptBlock) -> BlockContent:
+    """Read the kept pairs of a block."""
+    with open(block.file, "rb") as file:
+        file.seek(block.offset)
+        kept = read_array(file)
+        return BlockContent(kept, [BlockSide(*(read_array(file) for _ in BlockSide._fields)) for _ in SIDES])
 
 
 class MeasuredBlock(NamedTuple):
@@ -70,6 +122,11 @@ def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str,
     pairs = np.empty(len(order), PAIR)
     for name, side in zip(SIDES, (src, trg), strict=True):
         pairs[name] = line_hashes(side)[kept]
+    leaks: Hits = {}
+    candidates = kept & (np.isin(src.bags(), held_out.bags) | np.isin(trg.bags(), held_out.bags))
+    if candidates.any():
+        keys = overlap_keys(Block(src.some(candidates)), Block(trg.some(candidates)))
+        leaks = hits(held_out.known, keys, (np.cumsum(kept) - 1)[candidates])
     return {
         "n_pair": len(kept),
         "extremes": [
@@ -78,7 +135,7 @@ def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str,
         ],
         "pairs": pairs,
         "records": records_of((src.n_char, trg.n_char), (words_of(src), words_of(trg))).tobytes(),
-        "leaks": _leaks(src, trg, kept, held_out),
+        "leaks": leaks,
     }
 
 
@@ -100,18 +157,6 @@ def line_hashes(side: Units) -> Hashes:
     return hashes
 
 
-def _leaks(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> Hits:
-    """Find the kept pairs of a block that equal held-out lines, by level and part."""
-    candidates = np.zeros(len(kept), dtype=bool)
-    for side in (src, trg):
-        candidates |= np.isin(side.sums(side.known.part(UnitFacts).bags.values[side.which]), held_out.bags)
-    candidates &= kept
-    if not candidates.any():
-        return {}
-    numbers = (np.cumsum(kept) - 1)[candidates]
-    return hits(held_out.known, overlap_keys(Block(src.some(candidates)), Block(trg.some(candidates))), numbers)
-
-
 class Texts(NamedTuple):
     """All lines of a validation or test set. sources: each of its sources, with the place of its lines among them."""
 
@@ -120,12 +165,13 @@ class Texts(NamedTuple):
     sources: list[tuple[Source, slice]]
 
 
-class Survey:
-    """Collects the measurements of all blocks, which are added in order; then call `begin_to_finish` and `finish`."""
+class KeptPairs:
+    """The training pairs that are kept. Add all blocks in order, then begin and finish the survey."""
 
     def __init__(self, folder: Path, training: Sequence[Source], held_out: Mapping[str, Texts]) -> None:
-        """folder: for two temporary files. held_out: the lines of validation and test sets."""
-        self._held_out = held_out
+        """folder: for the files of blocks, and two more. held_out: the lines of validation and test sets."""
+        self.folder, self.training, self.held_out = folder, training, held_out
+        self.blocks: list[KeptBlock] = []
         self._pair_path, self._record_path = folder / "survey.pairs", folder / "survey.records"
         self._pairs, self._records = self._pair_path.open("wb"), self._record_path.open("wb")
         self._files: list[tuple[Source, int]] = []  # each source with its number of records
@@ -143,14 +189,17 @@ class Survey:
                 self._files.append((source, len(src_block.lines)))
                 lengths, words = (src_block.lengths, trg_block.lengths), (src_block.words(), trg_block.words())
                 self._records.write(records_of(lengths, words).tobytes())
-        self._shifts: list[Future[dict[str, Any]]] = []  # results of `find_shifts`, of each of the files
         self._first_training = len(self._files)
         self._files += [(source, 0) for source in training]
         self.leaks = Leaks(keys)
-        self.held_out = HeldOut(self.leaks.known, np.unique(bags))
+        self.held_out_hashes = HeldOut(self.leaks.known, np.unique(bags))
+
+    def __len__(self) -> int:
+        return self._n_kept
 
     def add(self, measurements: MeasuredBlock) -> None:
         """Add the next block."""
+        self.blocks.append(measurements.block._replace(start=self._n_kept))
         n = self._first_training + measurements.block.source
         self._files[n] = self._files[n][0], self._files[n][1] + measurements.n_pair
         self._dress["train"] = [
@@ -164,22 +213,19 @@ class Survey:
         self.leaks.note(measurements.leaks, self._n_kept)
         self._n_kept += len(measurements.pairs)
 
-    def begin_to_finish(self, workers: WorkerPool) -> None:
+    def begin_survey(self, workers: WorkerPool) -> None:
         """Start the analyses that need all pairs: misaligned lines and repetitions."""
         self._pairs.close()
         self._records.close()
         starts = itertools.accumulate((n_pair for _, n_pair in self._files), initial=0)
-        for (_, n_pair), start in zip(self._files, starts, strict=False):
-            self._shifts.append(workers.submit("shifts", self._record_path, start, n_pair))
+        self._shifts = [
+            workers.submit("shifts", self._record_path, start, n_pair)
+            for (_, n_pair), start in zip(self._files, starts, strict=False)
+        ]
         self._duplicates = workers.submit("duplicates", self._pair_path)
 
-    def finish(
-        self, done: Callable[[int], object], kept: Callable[[Iterable[int]], dict[int, tuple[str, str, str]]]
-    ) -> dict[str, Any]:
-        """Wait for the analyses, and return entries of the report.
-
-        done: called with a number of analysed pairs, for progress. kept: returns place and texts of pairs by number.
-        """
+    def finish_survey(self, done: Callable[[int], object]) -> dict[str, Any]:
+        """Wait for the analyses, and return entries of the report. done: called with numbers of pairs, for progress."""
         alignment = []
         for (source, n_pair), future in zip(self._files, self._shifts, strict=True):
             shifts = future.result()
@@ -198,12 +244,17 @@ class Survey:
             **{kind: [number for _, number in pairs] for kind, pairs in self._extremes.items()},
         }
         numbers = {*(number for *_, number in leaks), *(number for number, _ in duplicates["most"])}
-        train = {n: shown(*pair) for n, pair in kept(numbers.union(*samples.values())).items()}
+        train = {}  # what the report shows of these pairs
+        for number in sorted(numbers.union(*samples.values())):
+            block = self.blocks[bisect.bisect_right(self.blocks, number, key=lambda block: block.start) - 1]
+            content, n = read_block(block), number - block.start
+            place = self.training[block.source].place(block.first + int(np.flatnonzero(content.kept)[n]))
+            train[number] = shown(place, *(side.texts()[n] for side in content.sides))
         examples = []
         for split, level, part, line, number in leaks:
-            src, trg, sources = self._held_out[split]
+            src, trg, sources = self.held_out[split]
             source, lines = next((source, lines) for source, lines in sources if line < lines.stop)
-            place = f"{source.src.name}:{line - lines.start + source.first_number}"
+            place = source.place(line - lines.start + source.first_number)
             train_pair = {f"train_{key}": value for key, value in train[number].items()}
             examples.append({"level": level, "part": part, **shown(place, src[line], trg[line]), **train_pair})
         return {

@@ -19,7 +19,7 @@ from nmt.data.corpus import as_numpy
 from nmt.data.letters import LINE_CAP, WordsOf, normalised
 from nmt.data.placeholders import BYTES
 from nmt.data.subwords import Codec
-from nmt.data.text import Block, hashes_of, unified
+from nmt.data.text import Block, Hashes, hashes_of, unified
 
 Mask = NDArray[np.bool_]
 P = TypeVar("P")
@@ -131,6 +131,10 @@ class Units:
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
         """Sum the values of units over each line."""
         return np.add.reduceat(values[self.at], self.first)
+
+    def bags(self) -> Hashes:
+        """A hash of each line, as `Block.bags` computes it."""
+        return self.sums(self.known.part(UnitFacts).bags.values[self.which])
 
     def n_word(self) -> Ints:
         """Words of each line, separated by white space of any kind."""

@@ -44,23 +44,6 @@ class _Worker:
                 process_group=0,  # Ctrl-C at a terminal goes only to the main process
             )
 
-    def ask(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        """Run a task in the worker and return its result. Raises the NmtError of the task."""
-        try:
-            self.connection.send((name, arguments))
-            answer = self.connection.recv()
-        except (EOFError, OSError):
-            code = self.process.wait()
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            how += " (perhaps by the system, because memory ran out)" if code == -9 else ""
-            advice = "See the messages above; --data.workers 1 works without other processes."
-            if code < 0:
-                advice = "Prepare again with fewer processes, so that each has more memory: --data.workers 1."
-            raise MachineError(f"data.workers: a worker process {how}. {advice}") from None
-        if isinstance(answer, NmtError):
-            raise answer
-        return answer
-
 
 class WorkerPool:
     """Worker processes, or with n = 1 this process alone. A context manager that ends the processes at exit."""
@@ -118,11 +101,24 @@ class WorkerPool:
             yield futures.popleft().result()
 
     def _ask(self, worker: _Worker | None, name: str, arguments: tuple[Any, ...]) -> Any:
+        """Run a task in this or any free worker and return its result. Raises the NmtError of the task."""
         worker = worker or self._free.get()
         try:
-            return worker.ask(name, arguments)
+            worker.connection.send((name, arguments))
+            answer = worker.connection.recv()
+        except (EOFError, OSError):
+            code = worker.process.wait()
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            how += " (perhaps by the system, because memory ran out)" if code == -9 else ""
+            advice = "See the messages above; --data.workers 1 works without other processes."
+            if code < 0:
+                advice = "Prepare again with fewer processes, so that each has more memory: --data.workers 1."
+            raise MachineError(f"data.workers: a worker process {how}. {advice}") from None
         finally:
             self._free.put(worker)
+        if isinstance(answer, NmtError):
+            raise answer
+        return answer
 
 
 def serve(descriptor: int) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from nmt.data import block_work, keep
+from nmt.data import block_work, keep, survey
 from nmt.data import units as units_module
 from nmt.data.arrays import Ragged
 from nmt.data.letters import WordsOf, in_words, normalised
@@ -122,7 +122,7 @@ def test_near_duplicate_lines_have_the_same_bag():
     lines = [*odd_lines(4), *(f"{a}hapter {n}{b} the longest title" for a in "cC" for b in ".:" for n in (1, 23))]
     near, numberless, *_ = Block(lines).near()
     units = units_of(lines)
-    bags = units.sums(units.known.part(UnitFacts).bags.values[units.which])
+    bags = units.bags()
     assert bags.tolist() == Block(lines).bags().tolist()
     for hashes in (near, numberless):
         bag_of = {}
@@ -207,8 +207,8 @@ def test_replacing_a_full_lexicon_does_not_change_the_data(tmp_path, monkeypatch
 
 
 def test_full_disk_error_names_the_file_and_the_reason(tmp_path):
-    side = block_work.BlockSide(*(np.zeros(5_000, np.int64) for _ in block_work.BlockSide._fields))
-    block = block_work.BlockContent(np.ones(5_000, dtype=bool), [side, side])
+    side = survey.BlockSide(*(np.zeros(5_000, np.int64) for _ in survey.BlockSide._fields))
+    block = survey.BlockContent(np.ones(5_000, dtype=bool), [side, side])
     with full_disk(100), pytest.raises(OSError, match="File too large") as raised:
-        block_work.write_block(tmp_path / "block", block)
+        survey.write_block(tmp_path / "block", block)
     assert raised.value.filename == str(tmp_path / "block")

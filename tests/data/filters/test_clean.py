@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from nmt.data.filters import OPTIONS, REASONS, CorpusFacts, UsualRatio, filters_of, oddities, reason_to_drop
+from nmt.data.formats import Text
 from nmt.data.report import DataReport, table
+from nmt.data.sources import Source
 from nmt.recipe.data_options import FilterConfig
 
 OFF = {name: type(field.default)(0) for name, field in FilterConfig.model_fields.items()}
@@ -69,9 +71,10 @@ def test_odd_characters_of_a_line_are_named():
 
 def test_report_names_the_first_five_lines_of_each_reason():
     report = DataReport(n_read=9)
+    a, b = (Source("train", Text(name, Path(name)), Text("a.en", Path("a.en"))) for name in ("a.de", "b.de"))
     for line in range(1, 8):
-        report.drop("length ratio", 1, [(f"a.de:{line}", ())])
-    report.drop("empty side", 1, [("b.de:2", ())])
+        report.drop("length ratio", 1, [(line, ())], a)
+    report.drop("empty side", 1, [(2, ())], b)
     report.n_kept = 1
     assert report.as_dict()["dropped"]["length ratio"] == {"count": 7, "first": [f"a.de:{n}" for n in range(1, 6)]}
     lines = "\n".join(table(report.as_dict()))

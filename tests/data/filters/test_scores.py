@@ -105,6 +105,13 @@ def test_patterns_are_paired_and_low_scores_are_never_held_out(scored):
         prepare(recipe, scored.folder / "out", overwrite=True)
 
 
+def test_scores_without_a_column_are_refused_with_the_option(scored):
+    for corpus in (TEXTS, {"dataset": "folder", "split": "train", **COLUMNS}):
+        scored.refused(
+            {**corpus, "scores": "a.jsonl", "min_score": 0}, "data.train: a.jsonl: has the scores, but choose"
+        )
+
+
 BLANK = {"de": "", "en": "", "score": None, "more": {"x": None}}
 
 

@@ -78,6 +78,20 @@ def test_line_feeds_inside_a_field_become_spaces(at, name):
     assert any("6 texts had line feeds inside" in line and f"{name}:1, 1, 2" in line for line in report.said)
 
 
+def test_line_feeds_are_noted_with_the_file_that_has_them(at):
+    at.write("a.jsonl", [GOOD, GOOD])
+    at.write("b.jsonl", [GOOD, {"en": "a\ndog"}])
+    assert at.prepare({"src": "a.jsonl", "trg": "b.jsonl", **KEYS}).noted["line_feed"] == ["b.jsonl:2"]
+
+
+@pytest.mark.parametrize(("header", "number"), [(True, 2), (False, 1)])
+def test_an_overlong_validation_line_is_refused_with_its_place(at, header, number):
+    at.write("long.de", "eins\n")
+    at.write("long.tsv", ["en"] * header + ["x" * (1 << 20)])
+    valid = {"src": "long.de", "trg": "long.tsv", "trg_column": 1, "header": header}
+    at.refused({"src": "v.de", "trg": "v.en"}, f"long.tsv:{number}: a valid line of over 1,048,576 bytes", valid=valid)
+
+
 @pytest.mark.parametrize("name", ["a.tsv", "a.jsonl", "a.parquet", "a.arrow", "a.de", "a.tsv.zst"])
 def test_a_line_of_twenty_megabytes_is_dropped_fast_as_too_long(at, name):
     rows = [GOOD, {"de": "x" * 20_000_000, "en": "x"}, {"de": "y", "en": "x" * 20_000_000}, GOOD]

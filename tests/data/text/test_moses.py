@@ -28,6 +28,14 @@ def test_entities_and_detached_full_stops_are_counted():
     assert dress_of(b"isn &apos;t it .\na @-@ b\nYes.\n") == (3, 2, 2, 1)
 
 
+def test_moses_tokenisation_of_a_dataset_is_undone(at):
+    (at.folder / "folder").mkdir()
+    at.write("folder/train.parquet", [{"de": "Das ist alt .", "en": "That isn &apos;t old ."}])
+    corpus = {"dataset": "folder", "split": "train", "src_column": "de", "trg_column": "en", "unescape": True}
+    at.prepare(corpus, valid=corpus, src_lang="de", trg_lang="en")
+    assert at.texts() == (["Das ist alt."], ["That isn't old."])
+
+
 def test_moses_tokenised_training_raises_an_alarm_and_can_be_undone(tmp_path):
     de = [f"Das ist nicht alt genug , Nummer {n} ." for n in range(40)]
     en = [f"That isn &apos;t old enough , number {n} ." for n in range(40)]
