@@ -103,9 +103,9 @@ def _of_data(recipe: "Recipe") -> Iterator[str]:
                 f"{prefix}.drop_flagged: needs the JSONL of nmt-translate, but {prefix}.format or columns say "
                 "otherwise (use --format jsonl, src_column and trg_column)"
             )
-        for name in ("dataset", "file", "src", "trg", "scores", "translated_by"):
-            if name in given and "" in (names_of(given[name]) or [""]):
-                yield f"{prefix}.{name}: is empty (expected a {'run' if name == 'translated_by' else 'file'})"
+        for option in ("dataset", "file", "src", "trg", "scores", "translated_by"):
+            if option in given and "" in (names_of(given[option]) or [""]):
+                yield f"{prefix}.{option}: is empty (expected a {'run' if option == 'translated_by' else 'file'})"
         yield from _of_translated(prefix, given) if "translated_by" in given else _of_pairs(prefix, files, given)
         if unknown := [tag for tag in data.tags_of(files) if tag not in known_tags]:
             yield (
