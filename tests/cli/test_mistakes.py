@@ -86,7 +86,7 @@ def test_user_mistake_gives_one_message_and_exit_code_2(folder, monkeypatch, cap
 def test_fp16_on_a_cpu_is_refused_before_a_run_folder_is_made(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     assert preprocess.main([*FILE_FLAGS.split(), "data", "--vocab-size", "280"]) == 0
-    assert "on average: try --vocab-size 500" in capsys.readouterr().err
+    capsys.readouterr()
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert train.main(["data", "--precision", "fp16"]) == 2
     err = capsys.readouterr().err

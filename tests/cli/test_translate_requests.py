@@ -13,7 +13,7 @@ from made_run import OPTIONS, make_run
 import nmt
 from nmt.cli.translate_input import read_request, terms_of, unwrapped, windows
 from nmt.decoding.phrases import RequiredPhrase
-from nmt.decoding.request import Request, Sources
+from nmt.decoding.request import Request
 from nmt.errors import DataError, NmtError, RecipeError
 from nmt.recipe.decode_options import DecodeConfig
 
@@ -25,7 +25,7 @@ JSONL = ("--input-format", "jsonl")
 def read(line: str, input_format: str = "text", **files: str) -> Request:
     terms = terms_of(argparse.Namespace(**{"terms": None, "avoid": None, "keep": None, **files}))
     args = argparse.Namespace(input_format=input_format, score=None)
-    return read_request(line, args, terms, DecodeConfig(), Sources(None))[0]
+    return read_request(line, args, terms, DecodeConfig(), check_tags=lambda _: None)[0]
 
 
 def as_json(*lines):

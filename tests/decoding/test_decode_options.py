@@ -94,9 +94,10 @@ def utilities_of_samples_and_hypotheses(lab, **options):
 
 
 def is_replayed_on_a_gpu(lab, **options):
+    model = nmt.load(lab.run.folder, device="cpu")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(lab.model.model), "device", torch.device("cuda"))
-        return [lab.translator(**options).fixed is not None]
+        patch.setattr(type(model.model), "device", torch.device("cuda"))
+        return [model.translator(model.decode(**options)).fixed is not None]
 
 
 def batch_sizes(lab, **options):

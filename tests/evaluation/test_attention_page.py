@@ -126,7 +126,8 @@ def test_hovering_shows_the_weights_of_a_word(browser, sentences, kind, unit):
     for head in ("mean", "all", 2):
         choose(browser, "head", head)
         weights = sentences[0].weights[kind][1]
-        mean, axes = weights[2] if head == 2 else weights.mean(0), sentences[0].axes(kind)
+        mean, sentence = weights[2] if head == 2 else weights.mean(0), sentences[0]
+        axes = sentence.src if kind == "encoder" else sentence.trg, sentence.read if kind == "decoder" else sentence.src
         expected = by_words(mean, *axes) if unit == "words" else mean.numpy()
         browser.hover(".token[data-side=query][data-index='1']")
         assert shares(browser, "key") == pytest.approx(list(expected[1]), abs=0.0053)

@@ -272,7 +272,7 @@ def test_extended_run_prints_its_old_and_its_new_end(recipe_of, capsys):
 def test_run_ended_by_its_time_budget_continues_with_a_larger_one(recipe_of, schedule, capsys):
     recipe, reached = recipe_of(**{**OPTIONS, "optim": {"schedule": schedule, "warmup": 1}}), []
     unlimited = 10**6
-    ends = ((unlimited, "40s", "time"), (unlimited, "40s", "done"), (unlimited, "70s", "time"), (LONG, "", "done"))
+    ends = ((unlimited, "40s", "time"), (unlimited, "40s", "done"), (unlimited, "60s", "time"), (LONG, "", "done"))
     for updates, budget, outcome in ends:
         clock = map(float, itertools.count()).__next__  # each reading takes a second
         assert launch(with_end(recipe, updates, time_budget=budget), clock=clock) == outcome
