@@ -3,6 +3,7 @@
 import platform
 import re
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -17,12 +18,13 @@ def choose_device(name: str, option: str = "--device") -> torch.device:
     machine lacks, and NmtError for a name that is no device."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
+    device = None
+    with suppress(RuntimeError):
         device = torch.device(name)
-    except RuntimeError:
+    if device is None or device.type not in ("cpu", "cuda"):
         raise NmtError(
             f"{option} {name}: there is no such device. Use {option} cpu, auto, cuda, or one of several GPUs: cuda:1."
-        ) from None
+        )
     if device.type == "cuda":
         n_gpu = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (device.index or 0) >= n_gpu:

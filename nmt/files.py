@@ -244,7 +244,9 @@ def runs_of(folder: Path) -> list[Path]:
         return [folder]
     try:
         names = parse_json((folder / SEEDS).read_bytes())["runs"]
-        return [folder / name for name in names if re.fullmatch(r"seed-[0-9]+", name)]
+        if runs := [folder / name for name in names if re.fullmatch(r"seed-[0-9]+", name)]:
+            return runs
+        raise ValueError("it lists no run")
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(f"{folder / SEEDS} is damaged ({error}): run the same nmt-train --seeds again.") from None
 

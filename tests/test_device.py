@@ -45,6 +45,7 @@ def test_requested_device_is_chosen_without_touching_a_gpu(gpus, n_gpu, name, fo
         (1, "cuda:1", "cannot be used: torch sees 1 GPU on"),
         (2, "cuda:2", "cannot be used: torch sees 2 GPUs"),
         (0, "abacus", r"there is no such device\. Use"),
+        (0, "meta", r"there is no such device\. Use"),
     ],
 )
 def test_missing_device_is_a_user_error(gpus, n_gpu, name, told):

@@ -42,6 +42,7 @@ from nmt.data.lines import (
 from nmt.data.text import undo_moses
 from nmt.errors import DataError
 from nmt.files import sha256_of
+from nmt.progress import Bar
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
@@ -154,10 +155,10 @@ class Text:
             available = name_list(names)
             raise DataError(f"{place}: expected one column {column!r} of text, found {available}. Expected {expected}.")
 
-    def facts(self, known: dict[Path, tuple[int, str]]) -> dict[str, Any]:
+    def facts(self, known: dict[tuple[Path, str], tuple[int, str]]) -> dict[str, Any]:
         """Return the identity of this text: {"name", "n_line", "size", "sha256"}, and "column" if it has one.
 
-        known: cache of the record count and digest of each file; this text's file is added.
+        known: cache of the record count and digest of each file in its format; this text's file is added.
         """
         if isinstance(self.place, HubDataset):
             assert self.column is not None
@@ -167,9 +168,9 @@ class Text:
                 size += len(value) if isinstance(value, bytes) else 0
             digest = hashed.hexdigest()
         elif isinstance(self.place, Path):
-            if self.place not in known:
-                known[self.place] = _count_records(self.place, self.form), sha256_of(self.place)
-            n_line, digest = known[self.place]
+            file = self.place, self.form
+            known[file] = known.get(file) or (_count_records(*file), sha256_of(self.place))
+            n_line, digest = known[file]
             n_line, size = max(0, n_line - self.header), self.place.stat().st_size
         else:
             content = "".join(line + "\n" for line in self.place).encode("utf-8")
@@ -218,7 +219,8 @@ class Text:
             flaw = value.message if isinstance(value, Flaw) else f"found {json.dumps(value, ensure_ascii=False):.40}."
             raise DataError(f"{place}:{number}: {flaw} Each pair needs a number as its score.")
 
-        return np.fromiter(map(score_of, rows, itertools.count(1 + self.header)), np.float64)
+        with Bar(rows, desc=f"reading scores: {self.name}", unit=" pairs", unit_scale=True, leave=False) as bar:
+            return np.fromiter(map(score_of, bar, itertools.count(1 + self.header)), np.float64)
 
 
 @dataclass(frozen=True)

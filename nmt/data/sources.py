@@ -368,7 +368,7 @@ def facts_of(sources: Iterable[Source]) -> list[dict[str, Any]]:
 
     Raises one DataError for all unequal line counts and empty files.
     """
-    inputs, complaints, known = list[dict[str, Any]](), list[str](), dict[Path, tuple[int, str]]()
+    inputs, complaints, known = list[dict[str, Any]](), list[str](), dict[tuple[Path, str], tuple[int, str]]()
     for source in sources:
         src, trg = source.src.facts(known), source.trg.facts(known)
         inputs += [{"split": source.split, "side": "src", **src}, {"split": source.split, "side": "trg", **trg}]

@@ -321,35 +321,35 @@ class Comet:
 def comet_model(option: str, name: str, device: str = "cpu", origin: Origin | None = None) -> Comet:
     """Load the COMET model that an option names: a local checkpoint, or one of Hugging Face. Raises Unavailable.
     origin: of the recipe; the error message names the paths that it searches."""
-    tried = "" if Path(name).exists() else f"; {(origin or Origin()).tried(option, name)}"
-    comet = _comet_model(option, name, tried)
+    require("comet", f"{option}: {name}", ", in an environment of its own, as it takes numpy 1 and transformers 4")
+    try:
+        comet = _comet_model(name)
+    except Exception as error:
+        # COMET reports a failed download as an unsupported model, with the cause in the context.
+        cause = (isinstance(error, KeyError) and error.__context__ and error.__context__.__context__) or error
+        reason = f"{type(cause).__name__}: {str(cause).partition(chr(10))[0].partition('. ')[0].rstrip('.')}"
+        tried = "" if Path(name).exists() else f"; {(origin or Origin()).tried(option, name)}"
+        raise Unavailable(
+            f"{option}: {name} cannot be loaded ({reason}{tried}). Name a COMET model on Hugging Face (needs "
+            "network access; some need a login and accepted terms), or a local .ckpt with hparams.yaml in the "
+            "folder above; unbabel-comet needs numpy 1 and transformers 4."
+        ) from None
     comet.model.to(device)
     return comet
 
 
 @functools.cache
-def _comet_model(option: str, name: str, tried: str) -> Comet:
-    require("comet", f"{option}: {name}", ", in an environment of its own, as it takes numpy 1 and transformers 4")
+def _comet_model(name: str) -> Comet:
     with _quiet():
-        try:
-            from comet import download_model, load_from_checkpoint
+        from comet import download_model, load_from_checkpoint
 
-            path = f"{name}/checkpoints/model.ckpt" if Path(name).is_dir() else name
-            if not Path(name).exists() and not name.endswith(".ckpt"):
-                with suppress(KeyError):
-                    path = download_model(name, local_files_only=True)  # without a check for updates
-                path = path if Path(path).is_file() else download_model(name)
-            comet = Comet(load_from_checkpoint(path), name)
-            comet.scores(["a"], ["a"], ["a"])  # fails here if the installed packages do not fit
-        except Exception as error:
-            # COMET reports a failed download as an unsupported model, with the cause in the context.
-            cause = (isinstance(error, KeyError) and error.__context__ and error.__context__.__context__) or error
-            reason = f"{type(cause).__name__}: {str(cause).partition(chr(10))[0].partition('. ')[0].rstrip('.')}"
-            raise Unavailable(
-                f"{option}: {name} cannot be loaded ({reason}{tried}). Name a COMET model on Hugging Face (needs "
-                "network access; some need a login and accepted terms), or a local .ckpt with hparams.yaml in the "
-                "folder above; unbabel-comet needs numpy 1 and transformers 4."
-            ) from None
+        path = f"{name}/checkpoints/model.ckpt" if Path(name).is_dir() else name
+        if not Path(name).exists() and not name.endswith(".ckpt"):
+            with suppress(KeyError):
+                path = download_model(name, local_files_only=True)  # without a check for updates
+            path = path if Path(path).is_file() else download_model(name)
+        comet = Comet(load_from_checkpoint(path), name)
+        comet.scores(["a"], ["a"], ["a"])  # fails here if the installed packages do not fit
     return comet
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from nmt.cli.preprocess import main
 from nmt.data.corpus import Prepared
+from nmt.data.formats import Text
 from nmt.data.keep import n_to_hold_out
 from nmt.data.prepare import prepare
 from nmt.data.sources import columns_by_name
@@ -260,3 +261,10 @@ def test_the_same_file_on_both_sides_gives_a_warning(at):
     messages = at.prepare({"src": "v.de", "trg": "v.en"}, valid={"src": "v.de", "trg": "v.de"}).said
     assert "WARNING: valid: v.de is source and target, so the model would learn to copy" in messages
     assert not any("WARNING: train" in line for line in messages)
+
+
+def test_records_of_a_file_are_counted_in_each_format(tmp_path):
+    path, known = tmp_path / "a.csv", {}
+    path.write_text('"two\nlines",x\nb,y\n', encoding="utf-8", newline="\n")
+    as_text, as_csv = Text("a.csv", path), Text("a.csv", path, "csv", 1)
+    assert [text.facts(known)["n_line"] for text in (as_text, as_csv, as_text)] == [3, 2, 3]
