@@ -47,23 +47,26 @@ _SPARE = 0.5  # cores
 def sleep_if_busy(n_thread: int) -> float:
     """Let OpenMP threads sleep while they wait if other processes use the cores. Call it before importing torch.
 
-    n_thread: number of threads, 0 for the default. Returns the number of busy cores; 0 if threads spin, or if it is
-    decided already. On two idle cores spinning makes training 1.4 times as fast. But a thread that has lost its
-    core stops all others, which spin: beside one busy process training was 8 to 20 times slower than with sleep."""
+    n_thread: number of threads, 0 for the default. More threads than cores always sleep. Returns the number of busy
+    cores; 0 if all are idle, if their load is unknown, or if the policy is decided already. On two idle cores spinning
+    makes training 1.4 times as fast. But a thread that has lost its core stops all others, which spin: beside one busy
+    process training was 8 to 20 times slower than with sleep."""
     _respect_quota()
     if "OMP_WAIT_POLICY" in os.environ or "torch" in sys.modules:
         return 0.0
-    threads, is_smt = os.environ.get("OMP_NUM_THREADS", ""), Path("/sys/devices/system/cpu/smt/active")
-    n_default = int(threads) if threads.isdecimal() else n_core() // (2 if _text(is_smt) == "1\n" else 1)
-    n_busy, n_thread = 0.0, n_thread or n_default
-    for seconds in _SAMPLES if n_thread > 1 else ():
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    has_smt = _text(Path("/sys/devices/system/cpu/smt/active")) == "1\n"
+    n_default = int(threads) if threads.isdecimal() else n_core() // (2 if has_smt else 1)
+    n_thread = n_thread or n_default
+    if n_thread <= 1:
+        return 0.0  # a single thread does not wait
+    for seconds in _SAMPLES:
         n_idle = _n_idle(seconds)
         if n_idle > n_thread - _SPARE:
             return 0.0
-        n_busy = len(_cores()) - n_idle
-    if n_busy:
-        sleep_while_waiting()
-    return n_busy
+    sleep_while_waiting()
+    n_busy = len(_cores()) - n_idle
+    return n_busy if n_busy >= _SPARE else 0.0
 
 
 def _n_idle(seconds: float, stat: Path = Path("/proc/stat")) -> float:
@@ -81,8 +84,11 @@ def _n_idle(seconds: float, stat: Path = Path("/proc/stat")) -> float:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a file of the system, empty if this system has no such file."""
-    return path.read_text(encoding="ascii") if path.is_file() else ""
+    """Return the text of a file of the system, empty if this system has no such file or forbids reading it."""
+    try:
+        return path.read_text(encoding="ascii")
+    except OSError:
+        return ""
 
 
 ADDRESS = ("MASTER_ADDR", "MASTER_PORT")

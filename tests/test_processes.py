@@ -24,10 +24,13 @@ def _busy_cores() -> Iterator[None]:
             loop.wait()
 
 
-def _decision(n_thread: int, **environment: str) -> str:
+def _output(code: str, **environment: str) -> str:
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    command = [sys.executable, "-c", _DECIDE.format(n_thread)]
-    return subprocess.check_output(command, env=inherited | environment, text=True).strip()
+    return subprocess.check_output([sys.executable, "-c", code], env=inherited | environment, text=True).strip()
+
+
+def _decision(n_thread: int, **environment: str) -> str:
+    return _output(_DECIDE.format(n_thread), **environment)
 
 
 @_LINUX
@@ -38,6 +41,15 @@ def test_threads_sleep_while_they_wait_if_the_cores_are_busy():
         assert _decision(1) == "False None", "a single thread does not wait"
         assert _decision(0, OMP_NUM_THREADS="1") == "False None"
         assert _decision(2, OMP_WAIT_POLICY="active") == "False active", "the environment takes precedence"
+
+
+def test_more_threads_than_cores_sleep_but_an_idle_machine_is_not_called_busy():
+    idle = "import os, nmt.processes as p; p._n_idle = lambda seconds: len(p._cores()) - 0.02; "
+    assert _output(idle + "print(p.sleep_if_busy(10_000), os.environ.get('OMP_WAIT_POLICY'))") == "0.0 passive"
+
+
+def test_load_is_unknown_if_the_counters_cannot_be_read(tmp_path):
+    assert _n_idle(60.0, tmp_path) == math.inf, "reading a folder fails, as reading a protected file"
 
 
 def test_load_is_unknown_without_counters_of_the_system(tmp_path, monkeypatch):

@@ -99,9 +99,10 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
         try:
             recipe = Recipe.model_validate(value, context=is_stored)
         except ValidationError as error:
-            found = [(_line(name, text, lines), name, text) for name, text in validation_complaints(error)]
             known = {name for _, name, _ in complaints}
-            complaints += [complaint for complaint in found if complaint[1] not in known]
+            for name, text in validation_complaints(error):
+                if name not in known:
+                    complaints.append((_line(name, text, lines), name, text))
     if complaints:
         raise RecipeError(complaints_text(complaints, source))
     return recipe

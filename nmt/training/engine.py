@@ -306,5 +306,7 @@ def duration(seconds: float) -> str:
 
 def size(n_byte: float) -> str:
     """Format a number of bytes in powers of ten, as disks are sold: 1.2 kB, 3.4 MB, 5.6 GB."""
-    unit, name = (1e9, "GB") if n_byte >= 1e9 else (1e6, "MB") if n_byte >= 1e6 else (1e3, "kB")
-    return f"{n_byte / unit:,.1f} {name}"
+    for unit, name in ((1e9, "GB"), (1e6, "MB")):
+        if n_byte >= unit:
+            return f"{n_byte / unit:,.1f} {name}"
+    return f"{n_byte / 1e3:,.1f} kB"

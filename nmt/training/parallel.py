@@ -174,7 +174,8 @@ class Ranks:
         return nullcontext()
 
     def on_main(self, work: Callable[[], T]) -> T:
-        """Run `work` on rank 0; return its result, which must be JSON, on all ranks. They wait without a time limit."""
+        """Run `work` on rank 0 and return its result, which must fit into JSON, on all ranks. The other ranks wait
+        without a time limit."""
         if self.store is None:
             return work()
         key = f"on_main/{next(self._n_call)}"

@@ -97,7 +97,8 @@ class TrainingReporter:
             self.is_slow = True
             self.record.say(
                 f"warning: {self.fastest / speed:.0f} times slower than before, probably since other processes use the "
-                "cores. Stop this run (Ctrl-C) and start it again: it continues, and its threads wait in another way."
+                "cores. Stop this run (Ctrl-C) and start it again with OMP_WAIT_POLICY=passive in the environment: it "
+                "continues, and its threads sleep while they wait."
             )
 
     def progress(self, state: TrainState) -> None:
@@ -126,7 +127,8 @@ class TrainingReporter:
     def resumed(self, state: TrainState, final: dict[str, Any] | None) -> None:
         """Report if the first set was measured under other conditions in the last validation, and if the run had
         finished, with its result and its new end. final: state of RUN/model if the run ended here, else None."""
-        self.n_failed, metric, train = state.memory.n_failed, self.recipe.valid.metric, self.recipe.train
+        self.n_failed = state.memory.n_failed
+        metric, train = self.recipe.valid.metric, self.recipe.train
         if state.history and (changed := changes(state.history[-1], state.conditions, metric)):
             listed = ", ".join(f"{name} {old} before and {new} now" for name, (old, new) in sorted(changed.items()))
             n_other = len(state.history) - len(state.comparable(metric))
@@ -201,7 +203,8 @@ class TrainingReporter:
             )
         self.record.write("valid", state.update, **fields_of(measured))
         self.find_best(state)
-        is_best, first_name = state.best_update(self.recipe.valid.metric) == state.update, next(iter(measured))
+        is_best = state.best_update(self.recipe.valid.metric) == state.update
+        first_name = next(iter(measured))
         for name, (numbers, _) in measured.items():
             label = f"valid {name}" if len(measured) > 1 else "valid"
             mark = "  * best" if is_best and name == first_name else ""

@@ -57,8 +57,9 @@ class RunPage:
         """No file is open between two lines."""
 
 
-def entries_of(run: Run) -> dict[str, list[Entry]]:
-    """Return the lines of the log of a run, by kind, in order. Lines of another format are skipped."""
+def entries_of(run: Run) -> defaultdict[str, list[Entry]]:
+    """Return the lines of the log of a run, by kind, in order; [] for a kind without lines. Lines of another format are
+    skipped."""
     entries = defaultdict[str, list[Entry]](list)
     for line in run.log_file.read_bytes().split(b"\n") if run.log_file.exists() else ():
         try:
@@ -161,8 +162,8 @@ def _prepared_json(run: Run, name: str) -> Entry:
         return {}
 
 
-def _rows(recipe: Recipe, log: Mapping[str, Sequence[Entry]]) -> Iterator[tuple[str, str]]:
-    """Yield rows about the training: command, versions, machine, data, time."""
+def _rows(recipe: Recipe, log: defaultdict[str, list[Entry]]) -> Iterator[tuple[str, str]]:
+    """Yield rows about the training: command, versions, machine, data, time. log: see `entries_of`."""
     if log["start"]:
         start = log["start"][0]
         if "command" in start:

@@ -55,8 +55,10 @@ def selftest(recipe: Recipe) -> Iterator[tuple[bool, str]]:
     engine.backward([Work(batch)], batch.n_gold)
     names = [name for name, p in engine.model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
     engine.optimizers.zero_grad()
-    fault = f"the gradient is missing or not finite for {', '.join(names[:5])}"
-    yield not names, fault if names else "a finite gradient reaches every parameter"
+    if names:
+        yield False, f"the gradient is missing or not finite for {', '.join(names[:5])}"
+    else:
+        yield True, "a finite gradient reaches every parameter"
     is_below_goal, result = _overfit(engine, batch)
     beams = sorted({1, recipe.decode.beam})
     searches = [_search(engine, batch, recipe, data, beam=beam) for beam in beams]

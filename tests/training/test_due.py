@@ -155,4 +155,4 @@ def test_a_slowdown_by_spinning_threads_is_reported_once(recipe_of, monkeypatch,
         reporter.updates(TrainState(200, since_log=Sums(n_update=10, n_gold=1000, seconds=seconds)))
     slower = [text for text in messages.said if "slower" in text]
     assert len(slower) == n
-    assert all("12 times slower" in text for text in slower)
+    assert all("12 times slower" in text and "OMP_WAIT_POLICY=passive" in text for text in slower)
