@@ -43,8 +43,8 @@ def prepare_libraries(recipe: Recipe) -> None:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16384")
     if process_rank().world_size == 1 and (n_busy := sleep_if_busy(recipe.train.threads)):
         talk(
-            f"other processes use {n_busy:.1f} cores of this machine: training is slower, and its threads sleep while "
-            "they wait (OMP_WAIT_POLICY=passive)"
+            f"other processes use {n_busy:.1f} cores of this machine: training on the CPU is slower, and its threads "
+            "sleep while they wait (OMP_WAIT_POLICY=passive)"
         )
 
 
