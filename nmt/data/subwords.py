@@ -101,12 +101,10 @@ class Codec:
         return parts
 
     def _encode_part(self, part: str) -> list[int]:
-        """The ids of a part, which is added to the cache."""
+        """The ids of a part. It is added to the cache, unless it may be a whole line, which hardly repeats."""
         if self.speller:
-            ids = self.speller.encode(part)
-        else:
-            ids = self._tokenizer.encode(part, add_special_tokens=False).ids
-        ids = [i + N_SPECIAL for i in ids]
+            return [i + N_SPECIAL for i in self.speller.encode(part)]
+        ids = [i + N_SPECIAL for i in self._tokenizer.encode(part, add_special_tokens=False).ids]
         if len(part) <= LONGEST_REMEMBERED and len(self._cache) < _MOST_REMEMBERED:
             self._cache[part] = ids
         return ids
