@@ -35,7 +35,7 @@ N_SPECIAL = 3
 _SPECIAL_TEXT = ("<pad>", "<s>", "</s>")
 # Limits of the cache of encoded words: enough for nearly all words of a corpus, and some 100 MB at most.
 _MOST_REMEMBERED = 400_000  # words
-LONGEST_REMEMBERED = 40  # characters of a word
+_LONGEST_REMEMBERED = 40  # characters of a word
 
 
 class Codec:
@@ -105,7 +105,7 @@ class Codec:
         if self.speller:
             return [i + N_SPECIAL for i in self.speller.encode(part)]
         ids = [i + N_SPECIAL for i in self._tokenizer.encode(part, add_special_tokens=False).ids]
-        if len(part) <= LONGEST_REMEMBERED and len(self._cache) < _MOST_REMEMBERED:
+        if len(part) <= _LONGEST_REMEMBERED and len(self._cache) < _MOST_REMEMBERED:
             self._cache[part] = ids
         return ids
 
