@@ -225,7 +225,8 @@ class Leaks:
     def note(self, matches: Hits, first: int = 0) -> None:
         """Record training pairs that match held-out lines. first: number of the pair that has number 0 in `matches`."""
         for key, (numbers, places) in matches.items():
-            self.n_source += len(numbers) * (key == ("exact", "src"))
+            if key == ("exact", "src"):
+                self.n_source += len(numbers)
             np.minimum.at(self._first[key], places, first + numbers)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -233,7 +234,8 @@ class Leaks:
         rows = []
         for split, keys in self.splits.items():
             found: dict[str, Masks] = {"train": {key: self.places(split, key) >= 0 for key in keys}}
-            if valid_sets := [other for name, other in self.splits.items() if split == "test" != name]:
+            valid_sets = [other for name, other in self.splits.items() if name != "test"]
+            if split == "test" and valid_sets:
                 valid = {key: np.concatenate([other[_counterpart(key)] for other in valid_sets]) for key in keys}
                 in_valid = {key: np.isin(keys[key], valid[key]) & (keys[key] != NO_KEY) for key in keys}
                 in_either = {key: found["train"][key] | in_valid[key] for key in keys}

@@ -169,7 +169,8 @@ class Text:
             digest = hashed.hexdigest()
         elif isinstance(self.place, Path):
             file = self.place, self.form
-            known[file] = known.get(file) or (_count_records(*file), sha256_of(self.place))
+            if file not in known:
+                known[file] = _count_records(*file), sha256_of(self.place)
             n_line, digest = known[file]
             n_line, size = max(0, n_line - self.header), self.place.stat().st_size
         else:
@@ -284,16 +285,17 @@ def read_columns(texts: Sequence[Text], reading: Reading) -> Iterator[tuple[Text
     first, columns = texts[0], [text.column for text in texts if text.column is not None]
     place, form = first.place, first.form
     assert not isinstance(place, tuple)
-    records: Iterator[Any] = _records(place, form, reading.notes)  # unused for a table
     rows: Iterator[Sequence[bytes | TextOrFlaw]]
     if form in TABLES:
         rows = _table_rows(place, columns, reading.longest)
-    elif form in ("tsv", "csv"):
-        rows = _select_fields(records, columns, first.header)
-    elif form == "jsonl":
-        rows = _select_keys(records, columns, first.drop_flagged)
     else:
-        rows = ([unit.get(str(column), "") for column in columns] for unit in records)
+        records: Iterator[Any] = _records(place, form, reading.notes)
+        if form in ("tsv", "csv"):
+            rows = _select_fields(records, columns, first.header)
+        elif form == "jsonl":
+            rows = _select_keys(records, columns, first.drop_flagged)
+        else:
+            rows = ([unit.get(str(column), "") for column in columns] for unit in records)
     for number, row in enumerate(rows, start=1 + first.header):
         yield tuple([reading.text(value, text, number) for value, text in zip(row, texts, strict=True)])
 

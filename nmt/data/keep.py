@@ -44,7 +44,8 @@ def encode_training_pairs(
     """Write train.arrow without the pairs of too many subwords; return the corpora for the manifest."""
     tags = [subwords.src.tag_ids(config.tags_of(corpus)) for corpus in config.train]
     codecs = zip(SIDES, (subwords.src, subwords.trg), strict=True)
-    totals = {side: (0, 0, np.zeros(codec.size, np.int64)) for side, codec in codecs}  # words, characters, ids
+    # Of each side: words, characters, and occurrences of each id.
+    totals = {side: (0, 0, np.zeros(codec.size, np.int64)) for side, codec in codecs}
     n_of_source = [0] * len(kept.training)
     tasks = ((block, tags[kept.training[block.source].corpus], kept.folder / SUBWORDS) for block in kept.blocks)
 

@@ -59,7 +59,7 @@ from nmt.extras import is_installed, version_and_commit
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.draft import write_draft
 from nmt.recipe.options import Recipe
-from nmt.recipe.places import is_of_run, read_run_data
+from nmt.recipe.places import RUN_DATA, is_of_run, read_run_data
 from nmt.recipe.reader import read_recipe
 
 # Detection of other languages.
@@ -164,7 +164,10 @@ def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[s
         try:
             if is_of_run(base):
                 data = Prepared.open(read_recipe(base / RECIPE).data_folder)
-                if read_run_data(base).get("train") != data.train.fingerprint:
+                trained_on = read_run_data(base).get("train")
+                if trained_on is None:
+                    raise DataError(f"{base / RUN_DATA} is damaged, or does not name the pairs.")
+                if trained_on != data.train.fingerprint:
                     raise DataError(f"{data.folder} holds other pairs than when it was trained on.")
             else:
                 data = Prepared.open(base)

@@ -145,9 +145,9 @@ _SIDE = {"src": "source", "trg": "target"}
 
 
 def findings(facts: Facts, on_dropped: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each alarm with its advice, and each warning with an empty text. on_dropped: advice on dropped pairs.
+    """Yield text and advice of each alarm and warning. The advice of a warning is "": it may well be harmless.
 
-    The text of an alarm states its threshold. What a warning is about may well be harmless.
+    The text of an alarm states its threshold. on_dropped: advice for the alarm about dropped pairs.
     """
     for files in facts.get("swapped", ()):
         yield (

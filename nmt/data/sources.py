@@ -136,7 +136,8 @@ def _sources_of(
         paths = (folder / files.dataset for folder in folders)
         name = str(next((path for path in paths if path.is_dir()), files.dataset))
         dataset = HubDataset(name, files.subset, files.split)
-        pairs = [(NamedFile(name, Path()), NamedFile(name, Path()))]
+        unread = NamedFile(name, Path())  # only its name is used, in messages about files of scores
+        pairs = [(unread, unread)]
     elif is_one_file or (isinstance(files, TrainingCorpus) and files.translated_by):
         pairs = [(file, file) for file in locate_all(files.file or files.src or files.trg)]
     else:
@@ -151,8 +152,8 @@ def _sources_of(
             by_name[0] |= isinstance(getattr(files, "score_column", None), str) and score_file is None
             by_name = [any(by_name)] * 2 if is_one_file else by_name
             if dataset:
-                texts = (Text(str(dataset), dataset, "dataset", column) for column in columns)
-                src, trg = (replace(text, moses=code) for text, code in zip(texts, moses, strict=True))
+                sides = zip(columns, moses, strict=True)
+                src, trg = (Text(str(dataset), dataset, "dataset", column, moses=code) for column, code in sides)
             else:
                 src, trg = (_text_of(*side, files) for side in zip(pair, columns, by_name, moses, strict=True))
             scores = _scores_of(src, score_file, files)

@@ -35,7 +35,7 @@ N_SPECIAL = 3
 _SPECIAL_TEXT = ("<pad>", "<s>", "</s>")
 # Limits of the cache of encoded words: enough for nearly all words of a corpus, and some 100 MB at most.
 _MOST_REMEMBERED = 400_000  # words
-LONGEST_REMEMBERED = 40  # characters of a word
+_LONGEST_REMEMBERED = 40  # characters of a word
 
 
 class Codec:
@@ -101,13 +101,11 @@ class Codec:
         return parts
 
     def _encode_part(self, part: str) -> list[int]:
-        """The ids of a part, which is added to the cache."""
+        """The ids of a part. It is added to the cache, unless it may be a whole line, which hardly repeats."""
         if self.speller:
-            ids = self.speller.encode(part)
-        else:
-            ids = self._tokenizer.encode(part, add_special_tokens=False).ids
-        ids = [i + N_SPECIAL for i in ids]
-        if len(part) <= LONGEST_REMEMBERED and len(self._cache) < _MOST_REMEMBERED:
+            return [i + N_SPECIAL for i in self.speller.encode(part)]
+        ids = [i + N_SPECIAL for i in self._tokenizer.encode(part, add_special_tokens=False).ids]
+        if len(part) <= _LONGEST_REMEMBERED and len(self._cache) < _MOST_REMEMBERED:
             self._cache[part] = ids
         return ids
 

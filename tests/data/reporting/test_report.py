@@ -274,7 +274,12 @@ def test_overlap_with_the_data_of_the_initial_run_is_counted_or_unknown(tmp_path
     write_recipe(recipe_in(tmp_path / "base", SRC, TRG), tmp_path / "run" / "recipe.yaml")
     recorded = {"folder": str(base), "train": Prepared.open(base).train.fingerprint, "subwords": ""}
     held_out = Leaks({"valid": overlap_keys(Block(SRC[:40]), Block(TRG[:40]))})
-    for change, expected in (({}, ""), ({"train": "0"}, "holds other pairs"), ({"folder": "gone"}, "no such folder")):
+    for change, expected in (
+        ({}, ""),
+        ({"train": "0"}, "holds other pairs"),
+        ({"train": None}, "data.json is damaged, or does not name the pairs"),
+        ({"folder": "gone"}, "no such folder"),
+    ):
         (checkpoint / "manifest.json").write_text("{}")
         (tmp_path / "run" / "data.json").write_text(json.dumps({**recorded, **change}))
         rows, unknown = overlap_with_bases([tmp_path / "run", checkpoint], held_out)

@@ -72,6 +72,13 @@ def test_segmentation_equals_that_of_sentencepiece_on_every_line(tmp_path, kind,
         assert all(N_SPECIAL <= i < codec.n_text for i in ids)
 
 
+def test_lines_are_not_remembered(tmp_path):
+    """Few lines repeat, and those of a large corpus would fill the memory of each process."""
+    trained(tmp_path / "m.model")
+    codec = imported(tmp_path / "m.model").src
+    assert codec.encode(["the cat"]) == codec.encode(["the cat"]) and not codec._cache
+
+
 def test_imported_model_can_be_saved_loaded_and_imported_again(tmp_path):
     trained(tmp_path / "m.model", model_type="bpe")
     subwords = imported(tmp_path / "m.model")
