@@ -208,7 +208,8 @@ def load(
     run: one folder or several with the same vocabularies. checkpoint: names of checkpoints of a single run, such as
     update-00012000; by default the model that training chose. device: auto, cpu, cuda, cuda:1.
     Raises RunError for folders that are not runs, damaged runs and runs with different vocabularies. Raises
-    MachineError for a device that cannot be used, and NmtError for an unknown device name."""
+    MachineError for a device that cannot be used, and NmtError for an unknown device name or a checkpoint of a newer
+    nmt."""
     paths = _as_list("run", run, "the path of a run folder", str, Path)
     runs = [Run(folder) for path in paths for folder in runs_of(Path(path))]
     names = [None] if checkpoint is None else _as_list("checkpoint", checkpoint, "the name of a checkpoint", str)

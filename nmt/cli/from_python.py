@@ -77,8 +77,9 @@ def train(recipe: RecipeSource, **options: Any) -> Path:
     resolved = _read(recipe, options)
     prepare_libraries(resolved)
     with _torch_settings_restored(), Stop(("SIGINT",), STOPPING) as stop, stop.finishing():
-        if launch(resolved, stop) == "stopped" or stop():
-            raise KeyboardInterrupt
+        outcome = launch(resolved, stop)
+    if outcome == "stopped" or stop():
+        raise KeyboardInterrupt
     return resolved.run_folder
 
 

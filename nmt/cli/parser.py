@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, description=description, epilog=epilog, add_help=False, allow_abbrev=False)
         self.examples = examples
         self.section_groups: dict[str, Any] = {}  # argument groups, by section of the recipe
-        self.overview: Any = None  # group without arguments, in place of them
+        self.overview: Any = None  # group without arguments that stands for them in the short help
         self.short: dict[str, str] = {}  # short flags, by option
         self._given = set[str]()  # words on the command line
         add, text = self.add_argument, "Show this help, or the options of a section."
@@ -131,7 +131,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_override_flags(parser: Parser, only: Sequence[str] | None = None) -> None:
-    """Add a flag `--section.option VALUE` for every option, in a group per section, and --help-all. only: sections."""
+    """Add a flag `--section.option VALUE` for every option, in a group per section, and --help-all.
+    only: sections, one of them with a name; None: all."""
     text = "Show this help with all options of the recipe."
     parser.add_argument("--help-all", action=_Show, show=lambda parser, _: parser.help_of("all"), nargs=0, help=text)
     for section, about in sections():

@@ -212,8 +212,11 @@ def _flags(
     max_ratio = FilterConfig().max_ratio
     usual = usual_ratio(zip(sources, references, strict=True), max_ratio)
     ratio = usual.median if usual else None
-    pairs = (zip(sources, lines, strict=True) for lines in texts)
-    return [[reasons(*pair, max_ratio, ratio, languages) for pair in system_pairs] for system_pairs in pairs]
+    flags = []
+    for lines in texts:
+        pairs = zip(sources, lines, strict=True)
+        flags.append([reasons(source, line, max_ratio, ratio, languages) for source, line in pairs])
+    return flags
 
 
 def _names(paths: Sequence[str]) -> list[str]:

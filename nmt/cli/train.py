@@ -37,13 +37,14 @@ _SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
 def prepare_libraries(recipe: Recipe) -> None:
     """Set up waiting of threads and oneDNN's cache of primitives, which are matrix products compiled for one shape.
 
-    By default it holds 1,024 primitives, for some twenty batch shapes, and nearly every update compiles its own again.
-    A new batch shape needs up to fifty, which take some 50 kB and up to 2 ms each. A value set by the user is kept.
+    By default the cache holds 1,024 primitives, for some twenty batch shapes, and nearly every update compiles its own
+    again. A new batch shape needs up to fifty, which take some 50 kB and up to 2 ms each. A value set by the user is
+    kept.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16384")
     if process_rank().world_size == 1 and (n_busy := sleep_if_busy(recipe.train.threads)):
         talk(
-            f"other processes use {n_busy:.1f} cores of this machine: training on the CPU is slower, and its threads "
+            f"other processes use {n_busy:.1f} cores of this machine: training on a CPU is slower, and its threads "
             "sleep while they wait (OMP_WAIT_POLICY=passive)"
         )
 

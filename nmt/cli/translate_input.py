@@ -86,7 +86,8 @@ def read_input(file: BinaryIO, args: argparse.Namespace, request_of: Reader, not
             yield text, anomalies
 
     targets = read_lines(args.score) if args.score else iter(())
-    for number, (text, anomalies) in enumerate(unwrapped(texts()) if args.input_format == "wrapped" else texts(), 1):
+    sentences = unwrapped(texts()) if args.input_format == "wrapped" else texts()
+    for number, (text, anomalies) in enumerate(sentences, start=1):
         if _BOM in text:  # from concatenated files
             notes["inner bom"] += 1
             text = text.replace(_BOM, "")

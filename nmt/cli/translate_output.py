@@ -227,7 +227,7 @@ class LineTranslator:
             return f"{scored.log_prob:.6f}"
         return f"{line.number}\t{scored.log_prob:.6f}\t{n_token}\t{target.translate(_COLUMN_ENDS)}"
 
-    def draw(self, drawn: dict[int, Request], n_line: int) -> None:
+    def draw_attention(self, drawn: dict[int, Request], n_line: int) -> None:
         """Draw --attention. drawn: requests of the lines to draw, by number. n_line: number of input lines.
 
         Raises NmtError if a line of --lines is blank or absent, or no line can be drawn.
@@ -330,7 +330,7 @@ class Report:
                     warn(text)
             self._print_scores(trg_lang_of(recipe))
         if args.attention:
-            lines.draw(self.drawn, self.n_line)
+            lines.draw_attention(self.drawn, self.n_line)
 
     def _input_notes(self) -> list[str]:
         name, counts = self.args.input or "<stdin>", self.notes

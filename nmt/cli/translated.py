@@ -103,12 +103,15 @@ def _lang_of(recipe: Recipe, n: int, run: Path) -> str:
     lang_pairs = [(run_data.src_lang, run_data.trg_lang), *map(run_data.languages_of, range(len(run_data.train)))]
     src_langs, trg_langs = (list(dict.fromkeys(side)) for side in zip(*lang_pairs, strict=True))
 
-    def matching(src_lang: str, trg_lang: str) -> list[list[str]]:
-        sides = ((src_langs, src_lang), (trg_langs, trg_lang))
-        return [[lang for lang in langs if _same_language(lang, wanted)] for langs, wanted in sides]
+    def matching(src_lang: str, trg_lang: str) -> tuple[list[str], list[str]]:
+        return (
+            [lang for lang in src_langs if _same_language(lang, src_lang)],
+            [lang for lang in trg_langs if _same_language(lang, trg_lang)],
+        )
 
     src_lang, trg_lang = recipe.data.languages_of(n)[:: -1 if corpus.back_translates else 1]
-    matches, (side, other) = matching(src_lang, trg_lang), ("trg", "src") if corpus.back_translates else ("src", "trg")
+    side, other = ("trg", "src") if corpus.back_translates else ("src", "trg")
+    matches = matching(src_lang, trg_lang)
     if not all(matches):
         text = ", ".join(names_of(getattr(corpus, side)))
         hint = f", or, if it is text in {trg_lang}, write {other}: {text}" if all(matching(trg_lang, src_lang)) else ""

@@ -245,11 +245,15 @@ class Transformer(TranslationModel):
         src, trg = packing or (None, None)
         src_mask, trg_mask, dec_enc_mask = self._masks(src_seq, trg_seq, packing)
         enc_output, enc_slf_attns = self.encoder(src_seq, src_mask, return_attns, src)
-        hidden, *attns = self.decoder(trg_seq, trg_mask, enc_output, dec_enc_mask, return_attns, packing)
+        hidden, dec_slf_attns, dec_enc_attns = self.decoder(
+            trg_seq, trg_mask, enc_output, dec_enc_mask, return_attns, packing
+        )
         memory = self._lexical_memory(src_seq, enc_output, src)
         rotation = self.decoder.enc_rotation(0, trg_seq.size(1), trg)
         hidden = self._projection_input(hidden, memory, dec_enc_mask, rotation)
-        return hidden, Attns(*map(torch.stack, (enc_slf_attns, *attns))) if return_attns else None
+        if not return_attns:
+            return hidden, None
+        return hidden, Attns(torch.stack(enc_slf_attns), torch.stack(dec_slf_attns), torch.stack(dec_enc_attns))
 
     def _lexical_memory(self, src_seq: Tensor, enc_output: Tensor, packing: Packing | None = None) -> dict[str, Tensor]:
         """Keys and values of lexical attention, which are embedded source words; empty without that attention."""
