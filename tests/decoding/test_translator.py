@@ -1,4 +1,6 @@
+import gc
 import random
+import weakref
 
 import pytest
 import torch
@@ -117,3 +119,11 @@ def test_out_of_memory_halves_the_batch_and_changes_nothing(subwords):
 
     lines = random_lines(40)
     assert texts(Translator(SmallMemory(subwords.trg.n_vocab), subwords, DecodeConfig()), lines) == lines
+
+
+def test_function_that_checks_tags_does_not_hold_the_model(subwords):
+    model = CopyModel(subwords.trg.n_vocab)
+    codec_of, reference = Translator(model, subwords, DecodeConfig()).codec_of, weakref.ref(model)
+    del model
+    gc.collect()
+    assert reference() is None and codec_of(Request("the ship")) is subwords.src
