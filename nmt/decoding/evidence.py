@@ -102,7 +102,8 @@ class Evidence:
             return codec.pieces([*ids, EOS]) if was_read else []
 
         def alignment() -> list[int | None]:
-            return joined_alignment([part.alignment for part in forced()], [len(part.src_ids) for part in forced()])
+            parts = forced()
+            return joined_alignment([part.alignment for part in parts], [len(part.src_ids) for part in parts])
 
         def words() -> str:
             sides = words_of_line(translation, subwords, aligns_characters(self.recipe, request.trg_lang))

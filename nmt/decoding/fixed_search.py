@@ -222,21 +222,22 @@ class Table:
     def finish_step(self, logits: Tensor) -> Tensor:
         """Choose continuations by logits (R, V), which may be changed. Returns the rows that they continue, (R,)."""
         settings, table, buffers, n_column = self._settings, self.per_sentence, self._buffers, logits.size(-1)
-        state, n_length, columns = table["state"].flatten(), self.room + 2, f"{settings.n_real}.{n_column}"
+        state, n_length = table["state"].flatten(), self.room + 2
         divisors = buffers.cached(  # of all lengths, (T + 2,)
             f"divisors.{settings.length_penalty}.{settings.alpha}.{n_length}",
             lambda: settings.divisor(torch.arange(n_length, device=buffers.device)),
         )
-        after = buffers.cached(f"after.{columns}", lambda: settings.automaton(n_column, buffers.device).after)
+        ids = f"{settings.n_real}.{n_column}"  # in the names of tensors that depend on the ids of the vocabulary
+        after = buffers.cached(f"after.{ids}", lambda: settings.automaton(n_column, buffers.device).after)
         characters = Characters(after)
-        allowed = partial(buffers.cached, f"allowed.{columns}", lambda: (after != FORBIDDEN).to(torch.uint8))
+        allowed = partial(buffers.cached, f"allowed.{ids}", lambda: (after != FORBIDDEN).to(torch.uint8))
         rows = ops.end_of_step(logits, allowed, state, table, self.notes, self.last, self.n_step, divisors, eos=EOS)
         if rows is not None:  # by kernels of a GPU
             self.n_step += 1
             if len(after) > 1:
                 table["state"].copy_(characters.follow(state[rows], self.last).view_as(table["state"]))
             return rows
-        never = buffers.cached(f"never.{columns}", characters.never)
+        never = buffers.cached(f"never.{ids}", characters.never)
         topk = beam.topk_tokens(logits, min(settings.beam + 1, n_column), never, characters, state)
         notes, changes = beam.end_of_step(table, topk, settings, self.n_step, characters, logits)
         for name, value in notes.items():

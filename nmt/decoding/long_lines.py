@@ -120,7 +120,8 @@ def split(
     result = Split([], [""])
     for n, text in enumerate(lines):
         is_whole = len(lines) > 1 and not limits.every and fits(text, limits.line)
-        for piece in ("\n" * bool(n), *([text] if is_whole else pieces(text, fits, language))):
+        parts = [text] if is_whole else pieces(text, fits, language)
+        for piece in ("\n" * bool(n), *parts):
             bare = (emoji_at_ends(piece)[1] if emoji else piece).strip()
             before, _, after = piece.partition(bare) if bare else (piece, "", "")
             result.spaces[-1] += before

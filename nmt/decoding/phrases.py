@@ -10,7 +10,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from functools import lru_cache, reduce
 from itertools import accumulate
-from operator import and_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,9 +39,13 @@ class RequiredPhrase(NamedTuple):
 def occurrences(phrase: str, text: str, boundaries: Boundaries | None = None) -> Iterator[tuple[int, int]]:
     """Find a phrase in a text as words. Yields start and end, in characters, of occurrences that do not overlap."""
     start = text.find(phrase)
+    if start < 0:
+        return
+    boundary_before, boundary_after = boundaries or boundaries_of(phrase)
     while start >= 0:
-        end, boundaries = start + len(phrase), boundaries or boundaries_of(phrase)
-        is_attached = any(map(and_, attached_sides(text, start, end), boundaries))
+        end = start + len(phrase)
+        before, after = attached_sides(text, start, end)
+        is_attached = (before and boundary_before) or (after and boundary_after)
         if not is_attached:
             yield start, end
         start = text.find(phrase, start + 1 if is_attached else end)
@@ -264,4 +267,4 @@ class PhraseTable(NamedTuple):
     advancing: list[NDArray[np.int64]]
 
 
-pieces_of = lru_cache(4)(Pieces)  # of a vocabulary
+pieces_of = lru_cache(4)(Pieces)  # the index of a vocabulary, from a cache

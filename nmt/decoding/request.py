@@ -78,8 +78,8 @@ class Request:
         for phrase in (*self.required, *self.avoided):
             if is_blank(phrase) or phrase != phrase.strip() or _LINE_END.search(phrase) or len(phrase) > LONGEST_PHRASE:
                 raise DataError(
-                    f"{phrase[:40]!r} is not a valid phrase: expected text of at most {LONGEST_PHRASE:,} characters, "
-                    "without line feed, carriage return or white space around it."
+                    f"{phrase[:40]!r} is not a valid phrase: expected visible text of at most {LONGEST_PHRASE:,} "
+                    "characters, without line feed, carriage return or white space around it."
                 )
 
     @property

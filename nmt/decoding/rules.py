@@ -5,9 +5,8 @@ that contain none, a part or all of them (Post and Vilar 2018, dynamic beam allo
 Shapes: B sentences still searched, K hypotheses of each, R = B·K rows, V vocabulary, C candidates.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -42,12 +41,14 @@ class Required:
         self._sentence, self._column, self._first = torch.from_numpy(rows.T.copy()).to(device).unbind()
         self._state = self._first.unsqueeze(1).repeat(1, n_hypothesis)  # (W, K)
         if tables:  # joined: (n_state, …), and (n_state, M) the subwords that advance a phrase, padded with -1
-            columns: Iterable[tuple[Any, ...]] = zip(*tables.values(), strict=True)
-            *parts, advancing = columns
+            parts = [
+                (table.after, table.complete, table.n_left, table.n_matched, table.awaits_boundary)
+                for table in tables.values()
+            ]
             self._after, self._complete, self._n_left, self._n_matched, self._awaits_boundary = (
-                torch.from_numpy(np.concatenate(arrays)).to(device) for arrays in parts
+                torch.from_numpy(np.concatenate(arrays)).to(device) for arrays in zip(*parts, strict=True)
             )
-            ids = [torch.from_numpy(row) for rows in advancing for row in rows]
+            ids = [torch.from_numpy(row) for table in tables.values() for row in table.advancing]
             self._advancing = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=-1).to(device)
 
     def __bool__(self) -> bool:
@@ -147,9 +148,9 @@ class Rules:
         self._n_prefix_byte = min_len.new_zeros(len(requests), n_hypothesis)  # (B, K) bytes that are written
         self.required = Required(pieces, [request.required_phrases for request in requests], device, n_hypothesis)
         self._avoids = any(request.avoided for request in requests)
-        # The automaton of the avoided phrases of each sentence, and its state for each hypothesis.
-        automata = [_automaton(pieces, frozenset(request.avoided)) for request in requests]
-        self._avoided = [[(automaton, START)] * n_hypothesis for automaton in automata]
+        # The automaton of the avoided phrases of each sentence, and its states for the hypotheses.
+        self._automata = [_automaton(pieces, frozenset(request.avoided)) for request in requests]
+        self._states = [[START] * n_hypothesis for _ in requests]
         names, self._placeholders = list(placeholders or {}), min_len.new_tensor(list((placeholders or {}).values()))
         has_item = [[name in items for name in names] for items in (dict(request.items) for request in requests)]
         is_allowed = torch.tensor(has_item, device=device, dtype=torch.bool)
@@ -174,10 +175,11 @@ class Rules:
             possible = logits[:, self._placeholders]
             logits[:, self._placeholders] = possible.masked_fill(~self._is_allowed.flatten(0, 1), -torch.inf)
         if self._avoids:
-            ids = [automaton.forbidden(state) for states in self._avoided for automaton, state in states]
-            rows = np.repeat(np.arange(len(ids)), [len(row_ids) for row_ids in ids]), np.concatenate(ids)
-            row, column = (torch.from_numpy(numbers).to(logits.device) for numbers in rows)
-            logits[row, column] = -torch.inf
+            sentences = zip(self._automata, self._states, strict=True)
+            ids = [automaton.forbidden(state) for automaton, states in sentences for state in states]  # of each row
+            rows = torch.from_numpy(np.repeat(np.arange(len(ids)), list(map(len, ids))))
+            columns = torch.from_numpy(np.concatenate(ids))
+            logits[rows.to(logits.device), columns.to(logits.device)] = -torch.inf
         for sentence, prefix in enumerate(self._prefixes):
             for k, n_byte in enumerate(self._n_prefix_byte[sentence].tolist() if prefix else ()):
                 if n_byte < len(prefix):
@@ -213,16 +215,16 @@ class Rules:
         if self.required:
             self.required.follow(parent, token)
         if self._avoids:
-            sentences = zip(self._avoided, parent.tolist(), token.tolist(), strict=True)
-            self._avoided = [
-                [(states[k][0], states[k][0].after(states[k][1], i)) for k, i in zip(parents, tokens, strict=True)]
-                for states, parents, tokens in sentences
-            ]
+            sentences = zip(self._automata, parent.tolist(), token.tolist(), strict=True)
+            for b, (automaton, parents, tokens) in enumerate(sentences):
+                before = self._states[b]
+                self._states[b] = [automaton.after(before[k], i) for k, i in zip(parents, tokens, strict=True)]
 
     def keep(self, sentences: Tensor) -> None:
         """Remove all but some sentences. sentences: (B',) numbers of those that remain."""
         numbers = sentences.tolist()
-        self._prefixes, self._avoided = [self._prefixes[b] for b in numbers], [self._avoided[b] for b in numbers]
+        self._prefixes = [self._prefixes[b] for b in numbers]
+        self._automata, self._states = [self._automata[b] for b in numbers], [self._states[b] for b in numbers]
         self.required.keep(sentences)
         self._min_len, self._tokens, self._n_prefix_byte, self._is_allowed, self._may_repeat = (
             tensor[sentences]

@@ -149,7 +149,7 @@ def _han_value(run: str) -> int:
     """Return the value of a number in Chinese characters, with powers of ten or digit by digit."""
     total = part = digit = 0
     for c in run[:_LONGEST_SUM]:
-        value = int(unicodedata.numeric(c, 2))  # 两, which is 2, has no value there
+        value = int(unicodedata.numeric(c, 2))  # Python 3.12 has no value of 两, which is 2
         if value < 10:
             digit = 10 * digit + value
         elif value < 10_000:
@@ -226,7 +226,8 @@ def is_repeated(source: str, output: str) -> bool:
 
 def _n_turn(text: str) -> int:
     """Return the largest number of repetitions in a row."""
-    turns = [1, *(n for run in _RUN_OF_ONE.finditer(text) if (n := len(run[0])) >= _LONG_ROW)]
+    lengths = (len(run[0]) for run in _RUN_OF_ONE.finditer(text))
+    turns = [1, *(n for n in lengths if n >= _LONG_ROW)]
     words = f"{_BETWEEN.sub(' ', text).strip()} "
     for form in filter(_may_run, (text, words)):
         turns += [len(run[0]) // len(run[1]) for run in _RUN[_LONG_LOOP].finditer(form)]
@@ -353,5 +354,5 @@ def mend(
         for n, translation in zip(suspect, translator.translate([requests[n] for n in suspect]), strict=True):
             earlier = replace(answers[n], retry=answers[n].retry or FIRST)
             later = Answer(translation, reasons_of(requests[n], translation), name)
-            answers[n] = min(earlier, later, key=lambda answer: len(answer.reasons))
+            answers[n] = later if len(later.reasons) < len(earlier.reasons) else earlier
     return answers

@@ -57,7 +57,7 @@ class Scored:
     trg_ids: list[int]
     items: dict[str, str] = field(default_factory=dict)  # the text behind each placeholder in the ids, by name
     warning: str | None = None  # for the user, about this line
-    alignment: list[int | None] = field(default_factory=list)  # source position of each subword; [] if not available
+    alignment: list[int | None] = field(default_factory=list)  # source position of each subword; [] if not computed
 
     @property
     def log_prob(self) -> float:

@@ -71,7 +71,8 @@ class Translator:
         self.model, self.subwords, self.config, self.fixed = model, subwords, config, fixed
         self.limits, src = limits or Limits(), subwords.src
         tagged = cache(lambda *tags: src.tagged(tags_of(*tags)) if tags_of else src)
-        # Finds the codec for the tags of a request. Raises RecipeError for tags that the model has not learnt.
+        # Finds the codec for the tags of a request. Raises RecipeError for tags that the model has not learnt. It is no
+        # method, since a thread that calls it must not hold the model: see `cli/translate_input.py`.
         self.codec_of: Callable[[Request], Codec] = lambda request: tagged(request.trg_lang, request.tags)
         self._src_lang, self._trg_lang = languages[0], config.trg_lang or languages[1]
         self._by_utility = config.mbr != "none"
@@ -128,8 +129,11 @@ class Translator:
             rows = score_tokens(
                 self.model, src_ids, trg_ids, max_tokens=self.config.max_tokens, on_attention=on_attention
             )
-        results = enumerate(zip(rows, src_ids, trg_ids, strict=True))
-        return [Scored(*result, alignment=alignments.get(pair, [])) for pair, result in results]
+        results = zip(rows, src_ids, trg_ids, strict=True)
+        return [
+            Scored(log_probs, src, trg, alignment=alignments.get(pair, []))
+            for pair, (log_probs, src, trg) in enumerate(results)
+        ]
 
     def attention(self, translation: Translation) -> Attns:
         """Return the attention weights of the best translation of a line that is not blank: (n_layer, n_head, …) of

@@ -163,7 +163,8 @@ def axis_of(ids: Sequence[int], codec: Codec) -> Axis:
     raw, pieces = codec.raw(ids), codec.pieces(ids)
     # The last character before a piece may span several pieces; it has at most four bytes.
     begins = (_begins_word(raw[max(0, number - 4) : number], raw[number]) for number in range(1, len(raw)))
-    words, texts = list(accumulate(begins, initial=0)), []
+    words = list(accumulate(begins, initial=0))
+    texts = []
     for _, group in groupby(range(len(words)), key=words.__getitem__):
         numbers = list(group)
         text = b"".join(raw[number] for number in numbers).decode("utf-8", errors="replace").strip()

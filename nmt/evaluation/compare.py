@@ -61,7 +61,8 @@ def compare(
     """
     results: list[Result] = []
     for system in systems:
-        texts, first = Texts(system.hypotheses, references, sources, trg_lang, comet), results[0] if results else None
+        texts = Texts(system.hypotheses, references, sources, trg_lang, comet)
+        first = results[0] if results else None
         scores, p_values = dict[str, Score](), dict[str, PValues]()
         for name in metrics:
             scores |= score(texts, [name], intervals=True)

@@ -1,4 +1,6 @@
+import gc
 import random
+import weakref
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from nmt.decoding import translator as translator_module
 from nmt.decoding.long_lines import Limits
 from nmt.decoding.request import Request
 from nmt.decoding.translator import Translator
+from nmt.errors import OutOfMemory
 from nmt.recipe.decode_options import DecodeConfig
 
 WORDS = ["the", "old", "ship", "left", "in", "May", "für", "Übung", "und", "日本", "naïve", "🙂", "a", "b", "c"]
@@ -117,3 +120,22 @@ def test_out_of_memory_halves_the_batch_and_changes_nothing(subwords):
 
     lines = random_lines(40)
     assert texts(Translator(SmallMemory(subwords.trg.n_vocab), subwords, DecodeConfig()), lines) == lines
+
+
+def test_sentence_that_is_too_large_for_the_memory_is_named_and_no_tensor_is_held(subwords):
+    class NoMemory(CopyModel):
+        def start(self, src_seq):
+            raise torch.OutOfMemoryError("no memory")
+
+    translator = Translator(NoMemory(subwords.trg.n_vocab), subwords, DecodeConfig(beam=3))
+    with pytest.raises(OutOfMemory, match=r"too small for one sentence of \d+ subwords with 3 hypotheses") as raised:
+        texts(translator, ["the ship", "a b c"])
+    assert raised.value.__context__ is None
+
+
+def test_function_that_checks_tags_does_not_hold_the_model(subwords):
+    model = CopyModel(subwords.trg.n_vocab)
+    codec_of, reference = Translator(model, subwords, DecodeConfig()).codec_of, weakref.ref(model)
+    del model
+    gc.collect()
+    assert reference() is None and codec_of(Request("the ship")) is subwords.src
