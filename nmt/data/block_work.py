@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.alignment_shift import find_shifts
-from nmt.data.arrays import Ragged
+from nmt.data.arrays import Ints, Ragged
 from nmt.data.corpus import dtype_of_ids
 from nmt.data.dedup import N_SHOWN, NO_KEY, count_duplicates, keys_for, keys_of
 from nmt.data.filters import CODES, HELD_OUT, KEPT, ODD, REASON_OF, CorpusFacts, filters_of, oddities, reason_to_drop
@@ -182,7 +182,7 @@ class Task:
         too_long = [(kept.first + int(places[n]), [cut(in_names(side[n])) for side in texts]) for n in long[:N_SHOWN]]
         return Encoded(len(long), too_long, sides)
 
-    def _ids_of_lines(self, side: BlockSide, name: str, codec: Codec) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def _ids_of_lines(self, side: BlockSide, name: str, codec: Codec) -> tuple[NDArray[Any], Ints]:
         """Return the ids of the kept lines of a side, end to end, and the number of ids of each line."""
         if codec.speller:  # it needs whole lines
             texts = side.learnt_texts() if len(side.n_unit) else []

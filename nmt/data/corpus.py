@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nmt.data.arrays import Ragged, places
+from nmt.data.arrays import Ints, Ragged, places
 from nmt.data.manifest import SUBWORDS, changed_settings, prepare_again, read_manifest, settings_of, verify_files
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.data.text import SIDES, VALID, set_of, shares_of
@@ -203,7 +203,7 @@ class _Rows:
         return Ragged(self._all_values[places(self._values_at[chunk] + begin, n_id)], n_id)
 
 
-def _as_one(parts: Sequence[NDArray[Any]], file: pa.Buffer) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _as_one(parts: Sequence[NDArray[Any]], file: pa.Buffer) -> tuple[NDArray[Any], Ints]:
     """One array that holds several arrays of a mapped file, and the start of each in it.
 
     If the arrays lie in the file, it is a view of the whole file; else a concatenated copy of them.

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from nmt.data.arrays import Ints
 from nmt.data.letters import ByteLetters, CharacterLetters, easy_words, learnable, normalised, units_of
 from nmt.data.lines import write_lines
 from nmt.data.placeholders import CHARACTERS, LETTER, canonical_tag, kinds_of, names_of
@@ -24,8 +24,6 @@ from nmt.data.subword_kinds import KINDS, PieceTable, Speller, SubwordsFile
 from nmt.data.text import SIDES
 from nmt.languages import language_of
 from nmt.recipe.data_options import SubwordsConfig, patterns_of
-
-Numbers = NDArray[np.int64]
 
 PAD = 0
 BOS = 1
@@ -260,7 +258,7 @@ def large_vocabulary(n_vocab: int, n_token: int) -> str | None:
 
 
 def vocabulary_use(
-    subwords: Subwords, langs: tuple[str, str], totals: Mapping[str, tuple[int, int, Numbers]]
+    subwords: Subwords, langs: tuple[str, str], totals: Mapping[str, tuple[int, int, Ints]]
 ) -> dict[str, Any]:
     """Entries for report.json, by side; of a joint vocabulary also as a whole.
 
@@ -279,7 +277,7 @@ def vocabulary_use(
     return facts
 
 
-def _coverage(codec: Codec, counts: Numbers) -> dict[str, Any]:
+def _coverage(codec: Codec, counts: Ints) -> dict[str, Any]:
     counts = counts[N_SPECIAL:]  # without control symbols
     frequent = [i for i in np.argsort(-counts, kind="stable")[:_N_FREQUENT].tolist() if counts[i]]
     return {
