@@ -236,7 +236,7 @@ class Reading:
     notes: Counter[str] = field(default_factory=Counter)
     on_joined: Callable[[str, int], object] = lambda *_: None
 
-    def text(self, value: bytes | TextOrFlaw, source: Text, number: int) -> TextOrFlaw:
+    def text(self, value: bytes | TextOrFlaw, text: Text, number: int) -> TextOrFlaw:
         """Return the value of a record as one line of text, or its flaw. Raises DataError for a flaw to refuse."""
         if isinstance(value, bytes):
             value = _decoded(value)
@@ -244,13 +244,13 @@ class Reading:
             option = {BAD_UTF8: "bad_utf8", BAD_RECORD: "bad_records"}.get(value.reason)
             if option and getattr(self, option) == "refuse":
                 raise DataError(
-                    f"{source.place}:{number}: {value.message} Repair the file. For training corpora data.{option}: "
+                    f"{text.place}:{number}: {value.message} Repair the file. For training corpora data.{option}: "
                     "drop drops and counts such pairs instead."
                 )
         elif "\n" in value:
-            self.on_joined(source.name, number)
+            self.on_joined(text.name, number)
             value = " ".join(piece for line in value.split("\n") if (piece := line.removesuffix("\r")))
-        return value if source.moses is None or isinstance(value, Flaw) else undo_moses(value, source.moses)
+        return value if text.moses is None or isinstance(value, Flaw) else undo_moses(value, text.moses)
 
 
 def _decoded(raw: bytes) -> TextOrFlaw:
