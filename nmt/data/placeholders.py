@@ -18,7 +18,7 @@ from nmt.recipe.decode_options import DecodeConfig
 
 # Items of a text that are the same in all languages.
 # Digits, and letters of scripts with spaces between words. A number or symbol beside one is part of something longer.
-LETTER = "0-9A-Z_a-z\u00c0-\u1fff"
+IN_WORD = "0-9A-Z_a-z\u00c0-\u1fff"
 # Characters that end a URL: white space, quotes, and the marks and letters of scripts without spaces.
 _NOT_IN_URL = '\\s<>"«»“”„‘’\u3000-\u30ff\u3400-\u9fff\uac00-\ud7ff\uff00-\uffef'
 _UNITS = (
@@ -28,8 +28,8 @@ _UNITS = (
 _SPACE = " \u00a0\u202f"
 # Numbers of digits only: decimal and thousands separators depend on the language.
 _NUMBER = (
-    rf"(?<![{LETTER}.,'’:])(?<![0-9][{_SPACE}])[0-9]+(?![.,'’:{_SPACE}]?[0-9])"
-    rf"(?:[{_SPACE}]?(?:{_UNITS.replace(' ', '|')})(?![{LETTER}²³/]))?(?![{LETTER}])"
+    rf"(?<![{IN_WORD}.,'’:])(?<![0-9][{_SPACE}])[0-9]+(?![.,'’:{_SPACE}]?[0-9])"
+    rf"(?:[{_SPACE}]?(?:{_UNITS.replace(' ', '|')})(?![{IN_WORD}²³/]))?(?![{IN_WORD}])"
 )
 # Top-level domains of addresses without a protocol. Lower case only, since a sentence after a full stop has a capital.
 _DOMAINS = (

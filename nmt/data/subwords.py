@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from nmt.data.arrays import Ints
 from nmt.data.letters import ByteLetters, CharacterLetters, easy_words, learnable, normalised, units_of
 from nmt.data.lines import write_lines
-from nmt.data.placeholders import CHARACTERS, LETTER, canonical_tag, kinds_of, names_of
+from nmt.data.placeholders import CHARACTERS, IN_WORD, canonical_tag, kinds_of, names_of
 from nmt.data.subword_kinds import KINDS, PieceTable, Speller, SubwordsFile
 from nmt.data.text import SIDES
 from nmt.languages import language_of
@@ -62,7 +62,7 @@ class Codec:
         reserved = [CHARACTERS[name] for name in self.placeholders]
         self._cache = {text: [i] for i, text in enumerate((*self.symbols, *reserved), N_SPECIAL + len(pieces.vocab))}
         longest_first = "|".join(map(re.escape, sorted(self.symbols, key=len, reverse=True)))
-        patterns = [f"(?<![{LETTER}])(?:{longest_first})(?![{LETTER}])"] * bool(self.symbols) + reserved
+        patterns = [f"(?<![{IN_WORD}])(?:{longest_first})(?![{IN_WORD}])"] * bool(self.symbols) + reserved
         self._symbol = re.compile(f"({'|'.join(patterns)})") if patterns else None
         self._prefix: list[int] = []  # ids that `encode` puts before every line
         self.n_text = N_SPECIAL + len(self.vocab)  # translations consist of smaller ids; larger ones have no text
