@@ -198,7 +198,10 @@ def blocks_of(
             yield TextBlock(n_source, first, n_read - len(block), len(block), src, trg, flaws)
             first += len(block)
     if n_read != report.n_read:
-        raise DataError(f"The training files changed while they were read: {report.n_read:,} lines, then {n_read:,}.")
+        raise DataError(
+            f"The training files changed while they were read: {report.n_read:,} lines, then {n_read:,}. Prepare again "
+            "when nothing else writes to them."
+        )
 
 
 def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> Texts:

@@ -66,7 +66,10 @@ class Source:
         try:
             yield from cast("Iterator[tuple[TextOrFlaw, TextOrFlaw]]", rows)
         except ValueError:
-            raise DataError(f"{self.src.name} or {self.trg.name} changed while it was read.") from None
+            raise DataError(
+                f"{self.src.name} or {self.trg.name} changed while it was read. Prepare again when nothing else writes "
+                "to it."
+            ) from None
 
 
 def find_sources(recipe: Recipe, translations: Mapping[int, Sequence[Path]] | None = None) -> list[Source]:
