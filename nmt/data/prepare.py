@@ -338,8 +338,8 @@ def _prepare_training_pairs(
     report.note("other_language", *other_languages(kept, recipe.data))
     report.survey["swapped"] = swapped(kept, recipe.data)
     corpora = encode_training_pairs(kept, recipe.data, subwords, report, workers)
-    for path in kept.folder.glob("blocks.*"):  # of the workers
-        path.unlink()
+    for file in {block.file for block in kept.blocks}:
+        Path(file).unlink()
     return subwords, corpora
 
 
