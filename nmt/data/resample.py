@@ -204,7 +204,7 @@ class Resampler:
         return Ragged(new_ids, np.bincount(row, n_new, minlength=len(n_id)).astype(np.int64))
 
     def growth(self, sample: Ragged) -> Floats:
-        """Expected number of ids of all pieces as parts of words, then of all pieces as whole words, for `lengths`.
+        """Expected number of ids of each piece as a part of a word, then of each as a whole word, for `lengths`.
 
         For a word of one piece it is the mean over the segmentations of that piece. For a word of several pieces it is
         the sum over those, times a factor measured on a sample of texts, since borders of pieces move.
