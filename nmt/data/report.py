@@ -44,7 +44,7 @@ class DataReport:
     on_dropped: str = ""  # advice for the alarm that most pairs are dropped
 
     def note(self, key: str, *places: str) -> None:
-        """Count harmless oddities. places: the file:line of each."""
+        """Count harmless oddities. places: the file:line of each, or the name of what is odd."""
         for place in places:
             self.notes[key] += 1
             if self.notes[key] <= N_NOTED:
