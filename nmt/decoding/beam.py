@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.data.subwords import BOS, EOS, PAD
@@ -235,11 +236,12 @@ def search(
         if settings.beam > 1 or is_shrinking:  # rows of greedy search keep their places
             state.reorder(row.flatten())
         logits = model.step(last.flatten(), state)
-    all_notes = empty_notes(n_sentence, len(steps), settings.beam, score)
+    all_notes, divisors = empty_notes(n_sentence, len(steps), settings.beam, score), list[float]()
     for step, (sentence, notes) in enumerate(steps):
+        divisors.append(float(settings.divisor(sentence.new_tensor(step + 1))))
         for name, value in notes.items():
             all_notes[name][sentence, step, : value.size(1)] = value
-    return backtrace(all_notes, settings)
+    return backtrace(all_notes, np.array(divisors), settings.n_best)
 
 
 def score_type(model: SearchModel) -> torch.dtype:
@@ -257,15 +259,14 @@ def empty_notes(n_sentence: int, n_step: int, beam: int, score: Tensor) -> dict[
     return notes
 
 
-def backtrace(notes: Mapping[str, Tensor], settings: BeamSettings) -> list[list[Hypothesis]]:
+def backtrace(notes: Mapping[str, Tensor], divisors: NDArray[np.float64], n: int) -> list[list[Hypothesis]]:
     """Return the n best hypotheses of each sentence, best first, from the notes of all steps (see `empty_notes`).
-    Raises MachineError if a sentence has none."""
+    divisors: (T,) length penalties of hypotheses that end in each step. Raises MachineError if a sentence has none."""
     token, parent, ended, forced = (notes[name].cpu().numpy() for name in ("token", "parent", "ended", "forced"))
     n_sentence, n_step, beam = ended.shape
-    divisors = settings.divisor(torch.arange(1, n_step + 1)).numpy()  # (T,) of hypotheses that end in each step
     rank = (ended.astype(np.float64) / divisors[:, np.newaxis]).reshape(n_sentence, -1)
     # Stable: of two equally good hypotheses the one that ended first wins.
-    place = np.argsort(-rank, axis=1, kind="stable")[:, : settings.n_best]
+    place = np.argsort(-rank, axis=1, kind="stable")[:, :n]
     exists = np.take_along_axis(rank, place, 1) > -np.inf
     sentence, place = exists.nonzero()[0], place[exists]
     end, row = np.divmod(place, beam)

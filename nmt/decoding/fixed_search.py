@@ -358,5 +358,7 @@ class FixedSearch:
             torch.cuda.current_stream().synchronize()
         hypotheses: dict[int, list[Hypothesis]] = {}
         for numbers, notes in sent:
-            hypotheses.update(zip(numbers.tolist(), beam.backtrace(notes, settings), strict=True))
+            divisors = settings.divisor(torch.arange(1, notes["token"].size(1) + 1)).numpy()
+            n_best = beam.backtrace(notes, divisors, settings.n_best)
+            hypotheses.update(zip(numbers.tolist(), n_best, strict=True))
         return [hypotheses[number] for number in range(n_sentence)]
