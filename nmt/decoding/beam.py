@@ -36,7 +36,8 @@ class BeamSettings:
     n_real: int | None = None  # ids from here on only pad the vocabulary
     beam: int = 1  # live hypotheses of a sentence
     n_best: int = 1  # hypotheses to return for a sentence, at most `beam`
-    characters: Characters | None = field(default=None, compare=False)  # None: any bytes may follow
+    # None: any bytes may follow. Not compared: `FixedSearch` has recordings by their settings, for one vocabulary.
+    characters: Characters | None = field(default=None, compare=False)
 
     def divisor(self, length: Tensor) -> Tensor:
         """Return the length penalty, the divisor of log-probabilities. length: in tokens, with EOS. The penalty never
@@ -77,7 +78,7 @@ class TopK(NamedTuple):
 
 def topk_tokens(logits: Tensor, n: int, never: Tensor, characters: Characters, state: Tensor) -> TopK:
     """Choose the n best columns of logits (R, V), which may be changed, of those that may follow. The normaliser is a
-    sum over all columns, as in the loss. never: the result of `characters.never`; state: (R,)."""
+    sum over all columns, as in the loss. never: `characters.forbidden_between()`; state: (R,)."""
     eos_logit = full_precision(logits[:, EOS])
     if len(characters.after) == 1 or (state.is_cpu and not state.any()):
         return TopK(*best_continuations(logits, n, EOS, never), eos_logit)
@@ -207,7 +208,7 @@ def search(
     logits = model.step(last.flatten(), state)
     automaton = settings.automaton(logits.size(-1), device)
     # At most `beam` continuations of one hypothesis stay alive, and one ends.
-    never, n = automaton.never(), min(settings.beam + 1, logits.size(-1))
+    never, n = automaton.forbidden_between(), min(settings.beam + 1, logits.size(-1))
     while True:
         if rules is None:
             topk = topk_tokens(logits, n, never, automaton, table["state"].flatten())

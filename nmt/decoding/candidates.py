@@ -48,11 +48,11 @@ FORBIDDEN = -1
 
 class Characters(NamedTuple):
     """UTF-8 automaton over tokens. after: (S, V) the state after each token in each state, FORBIDDEN if it may not
-    follow. S is 8, or 1 if every token has whole characters."""
+    follow. S is 8, or 1 if characters need no check: every token has whole ones, or may break them."""
 
     after: Tensor
 
-    def never(self) -> Tensor:
+    def forbidden_between(self) -> Tensor:
         """Return the tokens that may not follow between characters."""
         return (self.after[0] == FORBIDDEN).nonzero().squeeze(1)
 

@@ -86,8 +86,8 @@ class Evidence:
             was_read = bool(scored.token_log_probs)
             best = [Hypothesis(scored.trg_ids, scored.log_prob, scored.log_prob, True)] * was_read
             translation = Translation(text, [text], best, scored.src_ids, items=scored.items)
-            forced = ([scored] * was_read).copy
-            fields, lost = self._fields_of(request, translation, forced) if has_fields else ({}, {})
+            parts = [scored] * was_read
+            fields, lost = self._fields_of(request, translation, parts.copy) if has_fields else ({}, {})
             results.append((scored, fields, lost))
         return results
 

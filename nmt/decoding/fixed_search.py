@@ -237,7 +237,7 @@ class Table:
             if len(after) > 1:
                 table["state"].copy_(characters.follow(state[rows], self.last).view_as(table["state"]))
             return rows
-        never = buffers.cached(f"never.{ids}", characters.never)
+        never = buffers.cached(f"never.{ids}", characters.forbidden_between)
         topk = beam.topk_tokens(logits, min(settings.beam + 1, n_column), never, characters, state)
         notes, changes = beam.end_of_step(table, topk, settings, self.n_step, characters, logits)
         for name, value in notes.items():

@@ -152,7 +152,8 @@ class Rules:
         self._automata = [_automaton(pieces, frozenset(request.avoided)) for request in requests]
         self._states = [[START] * n_hypothesis for _ in requests]
         names, self._placeholders = list(placeholders or {}), min_len.new_tensor(list((placeholders or {}).values()))
-        has_item = [[name in items for name in names] for items in (dict(request.items) for request in requests)]
+        items_of = [dict(request.items) for request in requests]
+        has_item = [[name in items for name in names] for items in items_of]
         is_allowed = torch.tensor(has_item, device=device, dtype=torch.bool)
         self._is_allowed = is_allowed.unsqueeze(1).repeat(1, n_hypothesis, 1)  # (B, K, placeholders)
         self._may_repeat = torch.tensor([[request.asks] for request in requests], device=device)  # (B, 1)

@@ -169,7 +169,7 @@ class Translator:
                 translations[request] = self._translation_of(request, ids_of(request), candidates, qe)
             # A line that was split is done when all of its pieces are.
             on_done(sum(count[request] for request in batch if request not in splits))
-        # A piece may equal a line that was split: in another context it was a single sentence.
+        # A piece may equal a line that was split, since the context decides: join all lines before storing any.
         translations |= {
             request: self._joined_translation(request, split_line, [translations[piece] for piece in line_pieces])
             for request, (split_line, line_pieces) in splits.items()
@@ -271,9 +271,10 @@ class Translator:
         """The translation of a line that no model has to read: "" for a blank line, a letterless line itself."""
         if is_blank(request.source):
             return Translation("", [""], [], [])
+        if not self.config.copy_letterless or request.asks:
+            return None
         text, trg_lang = restored(request.source, dict(request.items)), request.trg_lang or self._trg_lang
-        copies = self.config.copy_letterless and not request.asks
-        is_copied = copies and long_lines.is_letterless(text, self._src_lang, trg_lang)
+        is_copied = long_lines.is_letterless(text, self._src_lang, trg_lang)
         return Translation(text, [text], [], []) if is_copied else None
 
     def _request(self, line: str | Request) -> Request:

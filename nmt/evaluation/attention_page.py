@@ -114,7 +114,8 @@ def draw(
     """
     check_path(path)
     grids = [sentence.grid(kind, layers, heads) for sentence in sentences]
-    if (ending := path.suffix.lower()) == PAGE:
+    ending = path.suffix.lower()
+    if ending == PAGE:
         content = page(sentences, kind, layers, heads, langs, run).encode("utf-8")
     else:
         from nmt.evaluation.attention_picture import picture  # here, since matplotlib is slow to import
