@@ -33,15 +33,14 @@ def _respect_quota() -> None:
 
 
 def sleep_while_waiting() -> None:
-    """Let OpenMP threads sleep instead of spin while they wait for each other. Call it before importing torch.
-    A value in the environment takes precedence. Spinning is faster only on an idle machine, and only slightly in a
-    search."""
+    """Let OpenMP threads sleep instead of spin while they wait for each other. Call it before importing torch. A value
+    in the environment takes precedence. Spinning is faster only on an idle machine, and only slightly in a search."""
     _respect_quota()
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
-_SAMPLES = 0.1, 0.4, 1.0  # seconds in which the load is measured: a short burst does not last for all
-_SPARE = 0.5  # cores
+_SAMPLES = 0.1, 0.4, 1.0  # seconds of each measurement; a short burst of load ends before the last one
+_SPARE = 0.5  # cores that may be busy on an idle machine
 
 
 def sleep_if_busy(n_thread: int) -> float:
