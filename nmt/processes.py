@@ -15,8 +15,8 @@ from nmt.errors import NmtError
 def n_core(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
     """Return the number of cores that this process may use: by its affinity, and by the CPU quota of its container."""
     n = len(_cores())
-    with suppress(OSError, ValueError):  # ValueError: the quota is "max"
-        microseconds, period = map(int, quota.read_text(encoding="ascii").split())
+    with suppress(ValueError):  # the quota is "max", or there is no such file
+        microseconds, period = map(int, system_text(quota).split())
         n = min(n, math.ceil(microseconds / period))
     return n
 
@@ -33,15 +33,14 @@ def _respect_quota() -> None:
 
 
 def sleep_while_waiting() -> None:
-    """Let OpenMP threads sleep instead of spin while they wait for each other. Call it before importing torch.
-    A value in the environment takes precedence. Spinning is faster only on an idle machine, and only slightly in a
-    search."""
+    """Let OpenMP threads sleep instead of spin while they wait for each other. Call it before importing torch. A value
+    in the environment takes precedence. Spinning is faster only on an idle machine, and only slightly in a search."""
     _respect_quota()
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
-_SAMPLES = 0.1, 0.4, 1.0  # seconds in which the load is measured: a short burst does not last for all
-_SPARE = 0.5  # cores
+_SAMPLES = 0.1, 0.4, 1.0  # seconds of each measurement; a short burst of load ends before the last one
+_SPARE = 0.5  # cores that may be busy on an idle machine
 
 
 def sleep_if_busy(n_thread: int) -> float:
@@ -55,7 +54,7 @@ def sleep_if_busy(n_thread: int) -> float:
     if "OMP_WAIT_POLICY" in os.environ or "torch" in sys.modules:
         return 0.0
     threads = os.environ.get("OMP_NUM_THREADS", "")
-    has_smt = _text(Path("/sys/devices/system/cpu/smt/active")) == "1\n"
+    has_smt = system_text(Path("/sys/devices/system/cpu/smt/active")) == "1\n"
     n_default = int(threads) if threads.isdecimal() else n_core() // (2 if has_smt else 1)
     n_thread = n_thread or n_default
     if n_thread <= 1:
@@ -74,7 +73,7 @@ def _n_idle(seconds: float, stat: Path = Path("/proc/stat")) -> float:
     names = {f"cpu{core}" for core in _cores()}
 
     def idle_ticks() -> int:
-        rows = (line.split() for line in _text(stat).splitlines())
+        rows = (line.split() for line in system_text(stat).splitlines())
         return sum(int(row[4]) + int(row[5]) for row in rows if row[0] in names)
 
     if not (before := idle_ticks()):
@@ -83,10 +82,10 @@ def _n_idle(seconds: float, stat: Path = Path("/proc/stat")) -> float:
     return (idle_ticks() - before) / (seconds * os.sysconf("SC_CLK_TCK"))
 
 
-def _text(path: Path) -> str:
+def system_text(path: Path) -> str:
     """Return the text of a file of the system, empty if this system has no such file or forbids reading it."""
     try:
-        return path.read_text(encoding="ascii")
+        return path.read_text(encoding="utf-8")
     except OSError:
         return ""
 

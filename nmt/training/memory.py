@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from nmt.data.batches import Batch, halves
+from nmt.processes import system_text
 
 if sys.platform != "win32":
     import resource
@@ -65,9 +66,9 @@ def memory_left(device: torch.device) -> int | None:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     free = [_number_after(Path("/proc/meminfo"), "MemAvailable:", 1024)]
-    group = Path("/sys/fs/cgroup", *_text(Path("/proc/self/cgroup")).strip().rpartition(":")[2].split("/"))
+    group = Path("/sys/fs/cgroup", *system_text(Path("/proc/self/cgroup")).strip().rpartition(":")[2].split("/"))
     for folder in (group, *group.parents):
-        limit, used = _text(folder / "memory.max").strip(), _text(folder / "memory.current").strip()
+        limit, used = system_text(folder / "memory.max").strip(), system_text(folder / "memory.current").strip()
         if limit.isdigit() and used.isdigit():
             cache = _number_after(folder / "memory.stat", "inactive_file", 1) or 0  # the kernel frees it on demand
             free.append(int(limit) - int(used) + cache)
@@ -96,12 +97,5 @@ def footprint(device: torch.device) -> dict[str, float]:
 
 def _number_after(path: Path, word: str, factor: int) -> int | None:
     """The number after a word at the start of a line of a file, times a factor; None if there is none."""
-    match = re.search(rf"^{word}\s+(\d+)", _text(path), re.MULTILINE)
+    match = re.search(rf"^{word}\s+(\d+)", system_text(path), re.MULTILINE)
     return int(match[1]) * factor if match else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError:
-        return ""

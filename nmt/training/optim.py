@@ -37,7 +37,7 @@ class AdamW(WithoutCompiler, torch.optim.AdamW):
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
 
-# Of the quintic Newton-Schulz iteration (Jordan et al.): steep at zero, so five bring all singular values near one.
+# Quintic Newton-Schulz iteration (Jordan et al.): steep at zero, so five steps bring all singular values near one.
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _N_ITERATION = 5
 _TINY = 1e-7  # added to a norm that may be zero

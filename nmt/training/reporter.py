@@ -61,7 +61,7 @@ class TrainingReporter:
         self.token_seconds = token_seconds
         self.n_failed = 0
         self.pace = 0.0  # seconds per update
-        self.fastest, self.is_slow = 0.0, False  # target tokens per second; whether a slowdown was reported
+        self.fastest, self.has_warned = 0.0, False  # target tokens per second; whether a slowdown was reported
         self.loss, self.best, self.has_titles = 0.0, "", False  # last shown
 
     def updates(self, state: TrainState) -> None:
@@ -93,8 +93,8 @@ class TrainingReporter:
         )
         self.fastest = max(self.fastest, speed)
         spins = self.device.type == "cpu" and os.environ.get("OMP_WAIT_POLICY", "").lower() != "passive"
-        if spins and _SLOW * speed < self.fastest and torch.get_num_threads() > 1 and not self.is_slow:
-            self.is_slow = True
+        if spins and _SLOW * speed < self.fastest and torch.get_num_threads() > 1 and not self.has_warned:
+            self.has_warned = True
             self.record.say(
                 f"warning: {self.fastest / speed:.0f} times slower than before, probably since other processes use the "
                 "cores. Stop this run (Ctrl-C) and start it again with OMP_WAIT_POLICY=passive in the environment: it "

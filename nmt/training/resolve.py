@@ -42,7 +42,7 @@ def resolve(recipe: Recipe, data: Prepared, begun: Recipe | None, ranks: Ranks, 
     if begun is not None:
         if recipe.model.preset == "auto":
             recipe = sized_as(recipe, begun)
-        # train.compile is true or false in runs of earlier versions.
+        # Earlier versions stored a choice for train.compile; now the run keeps auto, and its checkpoints the choice.
         kept = ("batch", "max_tokens"), ("optim", "schedule"), ("optim", "warmup"), ("train", "compile")
         for section, name in kept:
             if getattr(getattr(recipe, section), name) == "auto":

@@ -136,7 +136,7 @@ def verify_run(run: Run) -> Iterator[tuple[str, int | None, str]]:
     recipe, subwords = run.recipe(), run.subwords()
     about = checkpoint.read_json(run.data_file)
     if not isinstance(about, dict) or about.get("subwords") != subwords.sha256:
-        raise RunError(f"{run.data_file}: the SHA-256 of the subwords is missing: the file was changed.")
+        raise RunError(f"{run.data_file}: the SHA-256 of the subwords is missing: the file was changed. Restore it.")
     if os.path.lexists(run.checkpoints) and not run.checkpoints.is_dir():
         raise RunError(f"{run.checkpoints}: is not a folder and holds no checkpoint: it was replaced.")
     with torch.device("meta"):  # names and shapes without memory

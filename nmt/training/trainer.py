@@ -199,7 +199,8 @@ class Trainer:
         self.reporter.progress(state)
         save_is_due = state.update % recipe.train.save_every == 0
         if budget.validation_is_due(state, recipe, self.time_share):
-            save_is_due, stop = True, not self.validate() or stop
+            save_is_due = True
+            stop = not self.validate() or stop
         reason = budget.stop_reason(state, recipe, self.time_share)
         if stop or reason or save_is_due:
             self.save(planned=save_is_due or bool(reason))
@@ -211,8 +212,8 @@ class Trainer:
         self.state.since_log, self.timed_from = Sums(), time.perf_counter()
 
     def validate(self) -> bool:
-        """Validate on rank 0 and record the scores on every rank. Returns False if a stop ended it. If it fails, out of
-        memory or since search scores are not finite, saves and raises MachineError."""
+        """Validate on rank 0 and record the scores on every rank. Returns False if a stop ended it. If memory runs
+        out, or the scores of a search are not finite, saves and raises MachineError."""
         state, too_large, measured = self.state, self.validation.too_large, dict[str, Measured]()
         begin = self.budget.clock()
         weights = self.ranks.gather(checkpoint.weights_of(self.model))

@@ -66,7 +66,7 @@ class Validator:
         self.recipe, self.config, self.precision, self.limits = recipe, recipe.valid, precision, limits
         self.corpus = corpus = data.valid_sets[name]
         self.subwords = data.subwords.tagged(held_out_tags(recipe.data).get(split_of(name), ()))
-        # Corpora that were made have no entry in the recipe.
+        # Without data.valid, as with data.valid_size, the recipe has no entry for the set.
         files = next((files for files in recipe.data.valid if files.name == name), ValidationSet.model_construct())
         self.translate = recipe.valid.translate if files.measure is None else files.measure == "translate"
         self.src_lang, self.trg_lang = recipe.data.src_lang, files.trg_lang or recipe.data.trg_lang
