@@ -163,7 +163,8 @@ class Model:
     def translator(self, decode: DecodeConfig) -> Translator:
         """Return a translator with these options. Raises MachineError for a model on a GPU in a forked process."""
         self._handle_fork()
-        default_lang, (model, fixed) = self.recipe.data.trg_lang, self._model_for(decode.precision)
+        model, fixed = self._model_for(decode.precision)
+        default_lang = self.recipe.data.trg_lang
         return Translator(
             model,
             self.subwords,

@@ -184,9 +184,9 @@ def filled_page(inside: Path, parts: Mapping[str, str]) -> str:
     policy = "default-src 'none'; base-uri 'none'; form-action 'none'"
     for name, suffix in (("style", ".css"), ("script", ".js")):
         if inside.with_suffix(suffix).exists():
-            text = "".join(path.with_suffix(suffix).read_text(encoding="utf-8") for path in (frame, inside))
-            digest = base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
-            texts[name], policy = text, f"{policy}; {name}-src 'sha256-{digest}'"
+            texts[name] = "".join(path.with_suffix(suffix).read_text(encoding="utf-8") for path in (frame, inside))
+            digest = base64.b64encode(hashlib.sha256(texts[name].encode("utf-8")).digest()).decode("ascii")
+            policy += f"; {name}-src 'sha256-{digest}'"
     value_of = {"generator": "nmt", **parts, **texts, "policy": policy}
     page = frame.read_text(encoding="utf-8").replace("{{body}}\n", inside.read_text(encoding="utf-8"))
     return filled(page, value_of)

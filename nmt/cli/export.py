@@ -14,6 +14,7 @@ from nmt.cli.parser import Parser, must_be_free, run
 from nmt.data.lines import read_lines
 from nmt.errors import DataError, NmtError
 from nmt.files import CARD, RECIPE, check_is_run, put_in_place
+from nmt.processes import sleep_while_waiting
 from nmt.recipe.draft import PRECISIONS, refuse_unsupported
 from nmt.recipe.reader import read_recipe
 
@@ -60,9 +61,7 @@ def export(args: argparse.Namespace) -> int:
             raise NmtError(f"--{flag} needs --to {target}: leave it out.")
     check_is_run(Path(args.run))
     refuse_unsupported(args.to, read_recipe(Path(args.run) / RECIPE))
-    from nmt.processes import sleep_while_waiting
-
-    sleep_while_waiting()
+    sleep_while_waiting()  # before torch
     from nmt.api import load
 
     end_startup()

@@ -116,9 +116,10 @@ class Parser(argparse.ArgumentParser):
         """Describe the options of a section of the recipe, or all flags ("all"), or the flags of the command (None)."""
         section = self.section_groups.get(topic) if topic else None
         hidden = [self.overview] if topic == "all" else [*self.section_groups.values()]
+        visible = [group for group in self._action_groups if group not in hidden]
         formatter = self._get_formatter()
         formatter.add_text("" if section else self.description)
-        for group in [section] if section else [group for group in self._action_groups if group not in hidden]:
+        for group in [section] if section else visible:
             formatter.start_section(group.title)
             formatter.add_text(group.description)
             formatter.add_arguments(group._group_actions)

@@ -12,6 +12,7 @@ from nmt.cli.begin import end_startup
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, add_shorthand, overrides_of, run, whole_number
 from nmt.errors import NmtError
 from nmt.files import check_is_run, runs_of
+from nmt.processes import sleep_while_waiting
 from nmt.recipe.model_options import ATTENTIONS
 from nmt.recipe.section import MOST_THREADS
 
@@ -66,8 +67,6 @@ def translate(args: argparse.Namespace) -> int:
     if args.score and args.format == "moses":
         raise NmtError("--score does not support --format moses: choose another format.")
     args.layer, args.head, args.attention_of = args.layer or "last", args.head or "mean", args.attention_of or "cross"
-    from nmt.processes import sleep_while_waiting
-
     sleep_while_waiting()  # before torch
     from nmt.cli.translate_job import work
 

@@ -199,7 +199,7 @@ def read_request(
 ) -> tuple[Request, dict[str, Any]]:
     """Return the request of a line, and the fields that its answer repeats.
 
-    check_tags: raises RecipeError for a request with tags of other runs. It must hold no model: see `read_input`.
+    check_tags: raises RecipeError for tags that the model has not learnt. It must hold no model: see `read_input`.
     Raises DataError or RecipeError for an invalid line, and for a language, tags or constraints that this run cannot
     meet.
     """

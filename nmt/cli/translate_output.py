@@ -184,12 +184,14 @@ class LineTranslator:
 
     def record_of(self, line: Line, result: Answer | Scored, evidence: Fields, lost: Lost) -> Record:
         """Format the translation or the score of a line."""
-        warning = result.warning if isinstance(result, Scored) else None
-        names, error = ", ".join(lost), next(iter(lost.values()), "")
-        lost_note = f"{names} left out after an internal error ({error}); the translation is complete" if lost else ""
-        warnings = list(filter(None, [*line.odd.values(), lost_note, warning]))
         links = evidence.get(WORDS) or ""
+        warnings = list(line.odd.values())
+        if lost:
+            names, error = ", ".join(lost), next(iter(lost.values()))
+            warnings.append(f"{names} left out after an internal error ({error}); the translation is complete")
         if isinstance(result, Scored):
+            if result.warning:
+                warnings.append(result.warning)
             return Record([self._scored_line(line, result, evidence)], links=links, warnings=warnings)
         flags = flags_of(result.translation, result.reasons)
         lines = self._lines(line, result, evidence, [*line.odd, *flags])
@@ -205,9 +207,10 @@ class LineTranslator:
             scores = {"score": translation.score, "log_prob": log_prob_of(translation, evidence["token_log_probs"])}
             search_fields = {"flags": flags, **retry, "n_best": translation.n_best}
             return [_json({"id": number, **pair, **scores, **evidence, **search_fields})]
-        n_best, rows = self.translator.config.n_best, []
+        n_best = self.translator.config.n_best
         kind = "n_best" if args.format == "text" and n_best > 1 else args.format
         scored = [(hypothesis.normalised, hypothesis.score) for hypothesis in translation.hypotheses] or [(0.0, 0.0)]
+        rows = []
         for rank, (text, (normalised, log_prob)) in enumerate(zip(translation.texts, scored, strict=True), start=1):
             row_text = text.translate(_COLUMN_ENDS if kind == "tsv" else _LINE_ENDS)
             row_text = row_text.replace("|||", "| | |") if kind == "moses" else row_text
