@@ -30,7 +30,7 @@ def sum_and_norm(
         from nmt.kernels import norms_triton
 
         return norms_triton.sum_and_norm(x, addend, *parameters, keep_sum=for_product)
-    if not switch.takes(x, *(() if addend is None else (addend,))):
+    if not switch.takes(x, addend):
         return None
     parameters = _trained_parameters(norm)
     if norm is not None and parameters is None:
