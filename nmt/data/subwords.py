@@ -30,7 +30,7 @@ BOS = 1
 EOS = 2
 N_SPECIAL = 3
 
-_SPECIAL_TEXT = ("<pad>", "<s>", "</s>")
+SPECIAL_TEXT = ("<pad>", "<s>", "</s>")
 # Limits of the cache of encoded words: enough for nearly all words of a corpus, and some 100 MB at most.
 _MOST_REMEMBERED = 400_000  # words
 _LONGEST_REMEMBERED = 40  # characters of a word
@@ -169,7 +169,7 @@ class Codec:
 
     def _piece(self, i: int) -> str:
         if i < N_SPECIAL:
-            return _SPECIAL_TEXT[i]
+            return SPECIAL_TEXT[i]
         if i >= self.n_text:
             return self.tags[i - self.n_text] if i < self.size else "<unused>"
         raw = self._bytes[i - N_SPECIAL]

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from nmt.data.subwords import BOS, EOS, PAD, Codec, Subwords
+from nmt.data.subwords import BOS, EOS, PAD, SPECIAL_TEXT, Codec, Subwords
 from nmt.errors import MachineError
 from nmt.export.parity import N_POSITION, Exported, position_table
 from nmt.extras import missing
@@ -71,11 +71,10 @@ def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path,
 def entries(codec: Codec) -> list[str]:
     """Return a unique name for each id: control symbols, subwords, tags, and unused rows of the padded matrix.
     A subword that is written like one of the others gets a space after it. No subword of text ends with a space."""
-    control = ["<pad>", "<s>", "</s>"]  # in the order of their ids
     unused = [f"<unused{i}>" for i in range(codec.n_vocab - codec.size)]
-    reserved = {*control, *codec.tags, *unused}
+    reserved = {*SPECIAL_TEXT, *codec.tags, *unused}
     subwords = [f"{piece} " if piece in reserved else piece for piece in codec.names()]
-    return [*control, *subwords, *codec.tags, *unused]
+    return [*SPECIAL_TEXT, *subwords, *codec.tags, *unused]
 
 
 class Compared(Exported):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nmt.data.arrays import Ragged
 from nmt.data.batches import pad
 from nmt.data.lines import write_lines
-from nmt.data.subwords import BOS, EOS, PAD, Codec, Subwords
+from nmt.data.subwords import BOS, EOS, PAD, SPECIAL_TEXT, Codec, Subwords
 from nmt.data.text import DROPPED, SPACES
 from nmt.decoding.long_lines import MAX_SRC_LEN
 from nmt.decoding.scorer import gold_log_probs
@@ -35,7 +35,7 @@ def make_tokenizer(transformers: Any, codec: Codec) -> Any:
     """Return a fast tokenizer, which appends EOS to every text and never splits off a control symbol."""
     # No merge makes a control symbol, so no text does. One named like a piece gets a space; no piece ends with one.
     pieces = codec.names()
-    pad, bos, eos = names = [f"{name} " if name in pieces else name for name in ("<pad>", "<s>", "</s>")]
+    pad, bos, eos = names = [f"{name} " if name in pieces else name for name in SPECIAL_TEXT]
     vocab = {name: i for i, name in enumerate([*names, *pieces, *codec.tags])}
     assert vocab[eos] == EOS and len(vocab) == codec.size
     is_word = codec.kind == "word"

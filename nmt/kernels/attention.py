@@ -133,7 +133,7 @@ class _Shape(ctypes.Structure):
 
 
 def _shape(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | PackedMask, scale: float, dropout: dropping.Draw) -> _Shape:
-    pointers = tuple[int | None, ...]()
+    pointers: tuple[int | None, ...]
     if isinstance(mask, PackedMask):
         size = len(mask.query.start) - 1, mask.query.longest, mask.key.longest
         pointers = None, 0, 0, mask.query.start.data_ptr(), mask.key.start.data_ptr(), mask.causal

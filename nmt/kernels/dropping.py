@@ -25,7 +25,7 @@ def draw(p: float) -> Draw:
 
 def drop_add(x: Tensor, residual: Tensor | None, p: float) -> Tensor | None:
     """`ops.dropout` in one pass; None if no kernel takes it."""
-    if not takes(x, *(() if residual is None else (residual,))):
+    if not takes(x, residual):
         return None
     return _drop_add(x, residual, draw(p))
 

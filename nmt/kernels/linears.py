@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt.kernels import passes, products, switch
-from nmt.kernels.switch import dtype_of_products
+from nmt.kernels import passes, products
+from nmt.kernels.switch import dtype_of_products, takes
 
 
 def fused_linear(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...] | None:
@@ -66,7 +66,7 @@ def _trained_by_kernels(x: Tensor, layers: Sequence[nn.Module]) -> list[nn.Linea
     linears = [layer for layer in layers if type(layer) is nn.Linear]
     if len(linears) < len(layers) or not torch.is_grad_enabled():
         return []
-    return linears if switch.takes(x, *(layer.weight for layer in linears)) else []
+    return linears if takes(x, *(layer.weight for layer in linears)) else []
 
 
 class _FusedLinear(torch.autograd.Function):

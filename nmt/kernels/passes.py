@@ -6,6 +6,7 @@ from ctypes import c_int64, c_void_p
 import torch
 from torch import Tensor
 
+from nmt.kernels.dropping import NO_DROPOUT
 from nmt.kernels.switch import is_half, kernels, takes, workspace
 
 
@@ -13,7 +14,7 @@ def add_to(total: Tensor, x: Tensor) -> None:
     """total + x, in place of total."""
     assert total.is_contiguous() and x.is_contiguous() and total.shape == x.shape
     tensors = total, is_half(total), x, is_half(x), total, is_half(total)
-    kernels().drop_add(*tensors, x.numel(), 0, 0, 1.0, torch.get_num_threads())  # none is dropped
+    kernels().drop_add(*tensors, x.numel(), *NO_DROPOUT, torch.get_num_threads())
 
 
 def add_bias(x: Tensor, bias: Tensor, *, relu: bool = False) -> Tensor:

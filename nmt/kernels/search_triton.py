@@ -15,7 +15,8 @@ from torch import Tensor
 from nmt.kernels.on_gpu import dense, on_its_device
 from nmt.kernels.tiles_triton import attend_to_tile
 
-_MIN_TILE_ROWS, _N_KEY = 16, 32  # rows of a product, at least, and keys of a tile
+_MIN_TILE_ROWS = 16  # of a product
+_N_KEY = 32  # keys of a tile
 _N_COLUMN = 4096  # columns of a row that a program reads at a time
 _N_MASK = 1024  # elements of a mask that a program reads at a time
 

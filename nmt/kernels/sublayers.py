@@ -30,7 +30,7 @@ def sum_and_norm(
         from nmt.kernels import norms_triton
 
         return norms_triton.sum_and_norm(x, addend, *parameters, keep_sum=for_product)
-    if not switch.takes(x, *(() if addend is None else (addend,))):
+    if not switch.takes(x, addend):
         return None
     parameters = _trained_parameters(norm)
     if norm is not None and parameters is None:
@@ -82,9 +82,10 @@ class _SumAndNorm(torch.autograd.Function):
         centred: bool,
         eps: float,
     ) -> tuple[Tensor, Tensor]:
-        dense, shape = x.contiguous(), (x.numel() // x.size(-1), x.size(-1))
-        out, moments = torch.empty_like(dense, dtype=dtype), torch.empty(2, shape[0])
-        norm = weight, bias, *moments, centred, eps, *shape, torch.get_num_threads()
+        dense, n_col = x.contiguous(), x.size(-1)
+        n_row = x.numel() // n_col
+        out, moments = torch.empty_like(dense, dtype=dtype), torch.empty(2, n_row)
+        norm = weight, bias, *moments, centred, eps, n_row, n_col, torch.get_num_threads()
         if residual is None:
             total = x
             kernels().normalise(out, is_half(out), dense, is_half(dense), *norm)
@@ -101,7 +102,7 @@ class _SumAndNorm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         d_total, d_out = grads
         if d_out is None:
-            return d_total, *(None,) * 7
+            return d_total, *(None,) * 7  # of x: the sum with a residual is read by its norm only
         x, weight, bias, moments = ctx.saved_tensors  # read once: recomputed activations cannot be unpacked again
         d_total = None if d_total is None else d_total.to(x.dtype).contiguous()
         n_row, n_col = moments.size(1), x.size(-1)
@@ -111,7 +112,7 @@ class _SumAndNorm(torch.autograd.Function):
         inputs = x, is_half(x), d_total, weight, *moments, ctx.centred
         scratch = workspace(size_of_sums(n_row, 2 * n_col))
         kernels().normalise_backward(*gradients, *inputs, sums, scratch, n_row, n_col, torch.get_num_threads())
-        d_inputs = (d_x, None) if d_dropped is None else (d_dropped, d_x)
+        d_inputs = (d_x, None) if d_dropped is None else (d_dropped, d_x)  # of x and residual
         return *d_inputs, None, None, sums[0], None if bias is None else sums[1], None, None
 
 

@@ -42,12 +42,12 @@ def why_not() -> str:
     return ""
 
 
-def takes(*tensors: Tensor) -> bool:
-    """True if kernels are switched on and take these tensors."""
+def takes(*tensors: Tensor | None) -> bool:
+    """True if kernels are switched on and take these tensors; None stands for a tensor that is left out."""
     if _active is None:
         return False
     for tensor in tensors:
-        if not tensor.is_cpu or tensor.dtype not in _DTYPES:
+        if tensor is not None and (not tensor.is_cpu or tensor.dtype not in _DTYPES):
             return False
     return not torch.compiler.is_compiling()
 

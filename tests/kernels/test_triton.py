@@ -118,7 +118,8 @@ def test_pass_over_logits_finds_log_total_and_best_tokens(n_column, width, devic
     search = importlib.import_module("nmt.kernels.search_triton")
     torch.manual_seed(3)
     never = torch.tensor([0, 2, n_column - 1], device=device)
-    between = Characters(torch.zeros(1, n_column, device=device)), torch.zeros(5, dtype=torch.long, device=device)
+    characters = Characters(torch.zeros(1, n_column, device=device))  # all tokens have whole ones
+    state = torch.zeros(5, dtype=torch.long, device=device)
     for dtype in dtypes(device):
         logits = (4 * torch.randn(5, n_column, device=device)).to(dtype)
         logits[0, 7] = -torch.inf
@@ -128,9 +129,9 @@ def test_pass_over_logits_finds_log_total_and_best_tokens(n_column, width, devic
         torch.testing.assert_close(log_total.double(), logits.double().logsumexp(1), rtol=1e-6, atol=1e-6)
         allowed_logits = logits.clone().index_fill_(1, never, -torch.inf)
         assert torch.equal(maxima, torch.stack([block.amax(1) for block in allowed_logits.split(width, 1)], 1))
-        expected = beam.topk_tokens(logits.double(), 5, never, *between)
+        expected = beam.topk_tokens(logits.double(), 5, never, characters, state)
         monkeypatch.setattr(on_gpu, "takes", lambda *_: True)
-        found = beam.topk_tokens(logits.clone(), 5, never, *between)
+        found = beam.topk_tokens(logits.clone(), 5, never, characters, state)
         monkeypatch.undo()
         assert torch.equal(found.best.double(), expected.best)
         torch.testing.assert_close(found.normaliser.double(), expected.normaliser, rtol=1e-6, atol=1e-6)

@@ -142,7 +142,7 @@ class AttentionDecoder(Decoder):
 
     def memory(self, words: Tensor, enc_output: Tensor, last: Tensor, mask: Tensor) -> dict[str, Tensor]:
         memory = {"enc_v": enc_output, "src_mask": mask}
-        if (keys := self.enc_attn.score.keys(enc_output)) is not enc_output:  # as with score dot
+        if (keys := self.enc_attn.score.keys(enc_output)) is not enc_output:  # they are the same with score dot
             memory["enc_k"] = keys
         return memory if self.lexicon is None else {**memory, "words": words}
 
