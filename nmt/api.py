@@ -48,7 +48,8 @@ class Translation(BaseTranslation):
     """Translation of one line, with the fields that `nmt-translate --format jsonl` writes, under the same names.
 
     The fields are computed on first access. All but the flags need one more pass of the line through the model.
-    A field that cannot be computed is None, such as the alignment of a model without attention to the source."""
+    A field that cannot be computed is None, such as the alignment of a model without attention to the source.
+    """
 
     _origin: tuple["Model", Evidence, Request] | None = None
 
@@ -96,7 +97,9 @@ class Translation(BaseTranslation):
 
 class Model:
     """One trained model, or an ensemble of several, with its vocabulary and recipe. Made by `load`.
-    Several threads may use it at the same time."""
+
+    Several threads may use it at the same time.
+    """
 
     def __init__(self, model: SearchModel, subwords: Subwords, runs: Sequence[Run], weights: Sequence[str]) -> None:
         self.model, self.subwords, self.run = model, subwords, runs[0]
@@ -126,7 +129,8 @@ class Model:
         call. The line break at the end of a line is ignored, so an open file can be passed. A text of several lines is
         translated line by line, unless phrases are required. A line of any length is translated whole.
         Raises RecipeError for unknown or contradictory options. Raises DataError for one text in place of several, for
-        lines that are not text, and for unpaired surrogates."""
+        lines that are not text, and for unpaired surrogates.
+        """
         texts, decode = list(_checked_texts(lines, "lines")), self.decode(**options)
         translator = self.translator(decode)
         evidence = Evidence(translator, self.recipe.model_copy(update={"decode": decode}), self._usual_ratios)
@@ -138,7 +142,8 @@ class Model:
         """Score given translations by forced decoding, one for each source. Line feeds in a text are read as spaces.
 
         A source may be a `nmt.Request` with a language and tags of its own. options: precision, max_tokens, trg_lang
-        and tags have an effect here. Raises DataError, and the errors of `translate`."""
+        and tags have an effect here. Raises DataError, and the errors of `translate`.
+        """
         requests = list(_checked_texts(sources, "sources"))
         targets = [text.replace("\n", " ") for text in _checked_texts(translations, "translations", str)]
         if len(requests) != len(targets):
@@ -154,7 +159,8 @@ class Model:
     def decode(self, **options: Any) -> DecodeConfig:
         """Return the section `decode` of the run's recipe at loading time, with the options that are not None changed.
 
-        Raises RecipeError, which names options by their keywords here."""
+        Raises RecipeError, which names options by their keywords here.
+        """
         try:
             return changed(self.recipe, overrides_of({"decode": options})).decode
         except RecipeError as error:
@@ -177,7 +183,9 @@ class Model:
 
     def _handle_fork(self) -> None:
         """Compute with one thread in a forked process.
-        The threads of the parent process are gone there, and OpenMP would wait for them for ever."""
+
+        The threads of the parent process are gone there, and OpenMP would wait for them for ever.
+        """
         if os.getpid() == self._pid:
             return
         if self.model.device.type != "cpu":
@@ -210,7 +218,8 @@ def load(
     update-00012000; by default the model that training chose. device: auto, cpu, cuda, cuda:1.
     Raises RunError for folders that are not runs, damaged runs and runs with different vocabularies. Raises
     MachineError for a device that cannot be used, and NmtError for an unknown device name or a checkpoint of a newer
-    nmt."""
+    nmt.
+    """
     paths = _as_list("run", run, "the path of a run folder", str, Path)
     runs = [Run(folder) for path in paths for folder in runs_of(Path(path))]
     names = [None] if checkpoint is None else _as_list("checkpoint", checkpoint, "the name of a checkpoint", str)
@@ -246,7 +255,9 @@ def _as_list(name: str, argument: Any, expected: str, *types: type) -> list[Any]
 
 def _checked_texts(texts: Iterable[Any], name: str, *types: type) -> Iterator[Any]:
     """Yield the texts without line ends. Raises DataError for values that are not text or not valid Unicode.
-    name: of the argument. types: of a text; by default str and Request."""
+
+    name: of the argument. types: of a text; by default str and Request.
+    """
     if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
         found = f"one, {described(texts)}: put it in a list" if isinstance(texts, str | bytes) else described(texts)
         raise DataError(f"{name}: expected a list of texts, found {found}.")

@@ -78,7 +78,8 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
 
     tensors: file name -> name -> tensor. state: content of state.json. An existing checkpoint of this name is replaced
     atomically. Raises TrainingError for weights that are not finite, and MachineError when the disk is full or fails.
-    In both cases an existing checkpoint is untouched."""
+    In both cases an existing checkpoint is untouched.
+    """
     for file in (MODEL, EMA):
         for name, tensor in tensors.get(file, {}).items():
             if not bool(torch.isfinite(tensor).all()):
@@ -158,8 +159,10 @@ def read_json(path: Path, max_bytes: int = _MAX_JSON) -> Any:
 
 def verify(folder: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
     """Check every file of a checkpoint against its manifest and return its state.
+
     Raises RunError naming the first file that is missing, truncated, changed or unexpected, and NewerFormat if a newer
-    nmt wrote the checkpoint. needed: files that the manifest must list, besides the model and the state."""
+    nmt wrote the checkpoint. needed: files that the manifest must list, besides the model and the state.
+    """
     files = _files_of(folder)
     for name, entry in files.items():
         path = folder / name
@@ -240,7 +243,9 @@ def remove(folder: Path) -> None:
 
 def checkpoints_to_delete(score_of: Mapping[int, float | None], *, keep_last: int, keep_best: int) -> list[int]:
     """Return the checkpoints to delete. score_of: {update: score, or None if it was not validated}, higher is better.
-    The newest `keep_last` and the best `keep_best` stay; of equal scores the older one wins."""
+
+    The newest `keep_last` and the best `keep_best` stay; of equal scores the older one wins.
+    """
     newest = sorted(score_of, reverse=True)[:keep_last]
     scored = {update: score for update, score in score_of.items() if score is not None}
     best = sorted(scored, key=lambda update: (-scored[update], update))[:keep_best]

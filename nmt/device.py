@@ -14,8 +14,10 @@ from nmt.errors import NmtError, Unavailable
 
 def choose_device(name: str, option: str = "--device") -> torch.device:
     """Return the device of a name: cpu, cuda, cuda:1, or auto for the GPU if there is one. option: for messages.
+
     No GPU is initialised, since several processes choose their own later. Raises Unavailable for a device that this
-    machine lacks, and NmtError for a name that is no device."""
+    machine lacks, and NmtError for a name that is no device.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = None
@@ -60,7 +62,8 @@ def set_up(device: str) -> None:
     memory-efficient kernel is as good.
 
     The suppressed warning is about recurrent models, whose weights are intentionally not contiguous: decoding steps
-    read the weights one by one. Calls on whole sentences copy them."""
+    read the weights one by one. Calls on whole sentences copy them.
+    """
     if device == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
         warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk of memory")

@@ -171,7 +171,9 @@ def shipped(name: str) -> Path:
 
 def with_shipped(text: str) -> str:
     """Replace the names of our pages in a message by their paths.
-    Paths that a user gave stay as they are: usually they start the text or are followed by a colon."""
+
+    Paths that a user gave stay as they are: usually they start the text or are followed by a colon.
+    """
     pages = r"(?<=[( ])(?:docs/[\w-]+\.md|recipes/README\.md)(?=[).,;\s]|$)"
     return re.sub(pages, lambda match: str(shipped(match[0])), text)
 

@@ -51,7 +51,9 @@ _NO_REGION = frozenset({"XX", "ZZ"})  # as in en_XX, a code of mBART
 @dataclass(frozen=True, slots=True)
 class Language:
     """A language, possibly with a script or region. code: the canonical one. primary: without script and region.
-    scripts: those it is written in, by ISO 15924 with Hani, Jpan and Kore for East Asia; empty if unknown."""
+
+    scripts: those it is written in, by ISO 15924 with Hani, Jpan and Kore for East Asia; empty if unknown.
+    """
 
     code: str
     primary: str

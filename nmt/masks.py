@@ -14,7 +14,8 @@ class Packing(NamedTuple):
 
     start: (N + 1,) int32, index of the first token of each sentence, then the length of the row. longest: bound on the
     sentence lengths; it is the same for all batches of a run, since a compiled model is compiled anew for each value.
-    sentence, position: (L,) int64, for each token of the row the number of its sentence and its position in that."""
+    sentence, position: (L,) int64, for each token of the row the number of its sentence and its position in that.
+    """
 
     start: Tensor
     longest: int
@@ -37,7 +38,9 @@ class Packing(NamedTuple):
 
 class PackedMask(NamedTuple):
     """Mask of a packed row: queries attend to keys of their own sentence, and if causal to no later ones.
-    prepared: data that attention kernels compute from it once per batch (`ops.packed_mask`), or None."""
+
+    prepared: data that attention kernels compute from it once per batch (`ops.packed_mask`), or None.
+    """
 
     query: Packing
     key: Packing

@@ -98,7 +98,9 @@ def normed(x: Tensor, norm: nn.Module, addend: Tensor | None = None) -> Tensor:
 
 def residual_and_input(x: Tensor, norm: nn.Module | None, addend: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Residual of a sub-layer, x or x + addend, and its input, the same normalised if there is a norm: (..., D) both.
-    The input may have the type of products, and so has its gradient: only one product should read it."""
+
+    The input may have the type of products, and so has its gradient: only one product should read it.
+    """
     pair = sublayers.sum_and_norm(x, addend, norm, for_product=True)
     if pair is not None:
         return pair
@@ -118,8 +120,10 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, p: float = 0.0, return_attns: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """dropout(softmax(scale · q kᵀ)) v; a query whose mask is all False gets zeros. p: the rate of dropout.
+
     q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), where H / G heads share keys and values; mask:
-    (B or 1, 1, T or 1, S). Returns (B, H, T, d_v), and the weights before dropout, (B, H, T, S), or None."""
+    (B or 1, 1, T or 1, S). Returns (B, H, T, d_v), and the weights before dropout, (B, H, T, S), or None.
+    """
     by_kernel: Tensor | None = None if return_attns else attentions.attention(q, k, v, mask, scale, p)
     if by_kernel is not None:
         return by_kernel, None
@@ -227,7 +231,8 @@ def smoothed_cross_entropy(
 
     hidden: (B, T, D) last hidden states. weight: (V, D) output embedding; logits = scale * hidden @ weight.T. gold:
     (B, T) ids; padding, pad_idx, is left out. n_gold: number of the other tokens; None counts them, which waits for a
-    GPU. compiled: torch.compile may fuse the passes over the logits."""
+    GPU. compiled: torch.compile may fuse the passes over the logits.
+    """
     rows = _true_rows(gold != pad_idx, n_gold)
     hidden, gold = hidden.flatten(0, 1).index_select(0, rows), gold.flatten()[rows]
     loss = cross_entropy.smoothed_cross_entropy(hidden, weight, gold, smoothing, scale, pad_idx, compiled)
@@ -253,7 +258,8 @@ def consistency(
 
     Summed over gold tokens; the gradient goes through both passes, the second number has none. CE and the other
     arguments are those of `smoothed_cross_entropy`; P and Q are distributions over all V classes. p_hidden, q_hidden:
-    (B, T, D) last hidden states of two passes over the same batch."""
+    (B, T, D) last hidden states of two passes over the same batch.
+    """
     rows = _true_rows(gold != pad_idx, n_gold)
     gold = gold.flatten()[rows]
     # Scaled before the product, over D numbers instead of V.
@@ -294,8 +300,10 @@ _BLOCK_WIDTHS = (64, 32, 16, 8)
 
 def best_continuations(logits: Tensor, n: int, eos: int, never: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Find the n best next tokens of each row of logits (R, V), without the ids `never`. The logits may be overwritten.
+
     eos: a column with finite logits. Returns the best logits, best first, and their columns, (R, n) both, and the
-    normaliser over all columns, (R,): logit - normaliser is the log-probability. Numbers are in fp32 at least."""
+    normaliser over all columns, (R,): logit - normaliser is the log-probability. Numbers are in fp32 at least.
+    """
     chosen = choice.choose(logits, n, never)
     if chosen is not None:
         return chosen
@@ -307,7 +315,9 @@ def best_continuations(logits: Tensor, n: int, eos: int, never: Tensor) -> tuple
 
 def best_columns(logits: Tensor, n: int, maxima: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Find the n best columns of each row: values and columns, (R, n) both. maxima: of the blocks, if known.
-    They lie in the n blocks with the best maxima: on a CPU a third of the time of `topk` over a vocabulary."""
+
+    They lie in the n blocks with the best maxima: on a CPU a third of the time of `topk` over a vocabulary.
+    """
     width = _block_width(logits.size(-1), n)
     if width is None:
         best, column = logits.topk(n, dim=-1)
@@ -335,7 +345,9 @@ def log_total(logits: Tensor, column: int) -> Tensor:
 
 def store(keys: Tensor, values: Tensor, k: Tensor, v: Tensor, slots: Tensor, n_step: Tensor) -> None:
     """Store keys and values (B, G, K, d) of the K newest tokens of each sentence in caches (B, G, ·, d).
-    slots: (K,) of this step, n_step · K + 0 … K-1. n_step: (1,) number of earlier steps."""
+
+    slots: (K,) of this step, n_step · K + 0 … K-1. n_step: (1,) number of earlier steps.
+    """
     if not choice.store(keys, values, k, v, n_step):
         keys.index_copy_(2, slots, k)
         values.index_copy_(2, slots, v)
@@ -357,5 +369,6 @@ def end_of_step(
 
     hypotheses, notes, last: `per_sentence`, `notes` and `last` of a `Table`, updated in place. allowed: returns (S, V)
     uint8, 0 where a column must not follow in a state; state: (R,) of each row. n_step: (1,) number of earlier steps.
-    divisors: (T + 2,) of each length."""
+    divisors: (T + 2,) of each length.
+    """
     return choice.end_of_step(logits, allowed, state, hypotheses, notes, last, n_step, divisors, eos)

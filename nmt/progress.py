@@ -13,7 +13,9 @@ EVERY = 30.0  # seconds between two lines if the bar cannot be redrawn, as in th
 
 class Bar(tqdm):  # type: ignore[type-arg]  # at run time it takes no type argument
     """A tqdm bar, with the arguments of tqdm, that prints plain lines if the stream is not a terminal.
-    Unlike a tqdm bar, it does not appear before its delay is over when a text is written above it."""
+
+    Unlike a tqdm bar, it does not appear before its delay is over when a text is written above it.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         stream = kwargs.setdefault("file", sys.stderr)

@@ -128,8 +128,10 @@ class Run:
 
     def newest_intact(self, needed: Iterable[str] = ()) -> tuple[dict[str, Any], dict[Path, str]]:
         """The state of the newest checkpoint that verifies, {} if none does, and the errors of newer ones.
+
         needed: files that it must have besides the model and the state. Raises NewerFormat for a checkpoint that a
-        newer nmt wrote, instead of skipping it."""
+        newer nmt wrote, instead of skipping it.
+        """
         damaged: dict[Path, str] = {}
         for update in reversed(self.updates()):
             folder = self.checkpoint(update)
@@ -151,8 +153,10 @@ class Run:
         self, device: torch.device, name: str | None = None, subwords: Subwords | None = None
     ) -> tuple[TranslationModel, str]:
         """The model in eval mode with verified weights, and the name of their folder.
+
         name: a checkpoint's folder name. The default is the final model, and before the end of training the best
-        checkpoint so far, or the newest if none was scored. subwords: those of the run, if they are loaded already."""
+        checkpoint so far, or the newest if none was scored. subwords: those of the run, if they are loaded already.
+        """
         recipe, subwords = self.recipe(), subwords or self.subwords()
         folder = self.weights_folder(name)
         checkpoint.verify(folder)
@@ -194,8 +198,10 @@ class Run:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Lock the folder for one training process. The lock is released when the process ends, even if it is killed.
+
         A disk without locks is reported, and nothing is locked. Raises RunError naming the process that holds the lock,
-        or if the folder cannot be written to."""
+        or if the folder cannot be written to.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             file = self.lock_path.open("a+b", buffering=0)

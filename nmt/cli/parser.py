@@ -133,7 +133,9 @@ class Parser(argparse.ArgumentParser):
 
 def add_override_flags(parser: Parser, only: Sequence[str] | None = None) -> None:
     """Add a flag `--section.option VALUE` for every option, in a group per section, and --help-all.
-    only: sections, one of them with a name; None: all."""
+
+    only: sections, one of them with a name; None: all.
+    """
     text = "Show this help with all options of the recipe."
     parser.add_argument("--help-all", action=_Show, show=lambda parser, _: parser.help_of("all"), nargs=0, help=text)
     for section, about in sections():

@@ -56,6 +56,7 @@ class Setup(NamedTuple):
 
 class TextBlock(NamedTuple):
     """Pairs of a training source. first: number of the first line. src, trg: the lines, each ended by a line feed.
+
     flaws: reasons of pairs with a flaw or a low score, by place in the block. The lines of a flawed pair are empty.
     """
 

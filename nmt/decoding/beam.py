@@ -261,7 +261,9 @@ def empty_notes(n_sentence: int, n_step: int, beam: int, score: Tensor) -> dict[
 
 def backtrace(notes: Mapping[str, Tensor], divisors: NDArray[np.float64], n: int) -> list[list[Hypothesis]]:
     """Return the n best hypotheses of each sentence, best first, from the notes of all steps (see `empty_notes`).
-    divisors: (T,) length penalties of hypotheses that end in each step. Raises MachineError if a sentence has none."""
+
+    divisors: (T,) length penalties of hypotheses that end in each step. Raises MachineError if a sentence has none.
+    """
     token, parent, ended, forced = (notes[name].cpu().numpy() for name in ("token", "parent", "ended", "forced"))
     n_sentence, n_step, beam = ended.shape
     rank = (ended.astype(np.float64) / divisors[:, np.newaxis]).reshape(n_sentence, -1)

@@ -45,7 +45,9 @@ class Evidence:
 
     def reasons(self, request: Request, translation: Translation) -> list[str]:
         """Reasons against the best translation of a line: those of its text, by `suspicion.reasons`, and of its search.
-        low: the mean log-probability of a token, EOS included, is below decode.low_score; 0 switches that off."""
+
+        low: the mean log-probability of a token, EOS included, is below decode.low_score; 0 switches that off.
+        """
         if not translation.hypotheses:
             return []
         data, low_score, best = self.recipe.data, self.recipe.decode.low_score, translation.hypotheses[0]

@@ -35,7 +35,9 @@ _MAX_RECORDINGS = 256
 
 class Recorder:
     """Runs work on tensors that keep their addresses; on a GPU, from the second time on, as a recording (CUDA graph).
-    The first run compiles kernels. Work that reads a number from the device cannot be recorded."""
+
+    The first run compiles kernels. Work that reads a number from the device cannot be recorded.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
@@ -94,7 +96,9 @@ class Recorder:
 
 class Buffers:
     """Memory of fixed addresses, by name. n_move: how often a tensor outgrew its buffer, which invalidates recordings.
-    caches: shape of one slot, (heads, width), and type of all caches that any state had so far, by their names."""
+
+    caches: shape of one slot, (heads, width), and type of all caches that any state had so far, by their names.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

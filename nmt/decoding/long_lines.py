@@ -139,7 +139,9 @@ def surely_too_long(text: str, limit: int) -> bool:
 
 def joined(line: Split, texts: Sequence[str]) -> tuple[str, list[int]]:
     """Join the translations of the pieces by the white space of the line, adapted to languages written without spaces.
-    Returns the text, and the place of the first character of each translation."""
+
+    Returns the text, and the place of the first character of each translation.
+    """
     assert len(texts) == len(line.pieces)
     result, places = "", []
     for i, (space, text) in enumerate(zip(line.spaces, texts, strict=False)):
@@ -163,7 +165,9 @@ def _meet_unspaced(before: str, after: str) -> tuple[bool, bool]:
 
 def first_words(text: str, places: Sequence[int], by_character: bool = False) -> list[int]:
     """Return the number, from 0, of the word at each of some places of a text. Words are separated by white space.
-    by_character: each character is a word, white space aside."""
+
+    by_character: each character is a word, white space aside.
+    """
     ends = [word.end() for word in re.finditer(r"\S" if by_character else r"\S+", text)]
     return [bisect_right(ends, place) for place in places]
 

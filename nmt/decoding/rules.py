@@ -73,7 +73,9 @@ class Required:
 
     def advancing(self, candidates: Candidates, logits: Tensor, score: Tensor, normaliser: Tensor) -> Candidates:
         """The `_likeliest` continuation of each hypothesis for each phrase, unless it is among the candidates already.
-        candidates: (B, C); logits: (R, V). Returns (B, K·P), with P the largest number of phrases of a sentence."""
+
+        candidates: (B, C); logits: (R, V). Returns (B, K·P), with P the largest number of phrases of a sentence.
+        """
         n = score.size(1)
         best, best_token = self._likeliest(logits)
         value = logits.new_full((len(score), n, self._n_column), -torch.inf)

@@ -270,7 +270,9 @@ def added(source: str, output: str) -> list[str]:
 
 def is_in_foreign_script(source: str, output: str, languages: Collection[str]) -> bool:
     """Return whether most letters of the output, but not of the source, are in scripts of none of the languages.
-    languages: codes of source and target languages. If the scripts of one are unknown, every script is allowed."""
+
+    languages: codes of source and target languages. If the scripts of one are unknown, every script is allowed.
+    """
     scripts = list(map(scripts_of, languages))
     if not scripts or not all(scripts) or (output.isascii() and any("Latn" in codes for codes in scripts)):
         return False

@@ -294,7 +294,9 @@ class Translator:
         self, ids: Sequence[list[int]], requests: Sequence[Request] | None = None
     ) -> Iterator[tuple[Rows, list[list[Hypothesis]]]]:
         """Search for the hypotheses of rows of ids. Yields the numbers of the rows of a batch, and their hypotheses.
-        requests: the request of each row, if known."""
+
+        requests: the request of each row, if known.
+        """
         # A batch costs sentences x hypotheses x longest source, and the source ends with EOS.
         cost = np.array([(len(row) + 1) * self.config.n_candidate for row in ids], dtype=np.int64)
         for batch in length_batches(cost, self.config.max_tokens):

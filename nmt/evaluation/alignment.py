@@ -87,7 +87,9 @@ def words_of(pieces: Sequence[bytes], by_character: bool = False) -> list[list[i
 
 def word_alignment(subwords: Sequence[int | None], src: Sequence[Sequence[int]], trg: Sequence[Sequence[int]]) -> str:
     """Return the pairs of words with aligned subwords, as 0-0 1-2: source, target, sorted (the Pharaoh format).
-    subwords: the source subword of each target subword. src, trg: the words of each subword, by `words_of`."""
+
+    subwords: the source subword of each target subword. src, trg: the words of each subword, by `words_of`.
+    """
     aligned = ((words, origin) for words, origin in zip(trg, subwords, strict=True) if origin is not None)
     pairs = {(i, j) for words, origin in aligned for j in words for i in src[origin]}
     return " ".join(f"{i}-{j}" for i, j in sorted(pairs))

@@ -42,7 +42,9 @@ class Panel(NamedTuple):
 
 class Grid(NamedTuple):
     """Heat maps of one kind of attention in a sentence: a row of panels for each layer, a column for each head.
-    queries, keys: labels of the Q rows and the K columns. caption: the kind of attention, in words."""
+
+    queries, keys: labels of the Q rows and the K columns. caption: the kind of attention, in words.
+    """
 
     rows: list[list[Panel]]
     queries: list[str]

@@ -80,7 +80,9 @@ class Score(NamedTuple):
 
     def p_values(self, first: "Score") -> PValues | None:
         """Test the difference from the score of another system, both with intervals; None if the metric has no tests.
-        The values are those of `sacrebleu --paired-bs` and `--paired-ar`, but with ties among the shuffles counted."""
+
+        The values are those of `sacrebleu --paired-bs` and `--paired-ar`, but with ties among the shuffles counted.
+        """
         base, own = first.statistics, self.statistics
         if not base or not own:
             return None
@@ -320,7 +322,9 @@ class Comet:
 
 def comet_model(option: str, name: str, device: str = "cpu", origin: Origin | None = None) -> Comet:
     """Load the COMET model that an option names: a local checkpoint, or one of Hugging Face. Raises Unavailable.
-    origin: of the recipe; the error message names the paths that it searches."""
+
+    origin: of the recipe; the error message names the paths that it searches.
+    """
     require("comet", f"{option}: {name}", ", in an environment of its own, as it takes numpy 1 and transformers 4")
     try:
         comet = _comet_model(name)

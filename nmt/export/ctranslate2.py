@@ -33,7 +33,9 @@ def library() -> Any:
 
 def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path, quantization: str | None) -> None:
     """Write a CTranslate2 model. quantization: a name of CTranslate2, like int8, or None for fp32.
-    Raises RunError, with the options, for a model that CTranslate2 cannot represent exactly."""
+
+    Raises RunError, with the options, for a model that CTranslate2 cannot represent exactly.
+    """
     refuse_unsupported("ctranslate2", recipe)
     ct2, config = library(), recipe.model
     d_head = config.d_model // config.n_head
@@ -70,7 +72,9 @@ def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path,
 
 def entries(codec: Codec) -> list[str]:
     """Return a unique name for each id: control symbols, subwords, tags, and unused rows of the padded matrix.
-    A subword that is written like one of the others gets a space after it. No subword of text ends with a space."""
+
+    A subword that is written like one of the others gets a space after it. No subword of text ends with a space.
+    """
     unused = [f"<unused{i}>" for i in range(codec.n_vocab - codec.size)]
     reserved = {*SPECIAL_TEXT, *codec.tags, *unused}
     subwords = [f"{piece} " if piece in reserved else piece for piece in codec.names()]

@@ -142,6 +142,7 @@ def end_of_step(
     eos: int,
 ) -> Tensor:
     """`fixed_search.Table.finish_step` of logits (R, V), which counts neither the step nor the finished sentences.
+
     Returns the rows that hypotheses continue, (R,).
 
     allowed: (S, V) uint8, 0 where a column may not be chosen in a state; state: (R,) of each row. step: (1,) number of

@@ -62,7 +62,9 @@ class ByKernel:
 
     def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
         """x: fp32 or bf16, or the integers of another product; a row with a number that is not finite becomes NaN.
-        plus: (N, E), added to an output that is not integers; the sum has the type of plus."""
+
+        plus: (N, E), added to an output that is not integers; the sum has the type of plus.
+        """
         (n_out, n_in), n_thread = self._size, torch.get_num_threads()
         x = (x if x.dtype == torch.uint8 else x.float()).contiguous()
         summand = None if plus is None else plus.float().contiguous()

@@ -22,7 +22,9 @@ DROPPED = -1  # id of a dropped word: its position is visible to the model, the 
 
 class WordEmbedding(nn.Embedding):
     """Embedding in which a dropped word is zero. The ids mark it, so all embeddings of a sequence drop the same words.
-    may_drop: True if DROPPED may occur in training; without it no time is spent on the check."""
+
+    may_drop: True if DROPPED may occur in training; without it no time is spent on the check.
+    """
 
     may_drop = False
 
@@ -41,7 +43,8 @@ class DecoderState:
     per_row: first dimension R. Grows or changes with every step (LSTM state).
     kv_cache: (B, G, slots, d) keys and values of target tokens, which stay where they were written. A step fills one
     slot for each hypothesis. `ancestry`, (R, slots), is True at the slots of a row's own past; it alone moves when a
-    beam is reordered."""
+    beam is reordered.
+    """
 
     def __init__(self, per_sentence: dict[str, Tensor], per_row: dict[str, Tensor], n_sentence: int) -> None:
         self.per_sentence, self.per_row, self.n_sentence = per_sentence, per_row, n_sentence
@@ -51,7 +54,9 @@ class DecoderState:
 
     def open_slots(self, visible: Tensor) -> Tensor:
         """Open a slot for the next token of each row. Returns the self-attention mask of the rows, (B, 1, K, slots).
-        visible: (R,) False where the token itself must not be attended to."""
+
+        visible: (R,) False where the token itself must not be attended to.
+        """
         n = len(visible) // self.n_sentence
         new = torch.eye(n, dtype=torch.bool, device=visible.device).repeat(self.n_sentence, 1) & visible.unsqueeze(1)
         self.ancestry = new if self.ancestry is None else torch.cat([self.ancestry, new], 1)
@@ -59,7 +64,9 @@ class DecoderState:
 
     def update_cache(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Write keys and values of a layer, (B, G, K, d) each, into the slots that `open_slots` opened.
-        Returns the keys and values of all slots, (B, G, slots, d) each."""
+
+        Returns the keys and values of all slots, (B, G, slots, d) each.
+        """
         return self._write(f"slf_k.{layer}", k), self._write(f"slf_v.{layer}", v)
 
     def _write(self, name: str, new: Tensor) -> Tensor:
@@ -81,7 +88,9 @@ class DecoderState:
 
     def keep(self, gaps: Gaps) -> None:
         """Remove finished sentences; the others move into their gaps.
-        Their rows are removed separately, by `reorder`, since only search knows K."""
+
+        Their rows are removed separately, by `reorder`, since only search knows K.
+        """
         self.per_sentence = gaps.close_all(self.per_sentence)
         for name, cache in self.kv_cache.items():
             assert self.ancestry is not None
@@ -96,8 +105,10 @@ _N_READ, _N_READ_GPU = 64, 512
 
 def read_in_parts(read: Callable[[Tensor], dict[str, Tensor]], src_seq: Tensor, pad_idx: int) -> dict[str, Tensor]:
     """Return read(src_seq), (B, S) -> B-row tensors by name, read in parts that are as long as their longest sentence.
+
     A search takes many sentences at once, in which an encoder would read more padding than words. They come ordered
-    by length. The source length S is the last dimension of a bool tensor and the one before in other tensors."""
+    by length. The source length S is the last dimension of a bool tensor and the one before in other tensors.
+    """
     n_read = _N_READ if src_seq.is_cpu else _N_READ_GPU
     if len(src_seq) <= n_read:
         return read(src_seq)
@@ -117,8 +128,10 @@ def read_in_parts(read: Callable[[Tensor], dict[str, Tensor]], src_seq: Tensor, 
 
 class Attns(NamedTuple):
     """Attention weights of a model, before dropout, rows summing to 1; None for an attention that it lacks.
+
     encoder: from source words to the source, (n_layer, B, n_head, S, S); decoder: from target words to the target so
-    far, (n_layer, B, n_head, T, T); cross: from target words to the source, (n_layer, B, n_head, T, S)."""
+    far, (n_layer, B, n_head, T, T); cross: from target words to the source, (n_layer, B, n_head, T, S).
+    """
 
     encoder: Tensor | None
     decoder: Tensor | None
@@ -133,7 +146,9 @@ class SearchModel(nn.Module, ABC):
     @abstractmethod
     def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> Tensor | tuple[Tensor, Attns]:
         """(B, S), (B, T) ids, padded -> logits (B, T, V): row t predicts the token after trg_seq[:, t].
-        return_attns: also return the attention weights."""
+
+        return_attns: also return the attention weights.
+        """
 
     @abstractmethod
     def start(self, src_seq: Tensor) -> DecoderState:
@@ -142,7 +157,9 @@ class SearchModel(nn.Module, ABC):
     @abstractmethod
     def step(self, last: Tensor, state: DecoderState) -> Tensor:
         """Read one more token of each hypothesis: (R,) -> logits (R, V). Updates `state` in place.
-        R may be B·K for any K; K may change between steps only through `DecoderState.reorder`."""
+
+        R may be B·K for any K; K may change between steps only through `DecoderState.reorder`.
+        """
 
     def grow_tables(self, n_position: int) -> None:
         """Grow position tables to n_position now, so that no step has to."""
@@ -186,7 +203,9 @@ class TranslationModel(SearchModel):
     @abstractmethod
     def decode_hidden(self, src_seq: Tensor, trg_seq: Tensor, packing: tuple[Packing, Packing] | None = None) -> Tensor:
         """(B, S), (B, T) -> last states (B, T, D), where logits = logit_scale · states · output_weightT.
-        packing: of source and target, if the sentences lie end to end in one row each, (1, S) and (1, T)."""
+
+        packing: of source and target, if the sentences lie end to end in one row each, (1, S) and (1, T).
+        """
 
     @property
     @abstractmethod
@@ -224,7 +243,9 @@ class TranslationModel(SearchModel):
 
     def recompute_activations(self) -> None:
         """Switch on activation checkpointing: in training, layers recompute their activations in the backward pass.
-        The same bits in less memory, for about a third more time (Chen et al. 2016, sublinear memory cost)."""
+
+        The same bits in less memory, for about a third more time (Chen et al. 2016, sublinear memory cost).
+        """
         for module in self.modules():
             if isinstance(module, Recomputing):
                 module.recompute = True

@@ -53,8 +53,10 @@ class PrepackedLinear(SharedLinear):
 
 def prepacked(model: ModuleT) -> ModuleT:
     """Return a model with the same parameters, whose linear layers are prepacked for this processor, or its GPU.
+
     The packed matrices take their memory once more, or in tiles one and a half times. Returns the model itself where
-    prepacking is not available: on a CPU in fp64, or in a torch without oneDNN."""
+    prepacking is not available: on a CPU in fp64, or in a torch without oneDNN.
+    """
     linears = [module for module in model.modules() if type(module) is nn.Linear]
     if any(linear.weight.is_cuda for linear in linears):
         return prepacked_for_gpu(model)
@@ -215,7 +217,8 @@ def to_int8(model: nn.Module) -> None:
 
     Converted are the feed-forward sub-layers, and the product with the vocabulary if its input comes from a norm. Where
     a product rounds its own input, so are projections of attention, except those of values, which would lose more.
-    Raises RunError for a model without such layers, or with others; Unavailable where torch or the processor cannot."""
+    Raises RunError for a model without such layers, or with others; Unavailable where torch or the processor cannot.
+    """
     layers = _layers(model)
     if not layers:
         raise RunError(f"{_OPTION}: is for Transformers only. {_ADVICE}")

@@ -26,7 +26,9 @@ class Dropout(nn.Dropout):
 
 class Stream(NamedTuple):
     """Residual stream: the sum of x and a pending output of the last sub-layer, (..., D) both.
-    A GPU adds and normalises in one pass, so the norm of the next sub-layer computes the sum."""
+
+    A GPU adds and normalises in one pass, so the norm of the next sub-layer computes the sum.
+    """
 
     x: Tensor
     pending: Tensor | None = None
@@ -45,8 +47,10 @@ def after_sublayer(residual: Tensor, output: Tensor, dropout: Dropout, norm: nn.
 
 def convolved(x: Tensor, sentence: Tensor, weight: Tensor) -> Tensor:
     """Return x[l] + sum over i of weight[i] · x[l + i - k // 2], where the neighbours are of the same sentence.
+
     x: (B, L, D); sentence: (B, L), number of the sentence at each position, with another number at padding; a row may
-    hold several sentences end to end; weight: (k, D), k odd. Returns (B, L, D) in the type of x."""
+    hold several sentences end to end; weight: (k, D), k odd. Returns (B, L, D) in the type of x.
+    """
     n, half, out = x.size(1), weight.size(0) // 2, x
     padded_x, padded_sentence = F.pad(x, (0, 0, half, half)), F.pad(sentence, (half, half), value=-1)
     for i, weight_row in enumerate(weight.to(x.dtype)):
@@ -57,7 +61,9 @@ def convolved(x: Tensor, sentence: Tensor, weight: Tensor) -> Tensor:
 
 class Gaps(NamedTuple):
     """Compaction of a batch to n entries: those at source, (M,), move into the gaps at target, (M,).
-    With the order of `closing` no more entries are copied than leave."""
+
+    With the order of `closing` no more entries are copied than leave.
+    """
 
     source: Tensor
     target: Tensor

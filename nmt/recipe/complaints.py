@@ -182,8 +182,10 @@ def _hint(expected: str, value: Any) -> str:
 
 def nearest(name: str, known: Sequence[str]) -> list[str]:
     """Return the known dotted names that an unknown one probably means; an empty list without any.
+
     These are the options with the same last word in other sections, the option behind another toolkit's word, or the
-    nearest spelling."""
+    nearest spelling.
+    """
     section, word = name.rpartition(".")[0], _last_word(name)
     foreign = {
         other: options[0]

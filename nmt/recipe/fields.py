@@ -23,7 +23,9 @@ _PLAIN_KINDS = {int: "whole number", float: "number", bool: "true or false", str
 @dataclass(frozen=True)
 class Field:
     """One option. inner: part of another option's value, like `data.valid.src`.
-    many: the value is a mapping or a list of mappings, like that of `data.valid`."""
+
+    many: the value is a mapping or a list of mappings, like that of `data.valid`.
+    """
 
     name: str
     section: str

@@ -49,7 +49,9 @@ def is_made(folder: Path) -> bool:
 @dataclass(frozen=True)
 class Origin:
     """Origin of a recipe: its file, None without one, and the options given on the command line.
-    The origin does not count when recipes are compared."""
+
+    The origin does not count when recipes are compared.
+    """
 
     file: Path | None = field(default=None, compare=False)
     given: frozenset[str] = field(default=frozenset(), compare=False)

@@ -31,8 +31,10 @@ _RESOLVED = "# The whole truth of this run: every option, resolved.\n"  # identi
 
 def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
     """Read a recipe from a file, and apply overrides (dotted name, value as YAML) before validation.
+
     path: a recipe, or a run or folder of prepared data with one; None for a recipe of overrides and defaults alone.
-    Raises RecipeError with all complaints at once, in the order of the lines."""
+    Raises RecipeError with all complaints at once, in the order of the lines.
+    """
     if path is None:
         return _read(b"", "the command line", overrides)
     path = Path(path)
@@ -144,8 +146,10 @@ def recipe_text(recipe: Recipe) -> str:
 
 def pass_over_gone(value: Any, *, is_stored: bool = False) -> None:
     """Remove options of earlier versions from a recipe's raw value, in place, if their value had no effect.
+
     is_stored: the recipe is that of a run. It opens with any value of a removed option of `data`, `decode` or
-    `regularize`: its data exist already, and translation goes without the option."""
+    `regularize`: its data exist already, and translation goes without the option.
+    """
     for name, without_effect in WITHOUT_EFFECT.items():
         title, _, option = name.rpartition(".")
         is_passed_over = is_stored and title.partition(".")[0] in ("data", "decode", "regularize")
@@ -163,7 +167,9 @@ def pass_over_gone(value: Any, *, is_stored: bool = False) -> None:
 
 def _override(value: dict[str, Any], name: str, text: str) -> str:
     """Apply one override to the recipe's raw value, in place, and return its name with the index in a list.
-    Raises RecipeError for an unknown option, faulty YAML, and an index that does not exist or is missing."""
+
+    Raises RecipeError for an unknown option, faulty YAML, and an index that does not exist or is missing.
+    """
     if not (option := option_named(name)):
         raise RecipeError("name an option, not a section" if name in dict(sections()) else unknown_option(name))
     new: Any = text

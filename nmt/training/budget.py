@@ -26,7 +26,9 @@ _GRACE = 0.02  # after this excess nothing new is begun
 
 def foreseen(recipe: Recipe, *, update_seconds: float, valid_seconds: float) -> tuple[int, int]:
     """Estimate the updates of a run, at most train.updates and what fits into train.time_budget, and its validations.
-    update_seconds, valid_seconds: duration of one. Set-up and saving are ignored."""
+
+    update_seconds, valid_seconds: duration of one. Set-up and saving are ignored.
+    """
     train, every, budget = recipe.train, recipe.valid.every, recipe.train.budget_seconds
     shortest = max(_VALID_EVERY * budget, _MIN_INTERVAL * valid_seconds)
     interval = float(shortest / update_seconds if every == "auto" else every)  # in updates
@@ -141,7 +143,9 @@ class Budget:
 
 def share_of_run(update: int, *, n_update: int, time_share: float = 0.0) -> float:
     """Return the share of the run after `update` updates, in [0, 1]: the larger of the shares by updates and by time.
-    time_share: share of the time budget that has passed; 0 without one."""
+
+    time_share: share of the time budget that has passed; 0 without one.
+    """
     return min(1.0, max(update / n_update, time_share))
 
 

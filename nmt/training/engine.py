@@ -123,7 +123,9 @@ class Outcome:
 
 class Engine:
     """A model in training with its optimizers. ema: the moving average by name of the parameter, if there is one.
-    is_async: whether `settle` may be deferred until the next update has started, which keeps a GPU busy."""
+
+    is_async: whether `settle` may be deferred until the next update has started, which keeps a GPU busy.
+    """
 
     def __init__(self, model: TranslationModel, recipe: Recipe, *, precision: Precision, ranks: Ranks) -> None:
         self.model, self.recipe, self.precision, self.ranks = model, recipe, precision, ranks
@@ -148,8 +150,10 @@ class Engine:
 
     def backward(self, work: list[Work], n_gold: int, *, share: float = 0.0) -> None:
         """Accumulate the gradient of an update: of the loss of all ranks' batches, divided by their n_gold tokens.
+
         share: of the run that has passed, for regularisers that start later. When memory runs out, the batch that did
-        not fit is halved and the whole update is repeated; see `memory`."""
+        not fit is halved and the whole update is repeated; see `memory`.
+        """
         if self._rehearse:
             self._rehearse = False
             self.backward(work[:1], n_gold, share=share)

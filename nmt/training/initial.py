@@ -32,8 +32,10 @@ _NOISE = 0.1  # share of the variance; it distinguishes subwords that occur in e
 
 def start_embeddings(model: TranslationModel, data: Prepared, seed: int, *, quiet: bool = True) -> str:
     """Set initial embeddings from the co-occurrence of subwords in at most MAX_PAIRS training pairs, evenly spread.
+
     Their variance is 1 / width, as of a normal initialisation. A subword that does not occur gets noise. quiet: no
-    progress bar. Returns a message about it."""
+    progress bar. Returns a message about it.
+    """
     begin = time.perf_counter()
     source, target = model.embeddings
     n_src, n_trg, width = source.num_embeddings, target.num_embeddings, target.embedding_dim
@@ -215,7 +217,9 @@ def _vocabularies(model: TranslationModel, subwords: Subwords) -> dict[Tensor, C
 @torch.no_grad()
 def _copy_rows(param: nn.Parameter, codec: Codec, sources: list[tuple[Tensor, Codec]]) -> int:
     """Fill each row from the first source that has its subword, and new rows with a mean of rows of the first source.
-    Returns the number of the `codec.size` rows that were found."""
+
+    Returns the number of the `codec.size` rows that were found.
+    """
     if _pieces(codec) == _pieces(sources[0][1]):
         param.copy_(sources[0][0])  # includes the rows that pad the vocabulary
         return codec.size

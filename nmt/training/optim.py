@@ -184,7 +184,9 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> str:
 
 def rate_factors(model: nn.Module, factor_of: Mapping[str, float]) -> dict[nn.Parameter, float]:
     """Learning-rate factors of parameters that match a pattern. factor_of: {pattern: factor}; the first match counts.
-    Raises RecipeError if a pattern matches no parameter."""
+
+    Raises RecipeError if a pattern matches no parameter.
+    """
     names = names_of(model)
     factors: dict[nn.Parameter, float] = {}
     for pattern, factor in factor_of.items():

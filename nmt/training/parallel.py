@@ -1,5 +1,7 @@
 """Distributed training: DDP or FSDP, collectives, and this rank's share of the work. A single process has world size 1.
-`torchrun` starts the processes, sets their environment, and ends all of them when one fails."""
+
+`torchrun` starts the processes, sets their environment, and ends all of them when one fails.
+"""
 
 import contextlib
 import importlib

@@ -195,7 +195,9 @@ class TrainingReporter:
 
     def validation(self, state: TrainState, measured: dict[str, Measured], halved: int) -> None:
         """Report all measurements to the log; to people the numbers and one example of the first set, in turn.
-        halved: cost of the batch for which memory ran out first; 0: none in this validation."""
+
+        halved: cost of the batch for which memory ran out first; 0: none in this validation.
+        """
         if halved:
             self.record.say(
                 f"memory ran out in validation: from now on batches of {halved:,} tokens (sentences x longest side) or "

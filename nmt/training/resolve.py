@@ -1,5 +1,7 @@
 """Values for `auto` in a recipe: chosen once for a run, stored in its recipe, equal on all ranks, and kept on resume.
-`precision: auto` is not resolved here: it depends on the device, which may change between two parts of a run."""
+
+`precision: auto` is not resolved here: it depends on the device, which may change between two parts of a run.
+"""
 
 import math
 import shutil

@@ -1,5 +1,7 @@
 """Page and model card of runs, from the files in their folders: log, recipe and data. Nothing is measured again.
-RUN/report.html shows the progress of training; RUN/README.md is a model card of the final model."""
+
+RUN/report.html shows the progress of training; RUN/README.md is a model card of the final model.
+"""
 
 import html
 import json

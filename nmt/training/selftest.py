@@ -132,7 +132,9 @@ def _search(engine: Engine, batch: Batch, recipe: Recipe, data: Prepared, *, bea
 
 def verify_run(run: Run) -> Iterator[tuple[str, int | None, str]]:
     """Yield name, update (None if unreadable) and complaint ('' if intact) of each checkpoint and of the final model.
-    Raises RunError if recipe or subwords are not those of the run, or if `checkpoints` is not a folder."""
+
+    Raises RunError if recipe or subwords are not those of the run, or if `checkpoints` is not a folder.
+    """
     recipe, subwords = run.recipe(), run.subwords()
     about = checkpoint.read_json(run.data_file)
     if not isinstance(about, dict) or about.get("subwords") != subwords.sha256:

@@ -252,9 +252,11 @@ class Trainer:
 
     def choose_final(self) -> str:
         """Measure the candidates on the validation set, on rank 0, write the best as RUN/model, and return its name.
+
         Candidates: the last and the best checkpoint, the average of the last or best N, and the moving average; of
         equals the first wins. On a stop nothing is written, and the name is ''. When the time is over, only numbers
-        from training are compared, by the loss if the last checkpoint has no other."""
+        from training are compared, by the loss if the last checkpoint has no other.
+        """
         recipe, run, state, record = self.recipe, self.run, self.state, self.record
         validator, metric = self.validation.first, recipe.valid.metric
         has_time = partial(self.budget.has_time, state)

@@ -98,9 +98,11 @@ class Validator:
         self, model: TranslationModel, wants_stop: Predicate = lambda: False, in_time: Predicate = lambda: True
     ) -> Measured:
         """Return the numbers {loss, perplexity, accuracy, bleu, chrf} that are finite; and signatures and examples.
+
         wants_stop: called between batches. in_time: called only during translation. After a stop, or when time is over,
         the rest is left out. When memory runs out, batches are halved, with the same result. Raises OutOfMemory if
-        halving does not help, and MachineError if the scores of a search are not finite."""
+        halving does not help, and MachineError if the scores of a search are not finite.
+        """
         with suppress_out_of_memory(), evaluating(model), eager(model):
             numbers = self._teacher_forced(model, wants_stop)
             details: dict[str, Any] = {}

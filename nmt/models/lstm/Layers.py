@@ -12,7 +12,9 @@ from nmt.recipe.model_options import ModelConfig
 
 def reversal(visible: Tensor) -> Tensor:
     """Positions in an order that reverses each sentence: (B, S) -> (B, S).
-    visible: False at padding, which comes last and stays where it is. Reversing twice restores the order."""
+
+    visible: False at padding, which comes last and stays where it is. Reversing twice restores the order.
+    """
     position = torch.arange(visible.size(1), device=visible.device)
     mirrored = visible.sum(1, keepdim=True) - 1 - position
     return torch.where(visible, mirrored, position)
@@ -57,7 +59,9 @@ class DecoderLayer(nn.Module):
 
     def step(self, x: Tensor, state: State, dropout_mask: Tensor | None = None) -> State:
         """Read one more token: (R, d_in) -> the new state, whose first part is the output.
-        dropout_mask: of `SentenceDropout`."""
+
+        dropout_mask: of `SentenceDropout`.
+        """
         return self.rnn.step(self.dropout(x.unsqueeze(1), dropout_mask).squeeze(1), state)
 
 

@@ -28,7 +28,8 @@ class Recurrence(nn.Module):
 
     Padding after a sentence leaves c unchanged, to the last bit, although torch gets no lengths: the input has one more
     column, which is 1 at padding. Its weights shut the gate that writes and open the gate that keeps. The last h is
-    that of the last word."""
+    that of the last word.
+    """
 
     padding_weight: Tensor
 
@@ -59,7 +60,9 @@ class Recurrence(nn.Module):
 
     def forward(self, x: Tensor, state: State, visible: Tensor | None = None) -> tuple[Tensor, State]:
         """(B, L, d_in) -> h at all positions, (B, L, width), and the last state.
-        visible: (B, L), False at padding, which must come last; None: no padding."""
+
+        visible: (B, L), False at padding, which must come last; None: no padding.
+        """
         w_ih = self.cell.weight_ih
         if visible is not None:
             x = torch.cat([x, (~visible).unsqueeze(2).to(x.dtype)], 2)
@@ -84,8 +87,10 @@ class Recurrence(nn.Module):
 
 class SentenceDropout(Dropout):
     """Dropout that may draw one mask per sentence, for all its positions (variational dropout).
+
     After Y. Gal and Z. Ghahramani 2016, "A theoretically grounded application of dropout in recurrent neural networks",
-    between layers only: between steps, the recurrence would not be one call any more."""
+    between layers only: between steps, the recurrence would not be one call any more.
+    """
 
     def __init__(self, p: float, per_sentence: bool) -> None:
         super().__init__(p)
@@ -117,7 +122,9 @@ class DotScore(nn.Module):
 
 class GeneralScore(DotScore):
     """score(h_t, h_s) = h_tT W h_s. Luong et al. 2015, section 3.1, general: a bilinear form.
-    It starts as the dot product, which finds similar states at once; a random form would not."""
+
+    It starts as the dot product, which finds similar states at once; a random form would not.
+    """
 
     def __init__(self, d_model: int) -> None:
         super().__init__()

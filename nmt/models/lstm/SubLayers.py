@@ -21,7 +21,9 @@ class SourceAttention(nn.Module):
 
     def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """(B, N, D), (B, S, D), (B, S, D), (B, 1, S) -> context (B, N, D) and weights (B, N, S).
-        The context of a source of padding alone is zero."""
+
+        The context of a source of padding alone is zero.
+        """
         score = self.score(query, keys)
         # Half the lowest number, not -inf: a row that is all -inf would become NaN.
         attn = F.softmax(score.masked_fill(~mask, torch.finfo(score.dtype).min / 2), dim=-1)
@@ -31,7 +33,9 @@ class SourceAttention(nn.Module):
 
 class Readout(nn.Module):
     """Input of the output layer: tanh(W [h; context]), as in Luong et al. 2015, equation 5.
-    Without a context, a state of width d_out passes unchanged."""
+
+    Without a context, a state of width d_out passes unchanged.
+    """
 
     def __init__(self, config: ModelConfig, d_context: int, d_out: int) -> None:
         super().__init__()
@@ -54,7 +58,8 @@ class Lexicon(nn.Module):
     The decoder's attention weights select embeddings of source words instead of encoder states. So a rare word leads to
     its translation, which a state that has read many words does not hold. After T. Nguyen and D. Chiang 2018,
     "Improving lexical choice in neural machine translation", section 4, without their feed-forward layer: the result
-    starts as the mean of the embeddings, which predicts the words themselves and words with similar embeddings."""
+    starts as the mean of the embeddings, which predicts the words themselves and words with similar embeddings.
+    """
 
     def __init__(self, config: ModelConfig, d_out: int) -> None:
         super().__init__()

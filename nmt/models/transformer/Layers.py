@@ -52,7 +52,9 @@ class DecoderLayer(nn.Module):
         return_attns: bool = False,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """x: (B, T, D), enc_output: (B, S, D), masks (B, 1, T, T) and (B, 1, 1, S), rotations of target and source.
-        Returns (B, T, D), and with return_attns the weights over target and source."""
+
+        Returns (B, T, D), and with return_attns the weights over target and source.
+        """
         x, slf_attn = self.slf_attn(x, None, slf_attn_mask, rotation, return_attns=return_attns)
         query_rotation = rotation if self.rotary_enc_attn else None
         x, enc_attn = self.enc_attn(x, enc_output, dec_enc_attn_mask, query_rotation, src_rotation, return_attns)
@@ -68,7 +70,9 @@ class DecoderLayer(nn.Module):
         rotation: Rotation = None,
     ) -> Stream:
         """Read one more target token of each of the K hypotheses, which are K queries: (B, K, D) -> (B, K, D).
-        Masks (B, 1, K, slots) and (B, 1, 1, S). n: number of this layer, whose keys and values are in `state`."""
+
+        Masks (B, 1, K, slots) and (B, 1, 1, S). n: number of this layer, whose keys and values are in `state`.
+        """
         residual, query = self.slf_attn.residual_and_query(*stream)
         q, k, v = self.slf_attn.queries_keys_values(query, rotation)
         k, v = state.update_cache(n, k, v)

@@ -99,7 +99,9 @@ class _Stack(Recomputing):
 
     def _first_input(self, x: Tensor, first: Position = 0, packing: Packing | None = None) -> tuple[Tensor, Rotation]:
         """Input of the first layer, (B, T, D), of embedded words (B, T, D) at positions first, first + 1, ...
-        The second value is the rotation of rotary positions, None for other positions."""
+
+        The second value is the rotation of rotary positions, None for other positions.
+        """
         rotation: Rotation = None
         if isinstance(self.position_enc, RotaryEncoding):
             rotation = self.position_enc(first, x.size(1), packing)
@@ -196,7 +198,9 @@ class Decoder(_Stack):
 
     def step(self, last: Tensor, visible: Tensor, state: DecoderState) -> Tensor:
         """Read one token of every hypothesis: last (R,) ids, visible (R,) False at padding -> (B, K, D).
-        Stores the keys and values of the token in `state`."""
+
+        Stores the keys and values of the token in `state`.
+        """
         x, rotation = self._first_input(self.trg_word_emb(last.unsqueeze(1)), first=state.n_step)
         x, trg_mask = x.view(state.n_sentence, -1, x.size(-1)), SearchMask(state.open_slots(visible))
         src_mask = SearchMask(state.per_sentence["src_mask"])
@@ -264,7 +268,9 @@ class Transformer(TranslationModel):
 
     def _projection_input(self, hidden: Tensor, memory: dict[str, Tensor], mask: Mask, rotation: Rotation) -> Tensor:
         """Input of `project`, (B, T, D), made of the decoder's output (B, T, D).
-        memory, mask: keys, values and mask of lexical attention. rotation: of the target positions."""
+
+        memory, mask: keys, values and mask of lexical attention. rotation: of the target positions.
+        """
         projection_input = linear(hidden, self.prj_transform)
         if self.lexical_attn is None:
             return projection_input

@@ -30,6 +30,7 @@ def make_norm(config: ModelConfig, width: int) -> nn.Module:
 
 def sinusoids(first: int, n: int, width: int) -> Tensor:
     """Rows first, ..., first + n - 1 of the paper's position table: (n, width), sines in even columns, cosines in odd.
+
     Angles are computed in double precision: in single precision they are visibly wrong at a position of some thousands.
     """
     column = torch.arange(width)
@@ -83,8 +84,10 @@ class ScaledDotProductAttention(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, return_attns: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """Attend to v by the products of q and k. A query whose mask is all False gets zeros.
+
         q: (B, H, T, d_k), k: (B, G, S, d_k), v: (B, G, S, d_v), mask: (B or 1, 1, T or 1, S), True where q may attend.
-        Returns (B, H, T, d_v), and the weights before dropout, (B, H, T, S), or None."""
+        Returns (B, H, T, d_v), and the weights before dropout, (B, H, T, S), or None.
+        """
         return attention(q, k, v, mask, 1.0 / self.temperature, self.dropout.rate, return_attns)
 
 

@@ -20,7 +20,9 @@ Rotation = tuple[Tensor, Tensor] | None  # cosines and sines of rotary positions
 
 class MultiHeadAttention(nn.Module):
     """Attention with n_head query heads and n_kv_head key/value heads; None: as many as n_head.
-    One is multi-query attention (MQA, Shazeer 2019), a few are grouped-query attention (GQA, Ainslie et al. 2023)."""
+
+    One is multi-query attention (MQA, Shazeer 2019), a few are grouped-query attention (GQA, Ainslie et al. 2023).
+    """
 
     def __init__(self, config: ModelConfig, n_kv_head: int | None) -> None:
         super().__init__()
@@ -48,8 +50,10 @@ class MultiHeadAttention(nn.Module):
         return_attns: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from x to memory, or to x itself if memory is None.
+
         x: (B, T, D), memory: (B, S, D) or None, mask: (B or 1, 1, T or 1, S). rotation is that of x, and
-        memory_rotation that of memory. Returns (B, T, D), and the attention weights or None."""
+        memory_rotation that of memory. Returns (B, T, D), and the attention weights or None.
+        """
         residual, query = self.residual_and_query(x)
         if memory is None:
             q, k, v = self.queries_keys_values(query, rotation)
@@ -151,7 +155,8 @@ class DepthwiseConv(nn.Module):
 
     It shows a word's neighbours to the model before attention has learnt to find them, which takes character models
     long. After the canon layers of Z. Allen-Zhu 2025, "Physics of language models: part 4.1", which only look back;
-    D. So et al. 2021, "Primer", convolve queries, keys and values instead."""
+    D. So et al. 2021, "Primer", convolve queries, keys and values instead.
+    """
 
     def __init__(self, d_model: int, width: int) -> None:
         super().__init__()
@@ -176,7 +181,8 @@ class LexicalAttention(nn.Module):
     Its keys come from the encoder's output, its values are the embeddings that entered the encoder. This direct path
     from a word to its translation can be learnt from a few examples of a rare word. After T. Nguyen and D. Chiang 2018,
     "Improving lexical choice in neural machine translation", section 4; unlike there the attention has weights of its
-    own, and its result shares the output matrix with the states."""
+    own, and its result shares the output matrix with the states.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
