@@ -15,7 +15,7 @@ _DECIDE = "import os, nmt.processes as p; print(p.sleep_if_busy({}) > 0, os.envi
 
 @contextlib.contextmanager
 def _busy_cores() -> Iterator[None]:
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n_core())]
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in os.sched_getaffinity(0)]
     try:
         yield
     finally:

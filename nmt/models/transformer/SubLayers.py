@@ -27,8 +27,10 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, config: ModelConfig, n_kv_head: int | None) -> None:
         super().__init__()
         d_model, n_head = config.d_model, config.n_head
-        self.n_head, self.n_kv_head = n_head, n_kv_head or n_head
-        self.d_k, self.d_v = config.d_k or d_model // n_head, config.d_v or d_model // n_head
+        self.n_head = n_head
+        self.n_kv_head = n_kv_head or n_head
+        self.d_k = config.d_k or d_model // n_head
+        self.d_v = config.d_v or d_model // n_head
         self.w_qs = nn.Linear(d_model, n_head * self.d_k, bias=config.attn_bias)
         self.w_ks = nn.Linear(d_model, self.n_kv_head * self.d_k, bias=config.attn_bias)
         self.w_vs = nn.Linear(d_model, self.n_kv_head * self.d_v, bias=config.attn_bias)
