@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: add recipes/ to the site, and correct links of docs/ to ../recipes/."""
+"""Hooks of mkdocs: add README, CONTRIBUTING and recipes/ to the site, and correct links to and from docs/."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ ROOT = Path(__file__).parents[1]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the recipes and the option tables."""
-    for path in sorted((ROOT / "recipes").iterdir()):
-        files.append(File(f"recipes/{path.name}", str(ROOT), config.site_dir, config.use_directory_urls))
+    """Add the pages outside docs/ and the recipes."""
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "recipes").iterdir())):
+        files.append(File(str(path.relative_to(ROOT)), str(ROOT), config.site_dir, config.use_directory_urls))
     return files
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Change links to ../recipes/ into links to recipes/, which is beside the pages on the site."""
-    return markdown.replace("](../recipes/", "](recipes/")
+    """Correct relative links: on the site, the pages of docs/ are beside README and recipes/."""
+    return markdown.replace("](../recipes/", "](recipes/").replace("](docs/", "](")
