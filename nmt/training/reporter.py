@@ -25,6 +25,8 @@ from nmt.training.validate import Measured, describe, fields_of, score_of
 
 _SLOW = 4  # times slower than the fastest updates before
 _SAMPLE = 1_000_000  # pairs, about, of a sample that represents the corpus
+_FEW = 0.02  # different translations per different reference, of a model that ignores the source
+_EARLY = 1000  # updates in which also a model that learns well may ignore it
 
 
 def flops_per_token(model: TranslationModel, config: ModelConfig, plan: Plan) -> float:
@@ -62,6 +64,7 @@ class TrainingReporter:
         self.n_failed = 0
         self.pace = 0.0  # seconds per update
         self.fastest, self.has_warned = 0.0, False  # target tokens per second; whether a slowdown was reported
+        self.has_warned_of_source = False
         self.loss, self.best, self.has_titles = 0.0, "", False  # last shown
 
     def updates(self, state: TrainState) -> None:
@@ -213,6 +216,15 @@ class TrainingReporter:
             self.record.row(f"{_now()} {state.update:8,}  {label}  {describe(numbers)}{mark}")
         if examples := measured[first_name][1].get("examples", []):
             self.record.say(as_text(examples[len(state.history) % len(examples)]))
+        is_late = state.update >= max(_EARLY, self.recipe.optim.n_warmup)
+        if is_late and not self.has_warned_of_source and measured[first_name][1].get("distinct", 1.0) < _FEW:
+            self.has_warned_of_source = True
+            self.record.say(
+                "warning: almost all translations of the validation set are the same text, so the model ignores the "
+                "source. If this does not change, check that the sides of the training pairs belong together "
+                "(report.html of the data), or start a new run with a lower learning rate, a longer optim.warmup or "
+                "model.norm: pre."
+            )
         if not self.budget.has_time(state):
             self.record.say(
                 f"update {state.update:,}: train.time_budget ended during this validation, so some measurements may "

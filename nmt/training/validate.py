@@ -164,6 +164,7 @@ class Validator:
         picked = [i * len(output) // n_example for i in range(n_example)]
         details: dict[str, Any] = {f"{name}_signature": result.signature for name, result in scores.items()}
         details["examples"] = [{"source": self.src[i], "output": output[i], "reference": self.trg[i]} for i in picked]
+        details["distinct"] = round(len(set(output)) / len(set(self.trg)), 4)
         return {name: result.value for name, result in scores.items()}, details
 
 

@@ -22,6 +22,7 @@ from nmt.models.build import build_model
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.training_options import RegularizeConfig
 from nmt.training import log as log_module
+from nmt.training import reporter
 from nmt.training.engine import Objective
 from nmt.training.feed import Feed
 from nmt.training.launch import launch
@@ -136,6 +137,25 @@ def test_max_sentences_limits_what_is_measured_of_a_set(runs):
     n_pair, n_translated, loss_of_part = first_set(max_sentences=3)
     assert (n_pair, n_translated) == (3, 3) and loss_of_part != loss
     assert first_set(max_sentences=0) == (12, 12, loss)
+
+
+def test_model_that_ignores_the_source_is_noticed(runs, monkeypatch, capsys):
+    decode = {"max_len_a": 0, "max_len_b": 5}  # else translations of longer sources would be longer
+    recipe = runs.recipe_of("blind", runs.sets[:1], "one", decode=decode)
+    data, engine = engine_of(recipe)
+    first = Validation(recipe, data, FP32).first
+    with torch.no_grad():
+        for layer in engine.model.decoder.layer_stack:
+            layer.enc_attn.fc.weight.zero_()
+    _, details = first.measure(engine.model)
+    n_reference = len(set(Path(runs.sets[0]["trg"]).read_text(encoding="utf-8").splitlines()))
+    assert details["distinct"] == pytest.approx(1 / n_reference, abs=1e-4)
+    warning = "so the model ignores the source"
+    assert warning not in runs.one_said
+    monkeypatch.setattr(reporter, "_EARLY", 0)
+    monkeypatch.setattr(reporter, "_FEW", 2.0)
+    assert launch(recipe) == "done"
+    assert capsys.readouterr().err.count(warning) == 1  # of two validations
 
 
 def test_validation_interrupted_between_sets_is_repeated_on_resume(runs):
