@@ -38,16 +38,21 @@ def version_and_commit(clone: Path = _CLONE) -> str:
         return version()
     import subprocess  # not at the top, since --help does not need it
 
-    describe = ("describe", "--always", "--dirty=.dirty", "--abbrev=12", "--exclude=*")
+    # `git describe --dirty` would lock the index in spite of --no-optional-locks, and leave the lock if it is killed.
+    status = ("status", "--porcelain=v2", "--branch", "--untracked-files=no")
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         completed = subprocess.run(
-            ("git", "-C", str(clone), "--no-optional-locks", *describe),
-            env=env, capture_output=True, text=True, timeout=_SECONDS, check=True,
+            ("git", "-C", str(clone), "--no-optional-locks", *status),
+            env=env, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=True,
         )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):  # for example, there is no commit
+    except (OSError, subprocess.SubprocessError):
         return version()
-    return f"{version()}+g{completed.stdout.strip()}"
+    commit, *lines = completed.stdout.splitlines()
+    commit, is_changed = commit.removeprefix("# branch.oid "), any(not line.startswith("#") for line in lines)
+    if commit == "(initial)":
+        return version()
+    return f"{version()}+g{commit[:12]}{'.dirty' if is_changed else ''}"
 
 
 def require(extra: str, wanted_by: str, instead: str = "") -> None:

@@ -1,5 +1,6 @@
 """Optional packages: requirements equal those of pyproject.toml, and errors show the pip command."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -61,7 +62,11 @@ def test_version_names_the_commit_of_a_clone_and_marks_changed_code(tmp_path, mo
     git("commit", "-qm", "a")
     clean = f"{version()}+g{git('rev-parse', 'HEAD')[:12]}"
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))  # as in a hook of another repository
+    index = tmp_path / ".git" / "index"
+    os.utime(code, (1, 1))  # with which git status, or git describe, would write the index anew
+    before = index.stat()
     assert version_of(tmp_path) == clean
+    assert (index.stat().st_ino, index.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)  # not locked
     code.write_text("2 \n", encoding="utf-8")
     assert version_of(tmp_path) == f"{clean}.dirty"
     monkeypatch.setattr(extras, "_SECONDS", 0.0)
