@@ -127,6 +127,14 @@ def test_upstream_state_dict_loads_and_gives_upstream_logits(scale, shared, norm
     assert torch.allclose(model(SRC, TRG), expected, rtol=0, atol=1e-5)
 
 
+def test_scaled_logits_equal_scaled_embeddings_that_are_smaller(make, batch):
+    scaled_logits, scaled_embeddings = make(scale_emb_or_prj="prj"), make(scale_emb_or_prj="emb")
+    scaled_embeddings.load_state_dict(scaled_logits.state_dict())
+    with torch.no_grad():
+        scaled_embeddings.trg_word_prj.weight.div_(scaled_embeddings.encoder.layer_norm.weight.numel() ** 0.5)
+        assert torch.allclose(scaled_embeddings(*batch), scaled_logits(*batch), rtol=0, atol=1e-12)
+
+
 def test_every_matrix_starts_xavier_uniform():
     torch.manual_seed(0)
     model = build_model(ModelConfig(**(SIZES | {"d_model": 48, "d_inner": 64})), 64, 64)
