@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import os
+import re
 from importlib import metadata
 from pathlib import Path
 
@@ -48,11 +49,11 @@ def version_and_commit(clone: Path = _CLONE) -> str:
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return version()
-    commit, *lines = completed.stdout.splitlines()
-    commit, is_changed = commit.removeprefix("# branch.oid "), any(not line.startswith("#") for line in lines)
-    if commit == "(initial)":
+    commit = re.match(r"# branch\.oid ([0-9a-f]{12})", completed.stdout)
+    if not commit:  # there is none yet
         return version()
-    return f"{version()}+g{commit[:12]}{'.dirty' if is_changed else ''}"
+    is_changed = re.search(r"^[^#]", completed.stdout, re.MULTILINE)
+    return f"{version()}+g{commit[1]}{'.dirty' if is_changed else ''}"
 
 
 def require(extra: str, wanted_by: str, instead: str = "") -> None:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages outside docs/ and the recipes."""
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "recipes").iterdir())):
-        files.append(File(str(path.relative_to(ROOT)), str(ROOT), config.site_dir, config.use_directory_urls))
+        files.append(File(path.relative_to(ROOT).as_posix(), str(ROOT), config.site_dir, config.use_directory_urls))
     return files
 
 

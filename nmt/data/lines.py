@@ -72,7 +72,7 @@ class _Xz(io.RawIOBase):
     """Reader of concatenated xz streams with zero padding. `lzma.LZMAFile` would silently stop at any other bytes."""
 
     def __init__(self, path: Path | str) -> None:
-        self._file = open(path, "rb")  # noqa: SIM115
+        self._file = io.FileIO(path)
         self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ)
 
     def readable(self) -> bool:
