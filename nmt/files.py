@@ -105,13 +105,24 @@ def remove_leftovers(path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def lock_file(handle: int) -> None:
-    """Lock an open file or raise OSError. The system releases the lock when the file is closed or the process ends."""
-    if sys.platform == "win32":
-        os.lseek(handle, 1 << 30, os.SEEK_SET)  # far behind the text, so that other processes can read it
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-    else:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def lock_file(handle: int) -> bool:
+    """Lock an open file. The system releases the lock when the file is closed or the process ends.
+
+    Returns False on a disk without locks. Raises BlockingIOError if another process holds the lock.
+    """
+    try:
+        if sys.platform == "win32":
+            os.lseek(handle, 1 << 30, os.SEEK_SET)  # far behind the text, so that other processes can read it
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except PermissionError:  # on Windows
+        raise BlockingIOError from None
+    except OSError as error:
+        if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP):  # as of some network disks
+            return False
+        raise
+    return True
 
 
 def write_durably(path: Path, content: bytes) -> None:
@@ -260,6 +271,8 @@ def check_is_run(folder: Path) -> None:
         return
     if folder.is_file() and is_run(folder.parent):
         raise RunError(f"{folder} is a file: name the run folder that it is in, {folder.parent}")
+    if (folder / SEEDS).is_file():
+        raise RunError(f"{folder} has a run for each seed: name one of them, {folder}/seed-N.")
     raise RunError(
         f"{folder} is not a run folder: there is no {RECIPE} in it. Name the folder that nmt-train wrote, runs/NAME."
     )

@@ -37,7 +37,6 @@ USUAL_SRC_LEN, USUAL_RATIOS, SRC_STYLE, VERSION = "usual_src_len", "usual_ratios
 
 # Errors of a path that the user chose; every other failure is the machine's.
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT}
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)  # as of some network disks
 
 
 def unwritable(path: Path, problem: str, error: OSError) -> NmtError:
@@ -191,7 +190,7 @@ class Run:
                 )
             reason = "; ".join(damaged.values()) or "nothing was saved yet"
             train = shlex.join(["nmt-train", str(self.folder)])
-            raise RunError(f"{self.folder}: no checkpoint to translate with ({reason}). Train first: {train}")
+            raise RunError(f"{self.folder}: no checkpoint to load ({reason}). Train first: {train}")
         best = state.get("best_update")
         return self.checkpoint(best if best in self.updates() else state["update"])
 
@@ -209,20 +208,18 @@ class Run:
             raise unwritable(self.folder, "the run folder cannot be written to", error) from None
         with file:
             try:
-                lock_file(file.fileno())
-            except (BlockingIOError, PermissionError):  # the latter on Windows
+                if not lock_file(file.fileno()):
+                    with suppress(OSError):  # stderr is closed
+                        message = "not locked, as its disk has no locks: start no second process in it"
+                        print(f"{self.folder}: {message}", file=sys.stderr)
+            except BlockingIOError:
                 file.seek(0)
                 holder = file.read().decode("utf-8", "replace").strip() or "another process"
                 raise RunError(
                     f"{self.folder} is in use by {holder}. Wait for it, or train into another folder."
                 ) from None
             except OSError as error:
-                if error.errno not in _NO_LOCKS:
-                    raise unwritable(self.lock_path, "the run folder cannot be locked", error) from None
-                with suppress(OSError):  # stderr is closed
-                    print(
-                        f"{self.folder}: not locked ({error.strerror}): start no second process in it", file=sys.stderr
-                    )
+                raise unwritable(self.lock_path, "the run folder cannot be locked", error) from None
             self._held = os.fstat(file.fileno())
             started = time.strftime("%Y-%m-%d %H:%M:%S")
             try:

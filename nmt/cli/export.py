@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nmt.cli.begin import end_startup, talk
+from nmt.cli.begin import Stop, end_startup, talk
 from nmt.cli.parser import Parser, must_be_free, run
 from nmt.data.lines import read_lines
 from nmt.errors import DataError, NmtError
@@ -68,20 +68,21 @@ def export(args: argparse.Namespace) -> int:
     folder = Path(os.path.abspath(args.output))  # "." has no name for a temporary folder beside it
     model = load(args.run, checkpoint=args.checkpoint, device="cpu")
     lines = _lines(args, model.recipe.data_folder)
-    must_be_free(folder, overwrite=args.overwrite)
     if folder.exists() and not is_exported(folder, args.to):
         raise NmtError(
             f"{args.output}: not replaced, because it is not a model exported for {args.to} or holds other files, "
             "too. Choose another name."
         )
+    must_be_free(folder, overwrite=args.overwrite)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    try:
-        messages = _write(args, model, temporary, lines)
-        if (card := Path(args.run) / CARD).is_file():
-            shutil.copyfile(card, temporary / CARD)
-        put_in_place(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with Stop():  # a signal deletes the unfinished export first
+        try:
+            messages = _write(args, model, temporary, lines)
+            if (card := Path(args.run) / CARD).is_file():
+                shutil.copyfile(card, temporary / CARD)
+            put_in_place(temporary, folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
     for message in [*messages, f"written: {args.output}"]:
         talk(f"nmt-export: {message}")
     return 0

@@ -282,13 +282,13 @@ def must_be_free(
 
     An output must not replace an input. If there are inputs, the output is a file and replaces nothing but a file.
     """
-    if path.exists() and not overwrite:
-        raise NmtError(f"{path} exists already. {advice}, or replace it with --overwrite.")
     for name in inputs:
         if path.exists() and os.path.exists(name) and path.samefile(name):
             raise NmtError(f"{path} is also an input: choose another name for the output.")
     if inputs and path.exists() and not path.is_file():
         raise NmtError(f"{path} is not a regular file, so it is not replaced. {advice}.")
+    if path.exists() and not overwrite:
+        raise NmtError(f"{path} exists already. {advice}, or replace it with --overwrite.")
     folder = path.absolute().parent
     try:
         with tempfile.TemporaryFile(dir=folder):  # permissions are not enough: /proc is never writable

@@ -26,7 +26,7 @@ from nmt.recipe.yaml_marks import as_yaml
 # The warm-up is auto, a twentieth of the run and at most 200 updates.
 _FINE_TUNING = (("optim.lr", "3e-4"), ("optim.muon_lr", "6e-4"), ("train.updates", "5000"))
 _WITHOUT_RECIPE = ("train", "valid", "test", "langs", "portable", "back_translate")
-_INHERITED_SUBWORD_OPTIONS = ("kind", "joint", "normalize", "symbols")
+_INHERITED_SUBWORD_OPTIONS = ("kind", "joint", "normalize", "whitespace", "symbols")
 
 _DESCRIPTION = """\
 Read the parallel text of RECIPE, filter the training pairs, learn subwords, and write the folder that nmt-train reads.
@@ -110,7 +110,7 @@ def _show(folder: Path, n_pair: int) -> int:
 def _prepare(recipe: Recipe, args: argparse.Namespace, overrides: Sequence[tuple[str, str]]) -> int:
     """Prepare the data of the recipe, or only check it. Returns the exit code. overrides: command-line options."""
     from nmt.cli.translated import translate_corpora
-    from nmt.data.prepare import page_beside, prepare
+    from nmt.data.prepare import beside, prepare
     from nmt.data.report import DataReport, refuse_foreign_page
 
     end_startup()
@@ -119,13 +119,13 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, overrides: Sequence[tuple
         if not args.check:
             prepare(recipe, recipe.data_folder, overwrite=args.overwrite, talk=talk, translations=translations)
         else:
-            page, report = Path(args.report) if args.report else page_beside(recipe.data_folder), DataReport()
+            page, report = Path(args.report or beside(recipe.data_folder, ".report.html")), DataReport()
             refuse_foreign_page(page)
             prepare(recipe, recipe.data_folder, talk=talk, report=report, only_report=page, translations=translations)
             results = report.as_dict()
             if results["alarms"]:
                 talk("check: the data look seriously wrong, see ALARM above")
-                return AlarmError.exit_code
+                return AlarmError.exit_code if recipe.data.alarms == "stop" else 0
             talk(f"check: no alarm{', but see the warnings above' if results['warnings'] else ''}")
             return 0
     overrides = [(name, value) for name, value in overrides if name != "data.alarms"]
@@ -217,7 +217,10 @@ def recipe_of_files(
     features = [feature for of_engine in unsupported(recipe).values() for feature in of_engine]
     if features and vocab_from:
         raise RecipeError(f"--portable: the model of --vocab-from has {', '.join(features)}: leave one of the two out.")
-    return read_recipe(None, [*options, *portable_options(features)])
+    replaced = portable_options(features)
+    if given := [name for name, _ in replaced if name in values]:
+        raise RecipeError(f"--portable: --{given[0]} {values[given[0]]} cannot be exported: leave one of the two out.")
+    return read_recipe(None, [*options, *replaced])
 
 
 def _files(names: Sequence[str], flag: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 from nmt.cli.begin import end_startup, printable, talk, write_stdout
 from nmt.cli.parser import Parser, check_count, files_of_pipes, must_be_free, refuse_corpus, run
 from nmt.data.lines import count_lines, read_lines, write_lines
-from nmt.errors import NmtError
+from nmt.errors import NmtError, RecipeError
 from nmt.evaluation import compare
 from nmt.evaluation.metrics import METRICS, Texts, bleu_tokens, comet_model, reference_notes, unspaced_note
 from nmt.files import is_run, runs_of, write_durably
@@ -102,7 +102,7 @@ def _score(args: argparse.Namespace) -> int:
             systems, references, metrics=metrics, sources=sources, on_progress=bar.update, **options
         )
     if args.html:
-        title = f"{' · '.join(system.name for system in systems)}: {Path(args.ref[0]).name}"
+        title = f"{' · '.join(system.name for system in systems)}: {printable(Path(args.ref[0]).name)}"
         write_durably(Path(args.html), compare.page(results, references, sources, lang, title).encode())
         talk(f"nmt-score: written: {args.html}")
     report = compare.as_json(results, lang)
@@ -139,14 +139,13 @@ def table(results: Sequence[compare.Result]) -> str:
             interval = "" if score.low is None or score.high is None else f"(95 %: {score.low:.1f} … {score.high:.1f})"
             change = "" if result is first else f"{score.value - base_score.value:+.1f}"
             tests = f"bs {_p(p.bootstrap)}  ar {_p(p.randomisation)}" if p else ""
-            text += f"  {score.value:5.1f} {interval:24}{change:6} {tests:20}  {printable(result.system.name)}\n"
-    base = printable(first.system.name)
-    text += f"Sentences with a higher, equal or lower chrF2 than {base}\n"
+            text += f"  {score.value:5.1f} {interval:24}{change:6} {tests:20}  {result.system.name}\n"
+    text += f"Sentences with a higher, equal or lower chrF2 than {first.system.name}\n"
     for result in others:
         won, tied, lost = (f"{n:,} {name}" for name, n in result.wins.items())
-        text += f"  {won:>13} {tied:>13} {lost:>13}{'':18}{printable(result.system.name)}\n"
+        text += f"  {won:>13} {tied:>13} {lost:>13}{'':18}{result.system.name}\n"
     text += "bs, ar: p-value of the difference by paired bootstrap resampling (bs) and by\n"
-    return f"{text}approximate randomisation (ar), against {base}\n"
+    return f"{text}approximate randomisation (ar), against {first.system.name}\n"
 
 
 def _p(value: float) -> str:
@@ -173,8 +172,11 @@ def translations_of(folder: Path, sources: Sequence[str], args: argparse.Namespa
     from nmt.api import load
 
     model = load(folder, device=args.device)
-    with Bar(desc=f"translating: {folder.name}", total=len(sources), unit=" lines") as bar:
-        lines = [result.text for result in model.translate(sources, on_progress=bar.update, trg_lang=trg_lang)]
+    try:
+        with Bar(desc=f"translating: {folder.name}", total=len(sources), unit=" lines") as bar:
+            lines = [result.text for result in model.translate(sources, on_progress=bar.update, trg_lang=trg_lang)]
+    except RecipeError as error:  # of the language, under another name than here
+        raise NmtError(str(error).replace("decode.trg_lang", "--lang").replace("--trg-lang", "--lang")) from None
     try:
         path.parent.mkdir(exist_ok=True)
         write_lines(path, lines)
@@ -221,9 +223,9 @@ def _flags(
 
 def _names(paths: Sequence[str]) -> list[str]:
     """Return the names of the systems: the last part of each path, or the whole path of a seed or an equal name."""
-    names = [Path(os.path.abspath(path)).name for path in paths]
+    names = [printable(Path(os.path.abspath(path)).name) for path in paths]
     return [
-        name if names.count(name) == 1 and not name.startswith("seed-") else path
+        name if names.count(name) == 1 and not name.startswith("seed-") else printable(path)
         for name, path in zip(names, paths, strict=True)
     ]
 

@@ -51,9 +51,9 @@ def prepare_libraries(recipe: Recipe) -> None:
 
 def train(args: argparse.Namespace) -> int:
     """Run the command. Returns the exit code; raises NmtError."""
-    if args.verify and args.prepare:
-        raise NmtError("--verify checks an existing run, so --prepare has no effect: leave it out.")
     if args.verify:
+        if unused := ["prepare"] * args.prepare + [name for name, _ in overrides_of(args)]:
+            raise NmtError(f"--verify checks an existing run, so --{unused[0]} has no effect: leave it out.")
         return _verify(Path(args.recipe))
     recipe = read_recipe(Path(args.recipe), overrides_of(args))
     prepare_libraries(recipe)

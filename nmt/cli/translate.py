@@ -79,6 +79,7 @@ def new_parser() -> Parser:
     parser = Parser("nmt-translate", description=_DESCRIPTION, epilog=_EPILOG, examples=_EXAMPLES)
     text = "The run folder that nmt-train wrote; several make an ensemble."
     parser.add_argument("run", metavar="RUN", nargs="+", help=text)
+    parser.set_defaults(is_text=False)  # True: the input is text, whatever its name says
     add_short_flags(parser)
     add = parser.add_argument_group("input").add_argument
     add("--input", "-i", metavar="FILE", help="Read this file instead of stdin, plain or compressed (.gz, .zst, .xz).")

@@ -264,7 +264,7 @@ def terms_of(args: argparse.Namespace) -> Terms | None:
             )
     try:
         keep = re.compile(args.keep) if args.keep else None
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise NmtError(f"--keep {args.keep}: not a regular expression ({error}).") from None
     return Terms(required, _phrases(args.avoid, 1) if args.avoid else (), keep)
 

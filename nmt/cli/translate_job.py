@@ -73,8 +73,9 @@ class Journal:
         self._file = path.open("a+b", buffering=0)  # unbuffered: no failed write is repeated
         try:
             try:
-                lock_file(self._file.fileno())
-            except (BlockingIOError, PermissionError):  # the latter on Windows
+                if not lock_file(self._file.fileno()):
+                    say(f"{path}: not locked, as its disk has no locks: start no second process with this output")
+            except BlockingIOError:
                 raise NmtError(
                     f"{path}: in use: another process writes the same output. Wait for it, or name another file."
                 ) from None
@@ -195,8 +196,8 @@ def _check_paths(args: argparse.Namespace) -> None:
             other = flag_of_file.setdefault(os.path.realpath(name), flag)
             if other != flag and (flag in _WRITTEN or other == _JOURNAL):
                 raise NmtError(f"{name}: --{flag} and --{other} are the same file. Name two different files.")
-    plain_input = args.input if args.input_format in ("text", "wrapped") else None
-    for name in filter(None, (plain_input, args.score, *(args.ref or ()))):
+    is_plain = args.input_format in ("text", "wrapped") and not args.is_text
+    for name in filter(None, (args.input if is_plain else None, args.score, *(args.ref or ()))):
         refuse_corpus(name)
     for name in filter(None, (args.input, args.score, args.terms, args.avoid)):
         check_text(name)
@@ -216,9 +217,9 @@ def _check_outputs(args: argparse.Namespace, *, is_written: bool, is_translated:
     restart = "Move it away and give the command again, which resumes from the journal"
     advice = restart if is_translated else "Choose another name"
     for name in filter(None, (getattr(args, flag) for flag in _WRITTEN)):
-        must_be_free(Path(name), overwrite=args.overwrite or is_written, advice=advice)
         if os.path.isdir(name):
             raise NmtError(f"{name}: cannot be written: it is a folder. Name a file.")
+        must_be_free(Path(name), overwrite=args.overwrite or is_written, advice=advice)
 
 
 def _read_references(args: argparse.Namespace) -> list[list[str]]:
@@ -243,8 +244,9 @@ def _read_references(args: argparse.Namespace) -> list[list[str]]:
 # Flags that are not part of the settings of a journal. Runs, checkpoints and decoding options are represented there by
 # their content, and phrases by the requests of the lines; records do not depend on the others.
 _NOT_SETTINGS = (
-    *("run", "checkpoint", "mbr", "input", "input_format", "output", "overwrite", "ref", "scores", "alignments"),
-    *("attention", "attention_of", "lines", "layer", "head", "threads", "debug", "score", "terms", "avoid", "keep"),
+    *("run", "checkpoint", "mbr", "input", "input_format", "is_text", "output", "overwrite", "ref", "scores"),
+    *("alignments", "attention", "attention_of", "lines", "layer", "head", "threads", "debug", "score", "terms"),
+    *("avoid", "keep"),
 )
 
 
@@ -276,7 +278,7 @@ def _records(
     args = model.args
     has_bar = bool(args.output) or (sys.stderr.isatty() and not sys.stdout.isatty())  # no bar among output lines
     desc, n_done = "scoring" if args.score else "translating", journal.n_line if journal else 0
-    n_line = count_lines(args.input) if args.input and has_bar else None
+    n_line = count_lines(args.input) if args.input and has_bar and args.input_format != "wrapped" else None
     bar = Bar(desc=desc, total=n_line, initial=n_done, unit=" lines", disable=not has_bar)
     # A pipe gets its answers at once. Otherwise windows are full, so that a restart cuts the same windows.
     patience = None if args.input or args.output else PATIENCE
@@ -335,6 +337,8 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written
                     report.finish(model)
                 except Exception as error:
                     report_error = error
+            if isinstance(report_error, OSError):  # such as a full disk: only the journal has the missing parts
+                raise report_error
         except BaseException:
             if journal.n_line:
                 say(

@@ -239,8 +239,8 @@ class LineTranslator:
         source = args.input or "<stdin>"
         if missing := [str(number) for number in args.lines or () if number not in drawn]:
             raise NmtError(
-                f"--lines {','.join(missing)}: cannot be drawn: the input has {n_line:,} lines, and a blank line has "
-                "no attention."
+                f"--lines {','.join(missing)}: cannot be drawn: the input has {n_line:,} lines, and lines that "
+                "are blank or copied (decode.copy_letterless) have no attention."
             )
         kind: Attention = args.attention_of
         sentences = []
@@ -280,8 +280,9 @@ class Report:
     def add(self, line: Line, record: Record) -> None:
         """Count a line, and print its warnings."""
         self.n_line = line.number
+        place = f", output line {line.number}" if self.args.input_format == "wrapped" else f":{line.number}"
         for text in record.warnings:
-            warn(f"{self.args.input or '<stdin>'}:{line.number}: {text}")
+            warn(f"{self.args.input or '<stdin>'}{place}: {text}")
         if self.args.alignments:
             self.links.append(record.links)
         if self.args.score:

@@ -15,6 +15,7 @@ from nmt.cli.parser import INTERRUPTED
 from nmt.cli.translate import new_parser, translate
 from nmt.data.lines import without_ending
 from nmt.data.manifest import refuse_foreign_files
+from nmt.data.prepare import beside
 from nmt.data.sources import find_sources
 from nmt.errors import RecipeError, RunError
 from nmt.files import RECIPE, is_run, runs_of, sha256_of
@@ -44,10 +45,9 @@ def translate_corpora(recipe: Recipe, *, checks: bool = False) -> dict[int, list
     for source in find_sources(recipe):
         if source.split == "train" and source.corpus in runs and isinstance(source.src.place, Path):
             texts[source.corpus].append(source.src.place)
-    folder = recipe.data_folder if recipe.data_folder.name.strip(".") else recipe.data_folder.resolve()
     if not checks:
-        refuse_foreign_files(folder)
-    folder = folder.with_name(f"{folder.name}.translated")
+        refuse_foreign_files(recipe.data_folder)
+    folder = beside(recipe.data_folder, ".translated")
     jobs = {n: [_job(recipe, n, runs[n], langs[n][0], text, folder) for text in paths] for n, paths in texts.items()}
     translations: dict[int, list[Path]] = {}
     for n, corpus_jobs in jobs.items():
@@ -135,7 +135,7 @@ def _job(recipe: Recipe, n: int, runs: Sequence[Path], lang: str, text: Path, fo
 
     flags = ["--format=pairs", "--decode.n_best=1", *(_SAMPLING if recipe.data.train[n].back_translates else ())]
     args = new_parser().read(["RUN", f"--input={text}", *flags, *([f"--decode.trg_lang={lang}"] if lang else [])])
-    args.run = list(map(str, runs))
+    args.run, args.is_text = list(map(str, runs)), True
     settings = {name: value for name, value in settings_of(args).items() if name not in _WITHOUT_EFFECT}
     digest = hashlib.sha256(json.dumps([settings, sha256_of(text)], sort_keys=True).encode()).hexdigest()
     args.output = str(folder / f"{without_ending(text.name)[:100]}.{digest[:12]}.jsonl")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.lines import write_lines
-from nmt.data.placeholders import canonical_tag, held_out_tags
+from nmt.data.placeholders import canonical_tag, held_out_tags, tag_language
 from nmt.errors import DataError, MachineError
 from nmt.files import lock_file, parse_json, put_in_place, refuse_links_out, sha256_of, sync_file, sync_folder
 from nmt.languages import language_of
@@ -58,6 +58,8 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
         options |= {name: value for name in ("min_score", "best_share") if (value := getattr(corpus, name)) is not None}
         if corpus.src_lang not in (None, recipe.data.src_lang):
             options["src_lang"] = corpus.src_lang
+        if corpus.trg_lang not in (None, recipe.data.trg_lang) and not any(map(tag_language, training[n])):
+            options["trg_lang"] = corpus.trg_lang  # else its tag has the language
         if corpus.drop_flagged or corpus.translated_by:
             options["drop_flagged"] = True
         data |= {f"train.{n}.{name}": value for name, value in options.items()}
@@ -206,12 +208,11 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
             folder.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(lock.open("a+b", buffering=0))
             try:
-                lock_file(file.fileno())
-                is_held = not os.path.samestat(os.fstat(file.fileno()), lock.stat())
-            except (BlockingIOError, PermissionError, FileNotFoundError):  # the last: its holder just removed the file
+                has_locks = lock_file(file.fileno())
+                is_same = os.path.samestat(os.fstat(file.fileno()), lock.stat())
+                is_held = not is_same if has_locks else temporary.exists()
+            except (BlockingIOError, FileNotFoundError):  # the latter: its holder just removed the file
                 is_held = True
-            except OSError:  # some network file systems have no locks
-                is_held = temporary.exists()
             if is_held:
                 file.seek(0)
                 raise DataError(

@@ -250,7 +250,7 @@ def prepare(
         write_lines(path, html.split("\n"))
 
     def alarm_error(reason: str, advice: str = "") -> AlarmError:
-        path = only_report or page_beside(folder)
+        path = only_report or beside(folder, ".report.html")
         with contextlib.suppress(DataError):  # another file has that name
             refuse_foreign_page(path)
             write_page(path)
@@ -343,10 +343,12 @@ def _prepare_training_pairs(
     return subwords, corpora
 
 
-def page_beside(folder: Path) -> Path:
-    """Return the path of the report if the data folder is not written: a page next to it."""
+def beside(folder: Path, ending: str) -> Path:
+    """Return the path next to a data folder that has its name with an ending."""
     folder = folder if folder.name.strip(".") else folder.resolve()
-    return folder.with_name(f"{folder.name}.report.html")
+    if not folder.name:
+        raise DataError(f"{folder} cannot be replaced by prepared data. Choose another folder with data.out.")
+    return folder.with_name(f"{folder.name}{ending}")
 
 
 def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: dict[str, Any]) -> list[str]:

@@ -456,24 +456,19 @@ def _matches(units: Sequence[str], order: int) -> tuple[Matrix, Matrix]:
     return np.stack([np.minimum(row, counts).sum(1) for row in counts]), counts.sum(1)
 
 
-def _divide(a: Matrix, b: Matrix) -> Matrix:
-    """Return a / b, and 0 where b is 0."""
-    return np.divide(a, b, out=np.zeros(np.broadcast_shapes(a.shape, b.shape)), where=b > 0)
-
-
 def chrf(texts: Sequence[str]) -> Matrix:
     """Sentence chrF2 of text i against text j as its reference, 0 … 100: (N, N). M. Popović 2015, 2016. As in
     sacreBLEU, white space does not count, and an order is left out if one of the two texts is too short for it."""
     units = ["".join(text.split()) for text in texts]
     n_order, precision, recall = np.zeros((3, len(texts), len(texts)))
     for order in range(1, CHRF_ORDER + 1):
-        match, total = _matches(units, order)
-        has_both = (total[:, None] > 0) & (total > 0)
-        precision += _divide(match, total[:, None] * has_both)
-        recall += _divide(match, total * has_both)
-        n_order += has_both
-    precision, recall = _divide(precision, n_order), _divide(recall, n_order)
-    return 100 * _divide((1 + CHRF_BETA**2) * precision * recall, CHRF_BETA**2 * precision + recall)
+        match, total = _matches(units, order)  # no match if a text is too short for the order
+        precision += match / np.maximum(total[:, None], 1)
+        recall += match / np.maximum(total, 1)
+        n_order += (total[:, None] > 0) & (total > 0)
+    precision, recall = precision / np.maximum(n_order, 1), recall / np.maximum(n_order, 1)
+    weighted = CHRF_BETA**2 * precision + recall
+    return 100 * ((1 + CHRF_BETA**2) * precision * recall / np.where(weighted > 0, weighted, 1))
 
 
 def expected_utility(texts: Sequence[str]) -> list[float]:

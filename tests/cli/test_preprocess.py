@@ -73,6 +73,23 @@ def test_check_writes_a_report_page_and_no_data(files, capsys):
     assert "</html>" in (files / "mine.html").read_text(encoding="utf-8")
 
 
+def test_portable_refuses_options_that_no_export_supports(files, capsys):
+    for flags in (["--subwords.kind", "unigram"], ["--data.protect", "[url]"]):
+        assert main([*ARGS, "--portable", *flags]) == 2
+        assert f"--portable: {' '.join(flags)} cannot be exported" in capsys.readouterr().err
+
+
+def test_fine_tuning_inherits_all_rules_of_the_subwords(files):
+    assert main([*ARGS, "--subwords.whitespace", "kept", "--subwords.vocab_size", "300"]) == 0
+    run = files / "runs" / "old"
+    (run / "model").mkdir(parents=True)
+    for name in ("recipe.yaml", "subwords.json"):
+        (run / name).write_bytes((files / "my data" / name).read_bytes())
+    (run / "data.json").write_text("{}", encoding="utf-8")
+    assert main([*ARGS[:-1], "tuned", "--vocab-from", "runs/old", "--subwords.extend", "5"]) == 0
+    assert read_recipe("tuned/recipe.yaml").subwords.whitespace == "kept"
+
+
 def leak(files):
     """Make the validation pairs training pairs."""
     for lang in ("de", "no"):
@@ -122,6 +139,8 @@ def test_check_keeps_the_data_and_exits_with_3_on_an_alarm(files, capsys):
     leak(files)
     before = {path.name: path.read_bytes() for path in (files / "my data").iterdir()}
     assert main([*ARGS, "--check"]) == 3
+    assert "ALARM: 5 of 5 valid pairs" in capsys.readouterr().err
+    assert main([*ARGS, "--check", "--accept-alarms"]) == 0
     assert "ALARM: 5 of 5 valid pairs" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in (files / "my data").iterdir()} == before
 

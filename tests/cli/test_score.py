@@ -81,6 +81,16 @@ def test_lang_selects_one_of_several_target_languages(score, tmp_path):
         kept = [path.read_text("utf-8").splitlines() for path in (tmp_path / "run" / TRANSLATIONS).iterdir()]
         assert expected in kept
     assert len(kept) == 2
+    _, err = score("run", "--ref", "ref.en", "--src", "src.de", "--lang", "es", code=2)
+    assert "--lang: es, but the model translates into" in err and "trg" not in err
+
+
+def test_file_name_that_is_not_utf8_is_escaped(score, tmp_path):
+    name = os.fsdecode(b"caf\xe9.txt")
+    write_lines(tmp_path / name, OUTPUT)
+    out, _ = score(name, "--ref", "ref.en", "--metric", "chrf", "--json", "--html", "page.html")
+    assert json.loads(out)["systems"][0]["name"] == "caf\\udce9.txt"
+    assert "udce9.txt" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_by_line_scores_equal_sacrebleu_sentence_scores(score, tmp_path):
@@ -132,7 +142,8 @@ def test_pipes_are_read_like_files(score, tmp_path, monkeypatch, how):
         ),
         (["long.txt", "--ref", "ref.en", "--by-line"], "long.txt has 4 lines but ref.en has 3"),
         (["a.txt", "--ref", "ref.en", "--device", "cuda"], "--device cuda has no effect"),
-        (["a.txt", "--ref", "ref.en", "--html", "ref.en", "--overwrite"], "ref.en is also an input"),
+        (["a.txt", "--ref", "ref.en", "--html", "ref.en"], "ref.en is also an input"),
+        (["a.txt", "--ref", "ref.en", "--html", "folder"], "folder is not a regular file, so it is not replaced"),
         (["--ref", "ref.en", "a.txt"], "required: HYP (before --ref, which takes several"),
     ],
 )

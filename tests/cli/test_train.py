@@ -109,6 +109,8 @@ def test_failed_prepare_leaves_no_data_and_no_run(recipe, tmp_path, monkeypatch,
     assert not (tmp_path / "runs").exists() and [path.name for path in tmp_path.glob("prepared/*")] == ["x.report.html"]
 
 
-def test_verify_with_prepare_is_refused(run, capsys):
-    assert main(["--verify", "--prepare", str(run.folder)]) == 2
-    assert "leave it out" in capsys.readouterr().err
+@pytest.mark.parametrize("flag", ["--prepare", "--time-budget=20m", "--train.updates=5"])
+def test_verify_refuses_flags_without_effect(run, capsys, flag):
+    assert main(["--verify", flag, str(run.folder)]) == 2
+    name = {"--time-budget=20m": "--train.time_budget"}.get(flag, flag.partition("=")[0])
+    assert f"so {name} has no effect: leave it out" in capsys.readouterr().err

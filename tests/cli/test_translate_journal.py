@@ -1,5 +1,6 @@
 """Interrupted nmt-translate: it stops between two lines, and --output resumes to the bytes of an uninterrupted run."""
 
+import errno
 import json
 import os
 import signal
@@ -276,6 +277,28 @@ def test_file_created_during_translation_is_not_replaced(translate, files, at_an
 def test_report_error_comes_after_the_output_is_written(translate, files):
     _, err = translate("-o", files / "out", "--attention", files / "a.png", "--lines", "77", code=2)
     assert "--lines 77" in err and sorted(contents(files)) == ["in", "out", "ref"]
+
+
+def test_full_disk_in_the_report_keeps_the_journal(translate, files, at_answer, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    flags = ["-i", files / "in", "-o", files / "out", "--alignments", files / "links"]
+    with monkeypatch.context() as patch:
+        patch.setattr("nmt.cli.translate_output.write_lines", fail)
+        assert "resumes after them" in translate(*flags, code=1)[1]
+    at_answer(1)  # so that it cannot translate
+    translate(*flags)
+    assert sorted(contents(files)) == ["in", "links", "out", "ref"]
+
+
+def test_disk_without_locks_is_reported_and_used(translate, files, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", fail)
+    _, err = translate("-o", files / "out")
+    assert "out.journal: not locked, as its disk has no locks" in err and (files / "out").exists()
 
 
 @pytest.mark.parametrize(("name", "twice"), [("SIGINT", True), ("SIGTERM", False)])

@@ -231,6 +231,11 @@ def test_split_line_is_drawn_but_too_large_attention_is_not(translate, objects, 
     assert len(lines) == 1 and "none of its 1 lines can be drawn" in err
 
 
+def test_warnings_about_wrapped_input_name_the_line_of_the_output(translate):
+    _, err = translate("--input-format", "wrapped", source=b"the old\nship.\n\xff ship.\n")
+    assert "warning: <stdin>, output line 2: invalid UTF-8" in err
+
+
 def test_forced_scoring_ignores_the_n_best_option_of_the_run(translate, tmp_path):
     run = make_run(tmp_path / "several", {**OPTIONS, "decode.n_best": "2"})
     (tmp_path / "trg").write_text("x\n" * SOURCE.count(b"\n") + "x\n", encoding="utf-8")

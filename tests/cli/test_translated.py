@@ -107,6 +107,12 @@ def test_run_samples_sources_or_searches_targets_only_once(searches, capsys):
     assert len(searches) == 15 and len(list(FOLDER.iterdir())) == 4
 
 
+def test_format_text_reads_a_file_of_any_name(searches):
+    Path("mono.tsv").write_bytes(Path("mono.en").read_bytes())
+    assert main([write_recipe(REAL, BT.replace("mono.en", "mono.tsv, format: text"))]) == 0
+    assert training_pairs()[N_REAL:] == expected("en", tag=True)
+
+
 def test_training_with_prepare_translates_first(searches):
     assert train([write_recipe(REAL, BT), "--prepare"]) == 0
     assert len(searches) == 3 and training_pairs()[N_REAL:] == expected("en", tag=True)

@@ -98,6 +98,34 @@ def test_other_corpora_or_another_order_differ_but_other_weights_do_not(tmp_path
         assert difference.startswith(f"data.train: {first.src}, {second.src} in the folder, {corpora[0].src}")
 
 
+def test_reordered_corpora_differ_if_they_are_named_by_patterns(tmp_path):
+    first, second = (
+        TrainingCorpus(src=f"{tmp_path}/{n}.*.de", trg=f"{tmp_path}/{n}.*.en")
+        for n in "ab"
+        if write(tmp_path / f"{n}.1.de", SRC) and write(tmp_path / f"{n}.1.en", TRG)
+    )
+    prepare(recipe_in(tmp_path, train=[first, second]), tmp_path / "out")
+    data = Prepared.open(tmp_path / "out")
+    assert not data.differences(recipe_in(tmp_path, train=[first, second]))
+    assert data.differences(recipe_in(tmp_path, train=[second, first]))
+
+
+def test_another_target_language_of_a_corpus_differs_without_tags(tmp_path):
+    files = {"src": write(tmp_path / "a.de", SRC), "trg": write(tmp_path / "a.en", TRG)}
+    recipes = [recipe_in(tmp_path, train=[TrainingCorpus(**files, trg_lang=lang)]) for lang in ("fr", None)]
+    prepare(recipes[0], tmp_path / "out")
+    data = Prepared.open(tmp_path / "out")
+    assert not data.differences(recipes[0]) and data.differences(recipes[1])
+
+
+def test_report_keeps_the_usual_ratios_of_corpora_that_share_a_source_file(tmp_path):
+    source = write(tmp_path / "a.de", SRC)
+    corpora = [TrainingCorpus(src=source, trg=write(tmp_path / f"a.{n}", TRG)) for n in "bc"]
+    prepare(recipe_in(tmp_path, train=corpora), tmp_path / "out")
+    names = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["usual_ratio"]
+    assert list(names) == [f"{source} (data.train.{n})" for n in range(2)]
+
+
 def test_validation_sets_are_stored_separately_in_the_order_of_the_recipe(tmp_path):
     def with_sets(**lines_of):
         files = {name: [write(tmp_path / f"{name}.{side}", lines) for side in "st"] for name, lines in lines_of.items()}
@@ -204,8 +232,8 @@ def test_lock_that_its_holder_has_just_removed_is_no_lock(tmp_path, monkeypatch)
     """Another process could create and lock a new file of that name, and both would write the folder."""
 
     def lock_removed_file(handle):
-        lock_file(handle)
         (tmp_path / ".out.preparing.lock").unlink()
+        return lock_file(handle)
 
     monkeypatch.setattr("nmt.data.manifest.lock_file", lock_removed_file)
     with (

@@ -1,7 +1,9 @@
 """nmt-export: writes only a model that passed the comparison, and replaces only an export of the same kind."""
 
 import json
+import os
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -102,6 +104,16 @@ def test_impossible_exports_are_refused_and_leave_nothing(export, tmp_path, monk
     before = sorted(tmp_path.rglob("*"))
     assert message in export(to, *flags, code=2, lines="--lines" not in flags)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_signal_leaves_no_unfinished_export(export, tmp_path, monkeypatch):
+    def interrupted(run, checkpoint, folder, precision):
+        folder.mkdir()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("nmt.export.parity.export", interrupted)
+    export("safetensors", code=128 + signal.SIGTERM)
+    assert not list(tmp_path.glob(".*.tmp"))
 
 
 def test_missing_or_overlong_lines_to_compare_on_are_refused(export, tmp_path):

@@ -128,13 +128,15 @@ def test_lock_check_fails_when_the_run_folder_was_moved(claimed):
 
 
 def test_file_system_without_locks_is_reported_and_used(recipe_of, monkeypatch, capsys):
-    def fail(_):
+    def fail(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("nmt.run.lock_file", fail)
+    monkeypatch.setattr("fcntl.flock", fail)
     recipe = recipe_of(train={"updates": 1})
     assert launch(recipe) == "done"
-    assert f"{recipe.run_folder}: not locked (No locks available)" in capsys.readouterr().err
+    assert (
+        f"{recipe.run_folder}: not locked, as its disk has no locks: start no second process" in capsys.readouterr().err
+    )
 
 
 # The disk space that a run needs is known before its first update; a run without it does not begin.

@@ -58,6 +58,7 @@ def test_summary_has_the_scores_of_the_chosen_models(seeds, capsys):
     out, err = capsys.readouterr()
     assert err.count("already trained") == 3 and "standard deviation" in out
     assert (seeds / "seeds.json").read_bytes() == before
+    assert main([str(seeds), "--verify"]) == 2 and "name one of them" in capsys.readouterr().err
     assert main([str(seeds.parent / "recipe.yaml"), "--seeds", "2"]) == 0  # the others stay in the summary
     assert (seeds / "seeds.json").read_bytes() == before
     capsys.readouterr()
