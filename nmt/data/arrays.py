@@ -1,7 +1,7 @@
 """Ragged arrays (rows of different lengths as concatenated values and lengths), growing arrays, hashes of integers."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,7 @@ class Ragged:
     lengths: NDArray[Any]
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]], dtype: type[np.integer[Any]] | np.dtype[Any] = np.int64) -> "Ragged":
+    def of(cls, rows: Sequence[Collection[int]], dtype: type[np.integer[Any]] | np.dtype[Any] = np.int64) -> "Ragged":
         """Convert lists. dtype: of the values, which must fit."""
         lengths = np.fromiter(map(len, rows), np.int32, len(rows))
         values = np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(lengths.sum(dtype=np.int64)))

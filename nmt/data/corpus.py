@@ -9,6 +9,7 @@ The `datasets` library can read the Arrow files: `Dataset.from_file("train.arrow
 import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -148,10 +149,21 @@ class Prepared:
         changed = changed_settings(self.settings, settings_of(recipe))
         stored = [corpus["name"] for corpus in self.manifest["corpora"]]
         names = [
-            "" if corpus.translated_by else (names_of(corpus.file or corpus.src) or [""])[0]
+            ""
+            if corpus.translated_by
+            # The name of a dataset is that of `HubDataset`.
+            else " ".join(filter(None, (corpus.dataset, corpus.subset, corpus.split)))
+            or names_of(corpus.file or corpus.src)[0]
             for corpus in recipe.data.train
         ]
-        has_moved = any(name in stored and name != stored[n] for n, name in enumerate(names[: len(stored)]))
+
+        def is_called(stored_name: str, name: str) -> bool:
+            return stored_name == name or fnmatchcase(stored_name, name)
+
+        has_moved = any(
+            not is_called(own, name) and any(is_called(other, name) for other in stored)
+            for own, name in zip(stored, names, strict=False)
+        )
         if names and any(stored) and (has_moved or len(names) != len(stored)):  # weights and languages go by position
             changed.append(f"data.train: {', '.join(stored)} in the folder, {', '.join(names)} in the recipe")
         old, new = list(self.valid_sets), [files.name for files in recipe.data.valid] or [VALID]

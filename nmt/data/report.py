@@ -63,13 +63,17 @@ class DataReport:
         """The content of report.json; docs/reference.md explains every entry."""
         dropped = sum(self.dropped.values(), Counter[str]())
         reasons = [reason for reason in (*REASONS, *sorted(set(dropped) - set(REASONS))) if reason in dropped]
+        n_of_name = Counter(name for _, name in self.learnt_ratios)
         facts = {
             "read": self.n_read,
             "kept": self.n_kept,
             "dropped": {reason: {"count": dropped[reason], "first": self.first[reason]} for reason in reasons},
             "examples": {reason: self.examples[reason] for reason in reasons if reason in self.examples},
             "source_in_valid_or_test": 0,
-            "usual_ratio": {name: usual._asdict() for (_, name), usual in self.learnt_ratios.items()},
+            "usual_ratio": {
+                name if n_of_name[name] == 1 else f"{name} (data.train.{n})": usual._asdict()
+                for (n, name), usual in self.learnt_ratios.items()
+            },
             "notes": dict(sorted(self.notes.items())),
             "noted": dict(sorted(self.noted.items())),
             **self.survey,

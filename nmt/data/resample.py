@@ -361,11 +361,7 @@ class Noise:
         for n, pair_chance in zip(changed.tolist(), mixed(chance[changed]), strict=True):
             pair = self._changed(self._kinds[kind[n]], corpus[n], src_rows[n], trg_rows[n], pair_chance)
             src_rows[n], trg_rows[n] = pair
-        noisy = []
-        for side, before in zip((src_rows, trg_rows), (src, trg), strict=True):
-            lengths = np.array(list(map(len, side)), before.lengths.dtype)
-            noisy.append(Ragged(np.concatenate(side).astype(before.values.dtype, copy=False), lengths))
-        return noisy[0], noisy[1]
+        return Ragged.of(src_rows, src.values.dtype), Ragged.of(trg_rows, trg.values.dtype)
 
     def _changed(self, kind: str, corpus: int, src_ids: Ids, trg_ids: Ids, chance: np.uint64) -> tuple[Ids, Ids]:
         """The ids of both sides of a pair with one kind of noise; the given ids if the change is not possible."""

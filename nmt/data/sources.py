@@ -136,6 +136,8 @@ def _sources_of(
     dataset: HubDataset | None = None
     if files.dataset is not None:
         assert files.split is not None, "the recipe was checked"
+        if files.header is not None:
+            complaints.append(f"{option}.header: a dataset has named columns. Remove it.")
         paths = (folder / files.dataset for folder in folders)
         name = str(next((path for path in paths if path.is_dir()), files.dataset))
         dataset = HubDataset(name, files.subset, files.split)
@@ -185,6 +187,8 @@ def _text_of(file: "NamedFile", column: Column | None, by_name: bool, moses: str
                 else f"{file.name}: {form} has columns or keys, and none is chosen. Choose one with src_column and "
                 "trg_column, or write format: text if its lines are sentences."
             )
+        if files.header is not None and files.src_column is files.trg_column is None:
+            raise DataError(f"{file.name}: header is for TSV and CSV, but this is text. Remove it.")
         return Text(file.name, file.path, moses=moses)
     if form == "text":
         raise DataError(

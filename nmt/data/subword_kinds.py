@@ -139,7 +139,8 @@ class Char(Bpe):
 
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
         """Add the most frequent of the new characters."""
-        characters = _new_characters(words, n_new, old)
+        known = CharacterLetters(old.vocab).n_byte
+        characters = alphabet_of(counted_characters(words), n_new, known, coverage=1.0)
         return PieceTable(vocab=[*old.vocab, *characters], merges=old.merges)
 
 

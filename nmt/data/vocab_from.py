@@ -194,7 +194,7 @@ def _differences(old: Subwords, config: SubwordsConfig, protect: Sequence[str]) 
         yield f"kind: {config.kind}, but {' or '.join(kinds)} there"
     names = ["joint"]
     if not old.src.speller:  # SentencePiece has rules of its own
-        names += ["normalize", "whitespace"] if config.extend else ["normalize"]
+        names += ["normalize", *(["whitespace"] if config.extend or config.whitespace == "kept" else [])]
     for name in names:
         value, stored = (str(getattr(options, name)).lower() for options in (config, old.file))
         if value != stored:

@@ -92,6 +92,8 @@ def complaint_about_patterns(patterns: Sequence[Any]) -> str | None:
                 group = re.compile(f"(?P<{PATTERN}>{pattern[1:-1]})")  # as a part of a larger expression
         except (re.error, OverflowError, RecursionError, Warning) as error:
             return f"{pattern} is not a usable regular expression ({error})"
+        if re.search(r"(?<!\\)(?:\\\\)*(?:\\[1-9]|\(\?\()", pattern):
+            return f"{pattern} refers to a group by its number, which other patterns would change (write it without)"
         if len(group.groupindex) > 1:
             return f"{pattern} has a named group (write it as (?:...))"
         if group.match(""):
@@ -101,6 +103,7 @@ def complaint_about_patterns(patterns: Sequence[Any]) -> str | None:
 
 # A tag is shown as <tag>. It begins with a letter, since <2fr> is the tag of a language.
 Tag = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", max_length=50)]
+Tags = Annotated[list[Tag], BeforeValidator(one_or_many(str), json_schema_input_type=Tag | list[Tag])]
 
 
 def language_tag(lang: str) -> str:
@@ -118,7 +121,7 @@ class CorpusFiles(Section):
 
     trg_lang: LanguageCode | None = None
     """Language of the target side, if it is not data.trg_lang; with several, nmt-translate takes --trg-lang."""
-    tags: list[Tag] = Field(default_factory=list)
+    tags: Tags = Field(default_factory=list)
     """Control symbols to put before each source: [bt] for translated text, [news] for a domain; see decode.tags."""
     src: str | list[str] | None = None
     """File of source sentences, one a line; a list of files; or a pattern like news.*.de.gz."""

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from nmt.recipe.data_options import Tag
+from nmt.recipe.data_options import Tags
 from nmt.recipe.section import Count, LanguageCode, NonNegativeFloat, PositiveFloat, PositiveInt, Rate, Section
 
 # Options of sampling, without effect in beam search.
@@ -54,7 +54,7 @@ class DecodeConfig(Section):
     """Units of alignments; auto: words, or characters in languages without spaces between words."""
     trg_lang: LanguageCode = ""
     """Target language, for a model with several; empty: data.trg_lang."""
-    tags: list[Tag] = Field(default_factory=list)
+    tags: Tags = Field(default_factory=list)
     """Tags of the training corpora to put before each line: [news]."""
     max_len_a: NonNegativeFloat = 2.0
     """A translation has at most a x source length (rounded down) + b tokens."""

@@ -120,7 +120,7 @@ class _Composer(yaml.SafeLoader):
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         message = None
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-            message = "anchors and aliases (& and *) are not allowed"
+            message = "anchors and aliases (& and *) are not allowed; text that begins with one needs quotes"
         elif event.tag is not None:
             message = f"tags ({event.tag}) are not allowed"
         elif self.depth >= MAX_DEPTH:

@@ -22,6 +22,13 @@ def test_defaults_equal_base_and_an_untied_projection_is_not_scaled():
     assert ModelConfig().scale_emb_or_prj == "prj"
 
 
+def test_one_tag_needs_no_list():
+    recipe = Recipe.model_validate(
+        {"name": "x", "decode": {"tags": "news"}, "data": {"train": [{**FILES, "tags": "bt"}]}}
+    )
+    assert (recipe.decode.tags, recipe.data.train[0].tags) == (["news"], ["bt"])
+
+
 FILES = {"src": "a", "trg": "b"}
 LSTM = {"architecture": "attention"}
 SENTENCEPIECE = {"kind": "sentencepiece", "vocab_from": "a.model"}

@@ -67,6 +67,10 @@ def test_other_keys_of_a_json_line_are_ignored(at):
     assert at.texts()[0] == ["Hund 0", "Hund 1", "Hund 2"]
 
 
+def test_text_has_no_header(at):
+    at.refused({"src": "v.de", "trg": "v.en", "header": True}, "v.de: header is for TSV and CSV, but this is text")
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
 def test_line_feeds_inside_a_field_become_spaces(at, name):
     rows = [{"de": "a\r\nb\n\nc", "en": "\nx\n"}, {"de": "\r\n", "en": "c\rd\r"}, {"de": "last", "en": "LAST"}]

@@ -57,6 +57,17 @@ def test_reused_subwords_are_unchanged_and_new_pieces_follow_old_ones(tmp_path, 
     assert f"{old.src.size} pieces of {tmp_path}, {new.src.size - old.src.size} new, {new.src.size} in all" in line
 
 
+def test_rare_new_characters_become_pieces_of_kind_char(tmp_path):
+    saved(tmp_path, kind="char")
+    assert "ж" in reused(tmp_path, ["a" * 90] * 100 + ["ж"], kind="char", extend=5).src.vocab
+
+
+def test_white_space_of_the_recipe_must_be_that_of_the_subwords(tmp_path):
+    saved(tmp_path)
+    with pytest.raises(DataError, match="whitespace: kept, but unified there"):
+        reused(tmp_path, whitespace="kept")
+
+
 def test_extended_vocabulary_equals_a_large_one_learnt_on_the_same_text(tmp_path):
     large = learnt_subwords(OLD, OLD, SubwordsConfig(vocab_size=300))
     small = saved(tmp_path, vocab_size=280)
