@@ -85,8 +85,8 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
             if not bool(torch.isfinite(tensor).all()):
                 raise TrainingError(
                     f"{folder}: not written, because {name} holds numbers that are not finite. Earlier checkpoints "
-                    "are untouched. Start a new run with a lower optim.lr, a longer optim.warmup, optim.clip, or in "
-                    "fp32."
+                    "are untouched. Start a new run with a lower learning rate, a longer optim.warmup, optim.clip, or "
+                    "in fp32."
                 )
     temporary = _hidden(folder, "new")
     try:

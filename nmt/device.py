@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from nmt.errors import NmtError, Unavailable
+from nmt.processes import system_text
 
 
 def choose_device(name: str, option: str = "--device") -> torch.device:
@@ -99,9 +100,5 @@ def processor_of(device: torch.device) -> str:
     """The model name of the GPU or processor; "" if the system does not report it."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
-    try:
-        cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return platform.processor()
-    match = re.search(r"^model name\s*: (.+)$", cpuinfo, re.MULTILINE)
+    match = re.search(r"^model name\s*: (.+)$", system_text(Path("/proc/cpuinfo")), re.MULTILINE)
     return match[1].strip() if match else platform.processor()

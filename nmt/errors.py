@@ -82,6 +82,11 @@ def as_nmt_error(error: Exception) -> NmtError | None:
         first, _, _ = str(error).partition("\n")
         advice = "make batch.max_tokens, valid.max_tokens or decode.max_tokens smaller"
         return MachineError(f"out of memory: {first} ({advice})")
+    if type(error).__module__.startswith(("torch._inductor", "torch._dynamo")):
+        cause = str(error).strip().partition("\n")[0]
+        return Unavailable(
+            f"train.compile: torch's compiler failed: {cause} Use auto or false, or install what it needs."
+        )
     return None
 
 

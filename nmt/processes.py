@@ -86,7 +86,7 @@ def _n_idle(seconds: float, stat: Path = Path("/proc/stat")) -> float:
 def system_text(path: Path) -> str:
     """Return the text of a file of the system, empty if this system has no such file or forbids reading it."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8", errors="replace")  # Linux cuts process names inside characters
     except OSError:
         return ""
 

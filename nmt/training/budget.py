@@ -4,6 +4,7 @@ only the schedule and the end of training: pairs, order and dropout of an update
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 from nmt.recipe.options import Recipe
 from nmt.recipe.training_options import WITHOUT_END, OptimConfig, TrainConfig
@@ -15,7 +16,7 @@ _SOON = 0.5
 _MIN_SCHEDULE = 0.05  # kept for the schedule, however long a validation took
 _LATE = 0.6  # passed after the first update if set-up took most of the time
 _RESERVE_IF_LATE = 0.3, 0.15  # of the time that is left then: for the last validation, and for saving once
-_VALID_EVERY = 0.1  # between two validations if valid.every is auto
+_VALID_EVERY = 0.1  # of the time or of the updates, between two validations if valid.every is auto
 _MIN_INTERVAL = 5.0  # least time between two such validations, in durations of one
 _MAX_FOR_CHOICE = 0.2  # kept for models other than the last, at most
 _SLOWER = 0.2  # of a validation: the last may be slower by this, as outputs grow and machines are shared
@@ -30,8 +31,9 @@ def foreseen(recipe: Recipe, *, update_seconds: float, valid_seconds: float) -> 
     update_seconds, valid_seconds: duration of one. Set-up and saving are ignored.
     """
     train, every, budget = recipe.train, recipe.valid.every, recipe.train.budget_seconds
-    shortest = max(_VALID_EVERY * budget, _MIN_INTERVAL * valid_seconds)
-    interval = float(shortest / update_seconds if every == "auto" else every)  # in updates
+    tenth = min(_VALID_EVERY * budget / update_seconds, _VALID_EVERY * train.updates)
+    least = max(1.0, _MIN_INTERVAL * valid_seconds / update_seconds)
+    interval = float(max(tenth, least) if every == "auto" else every)  # in updates
     n_update = float(train.updates)
     if budget:
         rest = budget - n_measured_at_end(train) * valid_seconds
@@ -233,10 +235,18 @@ def stop_reason(state: TrainState, recipe: Recipe, time_share: float) -> str:
     return "patience" if state.out_of_patience(recipe.valid.metric, recipe.valid.patience) else ""
 
 
-def undo_end(state: TrainState, recipe: Recipe) -> None:
-    """Undo the end of a continued run: forget a validation due only there, and mark the checkpoint as one of a stop."""
+def ended_early(state: TrainState, final: dict[str, Any], metric: str) -> bool:
+    """Return whether a run ended by valid.patience. final: state of its final model. metric: if that has none."""
+    ends = final.get("ends", {})
+    is_before = final["update"] < ends.get("updates", 0)
+    return is_before and state.out_of_patience(ends.get("metric", metric), ends.get("patience", 0))
+
+
+def undo_end(state: TrainState, recipe: Recipe, final: dict[str, Any]) -> None:
+    """Undo the end of a continued run: forget a validation due only there, and mark the checkpoint as one of a stop.
+    final: state of its final model."""
     last, every = state.update, recipe.valid.every
-    if every == "auto" or last % every:
+    if (every == "auto" or last % every) and not ended_early(state, final, recipe.valid.metric):
         state.history = [entry for entry in state.history if entry["update"] != last]
         if last % recipe.train.save_every and last not in state.stops:
             state.stops.append(last)
@@ -255,7 +265,8 @@ def _validates(update: int, state: TrainState, recipe: Recipe, time_share: float
         return False  # no time would be left for the last validation
     is_early = not state.history and time_share >= _FIRST_VALIDATION
     if valid.every == "auto":
-        interval = max(_VALID_EVERY, _MIN_INTERVAL * state.measure_share)
-        return is_early or time_share - state.validated_share >= interval
+        passed, last = time_share - state.validated_share, max((entry["update"] for entry in state.history), default=0)
+        is_tenth = passed >= _VALID_EVERY or update - last >= _VALID_EVERY * recipe.train.updates
+        return is_early or (is_tenth and passed >= _MIN_INTERVAL * state.measure_share)
     follows_soon = time_share * valid.every <= _SOON * update
     return update % valid.every == 0 or (is_early and not follows_soon)

@@ -30,7 +30,7 @@ from nmt.training.feed import Feed
 from nmt.training.initial import OPTIONS_WARNING, check_origin, copy_from_origin, format_options
 from nmt.training.launch import refuse_other_run
 from nmt.training.materials import Trial, open_data, require_extras
-from nmt.training.memory import Work, memory_left, peak
+from nmt.training.memory import Work, footprint, memory_left, peak
 from nmt.training.parallel import Ranks, require_one_process
 from nmt.training.precision import use_device
 from nmt.training.resolve import bytes_needed, checkpoint_bytes, resolve, target_tokens
@@ -48,7 +48,9 @@ class Findings:
     def __init__(self, recipe: Recipe, data: Prepared, trial: Trial) -> None:
         device, engine = trial.device, trial.engine
         feed = Feed(recipe, data, Ranks())
-        self.room = memory_left(device)  # before training; None: unknown
+        resident = footprint(device).get("rss_mb", 0.0) * 2**20
+        held = torch.cuda.memory_reserved(device) if device.type == "cuda" else resident
+        self.room = None if (left := memory_left(device)) is None else left + held  # for this process; None: unknown
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         batches = [rows for update in feed.plan.updates(0) for rows in update]
@@ -124,6 +126,8 @@ def likely_troubles(recipe: Recipe, findings: Findings) -> Iterator[str]:
             f"every pair is seen {updates / epoch:,.0f} times: make train.updates or train.time_budget smaller, or "
             "set valid.patience for early stopping"
         )
+    if optim.schedule == "noam" and optim.lr != type(optim)().lr:
+        yield f"optim.lr: {optim.lr:g} has no effect with optim.schedule noam: set optim.lr_mul"
     if optim.n_warmup >= updates:
         yield f"optim.warmup, {optim.n_warmup:,}, is not below the {updates:,} updates{in_time}: the rate never falls"
     if updates < epoch:
@@ -138,7 +142,8 @@ def likely_troubles(recipe: Recipe, findings: Findings) -> Iterator[str]:
     if not findings.valid_fits:
         yield "memory ran out in the largest validation batch: make valid.max_tokens smaller"
     if findings.peak and findings.room and findings.peak > 0.9 * findings.room:
-        yield "memory is nearly full: make batch.max_tokens smaller, or set train.checkpoint_activations to true"
+        advice = "for a Transformer set train.checkpoint_activations to true"
+        yield f"memory is nearly full: make batch.max_tokens smaller, or {advice}"
     if findings.disk > findings.disk_left:
         yield "the disk has too little room for the checkpoints: free some, or lower train.keep_last and keep_best"
     if findings.gpu_idle:
@@ -199,7 +204,7 @@ def table(recipe: Recipe, findings: Findings) -> list[tuple[str, str]]:
         ("compiled", findings.compile),
         ("corpus", f"{findings.n_pair:,} pairs, {findings.n_token:,} target tokens"),
         ("largest batch", f"{rows:,} sentences x {columns:,} subwords"),
-        ("memory peak", memory if findings.room is None else f"{memory}; {size(findings.room)} were free before"),
+        ("memory peak", memory if findings.room is None else f"{memory} of {size(findings.room)} available"),
         ("update", f"{findings.tokens:,.0f} target tokens, {findings.seconds:.3f} s"),
         ("speed", f"{findings.tokens / findings.seconds:,.0f} target tokens/s"),
         ("padding", f"{findings.padding:.1%}"),

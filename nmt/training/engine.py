@@ -131,8 +131,8 @@ class Engine:
         self.model, self.recipe, self.precision, self.ranks = model, recipe, precision, ranks
         train = recipe.train
         # Rank 0 validates with full weights, so a sharded model needs an unsharded copy.
-        is_sharded = ranks.world_size > 1 and train.parallel == "fsdp"
-        self._twin = copy.deepcopy(model).cpu() if is_sharded and ranks.is_main else None
+        self._is_sharded = ranks.world_size > 1 and train.parallel == "fsdp"
+        self._twin = copy.deepcopy(model).cpu() if self._is_sharded and ranks.is_main else None
         objective = Objective(model, train.label_smoothing, recipe.regularize, compiled=train.compiled)
         self.objective = ranks.distribute(objective, train.parallel)
         self.optimizers = Optimizers(model, recipe.optim)
@@ -158,7 +158,7 @@ class Engine:
             self._rehearse = False
             self.backward(work[:1], n_gold, share=share)
             self.optimizers.zero_grad()
-        while (failed := self._accumulate(self.memory.pieces(work), n_gold, share)) is not None:
+        while (failed := self._accumulate(work, n_gold, share)) is not None:
             self.memory.ran_out(failed)
             self._give_up_if_hopeless(failed)
             self.optimizers.zero_grad()
@@ -167,6 +167,8 @@ class Engine:
 
     def _accumulate(self, work: list[Work], n_gold: int, share: float) -> Work | None:
         """Add up the gradients of batches. Returns the batch that did not fit into memory, or None."""
+        if not self._is_sharded:  # else all ranks need as many forward passes
+            work = self.memory.pieces(work)
         loss_sum = torch.zeros((), device=self.model.device)
         saved: dict[Tensor, Tensor] = {}
         for i, item in enumerate(work):
@@ -228,7 +230,7 @@ class Engine:
         n, n_src = failed.batch.src_seq.shape
         what = f"memory of {self.model.device} ran out with a batch of {n:,} pairs, {n_src:,} source and "
         what += f"{failed.batch.gold.size(1):,} target subwords long"
-        advice = "Or set train.checkpoint_activations to true, or make the model smaller."
+        advice = "Or make the model smaller, or set train.checkpoint_activations to true for a Transformer."
         if self.ranks.world_size > 1:  # the other ranks already wait for the gradient of the whole batch
             raise OutOfMemory(
                 f"rank {self.ranks.rank}: {what}. With several processes a batch cannot be halved during training: "

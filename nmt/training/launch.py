@@ -125,10 +125,7 @@ def _train(recipe: Recipe, feed: Feed, run: Run, record: Record, wants_stop: Cal
 def _precision(recipe: Recipe, saved: dict[str, Any], ranks: Ranks) -> Precision:
     """The precision that the run began with, or a choice for a new run: the same on all ranks. saved: see `_train`."""
     if saved:
-        why = "as the run began"
-        if saved.get("fast_fp32"):
-            why += ", but without oneDNN's fp32 products, which this version no longer has"
-        precision = Precision(saved["name"], why, ranks.device.type, saved.get("kernels", False))
+        precision = Precision(saved["name"], "as the run began", ranks.device.type, saved.get("kernels", False))
     else:
         precision = Precision(**ranks.on_main(lambda: asdict(choose_precision(recipe.train, ranks.device))))
     why_not = ops.kernels_here().why_not if precision.kernels else ""

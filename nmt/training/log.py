@@ -17,6 +17,8 @@ from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training.run_page import RunPage
 
+_WANDB_ID = "wandb/run-id"  # file in a run folder: drawn once, then read
+
 
 class TensorBoard:
     """Scalars and sample translations, as events in a folder. since: the update that training continues from; later
@@ -50,7 +52,7 @@ class WeightsAndBiases:
     def __init__(self, recipe: Recipe, folder: Path) -> None:
         import wandb
 
-        id_path = folder / "wandb" / "run-id"  # drawn once, then read
+        id_path = folder / _WANDB_ID
         if not (id_path.is_file() and id_path.read_text(encoding="ascii").strip()):
             id_path.parent.mkdir(exist_ok=True)
             id_path.write_text(secrets.token_hex(8) + "\n", encoding="ascii", newline="\n")
@@ -126,9 +128,10 @@ class Record:
             self.say(f"warning: {sink.name} failed and is disabled from here on: {type(error).__name__}: {reason}")
 
     def begin(self) -> None:
-        """Begin the log of a new run: delete the log of an attempt that was killed before its first checkpoint."""
+        """Begin the log of a new run: delete that of an attempt which was killed before its first checkpoint."""
         if not self.quiet:
             self.path.unlink(missing_ok=True)
+            (self.path.parent / _WANDB_ID).unlink(missing_ok=True)
 
     def resume(self, update: int, validated: Collection[int]) -> None:
         """Delete the lines written after the checkpoint of a resumed run. validated: its updates with a validation."""

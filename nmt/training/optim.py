@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from nmt.errors import RecipeError, RunError
+from nmt.errors import RecipeError
 from nmt.models.base import Blocked
 from nmt.ops import product_of_each
 from nmt.recipe.training_options import OptimConfig
@@ -26,15 +26,9 @@ class WithoutCompiler(torch.optim.Optimizer):
 
 
 class Adam(WithoutCompiler, torch.optim.Adam):
-    """`torch.optim.Adam`"""
+    """`torch.optim.Adam`, or with decoupled_weight_decay `torch.optim.AdamW`"""
 
     step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
-
-
-class AdamW(WithoutCompiler, torch.optim.AdamW):
-    """`torch.optim.AdamW`"""
-
-    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
 
 # Quintic Newton-Schulz iteration (Jordan et al.): steep at zero, so five steps bring all singular values near one.
@@ -251,13 +245,7 @@ class Optimizers:
         optimizer_of = {p: optimizer for optimizer in self.parts for g in optimizer.param_groups for p in g["params"]}
         for key, value in state.items():
             name, _, quantity = key.partition("|")
-            if name not in params:
-                raise RunError(
-                    f"The checkpoint has {key}, the state of an optimizer that this version no longer has, so the run "
-                    "cannot resume. Start a new run from its weights: --train.init_from RUN and another --train.out."
-                )
-            param = params[name]
-            if param in optimizer_of:
+            if (param := params[name]) in optimizer_of:
                 optimizer_of[param].state[param][quantity] = shard_like(param, value)
 
     def apply_update(
@@ -299,9 +287,11 @@ def groups_of(factors: Factors, weight_decay: float) -> list[dict[str, Any]]:
     ]
 
 
-def _adam(kind: type[Adam | AdamW], factors: Factors, config: OptimConfig) -> list[torch.optim.Optimizer]:
-    groups = groups_of(factors, config.weight_decay)
-    return [kind(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)] if groups else []
+def _adam(_: nn.Module, factors: Factors, config: OptimConfig) -> list[torch.optim.Optimizer]:
+    """AdamW, or Adam if optim.name says so."""
+    groups, decoupled = groups_of(factors, config.weight_decay), config.name != "adam"
+    options: dict[str, Any] = {"lr": config.lr, "betas": config.betas, "eps": config.eps, "fused": True}
+    return [Adam(groups, **options, decoupled_weight_decay=decoupled)] if groups else []
 
 
 def _muon(model: nn.Module, factors: Factors, config: OptimConfig) -> list[torch.optim.Optimizer]:
@@ -313,7 +303,7 @@ def _muon(model: nn.Module, factors: Factors, config: OptimConfig) -> list[torch
     hidden = {p: factor for p, factor in factors.items() if p.dim() == 2 and p not in vocab_weights}
     grouped = _grouped(hidden, lambda p: (block_of.get(p), hidden[p]))
     groups = [{"params": params, "block": block, "rate_factor": f} for (block, f), params in grouped.items()]
-    adamw = _adam(AdamW, {p: factor for p, factor in factors.items() if p not in hidden}, config)
+    adamw = _adam(model, {p: factor for p, factor in factors.items() if p not in hidden}, config)
     if not groups:
         return adamw
     return [Muon(groups, config.muon_lr, momentum=config.muon_momentum, weight_decay=config.weight_decay), *adamw]
@@ -321,8 +311,8 @@ def _muon(model: nn.Module, factors: Factors, config: OptimConfig) -> list[torch
 
 # Optimizers by optim.name: (model, factors, options) -> optimizers that divide the parameters between them.
 OPTIMIZERS: dict[str, Callable[[nn.Module, Factors, OptimConfig], list[torch.optim.Optimizer]]] = {
-    "adam": lambda _, factors, config: _adam(Adam, factors, config),
-    "adamw": lambda _, factors, config: _adam(AdamW, factors, config),
+    "adam": _adam,
+    "adamw": _adam,
     "muon": _muon,
 }
 

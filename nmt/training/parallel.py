@@ -12,7 +12,6 @@ import os
 import secrets
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -128,12 +127,6 @@ class Ranks:
             if self.is_main:
                 gathered[name] = full.cpu() if is_sharded(tensor) else full
         return gathered
-
-    def outliers(self, number: int) -> list[str]:
-        """Ranks whose number differs from the most common one."""
-        numbers = self.all_gather(number)
-        majority = Counter(numbers).most_common(1)[0][0]
-        return [f"rank {rank}" for rank, other in enumerate(numbers) if other != majority]
 
     def all_reduce(self, numbers: Tensor) -> Tensor:
         """Sum a tensor over all ranks in place; on a GPU asynchronously."""

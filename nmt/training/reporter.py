@@ -144,7 +144,7 @@ class TrainingReporter:
             return
         update, ends = final["update"], final.get("ends", {})
         result, ranked_by = [f"update {update:,}"], ends.get("metric", metric)
-        if update < ends.get("updates", 0) and state.out_of_patience(ranked_by, ends.get("patience", 0)):
+        if budget.ended_early(state, final, metric):
             result.insert(0, f"valid.patience {ends['patience']}")
         elif update < ends.get("updates", 0) and ends.get("time_budget"):
             result.insert(0, f"time budget {ends['time_budget']}")
@@ -192,8 +192,8 @@ class TrainingReporter:
             raise TrainingError(
                 f"{where}: loss {outcome.loss}, gradient norm {outcome.norm}, learning rate {outcome.rate:.2e}, loss "
                 f"scale {scaler.get_scale():g}: not finite {MAX_BAD} times in a row. The weights were not touched; "
-                f"last good checkpoint: {checkpoint.name_of(saved[-1]) if saved else 'none'}. Lower optim.lr, raise "
-                "optim.warmup, set optim.clip, or train in fp32."
+                f"last good checkpoint: {checkpoint.name_of(saved[-1]) if saved else 'none'}. Start a new run "
+                "with a lower learning rate, a longer optim.warmup, optim.clip, or in fp32."
             )
 
     def validation(self, state: TrainState, measured: dict[str, Measured], halved: int) -> None:

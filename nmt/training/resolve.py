@@ -40,7 +40,7 @@ _MIN_DROPOUT, _DROPOUT_PER_EPOCH = 0.1, 0.01  # fewer epochs overfit less
 def resolve(recipe: Recipe, data: Prepared, begun: Recipe | None, ranks: Ranks, say: Callable[[str], None]) -> Recipe:
     """Return the recipe with a value for every `auto` that training needs. begun: the recipe of a run that is resumed,
     None for a new run. say: called with a message for each choice and its reason."""
-    original = recipe
+    original, n_in_time = recipe, 0
     if begun is not None:
         if recipe.model.preset == "auto":
             recipe = sized_as(recipe, begun)
@@ -50,7 +50,7 @@ def resolve(recipe: Recipe, data: Prepared, begun: Recipe | None, ranks: Ranks, 
             if getattr(getattr(recipe, section), name) == "auto":
                 recipe = _with(recipe, section, {name: getattr(getattr(begun, section), name)})
     if recipe.model.preset == "auto":
-        recipe, why = _sized(recipe, data, ranks)
+        recipe, why, n_in_time = _sized(recipe, data, ranks)
         model = recipe.model
         say(
             f"model.preset: auto: {data.train.n_pair:,} pairs, {target_tokens(data) / 1e6:,.1f} M target tokens{why} "
@@ -74,7 +74,7 @@ def resolve(recipe: Recipe, data: Prepared, begun: Recipe | None, ranks: Ranks, 
     if optim.warmup == "auto":
         n_update, why = train.updates, ""
         if train.time_budget:
-            n_update, _ = _room(recipe, data, ranks)
+            n_update = n_in_time or _room(recipe, data, ranks)[0]
             why = f" that train.time_budget, {train.time_budget}, has room for"
         chosen["warmup"] = warmup_of(n_update)
         schedule = chosen.get("schedule", optim.schedule)
@@ -97,9 +97,9 @@ def sized_as(recipe: Recipe, run: Recipe) -> Recipe:
     return _with(recipe, "model", {**sizes, "preset": run.model.preset})
 
 
-def _sized(recipe: Recipe, data: Prepared, ranks: Ranks) -> tuple[Recipe, str]:
-    """Return the recipe with the preset that suits the corpus, and a text about the time that it needs. With a time
-    budget: the largest preset, up to that one, that can be trained in time."""
+def _sized(recipe: Recipe, data: Prepared, ranks: Ranks) -> tuple[Recipe, str, int]:
+    """Return the recipe with the preset that suits the corpus, a text about the time that it needs, and its updates in
+    that time. With a time budget: the largest preset, up to that one, that can be trained in time; else "" and 0."""
     largest, max_dropout = preset_for(target_tokens(data))
     named = recipe.model.model_dump(exclude_unset=True)
 
@@ -119,10 +119,10 @@ def _sized(recipe: Recipe, data: Prepared, ranks: Ranks) -> tuple[Recipe, str]:
         if n_update >= _MIN_UPDATES or not best:
             dropout = min(max_dropout, max(_MIN_DROPOUT, round(_DROPOUT_PER_EPOCH * n_epoch, 2)))
             why = f", in {recipe.train.time_budget} about {n_update:,} updates, {n_epoch:,.1f} epochs"
-            best = sized(preset, dropout), why
+            best = sized(preset, dropout), why, n_update
         if n_update < _MIN_UPDATES:
             break
-    return best or (sized(largest, max_dropout), "")
+    return best or (sized(largest, max_dropout), "", 0)
 
 
 def _room(recipe: Recipe, data: Prepared, ranks: Ranks) -> tuple[int, float]:
@@ -207,8 +207,8 @@ def _largest_on_gpu(trial: Trial, most: int, ranks: Ranks) -> tuple[int, str]:
     if not max_tokens:
         raise MachineError(
             f"batch.max_tokens: auto: not even a batch of {LEAST} tokens (the longest pair has {trial.longest_side}) "
-            f"fits the memory of {trial.device}. Make the model smaller, set train.checkpoint_activations to true, or "
-            "make data.max_len smaller and prepare the data again."
+            f"fits the memory of {trial.device}. Make the model smaller, for a Transformer set "
+            "train.checkpoint_activations to true, or make data.max_len smaller and prepare the data again."
         )
     smallest = min(ranks.all_gather(max_tokens))
     why = f"the largest that fits the memory of {torch.cuda.get_device_name(trial.device)} with a margin"

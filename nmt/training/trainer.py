@@ -2,6 +2,7 @@
 `reporter.py` reports it. The loop is the same for one process or several, on CPU or GPU. Everything that follows from
 the position in the data is computed from it, so a resumed run equals an uninterrupted one bit for bit."""
 
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -71,7 +72,7 @@ class Trainer:
                 average.copy_(shard_like(average, saved_ema[name]))
         self.time_share = self.budget.resume(self.state)
         if final is not None and not budget.stop_reason(self.state, self.recipe, self.time_share):
-            budget.undo_end(self.state, self.recipe)
+            budget.undo_end(self.state, self.recipe, final)
         if self.ranks.is_main:
             self._prune()
         self.record.resume(self.state.update, [int(entry["update"]) for entry in self.state.history])
@@ -91,7 +92,8 @@ class Trainer:
         state, engine, run = self.state, self.engine, self.run
         replicated = [param for param in engine.model.parameters() if not is_sharded(param)]
         counters = [state.update, state.position.epoch, state.position.update, state.n_token, state.n_skipped]
-        if odd := self.ranks.outliers(checksum([*replicated, torch.tensor(counters, device=engine.model.device)])):
+        sums = self.ranks.all_gather(checksum([*replicated, torch.tensor(counters, device=engine.model.device)]))
+        if odd := [f"rank {rank}" for rank, number in enumerate(sums) if number != statistics.mode(sums)]:
             raise TrainingError(
                 f"update {state.update}: weights or position of {', '.join(odd)} differ from the other ranks, so "
                 "nothing was saved. Suspect the memory or the device of that machine. The same command resumes from "
@@ -304,14 +306,14 @@ class Trainer:
 
 
 def _intact_checkpoints(run: Run, record: Record) -> dict[int, Path]:
-    """Return the checkpoints that verify, by update. A checkpoint damaged on disk must not enter an average."""
+    """Return the checkpoints that verify, by update. Damaged ones must not enter an average."""
     folder_of = {}
     for update in run.updates():
         try:
             checkpoint.verify(run.checkpoint(update))
             folder_of[update] = run.checkpoint(update)
         except (RunError, checkpoint.NewerFormat) as error:
-            record.say(f"skipped a damaged checkpoint: {error}")
+            record.say(f"skipped a checkpoint: {error}")
     if not folder_of:
         raise RunError(f"{run.folder}: no intact checkpoint, so no model can be chosen. See nmt-train --verify.")
     return folder_of

@@ -75,10 +75,13 @@ def last_state(recipe):
         ({"average": "none"}, 2.0, 50, 3),  # the last validation, and a tenth of a second an update for the others
         ({"average": "last", "ema": 0.9}, 2.0, 43, 3),
         ({}, 30.0, 3, 1),  # no time is left, but for a twentieth
+        ({"updates": 30, "every": "auto"}, 0.1, 30, 10),  # a tenth of the updates
+        ({"updates": 5, "every": "auto"}, 0.01, 5, 5),
     ],
 )
 def test_updates_that_fit_into_a_budget_are_predicted(recipe_of, train, valid_seconds, n_update, n_valid):
-    recipe = timed_recipe(recipe_of, train=train)
+    every = {"every": train["every"]} if "every" in train else {}
+    recipe = timed_recipe(recipe_of, train={name: train[name] for name in train.keys() - {"every"}}, valid=every)
     assert foreseen(recipe, update_seconds=UPDATE, valid_seconds=valid_seconds) == (n_update, n_valid)
 
 
@@ -98,6 +101,17 @@ def test_run_takes_its_time_budget_and_ends_annealed(recipe_of, clock, make_asyn
     assert 0 <= factors[-1] < 0.2 and factors[-1] == min(factors)
     assert all(a >= b - 0.1 for a, b in pairwise(factors[5:]))
     assert last_state(recipe)["history"][-1]["update"] == len(factors)
+
+
+def test_run_that_ended_by_patience_continues_after_its_last_validation(recipe_of, clock, capsys):
+    updates = []
+    for patience in (1, 2):
+        valid = {"every": "auto", "metric": "accuracy", "patience": patience}
+        recipe = timed_recipe(recipe_of, optim={"lr": 1e-12}, train={"time_budget": "200s"}, valid=valid)
+        assert launch(recipe, clock=clock) == "patience"
+        updates.append([entry["update"] for entry in last_state(recipe)["history"]])
+    assert updates[1][:-1] == updates[0] and len(updates[0]) == 2
+    assert "this run had finished (valid.patience 1, " in capsys.readouterr().err
 
 
 def test_time_is_left_for_a_last_validation_even_if_none_was_due(recipe_of, clock):

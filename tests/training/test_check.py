@@ -153,7 +153,8 @@ def test_pairs_dropped_by_their_scores_are_no_trouble(corpus, recipe_of, tmp_pat
         ({}, {"longest_side": 121}, "longest pair has 121 subwords"),
         ({}, {"padding": 0.3}, "30% of the batches is padding"),
         ({"batch": PACKED, "model": {"attn_dropout": 0.0}}, {"padding": 0.3}, "30% of the packed rows is empty"),
-        ({"optim": {"schedule": "noam", "warmup": 30}}, {}, "the rate never falls"),
+        ({"optim": {"schedule": "noam", "warmup": 30, "lr": 1e-3}}, {}, "the rate never falls"),
+        ({"optim": {"schedule": "noam"}}, {}, "optim.lr: 0.003 has no effect with optim.schedule noam"),
         (
             {"optim": {"warmup": 25}},
             {"n_update": 25},
@@ -170,7 +171,7 @@ def test_pairs_dropped_by_their_scores_are_no_trouble(corpus, recipe_of, tmp_pat
         ({}, {"measuring": 9.5}, "validation takes 24% of the time"),
         ({}, {"n_failed": 2}, "memory ran out 2 times"),
         ({}, {"valid_fits": False}, "in the largest validation batch: make valid.max_tokens smaller"),
-        ({}, {"peak": 95, "room": 100}, "memory is nearly full"),
+        ({}, {"peak": 95, "room": 100}, "memory is nearly full: make batch.max_tokens smaller, or for a Transformer"),
         ({}, {"disk_left": 10**6}, "too little room"),
         ({}, {"gpu_idle": True}, "this machine has a GPU"),
         ({}, {"device": "cuda"}, "1.6 to 2.8 times as fast"),

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from torch._inductor.exc import InvalidCxxCompiler
 from witness import FP32, engine_of, log_of, state_of, stop_at
 
 from nmt import ops
 from nmt.data.plan import Position
+from nmt.errors import Unavailable, as_nmt_error
 from nmt.recipe.options import Recipe
 from nmt.run import Run
 from nmt.training import materials
@@ -96,6 +98,11 @@ def test_auto_compiles_only_runs_long_enough_to_gain(batch, train, peak, pays, w
     is_compiled, reason = compile_pays(recipe, "cuda", 63_000_000, peak)
     assert is_compiled == pays and why in reason
     assert 5 * 60 < PAYS_FROM < 10 * 60 and compile_pays(recipe, "cpu", 63_000_000, peak)[0] is False
+
+
+def test_missing_compiler_is_no_internal_error():
+    error = as_nmt_error(InvalidCxxCompiler())
+    assert isinstance(error, Unavailable) and "No working C++ compiler" in str(error)
 
 
 def test_resumed_run_keeps_its_compile_decision(recipe_of, monkeypatch, capsys):

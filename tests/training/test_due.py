@@ -126,6 +126,15 @@ def test_schedule_can_be_added_to_the_table(monkeypatch):
     assert factors == pytest.approx([0.5, 1.0, 0.25, 0.0])
 
 
+def test_run_that_ends_long_before_its_time_budget_validates_ten_times():
+    changes = {"train": {"updates": 100, "time_budget": "10h"}, "valid": {"every": "auto", "metric": "loss"}}
+    recipe, history = Recipe.model_validate({"name": "due", **changes}), []
+    for update in range(1, 101):
+        if budget.validation_is_due(TrainState(update, history=history), recipe, time_share=1e-5 * update):
+            history.append({"update": update, "loss": 1.0})
+    assert [entry["update"] for entry in history] == [*range(10, 101, 10)]
+
+
 def test_time_left_follows_from_the_speed_or_the_time_budget(recipe_of):
     recipe = recipe_of(train={"updates": 1000, "time_budget": "10h"})
     reporter = TrainingReporter(recipe, None, Budget(recipe.train, lambda: 0.0), None, 0.0)

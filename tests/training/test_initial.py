@@ -137,9 +137,13 @@ def test_run_resumes_after_its_parent_was_deleted(recipe_of, tmp_path):
 def test_invalid_origin_is_refused(recipe_of, tmp_path):
     launch(recipe_of("wide", train={"updates": 3}, model={"d_model": 24, "d_inner": 40}))
     launch(recipe_of("run", train={"updates": 3}))
+    launch(recipe_of("begun", train={"updates": 3}))
+    for folder in ("checkpoints", "model"):
+        shutil.rmtree(tmp_path / "begun" / folder)
     for name, origin, complaint in (
         ("run", "run", r"train\.init_from was '', now"),
         ("child", "nowhere/at/all", "is not a run"),
+        ("child", "begun", "begun: no checkpoint to load"),
         ("child", "run/checkpoints/update-00000004", "no checkpoint 'update-00000004'; there are: .*update-00000003"),
         ("child", "wide", "no parameter of .* fits"),
     ):

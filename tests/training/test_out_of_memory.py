@@ -98,6 +98,18 @@ def test_error_names_the_lengths_of_a_pair_too_large_for_memory(recipe_of, small
         gradients_of(recipe_of(), torch.float32)
 
 
+def test_ranks_of_a_sharded_model_have_as_many_forward_passes(recipe_of, small_memory):
+    """Each pass exchanges weights, so a batch that another rank does not have to halve is not halved."""
+    recipe = recipe_of(batch={"max_tokens": 300})
+    _, engine = engine_of(recipe)
+    portion = next(Feed(recipe, Prepared.open(recipe.data_folder), Ranks()).begin(Position()))
+    engine.memory.ran_out(portion.work[0])
+    costs = small_memory(10**6)
+    for engine._is_sharded in (False, True):
+        engine.backward(portion.work, 100)
+    assert len(costs) == len(engine.memory.pieces(portion.work)) + len(portion.work) > 2 * len(portion.work)
+
+
 def test_error_gives_advice_on_a_packed_row_too_large_for_memory(recipe_of, small_memory):
     small_memory(3)
     train = {"updates": 2, "kernels": "torch"}

@@ -1,5 +1,6 @@
 """Log sinks beside log.jsonl: they receive every line once, and can neither change nor end a run."""
 
+import shutil
 import sys
 from importlib.machinery import ModuleSpec
 from types import SimpleNamespace
@@ -131,6 +132,16 @@ def test_resumed_run_continues_the_same_curves(recipe_of, wandb):
     assert [event.step for event in losses] == [2, 4, 6, 8] and max(event.value for event in losses) < 99.0
     first, second = wandb.begun
     assert first["id"] == second["id"] and second["resume"] == "allow"
+
+
+def test_run_that_begins_anew_gets_a_new_curve(recipe_of, wandb):
+    recipe = recipe_of(**LOSS_ONLY)
+    launch(recipe, stop_at(2))
+    for folder in Run(recipe.run_folder).checkpoints.iterdir():  # as if it had been killed before
+        shutil.rmtree(folder)
+    launch(recipe)
+    first, second = wandb.begun
+    assert first["id"] != second["id"]
 
 
 def test_failed_sink_is_reported_once_and_left_out(recipe_of, wandb, capsys):
