@@ -14,8 +14,8 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 _OPENING = """\
 # Recipes
 
-A recipe is one YAML file that defines an experiment. It needs a `name` and two pairs of files; all other options have
-defaults. On the command line, each option is a flag that overrides the recipe: `nmt-train RECIPE --optim.lr 5e-4`.
+A recipe is one YAML file that defines an experiment. It needs `name`, `data.train`, and `data.valid` or
+`data.valid_size`. On the command line, each option is a flag that overrides the recipe: `--optim.lr 5e-4`.
 
 - Files are searched for beside the recipe, then in the current folder; corpus files also in the folder that the
   environment variable `NMT_DATA` names.

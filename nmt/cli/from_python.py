@@ -4,6 +4,7 @@ They run in the calling process, and restore its global torch settings after tra
 """
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import Any
 from nmt.cli.parser import is_corpus
 from nmt.cli.preprocess import recipe_of_files
 from nmt.errors import RecipeError, convert_errors, described, shown
+from nmt.files import RECIPE
 from nmt.recipe.options import Recipe
-from nmt.recipe.reader import overrides_of, read_recipe
+from nmt.recipe.reader import differences, overrides_of, read_recipe
 
 RecipeSource = str | Path | Mapping[str, Any]
 
@@ -56,8 +58,13 @@ def prepare(
     else:
         resolved = _read(recipe, options)
     translations = translate_corpora(resolved)
-    prepare_corpora(resolved, resolved.data_folder, overwrite=overwrite, translations=translations)
-    return resolved.data_folder
+    folder = resolved.data_folder
+    prepare_corpora(resolved, folder, overwrite=overwrite, translations=translations)
+    changed = differences(read_recipe(folder / RECIPE).model_dump(mode="json"), resolved.model_dump(mode="json"))
+    if names := [name for name in changed if not name.startswith(("data.", "name"))]:
+        advice = "pass these options to nmt.train, or overwrite the data"
+        print(f"note: {folder / RECIPE} has other values of {', '.join(names)}: {advice}", file=sys.stderr)
+    return folder
 
 
 @convert_errors()

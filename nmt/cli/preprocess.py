@@ -16,6 +16,7 @@ from nmt.errors import AlarmError, RecipeError
 from nmt.files import RECIPE, is_run
 from nmt.languages import canonical
 from nmt.recipe.draft import exports_note, portable_options, unsupported
+from nmt.recipe.model_options import TransformerOptions
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import is_prepared
 from nmt.recipe.reader import differences, read_recipe
@@ -132,8 +133,11 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, overrides: Sequence[tuple
     if not args.recipe:  # the recipe beside the data has these options, unless it existed before
         requested = recipe.model_dump(mode="json")
         recipe = read_recipe(recipe.data_folder / RECIPE)
-        changed = [f"{option}." for option in differences(recipe.model_dump(mode="json"), requested)]
-        overrides = [(name, value) for name, value in overrides if f"{name}.".startswith(tuple(changed))]
+        changed = differences(recipe.model_dump(mode="json"), requested)
+        sections = tuple(f"{option}." for option in changed)
+        overrides = [(name, value) for name, value in overrides if f"{name}.".startswith(sections)]
+        portable = {name: as_yaml(new) for name, (_, new) in changed.items() if args.portable and name[:5] != "data."}
+        overrides = [*(portable | dict(overrides)).items()]
     flags = [word for name, value in overrides for word in (f"--{name}", value)]
     command = ["nmt-train", str(args.recipe or recipe.data_folder / RECIPE), *flags]
     talk(f"the model can be exported to {exports_note(recipe)}")
@@ -154,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--accept-alarms", action="store_true", help=text)
     text = "prepare nothing: read all data and write only the report, an HTML page; exit code 3 if the data look "
     text += "seriously wrong: swapped files, misaligned lines, validation or test pairs among the training pairs, "
-    add("--check", action="store_true", help=f"{text}most pairs dropped")
+    add("--check", action="store_true", help=f"{text}most pairs dropped, Moses tokens in some sets")
     add("--report", metavar="FILE", help="page that --check writes [default: DIR.report.html beside the data folder]")
     text = "print N pairs of the prepared data as text, pieces and ids, always the same; RECIPE may be the folder"
     add("--show", metavar="N", type=whole_number("1, 2, ...", least=1), help=text)
@@ -210,12 +214,16 @@ def recipe_of_files(
         "valid_size": None if has_valid else "auto",
         "test": _files(test, "test") if test else None,
     }
-    options = [*_default_options(vocab_from), *options_of({"name": name or "own", "data": data}), *overrides]
+    defaults = _default_options(vocab_from)
+    if values.get("model.architecture", "transformer") != "transformer":
+        useless = {f"model.{name}" for name in TransformerOptions.model_fields}
+        defaults = [(name, value) for name, value in defaults if name not in useless]
+    options = [*defaults, *options_of({"name": name or "own", "data": data}), *overrides]
     recipe = read_recipe(None, options)
     if not portable:
         return recipe
     features = [feature for of_engine in unsupported(recipe).values() for feature in of_engine]
-    if features and vocab_from:
+    if features and recipe.train.init_from:
         raise RecipeError(f"--portable: the model of --vocab-from has {', '.join(features)}: leave one of the two out.")
     replaced = portable_options(features)
     if given := [name for name, _ in replaced if name in values]:

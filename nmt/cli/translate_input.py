@@ -23,6 +23,12 @@ from nmt.recipe.decode_options import DecodeConfig
 
 _MIN_SIMILARITY = 0.85  # of two keys of which one is probably a typing error
 
+# Keys of an earlier output, which would describe another translation.
+_OWN_KEYS = {
+    *("output", "score", "log_prob", "mean_log_prob", "tokens", "token_log_probs", "source_tokens"),
+    *("alignment", "word_alignment", "items", "flags", "retry", "n_best"),
+}
+
 # Turns a line into its request and the fields that its answer repeats. Raises DataError or RecipeError.
 Reader = Callable[[str], tuple[Request, dict[str, Any]]]
 Anomalies = dict[str, str]  # anomalies of a line that is still translated: messages by flag
@@ -204,6 +210,8 @@ def read_request(
     meet.
     """
     request, extra_fields = _of_json(line) if args.input_format == "jsonl" else (Request(line), {})
+    own_keys = _OWN_KEYS - ({"flags"} if args.score and args.format == "pairs" else set())
+    extra_fields = {key: value for key, value in extra_fields.items() if key not in own_keys}
     if args.input_format == "tsv":
         source, *columns = line.split("\t")
         if len(columns) > 1:

@@ -20,7 +20,7 @@ from nmt.cli.begin import Stop, write_stdout
 from nmt.cli.parser import check_count, files_of_pipes, must_be_free, refuse_corpus
 from nmt.cli.translate_input import PATIENCE, open_input, read_input, windows
 from nmt.cli.translate_output import LineTranslator, Record, Report, recipe_of, say
-from nmt.data.lines import check_text, count_lines, read_lines
+from nmt.data.lines import check_text, count_lines, read_lines, without_ending
 from nmt.device import choose_device
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.attention_page import check_path
@@ -219,6 +219,8 @@ def _check_outputs(args: argparse.Namespace, *, is_written: bool, is_translated:
     for name in filter(None, (getattr(args, flag) for flag in _WRITTEN)):
         if os.path.isdir(name):
             raise NmtError(f"{name}: cannot be written: it is a folder. Name a file.")
+        if (plain := without_ending(name)) != name:
+            raise NmtError(f"{name}: output is not compressed: write {plain}, and compress it afterwards.")
         must_be_free(Path(name), overwrite=args.overwrite or is_written, advice=advice)
 
 

@@ -160,8 +160,9 @@ class Prepared:
         def is_called(stored_name: str, name: str) -> bool:
             return stored_name == name or fnmatchcase(stored_name, name)
 
+        known = {file["name"] for file in self.manifest["inputs"] if file["split"] == "train" and file["side"] == "src"}
         has_moved = any(
-            not is_called(own, name) and any(is_called(other, name) for other in stored)
+            not is_called(own, name) and any(is_called(other, name) for other in known)
             for own, name in zip(stored, names, strict=False)
         )
         if names and any(stored) and (has_moved or len(names) != len(stored)):  # weights and languages go by position

@@ -234,12 +234,11 @@ def prepare(
     all_inputs = [*inputs, *facts_of_subwords(vocab_files)]
     settings = settings_of(recipe)
     if present is not None and not overwrite:
-        if changed := _changes(present, all_inputs, settings):
+        if changed := _changes(present, all_inputs, settings) or Prepared.open(folder).differences(recipe):
             raise DataError(
                 f"{folder}: holds data prepared from other files or with other settings ({'; '.join(changed)}). "
                 "Replace it with --overwrite, or choose another folder with data.out."
             )
-        Prepared.open(folder)
         talk(f"{folder}: already prepared from the same files with the same settings, nothing to do")
         return present
 
@@ -300,6 +299,10 @@ def prepare(
         }
         files = [SUBWORDS, REPORT, PAGE, *(f"{split}.arrow" for split in n_pair)]
         manifest = write_manifest(temporary, content, files)
+    with contextlib.suppress(DataError):  # another file has that name
+        if not only_report and (old := beside(folder, ".report.html")).exists():  # of an earlier alarm
+            refuse_foreign_page(old)
+            old.unlink()
     n_token = facts["subwords"]["trg"]["pieces"] + n_pair["train"]
     if not vocab_files and (note := large_vocabulary(subwords.trg.size, n_token)):
         talk(f"note: {note}")

@@ -22,6 +22,7 @@ from nmt.data.text import SIDES, Dress
 from nmt.errors import DataError
 from nmt.files import filled_page
 from nmt.recipe.data_options import DataConfig
+from nmt.recipe.places import is_prepared
 
 Facts = Mapping[str, Any]
 
@@ -405,6 +406,8 @@ def refuse_foreign_page(path: Path) -> None:
     """Raise DataError if the path is a folder, or a file that is no report of nmt-preprocess."""
     if path.is_dir():
         raise DataError(f"{path}: is a folder; expected the name of a page to write, as report.html.")
+    if is_prepared(path.parent):
+        raise DataError(f"{path.parent}: is prepared data, and its manifest has its report. Choose another folder.")
     if path.exists():
         with path.open("rb") as file:
             if _MARK not in file.read(_LONGEST_HEAD):

@@ -314,7 +314,8 @@ class FixedSearch:
         state = FixedState(model.start(src_seq), buffers, n_row=settings.beam, n_step=FIRST_ROOM)
         padded_max_len = F.pad(max_len.to(buffers.device), (0, n_pad))
         table = Table(settings, buffers, padded_max_len, FIRST_ROOM, beam.score_type(model))
-        weights = tuple((tensor.data_ptr(), tensor.numel()) for tensor in (*model.parameters(), *model.buffers()))
+        tensors = (*model.parameters(), *model.buffers())  # held, since another thread may replace a table
+        weights = tuple((tensor.data_ptr(), tensor.numel()) for tensor in tensors)
         sent: list[tuple[NDArray[np.int64], dict[str, Tensor]]] = []  # numbers of sentences, and their notes
 
         def advance() -> None:

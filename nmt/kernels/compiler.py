@@ -134,7 +134,7 @@ def find_openmp() -> Path:
         address = ctypes.cast(torch_library.omp_get_max_threads, ctypes.c_void_p).value or 0
     except (OSError, AttributeError) as error:
         raise NotCompiled(f"this torch has no OpenMP: {error}") from None
-    with open("/proc/self/maps", encoding="utf-8") as maps:
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
             first, end = (int(bound, 16) for bound in line.split(maxsplit=1)[0].split("-"))
             if first <= address < end:

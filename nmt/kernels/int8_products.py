@@ -6,7 +6,7 @@ products in 16 bits, so the sum of neighbours in a row of the matrix is limited.
 """
 
 import functools
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -59,6 +59,9 @@ class ByKernel:
         self._scale_and_bias = [F.pad(x.float(), (0, -n_out % PANEL)) for x in scale_and_bias]
         self._affine = [F.pad(x.float(), (0, -n_in % GROUP)) for x in affine] if affine else [None, None]
         self._relu = relu
+
+    def __deepcopy__(self, _: Any) -> Self:
+        return self  # constant, and a copy would have the address of this buffer
 
     def __call__(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
         """x: fp32 or bf16, or the integers of another product; a row with a number that is not finite becomes NaN.

@@ -9,7 +9,7 @@ Shapes: N rows, D and E columns.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -104,6 +104,9 @@ class LaidOut:
         n_out, n_in = weight.shape
         self._buffer, self._address = allocate(library().size_laid_out(n_out, n_in))
         library().lay_out(self._address, weight, n_in, 1, n_out, n_in)
+
+    def __deepcopy__(self, _: Any) -> Self:
+        return self  # constant, and a copy would have the address of this buffer
 
     def linear(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x · weightT + bias, (..., D) -> (..., E). x may have many zeros, as in `product`."""

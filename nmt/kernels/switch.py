@@ -46,6 +46,8 @@ def takes(*tensors: Tensor | None) -> bool:
     """True if kernels are switched on and take these tensors; None stands for a tensor that is left out."""
     if _active is None:
         return False
+    if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") not in _DTYPES:
+        return False  # products would have another type than their factors
     for tensor in tensors:
         if tensor is not None and (not tensor.is_cpu or tensor.dtype not in _DTYPES):
             return False

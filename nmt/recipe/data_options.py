@@ -206,7 +206,7 @@ class _Sources(Section):
     valid_size: Annotated[float, Field(gt=0)] | Literal["auto"] | None = None
     """Without data.valid: pairs held out of training, a number or, below 1, a share; auto: 1 %, 200 to 2,000."""
     test: CorpusFiles | None = None
-    """Test pairs, never used in training; for the record and the quick start."""
+    """Test pairs, never used in training; checked in the report."""
     out: str = ""
     """Folder of the prepared data; empty: prepared/NAME."""
     alarms: Literal["stop", "warn"] = "stop"
@@ -216,7 +216,7 @@ class _Sources(Section):
     bad_utf8: Literal["refuse", "drop"] = "refuse"
     """A line that is not UTF-8: stop, or drop its pair and count it."""
     bad_records: Literal["refuse", "drop"] = "refuse"
-    """A line of TSV or JSONL, or a row of a table, without text in a column: stop, or drop and count it."""
+    """A record of TSV, CSV, JSONL or a table without text in a column: stop, or drop and count it."""
     workers: Count = 0
     """Processes that prepare the data; 0: one a core. The data is the same for any number."""
     protect: Annotated[

@@ -14,7 +14,7 @@ from nmt.recipe.contradictions import find_contradictions
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.model_options import ModelConfig
-from nmt.recipe.places import Origin, is_of_run, is_prepared
+from nmt.recipe.places import Origin, has_runs, is_prepared
 from nmt.recipe.section import Count, PlainName, PositiveInt, Section
 from nmt.recipe.training_options import BatchConfig, OptimConfig, RegularizeConfig, TrainConfig
 
@@ -98,7 +98,7 @@ class Recipe(Section):
         name = self.train.out or f"runs/{self.name}"
         if self._is_given("train.out", self.train.out):
             return Path(name)
-        return self.origin.run or self.origin.find("train.out", name, is_of_run)
+        return self.origin.run or self.origin.find("train.out", name, has_runs)
 
     def _is_given(self, option: str, value: str) -> bool:
         """Return whether the command line gives a folder: by its option or, if that is empty, by `name`."""

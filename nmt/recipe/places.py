@@ -32,6 +32,11 @@ def is_of_run(folder: Path) -> bool:
     )
 
 
+def has_runs(folder: Path) -> bool:
+    """Return whether a run was begun in the folder, or one for each seed."""
+    return is_of_run(folder) or any(map(is_of_run, folder.glob("seed-*")))
+
+
 def read_run_data(folder: Path) -> dict[str, Any]:
     """Return the content of `RUN_DATA` of a run; an empty dict if it cannot be read."""
     try:

@@ -154,7 +154,7 @@ def find_origin(recipe: Recipe) -> tuple[Run, str | None]:
         if run.folder.resolve() == recipe.run_folder.resolve():
             raise RunError(
                 f"train.init_from: {named} is this run itself, which resumes from its own checkpoints anyway. To "
-                "fine-tune it, give the new run another --name or --train.out."
+                "fine-tune it, name another folder with --train.out."
             )
         return run, name
     raise RunError(

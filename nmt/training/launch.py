@@ -70,6 +70,7 @@ def launch(
                         print(text, file=sys.stderr)
 
             recipe = resolve(recipe, data, run_recipe, ranks, say)
+            budget.seconds = recipe.train.budget_seconds
             ranks.on_main(lambda: claim(run, recipe, data))
             if (update := ranks.on_main(lambda: finished_at(run, recipe))) is not None:
                 say(f"{run.folder}: already trained to update {update:,}; nothing to do.")
@@ -253,8 +254,7 @@ def refuse_other_run(run: Run, recipe: Recipe, data: Prepared) -> None:
             why = f" The length of the run is fixed: it is the basis of {' and '.join(bound)}." if is_length else ""
             raise RunError(
                 f"{run.folder} is a run with other options: {shown}.{why} To resume it, give its original options; "
-                "for a new run, also one from its weights (--train.init_from), name another folder with --train.out, "
-                "or another --name."
+                "for a new run, also one from its weights (--train.init_from), name another folder with --train.out."
             )
         facts, fingerprint = checkpoint.read_json(run.data_file), _fingerprint(data)
         if not isinstance(facts, dict) or {name: facts.get(name) for name in fingerprint} != fingerprint:
@@ -285,7 +285,7 @@ def find_start(run: Run, recipe: Recipe, say: Callable[[str], None]) -> dict[str
     if not state and damaged:
         raise RunError(
             f"{run.folder}: no checkpoint is intact, so training cannot resume: {' '.join(damaged.values())} "
-            f"Remove {run.checkpoints} to start again."
+            f"Remove {run.folder} to start again."
         )
     if not state and run.model_folder.exists():
         raise RunError(

@@ -42,6 +42,10 @@ def resolve(recipe: Recipe, data: Prepared, begun: Recipe | None, ranks: Ranks, 
     None for a new run. say: called with a message for each choice and its reason."""
     original, n_in_time = recipe, 0
     if begun is not None:
+        budget = begun.train.time_budget
+        if budget and "time_budget" not in recipe.train.model_fields_set:  # it was given on the command line
+            recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"time_budget": budget})})
+            say(f"train.time_budget: {budget}, as the run began (--time-budget '' for none)")
         if recipe.model.preset == "auto":
             recipe = sized_as(recipe, begun)
         # Earlier versions stored a choice for train.compile; now the run keeps auto, and its checkpoints the choice.

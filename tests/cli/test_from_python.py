@@ -85,6 +85,13 @@ def test_prepare_of_two_files_equals_the_command_line(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
+def test_options_that_the_prepared_recipe_lacks_are_named(recipe, prepared, capsys):
+    for options, note in (({}, ""), ({"optim": {"lr": 0.125}}, "recipe.yaml has other values of optim.lr: pass")):
+        capsys.readouterr()
+        assert nmt.prepare(recipe, **options) == prepared
+        assert note in (err := capsys.readouterr().err) and ("has other values" in err) == bool(note)
+
+
 def test_ctrl_c_saves_a_checkpoint_then_raises_keyboard_interrupt(prepared, tmp_path, monkeypatch):
     sent = []
 

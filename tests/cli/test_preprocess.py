@@ -79,6 +79,18 @@ def test_portable_refuses_options_that_no_export_supports(files, capsys):
         assert f"--portable: {' '.join(flags)} cannot be exported" in capsys.readouterr().err
 
 
+def test_portable_flags_are_printed_for_prepared_data(files, capsys):
+    assert main(ARGS) == 0 == main([*ARGS, "--portable"])
+    err = capsys.readouterr().err
+    assert "nothing to do" in err and "--model.lexical_attn false" in err.splitlines()[-1]
+    assert main([*ARGS[:-1], "new", "--portable", "--vocab-from", "my data"]) == 0  # that is no model
+
+
+def test_recurrent_model_needs_no_recipe(files):
+    assert main([*ARGS, "--model.architecture", "attention", "--model.d_model", "32"]) == 0
+    assert read_recipe("my data/recipe.yaml").model.is_recurrent
+
+
 def test_fine_tuning_inherits_all_rules_of_the_subwords(files):
     assert main([*ARGS, "--subwords.whitespace", "kept", "--subwords.vocab_size", "300"]) == 0
     run = files / "runs" / "old"
@@ -131,7 +143,9 @@ def test_alarm_leaves_a_report_and_no_data_unless_accepted(files, capsys, spoil,
     assert {path.name for path in files.iterdir()} - before == {"my data.report.html"}
     assert main(["recipe.yaml", "--accept-alarms"]) == 0
     assert f"ALARM: {told}" in (err := capsys.readouterr().err) and err.endswith("train with: nmt-train recipe.yaml\n")
-    assert main([*ARGS, "--data.alarms", "warn"]) == 0
+    assert main([*ARGS, "--data.alarms", "warn"]) == 0 and not (files / "my data.report.html").exists()
+    assert main([*ARGS, "--check", "--report", "my data/report.html"]) == 2
+    assert "my data: is prepared data" in capsys.readouterr().err
 
 
 def test_check_keeps_the_data_and_exits_with_3_on_an_alarm(files, capsys):

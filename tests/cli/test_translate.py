@@ -307,6 +307,7 @@ def test_unfinished_run_names_the_checkpoint_that_translates(folder, files, caps
         (["--score", "x", "--decode.n_best", "2"], "--decode.n_best has no effect"),
         (["--score", "x", "--decode.qe", "y"], "--decode.qe has no effect"),
         (["--keep", "ship", "--decode.samples", "2"], "--keep: required phrases need beam search: set"),
+        (["--output", "out.gz"], "out.gz: output is not compressed: write out, and compress it afterwards"),
         (["--keep", "x{99999999999}"], "not a regular expression (the repetition number is too large)"),
     ],
 )

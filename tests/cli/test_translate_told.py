@@ -231,6 +231,12 @@ def test_split_line_is_drawn_but_too_large_attention_is_not(translate, objects, 
     assert len(lines) == 1 and "none of its 1 lines can be drawn" in err
 
 
+def test_values_of_an_earlier_translation_are_not_copied(objects):
+    (earlier,) = objects(source=b"the ship\n")
+    source = json.dumps({**earlier, "mean_log_prob": -9.0, "n": 7}).encode() + b"\n"
+    assert objects("--input-format", "jsonl", source=source) == [{**earlier, "n": 7}]
+
+
 def test_warnings_about_wrapped_input_name_the_line_of_the_output(translate):
     _, err = translate("--input-format", "wrapped", source=b"the old\nship.\n\xff ship.\n")
     assert "warning: <stdin>, output line 2: invalid UTF-8" in err

@@ -110,6 +110,23 @@ def test_reordered_corpora_differ_if_they_are_named_by_patterns(tmp_path):
     assert data.differences(recipe_in(tmp_path, train=[second, first]))
 
 
+def test_corpora_with_other_files_in_each_differ_and_are_not_prepared(tmp_path):
+    a, b, c = (
+        (write(tmp_path / f"{n}.de", [f"{n} {line}" for line in SRC]), write(tmp_path / f"{n}.en", TRG)) for n in "abc"
+    )
+    before, after = (
+        recipe_in(
+            tmp_path,
+            train=[TrainingCorpus(src=[src for src, _ in files], trg=[trg for _, trg in files]) for files in corpora],
+        )
+        for corpora in (([a, b], [c]), ([a], [b, c]))
+    )
+    prepare(before, tmp_path / "out")
+    assert Prepared.open(tmp_path / "out").differences(after)
+    with pytest.raises(DataError, match=r"data\.train: "):
+        prepare(after, tmp_path / "out")
+
+
 def test_another_target_language_of_a_corpus_differs_without_tags(tmp_path):
     files = {"src": write(tmp_path / "a.de", SRC), "trg": write(tmp_path / "a.en", TRG)}
     recipes = [recipe_in(tmp_path, train=[TrainingCorpus(**files, trg_lang=lang)]) for lang in ("fr", None)]

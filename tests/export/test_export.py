@@ -64,6 +64,14 @@ def test_the_command_writes_model_and_card_and_overwrites_its_own_output(export,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lines", "out", "run"]
 
 
+def test_other_checkpoints_have_no_card_and_translations_of_nmt_score_are_replaced(export, run, tmp_path):
+    (run.folder / "README.md").write_text("the card", encoding="utf-8")
+    export("safetensors", "--checkpoint", "update-00000007")
+    assert not (tmp_path / "out" / "README.md").exists()
+    (tmp_path / "out" / "translations").mkdir()
+    export("safetensors", "--overwrite")
+
+
 def test_a_quantised_model_is_compared_less_strictly(export, tmp_path):
     pytest.importorskip("ctranslate2")
     assert f"of {len(LINES)} lines have the same greedy translation" in export("ctranslate2", "--quantization", "int8")

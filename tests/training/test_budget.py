@@ -8,6 +8,7 @@ from witness import digest, logged, state_of, stop_at
 
 from nmt import checkpoint
 from nmt.recipe.options import Recipe
+from nmt.recipe.training_options import TrainConfig
 from nmt.run import Run
 from nmt.training import budget as budget_module
 from nmt.training.budget import Budget, foreseen
@@ -134,6 +135,16 @@ def test_time_before_a_resume_counts(recipe_of, clock):
     # The time of the last save before a stop is in no checkpoint, so that it cannot be counted.
     assert BUDGET - 2 * UPDATE <= spent <= BUDGET + 2 * SAVE + 2 * UPDATE
     assert last_state(recipe)["wall_seconds"] < BUDGET
+
+
+def test_budget_of_the_command_line_holds_when_the_run_resumes_without_it(recipe_of, clock, capsys):
+    recipe = timed_recipe(recipe_of)
+    assert launch(recipe, stop_at(8), clock=clock) == "stopped"
+    train = {name: getattr(recipe.train, name) for name in recipe.train.model_fields_set - {"time_budget"}}
+    resumed = recipe.model_copy(update={"train": TrainConfig(**train)})
+    assert not resumed.train.time_budget and launch(resumed, clock=clock) == "time"
+    assert f"train.time_budget: {BUDGET}s, as the run began" in capsys.readouterr().err
+    assert Run(recipe.run_folder).recipe().train.time_budget == f"{BUDGET}s"
 
 
 def test_run_with_a_changed_budget_plans_anew(recipe_of, clock):

@@ -50,18 +50,20 @@ class PositionalEncoding(nn.Module):
             rows = self._rows(first, first + x.size(1))
         return torch.add(rows, x, alpha=scale)
 
-    def grow(self, n: int) -> None:
-        """Make rows for the first n positions."""
-        n_table, n_extension = self.pos_table.size(1), self.extension.size(1)
-        if n > n_table + n_extension:
-            self.extension = extend(self.extension, n_table + n_extension, n, dim=1)
+    def grow(self, n: int) -> Tensor:
+        """Make rows for the first n positions. Returns the extension, since another thread may replace it."""
+        extension = self.extension
+        n_known = self.pos_table.size(1) + extension.size(1)
+        if n > n_known:
+            self.extension = extension = extend(extension, n_known, n, dim=1)
+        return extension
 
     def _rows(self, first: int, end: int) -> Tensor:
         n_table = self.pos_table.size(1)
         if end <= n_table:
             return self.pos_table[:, first:end]
-        self.grow(end)
-        return torch.cat([self.pos_table[:, first:], self.extension[:, max(0, first - n_table) : end - n_table]], dim=1)
+        extension = self.grow(end)
+        return torch.cat([self.pos_table[:, first:], extension[:, max(0, first - n_table) : end - n_table]], dim=1)
 
 
 class LearnedPositions(nn.Module):

@@ -62,14 +62,16 @@ class RotaryEncoding(nn.Module):
             rows = self.table.index_select(0, first)
         else:
             end = packing.longest if packing else first + n
-            self.grow(end)
-            rows = self.table[packing.position] if packing else self.table[first:end]
+            table = self.grow(end)
+            rows = table[packing.position] if packing else table[first:end]
         return rows[:, 1::2], rows[:, 0::2]
 
-    def grow(self, n: int) -> None:
-        """Make rows for the first n positions."""
-        if n > self.table.size(0):
-            self.table = extend(self.table, self.table.size(0), n, dim=0)
+    def grow(self, n: int) -> Tensor:
+        """Make rows for the first n positions. Returns the table, since another thread may replace it."""
+        table = self.table
+        if n > table.size(0):
+            self.table = table = extend(table, table.size(0), n, dim=0)
+        return table
 
 
 class ScaledDotProductAttention(nn.Module):
