@@ -83,9 +83,9 @@ def as_nmt_error(error: Exception) -> NmtError | None:
         advice = "make batch.max_tokens, valid.max_tokens or decode.max_tokens smaller"
         return MachineError(f"out of memory: {first} ({advice})")
     if type(error).__module__.startswith(("torch._inductor", "torch._dynamo")):
-        cause = str(error).strip().partition("\n")[0]
+        cause = str(error).strip().partition("\n")[0].rstrip(".")
         return Unavailable(
-            f"train.compile: torch's compiler failed: {cause} Use auto or false, or install what it needs."
+            f"train.compile: torch's compiler failed: {cause}. Use auto or false, or install what it needs."
         )
     return None
 

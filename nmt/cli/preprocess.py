@@ -136,8 +136,9 @@ def _prepare(recipe: Recipe, args: argparse.Namespace, overrides: Sequence[tuple
         changed = differences(recipe.model_dump(mode="json"), requested)
         sections = tuple(f"{option}." for option in changed)
         overrides = [(name, value) for name, value in overrides if f"{name}.".startswith(sections)]
-        portable = {name: as_yaml(new) for name, (_, new) in changed.items() if args.portable and name[:5] != "data."}
-        overrides = [*(portable | dict(overrides)).items()]
+        if args.portable:
+            portable = {name: as_yaml(new) for name, (_, new) in changed.items() if not name.startswith("data.")}
+            overrides = [*(portable | dict(overrides)).items()]
     flags = [word for name, value in overrides for word in (f"--{name}", value)]
     command = ["nmt-train", str(args.recipe or recipe.data_folder / RECIPE), *flags]
     talk(f"the model can be exported to {exports_note(recipe)}")

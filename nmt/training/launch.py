@@ -70,7 +70,7 @@ def launch(
                         print(text, file=sys.stderr)
 
             recipe = resolve(recipe, data, run_recipe, ranks, say)
-            budget.seconds = recipe.train.budget_seconds
+            budget.seconds = recipe.train.budget_seconds  # a resumed run may keep its own
             ranks.on_main(lambda: claim(run, recipe, data))
             if (update := ranks.on_main(lambda: finished_at(run, recipe))) is not None:
                 say(f"{run.folder}: already trained to update {update:,}; nothing to do.")
@@ -282,15 +282,16 @@ def find_start(run: Run, recipe: Recipe, say: Callable[[str], None]) -> dict[str
     """The state of the newest intact checkpoint; {} for a new run. Damaged ones are renamed and reported by `say`. The
     caller must hold the lock. Raises RunError if all checkpoints are damaged, or if only the final model is left."""
     state, damaged = run.newest_intact(required_files(recipe))
+    if not state and run.model_folder.exists():
+        raise RunError(
+            f"{run.folder} has a model but no intact checkpoint, so training cannot resume. "
+            f"{' '.join([*damaged.values(), ''])}Start a new run from its weights: --train.init_from {run.folder} "
+            "--train.out FOLDER."
+        )
     if not state and damaged:
         raise RunError(
             f"{run.folder}: no checkpoint is intact, so training cannot resume: {' '.join(damaged.values())} "
-            f"Remove {run.folder} to start again."
-        )
-    if not state and run.model_folder.exists():
-        raise RunError(
-            f"{run.folder} has a model but no checkpoint, so training cannot resume. Start a new run from its "
-            f"weights: --train.init_from {run.folder} --train.out FOLDER."
+            f"Remove {run.checkpoints} to start again."
         )
     for folder, complaint in damaged.items():
         renamed = folder.with_name(f"damaged-{folder.name}")  # under this name it is not counted, kept or averaged
