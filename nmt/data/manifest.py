@@ -4,7 +4,6 @@ It is written last. A folder without a manifest, or whose files do not match it,
 """
 
 import contextlib
-import errno
 import json
 import os
 import re
@@ -15,16 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from nmt.data.lines import write_lines
-from nmt.data.placeholders import canonical_tag, held_out_tags, tag_language
-from nmt.errors import DataError, MachineError
-from nmt.files import lock_file, parse_json, put_in_place, refuse_links_out, sha256_of, sync_file, sync_folder
-from nmt.languages import language_of
-from nmt.recipe.complaints import WITHOUT_EFFECT, without_numbers
-from nmt.recipe.data_options import FilterConfig
+from nmt.data.placeholders import held_out_tags, tag_language
+from nmt.errors import DataError, is_machine_error
+from nmt.files import lock_file, naming, parse_json, put_in_place, refuse_links_out, sha256_of, sync_file, sync_folder
 from nmt.recipe.draft import SCHEMA
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import MANIFEST
-from nmt.recipe.reader import differences, pass_over_gone
+from nmt.recipe.reader import differences
 
 FORMAT = 1
 RECIPE = "recipe.yaml"
@@ -36,12 +32,8 @@ HASHED_BYTES = 1 << 30
 
 _MADE_BY = "nmt-preprocess"
 _KEYS = {"made_by", "format", "inputs", "settings", "n_pair", "corpora", "n_vocab", "ids", "subwords_sha256"}
-_KEYS |= {"tokenizers", "files"}
-# The version of nmt, and the commit of a clone. Information only: never compared, and absent from older folders.
-_VERSION = "nmt"
+_KEYS |= {"tokenizers", "nmt", "files"}
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[a-z0-9]+)?")
-# Errors of a disk that fails or is full.
-_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS}
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
@@ -67,41 +59,20 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def changed_settings(stored: dict[str, Any], current: dict[str, Any]) -> list[str]:
-    """Differences of two results of `settings_of`, as `data.max_len: 256 in the folder, 100 in the recipe`."""
-    changed = differences(_upgraded(stored, current), current)
-    return [f"{name}: {a!r} in the folder, {b!r} in the recipe" for name, (a, b) in changed.items()]
+    """Differences of two results of `settings_of`, as `data.max_len: 256 in the folder, 100 in the recipe`.
 
-
-def _upgraded(stored: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a folder with the options and language codes of this version.
-
-    An option that the folder lacks gets its default, which does what earlier versions did; a filter that the folder
-    lacks was off. A new filter counts as no change if it is off in the recipe, or on by default: the recipe did not ask
-    for it, and the few pairs that it drops are no reason to refuse data that a run was trained on.
+    An option that the folder of an earlier version lacks counts as its default, which does what that version did.
     """
     defaults = settings_of(Recipe(name="plain"))
-    upgraded = {**stored, **{name: {**defaults[name], **stored.get(name, {})} for name in ("data", "subwords")}}
-    data = upgraded["data"]
-    for name, value in data.items():
-        if name.endswith(("src_lang", "trg_lang")) and isinstance(value, str):
-            data[name] = language_of(value).code
-    data["tags"] = {
-        split: [list(map(canonical_tag, tags)) for tags in lists] for split, lists in (data["tags"] or {}).items()
-    }
-    pass_over_gone(upgraded, is_stored=True)
-    for name in [name for name in data if without_numbers(f"data.{name}") in WITHOUT_EFFECT]:  # of one corpus
-        del data[name]
-    for name in FilterConfig.model_fields.keys() - stored.get("data", {}).keys():
-        value = current["data"][name]
-        data[name] = value if value in (defaults["data"][name], 0) else type(value)(0)
-    return upgraded
+    changed = differences({name: {**defaults[name], **stored.get(name, {})} for name in defaults}, current)
+    return [f"{name}: {a!r} in the folder, {b!r} in the recipe" for name, (a, b) in changed.items()]
 
 
 def write_manifest(folder: Path, content: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """Write the manifest of a folder that is otherwise complete. names: the files that it lists."""
     files = {name: {"size": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)} for name in names}
     manifest = {"made_by": _MADE_BY, "format": FORMAT, **content, "files": files}
-    assert set(manifest) - {_VERSION} == _KEYS, set(manifest) ^ _KEYS
+    assert set(manifest) == _KEYS, set(manifest) ^ _KEYS
     write_lines(folder / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).split("\n"))
     return manifest
 
@@ -123,10 +94,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if manifest.get("format") != FORMAT:
         raise _unusable(path, f"format {manifest.get('format')!r}; this version of nmt reads {FORMAT}")
     try:
-        # Older folders have no such entry: all their training pairs are of one corpus.
-        manifest.setdefault("corpora", [{"name": "", "n_pair": manifest["n_pair"]["train"]}])
         is_valid = (
-            set(manifest) - {_VERSION} == _KEYS
+            set(manifest) == _KEYS
             and all(type(corpus["n_pair"]) is int and corpus["n_pair"] >= 0 for corpus in manifest["corpora"])
             and sum(corpus["n_pair"] for corpus in manifest["corpora"]) == manifest["n_pair"]["train"]
             and all(
@@ -223,7 +192,7 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
             file.truncate(0)
             file.write(f"{os.getpid()}\n".encode())
         except OSError as error:
-            if error.errno in _DISK_ERRORS - {errno.EROFS}:
+            if is_machine_error(error):
                 raise
             raise DataError(
                 f"{folder}: cannot be created: {folder.parent} is not writable ({error.strerror}). Choose another "
@@ -232,15 +201,8 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
         try:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
-            yield temporary
-        except OSError as error:
-            is_in_temporary = error.filename is None or Path(str(error.filename)).is_relative_to(temporary)
-            if error.errno not in _DISK_ERRORS or not is_in_temporary:
-                raise
-            raise MachineError(
-                f"{folder}: cannot be written ({error.strerror}). Earlier data there is unchanged. Check the disk, "
-                "free some space, and give the command again."
-            ) from None
+            with naming(folder):
+                yield temporary
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 

@@ -227,10 +227,6 @@ def test_folder_records_the_nmt_version_and_another_version_reuses_it(recipe, tm
     monkeypatch.setattr("nmt.data.prepare.version_and_commit", lambda: "9.9+g123.dirty")
     prepare(recipe, tmp_path / "out", talk=messages.append)
     assert "nothing to do" in messages[-1] and hashes_of(tmp_path / "out") == before
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
-    del manifest["nmt"]  # as in folders of earlier versions
-    (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    assert Prepared.open(tmp_path / "out").train.n_pair == len(SRC)
 
 
 def test_concurrent_preparation_is_refused_and_leftovers_of_a_killed_one_removed(tmp_path):

@@ -132,8 +132,7 @@ def before_new_options(settings):
     ("options", "changed"),
     [
         ({}, []),
-        ({"data": {"min_script": 0.0, "drop_control": False, "max_repeats": 0}}, []),
-        ({"data": {"min_script": 0.5}}, ["data.min_script: 0.0 in the folder, 0.5 in the recipe"]),
+        ({"data": {"min_script": 0.5}}, ["data.min_script: 0.2 in the folder, 0.5 in the recipe"]),
         (
             {"data": {"drop_near_duplicates": True}},
             ["data.drop_near_duplicates: False in the folder, True in the recipe"],
@@ -142,6 +141,6 @@ def before_new_options(settings):
         ({"subwords": {"kind": "char"}}, ["subwords.kind: 'bpe' in the folder, 'char' in the recipe"]),
     ],
 )
-def test_new_option_is_a_change_only_where_the_recipe_turns_it_on(options, changed):
+def test_new_option_is_a_change_only_where_it_is_not_the_default(options, changed):
     stored, current = (settings_of(Recipe.model_validate({"name": "test", **changes})) for changes in ({}, options))
     assert changed_settings(before_new_options(stored), current) == changed

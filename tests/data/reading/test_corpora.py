@@ -1,11 +1,8 @@
 """Several training corpora in one folder: the manifest records their sizes, the recipe their weights."""
 
-import json
-
 import pytest
 
 from nmt.data.corpus import Prepared
-from nmt.data.manifest import MANIFEST
 from nmt.data.prepare import prepare
 
 
@@ -45,11 +42,3 @@ def test_a_corpus_may_have_several_files_and_new_weights_need_no_preprocessing(r
     merged = first.model_copy(update={"src": ["a.src", "c.src"], "trg": ["a.trg", "c.trg"]})
     prepare_again(report, at, train=[merged, others[0]])
     assert Prepared.open(at.folder / "out").sizes == [4, 3]
-
-
-def test_a_manifest_without_corpora_counts_as_one_corpus(report, at):
-    path = at.folder / "out" / MANIFEST
-    manifest = json.loads(path.read_text(encoding="utf-8"))
-    del manifest["corpora"]
-    path.write_text(json.dumps(manifest), encoding="utf-8")
-    assert Prepared.open(at.folder / "out").sizes == [7]
