@@ -244,11 +244,6 @@ class _Epoch:
         return np.array(edges, dtype=np.int64)
 
 
-def same_batches(version: int, *, packed: bool) -> bool:
-    """True if an earlier version made the same batches. Version 3 changed the bound on sentences of packed batches."""
-    return version == VERSION or (version == 2 and not packed)
-
-
 def _most_packed(src_len: Lengths, trg_len: Lengths, max_tokens: int, mixture: Mixture | None) -> int:
     """Bound on the sentences of a packed batch: a quarter more than it has on average.
 

@@ -57,19 +57,11 @@ class Source:
         return f"{self.src.name}:{number}"
 
     def pairs(self, reading: Reading) -> Iterator[tuple[TextOrFlaw, TextOrFlaw]]:
-        """Yield all pairs. A file with both sides is read once."""
-        rows: Iterator[tuple[TextOrFlaw, ...]]
+        """Return all pairs. A file with both sides is read once."""
         if self.src.column is not None and self.src.place == self.trg.place:
-            rows = read_columns([self.src, self.trg], reading)
-        else:
-            rows = zip(self.src.read(reading), self.trg.read(reading), strict=True)
-        try:
-            yield from cast("Iterator[tuple[TextOrFlaw, TextOrFlaw]]", rows)
-        except ValueError:
-            raise DataError(
-                f"{self.src.name} or {self.trg.name} changed while it was read. Prepare again when nothing else writes "
-                "to it."
-            ) from None
+            return cast("Iterator[tuple[TextOrFlaw, TextOrFlaw]]", read_columns([self.src, self.trg], reading))
+        # The lines were counted. A file that became shorter since then is found by `stamps_of`.
+        return zip(self.src.read(reading), self.trg.read(reading), strict=False)
 
 
 def find_sources(recipe: Recipe, translations: Mapping[int, Sequence[Path]] | None = None) -> list[Source]:
@@ -173,31 +165,24 @@ def _sources_of(
 def _text_of(file: "NamedFile", column: Column | None, by_name: bool, moses: str | None, files: CorpusFiles) -> Text:
     """Return one side. by_name: columns of its file are chosen by name. moses: see `Text`."""
     form = files.format or form_of(file)
-    if column is None:
-        if files.format is None and form != "text":
-            if isinstance(files, TrainingCorpus) and files.translated_by:
-                raise DataError(
-                    f"{file.name}: {form}, but translated_by needs text, a sentence a line. Name a text file, or "
-                    "write format: text if this is one."
-                )
-            raise DataError(
-                f"{file.name} is named as source and target. Name a file with both sides once: --train FILE, or file: "
-                "in a recipe."
-                if files.src == files.trg
-                else f"{file.name}: {form} has columns or keys, and none is chosen. Choose one with src_column and "
-                "trg_column, or write format: text if its lines are sentences."
-            )
-        if files.header is not None and files.src_column is files.trg_column is None:
-            raise DataError(f"{file.name}: header is for TSV and CSV, but this is text. Remove it.")
-        return Text(file.name, file.path, moses=moses)
-    if form == "text":
+    if column is None and files.format is None and form != "text":
+        raise DataError(
+            f"{file.name} is named as source and target. Name a file with both sides once: --train FILE, or file: in "
+            "a recipe."
+            if files.src == files.trg
+            else f"{file.name}: {form} has columns or keys, and none is chosen. Choose one with src_column and "
+            "trg_column, or write format: text if its lines are sentences."
+        )
+    if column is not None and form == "text":
         raise DataError(
             f"{file.name}: a column is chosen, but the format is not known from the name. Add format: tsv, jsonl, "
             "csv, tmx, parquet or arrow."
         )
+    form = "text" if column is None else form
     may_have_header = form in ("tsv", "csv")
-    drop_flagged = isinstance(files, TrainingCorpus) and files.drop_flagged
-    if files.header is not None and not may_have_header:
+    has_other_column = column is None and files.src_column != files.trg_column  # the other side is no text
+    drop_flagged = column is not None and isinstance(files, TrainingCorpus) and files.drop_flagged
+    if files.header is not None and not may_have_header and not has_other_column:
         raise DataError(f"{file.name}: header is for TSV and CSV, but this is {form}. Remove it.")
     if drop_flagged and form != "jsonl":
         raise DataError(f"{file.name}: drop_flagged is for JSONL, but this is {form}. Remove it.")
@@ -211,11 +196,9 @@ def _scores_of(src: Text, score_file: "NamedFile | None", files: CorpusFiles) ->
         return None
     column, form = files.score_column, form_of(score_file) if score_file else src.form
     if (column is None) != (form == "text"):
-        if score_file is None:
-            raise DataError(f"{src.name}: a text file has no column of scores: name a file of scores in scores.")
-        advice = "text has no columns: remove score_column, or let the name end in .tsv, .csv or .jsonl"
+        advice = "text has no columns: remove score_column, or name a file of scores that ends in .tsv, .csv or .jsonl"
         advice = f"choose the column of the {form}: score_column" if column is None else advice
-        raise DataError(f"{score_file.name}: has the scores, but {advice}.")
+        raise DataError(f"{(score_file or src).name}: has the scores, but {advice}.")
     if score_file is None:
         return replace(src, column=column, drop_flagged=False, moses=None)
     return Text(score_file.name, score_file.path, form, column, isinstance(column, str) and form in ("tsv", "csv"))
@@ -384,11 +367,11 @@ def facts_of(sources: Iterable[Source]) -> list[dict[str, Any]]:
             scores = source.scores.facts(known)
             inputs.append({"split": source.split, "side": "scores", **scores})
             if scores["n_line"] != src["n_line"]:
-                advice = "Line n of one must be the score of line n of the other."
-                if isinstance(source.scores.column, int) and scores["n_line"] == src["n_line"] + 1:
-                    advice = "If line 1 names the columns, choose the column by its name: score_column."
-                n_line = f"{scores['n_line']:,} scores but {src['name']} has {src['n_line']:,} lines"
-                complaints.append(f"{scores['name']} has {n_line}. {advice}")
+                complaints.append(
+                    f"{scores['name']} has {scores['n_line']:,} scores but {src['name']} has {src['n_line']:,} lines. "
+                    "Line n of one must be the score of line n of the other. If line 1 names the columns, choose the "
+                    "column by its name: score_column."
+                )
         if src["n_line"] != trg["n_line"]:
             complaints.append(
                 f"{src['name']} has {src['n_line']:,} lines but {trg['name']} has {trg['n_line']:,}. Line 1 of one "

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from nmt.data.plan import VERSION, Position, same_batches
+from nmt.data.plan import VERSION, Position
 from nmt.evaluation.metrics import METRICS
 from nmt.training.memory import Memory
 
@@ -73,12 +73,12 @@ class TrainState:
         return {**content, **position, "best_update": self.best_update(metric)}
 
     @classmethod
-    def from_json(cls, state: dict[str, Any], *, packed: bool) -> "TrainState":
+    def from_json(cls, state: dict[str, Any]) -> "TrainState":
         """Read the output of `to_json` of any version. An epoch that began with other batches starts again."""
         names = {f.name for f in fields(cls)}
         values = {name: value for name, value in state.items() if name in names}
-        continues = same_batches(state.get("plan", 1), packed=packed)
-        values["position"] = Position(state["epoch"], state["update_in_epoch"] if continues else 0)
+        has_same_batches = state.get("plan") == VERSION
+        values["position"] = Position(state["epoch"], state["update_in_epoch"] if has_same_batches else 0)
         values["memory"], values["since_log"] = Memory(**state.get("memory", {})), Sums(**state.get("since_log", {}))
         return cls(**values)
 

@@ -62,7 +62,7 @@ class Trainer:
                 weights[name] = shard_like(weight, weights[name])
         checkpoint.load_weights(engine.model, weights, str(folder))
         engine.optimizers.load_state(checkpoint.load_tensors(folder, checkpoint.OPTIMIZER))
-        self.state = TrainState.from_json(saved, packed=self.recipe.batch.packed)
+        self.state = TrainState.from_json(saved)
         self.state.conditions, engine.memory = conditions, self.state.memory
         if self.state.scaler:
             engine.scaler.load_state_dict(self.state.scaler)

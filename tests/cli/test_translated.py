@@ -184,7 +184,7 @@ def test_multilingual_run_translates_into_the_language_of_the_recipe(searches):
         (DISTILLED.replace("teacher", "back"), "Name a run for that, or, if it is text in en, write trg: mono.de."),
         (BT.replace("back", "none"), "translated_by: runs/none is not a run folder: tried "),
         (BT.replace("mono.en", "none.en"), "data.train: no file none.en: tried "),
-        (BT.replace("mono.en", "mono.tsv"), "mono.tsv: tsv, but translated_by needs text, a sentence a line."),
+        (BT.replace("mono.en", "mono.tsv"), "mono.tsv: tsv has columns or keys, and none is chosen. Choose"),
         (
             BT.replace("trg:", "src: mono.de, trg:"),
             "translated_by: the run makes one side, but src and trg are given",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nmt.data import plan as plan_module
-from nmt.data.plan import VERSION, Mixture, Plan, Position, same_batches
+from nmt.data.plan import Mixture, Plan, Position
 
 
 def batches(plan, epoch):
@@ -29,12 +29,6 @@ def test_sides_are_padded_to_few_lengths_and_batches_still_fit(longest, max_toke
     assert n_long or longest < 64
     assert sum(map(plan.n_gold, plan.updates(0))) == sides[1].sum() + 5000  # with end marks, without padding
     assert plan.padding_share(0) == pytest.approx(1 - sum(int(side.sum()) + 5000 for side in sides) / n_position)
-
-
-def test_after_version_2_only_packed_batches_changed():
-    versions = (1, 2, VERSION, VERSION + 1)
-    assert [same_batches(version, packed=False) for version in versions] == [False, True, True, False]
-    assert [same_batches(version, packed=True) for version in versions] == [False, False, True, False]
 
 
 def padded_length(n, most):

@@ -188,12 +188,15 @@ def test_changed_score_file_is_noticed_when_preparing_again(scored):
         (["1", "nan", *"1111"], {}, ['bad:2: found "nan". Each pair needs a number']),
         (["1", "2", "", *"111"], {}, ['bad:3: found "". Each pair needs a number']),
         (["1", "high", *"1111"], {}, ['bad:2: found "high". Each pair needs a number']),
-        (["1"] * 6, {"score_column": 2}, ["bad: has the scores, but text has no columns", "end in .tsv, .csv or"]),
-        ([], {"scores": None, "score_column": 2}, ["t.de: a text file has no column of scores: name a file of scores"]),
+        (["1"] * 6, {"score_column": 2}, ["bad: has the scores, but text has no columns", "ends in .tsv, .csv or"]),
+        ([], {"scores": None, "score_column": 2}, ["t.de: has the scores, but text has no columns"]),
         (
             ["a\tb", *["1\t2"] * 6],
             {"scores": "bad.tsv", "score_column": 2},
-            ["bad.tsv has 7 scores but t.de has 6 lines. If line 1 names the columns, choose the column by its name"],
+            [
+                "bad.tsv has 7 scores but t.de has 6 lines. ",
+                "If line 1 names the columns, choose the column by its name",
+            ],
         ),
         (
             ["a\tb", *["1\t2"] * 3, "1", "1\t2", "1\t2"],
