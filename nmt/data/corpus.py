@@ -106,19 +106,9 @@ class Prepared:
         self.folder, self.manifest = folder, manifest
         self.settings: dict[str, Any] = manifest["settings"]
         self.subwords = Subwords.load(folder / SUBWORDS)
-        if self.subwords.sha256 != manifest["subwords_sha256"]:
-            raise DataError(
-                f"{folder}: {SUBWORDS} has SHA-256 {self.subwords.sha256}, but the pairs were encoded with "
-                f"{manifest['subwords_sha256']}. {prepare_again(folder)}"
-            )
         self.train = self._corpus("train")
         # Pairs of each training corpus; the corpora follow one another in train.arrow.
         self.sizes: list[int] = [corpus["n_pair"] for corpus in manifest["corpora"]]
-        if sum(self.sizes) != self.train.n_pair:
-            raise DataError(
-                f"{folder}: the manifest lists {sum(self.sizes):,} training pairs, but train.arrow has "
-                f"{self.train.n_pair:,}. {prepare_again(folder)}"
-            )
         splits = [name.removesuffix(".arrow") for name in manifest["files"] if name.endswith(".arrow")]
         split_of = {name: split for split in splits if (name := set_of(split)) is not None}
         # In the order of the recipe: the first set selects the best checkpoint.

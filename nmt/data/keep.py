@@ -18,16 +18,7 @@ from nmt.data.arrays import STEP, Ragged, mixed
 from nmt.data.block_work import Codes, Setup, Task, TextBlock
 from nmt.data.corpus import in_batches, write_arrow
 from nmt.data.dedup import keys_for, repeated
-from nmt.data.filters import (
-    CODES,
-    LOW_SCORE,
-    TOO_LONG,
-    CorpusFacts,
-    filters_of,
-    most_bytes,
-    reason_to_drop,
-    usual_ratio,
-)
+from nmt.data.filters import CODES, LOW_SCORE, TOO_LONG, CorpusFacts, filters_of, most_bytes, usual_ratio
 from nmt.data.formats import Flaw, Policy, Reading, Text, TextOrFlaw
 from nmt.data.letters import add_counts, draw_sample
 from nmt.data.lines import LONGEST_LINE
@@ -144,7 +135,7 @@ def with_held_out(sources: Sequence[Source], data: DataConfig) -> list[Source]:
     for _, near, src_text, trg_text, corpus in candidates:
         if len(chosen) == n_wanted:
             break
-        if used_hashes.isdisjoint(near) and not reason_to_drop(src_text, trg_text, filters[corpus]):
+        if used_hashes.isdisjoint(near) and not any(drops(src_text, trg_text) for _, drops in filters[corpus]):
             used_hashes.update(near)
             chosen.append((src_text, trg_text))
     if not chosen:

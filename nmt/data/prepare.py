@@ -8,7 +8,6 @@ import contextlib
 import json
 import re
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -39,7 +38,6 @@ from nmt.data.manifest import (
     REPORT,
     SUBWORDS,
     building,
-    changed_settings,
     refuse_foreign_files,
     settings_of,
     temporary_folder,
@@ -162,15 +160,9 @@ def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[s
     folders = (next((folder for folder in (base, *base.parents[:2]) if is_of_run(folder)), base) for base in bases)
     for base in dict.fromkeys(folders):
         try:
-            if is_of_run(base):
-                data = Prepared.open(read_recipe(base / RECIPE).data_folder)
-                trained_on = read_run_data(base).get("train")
-                if trained_on is None:
-                    raise DataError(f"{base / RUN_DATA} is damaged, or does not name the pairs.")
-                if trained_on != data.train.fingerprint:
-                    raise DataError(f"{data.folder} holds other pairs than when it was trained on.")
-            else:
-                data = Prepared.open(base)
+            data = Prepared.open(read_recipe(base / RECIPE).data_folder if is_of_run(base) else base)
+            if is_of_run(base) and read_run_data(base).get("train") != data.train.fingerprint:
+                raise DataError(f"{data.folder} holds other pairs than {base / RUN_DATA} says.")
         except (NmtError, OSError, ValueError) as error:
             unreadable.append(f"{base} ({error})")
             continue
@@ -234,7 +226,7 @@ def prepare(
     all_inputs = [*inputs, *facts_of_subwords(vocab_files)]
     settings = settings_of(recipe)
     if present is not None and not overwrite:
-        if changed := _changes(present, all_inputs, settings) or Prepared.open(folder).differences(recipe):
+        if changed := _changed_files(present, all_inputs) + Prepared.open(folder).differences(recipe):
             raise DataError(
                 f"{folder}: holds data prepared from other files or with other settings ({'; '.join(changed)}). "
                 "Replace it with --overwrite, or choose another folder with data.out."
@@ -242,9 +234,9 @@ def prepare(
         talk(f"{folder}: already prepared from the same files with the same settings, nothing to do")
         return present
 
-    def write_page(path: Path, *, dated: bool = True) -> None:
-        made_by = f"Made by nmt-preprocess {version_and_commit()} from the recipe {recipe.name}"
-        made_by += f" on {time.strftime('%Y-%m-%d %H:%M')}." if dated else "."
+    def write_page(path: Path) -> None:
+        # Without a date: the bytes of a prepared folder must not depend on it.
+        made_by = f"Made by nmt-preprocess {version_and_commit()} from the recipe {recipe.name}."
         html = page(report.as_dict(), recipe.name, (data.src_lang, data.trg_lang), inputs, made_by)
         write_lines(path, html.split("\n"))
 
@@ -283,7 +275,7 @@ def prepare(
             n_pair[split] = write_arrow(temporary / f"{split}.arrow", tables)
         write_draft(recipe, temporary / RECIPE)
         write_lines(temporary / REPORT, json.dumps(facts, indent=1, ensure_ascii=False).split("\n"))
-        write_page(temporary / PAGE, dated=False)  # the bytes of a folder do not depend on the date
+        write_page(temporary / PAGE)
         if only_report:
             write_page(only_report)
         content = {
@@ -354,15 +346,13 @@ def beside(folder: Path, ending: str) -> Path:
     return folder.with_name(f"{folder.name}{ending}")
 
 
-def _changes(present: dict[str, Any], inputs: list[dict[str, Any]], settings: dict[str, Any]) -> list[str]:
-    """Return the differences between the present folder and a new one. Files are compared by bytes, not by name."""
+def _changed_files(present: dict[str, Any], inputs: list[dict[str, Any]]) -> list[str]:
+    """Return the differences between the files of a folder and others. They are compared by bytes, not by name."""
     identity = ("split", "side", "sha256", "column")
     before, now = ([tuple(map(file.get, identity)) for file in files] for files in (present["inputs"], inputs))
     known = set(before)
     changed = [f"{file['name']} is new" for file, key in zip(inputs, now, strict=True) if key not in known]
-    if not changed and before != now:
-        changed = ["the files are not the same"]
-    return changed + changed_settings(present["settings"], settings)
+    return changed or ["the files are not the same"] * (before != now)
 
 
 def _learn(

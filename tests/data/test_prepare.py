@@ -324,7 +324,6 @@ def flip_bit(content):
         ("manifest.json", edit_json(lambda c: c.update(made_by="other")), "not a manifest"),
         ("manifest.json", edit_json(lambda c: c["files"].update({"../x": {"size": 1, "sha256": ""}})), "wrong kind"),
         ("manifest.json", edit_json(lambda c: c["files"].pop("train.arrow")), r"train\.arrow is missing"),
-        ("manifest.json", edit_json(lambda c: c.update(subwords_sha256="0")), "SHA-256"),
         *(
             ("manifest.json", edit_json(lambda c, corpora=corpora: c.update(corpora=corpora)), "wrong kind")
             for corpora in ([], [{"n_pair": 6}], [{"n_pair": 201}, {"n_pair": -1}], [{"n_pair": True}], "all")
