@@ -39,21 +39,6 @@ Numbers = NDArray[Any]
 WordCounts = tuple[list[str], Numbers]
 
 
-class Setup(NamedTuple):
-    """Settings that all tasks share.
-
-    sources: the training sources. drawn: hashes of the validation lines that were drawn from the training files. Pairs
-    near them are dropped.
-    """
-
-    data: DataConfig
-    subwords: SubwordsConfig
-    folder: Path
-    sources: list[CorpusFacts]
-    held_out: HeldOut
-    drawn: Hashes
-
-
 class TextBlock(NamedTuple):
     """Pairs of a training source. first: number of the first line. src, trg: the lines, each ended by a line feed.
 
@@ -92,15 +77,26 @@ _UNREAD = 255  # code of a pair with a flaw or a low score
 class Task:
     """Methods for the blocks of one command, with the state that a process keeps between blocks."""
 
-    def __init__(self, setup: Setup, number: int) -> None:
-        """number: of this process, from 0. Each process has its own file."""
-        self._setup, self._path = setup, setup.folder / f"blocks.{number}"
-        self._normalize, self._words_of = setup.subwords.normalize, WordsOf(setup.subwords)
+    def __init__(
+        self,
+        data: DataConfig,
+        subwords: SubwordsConfig,
+        folder: Path,
+        sources: list[CorpusFacts],
+        held_out: HeldOut,
+        drawn: Hashes,
+        number: int,
+    ) -> None:
+        """sources: the training sources. drawn: hashes of the validation lines that were drawn from the training files;
+        pairs near them are dropped. number: of this process, from 0. Each process has its own file."""
+        self._data, self._held_out, self._drawn = data, held_out, drawn
+        self._path = folder / f"blocks.{number}"
+        self._normalize, self._words_of = subwords.normalize, WordsOf(subwords)
         # Text with placeholders is for learning only and cannot be measured, so it has lexicons of its own.
         self._lexicons = {name: Lexicon() for name in SIDES}
-        self._learnt_lexicons = {name: Lexicon() for name in SIDES} if setup.data.protect else self._lexicons
-        self._key_dtype = keys_for(source.config for source in setup.sources)
-        self._filters = list(map(filters_of, setup.sources))
+        self._learnt_lexicons = {name: Lexicon() for name in SIDES} if data.protect else self._lexicons
+        self._key_dtype = keys_for(source.config for source in sources)
+        self._filters = list(map(filters_of, sources))
         self._subwords: Subwords | None = None
 
     def decide(self, block: TextBlock) -> tuple[Codes, NDArray[Any]]:
@@ -138,7 +134,7 @@ class Task:
             _dropped(sides, codes, block),
             [block.first + n for n in unlike],
             [dress_of(side.text.tobytes() + b"\n" * bool(kept.any())) for side in kept_sides],
-            **measured(*sides, kept, self._setup.held_out),
+            **measured(*sides, kept, self._held_out),
         )
 
     def count(self, kept: KeptBlock, masks: Sequence[Mask]) -> tuple[list[WordCounts], Counter[str]]:
@@ -169,7 +165,7 @@ class Task:
                 values = np.insert(values, np.repeat(starts, len(before)), before * len(starts))
                 lengths = lengths + len(before)
             rows.append(Ragged(values.astype(dtype), lengths.astype(np.int32)))
-        fits = np.logical_and(*(ids.lengths <= self._setup.data.max_len for ids in rows))
+        fits = np.logical_and(*(ids.lengths <= self._data.max_len for ids in rows))
         sides = []
         for side, codec, ids in zip(block.sides, codecs, rows, strict=True):
             short = ids.some(fits)
@@ -216,10 +212,10 @@ class Task:
         reasons = (reason_to_drop(*pair, filters=filters) for pair in zip(src, trg, strict=True))
         codes = np.array([CODES[reason] if reason else KEPT for reason in reasons], np.uint8)
         codes[list(block.flaws)] = _UNREAD
-        for side in sides if len(self._setup.drawn) else ():  # drop pairs with a near copy of a drawn validation line
-            is_near = np.isin(side.bags(), self._setup.held_out.bags)
+        for side in sides if len(self._drawn) else ():  # drop pairs with a near copy of a drawn validation line
+            is_near = np.isin(side.bags(), self._held_out.bags)
             if is_near.any():
-                is_near[is_near] = np.isin(Block(side.some(is_near)).near()[0], self._setup.drawn)
+                is_near[is_near] = np.isin(Block(side.some(is_near)).near()[0], self._drawn)
                 codes[is_near & (codes == KEPT)] = CODES[HELD_OUT]
         return codes
 
@@ -227,7 +223,7 @@ class Task:
         self, sides: tuple[Units, Units], kept: NDArray[np.bool_], notes: Counter[str]
     ) -> tuple[tuple[Units, Units], list[int]]:
         """Return the kept lines with placeholders, to learn from, and the pairs whose items differ."""
-        kinds, unlike = self._setup.data.protect, list[int]()
+        kinds, unlike = self._data.protect, list[int]()
         if not kinds:
             return sides, unlike
         lines = [""] * len(kept), [""] * len(kept)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.arrays import STEP, Ragged, mixed
-from nmt.data.block_work import Codes, Setup, Task, TextBlock
+from nmt.data.block_work import Codes, Task, TextBlock
 from nmt.data.corpus import in_batches, write_arrow
 from nmt.data.dedup import keys_for, repeated
 from nmt.data.filters import CODES, LOW_SCORE, TOO_LONG, CorpusFacts, filters_of, most_bytes, usual_ratio
@@ -232,17 +232,17 @@ def n_process(config: DataConfig, n_pair: int) -> int:
 
 def keep_training_pairs(kept: KeptPairs, recipe: Recipe, report: DataReport, workers: WorkerPool) -> None:
     """Read, filter and measure all training pairs, and add their blocks to `kept`."""
-    config, setups = recipe.data, list[CorpusFacts]()
+    config, corpora = recipe.data, list[CorpusFacts]()
     for source in kept.training:
         filters = config.filters_of(source.corpus)
         usual = usual_ratio(texts_of(source, config), filters.max_ratio)
         if usual is not None:
             report.learnt_ratios[source.corpus, source.src.name] = usual
-        setups.append(CorpusFacts(filters, config.max_len, config.languages_of(source.corpus), usual))
+        corpora.append(CorpusFacts(filters, config.max_len, config.languages_of(source.corpus), usual))
     drawn: Hashes = np.empty(0, np.uint64)
     if config.valid_size and not config.valid:
         drawn = np.unique([kept.leaks.splits[VALID]["near", side] for side in SIDES])
-    workers.begin(Task, Setup(config, recipe.subwords, kept.folder, setups, kept.held_out_hashes, drawn))
+    workers.begin(Task, config, recipe.subwords, kept.folder, corpora, kept.held_out_hashes, drawn)
     codes = _decide(kept, config, report, workers)
     blocks = blocks_of(kept.training, config, report, is_reread=codes is not None)
     tasks = ((block, None if codes is None else codes[block.start :][: block.n_pair]) for block in blocks)

@@ -50,18 +50,13 @@ class WorkerPool:
 
     def __init__(self, n: int) -> None:
         self._tasks: Any = None
-        self._workers: list[_Worker] = []
         self._free: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._threads = ThreadPoolExecutor(n)  # each waits for a worker
-        try:
-            for _ in range(n if n > 1 else 0):
-                self._workers.append(_Worker())
-        except BaseException as error:  # also a signal
-            self.__exit__()
-            if not isinstance(error, OSError):
-                raise
+        try:  # after an error, workers that were started exit, since their connections are closed
+            self._workers = [_Worker() for _ in range(n if n > 1 else 0)]
+        except OSError as error:
             raise MachineError(
-                f"data.workers: cannot start process {len(self._workers) + 1} of {n} ({error.strerror or error})."
+                f"data.workers: cannot start {n} processes ({error.strerror or error}). Choose fewer."
             ) from None
 
     def __enter__(self) -> "WorkerPool":
@@ -108,12 +103,10 @@ class WorkerPool:
             answer = worker.connection.recv()
         except (EOFError, OSError):
             code = worker.process.wait()
-            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            how += " (perhaps by the system, because memory ran out)" if code == -9 else ""
-            advice = "See the messages above; --data.workers 1 works without other processes."
-            if code < 0:
-                advice = "Prepare again with fewer processes, so that each has more memory: --data.workers 1."
-            raise MachineError(f"data.workers: a worker process {how}. {advice}") from None
+            how = f"was killed by signal {-code}, perhaps since memory ran out" if code < 0 else f"ended with code {code}"
+            raise MachineError(
+                f"data.workers: a worker process {how}. See the messages above. --data.workers 1 needs less memory."
+            ) from None
         finally:
             self._free.put(worker)
         if isinstance(answer, NmtError):
