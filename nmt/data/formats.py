@@ -151,9 +151,10 @@ class Text:
             records = _records(place, form) if form in ("jsonl", "tmx") else ()
             if any(isinstance(record, dict) and str(column) in _text_keys(record) for record in records):
                 return  # it occurs only after the first records
-            expected = _EXPECTED.get(form, "columns of text, by name")
-            available = name_list(names)
-            raise DataError(f"{place}: expected one column {column!r} of text, found {available}. Expected {expected}.")
+            raise DataError(
+                f"{place}: expected one column {column!r} of text, found {name_list(names)}. Is its format {form}? "
+                "Columns are chosen by their names, those of TSV and CSV also by their numbers."
+            )
 
     def facts(self, known: dict[tuple[Path, str], tuple[int, str]]) -> dict[str, Any]:
         """Return the identity of this text: {"name", "n_line", "size", "sha256"}, and "column" if it has one.
@@ -493,15 +494,6 @@ def _text_pieces(element: "Element") -> Iterator[str]:
 
 def _local_name(element: "Element") -> str:
     return str(element.tag).rpartition("}")[2]
-
-
-# Expected columns of a format, for messages.
-_EXPECTED = {
-    "tsv": "columns between tabs (CSV: format: csv)",
-    "csv": "columns between commas",
-    "jsonl": "a JSON object a line, with texts",
-    "tmx": "units with texts of that language",
-}
 
 
 # Parquet, Arrow and datasets.
