@@ -41,9 +41,7 @@ def texts_as_arrow(texts: Sequence[str]) -> pa.Array:
 
 
 def as_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
-    """The integers of a column without nulls, copied if it has several chunks. ValueError for any other column."""
-    if not pa.types.is_integer(column.type) or column.null_count:
-        raise ValueError("a column is not made of whole numbers")
+    """The integers of a column without nulls, copied if it has several chunks."""
     if isinstance(column, pa.ChunkedArray):
         parts = [as_numpy(chunk) for chunk in column.chunks]
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.dtype(str(column.type))), *parts])
@@ -72,7 +70,7 @@ class Corpus:
             self._trg = _Rows(self._table["trg"], file)
             self.src_len: NDArray[np.int32] = as_numpy(self._table["src_len"])
             self.trg_len: NDArray[np.int32] = as_numpy(self._table["trg_len"])
-        except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        except (pa.ArrowException, AttributeError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path}: not an Arrow file written by nmt-preprocess ({error}).") from None
         self.n_pair: int = self._table.num_rows
         for rows, lengths, n_id in ((self._src, self.src_len, size[0]), (self._trg, self.trg_len, size[1])):
@@ -173,8 +171,6 @@ class _Rows:
     def __init__(self, column: pa.ChunkedArray, file: pa.Buffer) -> None:
         self._offsets, self._values = list[NDArray[np.int32]](), list[NDArray[Any]]()
         for chunk in column.chunks or [pa.array([], column.type)]:
-            if chunk.null_count or not pa.types.is_list(chunk.type) or not pa.types.is_integer(chunk.type.value_type):
-                raise ValueError("a column of ids is not made of lists of whole numbers")
             self._offsets.append(as_numpy(chunk.offsets))
             self._values.append(as_numpy(chunk.values))
         # Chunk c holds the rows first[c] up to first[c + 1].

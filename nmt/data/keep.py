@@ -263,15 +263,12 @@ def count_words_of(
     if config.vocab_from and not config.extend:
         return Counter(), Counter()
     most, n_line = config.max_train_lines, len(kept) * (2 if config.joint else 1)
-    samples: list[list[NDArray[np.uint8]]] = []  # of each side: a mask of the lines of each block, as packed bits
+    samples: list[list[NDArray[np.bool_]]] = []  # of each side: a mask of the lines of each block
     if n_line > most:
         draw = draw_sample(n_line, most, _SAMPLE_SEED)
         draws = draw, draw if config.joint else draw_sample(n_line, most, _SAMPLE_SEED)
-        samples = [[np.packbits(np.fromiter(draw, bool, block.n_kept)) for block in kept.blocks] for draw in draws]
-    tasks = (
-        (block, [np.unpackbits(bits[n], count=block.n_kept).astype(bool) for bits in samples])
-        for n, block in enumerate(kept.blocks)
-    )
+        samples = [[np.fromiter(draw, bool, block.n_kept) for block in kept.blocks] for draw in draws]
+    tasks = ((block, [masks[n] for masks in samples]) for n, block in enumerate(kept.blocks))
     counts = Counter[str](), Counter[str]()
     with progress_bar("counting", len(kept)) as progress:
         for block, (counts_of_sides, notes) in zip(kept.blocks, workers.each("count", tasks), strict=True):

@@ -130,10 +130,6 @@ def errors_of(path: Path | str) -> Iterator[None]:
     """Context manager: turn errors of reading a file into a DataError."""
     try:
         yield
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file.") from None
-    except IsADirectoryError:
-        raise DataError(f"{path}: is a folder; expected a text file.") from None
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # of the disk: a codec sets no errno
             raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None

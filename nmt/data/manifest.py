@@ -127,10 +127,9 @@ def verify_files(folder: Path, manifest: dict[str, Any]) -> None:
         path = folder / name
         if path.is_symlink() or not path.is_file():
             raise _unusable(path, "missing, or not a regular file")
-        if (size := path.stat().st_size) != expected["size"]:
-            raise _unusable(path, f"{size:,} bytes, but the manifest says {expected['size']:,}")
-        if size <= HASHED_BYTES and sha256_of(path) != expected["sha256"]:
-            raise _unusable(path, "damaged or changed (its SHA-256 differs from the manifest)")
+        size = path.stat().st_size
+        if size != expected["size"] or (size <= HASHED_BYTES and sha256_of(path) != expected["sha256"]):
+            raise _unusable(path, "damaged or changed (its size or SHA-256 differs from the manifest)")
 
 
 # Atomic creation of a folder.

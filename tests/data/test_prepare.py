@@ -309,7 +309,7 @@ def flip_bit(content):
     ("name", "damage", "expected"),
     [
         # Checked before mapping: reading a page beyond the end of a mapped file kills the process.
-        ("train.arrow", edit_bytes(lambda content: content[:-1]), r"train\.arrow: .*but the manifest says"),
+        ("train.arrow", edit_bytes(lambda content: content[:-1]), r"train\.arrow: .*its size or SHA-256 differs"),
         ("valid.arrow", edit_bytes(flip_bit), r"valid\.arrow: .*SHA-256 differs"),
         ("subwords.json", edit_bytes(flip_bit), r"subwords\.json: .*SHA-256 differs"),
         ("report.json", Path.unlink, r"report\.json: missing"),

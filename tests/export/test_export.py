@@ -101,7 +101,7 @@ def test_overwrite_keeps_folders_with_files_of_others(export, tmp_path, to):
     ("to", "flags", "message"),
     [
         ("ctranslate2", ["--output", "no/such"], "cannot be written"),
-        ("safetensors", ["--lines", "none"], "no such file"),
+        ("safetensors", ["--lines", "none"], "No such file"),
         ("safetensors", ["--checkpoint", "update-1"], "no checkpoint"),
         ("safetensors", ["--quantization", "int8"], "--quantization needs --to ctranslate2"),
         ("huggingface", ["--precision", "fp16"], "--precision needs --to safetensors"),

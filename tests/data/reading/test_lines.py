@@ -160,7 +160,7 @@ def test_files_that_are_not_utf8_text_are_refused_by_name(tmp_path, content, nam
 
 def test_missing_files_folders_and_pipes_are_refused_by_name(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for name, expected in (("none", "no such file"), ("", "is a folder"), ("pipe", "a pipe or device")):
+    for name, expected in (("none", "No such file"), ("", "Is a directory"), ("pipe", "a pipe or device")):
         for read in (count_lines, check_text):
             with pytest.raises(DataError, match=expected):
                 read(tmp_path / name)
