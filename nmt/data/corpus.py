@@ -60,7 +60,7 @@ class Corpus:
 
     def __init__(self, path: Path, size: tuple[int, int], fingerprint: str) -> None:
         """size: of the source and the target vocabulary. fingerprint: SHA-256 of the file."""
-        self.path, self.fingerprint = path, fingerprint
+        self.fingerprint = fingerprint
         try:
             with pa.memory_map(str(path)) as mapped:
                 file = mapped.read_buffer()
