@@ -6,8 +6,6 @@ memory is 2 bytes for each pair, and about a hundred for each text with more tra
 million different pairs, the probability that any two have the same hash is 1 in 3,700.
 """
 
-import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,8 +23,6 @@ NEAR_DUPLICATE = "near duplicate"
 TRANSLATIONS = "many translations"
 
 NO_KEY = 0  # key of a pair that is not compared
-_DIGIT = re.compile(r"\d")
-_NO_WORD = re.compile(r"[\W_]+")
 _AT_ONCE = 1 << 20  # keys in memory at once, at some 60 bytes
 _READ = 1 << 18  # keys read at once
 
@@ -49,10 +45,16 @@ def keys_of(src: Sequence[str], trg: Sequence[str], dtype: np.dtype[Any]) -> NDA
     hashes = {"src": hashes_of(src), "trg": hashes_of(trg)}
     hashes["exact"] = of_pairs(hashes["src"], hashes["trg"])
     if "near" in names:
-        hashes["near"] = of_pairs(*(hashes_of(map(skeleton, side)) for side in (src, trg)))
+        hashes["near"] = of_pairs(_near(src), _near(trg))
     for kind in names:
         keys[kind] = np.maximum(hashes[kind], NO_KEY + 1)
     return keys
+
+
+def _near(lines: Sequence[str]) -> Hashes:
+    """Return a hash of each line at the level `numberless`; for a line of punctuation alone, a hash of the line."""
+    _, numberless, lengths, _ = Block(lines).near()
+    return np.where(lengths > 0, numberless, hashes_of(lines))
 
 
 def repeated(keys: NDArray[Any], filters: Sequence[FilterConfig], n_of: Sequence[int]) -> list[tuple[str, Ints]]:
@@ -115,21 +117,6 @@ def _too_often(keys: NDArray[Any], is_dropped: NDArray[np.bool_], limits: Ints, 
             n_src[src] += 1
             n_trg[trg] += 1
     return np.array(dropped, np.int64)
-
-
-def skeleton(text: str) -> str:
-    """Return the form that near duplicates share: NFKC, case folded, digits 0, no white space, punctuation and symbols.
-
-    Vowel signs and other marks stay, since they distinguish words in many scripts. Punctuation and symbols stay if
-    nothing else would be left.
-    """
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    with_zeros = _DIGIT.sub("0", folded)
-    return _NO_WORD.sub("" if folded.isascii() else _marks, with_zeros) or folded.strip()
-
-
-def _marks(match: re.Match[str]) -> str:
-    return "".join(character for character in match.group() if unicodedata.category(character)[0] == "M")
 
 
 # Duplicate pairs, sources with several targets, and targets with several sources.

@@ -35,12 +35,12 @@ _POWERS = np.cumprod(np.full(64, 0xD6E8FEB86659FD93, dtype=np.uint64))
 
 
 class Block:
-    """One or more lines of one side."""
+    """Lines of one side."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.lines = lines
         self.lengths = np.fromiter(map(len, lines), np.int64, len(lines))  # characters of each line
-        text = "\n".join(lines) + "\n"
+        text = "\n".join([*lines, ""])
         # NFKC and case folding neither add nor remove a line feed, so the lines stay apart.
         normalized = text if text.isascii() else unicodedata.normalize("NFKC", text)
         self._folded = _code_points(normalized.casefold())

@@ -1,5 +1,6 @@
 """Duplicates, near duplicates, and pairs with too many translations."""
 
+import functools
 import random
 from collections import Counter
 
@@ -7,8 +8,15 @@ import numpy as np
 import pytest
 
 from nmt.data import dedup
-from nmt.data.dedup import NO_KEY, keys_for, keys_of, repeated, skeleton
+from nmt.data.dedup import NO_KEY, keys_for, keys_of, repeated
 from nmt.recipe.data_options import FilterConfig
+
+NEAR = keys_for([FilterConfig(drop_near_duplicates=True)])
+
+
+@functools.cache
+def near_key(src, trg):
+    return int(keys_of([src], [trg], NEAR)["near"][0])
 
 
 def drop_reasons(pairs, filters, sizes):
@@ -27,7 +35,7 @@ def one_by_one(pairs, filters):
     for (src, trg), config in zip(pairs, filters, strict=True):
         if config.drop_duplicates and (src, trg) in exact:
             reasons.append("duplicate")
-        elif config.drop_near_duplicates and (skeleton(src), skeleton(trg)) in near:
+        elif config.drop_near_duplicates and near_key(src, trg) in near:
             reasons.append("near duplicate")
         elif config.max_translations and max(sides["src", src], sides["trg", trg]) >= config.max_translations:
             reasons.append("many translations")
@@ -35,7 +43,7 @@ def one_by_one(pairs, filters):
             reasons.append(None)
             sides.update((("src", src), ("trg", trg)))
         exact.add((src, trg))
-        near.add((skeleton(src), skeleton(trg)))
+        near.add(near_key(src, trg))
     return reasons
 
 
@@ -44,7 +52,7 @@ def one_by_one(pairs, filters):
     [
         ("Hello, World!", "hello world", True),
         ("in 1995", "IN 2024", True),
-        ("in 1995", "in 199", False),
+        ("in 1995", "in 199", True),
         ("Straße", "STRASSE", True),
         ("ｆｕｌｌ ｗｉｄｔｈ １", "full width 2", True),
         ("e\u0301tude", "étude", True),
@@ -52,7 +60,7 @@ def one_by_one(pairs, filters):
         ("١٢ كتاب", "34 كتاب", True),
         ("你好，世界。", "你好 世界", True),
         ("!!!", "???", False),
-        ("...", "…", True),
+        ("5 €", "5 $", False),
         ("की", "का", False),  # vowel signs are not punctuation
         ("ที่", "ที", False),
         ("a_b", "ab", True),
@@ -60,8 +68,8 @@ def one_by_one(pairs, filters):
         ("the dog", "a dog", False),
     ],
 )
-def test_near_duplicates_have_the_same_skeleton(first, second, expected):
-    assert (skeleton(first) == skeleton(second)) == expected
+def test_near_duplicates_differ_only_in_case_numbers_punctuation_spaces_or_width(first, second, expected):
+    assert (near_key(first, "") == near_key(second, "")) == expected
 
 
 @pytest.mark.parametrize("at_once", [1 << 20, 50])
