@@ -6,7 +6,6 @@ It is written last. A folder without a manifest, or whose files do not match it,
 import contextlib
 import json
 import os
-import re
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator
@@ -33,7 +32,6 @@ HASHED_BYTES = 1 << 30
 _MADE_BY = "nmt-preprocess"
 _KEYS = {"made_by", "format", "inputs", "settings", "n_pair", "corpora", "n_vocab", "ids", "subwords_sha256"}
 _KEYS |= {"tokenizers", "nmt", "files"}
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\.[a-z0-9]+)?")
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
@@ -99,8 +97,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             and all(type(corpus["n_pair"]) is int and corpus["n_pair"] >= 0 for corpus in manifest["corpora"])
             and sum(corpus["n_pair"] for corpus in manifest["corpora"]) == manifest["n_pair"]["train"]
             and all(
-                _PLAIN_NAME.fullmatch(name) and type(file["size"]) is int and isinstance(file["sha256"], str)
-                for name, file in manifest["files"].items()
+                type(file["size"]) is int and isinstance(file["sha256"], str) for file in manifest["files"].values()
             )
         )
     except (AttributeError, KeyError, TypeError):

@@ -53,21 +53,13 @@ class Mixture:
 
 
 def mixture_of(data: DataConfig, sizes: Sequence[int]) -> Mixture:
-    """The mixture of a recipe. sizes: number of prepared pairs of each corpus.
+    """The mixture of a recipe. sizes: number of prepared pairs of each corpus. A recipe may name no corpora.
 
     With temperature T a corpus of n pairs has a share proportional to n^(1/T), as in multilingual BERT and M4
     (Arivazhagan et al. 2019, "Massively multilingual neural machine translation in the wild", section 4): the largest
     corpus is visited once, smaller ones more often. The weight of a corpus multiplies its visits.
-    Raises RecipeError if the recipe weights corpora but the data was prepared from another number of them.
     """
-    weights = [files.weight for files in data.train]
-    if len(weights) != len(sizes):
-        if data.temperature != 1.0 or any(weight != 1.0 for weight in weights):
-            raise RecipeError(
-                f"data.train: the recipe has {len(weights)} corpora, but the data was prepared from {len(sizes)}, so "
-                "weights and data.temperature cannot be applied. Prepare the data again with nmt-preprocess."
-            )
-        weights = [1.0] * len(sizes)
+    weights = [files.weight for files in data.train] or [1.0] * len(sizes)
     largest, power = max(sizes), 1 / data.temperature - 1
     corpora = zip(weights, sizes, strict=True)
     visits = tuple(weight * (size / largest) ** power if size else 0.0 for weight, size in corpora)

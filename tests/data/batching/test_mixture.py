@@ -50,11 +50,8 @@ def test_temperature_makes_shares_proportional_to_a_root_of_the_sizes():
     assert mixture_of(data_config(1, 1, 1), sizes).weights == (1.0, 1.0, 1.0) != mixture.weights
 
 
-def test_weights_need_separately_prepared_corpora_and_at_least_one_pair():
-    assert mixture_of(data_config(1, 1), (7,)).weights == (1.0,)
-    for config in (data_config(1, 2), data_config(1, 1, temperature=3.0)):
-        with pytest.raises(RecipeError, match="the recipe has 2 corpora, but the data was prepared from 1"):
-            mixture_of(config, (7,))
+def test_weights_leave_at_least_one_pair():
+    assert mixture_of(data_config(), (7,)).weights == (1.0,)
     with pytest.raises(RecipeError, match=r"weights of 0\.1, 0\.2 an epoch would have no pair"):
         mixture_of(data_config(0.1, 0.2), (3, 4))
     assert mixture_of(data_config(1, 1, temperature=2.0), (0, 4)).weights == (0.0, 1.0)  # all its pairs were dropped
