@@ -18,7 +18,7 @@ import ssl
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -227,11 +227,14 @@ class Text:
 
 @dataclass(frozen=True)
 class Reading:
-    """Policy of reading. longest: bytes of a text that are needed; a longer one may be cut to `longest - 4` or more."""
+    """Policy of reading. longest: bytes of a text that are needed; a longer text may be cut, to `longest - 4` bytes at
+    least. on_joined: called with file and number of a record that had line feeds.
+    """
 
     bad_utf8: Policy
     bad_records: Policy
     longest: int
+    on_joined: Callable[[str, int], object] = lambda *_: None
 
     def text(self, value: bytes | TextOrFlaw, text: Text, number: int) -> TextOrFlaw:
         """Return the value of a record as one line of text, or its flaw. Raises DataError for a flaw to refuse."""
@@ -245,6 +248,7 @@ class Reading:
                     "drop drops and counts such pairs instead."
                 )
         elif "\n" in value:
+            self.on_joined(text.name, number)
             value = " ".join(piece for line in value.split("\n") if (piece := line.removesuffix("\r")))
         return value if text.moses is None or isinstance(value, Flaw) else undo_moses(value, text.moses)
 

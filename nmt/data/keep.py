@@ -19,7 +19,7 @@ from nmt.data.block_work import Codes, Task, TextBlock
 from nmt.data.corpus import in_batches, write_arrow
 from nmt.data.dedup import keys_for, repeated
 from nmt.data.filters import CODES, LOW_SCORE, TOO_LONG, CorpusFacts, filters_of, most_bytes, usual_ratio
-from nmt.data.formats import Flaw, Reading, Text, TextOrFlaw
+from nmt.data.formats import Flaw, Policy, Reading, Text, TextOrFlaw
 from nmt.data.letters import add_counts, draw_sample
 from nmt.data.lines import LONGEST_LINE
 from nmt.data.manifest import SUBWORDS
@@ -75,14 +75,17 @@ def encode_training_pairs(
     return list(corpora.values())
 
 
-def reading_of(data: DataConfig) -> Reading:
-    """Return the policy of reading training sources. A text that it cuts is dropped as too long anyway."""
-    return Reading(data.bad_utf8, data.bad_records, most_bytes(data.max_len) + 8)
+def reading_of(data: DataConfig | None, report: DataReport) -> Reading:
+    """Return the policy of reading. data: options, None for validation and test sources."""
+    policy: tuple[Policy, Policy, int] = ("refuse", "refuse", LONGEST_LINE)
+    if data:  # a text that is cut at this length is dropped as too long anyway
+        policy = data.bad_utf8, data.bad_records, most_bytes(data.max_len) + 8
+    return Reading(*policy, lambda name, number: report.note("line_feed", f"{name}:{number}"))
 
 
 def texts_of(source: Source, data: DataConfig) -> Iterator[tuple[str, str]]:
     """Yield the pairs of a training source except those with a low score. Pairs with a flaw are empty."""
-    pairs = source.pairs(reading_of(data))
+    pairs = source.pairs(reading_of(data, DataReport()))
     for src, trg in compress(pairs, chain(~source.is_low, repeat(True))):
         yield ("", "") if isinstance(src, Flaw) or isinstance(trg, Flaw) else (src, trg)
 
@@ -163,14 +166,19 @@ def cut_blocks(pairs: Iterator[tuple[TextOrFlaw, TextOrFlaw]]) -> Iterator[list[
         yield block
 
 
-def blocks_of(training: Sequence[Source], config: DataConfig, n_pair: int) -> Iterator[TextBlock]:
-    """Cut training sources into blocks. Raises DataError if there are not n_pair pairs."""
-    n_read = 0
+def blocks_of(
+    training: Sequence[Source], config: DataConfig, report: DataReport, *, is_reread: bool = False
+) -> Iterator[TextBlock]:
+    """Cut training sources into blocks. Raises DataError if there are not report.n_read pairs.
+
+    report: gets the harmless oddities, unless the sources were read before (is_reread).
+    """
+    n_read, reading = 0, reading_of(config, DataReport() if is_reread else report)
     for n_source, source in enumerate(training):
         first = source.first_number
-        for block in cut_blocks(source.pairs(reading_of(config))):
+        for block in cut_blocks(source.pairs(reading)):
             n_read += len(block)
-            if n_read > n_pair:  # only counted
+            if n_read > report.n_read:  # only counted
                 continue
             is_low = source.is_low[first - source.first_number :][: len(block)]
             flaws = dict.fromkeys(np.flatnonzero(is_low).tolist(), LOW_SCORE)
@@ -181,9 +189,9 @@ def blocks_of(training: Sequence[Source], config: DataConfig, n_pair: int) -> It
             src, trg = ("\n".join([*side, ""]).encode("utf-8") for side in zip(*block, strict=True))
             yield TextBlock(n_source, first, n_read - len(block), len(block), src, trg, flaws)
             first += len(block)
-    if n_read != n_pair:
+    if n_read != report.n_read:
         raise DataError(
-            f"The training files changed while they were read: {n_pair:,} lines, then {n_read:,}. Prepare again "
+            f"The training files changed while they were read: {report.n_read:,} lines, then {n_read:,}. Prepare again "
             "when nothing else writes to them."
         )
 
@@ -194,7 +202,7 @@ def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> 
     of_split = [source for source in sources if source.split == split]
     for source in of_split:
         start = len(texts.src)
-        for n, pair in enumerate(source.pairs(Reading("refuse", "refuse", LONGEST_LINE))):
+        for n, pair in enumerate(source.pairs(reading_of(None, report))):
             if any(isinstance(line, str) and not line.strip() for line in pair):
                 n_blank += 1
                 report.note("blank", source.place(source.first_number + n))
@@ -236,7 +244,7 @@ def keep_training_pairs(kept: KeptPairs, recipe: Recipe, report: DataReport, wor
         drawn = np.unique([kept.leaks.splits[VALID]["near", side] for side in SIDES])
     workers.begin(Task, config, recipe.subwords, kept.folder, corpora, kept.held_out_hashes, drawn)
     codes = _decide(kept, config, report, workers)
-    blocks = blocks_of(kept.training, config, report.n_read)
+    blocks = blocks_of(kept.training, config, report, is_reread=codes is not None)
     tasks = ((block, None if codes is None else codes[block.start :][: block.n_pair]) for block in blocks)
     with progress_bar("reading", report.n_read) as progress:
         for result in workers.each("filter_and_measure", tasks):
@@ -287,7 +295,7 @@ def _decide(kept: KeptPairs, config: DataConfig, report: DataReport, workers: Wo
     parts, n_pair_of = list[Codes](), [0] * len(filters)
 
     def tasks() -> Iterator[tuple[TextBlock]]:
-        for block in blocks_of(kept.training, config, report.n_read):
+        for block in blocks_of(kept.training, config, report):
             n_pair_of[block.source] += block.n_pair
             yield (block,)
 

@@ -129,6 +129,7 @@ _MARK = b'<meta name="generator" content="nmt-preprocess">'
 _LONGEST_HEAD = 2000  # bytes of a page that contain the mark
 
 _NOTES = {
+    "line_feed": "{n} texts had line feeds inside, which became spaces",
     "line_cap": f"{{n}} lines are longer than {LINE_CAP:,} characters: subwords were learnt from their beginnings only",
     "word_cap": f"{{n}} words are longer than {WORD_CAP:,} characters: subwords were learnt from their parts",
     "protected": "{n} pairs have the same items of data.protect on both sides, which become placeholders",

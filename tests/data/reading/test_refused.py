@@ -75,8 +75,17 @@ def test_text_has_no_header(at):
 def test_line_feeds_inside_a_field_become_spaces(at, name):
     rows = [{"de": "a\r\nb\n\nc", "en": "\nx\n"}, {"de": "\r\n", "en": "c\rd\r"}, {"de": "last", "en": "LAST"}]
     corpus = {"file": at.write(name, rows), **KEYS}
-    at.prepare(corpus, valid=corpus)
+    report = at.prepare(corpus, valid=corpus)
     assert at.texts() == (["a b c", "", "last"], ["x", "c\rd\r", "LAST"])
+    assert report.notes["line_feed"] == 6, "three texts, in training and in validation"
+    assert set(report.noted["line_feed"]) == {f"{name}:1", f"{name}:2"}
+    assert any("6 texts had line feeds inside" in line and f"{name}:1, 1, 2" in line for line in report.said)
+
+
+def test_line_feeds_are_noted_with_the_file_that_has_them(at):
+    at.write("a.jsonl", [GOOD, GOOD])
+    at.write("b.jsonl", [GOOD, {"en": "a\ndog"}])
+    assert at.prepare({"src": "a.jsonl", "trg": "b.jsonl", **KEYS}).noted["line_feed"] == ["b.jsonl:2"]
 
 
 @pytest.mark.parametrize(("header", "number"), [(True, 2), (False, 1)])
