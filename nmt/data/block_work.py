@@ -16,7 +16,7 @@ from nmt.data.alignment_shift import find_shifts
 from nmt.data.arrays import Ints, Ragged
 from nmt.data.corpus import dtype_of_ids
 from nmt.data.dedup import N_SHOWN, NO_KEY, count_duplicates, keys_for, keys_of
-from nmt.data.filters import CODES, HELD_OUT, KEPT, REASON_OF, CorpusFacts, filters_of, reason_to_drop
+from nmt.data.filters import CODES, HELD_OUT, KEPT, ODD, REASON_OF, CorpusFacts, filters_of, oddities, reason_to_drop
 from nmt.data.letters import WordsOf
 from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
@@ -127,6 +127,8 @@ class Task:
                     protected=np.frombuffer(b"" if learnt is side else learnt.text(kept), np.uint8),
                 )
             )
+            if ODD.search(b"".join(side.keys).decode("utf-8")):  # the distinct units are shorter than the text
+                notes.update(oddity for line in side.some(kept) for oddity in oddities(line))
         offset = write_block(self._path, BlockContent(kept, kept_sides))
         return MeasuredBlock(
             KeptBlock(str(self._path), offset, block.source, block.first, int(kept.sum())),

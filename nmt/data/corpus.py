@@ -6,6 +6,7 @@ Named validation sets are in valid-NAME.arrow. `prepare.py` writes the folder.
 The `datasets` library can read the Arrow files: `Dataset.from_file("train.arrow")`.
 """
 
+import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -263,11 +264,12 @@ def in_batches(blocks: Iterable[tuple[Ragged, Ragged]], n_row: int) -> Iterator[
 
 
 def write_arrow(path: Path, tables: Iterable[pa.Table]) -> int:
-    """Write tables as an Arrow file for the `datasets` library, a record batch each; return the number of rows."""
+    """Write an Arrow file of the `datasets` library, one record batch for each table; return the number of rows."""
     n_row = 0
     writer: pa.RecordBatchStreamWriter | None = None
     with path.open("wb") as file:
         for table in tables:
+            table = table.replace_schema_metadata(_metadata(table.schema))
             if writer is None:
                 writer = pa.RecordBatchStreamWriter(file, table.schema)
             writer.write_table(table.combine_chunks(), max(len(table), 1))
@@ -275,3 +277,13 @@ def write_arrow(path: Path, tables: Iterable[pa.Table]) -> int:
         if writer is not None:
             writer.close()
     return n_row
+
+
+def _metadata(schema: pa.Schema) -> dict[str, str]:
+    """Description of the columns for the `datasets` library, written by hand: its import takes a second."""
+    features: dict[str, Any] = {}
+    for column in schema:
+        is_list = pa.types.is_list(column.type)
+        value = {"dtype": str(column.type.value_type if is_list else column.type), "_type": "Value"}
+        features[column.name] = {"feature": value, "_type": "List"} if is_list else value
+    return {"huggingface": json.dumps({"info": {"features": features}})}

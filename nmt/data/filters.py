@@ -54,7 +54,8 @@ def usual_ratio(pairs: Iterable[tuple[str, str]], max_ratio: float) -> UsualRati
     return UsualRatio(math.exp(median), math.exp(median - reach), math.exp(median + reach))
 
 
-# Damage.
+# Damage. Characters that `oddities` reports: U+FEFF, control characters and line breaks.
+ODD = re.compile("[\ufeff\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 # Tab, all line breaks and direction marks also occur in good texts. So do U+0080 to U+009F: they are quotes and dashes
 # of windows-1252 that was read as Latin-1.
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f\ufdd0-\ufdef\ufffe\uffff]")
@@ -82,6 +83,12 @@ _MOJIBAKE = re.compile(
 )
 # A fast first test: every match of _MOJIBAKE begins like this, and hardly any other text has it.
 _SUSPECT = re.compile(f"[ÂÃÄÅÆÐÑÎÏØÙÚÛ×РСà-ï][{_WEST}{_EAST}]")
+
+
+def oddities(text: str) -> list[str]:
+    """Return the harmless oddities of a line, as keys of `report.DataReport.notes`."""
+    characters = set(ODD.findall(text)) if not text.isprintable() else set()
+    return ["bom_inside"] * ("\ufeff" in characters) + ["control"] * bool(characters - {"\ufeff"})
 
 
 def has_control(text: str) -> bool:

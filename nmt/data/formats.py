@@ -19,7 +19,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
@@ -228,12 +228,13 @@ class Text:
 @dataclass(frozen=True)
 class Reading:
     """Policy of reading. longest: bytes of a text that are needed; a longer text may be cut, to `longest - 4` bytes at
-    least. on_joined: called with file and number of a record that had line feeds.
+    least. notes: counts of harmless oddities. on_joined: called with file and number of a record that had line feeds.
     """
 
     bad_utf8: Policy
     bad_records: Policy
     longest: int
+    notes: Counter[str] = field(default_factory=Counter)
     on_joined: Callable[[str, int], object] = lambda *_: None
 
     def text(self, value: bytes | TextOrFlaw, text: Text, number: int) -> TextOrFlaw:
@@ -269,7 +270,7 @@ def name_list(names: Iterable[str]) -> str:
 def _read_text(text: Text, reading: Reading) -> Iterator[TextOrFlaw]:
     """Yield the lines of a text file."""
     n_line = 0
-    for block in text_blocks(cast(Path, text.place), reading.longest):
+    for block in text_blocks(cast(Path, text.place), reading.longest, reading.notes):
         lines: list[TextOrFlaw] = []
         with contextlib.suppress(UnicodeDecodeError):
             lines += block.decode("utf-8").split("\n")
@@ -289,7 +290,7 @@ def read_columns(texts: Sequence[Text], reading: Reading) -> Iterator[tuple[Text
     if form in TABLES:
         rows = _table_rows(place, columns, reading.longest)
     else:
-        records: Iterator[Any] = _records(place, form)
+        records: Iterator[Any] = _records(place, form, reading.notes)
         if form in ("tsv", "csv"):
             rows = _select_fields(records, columns, first.header)
         elif form == "jsonl":
@@ -333,15 +334,15 @@ def _count_records(place: Place, form: str) -> int:
 Record = list[str] | dict[str, Any] | Flaw
 
 
-def _records(place: Place, form: str) -> Iterator[Record]:
-    """Yield the records of a file that is no table."""
+def _records(place: Place, form: str, notes: Counter[str] | None = None) -> Iterator[Record]:
+    """Yield the records of a file that is no table. notes: counts of harmless oddities."""
     assert isinstance(place, Path)
     if form == "csv":
         yield from _csv(place)
     elif form == "tmx":
         yield from _tmx(place)
     else:
-        for raw in text_lines(place, _MAX_RECORD):
+        for raw in text_lines(place, _MAX_RECORD, notes):
             if len(raw) > _MAX_RECORD - 4:
                 yield Flaw(TOO_LONG, f"a line of over {_MAX_RECORD - 4:,} bytes.")
             elif isinstance(line := _decoded(raw), Flaw):

@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, compress, islice, repeat
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from nmt.data.arrays import STEP, Ragged, mixed
 from nmt.data.block_work import Codes, Task, TextBlock
 from nmt.data.corpus import in_batches, write_arrow
 from nmt.data.dedup import keys_for, repeated
-from nmt.data.filters import CODES, LOW_SCORE, TOO_LONG, CorpusFacts, filters_of, most_bytes, usual_ratio
+from nmt.data.filters import CODES, LOW_SCORE, TOO_LONG, CorpusFacts, filters_of, most_bytes, oddities, usual_ratio
 from nmt.data.formats import Flaw, Policy, Reading, Text, TextOrFlaw
 from nmt.data.letters import add_counts, draw_sample
 from nmt.data.lines import LONGEST_LINE
@@ -76,11 +76,11 @@ def encode_training_pairs(
 
 
 def reading_of(data: DataConfig | None, report: DataReport) -> Reading:
-    """Return the policy of reading. data: options, None for validation and test sources."""
+    """Return the policy of reading; oddities go to the report. data: options, None for validation and test sources."""
     policy: tuple[Policy, Policy, int] = ("refuse", "refuse", LONGEST_LINE)
     if data:  # a text that is cut at this length is dropped as too long anyway
         policy = data.bad_utf8, data.bad_records, most_bytes(data.max_len) + 8
-    return Reading(*policy, lambda name, number: report.note("line_feed", f"{name}:{number}"))
+    return Reading(*policy, report.notes, lambda name, number: report.note("line_feed", f"{name}:{number}"))
 
 
 def texts_of(source: Source, data: DataConfig) -> Iterator[tuple[str, str]]:
@@ -101,6 +101,14 @@ _LARGEST_SHARE = 0.2  # limit of the share of the training pairs
 _SPARE = 3  # candidates for each pair that is needed, since the filters drop some
 
 
+class _Candidate(NamedTuple):
+    rank: int
+    near: tuple[int, int]
+    src: str
+    trg: str
+    corpus: int
+
+
 def n_to_hold_out(size: float | str, n_pair: int) -> int:
     """Return the number of pairs to hold out of n_pair. size: the option data.valid_size."""
     limit = int(_LARGEST_SHARE * n_pair)
@@ -112,8 +120,7 @@ def n_to_hold_out(size: float | str, n_pair: int) -> int:
 def with_held_out(sources: Sequence[Source], data: DataConfig) -> list[Source]:
     """Return the sources and one more for validation, with texts drawn from the training files."""
     assert data.valid_size is not None
-    # Rank by a hash, hashes of near copies of the sides, texts, and corpus. Sorted, and more than are needed.
-    candidates, n_pair = list[tuple[int, tuple[int, int], str, str, int]](), 0
+    candidates, n_pair = list[_Candidate](), 0  # sorted by a hash, more than are needed
     synthetic = [n for n, corpus in enumerate(data.train) if corpus.translated_by]
     for source in (source for source in sources if source.split == "train" and source.corpus not in synthetic):
         for block in cut_blocks(texts_of(source, data)):
@@ -124,28 +131,29 @@ def with_held_out(sources: Sequence[Source], data: DataConfig) -> list[Source]:
             rank = mixed(src_hash * np.uint64(STEP))
             rank[(n_src == 0) | (n_trg == 0)] = np.iinfo(np.uint64).max
             candidates += [
-                (int(rank[k]), (int(src_hash[k]), int(trg_hash[k])), src[k], trg[k], source.corpus)
+                _Candidate(int(rank[k]), (int(src_hash[k]), int(trg_hash[k])), src[k], trg[k], source.corpus)
                 for k in np.argsort(rank, kind="stable")[:n_candidate].tolist()
             ]
             candidates = sorted(candidates)[:n_candidate]
     n_wanted = n_to_hold_out(data.valid_size, n_pair)
     corpora = (CorpusFacts(data.filters_of(n), data.max_len, data.languages_of(n)) for n in range(len(data.train)))
     filters = list(map(filters_of, corpora))
-    chosen, used_hashes = list[tuple[str, str]](), set[int]()
-    for _, near, src_text, trg_text, corpus in candidates:
+    chosen, used_hashes = list[_Candidate](), set[int]()
+    for pair in candidates:
         if len(chosen) == n_wanted:
             break
-        if used_hashes.isdisjoint(near) and not any(drops(src_text, trg_text) for _, drops in filters[corpus]):
-            used_hashes.update(near)
-            chosen.append((src_text, trg_text))
+        is_new = used_hashes.isdisjoint(pair.near)
+        if is_new and not any(drops(pair.src, pair.trg) for _, drops in filters[pair.corpus]):
+            used_hashes.update(pair.near)
+            chosen.append(pair)
     if not chosen:
         raise DataError(
             f"no pair can be held out for validation: {n_pair:,} training pairs are too few, or the filters drop all. "
             "Name validation files: --valid, or data.valid."
         )
     name = f"{len(chosen):,} pairs held out of training"
-    src, trg = zip(*chosen, strict=True)
-    return [*sources, Source(VALID, Text(f"{name}, source", src), Text(f"{name}, target", trg))]
+    texts = {side: tuple(getattr(pair, side) for pair in chosen) for side in SIDES}
+    return [*sources, Source(VALID, Text(f"{name}, source", texts["src"]), Text(f"{name}, target", texts["trg"]))]
 
 
 N_PAIR = 10_000  # pairs of a block, the unit of work
@@ -171,7 +179,7 @@ def blocks_of(
 ) -> Iterator[TextBlock]:
     """Cut training sources into blocks. Raises DataError if there are not report.n_read pairs.
 
-    report: gets the harmless oddities, unless the sources were read before (is_reread).
+    report: gets the oddities, unless the sources were read before (is_reread).
     """
     n_read, reading = 0, reading_of(config, DataReport() if is_reread else report)
     for n_source, source in enumerate(training):
@@ -213,6 +221,7 @@ def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> 
                         f"{text.name}:{1 + text.header + n}: a {split} line of over {LONGEST_LINE:,} bytes, and lines "
                         f"of {split} files cannot be dropped. Look for missing line feeds in the file."
                     )
+                report.notes.update(oddities(line))
                 lines.append(line)
         texts.sources.append((source, slice(start, len(texts.src))))
     if n_blank and n_blank == len(texts.src):

@@ -35,6 +35,7 @@ _WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 # Limit of a line to translate, or of a validation or test set, in bytes: a thick book in one line. A longer line has
 # lost its line feeds.
 LONGEST_LINE = 1 << 20
+_NEAR = 1 << 10  # bytes before the limit that are searched for a blank
 
 
 def without_ending(name: str) -> str:
@@ -163,29 +164,40 @@ class StreamLine(NamedTuple):
         return self.n_byte > len(self.raw)
 
 
-def text_blocks(path: Path | str, longest: int | None = None) -> Iterator[bytes]:
+def text_blocks(path: Path | str, longest: int | None = None, notes: Counter[str] | None = None) -> Iterator[bytes]:
     """Yield the lines of a text file in blocks of about a megabyte, with line feeds between the lines.
 
     A carriage return at the end of a line and a byte order mark at the start are removed. longest: bytes of a line
-    that are needed. A longer line comes out longer than that, and is correct only up to `longest`.
+    that are needed. A longer line comes out longer than that, and is correct only up to `longest`. notes: counts of
+    harmless oddities, under the keys "bom" and "crlf".
     """
+    notes = Counter() if notes is None else notes
     with open_text(path) as file:
         unfinished, chunk = bytearray(), file.read(_CHUNK)
         if b"\n" not in chunk:
             _refuse_carriage_returns(path, chunk)
         if chunk.startswith(BOM):
+            notes["bom"] += 1
             chunk = chunk.removeprefix(BOM) or b"\n"  # a file with nothing but a mark has one line
         while chunk:
             lines, feed, rest = chunk.rpartition(b"\n")
             if feed:
-                yield (bytes(unfinished) + lines + feed).replace(b"\r\n", b"\n")[:-1]
+                yield _without_returns(bytes(unfinished) + lines + feed, notes)
                 unfinished.clear()
             unfinished += rest
             if longest is not None:
                 del unfinished[longest + 2 :]  # otherwise one line could fill the memory
             chunk = file.read(_CHUNK)
         if unfinished:
-            yield bytes(unfinished).removesuffix(b"\r")
+            yield _without_returns(bytes(unfinished) + b"\n", notes)
+
+
+def _without_returns(lines: bytes, notes: Counter[str]) -> bytes:
+    """Remove the carriage returns at the ends of lines, and the last line feed."""
+    if n_return := lines.count(b"\r\n"):
+        notes["crlf"] += n_return
+        lines = lines.replace(b"\r\n", b"\n")
+    return lines[:-1]
 
 
 def _refuse_carriage_returns(name: Path | str, head: bytes) -> None:
@@ -203,9 +215,9 @@ def first_bytes(raw: bytes, most: int) -> bytes:
     return raw[:end]
 
 
-def text_lines(path: Path | str, longest: int | None = None) -> Iterator[bytes]:
+def text_lines(path: Path | str, longest: int | None = None, notes: Counter[str] | None = None) -> Iterator[bytes]:
     """Yield the lines of a text file as bytes, see `text_blocks`. Longer lines are cut to over `longest - 4` bytes."""
-    for block in text_blocks(path, longest):
+    for block in text_blocks(path, longest, notes):
         lines = block.split(b"\n")
         yield from lines if longest is None else (first_bytes(line, longest) for line in lines)
 
@@ -244,8 +256,8 @@ def without_end(line: str) -> str:
 def read_stream(file: BinaryIO, name: str, notes: Counter[str] | None = None) -> Iterator[StreamLine]:
     """Yield the lines of a stream, each as soon as it arrives, without a byte order mark at the start.
 
-    A line of more than `LONGEST_LINE` bytes is cut there. name: name of the stream, for the DataError that is raised if
-    it is no text. notes: counts of harmless oddities, under the keys "bom" and "crlf".
+    A line of more than `LONGEST_LINE` bytes is cut there, or at a blank shortly before. name: name of the stream, for
+    the DataError that is raised if it is no text. notes: see `text_blocks`.
     """
     notes = Counter() if notes is None else notes
     limit, is_first = LONGEST_LINE + len(BOM) + 1, True
@@ -265,7 +277,9 @@ def read_stream(file: BinaryIO, name: str, notes: Counter[str] | None = None) ->
                 raw = raw.removeprefix(BOM)
             is_first = False
             notes["crlf"] += raw.endswith(b"\r")
-            yield StreamLine(first_bytes(raw, LONGEST_LINE), len(raw) + n_rest)
+            line = StreamLine(first_bytes(raw, LONGEST_LINE), len(raw) + n_rest)
+            blank = max(line.raw.rfind(space, LONGEST_LINE - _NEAR) for space in (b" ", b"\t")) if line.is_cut else -1
+            yield line if blank < 0 else line._replace(raw=line.raw[:blank])
 
 
 def count_lines(path: Path | str) -> int:

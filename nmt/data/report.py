@@ -129,7 +129,10 @@ _MARK = b'<meta name="generator" content="nmt-preprocess">'
 _LONGEST_HEAD = 2000  # bytes of a page that contain the mark
 
 _NOTES = {
+    "crlf": "{n} lines ended with a carriage return, which was removed",
     "line_feed": "{n} texts had line feeds inside, which became spaces",
+    "bom": "{n} files began with a byte order mark, which was removed",
+    "bom_inside": "{n} lines have a byte order mark inside (files put together?), which was kept",
     "line_cap": f"{{n}} lines are longer than {LINE_CAP:,} characters: subwords were learnt from their beginnings only",
     "word_cap": f"{{n}} words are longer than {WORD_CAP:,} characters: subwords were learnt from their parts",
     "protected": "{n} pairs have the same items of data.protect on both sides, which become placeholders",
@@ -141,6 +144,7 @@ _NOTES = {
     "blank": "{n} pairs of validation or test sets have a side without text: they lower the scores",
     "base": "the training pairs of {n} runs or folders that this one starts from cannot be read: overlap with them is "
     "unknown",
+    "control": "{n} lines have control characters or Unicode line breaks inside, which were kept",
 }
 _SIDE = {"src": "source", "trg": "target"}
 

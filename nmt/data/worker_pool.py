@@ -103,7 +103,9 @@ class WorkerPool:
             answer = worker.connection.recv()
         except (EOFError, OSError):
             code = worker.process.wait()
-            how = f"was killed by signal {-code}, perhaps since memory ran out" if code < 0 else f"ended with code {code}"
+            how = f"ended with code {code}"
+            if code < 0:
+                how = f"was killed by signal {-code}, perhaps because memory ran out"
             raise MachineError(
                 f"data.workers: a worker process {how}. See the messages above. --data.workers 1 needs less memory."
             ) from None

@@ -65,7 +65,7 @@ def test_setup_error_is_raised_by_the_first_task():
 @pytest.mark.parametrize(
     ("task", "cause"),
     [
-        (("kill", signal.SIGKILL), "was killed by signal 9, perhaps since memory ran out"),
+        (("kill", signal.SIGKILL), "was killed by signal 9, perhaps because memory ran out"),
         (("leave",), "ended with code 5"),
         (("end",), "ended with code 1"),
         (("add", 1, "a"), "ended with code 1"),  # an internal error: its traceback is on stderr

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt.data.filters import OPTIONS, REASONS, CorpusFacts, UsualRatio, filters_of, reason_to_drop
+from nmt.data.filters import OPTIONS, REASONS, CorpusFacts, UsualRatio, filters_of, oddities, reason_to_drop
 from nmt.data.formats import Text
 from nmt.data.report import DataReport, table
 from nmt.data.sources import Source
@@ -59,6 +59,14 @@ def test_side_of_unknown_language_may_be_in_any_script():
     filters = filters_of(CorpusFacts(FilterConfig(), 10, ("src", "el")))
     assert reason_to_drop("dogs are barking", "собаки громко лают", filters) == "another script"
     assert reason_to_drop("dogs are barking", "σκύλοι", filters) is None
+
+
+def test_odd_characters_of_a_line_are_named():
+    for text in ("plain", "tab\tand no-break\u00a0space"):
+        assert oddities(text) == []
+    for text in ("a\rb", "a\u2028b", "NUL\x00"):
+        assert oddities(text) == ["control"]
+    assert oddities("\ufeffBOM\x0b") == ["bom_inside", "control"]
 
 
 def test_report_names_the_first_five_lines_of_each_reason():

@@ -48,6 +48,7 @@ def test_drops_are_reported_with_reason_and_line_and_held_out_lines_stay(at):
     valid = {"src": "bad", "trg": "bad"}
     report = at.prepare({"src": "t.de", "trg": "t.en"}, valid=valid, vocab_size=300, src_lang="de", trg_lang="en")
     assert report.kept == len(GOOD) and at.texts()[0] == list(BAD_LINES)
+    assert report.notes == {"control": 2}, "of the two held-out lines: only those were kept"
     first_places = {reason: drop["first"] for reason, drop in report.dropped.items()}
     assert first_places == {reason: [f"t.de:{len(GOOD) + n}"] for n, reason in enumerate(BAD_LINES.values(), start=1)}
 

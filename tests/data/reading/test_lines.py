@@ -71,12 +71,14 @@ def test_only_line_feeds_end_lines_and_counts_equal_wc(tmp_path, content, lines)
         )
 
 
-def test_bom_and_crlf_are_removed_and_long_lines_are_cut_between_characters(tmp_path):
+def test_bom_and_crlf_are_counted_and_long_lines_are_cut_between_characters(tmp_path):
+    notes = Counter()
     path = write_file(tmp_path, f"\ufeffa\r\n{'äx' * 90_000}\r\nlast".encode())
     for longest in range(1000, 1004):
-        first, cut, last = text_lines(path, longest)
+        first, cut, last = text_lines(path, longest, notes)
         assert (first, last) == (b"a", b"last") and longest - 4 < len(cut) <= longest
         assert ("äx" * 90_000).startswith(cut.decode())
+    assert notes == {"bom": 4, "crlf": 8}
 
 
 def test_written_lines_read_back_equal_and_a_failed_write_keeps_the_old_file(tmp_path):
@@ -193,3 +195,4 @@ def test_only_the_beginning_of_an_overlong_line_is_kept(monkeypatch, bom):
         assert [cut.is_cut for cut in found] == [len(line) > 2_000 for line in lines]
         assert all(not cut.is_cut or len(cut.raw) >= 1_990 for cut in found)
         assert all(decode_line(cut.raw)[1] for cut in found[:-1])
+        assert not found[3].is_cut or found[3].raw.endswith(b"abc")
