@@ -178,19 +178,13 @@ def unspaced_note(references: Sequence[str], trg_lang: str) -> str | None:
 
 
 def reference_notes(references: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield notes on references that look tokenised, with punctuation set apart; then on those not in the form NFC."""
+    """Yield notes on references that look tokenised, with punctuation set apart."""
     for lines in references:
         n_apart, n_ended = (sum(line.rstrip().endswith(end) for line in lines) for end in (" .", "."))
         if n_apart > n_ended // 2:
             yield (
                 f"{n_apart:,} of {len(lines):,} references end in a full stop after a space: they look tokenised. "
                 "Scores on tokenised text are not comparable with scores on raw text."
-            )
-    for lines in references:
-        if n_other := len(lines) - sum(map(_is_composed, lines)):
-            yield (
-                f"{n_other:,} of {len(lines):,} references are not in Unicode's normal form NFC: translations and "
-                "references are compared in it (form:NFC)."
             )
 
 
@@ -384,10 +378,6 @@ def _comet_scores(texts: Texts) -> NDArray[np.float64]:
     return np.array([[math.fsum(scores) / len(scores)] for scores in zip(*columns, strict=True)])
 
 
-def _sentences_by_comet(texts: Texts) -> list[float]:
-    return [float(value) for value in _comet_scores(texts)[:, 0]]
-
-
 def _by_comet(texts: Texts, n_bootstrap: int) -> Score:
     assert texts.comet
     scores, n_reference = _comet_scores(texts), len(texts.references) * texts.comet.uses_references
@@ -423,7 +413,7 @@ METRICS: dict[str, Metric] = {
     "bleu": _of_sacrebleu("bleu", "BLEU", always=True),
     "chrf": _of_sacrebleu("chrf", "chrF", always=True),
     "ter": _of_sacrebleu("ter", "TER", higher_is_better=False),
-    "comet": Metric("COMET", _by_comet, is_default=False, sentences=_sentences_by_comet),
+    "comet": Metric("COMET", _by_comet, is_default=False, sentences=lambda texts: _comet_scores(texts)[:, 0].tolist()),
 }
 sentence_chrf = partial(_sentences_by_sacrebleu, "chrf")
 
