@@ -161,25 +161,18 @@ def bleu_tokens(trg_lang: str) -> tuple[str, str | None]:
     )
 
 
-def unspaced_note(references: Sequence[str], trg_lang: str) -> str | None:
-    """Return a note if references look written without spaces though BLEU counts words; else None."""
-    if bleu_tokens(trg_lang)[0] != "13a":
-        return None
-    text = "".join(references)
-    n_letter = sum(map(str.isalpha, text))
-    n_word = sum(len(line.split()) for line in references)
-    n_unspaced = sum(map(len, letters_of(UNSPACED)[0].findall(text)))
-    if 2 * n_unspaced <= n_letter or n_unspaced <= _LONG_WORD * n_word:
-        return None
-    return (
-        f"the references look written without spaces ({n_letter / n_word:.0f} letters a word), and BLEU counts words: "
-        f"use chrF, or set the language by data.trg_lang (here {trg_lang or 'none'})."
-    )
-
-
-def reference_notes(references: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield notes on references that look tokenised, with punctuation set apart."""
+def reference_notes(references: Sequence[Sequence[str]], trg_lang: str) -> Iterator[str]:
+    """Yield notes on references that look written without spaces though BLEU counts words, and on references that look
+    tokenised, with punctuation set apart."""
+    counts_words = bleu_tokens(trg_lang)[0] == "13a"
     for lines in references:
+        text, n_word = "".join(lines), sum(len(line.split()) for line in lines)
+        n_letter, n_unspaced = sum(map(str.isalpha, text)), sum(map(len, letters_of(UNSPACED)[0].findall(text)))
+        if counts_words and 2 * n_unspaced > n_letter and n_unspaced > _LONG_WORD * n_word:
+            yield (
+                f"the references look written without spaces ({n_letter / n_word:.0f} letters a word), and BLEU counts "
+                f"words: use chrF, or set the target language (--lang, data.trg_lang; here {trg_lang or 'none'})."
+            )
         n_apart, n_ended = (sum(line.rstrip().endswith(end) for line in lines) for end in (" .", "."))
         if n_apart > n_ended // 2:
             yield (
