@@ -15,7 +15,7 @@ from nmt.cli.parser import Parser, check_count, files_of_pipes, must_be_free, re
 from nmt.data.lines import count_lines, read_lines, write_lines
 from nmt.errors import NmtError, RecipeError
 from nmt.evaluation import compare
-from nmt.evaluation.metrics import METRICS, Texts, bleu_tokens, comet_model, reference_notes, unspaced_note
+from nmt.evaluation.metrics import METRICS, Texts, bleu_tokens, comet_model, reference_notes
 from nmt.files import is_run, runs_of, write_durably
 from nmt.languages import UNTOLD, canonical, language_of
 from nmt.processes import sleep_while_waiting
@@ -83,10 +83,9 @@ def _score(args: argparse.Namespace) -> int:
     references = [[*islice(read_lines(name), _N_NOTE_LINE if args.by_line else None)] for name in args.ref]
     notes = [
         bleu_tokens(lang)[1] or f"BLEU tokenizer: 13a (language: {'not known' if lang == UNTOLD else lang}).",
-        *((unspaced_note(reference, lang) or "").replace("data.trg_lang", "--lang") for reference in references),
-        *reference_notes(references),
+        *reference_notes(references, lang),
     ]
-    for note in filter(None, dict.fromkeys(notes)):
+    for note in dict.fromkeys(notes):
         talk(f"nmt-score: {note}")
     options: dict[str, Any] = {"trg_lang": lang, "comet": comet}
     if args.by_line:

@@ -28,7 +28,7 @@ from nmt.device import choose_device
 from nmt.errors import DataError, NmtError
 from nmt.evaluation.alignment import characters_note, trg_lang_of
 from nmt.evaluation.attention_page import draw, panels, sentence_of
-from nmt.evaluation.metrics import Texts, bleu_tokens, exact_match, reference_notes, score, unspaced_note
+from nmt.evaluation.metrics import Texts, bleu_tokens, exact_match, reference_notes, score
 from nmt.models.int8 import half_is_faster
 from nmt.progress import Bar
 from nmt.recipe.model_options import Attention
@@ -350,15 +350,13 @@ class Report:
 
     def _print_scores(self, trg_lang: str) -> None:
         """Print BLEU, chrF and TER with signatures and 95 % intervals, and exact match; also as JSON to --scores."""
-        first, texts = self.references[0], Texts(self.outputs, self.references, self.sources, trg_lang)
+        texts = Texts(self.outputs, self.references, self.sources, trg_lang)
         scores, exact = score(texts, intervals=True), exact_match(texts)
         for metric_score in scores.values():
             talk(metric_score.text)
         talk(f"exact match = {exact:.1f} % of {self.n_line:,} lines")
-        for note in filter(None, [bleu_tokens(trg_lang)[1], *reference_notes(self.references)]):
+        for note in filter(None, [bleu_tokens(trg_lang)[1], *reference_notes(self.references, trg_lang)]):
             talk(f"note: {note}")
-        if warning := unspaced_note(first, trg_lang):
-            talk(f"warning: {warning}")
         if self.args.scores:
             fields: dict[str, Any] = {
                 name: {"name": result.name, "score": result.value, "low": result.low, "high": result.high}

@@ -75,9 +75,7 @@ class Sentence(NamedTuple):
     title: str = ""
 
     def grid(self, kind: Attention, layers: Layers, heads: Heads) -> Grid:
-        """Return one kind of attention, by pieces. Raises NmtError for a kind, layer or head that does not exist."""
-        if kind not in self.weights:
-            raise NmtError(f"this model has no attention of the kind {kind}, only {', '.join(self.weights)}.")
+        """Return one kind of attention, by pieces. Raises NmtError for a layer or head that does not exist."""
         queries = self.src if kind == "encoder" else self.trg
         keys = self.read if kind == "decoder" else self.src
         rows = panels(self.weights[kind], layers, heads)
@@ -111,8 +109,8 @@ def draw(
     """Draw a picture or a page of attention, by the ending of `path`.
 
     A picture has one kind of attention, a grid of layers x heads for each sentence, from top to bottom. A page has all
-    kinds. langs: of source and target. run: name of the run, for the title of a page. Raises NmtError for a kind, layer
-    or head that does not exist, and for a page of too many bytes.
+    kinds. langs: of source and target. run: name of the run, for the title of a page. Raises NmtError for a layer or
+    head that does not exist, and for a page of too many bytes.
     """
     check_path(path)
     grids = [sentence.grid(kind, layers, heads) for sentence in sentences]

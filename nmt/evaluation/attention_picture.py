@@ -1,6 +1,5 @@
 """Attention as a picture: matplotlib's figure objects without its global state, which work on any machine."""
 
-import gc
 import io
 import unicodedata
 import warnings
@@ -46,8 +45,6 @@ def picture(grids: Sequence["Grid"], form: str = "png") -> bytes:
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         with rc_context({"svg.hashsalt": "nmt"}):  # without it, names inside a .svg are random
             figure.savefig(buffer, format=form, metadata=_DATELESS.get(form))
-    figure.clear()
-    gc.collect()  # a figure holds megabytes in reference cycles, too much for weeks of training
     return buffer.getvalue()
 
 

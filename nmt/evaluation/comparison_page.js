@@ -13,12 +13,13 @@ const flagsOf = (system, row) => (data.flags[system] || [])[row] || [];
 
 const formattedP = (p) => (p < 0.001 ? "<.001" : p.toFixed(3));
 
-// A table that sorts its rows by a column. rows: lists of {text, value, more, share, kind}, one for each column.
-function sortedTable(parent, titles, rows) {
+// rows: lists of {text, more, share, kind}, one for each column.
+function showTable(parent, titles, rows) {
   const table = element("table", element("div", parent, undefined, { class: "wide" }));
   const head = element("tr", element("thead", table));
+  titles.forEach((title) => element("th", head, title, { scope: "col" }));
   const body = element("tbody", table);
-  const tableRows = rows.map((cells) => {
+  rows.forEach((cells) => {
     const tr = element("tr", body);
     cells.forEach((cell) => {
       const td = element("td", tr, cell.text);
@@ -29,18 +30,6 @@ function sortedTable(parent, titles, rows) {
       }
       (cell.more || []).forEach((text) => element("small", td, text));
     });
-    return { tr, cells };
-  });
-  titles.forEach((title, column) => {
-    const cell = element("th", head, undefined, { scope: "col" });
-    element("button", cell, title, { type: "button" }).addEventListener("click", () => {
-      const down = cell.getAttribute("aria-sort") !== "descending";
-      head.querySelectorAll("th").forEach((other) => other.removeAttribute("aria-sort"));
-      cell.setAttribute("aria-sort", down ? "descending" : "ascending");
-      const value = (row) => row.cells[column].value;
-      tableRows.sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) * (down ? -1 : 1));
-      body.append(...tableRows.map((row) => row.tr));
-    });
   });
 }
 
@@ -48,7 +37,7 @@ function showScores() {
   const section = byId("scores");
   const metrics = Object.keys(data.titles);
   const rows = data.systems.map((system, index) => {
-    const cells = [{ text: system.name, value: index }];
+    const cells = [{ text: system.name }];
     for (const name of metrics) {
       const result = system.scores[name];
       const more = [];
@@ -61,17 +50,17 @@ function showScores() {
         more.push(`${signed(change)}${p}`);
         if (result.p_bootstrap === undefined || result.p_bootstrap >= 0.05 || result.p_randomisation >= 0.05) kind = "";
       }
-      cells.push({ text: result.score.toFixed(1), value: result.score, more, kind });
+      cells.push({ text: result.score.toFixed(1), more, kind });
     }
     if (index) {
       const { won, tied, lost } = system.sentences;
-      cells.push({ text: `${won} / ${tied} / ${lost}`, value: won - lost });
-    } else if (data.systems.length > 1) cells.push({ text: "", value: 0 });
+      cells.push({ text: `${won} / ${tied} / ${lost}` });
+    } else if (data.systems.length > 1) cells.push({ text: "" });
     return cells;
   });
   const titles = ["System", ...metrics.map((name) => data.titles[name])];
   if (data.systems.length > 1) titles.push("Sentences won / tied / lost");
-  sortedTable(section, titles, rows);
+  showTable(section, titles, rows);
   if (data.systems.length > 1) {
     element("p", section, `Differences are from ${names[0]}. bs, ar: chance of a difference as large between equal systems, by paired bootstrap resampling and by approximate randomisation; coloured where both are below 0.05. A sentence is won where its chrF2 is higher.`);
   }
@@ -82,13 +71,13 @@ function showGroups(title, about, groupTitle, groups, columns, signedValues) {
   const container = element("div", byId("groups"), undefined, columns.length > 2 ? { class: "all" } : {});
   element("h2", container, title);
   element("p", container, about);
-  const rows = groups.map(([name, count, values], index) => [
-    { text: name, value: index },
-    { text: count.toLocaleString("en"), value: count },
+  const rows = groups.map(([name, count, values]) => [
+    { text: name },
+    { text: count.toLocaleString("en") },
     ...values.map((value) => signedValues
-      ? { text: signed(value), value, kind: better(value) } : { text: value.toFixed(1), value, share: value }),
+      ? { text: signed(value), kind: better(value) } : { text: value.toFixed(1), share: value }),
   ]);
-  sortedTable(container, [groupTitle, "n", ...columns], rows);
+  showTable(container, [groupTitle, "n", ...columns], rows);
 }
 
 // Tokens of a text: words, white space and punctuation; in scripts without spaces, characters.

@@ -161,36 +161,23 @@ def bleu_tokens(trg_lang: str) -> tuple[str, str | None]:
     )
 
 
-def unspaced_note(references: Sequence[str], trg_lang: str) -> str | None:
-    """Return a note if references look written without spaces though BLEU counts words; else None."""
-    if bleu_tokens(trg_lang)[0] != "13a":
-        return None
-    text = "".join(references)
-    n_letter = sum(map(str.isalpha, text))
-    n_word = sum(len(line.split()) for line in references)
-    n_unspaced = sum(map(len, letters_of(UNSPACED)[0].findall(text)))
-    if 2 * n_unspaced <= n_letter or n_unspaced <= _LONG_WORD * n_word:
-        return None
-    return (
-        f"the references look written without spaces ({n_letter / n_word:.0f} letters a word), and BLEU counts words: "
-        f"use chrF, or set the language by data.trg_lang (here {trg_lang or 'none'})."
-    )
-
-
-def reference_notes(references: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield notes on references that look tokenised, with punctuation set apart; then on those not in the form NFC."""
+def reference_notes(references: Sequence[Sequence[str]], trg_lang: str) -> Iterator[str]:
+    """Yield notes on references that look written without spaces though BLEU counts words, and on references that look
+    tokenised, with punctuation set apart."""
+    counts_words = bleu_tokens(trg_lang)[0] == "13a"
     for lines in references:
+        text, n_word = "".join(lines), sum(len(line.split()) for line in lines)
+        n_letter, n_unspaced = sum(map(str.isalpha, text)), sum(map(len, letters_of(UNSPACED)[0].findall(text)))
+        if counts_words and 2 * n_unspaced > n_letter and n_unspaced > _LONG_WORD * n_word:
+            yield (
+                f"the references look written without spaces ({n_letter / n_word:.0f} letters a word), and BLEU counts "
+                f"words: use chrF, or set the target language (--lang, data.trg_lang; here {trg_lang or 'none'})."
+            )
         n_apart, n_ended = (sum(line.rstrip().endswith(end) for line in lines) for end in (" .", "."))
         if n_apart > n_ended // 2:
             yield (
                 f"{n_apart:,} of {len(lines):,} references end in a full stop after a space: they look tokenised. "
                 "Scores on tokenised text are not comparable with scores on raw text."
-            )
-    for lines in references:
-        if n_other := len(lines) - sum(map(_is_composed, lines)):
-            yield (
-                f"{n_other:,} of {len(lines):,} references are not in Unicode's normal form NFC: translations and "
-                "references are compared in it (form:NFC)."
             )
 
 
@@ -384,10 +371,6 @@ def _comet_scores(texts: Texts) -> NDArray[np.float64]:
     return np.array([[math.fsum(scores) / len(scores)] for scores in zip(*columns, strict=True)])
 
 
-def _sentences_by_comet(texts: Texts) -> list[float]:
-    return [float(value) for value in _comet_scores(texts)[:, 0]]
-
-
 def _by_comet(texts: Texts, n_bootstrap: int) -> Score:
     assert texts.comet
     scores, n_reference = _comet_scores(texts), len(texts.references) * texts.comet.uses_references
@@ -423,7 +406,7 @@ METRICS: dict[str, Metric] = {
     "bleu": _of_sacrebleu("bleu", "BLEU", always=True),
     "chrf": _of_sacrebleu("chrf", "chrF", always=True),
     "ter": _of_sacrebleu("ter", "TER", higher_is_better=False),
-    "comet": Metric("COMET", _by_comet, is_default=False, sentences=_sentences_by_comet),
+    "comet": Metric("COMET", _by_comet, is_default=False, sentences=lambda texts: _comet_scores(texts)[:, 0].tolist()),
 }
 sentence_chrf = partial(_sentences_by_sacrebleu, "chrf")
 

@@ -60,13 +60,6 @@ static void multiply(float *c, int64_t c_stride, const float *a, int64_t a_strid
   }
 }
 
-/* (n_row, n_column) -> (n_column, n_row), both multiples of LANES. */
-static void transpose(float *restrict to, int64_t to_stride, const float *restrict from, int64_t stride, int64_t n_row,
-                      int64_t n_column) {
-  for (int64_t r = 0; r < n_row; r += LANES)
-    for (int64_t c = 0; c < n_column; c += 4) transpose4(to + c * to_stride + r, to_stride, from + r * stride + c, stride);
-}
-
 /* A tensor (sentences, heads, positions, columns): address, and strides in numbers; columns are contiguous. */
 typedef struct {
   void *data;
@@ -141,15 +134,12 @@ static void softmax(float *score, const int32_t *mask, int any_visible, int64_t 
     memset(score, 0, 4 * n);
     return;
   }
-  vector max = {0}, sum = {0};
-  max += -INFINITY;
-  const integers minus_infinity = (integers)max;
+  const vector minus_infinity = (vector){0} - INFINITY;
+  vector max = minus_infinity, sum = {0};
   for (int64_t i = 0; i < n; i += LANES) {
-    integers visible = *(const integers *)(mask + i);
-    vector z = (vector)(((integers)(*(vector *)(score + i) * scale) & visible) | (minus_infinity & ~visible));
+    const vector z = blend(*(const integers *)(mask + i), *(vector *)(score + i) * scale, minus_infinity);
     *(vector *)(score + i) = z;
-    integers greater = z > max;
-    max = (vector)(((integers)z & greater) | ((integers)max & ~greater));
+    max = blend(z > max, z, max);
   }
   float row_max = reduce_max(max);
   for (int64_t i = 0; i < n; i += LANES) {

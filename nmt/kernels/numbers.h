@@ -65,11 +65,14 @@ INLINE bf16 narrow(float x) { /* round to nearest, ties to even */
   return (bf16)(x == x ? rounded : 0x7fc0);
 }
 
+/* a where the mask is set, else b. */
+INLINE vector blend(integers mask, vector a, vector b) { return (vector)(((integers)a & mask) | ((integers)b & ~mask)); }
+
 /* exp(x) for x <= 0, with an error of at most two units in the last place; 0 below exp(-87). */
 INLINE vector exponentials(vector x) {
   const vector one = (vector){0} + 1.0f, magic = one * 12582912.0f; /* 1.5 · 2^23: adding it rounds to an integer */
   integers underflow = x < one * -87.0f;
-  x = (vector)(((integers)x & ~underflow) | ((integers)(one * -87.0f) & underflow));
+  x = blend(underflow, one * -87.0f, x);
   vector shifted = x * 1.44269504f + magic, whole = shifted - magic;
   vector r = x - whole * 0.693145752f - whole * 1.42860677e-6f;
   vector p = one / 720.0f;
@@ -160,6 +163,19 @@ INLINE float number_at(const void *x, int64_t index, int half) {
   return half ? widen(((const bf16 *)x)[index]) : ((const float *)x)[index];
 }
 
+/* Maximum of n numbers of a tensor from index `first` on, apart from NaN; -inf if there are none. */
+static inline float max_of(const void *x, int64_t first, int64_t n, int half) {
+  vector maxima = (vector){0} - INFINITY;
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    const vector next = vector_at(x, first + i, half);
+    maxima = blend(next > maxima, next, maxima);
+  }
+  float max = reduce_max(maxima);
+  for (; i < n; i++) max = number_at(x, first + i, half) > max ? number_at(x, first + i, half) : max;
+  return max;
+}
+
 INLINE void load(float *restrict to, const void *restrict from, int64_t first, int64_t n, int half) {
   if (!half) {
     memcpy(to, (const float *)from + first, 4 * n);
@@ -235,6 +251,19 @@ INLINE void transpose4(void *to, int64_t to_stride, const void *from, int64_t fr
   }
 }
 #endif
+
+/* Transpose (n_row, n_col) to (n_col, n_row). Strides are in numbers. */
+static inline void transpose(float *restrict to, int64_t to_stride, const float *restrict from, int64_t from_stride,
+                             int64_t n_row, int64_t n_col) {
+  for (int64_t r = 0; r < n_row; r += LANES)
+    for (int64_t c = 0; c < n_col; c += 4) {
+      if (r + LANES <= n_row && c + 4 <= n_col)
+        transpose4(to + c * to_stride + r, to_stride, from + r * from_stride + c, from_stride);
+      else
+        for (int64_t i = r; i < MIN(r + LANES, n_row); i++)
+          for (int64_t j = c; j < MIN(c + 4, n_col); j++) to[j * to_stride + i] = from[i * from_stride + j];
+    }
+}
 
 /* -- dropout ------------------------------------------------------------------------------------------------------ */
 

@@ -29,19 +29,15 @@ static void pack_panels(float *to, factor b, int64_t column, int64_t n, int64_t 
   for (int64_t c = 0; c < n; c += PANEL, to += depth * PANEL) {
     const int64_t n_valid = MIN(n - c, PANEL);
     const float *source = b.data + (b.dense ? (column + c) * b.stride + first : first * b.stride + column + c);
-    int64_t k = 0;
-    for (; n_valid == PANEL && k + 4 <= depth; k += 4) {
-      for (int64_t i = k + AHEAD; !b.dense && i < k + AHEAD + 4; i++) __builtin_prefetch(source + i * b.stride);
-      for (int64_t j = 0; j < PANEL; j += LANES) {
-        if (b.dense)
-          transpose4(to + k * PANEL + j, PANEL, source + j * b.stride + k, b.stride);
-        else
-          for (int64_t i = k; i < k + 4; i++) *(vector *)(to + i * PANEL + j) = *(const vector *)(source + i * b.stride + j);
-      }
+    if (n_valid < PANEL) memset(to, 0, 4 * depth * PANEL);
+    if (b.dense) transpose(to, PANEL, source, b.stride, n_valid, depth);
+    for (int64_t k = 0; !b.dense && k < depth; k++) {
+      __builtin_prefetch(source + (k + AHEAD) * b.stride);
+      if (n_valid == PANEL)
+        memcpy(to + k * PANEL, source + k * b.stride, 4 * PANEL); /* of a constant size: two vectors */
+      else
+        memcpy(to + k * PANEL, source + k * b.stride, 4 * n_valid);
     }
-    for (; k < depth; k++)
-      for (int64_t j = 0; j < PANEL; j++)
-        to[k * PANEL + j] = j >= n_valid ? 0.0f : b.dense ? source[j * b.stride + k] : source[k * b.stride + j];
   }
 }
 

@@ -5,7 +5,6 @@
 
 #include "numbers.h"
 
-#define LINE 16 /* numbers in a cache line */
 #define AHEAD 8 /* blocks that are prefetched ahead */
 
 /* -- dropout ------------------------------------------------------------------------------------------------------ */
@@ -62,14 +61,9 @@ void exponents(void *z, int half, const int64_t *gold, float gold_weight, float 
 #pragma omp parallel for schedule(static) num_threads(n_thread)
   for (int64_t row = 0; row < n_row; row++) {
     void *x = (char *)z + row * n_col * (half ? 2 : 4);
-    float top = -INFINITY, sum = 0.0f, gold_logit, buffer[BLOCK];
+    const float top = max_of(x, 0, n_col, half);
+    float sum = 0.0f, gold_logit, buffer[BLOCK];
     load(&gold_logit, x, gold[row], 1, half);
-    if (half)
-#pragma omp simd reduction(max : top)
-      for (int64_t i = 0; i < n_col; i++) top = widen(((bf16 *)x)[i]) > top ? widen(((bf16 *)x)[i]) : top;
-    else
-#pragma omp simd reduction(max : top)
-      for (int64_t i = 0; i < n_col; i++) top = ((float *)x)[i] > top ? ((float *)x)[i] : top;
     for (int64_t i = 0; i < n_col; i += BLOCK) {
       int64_t n = n_col - i < BLOCK ? n_col - i : BLOCK;
       vector sums = {0};
@@ -87,22 +81,6 @@ void exponents(void *z, int half, const int64_t *gold, float gold_weight, float 
     store(x, gold[row], &gold_value, 1, half);
     total[row] = sum;
     loss[row] = top + logf(sum) - gold_weight * gold_logit;
-  }
-}
-
-/* Transpose from (n_row, n_col) to (n_col, n_row). */
-void turn(float *to, const float *from, int64_t n_row, int64_t n_col, int n_thread) {
-#pragma omp parallel for schedule(static) num_threads(n_thread)
-  for (int64_t row = 0; row < n_row; row += LINE) { /* so that a whole cache line is written at once */
-    const int64_t end = MIN(row + LINE, n_row);
-    for (int64_t c = 0; c < n_col; c += 4)
-      for (int64_t r = row; r < end; r += LANES) {
-        if (r + LANES <= end && c + 4 <= n_col)
-          transpose4(to + c * n_row + r, n_row, from + r * n_col + c, n_col);
-        else
-          for (int64_t i = c; i < MIN(c + 4, n_col); i++)
-            for (int64_t j = r; j < MIN(r + LANES, end); j++) to[i * n_row + j] = from[j * n_col + i];
-      }
   }
 }
 

@@ -35,14 +35,6 @@ def exponents(z: Tensor, gold: Tensor, kept: float) -> tuple[Tensor, Tensor]:
     return total, value
 
 
-def turned(x: Tensor) -> Tensor:
-    """Transpose: (N, D) fp32 -> (D, N), dense."""
-    assert x.is_contiguous() and x.dtype == torch.float32
-    out = torch.empty(x.size(1), x.size(0))
-    kernels().turn(out, x, *x.shape, torch.get_num_threads())
-    return out
-
-
 def column_sums(x: Tensor, hidden: Tensor | None = None) -> Tensor:
     """Sum over rows: (N, D) -> (D,) fp32. hidden: the output of a ReLU. Then x is the gradient of that output, and is
     replaced by the gradient of the input."""

@@ -38,13 +38,7 @@ void multiply(float *out, int add, const float *a, int64_t a_stride, int a_dense
 /* Copy the blocks above the diagonal of x (n, n) to below it. width: of a block. */
 static void mirror(float *x, int64_t n, int64_t width) {
   for (int64_t block = width; block < n; block += width)
-    for (int64_t column = 0; column < block; column += LANES) {
-      const int64_t end = MIN(block + width, n);
-      int64_t row = block;
-      for (; row + 4 <= end; row += 4) transpose4(x + row * n + column, n, x + column * n + row, n);
-      for (; row < end; row++)
-        for (int64_t i = column; i < column + LANES; i++) x[row * n + i] = x[i * n + row];
-    }
+    transpose(x + block * n, n, x + block, n, block, MIN(width, n - block));
 }
 
 /* out (n_matrix, n_row, n_col) = a (n_matrix, n_row, n_sum) · b, for each matrix; b: (n_matrix, n_sum, n_col), or (n_matrix,

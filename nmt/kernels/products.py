@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nmt.kernels import half_products
 from nmt.kernels.compiler import library
-from nmt.kernels.passes import add_bias, add_to, column_sums, turned
+from nmt.kernels.passes import add_bias, add_to, column_sums
 from nmt.kernels.switch import allocate, is_half, takes, why_not, workspace
 
 _NARROW = 64  # columns of small matrices for which kernels are no faster than torch
@@ -164,7 +164,7 @@ def weight_gradient(
         return out
     if total is None:
         if zeros_in == "x" and _in_kernels(d_out, x):
-            return turned(product(x.t(), d_out, zeros=True))
+            return product(x.t(), d_out, zeros=True).t().contiguous()
         return product(d_out.t(), x, zeros=zeros_in == "d_out")
     if _in_kernels(d_out, x):
         return _multiply(total, d_out.t(), x, add=True)

@@ -32,18 +32,13 @@ typedef struct {
 static void pack_strip(float *to, factor b, int64_t column, int64_t n, int64_t first, int64_t depth) {
   const int64_t width = padded(n);
   const float *source = b.data + (b.dense ? column * b.stride + first : first * b.stride + column);
-  int64_t k = 0;
-  for (; b.dense && k + 4 <= depth; k += 4) {
-    for (int64_t c = 0; c + LANES <= n; c += LANES) transpose4(to + k * width + c, width, source + c * b.stride + k, b.stride);
-    for (int64_t i = k; i < k + 4; i++)
-      for (int64_t c = n / LANES * LANES; c < width; c++) to[i * width + c] = c < n ? source[c * b.stride + i] : 0.0f;
-  }
-  for (; k < depth; k++) {
+  if (b.dense) transpose(to, width, source, b.stride, n, depth);
+  for (int64_t k = 0; k < depth; k++) {
     if (!b.dense) {
       prefetch(source, (k + AHEAD) * b.stride, n, 0, 0);
       memcpy(to + k * width, source + k * b.stride, 4 * n);
     }
-    for (int64_t c = b.dense ? 0 : n; c < width; c++) to[k * width + c] = c < n ? source[c * b.stride + k] : 0.0f;
+    for (int64_t c = n; c < width; c++) to[k * width + c] = 0.0f;
   }
 }
 
@@ -65,14 +60,7 @@ static void pack_rows(float *to, uint64_t *nonzero, factor a, int64_t n, int64_t
   if (a.dense)
     for (int64_t r = 0; r < n; r++) memcpy(to + r * CHUNK, source + r * a.stride, 4 * depth);
   else
-    for (int64_t k = 0; k < depth; k += LANES)
-      for (int64_t r = 0; r < n; r += 4) {
-        if (k + LANES <= depth && r + 4 <= n)
-          transpose4(to + r * CHUNK + k, CHUNK, source + k * a.stride + r, a.stride);
-        else
-          for (int64_t i = k; i < MIN(k + LANES, depth); i++)
-            for (int64_t j = r; j < MIN(r + 4, n); j++) to[j * CHUNK + i] = source[i * a.stride + j];
-      }
+    transpose(to, CHUNK, source, a.stride, depth, n);
   for (int64_t r = 0; r < n; r++, to += CHUNK) {
     for (int64_t k = depth; k < CHUNK; k++) to[k] = 0.0f;
     nonzero[r] = pack_row(to, to);

@@ -72,7 +72,7 @@ def allocate(size: int) -> tuple[Tensor, int]:
 
 
 class _Workspace(threading.local):
-    buffer = torch.empty(0, dtype=torch.uint8)  # one per thread, which grows
+    buffer, address = torch.empty(0, dtype=torch.uint8), 0  # one per thread, which grows
 
 
 _workspace = _Workspace()
@@ -82,9 +82,8 @@ def workspace(size: int) -> int:
     """Return the address of `size` bytes of scratch memory, on a cache line. The next call in this thread may return
     the same memory, which saves an allocation for each product."""
     if len(_workspace.buffer) < size + _LINE:
-        _workspace.buffer, address = allocate(size)
-        return address
-    return -(-_workspace.buffer.data_ptr() // _LINE) * _LINE
+        _workspace.buffer, _workspace.address = allocate(size)
+    return _workspace.address
 
 
 def kernels() -> ctypes.CDLL:

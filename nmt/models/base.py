@@ -7,7 +7,7 @@ R = B·K rows, row b·K + k being hypothesis k of sentence b.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -261,11 +261,3 @@ class Recomputing(nn.Module):
         if self.recompute and self.training and torch.is_grad_enabled():
             return checkpoint(layer, *args, use_reentrant=False)
         return layer(*args)
-
-
-@runtime_checkable
-class Blocked(Protocol):
-    """Module with weights that consist of several matrices, such as those of attention heads."""
-
-    def blocks(self) -> list[tuple[Tensor, tuple[int, int]]]:
-        """Weights that consist of several matrices, each with the shape of the matrices that tile it."""

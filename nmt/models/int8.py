@@ -60,8 +60,7 @@ def prepacked(model: ModuleT) -> ModuleT:
     linears = [module for module in model.modules() if type(module) is nn.Linear]
     if any(linear.weight.is_cuda for linear in linears):
         return prepacked_for_gpu(model)
-    weights = {(linear.weight.device, linear.weight.dtype, linear.in_features): linear.weight for linear in linears}
-    if not linears or not all(ops.prepacked_linear(weight.detach()[:2]) for weight in weights.values()):
+    if not any(ops.prepacked_linear(linear.weight.detach()[:2]) for linear in linears):
         return model
     packed = _copy_modules(model)
     for module in list(packed.modules()):

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from nmt.errors import RecipeError
-from nmt.models.base import Blocked
 from nmt.ops import product_of_each
 from nmt.recipe.training_options import OptimConfig
 from nmt.training.parallel import full_tensor, local, shard_like, total_norm
@@ -299,7 +298,10 @@ def _muon(model: nn.Module, factors: Factors, config: OptimConfig) -> list[torch
     modules = list(model.modules())
     vocab_weights: set[Tensor] = {m.weight for m in modules if isinstance(m, nn.Embedding)}
     vocab_weights |= {p for name, p in model.named_parameters() if name == "trg_word_prj.weight"}
-    block_of = {weight: shape for m in modules if isinstance(m, Blocked) for weight, shape in m.blocks()}
+    block_of: dict[Tensor, tuple[int, int]] = {}  # weights that consist of several matrices, and the shape of each
+    for module in modules:
+        if blocks := getattr(module, "blocks", None):
+            block_of |= blocks()
     hidden = {p: factor for p, factor in factors.items() if p.dim() == 2 and p not in vocab_weights}
     grouped = _grouped(hidden, lambda p: (block_of.get(p), hidden[p]))
     groups = [{"params": params, "block": block, "rate_factor": f} for (block, f), params in grouped.items()]

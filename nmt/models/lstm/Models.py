@@ -226,7 +226,10 @@ class Seq2Seq(TranslationModel):
         words = self.decoder.embed(last)
         if isinstance(self.decoder, FeedingDecoder):
             words = torch.cat([words, state.per_row["readout"]], 1)
-        states = [self._layer_state(state, n) for n in range(len(self.decoder.layer_stack))]
+        states = [
+            tuple(state.per_row[f"{part}.{n}"] for part in range(2) if f"{part}.{n}" in state.per_row)
+            for n in range(len(self.decoder.layer_stack))
+        ]
         readout, attn, states = self.decoder.step(words, states, state.per_sentence, state.n_sentence)
         state.per_row = {f"{part}.{n}": tensor for n, parts in enumerate(states) for part, tensor in enumerate(parts)}
         if isinstance(self.decoder, FeedingDecoder):
@@ -240,11 +243,6 @@ class Seq2Seq(TranslationModel):
         words, enc_output, states = self.encoder(src_seq)
         mask = (src_seq != self.pad_idx).unsqueeze(1)
         return self.decoder.memory(words, enc_output, states[-1][0], mask), states
-
-    @staticmethod
-    def _layer_state(state: DecoderState, n: int) -> State:
-        """State of layer n, from its parts as `start` named them."""
-        return tuple(state.per_row[f"{part}.{n}"] for part in range(2) if f"{part}.{n}" in state.per_row)
 
 
 def _decoder_class(config: ModelConfig) -> type[Decoder]:
