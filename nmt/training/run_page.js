@@ -1,5 +1,5 @@
 
-const { runs, higher } = data;
+const { runs, metrics } = data; // metrics: all beside the loss
 const NAMES = {
   loss: "loss (nats a token)", learning_rate: "learning rate", gradient_norm: "gradient norm",
   tokens_per_second: "target tokens/s", bleu: "BLEU", chrf: "chrF", ter: "TER", comet: "COMET",
@@ -38,7 +38,7 @@ function chart(parent, title, series, logarithmic) {
     .filter((curve) => curve.points.length);
   if (!curves.length) return;
   const figure = element("figure", parent);
-  const caption = element("figcaption", figure, title);
+  element("figcaption", figure, title);
   const scale = logarithmic ? Math.log10 : (value) => value;
   const points = curves.flatMap((curve) => curve.points);
   const extent = (values) => [Math.min(...values), Math.max(...values)];
@@ -62,12 +62,13 @@ function chart(parent, title, series, logarithmic) {
     const isDotted = curve.points.length === 1 || (curve.points.length < 40 && curve.kind === "valid");
     if (isDotted) curve.points.forEach(([x, y]) => svgElement("circle", svg, { cx: px(x), cy: py(y), r: 2.5, fill: curve.color }));
   }
-  // Values at the pointer, or at the point that the arrow keys have selected.
+  // Values at the point that is nearest to the pointer.
   const cursor = svgElement("line", svg, { y1: TOP, y2: HEIGHT - BOTTOM, class: "cursor", visibility: "hidden" });
   const box = element("div", figure, undefined, { class: "values", hidden: "" });
-  const xValues = [...new Set(points.map(([x]) => x))].sort((a, b) => a - b);
-  let selected = xValues.length - 1;
-  const show = (x) => {
+  svg.addEventListener("pointermove", (event) => {
+    const rect = svg.getBoundingClientRect();
+    const pointerX = x0 + (((event.clientX - rect.left) / rect.width) * WIDTH - LEFT) / (WIDTH - LEFT - RIGHT) * (x1 - x0);
+    const [x] = points.reduce((best, point) => (Math.abs(point[0] - pointerX) < Math.abs(best[0] - pointerX) ? point : best));
     cursor.setAttribute("x1", px(x));
     cursor.setAttribute("x2", px(x));
     cursor.setAttribute("visibility", "visible");
@@ -79,26 +80,8 @@ function chart(parent, title, series, logarithmic) {
       const [, y] = curve.points.reduce((best, point) => (Math.abs(point[0] - x) < Math.abs(best[0] - x) ? point : best));
       element("div", box, `${curve.name}: ${formatted(y)}`).style.color = curve.color;
     }
-  };
-  const hide = () => { box.hidden = true; cursor.setAttribute("visibility", "hidden"); };
-  svg.setAttribute("tabindex", "0");
-  svg.addEventListener("pointermove", (event) => {
-    const rect = svg.getBoundingClientRect();
-    const pointerX = x0 + (((event.clientX - rect.left) / rect.width) * WIDTH - LEFT) / (WIDTH - LEFT - RIGHT) * (x1 - x0);
-    selected = xValues.reduce((best, x, i) => (Math.abs(x - pointerX) < Math.abs(xValues[best] - pointerX) ? i : best), 0);
-    show(xValues[selected]);
   });
-  svg.addEventListener("pointerleave", hide);
-  svg.addEventListener("blur", hide);
-  svg.addEventListener("focus", () => show(xValues[selected]));
-  svg.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!step) return;
-    event.preventDefault();
-    selected = Math.max(0, Math.min(xValues.length - 1, selected + step));
-    show(xValues[selected]);
-  });
-  return caption;
+  svg.addEventListener("pointerleave", () => { box.hidden = true; cursor.setAttribute("visibility", "hidden"); });
 }
 
 function showCharts() {
@@ -114,7 +97,7 @@ function showCharts() {
   })));
   const trainSeries = (key) => runs.map((run, number) => seriesOf(run, number, "train", run.train, "training", key));
   chart(container, NAMES.loss, [...trainSeries("loss"), ...validSeries("loss")], byId("log").checked);
-  for (const key of Object.keys(higher)) chart(container, titleOf(key), validSeries(key), false);
+  for (const key of metrics) chart(container, titleOf(key), validSeries(key), false);
   for (const key of ["learning_rate", "gradient_norm", "tokens_per_second"]) chart(container, NAMES[key], trainSeries(key), false);
 }
 
@@ -132,31 +115,12 @@ function table(parent, rows, titles) {
   });
 }
 
-// Index of the best value of the loss or a metric, the first of equals, or -1 if there is none.
-function bestIndex(values, key) {
-  let best = -1;
-  values.forEach((value, i) => {
-    if (!isKnown(value)) return;
-    if (best < 0 || (higher[key] ? value > values[best] : value < values[best])) best = i;
-  });
-  return best;
-}
-
 function showSummary() {
   for (const run of runs) {
     const paragraph = element("p", byId("summary"), `${prefixOf(run)}${run.title}. `);
-    const first = Object.values(run.valid)[0];
-    // By loss if the time budget left no time for the last translations.
-    const metric = run.final && run.metric in (run.final.candidates.last || {}) ? run.metric : "loss";
-    if (run.final) paragraph.append(`Final model: ${run.final.chosen}, by ${titleOf(metric)}.`);
-    else if (!first) paragraph.append("Nothing is validated yet.");
-    else {
-      const values = first[run.metric] || [];
-      const index = bestIndex(values, run.metric);
-      paragraph.append(index < 0 ? "" : `Best ${titleOf(run.metric)} so far: ${formatted(values[index])} at update ${formatted(first.update[index])}.`);
-    }
+    paragraph.append(run.final ? `Final model: ${run.final.chosen}.` : "Training has not ended yet.");
     if (!run.final) continue;
-    const keys = ["loss", ...Object.keys(higher)].filter((key) => Object.values(run.final.candidates).some((scores) => key in scores));
+    const keys = ["loss", ...metrics].filter((key) => Object.values(run.final.candidates).some((scores) => key in scores));
     const rows = Object.entries(run.final.candidates).map(([name, scores]) => [name, ...keys.map((key) => (key in scores ? scores[key].toFixed(key === "loss" || key === "accuracy" ? 4 : 2) : ""))]);
     table(byId("summary"), rows, ["candidate", ...keys.map(titleOf)]).forEach((tr, i) => {
       if (rows[i][0] === run.final.chosen) tr.className = "chosen";

@@ -70,8 +70,7 @@ def page(runs: Sequence[Run], title: str = "") -> str:
     names = [os.path.relpath(run.folder, root) for run in runs]
     facts = [_facts(run, name) for run, name in zip(runs, names, strict=True)]
     title = (title or ", ".join(names)).encode("utf-8", "backslashreplace").decode("utf-8")  # as of undecodable paths
-    higher = {name: metric.higher_is_better for name, metric in METRICS.items()} | {"accuracy": True}
-    data = json_for_html({"runs": facts, "higher": higher})
+    data = json_for_html({"runs": facts, "metrics": [*METRICS, "accuracy"]})
     return filled_page(Path(__file__).with_name("run_page.html"), {"title": html.escape(title), "data": data})
 
 
@@ -98,7 +97,6 @@ def _facts(run: Run, name: str) -> Entry:
     return {
         "name": name,
         "title": f"{recipe.name}: {language_of(recipe.data.src_lang).name} to {language_of(recipe.data.trg_lang).name}",
-        "metric": recipe.valid.metric,
         "train": train_curves,
         "valid": curves,
         "examples": _spread(examples, _MOST_EXAMPLES),
