@@ -297,6 +297,6 @@ def test_model_without_checkpoints_is_not_overwritten(finished):
     shutil.rmtree(run.checkpoints)
     before = run.log_file.read_bytes(), digest(finished)
     assert launch(finished) == "done"  # nothing to do
-    with pytest.raises(RunError, match=r"has a model but no intact checkpoint, so .* --train\.init_from "):
+    with pytest.raises(RunError, match=r"no checkpoint is intact, so .* --train\.init_from "):
         launch(with_end(finished, 14))
     assert (run.log_file.read_bytes(), digest(finished)) == before

@@ -127,13 +127,6 @@ def test_undecodable_argument_is_escaped_in_the_logged_command(short_of, monkeyp
     assert start["command"] == r"nmt-train 'caf\udce9/recipe.yaml' --updates 4"
 
 
-def test_missing_page_and_card_are_written_by_the_next_launch(finished):
-    for name in ("report.html", "README.md"):
-        (finished.run_folder / name).unlink()
-    assert launch(finished) == "done"
-    assert (finished.run_folder / "report.html").exists() and (finished.run_folder / "README.md").exists()
-
-
 def test_time_to_write_the_page_counts_in_the_budget(short_of, monkeypatch):
     write = RunPage.write
 
