@@ -212,6 +212,9 @@ class Run:
                     with suppress(OSError):  # stderr is closed
                         message = "not locked, as its disk has no locks: start no second process in it"
                         print(f"{self.folder}: {message}", file=sys.stderr)
+                started = time.strftime("%Y-%m-%d %H:%M:%S")
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {socket.gethostname()} since {started}\n".encode())
             except BlockingIOError:
                 file.seek(0)
                 holder = file.read().decode("utf-8", "replace").strip() or "another process"
@@ -221,12 +224,6 @@ class Run:
             except OSError as error:
                 raise unwritable(self.lock_path, "the run folder cannot be locked", error) from None
             self._held = os.fstat(file.fileno())
-            started = time.strftime("%Y-%m-%d %H:%M:%S")
-            try:
-                file.truncate(0)
-                file.write(f"process {os.getpid()} on {socket.gethostname()} since {started}\n".encode())
-            except OSError as error:
-                raise unwritable(self.lock_path, "the lock of the run folder cannot be written", error) from None
             yield
 
     def check_lock(self) -> None:
