@@ -131,8 +131,7 @@ def check_origin(recipe: Recipe, run: Run) -> None:
     """Raise RunError if train.init_from names no run or no checkpoint of it. A resumed run no longer needs it."""
     if recipe.train.init_from and not run.has_weights:
         origin, name = find_origin(recipe)
-        if name is not None or not origin.has_weights:
-            origin.weights_folder(name)
+        origin.weights_folder(name)
 
 
 def find_origin(recipe: Recipe) -> tuple[Run, str | None]:
