@@ -8,7 +8,6 @@ Temporary folders in the same place, which a killed process may leave, are .NAME
 (replaced) and .NAME.gone.tmp (being deleted).
 """
 
-import errno
 import json
 import os
 import re
@@ -109,10 +108,8 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
         put_in_place(temporary, folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-        reason = "no space left on device" if is_full else str(error)
         raise MachineError(
-            f"{folder}: the checkpoint could not be written: {reason}. Earlier checkpoints are untouched. Free some "
+            f"{folder}: the checkpoint could not be written: {error}. Earlier checkpoints are untouched. Free some "
             "space or repair the disk, and give the same command again."
         ) from error
 

@@ -147,7 +147,7 @@ def test_failed_save_leaves_only_the_old_checkpoint(folder, monkeypatch, call):
     target = folder.with_name(checkpoint.name_of(8))
     with monkeypatch.context() as patch:
         patch.setattr(os, call, fail)
-        with pytest.raises(MachineError, match="no space left on device"):
+        with pytest.raises(MachineError, match="No space left on device"):
             checkpoint.save(target, tensors(1), {"update": 8})
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
     assert checkpoint.verify(folder)["update"] == 7

@@ -179,7 +179,5 @@ perRun("data", "Data", (container, { data }) => {
   if (!isKnown(data.read)) { element("p", container, "The report of the prepared data is not where it was."); return; }
   const dropped = Object.entries(data.dropped).map(([reason, n]) => `${n.toLocaleString("en")} for ${reason}`).join(", ");
   element("p", container, `${data.kept.toLocaleString("en")} of ${data.read.toLocaleString("en")} pairs are kept${dropped ? `; dropped: ${dropped}` : ""}.`);
-  (data.alarms || []).forEach((alarm) => element("p", container, `Alarm: ${alarm.found}. ${alarm.advice}`, { class: "alarm" }));
-  (data.warnings || []).forEach((warning) => element("p", container, warning));
 });
 perRun("facts", "How it was trained", (container, run) => table(container, run.facts));

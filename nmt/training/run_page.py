@@ -101,7 +101,7 @@ def _facts(run: Run, name: str) -> Entry:
         "valid": curves,
         "examples": _spread(examples, _MOST_EXAMPLES),
         "final": {"chosen": final[-1]["chosen"], "candidates": final[-1]["candidates"]} if final else None,
-        "data": {key: report.get(key) for key in ("read", "kept", "alarms", "warnings")} | {"dropped": dropped},
+        "data": {key: report.get(key) for key in ("read", "kept")} | {"dropped": dropped},
         "facts": list(_rows(recipe, log)),
     }
 
