@@ -47,6 +47,7 @@ def flops_per_token(model: TranslationModel, config: ModelConfig, plan: Plan) ->
 
 
 MAX_BAD = 10  # updates in a row without a finite gradient before training gives up
+TITLES = "    time   update  epoch  train loss        lr    tok/s   elapsed      left"
 
 
 class TrainingReporter:
@@ -62,7 +63,7 @@ class TrainingReporter:
         self.pace = 0.0  # seconds per update
         self.fastest, self.has_warned = 0.0, False  # target tokens per second; whether a slowdown was reported
         self.has_warned_of_source = False
-        self.loss, self.best, self.has_titles = 0.0, "", False  # last shown
+        self.loss, self.best = 0.0, ""  # last shown
 
     def updates(self, state: TrainState) -> None:
         """Write a line of the log, and a row for people, about the updates since the previous line."""
@@ -84,9 +85,6 @@ class TrainingReporter:
             wall_seconds=round(state.wall_seconds, 2),
             **footprint(self.device),
         )
-        if not self.has_titles:
-            self.record.say("    time   update  epoch  train loss        lr    tok/s   elapsed      left")
-            self.has_titles = True
         self.record.row(
             f"{_now()} {state.update:8,} {state.position.epoch:6} {loss:11.3f} {sums.rate:9.2e} {speed:8,.0f} "
             f"{clock(state.wall_seconds):>9} {clock(self.seconds_left(state, self.pace)):>9}"

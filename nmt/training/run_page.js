@@ -31,27 +31,24 @@ function ticks(low, high) {
   return result;
 }
 
-// Append a chart to parent. series: {name, x, y, color, dash, kind} each; logarithmic: scale of y.
-function chart(parent, title, series, logarithmic) {
-  const isShown = ([, y]) => isKnown(y) && (!logarithmic || y > 0);
-  const curves = series.map((curve) => ({ ...curve, points: curve.x.map((x, i) => [x, curve.y[i]]).filter(isShown) }))
-    .filter((curve) => curve.points.length);
+// Append a chart to parent. series: {name, x, y, color, dash, kind} each.
+function chart(parent, title, series) {
+  const pointsOf = (curve) => curve.x.map((x, i) => [x, curve.y[i]]).filter(([, y]) => isKnown(y));
+  const curves = series.map((curve) => ({ ...curve, points: pointsOf(curve) })).filter((curve) => curve.points.length);
   if (!curves.length) return;
   const figure = element("figure", parent);
   element("figcaption", figure, title);
-  const scale = logarithmic ? Math.log10 : (value) => value;
   const points = curves.flatMap((curve) => curve.points);
   const extent = (values) => [Math.min(...values), Math.max(...values)];
   // All charts share the scale of x.
   const axis = byId("axis").value;
   const [x0, x1] = extent(runs.flatMap((run) => [...run.train[axis], ...Object.values(run.valid).flatMap((set) => set[axis])]));
-  let [y0, y1] = extent(points.map(([, y]) => scale(y)));
+  let [y0, y1] = extent(points.map(([, y]) => y));
   if (y1 - y0 < 1e-12) [y0, y1] = [y0 - (Math.abs(y0) || 1) * 0.1, y1 + (Math.abs(y1) || 1) * 0.1];
   const px = (x) => LEFT + ((x - x0) / (x1 - x0 || 1)) * (WIDTH - LEFT - RIGHT);
-  const py = (y) => TOP + (1 - (scale(y) - y0) / (y1 - y0)) * (HEIGHT - TOP - BOTTOM);
+  const py = (y) => TOP + (1 - (y - y0) / (y1 - y0)) * (HEIGHT - TOP - BOTTOM);
   const svg = svgElement("svg", figure, { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": title });
-  const values = logarithmic ? ticks(10 ** y0, 10 ** y1) : ticks(y0, y1);
-  for (const value of values) {
+  for (const value of ticks(y0, y1)) {
     svgElement("line", svg, { x1: LEFT, x2: WIDTH - RIGHT, y1: py(value), y2: py(value), class: "grid" });
     svgElement("text", svg, { x: LEFT - 5, y: py(value) + 4, "text-anchor": "end" }, formatted(value));
   }
@@ -96,9 +93,9 @@ function showCharts() {
     ...seriesOf(run, number, "valid", set, name, key), ...(runs.length > 1 ? {} : { color: color(1 + i), dash: dashes(i) }),
   })));
   const trainSeries = (key) => runs.map((run, number) => seriesOf(run, number, "train", run.train, "training", key));
-  chart(container, NAMES.loss, [...trainSeries("loss"), ...validSeries("loss")], byId("log").checked);
-  for (const key of metrics) chart(container, titleOf(key), validSeries(key), false);
-  for (const key of ["learning_rate", "gradient_norm", "tokens_per_second"]) chart(container, NAMES[key], trainSeries(key), false);
+  chart(container, NAMES.loss, [...trainSeries("loss"), ...validSeries("loss")]);
+  for (const key of metrics) chart(container, titleOf(key), validSeries(key));
+  for (const key of ["learning_rate", "gradient_norm", "tokens_per_second"]) chart(container, NAMES[key], trainSeries(key));
 }
 
 function table(parent, rows, titles) {
@@ -172,7 +169,6 @@ kinds.forEach(([name, number, dash]) => {
 });
 legend.append("thin: training, with points: validation");
 byId("axis").addEventListener("input", showCharts);
-byId("log").addEventListener("input", showCharts);
 showCharts();
 showExamples();
 perRun("data", "Data", (container, { data }) => {

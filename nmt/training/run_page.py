@@ -128,8 +128,7 @@ def _rows(recipe: Recipe, log: defaultdict[str, list[Entry]]) -> Iterator[tuple[
     """Yield rows about the training: command, versions, machine, data, time. log: see `entries_of`."""
     if log["start"]:
         start = log["start"][0]
-        if "command" in start:
-            yield "command", start["command"]
+        yield "command", start["command"]
         yield "versions", f"nmt {start.get('nmt')}, Python {start.get('python')}, torch {start.get('torch')}"
         machine = f"{start.get('device')}, CPU threads {start['threads']} of {start['cores']} cores"
         yield "machine", f"{start.get('processor') or 'processor not known'}; {machine}"
@@ -178,12 +177,12 @@ def write_card(run: Run) -> None:
 
 
 def card(run: Run) -> str:
-    """Return a model card in the format of Hugging Face: a YAML head, then scores, data, training and limits."""
+    """Return the card of the final model, as Hugging Face's: a YAML head, then scores, data, training and limits."""
     recipe, log = run.recipe(), entries_of(run)
     trg_langs = dict.fromkeys(corpus.trg_lang or recipe.data.trg_lang for corpus in recipe.data.train)
     langs = [recipe.data.src_lang, *(trg_langs or [recipe.data.trg_lang])]
-    valid, final = log["valid"], log["final"]
-    chosen: Entry = final[-1]["candidates"].get(final[-1]["chosen"], {}) if final else {}
+    valid, final = log["valid"], log["final"][-1]
+    chosen = final["candidates"][final["chosen"]]
     inputs = _prepared_json(run, "manifest.json").get("inputs", [])
     measured = [name for name in METRICS if name in chosen]
     datasets = dict.fromkeys(corpus.dataset for corpus in recipe.data.train)
@@ -205,7 +204,7 @@ def card(run: Run) -> str:
         "name": recipe.name,
         "direction": f"{language_of(langs[0]).name} to {', '.join(language_of(code).name for code in langs[1:])}",
         "origin": f"starting from the weights of {init_from}" if init_from else "from scratch",
-        "chosen": final[-1]["chosen"] if final else "not chosen yet",
+        "chosen": final["chosen"],
         "scores": "".join(scores),
         "files": "".join(files),
         "facts": "\n".join(f"- {name}: `{text}`" for name, text in _rows(recipe, log)),

@@ -26,7 +26,7 @@ from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.log import Record
 from nmt.training.parallel import checksum, is_sharded, shard_like
-from nmt.training.reporter import TrainingReporter, flops_per_token
+from nmt.training.reporter import TITLES, TrainingReporter, flops_per_token
 from nmt.training.state import Sums, TrainState, goodness
 from nmt.training.validate import Measured, Validation, describe, ends_of, final_choice
 
@@ -145,6 +145,7 @@ class Trainer:
                 return "stopped"
         if reason := budget.stop_reason(state, recipe, self.time_share):
             return reason
+        self.record.say(TITLES)
         self.model.train()
         self.timed_from = time.perf_counter()
         for portion in self.feed.begin(state.position):
