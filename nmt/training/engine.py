@@ -300,15 +300,13 @@ class Engine:
 
 
 def duration(seconds: float) -> str:
-    """Format a length of time: 4.2 s, 42 s, 5 min 20 s, 3 h 05 min, 2 days 7 h."""
+    """Format a length of time: 4.2 s, 42 s, 5 min 20 s, 3 h 05 min."""
     if round(seconds, 1) < 10:
         return f"{seconds:.1f} s"
     hours, rest = divmod(round(seconds), 3600)
     minutes, rest = divmod(rest, 60)
-    if hours >= 48:
-        return f"{hours // 24} days {hours % 24} h"
     if hours:
-        return f"{hours} h {minutes:02} min"
+        return f"{hours:,} h {minutes:02} min"
     return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 

@@ -200,11 +200,6 @@ class TrainingReporter:
                 "(report.html of the data), or start a new run with a lower learning rate, a longer optim.warmup or "
                 "model.norm: pre."
             )
-        if not self.budget.has_time(state):
-            self.record.say(
-                f"update {state.update:,}: train.time_budget ended during this validation, so some measurements may "
-                "be missing. On a shared machine, a smaller valid.max_sentences makes validation shorter."
-            )
 
 
 clock = tqdm.format_interval  # 04:55, 1:02:24, 51:02:24
