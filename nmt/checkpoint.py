@@ -8,7 +8,6 @@ Temporary folders in the same place, which a killed process may leave, are .NAME
 (replaced) and .NAME.gone.tmp (being deleted).
 """
 
-import errno
 import json
 import os
 import re
@@ -31,7 +30,7 @@ STATE, MANIFEST = "state.json", "manifest.json"
 _NAME = re.compile(r"^update-(\d{8,})$")
 _HIDDEN = re.compile(r"^\.(.+)\.(new|old|gone)\.tmp$")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_MAX_JSON, _MAX_MANIFEST = 64 << 20, 1 << 20
+_MAX_JSON = 64 << 20  # bytes
 
 
 class NewerFormat(NmtError):
@@ -109,10 +108,8 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mappi
         put_in_place(temporary, folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-        reason = "no space left on device" if is_full else str(error)
         raise MachineError(
-            f"{folder}: the checkpoint could not be written: {reason}. Earlier checkpoints are untouched. Free some "
+            f"{folder}: the checkpoint could not be written: {error}. Earlier checkpoints are untouched. Free some "
             "space or repair the disk, and give the same command again."
         ) from error
 
@@ -138,10 +135,10 @@ def _write_json(path: Path, value: Any) -> None:
     path.write_text(text + "\n", encoding="utf-8", newline="\n")
 
 
-def read_json(path: Path, max_bytes: int = _MAX_JSON) -> Any:
+def read_json(path: Path) -> Any:
     """Read a JSON file that this program wrote. Raises RunError if it is damaged, or too large to be one."""
     try:
-        if path.stat().st_size > max_bytes:
+        if path.stat().st_size > _MAX_JSON:
             raise RunError(f"{path}: {path.stat().st_size:,} bytes are too many: nmt did not write this file.")
         raw = path.read_bytes()
         if not raw.endswith(b"\n"):
@@ -168,17 +165,14 @@ def verify(folder: Path, needed: Iterable[str] = ()) -> dict[str, Any]:
         path = folder / name
         if path.is_symlink() or not path.is_file():
             raise RunError(f"{path}: missing or not a regular file, though the manifest lists it.")
-        size = path.stat().st_size
-        if size != entry["size"]:
-            raise RunError(f"{path}: {size:,} bytes, the manifest says {entry['size']:,}: truncated or replaced.")
         try:
-            digest = sha256_of(path)
+            is_same = path.stat().st_size == entry["size"] and sha256_of(path) == entry["sha256"]
         except PermissionError:  # an unreadable file is not a damaged one
             raise
         except OSError as error:
             raise RunError(f"{path}: cannot be read: {error.strerror}.") from None
-        if digest != entry["sha256"]:
-            raise RunError(f"{path}: its SHA-256 differs from the manifest: the file was damaged or replaced.")
+        if not is_same:
+            raise RunError(f"{path}: its size or SHA-256 differs from the manifest: truncated, damaged or replaced.")
     for name in {MODEL, OPTIMIZER, EMA, STATE} - files.keys():
         if (folder / name).exists():
             raise RunError(f"{folder / name}: not in the manifest: added later, or the manifest was changed.")
@@ -198,7 +192,7 @@ def _files_of(folder: Path) -> dict[str, dict[str, Any]]:
     path = folder / MANIFEST
     if folder.is_symlink() or path.is_symlink():
         raise RunError(f"{folder}: it or its manifest is a symbolic link, so nmt-train did not write this checkpoint.")
-    manifest = read_json(path, _MAX_MANIFEST)
+    manifest = read_json(path)
     version, files = (manifest.get("format"), manifest.get("files")) if isinstance(manifest, dict) else (None, None)
     if type(version) is int and version > FORMAT:
         raise NewerFormat(

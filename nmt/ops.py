@@ -32,7 +32,6 @@ class Kernels(NamedTuple):
     """Abilities of the kernels for a CPU on this machine."""
 
     why_not: str  # reason that there are none; "" if there are
-    multiply_fp32: bool = False
     bf16_in_fp32: bool = False  # products of bf16 are computed in fp32, since the processor has none
 
 
@@ -41,7 +40,7 @@ def kernels_here() -> Kernels:
     why_not = switch.why_not()
     if why_not != "":
         return Kernels(why_not or "the folder nmt/kernels is missing")
-    return Kernels("", products.fp32_in_kernels(), products.bf16_in_fp32())
+    return Kernels("", products.bf16_in_fp32())
 
 
 def can_compile(device: torch.device) -> bool:

@@ -91,9 +91,6 @@ def system_text(path: Path) -> str:
         return ""
 
 
-ADDRESS = ("MASTER_ADDR", "MASTER_PORT")
-
-
 class ProcessRank(NamedTuple):
     """Rank of a process among those that torchrun started. local_rank: among those of its machine."""
 
@@ -102,9 +99,9 @@ class ProcessRank(NamedTuple):
     local_rank: int = 0
 
 
-def process_rank(environment: Mapping[str, str] = os.environ, *, needed: tuple[str, ...] = ()) -> ProcessRank:
-    """The rank that the environment describes; without WORLD_SIZE, that of a single process. needed: other variables
-    that several processes must have. Raises NmtError for an environment that torchrun would not set."""
+def process_rank(environment: Mapping[str, str] = os.environ) -> ProcessRank:
+    """The rank that the environment describes; without WORLD_SIZE, that of a single process. Raises NmtError for an
+    environment that torchrun would not set."""
     if (world_size := environment.get("WORLD_SIZE", "1")) == "1":
         return ProcessRank()
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")  # in the order of the fields of `ProcessRank`
@@ -112,7 +109,7 @@ def process_rank(environment: Mapping[str, str] = os.environ, *, needed: tuple[s
     wrong = [name for name in names if not value_of.get(name, "").isdecimal()]
     if not wrong and not int(value_of["RANK"]) < int(world_size):
         wrong = ["RANK"]
-    if wrong := [*wrong, *(name for name in needed if name not in environment)]:
+    if wrong:
         problem = f"is {environment[wrong[0]]!r}" if wrong[0] in environment else "is missing"
         raise NmtError(
             f"WORLD_SIZE is {world_size!r} in the environment, as if torchrun had started several processes, but "

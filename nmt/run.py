@@ -7,7 +7,6 @@ RUN/  recipe.yaml  subwords.json  data.json  log.jsonl  lock
       model/                         the final model, chosen when training ends
 """
 
-import errno
 import os
 import shlex
 import socket
@@ -22,7 +21,7 @@ import torch
 
 from nmt import checkpoint
 from nmt.data.subwords import PAD, Subwords
-from nmt.errors import MachineError, NmtError, RunError
+from nmt.errors import MachineError, NmtError, RunError, is_machine_error
 from nmt.files import RECIPE, check_is_run, is_run, lock_file, sha256_of
 from nmt.models.base import TranslationModel
 from nmt.models.build import SkipInit, build_model
@@ -35,18 +34,13 @@ from nmt.recipe.reader import read_recipe
 # the version of nmt that last trained the run.
 USUAL_SRC_LEN, USUAL_RATIOS, SRC_STYLE, VERSION = "usual_src_len", "usual_ratios", "src_style", "nmt"
 
-# Errors of a path that the user chose; every other failure is the machine's.
-_NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT}
-
 
 def unwritable(path: Path, problem: str, error: OSError) -> NmtError:
     """The error to raise for a file or folder of a run that cannot be written. problem: for the message."""
-    kind, advice = (
-        (RunError, "Make it a folder that can be written to")
-        if error.errno in _NOT_ALLOWED
-        else (MachineError, "Free some space there")
-    )
-    return kind(f"{path}: {problem}: {error.strerror}. {advice}, or name another run folder with --train.out.")
+    failure, other = f"{path}: {problem}: {error.strerror}", "or name another run folder with --train.out"
+    if is_machine_error(error):
+        return MachineError(f"{failure}. Free some space there, {other}.")
+    return RunError(f"{failure}. Make it a folder that can be written to, {other}.")
 
 
 class Run:
@@ -212,6 +206,9 @@ class Run:
                     with suppress(OSError):  # stderr is closed
                         message = "not locked, as its disk has no locks: start no second process in it"
                         print(f"{self.folder}: {message}", file=sys.stderr)
+                started = time.strftime("%Y-%m-%d %H:%M:%S")
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {socket.gethostname()} since {started}\n".encode())
             except BlockingIOError:
                 file.seek(0)
                 holder = file.read().decode("utf-8", "replace").strip() or "another process"
@@ -221,12 +218,6 @@ class Run:
             except OSError as error:
                 raise unwritable(self.lock_path, "the run folder cannot be locked", error) from None
             self._held = os.fstat(file.fileno())
-            started = time.strftime("%Y-%m-%d %H:%M:%S")
-            try:
-                file.truncate(0)
-                file.write(f"process {os.getpid()} on {socket.gethostname()} since {started}\n".encode())
-            except OSError as error:
-                raise unwritable(self.lock_path, "the lock of the run folder cannot be written", error) from None
             yield
 
     def check_lock(self) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from nmt.errors import NmtError
-from nmt.processes import ADDRESS, ProcessRank, process_rank
+from nmt.processes import ProcessRank, process_rank
 
 VARIABLES = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
 
@@ -22,10 +22,9 @@ def test_process_rank_is_read_from_the_environment():
         ({"RANK": None}, "RANK is missing"),
         ({"RANK": "4"}, "RANK is '4'"),
         ({"LOCAL_RANK": "-1"}, "LOCAL_RANK is '-1'"),
-        ({}, "MASTER_ADDR is missing"),
     ],
 )
 def test_error_names_the_invalid_variable(change, named):
     environment = {name: value for name, value in {**VARIABLES, **change}.items() if value is not None}
     with pytest.raises(NmtError, match=rf"{named}.*unset WORLD_SIZE"):
-        process_rank(environment, needed=ADDRESS)
+        process_rank(environment)

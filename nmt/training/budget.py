@@ -235,18 +235,12 @@ def stop_reason(state: TrainState, recipe: Recipe, time_share: float) -> str:
     return "patience" if state.out_of_patience(recipe.valid.metric, recipe.valid.patience) else ""
 
 
-def ended_early(state: TrainState, final: dict[str, Any], metric: str) -> bool:
-    """Return whether a run ended by valid.patience. final: state of its final model. metric: if that has none."""
-    ends = final.get("ends", {})
-    is_before = final["update"] < ends.get("updates", 0)
-    return is_before and state.out_of_patience(ends.get("metric", metric), ends.get("patience", 0))
-
-
-def undo_end(state: TrainState, recipe: Recipe, final: dict[str, Any]) -> None:
-    """Undo the end of a continued run: forget a validation due only there, and mark the checkpoint as one of a stop.
-    final: state of its final model."""
+def undo_end(state: TrainState, recipe: Recipe, ends: dict[str, Any]) -> None:
+    """Undo the end of a continued run, unless that was by valid.patience: forget a validation due only there, and mark
+    the checkpoint as one of a stop. ends: what its final model records of the end."""
     last, every = state.update, recipe.valid.every
-    if (every == "auto" or last % every) and not ended_early(state, final, recipe.valid.metric):
+    is_early = state.out_of_patience(ends.get("metric", recipe.valid.metric), ends.get("patience", 0))
+    if (every == "auto" or last % every) and not (last < ends.get("updates", 0) and is_early):
         state.history = [entry for entry in state.history if entry["update"] != last]
         if last % recipe.train.save_every and last not in state.stops:
             state.stops.append(last)

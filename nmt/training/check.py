@@ -12,12 +12,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nmt.checkpoint import read_json
 from nmt.data.corpus import Prepared
-from nmt.data.manifest import REPORT
 from nmt.data.plan import Position, Rows
-from nmt.data.report import n_lost
-from nmt.data.subwords import large_vocabulary
 from nmt.decoding.translator import Translator
 from nmt.errors import RunError, suppress_out_of_memory
 from nmt.recipe.draft import exports_note
@@ -34,7 +30,7 @@ from nmt.training.memory import Work, footprint, memory_left, peak
 from nmt.training.parallel import Ranks, require_one_process
 from nmt.training.precision import use_device
 from nmt.training.resolve import bytes_needed, checkpoint_bytes, resolve, target_tokens
-from nmt.training.validate import Validation, eager, finished_at
+from nmt.training.validate import Validation, eager
 
 _BY_HEART = 100  # parameters per target token. Multi30k has 20 with the preset small and 120 with base
 _MANY_EPOCHS = 500  # the recipes of Multi30k have less than ten
@@ -78,34 +74,25 @@ class Findings:
         self.n_update_in_epoch, self.padding = feed.plan.n_update(0), feed.plan.padding_share(0)
         self.largest = largest.src_seq.size(0), max(largest.src_seq.size(1), largest.gold.size(1))
         self.longest_side = trial.longest_side
-        self.n_param, self.n_vocab = sum(p.numel() for p in engine.model.parameters()), data.subwords.trg.size
+        self.n_param = sum(p.numel() for p in engine.model.parameters())
         self.n_pair, self.n_token = data.train.n_pair, target_tokens(data)
-        self.n_dropped = n_lost(read_json(data.folder / REPORT))  # in preparation
         self.checkpoint = checkpoint_bytes(engine.model, recipe)
         self.disk = 0 if Run(recipe.run_folder).updates() else bytes_needed(recipe, self.checkpoint)
         self.disk_left = shutil.disk_usage(_existing(recipe.run_folder)).free
         self.device, self.precision = device.type, engine.precision
         self.compile = f"{'yes' if engine.recipe.train.compiled else 'no'} ({trial.compile_why})"
-        self.gpu_idle = device.type == "cpu" and torch.cuda.is_available()
 
 
 def likely_troubles(recipe: Recipe, findings: Findings) -> Iterator[str]:
     """Yield a message for each likely problem of a recipe."""
     model, optim, batch, train = recipe.model, recipe.optim, recipe.batch, recipe.train
-    updates, epoch, n_read = findings.n_update, findings.n_update_in_epoch, findings.n_pair + findings.n_dropped
+    updates, epoch = findings.n_update, findings.n_update_in_epoch
     in_time = " that train.time_budget has time for" if updates < train.updates else ""
     valid_share = findings.measuring / (findings.measuring + findings.seconds * updates)
     preset, _ = preset_for(findings.n_token)
     # Weights of another run may come from a larger corpus, and recurrent models have no presets.
     is_large = not (model.is_recurrent or train.init_from) and model.d_model > PRESETS[preset]["d_model"]
     can_pack = not (model.is_recurrent or model.lexical_attn) and model.d_k == model.d_v
-    if large := large_vocabulary(findings.n_vocab, findings.n_token):
-        yield large
-    if findings.n_dropped > 0.1 * n_read:
-        yield (
-            f"{findings.n_dropped:,} of {n_read:,} training pairs ({findings.n_dropped / n_read:.0%}) were dropped "
-            "when the data was prepared: see report.json in its folder"
-        )
     if batch.max_tokens != "auto" and findings.longest_side > batch.max_tokens:
         yield (
             f"the longest pair has {findings.longest_side:,} subwords, more than batch.max_tokens, "
@@ -146,8 +133,6 @@ def likely_troubles(recipe: Recipe, findings: Findings) -> Iterator[str]:
         yield f"memory is nearly full: make batch.max_tokens smaller, or {advice}"
     if findings.disk > findings.disk_left:
         yield "the disk has too little room for the checkpoints: free some, or lower train.keep_last and keep_best"
-    if findings.gpu_idle:
-        yield "this machine has a GPU, but train.device is cpu"
     if findings.device == "cuda" and can_pack and not (batch.packed and train.compile):
         yield (
             "a GPU trains a Transformer 1.6 to 2.8 times as fast with batch.packed and train.cuda_graphs, which need "
@@ -162,8 +147,7 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     data, ranks = open_data(recipe), Ranks(device=use_device(recipe.train))
     run = Run(recipe.run_folder)
     check_origin(recipe, run)
-    if finished_at(run, recipe) is None:
-        require_extras(recipe)
+    require_extras(recipe, run)
     begun = run.recipe() if run.has_weights else None
     recipe = resolve(recipe, data, begun, ranks, say)
     trial = Trial(recipe, data, ranks.device)
@@ -173,8 +157,7 @@ def check(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
     except RunError as error:
         refusals.append(f"training will be refused: {error}")
     if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-        problem = "cannot be written to" if folder.is_dir() else "is a file, not a folder"
-        refusals.append(f"training will be refused: {folder} {problem}. Name another run folder with --train.out.")
+        refusals.append(f"training will be refused: {folder} is no folder that can be written to: change --train.out")
     if recipe.train.init_from and not run.has_weights:
         *_, others = copy_from_origin(trial.engine.model, data, recipe)
         if others:

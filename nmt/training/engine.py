@@ -6,10 +6,12 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from nmt import checkpoint
 from nmt.data.batches import Batch, end_to_end
@@ -298,21 +300,14 @@ class Engine:
 
 
 def duration(seconds: float) -> str:
-    """Format a length of time: 4.2 s, 42 s, 5 min 20 s, 3 h 05 min, 2 days 7 h."""
+    """Format a length of time: 4.2 s, 42 s, 5 min 20 s, 3 h 05 min."""
     if round(seconds, 1) < 10:
         return f"{seconds:.1f} s"
     hours, rest = divmod(round(seconds), 3600)
     minutes, rest = divmod(rest, 60)
-    if hours >= 48:
-        return f"{hours // 24} days {hours % 24} h"
     if hours:
-        return f"{hours} h {minutes:02} min"
+        return f"{hours:,} h {minutes:02} min"
     return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
-def size(n_byte: float) -> str:
-    """Format a number of bytes in powers of ten, as disks are sold: 1.2 kB, 3.4 MB, 5.6 GB."""
-    for unit, name in ((1e9, "GB"), (1e6, "MB")):
-        if n_byte >= unit:
-            return f"{n_byte / unit:,.1f} {name}"
-    return f"{n_byte / 1e3:,.1f} kB"
+size = partial(tqdm.format_sizeof, suffix="B")  # 1.20kB, 34.0MB, 567GB: powers of ten, as disks are sold

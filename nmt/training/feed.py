@@ -97,7 +97,6 @@ class Feed:
         texts = zip(src.parts(n_row), trg.parts(n_row), strict=True)
         for portion, share in zip(group, shares, strict=True):
             for (index, rows), counts in share:
-                # The index counts over all ranks, so the masks do not depend on the number of ranks.
                 seed = dropout_seed(self.seed, portion.position, index)
                 for i, (pairs, part_counts) in enumerate(self._parts(*next(texts), rows)):
                     part_seed = seed if not i else dropout_seed(seed, portion.position, index)

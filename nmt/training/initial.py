@@ -1,7 +1,6 @@
 """Initial weights of a run: random, from co-occurrence in the training pairs, or from another run, of which only the
 weights are taken: data, optimizer, update numbers and folder are new. Resuming is `Trainer.restore`."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from nmt.data.subwords import N_SPECIAL, Codec, Subwords
 from nmt.errors import RunError
 from nmt.files import is_run
 from nmt.models.base import TranslationModel
-from nmt.progress import Bar
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import differences
@@ -30,13 +28,11 @@ _N_POWER, _N_EXTRA = 4, 32  # power iterations and extra dimensions: both make t
 _NOISE = 0.1  # share of the variance; it distinguishes subwords that occur in exactly the same pairs
 
 
-def start_embeddings(model: TranslationModel, data: Prepared, seed: int, *, quiet: bool = True) -> str:
+def start_embeddings(model: TranslationModel, data: Prepared, seed: int) -> None:
     """Set initial embeddings from the co-occurrence of subwords in at most MAX_PAIRS training pairs, evenly spread.
 
-    Their variance is 1 / width, as of a normal initialisation. A subword that does not occur gets noise. quiet: no
-    progress bar. Returns a message about it.
+    Their variance is 1 / width, as of a normal initialisation. A subword that does not occur gets noise.
     """
-    begin = time.perf_counter()
     source, target = model.embeddings
     n_src, n_trg, width = source.num_embeddings, target.num_embeddings, target.embedding_dim
     # Rows of both sides, and the first row of the target.
@@ -58,7 +54,7 @@ def start_embeddings(model: TranslationModel, data: Prepared, seed: int, *, quie
     generator = torch.Generator().manual_seed(seed % 2**63)
     n_vector = min(width + 1 + _N_EXTRA, n_vocab, len(per_pair))
     y = times(torch.randn(len(per_pair), n_vector, generator=generator))
-    for _ in Bar(range(_N_POWER), desc="first embeddings", disable=quiet, leave=False):
+    for _ in range(_N_POWER):
         y = times(transposed_times(torch.linalg.qr(y).Q))
     vectors, squares, _ = torch.linalg.svd(y, full_matrices=False)
     vectors = (vectors[:, : width + 1] * squares[: width + 1] ** 0.25)[:, 1:]  # the first one encodes only frequency
@@ -70,7 +66,6 @@ def start_embeddings(model: TranslationModel, data: Prepared, seed: int, *, quie
     with torch.no_grad():
         source.weight.copy_(rows[:n_src])
         target.weight.copy_(rows[-n_trg:])
-    return f"first embeddings from co-occurrence in {n_pair:,} pairs: {time.perf_counter() - begin:.1f} s"
 
 
 def _product(members: Ids, sizes: Ids, weight: NDArray[np.floating]) -> Callable[[Tensor], Tensor]:
@@ -96,7 +91,8 @@ Fates = dict[str, dict[str, str]]
 def first_weights(model: TranslationModel, data: Prepared, recipe: Recipe, record: Record) -> None:
     """Replace random initial weights as the recipe says, and report it."""
     if recipe.model.emb_init == "cooccurrence":
-        record.say(start_embeddings(model, data, recipe.seed, quiet=record.quiet))
+        record.say("computing first embeddings from co-occurrence ...")
+        start_embeddings(model, data, recipe.seed)
     if recipe.train.init_from:
         folder, name, fates, differing = copy_from_origin(model, data, recipe)
         record.say(f"first weights from {folder}, {name}:")
@@ -135,8 +131,7 @@ def check_origin(recipe: Recipe, run: Run) -> None:
     """Raise RunError if train.init_from names no run or no checkpoint of it. A resumed run no longer needs it."""
     if recipe.train.init_from and not run.has_weights:
         origin, name = find_origin(recipe)
-        if name is not None or not origin.has_weights:
-            origin.weights_folder(name)
+        origin.weights_folder(name)
 
 
 def find_origin(recipe: Recipe) -> tuple[Run, str | None]:

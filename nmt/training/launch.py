@@ -22,7 +22,7 @@ from nmt.decoding.long_lines import usual_len
 from nmt.device import processor_of
 from nmt.errors import RunError
 from nmt.extras import version_and_commit
-from nmt.files import CARD, write_durably
+from nmt.files import write_durably
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import DATA_AT, read_run_data
 from nmt.recipe.reader import differences, write_recipe
@@ -38,7 +38,6 @@ from nmt.training.optim import freeze, rate_factors
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_precision, use_device
 from nmt.training.resolve import check_space, resolve
-from nmt.training.run_page import PAGE, RunPage
 from nmt.training.state import ENDS, refused_changes
 from nmt.training.trainer import Trainer
 from nmt.training.validate import finished_at
@@ -56,9 +55,9 @@ def launch(
     check_origin(recipe, run)  # before the run folder is created
     ranks = parallel.join(use_device(recipe.train), recipe.train.timeout)
     with ranks.session():
-        # Both checks come before the run folder is created. A run that exists may be finished, which needs no extras.
-        if ranks.is_main and not run.has_weights:
-            require_extras(recipe)
+        # Both checks come before the run folder is created.
+        if ranks.is_main:
+            require_extras(recipe, run)
         ranks.on_main(lambda: None if run.has_weights else refuse_other_run(run, recipe, data))
         with run.lock() if ranks.is_main else nullcontext():
             ranks.on_main(run.tidy)
@@ -74,13 +73,7 @@ def launch(
             ranks.on_main(lambda: claim(run, recipe, data))
             if (update := ranks.on_main(lambda: finished_at(run, recipe))) is not None:
                 say(f"{run.folder}: already trained to update {update:,}; nothing to do.")
-                has_pages = all((run.folder / name).exists() for name in (PAGE, CARD))
-                if ranks.is_main and not has_pages:  # the disk may have been full
-                    with suppress(OSError):
-                        RunPage(run).write("final", update, {})
                 return "done"
-            if ranks.is_main:
-                require_extras(recipe)
             total = budget.seconds or recipe.train.updates
             with closing(Record(run.log_file, total=total, quiet=not ranks.is_main)) as record:
                 return _train(recipe, Feed(recipe, data, ranks), run, record, wants_stop, budget)
@@ -200,12 +193,6 @@ def _farewell(outcome: str, run: Run, trainer: Trainer) -> str:
     if trainer.budget.seconds:
         trainer.budget.count_time(state)
         summary += f"; {state.wall_seconds:,.0f} s of the {trainer.budget.seconds:,.0f} s of train.time_budget"
-    if outcome == "time" and state.update < trainer.recipe.optim.n_warmup:
-        summary += f"; the time budget ended within the warm-up: lower optim.warmup, {trainer.recipe.optim.n_warmup:,}"
-    n_epoch = trainer.recipe.train.epochs
-    if outcome == "done" and n_epoch:
-        is_complete = state.position.epoch >= n_epoch
-        outcome = f"train.epochs: {n_epoch:,}" if is_complete else f"train.updates, before train.epochs: {n_epoch:,}"
     return f"finished ({outcome}): {summary}. Translate with: {shlex.join(['nmt-translate', str(run.folder)])}"
 
 
@@ -282,16 +269,12 @@ def find_start(run: Run, recipe: Recipe, say: Callable[[str], None]) -> dict[str
     """The state of the newest intact checkpoint; {} for a new run. Damaged ones are renamed and reported by `say`. The
     caller must hold the lock. Raises RunError if all checkpoints are damaged, or if only the final model is left."""
     state, damaged = run.newest_intact(required_files(recipe))
-    if not state and run.model_folder.exists():
+    if not state and (damaged or run.model_folder.exists()):
+        advice = f"Remove {run.checkpoints} to start again."
+        if run.model_folder.exists():
+            advice = f"Start a new run from its weights: --train.init_from {run.folder} --train.out FOLDER."
         raise RunError(
-            f"{run.folder} has a model but no intact checkpoint, so training cannot resume. "
-            f"{' '.join([*damaged.values(), ''])}Start a new run from its weights: --train.init_from {run.folder} "
-            "--train.out FOLDER."
-        )
-    if not state and damaged:
-        raise RunError(
-            f"{run.folder}: no checkpoint is intact, so training cannot resume: {' '.join(damaged.values())} "
-            f"Remove {run.checkpoints} to start again."
+            f"{run.folder}: no checkpoint is intact, so training cannot resume. {' '.join([*damaged.values(), advice])}"
         )
     for folder, complaint in damaged.items():
         renamed = folder.with_name(f"damaged-{folder.name}")  # under this name it is not counted, kept or averaged

@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nmt import checkpoint
 from nmt.errors import MachineError
 from nmt.files import write_durably
 from nmt.progress import Bar
@@ -148,11 +147,9 @@ class Record:
             with self.path.open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
                 file.write(json.dumps({"kind": kind, "update": update, **fields}, ensure_ascii=False) + "\n")
         except OSError as error:
-            saved = Run(self.path.parent).updates()
-            restart = f"resumes from {checkpoint.name_of(saved[-1])}" if saved else "starts anew: nothing was saved yet"
             raise MachineError(
                 f"{self.path}: the log cannot be written: {error.strerror}. Free some space or repair the disk. The "
-                f"same command then {restart}."
+                "same command then resumes from the last checkpoint, or starts anew if there is none."
             ) from error
         for sink in self.sinks:
             with self._drop_on_error(sink):

@@ -22,12 +22,13 @@ from nmt.extras import require
 from nmt.models.base import TranslationModel
 from nmt.models.build import build_model
 from nmt.recipe.options import Recipe
+from nmt.run import Run
 from nmt.training.engine import Engine, duration
 from nmt.training.memory import Memory, Work
 from nmt.training.optim import freeze
 from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_precision
-from nmt.training.validate import comet_of
+from nmt.training.validate import comet_of, finished_at
 
 _SAMPLE = 20_000  # pairs that represent the corpus
 _TINY_RATE = 1e-9  # learning rate of trial updates, whose weights are discarded
@@ -90,8 +91,10 @@ class Trial:
             torch.cuda.empty_cache()
 
 
-def require_extras(recipe: Recipe) -> None:
-    """Raise MachineError if a package or COMET model that logging and validation need is missing."""
+def require_extras(recipe: Recipe, run: Run) -> None:
+    """Raise MachineError if a package or COMET model that an unfinished run needs is missing."""
+    if finished_at(run, recipe) is not None:
+        return
     for extra, is_wanted in (("tensorboard", recipe.train.tensorboard), ("wandb", recipe.train.wandb)):
         if is_wanted:
             require(extra, f"train.{extra}")

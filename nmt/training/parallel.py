@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from nmt import ops
 from nmt.errors import MachineError, NmtError, RunError
-from nmt.processes import ADDRESS, process_rank
+from nmt.processes import process_rank
 
 T = TypeVar("T")
 
@@ -218,7 +218,7 @@ class Ranks:
 def join(device: torch.device, timeout: float) -> Ranks:
     """Join the process group that torchrun describes in the environment; without one, run alone. On GPUs each rank has
     its own. timeout: seconds. Raises MachineError if a rank is missing, NmtError if a variable is wrong."""
-    rank, world_size, local_rank = process_rank(needed=ADDRESS)
+    rank, world_size, local_rank = process_rank()
     if world_size == 1:
         return Ranks(device=device)
     importlib.import_module("torch._dynamo")  # DDP and FSDP would import it later, while other ranks wait
@@ -235,7 +235,7 @@ def join(device: torch.device, timeout: float) -> Ranks:
         store, _, _ = next(cast(Any, dist).rendezvous("env://", timeout=limit))
         store = cast(Any, dist).PrefixStore(_agreed_name(store, rank, world_size, timeout), store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
-    except (RuntimeError, ValueError) as error:  # ValueError: of an empty address or a port that is no number
+    except (RuntimeError, ValueError) as error:  # ValueError: of a missing address or a port that is no number
         address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise MachineError(
             f"rank {rank} could not connect to the {world_size - 1} others at {address} within {timeout:g} s "

@@ -78,8 +78,6 @@ def choose_precision(config: TrainConfig, device: torch.device) -> Precision:
     available = ops.kernels_here()
     why_not = available.why_not
     why += "; " + (f"no compiled kernels: {why_not}" if why_not else "kernels compiled for this processor")
-    if available.multiply_fp32 and name == "fp32":
-        why += ", also for fp32 products, with the same accuracy"
     if name == "bf16" and available.bf16_in_fp32:
         why += ", which has no bf16 instructions: bf16 products run in fp32, exact but no faster"
     return Precision(name, why, "cpu", kernels=not why_not)

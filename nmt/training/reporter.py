@@ -2,19 +2,16 @@
 
 import os
 import time
-from typing import Any
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
-from nmt import checkpoint
 from nmt.data.plan import Plan, Position
 from nmt.errors import TrainingError
 from nmt.models.base import TranslationModel
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
-from nmt.recipe.training_options import WITHOUT_END
-from nmt.run import Run
 from nmt.training import budget
 from nmt.training.budget import Budget
 from nmt.training.engine import Outcome, duration
@@ -50,6 +47,7 @@ def flops_per_token(model: TranslationModel, config: ModelConfig, plan: Plan) ->
 
 
 MAX_BAD = 10  # updates in a row without a finite gradient before training gives up
+TITLES = "    time   update  epoch  train loss        lr    tok/s   elapsed      left"
 
 
 class TrainingReporter:
@@ -65,7 +63,7 @@ class TrainingReporter:
         self.pace = 0.0  # seconds per update
         self.fastest, self.has_warned = 0.0, False  # target tokens per second; whether a slowdown was reported
         self.has_warned_of_source = False
-        self.loss, self.best, self.has_titles = 0.0, "", False  # last shown
+        self.loss, self.best = 0.0, ""  # last shown
 
     def updates(self, state: TrainState) -> None:
         """Write a line of the log, and a row for people, about the updates since the previous line."""
@@ -87,9 +85,6 @@ class TrainingReporter:
             wall_seconds=round(state.wall_seconds, 2),
             **footprint(self.device),
         )
-        if not self.has_titles:
-            self.record.say("    time   update  epoch  train loss        lr    tok/s   elapsed      left")
-            self.has_titles = True
         self.record.row(
             f"{_now()} {state.update:8,} {state.position.epoch:6} {loss:11.3f} {sums.rate:9.2e} {speed:8,.0f} "
             f"{clock(state.wall_seconds):>9} {clock(self.seconds_left(state, self.pace)):>9}"
@@ -127,11 +122,11 @@ class TrainingReporter:
         """Return the seconds until the last update or the end of the budget. pace: seconds per update."""
         return min(max(0, self.recipe.train.updates - state.update) * pace, self.budget.left(state))
 
-    def resumed(self, state: TrainState, final: dict[str, Any] | None) -> None:
-        """Report if the first set was measured under other conditions in the last validation, and if the run had
-        finished, with its result and its new end. final: state of RUN/model if the run ended here, else None."""
+    def resumed(self, state: TrainState, *, had_finished: bool) -> None:
+        """Report if the first set was measured under other conditions in the last validation. had_finished: whether the
+        run had ended here; then report its new end, too."""
         self.n_failed = state.memory.n_failed
-        metric, train = self.recipe.valid.metric, self.recipe.train
+        metric = self.recipe.valid.metric
         if state.history and (changed := changes(state.history[-1], state.conditions, metric)):
             listed = ", ".join(f"{name} {old} before and {new} now" for name, (old, new) in sorted(changed.items()))
             n_other = len(state.history) - len(state.comparable(metric))
@@ -140,26 +135,12 @@ class TrainingReporter:
                 "validations no longer count for the best checkpoint, for valid.patience and for the final model."
             )
         self.find_best(state)
-        if final is None:
-            return
-        update, ends = final["update"], final.get("ends", {})
-        result, ranked_by = [f"update {update:,}"], ends.get("metric", metric)
-        if budget.ended_early(state, final, metric):
-            result.insert(0, f"valid.patience {ends['patience']}")
-        elif update < ends.get("updates", 0) and ends.get("time_budget"):
-            result.insert(0, f"time budget {ends['time_budget']}")
-        if (score := final.get("candidates", {}).get(final.get("chosen"), {}).get(ranked_by)) is not None:
-            result.append(score_of(ranked_by, score))
-        seconds = self.seconds_left(state, state.wall_seconds / max(1, state.update))
-        rest = f"about {duration(seconds)} from now"
-        if budget.stop_reason(state, self.recipe, self.budget.share(state)):
-            end, rest = "already reached", "so only the final model is chosen again"
-        else:
-            by_clock = seconds == self.budget.left(state)
-            end = f"now time budget {train.time_budget}" if by_clock else f"now update {train.updates:,}"
-            if (schedule := self.recipe.optim.schedule) not in WITHOUT_END:
-                rest += f"; the learning rate ({schedule}) rises to its value in the new schedule and decays again"
-        self.record.say(f"this run had finished ({', '.join(result)}); its end is {end}, {rest}")
+        if had_finished:
+            seconds = self.seconds_left(state, state.wall_seconds / max(1, state.update))
+            end = f"about {duration(seconds)} from now"
+            if budget.stop_reason(state, self.recipe, self.budget.share(state)):
+                end = "already reached, so only the final model is chosen again"
+            self.record.say(f"this run had finished; its new end is {end}")
 
     def memory(self, update: int, memory: Memory) -> None:
         """Report that memory has run out: each time to the log, the first time to people."""
@@ -173,27 +154,21 @@ class TrainingReporter:
             )
         self.n_failed = memory.n_failed
 
-    def skipped(
-        self, state: TrainState, position: Position, outcome: Outcome, scaler: torch.amp.GradScaler, run: Run
-    ) -> None:
+    def skipped(self, state: TrainState, position: Position, outcome: Outcome) -> None:
         """Report the first skipped update of a run; the log and the final message count the others. position: place of
         the update in the data. Raises TrainingError after MAX_BAD in a row."""
         where = f"update {state.update + 1} (epoch {position.epoch}, update {position.update} in it)"
         if state.n_skipped == 1:
-            warning = "" if scaler.is_enabled() else "warning: "
-            fp16_note = "; in fp16 a few are normal, until the loss scale is found" if scaler.is_enabled() else ""
             self.record.say(
-                f"{warning}{where} was skipped: loss {outcome.loss:.4g}, gradient norm {outcome.norm:.4g}. If one of "
-                f"them is not finite, the weights stay unchanged{fp16_note}. {MAX_BAD} in a row end the run; "
-                "log.jsonl counts all."
+                f"{where} was skipped: loss {outcome.loss:.4g}, gradient norm {outcome.norm:.4g}. If one of "
+                "them is not finite, the weights stay unchanged. In fp16 a few are normal, until the loss scale is "
+                f"found. {MAX_BAD} in a row end the run; log.jsonl counts all."
             )
         if state.n_bad >= MAX_BAD:
-            saved = run.updates()
             raise TrainingError(
-                f"{where}: loss {outcome.loss}, gradient norm {outcome.norm}, learning rate {outcome.rate:.2e}, loss "
-                f"scale {scaler.get_scale():g}: not finite {MAX_BAD} times in a row. The weights were not touched; "
-                f"last good checkpoint: {checkpoint.name_of(saved[-1]) if saved else 'none'}. Start a new run "
-                "with a lower learning rate, a longer optim.warmup, optim.clip, or in fp32."
+                f"{where}: loss {outcome.loss}, gradient norm {outcome.norm}, learning rate {outcome.rate:.2e}: not "
+                f"finite {MAX_BAD} times in a row. The weights were not touched; earlier checkpoints are intact. Start "
+                "a new run with a lower learning rate, a longer optim.warmup, optim.clip, or in fp32."
             )
 
     def validation(self, state: TrainState, measured: dict[str, Measured], halved: int) -> None:
@@ -225,18 +200,9 @@ class TrainingReporter:
                 "(report.html of the data), or start a new run with a lower learning rate, a longer optim.warmup or "
                 "model.norm: pre."
             )
-        if not self.budget.has_time(state):
-            self.record.say(
-                f"update {state.update:,}: train.time_budget ended during this validation, so some measurements may "
-                "be missing. On a shared machine, a smaller valid.max_sentences makes validation shorter."
-            )
 
 
-def clock(seconds: float) -> str:
-    """Format a length of time like a clock: 4:55, 1:02:24, 51:02:24."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+clock = tqdm.format_interval  # 04:55, 1:02:24, 51:02:24
 
 
 def _now() -> str:

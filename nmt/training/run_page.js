@@ -1,5 +1,5 @@
 
-const { runs, higher } = data;
+const { runs, metrics } = data; // metrics: all beside the loss
 const NAMES = {
   loss: "loss (nats a token)", learning_rate: "learning rate", gradient_norm: "gradient norm",
   tokens_per_second: "target tokens/s", bleu: "BLEU", chrf: "chrF", ter: "TER", comet: "COMET",
@@ -31,27 +31,24 @@ function ticks(low, high) {
   return result;
 }
 
-// Append a chart to parent. series: {name, x, y, color, dash, kind} each; logarithmic: scale of y.
-function chart(parent, title, series, logarithmic) {
-  const isShown = ([, y]) => isKnown(y) && (!logarithmic || y > 0);
-  const curves = series.map((curve) => ({ ...curve, points: curve.x.map((x, i) => [x, curve.y[i]]).filter(isShown) }))
-    .filter((curve) => curve.points.length);
+// Append a chart to parent. series: {name, x, y, color, dash, kind} each.
+function chart(parent, title, series) {
+  const pointsOf = (curve) => curve.x.map((x, i) => [x, curve.y[i]]).filter(([, y]) => isKnown(y));
+  const curves = series.map((curve) => ({ ...curve, points: pointsOf(curve) })).filter((curve) => curve.points.length);
   if (!curves.length) return;
   const figure = element("figure", parent);
-  const caption = element("figcaption", figure, title);
-  const scale = logarithmic ? Math.log10 : (value) => value;
+  element("figcaption", figure, title);
   const points = curves.flatMap((curve) => curve.points);
   const extent = (values) => [Math.min(...values), Math.max(...values)];
   // All charts share the scale of x.
   const axis = byId("axis").value;
   const [x0, x1] = extent(runs.flatMap((run) => [...run.train[axis], ...Object.values(run.valid).flatMap((set) => set[axis])]));
-  let [y0, y1] = extent(points.map(([, y]) => scale(y)));
+  let [y0, y1] = extent(points.map(([, y]) => y));
   if (y1 - y0 < 1e-12) [y0, y1] = [y0 - (Math.abs(y0) || 1) * 0.1, y1 + (Math.abs(y1) || 1) * 0.1];
   const px = (x) => LEFT + ((x - x0) / (x1 - x0 || 1)) * (WIDTH - LEFT - RIGHT);
-  const py = (y) => TOP + (1 - (scale(y) - y0) / (y1 - y0)) * (HEIGHT - TOP - BOTTOM);
+  const py = (y) => TOP + (1 - (y - y0) / (y1 - y0)) * (HEIGHT - TOP - BOTTOM);
   const svg = svgElement("svg", figure, { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": title });
-  const values = logarithmic ? ticks(10 ** y0, 10 ** y1) : ticks(y0, y1);
-  for (const value of values) {
+  for (const value of ticks(y0, y1)) {
     svgElement("line", svg, { x1: LEFT, x2: WIDTH - RIGHT, y1: py(value), y2: py(value), class: "grid" });
     svgElement("text", svg, { x: LEFT - 5, y: py(value) + 4, "text-anchor": "end" }, formatted(value));
   }
@@ -62,12 +59,13 @@ function chart(parent, title, series, logarithmic) {
     const isDotted = curve.points.length === 1 || (curve.points.length < 40 && curve.kind === "valid");
     if (isDotted) curve.points.forEach(([x, y]) => svgElement("circle", svg, { cx: px(x), cy: py(y), r: 2.5, fill: curve.color }));
   }
-  // Values at the pointer, or at the point that the arrow keys have selected.
+  // Values at the point that is nearest to the pointer.
   const cursor = svgElement("line", svg, { y1: TOP, y2: HEIGHT - BOTTOM, class: "cursor", visibility: "hidden" });
   const box = element("div", figure, undefined, { class: "values", hidden: "" });
-  const xValues = [...new Set(points.map(([x]) => x))].sort((a, b) => a - b);
-  let selected = xValues.length - 1;
-  const show = (x) => {
+  svg.addEventListener("pointermove", (event) => {
+    const rect = svg.getBoundingClientRect();
+    const pointerX = x0 + (((event.clientX - rect.left) / rect.width) * WIDTH - LEFT) / (WIDTH - LEFT - RIGHT) * (x1 - x0);
+    const [x] = points.reduce((best, point) => (Math.abs(point[0] - pointerX) < Math.abs(best[0] - pointerX) ? point : best));
     cursor.setAttribute("x1", px(x));
     cursor.setAttribute("x2", px(x));
     cursor.setAttribute("visibility", "visible");
@@ -79,26 +77,8 @@ function chart(parent, title, series, logarithmic) {
       const [, y] = curve.points.reduce((best, point) => (Math.abs(point[0] - x) < Math.abs(best[0] - x) ? point : best));
       element("div", box, `${curve.name}: ${formatted(y)}`).style.color = curve.color;
     }
-  };
-  const hide = () => { box.hidden = true; cursor.setAttribute("visibility", "hidden"); };
-  svg.setAttribute("tabindex", "0");
-  svg.addEventListener("pointermove", (event) => {
-    const rect = svg.getBoundingClientRect();
-    const pointerX = x0 + (((event.clientX - rect.left) / rect.width) * WIDTH - LEFT) / (WIDTH - LEFT - RIGHT) * (x1 - x0);
-    selected = xValues.reduce((best, x, i) => (Math.abs(x - pointerX) < Math.abs(xValues[best] - pointerX) ? i : best), 0);
-    show(xValues[selected]);
   });
-  svg.addEventListener("pointerleave", hide);
-  svg.addEventListener("blur", hide);
-  svg.addEventListener("focus", () => show(xValues[selected]));
-  svg.addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!step) return;
-    event.preventDefault();
-    selected = Math.max(0, Math.min(xValues.length - 1, selected + step));
-    show(xValues[selected]);
-  });
-  return caption;
+  svg.addEventListener("pointerleave", () => { box.hidden = true; cursor.setAttribute("visibility", "hidden"); });
 }
 
 function showCharts() {
@@ -113,9 +93,9 @@ function showCharts() {
     ...seriesOf(run, number, "valid", set, name, key), ...(runs.length > 1 ? {} : { color: color(1 + i), dash: dashes(i) }),
   })));
   const trainSeries = (key) => runs.map((run, number) => seriesOf(run, number, "train", run.train, "training", key));
-  chart(container, NAMES.loss, [...trainSeries("loss"), ...validSeries("loss")], byId("log").checked);
-  for (const key of Object.keys(higher)) chart(container, titleOf(key), validSeries(key), false);
-  for (const key of ["learning_rate", "gradient_norm", "tokens_per_second"]) chart(container, NAMES[key], trainSeries(key), false);
+  chart(container, NAMES.loss, [...trainSeries("loss"), ...validSeries("loss")]);
+  for (const key of metrics) chart(container, titleOf(key), validSeries(key));
+  for (const key of ["learning_rate", "gradient_norm", "tokens_per_second"]) chart(container, NAMES[key], trainSeries(key));
 }
 
 function table(parent, rows, titles) {
@@ -132,31 +112,12 @@ function table(parent, rows, titles) {
   });
 }
 
-// Index of the best value of the loss or a metric, the first of equals, or -1 if there is none.
-function bestIndex(values, key) {
-  let best = -1;
-  values.forEach((value, i) => {
-    if (!isKnown(value)) return;
-    if (best < 0 || (higher[key] ? value > values[best] : value < values[best])) best = i;
-  });
-  return best;
-}
-
 function showSummary() {
   for (const run of runs) {
     const paragraph = element("p", byId("summary"), `${prefixOf(run)}${run.title}. `);
-    const first = Object.values(run.valid)[0];
-    // By loss if the time budget left no time for the last translations.
-    const metric = run.final && run.metric in (run.final.candidates.last || {}) ? run.metric : "loss";
-    if (run.final) paragraph.append(`Final model: ${run.final.chosen}, by ${titleOf(metric)}.`);
-    else if (!first) paragraph.append("Nothing is validated yet.");
-    else {
-      const values = first[run.metric] || [];
-      const index = bestIndex(values, run.metric);
-      paragraph.append(index < 0 ? "" : `Best ${titleOf(run.metric)} so far: ${formatted(values[index])} at update ${formatted(first.update[index])}.`);
-    }
+    paragraph.append(run.final ? `Final model: ${run.final.chosen}.` : "Training has not ended yet.");
     if (!run.final) continue;
-    const keys = ["loss", ...Object.keys(higher)].filter((key) => Object.values(run.final.candidates).some((scores) => key in scores));
+    const keys = ["loss", ...metrics].filter((key) => Object.values(run.final.candidates).some((scores) => key in scores));
     const rows = Object.entries(run.final.candidates).map(([name, scores]) => [name, ...keys.map((key) => (key in scores ? scores[key].toFixed(key === "loss" || key === "accuracy" ? 4 : 2) : ""))]);
     table(byId("summary"), rows, ["candidate", ...keys.map(titleOf)]).forEach((tr, i) => {
       if (rows[i][0] === run.final.chosen) tr.className = "chosen";
@@ -208,14 +169,11 @@ kinds.forEach(([name, number, dash]) => {
 });
 legend.append("thin: training, with points: validation");
 byId("axis").addEventListener("input", showCharts);
-byId("log").addEventListener("input", showCharts);
 showCharts();
 showExamples();
 perRun("data", "Data", (container, { data }) => {
   if (!isKnown(data.read)) { element("p", container, "The report of the prepared data is not where it was."); return; }
   const dropped = Object.entries(data.dropped).map(([reason, n]) => `${n.toLocaleString("en")} for ${reason}`).join(", ");
   element("p", container, `${data.kept.toLocaleString("en")} of ${data.read.toLocaleString("en")} pairs are kept${dropped ? `; dropped: ${dropped}` : ""}.`);
-  (data.alarms || []).forEach((alarm) => element("p", container, `Alarm: ${alarm.found}. ${alarm.advice}`, { class: "alarm" }));
-  (data.warnings || []).forEach((warning) => element("p", container, warning));
 });
 perRun("facts", "How it was trained", (container, run) => table(container, run.facts));

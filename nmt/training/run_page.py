@@ -8,7 +8,8 @@ import json
 import os
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +26,11 @@ from nmt.run import Run
 
 PAGE = "report.html"
 _MOST_EXAMPLES = 40  # validations whose example translations are shown
-_MOST_POINTS = 1500  # of a curve; in longer curves a point is the mean of several
+_MOST_POINTS = 1500  # of a curve
 CURVES = ("loss", "learning_rate", "gradient_norm", "tokens_per_second")
 _VALID_CURVES = ("loss", "accuracy", *METRICS)
 # Marks a card that may be overwritten. An edited card is without it.
 _MADE = "<!-- Written by nmt-train. To keep your changes, remove this line. -->\n"
-
-# Numeric fields of a line that the page reads, by the kind of the line.
-_NUMBERS: dict[str, tuple[str, ...]] = {
-    "start": ("parameters", "pairs", "updates_per_epoch", "seed", "threads", "cores"),
-    "train": ("update", "epoch", "skipped", "seconds", *CURVES),
-}
 
 Entry = dict[str, Any]
 
@@ -60,61 +55,31 @@ class RunPage:
 
 
 def entries_of(run: Run) -> defaultdict[str, list[Entry]]:
-    """Return the lines of the log of a run, by kind, in order; [] for a kind without lines. Lines of another format are
-    skipped."""
+    """Return the lines of the log of a run, by kind, in order; [] for a kind without lines."""
     entries = defaultdict[str, list[Entry]](list)
     for line in run.log_file.read_bytes().split(b"\n") if run.log_file.exists() else ():
-        try:
+        with suppress(ValueError):  # a line that a kill cut short
             entry = parse_json(line)
-            if _is_valid(entry):
-                entries[entry["kind"]].append(entry)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            continue
+            entries[entry["kind"]].append(entry)
     return entries
-
-
-def _is_valid(entry: Any) -> bool:
-    """Return whether a line has the fields of its kind. May raise KeyError, TypeError or AttributeError if not."""
-    if entry["kind"] == "final":
-        candidates = entry["candidates"]
-        return entry["chosen"] in candidates and all(_are_numbers(scores.values()) for scores in candidates.values())
-    if entry["kind"] == "valid":
-        sets = (entry, *entry.get("sets", {}).values())
-        scores = (one.get(key, 0) for one in sets for key in ("loss", *METRICS))
-        return isinstance(entry["set"], str) and _are_numbers([entry["update"], *scores])
-    return _are_numbers(entry[key] for key in _NUMBERS.get(entry["kind"], ("update",)))
-
-
-def _are_numbers(values: Iterable[Any]) -> bool:
-    return all(isinstance(value, int | float) for value in values)
-
-
-def names_of(folders: Sequence[Path]) -> list[str]:
-    """Name runs by their folders: the shortest ends of the paths that are distinct."""
-    paths = [Path(os.path.abspath(folder)).parts for folder in folders]
-    for n in range(1, max(map(len, paths))):
-        names = ["/".join(parts[-n:]) for parts in paths]
-        if len(set(names)) == len(set(paths)) and not any(name.startswith("seed-") for name in names):
-            return names
-    return list(map(str, folders))
 
 
 def page(runs: Sequence[Run], title: str = "") -> str:
     """Return the text of a page with one run or several in the same charts. title: the names of the runs by default."""
-    names = names_of([run.folder for run in runs])
+    root = os.path.commonpath([os.path.dirname(os.path.abspath(run.folder)) for run in runs])
+    names = [os.path.relpath(run.folder, root) for run in runs]
     facts = [_facts(run, name) for run, name in zip(runs, names, strict=True)]
     title = (title or ", ".join(names)).encode("utf-8", "backslashreplace").decode("utf-8")  # as of undecodable paths
-    higher = {name: metric.higher_is_better for name, metric in METRICS.items()} | {"accuracy": True}
-    data = json_for_html({"runs": facts, "higher": higher})
+    data = json_for_html({"runs": facts, "metrics": [*METRICS, "accuracy"]})
     return filled_page(Path(__file__).with_name("run_page.html"), {"title": html.escape(title), "data": data})
 
 
 def _facts(run: Run, name: str) -> Entry:
     """Return all data of the page about a run, as JSON values."""
     recipe, log = run.recipe(), entries_of(run)
-    train, valid, final = log["train"], log["valid"], log["final"]
-    clock = [(entry["update"], entry["seconds"] / 60) for entry in train]
-    times = np.array([(0, 0.0), *clock])
+    train, valid, final = _spread(log["train"], _MOST_POINTS), log["valid"], log["final"]
+    train_curves: Entry = {key: [entry[key] for entry in train] for key in ("update", *CURVES)}
+    train_curves["minutes"] = [entry["seconds"] / 60 for entry in train]
     sets = {valid[0]["set"]: valid} if valid else {}
     for set_name in dict.fromkeys(name for entry in valid for name in entry.get("sets", {})):
         entries = [entry for entry in valid if set_name in entry.get("sets", {})]
@@ -122,34 +87,29 @@ def _facts(run: Run, name: str) -> Entry:
     curves = dict[str, Entry]()
     for set_name, entries in sets.items():
         updates = [entry["update"] for entry in entries]
-        minutes = np.interp(updates, times[:, 0], times[:, 1]).tolist()
+        minutes = np.interp(updates, [0, *train_curves["update"]], [0.0, *train_curves["minutes"]]).tolist()
         keys = [key for key in _VALID_CURVES if any(key in entry for entry in entries)]
         scores = {key: [entry.get(key) for entry in entries] for key in keys}
         curves[set_name] = {"update": updates, "minutes": minutes, **scores}
     examples = [{"update": entry["update"], "rows": entry["examples"]} for entry in valid if entry.get("examples")]
-    step = -(-len(examples) // _MOST_EXAMPLES) or 1
     report = _prepared_json(run, "report.json")
     dropped = {reason: entry["count"] for reason, entry in report.get("dropped", {}).items()}
     return {
         "name": name,
         "title": f"{recipe.name}: {language_of(recipe.data.src_lang).name} to {language_of(recipe.data.trg_lang).name}",
-        "metric": recipe.valid.metric,
-        "train": _thinned(train, clock),
+        "train": train_curves,
         "valid": curves,
-        "examples": examples[::-step][::-1],  # the last one included
+        "examples": _spread(examples, _MOST_EXAMPLES),
         "final": {"chosen": final[-1]["chosen"], "candidates": final[-1]["candidates"]} if final else None,
-        "data": {key: report.get(key) for key in ("read", "kept", "alarms", "warnings")} | {"dropped": dropped},
+        "data": {key: report.get(key) for key in ("read", "kept")} | {"dropped": dropped},
         "facts": list(_rows(recipe, log)),
     }
 
 
-def _thinned(train: Sequence[Entry], clock: Sequence[tuple[int, float]]) -> Entry:
-    """Return the training curves with at most _MOST_POINTS points, each the mean of as many neighbouring lines."""
-    step = -(-len(train) // _MOST_POINTS) or 1
-    blocks = [range(first, min(first + step, len(train))) for first in range(0, len(train), step)]
-    curves = {key: [sum(train[i][key] for i in block) / len(block) for block in blocks] for key in CURVES}
-    last = [clock[block[-1]] for block in blocks]
-    return {"update": [update for update, _ in last], "minutes": [minutes for _, minutes in last], **curves}
+def _spread(entries: Sequence[Entry], most: int) -> Sequence[Entry]:
+    """Return so many of the entries at most, evenly spread, the last one included."""
+    step = -(-len(entries) // most) or 1
+    return entries[::-step][::-1]
 
 
 def _prepared_json(run: Run, name: str) -> Entry:
@@ -168,8 +128,7 @@ def _rows(recipe: Recipe, log: defaultdict[str, list[Entry]]) -> Iterator[tuple[
     """Yield rows about the training: command, versions, machine, data, time. log: see `entries_of`."""
     if log["start"]:
         start = log["start"][0]
-        if "command" in start:
-            yield "command", start["command"]
+        yield "command", start["command"]
         yield "versions", f"nmt {start.get('nmt')}, Python {start.get('python')}, torch {start.get('torch')}"
         machine = f"{start.get('device')}, CPU threads {start['threads']} of {start['cores']} cores"
         yield "machine", f"{start.get('processor') or 'processor not known'}; {machine}"
@@ -218,12 +177,12 @@ def write_card(run: Run) -> None:
 
 
 def card(run: Run) -> str:
-    """Return a model card in the format of Hugging Face: a YAML head, then scores, data, training and limits."""
+    """Return the card of the final model, as Hugging Face's: a YAML head, then scores, data, training and limits."""
     recipe, log = run.recipe(), entries_of(run)
     trg_langs = dict.fromkeys(corpus.trg_lang or recipe.data.trg_lang for corpus in recipe.data.train)
     langs = [recipe.data.src_lang, *(trg_langs or [recipe.data.trg_lang])]
-    valid, final = log["valid"], log["final"]
-    chosen: Entry = final[-1]["candidates"].get(final[-1]["chosen"], {}) if final else {}
+    valid, final = log["valid"], log["final"][-1]
+    chosen = final["candidates"][final["chosen"]]
     inputs = _prepared_json(run, "manifest.json").get("inputs", [])
     measured = [name for name in METRICS if name in chosen]
     datasets = dict.fromkeys(corpus.dataset for corpus in recipe.data.train)
@@ -245,7 +204,7 @@ def card(run: Run) -> str:
         "name": recipe.name,
         "direction": f"{language_of(langs[0]).name} to {', '.join(language_of(code).name for code in langs[1:])}",
         "origin": f"starting from the weights of {init_from}" if init_from else "from scratch",
-        "chosen": final[-1]["chosen"] if final else "not chosen yet",
+        "chosen": final["chosen"],
         "scores": "".join(scores),
         "files": "".join(files),
         "facts": "\n".join(f"- {name}: `{text}`" for name, text in _rows(recipe, log)),

@@ -133,19 +133,16 @@ def _search(engine: Engine, batch: Batch, recipe: Recipe, data: Prepared, *, bea
 def verify_run(run: Run) -> Iterator[tuple[str, int | None, str]]:
     """Yield name, update (None if unreadable) and complaint ('' if intact) of each checkpoint and of the final model.
 
-    Raises RunError if recipe or subwords are not those of the run, or if `checkpoints` is not a folder.
+    Raises RunError if recipe or subwords are not those of the run.
     """
     recipe, subwords = run.recipe(), run.subwords()
     about = checkpoint.read_json(run.data_file)
     if not isinstance(about, dict) or about.get("subwords") != subwords.sha256:
         raise RunError(f"{run.data_file}: the SHA-256 of the subwords is missing: the file was changed. Restore it.")
-    if os.path.lexists(run.checkpoints) and not run.checkpoints.is_dir():
-        raise RunError(f"{run.checkpoints}: is not a folder and holds no checkpoint: it was replaced.")
     with torch.device("meta"):  # names and shapes without memory
         model = build_model(recipe.model, subwords.src.n_vocab, subwords.trg.n_vocab, PAD)
-    paths = run.checkpoints.iterdir() if run.checkpoints.is_dir() else ()
-    updates = sorted(update for path in paths if (update := checkpoint.update_of(path)) is not None)
-    for folder in [*map(run.checkpoint, updates), *([run.model_folder] if os.path.lexists(run.model_folder) else [])]:
+    models = [run.model_folder] if os.path.lexists(run.model_folder) else []
+    for folder in [*map(run.checkpoint, run.updates()), *models]:
         try:
             yield folder.name, _verified(folder, recipe, model, chosen=folder == run.model_folder), ""
         except NmtError as error:

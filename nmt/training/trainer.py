@@ -26,7 +26,7 @@ from nmt.training.engine import Engine
 from nmt.training.feed import Feed
 from nmt.training.log import Record
 from nmt.training.parallel import checksum, is_sharded, shard_like
-from nmt.training.reporter import TrainingReporter, flops_per_token
+from nmt.training.reporter import TITLES, TrainingReporter, flops_per_token
 from nmt.training.state import Sums, TrainState, goodness
 from nmt.training.validate import Measured, Validation, describe, ends_of, final_choice
 
@@ -72,11 +72,11 @@ class Trainer:
                 average.copy_(shard_like(average, saved_ema[name]))
         self.time_share = self.budget.resume(self.state)
         if final is not None and not budget.stop_reason(self.state, self.recipe, self.time_share):
-            budget.undo_end(self.state, self.recipe, final)
+            budget.undo_end(self.state, self.recipe, final.get("ends", {}))
         if self.ranks.is_main:
             self._prune()
         self.record.resume(self.state.update, [int(entry["update"]) for entry in self.state.history])
-        self.reporter.resumed(self.state, final)
+        self.reporter.resumed(self.state, had_finished=final is not None)
         precision, version = engine.precision, version_and_commit()
         self.record.say(
             f"resuming from {folder.name} on {self.model.device} in {precision.name}: {precision.why}; nmt {version}"
@@ -145,6 +145,7 @@ class Trainer:
                 return "stopped"
         if reason := budget.stop_reason(state, recipe, self.time_share):
             return reason
+        self.record.say(TITLES)
         self.model.train()
         self.timed_from = time.perf_counter()
         for portion in self.feed.begin(state.position):
@@ -190,7 +191,7 @@ class Trainer:
         else:
             state.n_skipped += 1
             state.n_bad += 1
-            self.reporter.skipped(state, self.pending_position, outcome, self.engine.scaler, self.run)
+            self.reporter.skipped(state, self.pending_position, outcome)
         return outcome.stop
 
     def _after_update(self, stop: bool) -> str:

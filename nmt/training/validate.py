@@ -213,20 +213,18 @@ def fields_of(measured: dict[str, Measured]) -> dict[str, Any]:
     return {"set": first, **numbers, **details, **({"sets": sets} if sets else {})}
 
 
-_SHOWN_AS = {"loss": ".4f", "perplexity": ".3f", "accuracy": ".1%"}  # scores of translations: .2f
+_FORMATS = {"loss": "loss {:.3f}", "perplexity": "ppl {:.2f}", "accuracy": "accuracy {:.1%}"}
 
 
 def score_of(name: str, value: float) -> str:
     """Format a number of a validation for people."""
-    return f"{METRICS[name].title if name in METRICS else name} {value:{_SHOWN_AS.get(name, '.2f')}}"
+    return f"{METRICS[name].title} {value:.2f}" if name in METRICS else _FORMATS[name].format(value)
 
 
 def describe(numbers: dict[str, Any]) -> str:
     """Format validation results as a part of a line for people; the accuracy is only in the log."""
-    formats = {"loss": "loss {:.3f}", "perplexity": "ppl {:.2f}"} | {
-        name: f"{metric.title} {{:.2f}}" for name, metric in METRICS.items()
-    }
-    return "  ".join(text.format(numbers[name]) for name, text in formats.items() if name in numbers)
+    names = ("loss", "perplexity", *METRICS)
+    return "  ".join(score_of(name, numbers[name]) for name in names if name in numbers)
 
 
 # The end of a run, which RUN/model records.

@@ -52,7 +52,7 @@ def test_verify_reports_whole_and_damaged_checkpoints_with_the_reason(run, capsy
     code, lines = run_verify(run, capsys)
     assert code == 2
     assert [line[:2] for line in lines] == [["update-00000007", "7"], ["update-00000010", "10"], ["model", "?"]]
-    assert "0 bytes, the manifest says" in lines[0][2]
+    assert "its size or SHA-256 differs" in lines[0][2]
     assert "do not fit the recipe's model" in lines[1][2]
     assert lines[2][2].startswith("damaged: ") and "missing" in lines[2][2]
 

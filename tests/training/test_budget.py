@@ -104,7 +104,7 @@ def test_run_takes_its_time_budget_and_ends_annealed(recipe_of, clock, make_asyn
     assert last_state(recipe)["history"][-1]["update"] == len(factors)
 
 
-def test_run_that_ended_by_patience_continues_after_its_last_validation(recipe_of, clock, capsys):
+def test_run_that_ended_by_patience_continues_after_its_last_validation(recipe_of, clock):
     updates = []
     for patience in (1, 2):
         valid = {"every": "auto", "metric": "accuracy", "patience": patience}
@@ -112,7 +112,6 @@ def test_run_that_ended_by_patience_continues_after_its_last_validation(recipe_o
         assert launch(recipe, clock=clock) == "patience"
         updates.append([entry["update"] for entry in last_state(recipe)["history"]])
     assert updates[1][:-1] == updates[0] and len(updates[0]) == 2
-    assert "this run had finished (valid.patience 1, " in capsys.readouterr().err
 
 
 def test_time_is_left_for_a_last_validation_even_if_none_was_due(recipe_of, clock):

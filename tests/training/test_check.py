@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from nmt.cli.train import main
-from nmt.data.prepare import prepare
 from nmt.errors import MachineError, RecipeError, RunError
 from nmt.masks import PackedMask
 from nmt.models.transformer import Models
@@ -22,8 +21,8 @@ from nmt.training.selftest import selftest
 from nmt.training.validate import Validator
 
 HEALTHY = SimpleNamespace(
-    n_param=1000, n_pair=29_000, n_dropped=10, n_token=400_000, n_vocab=8000, longest_side=60, padding=0.03,
-    n_update=30, n_update_in_epoch=20, largest=(30, 40), seconds=1.0, tokens=4000.0, n_failed=0, gpu_idle=False,
+    n_param=1000, n_pair=29_000, n_token=400_000, longest_side=60, padding=0.03,
+    n_update=30, n_update_in_epoch=20, largest=(30, 40), seconds=1.0, tokens=4000.0, n_failed=0,
     n_valid=3, valid_seconds=0.5, valid_fits=True, measuring=2.0, checkpoint=10**6, disk=5 * 10**6, disk_left=10**9,
     peak=10**8, room=10**10, device="cpu", precision=Precision("fp32", "", "cpu"), compile="no (on a CPU it is slower)",
 )  # fmt: skip
@@ -105,7 +104,7 @@ def test_check_reports_what_training_would_refuse(recipe_of, tmp_path):
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     for out in ("file", "file/below/it"):
         recipe = recipe_of(train={"out": str(tmp_path / out)})
-        assert f"training will be refused: {tmp_path}/file is a file, not a folder" in troubles_of(recipe)[0]
+        assert f"refused: {tmp_path}/file is no folder that can be written to" in troubles_of(recipe)[0]
         with pytest.raises(RunError, match="Make it a folder that can be written to"):
             launch(recipe)
     assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
@@ -137,19 +136,9 @@ def findings_of(recipe):
     return Findings(recipe, data, Trial(recipe, data, torch.device("cpu")))
 
 
-def test_pairs_dropped_by_their_scores_are_no_trouble(corpus, recipe_of, tmp_path):
-    (tmp_path / "scores").write_text("".join(f"{n}\n" for n in range(300)), encoding="utf-8")
-    train = {**corpus["data"]["train"][0], "scores": str(tmp_path / "scores"), "best_share": 0.5}
-    recipe = recipe_of(data={"train": [train], "out": str(tmp_path / "prepared")})
-    prepare(recipe, tmp_path / "prepared")
-    assert not [line for line in troubles_of(recipe) if "dropped" in line]
-
-
 @pytest.mark.parametrize(
     ("sections", "found", "words"),
     [
-        ({}, {"n_vocab": 32_000}, "vocabulary is large"),
-        ({}, {"n_dropped": 29_000}, "29,000 of 58,000 training pairs"),
         ({}, {"longest_side": 121}, "longest pair has 121 subwords"),
         ({}, {"padding": 0.3}, "30% of the batches is padding"),
         ({"batch": PACKED, "model": {"attn_dropout": 0.0}}, {"padding": 0.3}, "30% of the packed rows is empty"),
@@ -162,7 +151,7 @@ def test_pairs_dropped_by_their_scores_are_no_trouble(corpus, recipe_of, tmp_pat
         ),
         (
             {"model": {"d_model": 512}},
-            {"n_param": 44_615_680, "n_token": 88_848, "n_vocab": 4000, "n_update": 780},
+            {"n_param": 44_615_680, "n_token": 88_848, "n_update": 780},
             "44,615,680 parameters for 88,848 target tokens, 39 epochs of them: model.preset: auto picks at most tiny",
         ),
         ({}, {"n_update": 20 * 501}, "every pair is seen 501 times"),
@@ -173,7 +162,6 @@ def test_pairs_dropped_by_their_scores_are_no_trouble(corpus, recipe_of, tmp_pat
         ({}, {"valid_fits": False}, "in the largest validation batch: make valid.max_tokens smaller"),
         ({}, {"peak": 95, "room": 100}, "memory is nearly full: make batch.max_tokens smaller, or for a Transformer"),
         ({}, {"disk_left": 10**6}, "too little room"),
-        ({}, {"gpu_idle": True}, "this machine has a GPU"),
         ({}, {"device": "cuda"}, "1.6 to 2.8 times as fast"),
     ],
 )

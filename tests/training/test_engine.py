@@ -62,14 +62,13 @@ def test_first_skipped_update_is_reported_and_the_others_counted(
     err = capsys.readouterr().err
     report = r"update 4 \(epoch 0, update 3 in it\) was skipped: loss [\d.]+, gradient norm (inf|nan)\. .* 10 in a row"
     assert len(re.findall(report, err)) == err.count("was skipped") == 1
-    assert ("warning" in err, "in fp16 a few are normal" in err) == (not in_fp16, in_fp16)
     assert err.count("; 2 more were skipped, because loss or gradient was not finite") == 2  # once for each launch
 
 
 def test_ten_non_finite_updates_in_a_row_end_training_without_loss(recipe_of, spoil_updates):
     spoil_updates(*range(3, 13))
     recipe = recipe_of(train={"updates": 20, "save_every": 2}, valid={"translate": False, "metric": "loss"})
-    with pytest.raises(TrainingError, match=r"10 times in a row.* last good checkpoint: update-0+2\. Start a new run"):
+    with pytest.raises(TrainingError, match=r"10 times in a row.* earlier checkpoints are intact\. Start a new run"):
         launch(recipe)
     assert Run(recipe.run_folder).updates() == [2]
 

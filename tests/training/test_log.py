@@ -181,7 +181,7 @@ def test_printed_rows_match_the_log_and_end_with_the_mean_speed(runs):
     assert [int(update) for update, _ in validated] == [12, 24] and validated[0][1]
     assert bool(validated[1][1]) == (history[1]["bleu"] > history[0]["bleu"])
     assert all(len(line) <= 80 for line in runs.one_said.split("\n") if re.match(r"\d\d:|    time", line))
-    assert "best BLEU" in runs.one_said and "left 0:00" in runs.one_said
+    assert "best BLEU" in runs.one_said and "left 00:00" in runs.one_said
     state = state_of(runs.one, 24)
     (mean,) = re.findall(r"([\d,]+) tokens/s on average\. Translate with", runs.one_said)
     assert int(mean.replace(",", "")) == pytest.approx(state["n_token"] / state["seconds"], rel=0.01)

@@ -251,7 +251,7 @@ def test_updates_end_a_run_before_its_epochs_if_they_are_fewer(recipe_of, capsys
     recipe = recipe_of(train={"updates": 7, "epochs": 5})
     assert launch(recipe) == "done"
     assert "train.epochs: 5: train.updates, 7, ends the run first" in (err := capsys.readouterr().err)
-    assert "finished (train.updates, before train.epochs: 5): 7 updates" in err
+    assert "finished (done): 7 updates" in err
     kept = Run(recipe.run_folder).recipe()
     assert (kept.train.updates, kept.train.epochs) == (7, 5)
     # The recipe in the run folder still has the updates.
@@ -261,10 +261,10 @@ def test_updates_end_a_run_before_its_epochs_if_they_are_fewer(recipe_of, capsys
 
 def test_finished_run_continues_for_more_epochs(short_of, capsys):
     assert launch(by_epochs(uninterrupted := short_of("whole"), 2)) == "done"
-    assert "finished (train.epochs: 2): 12 updates" in capsys.readouterr().err
+    assert "finished (done): 12 updates" in capsys.readouterr().err
     assert launch(by_epochs(extended := short_of("parts"), 1)) == "done"
     assert launch(read_recipe(extended.run_folder, [("train.epochs", "2")])) == "done"
-    assert "its end is now update 12" in capsys.readouterr().err
+    assert "this run had finished; its new end is about" in capsys.readouterr().err
     assert saved_by(extended) == saved_by(uninterrupted)
     assert launch(read_recipe(extended.run_folder)) == launch(by_epochs(extended, 2)) == "done"
     assert capsys.readouterr().err.count("already trained to update 12") == 2

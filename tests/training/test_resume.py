@@ -248,15 +248,15 @@ def test_extended_run_equals_a_run_begun_for_longer(recipe_of, capsys):
     assert f"already trained to update {LONG}; nothing to do" in capsys.readouterr().err
 
 
-def test_extended_run_prints_its_old_and_its_new_end(recipe_of, capsys):
+def test_extended_run_prints_its_new_end(recipe_of, capsys):
     recipe = recipe_of(**{**OPTIONS, "optim": {"schedule": "constant"}})
     clock = map(float, itertools.count()).__next__  # each reading takes a second
     assert launch(with_end(recipe, 10**6, time_budget="60s"), clock=clock) == "time"
     reached = state_of(recipe)["update"]
     for number, (updates, budget, new_end) in enumerate(
         (
-            (reached + 6, "", rf"now update {reached + 6}, about [\d.]+ s from now"),
-            (10**6, "2h", "now time budget 2h, about 1 h 59 min from now"),
+            (reached + 6, "", r"about [\d.]+ s from now"),
+            (10**6, "2h", "about 1 h 59 min from now"),
             (reached - 1, "", "already reached, so only the final model is chosen again"),
         )
     ):
@@ -264,12 +264,11 @@ def test_extended_run_prints_its_old_and_its_new_end(recipe_of, capsys):
         shutil.copytree(recipe.run_folder, again)
         capsys.readouterr()
         launch(with_end(recipe, updates, time_budget=budget, out=again), stop_at(0))
-        old_end = rf"this run had finished \(time budget 60s, update {reached}, BLEU [\d.]+\); its end is "
-        assert re.search(old_end + new_end + "\n", capsys.readouterr().err)
+        assert re.search(f"this run had finished; its new end is {new_end}\n", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear"])
-def test_run_ended_by_its_time_budget_continues_with_a_larger_one(recipe_of, schedule, capsys):
+def test_run_ended_by_its_time_budget_continues_with_a_larger_one(recipe_of, schedule):
     recipe, reached = recipe_of(**{**OPTIONS, "optim": {"schedule": schedule, "warmup": 1}}), []
     unlimited = 10**6
     ends = ((unlimited, "40s", "time"), (unlimited, "40s", "done"), (unlimited, "60s", "time"), (LONG, "", "done"))
@@ -278,7 +277,6 @@ def test_run_ended_by_its_time_budget_continues_with_a_larger_one(recipe_of, sch
         assert launch(with_end(recipe, updates, time_budget=budget), clock=clock) == outcome
         reached.append(state_of(recipe)["update"])
     assert reached[0] == reached[1] < reached[2] < reached[3] == LONG
-    assert (f"the learning rate ({schedule}) rises" in capsys.readouterr().err) == (schedule != "constant")
     rates = logged(recipe, "train", "learning_rate")
     if schedule == "linear":
         assert rates[reached[0]] < rates[reached[0] + 1] > rates[reached[2]], rates
@@ -299,6 +297,6 @@ def test_model_without_checkpoints_is_not_overwritten(finished):
     shutil.rmtree(run.checkpoints)
     before = run.log_file.read_bytes(), digest(finished)
     assert launch(finished) == "done"  # nothing to do
-    with pytest.raises(RunError, match=r"has a model but no intact checkpoint, so .* --train\.init_from "):
+    with pytest.raises(RunError, match=r"no checkpoint is intact, so .* --train\.init_from "):
         launch(with_end(finished, 14))
     assert (run.log_file.read_bytes(), digest(finished)) == before

@@ -40,25 +40,11 @@ def test_page_has_the_numbers_of_the_log(run):
     assert {"command", "versions", "machine", "data", "time", "exports"} <= dict(shown["facts"]).keys()
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        {"kind": "train"},
-        {"kind": "train", "update": 4, "epoch": 0, "skipped": 0, "seconds": 1.0, "loss": None},
-        {"kind": "valid", "update": 4, "loss": 3.0},
-        {"kind": "valid", "update": 4, "set": "valid", "loss": 3.0, "sets": []},
-        {"kind": "final", "update": 4, "chosen": "best"},
-        {"kind": "final", "chosen": "best", "candidates": {"best": {"loss": None}}},
-        {"kind": "start", "pairs": "many"},
-        [],
-        "NaN",
-    ],
-)
-def test_invalid_lines_of_the_log_are_ignored(finished, line):
+def test_last_line_of_the_log_may_be_cut_short(finished):
     run = Run(finished.run_folder)
     before = page([run])
     with run.log_file.open("a", encoding="utf-8") as file:
-        file.write(f"{line if isinstance(line, str) else json.dumps(line)}\n")
+        file.write('{"kind": "train", "upd')
     assert page([run]) == before
 
 
@@ -75,12 +61,12 @@ def test_undecodable_run_name_is_escaped_on_the_page(finished, tmp_path):
     assert rb"<title>caf\udce9</title>" in page([Run(named)]).encode()
 
 
-def test_long_curves_are_shortened_to_means_of_neighbours(run, monkeypatch):
+def test_long_curves_are_shortened(run, monkeypatch):
     monkeypatch.setattr(run_page, "_MOST_POINTS", 3)
     (shown,) = data_of(page([run]))["runs"]
     losses = [line["loss"] for line in entries_of(run)["train"]]
     assert shown["train"]["update"] == [4, 8, 12]
-    assert shown["train"]["loss"] == [pytest.approx(sum(losses[i : i + 4]) / 4) for i in (0, 4, 8)]
+    assert shown["train"]["loss"] == losses[3::4]
 
 
 def test_card_has_yaml_metadata_and_keeps_the_edits_of_its_owner(finished):
@@ -139,13 +125,6 @@ def test_undecodable_argument_is_escaped_in_the_logged_command(short_of, monkeyp
     assert launch(recipe) == "done"
     (start,) = entries_of(Run(recipe.run_folder))["start"]
     assert start["command"] == r"nmt-train 'caf\udce9/recipe.yaml' --updates 4"
-
-
-def test_missing_page_and_card_are_written_by_the_next_launch(finished):
-    for name in ("report.html", "README.md"):
-        (finished.run_folder / name).unlink()
-    assert launch(finished) == "done"
-    assert (finished.run_folder / "report.html").exists() and (finished.run_folder / "README.md").exists()
 
 
 def test_time_to_write_the_page_counts_in_the_budget(short_of, monkeypatch):

@@ -151,12 +151,9 @@ def test_failed_sink_is_reported_once_and_left_out(recipe_of, wandb, capsys):
     assert capsys.readouterr().err.count(warning) == 1 and wandb.n_log_call == 1
 
 
-def test_error_of_an_unwritable_log_says_where_the_run_resumes(tmp_path):
-    with pytest.raises(MachineError, match=r"directory.*starts anew"):
-        Record(tmp_path, total=9).write("train", 1, loss=1.0)
-    (tmp_path / "checkpoints" / "update-00000007").mkdir(parents=True)
+def test_error_of_an_unwritable_log_names_it(tmp_path):
     log = tmp_path / "log.jsonl"
     record = Record(log, total=9)
-    with full_disk(), pytest.raises(MachineError, match=rf"^{log}: .*large.*resumes from update-00000007\."):
+    with full_disk(), pytest.raises(MachineError, match=rf"^{log}: .*large.*resumes from the last checkpoint"):
         record.write("train", 8, loss=1.0)
     record.close()
