@@ -154,7 +154,7 @@ class Model:
                     f"sources, number {number}: prefix, required and avoided constrain a search, but score scores a "
                     "given translation: leave them out."
                 )
-        return list(self.translator(self.decode(**options)).score(requests, targets))
+        return self.translator(self.decode(**options)).score(requests, targets)
 
     def decode(self, **options: Any) -> DecodeConfig:
         """Return the section `decode` of the run's recipe at loading time, with the options that are not None changed.
@@ -266,12 +266,11 @@ def _checked_texts(texts: Iterable[Any], name: str, *types: type) -> Iterator[An
             expected = "text" if types else "text or a nmt.Request of texts"
             raise DataError(f"{name}, number {number}: expected a {expected}, found {described(text)}.")
         parts = [text.source, text.prefix, *text.required, *text.avoided] if isinstance(text, Request) else [str(text)]
-        for part in parts:
-            try:
-                part.encode("utf-8")
-            except UnicodeEncodeError as error:
-                raise DataError(
-                    f"{name}, number {number}: character {error.start + 1} is U+{ord(part[error.start]):04X}, half of "
-                    "a surrogate pair, which is not valid text. If it was decoded from bytes, decode them as UTF-8."
-                ) from None
+        try:
+            "".join(parts).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"{name}, number {number}: U+{ord(error.object[error.start]):04X} is half of a surrogate pair, not "
+                "valid text. If it was decoded from bytes, decode them as UTF-8."
+            ) from None
         yield replace(text, source=without_end(text.source)) if isinstance(text, Request) else without_end(str(text))

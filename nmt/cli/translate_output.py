@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,9 +23,9 @@ from nmt.decoding.evidence import WORDS, Evidence, Fields, Lost, attempt, log_pr
 from nmt.decoding.request import Request, is_blank
 from nmt.decoding.suspicion import BETTER, CAP, KEPT, MENDED, Answer, flags_of, mend, tries
 from nmt.decoding.translation import Scored, Translation
-from nmt.decoding.translator import NOWHERE, Translator
+from nmt.decoding.translator import Translator
 from nmt.device import choose_device
-from nmt.errors import DataError, NmtError
+from nmt.errors import NmtError
 from nmt.evaluation.alignment import characters_note, trg_lang_of
 from nmt.evaluation.attention_page import draw, panels, sentence_of
 from nmt.evaluation.metrics import Texts, bleu_tokens, exact_match, reference_notes, score, unspaced_note
@@ -93,9 +93,7 @@ _ROWS = {
 }
 
 
-def _json(fields: dict[str, Any]) -> str:
-    text = json.dumps(fields, ensure_ascii=False)
-    return text.encode("utf-8", "replace").decode("utf-8")  # without unpaired surrogates
+_json = partial(json.dumps, ensure_ascii=False)
 
 
 class LineTranslator:
@@ -128,7 +126,7 @@ class LineTranslator:
             say("note: decode.precision bf16 is slower than fp32 on this processor: use fp32")
         attention_flags = [flag for flag in ("attention", "alignments") if getattr(args, flag)]
         if attention_flags and not self.translator.model.attends:
-            raise NmtError(f"--{attention_flags[0]}: {NOWHERE}: leave it out.")
+            raise NmtError(f"--{attention_flags[0]}: this model has no attention to the source: leave it out.")
         if args.attention:
             kind, grids = args.attention_of, self.recipe.model.attention_grids
             if kind not in grids:
@@ -207,8 +205,7 @@ class LineTranslator:
             scores = {"score": translation.score, "log_prob": log_prob_of(translation, evidence["token_log_probs"])}
             search_fields = {"flags": flags, **retry, "n_best": translation.n_best}
             return [_json({"id": number, **pair, **scores, **evidence, **search_fields})]
-        n_best = self.translator.config.n_best
-        kind = "n_best" if args.format == "text" and n_best > 1 else args.format
+        kind = "n_best" if args.format == "text" and self.translator.config.n_best > 1 else args.format
         scored = [(hypothesis.normalised, hypothesis.score) for hypothesis in translation.hypotheses] or [(0.0, 0.0)]
         rows = []
         for rank, (text, (normalised, log_prob)) in enumerate(zip(translation.texts, scored, strict=True), start=1):
@@ -216,7 +213,7 @@ class LineTranslator:
             row_text = row_text.replace("|||", "| | |") if kind == "moses" else row_text
             positions = {"number": number, "index": number - 1, "rank": rank}
             rows.append(_ROWS[kind].format(**positions, score=normalised, log_prob=log_prob, text=row_text))
-        return rows[:n_best]
+        return rows
 
     def _scored_line(self, line: Line, scored: Scored, evidence: Fields) -> str:
         target, output_format = line.target or "", self.args.format
@@ -310,11 +307,10 @@ class Report:
             say(note)
         if n_cut := self.flags[CAP]:
             warn(f"{n_cut:,} translations were truncated at the length limit, decode.max_len_a and decode.max_len_b")
-        if n_split := len(self.split):
-            limits = translator.limits
-            manner = f"in pieces, because they have more than {limits.line:,} subwords: {numbers(self.split)}"
-            manner = "sentence by sentence" if limits.every else manner
-            say(f"note: {n_split:,} of {self.n_line:,} lines were translated {manner} (--format jsonl flags them)")
+        if (n_split := len(self.split)) and not translator.limits.every:
+            reason = f"because they have more than {translator.limits.line:,} subwords: {numbers(self.split)}"
+            count = f"{n_split:,} of {self.n_line:,} lines were translated in pieces"
+            say(f"note: {count}, {reason} (--format jsonl flags them)")
         counts = [f"{name} {n:,}" for name, n in self.flags.most_common() if name not in _NOT_SUSPICIOUS]
         if flags := ", ".join(counts):
             say(f"note: suspicious translations, of {self.n_line:,}: {flags} (--format jsonl flags the lines)")
@@ -330,8 +326,11 @@ class Report:
         if self.references:
             check_count(self.n_line, len(self.references[0]), args.ref[0], args.input)
             for name, reference in zip(args.ref, self.references, strict=True):
-                for text in blank_notes(name, reference, self.sources):
-                    warn(text)
+                pairs = enumerate(zip(self.sources, reference, strict=True), start=1)
+                one_sided = [number for number, (source, line) in pairs if bool(source.strip()) != bool(line.strip())]
+                if one_sided:
+                    count = f"{len(one_sided):,} of {self.n_line:,} lines are blank here or in the source"
+                    warn(f"{name}: {count}, but not in both ({numbers(one_sided)}): they lower the scores")
             self._print_scores(trg_lang_of(recipe))
         if args.attention:
             lines.draw_attention(self.drawn, self.n_line)
@@ -339,12 +338,10 @@ class Report:
     def _input_notes(self) -> list[str]:
         name, counts = self.args.input or "<stdin>", self.notes
         keys = [key.removeprefix("key ") for key in counts if key.startswith("key ")]
-        n_inner_bom, n_crlf = counts["inner bom"], counts["crlf"]
         notes = (
             (counts["bom"], f"{name} began with a byte order mark, which was removed"),
-            (n_inner_bom, f"{n_inner_bom:,} lines of {name} had a byte order mark inside, which was removed"),
             (keys, f"unknown keys of {name}, copied to the output: {', '.join(keys[:MAX_NUMBERS])}"),
-            (n_crlf, f"{n_crlf:,} lines of {name} ended with a carriage return, which was removed"),
+            (counts["crlf"], f"{counts['crlf']:,} lines of {name} ended with a carriage return, which was removed"),
         )
         return [f"note: {text}" for applies, text in notes if applies]
 
@@ -367,19 +364,3 @@ class Report:
             }
             fields |= {"exact_match": exact, "n_line": self.n_line}
             write_lines(self.args.scores, json.dumps(fields, indent=2, ensure_ascii=False).split("\n"))
-
-
-def blank_notes(name: str, references: Sequence[str], sources: Sequence[str]) -> Iterator[str]:
-    """Yield notes on blank references and blank sources. Raises DataError if no line has both.
-
-    name: of the reference file.
-    """
-    has_text = [(bool(source.strip()), bool(line.strip())) for source, line in zip(sources, references, strict=True)]
-    if (True, True) not in has_text:
-        raise DataError(f"{name}: no line has text both here and in the source, so there is nothing to score.")
-    for mismatch, text in {
-        (True, False): "references are blank where the source is not",
-        (False, True): "have text where the source is blank",
-    }.items():
-        if lines := [number for number, sides in enumerate(has_text, start=1) if sides == mismatch]:
-            yield f"{name}: {len(lines):,} of {len(has_text):,} {text} ({numbers(lines)}): they lower the scores"

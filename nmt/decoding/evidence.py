@@ -68,13 +68,12 @@ class Evidence:
         """Return the fields of each translation, and the errors of those that could not be computed."""
         if not (self.fields or self.words):
             return [({}, {}) for _ in translations]
-        forced = partial(self.translator.forced, align=True)
-        all_forced = attempt("", {}, lambda: forced(translations))
+        all_forced = attempt("", {}, lambda: self.translator.forced(translations))
 
         @cache
         def forced_of(n: int) -> list[Scored]:
             # If one line made it fail for all, decode each line by itself.
-            return forced(translations[n : n + 1])[0] if all_forced is None else all_forced[n]
+            return self.translator.forced(translations[n : n + 1])[0] if all_forced is None else all_forced[n]
 
         lines = enumerate(zip(requests, translations, strict=True))
         return [self._fields_of(request, translation, partial(forced_of, n)) for n, (request, translation) in lines]

@@ -91,8 +91,6 @@ def sample(
             rules.forbid(possible)
             is_stuck = (possible.amax(-1) == -torch.inf).view(-1, n)  # no token may follow: end as at the cap
             possible[:, EOS] = torch.where(is_stuck.flatten(), logits[:, EOS], possible[:, EOS])
-        n_left = (max_len - n_token - 1).clamp(min=0).repeat_interleave(n)
-        automaton.forbid_cut(possible, inside.flatten(), n_left)
         if not torch.isfinite(possible.amax(-1)).all():
             raise not_finite()
         token = draw(narrow(possible), uniform[sentence, :, n_token].flatten()).view(-1, n)

@@ -54,7 +54,6 @@ def test_only_line_feeds_end_lines_and_each_oddity_is_noted_once(translate, file
         assert lines == (expected if flags[1] == 1 else []) and err.count("carriage return") == 1
         assert f"note: 2 lines of {files / 'odd'} ended with a carriage return, which was removed" in err
         assert f"note: {files / 'odd'} began with a byte order mark, which was removed" in err
-        assert f"note: 1 lines of {files / 'odd'} had a byte order mark inside, which was removed" in err
     assert len(translate(source="a\rb\x0bc\x0cd\u2028e\u0085f\x1cg\n".encode())[0]) == 1
     lines, err = translate(source=b"the ship\nold \xff\xfe ship\nnul \x00\n")
     assert len(lines) == 3 and "<stdin>:2: invalid UTF-8" in err
@@ -128,9 +127,9 @@ def test_device_or_pipe_is_never_replaced_by_an_output_file(translate, files):
     (files / "link").symlink_to("pipe")
     for name in ("pipe", "link"):
         _, err = translate("--input", files / "in", "--output", files / name, "--overwrite", code=2)
-        assert "is a device or a pipe, not a regular file. Leave --output out for stdout" in err
+        assert f"--output {files / name}: is not a regular file. Name a file, or for stdout leave --output out" in err
         _, err = translate("--ref", files / "ref", "--scores", files / name, code=2)
-        assert "is a device or a pipe, not a regular file. Name a file." in err
+        assert f"--scores {files / name}: is not a regular file" in err
     assert stat.S_ISFIFO(os.stat(files / "pipe").st_mode) and (files / "link").is_symlink()
 
 
@@ -209,18 +208,14 @@ def test_references_without_text_are_counted_and_listed(translate, tmp_path):
     reference.write_text("a\n\n" * 12 + "a\n", encoding="utf-8")
     _, err = translate("--ref", reference, source=source)
     assert (
-        f"warning: {reference}: 12 of 25 references are blank where the source is not (lines 2, 4, 6, 8, 10, 12, 14, "
-        "16, 18, 20 and 2 more): they lower the scores\n" in err
+        f"warning: {reference}: 13 of 25 lines are blank here or in the source, but not in both (lines 2, 4, 6, 8, 10, "
+        "12, 14, 16, 18, 20 and 3 more): they lower the scores\n" in err
     )
-    assert f"warning: {reference}: 1 of 25 have text where the source is blank (line 25): they lower" in err
     reference.write_text("a\n" * 24 + "\n", encoding="utf-8")
     assert "blank" not in translate("--ref", reference, source=source)[1]
     reference.write_bytes(b"\n \n")
     out, err = translate("--ref", reference, source=b"the ship\nin May\n", code=2)
     assert f"{reference}: all 2 lines are blank, so there is nothing to score" in err and not out
-    reference.write_bytes(b"a\n\n")
-    err = translate("--ref", reference, source=b"\nin May\n", code=2)[1]
-    assert "no line has text both here and in the source" in err
 
 
 @pytest.mark.parametrize("n_given", [5, 9])
