@@ -172,12 +172,11 @@ class Journal:
 
 
 def _follow_links(args: argparse.Namespace) -> None:
-    """Replace symbolic links among the outputs by their targets; refuse devices and pipes."""
+    """Replace symbolic links among the outputs by their targets; refuse folders, devices and pipes."""
     for flag in _WRITTEN:
         name = getattr(args, flag)
-        if name and os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name)):
-            instead = "Leave --output out for stdout, or name" if flag == "output" else "Name"
-            raise NmtError(f"--{flag} {name}: is a device or a pipe, not a regular file. {instead} a file.")
+        if name and os.path.exists(name) and not os.path.isfile(name):
+            raise NmtError(f"--{flag} {name}: is not a regular file. Name a file, or for stdout leave --output out.")
         if name and os.path.islink(name):
             setattr(args, flag, os.path.realpath(name))
 
@@ -217,8 +216,6 @@ def _check_outputs(args: argparse.Namespace, *, is_written: bool, is_translated:
     restart = "Move it away and give the command again, which resumes from the journal"
     advice = restart if is_translated else "Choose another name"
     for name in filter(None, (getattr(args, flag) for flag in _WRITTEN)):
-        if os.path.isdir(name):
-            raise NmtError(f"{name}: cannot be written: it is a folder. Name a file.")
         if (plain := without_ending(name)) != name:
             raise NmtError(f"{name}: output is not compressed: write {plain}, and compress it afterwards.")
         must_be_free(Path(name), overwrite=args.overwrite or is_written, advice=advice)
@@ -312,8 +309,7 @@ def _text(records: Iterable[Record]) -> str:
 def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written: bool) -> None:
     """Translate all lines into the journal, write the output and print the report; then delete the journal.
 
-    The report precedes the renaming of the output, so that a restart reports again. An error of the report is raised
-    after the renaming.
+    The report precedes the renaming of the output, so that a restart reports again.
     """
     output = Path(args.output)
     with Journal(Path(f"{args.output}.journal"), settings_of(args), say) as journal:
@@ -321,7 +317,6 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written
             _check_outputs(args, is_written=False)
         if journal.n_line:
             say(f"{journal.path.name} has the translations of {journal.n_line:,} lines: resuming after them")
-        report_error: Exception | None = None
         try:
             model = LineTranslator(args)
             for name in filter(None, (getattr(args, flag) for flag in _WRITTEN)):
@@ -335,12 +330,7 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written
                 # Hours may have passed. A process killed just before it deleted the journal left an output.
                 _check_outputs(args, is_written=is_written and journal.fits, is_translated=True)
                 journal.complete(output_hash.hexdigest())
-                try:
-                    report.finish(model)
-                except Exception as error:
-                    report_error = error
-            if isinstance(report_error, OSError):  # such as a full disk: only the journal has the missing parts
-                raise report_error
+                report.finish(model)
         except BaseException:
             if journal.n_line:
                 say(
@@ -349,8 +339,6 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written
                 )
             raise
         journal.path.unlink()
-    if report_error is not None:
-        raise report_error
 
 
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:
