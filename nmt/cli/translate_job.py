@@ -32,7 +32,6 @@ from nmt.run import Run
 FORMAT = 4  # of the journal
 _READ = ("input", "score", "ref", "terms", "avoid")
 _WRITTEN = ("output", "scores", "attention", "alignments")
-_JOURNAL = "output's journal"  # finished lines, in a file beside the unfinished output
 _SYNC_EVERY = 1.0  # seconds of work that a power failure can cost; a killed process loses less
 _COMPLETE = "complete"  # key of the last line: SHA-256 of the output, which is written but not renamed yet
 
@@ -188,12 +187,12 @@ def _check_paths(args: argparse.Namespace) -> None:
     if not args.output and sys.stdout is None:
         raise NmtError("stdout is closed, so there is nowhere to write to: name a file with --output.")
     # Two flags must not write the same file, or read and write it.
-    flag_of_file = {os.path.realpath(f"{args.output}.journal"): _JOURNAL} if args.output else {}
+    flag_of_file: dict[str, str] = {}
     for flag in (*_READ, *_WRITTEN):
         names = getattr(args, flag) or ()
         for name in [names] if isinstance(names, str) else names:
             other = flag_of_file.setdefault(os.path.realpath(name), flag)
-            if other != flag and (flag in _WRITTEN or other == _JOURNAL):
+            if other != flag and flag in _WRITTEN:
                 raise NmtError(f"{name}: --{flag} and --{other} are the same file. Name two different files.")
     is_plain = args.input_format in ("text", "wrapped") and not args.is_text
     for name in filter(None, (args.input if is_plain else None, args.score, *(args.ref or ()))):

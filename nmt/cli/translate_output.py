@@ -37,7 +37,7 @@ from nmt.recipe.reader import read_recipe
 from nmt.run import SRC_STYLE, Run
 
 _LINE_ENDS, _COLUMN_ENDS = str.maketrans("\n\r", "  "), str.maketrans("\n\r\t", "   ")
-MAX_NUMBERS = 10  # line numbers in a message
+_MOST_LISTED = 10  # keys or line numbers in a message
 N_PICTURE = 3  # lines to draw without --lines
 MOST_SHOWN = 2048  # subwords of both sides of a line in pieces that is drawn: the size of its attention is quadratic
 _N_STYLE_CHARACTER = 1000  # characters of a line that determine its style
@@ -53,13 +53,6 @@ def say(text: str) -> None:
 def warn(text: str) -> None:
     """Print a warning to stderr."""
     say(f"warning: {text}")
-
-
-def numbers(lines: Sequence[int]) -> str:
-    """Format line numbers: the first ten, then a count of the others."""
-    text = ", ".join(f"{number:,}" for number in lines[:MAX_NUMBERS])
-    n_more = len(lines) - MAX_NUMBERS
-    return f"lines {text} and {n_more:,} more" if n_more > 0 else f"line{'s' * (len(lines) > 1)} {text}"
 
 
 @dataclass(frozen=True)
@@ -264,7 +257,6 @@ class Report:
     args: argparse.Namespace
     references: list[list[str]]
     n_line: int = 0
-    split: list[int] = field(default_factory=list)  # numbers of the lines translated in pieces
     sources: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)  # word alignments
@@ -288,8 +280,6 @@ class Report:
         self.style.update(traits_of(source[:_N_STYLE_CHARACTER]))
         self.flags.update(record.flags)
         self.outcomes.update([record.outcome] if record.outcome else ())
-        if "split" in record.flags and "\n" not in source:
-            self.split.append(line.number)
         if self.references:
             self.sources.append(source)
             self.outputs.append(record.text)
@@ -303,14 +293,19 @@ class Report:
         Raises DataError for references with another number of lines, NmtError for attention that cannot be drawn.
         """
         args, translator, recipe = self.args, lines.translator, lines.recipe
-        for note in [*self._input_notes(), *style_notes(Run(args.run[0]).numbers(SRC_STYLE), self.style)]:
+        source = args.input or "<stdin>"
+        if self.notes["bom"]:
+            say(f"note: {source} began with a byte order mark, which was removed")
+        if keys := [key.removeprefix("key ") for key in self.notes if key.startswith("key ")]:
+            say(f"note: unknown keys of {source}, copied to the output: {', '.join(keys[:_MOST_LISTED])}")
+        if n_crlf := self.notes["crlf"]:
+            say(f"note: {n_crlf:,} lines of {source} ended with a carriage return, which was removed")
+        for note in style_notes(Run(args.run[0]).numbers(SRC_STYLE), self.style):
             say(note)
         if n_cut := self.flags[CAP]:
             warn(f"{n_cut:,} translations were truncated at the length limit, decode.max_len_a and decode.max_len_b")
-        if (n_split := len(self.split)) and not translator.limits.every:
-            reason = f"because they have more than {translator.limits.line:,} subwords: {numbers(self.split)}"
-            count = f"{n_split:,} of {self.n_line:,} lines were translated in pieces"
-            say(f"note: {count}, {reason} (--format jsonl flags them)")
+        if (n_split := self.flags["split"]) and not translator.limits.every:
+            say(f"note: {n_split:,} of {self.n_line:,} lines were translated in pieces (--format jsonl flags them)")
         counts = [f"{name} {n:,}" for name, n in self.flags.most_common() if name not in _NOT_SUSPICIOUS]
         if flags := ", ".join(counts):
             say(f"note: suspicious translations, of {self.n_line:,}: {flags} (--format jsonl flags the lines)")
@@ -329,21 +324,12 @@ class Report:
                 pairs = enumerate(zip(self.sources, reference, strict=True), start=1)
                 one_sided = [number for number, (source, line) in pairs if bool(source.strip()) != bool(line.strip())]
                 if one_sided:
-                    count = f"{len(one_sided):,} of {self.n_line:,} lines are blank here or in the source"
-                    warn(f"{name}: {count}, but not in both ({numbers(one_sided)}): they lower the scores")
+                    first = ", ".join(map(str, one_sided[:_MOST_LISTED]))
+                    where = f"here or in the source, not in both (first: {first})"
+                    warn(f"{name}: {len(one_sided):,} lines are blank {where}: they lower the scores")
             self._print_scores(trg_lang_of(recipe))
         if args.attention:
             lines.draw_attention(self.drawn, self.n_line)
-
-    def _input_notes(self) -> list[str]:
-        name, counts = self.args.input or "<stdin>", self.notes
-        keys = [key.removeprefix("key ") for key in counts if key.startswith("key ")]
-        notes = (
-            (counts["bom"], f"{name} began with a byte order mark, which was removed"),
-            (keys, f"unknown keys of {name}, copied to the output: {', '.join(keys[:MAX_NUMBERS])}"),
-            (counts["crlf"], f"{counts['crlf']:,} lines of {name} ended with a carriage return, which was removed"),
-        )
-        return [f"note: {text}" for applies, text in notes if applies]
 
     def _print_scores(self, trg_lang: str) -> None:
         """Print BLEU, chrF and TER with signatures and 95 % intervals, and exact match; also as JSON to --scores."""

@@ -109,8 +109,6 @@ def test_file_is_replaced_only_with_overwrite_and_only_when_complete(translate, 
         (["--output", "x", "--alignments", "link"], "--alignments and --output"),
         (["--output", "in"], "--output and --input"),
         (["--ref", "ref", "--scores", "./ref"], "--scores and --ref"),
-        (["--output", "x", "--ref", "x.journal"], "--ref and --output's journal"),
-        (["--output", "x", "--alignments", "x.journal"], "--alignments and --output's journal"),
     ],
 )
 def test_same_file_as_two_outputs_or_as_input_and_output_is_refused(translate, files, monkeypatch, flags, named):
@@ -207,10 +205,8 @@ def test_references_without_text_are_counted_and_listed(translate, tmp_path):
     reference = tmp_path / "ref"
     reference.write_text("a\n\n" * 12 + "a\n", encoding="utf-8")
     _, err = translate("--ref", reference, source=source)
-    assert (
-        f"warning: {reference}: 13 of 25 lines are blank here or in the source, but not in both (lines 2, 4, 6, 8, 10, "
-        "12, 14, 16, 18, 20 and 3 more): they lower the scores\n" in err
-    )
+    found = f"warning: {reference}: 13 lines are blank here or in the source, not in both"
+    assert f"{found} (first: 2, 4, 6, 8, 10, 12, 14, 16, 18, 20): they lower the scores\n" in err
     reference.write_text("a\n" * 24 + "\n", encoding="utf-8")
     assert "blank" not in translate("--ref", reference, source=source)[1]
     reference.write_bytes(b"\n \n")
