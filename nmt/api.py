@@ -169,7 +169,18 @@ class Model:
     def translator(self, decode: DecodeConfig) -> Translator:
         """Return a translator with these options. Raises MachineError for a model on a GPU in a forked process."""
         self._handle_fork()
-        model, fixed = self._model_for(decode.precision)
+        precision = decode.precision
+        with self._lock:  # several threads must not convert the same model
+            if precision not in self._models:
+                # Layers without an int8 version run in bf16 if the processor is fast in bf16.
+                keeps_fp32 = precision == "fp32" or (precision == "int8" and not half_is_faster())
+                model = prepacked(self.model if keeps_fp32 else copy.deepcopy(self.model).to(torch.bfloat16))
+                if precision == "int8":
+                    model = copy.deepcopy(model) if model is self.model else model
+                    to_int8(model)
+                has_graphs = model.device.type == "cuda" and not isinstance(model, Ensemble)
+                self._models[precision] = model, FixedSearch(model) if has_graphs else None
+            model, fixed = self._models[precision]
         default_lang = self.recipe.data.trg_lang
         return Translator(
             model,
@@ -192,20 +203,6 @@ class Model:
             raise MachineError("the model was loaded on a GPU before a fork: call nmt.load in the child process.")
         torch.set_num_threads(1)
         self._lock, self._pid = threading.Lock(), os.getpid()
-
-    def _model_for(self, precision: str) -> tuple[SearchModel, FixedSearch | None]:
-        """Return the model in a precision, and on a GPU its search for CUDA graphs."""
-        with self._lock:  # several threads must not convert the same model
-            if precision not in self._models:
-                # Layers without an int8 version run in bf16 if the processor is fast in bf16.
-                keeps_fp32 = precision == "fp32" or (precision == "int8" and not half_is_faster())
-                model = prepacked(self.model if keeps_fp32 else copy.deepcopy(self.model).to(torch.bfloat16))
-                if precision == "int8":
-                    model = copy.deepcopy(model) if model is self.model else model
-                    to_int8(model)
-                has_graphs = model.device.type == "cuda" and not isinstance(model, Ensemble)
-                self._models[precision] = model, FixedSearch(model) if has_graphs else None
-            return self._models[precision]
 
 
 @convert_errors()

@@ -19,7 +19,7 @@ from nmt.cli.parser import check_count, overrides_of
 from nmt.cli.translate_input import Line, Reader, read_request, terms_of
 from nmt.data.lines import write_lines
 from nmt.data.text import style_notes, traits_of
-from nmt.decoding.evidence import WORDS, Evidence, Fields, Lost, attempt, log_prob_of
+from nmt.decoding.evidence import Evidence, Fields, Lost, attempt, log_prob_of
 from nmt.decoding.request import Request, is_blank
 from nmt.decoding.suspicion import BETTER, CAP, KEPT, MENDED, Answer, flags_of, mend, tries
 from nmt.decoding.translation import Scored, Translation
@@ -104,17 +104,12 @@ class LineTranslator:
             read_request, args=args, terms=terms, decode=decode, check_tags=self.translator.codec_of
         )
         for run, name in () if args.checkpoint else zip(args.run, model.weights, strict=True):
-            if name != Run(run).model_folder.name:
+            if name != Run(run).model_folder.name or Run(run).has_newer_checkpoints():
                 say(f"note: {run}: training has not ended; translating with {name}")
-            elif Run(run).has_newer_checkpoints():
-                say(
-                    f"note: {run}: training has continued since its final model was chosen; translating with that "
-                    "model (--checkpoint: with another)"
-                )
         retries = tries(decode) if args.retry_suspect else {}
         self._retries: dict[str, Translator] = {name: model.translator(config) for name, config in retries.items()}
-        fields, words, ratios = args.format == "jsonl", bool(args.alignments), Run(args.run[0]).usual_ratios()
-        self._evidence = Evidence(self.translator, self.recipe, ratios, fields=fields, words=words)
+        has_fields = args.format == "jsonl" or bool(args.alignments)
+        self._evidence = Evidence(self.translator, self.recipe, Run(args.run[0]).usual_ratios(), has_fields)
         if device.type == "cpu" and decode.precision == "bf16" and not half_is_faster():
             say("note: decode.precision bf16 is slower than fp32 on this processor: use fp32")
         attention_flags = [flag for flag in ("attention", "alignments") if getattr(args, flag)]
@@ -175,7 +170,7 @@ class LineTranslator:
 
     def record_of(self, line: Line, result: Answer | Scored, evidence: Fields, lost: Lost) -> Record:
         """Format the translation or the score of a line."""
-        links = evidence.get(WORDS) or ""
+        links = evidence.get("word_alignment") or ""
         warnings = list(line.odd.values())
         if lost:
             names, error = ", ".join(lost), next(iter(lost.values()))
