@@ -239,15 +239,6 @@ def _read_references(args: argparse.Namespace) -> list[list[str]]:
     return references
 
 
-# Flags that are not part of the settings of a journal. Runs, checkpoints and decoding options are represented there by
-# their content, and phrases by the requests of the lines; records do not depend on the others.
-_NOT_SETTINGS = (
-    *("run", "checkpoint", "mbr", "input", "input_format", "is_text", "output", "overwrite", "ref", "scores"),
-    *("alignments", "attention", "attention_of", "lines", "layer", "head", "threads", "debug", "score", "terms"),
-    *("avoid", "keep"),
-)
-
-
 def work(args: argparse.Namespace) -> int:
     """Run the command. Returns the exit code; raises NmtError."""
     with files_of_pipes(args, *_READ), Stop() as stop:
@@ -341,11 +332,13 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written
 
 
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings on which records depend, apart from the lines, as JSON values."""
+    """Return the settings on which records depend, apart from the lines, as JSON values.
+
+    Runs, checkpoints and decoding options are represented by their content, and phrases by the requests of the lines.
+    """
     recipe, device = recipe_of(args), choose_device(args.device).type
-    flags = {f"--{name}": value for name, value in vars(args).items() if ":" not in name and name not in _NOT_SETTINGS}
-    flags |= {"--device": device, "--score": bool(args.score)}
-    flags |= {"word alignments": args.format == "jsonl" or bool(args.alignments)}
+    flags: dict[str, Any] = {"--format": args.format, "--retry_suspect": args.retry_suspect, "--device": device}
+    flags |= {"--score": bool(args.score), "word alignments": args.format == "jsonl" or bool(args.alignments)}
     decode = {f"decode.{name}": value for name, value in recipe.decode.model_dump(mode="json").items()}
     if device == "cpu":  # has no effect on a CPU
         del decode["decode.cuda_graphs"]
