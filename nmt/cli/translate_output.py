@@ -84,8 +84,6 @@ _ROWS = {
     "moses": "{index} ||| {text} ||| F0= {log_prob:.6f} ||| {score:.6f}",
     "tsv": "{number}\t{rank}\t{score:.6f}\t{log_prob:.6f}\t{text}",
 }
-
-
 _json = partial(json.dumps, ensure_ascii=False)
 
 
