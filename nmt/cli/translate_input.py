@@ -95,8 +95,11 @@ def read_input(file: BinaryIO, args: argparse.Namespace, request_of: Reader, not
     targets = read_lines(args.score) if args.score else iter(())
     sentences = unwrapped(texts()) if args.input_format == "wrapped" else texts()
     for number, (text, anomalies) in enumerate(sentences, start=1):
+        if "\ufeff" in text:  # a byte order mark, from concatenated files
+            notes["inner bom"] += 1
+            text = text.replace("\ufeff", "")
         try:
-            request, extra_fields = request_of(text.replace("\ufeff", ""))  # byte order marks of concatenated files
+            request, extra_fields = request_of(text)
         except (DataError, RecipeError) as error:
             raise DataError(f"{name}:{number}: {error}") from None
         if args.format in ("jsonl", "pairs"):

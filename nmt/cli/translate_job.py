@@ -299,7 +299,8 @@ def _text(records: Iterable[Record]) -> str:
 def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written: bool) -> None:
     """Translate all lines into the journal, write the output and print the report; then delete the journal.
 
-    The report precedes the renaming of the output, so that a restart reports again.
+    The report precedes the renaming of the output, so that a restart reports again. An error of the report is raised
+    after the renaming.
     """
     output = Path(args.output)
     with Journal(Path(f"{args.output}.journal"), settings_of(args), say) as journal:
@@ -307,6 +308,7 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written
             _check_outputs(args, is_written=False)
         if journal.n_line:
             say(f"{journal.path.name} has the translations of {journal.n_line:,} lines: resuming after them")
+        report_error: Exception | None = None
         try:
             model = LineTranslator(args)
             for name in filter(None, (getattr(args, flag) for flag in _WRITTEN)):
@@ -320,7 +322,12 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written
                 # Hours may have passed. A process killed just before it deleted the journal left an output.
                 _check_outputs(args, is_written=is_written and journal.fits, is_translated=True)
                 journal.complete(output_hash.hexdigest())
-                report.finish(model)
+                try:
+                    report.finish(model)
+                except Exception as error:
+                    report_error = error
+            if isinstance(report_error, OSError):  # such as a full disk: only the journal has the missing parts
+                raise report_error
         except BaseException:
             if journal.n_line:
                 say(
@@ -329,6 +336,8 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written
                 )
             raise
         journal.path.unlink()
+    if report_error is not None:
+        raise report_error
 
 
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:

@@ -289,6 +289,8 @@ class Report:
         source = args.input or "<stdin>"
         if self.notes["bom"]:
             say(f"note: {source} began with a byte order mark, which was removed")
+        if n_inner := self.notes["inner bom"]:
+            say(f"note: {n_inner:,} lines of {source} had a byte order mark inside, which was removed")
         if keys := [key.removeprefix("key ") for key in self.notes if key.startswith("key ")]:
             say(f"note: unknown keys of {source}, copied to the output: {', '.join(keys[:_MOST_LISTED])}")
         if n_crlf := self.notes["crlf"]:

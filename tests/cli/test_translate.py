@@ -54,6 +54,7 @@ def test_only_line_feeds_end_lines_and_each_oddity_is_noted_once(translate, file
         assert lines == (expected if flags[1] == 1 else []) and err.count("carriage return") == 1
         assert f"note: 2 lines of {files / 'odd'} ended with a carriage return, which was removed" in err
         assert f"note: {files / 'odd'} began with a byte order mark, which was removed" in err
+        assert f"note: 1 lines of {files / 'odd'} had a byte order mark inside, which was removed" in err
     assert len(translate(source="a\rb\x0bc\x0cd\u2028e\u0085f\x1cg\n".encode())[0]) == 1
     lines, err = translate(source=b"the ship\nold \xff\xfe ship\nnul \x00\n")
     assert len(lines) == 3 and "<stdin>:2: invalid UTF-8" in err

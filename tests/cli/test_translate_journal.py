@@ -274,9 +274,9 @@ def test_file_created_during_translation_is_not_replaced(translate, files, at_an
     assert sorted(contents(files)) == ["in", "links", "out", "ref"]
 
 
-def test_report_error_keeps_the_journal(translate, files):
+def test_report_error_comes_after_the_output_is_written(translate, files):
     _, err = translate("-o", files / "out", "--attention", files / "a.png", "--lines", "77", code=2)
-    assert "--lines 77" in err and sorted(contents(files)) == ["in", "out.journal", "ref"]
+    assert "--lines 77" in err and sorted(contents(files)) == ["in", "out", "ref"]
 
 
 def test_full_disk_in_the_report_keeps_the_journal(translate, files, at_answer, monkeypatch):
