@@ -154,7 +154,7 @@ class Model:
                     f"sources, number {number}: prefix, required and avoided constrain a search, but score scores a "
                     "given translation: leave them out."
                 )
-        return list(self.translator(self.decode(**options)).score(requests, targets))
+        return self.translator(self.decode(**options)).score(requests, targets)
 
     def decode(self, **options: Any) -> DecodeConfig:
         """Return the section `decode` of the run's recipe at loading time, with the options that are not None changed.
@@ -169,7 +169,18 @@ class Model:
     def translator(self, decode: DecodeConfig) -> Translator:
         """Return a translator with these options. Raises MachineError for a model on a GPU in a forked process."""
         self._handle_fork()
-        model, fixed = self._model_for(decode.precision)
+        precision = decode.precision
+        with self._lock:  # several threads must not convert the same model
+            if precision not in self._models:
+                # Layers without an int8 version run in bf16 if the processor is fast in bf16.
+                keeps_fp32 = precision == "fp32" or (precision == "int8" and not half_is_faster())
+                model = prepacked(self.model if keeps_fp32 else copy.deepcopy(self.model).to(torch.bfloat16))
+                if precision == "int8":
+                    model = copy.deepcopy(model) if model is self.model else model
+                    to_int8(model)
+                has_graphs = model.device.type == "cuda" and not isinstance(model, Ensemble)
+                self._models[precision] = model, FixedSearch(model) if has_graphs else None
+            model, fixed = self._models[precision]
         default_lang = self.recipe.data.trg_lang
         return Translator(
             model,
@@ -192,20 +203,6 @@ class Model:
             raise MachineError("the model was loaded on a GPU before a fork: call nmt.load in the child process.")
         torch.set_num_threads(1)
         self._lock, self._pid = threading.Lock(), os.getpid()
-
-    def _model_for(self, precision: str) -> tuple[SearchModel, FixedSearch | None]:
-        """Return the model in a precision, and on a GPU its search for CUDA graphs."""
-        with self._lock:  # several threads must not convert the same model
-            if precision not in self._models:
-                # Layers without an int8 version run in bf16 if the processor is fast in bf16.
-                keeps_fp32 = precision == "fp32" or (precision == "int8" and not half_is_faster())
-                model = prepacked(self.model if keeps_fp32 else copy.deepcopy(self.model).to(torch.bfloat16))
-                if precision == "int8":
-                    model = copy.deepcopy(model) if model is self.model else model
-                    to_int8(model)
-                has_graphs = model.device.type == "cuda" and not isinstance(model, Ensemble)
-                self._models[precision] = model, FixedSearch(model) if has_graphs else None
-            return self._models[precision]
 
 
 @convert_errors()
@@ -266,12 +263,11 @@ def _checked_texts(texts: Iterable[Any], name: str, *types: type) -> Iterator[An
             expected = "text" if types else "text or a nmt.Request of texts"
             raise DataError(f"{name}, number {number}: expected a {expected}, found {described(text)}.")
         parts = [text.source, text.prefix, *text.required, *text.avoided] if isinstance(text, Request) else [str(text)]
-        for part in parts:
-            try:
-                part.encode("utf-8")
-            except UnicodeEncodeError as error:
-                raise DataError(
-                    f"{name}, number {number}: character {error.start + 1} is U+{ord(part[error.start]):04X}, half of "
-                    "a surrogate pair, which is not valid text. If it was decoded from bytes, decode them as UTF-8."
-                ) from None
+        try:
+            "".join(parts).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"{name}, number {number}: U+{ord(error.object[error.start]):04X} is half of a surrogate pair, not "
+                "valid text. If it was decoded from bytes, decode them as UTF-8."
+            ) from None
         yield replace(text, source=without_end(text.source)) if isinstance(text, Request) else without_end(str(text))

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import io
+import json
 import os
 import queue
 import re
@@ -94,9 +95,9 @@ def read_input(file: BinaryIO, args: argparse.Namespace, request_of: Reader, not
     targets = read_lines(args.score) if args.score else iter(())
     sentences = unwrapped(texts()) if args.input_format == "wrapped" else texts()
     for number, (text, anomalies) in enumerate(sentences, start=1):
-        if _BOM in text:  # from concatenated files
+        if "\ufeff" in text:  # a byte order mark, from concatenated files
             notes["inner bom"] += 1
-            text = text.replace(_BOM, "")
+            text = text.replace("\ufeff", "")
         try:
             request, extra_fields = request_of(text)
         except (DataError, RecipeError) as error:
@@ -150,7 +151,6 @@ def windows(lines: Iterable[T], size: int, patience: float | None = PATIENCE) ->
             return
 
 
-_BOM = "\ufeff"  # byte order mark
 _ITEM = re.compile(r"(?:[-*•]|(\d{1,3})[.)])\s")  # the beginning of a list item, and its number
 _HYPHENS = "-\u00ad\u2010"
 # Words after a hyphen that must stay: Vor- und Nachteile, pre- or postwar.
@@ -239,6 +239,8 @@ def _of_json(line: str) -> tuple[Request, dict[str, Any]]:
         return Request(""), {}
     try:
         fields = parse_json(line.encode("utf-8"))
+        # JSON can contain unpaired surrogates: replace them.
+        fields = parse_json(json.dumps(fields, ensure_ascii=False).encode("utf-8", errors="replace"))
     except ValueError as error:
         raise DataError(f"not JSON ({error}). --input-format jsonl expects one object a line.") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("source"), str):
@@ -246,15 +248,8 @@ def _of_json(line: str) -> tuple[Request, dict[str, Any]]:
     for key in fields.keys() - set(GIVEN):
         if similar := get_close_matches(key, GIVEN[1:], 1, _MIN_SIMILARITY):
             raise DataError(f"unknown key {key!r}: did you mean {similar[0]}? If not, rename the key.")
-    request_fields = {key: _valid_text(fields.pop(key)) for key in GIVEN if key in fields}
+    request_fields = {key: fields.pop(key) for key in GIVEN if key in fields}
     return Request(**{**request_fields, "source": without_end(request_fields["source"])}), fields
-
-
-def _valid_text(value: Any) -> Any:
-    """Replace unpaired surrogates, which JSON can contain, in a text or a list of texts."""
-    if isinstance(value, str):
-        return value.encode("utf-8", errors="replace").decode("utf-8")
-    return list(map(_valid_text, value)) if isinstance(value, list) else value
 
 
 def terms_of(args: argparse.Namespace) -> Terms | None:
@@ -262,13 +257,12 @@ def terms_of(args: argparse.Namespace) -> Terms | None:
     if not (args.terms or args.avoid or args.keep):
         return None
     required = _phrases(args.terms, 2) if args.terms else []
-    first_numbers: dict[str, int] = {}
+    translation_of: dict[str, str] = {}
     for number, (phrase, translation) in enumerate(required, start=1):
-        first_number = first_numbers.setdefault(phrase, number)
-        if (other := required[first_number - 1][1]) != translation:
+        if (other := translation_of.setdefault(phrase, translation)) != translation:
             raise DataError(
                 f"{args.terms}:{number}: the term {shown(phrase)} has the translation {shown(translation)} here, but "
-                f"{shown(other)} in line {first_number}. Remove one of the two lines."
+                f"{shown(other)} in an earlier line. Remove one of the two lines."
             )
     try:
         keep = re.compile(args.keep) if args.keep else None

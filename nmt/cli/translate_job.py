@@ -32,7 +32,6 @@ from nmt.run import Run
 FORMAT = 4  # of the journal
 _READ = ("input", "score", "ref", "terms", "avoid")
 _WRITTEN = ("output", "scores", "attention", "alignments")
-_JOURNAL = "output's journal"  # finished lines, in a file beside the unfinished output
 _SYNC_EVERY = 1.0  # seconds of work that a power failure can cost; a killed process loses less
 _COMPLETE = "complete"  # key of the last line: SHA-256 of the output, which is written but not renamed yet
 
@@ -172,12 +171,11 @@ class Journal:
 
 
 def _follow_links(args: argparse.Namespace) -> None:
-    """Replace symbolic links among the outputs by their targets; refuse devices and pipes."""
+    """Replace symbolic links among the outputs by their targets; refuse folders, devices and pipes."""
     for flag in _WRITTEN:
         name = getattr(args, flag)
-        if name and os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name)):
-            instead = "Leave --output out for stdout, or name" if flag == "output" else "Name"
-            raise NmtError(f"--{flag} {name}: is a device or a pipe, not a regular file. {instead} a file.")
+        if name and os.path.exists(name) and not os.path.isfile(name):
+            raise NmtError(f"--{flag} {name}: is not a regular file. Name a file, or for stdout leave --output out.")
         if name and os.path.islink(name):
             setattr(args, flag, os.path.realpath(name))
 
@@ -189,12 +187,12 @@ def _check_paths(args: argparse.Namespace) -> None:
     if not args.output and sys.stdout is None:
         raise NmtError("stdout is closed, so there is nowhere to write to: name a file with --output.")
     # Two flags must not write the same file, or read and write it.
-    flag_of_file = {os.path.realpath(f"{args.output}.journal"): _JOURNAL} if args.output else {}
+    flag_of_file: dict[str, str] = {}
     for flag in (*_READ, *_WRITTEN):
         names = getattr(args, flag) or ()
         for name in [names] if isinstance(names, str) else names:
             other = flag_of_file.setdefault(os.path.realpath(name), flag)
-            if other != flag and (flag in _WRITTEN or other == _JOURNAL):
+            if other != flag and flag in _WRITTEN:
                 raise NmtError(f"{name}: --{flag} and --{other} are the same file. Name two different files.")
     is_plain = args.input_format in ("text", "wrapped") and not args.is_text
     for name in filter(None, (args.input if is_plain else None, args.score, *(args.ref or ()))):
@@ -217,8 +215,6 @@ def _check_outputs(args: argparse.Namespace, *, is_written: bool, is_translated:
     restart = "Move it away and give the command again, which resumes from the journal"
     advice = restart if is_translated else "Choose another name"
     for name in filter(None, (getattr(args, flag) for flag in _WRITTEN)):
-        if os.path.isdir(name):
-            raise NmtError(f"{name}: cannot be written: it is a folder. Name a file.")
         if (plain := without_ending(name)) != name:
             raise NmtError(f"{name}: output is not compressed: write {plain}, and compress it afterwards.")
         must_be_free(Path(name), overwrite=args.overwrite or is_written, advice=advice)
@@ -241,15 +237,6 @@ def _read_references(args: argparse.Namespace) -> list[list[str]]:
         if not any(map(str.strip, lines)):
             raise DataError(f"{name}: all {len(lines):,} lines are blank, so there is nothing to score.")
     return references
-
-
-# Flags that are not part of the settings of a journal. Runs, checkpoints and decoding options are represented there by
-# their content, and phrases by the requests of the lines; records do not depend on the others.
-_NOT_SETTINGS = (
-    *("run", "checkpoint", "mbr", "input", "input_format", "is_text", "output", "overwrite", "ref", "scores"),
-    *("alignments", "attention", "attention_of", "lines", "layer", "head", "threads", "debug", "score", "terms"),
-    *("avoid", "keep"),
-)
 
 
 def work(args: argparse.Namespace) -> int:
@@ -354,11 +341,13 @@ def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written
 
 
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings on which records depend, apart from the lines, as JSON values."""
+    """Return the settings on which records depend, apart from the lines, as JSON values.
+
+    Runs, checkpoints and decoding options are represented by their content, and phrases by the requests of the lines.
+    """
     recipe, device = recipe_of(args), choose_device(args.device).type
-    flags = {f"--{name}": value for name, value in vars(args).items() if ":" not in name and name not in _NOT_SETTINGS}
-    flags |= {"--device": device, "--score": bool(args.score)}
-    flags |= {"word alignments": args.format == "jsonl" or bool(args.alignments)}
+    flags: dict[str, Any] = {"--format": args.format, "--retry_suspect": args.retry_suspect, "--device": device}
+    flags |= {"--score": bool(args.score), "word alignments": args.format == "jsonl" or bool(args.alignments)}
     decode = {f"decode.{name}": value for name, value in recipe.decode.model_dump(mode="json").items()}
     if device == "cpu":  # has no effect on a CPU
         del decode["decode.cuda_graphs"]

@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,13 +19,13 @@ from nmt.cli.parser import check_count, overrides_of
 from nmt.cli.translate_input import Line, Reader, read_request, terms_of
 from nmt.data.lines import write_lines
 from nmt.data.text import style_notes, traits_of
-from nmt.decoding.evidence import WORDS, Evidence, Fields, Lost, attempt, log_prob_of
+from nmt.decoding.evidence import Evidence, Fields, Lost, attempt, log_prob_of
 from nmt.decoding.request import Request, is_blank
 from nmt.decoding.suspicion import BETTER, CAP, KEPT, MENDED, Answer, flags_of, mend, tries
 from nmt.decoding.translation import Scored, Translation
-from nmt.decoding.translator import NOWHERE, Translator
+from nmt.decoding.translator import Translator
 from nmt.device import choose_device
-from nmt.errors import DataError, NmtError
+from nmt.errors import NmtError
 from nmt.evaluation.alignment import characters_note, trg_lang_of
 from nmt.evaluation.attention_page import draw, panels, sentence_of
 from nmt.evaluation.metrics import Texts, bleu_tokens, exact_match, reference_notes, score
@@ -37,7 +37,7 @@ from nmt.recipe.reader import read_recipe
 from nmt.run import SRC_STYLE, Run
 
 _LINE_ENDS, _COLUMN_ENDS = str.maketrans("\n\r", "  "), str.maketrans("\n\r\t", "   ")
-MAX_NUMBERS = 10  # line numbers in a message
+_MOST_LISTED = 10  # keys or line numbers in a message
 N_PICTURE = 3  # lines to draw without --lines
 MOST_SHOWN = 2048  # subwords of both sides of a line in pieces that is drawn: the size of its attention is quadratic
 _N_STYLE_CHARACTER = 1000  # characters of a line that determine its style
@@ -53,13 +53,6 @@ def say(text: str) -> None:
 def warn(text: str) -> None:
     """Print a warning to stderr."""
     say(f"warning: {text}")
-
-
-def numbers(lines: Sequence[int]) -> str:
-    """Format line numbers: the first ten, then a count of the others."""
-    text = ", ".join(f"{number:,}" for number in lines[:MAX_NUMBERS])
-    n_more = len(lines) - MAX_NUMBERS
-    return f"lines {text} and {n_more:,} more" if n_more > 0 else f"line{'s' * (len(lines) > 1)} {text}"
 
 
 @dataclass(frozen=True)
@@ -91,11 +84,7 @@ _ROWS = {
     "moses": "{index} ||| {text} ||| F0= {log_prob:.6f} ||| {score:.6f}",
     "tsv": "{number}\t{rank}\t{score:.6f}\t{log_prob:.6f}\t{text}",
 }
-
-
-def _json(fields: dict[str, Any]) -> str:
-    text = json.dumps(fields, ensure_ascii=False)
-    return text.encode("utf-8", "replace").decode("utf-8")  # without unpaired surrogates
+_json = partial(json.dumps, ensure_ascii=False)
 
 
 class LineTranslator:
@@ -113,22 +102,17 @@ class LineTranslator:
             read_request, args=args, terms=terms, decode=decode, check_tags=self.translator.codec_of
         )
         for run, name in () if args.checkpoint else zip(args.run, model.weights, strict=True):
-            if name != Run(run).model_folder.name:
+            if name != Run(run).model_folder.name or Run(run).has_newer_checkpoints():
                 say(f"note: {run}: training has not ended; translating with {name}")
-            elif Run(run).has_newer_checkpoints():
-                say(
-                    f"note: {run}: training has continued since its final model was chosen; translating with that "
-                    "model (--checkpoint: with another)"
-                )
         retries = tries(decode) if args.retry_suspect else {}
         self._retries: dict[str, Translator] = {name: model.translator(config) for name, config in retries.items()}
-        fields, words, ratios = args.format == "jsonl", bool(args.alignments), Run(args.run[0]).usual_ratios()
-        self._evidence = Evidence(self.translator, self.recipe, ratios, fields=fields, words=words)
+        has_fields = args.format == "jsonl" or bool(args.alignments)
+        self._evidence = Evidence(self.translator, self.recipe, Run(args.run[0]).usual_ratios(), has_fields)
         if device.type == "cpu" and decode.precision == "bf16" and not half_is_faster():
             say("note: decode.precision bf16 is slower than fp32 on this processor: use fp32")
         attention_flags = [flag for flag in ("attention", "alignments") if getattr(args, flag)]
         if attention_flags and not self.translator.model.attends:
-            raise NmtError(f"--{attention_flags[0]}: {NOWHERE}: leave it out.")
+            raise NmtError(f"--{attention_flags[0]}: this model has no attention to the source: leave it out.")
         if args.attention:
             kind, grids = args.attention_of, self.recipe.model.attention_grids
             if kind not in grids:
@@ -184,7 +168,7 @@ class LineTranslator:
 
     def record_of(self, line: Line, result: Answer | Scored, evidence: Fields, lost: Lost) -> Record:
         """Format the translation or the score of a line."""
-        links = evidence.get(WORDS) or ""
+        links = evidence.get("word_alignment") or ""
         warnings = list(line.odd.values())
         if lost:
             names, error = ", ".join(lost), next(iter(lost.values()))
@@ -207,8 +191,7 @@ class LineTranslator:
             scores = {"score": translation.score, "log_prob": log_prob_of(translation, evidence["token_log_probs"])}
             search_fields = {"flags": flags, **retry, "n_best": translation.n_best}
             return [_json({"id": number, **pair, **scores, **evidence, **search_fields})]
-        n_best = self.translator.config.n_best
-        kind = "n_best" if args.format == "text" and n_best > 1 else args.format
+        kind = "n_best" if args.format == "text" and self.translator.config.n_best > 1 else args.format
         scored = [(hypothesis.normalised, hypothesis.score) for hypothesis in translation.hypotheses] or [(0.0, 0.0)]
         rows = []
         for rank, (text, (normalised, log_prob)) in enumerate(zip(translation.texts, scored, strict=True), start=1):
@@ -216,7 +199,7 @@ class LineTranslator:
             row_text = row_text.replace("|||", "| | |") if kind == "moses" else row_text
             positions = {"number": number, "index": number - 1, "rank": rank}
             rows.append(_ROWS[kind].format(**positions, score=normalised, log_prob=log_prob, text=row_text))
-        return rows[:n_best]
+        return rows
 
     def _scored_line(self, line: Line, scored: Scored, evidence: Fields) -> str:
         target, output_format = line.target or "", self.args.format
@@ -267,7 +250,6 @@ class Report:
     args: argparse.Namespace
     references: list[list[str]]
     n_line: int = 0
-    split: list[int] = field(default_factory=list)  # numbers of the lines translated in pieces
     sources: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)  # word alignments
@@ -291,8 +273,6 @@ class Report:
         self.style.update(traits_of(source[:_N_STYLE_CHARACTER]))
         self.flags.update(record.flags)
         self.outcomes.update([record.outcome] if record.outcome else ())
-        if "split" in record.flags and "\n" not in source:
-            self.split.append(line.number)
         if self.references:
             self.sources.append(source)
             self.outputs.append(record.text)
@@ -306,15 +286,21 @@ class Report:
         Raises DataError for references with another number of lines, NmtError for attention that cannot be drawn.
         """
         args, translator, recipe = self.args, lines.translator, lines.recipe
-        for note in [*self._input_notes(), *style_notes(Run(args.run[0]).numbers(SRC_STYLE), self.style)]:
+        source = args.input or "<stdin>"
+        if self.notes["bom"]:
+            say(f"note: {source} began with a byte order mark, which was removed")
+        if n_inner := self.notes["inner bom"]:
+            say(f"note: {n_inner:,} lines of {source} had a byte order mark inside, which was removed")
+        if keys := [key.removeprefix("key ") for key in self.notes if key.startswith("key ")]:
+            say(f"note: unknown keys of {source}, copied to the output: {', '.join(keys[:_MOST_LISTED])}")
+        if n_crlf := self.notes["crlf"]:
+            say(f"note: {n_crlf:,} lines of {source} ended with a carriage return, which was removed")
+        for note in style_notes(Run(args.run[0]).numbers(SRC_STYLE), self.style):
             say(note)
         if n_cut := self.flags[CAP]:
             warn(f"{n_cut:,} translations were truncated at the length limit, decode.max_len_a and decode.max_len_b")
-        if n_split := len(self.split):
-            limits = translator.limits
-            manner = f"in pieces, because they have more than {limits.line:,} subwords: {numbers(self.split)}"
-            manner = "sentence by sentence" if limits.every else manner
-            say(f"note: {n_split:,} of {self.n_line:,} lines were translated {manner} (--format jsonl flags them)")
+        if (n_split := self.flags["split"]) and not translator.limits.every:
+            say(f"note: {n_split:,} of {self.n_line:,} lines were translated in pieces (--format jsonl flags them)")
         counts = [f"{name} {n:,}" for name, n in self.flags.most_common() if name not in _NOT_SUSPICIOUS]
         if flags := ", ".join(counts):
             say(f"note: suspicious translations, of {self.n_line:,}: {flags} (--format jsonl flags the lines)")
@@ -330,23 +316,15 @@ class Report:
         if self.references:
             check_count(self.n_line, len(self.references[0]), args.ref[0], args.input)
             for name, reference in zip(args.ref, self.references, strict=True):
-                for text in blank_notes(name, reference, self.sources):
-                    warn(text)
+                pairs = enumerate(zip(self.sources, reference, strict=True), start=1)
+                one_sided = [number for number, (source, line) in pairs if bool(source.strip()) != bool(line.strip())]
+                if one_sided:
+                    first = ", ".join(map(str, one_sided[:_MOST_LISTED]))
+                    where = f"here or in the source, not in both (first: {first})"
+                    warn(f"{name}: {len(one_sided):,} lines are blank {where}: they lower the scores")
             self._print_scores(trg_lang_of(recipe))
         if args.attention:
             lines.draw_attention(self.drawn, self.n_line)
-
-    def _input_notes(self) -> list[str]:
-        name, counts = self.args.input or "<stdin>", self.notes
-        keys = [key.removeprefix("key ") for key in counts if key.startswith("key ")]
-        n_inner_bom, n_crlf = counts["inner bom"], counts["crlf"]
-        notes = (
-            (counts["bom"], f"{name} began with a byte order mark, which was removed"),
-            (n_inner_bom, f"{n_inner_bom:,} lines of {name} had a byte order mark inside, which was removed"),
-            (keys, f"unknown keys of {name}, copied to the output: {', '.join(keys[:MAX_NUMBERS])}"),
-            (n_crlf, f"{n_crlf:,} lines of {name} ended with a carriage return, which was removed"),
-        )
-        return [f"note: {text}" for applies, text in notes if applies]
 
     def _print_scores(self, trg_lang: str) -> None:
         """Print BLEU, chrF and TER with signatures and 95 % intervals, and exact match; also as JSON to --scores."""
@@ -365,19 +343,3 @@ class Report:
             }
             fields |= {"exact_match": exact, "n_line": self.n_line}
             write_lines(self.args.scores, json.dumps(fields, indent=2, ensure_ascii=False).split("\n"))
-
-
-def blank_notes(name: str, references: Sequence[str], sources: Sequence[str]) -> Iterator[str]:
-    """Yield notes on blank references and blank sources. Raises DataError if no line has both.
-
-    name: of the reference file.
-    """
-    has_text = [(bool(source.strip()), bool(line.strip())) for source, line in zip(sources, references, strict=True)]
-    if (True, True) not in has_text:
-        raise DataError(f"{name}: no line has text both here and in the source, so there is nothing to score.")
-    for mismatch, text in {
-        (True, False): "references are blank where the source is not",
-        (False, True): "have text where the source is blank",
-    }.items():
-        if lines := [number for number, sides in enumerate(has_text, start=1) if sides == mismatch]:
-            yield f"{name}: {len(lines):,} of {len(has_text):,} {text} ({numbers(lines)}): they lower the scores"

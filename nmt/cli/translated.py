@@ -103,23 +103,17 @@ def _lang_of(recipe: Recipe, n: int, run: Path) -> str:
     lang_pairs = [(run_data.src_lang, run_data.trg_lang), *map(run_data.languages_of, range(len(run_data.train)))]
     src_langs, trg_langs = (list(dict.fromkeys(side)) for side in zip(*lang_pairs, strict=True))
 
-    def matching(src_lang: str, trg_lang: str) -> tuple[list[str], list[str]]:
-        return (
-            [lang for lang in src_langs if _same_language(lang, src_lang)],
-            [lang for lang in trg_langs if _same_language(lang, trg_lang)],
-        )
-
     src_lang, trg_lang = recipe.data.languages_of(n)[:: -1 if corpus.back_translates else 1]
     side, other = ("trg", "src") if corpus.back_translates else ("src", "trg")
-    matches = matching(src_lang, trg_lang)
-    if not all(matches):
+    matches = [lang for lang in trg_langs if _same_language(lang, trg_lang)]
+    if not matches or not any(_same_language(lang, src_lang) for lang in src_langs):
         text = ", ".join(names_of(getattr(corpus, side)))
-        hint = f", or, if it is text in {trg_lang}, write {other}: {text}" if all(matching(trg_lang, src_lang)) else ""
         raise RunError(
             f"data.train.{n}.translated_by: {run} translates {' or '.join(src_langs)} to {' or '.join(trg_langs)}, "
-            f"but {side}: {text} must be translated from {src_lang} to {trg_lang}. Name a run for that{hint}."
+            f"but {side}: {text} must be translated from {src_lang} to {trg_lang}. Name a run for that, or, if it is "
+            f"text in {trg_lang}, write {other}: {text}."
         )
-    return (trg_lang if trg_lang in matches[1] else matches[1][0]) if len(trg_langs) > 1 else ""
+    return (trg_lang if trg_lang in matches else matches[0]) if len(trg_langs) > 1 else ""
 
 
 def _same_language(lang: str, other: str) -> bool:

@@ -42,7 +42,6 @@ def should_shrink(n_done: int, n_sentence: int) -> bool:
 # The incomplete character that each state stands for; 0 is between characters. After the last four, first bytes, not
 # every continuation byte is valid.
 _INCOMPLETE = [b"", b"\xc3", b"\xe1", b"\xf1", b"\xe0", b"\xed", b"\xf0", b"\xf4"]
-_N_MISSING = [0, 1, 2, 3, 2, 2, 3, 3]  # bytes to the end of the character, in each state
 FORBIDDEN = -1
 
 
@@ -64,15 +63,6 @@ class Characters(NamedTuple):
         """Forbid tokens that may not follow. logits: (R, V), changed in place and returned; state: (R,)."""
         after = self.after if len(self.after) == 1 else self.after[state]
         return logits.masked_fill_(after == FORBIDDEN, -torch.inf)
-
-    def forbid_cut(self, logits: Tensor, state: Tensor, n_left: Tensor) -> None:
-        """Forbid tokens that begin a character which the cap would cut, if any other token may follow. logits: (R, V),
-        changed in place; state: (R,). n_left: (R,) number of tokens that may follow the next one."""
-        if len(self.after) == 1 or int(n_left.min()) >= max(_N_MISSING):
-            return
-        n_missing = torch.tensor(_N_MISSING, device=logits.device)[self.after[state].long().clamp(min=0)]
-        uncut = logits.masked_fill(n_missing > n_left.unsqueeze(1), -torch.inf)
-        logits.copy_(torch.where((uncut > -torch.inf).any(1, keepdim=True), uncut, logits))
 
 
 def characters_of(pieces: Sequence[bytes]) -> Characters | None:

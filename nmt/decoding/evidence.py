@@ -20,7 +20,6 @@ from nmt.recipe.options import Recipe
 Fields = dict[str, Any]
 Lost = dict[str, str]  # fields of a line that could not be computed, each with the error
 _T = TypeVar("_T")
-WORDS = "word_alignment"  # the field that --alignments writes by itself
 
 
 def attempt(name: str, lost: Lost, compute: Callable[[], _T]) -> _T | None:
@@ -40,14 +39,10 @@ class Evidence:
     translator: Translator
     recipe: Recipe
     usual_ratios: Mapping[str, float]
-    fields: bool = True  # all fields
-    words: bool = True  # without `fields`: the word alignment only
+    fields: bool = True  # False: only reasons are needed
 
     def reasons(self, request: Request, translation: Translation) -> list[str]:
-        """Reasons against the best translation of a line: those of its text, by `suspicion.reasons`, and of its search.
-
-        low: the mean log-probability of a token, EOS included, is below decode.low_score; 0 switches that off.
-        """
+        """Return the reasons against the best translation of a line: those of its text, and those of its search."""
         if not translation.hypotheses:
             return []
         data, low_score, best = self.recipe.data, self.recipe.decode.low_score, translation.hypotheses[0]
@@ -66,15 +61,14 @@ class Evidence:
 
     def of(self, requests: Sequence[Request], translations: Sequence[Translation]) -> list[tuple[Fields, Lost]]:
         """Return the fields of each translation, and the errors of those that could not be computed."""
-        if not (self.fields or self.words):
+        if not self.fields:
             return [({}, {}) for _ in translations]
-        forced = partial(self.translator.forced, align=True)
-        all_forced = attempt("", {}, lambda: forced(translations))
+        all_forced = attempt("", {}, lambda: self.translator.forced(translations))
 
         @cache
         def forced_of(n: int) -> list[Scored]:
             # If one line made it fail for all, decode each line by itself.
-            return forced(translations[n : n + 1])[0] if all_forced is None else all_forced[n]
+            return self.translator.forced(translations[n : n + 1])[0] if all_forced is None else all_forced[n]
 
         lines = enumerate(zip(requests, translations, strict=True))
         return [self._fields_of(request, translation, partial(forced_of, n)) for n, (request, translation) in lines]
@@ -82,14 +76,13 @@ class Evidence:
     def of_given(self, sources: Sequence[Request], targets: Sequence[str]) -> list[tuple[Scored, Fields, Lost]]:
         """Score given translations. Returns the scores, and fields and errors as `of` does."""
         results = list[tuple[Scored, Fields, Lost]]()
-        has_fields = self.fields or self.words
-        all_scored = self.translator.score(sources, targets, align=has_fields)
+        all_scored = self.translator.score(sources, targets, align=self.fields)
         for request, scored, text in zip(sources, all_scored, targets, strict=True):
             was_read = bool(scored.token_log_probs)
             best = [Hypothesis(scored.trg_ids, scored.log_prob, scored.log_prob, True)] * was_read
             translation = Translation(text, [text], best, scored.src_ids, items=scored.items)
             parts = [scored] * was_read
-            fields, lost = self._fields_of(request, translation, parts.copy) if has_fields else ({}, {})
+            fields, lost = self._fields_of(request, translation, parts.copy) if self.fields else ({}, {})
             results.append((scored, fields, lost))
         return results
 
@@ -119,9 +112,7 @@ class Evidence:
         if subwords.src.placeholders:
             functions["items"] = lambda: [dict(part.items) for part in translation.parts or [translation]]
         if self.translator.model.attends:
-            functions |= {"alignment": lambda: [*alignment(), None] if was_read else [], WORDS: words}
-        if not self.fields:
-            functions = {WORDS: words}
+            functions |= {"alignment": lambda: [*alignment(), None] if was_read else [], "word_alignment": words}
         lost = Lost()
         return {name: attempt(name, lost, compute) for name, compute in functions.items()}, lost
 

@@ -6,6 +6,7 @@ anywhere. For a part of the source, its neighbours in the source decide. Where n
 own first or last character may not either: %%s is not %s to the program that reads it.
 """
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from functools import lru_cache, reduce
@@ -119,11 +120,8 @@ class Pieces:
 
     def containing(self, part: bytes) -> set[int]:
         """Return the subwords that contain some bytes, none of which is a line feed."""
-        ids, place = set(), self._joined.find(part)
-        while place >= 0:
-            ids.add(i := bisect_right(self._starts, place) - 1)
-            place = self._joined.find(part, self._starts[i + 1])
-        return ids
+        matches = re.finditer(re.escape(part), self._joined)
+        return {bisect_right(self._starts, match.start()) - 1 for match in matches}
 
     def _table(self, required: RequiredPhrase) -> "PhraseTable":
         """Make the table of a required phrase."""
@@ -251,20 +249,14 @@ class PhraseAutomaton:
 
 
 class PhraseTable(NamedTuple):
-    """Transitions of a required phrase by subwords, (n_state, n_vocab). The first state is the start; the last one is
-    accepting and never left.
+    """States of a required phrase. The first one is the start; the last one is accepting and never left."""
 
-    For each state: complete: the phrase is complete if the text ends now; n_left: subwords that are missing; n_matched:
-    bytes that are matched; awaits_boundary: all bytes are matched, and no letter may follow; advancing: subwords that
-    match more.
-    """
-
-    after: NDArray[np.integer[Any]]
-    complete: NDArray[np.bool_]
-    n_left: NDArray[np.int64]
-    n_matched: NDArray[np.int64]
-    awaits_boundary: NDArray[np.bool_]
-    advancing: list[NDArray[np.int64]]
+    after: NDArray[np.integer[Any]]  # (n_state, n_vocab) the state after each subword
+    complete: NDArray[np.bool_]  # (n_state,) as all that follow; the phrase is complete if the text ends now
+    n_left: NDArray[np.int64]  # subwords that are missing
+    n_matched: NDArray[np.int64]  # bytes that are matched
+    awaits_boundary: NDArray[np.bool_]  # all bytes are matched, and no letter may follow
+    advancing: list[NDArray[np.int64]]  # subwords that match more
 
 
 pieces_of = lru_cache(4)(Pieces)  # the index of a vocabulary, from a cache

@@ -64,8 +64,8 @@ class Request:
             if texts is None and name == "tags":
                 continue
             # A text is a sequence, too: of its letters.
-            check(name, "a list of texts", not isinstance(texts, str | bytes), texts, ": put it in a list.")
-            check(name, "a list of texts", isinstance(texts, Sequence), texts)
+            is_list = isinstance(texts, Sequence) and not isinstance(texts, str | bytes)
+            check(name, "a list of texts", is_list, texts, ": put it in a list.")
             for text in texts:
                 check(name, "a list of texts", isinstance(text, str), text, " in it.")
             object.__setattr__(self, name, tuple(texts))  # hashable and immutable

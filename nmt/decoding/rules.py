@@ -162,17 +162,15 @@ class Rules:
 
     def forbid(self, logits: Tensor) -> None:
         """Forbid tokens that may not follow. logits: (R, V), changed in place."""
-        _, n, n_token = self._tokens.shape
+        (_, n, n_token), may_end = self._tokens.shape, self.may_end()
         if self._no_repeat and n_token >= self._no_repeat:
             tokens = self._tokens.flatten(0, 1)
             windows = tokens.unfold(1, self._no_repeat, 1)  # (R, W, n)
             last = tokens[:, n_token - self._no_repeat + 1 :].unsqueeze(1)
-            is_repeat = (windows[:, :, :-1] == last).all(2) & self.may_end().view(-1, 1)
+            is_repeat = (windows[:, :, :-1] == last).all(2) & may_end.view(-1, 1)
             row, window = is_repeat.nonzero(as_tuple=True)
             logits[row, windows[row, window, -1]] = -torch.inf
-        too_short = (self._min_len > n_token).unsqueeze(1)
-        if self.required:
-            too_short = too_short | self.required.is_incomplete()
+        too_short = (self._min_len > n_token).unsqueeze(1) | ~may_end
         logits.view(len(too_short), n, -1)[:, :, EOS].masked_fill_(too_short, -torch.inf)
         if len(self._placeholders):
             possible = logits[:, self._placeholders]

@@ -68,7 +68,12 @@ def sample(
     arguments: see `beam.search`. A hypothesis has the log-probability under the model, not under the narrowed one.
     """
     device = src_seq.device
-    uniform, max_len = _uniform(seeds, n, max_len.tolist()).to(device), max_len.to(device)
+    # Random numbers in [0, 1). They depend only on the seed of a sentence and the number of a sample.
+    uniform = torch.zeros(len(seeds), n, int(max_len.max()) + 1, dtype=torch.float64)
+    for b, (seed, cap) in enumerate(zip(seeds, max_len.tolist(), strict=True)):
+        for k in range(n):
+            uniform[b, k, : cap + 1] = torch.from_numpy(np.random.default_rng([*seed, k]).random(cap + 1))
+    uniform, max_len = uniform.to(device), max_len.to(device)
     # All samples, (B, n, …): tokens, lengths, log-probabilities, and whether the end was forced.
     tokens = torch.zeros(uniform.shape, dtype=torch.long, device=device)
     length, total = torch.zeros_like(tokens[:, :, 0]), torch.zeros_like(uniform[:, :, 0])
@@ -91,8 +96,6 @@ def sample(
             rules.forbid(possible)
             is_stuck = (possible.amax(-1) == -torch.inf).view(-1, n)  # no token may follow: end as at the cap
             possible[:, EOS] = torch.where(is_stuck.flatten(), logits[:, EOS], possible[:, EOS])
-        n_left = (max_len - n_token - 1).clamp(min=0).repeat_interleave(n)
-        automaton.forbid_cut(possible, inside.flatten(), n_left)
         if not torch.isfinite(possible.amax(-1)).all():
             raise not_finite()
         token = draw(narrow(possible), uniform[sentence, :, n_token].flatten()).view(-1, n)
@@ -126,16 +129,6 @@ def sample(
         [Hypothesis(ids[: n - 1], score, score / divisors[n], not cut) for ids, n, score, cut in zip(*row, strict=True)]
         for row in rows
     ]
-
-
-def _uniform(seeds: list[list[int]], n: int, caps: list[int]) -> Tensor:
-    """Random numbers in [0, 1), (B, n, longest cap + 1). They depend only on the seed of a sentence and the number of
-    a sample."""
-    uniform = torch.zeros(len(seeds), n, max(caps, default=0) + 1, dtype=torch.float64)
-    for b, (seed, cap) in enumerate(zip(seeds, caps, strict=True)):
-        for k in range(n):
-            uniform[b, k, : cap + 1] = torch.from_numpy(np.random.default_rng([*seed, k]).random(cap + 1))
-    return uniform
 
 
 def fingerprint(ids: list[int]) -> list[int]:

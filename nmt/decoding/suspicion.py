@@ -160,15 +160,15 @@ def _han_value(run: str) -> int:
 
 
 CAP = "cap"  # known to the search only
-# A block of at least two characters repeated in a row, and a single character repeated more than in an ellipsis.
+# A block of at least two characters repeated in a row, and a single character repeated more than in a dotted line.
 _RUN = {n: re.compile(rf"(\S.{{1,80}}?)\1{{{n - 1},}}", re.DOTALL) for n in (3, 4)}
 _SHORT_RUN = re.compile(r"(\S.{1,3})\1\1", re.DOTALL)
 _GRAM = 5  # characters: longer than the block of a short run
-_RUN_OF_ONE = re.compile(r"([^\s\d])\1{2,}|(\d)\2{9,}")
+_RUN_OF_ONE = re.compile(r"(\S)\1{9,}")
 _DOUBLE = re.compile(r"(?:^| )(\S{3,}) \1(?= )")
 # White space and punctuation may separate the turns of a loop. Vowel signs are not letters in Python, but do not match.
 _BETWEEN = re.compile(r"[\s!-/:-@[-`{-~¡-¿\u2010-\u2027\u2030-\u205e\u3000-\u303f\uff00-\uff0f\uff1a-\uff20।॥၊။؟،]+")
-_LONG_LOOP, _LONG_ROW = 4, 10
+_LONG_LOOP = 4
 _LOST_CHARACTER = "\ufffd"
 _UNCHANGED = re.compile("|".join(pattern for kind, pattern in PATTERNS.items() if kind != "number"))
 _MAX_CHECKED = 5_000  # characters of a line of any size
@@ -226,8 +226,7 @@ def is_repeated(source: str, output: str) -> bool:
 
 def _n_turn(text: str) -> int:
     """Return the largest number of repetitions in a row."""
-    lengths = (len(run[0]) for run in _RUN_OF_ONE.finditer(text))
-    turns = [1, *(n for n in lengths if n >= _LONG_ROW)]
+    turns = [1, *(len(run[0]) for run in _RUN_OF_ONE.finditer(text))]
     words = f"{_BETWEEN.sub(' ', text).strip()} "
     for form in filter(_may_run, (text, words)):
         turns += [len(run[0]) // len(run[1]) for run in _RUN[_LONG_LOOP].finditer(form)]

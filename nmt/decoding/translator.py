@@ -30,7 +30,7 @@ from nmt.decoding.rules import Rules
 from nmt.decoding.sampling import fingerprint, narrowed, sample
 from nmt.decoding.scorer import full_precision, score_tokens
 from nmt.decoding.translation import Scored, Translation, searched_parts
-from nmt.errors import NmtError, OutOfMemory, RecipeError, suppress_out_of_memory
+from nmt.errors import OutOfMemory, RecipeError, suppress_out_of_memory
 from nmt.evaluation.alignment import subword_alignment
 from nmt.evaluation.metrics import comet_model, expected_utility
 from nmt.models.base import Attns, SearchModel, evaluating
@@ -38,13 +38,12 @@ from nmt.recipe.decode_options import DecodeConfig
 
 # (trg_lang, tags) of a request -> the tags to put before its source. Raises RecipeError.
 TagsOf = Callable[[str | None, tuple[str, ...] | None], tuple[str, ...]]
-Row = tuple[list[int], Request | None]  # ids of a source, without EOS, and its request, if known
+Row = tuple[list[int], Request]  # ids of a source, without EOS, and its request
 _LINE_ENDS = str.maketrans("\n\r", "  ")
 # A subword has at most LONGEST_PIECE bytes, so this many characters have at least MAX_SRC_LEN subwords. The rest of a
 # huge line need not be encoded.
 _MAX_CHARACTERS = MAX_SRC_LEN * LONGEST_PIECE
 _TOO_LONG = "too long ({:,} characters): only its first {:,} subwords were read; split it into sentences"
-NOWHERE = "this model has no attention to the source"
 
 
 class Translator:
@@ -52,7 +51,7 @@ class Translator:
 
     tags_of: returns the tags to put before a line; None: `subwords.src` has those of all lines. languages: codes of
     source and target; a line of numbers is copied if both write digits alike. fixed: beam search of the same model for
-    batches without constraints. whole_characters: False lets the model write bytes that are not UTF-8.
+    batches without constraints. is_free: True lets the model write any placeholder, and bytes that are not UTF-8.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class Translator:
         languages: tuple[str, str] = ("", ""),
         fixed: FixedSearch | None = None,
         *,
-        whole_characters: bool = True,
+        is_free: bool = False,
     ) -> None:
         assert config.n_best <= config.n_candidate
         self.model, self.subwords, self.config, self.fixed = model, subwords, config, fixed
@@ -77,7 +76,8 @@ class Translator:
         self._src_lang, self._trg_lang = languages[0], config.trg_lang or languages[1]
         self._by_utility = config.mbr != "none"
         n_text = subwords.trg.n_text
-        characters = characters_of(subwords.trg.raw(range(n_text))) if whole_characters else None
+        characters = None if is_free else characters_of(subwords.trg.raw(range(n_text)))
+        self._placeholders = {} if is_free else subwords.trg.placeholder_ids()
         n_best = config.beam if self._by_utility or config.qe else config.n_best  # reranking needs the whole beam
         options: dict[str, Any] = {"length_penalty": config.length_penalty, "alpha": config.alpha, "beam": config.beam}
         self._settings = BeamSettings(**options, n_real=n_text, n_best=n_best, characters=characters)
@@ -93,7 +93,7 @@ class Translator:
 
     def score(
         self, sources: Sequence[str | Request], translations: Sequence[str], *, align: bool = False
-    ) -> Iterator[Scored]:
+    ) -> list[Scored]:
         """Score given translations, in order. A pair of blank texts does not reach the model. Only the source and the
         tags of a request are used. align: also compute alignments."""
         requests = list(map(self._request, sources))
@@ -109,13 +109,14 @@ class Translator:
             sides = ((requests[n].source, src[row]), (targets[row], trg[row]))
             warnings = (_TOO_LONG.format(len(text), MAX_SRC_LEN) for text, ids in sides if len(ids) > MAX_SRC_LEN)
             scored[n] = replace(forced, items=dict(requests[n].items), warning=next(warnings, None))
-        yield from scored
+        return scored
 
-    def forced(self, translations: Sequence[Translation], *, align: bool = False) -> list[list[Scored]]:
-        """Forced decoding of the best translation of each line. Returns one result for each of its `searched_parts`."""
+    def forced(self, translations: Sequence[Translation]) -> list[list[Scored]]:
+        """Forced decoding of the best translation of each line, with alignments. Returns one result for each of its
+        `searched_parts`."""
         parts_of_lines = [searched_parts(translation) for translation in translations]
         parts = [part for line_parts in parts_of_lines for part in line_parts]
-        results = iter(self._forced([part.src_ids for part in parts], [part.trg_ids for part in parts], align))
+        results = iter(self._forced([part.src_ids for part in parts], [part.trg_ids for part in parts], align=True))
         return [list(islice(results, len(line_parts))) for line_parts in parts_of_lines]
 
     def _forced(self, src_ids: Sequence[list[int]], trg_ids: Sequence[list[int]], align: bool) -> list[Scored]:
@@ -137,9 +138,7 @@ class Translator:
 
     def attention(self, translation: Translation) -> Attns:
         """Return the attention weights of the best translation of a line that is not blank: (n_layer, n_head, …) of
-        each kind, with EOS; 0 between pieces. Raises NmtError if the model has no cross-attention."""
-        if not self.model.attends:
-            raise NmtError(f"{NOWHERE}.")
+        each kind that the model has, with EOS; 0 between pieces."""
         attns_of_parts = []
         for part in searched_parts(translation):
             src_seq = pad(Ragged.of([part.src_ids]), after=(EOS,))
@@ -295,12 +294,13 @@ class Translator:
     ) -> Iterator[tuple[Rows, list[list[Hypothesis]]]]:
         """Search for the hypotheses of rows of ids. Yields the numbers of the rows of a batch, and their hypotheses.
 
-        requests: the request of each row, if known.
+        requests: the request of each row; by default without constraints.
         """
+        requests = requests or [Request("")] * len(ids)
         # A batch costs sentences x hypotheses x longest source, and the source ends with EOS.
         cost = np.array([(len(row) + 1) * self.config.n_candidate for row in ids], dtype=np.int64)
         for batch in length_batches(cost, self.config.max_tokens):
-            yield batch, self._search([(ids[n], requests[n] if requests else None) for n in batch])
+            yield batch, self._search([(ids[n], requests[n]) for n in batch])
 
     def _search(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
         """Search for the hypotheses of a batch; if the memory of the device is too small, half by half. Raises
@@ -319,10 +319,7 @@ class Translator:
     def _search_whole(self, rows: Sequence[Row]) -> list[list[Hypothesis]]:
         config, settings, subwords, device = self.config, self._settings, self.subwords, self.model.device
         ids = [ids for ids, _ in rows]
-        # Ids without a request may have been encoded from any text, so placeholders are not constrained.
-        has_bare_ids = any(request is None for _, request in rows)
-        placeholders = {} if has_bare_ids else subwords.trg.placeholder_ids()
-        requests = [(request or Request("")).in_placeholders(subwords.src.protects) for _, request in rows]
+        requests = [request.in_placeholders(subwords.src.protects) for _, request in rows]
         src_seq = pad(Ragged.of(ids), after=(EOS,)).to(device)
         n_src = torch.tensor([len(row) for row in ids])
         min_len = (config.min_len_a * n_src).long() + config.min_len_b
@@ -333,8 +330,8 @@ class Translator:
                 constraints = [request.prefix, *phrases] if request.prefix else phrases
                 max_len[n] += sum(map(len, subwords.trg.encode(constraints)))
         rules = None
-        if placeholders or config.no_repeat or int(min_len.max()) or any(request.asks for request in requests):
-            options: dict[str, Any] = {"placeholders": placeholders, "n_hypothesis": config.samples or 1}
+        if self._placeholders or config.no_repeat or int(min_len.max()) or any(request.asks for request in requests):
+            options: dict[str, Any] = {"placeholders": self._placeholders, "n_hypothesis": config.samples or 1}
             pieces, min_len = pieces_of(subwords.trg), min_len.to(device)
             rules = Rules(pieces, requests, min_len=min_len, no_repeat=config.no_repeat, **options)
         if config.samples:

@@ -80,7 +80,7 @@ class Ours(Exported):
     def ids(self, lines: Sequence[str], most: int) -> list[list[int]]:
         """Return the ids of the translation of each line by greedy search."""
         config = DecodeConfig(beam=1, max_len_a=0.0, max_len_b=most)
-        translator = Translator(self._model, self._subwords, config, whole_characters=False)
+        translator = Translator(self._model, self._subwords, config, is_free=True)
         ids_of: dict[int, list[int]] = {}
         for numbers, hypotheses in translator.batches(self._subwords.src.encode(lines)):
             ids_of.update(zip(numbers.tolist(), (n_best[0].ids for n_best in hypotheses), strict=True))

@@ -110,8 +110,6 @@ def test_file_is_replaced_only_with_overwrite_and_only_when_complete(translate, 
         (["--output", "x", "--alignments", "link"], "--alignments and --output"),
         (["--output", "in"], "--output and --input"),
         (["--ref", "ref", "--scores", "./ref"], "--scores and --ref"),
-        (["--output", "x", "--ref", "x.journal"], "--ref and --output's journal"),
-        (["--output", "x", "--alignments", "x.journal"], "--alignments and --output's journal"),
     ],
 )
 def test_same_file_as_two_outputs_or_as_input_and_output_is_refused(translate, files, monkeypatch, flags, named):
@@ -128,9 +126,9 @@ def test_device_or_pipe_is_never_replaced_by_an_output_file(translate, files):
     (files / "link").symlink_to("pipe")
     for name in ("pipe", "link"):
         _, err = translate("--input", files / "in", "--output", files / name, "--overwrite", code=2)
-        assert "is a device or a pipe, not a regular file. Leave --output out for stdout" in err
+        assert f"--output {files / name}: is not a regular file. Name a file, or for stdout leave --output out" in err
         _, err = translate("--ref", files / "ref", "--scores", files / name, code=2)
-        assert "is a device or a pipe, not a regular file. Name a file." in err
+        assert f"--scores {files / name}: is not a regular file" in err
     assert stat.S_ISFIFO(os.stat(files / "pipe").st_mode) and (files / "link").is_symlink()
 
 
@@ -208,19 +206,13 @@ def test_references_without_text_are_counted_and_listed(translate, tmp_path):
     reference = tmp_path / "ref"
     reference.write_text("a\n\n" * 12 + "a\n", encoding="utf-8")
     _, err = translate("--ref", reference, source=source)
-    assert (
-        f"warning: {reference}: 12 of 25 references are blank where the source is not (lines 2, 4, 6, 8, 10, 12, 14, "
-        "16, 18, 20 and 2 more): they lower the scores\n" in err
-    )
-    assert f"warning: {reference}: 1 of 25 have text where the source is blank (line 25): they lower" in err
+    found = f"warning: {reference}: 13 lines are blank here or in the source, not in both"
+    assert f"{found} (first: 2, 4, 6, 8, 10, 12, 14, 16, 18, 20): they lower the scores\n" in err
     reference.write_text("a\n" * 24 + "\n", encoding="utf-8")
     assert "blank" not in translate("--ref", reference, source=source)[1]
     reference.write_bytes(b"\n \n")
     out, err = translate("--ref", reference, source=b"the ship\nin May\n", code=2)
     assert f"{reference}: all 2 lines are blank, so there is nothing to score" in err and not out
-    reference.write_bytes(b"a\n\n")
-    err = translate("--ref", reference, source=b"\nin May\n", code=2)[1]
-    assert "no line has text both here and in the source" in err
 
 
 @pytest.mark.parametrize("n_given", [5, 9])

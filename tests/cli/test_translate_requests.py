@@ -86,7 +86,7 @@ def test_terms_and_avoided_phrases_depend_on_words_of_the_source(phrase_file):
     assert read("New York", terms=terms).required == ("Big Apple",)
     assert read("Hunde in Yorkshire", terms=terms).required == ()
     with pytest.raises(
-        DataError, match=r"phrases:3: the term 'Hund' has the translation 'hound' here, but 'dog' in line 1"
+        DataError, match=r"phrases:3: the term 'Hund' has the translation 'hound' here, but 'dog' in an earlier"
     ):
         read("a", terms=phrase_file("Hund\tdog\nhund\tdoggy\nHund\thound\n"))
     for text in ("a\n", "a\tb\tc\n", "a\t\n", "\tb\n", "\n"):
@@ -149,10 +149,10 @@ def test_lines_within_a_source_are_translated_separately_and_rejoined(translate,
     source_lines = ["the ship", "", "the old ship left", "in May"]
     outputs, _ = translate(source="".join(f"{line}\n" for line in source_lines).encode())
     request = as_json({"source": "\n".join(source_lines)})
-    (line,), err = translate(*JSONL, "--format", "jsonl", source=request)
+    (line,), _ = translate(*JSONL, "--format", "jsonl", source=request)
     reply = json.loads(line)
     assert (reply["source"], reply["output"]) == ("\n".join(source_lines), "\n".join(outputs))
-    assert "in pieces" not in err and len(reply["tokens"]) == len(reply["token_log_probs"]) == len(reply["alignment"])
+    assert len(reply["tokens"]) == len(reply["token_log_probs"]) == len(reply["alignment"])
     for flags in ((), ("--format", "tsv")):
         (line,), _ = translate(*JSONL, *flags, source=request)
         assert line.split("\t")[-1] == " ".join(outputs)
