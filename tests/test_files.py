@@ -1,4 +1,4 @@
-"""Durable writes, atomic exchange of two folders, and strict JSON."""
+"""Durable writes, and strict JSON."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from nmt.errors import RunError
-from nmt.files import SEEDS, exchange, parse_json, runs_of, sync_folder, with_shipped, write_durably
+from nmt.files import SEEDS, parse_json, runs_of, sync_folder, with_shipped, write_durably
 from nmt.recipe.reader import read_recipe
 from tests.disk import full_disk
 
@@ -18,18 +18,6 @@ ROOT = Path(__file__).parents[1]
 
 def fail_with(number):
     return Mock(side_effect=OSError(number, os.strerror(number)))
-
-
-def test_two_folders_are_exchanged_in_one_step(tmp_path):
-    for name in ("one", "other"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / name).touch()
-    if not exchange(tmp_path / "one", tmp_path / "other"):
-        assert sys.platform not in ("linux", "darwin")
-        pytest.skip("this system cannot exchange two names")
-    assert (tmp_path / "one" / "other").exists() and (tmp_path / "other" / "one").exists()
-    with pytest.raises(FileNotFoundError):
-        exchange(tmp_path / "one", tmp_path / "nothing")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot open a folder")

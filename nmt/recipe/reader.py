@@ -9,7 +9,6 @@ from pydantic import BaseModel, ValidationError
 
 from nmt.errors import RecipeError, described
 from nmt.files import SEEDS, refuse_links_out, shipped, write_durably
-from nmt.languages import canonical
 from nmt.recipe.complaints import complaints_text, unknown_option, validation_complaints, without_numbers
 from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
@@ -19,7 +18,7 @@ from nmt.recipe.yaml_marks import MAX_BYTES, as_yaml, parse, with_trg
 
 Overrides = Sequence[tuple[str, str]]
 
-_RESOLVED = "# The whole truth of this run: every option, resolved.\n"  # identifies stored recipes: never change it
+_RESOLVED = "# The whole truth of this run: every option, resolved.\n"  # of a stored recipe, in all versions
 
 
 def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
@@ -75,7 +74,6 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
                 "--valid SRC TRG --langs SRC TRG --out DIR"
             )
     value = {} if value is None else value
-    is_stored = content.startswith(_RESOLVED.encode())
     if isinstance(value, dict):
         value |= {title: {} for title, _ in sections() if title in value and value[title] is None}  # only comments
         data = value.get("data")
@@ -91,7 +89,7 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
             lines = {old: line for old, line in lines.items() if not f"{old}.".startswith(f"{name}.")} | {name: None}
     if value or not complaints:  # text that is not YAML gets no further complaints about missing options
         try:
-            recipe = Recipe.model_validate(value, context=is_stored)
+            recipe = Recipe.model_validate(value)
         except ValidationError as error:
             known = {name for _, name, _ in complaints}
             for name, text in validation_complaints(error):
@@ -144,9 +142,7 @@ def _override(value: dict[str, Any], name: str, text: str) -> str:
     if not (option := option_named(name)):
         raise RecipeError("name an option, not a section" if name in dict(sections()) else unknown_option(name))
     new: Any = text
-    if name.endswith(("src_lang", "trg_lang")) and text:
-        new = canonical(text)  # needed for a stored recipe, whose validation lets unknown codes pass
-    elif not option.is_text:
+    if not option.is_text:
         document = parse(text)
         if document.faults:
             raise RecipeError(document.faults[0][2])

@@ -6,7 +6,7 @@ import pytest
 
 from nmt.errors import RecipeError
 from nmt.recipe.options import Recipe
-from nmt.recipe.reader import changed, overrides_of, read_recipe, recipe_text, write_recipe
+from nmt.recipe.reader import overrides_of, read_recipe, recipe_text, write_recipe
 
 FILE = "file: a.tsv, src_column: 1, trg_column: 2"
 
@@ -328,13 +328,3 @@ def test_an_unknown_language_is_refused_with_its_place_and_the_nearest(complaint
         "recipe.yaml:3: data.src_lang: 'cz' is not a language code (did you mean cs, Czech?)",
         "recipe.yaml:4: data.train.0.src_lang: 'jp' is not a language code (did you mean ja, Japanese?)",
     ]
-
-
-def test_a_stored_recipe_with_an_unknown_language_stays_readable(read, tmp_path):
-    write_recipe(read("name: x\ndata: {src_lang: x-old, trg_lang: ja}\n"), tmp_path / "stored.yaml")
-    text = (tmp_path / "stored.yaml").read_text(encoding="utf-8").replace("x-old", "dates").replace("ja", "jpn")
-    recipe = read(text)
-    assert (recipe.data.src_lang, recipe.data.trg_lang) == ("dates", "ja")
-    assert changed(recipe, [("decode.beam", "3")]).data == recipe.data
-    with pytest.raises(RecipeError, match=r"command line: decode\.trg_lang: 'jp' is no"):
-        changed(recipe, [("decode.trg_lang", "jp")])
