@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from nmt.errors import RecipeError, described
-from nmt.files import SEEDS, refuse_links_out, shipped, write_durably
+from nmt.files import SEEDS, check_is_run, refuse_links_out, shipped, write_durably
 from nmt.recipe.complaints import complaints_text, unknown_option, validation_complaints, without_numbers
 from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
@@ -28,7 +28,7 @@ def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
     Raises RecipeError with all complaints at once, in the order of the lines.
     """
     if path is None:
-        return _read(b"", "the command line", overrides)
+        return _read(b"{}", "the command line", overrides)
     path = Path(path)
     path = inside if (inside := path / "recipe.yaml").is_file() else path
     if path.parts[:1] == ("recipes",):  # a recipe of the package
@@ -40,12 +40,10 @@ def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
         if (path / SEEDS).is_file():
-            raise RecipeError(
-                f"{path} has several runs: name one, {path}/seed-N, or the recipe with --seeds."
-            ) from None
+            check_is_run(path)  # raises the error of several runs
         raise RecipeError(f"{path}: cannot read the recipe: {error.strerror} (expected a YAML file)") from None
     origin = Origin(path, frozenset(name for name, _ in overrides))
-    recipe = _read(content, str(path), overrides, path).with_origin(origin)
+    recipe = _read(content, str(path), overrides).with_origin(origin)
     # The path of a local COMET model becomes absolute, since the run folder is elsewhere.
     for title, option in (("valid", "comet"), ("decode", "qe")):
         section = getattr(recipe, title)
@@ -60,19 +58,15 @@ def changed(recipe: Recipe, overrides: Overrides) -> Recipe:
     return _read(recipe_text(recipe).encode("utf-8"), "the recipe", overrides).with_origin(recipe.origin)
 
 
-def _read(content: bytes, source: str, overrides: Overrides, path: Path | None = None) -> Recipe:
-    """Validate YAML with overrides applied. source: name of the content in messages. path: its file, or None."""
+def _read(content: bytes, source: str, overrides: Overrides) -> Recipe:
+    """Validate YAML with overrides applied. source: the file of the content, or its name in messages."""
     document = parse(content)
     value, lines, complaints = document.value, document.lines, document.faults
-    if path is not None and not isinstance(value, dict):
-        is_empty = value is None and not complaints
-        if is_empty and not overrides:
-            raise RecipeError(f"{path}: the recipe is empty (expected name: and data:, docs/data.md)")
-        if not is_empty and path.suffix not in (".yaml", ".yml"):
-            raise RecipeError(
-                f"{path} is not a recipe (a YAML file). To start from text files: nmt-preprocess --train SRC TRG "
-                "--valid SRC TRG --langs SRC TRG --out DIR"
-            )
+    if not isinstance(value, dict) and not source.endswith((".yaml", ".yml")):
+        raise RecipeError(
+            f"{source} is not a recipe (a YAML file). To start from text files: nmt-preprocess --train SRC TRG "
+            "--valid SRC TRG --langs SRC TRG --out DIR"
+        )
     value = {} if value is None else value
     if isinstance(value, dict):
         value |= {title: {} for title, _ in sections() if title in value and value[title] is None}  # only comments

@@ -60,7 +60,7 @@ def folder(tmp_path_factory):
         (preprocess, "own.yaml --show 3", "no such folder of prepared data"),
         (train, "colon.en", "colon.en is not a recipe (a YAML file)"),
         (train, "lone.yaml", "lone.yaml:1: expected a mapping of sections and options"),
-        (train, "empty.yaml", "empty.yaml: the recipe is empty (expected name: and data:"),
+        (train, "empty.yaml", "empty.yaml:1: name: missing (expected text of"),
         (train, "x.yaml --max-epoch 3", "--max-epoch: unknown option (did you mean --epochs?)"),
         (train, "x.yaml --time-budget 3", "like 90s, 20m, 1h30m or 2d, found \"3\" (did you mean 3m?)"),
         (train, "x.yaml --subwords.vocab_size many", 'a whole number >= 264, <= 1,000,000, found "many"'),

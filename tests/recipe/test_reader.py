@@ -139,7 +139,7 @@ def test_a_wrong_type_or_value_is_refused_with_the_expected_one(complaints, writ
     [
         ("- a\n", "expected a mapping of sections and options"),
         ("just text\n", "expected a mapping of sections and options"),
-        ("", "recipe.yaml: the recipe is empty"),
+        ("", "recipe.yaml:1: name: missing"),
         ("name: [x\n", "not YAML"),
     ],
 )
