@@ -227,17 +227,17 @@ def is_run(folder: Path) -> bool:
     return (folder / RECIPE).is_file()
 
 
+def seed_runs(folder: Path) -> list[Path]:
+    """The runs of `nmt-train --seeds` in a folder, ordered by seed."""
+    runs = (path for path in folder.glob("seed-*") if path.name.removeprefix("seed-").isdecimal())
+    return sorted(runs, key=lambda path: int(path.name.removeprefix("seed-")))
+
+
 def runs_of(folder: Path) -> list[Path]:
-    """The run folders that a folder stands for: itself if it is a run, else the runs of `nmt-train --seeds` in it."""
+    """The run folders that a folder stands for: itself, or the trained runs of `nmt-train --seeds` in it."""
     if is_run(folder) or not (folder / SEEDS).is_file():
         return [folder]
-    try:
-        names = parse_json((folder / SEEDS).read_bytes())["runs"]
-        if runs := [folder / name for name in names if re.fullmatch(r"seed-[0-9]+", name)]:
-            return runs
-        raise ValueError("it lists no run")
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{folder / SEEDS} is damaged ({error}): run the same nmt-train --seeds again.") from None
+    return [run for run in seed_runs(folder) if (run / "model").is_dir()] or [folder]
 
 
 def check_is_run(folder: Path) -> None:

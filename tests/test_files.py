@@ -8,8 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from nmt.errors import RunError
-from nmt.files import SEEDS, parse_json, runs_of, sync_folder, with_shipped, write_durably
+from nmt.files import parse_json, sync_folder, with_shipped, write_durably
 from nmt.recipe.reader import read_recipe
 from tests.disk import full_disk
 
@@ -67,10 +66,3 @@ def test_shipped_pages_and_recipes_are_found_from_any_folder(tmp_path, monkeypat
     expected = message.replace("(docs", f"({ROOT}/docs").replace("see ", f"see {ROOT}/")
     assert with_shipped(message) == expected
     assert read_recipe("recipes/multi30k.de-en.yaml").name == "multi30k.de-en"
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"runs": 3}', '{"runs": {}}', '{"runs": ["../other"]}'])
-def test_a_summary_of_seeds_without_runs_is_damaged(tmp_path, text):
-    (tmp_path / SEEDS).write_text(text, encoding="utf-8")
-    with pytest.raises(RunError, match=r"seeds\.json is damaged"):
-        runs_of(tmp_path)
