@@ -60,7 +60,7 @@ modle: {}
         'recipe.yaml:11: train.compile: expected true or false | auto, found "yes" (write true)',
         'recipe.yaml:13: optim.lr: expected a number > 0.0, found "fast"',
         'recipe.yaml:14: optim.warmup: expected a whole number >= 0 | auto, found "1_000" (write 1000)',
-        "recipe.yaml:15: optim.eps: .inf is not a finite number",
+        'recipe.yaml:15: optim.eps: expected a number > 0.0, found ".inf"',
         "recipe.yaml:16: optim.lerning_rate: unknown option (did you mean optim.lr?)",
         "recipe.yaml:17: modle: unknown option (did you mean model?)",
     ]
@@ -116,6 +116,7 @@ def test_a_time_budget_is_read_in_seconds(read, written, seconds):
         ("seed: true", "seed: expected a whole number >= 0, found true"),
         ("optim: {lr: true}", "optim.lr: expected a number > 0.0, found true"),
         ("optim: {lr: -1}", "optim.lr: expected a number > 0.0, found -1"),
+        ("optim: {lr: 1e999}", "optim.lr: expected a number > 0.0, found Infinity"),
         ("optim: {betas: [0.9]}", "optim.betas.1: missing (expected list of 2: number >= 0.0, < 1.0)"),
         ("optim: {betas: [0.9, 2]}", "optim.betas.1: expected list of 2: number >= 0.0, < 1.0, found 2"),
         ("train: {time_budget: 20min}", 'expected text like 90s, 20m, 1h30m or 2d, found "20min"'),
