@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
         (preprocess, f"{FILE_FLAGS} /proc/nope", "/proc/nope: cannot be created: /proc is not writable"),
         (preprocess, "t.en", "t.en is not a recipe (a YAML file). To start from text files: nmt-preprocess --train"),
         (preprocess, "large.en", "large.en is not a recipe (a YAML file)"),
-        (preprocess, f"{FILE_FLAGS} x --langs de jp", "--langs: 'jp' is not a language code (did you mean ja, Japa"),
+        (preprocess, f"{FILE_FLAGS} x --langs de jp", "data.trg_lang: 'jp' is not a language code (did you mean "),
         (preprocess, "own.yaml --langs de no", "--langs: for use without a recipe"),
         (preprocess, "none.yaml", "none.yaml"),
         (preprocess, "own.yaml --data.valid.src none.de", "no file none.de: tried"),
