@@ -140,7 +140,7 @@ def put_in_place(new: Path, folder: Path) -> None:
     try:
         os.replace(new, folder)
     except BaseException:
-        if is_replaced:
+        if is_replaced and not folder.exists():
             os.replace(old, folder)
         raise
     sync_folder(folder.parent)

@@ -18,7 +18,7 @@ from nmt.recipe.yaml_marks import MAX_BYTES, as_yaml, parse, with_trg
 
 Overrides = Sequence[tuple[str, str]]
 
-_RESOLVED = "# The whole truth of this run: every option, resolved.\n"  # of a stored recipe, in all versions
+_RESOLVED = "# The whole truth of this run: every option, resolved.\n"  # the first line of a stored recipe
 
 
 def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
