@@ -198,6 +198,7 @@ def test_lists_of_phrases_and_numpy_numbers_are_accepted(folders):
         (lambda run: nmt.load(run).score([nmt.Request("a", prefix="b")], ["b"]), "sources, number 1: prefix, required"),
         (lambda run: nmt.load(run).translate(["a"], beam={4}), r"^beam: \{4\} of type set is not a value of an option"),
         (lambda run: nmt.load(run).translate(["a"], top_p=0.5), "top_p.*samples"),
+        (lambda run: nmt.load(run).translate(["a"], shortlist=256), "^shortlist: is gone; leave it out"),
         (lambda run: nmt.load(run).translate(["a"], beam_size=3), r"beam_size: .*\(did you mean beam\?\)"),
     ],
 )

@@ -18,7 +18,7 @@ from nmt.data.lines import without_ending
 from nmt.errors import DataError, NmtError, as_nmt_error, is_machine_error
 from nmt.extras import incomplete, version
 from nmt.files import with_shipped
-from nmt.recipe.complaints import SHORT, nearest
+from nmt.recipe.complaints import GONE, SHORT, nearest, without_numbers
 from nmt.recipe.contradictions import ENDINGS, NOT_READ
 from nmt.recipe.fields import all_fields, option_named, sections
 from nmt.recipe.yaml_marks import with_trg
@@ -80,8 +80,10 @@ class Parser(argparse.ArgumentParser):
 
     def _unknown_flag_message(self, flag: str, hint: str) -> str:
         names = [known.removeprefix("--") for known in self._option_string_actions if known.startswith("--")]
-        meant = nearest(flag.removeprefix("--"), names)
-        similar = dict.fromkeys(self.short.get(other, f"--{other}") for other in meant)
+        name, option = flag.removeprefix("--"), without_numbers(flag.removeprefix("--"))
+        if option in GONE:
+            return f"{flag} is gone: {GONE[option]}"
+        similar = dict.fromkeys(self.short.get(other, f"--{other}") for other in nearest(name, names))
         return f"{flag}: unknown option" + (f" (did you mean {' or '.join(similar)}?)" if similar else "") + hint
 
     def error(self, message: str) -> NoReturn:

@@ -19,11 +19,12 @@ from nmt.data.placeholders import canonical_tag, held_out_tags, tag_language
 from nmt.errors import DataError, MachineError
 from nmt.files import lock_file, parse_json, put_in_place, refuse_links_out, sha256_of, sync_file, sync_folder
 from nmt.languages import language_of
+from nmt.recipe.complaints import WITHOUT_EFFECT, without_numbers
 from nmt.recipe.data_options import FilterConfig
 from nmt.recipe.draft import SCHEMA
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import MANIFEST
-from nmt.recipe.reader import differences
+from nmt.recipe.reader import differences, pass_over_gone
 
 FORMAT = 1
 RECIPE = "recipe.yaml"
@@ -87,6 +88,9 @@ def _upgraded(stored: dict[str, Any], current: dict[str, Any]) -> dict[str, Any]
     data["tags"] = {
         split: [list(map(canonical_tag, tags)) for tags in lists] for split, lists in (data["tags"] or {}).items()
     }
+    pass_over_gone(upgraded, is_stored=True)
+    for name in [name for name in data if without_numbers(f"data.{name}") in WITHOUT_EFFECT]:  # of one corpus
+        del data[name]
     for name in FilterConfig.model_fields.keys() - stored.get("data", {}).keys():
         value = current["data"][name]
         data[name] = value if value in (defaults["data"][name], 0) else type(value)(0)

@@ -70,6 +70,38 @@ _FOREIGN_NAMES = {
 }
 OTHER_NAMES = {word: tuple(ours.split()) for ours, words in _FOREIGN_NAMES.items() for word in words.split()}
 
+_WHOLE_RUN = "leave it out: an option applies to the whole run; for a change, start a second run with train.init_from"
+_COMPARE = "compare values of --decode.beam and --decode.alpha by --ref"
+_BY_FACTOR = "leave it out: data.max_ratio bounds the same ratio by a factor"
+_SPLIT = "split the input of nmt-translate yourself; nmt-preprocess has --data.workers"
+# Options and flags of earlier versions, without dashes, and what to use instead.
+GONE = {
+    "engine": "translate with an exported model in CTranslate2's own Python package: docs/export.md",
+    "data.generate": "in a clone of the repository python tools/make_dates.py OUT writes the corpus (name its files in "
+    "data.train, data.valid and data.test)",
+    **dict.fromkeys(("rank", "ranks", "workers"), _SPLIT),
+    "show-scores": "--format tsv and --format jsonl have the score of each translation",
+    "with-attention": "--attention FILE.html has the weights of all layers and heads",
+    "examples": "put the files side by side: paste -d '\\n' IN OUT REF",
+    "rank-timeout": "nmt-preprocess works on one machine, with as many processes as --data.workers says",
+    "gold-alignments": "write word alignments with --alignments, and compare them with another tool",
+    **dict.fromkeys(("tune-decoding", "tune-beams", "tune-metric", "store"), _COMPARE),
+    "tune-alignment": "name the layer and the head: --decode.align_layer and --decode.align_head",
+    **dict.fromkeys(("data.max_ratio_spread", "data.train.max_ratio_spread"), _BY_FACTOR),
+    "decode.shortlist": "leave it out: every search uses the whole vocabulary",
+    "decode.coverage": "leave it out: hypotheses are ranked by score and length penalty alone",
+    "regularize.layer_drop": "leave it out: all layers take part in every update",
+    **dict.fromkeys(("regularize.layer_drop_from", "regularize.word_dropout_from"), _WHOLE_RUN),
+    "decode.diversity": "leave it out, and use decode.samples for more diverse translations",
+    "decode.align_when": "leave it out, and name the layer: decode.align_layer",
+    "batch.split_rate": "leave it out, and use batch.bpe_dropout",
+}
+# For the options of GONE, the value that had no effect: an earlier recipe with it still opens.
+_OTHER_VALUES = {"data.generate": None, "decode.align_when": "written"}
+WITHOUT_EFFECT: dict[str, Any] = dict.fromkeys([name for name in GONE if "." in name], 0) | _OTHER_VALUES
+# Removed values: (option, value), and the value that replaces it in the recipe of a run, which still translates.
+GONE_VALUES = {("optim.name", "schedulefree"): "adamw", ("decode.mbr", "bleu"): "chrf"}
+
 
 def complaints_text(complaints: Iterable[Complaint], file: str) -> str:
     """Format complaints for the user, one a line: those of the command line first, then by line of the file."""
@@ -99,6 +131,8 @@ def validation_complaints(error: ValidationError) -> Iterator[tuple[str, str]]:
             yield name, unknown_option(name)
         elif kind == "missing":
             yield name, f"missing (expected {_expected(name)})"
+        elif isinstance(fault["input"], str) and (instead := GONE_VALUES.get((name, fault["input"]))):
+            yield name, f"{fault['input']} is gone; write {instead}"
         else:
             expected, value = _expected(name), fault["input"]
             article = "a " if expected.startswith(("whole number", "number")) else ""
@@ -110,6 +144,8 @@ def validation_complaints(error: ValidationError) -> Iterator[tuple[str, str]]:
 def unknown_option(name: str) -> str:
     """Return the message about an unknown dotted name, with the nearest names or else the options of the section."""
     plain, parent = without_numbers(name), name.rpartition(".")[0]
+    if plain in GONE:
+        return f"is gone; {GONE[plain]}"
     section = plain.rpartition(".")[0]
     siblings = [field.name for field in all_fields() if field.inner and field.name.rpartition(".")[0] == section]
     if meant := nearest(plain, siblings):

@@ -9,7 +9,14 @@ from pydantic import BaseModel, ValidationError
 
 from nmt.errors import RecipeError, described
 from nmt.files import SEEDS, check_is_run, refuse_links_out, shipped, write_durably
-from nmt.recipe.complaints import complaints_text, unknown_option, validation_complaints, without_numbers
+from nmt.recipe.complaints import (
+    GONE_VALUES,
+    WITHOUT_EFFECT,
+    complaints_text,
+    unknown_option,
+    validation_complaints,
+    without_numbers,
+)
 from nmt.recipe.fields import option_named, sections
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
@@ -18,7 +25,7 @@ from nmt.recipe.yaml_marks import MAX_BYTES, as_yaml, parse, with_trg
 
 Overrides = Sequence[tuple[str, str]]
 
-_RESOLVED = "# The whole truth of this run: every option, resolved.\n"  # the first line of a stored recipe
+_RESOLVED = "# The whole truth of this run: every option, resolved.\n"  # identifies stored recipes: never change it
 
 
 def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
@@ -69,6 +76,7 @@ def _read(content: bytes, source: str, overrides: Overrides) -> Recipe:
         )
     value = {} if value is None else value
     if isinstance(value, dict):
+        pass_over_gone(value, is_stored=content.startswith(_RESOLVED.encode()))
         value |= {title: {} for title, _ in sections() if title in value and value[title] is None}  # only comments
         data = value.get("data")
         for _, option, last in (name.split(".") for name, _ in overrides if name.count(".") == 2):
@@ -126,6 +134,27 @@ def write_recipe(recipe: Recipe, path: Path | str) -> None:
 def recipe_text(recipe: Recipe) -> str:
     """Return a recipe as YAML with every option spelled out, after the first line that marks a stored recipe."""
     return _RESOLVED + "\n".join(_lines(recipe)) + "\n"
+
+
+def pass_over_gone(value: Any, *, is_stored: bool = False) -> None:
+    """Remove options of earlier versions from a recipe's raw value, in place, if their value had no effect.
+
+    is_stored: the recipe is that of a run. It opens with any value of a removed option of `data`, `decode` or
+    `regularize`: its data exist already, and translation goes without the option.
+    """
+    for name, without_effect in WITHOUT_EFFECT.items():
+        title, _, option = name.rpartition(".")
+        is_passed_over = is_stored and title.partition(".")[0] in ("data", "decode", "regularize")
+        section = value
+        for key in title.split("."):
+            section = section.get(key) if isinstance(section, dict) else None
+        for part in section if isinstance(section, list) else [section]:
+            if isinstance(part, dict) and option in part and (is_passed_over or part[option] in (without_effect, None)):
+                del part[option]
+    for (name, gone), instead in GONE_VALUES.items() if is_stored and isinstance(value, dict) else ():
+        title, _, option = name.partition(".")
+        if isinstance(value.get(title), dict) and value[title].get(option) == gone:
+            value[title][option] = instead
 
 
 def _override(value: dict[str, Any], name: str, text: str) -> str:

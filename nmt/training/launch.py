@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import sys
@@ -230,9 +231,19 @@ def claim(run: Run, recipe: Recipe, data: Prepared) -> None:
     write_recipe(recipe, run.recipe_file)  # last: it marks the folder as a run
 
 
+# Lines of a run's recipe with options that were removed since.
+_REMOVED_OPTIONS = r"^  (?:layer_drop|layer_drop_from|word_dropout_from): (?!0(?:\.0)?$).*|^  name: schedulefree$"
+
+
 def refuse_other_run(run: Run, recipe: Recipe, data: Prepared) -> None:
     """Raise RunError if the folder belongs to the run of another recipe, or to no run. Writes nothing."""
     if run.has_weights:
+        if gone := re.findall(_REMOVED_OPTIONS, run.recipe_file.read_text("utf-8"), re.MULTILINE):
+            raise RunError(
+                f"{run.folder} was trained with {', '.join(map(str.strip, gone))}, which this version no longer has: "
+                f"it can translate, but not resume. Start a new run from its weights: --train.init_from {run.folder} "
+                "--train.out FOLDER."
+            )
         run_recipe = run.recipe()
         # A run that ends by the clock is not reproducible to the bit anyway, so its length may change.
         bound = [] if run_recipe.train.time_budget else bound_to_length(recipe)

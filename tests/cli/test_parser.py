@@ -6,7 +6,7 @@ import pytest
 
 from nmt.cli import export, preprocess, train, translate
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run
-from nmt.recipe.complaints import OTHER_NAMES, SHORT
+from nmt.recipe.complaints import GONE, OTHER_NAMES, SHORT
 from nmt.recipe.fields import all_fields
 
 MAINS = {"nmt-preprocess": preprocess.main, "nmt-train": train.main, "nmt-translate": translate.main}
@@ -68,10 +68,14 @@ def test_mistaken_flag_gives_one_line_that_names_the_right_flag(given, meant, ca
     assert messages(shlex.split(given), capsys) == [meant]
 
 
-def test_unknown_flags_are_listed_together(capsys):
+def test_unknown_flags_are_listed_together_and_removed_flags_with_their_replacement(capsys, monkeypatch):
     assert [line.split(":")[0] for line in messages(["--a\x1b", "--beam", "--a\x1b"], capsys)] == ["--a\\x1b", "--beam"]
-    assert run(lambda _: 0, Parser("nmt-x"), ["--new"]) == 2
-    unknown = capsys.readouterr().err.strip()
+    monkeypatch.setitem(GONE, "old", "use nmt-export")
+    assert run(lambda _: 0, Parser("nmt-x"), ["--old", "x", "--new"]) == 2
+    gone, unknown = capsys.readouterr().err.splitlines()
+    assert gone == "nmt-x: error: --old is gone: use nmt-export"
+    assert run(lambda _: 0, Parser("nmt-x"), ["--data.train.0.max_ratio_spread", "6"]) == 2
+    assert "--data.train.0.max_ratio_spread is gone: " in capsys.readouterr().err
     assert "--new: unknown option" in unknown and unknown.endswith("--help")
     (parser := Parser("nmt-x")).add_argument("words", nargs="*")
     assert parser.read(["--two words", "--", "--flag"]).words == ["--two words", "--flag"]  # these only look like flags

@@ -5,6 +5,7 @@ from operator import attrgetter
 import pytest
 
 from nmt.errors import RecipeError
+from nmt.recipe import complaints as names
 from nmt.recipe.options import Recipe
 from nmt.recipe.reader import overrides_of, read_recipe, recipe_text, write_recipe
 
@@ -329,3 +330,23 @@ def test_an_unknown_language_is_refused_with_its_place_and_the_nearest(complaint
         "recipe.yaml:3: data.src_lang: 'cz' is not a language code (did you mean cs, Czech?)",
         "recipe.yaml:4: data.train.0.src_lang: 'jp' is not a language code (did you mean ja, Japanese?)",
     ]
+
+
+def test_a_removed_option_is_ignored_if_it_had_no_effect_and_refused_otherwise(read, complaints, monkeypatch):
+    monkeypatch.setitem(names.GONE, "batch.slices", "batch.bpe_dropout does the same (set it)")
+    monkeypatch.setitem(names.WITHOUT_EFFECT, "batch.slices", 0.0)
+    assert read("name: x\nbatch:\n  slices: 0\n") == Recipe(name="x")
+    stored = "# The whole truth of this run: every option, resolved.\nname: x\ndata:\n  generate: dates\n"
+    assert read(stored) == Recipe(name="x"), "the data of a run are made already"
+    assert read(stored + "optim:\n  name: schedulefree\n").optim.name == "adamw", "its weights translate as they did"
+    assert "make_dates.py OUT" in complaints("name: x\ndata:\n  generate: dates\n")[0]
+    spread = "    - {src: a, trg: b, max_ratio_spread: 3.0}\n  max_ratio_spread: 6.0\n"
+    assert read(stored + f"  train:\n{spread}").data.train[0].src == "a", "so are those of its corpora"
+    spread_is_gone = "max_ratio_spread: is gone; leave it out: data.max_ratio bounds the same ratio by a factor"
+    assert complaints(f"name: x\ndata:\n  train:\n{spread}") == [
+        f"recipe.yaml:4: data.train.0.{spread_is_gone}",
+        f"recipe.yaml:5: data.{spread_is_gone}",
+    ]
+    gone = "batch.slices: is gone; batch.bpe_dropout does the same (set it)"
+    assert complaints("name: x\nbatch:\n  slices: 0.1\n") == [f"recipe.yaml:3: {gone}"]
+    assert complaints("name: x\n", [("batch.slices", "0.1")]) == [f"command line: {gone}"]

@@ -182,3 +182,18 @@ def test_full_disk_error_names_the_file_and_the_run_does_not_begin(recipe_of):
         claim(run, recipe_of(), Prepared.open(recipe_of().data_folder))
     assert caught.value.filename == str(run.data_file)
     assert launch(recipe_of(train={"updates": 2})) == "done"
+
+
+@pytest.mark.parametrize(("line", "told"), [("regularize:", "layer_drop: 0.2"), ("optim:", "name: schedulefree")])
+def test_run_with_a_removed_option_cannot_be_resumed(recipe_of, line, told):
+    recipe = recipe_of(train={"updates": 2})
+    launch(recipe)
+    file = Run(recipe.run_folder).recipe_file
+    text = file.read_text(encoding="utf-8")
+    kept = "\n".join(row for row in text.split("\n") if not row.startswith("  name: adam"))
+    file.write_text(kept.replace(f"{line}\n", f"{line}\n  {told}\n"), encoding="utf-8")
+    before = file.read_bytes()
+    message = rf"{told}, which .* no longer has: it can translate, but not resume\. .*--train\.init_from"
+    with pytest.raises(RunError, match=message):
+        launch(recipe_of(train={"updates": 4}))
+    assert file.read_bytes() == before
