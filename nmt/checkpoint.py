@@ -75,9 +75,9 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) ->
 def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> None:
     """Write a checkpoint and commit it.
 
-    tensors: file name -> name -> tensor. state: content of state.json. An existing checkpoint of this name is replaced
-    atomically. Raises TrainingError for weights that are not finite, and MachineError when the disk is full or fails.
-    In both cases an existing checkpoint is untouched.
+    tensors: file name -> name -> tensor. state: content of state.json. An existing checkpoint of this name is replaced.
+    Raises TrainingError for weights that are not finite, and MachineError when the disk is full or fails. In both cases
+    an existing checkpoint is untouched.
     """
     for file in (MODEL, EMA):
         for name, tensor in tensors.get(file, {}).items():

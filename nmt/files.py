@@ -1,7 +1,6 @@
 """Safe files: digests, durable writes, locks, strict JSON, and self-contained HTML pages."""
 
 import base64
-import ctypes
 import errno
 import glob
 import hashlib
@@ -25,7 +24,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-# Errors of systems that cannot sync a folder, or exchange two folders.
+# Errors of systems that cannot sync a folder.
 _UNSUPPORTED = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF}
 
 
@@ -131,42 +130,19 @@ def write_durably(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def exchange(first: Path, second: Path) -> bool:
-    """Exchange two folders atomically. Returns False if the system cannot."""
-    if sys.platform == "linux":
-        at_cwd, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of renameat2(2)
-        name, arguments = "renameat2", (at_cwd, os.fsencode(first), at_cwd, os.fsencode(second), swap)
-    elif sys.platform == "darwin":
-        name, arguments = "renamex_np", (os.fsencode(first), os.fsencode(second), 2)  # RENAME_SWAP
-    else:
-        return False
-    call = getattr(ctypes.CDLL(None, use_errno=True), name, None)
-    if call is None:
-        return False
-    if call(*arguments) == 0:
-        return True
-    if (code := ctypes.get_errno()) in _UNSUPPORTED:
-        return False
-    raise OSError(code, os.strerror(code), str(first), None, str(second))
-
-
 def put_in_place(new: Path, folder: Path) -> None:
     """Rename a complete folder to its final name. An existing folder of this name stays until then and is deleted
-    afterwards."""
+    afterwards. A kill between the two renames leaves it under a hidden name."""
     old = folder.with_name(f".{folder.name}.old.tmp")
-    if not folder.exists():
-        os.replace(new, folder)
-    else:
+    if is_replaced := folder.exists():
         shutil.rmtree(old, ignore_errors=True)
-        if exchange(new, folder):
-            os.replace(new, old)
-        else:
-            os.replace(folder, old)
-            try:  # a kill here leaves the existing folder under the name `old`
-                os.replace(new, folder)
-            except OSError:
-                os.replace(old, folder)
-                raise
+        os.replace(folder, old)
+    try:
+        os.replace(new, folder)
+    except BaseException:
+        if is_replaced and not folder.exists():
+            os.replace(old, folder)
+        raise
     sync_folder(folder.parent)
     shutil.rmtree(old, ignore_errors=True)
 
@@ -251,17 +227,17 @@ def is_run(folder: Path) -> bool:
     return (folder / RECIPE).is_file()
 
 
+def seed_runs(folder: Path) -> list[Path]:
+    """The runs of `nmt-train --seeds` in a folder, ordered by seed."""
+    runs = (path for path in folder.glob("seed-*") if path.name.removeprefix("seed-").isdecimal())
+    return sorted(runs, key=lambda path: int(path.name.removeprefix("seed-")))
+
+
 def runs_of(folder: Path) -> list[Path]:
-    """The run folders that a folder stands for: itself if it is a run, else the runs of `nmt-train --seeds` in it."""
+    """The run folders that a folder stands for: itself, or the trained runs of `nmt-train --seeds` in it."""
     if is_run(folder) or not (folder / SEEDS).is_file():
         return [folder]
-    try:
-        names = parse_json((folder / SEEDS).read_bytes())["runs"]
-        if runs := [folder / name for name in names if re.fullmatch(r"seed-[0-9]+", name)]:
-            return runs
-        raise ValueError("it lists no run")
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{folder / SEEDS} is damaged ({error}): run the same nmt-train --seeds again.") from None
+    return [run for run in seed_runs(folder) if (run / "model").is_dir()] or [folder]
 
 
 def check_is_run(folder: Path) -> None:

@@ -149,5 +149,4 @@ def _nearest(text: str) -> str:
     codes = sorted(code for code in LIKELY_SUBTAGS if len(code) == 2)
     code_of = {language_of(code).name.lower(): code for code in codes} | {code: code for code in codes}
     close = difflib.get_close_matches(text, code_of, n=1, cutoff=0.7)
-    close = close or [code for code in codes if len(text) == 2 and code[0] == text[0]]
     return code_of[close[0]] if close else ""

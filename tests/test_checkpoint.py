@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from nmt import checkpoint, files
+from nmt import checkpoint
 from nmt.errors import MachineError, RunError, TrainingError
 
 
@@ -184,7 +184,6 @@ def test_kill_between_two_renames_loses_nothing(folder, monkeypatch):
         replace(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "exchange", lambda *_: False)
         patch.setattr(os, "replace", replace_or_die)
         with pytest.raises(KeyboardInterrupt):
             checkpoint.save(folder, tensors(1), {"update": 7, "second": True})

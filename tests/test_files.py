@@ -1,4 +1,4 @@
-"""Durable writes, atomic exchange of two folders, and strict JSON."""
+"""Durable writes, and strict JSON."""
 
 import errno
 import os
@@ -8,8 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from nmt.errors import RunError
-from nmt.files import SEEDS, exchange, parse_json, runs_of, sync_folder, with_shipped, write_durably
+from nmt.files import parse_json, sync_folder, with_shipped, write_durably
 from nmt.recipe.reader import read_recipe
 from tests.disk import full_disk
 
@@ -18,18 +17,6 @@ ROOT = Path(__file__).parents[1]
 
 def fail_with(number):
     return Mock(side_effect=OSError(number, os.strerror(number)))
-
-
-def test_two_folders_are_exchanged_in_one_step(tmp_path):
-    for name in ("one", "other"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / name).touch()
-    if not exchange(tmp_path / "one", tmp_path / "other"):
-        assert sys.platform not in ("linux", "darwin")
-        pytest.skip("this system cannot exchange two names")
-    assert (tmp_path / "one" / "other").exists() and (tmp_path / "other" / "one").exists()
-    with pytest.raises(FileNotFoundError):
-        exchange(tmp_path / "one", tmp_path / "nothing")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot open a folder")
@@ -79,10 +66,3 @@ def test_shipped_pages_and_recipes_are_found_from_any_folder(tmp_path, monkeypat
     expected = message.replace("(docs", f"({ROOT}/docs").replace("see ", f"see {ROOT}/")
     assert with_shipped(message) == expected
     assert read_recipe("recipes/multi30k.de-en.yaml").name == "multi30k.de-en"
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"runs": 3}', '{"runs": {}}', '{"runs": ["../other"]}'])
-def test_a_summary_of_seeds_without_runs_is_damaged(tmp_path, text):
-    (tmp_path / SEEDS).write_text(text, encoding="utf-8")
-    with pytest.raises(RunError, match=r"seeds\.json is damaged"):
-        runs_of(tmp_path)

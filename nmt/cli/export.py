@@ -34,9 +34,9 @@ TARGETS = ("ctranslate2", "huggingface", "safetensors")
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16")
 N_LINE = 200  # lines of the validation set to compare, at most
 
-# File names in an export, by engine: required ones, and others that some exports or earlier versions have.
+# File names in an export, by engine: required ones, and others that some exports have.
 _RUN_FILES = {RECIPE, "subwords.json"}
-_OPTIONAL_RUN_FILES = {"data.json", "lock", "decoding.json", "translations", CARD}
+_OPTIONAL_RUN_FILES = {"data.json", "lock", "translations", CARD}
 _VOCABULARIES = {"shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json"}
 _FILES = {
     "ctranslate2": (_RUN_FILES | {"model.bin"}, _OPTIONAL_RUN_FILES | _VOCABULARIES | {"config.json"}),

@@ -14,7 +14,6 @@ from nmt.cli.begin import Stop, end_startup, printable, talk, write_stdout
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, is_corpus, overrides_of, run, whole_number
 from nmt.errors import AlarmError, RecipeError
 from nmt.files import RECIPE, is_run
-from nmt.languages import canonical
 from nmt.recipe.draft import exports_note, portable_options, unsupported
 from nmt.recipe.model_options import TransformerOptions
 from nmt.recipe.options import Recipe
@@ -177,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--back-translate", action="append", nargs=2, metavar=metavar, help=f"{text}; may be given several times")
     text = "without --valid: hold out N training pairs for validation, or a share below 1; near copies are left out of "
     add("--valid-size", metavar="N", help=f"{text}training [default: 1 %%, 200 to 2,000]")
-    add("--langs", help="languages, as in: --langs de en", nargs=2, metavar=sides, type=_language)
+    add("--langs", help="languages, as in: --langs de en", nargs=2, metavar=sides)
     add("--out", metavar="DIR", help="folder of the prepared data; its name becomes that of the recipe")
     add_short_flags(parser)
     add_override_flags(parser)
@@ -259,13 +258,6 @@ def _default_options(vocab_from: str | None) -> Sequence[tuple[str, str]]:
         ("train.init_from", vocab_from),
         *_FINE_TUNING,
     ]
-
-
-def _language(code: str) -> str:
-    try:
-        return canonical(code)
-    except RecipeError as error:
-        raise argparse.ArgumentTypeError(str(error).removesuffix(".")) from None
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 from nmt.cli.begin import Stop, end_startup, printable, talk, write_stdout
 from nmt.cli.parser import Parser, add_override_flags, add_short_flags, overrides_of, run, whole_number
 from nmt.errors import NmtError, RunError
-from nmt.files import RECIPE, is_run
+from nmt.files import RECIPE, is_run, seed_runs
 from nmt.processes import process_rank, sleep_if_busy
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import is_prepared
@@ -100,20 +100,18 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
     if is_run(folder):
         raise NmtError(f"{recipe.run_folder} is a run of a single seed: name another folder with --out.")
     is_main = process_rank().rank == 0
-    runs = [folder / f"seed-{seed}" for seed in seeds]
-    earlier = [path for path in sorted(folder.glob("seed-*")) if path.name.removeprefix("seed-").isdecimal()]
-    for seed, run_folder in zip(seeds, runs, strict=True):
+    for seed in seeds:
+        run_folder = folder / f"seed-{seed}"
         if is_main:
             talk(f"seed {seed}: {run_folder}")
         changes = dict[str, object](seed=seed, train=recipe.train.model_copy(update={"out": str(run_folder)}))
-        begun = [started for path in (run_folder, *runs, *earlier) if (started := Run(path)).has_weights]
+        begun = [started for path in (run_folder, *seed_runs(folder)) if (started := Run(path)).has_weights]
         if recipe.model.preset == "auto" and begun:  # the preset depends on the load of the machine: reuse the first
             changes["model"] = sized_as(recipe, begun[0].recipe()).model
         if launch(recipe.model_copy(update=changes), stop) == "stopped":
             return stop.exit_code
     if is_main:
-        trained = [Run(path) for path in {*earlier, *runs} if (path / "model").is_dir()]
-        trained.sort(key=lambda seed_run: int(seed_run.folder.name.removeprefix("seed-")))
+        trained = [Run(path) for path in seed_runs(folder) if (path / "model").is_dir()]
         recipes = [seed_run.recipe().model_dump(mode="json", exclude={"seed"}) for seed_run in trained]
         differing = {name for other in recipes for name in refused_changes(differences(recipes[0], other))}
         differing.discard("optim.warmup")

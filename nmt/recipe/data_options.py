@@ -92,10 +92,8 @@ def complaint_about_patterns(patterns: Sequence[Any]) -> str | None:
                 group = re.compile(f"(?P<{PATTERN}>{pattern[1:-1]})")  # as a part of a larger expression
         except (re.error, OverflowError, RecursionError, Warning) as error:
             return f"{pattern} is not a usable regular expression ({error})"
-        if re.search(r"(?<!\\)(?:\\\\)*(?:\\[1-9]|\(\?\()", pattern):
-            return f"{pattern} refers to a group by its number, which other patterns would change (write it without)"
-        if len(group.groupindex) > 1:
-            return f"{pattern} has a named group (write it as (?:...))"
+        if len(group.groupindex) > 1 or re.search(r"(?<!\\)(?:\\\\)*(?:\\[1-9]|\(\?\()", pattern):
+            return f"{pattern} names a group or refers to one, which other patterns would change (write it without)"
         if group.match(""):
             return f"{pattern} also matches the empty text (make one of its parts required)"
     return None

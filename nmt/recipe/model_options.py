@@ -156,11 +156,7 @@ class ModelConfig(RecurrentOptions, TransformerOptions, AnyModelOptions):
 
     @property
     def attention_grids(self) -> dict[Attention, tuple[int, int]]:
-        """(n_layer, n_head) by kind of attention, for the weights that the model returns (`nmt.models.base.Attns`).
-
-        These weights can be drawn, written, and turned into alignments. Without `cross` there is no attention to the
-        source.
-        """
+        """(n_layer, n_head) by kind of attention, for the weights that the model returns (`nmt.models.base.Attns`)."""
         if self.is_recurrent:
             return {"cross": (1, 1)} if self.architecture == "attention" else {}
         encoder, decoder = (self.n_enc_layer, self.n_head), (self.n_dec_layer, self.n_head)
@@ -174,10 +170,7 @@ class ModelConfig(RecurrentOptions, TransformerOptions, AnyModelOptions):
     @model_validator(mode="before")
     @classmethod
     def _resolve(cls, given: Any) -> Any:
-        """Fill in the sizes of the preset, for a Transformer, and the default of `scale_emb_or_prj`.
-
-        Without a shared projection that is none, as upstream.
-        """
+        """Fill in the sizes of a Transformer's preset, and `scale_emb_or_prj`: none without sharing, as upstream."""
         if not isinstance(given, dict):
             return given
         preset, is_transformer = given.get("preset"), given.get("architecture", "transformer") == "transformer"

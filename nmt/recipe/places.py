@@ -53,10 +53,7 @@ def is_made(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Origin:
-    """Origin of a recipe: its file, None without one, and the options given on the command line.
-
-    The origin does not count when recipes are compared.
-    """
+    """Origin of a recipe, ignored if recipes are compared: its file, or None, and the options on the command line."""
 
     file: Path | None = field(default=None, compare=False)
     given: frozenset[str] = field(default=frozenset(), compare=False)

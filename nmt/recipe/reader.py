@@ -8,8 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from nmt.errors import RecipeError, described
-from nmt.files import SEEDS, refuse_links_out, shipped, write_durably
-from nmt.languages import canonical
+from nmt.files import SEEDS, check_is_run, refuse_links_out, shipped, write_durably
 from nmt.recipe.complaints import (
     GONE_VALUES,
     WITHOUT_EFFECT,
@@ -36,7 +35,7 @@ def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
     Raises RecipeError with all complaints at once, in the order of the lines.
     """
     if path is None:
-        return _read(b"", "the command line", overrides)
+        return _read(b"{}", "the command line", overrides)
     path = Path(path)
     path = inside if (inside := path / "recipe.yaml").is_file() else path
     if path.parts[:1] == ("recipes",):  # a recipe of the package
@@ -48,12 +47,10 @@ def read_recipe(path: Path | str | None, overrides: Overrides = ()) -> Recipe:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
         if (path / SEEDS).is_file():
-            raise RecipeError(
-                f"{path} has several runs: name one, {path}/seed-N, or the recipe with --seeds."
-            ) from None
+            check_is_run(path)  # raises the error of several runs
         raise RecipeError(f"{path}: cannot read the recipe: {error.strerror} (expected a YAML file)") from None
     origin = Origin(path, frozenset(name for name, _ in overrides))
-    recipe = _read(content, str(path), overrides, path).with_origin(origin)
+    recipe = _read(content, str(path), overrides).with_origin(origin)
     # The path of a local COMET model becomes absolute, since the run folder is elsewhere.
     for title, option in (("valid", "comet"), ("decode", "qe")):
         section = getattr(recipe, title)
@@ -68,23 +65,18 @@ def changed(recipe: Recipe, overrides: Overrides) -> Recipe:
     return _read(recipe_text(recipe).encode("utf-8"), "the recipe", overrides).with_origin(recipe.origin)
 
 
-def _read(content: bytes, source: str, overrides: Overrides, path: Path | None = None) -> Recipe:
-    """Validate YAML with overrides applied. source: name of the content in messages. path: its file, or None."""
+def _read(content: bytes, source: str, overrides: Overrides) -> Recipe:
+    """Validate YAML with overrides applied. source: the file of the content, or its name in messages."""
     document = parse(content)
     value, lines, complaints = document.value, document.lines, document.faults
-    if path is not None and not isinstance(value, dict):
-        is_empty = value is None and not complaints
-        if is_empty and not overrides:
-            raise RecipeError(f"{path}: the recipe is empty (expected name: and data:, docs/data.md)")
-        if not is_empty and path.suffix not in (".yaml", ".yml"):
-            raise RecipeError(
-                f"{path} is not a recipe (a YAML file). To start from text files: nmt-preprocess --train SRC TRG "
-                "--valid SRC TRG --langs SRC TRG --out DIR"
-            )
+    if not isinstance(value, dict) and not source.endswith((".yaml", ".yml")):
+        raise RecipeError(
+            f"{source} is not a recipe (a YAML file). To start from text files: nmt-preprocess --train SRC TRG "
+            "--valid SRC TRG --langs SRC TRG --out DIR"
+        )
     value = {} if value is None else value
-    is_stored = content.startswith(_RESOLVED.encode())
     if isinstance(value, dict):
-        pass_over_gone(value, is_stored=is_stored)
+        pass_over_gone(value, is_stored=content.startswith(_RESOLVED.encode()))
         value |= {title: {} for title, _ in sections() if title in value and value[title] is None}  # only comments
         data = value.get("data")
         for _, option, last in (name.split(".") for name, _ in overrides if name.count(".") == 2):
@@ -99,7 +91,7 @@ def _read(content: bytes, source: str, overrides: Overrides, path: Path | None =
             lines = {old: line for old, line in lines.items() if not f"{old}.".startswith(f"{name}.")} | {name: None}
     if value or not complaints:  # text that is not YAML gets no further complaints about missing options
         try:
-            recipe = Recipe.model_validate(value, context=is_stored)
+            recipe = Recipe.model_validate(value)
         except ValidationError as error:
             known = {name for _, name, _ in complaints}
             for name, text in validation_complaints(error):
@@ -173,9 +165,7 @@ def _override(value: dict[str, Any], name: str, text: str) -> str:
     if not (option := option_named(name)):
         raise RecipeError("name an option, not a section" if name in dict(sections()) else unknown_option(name))
     new: Any = text
-    if name.endswith(("src_lang", "trg_lang")) and text:
-        new = canonical(text)  # needed for a stored recipe, whose validation lets unknown codes pass
-    elif not option.is_text:
+    if not option.is_text:
         document = parse(text)
         if document.faults:
             raise RecipeError(document.faults[0][2])

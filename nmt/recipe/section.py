@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from nmt.errors import RecipeError
 from nmt.languages import canonical
@@ -26,13 +26,11 @@ Duration = Annotated[
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 
 
-def _language(code: str, info: ValidationInfo) -> str:
-    """Return the canonical form of a language code. A stored recipe (context: true) keeps a code that is unknown."""
+def _language(code: str) -> str:
+    """Return the canonical form of a language code."""
     try:
         return canonical(code) if code else code
     except RecipeError as error:
-        if info.context:
-            return code
         raise ValueError(str(error)) from None
 
 

@@ -5,7 +5,6 @@ duplicate keys are refused, and size and depth are bounded.
 """
 
 import json
-import math
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,7 +18,6 @@ MAX_DEPTH = 20
 
 _INT = re.compile(r"[-+]?[0-9]{1,39}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 _CONSTANTS = {"": None, "~": None, "null": None, "true": True, "false": False}
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 _YAML_1_1_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
@@ -58,8 +56,6 @@ def parse(content: bytes | str) -> Document:
         line += error.object.count(b"\n", 0, error.start)
         message = f"byte {error.object[error.start]:#04x} is not UTF-8 (save the file as UTF-8)"
     except (ValueError, OverflowError) as error:
-        escape = re.search(r"\\U(?!000|0010)", text)  # beyond U+10FFFF
-        line += text.count("\n", 0, escape.start()) if escape else 0
         message = f"not YAML: {error}"
     except yaml.reader.ReaderError as error:
         line += text.count("\n", 0, error.position)
@@ -75,15 +71,12 @@ def parse(content: bytes | str) -> Document:
 
 
 def scalar(text: str) -> Any:
-    """Parse an unquoted scalar: None, a bool, an int, a float or text. Raises ValueError for inf and nan."""
+    """Parse an unquoted scalar: None, a bool, an int, a float or text. `.inf` and `.nan` are text."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if _INT.fullmatch(text):
         return int(text)
-    number = float(text) if _FLOAT.fullmatch(text) else None
-    if _NOT_FINITE.fullmatch(text) or (number is not None and not math.isfinite(number)):
-        raise ValueError(f"{text[:40]} is not a finite number")
-    return text if number is None else number
+    return float(text) if _FLOAT.fullmatch(text) else text
 
 
 def quoted(text: str) -> str:
@@ -119,10 +112,8 @@ class _Composer(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         message = None
-        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-            message = "anchors and aliases (& and *) are not allowed; text that begins with one needs quotes"
-        elif event.tag is not None:
-            message = f"tags ({event.tag}) are not allowed"
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None or event.tag is not None:
+            message = "anchors, aliases and tags (&, * and !) are not allowed; text that begins with one needs quotes"
         elif self.depth >= MAX_DEPTH:
             message = f"nested deeper than {MAX_DEPTH}"
         if message:
@@ -162,10 +153,5 @@ def _value(node: yaml.Node, name: str, document: Document) -> Any:
         document.lines |= {full: child.start_mark.line + 1 for full, child in items.items()}
         return [_value(child, full, document) for full, child in items.items()]
     assert isinstance(node, yaml.ScalarNode)
-    if node.style is not None:  # quoted
-        return node.value
-    try:
-        return scalar(node.value)
-    except ValueError as error:
-        document.faults.append((node.start_mark.line + 1, name, str(error)))
-        return 0
+    is_quoted = node.style is not None
+    return node.value if is_quoted else scalar(node.value)

@@ -179,7 +179,7 @@ def _with(recipe: Recipe, section: str, options: dict[str, Any]) -> Recipe:
     tree["model"] = recipe.model.model_dump(exclude_unset=True)
     tree[section] |= options
     try:
-        return Recipe.model_validate(tree, context=True).with_origin(recipe.origin)
+        return Recipe.model_validate(tree).with_origin(recipe.origin)
     except ValidationError as error:
         complaints = "\n".join(f"{name}: {text}" for name, text in validation_complaints(error))
         raise RecipeError(f"the values chosen for auto and train.epochs contradict the recipe: {complaints}") from None

@@ -7,7 +7,7 @@ import pytest
 from nmt.errors import RecipeError
 from nmt.recipe import complaints as names
 from nmt.recipe.options import Recipe
-from nmt.recipe.reader import changed, overrides_of, read_recipe, recipe_text, write_recipe
+from nmt.recipe.reader import overrides_of, read_recipe, recipe_text, write_recipe
 
 FILE = "file: a.tsv, src_column: 1, trg_column: 2"
 
@@ -61,7 +61,7 @@ modle: {}
         'recipe.yaml:11: train.compile: expected true or false | auto, found "yes" (write true)',
         'recipe.yaml:13: optim.lr: expected a number > 0.0, found "fast"',
         'recipe.yaml:14: optim.warmup: expected a whole number >= 0 | auto, found "1_000" (write 1000)',
-        "recipe.yaml:15: optim.eps: .inf is not a finite number",
+        'recipe.yaml:15: optim.eps: expected a number > 0.0, found ".inf"',
         "recipe.yaml:16: optim.lerning_rate: unknown option (did you mean optim.lr?)",
         "recipe.yaml:17: modle: unknown option (did you mean model?)",
     ]
@@ -117,6 +117,7 @@ def test_a_time_budget_is_read_in_seconds(read, written, seconds):
         ("seed: true", "seed: expected a whole number >= 0, found true"),
         ("optim: {lr: true}", "optim.lr: expected a number > 0.0, found true"),
         ("optim: {lr: -1}", "optim.lr: expected a number > 0.0, found -1"),
+        ("optim: {lr: 1e999}", "optim.lr: expected a number > 0.0, found Infinity"),
         ("optim: {betas: [0.9]}", "optim.betas.1: missing (expected list of 2: number >= 0.0, < 1.0)"),
         ("optim: {betas: [0.9, 2]}", "optim.betas.1: expected list of 2: number >= 0.0, < 1.0, found 2"),
         ("train: {time_budget: 20min}", 'expected text like 90s, 20m, 1h30m or 2d, found "20min"'),
@@ -140,7 +141,7 @@ def test_a_wrong_type_or_value_is_refused_with_the_expected_one(complaints, writ
     [
         ("- a\n", "expected a mapping of sections and options"),
         ("just text\n", "expected a mapping of sections and options"),
-        ("", "recipe.yaml: the recipe is empty"),
+        ("", "recipe.yaml:1: name: missing"),
         ("name: [x\n", "not YAML"),
     ],
 )
@@ -329,16 +330,6 @@ def test_an_unknown_language_is_refused_with_its_place_and_the_nearest(complaint
         "recipe.yaml:3: data.src_lang: 'cz' is not a language code (did you mean cs, Czech?)",
         "recipe.yaml:4: data.train.0.src_lang: 'jp' is not a language code (did you mean ja, Japanese?)",
     ]
-
-
-def test_a_stored_recipe_with_an_unknown_language_stays_readable(read, tmp_path):
-    write_recipe(read("name: x\ndata: {src_lang: x-old, trg_lang: ja}\n"), tmp_path / "stored.yaml")
-    text = (tmp_path / "stored.yaml").read_text(encoding="utf-8").replace("x-old", "dates").replace("ja", "jpn")
-    recipe = read(text)
-    assert (recipe.data.src_lang, recipe.data.trg_lang) == ("dates", "ja")
-    assert changed(recipe, [("decode.beam", "3")]).data == recipe.data
-    with pytest.raises(RecipeError, match=r"command line: decode\.trg_lang: 'jp' is no"):
-        changed(recipe, [("decode.trg_lang", "jp")])
 
 
 def test_a_removed_option_is_ignored_if_it_had_no_effect_and_refused_otherwise(read, complaints, monkeypatch):

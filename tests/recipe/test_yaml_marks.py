@@ -25,12 +25,6 @@ def test_quoted_scalars_are_always_text():
     assert parse("""[ "1e-4", 'true', "", "~" ]""").value == ["1e-4", "true", "", "~"]
 
 
-@pytest.mark.parametrize("text", [".inf", "-.inf", ".nan", "1e999"])
-def test_infinities_and_nan_are_refused(text):
-    (fault,) = parse(f"a: 1\nb: {text}\n").faults
-    assert fault == (2, "b", f"{text} is not a finite number")
-
-
 def test_every_name_has_a_line_number():
     document = parse("a: 1\nb:\n  c: [1, {d: 2}]\n  e: 3\n")
     assert document.lines == {"a": 1, "b": 2, "b.c": 3, "b.c.0": 3, "b.c.1": 3, "b.c.1.d": 3, "b.e": 4}
@@ -45,8 +39,8 @@ def test_a_duplicate_key_is_a_fault_and_the_rest_is_still_read():
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ("a: &x 1\nb: *x\n", 1, "anchors and aliases"),
-        ("a: 1\nb: *x\n", 2, "anchors and aliases"),
+        ("a: &x 1\nb: *x\n", 1, "anchors, aliases"),
+        ("a: 1\nb: *x\n", 2, "anchors, aliases"),
         ("a: 1\nb: !!python/object/apply:os.system ['true']\n", 2, "tags"),
         ("a: !!str 1\n", 1, "tags"),
         ("a: 1\nb: " + "[" * 30 + "]" * 30, 2, "nested deeper"),
@@ -55,7 +49,6 @@ def test_a_duplicate_key_is_a_fault_and_the_rest_is_still_read():
         ("a: 1\n---\nb: 2\n", 2, "not YAML"),
         ("a: 1\n? [x]\n: 2\n", 2, "as a key"),
         ("a: 1\nb: \x07\n", 2, "U+0007"),
-        ('a: "\\U0010FFFF"\nb: "\\U00110000"\n', 2, "not YAML"),
         ('a: "\\UFFFFFFFF"\n', 1, "not YAML"),
     ],
 )

@@ -62,7 +62,7 @@ def test_summary_has_the_scores_of_the_chosen_models(seeds, capsys):
     assert main([str(seeds.parent / "recipe.yaml"), "--seeds", "2"]) == 0  # the others stay in the summary
     assert (seeds / "seeds.json").read_bytes() == before
     capsys.readouterr()
-    assert main([str(seeds)]) == 2 and "has several runs" in capsys.readouterr().err
+    assert main([str(seeds)]) == 2 and "a run for each seed" in capsys.readouterr().err
 
 
 def test_runs_that_differ_in_more_than_the_seed_give_a_warning(corpus, tmp_path, capsys):
