@@ -113,7 +113,7 @@ class CharacterLetters:
         characters = [letter for letter in alphabet if len(letter) == 1 and letter not in BYTE_LETTERS]
         self.n_byte = dict.fromkeys(BYTE_LETTERS, 1) | {letter: len(letter.encode("utf-8")) for letter in characters}
         self.pre_tokenizer = in_words()
-        self._table = _ByteFallback((ord(letter), letter) for letter in characters)
+        self._letters = {*map(chr, range(0x80)), *characters}
 
     def is_piece(self, piece: str) -> bool:
         """Return whether the string is a valid piece: no part of a character, and no name of a byte like <0xE3>."""
@@ -130,19 +130,15 @@ class CharacterLetters:
     def words(self, text: str) -> list[str]:
         """Return the words of a text, in letters."""
         words = easy_words(text) or [word for word, _ in self.pre_tokenizer.pre_tokenize_str(text)]
-        return [word.translate(self._table) for word in words]
+        return ["".join(c if c in self._letters else _in_byte_letters(c) for c in word) for word in words]
 
     def name(self, piece: str) -> str:
         """Return the name of a piece for the tokenizers library. Its byte fallback writes the byte 0xE3 as <0xE3>."""
         return f"<0x{BYTE_LETTERS[piece]:02X}>" if piece in BYTE_LETTERS and not piece.isascii() else piece
 
 
-class _ByteFallback(dict[int, str]):
-    """Table for str.translate: a character without a letter becomes the letters of its bytes."""
-
-    def __missing__(self, code: int) -> str:
-        self[code] = "".join(_BYTE_LETTERS[byte] for byte in chr(code).encode("utf-8"))
-        return self[code]
+def _in_byte_letters(character: str) -> str:
+    return "".join(_BYTE_LETTERS[byte] for byte in character.encode("utf-8"))
 
 
 # Characters that continue a grapheme cluster, and those that begin one with the character after them.
@@ -186,14 +182,13 @@ MOST_COUNTED = 2_000_000
 COVERAGE = 0.9995  # minimum share of the characters of a text that the alphabet covers, if it has room
 
 
-def counted_characters(words: Mapping[str, int]) -> dict[str, int]:
-    """Return the number of occurrences of each character, in the order of code points. words: counts of words."""
-    joined = np.frombuffer("".join(words).encode("utf-32-le"), np.uint32)
-    n_letter = np.fromiter(map(len, words), np.int64, len(words))
-    times = np.repeat(np.fromiter(words.values(), np.int64, len(words)), n_letter)
-    codes, which = np.unique(joined, return_inverse=True)
-    counts = np.bincount(which, times, len(codes)).astype(np.int64)
-    return dict(zip(map(chr, codes.tolist()), counts.tolist(), strict=True))
+def counted_characters(words: Mapping[str, int]) -> Counter[str]:
+    """Return the number of occurrences of each character. words: counts of words."""
+    counts = Counter[str]()
+    for word, n in words.items():
+        for character in word:
+            counts[character] += n
+    return counts
 
 
 def alphabet_of(

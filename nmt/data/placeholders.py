@@ -92,10 +92,9 @@ def names_of(kinds: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{kind}{n}" for kind in _ALL_KINDS if kind in wanted for n in range(1, PER_KIND + 1))
 
 
-def kinds_of(names: Iterable[str]) -> tuple[Kind, ...]:
+def kinds_of(names: Sequence[str]) -> tuple[Kind, ...]:
     """Return the kinds of placeholders, without patterns."""
-    present = set(map(_kind, names))
-    return tuple(kind for kind in KINDS if kind in present)
+    return tuple(kind for kind in KINDS if f"{kind}1" in names)
 
 
 def _kind(name: str) -> str:
@@ -143,8 +142,7 @@ def protected_like(text: str, items: Mapping[str, str], kinds: Sequence[str]) ->
         unused = names.get((match.lastgroup or PATTERN, match[0]))
         return CHARACTERS[unused.pop(0)] if unused else match[0]
 
-    text = _clean(text)
-    return _pattern(tuple(kinds)).sub(replace, text) if items else text
+    return _pattern(tuple(kinds)).sub(replace, _clean(text))
 
 
 def protected_pair(src: str, trg: str, kinds: Sequence[str]) -> tuple[str, str, bool]:

@@ -191,7 +191,10 @@ def findings(facts: Facts, on_dropped: str = "") -> Iterator[tuple[str, str]]:
                 "Undo it in the tokenised files (unescape: true of the corpus in the recipe), or use text in one "
                 "style.",
             )
-    rows, chance = facts.get("leaks", {}).get("rows", ()), chance_overlap(facts)
+    # A pair from the distribution of the training pairs is one of them with a probability near the share of training
+    # pairs that occur more than once (Good and Turing). Twice that share is allowed, up to 90 %.
+    repeated = facts.get("duplicates", {}).get("again", 0) / max(facts["kept"], 1)
+    rows, chance = facts.get("leaks", {}).get("rows", ()), min(0.9, MOST_LEAKED + 2 * repeated)
     parts = {"pair": "", "reversed": ", with source and target exchanged"}
     for row, (part, exchanged) in itertools.product(rows, parts.items()):
         if row["in"] in ("valid", "train or valid"):
@@ -232,9 +235,7 @@ def _shift(alignment: Facts) -> tuple[str, str]:
     """Describe the first stretch of misaligned lines of two files, and give advice."""
     src, trg, stretch = alignment["src"], alignment["trg"], alignment["stretches"][0]
     first, last, offset = stretch["first"], stretch["last"], stretch["offset"]
-    n_more = len(alignment["stretches"]) - 1
-    more = f" ({n_more:,} more stretches are in the report)" if n_more else ""
-    lines = f"{src}:{first}: lines {first:,} to {last:,}{more}"
+    lines = f"{src}:{first}: lines {first:,} to {last:,}"
     advice = f"Look at both files around lines {first:,} and {last:,}"
     if offset is None:
         return f"{lines}, {src} and {trg} do not match, not even a few lines apart.", f"{advice}."
@@ -260,16 +261,6 @@ def _dresses(facts: Facts) -> Iterable[tuple[str, str, Dress, Dress]]:
 def _dress(dress: Dress) -> str:
     apart = percent(dress.apart, dress.ends)
     return f"{dress.entities:,} entities in {dress.lines:,} lines, a space before {apart} of the final full stops"
-
-
-def chance_overlap(facts: Facts) -> float:
-    """Share of a validation or test set that may be in training: 1 %, and more if training pairs repeat.
-
-    A pair from the distribution of the training pairs is one of them with a probability near the share of training
-    pairs that occur more than once (Good and Turing). Twice that share is allowed, up to 90 %.
-    """
-    repeated: float = facts.get("duplicates", {}).get("again", 0) / max(facts["kept"], 1)
-    return min(0.9, MOST_LEAKED + 2 * repeated)
 
 
 def table(facts: Facts) -> list[str]:

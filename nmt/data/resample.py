@@ -385,7 +385,7 @@ class Noise:
             src = mistyped(src, chance)
         noisy = []
         for (codec, ids), old, new in zip(pair, texts, (src, trg), strict=True):
-            tags = ids[: int((ids < codec.n_text).argmax())] if len(ids) and ids[0] >= codec.n_text else ids[:0]
+            tags = ids[ids >= codec.n_text]
             noisy.append(ids if new == old else np.append(tags, codec.encode([new])[0]).astype(ids.dtype))
         return (noisy[0], noisy[1]) if max(map(len, noisy)) <= self._most else (src_ids, trg_ids)
 

@@ -129,13 +129,10 @@ class Bpe(Kind):
         return (f"the merge of {a!r} and {b!r} is not in the vocabulary" for a, b in wrong)
 
 
-class Char(Bpe):
+class Char(Kind):
     """Single characters; stored as BPE without merges."""
 
-    def learn(self, words: Counter[str], n_piece: int) -> PieceTable:
-        """Take the most frequent characters."""
-        alphabet = alphabet_of(counted_characters(words), n_piece - len(BYTE_LETTERS), coverage=1.0)
-        return PieceTable(vocab=[*CharacterLetters(alphabet).n_byte])
+    stored = "bpe"
 
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
         """Add the most frequent of the new characters."""
@@ -272,8 +269,6 @@ class OfSentencePiece(Kind):
             yield "there is not one score for each piece"
         try:
             for piece, score in zip(pieces.vocab, pieces.scores, strict=True):
-                if score is None and len(piece) > 1:
-                    yield "a piece without a score is no byte"
                 if score is not None:
                     ByteLetters().raw(piece).decode("utf-8")
             texts_of_rules(base64.b64decode(pieces.charsmap, validate=True))

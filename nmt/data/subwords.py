@@ -110,9 +110,7 @@ class Codec:
     def cut(self, raw: bytes) -> list[int]:
         """The ids of the pieces of one word, given as bytes; symbols in it are not recognised."""
         try:
-            if self.speller:
-                return [i + N_SPECIAL for i in self.speller.encode(raw.decode("utf-8"))]
-            return [token.id + N_SPECIAL for token in self._tokenizer.model.tokenize(self.letters.spelled(raw))]
+            return self._encode_part(raw.decode("utf-8"))
         except UnicodeDecodeError:  # part of a character
             return [self._bytes.index(raw[n : n + 1]) + N_SPECIAL for n in range(len(raw))]
 
