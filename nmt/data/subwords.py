@@ -17,7 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from nmt.data.arrays import Ints
-from nmt.data.letters import ByteLetters, CharacterLetters, easy_words, learnable, normalised, units_of
+from nmt.data.letters import easy_words, in_words, learnable, name_of, normalised, raw_of, units_of
 from nmt.data.lines import write_lines
 from nmt.data.placeholders import CHARACTERS, IN_WORD, canonical_tag, kinds_of, names_of
 from nmt.data.subword_kinds import KINDS, PieceTable, Speller, SubwordsFile
@@ -48,15 +48,13 @@ class Codec:
         self.kind, self.normalize, self.whitespace = settings.kind, settings.normalize, settings.whitespace
         self.symbols, self.placeholders, self.tags = settings.symbols, settings.placeholders, tuple(tags)
         self.protects = (*kinds_of(settings.placeholders), *settings.patterns)
-        self.characters = settings.characters
-        self.letters = CharacterLetters(pieces.vocab) if self.characters else ByteLetters()
         self.table, self.merges, self.scores = pieces, pieces.merges, pieces.scores  # without symbols and placeholders
         # Segments lines if the pieces are those of SentencePiece.
         self.speller = Speller(pieces) if self.kind == "sentencepiece" else None
-        self.vocab = [*pieces.vocab, *(self.letters.spelled(text.encode()) for text in settings.extra_texts)]
+        self.vocab = [*pieces.vocab, *settings.extra_texts]
         self._tokenizer = Tokenizer(KINDS[self.kind].model(self.names()[: len(pieces.vocab)], pieces))
-        self._tokenizer.pre_tokenizer = self.letters.pre_tokenizer
-        self._bytes = list(map(self.letters.raw, self.vocab))
+        self._tokenizer.pre_tokenizer = in_words()
+        self._bytes = list(map(raw_of, self.vocab))
         self._first_placeholder = N_SPECIAL + len(pieces.vocab) + len(self.symbols)
         # Ids of encoded parts. Symbols and placeholders are in it from the start, as the tokenizer does not know them.
         reserved = [CHARACTERS[name] for name in self.placeholders]
@@ -116,7 +114,7 @@ class Codec:
 
     def names(self) -> list[str]:
         """The names of the pieces in the tokenizers library, all different."""
-        return list(map(self.letters.name, self.vocab))
+        return list(map(name_of, self.vocab))
 
     def normalised(self, text: str) -> str:
         """The text after normalisation, as the model sees it."""
@@ -137,7 +135,7 @@ class Codec:
         Bytes that are not UTF-8 become U+FFFD. Only ids chosen by a model can contain such bytes.
         """
         pieces = self.raw(ids, items)
-        raw = b"".join(_replace_invalid(pieces) if self.characters else pieces)
+        raw = b"".join(pieces if self.speller else _replace_invalid(pieces))
         # If several spaces become one, those before a text are all removed.
         return (raw.lstrip(b" ") if self.table.squeeze else raw.removeprefix(b" ")).decode("utf-8", errors="replace")
 
