@@ -224,7 +224,7 @@ class Tagging:
         self, decode: DecodeConfig, known: tuple[str, ...], default_lang: str, learnt: tuple[str, ...]
     ) -> None:
         self._decode, self._known, self._default_lang = decode, known, language_of(default_lang).code
-        self._languages = [language_of(lang).code for tag in known if (lang := tag_language(tag))]
+        self._languages = [lang for tag in known if (lang := tag_language(tag))]
         self._has_language_tags = any(map(tag_language, learnt))
         if not self._has_language_tags and self._default_lang not in self._languages:
             self._languages.insert(0, self._default_lang)

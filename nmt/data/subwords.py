@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from nmt.data.arrays import Ints
 from nmt.data.letters import easy_words, in_words, learnable, name_of, normalised, raw_of, units_of
 from nmt.data.lines import write_lines
-from nmt.data.placeholders import CHARACTERS, IN_WORD, canonical_tag, kinds_of, names_of
+from nmt.data.placeholders import CHARACTERS, IN_WORD, kinds_of, names_of
 from nmt.data.subword_kinds import KINDS, PieceTable, Speller, SubwordsFile
 from nmt.data.text import SIDES
 from nmt.languages import language_of
@@ -75,8 +75,7 @@ class Codec:
 
     def tag_ids(self, tags: Sequence[str]) -> list[int]:
         """The ids of tags of the vocabulary."""
-        known = list(map(canonical_tag, self.tags))
-        return [self.n_text + known.index(canonical_tag(tag)) for tag in tags]
+        return [self.n_text + self.tags.index(tag) for tag in tags]
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, without BOS and EOS; an empty line has one piece, the space put before every line."""

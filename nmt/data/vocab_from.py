@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from nmt.data.letters import BYTE_LETTERS, is_piece, learnable
 from nmt.data.manifest import SUBWORDS, read_manifest
-from nmt.data.placeholders import canonical_tag, names_of
+from nmt.data.placeholders import names_of
 from nmt.data.subword_kinds import KINDS, LONGEST_PIECE, SPACE, PieceTable, SubwordsFile, texts_of_rules
 from nmt.data.subwords import Subwords
 from nmt.errors import DataError
@@ -166,7 +166,7 @@ def reuse(
         )
     symbols = (*old.symbols, *(symbol for symbol in config.symbols if symbol not in old.symbols))
     names = (*old.placeholders, *(name for name in names_of(protect) if name not in old.placeholders))
-    all_tags = (*old.tags, *(tag for tag in tags if canonical_tag(tag) not in map(canonical_tag, old.tags)))
+    all_tags = (*old.tags, *(tag for tag in tags if tag not in old.tags))
     entries = {"symbols": symbols, "placeholders": names, "patterns": patterns_of(protect), "tags": all_tags}
     new = old.model_copy(update={**entries, "codecs": list[PieceTable]()})
     counts = [words[0] + words[1]] if old.joint else words
