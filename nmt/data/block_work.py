@@ -95,7 +95,7 @@ class Task:
     def __init__(self, setup: Setup, number: int) -> None:
         """number: of this process, from 0. Each process has its own file."""
         self._setup, self._path = setup, setup.folder / f"blocks.{number}"
-        self._normalize, self._words_of = setup.subwords.normalize, WordsOf(setup.subwords)
+        self._words_of = WordsOf(setup.subwords)
         # Text with placeholders is for learning only and cannot be measured, so it has lexicons of its own.
         self._lexicons = {name: Lexicon() for name in SIDES}
         self._learnt_lexicons = {name: Lexicon() for name in SIDES} if setup.data.protect else self._lexicons
@@ -209,7 +209,7 @@ class Task:
     def _units(self, lexicons: dict[str, Lexicon], src: bytes, trg: bytes) -> tuple[Units, Units]:
         """Return both sides of pairs in units of these lexicons. src, trg: lines, each ended by a line feed."""
         src_lexicon, trg_lexicon = (self._with_room(lexicons, name) for name in SIDES)
-        return Units(src, self._normalize, src_lexicon), Units(trg, self._normalize, trg_lexicon)
+        return Units(src, src_lexicon), Units(trg, trg_lexicon)
 
     def _codes(self, block: TextBlock, sides: tuple[Units, Units]) -> Codes:
         """Return a code for each pair: KEPT, or the reason by which its text alone is dropped."""

@@ -128,9 +128,8 @@ _EASY_WORD = re.compile(f"'s|'t|'re|'ve|'m|'ll|'d| ?[{_EASY_LETTERS}]+| ?[0-9]+|
 
 
 # Words that pieces are learnt from. No text is stored; the memory grows with the number of different words.
-# BPE visits every symbol of a word for every merge in it, so one endless word would take minutes. These limits apply to
-# learning only; encoding uses whole lines.
-LINE_CAP = 10_000
+# BPE visits every symbol of a word for every merge in it, so one endless word would take minutes. This limit applies to
+# learning only; encoding uses whole words.
 WORD_CAP = 100
 _ENDLESS = re.compile(rf"\S{{{WORD_CAP + 1},}}|\s{{{WORD_CAP + 1},}}")
 _PART = re.compile(rf"\s{{0,{WORD_CAP}}}\S{{1,{WORD_CAP}}}|\s{{1,{WORD_CAP}}}")
@@ -189,14 +188,11 @@ class WordsOf:
         self._is_plain = config.kind != "char" and not config.symbols
 
     def __call__(self, unit: str, notes: Counter[str]) -> list[str]:
-        """Return the words of any unit. notes: counts of texts and words over the limits of learning."""
+        """Return the words of any unit. notes: count of words over the limit of learning."""
         if self._is_plain and len(unit) <= WORD_CAP and (words := easy_words(unit)):
             return words
         parts = list[str]()
         for text in self._symbol.split(" " + normalised(unit[1:], self._config.normalize, self._config.whitespace)):
-            if len(text) > LINE_CAP:
-                notes["line_cap"] += 1
-                text = text[:LINE_CAP]
             if len(text) > WORD_CAP and (endless := _ENDLESS.findall(text)):
                 notes["word_cap"] += len(endless)
                 parts += _PART.findall(text)

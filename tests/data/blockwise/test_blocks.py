@@ -38,14 +38,14 @@ def odd_lines(seed, n=400):
     return [rng.choice(["", " "]).join(rng.choices(LINES, k=rng.randint(0, 9))) for _ in range(n)]
 
 
-def units_of(lines, normalize="nfc", known=None):
-    return Units("".join(f"{line}\n" for line in lines).encode(**BYTES), normalize, known or lexicon())
+def units_of(lines):
+    return Units("".join(f"{line}\n" for line in lines).encode(**BYTES), lexicon())
 
 
 def lexicon():
     """Lexicon that knows other lines already."""
     known = Lexicon()
-    Units("".join(f"{line}\n" for line in odd_lines(99, 50)).encode(), "nfc", known)
+    Units("".join(f"{line}\n" for line in odd_lines(99, 50)).encode(), known)
     known.part(UnitFacts)
     return known
 
@@ -78,7 +78,7 @@ def test_units_give_the_ids_and_word_counts_of_their_lines(normalize, whitespace
     assert any("\ud800" <= letter <= "\udbff" for line in lines for letter in line) == bool(kinds)
     config = SubwordsConfig(vocab_size=400, normalize=normalize, whitespace=whitespace, symbols=symbols)
     subwords = learnt_subwords(lines, lines[:50], config, protect=kinds)
-    units, words_of = units_of(lines, normalize), WordsOf(config)
+    units, words_of = units_of(lines), WordsOf(config)
     codec = subwords.src
     rows = np.split(units.at, np.cumsum(units.n_unit)[:-1])
     notes, line_notes = Counter(), Counter()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nmt.data import subword_kinds
-from nmt.data.letters import BYTE_LETTERS, LINE_CAP, WORD_CAP
+from nmt.data.letters import BYTE_LETTERS, WORD_CAP
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.errors import RecipeError
 from nmt.recipe.data_options import SubwordsConfig
@@ -102,13 +102,13 @@ def test_invalid_symbols_are_refused(symbols, message):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word"])
-def test_each_overlong_line_and_word_is_counted_once(kind):
+def test_each_overlong_word_is_counted_once(kind):
     rng = random.Random(1)
     word = "".join(rng.choices("abc", k=WORD_CAP + 1))
-    lines = ["short", f"one {word} two {word}", "y " * LINE_CAP, "z" * WORD_CAP]
+    lines = ["short", f"one {word} two {word}", "z" * WORD_CAP]
     notes = Counter()
     counted_words(lines, SubwordsConfig(kind=kind, vocab_size=300), notes)
-    assert notes == {"line_cap": 1, "word_cap": 2}
+    assert notes == {"word_cap": 2}
 
 
 def test_new_kind_needs_only_a_name_in_the_recipe_and_a_class(monkeypatch, tmp_path):
