@@ -143,17 +143,16 @@ class Task:
             **measured(*sides, kept, self._setup.held_out),
         )
 
-    def count(self, kept: KeptBlock, masks: Sequence[Mask]) -> tuple[list[WordCounts], Counter[str]]:
-        """Count each word of both sides. masks: lines of each side to count, empty for all. Also returns oddities."""
-        block, counts_of_sides, notes = read_block(kept), list[WordCounts](), Counter[str]()
+    def count(self, kept: KeptBlock, masks: Sequence[Mask]) -> list[WordCounts]:
+        """Count each word of both sides. masks: lines of each side to count, empty for all."""
+        block, counts_of_sides = read_block(kept), list[WordCounts]()
         for n, (name, side) in enumerate(zip(SIDES, block.sides, strict=True)):
             lexicon, units = self._units_of(side, name)
             at = side.at[np.repeat(masks[n], side.n_unit)] if masks else side.at
             counts = np.bincount(at, minlength=len(units))
             occur = np.flatnonzero(counts)
-            word_counts = lexicon.part(UnitWords, self._words_of).counted(units[occur], counts[occur], notes)
-            counts_of_sides.append(word_counts)
-        return counts_of_sides, notes
+            counts_of_sides.append(lexicon.part(UnitWords, self._words_of).counted(units[occur], counts[occur]))
+        return counts_of_sides
 
     shifts = staticmethod(find_shifts)
     duplicates = staticmethod(count_duplicates)

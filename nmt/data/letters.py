@@ -130,9 +130,8 @@ _EASY_WORD = re.compile(f"'s|'t|'re|'ve|'m|'ll|'d| ?[{_EASY_LETTERS}]+| ?[0-9]+|
 # Words that pieces are learnt from. No text is stored; the memory grows with the number of different words.
 # BPE visits every symbol of a word for every merge in it, so one endless word would take minutes. This limit applies to
 # learning only; encoding uses whole words.
-WORD_CAP = 100
-_ENDLESS = re.compile(rf"\S{{{WORD_CAP + 1},}}|\s{{{WORD_CAP + 1},}}")
-_PART = re.compile(rf"\s{{0,{WORD_CAP}}}\S{{1,{WORD_CAP}}}|\s{{1,{WORD_CAP}}}")
+_WORD_CAP = 100
+_PART = re.compile(rf"\s{{0,{_WORD_CAP}}}\S{{1,{_WORD_CAP}}}|\s{{1,{_WORD_CAP}}}")
 # Limit of different words, some 100 bytes each. Beyond it, words that occurred once are forgotten.
 MOST_COUNTED = 2_000_000
 COVERAGE = 0.9995  # minimum share of the characters of a text that the alphabet covers, if it has room
@@ -187,17 +186,13 @@ class WordsOf:
         self._symbol = re.compile("|".join([*map(re.escape, config.symbols), PLACEHOLDER]))
         self._is_plain = config.kind != "char" and not config.symbols
 
-    def __call__(self, unit: str, notes: Counter[str]) -> list[str]:
-        """Return the words of any unit. notes: count of words over the limit of learning."""
-        if self._is_plain and len(unit) <= WORD_CAP and (words := easy_words(unit)):
+    def __call__(self, unit: str) -> list[str]:
+        """Return the words of any unit, a word of over _WORD_CAP characters in parts."""
+        if self._is_plain and len(unit) <= _WORD_CAP and (words := easy_words(unit)):
             return words
         parts = list[str]()
         for text in self._symbol.split(" " + normalised(unit[1:], self._config.normalize, self._config.whitespace)):
-            if len(text) > WORD_CAP and (endless := _ENDLESS.findall(text)):
-                notes["word_cap"] += len(endless)
-                parts += _PART.findall(text)
-            else:
-                parts.append(text)
+            parts += _PART.findall(text) if len(text) > _WORD_CAP else [text]
         return [word for part in parts for word, _ in self._cut.pre_tokenize_str(part)]
 
 

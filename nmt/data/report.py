@@ -15,7 +15,6 @@ from unicodedata import category
 
 from nmt.data.dedup import N_NOTED, N_SHOWN
 from nmt.data.filters import LOW_SCORE, OPTIONS, REASONS, SCRIPT, UsualRatio
-from nmt.data.letters import WORD_CAP
 from nmt.data.sources import Source
 from nmt.data.survey import shown
 from nmt.data.text import SIDES, Dress
@@ -133,7 +132,6 @@ _NOTES = {
     "line_feed": "{n} texts had line feeds inside, which became spaces",
     "bom": "{n} files began with a byte order mark, which was removed",
     "bom_inside": "{n} lines have a byte order mark inside (files put together?), which was kept",
-    "word_cap": f"{{n}} words are longer than {WORD_CAP:,} characters: subwords were learnt from their parts",
     "protected": "{n} pairs have the same items of data.protect on both sides, which become placeholders",
     "unlike_items": "{n} pairs have different items of data.protect on the two sides, which stay ordinary text",
     "language": "no script is known for {n} languages, so data.min_script drops none of their pairs (und: "

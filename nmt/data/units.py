@@ -6,7 +6,7 @@ with other white space, or with several spaces in a row, is a single unit.
 """
 
 import itertools
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
@@ -160,25 +160,18 @@ class UnitWords:
         self._number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
         self.words: list[str] = []
         self.rows = GrownRows(np.int32)
-        self._noted: dict[int, Counter[str]] = {}  # notes on overlong words, by unit
 
     def learn(self, units: Sequence[str]) -> None:
         """Add the words of further units."""
-        rows, notes = list[list[int]](), Counter[str]()
-        for n, unit in enumerate(units, start=len(self.rows)):
-            rows.append([self._number[word] for word in self._words_of(unit, notes)])
-            if notes:
-                self._noted[n], notes = notes, Counter[str]()
+        rows = [[self._number[word] for word in self._words_of(unit)] for unit in units]
         self.rows.add(Ragged.of(rows, np.int32))
         self.words += itertools.islice(self._number, len(self.words), None)
 
-    def counted(self, units: Ints, times: Ints, notes: Counter[str]) -> tuple[list[str], Ints]:
-        """Count the words of units, in order of first occurrence. times: of units. notes: counts overlong words."""
+    def counted(self, units: Ints, times: Ints) -> tuple[list[str], Ints]:
+        """Count the words of units, in order of first occurrence. times: of units."""
         values, n_word = self.rows.of(units)
         total = np.bincount(values, weights=np.repeat(times, n_word)).astype(np.int64)
         different = list(dict.fromkeys(values.tolist()))
-        for n in np.flatnonzero(np.isin(units, list(self._noted))).tolist():
-            notes.update({key: int(times[n]) * count for key, count in self._noted[int(units[n])].items()})
         return [self.words[i] for i in different], total[different]
 
 

@@ -81,14 +81,13 @@ def test_units_give_the_ids_and_word_counts_of_their_lines(normalize, whitespace
     units, words_of = units_of(lines), WordsOf(config)
     codec = subwords.src
     rows = np.split(units.at, np.cumsum(units.n_unit)[:-1])
-    notes, line_notes = Counter(), Counter()
-    expected = Counter(word for line in lines for word in words_of(f" {line}", line_notes))
+    expected = Counter(word for line in lines for word in words_of(f" {line}"))
     n_occurrence = np.bincount(units.at, minlength=len(units.keys))
     present = np.flatnonzero(n_occurrence)
-    words, counts = units.known.part(UnitWords, words_of).counted(units.which[present], n_occurrence[present], notes)
-    assert dict(zip(words, counts.tolist(), strict=True)) == expected and notes == line_notes and notes["word_cap"] > 1
+    words, counts = units.known.part(UnitWords, words_of).counted(units.which[present], n_occurrence[present])
+    assert dict(zip(words, counts.tolist(), strict=True)) == expected
     texts = [texts_of(units)[n] for n in present]
-    assert words == list(dict.fromkeys(word for text in texts for word in words_of(text, Counter())))
+    assert words == list(dict.fromkeys(word for text in texts for word in words_of(text)))
     found = Ragged(*units.known.part(UnitIds, codec).rows.of(units.which)).rows()
     assert [[i for n in row for i in found[n].tolist()] for row in rows] == codec.encode(lines)
 
@@ -171,7 +170,7 @@ def test_fast_path_for_easy_words_equals_the_pre_tokenizer():
     words_of = WordsOf(SubwordsConfig(normalize="nfkc"))
     for unit in texts:
         text = " " + normalised(unit[1:], "nfkc", "unified")
-        assert words_of(unit, Counter()) == [word for word, _ in in_words().pre_tokenize_str(text)]
+        assert words_of(unit) == [word for word, _ in in_words().pre_tokenize_str(text)]
 
 
 @pytest.mark.parametrize("seed", range(3))
