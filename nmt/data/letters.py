@@ -61,8 +61,6 @@ def in_words() -> pre_tokenizers.PreTokenizer:
 _FIRST_BYTE_LETTER = 0x10FF00
 _BYTE_LETTERS = [chr(byte if byte < 0x80 else _FIRST_BYTE_LETTER + byte) for byte in range(256)]
 BYTE_LETTERS = {letter: byte for byte, letter in enumerate(_BYTE_LETTERS)}
-# Private characters that serve as letters of bytes. In a text they are characters without a letter.
-_BYTE_IN_TEXT = re.compile(f"[{chr(_FIRST_BYTE_LETTER + 0x80)}-{chr(0x10FFFF)}]")
 _NO_PIECE = re.compile(f"[\ud800-\udfff{chr(_FIRST_BYTE_LETTER + 0x80)}-{chr(0x10FFFF)}]|^<0x[0-9A-F]{{2}}>$")
 
 
@@ -163,7 +161,7 @@ def alphabet_of(
 
 def learnable(words: Mapping[str, int]) -> Counter[str]:
     """Return the counts of the words that can become pieces: those without private characters that mean bytes."""
-    return Counter({word: n for word, n in words.items() if word.isascii() or not _BYTE_IN_TEXT.search(word)})
+    return Counter({word: n for word, n in words.items() if word.isascii() or not _NO_PIECE.search(word)})
 
 
 def within(words: Counter[str], letters: Iterable[str]) -> Counter[str]:

@@ -69,7 +69,6 @@ class DataReport:
             "kept": self.n_kept,
             "dropped": {reason: {"count": dropped[reason], "first": self.first[reason]} for reason in reasons},
             "examples": {reason: self.examples[reason] for reason in reasons if reason in self.examples},
-            "source_in_valid_or_test": 0,
             "usual_ratio": {
                 name if n_of_name[name] == 1 else f"{name} (data.train.{n})": usual._asdict()
                 for (n, name), usual in self.learnt_ratios.items()
