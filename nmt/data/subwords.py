@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tokenizers import Tokenizer
 
 from nmt.data.arrays import Ints
@@ -233,7 +232,6 @@ def _replace_invalid(pieces: Sequence[bytes]) -> Iterator[bytes]:
 
 # Use of the vocabulary by the training pairs.
 _RARE = (10, 100)  # the report counts pieces that occur fewer times
-_N_FREQUENT = 20
 _MIN_MEAN_COUNT = 20  # times that a piece of the vocabulary should occur in the corpus, on average
 
 
@@ -260,24 +258,22 @@ def vocabulary_use(
     totals: words, characters, and occurrences of each id. Words are not counted in languages without spaces.
     """
     facts = dict[str, dict[str, Any]]()
-    for side, lang, codec in zip(SIDES, langs, (subwords.src, subwords.trg), strict=True):
+    for side, lang in zip(SIDES, langs, strict=True):
         n_word, n_character, counts = totals[side]
         n_piece = int(counts.sum())
         words = {"words": n_word, "pieces_per_word": round(n_piece / max(n_word, 1), 3)}
         per_piece = round(n_character / max(n_piece, 1), 3)
         pieces = {"characters": n_character, "pieces": n_piece, "characters_per_piece": per_piece}
-        facts[side] = (words if not language_of(lang).is_unspaced else {}) | pieces | _coverage(codec, counts)
+        facts[side] = (words if not language_of(lang).is_unspaced else {}) | pieces | _coverage(counts)
     if subwords.joint:
-        facts["joint"] = _coverage(subwords.src, totals["src"][2] + totals["trg"][2])
+        facts["joint"] = _coverage(totals["src"][2] + totals["trg"][2])
     return facts
 
 
-def _coverage(codec: Codec, counts: Ints) -> dict[str, Any]:
+def _coverage(counts: Ints) -> dict[str, Any]:
     counts = counts[N_SPECIAL:]  # without control symbols
-    frequent = [i for i in np.argsort(-counts, kind="stable")[:_N_FREQUENT].tolist() if counts[i]]
     return {
         "size": len(counts),
         "occur": int((counts > 0).sum()),
         "fewer_than": {str(n): int((counts < n).sum()) for n in _RARE},
-        "most_frequent": [[codec.pieces([i + N_SPECIAL])[0], int(counts[i])] for i in frequent],
     }
