@@ -6,10 +6,10 @@ from nmt.data.letters import WordsOf
 from nmt.data.subwords import Subwords
 
 
-def counted_words(lines, config, notes=None):
-    """Count each word of some lines. notes: counts words too long to learn from."""
-    words_of, notes = WordsOf(config), Counter() if notes is None else notes
-    return Counter(word for line in lines for word in words_of(f" {line}", notes))
+def counted_words(lines, config):
+    """Count each word of some lines."""
+    words_of = WordsOf(config)
+    return Counter(word for line in lines for word in words_of(f" {line}"))
 
 
 def learnt_subwords(src, trg, config, **options):

@@ -52,12 +52,11 @@ def records_of(lengths: Sequence[NDArray[Any]], words: tuple[Words, Words]) -> R
 def find_shifts(path: Path, first: int, n_pair: int) -> dict[str, Any]:
     """Find misaligned lines in the records first to first + n_pair of a file of `RECORD`s.
 
-    {"pairs": n_pair, "strength": nats a line by which the best offset matches better than the others, near 0 if, say,
-    all lines are equally long, "judged": whether a shift would have been detected, "stretches": [{"first", "last":
-    source lines, from 1, that do not match the target lines of the same number, "offset": number of lines by which
-    their target lines follow later, None if no line nearby matches, "gain": nats by which that is more likely}, ...]}
+    {"pairs": n_pair, "judged": whether a shift would have been detected, "stretches": [{"first", "last": source lines,
+    from 1, that do not match the target lines of the same number, "offset": number of lines by which their target lines
+    follow later, None if no line nearby matches}, ...]}
     """
-    result: dict[str, Any] = {"pairs": n_pair, "judged": False, "strength": 0.0, "stretches": []}
+    result: dict[str, Any] = {"pairs": n_pair, "judged": False, "stretches": []}
     if n_pair < FEWEST:
         return result
     match = _Match(path, first, n_pair)
@@ -68,21 +67,20 @@ def find_shifts(path: Path, first: int, n_pair: int) -> dict[str, Any]:
     matched = states != _NONE
     best = sums[matched, states[matched]].sum(dtype=np.float64)
     others = (sums[matched, :_N_OFFSET].sum(dtype=np.float64) - best) / (_N_OFFSET - 1)
+    # Nats a line by which the best offset matches better than the others, near 0 if, say, all lines are equally long.
     strength = float(best - others) / n_pair
-    result |= {"judged": strength >= WEAKEST, "strength": round(strength, 3)}
+    result["judged"] = strength >= WEAKEST
     if strength < WEAKEST:  # nothing matches: a path through noise is no shift
         return result
     changes = (np.flatnonzero(states[1:] != states[:-1]) + 1).tolist()
     boundaries = [0, *(match.boundary(int(states[k - 1]), int(states[k]), k * _WINDOW) for k in changes), n_pair]
     boundaries = np.maximum.accumulate(boundaries).tolist()  # they are found independently, and may be out of order
-    windows = pairwise([0, *changes, len(states)])
-    for (k, next_change), (start, end) in zip(windows, pairwise(boundaries), strict=True):
+    for k, (start, end) in zip([0, *changes], pairwise(boundaries), strict=True):
         state = int(states[k])
         if state == FARTHEST or end - start < (_MIN_UNMATCHED if state == _NONE else 1):
             continue
-        gain = float((sums[k:next_change, state] - sums[k:next_change, FARTHEST]).sum(dtype=np.float64))
         offset = None if state == _NONE else state - FARTHEST
-        result["stretches"].append({"first": start + 1, "last": end, "offset": offset, "gain": round(gain, 1)})
+        result["stretches"].append({"first": start + 1, "last": end, "offset": offset})
     return result
 
 

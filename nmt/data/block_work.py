@@ -91,7 +91,7 @@ class Task:
         pairs near them are dropped. number: of this process, from 0. Each process has its own file."""
         self._data, self._held_out, self._drawn = data, held_out, drawn
         self._path = folder / f"blocks.{number}"
-        self._normalize, self._words_of = subwords.normalize, WordsOf(subwords)
+        self._words_of = WordsOf(subwords)
         # Text with placeholders is for learning only and cannot be measured, so it has lexicons of its own.
         self._lexicons = {name: Lexicon() for name in SIDES}
         self._learnt_lexicons = {name: Lexicon() for name in SIDES} if data.protect else self._lexicons
@@ -139,17 +139,16 @@ class Task:
             **measured(*sides, kept, self._held_out),
         )
 
-    def count(self, kept: KeptBlock, masks: Sequence[Mask]) -> tuple[list[WordCounts], Counter[str]]:
-        """Count each word of both sides. masks: lines of each side to count, empty for all. Also returns oddities."""
-        block, counts_of_sides, notes = read_block(kept), list[WordCounts](), Counter[str]()
+    def count(self, kept: KeptBlock, masks: Sequence[Mask]) -> list[WordCounts]:
+        """Count each word of both sides. masks: lines of each side to count, empty for all."""
+        block, counts_of_sides = read_block(kept), list[WordCounts]()
         for n, (name, side) in enumerate(zip(SIDES, block.sides, strict=True)):
             lexicon, units = self._units_of(side, name)
             at = side.at[np.repeat(masks[n], side.n_unit)] if masks else side.at
             counts = np.bincount(at, minlength=len(units))
             occur = np.flatnonzero(counts)
-            word_counts = lexicon.part(UnitWords, self._words_of).counted(units[occur], counts[occur], notes)
-            counts_of_sides.append(word_counts)
-        return counts_of_sides, notes
+            counts_of_sides.append(lexicon.part(UnitWords, self._words_of).counted(units[occur], counts[occur]))
+        return counts_of_sides
 
     shifts = staticmethod(find_shifts)
     duplicates = staticmethod(count_duplicates)
@@ -205,7 +204,7 @@ class Task:
     def _units(self, lexicons: dict[str, Lexicon], src: bytes, trg: bytes) -> tuple[Units, Units]:
         """Return both sides of pairs in units of these lexicons. src, trg: lines, each ended by a line feed."""
         src_lexicon, trg_lexicon = (self._with_room(lexicons, name) for name in SIDES)
-        return Units(src, self._normalize, src_lexicon), Units(trg, self._normalize, trg_lexicon)
+        return Units(src, src_lexicon), Units(trg, trg_lexicon)
 
     def _codes(self, block: TextBlock, sides: tuple[Units, Units]) -> Codes:
         """Return a code for each pair: KEPT, or the reason by which its text alone is dropped."""

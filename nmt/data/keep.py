@@ -270,9 +270,7 @@ def keep_training_pairs(kept: KeptPairs, recipe: Recipe, report: DataReport, wor
 _SAMPLE_SEED = 0
 
 
-def count_words_of(
-    kept: KeptPairs, config: SubwordsConfig, report: DataReport, workers: WorkerPool
-) -> tuple[Counter[str], Counter[str]]:
+def count_words_of(kept: KeptPairs, config: SubwordsConfig, workers: WorkerPool) -> tuple[Counter[str], Counter[str]]:
     """Count each word of source and target, in a sample of the lines if there are more than max_train_lines.
 
     The counts are empty if the subwords are taken from another folder.
@@ -288,8 +286,7 @@ def count_words_of(
     tasks = ((block, [masks[n] for masks in samples]) for n, block in enumerate(kept.blocks))
     counts = Counter[str](), Counter[str]()
     with progress_bar("counting", len(kept)) as progress:
-        for block, (counts_of_sides, notes) in zip(kept.blocks, workers.each("count", tasks), strict=True):
-            report.notes.update(notes)
+        for block, counts_of_sides in zip(kept.blocks, workers.each("count", tasks), strict=True):
             for total, (words, times) in zip(counts, counts_of_sides, strict=True):
                 add_counts(total, words, times)
             progress.update(block.n_kept)

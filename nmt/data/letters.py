@@ -1,7 +1,4 @@
-"""Pre-tokenisation: the letters that pieces consist of, the words that bound pieces, and word counts to learn from.
-
-`CharacterLetters` are for new vocabularies; those of earlier versions use the `ByteLetters` of GPT-2.
-"""
+"""Pre-tokenisation: the letters that pieces consist of, the words that bound pieces, and word counts to learn from."""
 
 import random
 import re
@@ -64,85 +61,40 @@ def in_words() -> pre_tokenizers.PreTokenizer:
 _FIRST_BYTE_LETTER = 0x10FF00
 _BYTE_LETTERS = [chr(byte if byte < 0x80 else _FIRST_BYTE_LETTER + byte) for byte in range(256)]
 BYTE_LETTERS = {letter: byte for byte, letter in enumerate(_BYTE_LETTERS)}
-# The byte of each letter of the byte-level alphabet. The letter is the byte itself if printable, else beyond U+0100.
-_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-_MOVED = [byte for byte in range(256) if byte not in _PRINTABLE]
-BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + n): byte for n, byte in enumerate(_MOVED)}
-# Private characters that serve as letters of bytes. In a text they are characters without a letter.
-_BYTE_IN_TEXT = re.compile(f"[{chr(_FIRST_BYTE_LETTER + 0x80)}-{chr(0x10FFFF)}]")
 _NO_PIECE = re.compile(f"[\ud800-\udfff{chr(_FIRST_BYTE_LETTER + 0x80)}-{chr(0x10FFFF)}]|^<0x[0-9A-F]{{2}}>$")
 
 
-class ByteLetters:
-    """One letter for each byte, for vocabularies of earlier versions. Every combining mark ends a word."""
-
-    of_bytes = BYTE_OF
-    pre_tokenizer: pre_tokenizers.PreTokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-
-    def is_piece(self, piece: str) -> bool:
-        """Return whether the string is a valid piece."""
-        return bool(piece) and all(letter in BYTE_OF for letter in piece)
-
-    def raw(self, letters: str) -> bytes:
-        """Return the bytes of a piece, or of a word that the tokenizers library has cut."""
-        return bytes(BYTE_OF[letter] for letter in letters)
-
-    def spelled(self, raw: bytes) -> str:
-        """Return bytes in letters: as a piece, or as a word for the tokenizers library."""
-        return raw.decode("latin-1").translate(_LETTERS)
-
-    def words(self, text: str) -> list[str]:
-        """Return the words of a text, in letters."""
-        return [word for word, _ in self.pre_tokenizer.pre_tokenize_str(text)]
-
-    def name(self, piece: str) -> str:
-        """Return the name of a piece for the tokenizers library."""
-        return piece
-
-
-class CharacterLetters:
-    """One letter for each character of an alphabet, and one for each byte of all other characters.
+def letters_of(alphabet: Iterable[str]) -> dict[str, int]:
+    """Return the letters of an alphabet, with their numbers of bytes: one for each byte, one for each character.
 
     A piece of several letters is text, so it has whole characters. Each byte of another character is its own piece.
+    alphabet: characters besides those of ASCII. Longer strings, such as pieces, are ignored.
     """
-
-    of_bytes = BYTE_LETTERS
-
-    def __init__(self, alphabet: Iterable[str] = ()) -> None:
-        """alphabet: characters besides those of ASCII. Longer strings, such as pieces, are ignored."""
-        characters = [letter for letter in alphabet if len(letter) == 1 and letter not in BYTE_LETTERS]
-        self.n_byte = dict.fromkeys(BYTE_LETTERS, 1) | {letter: len(letter.encode("utf-8")) for letter in characters}
-        self.pre_tokenizer = in_words()
-        self._table = _ByteFallback((ord(letter), letter) for letter in characters)
-
-    def is_piece(self, piece: str) -> bool:
-        """Return whether the string is a valid piece: no part of a character, and no name of a byte like <0xE3>."""
-        return piece in BYTE_LETTERS or bool(piece and not _NO_PIECE.search(piece))
-
-    def raw(self, letters: str) -> bytes:
-        """Return the bytes of a piece, or of a word that the tokenizers library has cut."""
-        return bytes([BYTE_LETTERS[letters]]) if letters in BYTE_LETTERS else letters.encode("utf-8")
-
-    def spelled(self, raw: bytes) -> str:
-        """Return the bytes of text as a piece or word. Raises UnicodeDecodeError for parts of characters."""
-        return raw.decode("utf-8")
-
-    def words(self, text: str) -> list[str]:
-        """Return the words of a text, in letters."""
-        words = easy_words(text) or [word for word, _ in self.pre_tokenizer.pre_tokenize_str(text)]
-        return [word.translate(self._table) for word in words]
-
-    def name(self, piece: str) -> str:
-        """Return the name of a piece for the tokenizers library. Its byte fallback writes the byte 0xE3 as <0xE3>."""
-        return f"<0x{BYTE_LETTERS[piece]:02X}>" if piece in BYTE_LETTERS and not piece.isascii() else piece
+    characters = (letter for letter in alphabet if len(letter) == 1 and letter not in BYTE_LETTERS)
+    return dict.fromkeys(BYTE_LETTERS, 1) | {letter: len(letter.encode("utf-8")) for letter in characters}
 
 
-class _ByteFallback(dict[int, str]):
-    """Table for str.translate: a character without a letter becomes the letters of its bytes."""
+def spelled(word: str, letters: Container[str]) -> str:
+    """Return a word in letters: a character without a letter becomes the letters of its bytes."""
+    return "".join(
+        c if c.isascii() or (c in letters and c not in BYTE_LETTERS) else "".join(_BYTE_LETTERS[b] for b in c.encode())
+        for c in word
+    )
 
-    def __missing__(self, code: int) -> str:
-        self[code] = "".join(_BYTE_LETTERS[byte] for byte in chr(code).encode("utf-8"))
-        return self[code]
+
+def is_piece(piece: str) -> bool:
+    """Return whether the string is a valid piece: no part of a character, and no name of a byte like <0xE3>."""
+    return piece in BYTE_LETTERS or bool(piece and not _NO_PIECE.search(piece))
+
+
+def raw_of(piece: str) -> bytes:
+    """Return the bytes of a piece."""
+    return bytes([BYTE_LETTERS[piece]]) if piece in BYTE_LETTERS else piece.encode("utf-8")
+
+
+def name_of(piece: str) -> str:
+    """Return the name of a piece for the tokenizers library. Its byte fallback writes the byte 0xE3 as <0xE3>."""
+    return f"<0x{BYTE_LETTERS[piece]:02X}>" if piece in BYTE_LETTERS and not piece.isascii() else piece
 
 
 # Characters that continue a grapheme cluster, and those that begin one with the character after them.
@@ -164,7 +116,6 @@ _WORD = "|".join(
         "\\s+",
     ]
 )
-_LETTERS = {byte: letter for letter, byte in BYTE_OF.items()}
 # Usual characters. Normalisation does not change text of these words with a space before each, and a Python expression
 # cuts it as `in_words` does. Most text is like this.
 _EASY_LETTERS = "A-Za-zÀ-ÖØ-öø-ÿĀ-ıĴ-ľŁ-ňŊ-žЀ-ҁ"
@@ -175,25 +126,22 @@ _EASY_WORD = re.compile(f"'s|'t|'re|'ve|'m|'ll|'d| ?[{_EASY_LETTERS}]+| ?[0-9]+|
 
 
 # Words that pieces are learnt from. No text is stored; the memory grows with the number of different words.
-# BPE visits every symbol of a word for every merge in it, so one endless word would take minutes. These limits apply to
-# learning only; encoding uses whole lines.
-LINE_CAP = 10_000
-WORD_CAP = 100
-_ENDLESS = re.compile(rf"\S{{{WORD_CAP + 1},}}|\s{{{WORD_CAP + 1},}}")
-_PART = re.compile(rf"\s{{0,{WORD_CAP}}}\S{{1,{WORD_CAP}}}|\s{{1,{WORD_CAP}}}")
+# BPE visits every symbol of a word for every merge in it, so one endless word would take minutes. This limit applies to
+# learning only; encoding uses whole words.
+_WORD_CAP = 100
+_PART = re.compile(rf"\s{{0,{_WORD_CAP}}}\S{{1,{_WORD_CAP}}}|\s{{1,{_WORD_CAP}}}")
 # Limit of different words, some 100 bytes each. Beyond it, words that occurred once are forgotten.
 MOST_COUNTED = 2_000_000
 COVERAGE = 0.9995  # minimum share of the characters of a text that the alphabet covers, if it has room
 
 
-def counted_characters(words: Mapping[str, int]) -> dict[str, int]:
-    """Return the number of occurrences of each character, in the order of code points. words: counts of words."""
-    joined = np.frombuffer("".join(words).encode("utf-32-le"), np.uint32)
-    n_letter = np.fromiter(map(len, words), np.int64, len(words))
-    times = np.repeat(np.fromiter(words.values(), np.int64, len(words)), n_letter)
-    codes, which = np.unique(joined, return_inverse=True)
-    counts = np.bincount(which, times, len(codes)).astype(np.int64)
-    return dict(zip(map(chr, codes.tolist()), counts.tolist(), strict=True))
+def count_characters(words: Mapping[str, int]) -> Counter[str]:
+    """Return the number of occurrences of each character. words: counts of words."""
+    counts = Counter[str]()
+    for word, n in words.items():
+        for character in word:
+            counts[character] += n
+    return counts
 
 
 def alphabet_of(
@@ -213,7 +161,7 @@ def alphabet_of(
 
 def learnable(words: Mapping[str, int]) -> Counter[str]:
     """Return the counts of the words that can become pieces: those without private characters that mean bytes."""
-    return Counter({word: n for word, n in words.items() if word.isascii() or not _BYTE_IN_TEXT.search(word)})
+    return Counter({word: n for word, n in words.items() if word.isascii() or not _NO_PIECE.search(word)})
 
 
 def within(words: Counter[str], letters: Iterable[str]) -> Counter[str]:
@@ -236,20 +184,13 @@ class WordsOf:
         self._symbol = re.compile("|".join([*map(re.escape, config.symbols), PLACEHOLDER]))
         self._is_plain = config.kind != "char" and not config.symbols
 
-    def __call__(self, unit: str, notes: Counter[str]) -> list[str]:
-        """Return the words of any unit. notes: counts of texts and words over the limits of learning."""
-        if self._is_plain and len(unit) <= WORD_CAP and (words := easy_words(unit)):
+    def __call__(self, unit: str) -> list[str]:
+        """Return the words of any unit, a word of over _WORD_CAP characters in parts."""
+        if self._is_plain and len(unit) <= _WORD_CAP and (words := easy_words(unit)):
             return words
         parts = list[str]()
         for text in self._symbol.split(" " + normalised(unit[1:], self._config.normalize, self._config.whitespace)):
-            if len(text) > LINE_CAP:
-                notes["line_cap"] += 1
-                text = text[:LINE_CAP]
-            if len(text) > WORD_CAP and (endless := _ENDLESS.findall(text)):
-                notes["word_cap"] += len(endless)
-                parts += _PART.findall(text)
-            else:
-                parts.append(text)
+            parts += _PART.findall(text) if len(text) > _WORD_CAP else [text]
         return [word for part in parts for word, _ in self._cut.pre_tokenize_str(part)]
 
 

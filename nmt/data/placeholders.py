@@ -92,10 +92,9 @@ def names_of(kinds: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{kind}{n}" for kind in _ALL_KINDS if kind in wanted for n in range(1, PER_KIND + 1))
 
 
-def kinds_of(names: Iterable[str]) -> tuple[Kind, ...]:
+def kinds_of(names: Sequence[str]) -> tuple[Kind, ...]:
     """Return the kinds of placeholders, without patterns."""
-    present = set(map(_kind, names))
-    return tuple(kind for kind in KINDS if kind in present)
+    return tuple(kind for kind in KINDS if f"{kind}1" in names)
 
 
 def _kind(name: str) -> str:
@@ -143,8 +142,7 @@ def protected_like(text: str, items: Mapping[str, str], kinds: Sequence[str]) ->
         unused = names.get((match.lastgroup or PATTERN, match[0]))
         return CHARACTERS[unused.pop(0)] if unused else match[0]
 
-    text = _clean(text)
-    return _pattern(tuple(kinds)).sub(replace, text) if items else text
+    return _pattern(tuple(kinds)).sub(replace, _clean(text))
 
 
 def protected_pair(src: str, trg: str, kinds: Sequence[str]) -> tuple[str, str, bool]:
@@ -202,12 +200,6 @@ def tag_language(tag: str) -> str | None:
     return tag.removeprefix("<2").removesuffix(">") if tag.startswith("<2") else None
 
 
-def canonical_tag(tag: str) -> str:
-    """Return the tag in its current form. A vocabulary may have a language tag with another code of the language."""
-    lang = tag_language(tag)
-    return tag if lang is None else language_tag(language_of(lang).code)
-
-
 def held_out_tags(data: DataConfig) -> dict[str, tuple[str, ...]]:
     """Return the tags of each validation set and of the test set, by split."""
     tags = {split_of(files.name): data.tags_of(files) for files in data.valid}
@@ -226,7 +218,7 @@ class Tagging:
         self, decode: DecodeConfig, known: tuple[str, ...], default_lang: str, learnt: tuple[str, ...]
     ) -> None:
         self._decode, self._known, self._default_lang = decode, known, language_of(default_lang).code
-        self._languages = [language_of(lang).code for tag in known if (lang := tag_language(tag))]
+        self._languages = [lang for tag in known if (lang := tag_language(tag))]
         self._has_language_tags = any(map(tag_language, learnt))
         if not self._has_language_tags and self._default_lang not in self._languages:
             self._languages.insert(0, self._default_lang)

@@ -313,7 +313,7 @@ def _prepare_training_pairs(
     manifest, or None if no pair is kept.
     """
     keep_training_pairs(kept, recipe, report, workers)
-    words = count_words_of(kept, recipe.subwords, report, workers)
+    words = count_words_of(kept, recipe.subwords, workers)
     kept.begin_survey(workers)
     n_pair = report.n_read + sum(len(texts.src) for texts in kept.held_out.values())
     with progress_bar("looking for misaligned lines", n_pair) as progress:

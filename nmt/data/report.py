@@ -15,7 +15,6 @@ from unicodedata import category
 
 from nmt.data.dedup import N_NOTED, N_SHOWN
 from nmt.data.filters import LOW_SCORE, OPTIONS, REASONS, SCRIPT, UsualRatio
-from nmt.data.letters import LINE_CAP, WORD_CAP
 from nmt.data.sources import Source
 from nmt.data.survey import shown
 from nmt.data.text import SIDES, Dress
@@ -70,7 +69,6 @@ class DataReport:
             "kept": self.n_kept,
             "dropped": {reason: {"count": dropped[reason], "first": self.first[reason]} for reason in reasons},
             "examples": {reason: self.examples[reason] for reason in reasons if reason in self.examples},
-            "source_in_valid_or_test": 0,
             "usual_ratio": {
                 name if n_of_name[name] == 1 else f"{name} (data.train.{n})": usual._asdict()
                 for (n, name), usual in self.learnt_ratios.items()
@@ -133,8 +131,6 @@ _NOTES = {
     "line_feed": "{n} texts had line feeds inside, which became spaces",
     "bom": "{n} files began with a byte order mark, which was removed",
     "bom_inside": "{n} lines have a byte order mark inside (files put together?), which was kept",
-    "line_cap": f"{{n}} lines are longer than {LINE_CAP:,} characters: subwords were learnt from their beginnings only",
-    "word_cap": f"{{n}} words are longer than {WORD_CAP:,} characters: subwords were learnt from their parts",
     "protected": "{n} pairs have the same items of data.protect on both sides, which become placeholders",
     "unlike_items": "{n} pairs have different items of data.protect on the two sides, which stay ordinary text",
     "language": "no script is known for {n} languages, so data.min_script drops none of their pairs (und: "
@@ -191,7 +187,10 @@ def findings(facts: Facts, on_dropped: str = "") -> Iterator[tuple[str, str]]:
                 "Undo it in the tokenised files (unescape: true of the corpus in the recipe), or use text in one "
                 "style.",
             )
-    rows, chance = facts.get("leaks", {}).get("rows", ()), chance_overlap(facts)
+    # A pair from the distribution of the training pairs is one of them with a probability near the share of training
+    # pairs that occur more than once (Good and Turing). Twice that share is allowed, up to 90 %.
+    repeated = facts.get("duplicates", {}).get("again", 0) / max(facts["kept"], 1)
+    rows, chance = facts.get("leaks", {}).get("rows", ()), min(0.9, MOST_LEAKED + 2 * repeated)
     parts = {"pair": "", "reversed": ", with source and target exchanged"}
     for row, (part, exchanged) in itertools.product(rows, parts.items()):
         if row["in"] in ("valid", "train or valid"):
@@ -232,9 +231,7 @@ def _shift(alignment: Facts) -> tuple[str, str]:
     """Describe the first stretch of misaligned lines of two files, and give advice."""
     src, trg, stretch = alignment["src"], alignment["trg"], alignment["stretches"][0]
     first, last, offset = stretch["first"], stretch["last"], stretch["offset"]
-    n_more = len(alignment["stretches"]) - 1
-    more = f" ({n_more:,} more stretches are in the report)" if n_more else ""
-    lines = f"{src}:{first}: lines {first:,} to {last:,}{more}"
+    lines = f"{src}:{first}: lines {first:,} to {last:,}"
     advice = f"Look at both files around lines {first:,} and {last:,}"
     if offset is None:
         return f"{lines}, {src} and {trg} do not match, not even a few lines apart.", f"{advice}."
@@ -260,16 +257,6 @@ def _dresses(facts: Facts) -> Iterable[tuple[str, str, Dress, Dress]]:
 def _dress(dress: Dress) -> str:
     apart = percent(dress.apart, dress.ends)
     return f"{dress.entities:,} entities in {dress.lines:,} lines, a space before {apart} of the final full stops"
-
-
-def chance_overlap(facts: Facts) -> float:
-    """Share of a validation or test set that may be in training: 1 %, and more if training pairs repeat.
-
-    A pair from the distribution of the training pairs is one of them with a probability near the share of training
-    pairs that occur more than once (Good and Turing). Twice that share is allowed, up to 90 %.
-    """
-    repeated: float = facts.get("duplicates", {}).get("again", 0) / max(facts["kept"], 1)
-    return min(0.9, MOST_LEAKED + 2 * repeated)
 
 
 def table(facts: Facts) -> list[str]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from nmt.data.arrays import STEP, GrownRows, Ints, Numbers, Ragged, fractions, in_order, mixed, places, seeds_of, turns
 from nmt.data.corpus import Corpus, Ids
-from nmt.data.letters import kind_of
+from nmt.data.letters import easy_words, in_words, kind_of, letters_of, spelled
 from nmt.data.plan import Rows
 from nmt.data.subwords import N_SPECIAL, Codec, Subwords
 from nmt.languages import language_of
@@ -170,6 +170,7 @@ class Resampler:
 
     def __init__(self, codec: Codec, cut: Cut) -> None:
         self._codec, self._cut, self.begins = codec, cut, WordStarts(codec)
+        self._letters, self._in_words = letters_of(codec.table.vocab), in_words()
         self._number = dict[int, int]()  # from a hash of a unit and the number of its way to a row of `_ways`
         self._ways = GrownRows(np.int32)  # segmentations of units
 
@@ -267,7 +268,9 @@ class Resampler:
         letters = "".join([self._codec.vocab[i - N_SPECIAL] for i in unit.tolist() if not self.begins.is_symbol[i]])
         if not letters or len(letters) > LONGEST:
             return []
-        return self._codec.letters.words(b"".join(self._codec.raw(unit.tolist())).decode("utf-8"))
+        text = b"".join(self._codec.raw(unit.tolist())).decode("utf-8")
+        words = easy_words(text) or [word for word, _ in self._in_words.pre_tokenize_str(text)]
+        return [spelled(word, self._letters) for word in words]
 
 
 # Resamplers of the kinds of subwords.
@@ -385,7 +388,7 @@ class Noise:
             src = mistyped(src, chance)
         noisy = []
         for (codec, ids), old, new in zip(pair, texts, (src, trg), strict=True):
-            tags = ids[: int((ids < codec.n_text).argmax())] if len(ids) and ids[0] >= codec.n_text else ids[:0]
+            tags = ids[ids >= codec.n_text]
             noisy.append(ids if new == old else np.append(tags, codec.encode([new])[0]).astype(ids.dtype))
         return (noisy[0], noisy[1]) if max(map(len, noisy)) <= self._most else (src_ids, trg_ids)
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from tokenizers import models
 
 from nmt.data.learners import learn_scores, merges_of
-from nmt.data.letters import BYTE_LETTERS, ByteLetters, CharacterLetters, alphabet_of, counted_characters, within
+from nmt.data.letters import BYTE_LETTERS, alphabet_of, count_characters, is_piece, letters_of, name_of, raw_of, within
 from nmt.data.placeholders import CHARACTERS, shown
 from nmt.errors import DataError
 from nmt.extras import missing
@@ -64,7 +64,7 @@ class Kind:
         return self.extend(PieceTable(vocab=[*BYTE_LETTERS]), words, n_piece - len(BYTE_LETTERS))
 
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
-        """Add n_new pieces, or fewer if the text has no more. old: pieces of characters, as in format 4."""
+        """Add n_new pieces, or fewer if the text has no more."""
         raise NotImplementedError
 
     def complaints(self, pieces: PieceTable) -> Iterator[str]:
@@ -84,8 +84,8 @@ class Bpe(Kind):
 
     def learn(self, words: Counter[str], n_piece: int) -> PieceTable:
         """Learn merges and the pieces that they form."""
-        characters = counted_characters(words)
-        letters = CharacterLetters(alphabet_of(characters, (n_piece - len(BYTE_LETTERS)) // 2, coverage=1.0)).n_byte
+        characters = count_characters(words)
+        letters = letters_of(alphabet_of(characters, (n_piece - len(BYTE_LETTERS)) // 2, coverage=1.0))
         words = within(words, letters)
         # Pieces that a letter saves, compared with a piece for each of its bytes.
         saved = {letter: (n - 1) * characters[letter] for letter, n in letters.items() if letter not in BYTE_LETTERS}
@@ -96,8 +96,7 @@ class Bpe(Kind):
         """Continue from the old pieces: to the learner of new merges, each of them is one letter, its alias."""
         characters = _new_characters(words, n_new // 2, old)
         vocab, n_new = [*old.vocab, *characters], n_new - len(characters)
-        letters = CharacterLetters(vocab)
-        model = self.model(list(map(letters.name, vocab)), old)
+        model = self.model(list(map(name_of, vocab)), old)
         aliases = [chr(_FIRST_ALIAS + n) for n in range(len(vocab))]
         # A byte of a character without a piece is in no merge, so it becomes a space, which ends a word.
         separators = {n for n, piece in enumerate(vocab) if piece in BYTE_LETTERS and not piece.isascii()}
@@ -106,7 +105,7 @@ class Bpe(Kind):
         for word, n in words.items():
             for part in "".join(spelling[token.id] for token in model.tokenize(word)).split():
                 aliased_words[part] += n
-        n_byte = {alias: len(letters.raw(piece)) for alias, piece in zip(aliases, vocab, strict=True)}
+        n_byte = {alias: len(raw_of(piece)) for alias, piece in zip(aliases, vocab, strict=True)}
         # More than needed, since a merge may form a piece that exists already.
         n_piece = len(vocab) + n_new + n_new // 4 + 100
         pieces, merges, old_merges = set(vocab), list(old.merges), set(old.merges)
@@ -129,18 +128,14 @@ class Bpe(Kind):
         return (f"the merge of {a!r} and {b!r} is not in the vocabulary" for a, b in wrong)
 
 
-class Char(Bpe):
+class Char(Kind):
     """Single characters; stored as BPE without merges."""
 
-    def learn(self, words: Counter[str], n_piece: int) -> PieceTable:
-        """Take the most frequent characters."""
-        alphabet = alphabet_of(counted_characters(words), n_piece - len(BYTE_LETTERS), coverage=1.0)
-        return PieceTable(vocab=[*CharacterLetters(alphabet).n_byte])
+    stored = "bpe"
 
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
         """Add the most frequent of the new characters."""
-        known = CharacterLetters(old.vocab).n_byte
-        characters = alphabet_of(counted_characters(words), n_new, known, coverage=1.0)
+        characters = alphabet_of(count_characters(words), n_new, letters_of(old.vocab), coverage=1.0)
         return PieceTable(vocab=[*old.vocab, *characters], merges=old.merges)
 
 
@@ -165,7 +160,7 @@ class Unigram(Kind):
 
     def learn(self, words: Counter[str], n_piece: int) -> PieceTable:
         """Start from the pieces of BPE, and drop the least useful ones."""
-        letters = CharacterLetters(alphabet_of(counted_characters(words), (n_piece - len(BYTE_LETTERS)) // 2)).n_byte
+        letters = letters_of(alphabet_of(count_characters(words), (n_piece - len(BYTE_LETTERS)) // 2))
         words = within(words, letters)
         pieces, _ = merges_of(words, letters, n_piece * _SEED_PIECES, LONGEST_PIECE)
         vocab, scores = learn_scores(words, pieces, [*letters], n_piece)
@@ -174,7 +169,7 @@ class Unigram(Kind):
     def extend(self, old: PieceTable, words: Counter[str], n_new: int) -> PieceTable:
         """Add pieces after the old ones, whose scores stay: so do their likeliest segmentations of words."""
         characters = _new_characters(words, n_new // 2, old)
-        n_byte = CharacterLetters([*old.vocab, *characters]).n_byte
+        n_byte = letters_of([*old.vocab, *characters])
         words = within(words, n_byte)
         candidates, _ = merges_of(words, n_byte, len(n_byte) + _SEED_PIECES * n_new, LONGEST_PIECE)
         scored = learn_scores(words, candidates, [*old.vocab, *characters], len(old.vocab) + n_new)
@@ -219,15 +214,14 @@ class Speller:
             from sentencepiece import SentencePieceNormalizer, SentencePieceProcessor, sentencepiece_model_pb2
         except ImportError:
             raise missing("sentencepiece", "a vocabulary of subwords.kind: sentencepiece") from None
-        raw_pieces = list(map(ByteLetters().raw, pieces.vocab))
-        id_of_byte = {raw[0]: i for i, raw in enumerate(raw_pieces) if len(raw) == 1}
+        id_of_byte = {BYTE_LETTERS[piece]: i for i, piece in enumerate(pieces.vocab) if piece in BYTE_LETTERS}
         protobuf: Any = sentencepiece_model_pb2  # its classes are created at import, unknown to mypy
         model, types = protobuf.ModelProto(), protobuf.ModelProto.SentencePiece
         model.pieces.add(piece="<unk>", score=0.0, type=types.UNKNOWN)
         self._our_id = [-1]  # by sentencepiece's id; <unk> never occurs, since each byte has a piece
-        for i, (raw, score) in enumerate(zip(raw_pieces, pieces.scores, strict=True)):
+        for i, (piece, score) in enumerate(zip(pieces.vocab, pieces.scores, strict=True)):
             if score is not None:
-                model.pieces.add(piece=raw.decode("utf-8").replace(" ", SPACE), score=score, type=types.NORMAL)
+                model.pieces.add(piece=piece.replace(" ", SPACE), score=score, type=types.NORMAL)
                 self._our_id.append(i)
         for byte in range(256):  # sentencepiece requires all; those that are also normal pieces never occur
             model.pieces.add(piece=f"<0x{byte:02X}>", score=0.0, type=types.BYTE)
@@ -271,14 +265,7 @@ class OfSentencePiece(Kind):
         if len(pieces.scores) != len(pieces.vocab):
             yield "there is not one score for each piece"
         try:
-            for piece, score in zip(pieces.vocab, pieces.scores, strict=True):
-                if score is None and len(piece) > 1:
-                    yield "a piece without a score is no byte"
-                if score is not None:
-                    ByteLetters().raw(piece).decode("utf-8")
             texts_of_rules(base64.b64decode(pieces.charsmap, validate=True))
-        except UnicodeDecodeError:
-            yield "a piece with a score is no text"
         except ValueError:
             yield "the rules of normalisation are damaged"
 
@@ -294,15 +281,7 @@ KINDS: dict[str, Kind] = {
 
 def _new_characters(words: Counter[str], most: int, old: PieceTable) -> list[str]:
     """The most frequent characters that are not yet pieces."""
-    return alphabet_of(counted_characters(words), most, CharacterLetters(old.vocab).n_byte)
-
-
-# Entries of a subwords file by its format. New subwords have format 4: pieces are whole characters or bytes.
-# Formats 1 to 3 have byte-level pieces; the lowest format with all necessary entries is written, so that equal content
-# has one text and one SHA-256. Formats 3 and 4 may also have the entry `patterns`, for placeholders of data.protect.
-_FORMAT_1 = {"normalize", "joint", "codecs"}
-_FORMAT_2 = {*_FORMAT_1, "kind", "symbols", "tags"}
-_ENTRIES = {1: _FORMAT_1, 2: _FORMAT_2, 3: {*_FORMAT_2, "placeholders"}, 4: {*_FORMAT_2, "placeholders", "whitespace"}}
+    return alphabet_of(count_characters(words), most, letters_of(old.vocab))
 
 
 class SubwordsFile(_Strict):
@@ -311,7 +290,7 @@ class SubwordsFile(_Strict):
     placeholders: their names. patterns: those of data.protect. tags: of the source side.
     """
 
-    format: Literal[1, 2, 3, 4] = 1
+    format: Literal[4] = 4
     kind: str = "bpe"
     normalize: Literal["nfc", "nfkc", "none"] = "nfc"
     whitespace: Literal["unified", "kept"] = "kept"
@@ -321,11 +300,6 @@ class SubwordsFile(_Strict):
     joint: bool = True
     codecs: list[PieceTable] = []
     patterns: tuple[str, ...] = ()
-
-    @property
-    def characters(self) -> bool:
-        """True if pieces are whole characters or single bytes."""
-        return self.format == 4
 
     @property
     def extra_texts(self) -> list[str]:
@@ -352,20 +326,17 @@ class SubwordsFile(_Strict):
 
     def text(self) -> str:
         """The text of the file."""
-        number = self.format
-        if not self.characters:
-            is_plain = self.kind == "bpe" and self.normalize != "nfkc" and not self.symbols and not self.tags
-            number = 3 if self.placeholders else 1 if is_plain else 2
-        entries = {*_ENTRIES[number], "patterns"} if self.patterns else _ENTRIES[number]
-        tables = {"__all__": {"vocab", *KINDS[self.kind].fields}}
-        content = self.model_dump(include={name: tables if name == "codecs" else True for name in entries})
-        return json.dumps({"format": number, **content}, ensure_ascii=False, separators=(",", ":"))
+        unused = PieceTable.model_fields.keys() - {"vocab", *KINDS[self.kind].fields}
+        content = self.model_dump(exclude={"codecs": {"__all__": unused}})
+        if not self.patterns:
+            del content["patterns"]
+        return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
     def _complaints(self) -> Iterator[str]:
         """Yield complaints about the content. Only the first counts, since a check relies on those before it."""
         stored = [name for name, kind in KINDS.items() if kind.stored == name]
-        if self.kind not in stored or (self.characters and self.kind == "sentencepiece"):
-            yield f"expected the kind {', '.join(stored)}, the last in no format 4, found {self.kind!r}"
+        if self.kind not in stored:
+            yield f"expected the kind {', '.join(stored)}, found {self.kind!r}"
         for symbol in self.symbols:
             if complaint := complaint_about_symbol(symbol, self.normalize):
                 yield f"symbol {symbol!r} {complaint}"
@@ -377,19 +348,17 @@ class SubwordsFile(_Strict):
             yield complaint
         if len(self.codecs) != (1 if self.joint else 2):
             yield "wrong number of vocabularies"
-        letters = CharacterLetters() if self.characters else ByteLetters()
-        symbols = [letters.spelled(text.encode()) for text in self.extra_texts]
         names = {"vocab", *KINDS[self.kind].fields}
         for pieces in self.codecs:
             if pieces.model_fields_set != names:
                 yield f"expected {' and '.join(sorted(names))} of each vocabulary"
-            if not all(map(letters.is_piece, pieces.vocab)):
+            if not all(map(is_piece, pieces.vocab)):
                 yield "a piece is not written in the letters of its format"
-            vocab = {*pieces.vocab, *symbols}
-            if len(vocab) != len(pieces.vocab) + len(symbols) or len(set(self.tags)) != len(self.tags):
+            vocab = [*pieces.vocab, *self.extra_texts]
+            if len(set(vocab)) != len(vocab) or len(set(self.tags)) != len(self.tags):
                 yield "a piece, symbol, placeholder or tag occurs twice"
-            if not vocab.issuperset(letters.of_bytes):
+            if not BYTE_LETTERS.keys() <= set(vocab):
                 yield "a byte is missing from the vocabulary"
-            if max(len(letters.raw(piece)) for piece in pieces.vocab) > LONGEST_PIECE:
+            if max(len(raw_of(piece)) for piece in pieces.vocab) > LONGEST_PIECE:
                 yield f"a piece is longer than {LONGEST_PIECE} bytes"
             yield from KINDS[self.kind].complaints(pieces)

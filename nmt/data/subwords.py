@@ -13,13 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tokenizers import Tokenizer
 
 from nmt.data.arrays import Ints
-from nmt.data.letters import ByteLetters, CharacterLetters, easy_words, learnable, normalised, units_of
+from nmt.data.letters import easy_words, in_words, learnable, name_of, normalised, raw_of, units_of
 from nmt.data.lines import write_lines
-from nmt.data.placeholders import CHARACTERS, IN_WORD, canonical_tag, kinds_of, names_of
+from nmt.data.placeholders import CHARACTERS, IN_WORD, kinds_of, names_of
 from nmt.data.subword_kinds import KINDS, PieceTable, Speller, SubwordsFile
 from nmt.data.text import SIDES
 from nmt.languages import language_of
@@ -48,15 +47,13 @@ class Codec:
         self.kind, self.normalize, self.whitespace = settings.kind, settings.normalize, settings.whitespace
         self.symbols, self.placeholders, self.tags = settings.symbols, settings.placeholders, tuple(tags)
         self.protects = (*kinds_of(settings.placeholders), *settings.patterns)
-        self.characters = settings.characters
-        self.letters = CharacterLetters(pieces.vocab) if self.characters else ByteLetters()
         self.table, self.merges, self.scores = pieces, pieces.merges, pieces.scores  # without symbols and placeholders
         # Segments lines if the pieces are those of SentencePiece.
         self.speller = Speller(pieces) if self.kind == "sentencepiece" else None
-        self.vocab = [*pieces.vocab, *(self.letters.spelled(text.encode()) for text in settings.extra_texts)]
+        self.vocab = [*pieces.vocab, *settings.extra_texts]
         self._tokenizer = Tokenizer(KINDS[self.kind].model(self.names()[: len(pieces.vocab)], pieces))
-        self._tokenizer.pre_tokenizer = self.letters.pre_tokenizer
-        self._bytes = list(map(self.letters.raw, self.vocab))
+        self._tokenizer.pre_tokenizer = in_words()
+        self._bytes = list(map(raw_of, self.vocab))
         self._first_placeholder = N_SPECIAL + len(pieces.vocab) + len(self.symbols)
         # Ids of encoded parts. Symbols and placeholders are in it from the start, as the tokenizer does not know them.
         reserved = [CHARACTERS[name] for name in self.placeholders]
@@ -77,8 +74,7 @@ class Codec:
 
     def tag_ids(self, tags: Sequence[str]) -> list[int]:
         """The ids of tags of the vocabulary."""
-        known = list(map(canonical_tag, self.tags))
-        return [self.n_text + known.index(canonical_tag(tag)) for tag in tags]
+        return [self.n_text + self.tags.index(tag) for tag in tags]
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, without BOS and EOS; an empty line has one piece, the space put before every line."""
@@ -110,15 +106,13 @@ class Codec:
     def cut(self, raw: bytes) -> list[int]:
         """The ids of the pieces of one word, given as bytes; symbols in it are not recognised."""
         try:
-            if self.speller:
-                return [i + N_SPECIAL for i in self.speller.encode(raw.decode("utf-8"))]
-            return [token.id + N_SPECIAL for token in self._tokenizer.model.tokenize(self.letters.spelled(raw))]
+            return self._encode_part(raw.decode("utf-8"))
         except UnicodeDecodeError:  # part of a character
             return [self._bytes.index(raw[n : n + 1]) + N_SPECIAL for n in range(len(raw))]
 
     def names(self) -> list[str]:
         """The names of the pieces in the tokenizers library, all different."""
-        return list(map(self.letters.name, self.vocab))
+        return list(map(name_of, self.vocab))
 
     def normalised(self, text: str) -> str:
         """The text after normalisation, as the model sees it."""
@@ -139,7 +133,7 @@ class Codec:
         Bytes that are not UTF-8 become U+FFFD. Only ids chosen by a model can contain such bytes.
         """
         pieces = self.raw(ids, items)
-        raw = b"".join(_replace_invalid(pieces) if self.characters else pieces)
+        raw = b"".join(pieces if self.speller else _replace_invalid(pieces))
         # If several spaces become one, those before a text are all removed.
         return (raw.lstrip(b" ") if self.table.squeeze else raw.removeprefix(b" ")).decode("utf-8", errors="replace")
 
@@ -238,7 +232,6 @@ def _replace_invalid(pieces: Sequence[bytes]) -> Iterator[bytes]:
 
 # Use of the vocabulary by the training pairs.
 _RARE = (10, 100)  # the report counts pieces that occur fewer times
-_N_FREQUENT = 20
 _MIN_MEAN_COUNT = 20  # times that a piece of the vocabulary should occur in the corpus, on average
 
 
@@ -265,24 +258,22 @@ def vocabulary_use(
     totals: words, characters, and occurrences of each id. Words are not counted in languages without spaces.
     """
     facts = dict[str, dict[str, Any]]()
-    for side, lang, codec in zip(SIDES, langs, (subwords.src, subwords.trg), strict=True):
+    for side, lang in zip(SIDES, langs, strict=True):
         n_word, n_character, counts = totals[side]
         n_piece = int(counts.sum())
         words = {"words": n_word, "pieces_per_word": round(n_piece / max(n_word, 1), 3)}
         per_piece = round(n_character / max(n_piece, 1), 3)
         pieces = {"characters": n_character, "pieces": n_piece, "characters_per_piece": per_piece}
-        facts[side] = (words if not language_of(lang).is_unspaced else {}) | pieces | _coverage(codec, counts)
+        facts[side] = (words if not language_of(lang).is_unspaced else {}) | pieces | _coverage(counts)
     if subwords.joint:
-        facts["joint"] = _coverage(subwords.src, totals["src"][2] + totals["trg"][2])
+        facts["joint"] = _coverage(totals["src"][2] + totals["trg"][2])
     return facts
 
 
-def _coverage(codec: Codec, counts: Ints) -> dict[str, Any]:
+def _coverage(counts: Ints) -> dict[str, Any]:
     counts = counts[N_SPECIAL:]  # without control symbols
-    frequent = [i for i in np.argsort(-counts, kind="stable")[:_N_FREQUENT].tolist() if counts[i]]
     return {
         "size": len(counts),
         "occur": int((counts > 0).sum()),
         "fewer_than": {str(n): int((counts < n).sum()) for n in _RARE},
-        "most_frequent": [[codec.pieces([i + N_SPECIAL])[0], int(counts[i])] for i in frequent],
     }

@@ -238,36 +238,36 @@ class KeptPairs:
         duplicates = self._duplicates.result()
         self._pair_path.unlink()
         self._record_path.unlink()
-        leaks = [(split, *example) for split in self.leaks.splits for example in self.leaks.examples(split, N_SHOWN)]
         samples = {
             "random": sorted(random.Random(0).sample(range(self._n_kept), min(_N_RANDOM, self._n_kept))),
             **{kind: [number for _, number in pairs] for kind, pairs in self._extremes.items()},
         }
-        numbers = {*(number for *_, number in leaks), *(number for number, _ in duplicates["most"])}
-        train = {}  # what the report shows of these pairs
-        for number in sorted(numbers.union(*samples.values())):
-            block = self.blocks[bisect.bisect_right(self.blocks, number, key=lambda block: block.start) - 1]
-            content, n = read_block(block), number - block.start
-            place = self.training[block.source].place(block.first + int(np.flatnonzero(content.kept)[n]))
-            train[number] = shown(place, *(side.texts()[n] for side in content.sides))
+        most = [{"times": times, **self._shown(number)} for number, times in duplicates["most"]]
         examples = []
-        for split, level, part, line, number in leaks:
-            src, trg, sources = self.held_out[split]
-            source, lines = next((source, lines) for source, lines in sources if line < lines.stop)
-            place = source.place(line - lines.start + source.first_number)
-            train_pair = {f"train_{key}": value for key, value in train[number].items()}
-            examples.append({"level": level, "part": part, **shown(place, src[line], trg[line]), **train_pair})
+        for split, (src, trg, sources) in self.held_out.items():
+            for level, part, line, number in self.leaks.examples(split, N_SHOWN):
+                source, lines = next((source, lines) for source, lines in sources if line < lines.stop)
+                place = source.place(line - lines.start + source.first_number)
+                train_pair = {f"train_{key}": value for key, value in self._shown(number).items()}
+                examples.append({"level": level, "part": part, **shown(place, src[line], trg[line]), **train_pair})
         return {
             "source_in_valid_or_test": self.leaks.n_source,
             "leaks": {"rows": self.leaks.rows(), "examples": examples},
-            "samples": {kind: [train[n] for n in numbers] for kind, numbers in samples.items()},
-            "duplicates": duplicates | {"most": [{"times": times, **train[n]} for n, times in duplicates["most"]]},
+            "samples": {kind: list(map(self._shown, numbers)) for kind, numbers in samples.items()},
+            "duplicates": duplicates | {"most": most},
             "alignment": alignment,
             "dress": {
                 split: {side: dress._asdict() for side, dress in zip(SIDES, sides, strict=True)}
                 for split, sides in self._dress.items()
             },
         }
+
+    def _shown(self, number: int) -> dict[str, str]:
+        """A kept pair as the report shows it, by its number."""
+        block = self.blocks[bisect.bisect_right(self.blocks, number, key=lambda block: block.start) - 1]
+        content, n = read_block(block), number - block.start
+        place = self.training[block.source].place(block.first + int(np.flatnonzero(content.kept)[n]))
+        return shown(place, *(side.texts()[n] for side in content.sides))
 
 
 def shown(place: str, src: str, trg: str) -> dict[str, str]:

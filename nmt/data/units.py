@@ -6,7 +6,7 @@ with other white space, or with several spaces in a row, is a single unit.
 """
 
 import itertools
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nmt.data.arrays import Grown, GrownRows, Ints, Ragged
 from nmt.data.corpus import as_numpy
-from nmt.data.letters import LINE_CAP, WordsOf, normalised
+from nmt.data.letters import WordsOf
 from nmt.data.placeholders import BYTES
 from nmt.data.subwords import Codec
 from nmt.data.text import Block, Hashes, hashes_of, unified
@@ -68,7 +68,6 @@ class Lexicon:
 
 
 _SPACE, _LINE_FEED = 32, 10
-_MAX_GROWTH = 18  # characters of the normal form of a text for each of its own, at most
 
 
 class Units:
@@ -78,14 +77,13 @@ class Units:
     at least one; first, the start of its units in `at`; n_char; is_odd, whether the whole line is one unit.
     """
 
-    def __init__(self, raw: bytes, normalize: str, known: Lexicon) -> None:
+    def __init__(self, raw: bytes, known: Lexicon) -> None:
         """raw: lines that each end with a line feed. They may have placeholders unless they are to be measured."""
         self.lines, self.known = raw.split(b"\n")[:-1], known
         characters = np.frombuffer(raw, np.uint8)
         ends = np.flatnonzero((characters == _SPACE) | (characters == _LINE_FEED))
         line_ends = np.flatnonzero(characters[ends] == _LINE_FEED)
         self.n_unit: Ints = np.diff(line_ends, prepend=-1)
-        n_byte = np.diff(ends[line_ends], prepend=-1) - 1
         # Each word with the space that ends it, and its index among the different ones.
         offsets = np.append(0, ends + 1).astype(np.int32)
         text = raw.replace(b"\n", b" ")
@@ -97,24 +95,18 @@ class Units:
         self.which = known.numbers(self.keys)
         self.first: Ints = np.cumsum(self.n_unit) - self.n_unit
         self.is_odd: Mask = self.sums(known.has_space.values[self.which]) > 0
-        for n in np.flatnonzero(n_byte * _MAX_GROWTH >= LINE_CAP).tolist():
-            # Subwords are learnt from the beginning of so long a line only, so it must be kept whole.
-            self.is_odd[n] |= len(normalised(self.line(n), normalize)) >= LINE_CAP
-        if self.is_odd.any():
-            self._join_odd()
+        if self.is_odd.any():  # join the units of each such line to one
+            is_kept = ~np.repeat(self.is_odd, self.n_unit)
+            is_kept[self.first] = True
+            lines: dict[bytes, int] = {}
+            numbers = [lines.setdefault(self.lines[n] + b" ", len(lines)) for n in np.flatnonzero(self.is_odd).tolist()]
+            self.at[self.first[self.is_odd]] = np.array(numbers) + len(self.keys)
+            self.at = self.at[is_kept]
+            self.keys += lines
+            self.which = np.append(self.which, known.numbers(list(lines)))
+            self.n_unit[self.is_odd] = 1
+            self.first = np.cumsum(self.n_unit) - self.n_unit
         self.n_char: Ints = self.sums(known.n_char.values[self.which]) - 1
-
-    def _join_odd(self) -> None:
-        is_kept = ~np.repeat(self.is_odd, self.n_unit)
-        is_kept[self.first] = True
-        lines: dict[bytes, int] = {}
-        numbers = [lines.setdefault(self.lines[n] + b" ", len(lines)) for n in np.flatnonzero(self.is_odd).tolist()]
-        self.at[self.first[self.is_odd]] = np.array(numbers) + len(self.keys)
-        self.at = self.at[is_kept]
-        self.keys += lines
-        self.which = np.append(self.which, self.known.numbers(list(lines)))
-        self.n_unit[self.is_odd] = 1
-        self.first = np.cumsum(self.n_unit) - self.n_unit
 
     def line(self, n: int) -> str:
         """The text of a line."""
@@ -168,25 +160,18 @@ class UnitWords:
         self._number: defaultdict[str, int] = defaultdict(itertools.count().__next__)
         self.words: list[str] = []
         self.rows = GrownRows(np.int32)
-        self._noted: dict[int, Counter[str]] = {}  # notes on overlong words and lines, by unit
 
     def learn(self, units: Sequence[str]) -> None:
         """Add the words of further units."""
-        rows, notes = list[list[int]](), Counter[str]()
-        for n, unit in enumerate(units, start=len(self.rows)):
-            rows.append([self._number[word] for word in self._words_of(unit, notes)])
-            if notes:
-                self._noted[n], notes = notes, Counter[str]()
+        rows = [[self._number[word] for word in self._words_of(unit)] for unit in units]
         self.rows.add(Ragged.of(rows, np.int32))
         self.words += itertools.islice(self._number, len(self.words), None)
 
-    def counted(self, units: Ints, times: Ints, notes: Counter[str]) -> tuple[list[str], Ints]:
-        """Count the words of units, in order of first occurrence. times: of units. notes: counts overlong texts."""
+    def counted(self, units: Ints, times: Ints) -> tuple[list[str], Ints]:
+        """Count the words of units, in order of first occurrence. times: of units."""
         values, n_word = self.rows.of(units)
         total = np.bincount(values, weights=np.repeat(times, n_word)).astype(np.int64)
         different = list(dict.fromkeys(values.tolist()))
-        for n in np.flatnonzero(np.isin(units, list(self._noted))).tolist():
-            notes.update({key: int(times[n]) * count for key, count in self._noted[int(units[n])].items()})
         return [self.words[i] for i in different], total[different]
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from nmt.data.letters import ByteLetters, learnable
+from nmt.data.letters import BYTE_LETTERS, is_piece, learnable
 from nmt.data.manifest import SUBWORDS, read_manifest
-from nmt.data.placeholders import canonical_tag, names_of
+from nmt.data.placeholders import names_of
 from nmt.data.subword_kinds import KINDS, LONGEST_PIECE, SPACE, PieceTable, SubwordsFile, texts_of_rules
 from nmt.data.subwords import Subwords
 from nmt.errors import DataError
@@ -66,6 +66,7 @@ def _pieces_of_model(path: Path) -> PieceTable:
         "pieces that contain a space inside (split_by_whitespace=false)": inside,
         f"pieces of over {LONGEST_PIECE} bytes": n_byte > LONGEST_PIECE,
         "pieces that occur twice, or are empty": len({*normal, ""}) <= len(normal),
+        "pieces in private characters": not all(map(is_piece, filter(None, normal))),
         "no piece for a space alone": SPACE not in normal,
         "scores above 0": kind == 1 and any(piece.score > 0 for piece in model.pieces),
     }
@@ -74,14 +75,14 @@ def _pieces_of_model(path: Path) -> PieceTable:
             f"{path}: its segmentation cannot be reproduced exactly: {'; '.join(names)}. Train it again with other "
             "options of SentencePiece (--byte_fallback=true), or learn subwords here."
         )
-    score_of, letters = dict[str, float | None](), ByteLetters()
+    score_of, byte_letters = dict[str, float | None](), [*BYTE_LETTERS]
     for piece in model.pieces:
         if piece.type == types.NORMAL:
-            score_of[letters.spelled(piece.piece.replace(SPACE, " ").encode("utf-8"))] = piece.score
+            score_of[piece.piece.replace(SPACE, " ")] = piece.score
         elif piece.type == types.BYTE:
             byte = int(piece.piece[3:5], 16)
             if byte >= 0x80 or chr(byte).replace(" ", SPACE) not in normal:
-                score_of[letters.spelled(bytes([byte]))] = None
+                score_of[byte_letters[byte]] = None
     return PieceTable(
         vocab=list(score_of),
         scores=list(score_of.values()),
@@ -158,11 +159,6 @@ def reuse(
     """
     subwords = given_subwords(files, joint=config.joint)
     old, of_files = subwords.file, f"of {' and '.join(map(str, files))}"
-    if config.extend and not old.characters:
-        raise DataError(
-            f"subwords.extend: the pieces {of_files} are from an earlier version and cannot be extended: set it to 0, "
-            "or learn new subwords."
-        )
     if differences := [*_differences(subwords, config, protect)]:
         raise DataError(
             f"subwords.vocab_from: the options of the subwords differ from those {of_files}: "
@@ -170,13 +166,13 @@ def reuse(
         )
     symbols = (*old.symbols, *(symbol for symbol in config.symbols if symbol not in old.symbols))
     names = (*old.placeholders, *(name for name in names_of(protect) if name not in old.placeholders))
-    all_tags = (*old.tags, *(tag for tag in tags if canonical_tag(tag) not in map(canonical_tag, old.tags)))
+    all_tags = (*old.tags, *(tag for tag in tags if tag not in old.tags))
     entries = {"symbols": symbols, "placeholders": names, "patterns": patterns_of(protect), "tags": all_tags}
     new = old.model_copy(update={**entries, "codecs": list[PieceTable]()})
     counts = [words[0] + words[1]] if old.joint else words
     for codec, side_words in zip(subwords.by_side().values(), counts, strict=True):
         table, pieces = codec.table, set(codec.table.vocab)
-        if ambiguous := [text for text in new.extra_texts if codec.letters.spelled(text.encode()) in pieces]:
+        if ambiguous := [text for text in new.extra_texts if text in pieces]:
             raise DataError(
                 f"subwords.symbols: {', '.join(ambiguous)} is already an ordinary piece {of_files}: choose another "
                 "symbol."

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from nmt.data.arrays import Ragged
 from nmt.data.batches import pad
+from nmt.data.letters import in_words
 from nmt.data.lines import write_lines
 from nmt.data.subwords import BOS, EOS, PAD, SPECIAL_TEXT, Codec, Subwords
 from nmt.data.text import DROPPED, SPACES
@@ -38,9 +39,7 @@ def make_tokenizer(transformers: Any, codec: Codec) -> Any:
     pad, bos, eos = names = [f"{name} " if name in pieces else name for name in SPECIAL_TEXT]
     vocab = {name: i for i, name in enumerate([*names, *pieces, *codec.tags])}
     assert vocab[eos] == EOS and len(vocab) == codec.size
-    is_word = codec.kind == "word"
-    bpe: Any = models.BPE(vocab, codec.merges, byte_fallback=codec.characters, ignore_merges=is_word)
-    tokenizer = Tokenizer(bpe)
+    tokenizer = Tokenizer(models.BPE(vocab, codec.merges, byte_fallback=True, ignore_merges=codec.kind == "word"))
     # A space is prepended to every text, even to one that begins with a space, as in `Codec.encode`.
     forms: dict[str, list[Any]] = {"nfc": [normalizers.NFC()], "nfkc": [normalizers.NFKC()], "none": []}
     steps = [*forms[codec.normalize], normalizers.Prepend(" ")]
@@ -49,12 +48,11 @@ def make_tokenizer(transformers: Any, codec: Codec) -> Any:
         unified = [normalizers.Prepend(" "), normalizers.Replace(Regex(DROPPED), ""), *single]
         steps = [*unified, *forms[codec.normalize], *(single if codec.normalize == "nfkc" else [])]
     tokenizer.normalizer = normalizers.Sequence(steps)
-    tokenizer.pre_tokenizer = codec.letters.pre_tokenizer
+    tokenizer.pre_tokenizer = in_words()
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {eos}", pair=f"$A $B {eos}", special_tokens=[(eos, EOS)]
     )
-    to_text = [decoders.ByteFallback(), decoders.Fuse()] if codec.characters else [decoders.ByteLevel()]
-    tokenizer.decoder = decoders.Sequence([*to_text, decoders.Strip(" ", 1, 0)])
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
     tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
     # The user writes tags before a text, with or without a space after each.
     tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False, rstrip=True) for tag in codec.tags])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from witness import CPU, engine_of, folder_of, log_of, state_of, stop_at, tensors
 
-from nmt.data.letters import BYTE_OF
+from nmt.data.letters import BYTE_LETTERS
 from nmt.data.subword_kinds import PieceTable, SubwordsFile
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.errors import RecipeError, RunError
@@ -21,7 +21,7 @@ from nmt.training.optim import Optimizers, freeze, rate_factors
 
 SIZE = {"d_model": 8, "d_inner": 12, "n_enc_layer": 1, "n_dec_layer": 1, "n_head": 2}
 UNTIED = {"emb_src_trg_weight_sharing": False, "trg_emb_prj_weight_sharing": False}
-BYTES = list(BYTE_OF)
+BYTES = list(BYTE_LETTERS)
 
 
 def codec(*pieces, merges=()):

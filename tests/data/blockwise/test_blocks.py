@@ -38,14 +38,14 @@ def odd_lines(seed, n=400):
     return [rng.choice(["", " "]).join(rng.choices(LINES, k=rng.randint(0, 9))) for _ in range(n)]
 
 
-def units_of(lines, normalize="nfc", known=None):
-    return Units("".join(f"{line}\n" for line in lines).encode(**BYTES), normalize, known or lexicon())
+def units_of(lines):
+    return Units("".join(f"{line}\n" for line in lines).encode(**BYTES), lexicon())
 
 
 def lexicon():
     """Lexicon that knows other lines already."""
     known = Lexicon()
-    Units("".join(f"{line}\n" for line in odd_lines(99, 50)).encode(), "nfc", known)
+    Units("".join(f"{line}\n" for line in odd_lines(99, 50)).encode(), known)
     known.part(UnitFacts)
     return known
 
@@ -78,17 +78,16 @@ def test_units_give_the_ids_and_word_counts_of_their_lines(normalize, whitespace
     assert any("\ud800" <= letter <= "\udbff" for line in lines for letter in line) == bool(kinds)
     config = SubwordsConfig(vocab_size=400, normalize=normalize, whitespace=whitespace, symbols=symbols)
     subwords = learnt_subwords(lines, lines[:50], config, protect=kinds)
-    units, words_of = units_of(lines, normalize), WordsOf(config)
+    units, words_of = units_of(lines), WordsOf(config)
     codec = subwords.src
     rows = np.split(units.at, np.cumsum(units.n_unit)[:-1])
-    notes, line_notes = Counter(), Counter()
-    expected = Counter(word for line in lines for word in words_of(f" {line}", line_notes))
+    expected = Counter(word for line in lines for word in words_of(f" {line}"))
     n_occurrence = np.bincount(units.at, minlength=len(units.keys))
     present = np.flatnonzero(n_occurrence)
-    words, counts = units.known.part(UnitWords, words_of).counted(units.which[present], n_occurrence[present], notes)
-    assert dict(zip(words, counts.tolist(), strict=True)) == expected and notes == line_notes and notes["word_cap"] > 1
+    words, counts = units.known.part(UnitWords, words_of).counted(units.which[present], n_occurrence[present])
+    assert dict(zip(words, counts.tolist(), strict=True)) == expected
     texts = [texts_of(units)[n] for n in present]
-    assert words == list(dict.fromkeys(word for text in texts for word in words_of(text, Counter())))
+    assert words == list(dict.fromkeys(word for text in texts for word in words_of(text)))
     found = Ragged(*units.known.part(UnitIds, codec).rows.of(units.which)).rows()
     assert [[i for n in row for i in found[n].tolist()] for row in rows] == codec.encode(lines)
 
@@ -171,7 +170,7 @@ def test_fast_path_for_easy_words_equals_the_pre_tokenizer():
     words_of = WordsOf(SubwordsConfig(normalize="nfkc"))
     for unit in texts:
         text = " " + normalised(unit[1:], "nfkc", "unified")
-        assert words_of(unit, Counter()) == [word for word, _ in in_words().pre_tokenize_str(text)]
+        assert words_of(unit) == [word for word, _ in in_words().pre_tokenize_str(text)]
 
 
 @pytest.mark.parametrize("seed", range(3))

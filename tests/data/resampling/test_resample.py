@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nmt.data.arrays import Ragged
-from nmt.data.letters import BYTE_OF
+from nmt.data.letters import BYTE_LETTERS
 from nmt.data.resample import with_dropout, with_probabilities
 from nmt.data.subword_kinds import PieceTable, SubwordsFile
 from nmt.data.subwords import N_SPECIAL, Codec
@@ -51,7 +51,7 @@ def test_sampling_switched_off_equals_plain_encoding(kind):
 
 def test_a_merge_that_a_file_has_twice_has_the_same_rank_in_sampling_and_plain_encoding():
     merges = [("a", "b"), ("b", "c"), ("a", "b")]
-    codec = Codec(PieceTable(vocab=[*BYTE_OF, "ab", "bc"], merges=merges))
+    codec = Codec(PieceTable(vocab=[*BYTE_LETTERS, "ab", "bc"], merges=merges))
     assert lists(sample(with_dropout(codec, 0.0), encoded(codec, ["abc"]), PAIRS[:1], 1)) == codec.encode(["abc"])
 
 
@@ -116,8 +116,8 @@ def segmentation_shares(resampler, word, n=20_000):
 
 
 def test_unigram_samples_follow_the_probability_to_the_power_of_alpha():
-    word, alpha = "Ġdog", 0.4
-    score_of = {**dict.fromkeys(BYTE_OF, -4.0), "do": -3.0, "og": -2.5, "dog": -7.0, "Ġd": -5.0}
+    word, alpha = " dog", 0.4
+    score_of = {**dict.fromkeys(BYTE_LETTERS, -4.0), "do": -3.0, "og": -2.5, "dog": -7.0, " d": -5.0}
     codec = Codec(PieceTable(vocab=list(score_of), scores=list(score_of.values())), SubwordsFile(kind="unigram"))
 
     def segmentations(rest):

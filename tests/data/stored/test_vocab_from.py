@@ -7,10 +7,10 @@ import pytest
 
 from nmt.cli.preprocess import main
 from nmt.data.corpus import Prepared
-from nmt.data.letters import BYTE_LETTERS, BYTE_OF
+from nmt.data.letters import BYTE_LETTERS
 from nmt.data.lines import write_lines
 from nmt.data.subword_kinds import KINDS as SUBWORD_KINDS
-from nmt.data.subword_kinds import LONGEST_PIECE, PieceTable, SubwordsFile
+from nmt.data.subword_kinds import LONGEST_PIECE, PieceTable
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.data.vocab_from import account_of, find_subwords, given_subwords, reuse
 from nmt.errors import DataError, RecipeError
@@ -181,13 +181,3 @@ def test_modified_subwords_file_is_refused(tmp_path, name):
     Subwords.load(path)
     with pytest.raises(DataError, match="was changed: its SHA-256 differs"):
         given_subwords(find_subwords(str(folder)), joint=True)
-
-
-def test_pieces_of_an_earlier_version_are_reused_but_not_extended(tmp_path):
-    pieces = PieceTable(vocab=[*BYTE_OF, "Ġc", "Ġca"], merges=[("Ġ", "c"), ("Ġc", "a")])
-    old = SubwordsFile(codecs=[pieces])
-    Subwords(old).save(tmp_path / "subwords.json")
-    new = reused(tmp_path, symbols=("<url>",))
-    assert new.src.encode(OLD[:2]) == Subwords(old).src.encode(OLD[:2]) and new.src.symbols == ("<url>",)
-    with pytest.raises(DataError, match=r"subwords\.extend: .*earlier version"):
-        reused(tmp_path, extend=5)

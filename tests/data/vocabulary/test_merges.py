@@ -8,16 +8,15 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from nmt.data.learners import merges_of
-from nmt.data.letters import BYTE_OF
 
-N_BYTE = dict.fromkeys(BYTE_OF, 1)
+N_BYTE = dict.fromkeys(pre_tokenizers.ByteLevel.alphabet(), 1)
 
 
 def library_merges(words, n_piece, longest):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     options = {"special_tokens": [], "max_token_length": longest, "show_progress": False}
-    trainer = trainers.BpeTrainer(vocab_size=n_piece, initial_alphabet=list(BYTE_OF), **options)
+    trainer = trainers.BpeTrainer(vocab_size=n_piece, initial_alphabet=list(N_BYTE), **options)
     tokenizer.train_from_iterator((" ".join([word] * n) for word, n in words.items()), trainer)
     model = json.loads(tokenizer.to_str())["model"]
     return sorted(model["vocab"], key=model["vocab"].get), [tuple(merge) for merge in model["merges"]]
@@ -39,4 +38,4 @@ def test_merges_equal_those_of_the_library(letters):
 def test_counts_may_exceed_32_bits_and_no_words_give_no_merges():
     words = Counter({"ab": 1 << 40, "cd": (1 << 40) + 1, "ef": 7})
     assert merges_of(words, N_BYTE, 259, 64)[1] == [("c", "d"), ("a", "b"), ("e", "f")]
-    assert merges_of(Counter(), N_BYTE, 300, 64) == (sorted(BYTE_OF), [])
+    assert merges_of(Counter(), N_BYTE, 300, 64) == (sorted(N_BYTE), [])

@@ -1,18 +1,17 @@
-"""Kinds of subwords, user-defined symbols, and text that is too long to learn from."""
+"""Kinds of subwords, and user-defined symbols."""
 
-import random
 from collections import Counter
 
 import numpy as np
 import pytest
 
 from nmt.data import subword_kinds
-from nmt.data.letters import BYTE_LETTERS, LINE_CAP, WORD_CAP
+from nmt.data.letters import BYTE_LETTERS
 from nmt.data.subwords import N_SPECIAL, Subwords
 from nmt.errors import RecipeError
 from nmt.recipe.data_options import SubwordsConfig
 from nmt.recipe.reader import read_recipe
-from tests.learnt import counted_words, learnt_subwords
+from tests.learnt import learnt_subwords
 
 LINES = ["the cat sat on the mat", "the dog sat, too", "cats and dogs and more cats"] * 5
 
@@ -99,16 +98,6 @@ def test_invalid_symbols_are_refused(symbols, message):
         read_recipe(None, [("name", "x"), ("subwords.symbols", symbols), ("subwords.normalize", "nfkc")])
     with pytest.raises(RecipeError, match=r"subwords\.vocab_size: 265 has no room for the 2"):
         read_recipe(None, [("name", "x"), ("subwords.symbols", "[<a>, <b>]"), ("subwords.vocab_size", "265")])
-
-
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "word"])
-def test_each_overlong_line_and_word_is_counted_once(kind):
-    rng = random.Random(1)
-    word = "".join(rng.choices("abc", k=WORD_CAP + 1))
-    lines = ["short", f"one {word} two {word}", "y " * LINE_CAP, "z" * WORD_CAP]
-    notes = Counter()
-    counted_words(lines, SubwordsConfig(kind=kind, vocab_size=300), notes)
-    assert notes == {"line_cap": 1, "word_cap": 2}
 
 
 def test_new_kind_needs_only_a_name_in_the_recipe_and_a_class(monkeypatch, tmp_path):

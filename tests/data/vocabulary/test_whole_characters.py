@@ -1,15 +1,14 @@
-"""Pieces are whole characters or single bytes, no word ends inside a grapheme cluster, and older files load."""
+"""Pieces are whole characters or single bytes, and no word ends inside a grapheme cluster."""
 
-import json
 import random
 import unicodedata
 
 import pytest
 import regex
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import pre_tokenizers
 
 from nmt.data.letters import BYTE_LETTERS, alphabet_of, in_words
-from nmt.data.subwords import N_SPECIAL, Subwords
+from nmt.data.subwords import N_SPECIAL
 from nmt.recipe.data_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 from tests.learnt import learnt_subwords
@@ -87,29 +86,3 @@ def test_bpe_takes_a_character_that_saves_more_pieces_than_a_merge():
     codec = trained(lines, size=256 + N_SPECIAL + 5).src
     assert [piece for piece in codec.vocab if piece not in BYTE_LETTERS] == ["漢", " a", " ab", " c", " cd"]
     assert codec.raw(codec.encode(["字"])[0]) == [b" ", b"\xe5", b"\xad", b"\x97"]
-
-
-def byte_level_bpe(lines, size):
-    """Byte-level BPE learnt by the library, as in earlier versions."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, special_tokens=[], show_progress=False)
-    tokenizer.train_from_iterator([f" {line}" for line in lines], trainer)
-    return tokenizer
-
-
-def test_file_of_an_earlier_version_encodes_as_before(tmp_path):
-    tokenizer = byte_level_bpe(TEXT, 420)
-    model = json.loads(tokenizer.to_str())["model"]
-    codec = {"vocab": sorted(model["vocab"], key=model["vocab"].get), "merges": model["merges"]}
-    content = {"format": 1, "normalize": "none", "joint": True, "codecs": [codec]}
-    path = tmp_path / "subwords.json"
-    path.write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
-    subwords = Subwords.load(path)
-    assert not subwords.src.characters
-    for line in [*TEXT, *AWKWARD, "<0xE3>"]:
-        assert subwords.src.encode([line])[0] == [i + N_SPECIAL for i in tokenizer.encode(f" {line}").ids]
-        assert subwords.src.decode(subwords.src.encode([line])[0]) == line
-    subwords.save(tmp_path / "again.json")
-    assert (tmp_path / "again.json").read_bytes() == path.read_bytes()

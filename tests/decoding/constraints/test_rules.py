@@ -7,8 +7,8 @@ import pytest
 import torch
 from fake_model import HashModel
 from small_search import PENALTIES, SRC, divisor, log_prob, run
-from tokenizers import pre_tokenizers
 
+from nmt.data.letters import BYTE_LETTERS
 from nmt.data.subword_kinds import PieceTable
 from nmt.data.subwords import EOS, N_SPECIAL, Codec
 from nmt.decoding.phrases import Pieces, RequiredPhrase, contains, occurrences
@@ -16,11 +16,11 @@ from nmt.decoding.request import Kept, Request, Terms
 from nmt.decoding.rules import Rules
 
 # Letters a and b, small enough to enumerate all translations; a text has several segmentations into subwords.
-TINY = Codec(PieceTable(vocab=["Ġ", "a", "b", "Ġa", "ab"], merges=[("Ġ", "a"), ("a", "b")]))
+TINY = Codec(PieceTable(vocab=[" ", "a", "b", " a", "ab"], merges=[(" ", "a"), ("a", "b")]))
 PIECES = Pieces(TINY)
 LONGEST = 4
 # A letter and a punctuation mark, which can be part of a phrase but not of a word.
-MARKED = Codec(PieceTable(vocab=["Ġ", "a", "-", "Ġ-", "-a"], merges=[("Ġ", "-"), ("-", "a")]))
+MARKED = Codec(PieceTable(vocab=[" ", "a", "-", " -", "-a"], merges=[(" ", "-"), ("-", "a")]))
 REQUESTS = {
     "a prefix": Request("", prefix="ab"),
     "a prefix of many subwords": Request("", prefix="aba"),
@@ -156,8 +156,8 @@ LETTERS = ["a", "b", " ", "-", "é", "中", "ก", "“"]
 
 
 # All bytes, and some longer pieces.
-_BYTES = [*pre_tokenizers.ByteLevel.alphabet(), "Ġa", "ab", "ĠaĠ"]
-BYTES = Codec(PieceTable(vocab=_BYTES, merges=[("Ġ", "a"), ("a", "b")]))
+_BYTES = [*BYTE_LETTERS, " a", "ab", " a "]
+BYTES = Codec(PieceTable(vocab=_BYTES, merges=[(" ", "a"), ("a", "b")]))
 
 
 def test_phrase_is_found_in_subwords_as_in_the_text():
