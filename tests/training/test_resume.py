@@ -10,8 +10,7 @@ import torch
 from witness import digest, engine_of, log_of, logged, plan_of, saved_by, state_of, stop_at, stop_at_update, tensors
 
 from nmt import checkpoint
-from nmt.data import plan as plan_module
-from nmt.data.plan import Position
+from nmt.data.plan import VERSION, Position
 from nmt.errors import RunError
 from nmt.models import base
 from nmt.run import Run
@@ -157,7 +156,7 @@ def test_epoch_that_another_version_planned_begins_anew(recipe_of, monkeypatch, 
     recipe = recipe_of("run")
     launch(recipe, stop_at(4))
     assert "other batches" not in capfd.readouterr().err
-    monkeypatch.setattr(plan_module, "VERSION", plan_module.VERSION + 1)
+    monkeypatch.setattr("nmt.training.state.VERSION", VERSION + 1)
     launch(recipe, stop_at(2))
     state = state_of(recipe, 8)
     assert (state["update"], state["epoch"], state["update_in_epoch"]) == (8, 0, 3)
