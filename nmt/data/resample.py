@@ -120,10 +120,6 @@ class Unigram:
         return prefixes
 
 
-# Bits of a piece: flag of a word start, shift of the kind of its first character, flag of a word end, mask of a kind.
-_BEGINS, _FIRST, _ENDS, _KINDS = 0x80, 3, 0x40, 0x07
-
-
 class WordStarts:
     """Starts of the words that `in_words` splits a text into, as far as pieces show them.
 
@@ -135,24 +131,23 @@ class WordStarts:
         plain = range(N_SPECIAL, N_SPECIAL + len(codec.table.vocab))
         self.is_symbol = np.zeros(codec.size, dtype=bool)
         self.is_symbol[plain.stop :] = True
-        self._bits = np.where(self.is_symbol, _BEGINS | _ENDS, 0).astype(np.uint8)
+        self._begins = self.is_symbol.copy()
+        self._first_kind, self._last_kind = np.zeros((2, codec.size), dtype=np.uint8)  # 0: unknown
         for i, raw in enumerate(codec.raw(plain), N_SPECIAL):
-            if raw.startswith(b" "):
-                self._bits[i] = _BEGINS
+            self._begins[i] = raw.startswith(b" ")
             try:
                 text = raw.decode("utf-8")
             except UnicodeDecodeError:  # it begins or ends within a character
                 continue
-            self._bits[i] |= kind_of(text[0]) << _FIRST
+            self._first_kind[i] = kind_of(text[0])
             if text[-1] != "'":  # which belongs to some of the letters that may follow it, as in "it's"
-                self._bits[i] |= kind_of(text[-1])
+                self._last_kind[i] = kind_of(text[-1])
 
     def __call__(self, ids: Ids, n_id: NDArray[np.integer]) -> NDArray[np.bool_]:
         """True at each id that begins a word. n_id: length of each sequence."""
-        bits = self._bits.take(ids)
-        begins = bits >= _BEGINS
-        last, first = bits[:-1] & _KINDS, (bits[1:] >> np.uint8(_FIRST)) & _KINDS
-        begins[1:] |= (bits[:-1] & _ENDS) != 0
+        begins = self._begins.take(ids)
+        last, first = self._last_kind.take(ids[:-1]), self._first_kind.take(ids[1:])
+        begins[1:] |= self.is_symbol.take(ids[:-1])
         begins[1:] |= (last != first) & (last != 0) & (first != 0)
         begins[(np.cumsum(n_id) - n_id)[n_id > 0]] = True
         return begins

@@ -29,7 +29,6 @@ LONGEST_PIECE = 64  # bytes of a piece, at most: a text of more than n x LONGEST
 _SEED_PIECES = 4
 _UNUSED_BYTE = "<0xFF>"  # no UTF-8 text contains it
 _FIRST_ALIAS = 0x10000  # code points beyond the surrogates, one for each old piece
-_LARGEST_FILE = 1 << 28
 
 
 class _Strict(BaseModel):
@@ -310,8 +309,6 @@ class SubwordsFile(_Strict):
     def read(cls, path: Path) -> "SubwordsFile":
         """Read a file of the content of `text`. Raises DataError for any other file."""
         try:
-            if path.stat().st_size > _LARGEST_FILE:
-                raise DataError(f"{path}: {path.stat().st_size:,} bytes are too many for a vocabulary.")
             content = cls.model_validate_json(path.read_bytes())
         except OSError as error:
             raise DataError(f"{path}: cannot read the subwords ({error.strerror or error}).") from None

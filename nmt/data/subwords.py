@@ -54,7 +54,8 @@ class Codec:
         self._tokenizer = Tokenizer(KINDS[self.kind].model(self.names()[: len(pieces.vocab)], pieces))
         self._tokenizer.pre_tokenizer = in_words()
         self._bytes = list(map(raw_of, self.vocab))
-        self._first_placeholder = N_SPECIAL + len(pieces.vocab) + len(self.symbols)
+        # Names of the placeholders, by id.
+        self.placeholder_of = dict(enumerate(self.placeholders, N_SPECIAL + len(pieces.vocab) + len(self.symbols)))
         # Ids of encoded parts. Symbols and placeholders are in it from the start, as the tokenizer does not know them.
         reserved = [CHARACTERS[name] for name in self.placeholders]
         self._cache = {text: [i] for i, text in enumerate((*self.symbols, *reserved), N_SPECIAL + len(pieces.vocab))}
@@ -145,17 +146,9 @@ class Codec:
         pieces = [self._bytes[i - N_SPECIAL] if N_SPECIAL <= i < self.n_text else b"" for i in ids]
         if items is not None and self.placeholders:
             for place, i in enumerate(ids):
-                if name := self.placeholder(i):
+                if name := self.placeholder_of.get(i):
                     pieces[place] = items.get(name, "").encode("utf-8", errors="surrogatepass")
         return pieces
-
-    def placeholder(self, i: int) -> str:
-        """The name of the placeholder of an id, "" if the id is no placeholder."""
-        return self.placeholders[i - self._first_placeholder] if self._first_placeholder <= i < self.n_text else ""
-
-    def placeholder_ids(self) -> dict[str, int]:
-        """The ids of the placeholders, by name."""
-        return {name: i for i, name in enumerate(self.placeholders, self._first_placeholder)}
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """A readable text of each id, for figures: a space shows as ▁, part of a character as its bytes <C3>."""

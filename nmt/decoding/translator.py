@@ -77,7 +77,7 @@ class Translator:
         self._by_utility = config.mbr != "none"
         n_text = subwords.trg.n_text
         characters = None if is_free else characters_of(subwords.trg.raw(range(n_text)))
-        self._placeholders = {} if is_free else subwords.trg.placeholder_ids()
+        self._placeholders = {} if is_free else {name: i for i, name in subwords.trg.placeholder_of.items()}
         n_best = config.beam if self._by_utility or config.qe else config.n_best  # reranking needs the whole beam
         options: dict[str, Any] = {"length_penalty": config.length_penalty, "alpha": config.alpha, "beam": config.beam}
         self._settings = BeamSettings(**options, n_real=n_text, n_best=n_best, characters=characters)
@@ -235,7 +235,7 @@ class Translator:
         missing, doubled = list[str](), list[str]()
         if codec.protects:  # items that are missing, and items that occur too often
             ids = hypotheses[0].ids
-            names = [name for i in ids if (name := codec.placeholder(i))]
+            names = [name for i in ids if (name := codec.placeholder_of.get(i))]
             unprotected = codec.decode(ids, dict.fromkeys(codec.placeholders, " "))
             missing, doubled = came_back(restored(request.source, items), names, unprotected, items, codec.protects)
         if codec.whitespace == "unified":

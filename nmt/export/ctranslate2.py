@@ -14,7 +14,6 @@ from nmt.errors import MachineError
 from nmt.export.parity import N_POSITION, Exported, position_table
 from nmt.extras import missing
 from nmt.models.transformer.Models import Decoder, Encoder, Transformer
-from nmt.recipe.draft import refuse_unsupported
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 
@@ -32,11 +31,7 @@ def library() -> Any:
 
 
 def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path, quantization: str | None) -> None:
-    """Write a CTranslate2 model. quantization: a name of CTranslate2, like int8, or None for fp32.
-
-    Raises RunError, with the options, for a model that CTranslate2 cannot represent exactly.
-    """
-    refuse_unsupported("ctranslate2", recipe)
+    """Write a CTranslate2 model that `refuse_unsupported` allows. quantization: like int8; None for fp32."""
     ct2, config = library(), recipe.model
     d_head = config.d_model // config.n_head
     common: dict[str, Any] = {

@@ -28,7 +28,6 @@ from nmt.export.parity import N_POSITION, Exported, position_table
 from nmt.extras import missing
 from nmt.files import parse_json
 from nmt.models.transformer.Models import Decoder, Encoder, Transformer
-from nmt.recipe.draft import refuse_unsupported
 from nmt.recipe.options import Recipe
 
 
@@ -90,9 +89,7 @@ def library() -> Any:
 
 
 def export(model: Transformer, recipe: Recipe, subwords: Subwords, folder: Path) -> None:
-    """Write weights, config, generation config and tokenizer, in fp32. Raises RunError, with the options, for a model
-    that no architecture of transformers can represent exactly."""
-    refuse_unsupported("huggingface", recipe)
+    """Write weights, config, generation config and tokenizer, in fp32, of a model that `refuse_unsupported` allows."""
     transformers = library()
     with torch.inference_mode():
         weights = _weights(model, recipe)

@@ -167,17 +167,10 @@ def _expected(name: str) -> str:
 
 def _hint(expected: str, value: Any) -> str:
     """Return a hint for the most common mistakes, or an empty text."""
-    text = str(value).lower()
-    if expected.startswith("text like 90s") and (number := re.fullmatch(r"([1-9][0-9]*)( ?min(ute)?s?)?", text)):
-        return f" (did you mean {number[1]}m?)"
-    if expected.startswith("whole number") and isinstance(value, float) and value.is_integer():
-        return f" (write {value:.0f})"
-    if expected.startswith("true or false") and text in ("yes", "on", "y", "no", "off", "n"):
-        return f" (write {str(text in ('yes', 'on', 'y')).lower()})"
-    if expected.startswith("text") and isinstance(value, (int, float)):
-        return " (write it in quotes)"
-    digits = re.sub("[_,]", "", text)
-    return f" (write {digits})" if "number" in expected and isinstance(value, str) and digits.isdigit() else ""
+    minutes = re.fullmatch(r"([1-9][0-9]*)( ?min(ute)?s?)?", str(value).lower())
+    if expected.startswith("text like 90s") and minutes:
+        return f" (did you mean {minutes[1]}m?)"
+    return " (write it in quotes)" if expected.startswith("text") and isinstance(value, (int, float)) else ""
 
 
 def nearest(name: str, known: Sequence[str]) -> list[str]:

@@ -297,8 +297,6 @@ def _of_training(recipe: "Recipe") -> Iterator[str]:
         yield f"train.average: {train.average} needs train.keep_{train.average} above 1 (raise that, or write none)"
     if train.parallel == "fsdp" and (train.compiled or train.cuda_graphs):
         yield "train.parallel: fsdp supports neither train.compile nor train.cuda_graphs (use ddp, or set both false)"
-    if train.precision == "fp16" and train.device == "cpu":
-        yield "train.precision: fp16 needs a GPU, but train.device is cpu (use auto, bf16 or fp32)"
     if (total := sum(regularize.noise.shares().values())) > 1:
         yield f"regularize.noise: a pair has one kind of noise at most, but the shares add up to {total:g} (lower some)"
     if regularize.r_drop and regularize.simcut:

@@ -62,7 +62,6 @@ NO_SCALE = {"scale_emb_or_prj": "none"}
         ("optim.decay_share", {"optim": {"schedule": "wsd", "warmup": 9}, "train": {"updates": 10}}),
         ("train.average", {"train": {"average": "best", "keep_best": 1}}),
         ("train.average", {"train": {"average": "last", "keep_last": 1}}),
-        ("train.precision", {"train": {"precision": "fp16", "device": "cpu"}}),
         ("train.cuda_graphs", {"train": {"cuda_graphs": True}}),
         ("train.parallel", {"train": {"parallel": "fsdp", "compile": True}}),
         (

@@ -54,13 +54,13 @@ modle: {}
 """
     assert complaints(text) == [
         "recipe.yaml:1: name: missing (expected text of at most 100 characters, matching ^[A-Za-z0-9][A-Za-z0-9._-]*$)",
-        "recipe.yaml:1: seed: expected a whole number >= 0, found 8.0 (write 8)",
+        "recipe.yaml:1: seed: expected a whole number >= 0, found 8.0",
         "recipe.yaml:3: data.src_lang: expected text, found 12 (write it in quotes)",
         "recipe.yaml:5: data.train: written twice (first in line 4; keep one)",
         "recipe.yaml:10: train.lr: unknown option (did you mean optim.lr?)",
-        'recipe.yaml:11: train.compile: expected true or false | auto, found "yes" (write true)',
+        'recipe.yaml:11: train.compile: expected true or false | auto, found "yes"',
         'recipe.yaml:13: optim.lr: expected a number > 0.0, found "fast"',
-        'recipe.yaml:14: optim.warmup: expected a whole number >= 0 | auto, found "1_000" (write 1000)',
+        'recipe.yaml:14: optim.warmup: expected a whole number >= 0 | auto, found "1_000"',
         'recipe.yaml:15: optim.eps: expected a number > 0.0, found ".inf"',
         "recipe.yaml:16: optim.lerning_rate: unknown option (did you mean optim.lr?)",
         "recipe.yaml:17: modle: unknown option (did you mean model?)",
