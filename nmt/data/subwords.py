@@ -106,10 +106,7 @@ class Codec:
 
     def cut(self, raw: bytes) -> list[int]:
         """The ids of the pieces of one word, given as bytes; symbols in it are not recognised."""
-        try:
-            return self._encode_part(raw.decode("utf-8"))
-        except UnicodeDecodeError:  # part of a character
-            return [self._bytes.index(raw[n : n + 1]) + N_SPECIAL for n in range(len(raw))]
+        return self._encode_part(raw.decode("utf-8"))
 
     def names(self) -> list[str]:
         """The names of the pieces in the tokenizers library, all different."""
