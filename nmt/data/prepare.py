@@ -27,7 +27,6 @@ from nmt.data.keep import (
     encode_training_pairs,
     keep_training_pairs,
     n_process,
-    progress_bar,
     read_held_out,
     with_held_out,
 )
@@ -197,7 +196,6 @@ def prepare(
     vocab_names = recipe.subwords.vocab_names if recipe.subwords.vocab_from else ()
     vocab_files = find_subwords(*vocab_names, origin=recipe.origin)
     all_inputs = [*inputs, *facts_of_subwords(vocab_files)]
-    settings = settings_of(recipe)
     if present is not None and not overwrite:
         if changed := _changed_files(present, all_inputs) + Prepared.open(folder).differences(recipe):
             raise DataError(
@@ -253,7 +251,7 @@ def prepare(
             write_page(only_report)
         content = {
             "inputs": all_inputs,
-            "settings": settings,
+            "settings": settings_of(recipe),
             "n_pair": n_pair,
             "corpora": report.corpora,
             "n_vocab": {"src": subwords.src.n_vocab, "trg": subwords.trg.n_vocab},
@@ -288,12 +286,10 @@ def _prepare_training_pairs(
     keep_training_pairs(kept, recipe, report, workers)
     words = count_words_of(kept, recipe.subwords, workers)
     kept.begin_survey(workers)
-    n_pair = report.n_read + sum(len(texts.src) for texts in kept.held_out.values())
-    with progress_bar("looking for misaligned lines", n_pair) as progress:
-        if len(kept):
-            subwords = _learn(recipe, vocab_files, words, talk)
-            subwords.save(kept.folder / SUBWORDS)
-        report.survey = kept.finish_survey(progress.update)
+    if len(kept):
+        subwords = _learn(recipe, vocab_files, words, talk)
+        subwords.save(kept.folder / SUBWORDS)
+    report.survey = kept.finish_survey()
     if not len(kept):
         return None
     # A model of SentencePiece does not lie in a run.

@@ -116,12 +116,6 @@ def _sources_of(
         matches = [_locate(name, option, complaints, folders) for name in names_of(names)]
         return [file._replace(wild=file.wild and (n, *file.wild)) for n, match in enumerate(matches) for file in match]
 
-    def score_files_of(src_files: list["NamedFile"]) -> Sequence["NamedFile | None"]:
-        if not isinstance(files, TrainingCorpus) or files.scores is None:
-            return [None] * len(src_files)
-        pairs = _file_pairs(src_files, locate_all(files.scores), option, complaints, role="scores")
-        return [score_file for _, score_file in pairs]
-
     is_one_file = files.file is not None
     dataset: HubDataset | None = None
     if files.dataset is not None:
@@ -137,10 +131,14 @@ def _sources_of(
         pairs = [(file, file) for file in locate_all(files.file or files.src or files.trg)]
     else:
         pairs = _file_pairs(locate_all(files.src), locate_all(files.trg), option, complaints)
+    score_files: Sequence[NamedFile | None] = [None] * len(pairs)
+    if isinstance(files, TrainingCorpus) and files.scores is not None:
+        with_scores = _file_pairs([src for src, _ in pairs], locate_all(files.scores), option, complaints, "scores")
+        score_files = [score_file for _, score_file in with_scores]
     infers_columns = is_one_file and files.src_column is None
     moses = [language_of(code).primary if files.unescape else None for code in languages]
     sources = []
-    for pair, score_file in zip(pairs, score_files_of([src for src, _ in pairs]), strict=False):
+    for pair, score_file in zip(pairs, score_files, strict=False):
         try:
             columns = _columns_in(pair[0], files, languages) if infers_columns else (files.src_column, files.trg_column)
             by_name = [isinstance(column, str) for column in columns]
