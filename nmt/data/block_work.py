@@ -16,7 +16,7 @@ from nmt.data.alignment_shift import find_shifts
 from nmt.data.arrays import Ints, Ragged
 from nmt.data.corpus import dtype_of_ids
 from nmt.data.dedup import N_SHOWN, NO_KEY, count_duplicates, keys_for, keys_of
-from nmt.data.filters import CODES, HELD_OUT, KEPT, ODD, REASON_OF, CorpusFacts, filters_of, oddities, reason_to_drop
+from nmt.data.filters import CODES, HELD_OUT, KEPT, ODD, REASONS, CorpusFacts, filters_of, oddities, reason_to_drop
 from nmt.data.letters import WordsOf
 from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
@@ -244,7 +244,7 @@ def _dropped(
     """Return for each reason the number of dropped pairs, and line number and readable texts of the first few."""
     pairs_by_reason: dict[str, list[int]] = {}
     for n in np.flatnonzero(codes != KEPT).tolist():
-        pairs_by_reason.setdefault(block.flaws.get(n) or REASON_OF[int(codes[n])], []).append(n)
+        pairs_by_reason.setdefault(block.flaws.get(n) or REASONS[codes[n] - 1], []).append(n)
 
     def example(n: int) -> tuple[int, list[str]]:
         texts = [cut(side.line(n)) for side in sides]

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nmt.data.arrays import Ints, Ragged, places
@@ -74,10 +75,12 @@ class Corpus:
         except (pa.ArrowException, AttributeError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path}: not an Arrow file written by nmt-preprocess ({error}).") from None
         self.n_pair: int = self._table.num_rows
-        for rows, lengths, n_id in ((self._src, self.src_len, size[0]), (self._trg, self.trg_len, size[1])):
-            if lengths.dtype != np.int32 or not rows.have_lengths(lengths):
+        for side, n_id in zip(SIDES, size, strict=True):
+            rows = self._table[side]
+            if not pc.list_value_length(rows).equals(self._table[f"{side}_len"]):
                 raise DataError(f"{path}: the stored lengths do not match the rows.")
-            if not rows.are_within(N_SPECIAL, n_id):
+            ids = pc.list_flatten(rows)
+            if len(ids) and not N_SPECIAL <= pc.min(ids).as_py() <= pc.max(ids).as_py() < n_id:
                 raise DataError(f"{path}: ids outside the vocabulary: its subwords belong to other data.")
 
     def pairs(self, numbers: Sequence[int] | NDArray[np.integer]) -> tuple[list[Ids], list[Ids]]:
@@ -170,26 +173,12 @@ class _Rows:
     """A column of id lists as numpy arrays over the mapped file. Rows are copied only when they are picked."""
 
     def __init__(self, column: pa.ChunkedArray, file: pa.Buffer) -> None:
-        self._offsets, self._values = list[NDArray[np.int32]](), list[NDArray[Any]]()
-        for chunk in column.chunks or [pa.array([], column.type)]:
-            self._offsets.append(as_numpy(chunk.offsets))
-            self._values.append(as_numpy(chunk.values))
+        chunks = column.chunks or [pa.array([], column.type)]
         # Chunk c holds the rows first[c] up to first[c + 1].
-        self._first = np.cumsum([0, *(len(offsets) - 1 for offsets in self._offsets)], dtype=np.int64)
+        self._first = np.cumsum([0, *map(len, chunks)], dtype=np.int64)
         # All chunks as one array, and the start of each in it: one lookup serves rows of several chunks.
-        self._all_offsets, self._offsets_at = _as_one(self._offsets, file)
-        self._all_values, self._values_at = _as_one(self._values, file)
-
-    def have_lengths(self, lengths: NDArray[np.int32]) -> bool:
-        """Return whether these are the lengths of the rows."""
-        return len(lengths) == self._first[-1] and all(
-            np.array_equal(np.diff(offsets), lengths[first : first + len(offsets) - 1])
-            for first, offsets in zip(self._first, self._offsets, strict=False)
-        )
-
-    def are_within(self, low: int, high: int) -> bool:
-        """Return whether low <= id < high everywhere."""
-        return all(int(v.min()) >= low and int(v.max()) < high for v in self._values if len(v))
+        self._all_offsets, self._offsets_at = _as_one([as_numpy(chunk.offsets) for chunk in chunks], file)
+        self._all_values, self._values_at = _as_one([as_numpy(chunk.values) for chunk in chunks], file)
 
     def picked(self, numbers: NDArray[np.integer]) -> Ragged:
         """Copies of the rows of these numbers."""

@@ -238,7 +238,6 @@ REASONS = (
 # Codes of reasons: their positions in REASONS, from 1.
 KEPT = 0
 CODES = {reason: n for n, reason in enumerate(REASONS, start=1)}
-REASON_OF = {n: reason for reason, n in CODES.items()}
 
 
 def filters_of(corpus: CorpusFacts) -> list[tuple[str, Drops]]:

@@ -508,7 +508,7 @@ _TEXT, _NUMBER = ("string", "binary"), ("float", "double", "halffloat", "int", "
 
 @contextlib.contextmanager
 def _open_table(place: Place, names: list[str] | None = None) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-    """Open a table: its schema, and the rows of some columns. names: empty to read just enough to count the rows."""
+    """Open a table: its schema, and the rows of at least these columns. names: empty to count the rows."""
     try:
         if isinstance(place, HubDataset):
             dataset = place.dataset
@@ -528,15 +528,12 @@ def _open_table(place: Place, names: list[str] | None = None) -> Iterator[tuple[
             return
         # Not memory-mapped: if the file were truncated while it is read, SIGBUS would kill the process.
         with pa.OSFile(str(place)) as file:
-            is_file_format = head.startswith(b"ARROW1")
-            open_reader: Any = pa.ipc.open_file if is_file_format else pa.ipc.open_stream
-            schema = open_reader(file).schema
-            # An empty list would select all fields.
-            fields = [] if names is None else [schema.get_field_index(name) for name in names] or [0]
-            file.seek(0)
-            reader = open_reader(file, options=pa.ipc.IpcReadOptions(included_fields=fields))
-            batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file_format else iter(reader)
-            yield schema, batches
+            if head.startswith(b"ARROW1"):
+                reader = pa.ipc.open_file(file)
+                yield reader.schema, map(reader.get_batch, range(reader.num_record_batches))
+            else:
+                reader = pa.ipc.open_stream(file)
+                yield reader.schema, iter(reader)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise DataError(f"{place}: cannot be read ({error.strerror or error}).") from None

@@ -35,7 +35,6 @@ _WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 # Limit of a line to translate, or of a validation or test set, in bytes: a thick book in one line. A longer line has
 # lost its line feeds.
 LONGEST_LINE = 1 << 20
-_NEAR = 1 << 10  # bytes before the limit that are searched for a blank
 
 
 def without_ending(name: str) -> str:
@@ -256,8 +255,8 @@ def without_end(line: str) -> str:
 def read_stream(file: BinaryIO, name: str, notes: Counter[str] | None = None) -> Iterator[StreamLine]:
     """Yield the lines of a stream, each as soon as it arrives, without a byte order mark at the start.
 
-    A line of more than `LONGEST_LINE` bytes is cut there, or at a blank shortly before. name: name of the stream, for
-    the DataError that is raised if it is no text. notes: see `text_blocks`.
+    A line of more than `LONGEST_LINE` bytes is cut there. name: name of the stream, for the DataError that is raised if
+    it is no text. notes: see `text_blocks`.
     """
     notes = Counter() if notes is None else notes
     limit, is_first = LONGEST_LINE + len(BOM) + 1, True
@@ -277,9 +276,7 @@ def read_stream(file: BinaryIO, name: str, notes: Counter[str] | None = None) ->
                 raw = raw.removeprefix(BOM)
             is_first = False
             notes["crlf"] += raw.endswith(b"\r")
-            line = StreamLine(first_bytes(raw, LONGEST_LINE), len(raw) + n_rest)
-            blank = max(line.raw.rfind(space, LONGEST_LINE - _NEAR) for space in (b" ", b"\t")) if line.is_cut else -1
-            yield line if blank < 0 else line._replace(raw=line.raw[:blank])
+            yield StreamLine(first_bytes(raw, LONGEST_LINE), len(raw) + n_rest)
 
 
 def count_lines(path: Path | str) -> int:

@@ -27,7 +27,6 @@ from nmt.data.keep import (
     encode_training_pairs,
     keep_training_pairs,
     n_process,
-    progress_bar,
     read_held_out,
     with_held_out,
 )
@@ -45,7 +44,6 @@ from nmt.data.manifest import (
 )
 from nmt.data.placeholders import held_out_tags, protected_pair
 from nmt.data.report import SWAPPED, DataReport, page, refuse_foreign_page, sentence, table
-from nmt.data.scripts import identifier, languages_like
 from nmt.data.sources import Source, facts_of, find_sources, source_notes, stamps_of, unknown_languages, with_low_scores
 from nmt.data.subwords import Subwords, large_vocabulary
 from nmt.data.survey import KeptPairs, read_block
@@ -53,20 +51,15 @@ from nmt.data.text import Block
 from nmt.data.vocab_from import account_of, facts_of_subwords, find_subwords, given_subwords, reuse
 from nmt.data.worker_pool import WorkerPool
 from nmt.errors import AlarmError, DataError, NmtError
-from nmt.extras import is_installed, version_and_commit
+from nmt.extras import version_and_commit
 from nmt.recipe.data_options import DataConfig
 from nmt.recipe.draft import write_draft
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import RUN_DATA, is_of_run, read_run_data
 from nmt.recipe.reader import read_recipe
 
-# Detection of other languages.
-_MAX_LINES, _MIN_CLASSIFIED, _MIN_SHARE, _MIN_CONFIDENCE = 200, 50, 0.8, 0.9
-_MIN_LETTERS = 20  # of a line that is classified
-
 # Detection of swapped files.
-N_LINE = 4000  # lines sampled from a file, at most; fewer where there are many training files
-_MIN_SAMPLE, _N_LINE_IN_ALL = 200, 100_000  # the same, at least; and of all training files together
+_N_LINE = 4000  # lines sampled from a file, at most
 _N_BLOCK = 4  # blocks of a training file that lines are sampled from
 
 # A run of letters; from Thai on a single letter, as most scripts there set no spaces.
@@ -77,27 +70,6 @@ _MIN_VOTERS = 10  # different words that vote
 _MIN_SHARE_VOTING = 0.2  # of the words of a side
 
 _N_DECODED = 10_000  # pairs of a base run that are decoded at once
-
-
-def other_languages(kept: KeptPairs, data: DataConfig) -> Iterator[str]:
-    """Yield the sides of training files that are mostly in another language than declared, as file:language.
-
-    Skipped where the package langid is not installed, or where a filter classifies the lines anyway.
-    """
-    if not is_installed("langid"):
-        return
-    for n, source in enumerate(kept.training):
-        if data.filters_of(source.corpus).max_other_language:
-            continue
-        samples, languages = _sample_lines(kept, n, _MAX_LINES), data.languages_of(source.corpus)
-        for text, language, lines in zip((source.src, source.trg), languages, samples, strict=True):
-            with contextlib.suppress(DataError):  # a language that the package does not know
-                expected = languages_like(language)
-                codes = [identifier().classify(line) for line in lines if sum(map(str.isalpha, line)) >= _MIN_LETTERS]
-                others = Counter(code for code, p in codes if p > _MIN_CONFIDENCE and code not in expected)
-                for code, n_other in others.most_common(1):  # none if all lines are in the expected language
-                    if len(codes) >= _MIN_CLASSIFIED and n_other > _MIN_SHARE * len(codes):
-                        yield f"{text.name}:{code}"
 
 
 def swapped(kept: KeptPairs, data: DataConfig) -> list[dict[str, str]]:
@@ -111,13 +83,13 @@ def swapped(kept: KeptPairs, data: DataConfig) -> list[dict[str, str]]:
     for split, texts in kept.held_out.items():
         for source, place in texts.sources if not tags.get(split) else ():
             lines = texts.src[place], texts.trg[place]
-            src, trg = (words_of(side[:: max(1, len(side) // N_LINE)]) for side in lines)
+            src, trg = (words_of(side[:: max(1, len(side) // _N_LINE)]) for side in lines)
             compared.append((source, src, trg))
-    swaps, n_line = [], min(N_LINE, max(_MIN_SAMPLE, _N_LINE_IN_ALL // len(kept.training)))
+    swaps = []
     for n, train in enumerate(kept.training):
         if data.languages_of(train.corpus) != (data.src_lang, data.trg_lang) or data.tags_of(data.train[train.corpus]):
             continue
-        train_src, train_trg = (words_of(lines) for lines in _sample_lines(kept, n, n_line))
+        train_src, train_trg = (words_of(lines) for lines in _sample_lines(kept, n))
         for source, src, trg in compared:
             if are_swapped(src, trg, train_src, train_trg):
                 names = {"split": source.split, "src": source.src.name, "trg": source.trg.name}
@@ -178,14 +150,14 @@ def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[s
     return rows, unreadable
 
 
-def _sample_lines(kept: KeptPairs, source: int, n_line: int) -> tuple[list[str], list[str]]:
+def _sample_lines(kept: KeptPairs, source: int) -> tuple[list[str], list[str]]:
     """Sample kept pairs from all over a source: its source lines and its target lines."""
     blocks = [block for block in kept.blocks if block.source == source and block.n_kept]
     blocks = blocks[:: max(1, -(-len(blocks) // _N_BLOCK))]
     src, trg = list[str](), list[str]()
     for block in blocks:
         for lines, side in zip((src, trg), read_block(block).sides, strict=True):
-            lines += side.texts()[: n_line // len(blocks)]
+            lines += side.texts()[: _N_LINE // len(blocks)]
     return src, trg
 
 
@@ -224,7 +196,6 @@ def prepare(
     vocab_names = recipe.subwords.vocab_names if recipe.subwords.vocab_from else ()
     vocab_files = find_subwords(*vocab_names, origin=recipe.origin)
     all_inputs = [*inputs, *facts_of_subwords(vocab_files)]
-    settings = settings_of(recipe)
     if present is not None and not overwrite:
         if changed := _changed_files(present, all_inputs) + Prepared.open(folder).differences(recipe):
             raise DataError(
@@ -280,7 +251,7 @@ def prepare(
             write_page(only_report)
         content = {
             "inputs": all_inputs,
-            "settings": settings,
+            "settings": settings_of(recipe),
             "n_pair": n_pair,
             "corpora": report.corpora,
             "n_vocab": {"src": subwords.src.n_vocab, "trg": subwords.trg.n_vocab},
@@ -315,12 +286,10 @@ def _prepare_training_pairs(
     keep_training_pairs(kept, recipe, report, workers)
     words = count_words_of(kept, recipe.subwords, workers)
     kept.begin_survey(workers)
-    n_pair = report.n_read + sum(len(texts.src) for texts in kept.held_out.values())
-    with progress_bar("looking for misaligned lines", n_pair) as progress:
-        if len(kept):
-            subwords = _learn(recipe, vocab_files, words, talk)
-            subwords.save(kept.folder / SUBWORDS)
-        report.survey = kept.finish_survey(progress.update)
+    if len(kept):
+        subwords = _learn(recipe, vocab_files, words, talk)
+        subwords.save(kept.folder / SUBWORDS)
+    report.survey = kept.finish_survey()
     if not len(kept):
         return None
     # A model of SentencePiece does not lie in a run.
@@ -330,7 +299,6 @@ def _prepare_training_pairs(
     rows, unreadable = overlap_with_bases(bases, kept.leaks)
     report.survey["leaks"]["rows"] += rows
     report.note("base", *unreadable)
-    report.note("other_language", *other_languages(kept, recipe.data))
     report.survey["swapped"] = swapped(kept, recipe.data)
     corpora = encode_training_pairs(kept, recipe.data, subwords, report, workers)
     for file in {block.file for block in kept.blocks}:

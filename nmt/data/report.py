@@ -95,14 +95,13 @@ class DataReport:
         counts = (
             f"{entry['count']:,} dropped for {reason} ({shortened(entry['first'])})" for reason, entry in by_count
         )
-        advice = self.advice_on_dropped(data, except_reason="")
+        advice = self.advice_on_dropped(data)
         return f"No training pair is left of {self.n_read:,}: {', '.join(counts)}: {advice}"
 
-    def advice_on_dropped(self, data: DataConfig, except_reason: str = LOW_SCORE) -> str:
-        """Return advice about the most frequent reason. except_reason: one that the recipe asks for, to leave out."""
+    def advice_on_dropped(self, data: DataConfig) -> str:
+        """Return advice about the most frequent reason other than low scores, which the recipe asks to drop."""
         dropped = self.as_dict()["dropped"]
-        counts = {reason: entry["count"] for reason, entry in dropped.items() if reason != except_reason}
-        reason = max(counts, key=lambda reason: counts[reason], default=None)
+        reason = max(dropped, key=lambda reason: (reason != LOW_SCORE, dropped[reason]["count"]), default=None)
         if reason == SCRIPT:
             langs = (f"{side}_lang is {lang}" for side, lang in zip(SIDES, (data.src_lang, data.trg_lang), strict=True))
             first = self.examples[reason][0]
@@ -135,8 +134,6 @@ _NOTES = {
     "unlike_items": "{n} pairs have different items of data.protect on the two sides, which stay ordinary text",
     "language": "no script is known for {n} languages, so data.min_script drops none of their pairs (und: "
     "data.src_lang or data.trg_lang is missing)",
-    "other_language": "{n} sides of training files look like another language than the recipe says "
-    "(data.max_other_language drops such pairs)",
     "blank": "{n} pairs of validation or test sets have a side without text: they lower the scores",
     "base": "the training pairs of {n} runs or folders that this one starts from cannot be read: overlap with them is "
     "unknown",
@@ -172,11 +169,13 @@ def findings(facts: Facts, on_dropped: str = "") -> Iterator[tuple[str, str]]:
                 "if one file were in another order. Check that line n of one translates line n of the other.",
                 "",
             )
-    if (n := n_lost(facts)) > MOST_DROPPED * (n_read := n + facts["kept"]):
-        reason, entry = max(facts["dropped"].items(), key=lambda item: (item[0] != LOW_SCORE, item[1]["count"]))
+    # Without those of low scores, which the recipe asks to drop.
+    lost = {reason: entry["count"] for reason, entry in facts["dropped"].items() if reason != LOW_SCORE}
+    if (n := sum(lost.values())) > MOST_DROPPED * (n_read := n + facts["kept"]):
+        reason = max(lost, key=lambda reason: lost[reason])
         yield (
             f"{n:,} of {n_read:,} training pairs are dropped {_share(n, n_read, MOST_DROPPED)}, most for "
-            f"{reason} ({entry['count']:,})",
+            f"{reason} ({lost[reason]:,})",
             on_dropped or "Look at the reasons, and at the first lines dropped for each reason.",
         )
     for split, side, train, held_out in _dresses(facts):
@@ -212,19 +211,10 @@ def findings(facts: Facts, on_dropped: str = "") -> Iterator[tuple[str, str]]:
         if row["in"] == "valid" and (n := row["near"]["pair"]):
             pairs = f"{n:,} of {row['lines']:,} {row['split']} pairs"
             yield f"{pairs} are in the validation pairs, by which the best model is chosen.", ""
-    n_duplicate = facts.get("duplicates", {}).get("pairs", 0)
-    if n_duplicate > 0.1 * max(facts["kept"], 1):
-        share = percent(n_duplicate, facts["kept"])
-        yield f"{n_duplicate:,} kept pairs ({share}) are duplicates: data.drop_duplicates keeps one of each.", ""
 
 
 def _share(n: float, total: float, limit: float) -> str:
     return f"({percent(n, total)}; alarm above {percent(limit, 1)})"
-
-
-def n_lost(facts: Facts) -> int:
-    """Number of training pairs that were dropped, except those of low scores: the recipe asks for that."""
-    return sum(entry["count"] for reason, entry in facts["dropped"].items() if reason != LOW_SCORE)
 
 
 def _shift(alignment: Facts) -> tuple[str, str]:
@@ -284,8 +274,8 @@ def summary(facts: Facts, most: int | None = None) -> list[str]:
         return lines
     duplicates, alignments = facts["duplicates"], facts["alignment"]
     lines.append(
-        f"duplicates: {duplicates['pairs']:,} pairs; {duplicates['sources']:,} sources with several targets, "
-        f"{duplicates['targets']:,} targets with several sources"
+        f"duplicates: {duplicates['pairs']:,} pairs (data.drop_duplicates drops them); {duplicates['sources']:,} "
+        f"sources with several targets, {duplicates['targets']:,} targets with several sources"
     )
     if rows := facts["leaks"]["rows"]:
         lines.append(

@@ -75,12 +75,11 @@ def find_sources(recipe: Recipe, translations: Mapping[int, Sequence[Path]] | No
     corpora += [(split_of(files.name), files) for files in data.valid]
     corpora += [("test", data.test)] if data.test else []
     advice = "no files. Name two, in which line n of one translates line n of the other: {src: FILE, trg: FILE}."
-    missing = [] if data.train else [f"data.train: {advice}"]
-    if not data.valid and not data.valid_size:
-        missing.append(f"data.valid: {advice} Or hold pairs out of training: data.valid_size: auto.")
-    if missing:
-        raise DataError("\n".join(missing))
     complaints, sources = list[str](), list[Source]()
+    if not data.train:
+        complaints.append(f"data.train: {advice}")
+    if not data.valid and not data.valid_size:
+        complaints.append(f"data.valid: {advice} Or hold pairs out of training: data.valid_size: auto.")
     for number, (split, files) in enumerate(corpora):  # the training corpora come first
         languages = data.languages_of(number) if split == "train" else (data.src_lang, files.trg_lang or data.trg_lang)
         if translations is not None and isinstance(files, TrainingCorpus) and files.translated_by:
@@ -91,19 +90,18 @@ def find_sources(recipe: Recipe, translations: Mapping[int, Sequence[Path]] | No
         else:
             corpus_sources = _sources_of(split, files, complaints, recipe.origin, languages)
         sources += [replace(source, corpus=number) for source in corpus_sources]
-    # Datasets last: checking one may download it.
-    for is_dataset in (False, True):
-        for source in sources:
-            for text in (source.src, source.trg):
-                if isinstance(text.place, HubDataset) == is_dataset:
-                    try:
-                        text.check()
-                    except DataError as error:
-                        complaints.append(f"data.{source.split.partition('-')[0]}: {error}")
-        if complaints:
-            if any("no file multi30k" in complaint for complaint in complaints):
-                complaints.append("To download Multi30k: bash tools/download_multi30k.sh (it prints the next steps).")
-            raise DataError("\n".join(dict.fromkeys(complaints)))
+    for source in sources:
+        for text in (source.src, source.trg):
+            if complaints and isinstance(text.place, HubDataset):
+                continue  # checking it may download it
+            try:
+                text.check()
+            except DataError as error:
+                complaints.append(f"data.{source.split.partition('-')[0]}: {error}")
+    if any("no file multi30k" in complaint for complaint in complaints):
+        complaints.append("To download Multi30k: bash tools/download_multi30k.sh (it prints the next steps).")
+    if complaints:
+        raise DataError("\n".join(dict.fromkeys(complaints)))
     return sources
 
 
@@ -117,12 +115,6 @@ def _sources_of(
     def locate_all(names: Any) -> list["NamedFile"]:
         matches = [_locate(name, option, complaints, folders) for name in names_of(names)]
         return [file._replace(wild=file.wild and (n, *file.wild)) for n, match in enumerate(matches) for file in match]
-
-    def score_files_of(src_files: list["NamedFile"]) -> Sequence["NamedFile | None"]:
-        if not isinstance(files, TrainingCorpus) or files.scores is None:
-            return [None] * len(src_files)
-        pairs = _file_pairs(src_files, locate_all(files.scores), option, complaints, role="scores")
-        return [score_file for _, score_file in pairs]
 
     is_one_file = files.file is not None
     dataset: HubDataset | None = None
@@ -139,10 +131,14 @@ def _sources_of(
         pairs = [(file, file) for file in locate_all(files.file or files.src or files.trg)]
     else:
         pairs = _file_pairs(locate_all(files.src), locate_all(files.trg), option, complaints)
+    score_files: Sequence[NamedFile | None] = [None] * len(pairs)
+    if isinstance(files, TrainingCorpus) and files.scores is not None:
+        with_scores = _file_pairs([src for src, _ in pairs], locate_all(files.scores), option, complaints, "scores")
+        score_files = [score_file for _, score_file in with_scores]
     infers_columns = is_one_file and files.src_column is None
     moses = [language_of(code).primary if files.unescape else None for code in languages]
     sources = []
-    for pair, score_file in zip(pairs, score_files_of([src for src, _ in pairs]), strict=False):
+    for pair, score_file in zip(pairs, score_files, strict=False):
         try:
             columns = _columns_in(pair[0], files, languages) if infers_columns else (files.src_column, files.trg_column)
             by_name = [isinstance(column, str) for column in columns]
@@ -167,11 +163,9 @@ def _text_of(file: "NamedFile", column: Column | None, by_name: bool, moses: str
     form = files.format or form_of(file)
     if column is None and files.format is None and form != "text":
         raise DataError(
-            f"{file.name} is named as source and target. Name a file with both sides once: --train FILE, or file: in "
-            "a recipe."
-            if files.src == files.trg
-            else f"{file.name}: {form} has columns or keys, and none is chosen. Choose one with src_column and "
-            "trg_column, or write format: text if its lines are sentences."
+            f"{file.name}: {form} has columns or keys, and none is chosen. Choose one with src_column and trg_column, "
+            "or write format: text if its lines are sentences. A file with both sides is named once: --train FILE, or "
+            "file: in a recipe."
         )
     if column is not None and form == "text":
         raise DataError(
@@ -259,10 +253,8 @@ def _locate(name: str, option: str, complaints: list[str], folders: Sequence[Pat
                 for file_name, match in matches
             ]
     places = " and ".join(dict.fromkeys(str((folder / name).absolute()) for folder in folders))
-    is_unset = not os.environ.get("NMT_DATA") and not Path(name).is_absolute()
-    hint = " (NMT_DATA, one more folder to look in, is not set)" if is_unset else ""
     problem = "no file matches" if is_pattern else "no file"
-    complaints.append(f"{option}: {problem} {name}: tried {places}{hint}.".replace("\n", "\\n"))
+    complaints.append(f"{option}: {problem} {name}: tried {places}.".replace("\n", "\\n"))
     return []
 
 

@@ -8,7 +8,7 @@ import io
 import itertools
 import operator
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -224,17 +224,16 @@ class KeptPairs:
         ]
         self._duplicates = workers.submit("duplicates", self._pair_path)
 
-    def finish_survey(self, done: Callable[[int], object]) -> dict[str, Any]:
-        """Wait for the analyses, and return entries of the report. done: called with numbers of pairs, for progress."""
+    def finish_survey(self) -> dict[str, Any]:
+        """Wait for the analyses, and return entries of the report."""
         alignment = []
-        for (source, n_pair), future in zip(self._files, self._shifts, strict=True):
+        for (source, _), future in zip(self._files, self._shifts, strict=True):
             shifts = future.result()
             for stretch in shifts["stretches"]:  # of pairs, but the report numbers lines
                 stretch["first"] += source.src.header
                 stretch["last"] += source.src.header
             files = {"split": source.split, "src": source.src.name, "trg": source.trg.name}
             alignment.append({**files, "from": source.first_number, "trg_from": 1 + source.trg.header, **shifts})
-            done(n_pair)
         duplicates = self._duplicates.result()
         self._pair_path.unlink()
         self._record_path.unlink()

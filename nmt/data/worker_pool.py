@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from nmt.errors import MachineError, NmtError
+from nmt.errors import MachineError, NmtError, as_nmt_error
 
 _AHEAD = 3  # queued or running tasks for each worker
 # The slow import of the tasks starts at once, before the first task arrives.
@@ -102,12 +102,9 @@ class WorkerPool:
             worker.connection.send((name, arguments))
             answer = worker.connection.recv()
         except (EOFError, OSError):
-            code = worker.process.wait()
-            how = f"ended with code {code}"
-            if code < 0:
-                how = f"was killed by signal {-code}, perhaps because memory ran out"
             raise MachineError(
-                f"data.workers: a worker process {how}. See the messages above. --data.workers 1 needs less memory."
+                f"data.workers: a worker process ended with code {worker.process.wait()}. See the messages above. If "
+                "there are none, memory may have run out: --data.workers 1 needs less."
             ) from None
         finally:
             self._free.put(worker)
@@ -132,11 +129,8 @@ def serve(descriptor: int) -> None:
                 else:
                     tasks = tasks or setup[0](*setup[1:])
                     answer = getattr(tasks, name)(*arguments)
-            except NmtError as error:
-                answer = error
-            except OSError as error:
-                path = f"{error.filename}: " if error.filename is not None else ""
-                answer = MachineError(f"{path}{error.strerror or error}, in a worker process.")
+            except (NmtError, OSError) as error:
+                answer = as_nmt_error(error)
             except MemoryError:
                 answer = MachineError("out of memory. Prepare with fewer processes: --data.workers 1.")
             connection.send(answer)

@@ -152,7 +152,7 @@ def test_keys_missing_from_the_first_records_are_found(at, name):
         ({"file": "a.jsonl"}, ["which of its keys are fr and en? There are 'de', 'en'"]),
         ({"file": "v.de", **TABS}, ["the format is not known", "format: tsv"]),
         ({"src": "a.tsv", "trg": "v.en"}, ["a.tsv: tsv has columns or keys, and none is chosen"]),
-        ({"src": "a.tsv", "trg": "a.tsv"}, ["a.tsv is named as source and target. Name a file with both sides once"]),
+        ({"src": "a.tsv", "trg": "a.tsv"}, ["none is chosen", "A file with both sides is named once"]),
         ({"file": "a.jsonl", "src_column": "fr", "trg_column": "en"}, ["expected one column 'fr'", "'de', 'en'"]),
         ({"file": "a.jsonl", **TABS}, ["expected one column 1", "'de', 'en'"]),
         ({"file": "list.jsonl", **KEYS}, ["expected one column 'de'", "found none. Is its format jsonl?"]),

@@ -287,14 +287,3 @@ def test_overlap_with_the_data_of_the_initial_run_is_counted_or_unknown(tmp_path
             [True] if expected else []
         )
     assert any("40 of 40 valid pairs" in alarm["found"] and str(base) in alarm["found"] for alarm in report["alarms"])
-
-
-def test_training_files_in_another_language_than_the_recipe_says_are_noted(tmp_path):
-    pytest.importorskip("py3langid")
-    english = [f"The old ship left the harbour in May with {n} men on board." for n in range(60)]
-    german = [f"Das alte Schiff verließ im Mai mit {n} Männern an Bord den Hafen." for n in range(60)]
-    report = report_of(tmp_path, english, german, src_lang="no", trg_lang="de")
-    assert report["noted"]["other_language"] == [f"{tmp_path / 't.de'}:en"]
-    assert any("1 sides of training files look like another language" in text for text in remarks(report))
-    for name, options in {"right": {"src_lang": "en"}, "made up": {"src_lang": "x-own"}}.items():
-        assert "other_language" not in report_of(tmp_path / name, english, german, trg_lang="de", **options)["notes"]

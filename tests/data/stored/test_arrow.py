@@ -27,10 +27,6 @@ def test_rows_beyond_two_to_the_31_ids_are_read(tmp_path):
     batches = [ids[k * n_row * length : (k + 1) * n_row * length] for k in range(n_batch)]
     chunks = pa.chunked_array([pa.ListArray.from_arrays(offsets, pa.array(batch)) for batch in batches])
     column = _Rows(chunks, pa.py_buffer(ids))
-    lengths = np.full(n_row * n_batch, length, np.int32)
-    assert column.have_lengths(lengths) and not column.have_lengths(lengths[1:])
-    lengths[-1] -= 1
-    assert not column.have_lengths(lengths)
     last, previous = column.picked(np.array([n_row * n_batch - 1, n_row * n_batch - 2])).rows()
     assert (last[0], last[-1], previous[-1]) == (11, 12, 0) and len(last) == length
 
