@@ -71,7 +71,7 @@ class Findings:
         self.n_update, self.n_valid = foreseen(recipe, update_seconds=self.seconds, valid_seconds=self.valid_seconds)
         choice_seconds = (n_measured_at_end(recipe.train) - 1) * set_seconds[0]
         self.measuring = self.n_valid * self.valid_seconds + choice_seconds
-        self.n_update_in_epoch, self.padding = feed.plan.n_update(0), feed.plan.padding_share(0)
+        self.n_update_in_epoch, self.padding = feed.plan.totals(0)
         self.largest = largest.src_seq.size(0), max(largest.src_seq.size(1), largest.gold.size(1))
         self.longest_side = trial.longest_side
         self.n_param = sum(p.numel() for p in engine.model.parameters())

@@ -3,6 +3,7 @@ is an argument, so reading ahead cannot corrupt a checkpoint."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -75,18 +76,16 @@ class Feed:
         """The batch that training makes of these pairs in the first epoch."""
         return self._batch(*self._texts(rows, epoch=0))
 
-    def _groups(self, position: Position) -> Iterator[list[Portion]]:
+    def _groups(self, start: Position) -> Iterator[list[Portion]]:
         """Yield updates of one epoch to make in one go: segmenting many words takes hardly longer than a few."""
         group, n_pair = list[Portion](), 0
-        while True:
-            batches, following = self.plan.at(position)
+        for (position, batches), (following, _) in pairwise(self.plan.updates_from(start)):
             group.append(Portion(batches, position, following))
             n_pair += sum(map(len, batches))
             is_last = position.epoch != following.epoch
             if self.resampled is None or is_last or n_pair >= _N_RESAMPLED * self.ranks.world_size:
                 yield group
                 group, n_pair = [], 0
-            position = following
 
     def _make(self, group: list[Portion]) -> list[Portion]:
         """Add the tensors of this rank to portions of one epoch."""
