@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch
 
 from nmt import checkpoint
 from nmt.data.subwords import PAD, Subwords
-from nmt.errors import MachineError, NmtError, RunError, is_machine_error
+from nmt.errors import MachineError, RunError, is_machine_error
 from nmt.files import RECIPE, check_is_run, is_run, lock_file, sha256_of
 from nmt.models.base import TranslationModel
 from nmt.models.build import SkipInit, build_model
@@ -33,14 +33,6 @@ from nmt.recipe.reader import read_recipe
 # characters per source character, by target language; shares of source lines by writing style, see `data/text.py`; and
 # the version of nmt that last trained the run.
 USUAL_SRC_LEN, USUAL_RATIOS, SRC_STYLE, VERSION = "usual_src_len", "usual_ratios", "src_style", "nmt"
-
-
-def unwritable(path: Path, problem: str, error: OSError) -> NmtError:
-    """The error to raise for a file or folder of a run that cannot be written. problem: for the message."""
-    failure, other = f"{path}: {problem}: {error.strerror}", "or name another run folder with --train.out"
-    if is_machine_error(error):
-        return MachineError(f"{failure}. Free some space there, {other}.")
-    return RunError(f"{failure}. Make it a folder that can be written to, {other}.")
 
 
 class Run:
@@ -195,13 +187,10 @@ class Run:
         A disk without locks is reported, and nothing is locked. Raises RunError naming the process that holds the lock,
         or if the folder cannot be written to.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file = self.lock_path.open("a+b", buffering=0)
-        except OSError as error:
-            raise unwritable(self.folder, "the run folder cannot be written to", error) from None
-        with file:
+        with ExitStack() as stack:
             try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(self.lock_path.open("a+b", buffering=0))
                 if not lock_file(file.fileno()):
                     with suppress(OSError):  # stderr is closed
                         message = "not locked, as its disk has no locks: start no second process in it"
@@ -216,7 +205,11 @@ class Run:
                     f"{self.folder} is in use by {holder}. Wait for it, or train into another folder."
                 ) from None
             except OSError as error:
-                raise unwritable(self.lock_path, "the run folder cannot be locked", error) from None
+                problem = f"{self.lock_path}: the run folder cannot be written to: {error.strerror}"
+                other = "or name another run folder with --train.out"
+                if is_machine_error(error):
+                    raise MachineError(f"{problem}. Free some space there, {other}.") from None
+                raise RunError(f"{problem}. Make it a folder that can be written to, {other}.") from None
             self._held = os.fstat(file.fileno())
             yield
 

@@ -1,7 +1,7 @@
 """Ragged arrays (rows of different lengths as concatenated values and lengths), growing arrays, hashes of integers."""
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,13 +49,6 @@ class Ragged:
     def some(self, chosen: NDArray[np.bool_]) -> "Ragged":
         """The chosen rows."""
         return self if chosen.all() else Ragged(self.values[np.repeat(chosen, self.lengths)], self.lengths[chosen])
-
-    def parts(self, n_row: Sequence[int]) -> "Iterator[Ragged]":
-        """Split the rows into parts. n_row: number of rows of each part."""
-        rows = np.cumsum([0, *n_row])
-        ends = np.append(0, np.cumsum(self.lengths, dtype=np.int64))[rows]
-        for (start, stop), (begin, end) in zip(itertools.pairwise(rows), itertools.pairwise(ends), strict=True):
-            yield Ragged(self.values[begin:end], self.lengths[start:stop])
 
     def rows(self) -> list[NDArray[Any]]:
         """One array for each row."""

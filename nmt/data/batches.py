@@ -1,8 +1,4 @@
-"""Batches: ids of pairs to tensors with BOS and EOS, padded or packed; and a thread that makes them in advance.
-
-The thread holds no position in the data: it gets the list of batches to make. So reading ahead cannot make a checkpoint
-wrong.
-"""
+"""Batches: ids of pairs to tensors with BOS and EOS, padded or packed; and a thread that makes them in advance."""
 
 import itertools
 from collections import deque

@@ -3,18 +3,16 @@
 Numbers only: no text, no tensors, no files. `batches.py` turns pair numbers into tensors.
 """
 
+import itertools
 import math
-from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import lru_cache, partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.arrays import Ints, places
+from nmt.data.arrays import Ints
 from nmt.errors import RecipeError
 from nmt.recipe.data_options import DataConfig
 
@@ -75,7 +73,6 @@ def mixture_of(data: DataConfig, sizes: Sequence[int]) -> Mixture:
 VERSION = 3
 Order = NDArray[np.integer[Any]]  # pair numbers, in the smallest dtype that holds them
 Lengths = NDArray[np.int32]
-_N_CUT = 256  # packed batches that are cut at a time
 _PACKED_STEP = 64  # the largest number of sentences of a packed batch is a multiple of it
 _N_STEP = 16  # padded lengths from one power of two to the next
 
@@ -94,8 +91,7 @@ class Plan:
 
     Pairs are shuffled and divided into pools. Each pool is sorted by length and cut to the token budget, and its
     batches are shuffled. Sides are padded to one of a few lengths, so that work for a new shape, such as oneDNN's
-    choice of kernels, is seldom repeated. Pools are cut lazily. Memory holds the order of the pairs, four bytes each,
-    and some numbers for each batch; those of two epochs, since one begins while the other ends.
+    choice of kernels, is seldom repeated. Pools are cut lazily. Memory holds the order of the pairs, four bytes each.
     """
 
     src_len: Lengths  # (N,) subwords of each pair, BOS and EOS not counted
@@ -118,21 +114,63 @@ class Plan:
         self.most_packed = _most_packed(self.src_len, self.trg_len, self.max_tokens, self.mixture)
         # Rounding lengths up must make no batch larger than the longest pair or the budget.
         self.most_padded = min(self.max_tokens, 1 + int(max(self.src_len.max(), self.trg_len.max())))
-        self._epoch = lru_cache(maxsize=2)(partial(_Epoch, self))
 
-    def at(self, position: Position) -> tuple[list[Rows], Position]:
-        """The batches of the update at `position`, as arrays of pair numbers, and the next position."""
-        epoch, update = self._epoch(position.epoch), position.update + 1
-        following = Position(position.epoch, update) if epoch.has(update) else Position(position.epoch + 1, 0)
-        return epoch.update(position.update), following
+    def updates_from(self, position: Position) -> Iterator[tuple[Position, list[Rows]]]:
+        """Yield the updates from a position on, without end, each with its position."""
+        for epoch in itertools.count(position.epoch):
+            for number, batches in enumerate(self.updates(epoch)):
+                if epoch > position.epoch or number >= position.update:
+                    yield Position(epoch, number), batches
+
+    def updates(self, epoch: int) -> Iterator[list[Rows]]:
+        """Yield the updates of an epoch in order. The batches of each are arrays of pair numbers."""
+        rng, n_pair = np.random.default_rng([self.seed, epoch]), len(self.src_len)
+        if self.mixture is None:
+            order: Order = np.arange(n_pair, dtype=np.int32 if n_pair < 1 << 31 else np.int64)
+        else:
+            order = self.mixture.rows(self.seed, epoch)
+        rng.shuffle(order)
+        update, n_gold, start = list[Rows](), 0, 0  # n_gold: target tokens of the update
+        while start < len(order):
+            batches = self._cut_packed(order[start:]) if self.packed else self._cut_pool(order[start:], rng)
+            for rows in batches:
+                if n_gold >= self.tokens_per_update if self.tokens_per_update else len(update) == self.per_update:
+                    yield update
+                    update, n_gold = [], 0
+                update.append(rows.astype(np.int64))
+                n_gold += self.n_gold(update[-1:])
+                start += len(rows)
+        yield update
+
+    def _cut_packed(self, order: Order) -> list[Order]:
+        """The next batch, of at most max_tokens a side. order: the pairs that are left."""
+        rows = order[: self.most_packed]
+        sides = (np.cumsum(side) for side in self.lengths(rows))
+        return [rows[: max(1, min(int(np.searchsorted(ends, self.max_tokens, side="right")) for ends in sides))]]
+
+    def _cut_pool(self, order: Order, rng: np.random.Generator) -> list[Order]:
+        """The batches of the next pool, shuffled. order: the pairs that are left."""
+        pool = order[: self.pool]
+        src_len, trg_len = (padded(side, self.most_padded) for side in self.lengths(pool))
+        by_length = _order_of(src_len, trg_len)
+        starts = _cut(np.maximum(src_len, trg_len)[by_length], self.max_tokens)
+        batches = np.split(pool[by_length], starts[1:])
+        return [batches[i] for i in rng.permutation(len(batches))]
 
     def n_update(self, epoch: int) -> int:
         """The number of updates of an epoch."""
-        return self._epoch(epoch).n_update()
+        return sum(1 for _ in self.updates(epoch))
 
-    def updates(self, epoch: int) -> list[list[Rows]]:
-        """All updates of an epoch in order, as `at` returns them. Takes twice the memory: an array for each batch."""
-        return [self._epoch(epoch).update(number) for number in range(self.n_update(epoch))]
+    def totals(self, epoch: int) -> tuple[int, float]:
+        """The number of updates of an epoch, and the share of padding in its source and target matrices."""
+        n_update = n_used = n_held = 0  # tokens, and places with padding counted, of both sides
+        for update in self.updates(epoch):
+            n_update += 1
+            for sides in map(self.lengths, update):
+                n_used += sum(int(side.sum()) for side in sides)
+                width = sum(self.padded(int(side.max())) for side in sides)
+                n_held += 2 * self.max_tokens if self.packed else len(sides[0]) * width
+        return n_update, 1 - n_used / n_held
 
     def lengths(self, rows: Order) -> tuple[Ints, Ints]:
         """Source and target lengths of pairs in subwords, EOS counted."""
@@ -145,95 +183,6 @@ class Plan:
     def padded(self, length: int) -> int:
         """Padded length of a side. length: subwords of its longest sentence, EOS counted."""
         return int(padded(np.array(length), self.most_padded))
-
-    def padding_share(self, epoch: int) -> float:
-        """Share of padding in the source and target matrices of an epoch, from 0 to 1."""
-        batches = self._epoch(epoch)
-        batches.n_update()
-        return float(1 - np.divide(batches.n_used, batches.n_held))
-
-
-class _Epoch:
-    """The batches of one epoch, cut lazily."""
-
-    def __init__(self, plan: Plan, epoch: int) -> None:
-        self._plan, self._rng = plan, np.random.default_rng([plan.seed, epoch])
-        # Pairs of batches already cut, in their order; after them the shuffled rest.
-        if plan.mixture is None:
-            n_pair = len(plan.src_len)
-            self._order: Order = np.arange(n_pair, dtype=np.int32 if n_pair < 1 << 31 else np.int64)
-        else:
-            self._order = plan.mixture.rows(plan.seed, epoch)
-        self._rng.shuffle(self._order)
-        self._starts = array("q", [0])  # of the batches, and the end of the last
-        self._first = array("q", [0])  # number of the first batch of each update; at the end, the number of batches
-        self.n_used = self.n_held = 0  # tokens, and places with padding counted, of both sides
-        self._cutting = self._cut_all()
-
-    def has(self, update: int) -> bool:
-        """True if the epoch has an update of this number, counted from 0."""
-        # An update is complete once the next one has begun.
-        while len(self._first) < update + 2 and next(self._cutting, False):
-            pass
-        return len(self._first) >= update + 2
-
-    def n_update(self) -> int:
-        """Cut the whole epoch. Returns the number of updates."""
-        for _ in self._cutting:
-            pass
-        return len(self._first) - 1
-
-    def update(self, number: int) -> list[Rows]:
-        """The batches of an update."""
-        if not self.has(number):
-            raise IndexError(f"an epoch of {self.n_update()} updates has no number {number}")
-        edges = self._starts[self._first[number] : self._first[number + 1] + 1]
-        return [self._order[start:stop].astype(np.int64) for start, stop in pairwise(edges)]
-
-    def _cut_all(self) -> Iterator[bool]:
-        """Cut all batches and group them into updates, one pool or `_N_CUT` packed batches at a time."""
-        plan, n_gold = self._plan, 0  # target tokens of the last update
-        while self._starts[-1] < len(self._order):
-            n_batch = len(self._starts) - 1
-            edges = self._cut_packed() if plan.packed else self._cut_pool()
-            self._starts.extend(edges[1:].tolist())
-            trg_len = plan.lengths(self._order[edges[0] : edges[-1]])[1]
-            for batch, n_token in enumerate(np.add.reduceat(trg_len, edges[:-1] - edges[0]).tolist(), n_batch):
-                n_in_update = batch - self._first[-1]
-                if n_gold >= plan.tokens_per_update if plan.tokens_per_update else n_in_update == plan.per_update:
-                    self._first.append(batch)
-                    n_gold = 0
-                n_gold += n_token
-            yield True
-        self._first.append(len(self._starts) - 1)
-
-    def _cut_pool(self) -> Ints:
-        """Put the next pool in the order of its batches; return their starts and the end of the last."""
-        plan, first = self._plan, self._starts[-1]
-        pool = self._order[first : first + plan.pool]
-        lengths = plan.lengths(pool)
-        src_len, trg_len = (padded(side, plan.most_padded) for side in lengths)
-        by_length = _order_of(src_len, trg_len)
-        src_len, trg_len = src_len[by_length], trg_len[by_length]
-        starts = np.array(_cut(np.maximum(src_len, trg_len), plan.max_tokens), dtype=np.int64)
-        n_pair = np.diff(starts, append=len(pool))  # of each batch
-        self.n_used += sum(int(side.sum()) for side in lengths)
-        self.n_held += int(n_pair @ (np.maximum.reduceat(src_len, starts) + np.maximum.reduceat(trg_len, starts)))
-        shuffled = self._rng.permutation(len(starts))
-        starts, n_pair = starts[shuffled], n_pair[shuffled]
-        self._order[first : first + len(pool)] = pool[by_length][places(starts, n_pair)]
-        return first + np.append(0, np.cumsum(n_pair))
-
-    def _cut_packed(self) -> Ints:
-        """Starts of the next `_N_CUT` batches of at most max_tokens a side, and the end of the last."""
-        plan, edges = self._plan, [self._starts[-1]]
-        while edges[-1] < len(self._order) and len(edges) <= _N_CUT:
-            sides = plan.lengths(self._order[edges[-1] : edges[-1] + plan.most_packed])
-            n = max(1, min(int(np.searchsorted(np.cumsum(side), plan.max_tokens, side="right")) for side in sides))
-            self.n_used += sum(int(side[:n].sum()) for side in sides)
-            edges.append(edges[-1] + n)
-        self.n_held += 2 * plan.max_tokens * (len(edges) - 1)
-        return np.array(edges, dtype=np.int64)
 
 
 def _most_packed(src_len: Lengths, trg_len: Lengths, max_tokens: int, mixture: Mixture | None) -> int:

@@ -76,9 +76,7 @@ class Budget:
     def resume(self, state: TrainState) -> float:
         """Resume a run that was stopped or had ended. Returns the share of the schedule that has passed. If its end has
         changed, the rest of the schedule is planned again."""
-        # Earlier versions did not record the end of their plan.
-        changed = state.planned_share > 1 if state.planned_for is None else state.planned_for != self.seconds
-        if self.seconds and changed:
+        if self.seconds and state.planned_for != self.seconds:
             state.planned_at = state.wall_seconds
             state.planned_share = min(1.0, state.wall_seconds / self.seconds)
             state.validated_share = min(state.validated_share, state.planned_share)

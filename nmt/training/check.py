@@ -33,7 +33,6 @@ from nmt.training.resolve import bytes_needed, checkpoint_bytes, resolve, target
 from nmt.training.validate import Validation, eager
 
 _BY_HEART = 100  # parameters per target token. Multi30k has 20 with the preset small and 120 with base
-_MANY_EPOCHS = 500  # the recipes of Multi30k have less than ten
 N_TIMED = 20  # updates
 _N_TRANSLATED = 64  # validation sentences of a sample that represents all
 
@@ -71,7 +70,7 @@ class Findings:
         self.n_update, self.n_valid = foreseen(recipe, update_seconds=self.seconds, valid_seconds=self.valid_seconds)
         choice_seconds = (n_measured_at_end(recipe.train) - 1) * set_seconds[0]
         self.measuring = self.n_valid * self.valid_seconds + choice_seconds
-        self.n_update_in_epoch, self.padding = feed.plan.n_update(0), feed.plan.padding_share(0)
+        self.n_update_in_epoch, self.padding = feed.plan.totals(0)
         self.largest = largest.src_seq.size(0), max(largest.src_seq.size(1), largest.gold.size(1))
         self.longest_side = trial.longest_side
         self.n_param = sum(p.numel() for p in engine.model.parameters())
@@ -107,11 +106,6 @@ def likely_troubles(recipe: Recipe, findings: Findings) -> Iterator[str]:
             f"the model is large for the corpus and will overfit: {findings.n_param:,} parameters for "
             f"{findings.n_token:,} target tokens, {updates / epoch:,.0f} epochs of them: model.preset: auto picks "
             f"at most {preset}"
-        )
-    if updates / epoch > _MANY_EPOCHS and not recipe.valid.patience:
-        yield (
-            f"every pair is seen {updates / epoch:,.0f} times: make train.updates or train.time_budget smaller, or "
-            "set valid.patience for early stopping"
         )
     if optim.schedule == "noam" and optim.lr != type(optim)().lr:
         yield f"optim.lr: {optim.lr:g} has no effect with optim.schedule noam: set optim.lr_mul"

@@ -3,6 +3,7 @@ is an argument, so reading ahead cannot corrupt a checkpoint."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -15,8 +16,6 @@ from nmt.recipe.options import Recipe
 from nmt.training.memory import Work
 from nmt.training.parallel import Ranks
 from nmt.training.state import dropout_seed
-
-_N_RESAMPLED = 1000  # pairs per rank, at least, whose words are segmented anew in one go
 
 
 @dataclass(frozen=True)
@@ -58,10 +57,11 @@ class Feed:
         corpora = [(*recipe.data.languages_of(i), size) for i, size in sizes] if noise.shares() else []
         self.noise = Noise(noise, subwords, corpora, seed=recipe.seed, most=max_len) if corpora else None
 
-    def begin(self, position: Position) -> Iterator[Portion]:
+    def begin(self, start: Position) -> Iterator[Portion]:
         """The portions from a position on, without end."""
-        for portions in read_ahead(self._make, self._groups(position)):
-            yield from portions
+        updates = pairwise(self.plan.updates_from(start))
+        portions = (Portion(batches, position, following) for (position, batches), (following, _) in updates)
+        return read_ahead(self._make, portions)
 
     def n_gold(self, portion: Portion) -> int:
         """Target tokens of the whole update, over all ranks."""
@@ -75,33 +75,16 @@ class Feed:
         """The batch that training makes of these pairs in the first epoch."""
         return self._batch(*self._texts(rows, epoch=0))
 
-    def _groups(self, position: Position) -> Iterator[list[Portion]]:
-        """Yield updates of one epoch to make in one go: segmenting many words takes hardly longer than a few."""
-        group, n_pair = list[Portion](), 0
-        while True:
-            batches, following = self.plan.at(position)
-            group.append(Portion(batches, position, following))
-            n_pair += sum(map(len, batches))
-            is_last = position.epoch != following.epoch
-            if self.resampled is None or is_last or n_pair >= _N_RESAMPLED * self.ranks.world_size:
-                yield group
-                group, n_pair = [], 0
-            position = following
-
-    def _make(self, group: list[Portion]) -> list[Portion]:
-        """Add the tensors of this rank to portions of one epoch."""
-        shares = [self.ranks.share(list(enumerate(portion.batches))) for portion in group]
-        all_rows = [rows for share in shares for (_, rows), _ in share]
-        src, trg = self._texts(np.concatenate(all_rows), group[0].position.epoch)
-        n_row = list(map(len, all_rows))
-        texts = zip(src.parts(n_row), trg.parts(n_row), strict=True)
-        for portion, share in zip(group, shares, strict=True):
-            for (index, rows), counts in share:
-                seed = dropout_seed(self.seed, portion.position, index)
-                for i, (pairs, part_counts) in enumerate(self._parts(*next(texts), rows)):
-                    part_seed = seed if not i else dropout_seed(seed, portion.position, index)
-                    portion.work.append(Work(self._batch(*pairs), counts and part_counts, part_seed))
-        return group
+    def _make(self, portion: Portion) -> Portion:
+        """Add the tensors of this rank to a portion."""
+        position = portion.position
+        for (index, rows), counts in self.ranks.share(list(enumerate(portion.batches))):
+            seed = dropout_seed(self.seed, position, index)
+            texts = self._texts(rows, position.epoch)
+            for i, (pairs, part_counts) in enumerate(self._parts(*texts, rows)):
+                part_seed = seed if not i else dropout_seed(seed, position, index)
+                portion.work.append(Work(self._batch(*pairs), counts and part_counts, part_seed))
+        return portion
 
     def _texts(self, rows: Rows, epoch: int) -> tuple[Ragged, Ragged]:
         """Source and target of pairs in an epoch, resampled and with noise as the recipe says."""
@@ -123,7 +106,8 @@ class Feed:
         for mask in masks:
             yield (src.some(mask), trg.some(mask)), True
         if len(masks) == 1 and self.ranks.world_size > 1:
-            yield (next(src.parts([1])), next(trg.parts([1]))), False
+            first = np.arange(len(rows)) == 0
+            yield (src.some(first), trg.some(first)), False
 
     def _batch(self, src: Ragged, trg: Ragged) -> Batch:
         if self.plan.packed:

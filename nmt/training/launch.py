@@ -133,7 +133,7 @@ def _introduce(trainer: Trainer, compile_why: str) -> None:
     """Write the first line of the log, and print a summary of the run."""
     record, recipe, precision, plan = trainer.record, trainer.recipe, trainer.engine.precision, trainer.feed.plan
     data, device, n_param = trainer.feed.data, trainer.model.device, sum(p.numel() for p in trainer.model.parameters())
-    padding, n_update = plan.padding_share(0), plan.n_update(0)
+    n_update, padding = plan.totals(0)
     record.write(
         "start",
         0,

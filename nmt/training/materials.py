@@ -14,7 +14,6 @@ from nmt import ops
 from nmt.data.arrays import Ragged
 from nmt.data.batches import make_batch
 from nmt.data.corpus import Prepared
-from nmt.data.plan import Plan
 from nmt.data.subwords import N_SPECIAL, PAD
 from nmt.device import peak_flops
 from nmt.errors import DataError, suppress_out_of_memory
@@ -30,7 +29,6 @@ from nmt.training.parallel import Ranks
 from nmt.training.precision import Precision, choose_precision
 from nmt.training.validate import comet_of, finished_at
 
-_SAMPLE = 20_000  # pairs that represent the corpus
 _TINY_RATE = 1e-9  # learning rate of trial updates, whose weights are discarded
 
 
@@ -54,16 +52,6 @@ class Trial:
         rng, codecs = np.random.default_rng(0), (self.data.subwords.src, self.data.subwords.trg)
         src, trg = (Ragged(rng.integers(N_SPECIAL, codec.size, lengths.sum()), lengths) for codec in codecs)
         return Work(make_batch(src, trg))
-
-    def typical(self, max_tokens: int) -> list[Work]:
-        """At most three batches of the corpus: of short, medium and long sentences."""
-        corpus = self.data.train
-        sample = np.random.default_rng(0).choice(corpus.n_pair, min(_SAMPLE, corpus.n_pair), replace=False)
-        lengths = corpus.src_len[sample], corpus.trg_len[sample]
-        plan = Plan(*lengths, seed=0, max_tokens=max_tokens, per_update=1, pool=len(sample))
-        batches = sorted((rows for (rows,) in plan.updates(0)), key=lambda rows: int(plan.lengths(rows)[1].max()))
-        indices = dict.fromkeys(len(batches) * sixth // 6 for sixth in (1, 3, 5))
-        return [Work(make_batch(*corpus.picked(sample[batches[i]]), plan.padded), True, i) for i in indices]
 
     def seconds(self, work: list[Work]) -> float:
         """Return the seconds that an update of these batches takes, until the device has finished."""

@@ -3,6 +3,7 @@
 `precision: auto` is not resolved here: it depends on the device, which may change between two parts of a run.
 """
 
+import itertools
 import math
 import shutil
 from collections.abc import Callable
@@ -26,11 +27,13 @@ from nmt.run import Run
 from nmt.training.engine import size
 from nmt.training.feed import Feed
 from nmt.training.materials import Trial
+from nmt.training.memory import Work
 from nmt.training.parallel import Ranks
 
 LEAST = 512  # tokens of the smallest batch that is tried
 _MARGIN = 1.15  # a batch larger by this factor must fit, too
 _CPU_TOKENS = 2048  # of a batch
+_N_SAMPLED = 200  # batches that represent the corpus
 _UPDATE_SHARE = 0.8  # of a time budget: the rest is for validations and checkpoints
 _UPDATES_PER_EPOCH = 100  # at least, if the size of the update depends on that of the batch
 _MIN_UPDATES = 2500  # for fewer updates a smaller preset learns more
@@ -134,9 +137,8 @@ def _room(recipe: Recipe, data: Prepared, ranks: Ranks) -> tuple[int, float]:
     plain = recipe.train.model_copy(update={"compile": False, "cuda_graphs": False})  # compiling would take minutes
     optim = recipe.optim.model_copy(update={"warmup": 1, "schedule": "constant"})
     train, batch = recipe.train, recipe.batch
-    assert batch.max_tokens != "auto"
+    work = _typical(recipe, data)
     with closing(Trial(recipe.model_copy(update={"train": plain, "optim": optim}), data, ranks.device)) as trial:
-        work = trial.typical(batch.max_tokens)
         trial.seconds(work)  # warm-up
         seconds = trial.seconds(work) / len(work)
     n_token = sum(item.batch.n_gold for item in work) / len(work)
@@ -147,6 +149,16 @@ def _room(recipe: Recipe, data: Prepared, ranks: Ranks) -> tuple[int, float]:
     if train.epochs and n_epoch > train.epochs:
         n_update, n_epoch = int(n_update * train.epochs / n_epoch), float(train.epochs)
     return n_update, n_epoch
+
+
+def _typical(recipe: Recipe, data: Prepared) -> list[Work]:
+    """Return at most three batches of training: of short, medium and long sentences, without subword sampling."""
+    plain = recipe.batch.model_copy(update={"bpe_dropout": 0.0, "unigram_alpha": 0.0})
+    feed = Feed(recipe.model_copy(update={"batch": plain}), data, Ranks())
+    some = itertools.islice(itertools.chain.from_iterable(feed.plan.updates(0)), _N_SAMPLED)
+    batches = sorted(some, key=lambda rows: int(feed.plan.lengths(rows)[1].max()))
+    indices = dict.fromkeys(len(batches) * sixth // 6 for sixth in (1, 3, 5))
+    return [Work(feed.batch(batches[i]), True, i) for i in indices]
 
 
 def _updates_of_epochs(recipe: Recipe, plan: Plan, ranks: Ranks) -> tuple[int, str]:

@@ -58,7 +58,7 @@ class TrainState:
     # The last plan of the time budget: its wall time, the share of the schedule that had passed, and the budget.
     planned_at: float = 0.0
     planned_share: float = 0.0
-    planned_for: float | None = None
+    planned_for: float = 0.0
     validated_share: float = 0.0
     measure_share: float = 0.0
     memory: Memory = field(default_factory=Memory)

@@ -154,7 +154,6 @@ def findings_of(recipe):
             {"n_param": 44_615_680, "n_token": 88_848, "n_update": 780},
             "44,615,680 parameters for 88,848 target tokens, 39 epochs of them: model.preset: auto picks at most tiny",
         ),
-        ({}, {"n_update": 20 * 501}, "every pair is seen 501 times"),
         ({}, {"n_update_in_epoch": 31}, "before every pair is seen"),
         ({}, {"n_update": 19}, "19 updates that train.time_budget has time for, before every pair is seen"),
         ({}, {"measuring": 9.5}, "validation takes 24% of the time"),

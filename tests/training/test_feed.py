@@ -69,7 +69,7 @@ def test_noisy_pairs_are_the_same_on_any_number_of_ranks_with_little_padding(rec
 def test_every_pair_is_trained_once_an_epoch_despite_stops(recipe_of, monkeypatch):
     valid = {"every": 10_000, "translate": False, "metric": "loss"}
     options = {"batch": {"max_tokens": 240, "per_update": 3, "pool": 70}, "valid": valid}
-    n_first, n_second = (len(plan_of(recipe_of(**options)).updates(epoch)) for epoch in (0, 1))
+    n_first, n_second = (plan_of(recipe_of(**options)).n_update(epoch) for epoch in (0, 1))
     recipe = recipe_of(train={"updates": n_first + n_second}, **options)
     train = Prepared.open(recipe.data_folder).train
     expected = Counter(

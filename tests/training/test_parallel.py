@@ -8,7 +8,6 @@ import torch
 from witness import log_of, plan_of, stop_at, tensors
 
 from nmt import checkpoint
-from nmt.data.plan import Position
 from nmt.errors import MachineError
 from nmt.run import Run
 from nmt.training.launch import launch
@@ -102,7 +101,7 @@ def test_run_may_change_its_number_of_devices_and_parallel_mode(recipe_of, start
     uninterrupted = recipe_of("whole", train=train, **sections)
     launch(uninterrupted)
     plan = plan_of(uninterrupted)
-    assert any(len(update) % 2 for update in plan.updates(0)), plan.at(Position())
+    assert any(len(update) % 2 for update in plan.updates(0))
     assert group.wait() == [0, 0], group.stderr_of(1)
     run = Run(recipes[0].run_folder)
     assert run.updates() == [3]

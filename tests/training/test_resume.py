@@ -68,7 +68,7 @@ def test_stops_within_an_epoch_and_at_its_end_leave_no_trace(recipe_of, monkeypa
     options |= {"batch": {"max_tokens": 400}, "valid": {"every": 8}}  # not at an update where the run stops
     uninterrupted, resumed = recipe_of("whole", **options), recipe_of("chain", **options)
     plan = plan_of(uninterrupted)
-    n_first, n_second = len(plan.updates(0)), len(plan.updates(1))
+    n_first, n_second = plan.n_update(0), plan.n_update(1)
     assert launch(uninterrupted) == "done"
     updates, positions = (2, 5, n_first, n_first + 1, n_first + n_second), []
     for update in updates:
@@ -132,7 +132,7 @@ def test_learning_rate_equals_its_formula_despite_resumes_and_skipped_updates(re
     assert logged(resumed, "train", "learning_rate") == rates and saved_by(uninterrupted) == saved_by(resumed)
     state = state_of(uninterrupted, 16)
     assert state["n_skipped"] == 2
-    assert sum(len(plan.updates(epoch)) for epoch in range(state["epoch"])) + state["update_in_epoch"] == 18
+    assert sum(plan.n_update(epoch) for epoch in range(state["epoch"])) + state["update_in_epoch"] == 18
 
 
 def test_moving_average_equals_its_formula(recipe_of):

@@ -1,6 +1,7 @@
 """The plan: every pair once an epoch, within budget, a function of (seed, epoch) alone."""
 
 import tracemalloc
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ def test_sides_are_padded_to_few_lengths_and_batches_still_fit(longest, max_toke
         n_long += max(n_src, n_trg) > 64
     assert n_long or longest < 64
     assert sum(map(plan.n_gold, plan.updates(0))) == sides[1].sum() + 5000  # with end marks, without padding
-    assert plan.padding_share(0) == pytest.approx(1 - sum(int(side.sum()) + 5000 for side in sides) / n_position)
+    assert plan.totals(0)[1] == pytest.approx(1 - sum(int(side.sum()) + 5000 for side in sides) / n_position)
 
 
 def padded_length(n, most):
@@ -105,11 +106,11 @@ def test_batches_equal_those_of_the_reference(packed, tokens_per_update, mixture
         expected = reference_updates(src, trg, epoch, **options)
         assert as_lists(plan.updates(epoch)) == as_lists(expected)
         # One by one from the middle, as a resumed run asks for them.
-        resumed, position, found = Plan(src, trg, **options), Position(epoch, len(expected) // 2), []
-        while position.epoch == epoch:
-            update, position = resumed.at(position)
-            found.append(update)
-        assert as_lists(found) == as_lists(expected[len(expected) // 2 :]) and position == Position(epoch + 1, 0)
+        middle = len(expected) // 2
+        resumed = Plan(src, trg, **options).updates_from(Position(epoch, middle))
+        positions, found = zip(*islice(resumed, len(expected) - middle), strict=True)
+        assert as_lists(found) == as_lists(expected[middle:]) and next(resumed)[0] == Position(epoch + 1, 0)
+        assert positions == tuple(Position(epoch, number) for number in range(middle, len(expected)))
 
 
 def test_packed_batches_of_very_different_lengths_equal_those_of_the_reference():
@@ -134,9 +135,10 @@ def test_epoch_takes_four_bytes_a_pair_and_is_cut_lazily(monkeypatch):
     plan = Plan(src, trg, seed=1, max_tokens=4000, per_update=2, pool=2000)
     tracemalloc.start()
     try:
-        plan.at(Position())
+        updates = plan.updates(0)
+        next(updates)
         assert len(pools_cut) == 1
-        plan.at(Position(0, plan.n_update(0) - 1))
+        assert sum(1 for _ in updates)
         assert len(pools_cut) == n // 2000 and tracemalloc.get_traced_memory()[1] < 5 * n
     finally:
         tracemalloc.stop()

@@ -92,7 +92,7 @@ def test_batches_keep_their_budget_with_little_extra_padding():
         assert max(batch.src_seq.numel(), batch.gold.numel()) <= 1000
         used += int((batch.src_seq != 0).sum()) + batch.n_gold
         held += batch.src_seq.numel() + batch.gold.numel()
-    assert 1 - used / held < plan(corpus).padding_share(0) + 0.1
+    assert 1 - used / held < plan(corpus).totals(0)[1] + 0.1
 
 
 def test_packed_rows_are_filled_within_their_length():
