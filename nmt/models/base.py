@@ -7,11 +7,10 @@ R = B·K rows, row b·K + k being hypothesis k of sentence b.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from nmt.masks import Packing
 from nmt.models.layers import Gaps
@@ -242,22 +241,6 @@ class TranslationModel(SearchModel):
             src.weight = trg.weight
 
     def recompute_activations(self) -> None:
-        """Switch on activation checkpointing: in training, layers recompute their activations in the backward pass.
-
-        The same bits in less memory, for about a third more time (Chen et al. 2016, sublinear memory cost).
-        """
-        for module in self.modules():
-            if isinstance(module, Recomputing):
-                module.recompute = True
-
-
-class Recomputing(nn.Module):
-    """Module whose layers can recompute their activations in the backward pass instead of storing them."""
-
-    recompute = False
-
-    def run_layer(self, layer: nn.Module, *args: Any) -> Any:
-        """Return layer(*args). Recomputation draws the same dropout, since it restores the random generators."""
-        if self.recompute and self.training and torch.is_grad_enabled():
-            return checkpoint(layer, *args, use_reentrant=False)
-        return layer(*args)
+        """Switch on activation checkpointing, if the model has it: in training, layers recompute their activations in
+        the backward pass. The same bits in less memory, for about a third more time (Chen et al. 2016, sublinear
+        memory cost)."""
