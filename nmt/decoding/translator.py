@@ -16,7 +16,6 @@ from nmt.data.arrays import Ragged
 from nmt.data.batches import length_batches, pad
 from nmt.data.placeholders import came_back, protected_like, restored
 from nmt.data.plan import Rows
-from nmt.data.subword_kinds import LONGEST_PIECE
 from nmt.data.subwords import BOS, EOS, Codec, Subwords
 from nmt.data.text import with_ends_of
 from nmt.decoding import long_lines
@@ -38,9 +37,6 @@ from nmt.recipe.decode_options import DecodeConfig
 TagsOf = Callable[[str | None, tuple[str, ...] | None], tuple[str, ...]]
 Row = tuple[list[int], Request]  # ids of a source, without EOS, and its request
 _LINE_ENDS = str.maketrans("\n\r", "  ")
-# A subword has at most LONGEST_PIECE bytes, so this many characters have at least MAX_SRC_LEN subwords. The rest of a
-# huge line need not be encoded.
-_MAX_CHARACTERS = MAX_SRC_LEN * LONGEST_PIECE
 _TOO_LONG = "too long ({:,} characters): only its first {:,} subwords were read; split it into sentences"
 
 
@@ -158,11 +154,11 @@ class Translator:
         tags of a request are used. align: also compute alignments."""
         requests = list(map(self._request, sources))
         kept = [n for n, request in enumerate(requests) if not (is_blank(request.source) and is_blank(translations[n]))]
-        clipped = [replace(requests[n], source=requests[n].source[:_MAX_CHARACTERS].replace("\n", " ")) for n in kept]
+        clipped = [replace(requests[n], source=requests[n].source.replace("\n", " ")) for n in kept]
         kinds = self.subwords.src.protects
         targets = [protected_like(translations[n], dict(requests[n].items), kinds) for n in kept]
         src = list(map(self._encode, clipped))
-        trg = self.subwords.trg.encode([text[:_MAX_CHARACTERS] for text in targets])
+        trg = self.subwords.trg.encode(targets)
         src_ids, trg_ids = ([ids[:MAX_SRC_LEN] for ids in side] for side in (src, trg))
         scored = [Scored([], [], [])] * len(requests)
         for row, (n, forced) in enumerate(zip(kept, self._forced(src_ids, trg_ids, align), strict=True)):
@@ -239,9 +235,8 @@ class Translator:
     def _split(self, request: Request, ids_of: Callable[[Request], list[int]]) -> tuple[Split, list[Request]] | None:
         """Split a line. Returns its pieces, with items restored, and a request for each; None if it stays whole."""
         limits = self.limits if request.can_be_split else Limits()
-        ids = None if long_lines.surely_too_long(request.source, limits.piece) else ids_of(request)
         emoji = self.config.copy_letterless and not request.asks
-        codec = self.codec_of(request)
+        ids, codec = ids_of(request), self.codec_of(request)
         if not (encoded := long_lines.split(request.source, ids, codec, limits, emoji=emoji, language=self._src_lang)):
             return None
         original = replace(encoded, pieces=[restored(piece, dict(request.items)) for piece in encoded.pieces])
