@@ -173,18 +173,6 @@ def trg_lang_of(recipe: Recipe) -> str:
     return recipe.decode.trg_lang or recipe.data.trg_lang
 
 
-def characters_note(recipe: Recipe) -> str | None:
-    """Return a note if characters are aligned because a language has no spaces between words; else None."""
-    languages = map(language_of, (recipe.data.src_lang, trg_lang_of(recipe)))
-    names = [language.name for language in languages if language.is_unspaced]
-    if not names or recipe.decode.align_units != "auto":
-        return None
-    return (
-        f"word alignments: for {' and '.join(names)}, written without spaces, characters are numbered from 0, without "
-        "white space (--decode.align_units words: parts between spaces)"
-    )
-
-
 def words_of(pieces: Sequence[bytes], by_character: bool = False) -> list[list[int]]:
     """Return, for each piece of a text, the numbers from 0 of the words that it is part of. Most pieces have one; white
     space, in the sense of `str.split`, has none. by_character: count characters, not words."""

@@ -25,7 +25,7 @@ from nmt.data.text import DROPPED, SPACES
 from nmt.decoding.long_lines import MAX_SRC_LEN
 from nmt.decoding.scorer import gold_log_probs
 from nmt.export.parity import N_POSITION, Exported, position_table
-from nmt.extras import missing
+from nmt.extras import require
 from nmt.files import parse_json
 from nmt.models.transformer.Models import Decoder, Encoder, Transformer
 from nmt.recipe.draft import refuse_unsupported
@@ -80,10 +80,9 @@ Weights = dict[str, Tensor]
 
 def library() -> Any:
     """Import transformers. Raises MachineError, with the command to install it."""
-    try:
-        import transformers
-    except ImportError:
-        raise missing("huggingface", "transformers") from None
+    require("huggingface", "transformers")
+    import transformers
+
     logging: Any = transformers.utils.logging
     logging.disable_progress_bar()
     return transformers
