@@ -114,15 +114,13 @@ def read_in_parts(read: Callable[[Tensor], dict[str, Tensor]], src_seq: Tensor, 
     n_word = (src_seq != pad_idx).sum(1).tolist()
     slices = [slice(start, start + n_read) for start in range(0, len(src_seq), n_read)]
     parts = [read(src_seq[rows, : max(1, *n_word[rows])]) for rows in slices]
-    memory = {}
-    for name, first in parts[0].items():
-        word_dim = -1 if first.dtype == torch.bool else -2
-        shape = [len(src_seq), *first.shape[1:]]
-        shape[word_dim] = src_seq.size(1)
-        memory[name] = first.new_zeros(shape)
-        for rows, part in zip(slices, parts, strict=True):
-            memory[name][rows].narrow(word_dim, 0, part[name].size(word_dim)).copy_(part[name])
-    return memory
+
+    def padded(part: Tensor) -> Tensor:
+        if part.dtype == torch.bool:
+            return nn.functional.pad(part, (0, src_seq.size(1) - part.size(-1)))
+        return nn.functional.pad(part, (0, 0, 0, src_seq.size(1) - part.size(-2)))
+
+    return {name: torch.cat([padded(part[name]) for part in parts]) for name in parts[0]}
 
 
 class Attns(NamedTuple):
