@@ -115,7 +115,6 @@ class Pieces:
         return ids
 
     def _table(self, required: RequiredPhrase) -> "PhraseTable":
-        """Make the table of a required phrase."""
         text = self.codec.normalised(required.phrase)
         raw, boundaries, times = self.in_bytes(text), required.boundaries or boundaries_of(text), required.times
         automaton = PhraseAutomaton(self, [(raw, boundaries)], times)

@@ -60,7 +60,6 @@ def _size(grid: "Grid") -> tuple[float, float]:
 
 
 def _draw(block: SubFigure, grid: "Grid") -> None:
-    """Draw the attention of one sentence pair: a row of panels for each layer, a column for each head."""
     installed = set(font_manager.get_font_names())
     fonts = [name for name in _FONTS if name in installed] or ["sans-serif"]
     style: dict[str, Any] = {"fontfamily": fonts, "parse_math": False}

@@ -116,7 +116,6 @@ def _tied(recipe: Recipe) -> bool:
 
 
 def _new_model(transformers: Any, recipe: Recipe, n_vocab: int) -> Any:
-    """Return a model of transformers with the sizes of the recipe."""
     config = recipe.model
     options: dict[str, Any] = {
         "vocab_size": n_vocab,
@@ -154,7 +153,6 @@ def _generation(transformers: Any, recipe: Recipe, subwords: Subwords) -> Any:
 
 
 def _weights(model: Transformer, recipe: Recipe) -> Weights:
-    """Return the state dict of the model in transformers."""
     config = recipe.model
     projection = model.output_weight
     if isinstance(model.prj_transform, nn.Linear):
