@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from nmt.cli.from_python import prepare as prepare
     from nmt.cli.from_python import train as train
     from nmt.decoding.request import Request as Request
-    from nmt.decoding.translation import Scored as Scored
+    from nmt.decoding.translator import Scored as Scored
     from nmt.errors import AlarmError as AlarmError
     from nmt.errors import NmtError as NmtError
 
@@ -22,14 +22,14 @@ _MODULES = {
     "NmtError": "nmt.errors",
     "AlarmError": "nmt.errors",
     "Request": "nmt.decoding.request",
-    "Scored": "nmt.decoding.translation",
+    "Scored": "nmt.decoding.translator",
     "Translation": "nmt.api",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on its first use: `load` needs torch, whose import takes seconds and would delay --help."""
-    if _MODULES.get(name) in ("nmt.api", "nmt.decoding.translation"):
+    if _MODULES.get(name) in ("nmt.api", "nmt.decoding.translator"):
         import_module("nmt.processes").sleep_while_waiting()  # before torch is imported
     if name in _MODULES:
         return getattr(import_module(_MODULES[name]), name)

@@ -26,9 +26,8 @@ from nmt.decoding.long_lines import limits_of
 from nmt.decoding.request import Request
 from nmt.decoding.scorer import Ensemble
 from nmt.decoding.suspicion import flags_of
-from nmt.decoding.translation import Scored
-from nmt.decoding.translation import Translation as BaseTranslation
-from nmt.decoding.translator import Translator
+from nmt.decoding.translator import Scored, Translator
+from nmt.decoding.translator import Translation as BaseTranslation
 from nmt.device import choose_device, set_up, try_device
 from nmt.errors import DataError, MachineError, RecipeError, RunError, convert_errors, described
 from nmt.files import runs_of

@@ -28,7 +28,7 @@ import torch
 import nmt
 from nmt.api import Model
 from nmt.data.corpus import Corpus, Prepared
-from nmt.decoding.translation import Translation
+from nmt.decoding.translator import Translation
 from nmt.evaluation.attention_page import KINDS, Grid, Panel, sentence_of
 from nmt.evaluation.attention_picture import picture
 from nmt.evaluation.metrics import Texts, score

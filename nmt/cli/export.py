@@ -113,7 +113,10 @@ def _write(args: argparse.Namespace, model: "Model", folder: Path, lines: Sequen
         precision = args.precision or "fp32"
         parity.export(model.run, args.checkpoint, folder, precision)
         tolerance = {"fp32": parity.SAME, "fp16": parity.FP16, "bf16": parity.BF16}[precision]
-        return compared(lambda tags: parity.Ours(parity.read(folder), subwords.tagged(tags)), tolerance)
+        from nmt.api import load
+
+        exported = load(folder, device="cpu").model
+        return compared(lambda tags: parity.Ours(exported, subwords.tagged(tags)), tolerance)
     assert isinstance(model.model, Transformer), "refuse_unsupported has refused the others"
     if args.to == "huggingface":
         from nmt.export import huggingface

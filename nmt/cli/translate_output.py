@@ -19,14 +19,12 @@ from nmt.cli.parser import check_count, overrides_of
 from nmt.cli.translate_input import Line, Reader, read_request, terms_of
 from nmt.data.lines import write_lines
 from nmt.data.text import style_notes, traits_of
-from nmt.decoding.evidence import Evidence, Fields, Lost, attempt, log_prob_of
+from nmt.decoding.evidence import Evidence, Fields, Lost, aligns_characters, attempt, log_prob_of, trg_lang_of
 from nmt.decoding.request import Request, is_blank
 from nmt.decoding.suspicion import BETTER, CAP, KEPT, MENDED, Answer, flags_of, mend, tries
-from nmt.decoding.translation import Scored, Translation
-from nmt.decoding.translator import Translator
+from nmt.decoding.translator import Scored, Translation, Translator
 from nmt.device import choose_device
 from nmt.errors import NmtError
-from nmt.evaluation.alignment import characters_note, trg_lang_of
 from nmt.evaluation.attention_page import draw, panels, sentence_of
 from nmt.evaluation.metrics import Texts, bleu_tokens, exact_match, reference_notes, score
 from nmt.models.int8 import half_is_faster
@@ -309,8 +307,11 @@ class Report:
             kept = f"{self.outcomes[KEPT]:,} unchanged"
             say(f"note: {n_retried:,} suspicious translations were tried again: {improved}, {kept}")
         aligns = args.alignments or (args.format == "jsonl" and translator.model.attends)
-        if aligns and (units := characters_note(recipe)):
-            say(f"note: {units}")
+        if aligns and recipe.decode.align_units == "auto" and any(aligns_characters(recipe)):
+            say(
+                "note: word alignments number the characters of languages written without spaces, white space left out "
+                "(--decode.align_units words: parts between spaces)"
+            )
         if args.alignments:
             write_lines(args.alignments, self.links)
         if self.references:

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -23,15 +22,10 @@ class Candidates(NamedTuple):
 
 
 def best_of(candidates: Candidates, n: int, rank: Tensor | None = None) -> Candidates:
-    """Return the n candidates of each sentence with the highest scores, best first. rank: (B, C), instead of scores."""
+    """Return the n best candidates of each sentence, or all of fewer, best first. rank: (B, C), instead of scores."""
     # Stable: among equals the better parent comes first, independent of the batch.
     place = (candidates.score if rank is None else rank).sort(dim=1, descending=True, stable=True).indices[:, :n]
-    candidates = Candidates(*(part.gather(1, place) for part in candidates))
-    if n_missing := n - place.size(1):
-        score, parent, token = candidates
-        padded = (F.pad(part, (0, n_missing)) for part in (parent, token))
-        candidates = Candidates(F.pad(score, (0, n_missing), value=-torch.inf), *padded)
-    return candidates
+    return Candidates(*(part.gather(1, place) for part in candidates))
 
 
 def should_shrink(n_done: int, n_sentence: int) -> bool:

@@ -1,9 +1,13 @@
-"""Fields of a translation in JSON and Python: tokens, log-probabilities, alignments, and quality flags."""
+"""Fields of a translation in JSON and Python: tokens, log-probabilities, word alignments, and quality flags.
+
+An alignment is made of the weights of cross-attention while the translation was written: a hint, not a proof.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import islice
 from typing import Any, TypeVar
 
 from nmt.data.subwords import EOS, Codec, Subwords
@@ -11,9 +15,7 @@ from nmt.decoding import suspicion
 from nmt.decoding.beam import Hypothesis
 from nmt.decoding.long_lines import first_words, joined
 from nmt.decoding.request import Request
-from nmt.decoding.translation import Scored, Translation
-from nmt.decoding.translator import Translator
-from nmt.evaluation.alignment import aligns_characters, joined_alignment, trg_lang_of, word_alignment, words_of
+from nmt.decoding.translator import Scored, Translation, Translator
 from nmt.languages import language_of
 from nmt.recipe.options import Recipe
 
@@ -143,3 +145,56 @@ def words_of_line(
             words += shifted if n == searched[0] else [[], *shifted]  # EOS between pieces has no word
         sides.append(words)
     return sides[0], sides[1]
+
+
+def joined_alignment(pieces: Sequence[Sequence[int | None]], src_len: Sequence[int]) -> list[int | None]:
+    """Join the alignments of the pieces of a line. Both sides of the line have an EOS between two pieces. src_len:
+    source subwords of each piece, without EOS."""
+    alignment: list[int | None] = []
+    start = 0
+    for piece, n_src in zip(pieces, src_len, strict=True):
+        if start:
+            alignment.append(None)
+        alignment += [None if origin is None else start + origin for origin in piece]
+        start += n_src + 1
+    return alignment
+
+
+def aligns_characters(recipe: Recipe, trg_lang: str | None = None) -> tuple[bool, bool]:
+    """Return a flag for source and target: True if characters are aligned, not words, by decode.align_units. trg_lang:
+    target language of the line, if it differs from the recipe's."""
+    units, langs = recipe.decode.align_units, (recipe.data.src_lang, trg_lang or trg_lang_of(recipe))
+    src, trg = (units == "characters" or (units == "auto" and language_of(lang).is_unspaced) for lang in langs)
+    return src, trg
+
+
+def trg_lang_of(recipe: Recipe) -> str:
+    """Return the target language of lines that set none themselves."""
+    return recipe.decode.trg_lang or recipe.data.trg_lang
+
+
+def words_of(pieces: Sequence[bytes], by_character: bool = False) -> list[list[int]]:
+    """Return, for each piece of a text, the numbers from 0 of the words that it is part of. Most pieces have one; white
+    space, in the sense of `str.split`, has none. by_character: count characters, not words."""
+    word_of_byte: list[int | None] = []
+    n_word, in_word = 0, False
+    # A byte that is not UTF-8, which is written as U+FFFD, counts as one character here, and so as part of a word.
+    for character in b"".join(pieces).decode("utf-8", errors="surrogateescape"):
+        if character.isspace():
+            in_word = False
+        elif by_character or not in_word:
+            in_word, n_word = True, n_word + 1
+        width = len(character.encode("utf-8", errors="surrogateescape"))
+        word_of_byte += [n_word - 1 if in_word else None] * width
+    words = iter(word_of_byte)
+    return [sorted({word for word in islice(words, len(piece)) if word is not None}) for piece in pieces]
+
+
+def word_alignment(subwords: Sequence[int | None], src: Sequence[Sequence[int]], trg: Sequence[Sequence[int]]) -> str:
+    """Return the pairs of words with aligned subwords, as 0-0 1-2: source, target, sorted (the Pharaoh format).
+
+    subwords: the source subword of each target subword. src, trg: the words of each subword, by `words_of`.
+    """
+    aligned = ((words, origin) for words, origin in zip(trg, subwords, strict=True) if origin is not None)
+    pairs = {(i, j) for words, origin in aligned for j in words for i in src[origin]}
+    return " ".join(f"{i}-{j}" for i, j in sorted(pairs))

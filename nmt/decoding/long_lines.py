@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmt.data.sentences import pieces, writes_no_space
-from nmt.data.subword_kinds import LONGEST_PIECE
 from nmt.data.subwords import EOS, Codec
 from nmt.decoding.beam import BeamSettings, Hypothesis
 from nmt.languages import language_of
@@ -97,25 +96,25 @@ class Split:
 
 
 def split(
-    line: str, ids: Sequence[int] | None, codec: Codec, limits: Limits, *, emoji: bool = False, language: str = ""
+    line: str, ids: Sequence[int], codec: Codec, limits: Limits, *, emoji: bool = False, language: str = ""
 ) -> Split | None:
     """Split a line into pieces of at most `limits.piece` subwords and without line feeds. Returns None if the model
     translates the whole line at once.
 
-    ids: subwords of the line; None if it is `surely_too_long`. emoji: move emoji at the ends of pieces to the spaces.
+    ids: subwords of the line. emoji: move emoji at the ends of pieces to the spaces.
     """
     before, text, after = emoji_at_ends(line) if emoji else ("", line, "")
     if text and len(text) < len(line):
-        text_ids = None if surely_too_long(text, limits.piece) else codec.encode([text])[0]
-        inner = split(text, text_ids, codec, limits, emoji=True, language=language) or Split([text], ["", ""])
+        ids = codec.encode([text])[0]
+        inner = split(text, ids, codec, limits, emoji=True, language=language) or Split([text], ["", ""])
         return Split(inner.pieces, [before + inner.spaces[0], *inner.spaces[1:-1], inner.spaces[-1] + after])
-    too_long = ids is None or len(ids) > limits.line
+    too_long = len(ids) > limits.line
     lines = line.split("\n")
     if not too_long and not limits.every and len(lines) == 1:
         return None
 
     def fits(text: str, limit: int = limits.piece) -> bool:
-        return not surely_too_long(text, limit) and len(codec.encode([text])[0]) <= limit
+        return len(codec.encode([text])[0]) <= limit
 
     result = Split([], [""])
     for n, text in enumerate(lines):
@@ -130,11 +129,6 @@ def split(
                 result.spaces.append(after)
     is_whole_line = len(lines) == 1 and len(result.pieces) == 1 and (not too_long or result.pieces == [line])
     return None if is_whole_line else result
-
-
-def surely_too_long(text: str, limit: int) -> bool:
-    """Return True only for a text that has more than `limit` subwords, without encoding it."""
-    return len(text) > limit * LONGEST_PIECE
 
 
 def joined(line: Split, texts: Sequence[str]) -> tuple[str, list[int]]:

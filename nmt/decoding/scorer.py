@@ -69,6 +69,25 @@ def score_tokens(
     return log_probs
 
 
+# Last decoder layers to average. In a deep decoder the layer before the last aligns best (Garg et al. 2019, "Jointly
+# learning to align and translate with Transformer models"), in a shallow one the last; their mean is as good as either.
+N_LAYER = 2
+
+
+def subword_alignment(weights: Tensor, layer: int = 0, head: int = 0) -> list[int | None]:
+    """Return, for each target subword, the source subword with the most attention, from 0; None for an empty source.
+
+    weights: (n_layer, n_head, T, S), with EOS last on both sides, which is ignored. layer, head: counted from 1, as
+    decode.align_layer and align_head are; 0 for their mean.
+    """
+    layers = weights[layer - 1 : layer] if layer else weights[-N_LAYER:]
+    attention = (layers[0, head - 1] if head else layers.mean((0, 1)))[:-1, :-1]  # (T, S) without EOS
+    if not attention.size(1):
+        return [None] * len(attention)
+    alignment: list[int | None] = attention.argmax(-1).tolist()
+    return alignment
+
+
 class States(DecoderState):
     """The states of all models of an ensemble."""
 

@@ -15,8 +15,7 @@ from nmt.data.filters import UsualRatio, is_unusual
 from nmt.data.placeholders import PATTERNS
 from nmt.data.scripts import letters_of, scripts_of
 from nmt.decoding.request import Request, is_blank
-from nmt.decoding.translation import Translation
-from nmt.decoding.translator import Translator
+from nmt.decoding.translator import Translation, Translator
 from nmt.recipe.decode_options import DecodeConfig
 
 # Numbers of a text by their values.

@@ -1,9 +1,9 @@
-"""Translator of lines: encode, sort, batch, search and decode, and restore the order of the lines."""
+"""Translator of lines: encode, sort, batch, search and decode, and restore the order of the lines; and its results."""
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import islice
 from typing import Any
@@ -16,7 +16,6 @@ from nmt.data.arrays import Ragged
 from nmt.data.batches import length_batches, pad
 from nmt.data.placeholders import came_back, protected_like, restored
 from nmt.data.plan import Rows
-from nmt.data.subword_kinds import LONGEST_PIECE
 from nmt.data.subwords import BOS, EOS, Codec, Subwords
 from nmt.data.text import with_ends_of
 from nmt.decoding import long_lines
@@ -28,10 +27,8 @@ from nmt.decoding.phrases import pieces_of
 from nmt.decoding.request import Request, is_blank
 from nmt.decoding.rules import Rules
 from nmt.decoding.sampling import fingerprint, narrowed, sample
-from nmt.decoding.scorer import full_precision, score_tokens
-from nmt.decoding.translation import Scored, Translation, searched_parts
+from nmt.decoding.scorer import full_precision, score_tokens, subword_alignment
 from nmt.errors import OutOfMemory, RecipeError, suppress_out_of_memory
-from nmt.evaluation.alignment import subword_alignment
 from nmt.evaluation.metrics import comet_model, expected_utility
 from nmt.models.base import Attns, SearchModel, evaluating
 from nmt.recipe.decode_options import DecodeConfig
@@ -40,10 +37,69 @@ from nmt.recipe.decode_options import DecodeConfig
 TagsOf = Callable[[str | None, tuple[str, ...] | None], tuple[str, ...]]
 Row = tuple[list[int], Request]  # ids of a source, without EOS, and its request
 _LINE_ENDS = str.maketrans("\n\r", "  ")
-# A subword has at most LONGEST_PIECE bytes, so this many characters have at least MAX_SRC_LEN subwords. The rest of a
-# huge line need not be encoded.
-_MAX_CHARACTERS = MAX_SRC_LEN * LONGEST_PIECE
 _TOO_LONG = "too long ({:,} characters): only its first {:,} subwords were read; split it into sentences"
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """The translation of one line."""
+
+    text: str  # the best translation; "" for a blank line
+    texts: list[str]  # the n best, best first, all different; as many as `hypotheses`
+    hypotheses: list[Hypothesis]  # empty for a line that the model did not read
+    src_ids: list[int]  # ids that the model read, without EOS; with EOS between the pieces of a line that was split
+    utilities: list[float] = field(default_factory=list)  # of `texts` under minimum Bayes risk; else empty
+    qualities: list[float] = field(default_factory=list)  # of `texts` by decode.qe; else empty
+    unmet: list[str] = field(default_factory=list)  # constraints that it violates: the prefix, or phrases
+    items: dict[str, str] = field(default_factory=dict)  # the text behind each placeholder in the ids, by name
+    missing: list[str] = field(default_factory=list)  # protected items of the line that the best translation lacks
+    doubled: list[str] = field(default_factory=list)  # items that it has too often, and placeholders without an item
+    split: Split | None = None  # the line in pieces, or without the emoji at its ends
+    parts: list["Translation"] = field(default_factory=list)  # translations of the pieces, in order
+
+    @property
+    def trg_ids(self) -> list[int]:
+        """Ids of the best translation, without EOS; empty for a blank line."""
+        return self.hypotheses[0].ids if self.hypotheses else []
+
+    @property
+    def score(self) -> float:
+        """Log-probability of the best translation, divided by its length penalty; 0 for a blank line."""
+        return self.hypotheses[0].normalised if self.hypotheses else 0.0
+
+    @property
+    def n_best(self) -> list[dict[str, Any]]:
+        """Text and scores of the n best, with the utility under minimum Bayes risk and the quality by decode.qe."""
+        entries: list[dict[str, Any]] = [
+            {"output": text, "score": hypothesis.normalised, "log_prob": hypothesis.score}
+            for text, hypothesis in zip(self.texts, self.hypotheses, strict=False)
+        ]
+        for name, values in (("utility", self.utilities), ("qe", self.qualities)):
+            for entry, value in zip(entries, values, strict=False):
+                entry[name] = value
+        return entries
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Result of forced decoding: log-probabilities of a given translation, or of a piece of one."""
+
+    token_log_probs: list[float]  # of each subword, and of EOS
+    src_ids: list[int]  # ids that the model read, without EOS
+    trg_ids: list[int]
+    items: dict[str, str] = field(default_factory=dict)  # the text behind each placeholder in the ids, by name
+    warning: str | None = None  # for the user, about this line
+    alignment: list[int | None] = field(default_factory=list)  # source position of each subword; [] if not computed
+
+    @property
+    def log_prob(self) -> float:
+        """Log-probability of the whole translation."""
+        return math.fsum(self.token_log_probs)
+
+
+def searched_parts(translation: Translation) -> list[Translation]:
+    """List the parts that the model searched for, each at once: the line or its pieces, without blank ones."""
+    return [part for part in translation.parts or [translation] if part.hypotheses]
 
 
 class Translator:
@@ -98,11 +154,11 @@ class Translator:
         tags of a request are used. align: also compute alignments."""
         requests = list(map(self._request, sources))
         kept = [n for n, request in enumerate(requests) if not (is_blank(request.source) and is_blank(translations[n]))]
-        clipped = [replace(requests[n], source=requests[n].source[:_MAX_CHARACTERS].replace("\n", " ")) for n in kept]
+        clipped = [replace(requests[n], source=requests[n].source.replace("\n", " ")) for n in kept]
         kinds = self.subwords.src.protects
         targets = [protected_like(translations[n], dict(requests[n].items), kinds) for n in kept]
         src = list(map(self._encode, clipped))
-        trg = self.subwords.trg.encode([text[:_MAX_CHARACTERS] for text in targets])
+        trg = self.subwords.trg.encode(targets)
         src_ids, trg_ids = ([ids[:MAX_SRC_LEN] for ids in side] for side in (src, trg))
         scored = [Scored([], [], [])] * len(requests)
         for row, (n, forced) in enumerate(zip(kept, self._forced(src_ids, trg_ids, align), strict=True)):
@@ -179,9 +235,8 @@ class Translator:
     def _split(self, request: Request, ids_of: Callable[[Request], list[int]]) -> tuple[Split, list[Request]] | None:
         """Split a line. Returns its pieces, with items restored, and a request for each; None if it stays whole."""
         limits = self.limits if request.can_be_split else Limits()
-        ids = None if long_lines.surely_too_long(request.source, limits.piece) else ids_of(request)
         emoji = self.config.copy_letterless and not request.asks
-        codec = self.codec_of(request)
+        ids, codec = ids_of(request), self.codec_of(request)
         if not (encoded := long_lines.split(request.source, ids, codec, limits, emoji=emoji, language=self._src_lang)):
             return None
         original = replace(encoded, pieces=[restored(piece, dict(request.items)) for piece in encoded.pieces])

@@ -83,7 +83,7 @@ class Sentence(NamedTuple):
 
 
 def check_path(path: Path) -> None:
-    """Raise NmtError if no file can be drawn at this path: unknown ending, missing folder, or no matplotlib."""
+    """Raise NmtError for an unknown ending of a picture, and Unavailable for a picture without matplotlib."""
     ending = path.suffix.lower()
     if ending not in (*PICTURES, PAGE):
         raise NmtError(
@@ -92,8 +92,6 @@ def check_path(path: Path) -> None:
         )
     if ending != PAGE:
         require("plots", str(path), f"; a page, {PAGE}, needs none")
-    if not path.absolute().parent.is_dir():
-        raise NmtError(f"{path}: the folder {path.parent} does not exist: create it first.")
 
 
 def draw(

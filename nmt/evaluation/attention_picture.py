@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _CELL, _SMALL_CELL, _LETTER = 0.24, 0.13, 0.085
 # Bound on the size of a picture, since agg draws at most 2^16 pixels a side.
 _LONGEST_SIDE, _DPI = 60.0, 144
+_LONGEST_TITLE = 120  # letters
 _DATELESS: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 _INK, _FAINT = "#1f2933", "#7b8794"
 _COLOURS = LinearSegmentedColormap.from_list("attention", ["#f7f9fb", "#b9d7ea", "#5b9bc8", "#1f5f99", "#0b2545"])
@@ -55,22 +56,17 @@ def _size(grid: "Grid") -> tuple[float, float]:
     left, above = (letter * _widest(pieces) for pieces in (grid.queries, grid.keys))
     width = 1.8 + left + len(rows[0]) * (max(len(grid.keys) * cell, 0.9) + 0.2)
     height = 1.2 + above + len(rows) * (len(grid.queries) * cell + 0.4)
-    return max(width, 0.6 + 0.1 * len(_title(grid)), 4.0), height
-
-
-def _title(grid: "Grid") -> str:
-    return grid.title if len(grid.title) <= 120 else grid.title[:119] + "…"
+    return max(width, 0.6 + 0.1 * min(len(grid.title), _LONGEST_TITLE), 4.0), height
 
 
 def _draw(block: SubFigure, grid: "Grid") -> None:
-    """Draw the attention of one sentence pair: a row of panels for each layer, a column for each head."""
     installed = set(font_manager.get_font_names())
     fonts = [name for name in _FONTS if name in installed] or ["sans-serif"]
     style: dict[str, Any] = {"fontfamily": fonts, "parse_math": False}
     rows = grid.rows
     is_single = len(rows) == len(rows[0]) == 1
     caption = grid.caption + (f", {rows[0][0].name}" if is_single else "")
-    title = f"{_title(grid)}\n{caption}" if grid.title else caption
+    title = f"{grid.title[:_LONGEST_TITLE]}\n{caption}" if grid.title else caption
     block.suptitle(title, fontsize=10, color=_INK, **style)
     highest = max(float(panel.weights.max()) for row in rows for panel in row) or 1.0
     axes = block.subplots(len(rows), len(rows[0]), squeeze=False)

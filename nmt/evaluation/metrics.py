@@ -153,12 +153,9 @@ def bleu_tokens(trg_lang: str) -> tuple[str, str | None]:
         )
     if not language.is_unspaced:
         return "13a", None
-    if language.scripts == _HAN:
-        return "zh", f"BLEU counts Chinese characters as words (tok:zh): {language.name} has no spaces between words."
-    return "char", (
-        f"BLEU counts characters (tok:char): {language.name} has no spaces between words. TER splits at spaces, so it "
-        "says little."
-    )
+    tokens = "zh" if language.scripts == _HAN else "char"
+    about_ter = "" if tokens == "zh" else " TER splits at spaces, so it says little."
+    return tokens, f"BLEU counts characters (tok:{tokens}): {language.name} has no spaces between words.{about_ter}"
 
 
 def reference_notes(references: Sequence[Sequence[str]], trg_lang: str) -> Iterator[str]:

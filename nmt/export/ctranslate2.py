@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nmt.data.subwords import BOS, EOS, PAD, SPECIAL_TEXT, Codec, Subwords
 from nmt.errors import MachineError
 from nmt.export.parity import N_POSITION, Exported, position_table
-from nmt.extras import missing
+from nmt.extras import require
 from nmt.models.transformer.Models import Decoder, Encoder, Transformer
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
@@ -23,10 +23,9 @@ _ACTIVATION = {"relu": "RELU", "gelu": "GELU", "swiglu": "SWISH"}
 
 def library() -> Any:
     """Import CTranslate2. Raises MachineError, with the command to install it."""
-    try:
-        import ctranslate2
-    except ImportError:
-        raise missing("ctranslate2", "CTranslate2") from None
+    require("ctranslate2", "CTranslate2")
+    import ctranslate2
+
     return ctranslate2
 
 

@@ -25,7 +25,7 @@ from nmt.data.text import DROPPED, SPACES
 from nmt.decoding.long_lines import MAX_SRC_LEN
 from nmt.decoding.scorer import gold_log_probs
 from nmt.export.parity import N_POSITION, Exported, position_table
-from nmt.extras import missing
+from nmt.extras import require
 from nmt.files import parse_json
 from nmt.models.transformer.Models import Decoder, Encoder, Transformer
 from nmt.recipe.options import Recipe
@@ -79,10 +79,9 @@ Weights = dict[str, Tensor]
 
 def library() -> Any:
     """Import transformers. Raises MachineError, with the command to install it."""
-    try:
-        import transformers
-    except ImportError:
-        raise missing("huggingface", "transformers") from None
+    require("huggingface", "transformers")
+    import transformers
+
     logging: Any = transformers.utils.logging
     logging.disable_progress_bar()
     return transformers
@@ -114,7 +113,6 @@ def _tied(recipe: Recipe) -> bool:
 
 
 def _new_model(transformers: Any, recipe: Recipe, n_vocab: int) -> Any:
-    """Return a model of transformers with the sizes of the recipe."""
     config = recipe.model
     options: dict[str, Any] = {
         "vocab_size": n_vocab,
@@ -152,7 +150,6 @@ def _generation(transformers: Any, recipe: Recipe, subwords: Subwords) -> Any:
 
 
 def _weights(model: Transformer, recipe: Recipe) -> Weights:
-    """Return the state dict of the model in transformers."""
     config = recipe.model
     projection = model.output_weight
     if isinstance(model.prj_transform, nn.Linear):

@@ -150,11 +150,6 @@ def export(run: Run, name: str | None, folder: Path, precision: str) -> None:
     checkpoint.save(Run(folder).model_folder, {checkpoint.MODEL: weights | converted}, new_state)
 
 
-def read(folder: Path) -> SearchModel:
-    """Load a model as translation does, on the CPU."""
-    return Run(folder).load_model(torch.device("cpu"))[0]
-
-
 # Rows of an exported position table, which has a fixed size there: twice the subwords that nmt-translate reads.
 N_POSITION = 2048
 

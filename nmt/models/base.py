@@ -7,11 +7,10 @@ R = B·K rows, row b·K + k being hypothesis k of sentence b.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from nmt.masks import Packing
 from nmt.models.layers import Gaps
@@ -115,15 +114,13 @@ def read_in_parts(read: Callable[[Tensor], dict[str, Tensor]], src_seq: Tensor, 
     n_word = (src_seq != pad_idx).sum(1).tolist()
     slices = [slice(start, start + n_read) for start in range(0, len(src_seq), n_read)]
     parts = [read(src_seq[rows, : max(1, *n_word[rows])]) for rows in slices]
-    memory = {}
-    for name, first in parts[0].items():
-        word_dim = -1 if first.dtype == torch.bool else -2
-        shape = [len(src_seq), *first.shape[1:]]
-        shape[word_dim] = src_seq.size(1)
-        memory[name] = first.new_zeros(shape)
-        for rows, part in zip(slices, parts, strict=True):
-            memory[name][rows].narrow(word_dim, 0, part[name].size(word_dim)).copy_(part[name])
-    return memory
+
+    def padded(part: Tensor) -> Tensor:
+        if part.dtype == torch.bool:
+            return nn.functional.pad(part, (0, src_seq.size(1) - part.size(-1)))
+        return nn.functional.pad(part, (0, 0, 0, src_seq.size(1) - part.size(-2)))
+
+    return {name: torch.cat([padded(part[name]) for part in parts]) for name in parts[0]}
 
 
 class Attns(NamedTuple):
@@ -242,22 +239,6 @@ class TranslationModel(SearchModel):
             src.weight = trg.weight
 
     def recompute_activations(self) -> None:
-        """Switch on activation checkpointing: in training, layers recompute their activations in the backward pass.
-
-        The same bits in less memory, for about a third more time (Chen et al. 2016, sublinear memory cost).
-        """
-        for module in self.modules():
-            if isinstance(module, Recomputing):
-                module.recompute = True
-
-
-class Recomputing(nn.Module):
-    """Module whose layers can recompute their activations in the backward pass instead of storing them."""
-
-    recompute = False
-
-    def run_layer(self, layer: nn.Module, *args: Any) -> Any:
-        """Return layer(*args). Recomputation draws the same dropout, since it restores the random generators."""
-        if self.recompute and self.training and torch.is_grad_enabled():
-            return checkpoint(layer, *args, use_reentrant=False)
-        return layer(*args)
+        """Switch on activation checkpointing, if the model has it: in training, layers recompute their activations in
+        the backward pass. The same bits in less memory, for about a third more time (Chen et al. 2016, sublinear
+        memory cost)."""

@@ -246,7 +246,6 @@ def to_int8(model: nn.Module) -> None:
 
 
 def _layers(model: nn.Module) -> list[EncoderLayer | DecoderLayer]:
-    """All layers of both stacks."""
     return [module for module in model.modules() if isinstance(module, EncoderLayer | DecoderLayer)]
 
 

@@ -8,11 +8,10 @@ from fake_model import CopyModel
 from small_search import subwords_of
 
 from nmt.data.placeholders import CHARACTERS, names_of
-from nmt.decoding.evidence import Evidence, words_of_line
+from nmt.decoding.evidence import Evidence, words_of, words_of_line
 from nmt.decoding.long_lines import Limits
 from nmt.decoding.request import Request, Terms
 from nmt.decoding.translator import Translator
-from nmt.evaluation.alignment import words_of
 from nmt.recipe.data_options import KINDS
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.options import Recipe

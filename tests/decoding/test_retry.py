@@ -7,8 +7,7 @@ from nmt.decoding.beam import Hypothesis
 from nmt.decoding.evidence import Evidence
 from nmt.decoding.request import Request
 from nmt.decoding.suspicion import mend, tries
-from nmt.decoding.translation import Translation
-from nmt.decoding.translator import Translator
+from nmt.decoding.translator import Translation, Translator
 from nmt.recipe.decode_options import DecodeConfig
 from nmt.recipe.options import Recipe
 

@@ -13,7 +13,7 @@ from nmt.decoding.suspicion import (
     lost,
     reasons,
 )
-from nmt.decoding.translation import Translation
+from nmt.decoding.translator import Translation
 from nmt.recipe.options import Recipe
 
 

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from nmt.decoding.evidence import joined_alignment, word_alignment, words_of
 from nmt.decoding.long_lines import first_words, join_attention
-from nmt.evaluation.alignment import joined_alignment, subword_alignment, word_alignment, words_of
+from nmt.decoding.scorer import subword_alignment
 from nmt.recipe.data_options import SubwordsConfig
 from tests.learnt import learnt_subwords
 

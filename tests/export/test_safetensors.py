@@ -8,7 +8,7 @@ from tiny import LINES, make_model, save_model
 import nmt
 from nmt.cli.export import is_exported
 from nmt.errors import RunError
-from nmt.export.parity import BF16, FP16, SAME, Ours, compare, export, read
+from nmt.export.parity import BF16, FP16, SAME, Ours, compare, export
 from nmt.recipe.draft import PRECISIONS
 from nmt.run import Run
 
@@ -20,8 +20,8 @@ def test_a_stripped_run_translates_alike_and_is_smaller(run, subwords, tmp_path,
     export(run, None, tmp_path / "out", precision)
     weights = safetensors.torch.load_file(tmp_path / "out" / "model" / "model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {getattr(torch, PRECISIONS[precision])}
-    model = nmt.load(run.folder, device="cpu").model
-    found = compare(model, subwords, Ours(read(tmp_path / "out"), subwords), LINES, TOLERANCE[precision], most=40)
+    model, read = (nmt.load(folder, device="cpu").model for folder in (run.folder, tmp_path / "out"))
+    found = compare(model, subwords, Ours(read, subwords), LINES, TOLERANCE[precision], most=40)
     assert (found.worst == 0.0) == (precision == "fp32")
     size = sum(path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file())
     assert size < sum(path.stat().st_size for path in run.folder.rglob("*") if path.is_file())

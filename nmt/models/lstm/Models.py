@@ -194,7 +194,10 @@ class Seq2Seq(TranslationModel):
         d_out = d_emb if config.trg_emb_prj_weight_sharing else config.d_model
         self.attends = config.architecture == "attention"
         self.encoder = Encoder(config, n_src_vocab, pad_idx, self.emb_scale)
-        self.decoder = _decoder_class(config)(config, n_trg_vocab, pad_idx, self.emb_scale, d_out)
+        decoder_class: type[Decoder] = PeekyDecoder if config.architecture == "peeky" else Decoder
+        if self.attends:
+            decoder_class = FeedingDecoder if config.input_feeding else AttentionDecoder
+        self.decoder = decoder_class(config, n_trg_vocab, pad_idx, self.emb_scale, d_out)
         self.trg_word_prj = nn.Linear(d_out, n_trg_vocab, bias=False)
         self.init_weights(config, d_emb)
 
@@ -243,12 +246,6 @@ class Seq2Seq(TranslationModel):
         words, enc_output, states = self.encoder(src_seq)
         mask = (src_seq != self.pad_idx).unsqueeze(1)
         return self.decoder.memory(words, enc_output, states[-1][0], mask), states
-
-
-def _decoder_class(config: ModelConfig) -> type[Decoder]:
-    if config.architecture == "attention":
-        return FeedingDecoder if config.input_feeding else AttentionDecoder
-    return PeekyDecoder if config.architecture == "peeky" else Decoder
 
 
 def _widths_and_dropouts(config: ModelConfig, d_in: int) -> list[tuple[int, float]]:

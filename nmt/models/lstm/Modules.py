@@ -157,10 +157,3 @@ class AdditiveScore(nn.Module):
         hidden = torch.tanh(linear(query, self.w_qs).unsqueeze(2) + keys.unsqueeze(1))  # (B, N, S, D)
         score: Tensor = self.v(hidden)
         return score.squeeze(3)
-
-
-def make_score(config: ModelConfig) -> DotScore | AdditiveScore:
-    """Make the attention score of the recipe."""
-    if config.attn_score == "dot":
-        return DotScore()
-    return GeneralScore(config.d_model) if config.attn_score == "general" else AdditiveScore(config.d_model)

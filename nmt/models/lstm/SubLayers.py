@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmt.models.lstm.Modules import SentenceDropout, make_score
+from nmt.models.lstm.Modules import AdditiveScore, DotScore, GeneralScore, SentenceDropout
 from nmt.ops import linear
 from nmt.recipe.model_options import ModelConfig
 
@@ -17,7 +17,11 @@ class SourceAttention(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.score = make_score(config)
+        self.score: DotScore | AdditiveScore = DotScore()
+        if config.attn_score == "general":
+            self.score = GeneralScore(config.d_model)
+        elif config.attn_score == "additive":
+            self.score = AdditiveScore(config.d_model)
 
     def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """(B, N, D), (B, S, D), (B, S, D), (B, 1, S) -> context (B, N, D) and weights (B, N, S).

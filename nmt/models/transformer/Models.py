@@ -4,11 +4,14 @@ Classes, attributes and default shapes follow the upstream layout, so its weight
 Shapes: B sentences, S source length, T target length, D `d_model`, V target vocabulary.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from nmt.masks import Mask, Packing, SearchMask
-from nmt.models.base import Attns, DecoderState, Recomputing, TranslationModel, WordEmbedding, read_in_parts
+from nmt.models.base import Attns, DecoderState, TranslationModel, WordEmbedding, read_in_parts
 from nmt.models.layers import Dropout, Stream
 from nmt.models.transformer.Layers import DecoderLayer, EncoderLayer
 from nmt.models.transformer.Modules import Position, RotaryEncoding, extend, make_norm, sinusoids
@@ -81,11 +84,12 @@ class LearnedPositions(nn.Module):
         return torch.add(self.pos_emb(position), x, alpha=scale)
 
 
-class _Stack(Recomputing):
+class _Stack(nn.Module):
     """Base of encoder and decoder: the input of the first layer and the final norm."""
 
     position_enc: nn.Module
     layer_norm: nn.Module
+    recompute = False  # True: see `TranslationModel.recompute_activations`
 
     def __init__(self, config: ModelConfig, emb_scale: float) -> None:
         super().__init__()
@@ -121,6 +125,12 @@ class _Stack(Recomputing):
         """Normalise the output of the last layer with norm 'pre'; with 'post' that layer has done it."""
         return normed(x, self.layer_norm) if self.pre_norm else x
 
+    def _run(self, layer: nn.Module, *args: Any) -> Any:
+        """Return layer(*args). Recomputation draws the same dropout, since it restores the random generators."""
+        if self.recompute and self.training and torch.is_grad_enabled():
+            return checkpoint(layer, *args, use_reentrant=False)
+        return layer(*args)
+
 
 class Encoder(_Stack):
     """Encoder stack: reads the source."""
@@ -138,7 +148,7 @@ class Encoder(_Stack):
         enc_output, rotation = self._first_input(self.src_word_emb(src_seq), packing=packing)
         enc_slf_attns = []
         for layer in self.layer_stack:
-            enc_output, enc_slf_attn = self.run_layer(layer, enc_output, src_mask, rotation, return_attns)
+            enc_output, enc_slf_attn = self._run(layer, enc_output, src_mask, rotation, return_attns)
             enc_slf_attns.append(enc_slf_attn)
         return self._final_norm(enc_output), enc_slf_attns
 
@@ -173,7 +183,7 @@ class Decoder(_Stack):
         src_rotation = self.enc_rotation(0, enc_output.size(1), src_packing)
         dec_slf_attns, dec_enc_attns = [], []
         for layer in self.layer_stack:
-            dec_output, dec_slf_attn, dec_enc_attn = self.run_layer(
+            dec_output, dec_slf_attn, dec_enc_attn = self._run(
                 layer, dec_output, enc_output, trg_mask, src_mask, rotation, src_rotation, return_attns
             )
             dec_slf_attns.append(dec_slf_attn)
@@ -233,6 +243,9 @@ class Transformer(TranslationModel):
         """Initialise the layer that belongs to no sub-layer."""
         if isinstance(self.prj_transform, nn.Linear):
             nn.init.orthogonal_(self.prj_transform.weight)
+
+    def recompute_activations(self) -> None:
+        self.encoder.recompute = self.decoder.recompute = True
 
     def forward(self, src_seq: Tensor, trg_seq: Tensor, return_attns: bool = False) -> Tensor | tuple[Tensor, Attns]:
         hidden, attns = self._decode(src_seq, trg_seq, None, return_attns)
