@@ -6,9 +6,11 @@ anywhere. For a part of the source, its neighbours in the source decide. Where n
 own first or last character may not either: %%s is not %s to the program that reads it.
 """
 
-from bisect import bisect_left
+import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from functools import lru_cache, reduce
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,6 +90,8 @@ class Pieces:
         # Ids in the order of their bytes, including those with equal bytes.
         self._sorted = np.array(sorted((i for i, raw in enumerate(self.bytes) if raw), key=self.bytes.__getitem__))
         self._sorted_bytes = [self.bytes[i] for i in self._sorted]
+        self._joined = b"\n".join(self.bytes)  # no phrase has a line feed
+        self._starts = [0, *accumulate(len(raw) + 1 for raw in self.bytes)]  # in `_joined`
         self.matrix = np.array(self.bytes, dtype=f"S{LONGEST_PIECE}").view(np.uint8).reshape(-1, LONGEST_PIECE)
         self.table = lru_cache(128)(self._table)  # a table takes a megabyte or less, that of the longest phrase 60
 
@@ -113,6 +117,11 @@ class Pieces:
         stop = bisect_left(self._sorted_bytes, start[:-1] + bytes([start[-1] + 1])) if start else len(self._sorted)
         ids: Ids = self._sorted[first:stop]
         return ids
+
+    def containing(self, part: bytes) -> set[int]:
+        """Return the subwords that contain some bytes, none of which is a line feed."""
+        matches = re.finditer(re.escape(part), self._joined)
+        return {bisect_right(self._starts, match.start()) - 1 for match in matches}
 
     def _table(self, required: RequiredPhrase) -> "PhraseTable":
         text = self.codec.normalised(required.phrase)
@@ -233,11 +242,8 @@ class PhraseAutomaton:
     def _containing_phrase(self, is_attached: bool) -> Ids:
         """Return the subwords that contain a whole phrase with its boundaries."""
         start: State = (frozenset(), is_attached, 0)
-        complete = [
-            i
-            for i, piece in enumerate(self._pieces.bytes)
-            if any(raw in piece for raw, _ in self._phrases) and reduce(self._follow, piece, start) == self.accepting
-        ]
+        likely = sorted(set().union(*(self._pieces.containing(raw) for raw, _ in self._phrases)))
+        complete = [i for i in likely if reduce(self._follow, self._pieces.bytes[i], start) == self.accepting]
         return np.array(complete, np.int64)
 
 
