@@ -87,7 +87,7 @@ def test_a_picture_names_its_attention_and_differs_between_sentences(tmp_path):
     assert len(pictures) == 2 * len(KINDS)
 
 
-@pytest.mark.parametrize("name", ["a.gif", "a", "missing/a.png"])
+@pytest.mark.parametrize("name", ["a.gif", "a"])
 def test_a_file_name_that_cannot_be_written_is_refused(tmp_path, name):
     with pytest.raises(NmtError):
         draw([cross_only_sentence()], tmp_path / name)

@@ -12,7 +12,7 @@ from witness import digest, engine_of, log_of, logged, plan_of, saved_by, state_
 from nmt import checkpoint
 from nmt.data.plan import VERSION, Position
 from nmt.errors import RunError
-from nmt.models import base
+from nmt.models.transformer import Models
 from nmt.run import Run
 from nmt.training.engine import Engine
 from nmt.training.launch import launch
@@ -208,8 +208,8 @@ def test_second_process_on_a_run_folder_is_refused(recipe_of):
 
 
 def test_activation_checkpointing_changes_nothing_even_from_halfway(short_of, uninterrupted, monkeypatch):
-    layers, original = [], base.checkpoint
-    monkeypatch.setattr(base, "checkpoint", lambda layer, *a, **k: layers.append(layer) or original(layer, *a, **k))
+    layers, original = [], Models.checkpoint
+    monkeypatch.setattr(Models, "checkpoint", lambda layer, *a, **k: layers.append(layer) or original(layer, *a, **k))
     recipe = short_of()
     assert launch(recipe, stop_at_update(recipe, 6)) == "stopped"
     assert not layers
