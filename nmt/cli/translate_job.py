@@ -175,7 +175,7 @@ def _follow_links(args: argparse.Namespace) -> None:
     for flag in _WRITTEN:
         name = getattr(args, flag)
         if name and os.path.exists(name) and not os.path.isfile(name):
-            raise NmtError(f"--{flag} {name}: is not a regular file. Name a file, or for stdout leave --output out.")
+            raise NmtError(f"--{flag} {name}: is not a regular file. Name a file, or leave the flag out.")
         if name and os.path.islink(name):
             setattr(args, flag, os.path.realpath(name))
 

@@ -23,7 +23,7 @@ from nmt.extras import missing
 from nmt.recipe.contradictions import complaint_about_symbol
 from nmt.recipe.data_options import PATTERN, complaint_about_patterns
 
-LONGEST_PIECE = 64  # bytes of a piece, at most: a text of more than n x LONGEST_PIECE bytes has more than n subwords
+LONGEST_PIECE = 64  # bytes of a piece, at most
 
 # A unigram vocabulary starts with so many times the final number of pieces, and drops the least useful ones.
 _SEED_PIECES = 4
@@ -318,7 +318,7 @@ class SubwordsFile(_Strict):
         else:
             complaint = next(content._complaints(), "")
         if complaint:
-            raise DataError(f"{path}: not a subwords file of nmt, or damaged: {complaint}. Run nmt-preprocess again.")
+            raise DataError(f"{path}: damaged, or not of this version of nmt: {complaint}. Run nmt-preprocess again.")
         return content
 
     def text(self) -> str:

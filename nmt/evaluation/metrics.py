@@ -163,13 +163,14 @@ def reference_notes(references: Sequence[Sequence[str]], trg_lang: str) -> Itera
     tokenised, with punctuation set apart."""
     counts_words = bleu_tokens(trg_lang)[0] == "13a"
     for lines in references:
-        text, n_word = "".join(lines), sum(len(line.split()) for line in lines)
-        n_letter, n_unspaced = sum(map(str.isalpha, text)), sum(map(len, letters_of(UNSPACED)[0].findall(text)))
-        if counts_words and 2 * n_unspaced > n_letter and n_unspaced > _LONG_WORD * n_word:
-            yield (
-                f"the references look written without spaces ({n_letter / n_word:.0f} letters a word), and BLEU counts "
-                f"words: use chrF, or set the target language (--lang, data.trg_lang; here {trg_lang or 'none'})."
-            )
+        if counts_words:
+            text, n_word = "".join(lines), sum(len(line.split()) for line in lines)
+            n_letter, n_unspaced = sum(map(str.isalpha, text)), sum(map(len, letters_of(UNSPACED)[0].findall(text)))
+            if 2 * n_unspaced > n_letter and n_unspaced > _LONG_WORD * n_word:
+                yield (
+                    f"the references look written without spaces ({n_letter / n_word:.0f} letters a word), and BLEU "
+                    f"counts words: use chrF, or set --lang or data.trg_lang (here {trg_lang or 'none'})."
+                )
         n_apart, n_ended = (sum(line.rstrip().endswith(end) for line in lines) for end in (" .", "."))
         if n_apart > n_ended // 2:
             yield (

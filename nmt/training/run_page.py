@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from nmt import checkpoint
+from nmt.errors import RunError
 from nmt.evaluation.metrics import METRICS
 from nmt.files import CARD, SEEDS, filled, filled_page, json_for_html, parse_json, write_durably
 from nmt.languages import UNTOLD, language_of
@@ -58,17 +59,23 @@ def entries_of(run: Run) -> defaultdict[str, list[Entry]]:
     """Return the lines of the log of a run, by kind, in order; [] for a kind without lines."""
     entries = defaultdict[str, list[Entry]](list)
     for line in run.log_file.read_bytes().split(b"\n") if run.log_file.exists() else ():
-        with suppress(ValueError):  # a line that a kill cut short
+        with suppress(ValueError, TypeError, KeyError):  # a line that a kill cut short, or that has no kind
             entry = parse_json(line)
             entries[entry["kind"]].append(entry)
     return entries
 
 
 def page(runs: Sequence[Run], title: str = "") -> str:
-    """Return the text of a page with one run or several in the same charts. title: the names of the runs by default."""
+    """Return the text of a page with one run or several in the same charts. title: the names of the runs by default.
+    Raises RunError for a log with a line of another format."""
     root = os.path.commonpath([os.path.dirname(os.path.abspath(run.folder)) for run in runs])
     names = [os.path.relpath(run.folder, root) for run in runs]
-    facts = [_facts(run, name) for run, name in zip(runs, names, strict=True)]
+    facts = list[Entry]()
+    for run, name in zip(runs, names, strict=True):
+        try:
+            facts.append(_facts(run, name))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise RunError(f"{run.log_file}: a line lacks fields of its kind ({error!r}). Remove it.") from None
     title = (title or ", ".join(names)).encode("utf-8", "backslashreplace").decode("utf-8")  # as of undecodable paths
     data = json_for_html({"runs": facts, "metrics": [*METRICS, "accuracy"]})
     return filled_page(Path(__file__).with_name("run_page.html"), {"title": html.escape(title), "data": data})

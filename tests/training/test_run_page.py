@@ -11,6 +11,7 @@ import yaml
 from witness import state_of
 
 from nmt.cli.report import main
+from nmt.errors import RunError
 from nmt.run import Run
 from nmt.training import run_page
 from nmt.training.launch import launch
@@ -55,6 +56,14 @@ def test_run_name_is_escaped_on_the_page(finished, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such a name")
+def test_line_without_its_fields_is_refused_by_name(finished):
+    run = Run(finished.run_folder)
+    with run.log_file.open("a", encoding="utf-8") as file:
+        file.write('{"kind": "train", "update": 4}\n')
+    with pytest.raises(RunError, match=r"log\.jsonl: a line lacks fields of its kind .*'loss'.* Remove it"):
+        page([run])
+
+
 def test_undecodable_run_name_is_escaped_on_the_page(finished, tmp_path):
     named = tmp_path / "caf\udce9"
     finished.run_folder.rename(named)
