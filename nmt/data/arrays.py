@@ -1,4 +1,4 @@
-"""Ragged arrays (rows of different lengths as concatenated values and lengths), growing arrays, hashes of integers."""
+"""Ragged arrays (rows of different lengths as concatenated values and lengths), and hashes of integers."""
 
 import itertools
 from collections.abc import Collection, Sequence
@@ -50,60 +50,16 @@ class Ragged:
         """The chosen rows."""
         return self if chosen.all() else Ragged(self.values[np.repeat(chosen, self.lengths)], self.lengths[chosen])
 
+    def picked(self, numbers: NDArray[np.integer]) -> "Ragged":
+        """The rows of some numbers, in their order; a number may occur several times."""
+        lengths = self.lengths.astype(np.int64)
+        starts = np.cumsum(lengths) - lengths
+        return Ragged(self.values.take(places(starts[numbers], lengths[numbers])), lengths[numbers])
+
     def rows(self) -> list[NDArray[Any]]:
         """One array for each row."""
         ends = np.cumsum(self.lengths, dtype=np.int64).tolist()
         return [self.values[begin:end] for begin, end in itertools.pairwise([0, *ends])]
-
-
-class Grown:
-    """An array that grows at its end."""
-
-    def __init__(self, dtype: Any) -> None:
-        self._buffer, self._n = np.empty(0, dtype), 0
-
-    def add(self, values: NDArray[Any]) -> None:
-        """Append values."""
-        n = self._n + len(values)
-        if n > len(self._buffer):  # double the size, so that each value is copied few times
-            self._buffer = np.concatenate([self.values, np.empty(2 * n - self._n, self._buffer.dtype)])
-        self._buffer[self._n : n] = values
-        self._n = n
-
-    @property
-    def values(self) -> NDArray[Any]:
-        """All values."""
-        return self._buffer[: self._n]
-
-
-class GrownRows:
-    """Rows of different lengths, to which more can be appended."""
-
-    def __init__(self, dtype: Any) -> None:
-        self._values, self._lengths, self._starts = Grown(dtype), Grown(np.int64), Grown(np.int64)
-
-    def add(self, rows: Ragged) -> None:
-        """Append rows."""
-        self._starts.add(len(self._values.values) + np.cumsum(rows.lengths, dtype=np.int64) - rows.lengths)
-        self._lengths.add(rows.lengths)
-        self._values.add(rows.values)
-
-    def __len__(self) -> int:
-        return len(self._lengths.values)
-
-    @property
-    def values(self) -> NDArray[Any]:
-        """The concatenated values of all rows."""
-        return self._values.values
-
-    def place(self, numbers: NDArray[Any]) -> tuple[Ints, Ints]:
-        """Starts of rows in `values`, and their lengths."""
-        return self._starts.values[numbers], self._lengths.values[numbers]
-
-    def of(self, numbers: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
-        """The concatenated values of rows, and their lengths."""
-        starts, lengths = self.place(numbers)
-        return self.values.take(places(starts, lengths)), lengths
 
 
 def places(starts: Ints, lengths: Ints) -> Ints:
@@ -116,12 +72,3 @@ def places(starts: Ints, lengths: Ints) -> Ints:
 def turns(lengths: Ints) -> Ints:
     """0, 1, 2 and so on in each row."""
     return places(np.zeros_like(lengths), lengths)
-
-
-def in_order(parts: Sequence[Ragged], numbers: Sequence[NDArray[Any]]) -> Ragged:
-    """Join parts, with their rows in the order of their numbers."""
-    values = np.concatenate([part.values for part in parts])
-    lengths = np.concatenate([part.lengths for part in parts]).astype(np.int64)
-    order = np.argsort(np.concatenate(numbers))
-    starts = np.cumsum(lengths) - lengths
-    return Ragged(values.take(places(starts[order], lengths[order])), lengths[order])

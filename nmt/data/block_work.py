@@ -5,15 +5,16 @@ a file for later tasks. `keep.py` makes the blocks, distributes the tasks and me
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.alignment_shift import find_shifts
-from nmt.data.arrays import Ints, Ragged
+from nmt.data.arrays import Ragged
 from nmt.data.corpus import dtype_of_ids
 from nmt.data.dedup import N_SHOWN, NO_KEY, count_duplicates, keys_for, keys_of
 from nmt.data.filters import CODES, HELD_OUT, KEPT, ODD, REASONS, CorpusFacts, filters_of, oddities, reason_to_drop
@@ -31,12 +32,12 @@ from nmt.data.survey import (
     write_block,
 )
 from nmt.data.text import SIDES, Block, Hashes, cut, dress_of
-from nmt.data.units import Lexicon, Mask, UnitIds, Units, UnitWords
+from nmt.data.units import Mask, Units
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
 
 Codes = NDArray[np.uint8]
 Numbers = NDArray[Any]
-WordCounts = tuple[list[str], Numbers]
+_T = TypeVar("_T")
 
 
 class TextBlock(NamedTuple):
@@ -72,10 +73,11 @@ class Encoded(NamedTuple):
 
 
 _UNREAD = 255  # code of a pair with a flaw or a low score
+_MOST_REMEMBERED, _LONGEST_REMEMBERED = 100_000, 40  # units, and characters of a unit
 
 
 class Task:
-    """Methods for the blocks of one command, with the state that a process keeps between blocks."""
+    """Methods for the blocks of one command, with what a process remembers between blocks."""
 
     def __init__(
         self,
@@ -91,17 +93,15 @@ class Task:
         pairs near them are dropped. number: of this process, from 0. Each process has its own file."""
         self._data, self._held_out, self._drawn = data, held_out, drawn
         self._path = folder / f"blocks.{number}"
-        self._words_of = WordsOf(subwords)
-        # Text with placeholders is for learning only and cannot be measured, so it has lexicons of its own.
-        self._lexicons = {name: Lexicon() for name in SIDES}
-        self._learnt_lexicons = {name: Lexicon() for name in SIDES} if data.protect else self._lexicons
+        self._words_of = _remembering(WordsOf(subwords))
+        self._ids_of = dict[Codec, Callable[[str], list[int]]]()  # functions of a unit
         self._key_dtype = keys_for(source.config for source in sources)
         self._filters = list(map(filters_of, sources))
         self._subwords: Subwords | None = None
 
     def decide(self, block: TextBlock) -> tuple[Codes, NDArray[Any]]:
         """Return a code for each pair by the filters on text, and the keys to find duplicates by."""
-        sides = self._units(self._lexicons, block.src, block.trg)
+        sides = _units(block)
         codes = self._codes(block, sides)
         keys, kept = np.full(len(codes), NO_KEY, self._key_dtype), codes == KEPT
         keys[kept] = keys_of(sides[0].some(kept), sides[1].some(kept), self._key_dtype)
@@ -109,7 +109,7 @@ class Task:
 
     def filter_and_measure(self, block: TextBlock, codes: Codes | None) -> MeasuredBlock:
         """Filter and measure a block, and write it to the file for later tasks. codes: of the pairs, if known."""
-        sides, notes = self._units(self._lexicons, block.src, block.trg), Counter[str]()
+        sides, notes = _units(block), Counter[str]()
         codes = self._codes(block, sides) if codes is None else codes
         kept = codes == KEPT
         learnt_sides, unlike = self._protected(sides, kept, notes)
@@ -118,16 +118,16 @@ class Task:
             at = learnt.at if kept.all() else learnt.at[np.repeat(kept, learnt.n_unit)]
             kept_sides.append(
                 BlockSide(
-                    units=np.frombuffer(b"\n".join(learnt.keys), np.uint8),
-                    at=at.astype(np.uint16 if len(learnt.keys) <= 1 << 16 else np.uint32),
+                    units=_stored(learnt.units),
+                    at=at.astype(np.uint16 if len(learnt.units) <= 1 << 16 else np.uint32),
                     n_unit=learnt.n_unit[kept].astype(np.uint32),
                     n_char=learnt.n_char[kept].astype(np.uint32),
                     n_word=learnt.n_word()[kept].astype(np.uint32),
-                    text=np.frombuffer(side.text(kept), np.uint8),
-                    protected=np.frombuffer(b"" if learnt is side else learnt.text(kept), np.uint8),
+                    text=_stored(side.some(kept)),
+                    protected=_stored([] if learnt is side else learnt.some(kept)),
                 )
             )
-            if ODD.search(b"".join(side.keys).decode("utf-8")):  # the distinct units are shorter than the text
+            if ODD.search("".join(side.units)):  # the distinct units are shorter than the text
                 notes.update(oddity for line in side.some(kept) for oddity in oddities(line))
         offset = write_block(self._path, BlockContent(kept, kept_sides))
         return MeasuredBlock(
@@ -139,15 +139,16 @@ class Task:
             **measured(*sides, kept, self._held_out),
         )
 
-    def count(self, kept: KeptBlock, masks: Sequence[Mask]) -> list[WordCounts]:
+    def count(self, kept: KeptBlock, masks: Sequence[Mask]) -> list[Counter[str]]:
         """Count each word of both sides. masks: lines of each side to count, empty for all."""
-        block, counts_of_sides = read_block(kept), list[WordCounts]()
-        for n, (name, side) in enumerate(zip(SIDES, block.sides, strict=True)):
-            lexicon, units = self._units_of(side, name)
+        counts_of_sides = list[Counter[str]]()
+        for n, side in enumerate(read_block(kept).sides):
             at = side.at[np.repeat(masks[n], side.n_unit)] if masks else side.at
-            counts = np.bincount(at, minlength=len(units))
-            occur = np.flatnonzero(counts)
-            counts_of_sides.append(lexicon.part(UnitWords, self._words_of).counted(units[occur], counts[occur]))
+            units, counts = side.unit_texts(), Counter[str]()
+            for unit, times in zip(units, np.bincount(at, minlength=len(units)).tolist(), strict=True):
+                for word in self._words_of(unit) if times else ():
+                    counts[word] += times
+            counts_of_sides.append(counts)
         return counts_of_sides
 
     shifts = staticmethod(find_shifts)
@@ -160,7 +161,8 @@ class Task:
         dtype, block = dtype_of_ids(self._subwords), read_block(kept)
         codecs, rows = (self._subwords.src, self._subwords.trg), []
         for name, side, codec in zip(SIDES, block.sides, codecs, strict=True):
-            values, lengths = self._ids_of_lines(side, name, codec)
+            ids = self._ids_of_lines(side, codec)
+            values, lengths = ids.values, ids.lengths
             if name == "src" and before:
                 starts = np.cumsum(lengths, dtype=np.int64) - lengths
                 values = np.insert(values, np.repeat(starts, len(before)), before * len(starts))
@@ -178,39 +180,20 @@ class Task:
         too_long = [(kept.first + int(places[n]), [cut(in_names(side[n])) for side in texts]) for n in long[:N_SHOWN]]
         return Encoded(len(long), too_long, sides)
 
-    def _ids_of_lines(self, side: BlockSide, name: str, codec: Codec) -> tuple[NDArray[Any], Ints]:
-        """Return the ids of the kept lines of a side, end to end, and the number of ids of each line."""
+    def _ids_of_lines(self, side: BlockSide, codec: Codec) -> Ragged:
+        """Return the ids of the kept lines of a side."""
         if codec.speller:  # it needs whole lines
-            texts = side.learnt_texts() if len(side.n_unit) else []
-            lines = Ragged.of(codec.encode(texts), np.int32)
-            return lines.values, lines.lengths.astype(np.int64)
-        lexicon, units = self._units_of(side, name)
-        values, n_id = lexicon.part(UnitIds, codec).rows.of(units[side.at])
-        ends = np.concatenate([[0], np.cumsum(n_id)])[np.cumsum(side.n_unit, dtype=np.int64)]
-        return values, np.diff(ends, prepend=0)
-
-    def _units_of(self, side: BlockSide, name: str) -> tuple[Lexicon, NDArray[Any]]:
-        """Return the lexicon of a side, and the numbers of the block's units in it."""
-        lexicon = self._with_room(self._learnt_lexicons, name)
-        return lexicon, lexicon.numbers(side.units.tobytes().split(b"\n"))
-
-    @staticmethod
-    def _with_room(lexicons: dict[str, Lexicon], name: str) -> Lexicon:
-        """Return the lexicon of a side, after replacing a full one by an empty one."""
-        if lexicons[name].is_full:
-            lexicons[name] = Lexicon()
-        return lexicons[name]
-
-    def _units(self, lexicons: dict[str, Lexicon], src: bytes, trg: bytes) -> tuple[Units, Units]:
-        """Return both sides of pairs in units of these lexicons. src, trg: lines, each ended by a line feed."""
-        src_lexicon, trg_lexicon = (self._with_room(lexicons, name) for name in SIDES)
-        return Units(src, src_lexicon), Units(trg, trg_lexicon)
+            return Ragged.of(codec.encode(side.learnt_texts() if len(side.n_unit) else []), np.int32)
+        ids_of = self._ids_of.setdefault(codec, _remembering(lambda unit: codec.encode([unit[1:]])[0]))
+        units = Ragged.of(list(map(ids_of, side.unit_texts())), np.int32).picked(side.at)
+        first = np.cumsum(side.n_unit, dtype=np.int64) - side.n_unit
+        return Ragged(units.values, np.add.reduceat(units.lengths, first))
 
     def _codes(self, block: TextBlock, sides: tuple[Units, Units]) -> Codes:
         """Return a code for each pair: KEPT, or the reason by which its text alone is dropped."""
         filters = self._filters[block.source]
-        src, trg = (text.decode("utf-8").split("\n")[:-1] for text in (block.src, block.trg))
-        reasons = (reason_to_drop(*pair, filters=filters) for pair in zip(src, trg, strict=True))
+        pairs = zip(sides[0].lines, sides[1].lines, strict=True)
+        reasons = (reason_to_drop(src, trg, filters) for src, trg in pairs)
         codes = np.array([CODES[reason] if reason else KEPT for reason in reasons], np.uint8)
         codes[list(block.flaws)] = _UNREAD
         for side in sides if len(self._drawn) else ():  # drop pairs with a near copy of a drawn validation line
@@ -229,13 +212,30 @@ class Task:
             return sides, unlike
         lines = [""] * len(kept), [""] * len(kept)
         for n in np.flatnonzero(kept).tolist():
-            src, trg = sides[0].line(n), sides[1].line(n)
+            src, trg = sides[0].lines[n], sides[1].lines[n]
             lines[0][n], lines[1][n], are_alike = protected_pair(src, trg, kinds)
             if not are_alike:
                 unlike.append(n)
             elif lines[0][n] != src:
                 notes["protected"] += 1
-        return self._units(self._learnt_lexicons, *("\n".join([*side, ""]).encode(**BYTES) for side in lines)), unlike
+        return (Units(lines[0]), Units(lines[1])), unlike
+
+
+def _units(block: TextBlock) -> tuple[Units, Units]:
+    """Return both sides of a block in units."""
+    src, trg = (Units(text.decode("utf-8").split("\n")[:-1]) for text in (block.src, block.trg))
+    return src, trg
+
+
+def _stored(texts: Sequence[str]) -> NDArray[np.uint8]:
+    """Return texts as `BlockSide` has them."""
+    return np.frombuffer("\n".join(texts).encode(**BYTES), np.uint8)
+
+
+def _remembering(function: Callable[[str], _T]) -> Callable[[str], _T]:
+    """Return a function of a unit that remembers its results. Long units, such as whole lines, hardly repeat."""
+    remembered = lru_cache(_MOST_REMEMBERED)(function)
+    return lambda unit: remembered(unit) if len(unit) <= _LONGEST_REMEMBERED else function(unit)
 
 
 def _dropped(
@@ -247,7 +247,7 @@ def _dropped(
         pairs_by_reason.setdefault(block.flaws.get(n) or REASONS[codes[n] - 1], []).append(n)
 
     def example(n: int) -> tuple[int, list[str]]:
-        texts = [cut(side.line(n)) for side in sides]
+        texts = [cut(side.lines[n]) for side in sides]
         return block.first + n, texts if n not in block.flaws or any(texts) else []
 
     return [

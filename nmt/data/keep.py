@@ -287,8 +287,8 @@ def count_words_of(kept: KeptPairs, config: SubwordsConfig, workers: WorkerPool)
     counts = Counter[str](), Counter[str]()
     with progress_bar("counting", len(kept)) as progress:
         for block, counts_of_sides in zip(kept.blocks, workers.each("count", tasks), strict=True):
-            for total, (words, times) in zip(counts, counts_of_sides, strict=True):
-                add_counts(total, words, times)
+            for total, side_counts in zip(counts, counts_of_sides, strict=True):
+                add_counts(total, side_counts)
             progress.update(block.n_kept)
     return counts
 

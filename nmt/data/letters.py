@@ -4,10 +4,8 @@ import random
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 
-import numpy as np
-from numpy.typing import NDArray
 from tokenizers import Regex, pre_tokenizers
 
 from nmt.data.placeholders import PLACEHOLDER
@@ -194,10 +192,9 @@ class WordsOf:
         return [word for part in parts for word, _ in self._cut.pre_tokenize_str(part)]
 
 
-def add_counts(counts: Counter[str], words: Sequence[str], times: NDArray[np.int64]) -> None:
+def add_counts(counts: Counter[str], block_counts: Counter[str]) -> None:
     """Add the counts of words of a block. If there are too many words, those that occurred once are forgotten."""
-    for word, n in zip(words, times.tolist(), strict=True):
-        counts[word] += n
+    counts.update(block_counts)
     if len(counts) > MOST_COUNTED:
         repeated = {word: n for word, n in counts.items() if n > 1}
         counts.clear()

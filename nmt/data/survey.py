@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from nmt.data.alignment_shift import records_of
 from nmt.data.dedup import N_SHOWN, PAIR, Hits, Keys, Leaks, hits, overlap_keys
-from nmt.data.letters import units_of
 from nmt.data.placeholders import BYTES
 from nmt.data.sources import Source
-from nmt.data.text import SIDES, Block, Dress, Hashes, Words, cut, dress_of, hashes_of, row_hashes
-from nmt.data.units import Mask, UnitFacts, Units
+from nmt.data.text import SIDES, Block, Dress, Hashes, cut, dress_of, hashes_of
+from nmt.data.units import Mask, Units
 from nmt.data.worker_pool import WorkerPool
 from nmt.files import naming
 
@@ -56,11 +55,19 @@ class BlockSide(NamedTuple):
 
     def texts(self) -> list[str]:
         """Return the kept lines."""
-        return self.text.tobytes().decode("utf-8").split("\n")
+        return _texts(self.text)
 
     def learnt_texts(self) -> list[str]:
         """Return the kept lines as they are learnt from, with placeholders."""
-        return (self.protected if len(self.protected) else self.text).tobytes().decode(**BYTES).split("\n")
+        return _texts(self.protected if len(self.protected) else self.text)
+
+    def unit_texts(self) -> list[str]:
+        """Return the different units."""
+        return _texts(self.units)
+
+
+def _texts(raw: NDArray[Any]) -> list[str]:
+    return raw.tobytes().decode(**BYTES).split("\n")
 
 
 class BlockContent(NamedTuple):
@@ -121,7 +128,7 @@ def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str,
     order = np.argsort(n_char, kind="stable")
     pairs = np.empty(len(order), PAIR)
     for name, side in zip(SIDES, (src, trg), strict=True):
-        pairs[name] = line_hashes(side)[kept]
+        pairs[name] = hashes_of(map(str.strip, side.some(kept)))
     leaks: Hits = {}
     candidates = kept & (np.isin(src.bags(), held_out.bags) | np.isin(trg.bags(), held_out.bags))
     if candidates.any():
@@ -134,27 +141,9 @@ def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str,
             for sign, numbers in ((1, order), (-1, order[::-1]))
         ],
         "pairs": pairs,
-        "records": records_of((src.n_char, trg.n_char), (words_of(src), words_of(trg))).tobytes(),
+        "records": records_of((src.n_char, trg.n_char), (src.words(), trg.words())).tobytes(),
         "leaks": leaks,
     }
-
-
-def words_of(side: Units) -> Words:
-    """Words that may be spelled alike in other languages, as `Block.words` finds them in lines."""
-    hashed, n_of_unit = side.known.part(UnitFacts).words.of(side.which[side.at])
-    n_of = np.add.reduceat(n_of_unit, side.first)
-    return hashed, np.repeat(np.arange(len(n_of)), n_of)
-
-
-def line_hashes(side: Units) -> Hashes:
-    """A hash of each line without the white space around it, combined from the hashes of its units."""
-    hashes = row_hashes(side.known.part(UnitFacts).hashes.values[side.which][side.at], side.n_unit)
-    if side.is_odd.any():
-        # Such a line is one unit, but must have the hash of an equal line that is split into units.
-        rows = [units_of(" " + line.strip()) for line in side.some(side.is_odd)]
-        unit_hashes = hashes_of(itertools.chain.from_iterable(rows))
-        hashes[side.is_odd] = row_hashes(unit_hashes, np.fromiter(map(len, rows), np.int64, len(rows)))
-    return hashes
 
 
 class Texts(NamedTuple):

@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 
 from nmt.data import block_work, keep, survey
-from nmt.data import units as units_module
-from nmt.data.arrays import Ragged
 from nmt.data.letters import WordsOf, in_words, normalised
-from nmt.data.placeholders import BYTES, protected
+from nmt.data.placeholders import protected
 from nmt.data.prepare import prepare
-from nmt.data.survey import line_hashes
 from nmt.data.text import N_ANCHOR, NO_ANCHOR, Block, anchors_of
-from nmt.data.units import Lexicon, UnitFacts, UnitIds, Units, UnitWords
+from nmt.data.units import Units
 from nmt.recipe.data_options import SubwordsConfig
 from tests.data.awkward import AWKWARD
 from tests.data.test_prepare import SRC, TRG, recipe_in
@@ -38,33 +35,14 @@ def odd_lines(seed, n=400):
     return [rng.choice(["", " "]).join(rng.choices(LINES, k=rng.randint(0, 9))) for _ in range(n)]
 
 
-def units_of(lines):
-    return Units("".join(f"{line}\n" for line in lines).encode(**BYTES), lexicon())
-
-
-def lexicon():
-    """Lexicon that knows other lines already."""
-    known = Lexicon()
-    Units("".join(f"{line}\n" for line in odd_lines(99, 50)).encode(), known)
-    known.part(UnitFacts)
-    return known
-
-
-def texts_of(units):
-    return [" " + key[:-1].decode(**BYTES) for key in units.keys]
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_joined_units_equal_the_lines(seed):
     lines = odd_lines(seed)
-    units = units_of(lines)
-    texts, rows = texts_of(units), np.split(units.at, np.cumsum(units.n_unit)[:-1])
-    assert ["".join(texts[n] for n in row)[1:] for row in rows] == lines
-    chosen = np.arange(len(lines)) % 3 > 0
-    chosen_lines = [line for n, line in enumerate(lines) if n % 3]
-    assert units.some(chosen) == chosen_lines and units.text(chosen).decode() == "\n".join(chosen_lines)
+    units = Units(lines)
+    rows = np.split(units.at, np.cumsum(units.n_unit)[:-1])
+    assert ["".join(units.units[n] for n in row)[1:] for row in rows] == lines
+    assert units.some(np.arange(len(lines)) % 3 > 0) == [line for n, line in enumerate(lines) if n % 3]
     assert units.n_char.tolist() == list(map(len, lines))
-    assert units.lines == [line.encode() for line in lines]
     assert units.n_word().tolist() == [len(line.split()) for line in lines]
 
 
@@ -78,28 +56,21 @@ def test_units_give_the_ids_and_word_counts_of_their_lines(normalize, whitespace
     assert any("\ud800" <= letter <= "\udbff" for line in lines for letter in line) == bool(kinds)
     config = SubwordsConfig(vocab_size=400, normalize=normalize, whitespace=whitespace, symbols=symbols)
     subwords = learnt_subwords(lines, lines[:50], config, protect=kinds)
-    units, words_of = units_of(lines), WordsOf(config)
-    codec = subwords.src
+    units, words_of, codec = Units(lines), WordsOf(config), subwords.src
     rows = np.split(units.at, np.cumsum(units.n_unit)[:-1])
     expected = Counter(word for line in lines for word in words_of(f" {line}"))
-    n_occurrence = np.bincount(units.at, minlength=len(units.keys))
-    present = np.flatnonzero(n_occurrence)
-    words, counts = units.known.part(UnitWords, words_of).counted(units.which[present], n_occurrence[present])
-    assert dict(zip(words, counts.tolist(), strict=True)) == expected
-    texts = [texts_of(units)[n] for n in present]
-    assert words == list(dict.fromkeys(word for text in texts for word in words_of(text)))
-    found = Ragged(*units.known.part(UnitIds, codec).rows.of(units.which)).rows()
-    assert [[i for n in row for i in found[n].tolist()] for row in rows] == codec.encode(lines)
+    assert Counter(word for n in units.at for word in words_of(units.units[n])) == expected
+    found = codec.encode([unit[1:] for unit in units.units])
+    assert [[i for n in row for i in found[n]] for row in rows] == codec.encode(lines)
 
 
 def test_alignment_words_of_units_equal_those_of_whole_lines():
     lines = odd_lines(3)
-    units = units_of(lines)
-    words, n_word = units.known.part(UnitFacts).words.of(units.which[units.at])
-    line_numbers = np.repeat(np.repeat(np.arange(len(lines)), units.n_unit), n_word)
-    block_words = Block(lines).words()
-    pairs = zip(line_numbers.tolist(), words.tolist(), strict=True)
-    assert sorted(pairs) == sorted(zip(block_words[1].tolist(), block_words[0].tolist(), strict=True))
+    found, expected = (
+        sorted(zip(line.tolist(), hashed.tolist(), strict=True))
+        for hashed, line in (Units(lines).words(), Block(lines).words())
+    )
+    assert found == expected
 
 
 def test_anchors_are_the_rarest_words_of_a_line_shared_by_both_sides():
@@ -120,8 +91,7 @@ def test_anchors_are_the_rarest_words_of_a_line_shared_by_both_sides():
 def test_near_duplicate_lines_have_the_same_bag():
     lines = [*odd_lines(4), *(f"{a}hapter {n}{b} the longest title" for a in "cC" for b in ".:" for n in (1, 23))]
     near, numberless, *_ = Block(lines).near()
-    units = units_of(lines)
-    bags = units.bags()
+    bags = Units(lines).bags()
     assert bags.tolist() == Block(lines).bags().tolist()
     for hashes in (near, numberless):
         bag_of = {}
@@ -173,26 +143,11 @@ def test_fast_path_for_easy_words_equals_the_pre_tokenizer():
         assert words_of(unit) == [word for word, _ in in_words().pre_tokenize_str(text)]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_line_hashes_ignore_only_surrounding_white_space(seed):
-    words = ["a", "b", "ab", "été", "日本", "\x85", "", "\t", "  "]
-    rng = random.Random(seed)
-    lines = [rng.choice(["", " ", "\u3000"]) + " ".join(rng.choices(words, k=rng.randint(0, 4))) for _ in range(500)]
-    lines += odd_lines(seed)
-    lines += [f" {line}\t" for line in lines[::2]]
-    hash_of = dict[str, int]()
-    for text, line_hash in zip(map(str.strip, lines), line_hashes(units_of(lines)).tolist(), strict=True):
-        assert hash_of.setdefault(text, line_hash) == line_hash
-    assert len(set(hash_of.values())) == len(hash_of) > 200
-
-
-def test_replacing_a_full_lexicon_does_not_change_the_data(tmp_path, monkeypatch):
+def test_units_that_are_not_remembered_do_not_change_the_data(tmp_path, monkeypatch):
     monkeypatch.setattr(keep, "N_PAIR", 30)
-    outputs, lexicons = [], []
-    monkeypatch.setattr(block_work, "Lexicon", lambda: lexicons.append(Lexicon()) or lexicons[-1])
-    for n, most in enumerate((200_000, 20)):
-        lexicons.clear()
-        monkeypatch.setattr(units_module, "MOST_REMEMBERED", most)
+    outputs = []
+    for n, most in enumerate((100_000, 1)):
+        monkeypatch.setattr(block_work, "_MOST_REMEMBERED", most)
         folder = tmp_path / str(n)
         folder.mkdir()
         recipe = recipe_in(
@@ -201,7 +156,6 @@ def test_replacing_a_full_lexicon_does_not_change_the_data(tmp_path, monkeypatch
         prepare(recipe, folder / "out")
         files = ("train.arrow", "subwords.json", "report.json")
         outputs.append([(folder / "out" / name).read_bytes().replace(str(folder).encode(), b"") for name in files])
-        assert (len(lexicons) > 4) == bool(n), "two for each side suffice, or do not"
     assert outputs[0] == outputs[1]
 
 
