@@ -12,11 +12,12 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.arrays import STEP, GrownRows, Ints, Numbers, Ragged, fractions, in_order, mixed, places, seeds_of, turns
+from nmt.data.arrays import STEP, Ints, Numbers, Ragged, fractions, mixed, seeds_of, turns
 from nmt.data.corpus import Corpus, Ids
 from nmt.data.letters import easy_words, in_words, kind_of, letters_of, spelled
 from nmt.data.plan import Rows
@@ -26,8 +27,6 @@ from nmt.recipe.training_options import BatchConfig, NoiseConfig
 
 LONGEST = 200  # letters of a word
 _MOST_WAYS_KEPT = 10_000  # words
-_HALF = 32  # bits of each of two ids in one number
-_NO_PAIR = np.iinfo(np.int64).max
 
 
 class Merges:
@@ -40,38 +39,32 @@ class Merges:
 
     def __init__(self, merges: Mapping[tuple[int, int], tuple[int, int]], rate: float) -> None:
         """merges: from the ids of two neighbours to (rank, id of both together). rate: from 0 to less than 1."""
-        rows = np.array([(a << _HALF | b, *merges[a, b]) for a, b in sorted(merges)], np.int64).reshape(-1, 3)
-        # A sentinel at the end, so that every search ends within the array.
-        self._pair, self._rank, self._merged = np.append(rows, [[_NO_PAIR, 0, 0]], axis=0).T.copy()
+        self._merges = merges
         # A draw below the n-th last of these thresholds drops n merges or more.
         thresholds = list(itertools.accumulate(itertools.repeat(rate, LONGEST), operator.mul, initial=2.0**64))
         self._thresholds = np.array(thresholds[:0:-1]).astype(np.uint64)
 
-    def cut(self, words: Ragged, seeds: Numbers) -> Ragged:
+    def cut(self, words: Sequence[Sequence[int]], seeds: Numbers) -> Ragged:
         """Draw a segmentation of each word. words: ids of letters, LONGEST at most. seeds: one a word."""
-        part, n_part, number = words.values, words.lengths, np.arange(len(seeds))  # of the words that are not done
-        done, numbers = list[Ragged](), list[Ints]()
-        step = 0
-        while len(number):
-            word = np.repeat(np.arange(len(number)), n_part)
-            pair = np.where(word[:-1] == word[1:], part[:-1] << _HALF | part[1:], _NO_PAIR - 1)
-            merge = np.searchsorted(self._pair, pair)
-            place = np.flatnonzero(self._pair[merge] == pair)
-            place = place[np.lexsort((self._rank[merge[place]], word[place]))]
-            n_possible = np.bincount(word[place], minlength=len(number))
-            drawn = mixed(seeds[number] + seeds_of(np.array([step])))
-            n_dropped = len(self._thresholds) - np.searchsorted(self._thresholds, drawn, side="right")
-            has_merge = n_dropped < n_possible
-            done.append(Ragged(part, n_part).some(~has_merge))
-            numbers.append(number[~has_merge])
-            place = place[(np.cumsum(n_possible) - n_possible + n_dropped)[has_merge]]
-            is_kept = np.repeat(has_merge, n_part)
-            is_kept[place + 1] = False
-            part = part.copy()
-            part[place] = self._merged[merge[place]]
-            part, n_part, number = part[is_kept], n_part[has_merge] - 1, number[has_merge]
-            step += 1
-        return in_order(done, numbers) if done else words
+        n_dropped = len(self._thresholds) - np.searchsorted(self._thresholds, _draws(seeds, words), side="right")
+        steps, segmentations = iter(n_dropped.tolist()), list[list[int]]()
+        for word in words:
+            parts = list(word)
+            for n in list(itertools.islice(steps, len(word))):
+                pairs = enumerate(itertools.pairwise(parts))
+                possible = sorted((*self._merges[pair], place) for place, pair in pairs if pair in self._merges)
+                if n >= len(possible):
+                    break
+                _, merged, place = possible[n]
+                parts[place : place + 2] = [merged]
+            segmentations.append(parts)
+        return Ragged.of(segmentations)
+
+
+def _draws(seeds: Numbers, rows: Sequence[Sequence[Any]]) -> Numbers:
+    """Draw a number for each item of each row, such as for each letter of each word. seeds: one a row."""
+    n_item = np.array(list(map(len, rows)), np.int64)
+    return mixed(np.repeat(seeds, n_item) + seeds_of(turns(n_item)))
 
 
 class Unigram:
@@ -86,9 +79,7 @@ class Unigram:
 
     def cut(self, words: Sequence[str], seeds: Numbers) -> Ragged:
         """Draw a segmentation of each word, from its end to its beginning. seeds: one a word."""
-        n_letter = np.array(list(map(len, words)), np.int64)
-        drawn = mixed(np.repeat(seeds, n_letter) + seeds_of(turns(n_letter)))
-        draws = iter(((drawn >> np.uint64(40)) * 2.0**-24).tolist())
+        draws = iter(((_draws(seeds, words) >> np.uint64(40)) * 2.0**-24).tolist())
         segmentations = []
         for word in words:
             last_pieces, end, ids = self._last_pieces(word), len(word), list[int]()
@@ -154,7 +145,7 @@ class WordStarts:
 
 
 N_WAY = 16  # segmentations of a word
-_MOST_REMEMBERED = 1_000_000  # segmentations, some 150 MB
+_MOST_REMEMBERED = 1_000_000  # segmentations, some 200 MB
 
 Floats = NDArray[np.float64]
 Cut = Callable[[Sequence[str], Numbers], Ragged]  # from words, in letters, and a seed for each to a segmentation each
@@ -166,8 +157,8 @@ class Resampler:
     def __init__(self, codec: Codec, cut: Cut) -> None:
         self._codec, self._cut, self.begins = codec, cut, WordStarts(codec)
         self._letters, self._in_words = letters_of(codec.table.vocab), in_words()
-        self._number = dict[int, int]()  # from a hash of a unit and the number of its way to a row of `_ways`
-        self._ways = GrownRows(np.int32)  # segmentations of units
+        # Segmentations as bytes, ids of 32 bits, by a hash of the unit and of the number of its way.
+        self._ways = dict[int, bytes]()
 
     def __call__(self, rows: Ragged, pairs: Ints, seed: int, most: Ints | None = None) -> Ragged:
         """Ids of texts, without BOS and EOS -> ids of the same texts.
@@ -182,9 +173,9 @@ class Resampler:
         n_unit = np.bincount(row, minlength=len(n_id))
         row_seeds = mixed(pairs.astype(np.uint64) + mixed(np.array([seed], np.uint64)))
         chance = mixed(row_seeds[row] + seeds_of(turns(n_unit)))
-        way = self._ways_of(ids, first, n_in_unit, chance % np.uint64(N_WAY))
-        starts, n_new = self._ways.place(way)
-        stored = np.zeros(len(way), dtype=bool)
+        ways = self._ways_of(Ragged(ids, n_in_unit), chance % np.uint64(N_WAY))
+        n_new = ways.lengths.copy()
+        stored = np.zeros(len(n_new), dtype=bool)
         if most is not None:
             excess = np.bincount(row, n_new, minlength=len(n_id)).astype(np.int64) - most
             order = np.lexsort((mixed(chance), row))  # the units of each text in random order
@@ -193,10 +184,9 @@ class Resampler:
             saved_before -= saved_before[np.repeat(np.cumsum(n_unit) - n_unit, n_unit)]  # in the same text
             stay = order[(saved_before < excess[row]) & (saved > 0)]
             stored[stay], n_new[stay] = True, n_in_unit[stay]
-        place = places(np.where(stored, first, starts), n_new)
+        new_ids = np.empty(n_new.sum(), np.int64)
         is_stored = np.repeat(stored, n_new)
-        new_ids = self._ways.values[np.where(is_stored, 0, place)].astype(np.int64)
-        new_ids[is_stored] = ids[place[is_stored]]
+        new_ids[is_stored], new_ids[~is_stored] = Ragged(ids, n_in_unit).some(stored).values, ways.some(~stored).values
         return Ragged(new_ids, np.bincount(row, n_new, minlength=len(n_id)).astype(np.int64))
 
     def growth(self, sample: Ragged) -> Floats:
@@ -209,9 +199,9 @@ class Resampler:
         # A piece that ends within a character is no text by itself.
         is_text = [raw.decode(errors="ignore").encode() == raw for raw in self._codec.raw(plain)]
         pieces = np.array(plain)[np.array(is_text)]
-        ids, ones = np.repeat(pieces, N_WAY), np.ones(len(pieces) * N_WAY, dtype=np.int64)
-        ways = self._ways_of(ids, np.arange(len(ids)), ones, np.tile(np.arange(N_WAY, dtype=np.uint64), len(pieces)))
-        length[pieces] = self._ways.place(ways)[1].reshape(-1, N_WAY).mean(axis=1)
+        units = Ragged(np.repeat(pieces, N_WAY), np.ones(len(pieces) * N_WAY, dtype=np.int64))
+        ways = self._ways_of(units, np.tile(np.arange(N_WAY, dtype=np.uint64), len(pieces)))
+        length[pieces] = ways.lengths.reshape(-1, N_WAY).mean(axis=1)
         begins = np.flatnonzero(self.begins(sample.values, sample.lengths))
         words = Ragged(sample.values, np.diff(begins, append=len(sample.values)))
         words = words.some(words.lengths > 1)
@@ -231,32 +221,26 @@ class Resampler:
         lengths: Floats = np.maximum(expected, n_id)
         return lengths
 
-    def _ways_of(self, ids: Ints, first: Ints, n_in_unit: Ints, way: Numbers) -> Ints:
-        """Rows of `_ways` for units, of which new ones are drawn. way: number of the segmentation of each unit."""
-        if len(self._number) > _MOST_REMEMBERED:
-            self._number.clear()
-            self._ways = GrownRows(np.int32)
-        id_hashes = mixed(ids.astype(np.uint64) * np.uint64(STEP) + turns(n_in_unit).astype(np.uint64))
-        hashes = np.add.reduceat(id_hashes, first)
+    def _ways_of(self, units: Ragged, way: Numbers) -> Ragged:
+        """Segmentations of units. way: number of the segmentation of each unit. New ones are drawn."""
+        if len(self._ways) > _MOST_REMEMBERED:
+            self._ways.clear()
+        id_hashes = mixed(units.values.astype(np.uint64) * np.uint64(STEP) + turns(units.lengths).astype(np.uint64))
+        hashes = np.add.reduceat(id_hashes, np.cumsum(units.lengths) - units.lengths)
         seeds = mixed(hashes + seeds_of(way))
         keys = (hashes & ~np.uint64(N_WAY - 1) | way).tolist()
-        new = {key: n for n, key in enumerate(keys) if key not in self._number}
-        self._number.update(zip(new, itertools.count(len(self._number)), strict=False))
-        units = np.array(list(new.values()), np.int64)
-        unit_ids = Ragged(ids[places(first[units], n_in_unit[units])], n_in_unit[units])
-        self._ways.add(self._draw(unit_ids, seeds[units]))
-        return np.fromiter(map(self._number.__getitem__, keys), np.int64, len(keys))
-
-    def _draw(self, units: Ragged, seeds: Numbers) -> Ragged:
-        """Draw a segmentation of each unit: of all its words. A unit without words keeps its ids."""
-        words_of_units = list(map(self._words_of, units.rows()))
-        n_word = np.array(list(map(len, words_of_units)), np.int64)
-        seeds = mixed(np.repeat(seeds, n_word) + seeds_of(turns(n_word)))
-        ways = self._cut([word for words in words_of_units for word in words], seeds)
-        unit = np.repeat(np.repeat(np.arange(len(words_of_units)), n_word), ways.lengths)
-        unit_ways = Ragged(ways.values, np.bincount(unit, minlength=len(words_of_units)))
-        drawn = n_word > 0
-        return in_order([unit_ways.some(drawn), units.some(~drawn)], [np.flatnonzero(drawn), np.flatnonzero(~drawn)])
+        new = {key: n for n, key in enumerate(keys) if key not in self._ways}
+        numbers = np.array(list(new.values()), np.int64)
+        new_units = units.picked(numbers).rows()
+        words = list(map(self._words_of, new_units))
+        cut = iter(self._cut(list(itertools.chain.from_iterable(words)), _draws(seeds[numbers], words)).rows())
+        for key, unit, unit_words in zip(new, new_units, words, strict=True):
+            # A unit without words keeps its ids.
+            parts = list(itertools.islice(cut, len(unit_words))) or [unit]
+            self._ways[key] = np.concatenate(parts).astype(np.int32).tobytes()
+        ways = [self._ways[key] for key in keys]
+        n_byte = np.fromiter(map(len, ways), np.int64, len(ways))
+        return Ragged(np.frombuffer(b"".join(ways), np.int32), n_byte // 4)
 
     def _words_of(self, unit: Ids) -> list[str]:
         """The words of a unit, in letters; none if it must stay as it is: a symbol, or too long."""
@@ -277,9 +261,11 @@ def with_dropout(codec: Codec, rate: float) -> Resampler:
     # Of equal merges the last one counts, as in the tokenizers library.
     ranks = {(id_of[a], id_of[b]): (rank, id_of[a + b]) for rank, (a, b) in enumerate(codec.merges)}
     merges = Merges(ranks, rate)
-    return Resampler(
-        codec, lambda words, seeds: merges.cut(Ragged.of([[id_of[letter] for letter in word] for word in words]), seeds)
-    )
+
+    def cut(words: Sequence[str], seeds: Numbers) -> Ragged:
+        return merges.cut([[id_of[letter] for letter in word] for word in words], seeds)
+
+    return Resampler(codec, cut)
 
 
 def with_probabilities(codec: Codec, alpha: float) -> Resampler:

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from nmt.data.arrays import Ragged, mixed, seeds_of
+from nmt.data.arrays import mixed, seeds_of
 from nmt.data.resample import Merges
 
 
@@ -49,7 +49,7 @@ def merges():
 
 def segment(merges, rate, words, seeds):
     """Segment each word; returns a tuple of ids for each."""
-    return [tuple(ids.tolist()) for ids in Merges(merges, rate).cut(Ragged.of(words), seeds).rows()]
+    return [tuple(ids.tolist()) for ids in Merges(merges, rate).cut(words, seeds).rows()]
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.9])
