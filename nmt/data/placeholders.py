@@ -116,21 +116,16 @@ def protected(text: str, kinds: Sequence[str]) -> tuple[str, Items]:
 
     The first PER_KIND items of each kind are replaced. `restored` undoes this.
     """
-    count, items = Counter[str](), Items()
-
-    def replace(match: re.Match[str]) -> str:
-        kind, item = match.lastgroup or PATTERN, match[0]
-        count[kind] += bool(item)
-        if not item or count[kind] > PER_KIND:
-            return item
-        items[f"{kind}{count[kind]}"] = item
-        return CHARACTERS[f"{kind}{count[kind]}"]
-
-    return _pattern(tuple(kinds)).sub(replace, _clean(text)), items
+    count, items, text = Counter[str](), Items(), _clean(text)
+    for kind, item in items_in(text, kinds):
+        count[kind] += 1
+        if count[kind] <= PER_KIND:
+            items[f"{kind}{count[kind]}"] = item
+    return protected_like(text, items, kinds) if items else text, items
 
 
 def protected_like(text: str, items: Mapping[str, str], kinds: Sequence[str]) -> str:
-    """Replace items of a translation by the placeholders of its source. Each placeholder is used once at most.
+    """Replace items of a text, such as a translation, by placeholders of its source. Each is used once at most.
 
     items: the items of the source. Other items stay as they are.
     """
