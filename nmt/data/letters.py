@@ -25,16 +25,6 @@ def normalised(text: str, normalize: str, whitespace: str = "kept") -> str:
     return " ".join(text.split()) if whitespace == "unified" else text  # NFKC turns some characters into spaces
 
 
-def units_of(text: str) -> list[str]:
-    """Cut a text, with the space before it, into units that can be encoded separately.
-
-    Cuts before each space, if all white space is single spaces between words: there a piece always begins. A text with
-    other white space stays whole.
-    """
-    words = text[1:].split() if text[:1] == " " else []
-    return [" " + word for word in words] if words and " ".join(words) == text[1:] else [text]
-
-
 def easy_words(text: str) -> list[str]:
     """Return the words of a text as `in_words` cuts it, ten times faster; empty if the text has unusual characters."""
     return _EASY_WORD.findall(text) if _EASY.fullmatch(text) else []

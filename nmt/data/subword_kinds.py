@@ -97,18 +97,14 @@ class Bpe(Kind):
         vocab, n_new = [*old.vocab, *characters], n_new - len(characters)
         model = self.model(list(map(name_of, vocab)), old)
         aliases = [chr(_FIRST_ALIAS + n) for n in range(len(vocab))]
-        # A byte of a character without a piece is in no merge, so it becomes a space, which ends a word.
-        separators = {n for n, piece in enumerate(vocab) if piece in BYTE_LETTERS and not piece.isascii()}
-        spelling = [" " if n in separators else alias for n, alias in enumerate(aliases)]
         aliased_words = Counter[str]()
-        for word, n in words.items():
-            for part in "".join(spelling[token.id] for token in model.tokenize(word)).split():
-                aliased_words[part] += n
+        for word, n in within(words, letters_of(vocab)).items():
+            aliased_words["".join(aliases[token.id] for token in model.tokenize(word))] += n
         n_byte = {alias: len(raw_of(piece)) for alias, piece in zip(aliases, vocab, strict=True)}
         # More than needed, since a merge may form a piece that exists already.
         n_piece = len(vocab) + n_new + n_new // 4 + 100
         pieces, merges, old_merges = set(vocab), list(old.merges), set(old.merges)
-        for pair in merges_of(aliased_words, n_byte, n_piece, LONGEST_PIECE + 1)[1] if aliased_words else ():
+        for pair in merges_of(aliased_words, n_byte, n_piece, LONGEST_PIECE + 1)[1]:
             if n_new == 0:
                 break
             a, b = ("".join(vocab[ord(alias) - _FIRST_ALIAS] for alias in part) for part in pair)

@@ -16,7 +16,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from nmt.data.arrays import Ints
-from nmt.data.letters import easy_words, in_words, learnable, name_of, normalised, raw_of, units_of
+from nmt.data.letters import easy_words, in_words, learnable, name_of, normalised, raw_of
 from nmt.data.lines import write_lines
 from nmt.data.placeholders import CHARACTERS, IN_WORD, kinds_of, names_of
 from nmt.data.subword_kinds import KINDS, PieceTable, Speller, SubwordsFile
@@ -90,9 +90,11 @@ class Codec:
             return words
         text = self.speller.line(line) if self.speller else " " + self.normalised(line)
         parts = list[str]()
-        for n, part in enumerate(self._symbol.split(text) if self._symbol else [text]):  # symbols have odd numbers
-            if part:  # SentencePiece needs the whole text between two symbols
-                parts += [part] if n % 2 or self.speller else units_of(part)
+        for part in filter(None, self._symbol.split(text) if self._symbol else [text]):
+            words = part[1:].split()
+            # A piece begins at each single space between words. SentencePiece needs the whole text between two symbols.
+            is_cut = words and part == f" {' '.join(words)}" and not self.speller
+            parts += [f" {word}" for word in words] if is_cut else [part]
         return parts
 
     def _encode_part(self, part: str) -> list[int]:
