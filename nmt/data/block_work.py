@@ -13,23 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.alignment_shift import find_shifts
-from nmt.data.arrays import Ints, Ragged
+from nmt.data.arrays import Ragged
 from nmt.data.corpus import dtype_of_ids
 from nmt.data.dedup import N_SHOWN, NO_KEY, count_duplicates, keys_for, keys_of
 from nmt.data.filters import CODES, HELD_OUT, KEPT, ODD, REASONS, CorpusFacts, filters_of, oddities, reason_to_drop
 from nmt.data.letters import WordsOf
 from nmt.data.placeholders import BYTES, in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
-from nmt.data.survey import (
-    BlockContent,
-    BlockSide,
-    HeldOut,
-    KeptBlock,
-    MeasuredBlock,
-    measured,
-    read_block,
-    write_block,
-)
+from nmt.data.survey import BlockContent, HeldOut, KeptBlock, MeasuredBlock, measured, read_block, write_block
 from nmt.data.text import SIDES, Block, Hashes, cut, dress_of
 from nmt.data.units import Lexicon, Mask, UnitIds, Units, UnitWords
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
@@ -112,42 +103,30 @@ class Task:
         sides, notes = self._units(self._lexicons, block.src, block.trg), Counter[str]()
         codes = self._codes(block, sides) if codes is None else codes
         kept = codes == KEPT
-        learnt_sides, unlike = self._protected(sides, kept, notes)
-        kept_sides = list[BlockSide]()
-        for side, learnt in zip(sides, learnt_sides, strict=True):
-            at = learnt.at if kept.all() else learnt.at[np.repeat(kept, learnt.n_unit)]
-            kept_sides.append(
-                BlockSide(
-                    units=np.frombuffer(b"\n".join(learnt.keys), np.uint8),
-                    at=at.astype(np.uint16 if len(learnt.keys) <= 1 << 16 else np.uint32),
-                    n_unit=learnt.n_unit[kept].astype(np.uint32),
-                    n_char=learnt.n_char[kept].astype(np.uint32),
-                    n_word=learnt.n_word()[kept].astype(np.uint32),
-                    text=np.frombuffer(side.text(kept), np.uint8),
-                    protected=np.frombuffer(b"" if learnt is side else learnt.text(kept), np.uint8),
-                )
-            )
+        lines = [side.text(kept) + b"\n" * bool(kept.any()) for side in sides]
+        learnt, unlike = self._protected(sides, kept, notes)
+        for side in sides:
             if ODD.search(b"".join(side.keys).decode("utf-8")):  # the distinct units are shorter than the text
                 notes.update(oddity for line in side.some(kept) for oddity in oddities(line))
-        offset = write_block(self._path, BlockContent(kept, kept_sides))
+        offset = write_block(self._path, BlockContent(kept, lines, learnt))
         return MeasuredBlock(
             KeptBlock(str(self._path), offset, block.source, block.first, int(kept.sum())),
             dict(notes),
             _dropped(sides, codes, block),
             [block.first + n for n in unlike],
-            [dress_of(side.text.tobytes() + b"\n" * bool(kept.any())) for side in kept_sides],
+            list(map(dress_of, lines)),
             **measured(*sides, kept, self._held_out),
         )
 
     def count(self, kept: KeptBlock, masks: Sequence[Mask]) -> list[WordCounts]:
         """Count each word of both sides. masks: lines of each side to count, empty for all."""
-        block, counts_of_sides = read_block(kept), list[WordCounts]()
-        for n, (name, side) in enumerate(zip(SIDES, block.sides, strict=True)):
-            lexicon, units = self._units_of(side, name)
+        counts_of_sides = list[WordCounts]()
+        for n, side in enumerate(self._units(self._learnt_lexicons, *read_block(kept).learnt_lines)):
             at = side.at[np.repeat(masks[n], side.n_unit)] if masks else side.at
-            counts = np.bincount(at, minlength=len(units))
+            counts = np.bincount(at, minlength=len(side.keys))
             occur = np.flatnonzero(counts)
-            counts_of_sides.append(lexicon.part(UnitWords, self._words_of).counted(units[occur], counts[occur]))
+            words = side.known.part(UnitWords, self._words_of)
+            counts_of_sides.append(words.counted(side.which[occur], counts[occur]))
         return counts_of_sides
 
     shifts = staticmethod(find_shifts)
@@ -157,42 +136,25 @@ class Task:
         """Encode the kept pairs of a block. before: ids at the beginning of every source."""
         if self._subwords is None:
             self._subwords = Subwords.load(subwords)
-        dtype, block = dtype_of_ids(self._subwords), read_block(kept)
-        codecs, rows = (self._subwords.src, self._subwords.trg), []
-        for name, side, codec in zip(SIDES, block.sides, codecs, strict=True):
-            values, lengths = self._ids_of_lines(side, name, codec)
-            if name == "src" and before:
-                starts = np.cumsum(lengths, dtype=np.int64) - lengths
-                values = np.insert(values, np.repeat(starts, len(before)), before * len(starts))
-                lengths = lengths + len(before)
-            rows.append(Ragged(values.astype(dtype), lengths.astype(np.int32)))
+        dtype, codecs, block = dtype_of_ids(self._subwords), (self._subwords.src, self._subwords.trg), read_block(kept)
+        sides, rows = self._units(self._learnt_lexicons, *block.learnt_lines), list[Ragged]()
+        for side, codec, prefix in zip(sides, codecs, (before, list[int]()), strict=True):
+            ids = _ids_of_lines(side, codec)
+            starts = np.cumsum(ids.lengths, dtype=np.int64) - ids.lengths
+            values = np.insert(ids.values, np.repeat(starts, len(prefix)), prefix * len(starts))
+            rows.append(Ragged(values.astype(dtype), (ids.lengths + len(prefix)).astype(np.int32)))
         fits = np.logical_and(*(ids.lengths <= self._data.max_len for ids in rows))
-        sides = []
-        for side, codec, ids in zip(block.sides, codecs, rows, strict=True):
+        encoded = []
+        for side, codec, ids in zip(sides, codecs, rows, strict=True):
             short = ids.some(fits)
             counts = np.bincount(short.values, minlength=codec.size)
-            n_word, n_char = (int(n_of_line[fits].sum(dtype=np.int64)) for n_of_line in (side.n_word, side.n_char))
-            sides.append(EncodedSide(short, counts, n_word, n_char))
-        long = np.flatnonzero(~fits).tolist()
-        places, texts = np.flatnonzero(block.kept), [side.learnt_texts() for side in block.sides if long]
-        too_long = [(kept.first + int(places[n]), [cut(in_names(side[n])) for side in texts]) for n in long[:N_SHOWN]]
-        return Encoded(len(long), too_long, sides)
-
-    def _ids_of_lines(self, side: BlockSide, name: str, codec: Codec) -> tuple[NDArray[Any], Ints]:
-        """Return the ids of the kept lines of a side, end to end, and the number of ids of each line."""
-        if codec.speller:  # it needs whole lines
-            texts = side.learnt_texts() if len(side.n_unit) else []
-            lines = Ragged.of(codec.encode(texts), np.int32)
-            return lines.values, lines.lengths.astype(np.int64)
-        lexicon, units = self._units_of(side, name)
-        values, n_id = lexicon.part(UnitIds, codec).rows.of(units[side.at])
-        ends = np.concatenate([[0], np.cumsum(n_id)])[np.cumsum(side.n_unit, dtype=np.int64)]
-        return values, np.diff(ends, prepend=0)
-
-    def _units_of(self, side: BlockSide, name: str) -> tuple[Lexicon, NDArray[Any]]:
-        """Return the lexicon of a side, and the numbers of the block's units in it."""
-        lexicon = self._with_room(self._learnt_lexicons, name)
-        return lexicon, lexicon.numbers(side.units.tobytes().split(b"\n"))
+            n_word, n_char = (int(n_of_line[fits].sum()) for n_of_line in (side.n_word(), side.n_char))
+            encoded.append(EncodedSide(short, counts, n_word, n_char))
+        long, places = np.flatnonzero(~fits).tolist(), np.flatnonzero(block.kept)
+        too_long = [
+            (kept.first + int(places[n]), [cut(in_names(side.line(n))) for side in sides]) for n in long[:N_SHOWN]
+        ]
+        return Encoded(len(long), too_long, encoded)
 
     @staticmethod
     def _with_room(lexicons: dict[str, Lexicon], name: str) -> Lexicon:
@@ -220,22 +182,27 @@ class Task:
                 codes[is_near & (codes == KEPT)] = CODES[HELD_OUT]
         return codes
 
-    def _protected(
-        self, sides: tuple[Units, Units], kept: NDArray[np.bool_], notes: Counter[str]
-    ) -> tuple[tuple[Units, Units], list[int]]:
-        """Return the kept lines with placeholders, to learn from, and the pairs whose items differ."""
-        kinds, unlike = self._data.protect, list[int]()
-        if not kinds:
-            return sides, unlike
-        lines = [""] * len(kept), [""] * len(kept)
-        for n in np.flatnonzero(kept).tolist():
+    def _protected(self, sides: tuple[Units, Units], kept: Mask, notes: Counter[str]) -> tuple[list[bytes], list[int]]:
+        """Return the kept lines with placeholders, as in `BlockContent`, and the pairs whose items differ."""
+        learnt, unlike = (list[str](), list[str]()), list[int]()
+        for n in np.flatnonzero(kept).tolist() if self._data.protect else ():
             src, trg = sides[0].line(n), sides[1].line(n)
-            lines[0][n], lines[1][n], are_alike = protected_pair(src, trg, kinds)
+            learnt_src, learnt_trg, are_alike = protected_pair(src, trg, self._data.protect)
+            learnt[0].append(learnt_src + "\n")
+            learnt[1].append(learnt_trg + "\n")
             if not are_alike:
                 unlike.append(n)
-            elif lines[0][n] != src:
+            elif learnt_src != src:
                 notes["protected"] += 1
-        return self._units(self._learnt_lexicons, *("\n".join([*side, ""]).encode(**BYTES) for side in lines)), unlike
+        return ["".join(lines).encode(**BYTES) for lines in learnt], unlike
+
+
+def _ids_of_lines(side: Units, codec: Codec) -> Ragged:
+    """Return the ids of each line."""
+    if codec.speller:  # it needs whole lines
+        return Ragged.of(codec.encode([line.decode(**BYTES) for line in side.lines]), np.int32)
+    values, n_id = side.known.part(UnitIds, codec).rows.of(side.which[side.at])
+    return Ragged(values, np.add.reduceat(n_id, side.first))
 
 
 def _dropped(

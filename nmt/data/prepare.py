@@ -152,12 +152,12 @@ def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[s
 
 def _sample_lines(kept: KeptPairs, source: int) -> tuple[list[str], list[str]]:
     """Sample kept pairs from all over a source: its source lines and its target lines."""
-    blocks = [block for block in kept.blocks if block.source == source and block.n_kept]
+    blocks = [block for block in kept.blocks if block.source == source]
     blocks = blocks[:: max(1, -(-len(blocks) // _N_BLOCK))]
     src, trg = list[str](), list[str]()
     for block in blocks:
-        for lines, side in zip((src, trg), read_block(block).sides, strict=True):
-            lines += side.texts()[: _N_LINE // len(blocks)]
+        for lines, texts in zip((src, trg), read_block(block).texts(), strict=True):
+            lines += texts[: _N_LINE // len(blocks)]
     return src, trg
 
 
@@ -301,8 +301,8 @@ def _prepare_training_pairs(
     report.note("base", *unreadable)
     report.survey["swapped"] = swapped(kept, recipe.data)
     corpora = encode_training_pairs(kept, recipe.data, subwords, report, workers)
-    for file in {block.file for block in kept.blocks}:
-        Path(file).unlink()
+    for file in kept.folder.glob("blocks.*"):
+        file.unlink()
     return subwords, corpora
 
 

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from nmt.data.alignment_shift import records_of
 from nmt.data.dedup import N_SHOWN, PAIR, Hits, Keys, Leaks, hits, overlap_keys
 from nmt.data.letters import units_of
-from nmt.data.placeholders import BYTES
 from nmt.data.sources import Source
 from nmt.data.text import SIDES, Block, Dress, Hashes, Words, cut, dress_of, hashes_of, row_hashes
 from nmt.data.units import Mask, UnitFacts, Units
@@ -41,40 +40,32 @@ class KeptBlock(NamedTuple):
     start: int = -1  # number of its first kept pair among those of all blocks
 
 
-class BlockSide(NamedTuple):
-    """The kept lines of one side of a block; texts as bytes."""
-
-    # Units for learning and encoding, as in `Units`, with placeholders.
-    units: NDArray[Any]  # with line feeds between them
-    at: NDArray[Any]
-    n_unit: NDArray[Any]
-    n_char: NDArray[Any]
-    n_word: NDArray[Any]
-    # The lines, with line feeds between them, and the same lines with placeholders.
-    text: NDArray[Any]
-    protected: NDArray[Any]  # empty if the recipe protects nothing
-
-    def texts(self) -> list[str]:
-        """Return the kept lines."""
-        return self.text.tobytes().decode("utf-8").split("\n")
-
-    def learnt_texts(self) -> list[str]:
-        """Return the kept lines as they are learnt from, with placeholders."""
-        return (self.protected if len(self.protected) else self.text).tobytes().decode(**BYTES).split("\n")
-
-
 class BlockContent(NamedTuple):
-    """A filtered block. kept: mask of the pairs that are not dropped."""
+    """A filtered block. kept: mask of the pairs that are not dropped.
+
+    lines: those of the kept pairs on each side, as bytes, each ended by a line feed. learnt: the same with
+    placeholders; empty if the recipe protects nothing.
+    """
 
     kept: Mask
-    sides: list[BlockSide]
+    lines: Sequence[bytes]
+    learnt: Sequence[bytes]
+
+    @property
+    def learnt_lines(self) -> Sequence[bytes]:
+        """The kept lines as they are learnt from and encoded, with placeholders."""
+        return self.learnt if any(self.learnt) else self.lines
+
+    def texts(self) -> list[list[str]]:
+        """Return the kept lines of each side."""
+        return [lines.decode("utf-8").split("\n")[:-1] for lines in self.lines]
 
 
 def write_block(path: Path, block: BlockContent) -> int:
     """Append a block to a file and return its offset."""
     content = io.BytesIO()  # numpy bypasses Python's file object on a real file, and does not report a full disk
-    for array in (block.kept, *itertools.chain.from_iterable(block.sides)):
-        write_array(content, array)
+    for part in (block.kept, *(np.frombuffer(lines, np.uint8) for lines in (*block.lines, *block.learnt))):
+        write_array(content, part)
     with path.open("ab") as file, naming(path):
         offset = file.tell()
         file.write(content.getbuffer())
@@ -86,7 +77,8 @@ def read_block(block: KeptBlock) -> BlockContent:
     with open(block.file, "rb") as file:
         file.seek(block.offset)
         kept = read_array(file)
-        return BlockContent(kept, [BlockSide(*(read_array(file) for _ in BlockSide._fields)) for _ in SIDES])
+        src, trg, *learnt = (read_array(file).tobytes() for _ in range(4))
+    return BlockContent(kept, [src, trg], learnt)
 
 
 class MeasuredBlock(NamedTuple):
@@ -166,7 +158,10 @@ class Texts(NamedTuple):
 
 
 class KeptPairs:
-    """The training pairs that are kept. Add all blocks in order, then begin and finish the survey."""
+    """The training pairs that are kept. Add all blocks in order, then begin and finish the survey.
+
+    blocks: those with kept pairs.
+    """
 
     def __init__(self, folder: Path, training: Sequence[Source], held_out: Mapping[str, Texts]) -> None:
         """folder: for the files of blocks, and two more. held_out: the lines of validation and test sets."""
@@ -199,7 +194,8 @@ class KeptPairs:
 
     def add(self, measurements: MeasuredBlock) -> None:
         """Add the next block."""
-        self.blocks.append(measurements.block._replace(start=self._n_kept))
+        if measurements.block.n_kept:
+            self.blocks.append(measurements.block._replace(start=self._n_kept))
         n = self._first_training + measurements.block.source
         self._files[n] = self._files[n][0], self._files[n][1] + measurements.n_pair
         self._dress["train"] = [
@@ -266,7 +262,7 @@ class KeptPairs:
         block = self.blocks[bisect.bisect_right(self.blocks, number, key=lambda block: block.start) - 1]
         content, n = read_block(block), number - block.start
         place = self.training[block.source].place(block.first + int(np.flatnonzero(content.kept)[n]))
-        return shown(place, *(side.texts()[n] for side in content.sides))
+        return shown(place, *(lines[n] for lines in content.texts()))
 
 
 def shown(place: str, src: str, trg: str) -> dict[str, str]:

@@ -206,8 +206,7 @@ def test_replacing_a_full_lexicon_does_not_change_the_data(tmp_path, monkeypatch
 
 
 def test_full_disk_error_names_the_file_and_the_reason(tmp_path):
-    side = survey.BlockSide(*(np.zeros(5_000, np.int64) for _ in survey.BlockSide._fields))
-    block = survey.BlockContent(np.ones(5_000, dtype=bool), [side, side])
+    block = survey.BlockContent(np.ones(5_000, dtype=bool), [b"x\n" * 5_000] * 2, [b"", b""])
     with full_disk(100), pytest.raises(OSError, match="File too large") as raised:
         survey.write_block(tmp_path / "block", block)
     assert raised.value.filename == str(tmp_path / "block")
