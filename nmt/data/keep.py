@@ -174,20 +174,12 @@ def cut_blocks(pairs: Iterator[tuple[TextOrFlaw, TextOrFlaw]]) -> Iterator[list[
         yield block
 
 
-def blocks_of(
-    training: Sequence[Source], config: DataConfig, report: DataReport, *, is_reread: bool = False
-) -> Iterator[TextBlock]:
-    """Cut training sources into blocks. Raises DataError if there are not report.n_read pairs.
-
-    report: gets the oddities, unless the sources were read before (is_reread).
-    """
-    n_read, reading = 0, reading_of(config, DataReport() if is_reread else report)
+def blocks_of(training: Sequence[Source], reading: Reading, most: int) -> Iterator[TextBlock]:
+    """Cut training sources into blocks. most: pairs to read in all, even if files have grown."""
+    n_read = 0
     for n_source, source in enumerate(training):
         first = source.first_number
-        for block in cut_blocks(source.pairs(reading)):
-            n_read += len(block)
-            if n_read > report.n_read:  # only counted
-                continue
+        for block in cut_blocks(islice(source.pairs(reading), most - n_read)):
             is_low = source.is_low[first - source.first_number :][: len(block)]
             flaws = dict.fromkeys(np.flatnonzero(is_low).tolist(), LOW_SCORE)
             for n, (src_text, trg_text) in enumerate(block):
@@ -195,13 +187,9 @@ def blocks_of(
                     flaws[n] = src_text.reason if isinstance(src_text, Flaw) else cast(Flaw, trg_text).reason
                     block[n] = ("", "")
             src, trg = ("\n".join([*side, ""]).encode("utf-8") for side in zip(*block, strict=True))
-            yield TextBlock(n_source, first, n_read - len(block), len(block), src, trg, flaws)
+            yield TextBlock(n_source, first, n_read, len(block), src, trg, flaws)
+            n_read += len(block)
             first += len(block)
-    if n_read != report.n_read:
-        raise DataError(
-            f"The training files changed while they were read: {report.n_read:,} lines, then {n_read:,}. Prepare again "
-            "when nothing else writes to them."
-        )
 
 
 def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> Texts:
@@ -252,8 +240,10 @@ def keep_training_pairs(kept: KeptPairs, recipe: Recipe, report: DataReport, wor
     if config.valid_size and not config.valid:
         drawn = np.unique([kept.leaks.splits[VALID]["near", side] for side in SIDES])
     workers.begin(Task, config, recipe.subwords, kept.folder, corpora, kept.held_out_hashes, drawn)
-    codes = _decide(kept, config, report, workers)
-    blocks = blocks_of(kept.training, config, report, is_reread=codes is not None)
+    codes, n_pair, reading = _decide(kept, config, report, workers), report.n_read, reading_of(config, report)
+    if codes is not None:
+        n_pair, reading = len(codes), reading_of(config, DataReport())  # the first reading has noted the oddities
+    blocks = blocks_of(kept.training, reading, n_pair)
     tasks = ((block, None if codes is None else codes[block.start :][: block.n_pair]) for block in blocks)
     with progress_bar("reading", report.n_read) as progress:
         for result in workers.each("filter_and_measure", tasks):
@@ -301,7 +291,7 @@ def _decide(kept: KeptPairs, config: DataConfig, report: DataReport, workers: Wo
     parts, n_pair_of = list[Codes](), [0] * len(filters)
 
     def tasks() -> Iterator[tuple[TextBlock]]:
-        for block in blocks_of(kept.training, config, report):
+        for block in blocks_of(kept.training, reading_of(config, report), report.n_read):
             n_pair_of[block.source] += block.n_pair
             yield (block,)
 
@@ -312,7 +302,8 @@ def _decide(kept: KeptPairs, config: DataConfig, report: DataReport, workers: Wo
             file.write(keys.tobytes())
             progress.update(len(part))
     codes = np.concatenate([np.empty(0, np.uint8), *parts])
-    for reason, numbers in repeated(np.memmap(path, dtype, "r"), filters, n_pair_of):
+    all_keys = np.memmap(path, dtype, "r") if len(codes) else np.empty(0, dtype)
+    for reason, numbers in repeated(all_keys, filters, n_pair_of):
         codes[numbers] = CODES[reason]
     path.unlink()
     return codes
