@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, compress, islice, repeat
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,14 +101,6 @@ _LARGEST_SHARE = 0.2  # limit of the share of the training pairs
 _SPARE = 3  # candidates for each pair that is needed, since the filters drop some
 
 
-class _Candidate(NamedTuple):
-    rank: int
-    near: tuple[int, int]
-    src: str
-    trg: str
-    corpus: int
-
-
 def n_to_hold_out(size: float | str, n_pair: int) -> int:
     """Return the number of pairs to hold out of n_pair. size: the option data.valid_size."""
     limit = int(_LARGEST_SHARE * n_pair)
@@ -120,7 +112,8 @@ def n_to_hold_out(size: float | str, n_pair: int) -> int:
 def with_held_out(sources: Sequence[Source], data: DataConfig) -> list[Source]:
     """Return the sources and one more for validation, with texts drawn from the training files."""
     assert data.valid_size is not None
-    candidates, n_pair = list[_Candidate](), 0  # sorted by a hash, more than are needed
+    # More than are needed: rank, hashes of the near copies of both sides, source, target and corpus of each.
+    candidates, n_pair = list[tuple[int, tuple[int, int], str, str, int]](), 0
     synthetic = [n for n, corpus in enumerate(data.train) if corpus.translated_by]
     for source in (source for source in sources if source.split == "train" and source.corpus not in synthetic):
         for block in cut_blocks(texts_of(source, data)):
@@ -131,29 +124,27 @@ def with_held_out(sources: Sequence[Source], data: DataConfig) -> list[Source]:
             rank = mixed(src_hash * np.uint64(STEP))
             rank[(n_src == 0) | (n_trg == 0)] = np.iinfo(np.uint64).max
             candidates += [
-                _Candidate(int(rank[k]), (int(src_hash[k]), int(trg_hash[k])), src[k], trg[k], source.corpus)
+                (int(rank[k]), (int(src_hash[k]), int(trg_hash[k])), src[k], trg[k], source.corpus)
                 for k in np.argsort(rank, kind="stable")[:n_candidate].tolist()
             ]
             candidates = sorted(candidates)[:n_candidate]
     n_wanted = n_to_hold_out(data.valid_size, n_pair)
     corpora = (CorpusFacts(data.filters_of(n), data.max_len, data.languages_of(n)) for n in range(len(data.train)))
     filters = list(map(filters_of, corpora))
-    chosen, used_hashes = list[_Candidate](), set[int]()
-    for pair in candidates:
-        if len(chosen) == n_wanted:
-            break
-        is_new = used_hashes.isdisjoint(pair.near)
-        if is_new and not any(drops(pair.src, pair.trg) for _, drops in filters[pair.corpus]):
-            used_hashes.update(pair.near)
-            chosen.append(pair)
+    chosen, used_hashes = list[tuple[str, str]](), set[int]()
+    for _, near, src_text, trg_text, corpus in candidates:
+        is_new = len(chosen) < n_wanted and used_hashes.isdisjoint(near)
+        if is_new and not any(drops(src_text, trg_text) for _, drops in filters[corpus]):
+            used_hashes.update(near)
+            chosen.append((src_text, trg_text))
     if not chosen:
         raise DataError(
             f"no pair can be held out for validation: {n_pair:,} training pairs are too few, or the filters drop all. "
             "Name validation files: --valid, or data.valid."
         )
     name = f"{len(chosen):,} pairs held out of training"
-    texts = {side: tuple(getattr(pair, side) for pair in chosen) for side in SIDES}
-    return [*sources, Source(VALID, Text(f"{name}, source", texts["src"]), Text(f"{name}, target", texts["trg"]))]
+    src, trg = zip(*chosen, strict=True)
+    return [*sources, Source(VALID, Text(f"{name}, source", src), Text(f"{name}, target", trg))]
 
 
 N_PAIR = 10_000  # pairs of a block, the unit of work
