@@ -198,18 +198,6 @@ def _blocks(
             n_cut += n_more
 
 
-def text_blocks(path: Path | str, longest: int | None = None, notes: Counter[str] | None = None) -> Iterator[bytes]:
-    """Yield the lines of a text file in blocks of about a megabyte, with line feeds between the lines.
-
-    A carriage return at the end of a line and a byte order mark at the start are removed. longest: bytes of a line
-    that are needed. A longer line comes out longer than that, and is correct only up to `longest`. notes: counts of
-    harmless oddities, under the keys "bom" and "crlf".
-    """
-    with open_text(path) as file:
-        for block, _ in _blocks(file, path, longest, Counter() if notes is None else notes):
-            yield block
-
-
 def first_bytes(raw: bytes, most: int) -> bytes:
     """Cut a text to `most` bytes, or a few less so as not to split a character."""
     if len(raw) <= most:
@@ -221,10 +209,16 @@ def first_bytes(raw: bytes, most: int) -> bytes:
 
 
 def text_lines(path: Path | str, longest: int | None = None, notes: Counter[str] | None = None) -> Iterator[bytes]:
-    """Yield the lines of a text file as bytes, see `text_blocks`. Longer lines are cut to over `longest - 4` bytes."""
-    for block in text_blocks(path, longest, notes):
-        lines = block.split(b"\n")
-        yield from lines if longest is None else (first_bytes(line, longest) for line in lines)
+    """Yield the lines of a text file as bytes.
+
+    A carriage return at the end of a line and a byte order mark at the start are removed. longest: bytes of a line
+    that are needed; a longer line is cut to over `longest - 4` bytes. notes: counts of harmless oddities, under the
+    keys "bom" and "crlf".
+    """
+    with open_text(path) as file:
+        for block, _ in _blocks(file, path, longest, Counter() if notes is None else notes):
+            lines = block.split(b"\n")
+            yield from lines if longest is None else (first_bytes(line, longest) for line in lines)
 
 
 def read_lines(path: Path | str) -> Iterator[str]:
@@ -261,7 +255,7 @@ def read_stream(file: BinaryIO, name: str, notes: Counter[str] | None = None) ->
     """Yield the lines of a stream as `text_lines` does, each as soon as it arrives.
 
     A line of more than `LONGEST_LINE` bytes is cut there. name: name of the stream, for the DataError that is raised if
-    it is no text. notes: see `text_blocks`.
+    it is no text. notes: see `text_lines`.
     """
     with errors_of(name):
         if isinstance(file, io.BufferedReader):
@@ -275,7 +269,8 @@ def read_stream(file: BinaryIO, name: str, notes: Counter[str] | None = None) ->
 
 def count_lines(path: Path | str) -> int:
     """Count the lines of a text file as `wc -l` does, plus a last line without a line feed."""
-    return sum(block.count(b"\n") + 1 for block in text_blocks(path, 0))
+    with open_text(path) as file:
+        return sum(block.count(b"\n") + 1 for block, _ in _blocks(file, path, 0, Counter()))
 
 
 def write_lines(path: Path | str, lines: Iterable[str]) -> None:
