@@ -83,16 +83,14 @@ class Task:
         self._data, self._held_out, self._drawn = data, held_out, drawn
         self._path = folder / f"blocks.{number}"
         self._words_of = WordsOf(subwords)
-        # Text with placeholders is for learning only and cannot be measured, so it has lexicons of its own.
-        self._lexicons = {name: Lexicon() for name in SIDES}
-        self._learnt_lexicons = {name: Lexicon() for name in SIDES} if data.protect else self._lexicons
+        self._lexicons = [Lexicon() for _ in SIDES]
         self._key_dtype = keys_for(source.config for source in sources)
         self._filters = list(map(filters_of, sources))
         self._subwords: Subwords | None = None
 
     def decide(self, block: TextBlock) -> tuple[Codes, NDArray[Any]]:
         """Return a code for each pair by the filters on text, and the keys to find duplicates by."""
-        sides = self._units(self._lexicons, block.src, block.trg)
+        sides = self._units(block.src, block.trg)
         codes = self._codes(block, sides)
         keys, kept = np.full(len(codes), NO_KEY, self._key_dtype), codes == KEPT
         keys[kept] = keys_of(sides[0].some(kept), sides[1].some(kept), self._key_dtype)
@@ -100,7 +98,7 @@ class Task:
 
     def filter_and_measure(self, block: TextBlock, codes: Codes | None) -> MeasuredBlock:
         """Filter and measure a block, and write it to the file for later tasks. codes: of the pairs, if known."""
-        sides, notes = self._units(self._lexicons, block.src, block.trg), Counter[str]()
+        sides, notes = self._units(block.src, block.trg), Counter[str]()
         codes = self._codes(block, sides) if codes is None else codes
         kept = codes == KEPT
         lines = [side.text(kept) + b"\n" * bool(kept.any()) for side in sides]
@@ -121,7 +119,7 @@ class Task:
     def count(self, kept: KeptBlock, masks: Sequence[Mask]) -> list[WordCounts]:
         """Count each word of both sides. masks: lines of each side to count, empty for all."""
         counts_of_sides = list[WordCounts]()
-        for n, side in enumerate(self._units(self._learnt_lexicons, *read_block(kept).learnt_lines)):
+        for n, side in enumerate(self._units(*read_block(kept).learnt_lines)):
             at = side.at[np.repeat(masks[n], side.n_unit)] if masks else side.at
             counts = np.bincount(at, minlength=len(side.keys))
             occur = np.flatnonzero(counts)
@@ -137,7 +135,7 @@ class Task:
         if self._subwords is None:
             self._subwords = Subwords.load(subwords)
         dtype, codecs, block = dtype_of_ids(self._subwords), (self._subwords.src, self._subwords.trg), read_block(kept)
-        sides, rows = self._units(self._learnt_lexicons, *block.learnt_lines), list[Ragged]()
+        sides, rows = self._units(*block.learnt_lines), list[Ragged]()
         for side, codec, prefix in zip(sides, codecs, (before, list[int]()), strict=True):
             ids = _ids_of_lines(side, codec)
             starts = np.cumsum(ids.lengths, dtype=np.int64) - ids.lengths
@@ -156,16 +154,10 @@ class Task:
         ]
         return Encoded(len(long), too_long, encoded)
 
-    @staticmethod
-    def _with_room(lexicons: dict[str, Lexicon], name: str) -> Lexicon:
-        """Return the lexicon of a side, after replacing a full one by an empty one."""
-        if lexicons[name].is_full:
-            lexicons[name] = Lexicon()
-        return lexicons[name]
-
-    def _units(self, lexicons: dict[str, Lexicon], src: bytes, trg: bytes) -> tuple[Units, Units]:
-        """Return both sides of pairs in units of these lexicons. src, trg: lines, each ended by a line feed."""
-        src_lexicon, trg_lexicon = (self._with_room(lexicons, name) for name in SIDES)
+    def _units(self, src: bytes, trg: bytes) -> tuple[Units, Units]:
+        """Return both sides of pairs in units. src, trg: lines, each ended by a line feed."""
+        self._lexicons = [Lexicon() if lexicon.is_full else lexicon for lexicon in self._lexicons]  # limits the memory
+        src_lexicon, trg_lexicon = self._lexicons
         return Units(src, src_lexicon), Units(trg, trg_lexicon)
 
     def _codes(self, block: TextBlock, sides: tuple[Units, Units]) -> Codes:

@@ -143,14 +143,12 @@ class Prepared:
             for corpus in recipe.data.train
         ]
 
-        def is_called(stored_name: str, name: str) -> bool:
-            return stored_name == name or fnmatchcase(stored_name, name)
+        def is_among(name: str, files: Iterable[str]) -> bool:
+            return any(file == name or fnmatchcase(file, name) for file in files)
 
         known = {file["name"] for file in self.manifest["inputs"] if file["split"] == "train" and file["side"] == "src"}
-        has_moved = any(
-            not is_called(own, name) and any(is_called(other, name) for other in known)
-            for own, name in zip(stored, names, strict=False)
-        )
+        pairs = zip(stored, names, strict=False)
+        has_moved = any(is_among(name, known) and not is_among(name, [own]) for own, name in pairs)
         if names and any(stored) and (has_moved or len(names) != len(stored)):  # weights and languages go by position
             changed.append(f"data.train: {', '.join(stored)} in the folder, {', '.join(names)} in the recipe")
         old, new = list(self.valid_sets), [files.name for files in recipe.data.valid] or [VALID]
