@@ -28,6 +28,7 @@ from nmt.recipe.data_options import DataConfig, SubwordsConfig
 Codes = NDArray[np.uint8]
 Numbers = NDArray[Any]
 WordCounts = tuple[list[str], Numbers]
+Examples = list[tuple[int, list[str]]]  # numbers of lines, and texts of both sides
 
 
 class TextBlock(NamedTuple):
@@ -52,14 +53,6 @@ class EncodedSide(NamedTuple):
     counts: Numbers
     n_word: int
     n_char: int
-
-
-class Encoded(NamedTuple):
-    """A block as ids. n_long: kept pairs that are longer than max_len. too_long: lines and texts of the first few."""
-
-    n_long: int
-    too_long: list[tuple[int, list[str]]]
-    sides: list[EncodedSide]
 
 
 _UNREAD = 255  # code of a pair with a flaw or a low score
@@ -130,8 +123,11 @@ class Task:
     shifts = staticmethod(find_shifts)
     duplicates = staticmethod(count_duplicates)
 
-    def encode(self, kept: KeptBlock, before: list[int], subwords: Path) -> Encoded:
-        """Encode the kept pairs of a block. before: ids at the beginning of every source."""
+    def encode(self, kept: KeptBlock, before: list[int], subwords: Path) -> tuple[list[EncodedSide], Examples]:
+        """Encode the kept pairs of a block. before: ids at the beginning of every source.
+
+        Return both sides of the pairs within max_len, and the first few of the longer pairs.
+        """
         if self._subwords is None:
             self._subwords = Subwords.load(subwords)
         dtype, codecs, block = dtype_of_ids(self._subwords), (self._subwords.src, self._subwords.trg), read_block(kept)
@@ -152,7 +148,7 @@ class Task:
         too_long = [
             (kept.first + int(places[n]), [cut(in_names(side.line(n))) for side in sides]) for n in long[:N_SHOWN]
         ]
-        return Encoded(len(long), too_long, encoded)
+        return encoded, too_long
 
     def _units(self, src: bytes, trg: bytes) -> tuple[Units, Units]:
         """Return both sides of pairs in units. src, trg: lines, each ended by a line feed."""
@@ -197,9 +193,7 @@ def _ids_of_lines(side: Units, codec: Codec) -> Ragged:
     return Ragged(values, np.add.reduceat(n_id, side.first))
 
 
-def _dropped(
-    sides: tuple[Units, Units], codes: Codes, block: TextBlock
-) -> list[tuple[str, int, list[tuple[int, list[str]]]]]:
+def _dropped(sides: tuple[Units, Units], codes: Codes, block: TextBlock) -> list[tuple[str, int, Examples]]:
     """Return for each reason the number of dropped pairs, and line number and readable texts of the first few."""
     pairs_by_reason: dict[str, list[int]] = {}
     for n in np.flatnonzero(codes != KEPT).tolist():

@@ -51,14 +51,14 @@ def encode_training_pairs(
 
     def rows() -> Iterator[tuple[Ragged, Ragged]]:
         with progress_bar("encoding", len(kept)) as progress:
-            for block, encoded in zip(kept.blocks, workers.each("encode", tasks), strict=True):
-                if encoded.n_long:
-                    report.drop(TOO_LONG, encoded.n_long, encoded.too_long, kept.training[block.source])
-                n_of_source[block.source] += block.n_kept - encoded.n_long
-                for name, side in zip(SIDES, encoded.sides, strict=True):
+            for block, ((src, trg), too_long) in zip(kept.blocks, workers.each("encode", tasks), strict=True):
+                n_pair = len(src.rows.lengths)
+                n_of_source[block.source] += n_pair
+                if n_pair < block.n_kept:
+                    report.drop(TOO_LONG, block.n_kept - n_pair, too_long, kept.training[block.source])
+                for name, side in (("src", src), ("trg", trg)):
                     n_word, n_char, counts = totals[name]
                     totals[name] = n_word + side.n_word, n_char + side.n_char, counts + side.counts
-                src, trg = encoded.sides
                 yield src.rows, trg.rows
                 progress.update(block.n_kept)
 
