@@ -1,7 +1,7 @@
 """Tasks on a block of training pairs: filter, measure, count units, encode. And two tasks on files of all blocks.
 
-A task depends only on its block and on settings that all blocks share, so any process can run it. A block is stored in
-a file for later tasks. `keep.py` makes the blocks, distributes the tasks and merges the results.
+A task depends only on its block and on settings that all blocks share, so any process can run it. Each block is stored
+in a file for later tasks. `keep.py` makes the blocks, distributes the tasks and merges the results.
 """
 
 from collections import Counter
@@ -19,24 +19,16 @@ from nmt.data.corpus import dtype_of_ids
 from nmt.data.dedup import N_SHOWN, NO_KEY, count_duplicates, keys_for, keys_of
 from nmt.data.filters import CODES, HELD_OUT, KEPT, ODD, REASONS, CorpusFacts, filters_of, oddities, reason_to_drop
 from nmt.data.letters import WordsOf
-from nmt.data.placeholders import BYTES, in_names, protected_pair
+from nmt.data.placeholders import in_names, protected_pair
 from nmt.data.subwords import Codec, Subwords
-from nmt.data.survey import (
-    BlockContent,
-    BlockSide,
-    HeldOut,
-    KeptBlock,
-    MeasuredBlock,
-    measured,
-    read_block,
-    write_block,
-)
-from nmt.data.text import SIDES, Block, Hashes, cut, dress_of
+from nmt.data.survey import BlockContent, HeldOut, KeptBlock, MeasuredBlock, measured, read_block, write_block
+from nmt.data.text import Block, Hashes, cut, dress_of
 from nmt.data.units import Mask, Units
 from nmt.recipe.data_options import DataConfig, SubwordsConfig
 
 Codes = NDArray[np.uint8]
 Numbers = NDArray[Any]
+Examples = list[tuple[int, list[str]]]  # numbers of lines, and texts of both sides
 _T = TypeVar("_T")
 
 
@@ -64,14 +56,6 @@ class EncodedSide(NamedTuple):
     n_char: int
 
 
-class Encoded(NamedTuple):
-    """A block as ids. n_long: kept pairs that are longer than max_len. too_long: lines and texts of the first few."""
-
-    n_long: int
-    too_long: list[tuple[int, list[str]]]
-    sides: list[EncodedSide]
-
-
 _UNREAD = 255  # code of a pair with a flaw or a low score
 _MOST_REMEMBERED, _LONGEST_REMEMBERED = 100_000, 40  # units, and characters of a unit
 
@@ -87,12 +71,10 @@ class Task:
         sources: list[CorpusFacts],
         held_out: HeldOut,
         drawn: Hashes,
-        number: int,
     ) -> None:
         """sources: the training sources. drawn: hashes of the validation lines that were drawn from the training files;
-        pairs near them are dropped. number: of this process, from 0. Each process has its own file."""
-        self._data, self._held_out, self._drawn = data, held_out, drawn
-        self._path = folder / f"blocks.{number}"
+        pairs near them are dropped."""
+        self._data, self._folder, self._held_out, self._drawn = data, folder, held_out, drawn
         self._words_of = _remembering(WordsOf(subwords))
         self._ids_of = dict[Codec, Callable[[str], list[int]]]()  # functions of a unit
         self._key_dtype = keys_for(source.config for source in sources)
@@ -108,44 +90,33 @@ class Task:
         return codes, keys
 
     def filter_and_measure(self, block: TextBlock, codes: Codes | None) -> MeasuredBlock:
-        """Filter and measure a block, and write it to the file for later tasks. codes: of the pairs, if known."""
+        """Filter and measure a block, and write it to a file for later tasks. codes: of the pairs, if known."""
         sides, notes = _units(block), Counter[str]()
         codes = self._codes(block, sides) if codes is None else codes
         kept = codes == KEPT
-        learnt_sides, unlike = self._protected(sides, kept, notes)
-        kept_sides = list[BlockSide]()
-        for side, learnt in zip(sides, learnt_sides, strict=True):
-            at = learnt.at if kept.all() else learnt.at[np.repeat(kept, learnt.n_unit)]
-            kept_sides.append(
-                BlockSide(
-                    units=_stored(learnt.units),
-                    at=at.astype(np.uint16 if len(learnt.units) <= 1 << 16 else np.uint32),
-                    n_unit=learnt.n_unit[kept].astype(np.uint32),
-                    n_char=learnt.n_char[kept].astype(np.uint32),
-                    n_word=learnt.n_word()[kept].astype(np.uint32),
-                    text=_stored(side.some(kept)),
-                    protected=_stored([] if learnt is side else learnt.some(kept)),
-                )
-            )
+        lines = [side.some(kept) for side in sides]
+        learnt, unlike = self._protected(lines, notes)
+        for side, kept_lines in zip(sides, lines, strict=True):
             if ODD.search("".join(side.units)):  # the distinct units are shorter than the text
-                notes.update(oddity for line in side.some(kept) for oddity in oddities(line))
-        offset = write_block(self._path, BlockContent(kept, kept_sides))
+                notes.update(oddity for line in kept_lines for oddity in oddities(line))
+        path = self._folder / f"block.{block.start}"
+        write_block(path, BlockContent(kept, lines, learnt))
         return MeasuredBlock(
-            KeptBlock(str(self._path), offset, block.source, block.first, int(kept.sum())),
+            KeptBlock(str(path), block.source, block.first, int(kept.sum())),
             dict(notes),
             _dropped(sides, codes, block),
-            [block.first + n for n in unlike],
-            [dress_of(side.text.tobytes() + b"\n" * bool(kept.any())) for side in kept_sides],
+            (block.first + np.flatnonzero(kept)[unlike]).tolist(),
+            list(map(dress_of, lines)),
             **measured(*sides, kept, self._held_out),
         )
 
     def count(self, kept: KeptBlock, masks: Sequence[Mask]) -> list[Counter[str]]:
         """Count each word of both sides. masks: lines of each side to count, empty for all."""
         counts_of_sides = list[Counter[str]]()
-        for n, side in enumerate(read_block(kept).sides):
+        for n, lines in enumerate(read_block(kept).learnt):
+            side, counts = Units(lines), Counter[str]()
             at = side.at[np.repeat(masks[n], side.n_unit)] if masks else side.at
-            units, counts = side.unit_texts(), Counter[str]()
-            for unit, times in zip(units, np.bincount(at, minlength=len(units)).tolist(), strict=True):
+            for unit, times in zip(side.units, np.bincount(at, minlength=len(side.units)).tolist(), strict=True):
                 for word in self._words_of(unit) if times else ():
                     counts[word] += times
             counts_of_sides.append(counts)
@@ -154,40 +125,40 @@ class Task:
     shifts = staticmethod(find_shifts)
     duplicates = staticmethod(count_duplicates)
 
-    def encode(self, kept: KeptBlock, before: list[int], subwords: Path) -> Encoded:
-        """Encode the kept pairs of a block. before: ids at the beginning of every source."""
+    def encode(self, kept: KeptBlock, before: list[int], subwords: Path) -> tuple[list[EncodedSide], Examples]:
+        """Encode the kept pairs of a block. before: ids at the beginning of every source.
+
+        Return both sides of the pairs within max_len, and the first few of the longer pairs.
+        """
         if self._subwords is None:
             self._subwords = Subwords.load(subwords)
-        dtype, block = dtype_of_ids(self._subwords), read_block(kept)
-        codecs, rows = (self._subwords.src, self._subwords.trg), []
-        for name, side, codec in zip(SIDES, block.sides, codecs, strict=True):
+        dtype, codecs, block = dtype_of_ids(self._subwords), (self._subwords.src, self._subwords.trg), read_block(kept)
+        sides, rows = list(map(Units, block.learnt)), list[Ragged]()
+        for side, codec, prefix in zip(sides, codecs, (before, list[int]()), strict=True):
             ids = self._ids_of_lines(side, codec)
-            values, lengths = ids.values, ids.lengths
-            if name == "src" and before:
-                starts = np.cumsum(lengths, dtype=np.int64) - lengths
-                values = np.insert(values, np.repeat(starts, len(before)), before * len(starts))
-                lengths = lengths + len(before)
-            rows.append(Ragged(values.astype(dtype), lengths.astype(np.int32)))
+            starts = np.cumsum(ids.lengths, dtype=np.int64) - ids.lengths
+            values = np.insert(ids.values, np.repeat(starts, len(prefix)), prefix * len(starts))
+            rows.append(Ragged(values.astype(dtype), (ids.lengths + len(prefix)).astype(np.int32)))
         fits = np.logical_and(*(ids.lengths <= self._data.max_len for ids in rows))
-        sides = []
-        for side, codec, ids in zip(block.sides, codecs, rows, strict=True):
+        encoded = []
+        for side, codec, ids in zip(sides, codecs, rows, strict=True):
             short = ids.some(fits)
             counts = np.bincount(short.values, minlength=codec.size)
-            n_word, n_char = (int(n_of_line[fits].sum(dtype=np.int64)) for n_of_line in (side.n_word, side.n_char))
-            sides.append(EncodedSide(short, counts, n_word, n_char))
-        long = np.flatnonzero(~fits).tolist()
-        places, texts = np.flatnonzero(block.kept), [side.learnt_texts() for side in block.sides if long]
-        too_long = [(kept.first + int(places[n]), [cut(in_names(side[n])) for side in texts]) for n in long[:N_SHOWN]]
-        return Encoded(len(long), too_long, sides)
+            n_word, n_char = (int(n_of_line[fits].sum()) for n_of_line in (side.n_word(), side.n_char))
+            encoded.append(EncodedSide(short, counts, n_word, n_char))
+        long, places = np.flatnonzero(~fits).tolist(), np.flatnonzero(block.kept)
+        too_long = [
+            (kept.first + int(places[n]), [cut(in_names(side.lines[n])) for side in sides]) for n in long[:N_SHOWN]
+        ]
+        return encoded, too_long
 
-    def _ids_of_lines(self, side: BlockSide, codec: Codec) -> Ragged:
-        """Return the ids of the kept lines of a side."""
+    def _ids_of_lines(self, side: Units, codec: Codec) -> Ragged:
+        """Return the ids of each line."""
         if codec.speller:  # it needs whole lines
-            return Ragged.of(codec.encode(side.learnt_texts() if len(side.n_unit) else []), np.int32)
+            return Ragged.of(codec.encode(side.lines), np.int32)
         ids_of = self._ids_of.setdefault(codec, _remembering(lambda unit: codec.encode([unit[1:]])[0]))
-        units = Ragged.of(list(map(ids_of, side.unit_texts())), np.int32).picked(side.at)
-        first = np.cumsum(side.n_unit, dtype=np.int64) - side.n_unit
-        return Ragged(units.values, np.add.reduceat(units.lengths, first))
+        units = Ragged.of(list(map(ids_of, side.units)), np.int32).picked(side.at)
+        return Ragged(units.values, np.add.reduceat(units.lengths, side.first))
 
     def _codes(self, block: TextBlock, sides: tuple[Units, Units]) -> Codes:
         """Return a code for each pair: KEPT, or the reason by which its text alone is dropped."""
@@ -203,22 +174,20 @@ class Task:
                 codes[is_near & (codes == KEPT)] = CODES[HELD_OUT]
         return codes
 
-    def _protected(
-        self, sides: tuple[Units, Units], kept: NDArray[np.bool_], notes: Counter[str]
-    ) -> tuple[tuple[Units, Units], list[int]]:
-        """Return the kept lines with placeholders, to learn from, and the pairs whose items differ."""
-        kinds, unlike = self._data.protect, list[int]()
-        if not kinds:
-            return sides, unlike
-        lines = [""] * len(kept), [""] * len(kept)
-        for n in np.flatnonzero(kept).tolist():
-            src, trg = sides[0].lines[n], sides[1].lines[n]
-            lines[0][n], lines[1][n], are_alike = protected_pair(src, trg, kinds)
+    def _protected(self, lines: Sequence[list[str]], notes: Counter[str]) -> tuple[Sequence[list[str]], list[int]]:
+        """Return the kept lines of both sides with placeholders, and the numbers of pairs whose items differ."""
+        if not self._data.protect:
+            return lines, []
+        learnt, unlike = (list[str](), list[str]()), list[int]()
+        for n, (src, trg) in enumerate(zip(*lines, strict=True)):
+            learnt_src, learnt_trg, are_alike = protected_pair(src, trg, self._data.protect)
+            learnt[0].append(learnt_src)
+            learnt[1].append(learnt_trg)
             if not are_alike:
                 unlike.append(n)
-            elif lines[0][n] != src:
+            elif learnt_src != src:
                 notes["protected"] += 1
-        return (Units(lines[0]), Units(lines[1])), unlike
+        return learnt, unlike
 
 
 def _units(block: TextBlock) -> tuple[Units, Units]:
@@ -227,20 +196,13 @@ def _units(block: TextBlock) -> tuple[Units, Units]:
     return src, trg
 
 
-def _stored(texts: Sequence[str]) -> NDArray[np.uint8]:
-    """Return texts as `BlockSide` has them."""
-    return np.frombuffer("\n".join(texts).encode(**BYTES), np.uint8)
-
-
 def _remembering(function: Callable[[str], _T]) -> Callable[[str], _T]:
     """Return a function of a unit that remembers its results. Long units, such as whole lines, hardly repeat."""
     remembered = lru_cache(_MOST_REMEMBERED)(function)
     return lambda unit: remembered(unit) if len(unit) <= _LONGEST_REMEMBERED else function(unit)
 
 
-def _dropped(
-    sides: tuple[Units, Units], codes: Codes, block: TextBlock
-) -> list[tuple[str, int, list[tuple[int, list[str]]]]]:
+def _dropped(sides: tuple[Units, Units], codes: Codes, block: TextBlock) -> list[tuple[str, int, Examples]]:
     """Return for each reason the number of dropped pairs, and line number and readable texts of the first few."""
     pairs_by_reason: dict[str, list[int]] = {}
     for n in np.flatnonzero(codes != KEPT).tolist():

@@ -27,7 +27,7 @@ from nmt.recipe.contradictions import names_of
 from nmt.recipe.options import Recipe
 
 
-# Conversion between Arrow columns and numpy arrays without copying. The functions of pyarrow would load pandas.
+# Conversion between Arrow columns and numpy arrays without copying. Other functions of pyarrow would load pandas.
 def as_arrow(values: NDArray[Any]) -> pa.Array:
     """A column of integers."""
     values = np.ascontiguousarray(values)
@@ -47,10 +47,7 @@ def as_numpy(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
     if isinstance(column, pa.ChunkedArray):
         parts = [as_numpy(chunk) for chunk in column.chunks]
         return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.dtype(str(column.type))), *parts])
-    dtype, values = np.dtype(str(column.type)), column.buffers()[1]
-    if not len(column):
-        return np.empty(0, dtype)
-    return np.frombuffer(values, dtype, len(column), column.offset * dtype.itemsize)
+    return np.from_dlpack(column)
 
 
 Ids = NDArray[np.int64]
@@ -146,14 +143,12 @@ class Prepared:
             for corpus in recipe.data.train
         ]
 
-        def is_called(stored_name: str, name: str) -> bool:
-            return stored_name == name or fnmatchcase(stored_name, name)
+        def is_among(name: str, files: Iterable[str]) -> bool:
+            return any(file == name or fnmatchcase(file, name) for file in files)
 
         known = {file["name"] for file in self.manifest["inputs"] if file["split"] == "train" and file["side"] == "src"}
-        has_moved = any(
-            not is_called(own, name) and any(is_called(other, name) for other in known)
-            for own, name in zip(stored, names, strict=False)
-        )
+        pairs = zip(stored, names, strict=False)
+        has_moved = any(is_among(name, known) and not is_among(name, [own]) for own, name in pairs)
         if names and any(stored) and (has_moved or len(names) != len(stored)):  # weights and languages go by position
             changed.append(f"data.train: {', '.join(stored)} in the folder, {', '.join(names)} in the recipe")
         old, new = list(self.valid_sets), [files.name for files in recipe.data.valid] or [VALID]
@@ -239,17 +234,15 @@ def table_of(src: Ragged, trg: Ragged) -> pa.Table:
 
 def in_batches(blocks: Iterable[tuple[Ragged, Ragged]], n_row: int) -> Iterator[pa.Table]:
     """Tables of n_row pairs each, the last of fewer. blocks: sources and targets of any number of pairs."""
-    pending, n_pending = list[pa.Table](), 0
+    pending: pa.Table | None = None
     for block in blocks:
-        pending.append(table_of(*block))
-        n_pending += len(pending[-1])
-        if n_pending >= n_row:
-            table = pa.concat_tables(pending)
-            n = n_pending // n_row * n_row
-            yield from (table.slice(start, n_row) for start in range(0, n, n_row))
-            pending, n_pending = [table.slice(n)], n_pending - n
-    if n_pending:
-        yield pa.concat_tables(pending)
+        table = table_of(*block)
+        pending = table if pending is None else pa.concat_tables([pending, table])
+        while len(pending) >= n_row:
+            yield pending.slice(0, n_row)
+            pending = pending.slice(n_row)
+    if pending:
+        yield pending
 
 
 def write_arrow(path: Path, tables: Iterable[pa.Table]) -> int:

@@ -29,16 +29,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nmt.data.filters import BAD_RECORD, BAD_UTF8, TOO_LONG
-from nmt.data.lines import (
-    bad_utf8,
-    check_text,
-    count_lines,
-    first_bytes,
-    open_text,
-    refuse_stream,
-    text_blocks,
-    text_lines,
-)
+from nmt.data.lines import bad_utf8, check_text, count_lines, first_bytes, open_text, refuse_stream, text_lines
 from nmt.data.text import undo_moses
 from nmt.errors import DataError
 from nmt.files import sha256_of
@@ -190,7 +181,8 @@ class Text:
             return iter(self.place)
         if self.column is not None:
             return (value for (value,) in read_columns([self], reading))
-        return _read_text(self, reading)
+        lines = text_lines(cast(Path, self.place), reading.longest, reading.notes)
+        return (reading.text(raw, self, number) for number, raw in enumerate(lines, start=1))
 
     def scores(self, *, has_pairs: bool) -> NDArray[np.float64]:
         """Return the scores in a column, or in the lines of a text file; NaN for null.
@@ -265,20 +257,6 @@ def name_list(names: Iterable[str]) -> str:
     """Return the first names as a list for a message."""
     first = [name if len(name) <= 30 else f"{name[:27]}..." for name in itertools.islice(names, 13)]
     return ", ".join(map(repr, first[:12])) + (", ..." if len(first) > 12 else "") or "none"
-
-
-def _read_text(text: Text, reading: Reading) -> Iterator[TextOrFlaw]:
-    """Yield the lines of a text file."""
-    n_line = 0
-    for block in text_blocks(cast(Path, text.place), reading.longest, reading.notes):
-        lines: list[TextOrFlaw] = []
-        with contextlib.suppress(UnicodeDecodeError):
-            lines += block.decode("utf-8").split("\n")
-        if not lines or text.moses is not None or 4 * max(map(len, lines)) > reading.longest:
-            raw_lines = (first_bytes(raw, reading.longest) for raw in block.split(b"\n"))
-            lines = [reading.text(raw, text, number) for number, raw in enumerate(raw_lines, start=n_line + 1)]
-        n_line += len(lines)
-        yield from lines
 
 
 def read_columns(texts: Sequence[Text], reading: Reading) -> Iterator[tuple[TextOrFlaw, ...]]:

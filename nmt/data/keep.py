@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, compress, islice, repeat
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,14 +51,14 @@ def encode_training_pairs(
 
     def rows() -> Iterator[tuple[Ragged, Ragged]]:
         with progress_bar("encoding", len(kept)) as progress:
-            for block, encoded in zip(kept.blocks, workers.each("encode", tasks), strict=True):
-                if encoded.n_long:
-                    report.drop(TOO_LONG, encoded.n_long, encoded.too_long, kept.training[block.source])
-                n_of_source[block.source] += block.n_kept - encoded.n_long
-                for name, side in zip(SIDES, encoded.sides, strict=True):
+            for block, ((src, trg), too_long) in zip(kept.blocks, workers.each("encode", tasks), strict=True):
+                n_pair = len(src.rows.lengths)
+                n_of_source[block.source] += n_pair
+                if n_pair < block.n_kept:
+                    report.drop(TOO_LONG, block.n_kept - n_pair, too_long, kept.training[block.source])
+                for name, side in (("src", src), ("trg", trg)):
                     n_word, n_char, counts = totals[name]
                     totals[name] = n_word + side.n_word, n_char + side.n_char, counts + side.counts
-                src, trg = encoded.sides
                 yield src.rows, trg.rows
                 progress.update(block.n_kept)
 
@@ -101,14 +101,6 @@ _LARGEST_SHARE = 0.2  # limit of the share of the training pairs
 _SPARE = 3  # candidates for each pair that is needed, since the filters drop some
 
 
-class _Candidate(NamedTuple):
-    rank: int
-    near: tuple[int, int]
-    src: str
-    trg: str
-    corpus: int
-
-
 def n_to_hold_out(size: float | str, n_pair: int) -> int:
     """Return the number of pairs to hold out of n_pair. size: the option data.valid_size."""
     limit = int(_LARGEST_SHARE * n_pair)
@@ -120,7 +112,8 @@ def n_to_hold_out(size: float | str, n_pair: int) -> int:
 def with_held_out(sources: Sequence[Source], data: DataConfig) -> list[Source]:
     """Return the sources and one more for validation, with texts drawn from the training files."""
     assert data.valid_size is not None
-    candidates, n_pair = list[_Candidate](), 0  # sorted by a hash, more than are needed
+    # More than are needed: rank, hashes of the near copies of both sides, source, target and corpus of each.
+    candidates, n_pair = list[tuple[int, tuple[int, int], str, str, int]](), 0
     synthetic = [n for n, corpus in enumerate(data.train) if corpus.translated_by]
     for source in (source for source in sources if source.split == "train" and source.corpus not in synthetic):
         for block in cut_blocks(texts_of(source, data)):
@@ -131,29 +124,27 @@ def with_held_out(sources: Sequence[Source], data: DataConfig) -> list[Source]:
             rank = mixed(src_hash * np.uint64(STEP))
             rank[(n_src == 0) | (n_trg == 0)] = np.iinfo(np.uint64).max
             candidates += [
-                _Candidate(int(rank[k]), (int(src_hash[k]), int(trg_hash[k])), src[k], trg[k], source.corpus)
+                (int(rank[k]), (int(src_hash[k]), int(trg_hash[k])), src[k], trg[k], source.corpus)
                 for k in np.argsort(rank, kind="stable")[:n_candidate].tolist()
             ]
             candidates = sorted(candidates)[:n_candidate]
     n_wanted = n_to_hold_out(data.valid_size, n_pair)
     corpora = (CorpusFacts(data.filters_of(n), data.max_len, data.languages_of(n)) for n in range(len(data.train)))
     filters = list(map(filters_of, corpora))
-    chosen, used_hashes = list[_Candidate](), set[int]()
-    for pair in candidates:
-        if len(chosen) == n_wanted:
-            break
-        is_new = used_hashes.isdisjoint(pair.near)
-        if is_new and not any(drops(pair.src, pair.trg) for _, drops in filters[pair.corpus]):
-            used_hashes.update(pair.near)
-            chosen.append(pair)
+    chosen, used_hashes = list[tuple[str, str]](), set[int]()
+    for _, near, src_text, trg_text, corpus in candidates:
+        is_new = len(chosen) < n_wanted and used_hashes.isdisjoint(near)
+        if is_new and not any(drops(src_text, trg_text) for _, drops in filters[corpus]):
+            used_hashes.update(near)
+            chosen.append((src_text, trg_text))
     if not chosen:
         raise DataError(
             f"no pair can be held out for validation: {n_pair:,} training pairs are too few, or the filters drop all. "
             "Name validation files: --valid, or data.valid."
         )
     name = f"{len(chosen):,} pairs held out of training"
-    texts = {side: tuple(getattr(pair, side) for pair in chosen) for side in SIDES}
-    return [*sources, Source(VALID, Text(f"{name}, source", texts["src"]), Text(f"{name}, target", texts["trg"]))]
+    src, trg = zip(*chosen, strict=True)
+    return [*sources, Source(VALID, Text(f"{name}, source", src), Text(f"{name}, target", trg))]
 
 
 N_PAIR = 10_000  # pairs of a block, the unit of work
@@ -174,20 +165,12 @@ def cut_blocks(pairs: Iterator[tuple[TextOrFlaw, TextOrFlaw]]) -> Iterator[list[
         yield block
 
 
-def blocks_of(
-    training: Sequence[Source], config: DataConfig, report: DataReport, *, is_reread: bool = False
-) -> Iterator[TextBlock]:
-    """Cut training sources into blocks. Raises DataError if there are not report.n_read pairs.
-
-    report: gets the oddities, unless the sources were read before (is_reread).
-    """
-    n_read, reading = 0, reading_of(config, DataReport() if is_reread else report)
+def blocks_of(training: Sequence[Source], reading: Reading, most: int) -> Iterator[TextBlock]:
+    """Cut training sources into blocks. most: pairs to read in all, even if files have grown."""
+    n_read = 0
     for n_source, source in enumerate(training):
         first = source.first_number
-        for block in cut_blocks(source.pairs(reading)):
-            n_read += len(block)
-            if n_read > report.n_read:  # only counted
-                continue
+        for block in cut_blocks(islice(source.pairs(reading), most - n_read)):
             is_low = source.is_low[first - source.first_number :][: len(block)]
             flaws = dict.fromkeys(np.flatnonzero(is_low).tolist(), LOW_SCORE)
             for n, (src_text, trg_text) in enumerate(block):
@@ -195,13 +178,9 @@ def blocks_of(
                     flaws[n] = src_text.reason if isinstance(src_text, Flaw) else cast(Flaw, trg_text).reason
                     block[n] = ("", "")
             src, trg = ("\n".join([*side, ""]).encode("utf-8") for side in zip(*block, strict=True))
-            yield TextBlock(n_source, first, n_read - len(block), len(block), src, trg, flaws)
+            yield TextBlock(n_source, first, n_read, len(block), src, trg, flaws)
+            n_read += len(block)
             first += len(block)
-    if n_read != report.n_read:
-        raise DataError(
-            f"The training files changed while they were read: {report.n_read:,} lines, then {n_read:,}. Prepare again "
-            "when nothing else writes to them."
-        )
 
 
 def read_held_out(sources: Sequence[Source], split: str, report: DataReport) -> Texts:
@@ -252,8 +231,10 @@ def keep_training_pairs(kept: KeptPairs, recipe: Recipe, report: DataReport, wor
     if config.valid_size and not config.valid:
         drawn = np.unique([kept.leaks.splits[VALID]["near", side] for side in SIDES])
     workers.begin(Task, config, recipe.subwords, kept.folder, corpora, kept.held_out_hashes, drawn)
-    codes = _decide(kept, config, report, workers)
-    blocks = blocks_of(kept.training, config, report, is_reread=codes is not None)
+    codes, n_pair, reading = _decide(kept, config, report, workers), report.n_read, reading_of(config, report)
+    if codes is not None:
+        n_pair, reading = len(codes), reading_of(config, DataReport())  # the first reading has noted the oddities
+    blocks = blocks_of(kept.training, reading, n_pair)
     tasks = ((block, None if codes is None else codes[block.start :][: block.n_pair]) for block in blocks)
     with progress_bar("reading", report.n_read) as progress:
         for result in workers.each("filter_and_measure", tasks):
@@ -301,7 +282,7 @@ def _decide(kept: KeptPairs, config: DataConfig, report: DataReport, workers: Wo
     parts, n_pair_of = list[Codes](), [0] * len(filters)
 
     def tasks() -> Iterator[tuple[TextBlock]]:
-        for block in blocks_of(kept.training, config, report):
+        for block in blocks_of(kept.training, reading_of(config, report), report.n_read):
             n_pair_of[block.source] += block.n_pair
             yield (block,)
 
@@ -312,7 +293,8 @@ def _decide(kept: KeptPairs, config: DataConfig, report: DataReport, workers: Wo
             file.write(keys.tobytes())
             progress.update(len(part))
     codes = np.concatenate([np.empty(0, np.uint8), *parts])
-    for reason, numbers in repeated(np.memmap(path, dtype, "r"), filters, n_pair_of):
+    all_keys = np.memmap(path, dtype, "r") if len(codes) else np.empty(0, dtype)
+    for reason, numbers in repeated(all_keys, filters, n_pair_of):
         codes[numbers] = CODES[reason]
     path.unlink()
     return codes

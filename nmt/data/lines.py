@@ -13,7 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from nmt.errors import DataError
 from nmt.files import replacing
@@ -163,45 +163,39 @@ class StreamLine(NamedTuple):
         return self.n_byte > len(self.raw)
 
 
-def text_blocks(path: Path | str, longest: int | None = None, notes: Counter[str] | None = None) -> Iterator[bytes]:
-    """Yield the lines of a text file in blocks of about a megabyte, with line feeds between the lines.
+def _blocks(
+    file: io.BufferedIOBase, name: Path | str, longest: int | None, notes: Counter[str]
+) -> Iterator[tuple[bytes, int]]:
+    """Yield the lines of a file as soon as they arrive, in blocks of at most about a megabyte.
 
-    A carriage return at the end of a line and a byte order mark at the start are removed. longest: bytes of a line
-    that are needed. A longer line comes out longer than that, and is correct only up to `longest`. notes: counts of
-    harmless oddities, under the keys "bom" and "crlf".
+    A block has line feeds between its lines. It comes with the number of bytes by which its first line was cut, since
+    it is longer than `longest`.
     """
-    notes = Counter() if notes is None else notes
-    with open_text(path) as file:
-        unfinished, chunk = bytearray(), file.read(_CHUNK)
-        if b"\n" not in chunk:
-            _refuse_carriage_returns(path, chunk)
-        if chunk.startswith(BOM):
-            notes["bom"] += 1
-            chunk = chunk.removeprefix(BOM) or b"\n"  # a file with nothing but a mark has one line
-        while chunk:
-            lines, feed, rest = chunk.rpartition(b"\n")
-            if feed:
-                yield _without_returns(bytes(unfinished) + lines + feed, notes)
-                unfinished.clear()
-            unfinished += rest
-            if longest is not None:
-                del unfinished[longest + 2 :]  # otherwise one line could fill the memory
-            chunk = file.read(_CHUNK)
-        if unfinished:
-            yield _without_returns(bytes(unfinished) + b"\n", notes)
-
-
-def _without_returns(lines: bytes, notes: Counter[str]) -> bytes:
-    """Remove the carriage returns at the ends of lines, and the last line feed."""
-    if n_return := lines.count(b"\r\n"):
-        notes["crlf"] += n_return
-        lines = lines.replace(b"\r\n", b"\n")
-    return lines[:-1]
-
-
-def _refuse_carriage_returns(name: Path | str, head: bytes) -> None:
-    if b"\r" in head[:-1]:
-        raise DataError(f"{name}: its lines end with carriage returns only. Convert it: tr '\\r' '\\n' < IN > OUT.")
+    unfinished, n_cut, is_first, chunk = bytearray(), 0, True, b"\n"
+    while chunk:
+        chunk = file.read1(_CHUNK)
+        lines, feed, rest = chunk.rpartition(b"\n")
+        if not chunk and unfinished:  # the last line has no line feed
+            if is_first and b"\r" in unfinished[:-1]:
+                raise DataError(
+                    f"{name}: its lines end with carriage returns only. Convert it: tr '\\r' '\\n' < IN > OUT."
+                )
+            feed = b"\n"
+        if feed:
+            block = bytes(unfinished) + lines + feed
+            if is_first and block.startswith(BOM):
+                notes["bom"] += 1
+                block = block.removeprefix(BOM)
+            if n_return := block.count(b"\r\n"):
+                notes["crlf"] += n_return
+                block = block.replace(b"\r\n", b"\n")
+            yield block[:-1], n_cut
+            unfinished.clear()
+            n_cut, is_first = 0, False
+        unfinished += rest
+        if longest is not None and (n_more := len(unfinished) - longest - len(BOM) - 2) > 0:
+            del unfinished[-n_more:]  # otherwise one line could fill the memory
+            n_cut += n_more
 
 
 def first_bytes(raw: bytes, most: int) -> bytes:
@@ -215,10 +209,16 @@ def first_bytes(raw: bytes, most: int) -> bytes:
 
 
 def text_lines(path: Path | str, longest: int | None = None, notes: Counter[str] | None = None) -> Iterator[bytes]:
-    """Yield the lines of a text file as bytes, see `text_blocks`. Longer lines are cut to over `longest - 4` bytes."""
-    for block in text_blocks(path, longest, notes):
-        lines = block.split(b"\n")
-        yield from lines if longest is None else (first_bytes(line, longest) for line in lines)
+    """Yield the lines of a text file as bytes.
+
+    A carriage return at the end of a line and a byte order mark at the start are removed. longest: bytes of a line
+    that are needed; a longer line is cut to over `longest - 4` bytes. notes: counts of harmless oddities, under the
+    keys "bom" and "crlf".
+    """
+    with open_text(path) as file:
+        for block, _ in _blocks(file, path, longest, Counter() if notes is None else notes):
+            lines = block.split(b"\n")
+            yield from lines if longest is None else (first_bytes(line, longest) for line in lines)
 
 
 def read_lines(path: Path | str) -> Iterator[str]:
@@ -238,9 +238,8 @@ def bad_utf8(error: UnicodeDecodeError) -> str:
 def decode_line(raw: bytes) -> tuple[str, bool]:
     """Return the text of a line, and True if it was valid UTF-8.
 
-    For translation, where every line needs an output: invalid bytes become U+FFFD. A final carriage return is removed.
+    For translation, where every line needs an output: invalid bytes become U+FFFD.
     """
-    raw = raw.removesuffix(b"\r")
     try:
         return raw.decode("utf-8"), True
     except UnicodeDecodeError:
@@ -253,40 +252,25 @@ def without_end(line: str) -> str:
 
 
 def read_stream(file: BinaryIO, name: str, notes: Counter[str] | None = None) -> Iterator[StreamLine]:
-    """Yield the lines of a stream, each as soon as it arrives, without a byte order mark at the start.
+    """Yield the lines of a stream as `text_lines` does, each as soon as it arrives.
 
     A line of more than `LONGEST_LINE` bytes is cut there. name: name of the stream, for the DataError that is raised if
-    it is no text. notes: see `text_blocks`.
+    it is no text. notes: see `text_lines`.
     """
-    notes = Counter() if notes is None else notes
-    limit, is_first = LONGEST_LINE + len(BOM) + 1, True
     with errors_of(name):
         if isinstance(file, io.BufferedReader):
             _refuse_wide(name, file)
-        while raw := file.readline(limit):
-            n_rest, is_complete = 0, raw.endswith(b"\n")
-            while not is_complete and len(raw) == limit and (rest := file.readline(_CHUNK)):
-                is_complete = rest.endswith(b"\n")
-                n_rest += len(rest) - is_complete
-            if is_first and not is_complete:
-                _refuse_carriage_returns(name, raw)
-            raw = raw.removesuffix(b"\n")
-            if is_first and raw.startswith(BOM):
-                notes["bom"] += 1
-                raw = raw.removeprefix(BOM)
-            is_first = False
-            notes["crlf"] += raw.endswith(b"\r")
-            yield StreamLine(first_bytes(raw, LONGEST_LINE), len(raw) + n_rest)
+        blocks = _blocks(cast(io.BufferedIOBase, file), name, LONGEST_LINE, Counter() if notes is None else notes)
+        for block, n_cut in blocks:
+            for line in block.split(b"\n"):
+                yield StreamLine(first_bytes(line, LONGEST_LINE), len(line) + n_cut)
+                n_cut = 0
 
 
 def count_lines(path: Path | str) -> int:
     """Count the lines of a text file as `wc -l` does, plus a last line without a line feed."""
-    n_line, last = 0, b"\n"
     with open_text(path) as file:
-        while chunk := file.read(_CHUNK):
-            n_line += chunk.count(b"\n")
-            last = chunk[-1:]
-    return n_line + (last != b"\n")
+        return sum(block.count(b"\n") + 1 for block, _ in _blocks(file, path, 0, Counter()))
 
 
 def write_lines(path: Path | str, lines: Iterable[str]) -> None:

@@ -194,13 +194,11 @@ def temporary_folder(folder: Path) -> Iterator[Path]:
                 f"{folder}: cannot be created: {folder.parent} is not writable ({error.strerror}). Choose another "
                 "folder with --data.out."
             ) from None
-        try:
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir()
-            with naming(folder):
-                yield temporary
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        stack.callback(shutil.rmtree, temporary, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        with naming(folder):
+            yield temporary
 
 
 @contextlib.contextmanager

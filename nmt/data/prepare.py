@@ -152,12 +152,12 @@ def overlap_with_bases(bases: Iterable[Path], leaks: Leaks) -> tuple[list[dict[s
 
 def _sample_lines(kept: KeptPairs, source: int) -> tuple[list[str], list[str]]:
     """Sample kept pairs from all over a source: its source lines and its target lines."""
-    blocks = [block for block in kept.blocks if block.source == source and block.n_kept]
+    blocks = [block for block in kept.blocks if block.source == source]
     blocks = blocks[:: max(1, -(-len(blocks) // _N_BLOCK))]
     src, trg = list[str](), list[str]()
     for block in blocks:
-        for lines, side in zip((src, trg), read_block(block).sides, strict=True):
-            lines += side.texts()[: _N_LINE // len(blocks)]
+        for lines, texts in zip((src, trg), read_block(block).lines, strict=True):
+            lines += texts[: _N_LINE // len(blocks)]
     return src, trg
 
 
@@ -225,11 +225,12 @@ def prepare(
         splits = dict.fromkeys(source.split for source in sources if source.split != "train")
         held_out = {split: read_held_out(sources, split, report) for split in splits}
         kept = KeptPairs(temporary, [source for source in sources if source.split == "train"], held_out)
-        prepared = _prepare_training_pairs(kept, recipe, vocab_files, report, workers, talk)
+        keep_training_pairs(kept, recipe, report, workers)
         if changed := [str(path) for path, stamp in stamps_of(sources).items() if stamps[path] != stamp]:
             raise DataError(
                 f"{', '.join(changed)}: changed while it was read. Prepare again when nothing else writes to it."
             )
+        prepared = _prepare_kept_pairs(kept, recipe, vocab_files, report, workers, talk)
         if prepared is None or not report.n_kept:
             raise alarm_error(report.nothing_left(data))
         subwords, report.corpora = prepared
@@ -275,15 +276,14 @@ def prepare(
     return manifest
 
 
-def _prepare_training_pairs(
+def _prepare_kept_pairs(
     kept: KeptPairs, recipe: Recipe, vocab_files: Sequence[Path], report: DataReport, workers: WorkerPool, talk: Talk
 ) -> tuple[Subwords, list[dict[str, Any]]] | None:
-    """Filter the training pairs, learn subwords and write train.arrow.
+    """Learn subwords and write train.arrow.
 
     vocab_files: files of subwords to take instead of learning them. Return the subwords and the corpora for the
     manifest, or None if no pair is kept.
     """
-    keep_training_pairs(kept, recipe, report, workers)
     words = count_words_of(kept, recipe.subwords, workers)
     kept.begin_survey(workers)
     if len(kept):
@@ -301,8 +301,8 @@ def _prepare_training_pairs(
     report.note("base", *unreadable)
     report.survey["swapped"] = swapped(kept, recipe.data)
     corpora = encode_training_pairs(kept, recipe.data, subwords, report, workers)
-    for file in {block.file for block in kept.blocks}:
-        Path(file).unlink()
+    for file in kept.folder.glob("block.*"):
+        file.unlink()
     return subwords, corpora
 
 

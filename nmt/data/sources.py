@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.formats import Column, HubDataset, Reading, Text, TextOrFlaw, name_list, names_in, read_columns
+from nmt.data.formats import Column, HubDataset, Place, Reading, Text, TextOrFlaw, name_list, names_in, read_columns
 from nmt.data.lines import without_ending
 from nmt.data.scripts import scripts_of
 from nmt.data.text import split_of
@@ -26,6 +26,21 @@ from nmt.recipe.contradictions import ENDINGS, NOT_READ, names_of
 from nmt.recipe.data_options import CorpusFiles, DataConfig, TrainingCorpus
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import Origin, is_prepared
+
+
+class NamedFile(NamedTuple):
+    """A file or dataset of the recipe. wild: the number of its pattern, and the text that each wildcard matched."""
+
+    name: str
+    place: Place
+    wild: tuple[int | str, ...] | None = None
+
+    @property
+    def form(self) -> str:
+        """The format by the name, see `Text`."""
+        plain = without_ending(self.name).lower()
+        endings = (form for ending, form in ENDINGS.items() if plain.endswith(ending))
+        return "dataset" if isinstance(self.place, HubDataset) else next(endings, "text")
 
 
 @dataclass(frozen=True)
@@ -112,22 +127,18 @@ def _sources_of(
     option = f"data.{split.partition('-')[0]}"
     folders = [*origin.folders(option), *map(Path, filter(None, [os.environ.get("NMT_DATA")]))]
 
-    def locate_all(names: Any) -> list["NamedFile"]:
-        matches = [_locate(name, option, complaints, folders) for name in names_of(names)]
-        return [file._replace(wild=file.wild and (n, *file.wild)) for n, match in enumerate(matches) for file in match]
+    def locate_all(names: str | list[str] | None) -> list[NamedFile]:
+        located = (_locate(n, name, option, complaints, folders) for n, name in enumerate(names_of(names)))
+        return list(itertools.chain.from_iterable(located))
 
-    is_one_file = files.file is not None
-    dataset: HubDataset | None = None
     if files.dataset is not None:
         assert files.split is not None, "the recipe was checked"
-        if files.header is not None:
-            complaints.append(f"{option}.header: a dataset has named columns. Remove it.")
         paths = (folder / files.dataset for folder in folders)
         name = str(next((path for path in paths if path.is_dir()), files.dataset))
         dataset = HubDataset(name, files.subset, files.split)
-        unread = NamedFile(name, Path())  # only its name is used, in messages about files of scores
-        pairs = [(unread, unread)]
-    elif is_one_file or (isinstance(files, TrainingCorpus) and files.translated_by):
+        both_sides = NamedFile(str(dataset), dataset)
+        pairs = [(both_sides, both_sides)]
+    elif files.file is not None or (isinstance(files, TrainingCorpus) and files.translated_by):
         pairs = [(file, file) for file in locate_all(files.file or files.src or files.trg)]
     else:
         pairs = _file_pairs(locate_all(files.src), locate_all(files.trg), option, complaints)
@@ -135,7 +146,7 @@ def _sources_of(
     if isinstance(files, TrainingCorpus) and files.scores is not None:
         with_scores = _file_pairs([src for src, _ in pairs], locate_all(files.scores), option, complaints, "scores")
         score_files = [score_file for _, score_file in with_scores]
-    infers_columns = is_one_file and files.src_column is None
+    infers_columns = files.file is not None and files.src_column is None
     moses = [language_of(code).primary if files.unescape else None for code in languages]
     sources = []
     for pair, score_file in zip(pairs, score_files, strict=False):
@@ -143,12 +154,8 @@ def _sources_of(
             columns = _columns_in(pair[0], files, languages) if infers_columns else (files.src_column, files.trg_column)
             by_name = [isinstance(column, str) for column in columns]
             by_name[0] |= isinstance(getattr(files, "score_column", None), str) and score_file is None
-            by_name = [any(by_name)] * 2 if is_one_file else by_name
-            if dataset:
-                sides = zip(columns, moses, strict=True)
-                src, trg = (Text(str(dataset), dataset, "dataset", column, moses=code) for column, code in sides)
-            else:
-                src, trg = (_text_of(*side, files) for side in zip(pair, columns, by_name, moses, strict=True))
+            by_name = [any(by_name)] * 2 if pair[0] == pair[1] else by_name
+            src, trg = (_text_of(*side, files) for side in zip(pair, columns, by_name, moses, strict=True))
             scores = _scores_of(src, score_file, files)
         except DataError as error:
             complaints.append(f"{option}: {error}")
@@ -158,9 +165,9 @@ def _sources_of(
     return sources
 
 
-def _text_of(file: "NamedFile", column: Column | None, by_name: bool, moses: str | None, files: CorpusFiles) -> Text:
+def _text_of(file: NamedFile, column: Column | None, by_name: bool, moses: str | None, files: CorpusFiles) -> Text:
     """Return one side. by_name: columns of its file are chosen by name. moses: see `Text`."""
-    form = files.format or form_of(file)
+    form = files.format or file.form
     if column is None and files.format is None and form != "text":
         raise DataError(
             f"{file.name}: {form} has columns or keys, and none is chosen. Choose one with src_column and trg_column, "
@@ -181,21 +188,21 @@ def _text_of(file: "NamedFile", column: Column | None, by_name: bool, moses: str
     if drop_flagged and form != "jsonl":
         raise DataError(f"{file.name}: drop_flagged is for JSONL, but this is {form}. Remove it.")
     header = may_have_header and (by_name if files.header is None else files.header)
-    return Text(file.name, file.path, form, column, header, drop_flagged, moses)
+    return Text(file.name, file.place, form, column, header, drop_flagged, moses)
 
 
-def _scores_of(src: Text, score_file: "NamedFile | None", files: CorpusFiles) -> Text | None:
+def _scores_of(src: Text, score_file: NamedFile | None, files: CorpusFiles) -> Text | None:
     """Return the scores of a source, from score_file or from a column of the file of src; None if it has none."""
     if not isinstance(files, TrainingCorpus) or (files.scores is None and files.score_column is None):
         return None
-    column, form = files.score_column, form_of(score_file) if score_file else src.form
+    column, form = files.score_column, score_file.form if score_file else src.form
     if (column is None) != (form == "text"):
         advice = "text has no columns: remove score_column, or name a file of scores that ends in .tsv, .csv or .jsonl"
         advice = f"choose the column of the {form}: score_column" if column is None else advice
         raise DataError(f"{(score_file or src).name}: has the scores, but {advice}.")
     if score_file is None:
         return replace(src, column=column, drop_flagged=False, moses=None)
-    return Text(score_file.name, score_file.path, form, column, isinstance(column, str) and form in ("tsv", "csv"))
+    return Text(score_file.name, score_file.place, form, column, isinstance(column, str) and form in ("tsv", "csv"))
 
 
 def with_low_scores(sources: Sequence[Source], data: DataConfig) -> list[Source]:
@@ -225,16 +232,11 @@ def with_low_scores(sources: Sequence[Source], data: DataConfig) -> list[Source]
 _WILD = re.compile(r"(\*|\?|\[[^\]]+\])")
 
 
-class NamedFile(NamedTuple):
-    """Name and path of a file. wild: the number of its pattern, and the text that each wildcard matched."""
+def _locate(number: int, name: str, option: str, complaints: list[str], folders: Sequence[Path]) -> list[NamedFile]:
+    """Return the files of a name or pattern in the first folder with any, sorted by name; else add a complaint.
 
-    name: str
-    path: Path
-    wild: tuple[int | str, ...] | None = None
-
-
-def _locate(name: str, option: str, complaints: list[str], folders: Sequence[Path]) -> list[NamedFile]:
-    """Return the files of a name or pattern in the first folder with any, sorted by name; else add a complaint."""
+    number: of the name in its list.
+    """
     is_pattern = _WILD.search(name) is not None
     for folder in folders:
         if (folder / name).exists() and not is_prepared(folder / name):  # prepared data may be named like its corpus
@@ -247,11 +249,9 @@ def _locate(name: str, option: str, complaints: list[str], folders: Sequence[Pat
             # `glob` has decided which files match. Here a bracket just captures the letter that it matched.
             parts = enumerate(_WILD.split(name))
             shape = "".join(("([^/]*)" if part == "*" else "([^/])") if n % 2 else re.escape(part) for n, part in parts)
-            matches = ((file_name, re.fullmatch(shape, file_name, re.DOTALL)) for file_name in names)
-            return [
-                NamedFile(file_name, folder / file_name, tuple(map(without_ending, match.groups())) if match else None)
-                for file_name, match in matches
-            ]
+            matches = (re.fullmatch(shape, found, re.DOTALL) for found in names)
+            wilds = [(number, *map(without_ending, match.groups())) if match else None for match in matches]
+            return [NamedFile(found, folder / found, wild) for found, wild in zip(names, wilds, strict=True)]
     places = " and ".join(dict.fromkeys(str((folder / name).absolute()) for folder in folders))
     problem = "no file matches" if is_pattern else "no file"
     complaints.append(f"{option}: {problem} {name}: tried {places}.".replace("\n", "\\n"))
@@ -289,21 +289,15 @@ def _file_pairs(
 _SIDES = (("source", "target"), ("src", "trg"), ("src", "tgt"), ("source_text", "target_text"))
 
 
-def form_of(file: NamedFile) -> str:
-    """Return the format of a file, by its name."""
-    plain = without_ending(file.name).lower()
-    return next((form for ending, form in ENDINGS.items() if plain.endswith(ending)), "text")
-
-
 def _columns_in(file: NamedFile, files: CorpusFiles, languages: tuple[str, str]) -> tuple[Column, Column]:
     """Infer the columns of a file with both sides: by the names in its header, or 1 and 2 if there are just two."""
-    form = files.format or form_of(file)
+    form = files.format or file.form
     if form == "text":
         plain = without_ending(file.name).lower()
         reason = next((f"is {why}" for ending, why in NOT_READ.items() if plain.endswith(ending)), "")
         problem = reason or "unknown format and columns. Name src_column and trg_column, and format"
         raise DataError(f"{file.name}: {problem} (docs/data.md).")
-    names = names_in(file.path, form)
+    names = names_in(file.place, form)
     if columns := columns_by_name(names, languages):
         return columns
     if form in ("tsv", "csv") and len(names) == 2 and not files.header:

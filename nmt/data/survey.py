@@ -4,7 +4,6 @@ For the survey each pair takes 36 bytes on the disk: 20 for its alignment, 16 to
 """
 
 import bisect
-import io
 import itertools
 import operator
 import random
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.lib.format import read_array, write_array
 from numpy.typing import NDArray
 
 from nmt.data.alignment_shift import records_of
@@ -30,70 +28,41 @@ _N_RANDOM = 10  # kept pairs that the report shows at random
 
 
 class KeptBlock(NamedTuple):
-    """Place of the kept pairs of a block on the disk and in their source."""
+    """File of the kept pairs of a block, and their place in the source."""
 
     file: str
-    offset: int
     source: int  # number of the source
     first: int  # number of its first line in the source
     n_kept: int
     start: int = -1  # number of its first kept pair among those of all blocks
 
 
-class BlockSide(NamedTuple):
-    """The kept lines of one side of a block; texts as bytes."""
-
-    # Units for learning and encoding, as in `Units`, with placeholders.
-    units: NDArray[Any]  # with line feeds between them
-    at: NDArray[Any]
-    n_unit: NDArray[Any]
-    n_char: NDArray[Any]
-    n_word: NDArray[Any]
-    # The lines, with line feeds between them, and the same lines with placeholders.
-    text: NDArray[Any]
-    protected: NDArray[Any]  # empty if the recipe protects nothing
-
-    def texts(self) -> list[str]:
-        """Return the kept lines."""
-        return _texts(self.text)
-
-    def learnt_texts(self) -> list[str]:
-        """Return the kept lines as they are learnt from, with placeholders."""
-        return _texts(self.protected if len(self.protected) else self.text)
-
-    def unit_texts(self) -> list[str]:
-        """Return the different units."""
-        return _texts(self.units)
-
-
-def _texts(raw: NDArray[Any]) -> list[str]:
-    return raw.tobytes().decode(**BYTES).split("\n")
-
-
 class BlockContent(NamedTuple):
-    """A filtered block. kept: mask of the pairs that are not dropped."""
+    """A filtered block.
+
+    kept: mask of the pairs that are not dropped. lines: of these pairs, of each side. learnt: the lines with
+    placeholders, as they are learnt from and encoded; `lines` itself if the recipe protects nothing.
+    """
 
     kept: Mask
-    sides: list[BlockSide]
+    lines: Sequence[list[str]]
+    learnt: Sequence[list[str]]
 
 
-def write_block(path: Path, block: BlockContent) -> int:
-    """Append a block to a file and return its offset."""
-    content = io.BytesIO()  # numpy bypasses Python's file object on a real file, and does not report a full disk
-    for array in (block.kept, *itertools.chain.from_iterable(block.sides)):
-        write_array(content, array)
-    with path.open("ab") as file, naming(path):
-        offset = file.tell()
-        file.write(content.getbuffer())
-    return offset
+def write_block(path: Path, block: BlockContent) -> None:
+    """Write a block to a file of its own: the mask, and the lines, each after a line feed."""
+    sides = block.lines if block.learnt is block.lines else (*block.lines, *block.learnt)
+    text = "\n".join(["", *itertools.chain.from_iterable(sides)]).encode(**BYTES)
+    with naming(path):
+        path.write_bytes(block.kept.tobytes() + text)
 
 
 def read_block(block: KeptBlock) -> BlockContent:
-    """Read the kept pairs of a block."""
-    with open(block.file, "rb") as file:
-        file.seek(block.offset)
-        kept = read_array(file)
-        return BlockContent(kept, [BlockSide(*(read_array(file) for _ in BlockSide._fields)) for _ in SIDES])
+    """Read a block with kept pairs."""
+    mask, _, text = Path(block.file).read_bytes().partition(b"\n")
+    lines = text.decode(**BYTES).split("\n")
+    sides = [lines[start : start + block.n_kept] for start in range(0, len(lines), block.n_kept)]
+    return BlockContent(np.frombuffer(mask, bool), sides[:2], sides[-2:])
 
 
 class MeasuredBlock(NamedTuple):
@@ -155,7 +124,10 @@ class Texts(NamedTuple):
 
 
 class KeptPairs:
-    """The training pairs that are kept. Add all blocks in order, then begin and finish the survey."""
+    """The training pairs that are kept. Add all blocks in order, then begin and finish the survey.
+
+    blocks: those with kept pairs.
+    """
 
     def __init__(self, folder: Path, training: Sequence[Source], held_out: Mapping[str, Texts]) -> None:
         """folder: for the files of blocks, and two more. held_out: the lines of validation and test sets."""
@@ -169,7 +141,7 @@ class KeptPairs:
         self._extremes: dict[str, list[tuple[int, int]]] = {"shortest": [], "longest": []}  # as in `MeasuredBlock`
         keys, bags = {}, np.empty(0, np.uint64)
         for split, (src, trg, sources) in held_out.items():
-            self._dress[split] = [dress_of("\n".join([*side, ""]).encode("utf-8")) for side in (src, trg)]
+            self._dress[split] = [dress_of(src), dress_of(trg)]
             blocks = Block(src), Block(trg)
             keys[split] = overlap_keys(*blocks)
             bags = np.concatenate([bags, *(block.bags() for block in blocks)])
@@ -188,7 +160,8 @@ class KeptPairs:
 
     def add(self, measurements: MeasuredBlock) -> None:
         """Add the next block."""
-        self.blocks.append(measurements.block._replace(start=self._n_kept))
+        if measurements.block.n_kept:
+            self.blocks.append(measurements.block._replace(start=self._n_kept))
         n = self._first_training + measurements.block.source
         self._files[n] = self._files[n][0], self._files[n][1] + measurements.n_pair
         self._dress["train"] = [
@@ -255,7 +228,7 @@ class KeptPairs:
         block = self.blocks[bisect.bisect_right(self.blocks, number, key=lambda block: block.start) - 1]
         content, n = read_block(block), number - block.start
         place = self.training[block.source].place(block.first + int(np.flatnonzero(content.kept)[n]))
-        return shown(place, *(side.texts()[n] for side in content.sides))
+        return shown(place, *(lines[n] for lines in content.lines))
 
 
 def shown(place: str, src: str, trg: str) -> dict[str, str]:

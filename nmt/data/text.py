@@ -241,11 +241,11 @@ class Dress(NamedTuple):
 _FEWEST_ENDS = 10
 
 
-def dress_of(text: bytes) -> Dress:
-    """Return the counts for a text whose lines are each ended by a line feed."""
-    marks = (*_ENTITIES, " @-@ ") if b"&" in text or b"@" in text else ()
-    entities = sum(text.count(mark.encode()) for mark in marks)
-    return Dress(text.count(b"\n"), entities, text.count(b".\n"), text.count(b" .\n"))
+def dress_of(lines: Iterable[str]) -> Dress:
+    """Return the counts for lines."""
+    text = "\n".join([*lines, ""])
+    marks = (*_ENTITIES, " @-@ ") if "&" in text or "@" in text else ()
+    return Dress(text.count("\n"), sum(map(text.count, marks)), text.count(".\n"), text.count(" .\n"))
 
 
 def undo_moses(line: str, language: str) -> str:

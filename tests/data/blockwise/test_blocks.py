@@ -160,8 +160,8 @@ def test_units_that_are_not_remembered_do_not_change_the_data(tmp_path, monkeypa
 
 
 def test_full_disk_error_names_the_file_and_the_reason(tmp_path):
-    side = survey.BlockSide(*(np.zeros(5_000, np.int64) for _ in survey.BlockSide._fields))
-    block = survey.BlockContent(np.ones(5_000, dtype=bool), [side, side])
+    sides = [["x"] * 5_000] * 2
+    block = survey.BlockContent(np.ones(5_000, dtype=bool), sides, sides)
     with full_disk(100), pytest.raises(OSError, match="File too large") as raised:
         survey.write_block(tmp_path / "block", block)
     assert raised.value.filename == str(tmp_path / "block")

@@ -283,7 +283,7 @@ def test_files_that_grow_after_the_search_for_duplicates_are_refused(at, monkeyp
     at.write("a.en", ["one big dog", "two big dogs"])
     real_decide = keep._decide
     monkeypatch.setattr(keep, "_decide", decide)
-    at.refused({"src": "a.de", "trg": "a.en"}, "changed while they were read: 2 lines, then 3", drop_duplicates=True)
+    at.refused({"src": "a.de", "trg": "a.en"}, "a.de, a.en: changed while it was read", drop_duplicates=True)
 
 
 CUT = """

@@ -25,7 +25,7 @@ def test_moses_tokenisation_is_undone(line, language, plain):
 
 
 def test_entities_and_detached_full_stops_are_counted():
-    assert dress_of(b"isn &apos;t it .\na @-@ b\nYes.\n") == (3, 2, 2, 1)
+    assert dress_of(["isn &apos;t it .", "a @-@ b", "Yes."]) == (3, 2, 2, 1)
 
 
 def test_moses_tokenisation_of_a_dataset_is_undone(at):
