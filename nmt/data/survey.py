@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from nmt.data.alignment_shift import records_of
 from nmt.data.dedup import N_SHOWN, PAIR, Hits, Leaks, hits, overlap_keys
-from nmt.data.letters import units_of
 from nmt.data.placeholders import BYTES
 from nmt.data.sources import Source
-from nmt.data.text import SIDES, Block, Dress, Hashes, Words, cut, dress_of, hashes_of, row_hashes
+from nmt.data.text import SIDES, Block, Dress, Hashes, Words, cut, dress_of, hashes_of
 from nmt.data.units import Mask, UnitFacts, Units
 from nmt.data.worker_pool import WorkerPool
 from nmt.files import naming
@@ -121,7 +120,7 @@ def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str,
     order = np.argsort(n_char, kind="stable")
     pairs = np.empty(len(order), PAIR)
     for name, side in zip(SIDES, (src, trg), strict=True):
-        pairs[name] = line_hashes(side)[kept]
+        pairs[name] = hashes_of(map(str.strip, side.some(kept)))
     leaks: Hits | None = None
     candidates = kept & (np.isin(src.bags(), held_out.bags) | np.isin(trg.bags(), held_out.bags))
     if candidates.any():
@@ -144,17 +143,6 @@ def words_of(side: Units) -> Words:
     hashed, n_of_unit = side.known.part(UnitFacts).words.of(side.which[side.at])
     n_of = np.add.reduceat(n_of_unit, side.first)
     return hashed, np.repeat(np.arange(len(n_of)), n_of)
-
-
-def line_hashes(side: Units) -> Hashes:
-    """A hash of each line without the white space around it, combined from the hashes of its units."""
-    hashes = row_hashes(side.known.part(UnitFacts).hashes.values[side.which][side.at], side.n_unit)
-    if side.is_odd.any():
-        # Such a line is one unit, but must have the hash of an equal line that is split into units.
-        rows = [units_of(" " + line.strip()) for line in side.some(side.is_odd)]
-        unit_hashes = hashes_of(itertools.chain.from_iterable(rows))
-        hashes[side.is_odd] = row_hashes(unit_hashes, np.fromiter(map(len, rows), np.int64, len(rows)))
-    return hashes
 
 
 class Texts(NamedTuple):

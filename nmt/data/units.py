@@ -19,7 +19,7 @@ from nmt.data.corpus import as_numpy
 from nmt.data.letters import WordsOf
 from nmt.data.placeholders import BYTES
 from nmt.data.subwords import Codec
-from nmt.data.text import Block, Hashes, hashes_of, unified
+from nmt.data.text import Block, Hashes, unified
 
 Mask = NDArray[np.bool_]
 P = TypeVar("P")
@@ -137,17 +137,16 @@ class Units:
 
 
 class UnitFacts:
-    """Facts of units, by number: `bags` and rows of `words`, as in `text.py`, and `hashes` of their texts."""
+    """Facts of units, by number: `bags` and rows of `words`, as in `text.py`."""
 
     def __init__(self) -> None:
-        self.bags, self.hashes = Grown(np.uint64), Grown(np.uint64)
+        self.bags = Grown(np.uint64)
         self.words = GrownRows(np.uint16)
 
     def learn(self, units: Sequence[str]) -> None:
         """Add the facts of further units."""
         block = Block(units)
         self.bags.add(block.bags())
-        self.hashes.add(hashes_of(units))
         hashed, unit = block.words()
         self.words.add(Ragged(hashed, np.bincount(unit, minlength=len(units))))
 

@@ -14,7 +14,6 @@ from nmt.data.arrays import Ragged
 from nmt.data.letters import WordsOf, in_words, normalised
 from nmt.data.placeholders import BYTES, protected
 from nmt.data.prepare import prepare
-from nmt.data.survey import line_hashes
 from nmt.data.text import N_ANCHOR, NO_ANCHOR, Block, anchors_of
 from nmt.data.units import Lexicon, UnitFacts, UnitIds, Units, UnitWords
 from nmt.recipe.data_options import SubwordsConfig
@@ -171,19 +170,6 @@ def test_fast_path_for_easy_words_equals_the_pre_tokenizer():
     for unit in texts:
         text = " " + normalised(unit[1:], "nfkc", "unified")
         assert words_of(unit) == [word for word, _ in in_words().pre_tokenize_str(text)]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_line_hashes_ignore_only_surrounding_white_space(seed):
-    words = ["a", "b", "ab", "été", "日本", "\x85", "", "\t", "  "]
-    rng = random.Random(seed)
-    lines = [rng.choice(["", " ", "\u3000"]) + " ".join(rng.choices(words, k=rng.randint(0, 4))) for _ in range(500)]
-    lines += odd_lines(seed)
-    lines += [f" {line}\t" for line in lines[::2]]
-    hash_of = dict[str, int]()
-    for text, line_hash in zip(map(str.strip, lines), line_hashes(units_of(lines)).tolist(), strict=True):
-        assert hash_of.setdefault(text, line_hash) == line_hash
-    assert len(set(hash_of.values())) == len(hash_of) > 200
 
 
 def test_replacing_a_full_lexicon_does_not_change_the_data(tmp_path, monkeypatch):
