@@ -219,7 +219,7 @@ class Leaks:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each split and each place it is compared with: the number of lines found, at each level."""
-        rows = []
+        rows = list[dict[str, Any]]()
         for split, keys in self.splits.items():
             found = {"train": self.places(split) >= 0}
             valid_sets = [other[:, :_REVERSED].ravel() for name, other in self.splits.items() if name != "test"]
