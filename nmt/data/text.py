@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,19 +98,11 @@ class Block:
         return np.maximum(hashed, NO_ANCHOR + 1), np.searchsorted(self._ends, starts[is_word])
 
 
-def row_hashes(values: NDArray[Any], n_of: NDArray[Any]) -> Hashes:
-    """Return a hash of each row, from its values and their places in the row.
-
-    values: of all rows, end to end. n_of: number of values of each row, one at least. With 64 bits, two of 100 million
-    texts hardly share a hash by chance. The hash is no protection against attacks.
-    """
-    starts = np.cumsum(n_of) - n_of
-    # Mixing makes the terms of equal values at different places unrelated.
-    return np.add.reduceat(mixed(values.astype(np.uint64) + seeds_of(turns(n_of))), starts)
-
-
 def hashes_of(lines: Iterable[str]) -> Hashes:
-    """Return a hash of each line."""
+    """Return a hash of each line.
+
+    With 64 bits, two of 100 million lines hardly share a hash by chance. The hash is no protection against attacks.
+    """
     return _hashes(_code_points("\n".join([*lines, ""])))
 
 
@@ -161,8 +153,11 @@ def _code_points(text: str) -> NDArray[np.uint32]:
 
 
 def _hashes(codes: NDArray[np.uint32]) -> Hashes:
-    """Return a hash of each line of a text."""
-    return row_hashes(codes, np.diff(np.flatnonzero(codes == _LINE_FEED), prepend=-1))
+    """Return a hash of each line of a text, from its characters and their places in the line."""
+    lengths = np.diff(np.flatnonzero(codes == _LINE_FEED), prepend=-1)
+    # Mixing makes the terms of equal characters at different places unrelated.
+    terms = mixed(codes.astype(np.uint64) + seeds_of(turns(lengths)))
+    return np.add.reduceat(terms, np.cumsum(lengths) - lengths)
 
 
 # White space and invisible characters.
