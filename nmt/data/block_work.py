@@ -1,7 +1,7 @@
 """Tasks on a block of training pairs: filter, measure, count units, encode. And two tasks on files of all blocks.
 
-A task depends only on its block and on settings that all blocks share, so any process can run it. A block is stored in
-a file for later tasks. `keep.py` makes the blocks, distributes the tasks and merges the results.
+A task depends only on its block and on settings that all blocks share, so any process can run it. Each block is stored
+in a file for later tasks. `keep.py` makes the blocks, distributes the tasks and merges the results.
 """
 
 from collections import Counter
@@ -85,12 +85,10 @@ class Task:
         sources: list[CorpusFacts],
         held_out: HeldOut,
         drawn: Hashes,
-        number: int,
     ) -> None:
         """sources: the training sources. drawn: hashes of the validation lines that were drawn from the training files;
-        pairs near them are dropped. number: of this process, from 0. Each process has its own file."""
-        self._data, self._held_out, self._drawn = data, held_out, drawn
-        self._path = folder / f"blocks.{number}"
+        pairs near them are dropped."""
+        self._data, self._folder, self._held_out, self._drawn = data, folder, held_out, drawn
         self._words_of = WordsOf(subwords)
         # Text with placeholders is for learning only and cannot be measured, so it has lexicons of its own.
         self._lexicons = {name: Lexicon() for name in SIDES}
@@ -108,7 +106,7 @@ class Task:
         return codes, keys
 
     def filter_and_measure(self, block: TextBlock, codes: Codes | None) -> MeasuredBlock:
-        """Filter and measure a block, and write it to the file for later tasks. codes: of the pairs, if known."""
+        """Filter and measure a block, and write it to a file for later tasks. codes: of the pairs, if known."""
         sides, notes = self._units(self._lexicons, block.src, block.trg), Counter[str]()
         codes = self._codes(block, sides) if codes is None else codes
         kept = codes == KEPT
@@ -129,9 +127,10 @@ class Task:
             )
             if ODD.search(b"".join(side.keys).decode("utf-8")):  # the distinct units are shorter than the text
                 notes.update(oddity for line in side.some(kept) for oddity in oddities(line))
-        offset = write_block(self._path, BlockContent(kept, kept_sides))
+        path = self._folder / f"block.{block.start}"
+        write_block(path, BlockContent(kept, kept_sides))
         return MeasuredBlock(
-            KeptBlock(str(self._path), offset, block.source, block.first, int(kept.sum())),
+            KeptBlock(str(path), block.source, block.first, int(kept.sum())),
             dict(notes),
             _dropped(sides, codes, block),
             [block.first + n for n in unlike],

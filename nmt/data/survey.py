@@ -30,10 +30,9 @@ _N_RANDOM = 10  # kept pairs that the report shows at random
 
 
 class KeptBlock(NamedTuple):
-    """Place of the kept pairs of a block on the disk and in their source."""
+    """File of the kept pairs of a block, and their place in the source."""
 
     file: str
-    offset: int
     source: int  # number of the source
     first: int  # number of its first line in the source
     n_kept: int
@@ -69,21 +68,18 @@ class BlockContent(NamedTuple):
     sides: list[BlockSide]
 
 
-def write_block(path: Path, block: BlockContent) -> int:
-    """Append a block to a file and return its offset."""
+def write_block(path: Path, block: BlockContent) -> None:
+    """Write a block to a file of its own."""
     content = io.BytesIO()  # numpy bypasses Python's file object on a real file, and does not report a full disk
     for array in (block.kept, *itertools.chain.from_iterable(block.sides)):
         write_array(content, array)
-    with path.open("ab") as file, naming(path):
-        offset = file.tell()
-        file.write(content.getbuffer())
-    return offset
+    with naming(path):
+        path.write_bytes(content.getbuffer())
 
 
 def read_block(block: KeptBlock) -> BlockContent:
     """Read the kept pairs of a block."""
     with open(block.file, "rb") as file:
-        file.seek(block.offset)
         kept = read_array(file)
         return BlockContent(kept, [BlockSide(*(read_array(file) for _ in BlockSide._fields)) for _ in SIDES])
 
