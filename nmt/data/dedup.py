@@ -18,23 +18,19 @@ from nmt.data.arrays import Ints, seeds_of
 from nmt.data.text import SIDES, Block, Hashes, hashes_of, of_pairs
 from nmt.recipe.data_options import FilterConfig
 
-DUPLICATE = "duplicate"
-NEAR_DUPLICATE = "near duplicate"
-TRANSLATIONS = "many translations"
-
 NO_KEY = 0  # key of a pair that is not compared
 _AT_ONCE = 1 << 20  # keys in memory at once, at some 60 bytes
 _READ = 1 << 18  # keys read at once
 
-
 # Kinds of keys, each with the reason to drop a pair whose key occurred before and the option that turns this on.
-_KINDS = {"exact": (DUPLICATE, "drop_duplicates"), "near": (NEAR_DUPLICATE, "drop_near_duplicates")}
+KINDS = {"exact": ("duplicate", "drop_duplicates"), "near": ("near duplicate", "drop_near_duplicates")}
+TRANSLATIONS = "many translations"  # the reason of max_translations
 
 
 def keys_for(filters: Iterable[FilterConfig]) -> np.dtype[Any]:
     """Return a field for each kind of key that any corpus needs. All corpora get these keys."""
     configs = list(filters)
-    kinds = [kind for kind, (_, option) in _KINDS.items() if any(getattr(config, option) for config in configs)]
+    kinds = [kind for kind, (_, option) in KINDS.items() if any(getattr(config, option) for config in configs)]
     kinds += SIDES if any(config.max_translations for config in configs) else ()
     return np.dtype([(kind, np.uint64) for kind in kinds])
 
@@ -66,7 +62,7 @@ def repeated(keys: NDArray[Any], filters: Sequence[FilterConfig], n_of: Sequence
     """
     ends = np.cumsum(n_of, dtype=np.int64)
     is_dropped, dropped, kinds = np.zeros(len(keys), dtype=bool), [], keys.dtype.names or ()
-    for kind, (reason, option) in _KINDS.items():
+    for kind, (reason, option) in KINDS.items():
         if kind not in kinds:
             continue
         is_on = np.array([getattr(config, option) for config in filters])
