@@ -14,27 +14,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.arrays import Ints
+from nmt.data.arrays import Ints, seeds_of
 from nmt.data.text import SIDES, Block, Hashes, hashes_of, of_pairs
 from nmt.recipe.data_options import FilterConfig
-
-DUPLICATE = "duplicate"
-NEAR_DUPLICATE = "near duplicate"
-TRANSLATIONS = "many translations"
 
 NO_KEY = 0  # key of a pair that is not compared
 _AT_ONCE = 1 << 20  # keys in memory at once, at some 60 bytes
 _READ = 1 << 18  # keys read at once
 
-
 # Kinds of keys, each with the reason to drop a pair whose key occurred before and the option that turns this on.
-_KINDS = {"exact": (DUPLICATE, "drop_duplicates"), "near": (NEAR_DUPLICATE, "drop_near_duplicates")}
+KINDS = {"exact": ("duplicate", "drop_duplicates"), "near": ("near duplicate", "drop_near_duplicates")}
+TRANSLATIONS = "many translations"  # the reason of max_translations
 
 
 def keys_for(filters: Iterable[FilterConfig]) -> np.dtype[Any]:
     """Return a field for each kind of key that any corpus needs. All corpora get these keys."""
     configs = list(filters)
-    kinds = [kind for kind, (_, option) in _KINDS.items() if any(getattr(config, option) for config in configs)]
+    kinds = [kind for kind, (_, option) in KINDS.items() if any(getattr(config, option) for config in configs)]
     kinds += SIDES if any(config.max_translations for config in configs) else ()
     return np.dtype([(kind, np.uint64) for kind in kinds])
 
@@ -66,7 +62,7 @@ def repeated(keys: NDArray[Any], filters: Sequence[FilterConfig], n_of: Sequence
     """
     ends = np.cumsum(n_of, dtype=np.int64)
     is_dropped, dropped, kinds = np.zeros(len(keys), dtype=bool), [], keys.dtype.names or ()
-    for kind, (reason, option) in _KINDS.items():
+    for kind, (reason, option) in KINDS.items():
         if kind not in kinds:
             continue
         is_on = np.array([getattr(config, option) for config in filters])
@@ -160,40 +156,44 @@ def count_duplicates(path: Path) -> dict[str, Any]:
 LEVELS = ("exact", "near", "numberless")
 # reversed: the pair with its sides exchanged, as in training on a corpus in both directions.
 PARTS = ("src", "trg", "pair", "reversed")
-Key = tuple[str, str]  # level and part
-Keys = dict[Key, Hashes]  # hashes of pairs; NO_KEY for a line with too little text to be compared
-Hits = dict[Key, tuple[Ints, Ints]]  # numbers of training pairs, and places of the held-out hashes that they match
-Masks = dict[Key, NDArray[np.bool_]]
+_EXACT, _NEAR, _NUMBERLESS = range(len(LEVELS))
+_SRC, _TRG, _PAIR, _REVERSED = range(len(PARTS))
+Keys = Hashes  # (level, part, pair): hashes of pairs; NO_KEY for a line with too little text to be compared
+# Matches of training pairs with held-out lines: their numbers, and the places of the held-out hashes that they match.
+# And the number of training pairs whose source exactly matches a held-out source.
+Hits = tuple[Ints, Ints, int]
 
-# The levels and parts that are shown first.
-_WHOLE = (("exact", "pair"), ("near", "pair"), ("exact", "reversed"), ("near", "reversed"))
+# These keep the hashes of levels and parts apart in one array. A reversed pair is looked up among pairs.
+_SALTS = seeds_of(np.arange(len(LEVELS) * len(PARTS))).reshape(len(LEVELS), len(PARTS), 1)
+_SALTS[:, _REVERSED] = _SALTS[:, _PAIR]
+# The levels and parts of examples, closest matches first.
+_CLOSEST = (
+    *((level, part) for part in (_PAIR, _REVERSED) for level in (_EXACT, _NEAR)),
+    *((_EXACT, _SRC), (_NEAR, _SRC), (_EXACT, _TRG)),
+)
 _NOWHERE = np.iinfo(np.int64).max
 _FEWEST_CHARACTERS = 10  # besides digits, for a line to be compared at the level `numberless`
 
 
 def overlap_keys(src: Block, trg: Block) -> Keys:
     """Return the hashes of the pairs of two blocks, for `Leaks` and `hits`."""
-    keys, usable = Keys(), Masks()
-    for part, block in (("src", src), ("trg", trg)):
-        exact = hashes_of(map(str.strip, block.lines))
+    keys = np.empty((len(LEVELS), len(PARTS), len(src.lines)), np.uint64)
+    is_usable = np.empty(keys.shape, bool)
+    for part, block in ((_SRC, src), (_TRG, trg)):
         near, numberless, length, n_digit = block.near()
-        for level, hashes in zip(LEVELS, (exact, near, numberless), strict=True):
-            keys[level, part], usable[level, part] = hashes, length > 0
-        usable["numberless", part] = length - n_digit >= _FEWEST_CHARACTERS
-    for level in LEVELS:
-        for part, first, second in (("pair", "src", "trg"), ("reversed", "trg", "src")):
-            keys[level, part] = of_pairs(keys[level, first], keys[level, second])
-            usable[level, part] = usable[level, first] & usable["near", second]
-    return {key: np.where(usable[key], hashes, np.uint64(NO_KEY)) for key, hashes in keys.items()}
+        keys[:, part] = hashes_of(map(str.strip, block.lines)), near, numberless
+        is_usable[:, part] = length > 0
+        is_usable[_NUMBERLESS, part] = length - n_digit >= _FEWEST_CHARACTERS
+    for part, first, second in ((_PAIR, _SRC, _TRG), (_REVERSED, _TRG, _SRC)):
+        keys[:, part] = of_pairs(keys[:, first], keys[:, second])
+        is_usable[:, part] = is_usable[:, first] & is_usable[_NEAR, second]
+    return np.where(is_usable, keys ^ _SALTS, np.uint64(NO_KEY))
 
 
-def hits(known: Keys, keys: Keys, numbers: Ints) -> Hits:
-    """Find pairs among known, ascending hashes. numbers: of all pairs."""
-    matches = {}
-    for key, hashes in known.items():
-        places, is_known = _find(hashes, keys[_counterpart(key)])
-        matches[key] = numbers[is_known], places[is_known]
-    return matches
+def hits(known: Hashes, keys: Keys, numbers: Ints) -> Hits:
+    """Find training pairs among known, ascending hashes. numbers: of all pairs."""
+    places, is_known = _find(known, keys[:, :_REVERSED])
+    return np.broadcast_to(numbers, places.shape)[is_known], places[is_known], int(is_known[_EXACT, _SRC].sum())
 
 
 class Leaks:
@@ -203,66 +203,48 @@ class Leaks:
         """splits: the hashes of each validation and test set, in the order of the recipe."""
         self.splits = dict(splits)
         self.n_source = 0  # training pairs whose source exactly matches a held-out source
-        self.known: dict[Key, Hashes] = {}
-        for key in ((level, part) for level in LEVELS for part in PARTS):
-            hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *(keys[key] for keys in self.splits.values())]))
-            self.known[key] = hashes[hashes != NO_KEY]
-        self._first = {key: np.full(len(known) + 1, _NOWHERE) for key, known in self.known.items()}
+        hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *map(np.ravel, self.splits.values())]))
+        self.known: Hashes = hashes[hashes != NO_KEY]
+        self._first = np.full(len(self.known) + 1, _NOWHERE)
 
     def note(self, matches: Hits, first: int = 0) -> None:
         """Record training pairs that match held-out lines. first: number of the pair that has number 0 in `matches`."""
-        for key, (numbers, places) in matches.items():
-            if key == ("exact", "src"):
-                self.n_source += len(numbers)
-            np.minimum.at(self._first[key], places, first + numbers)
+        numbers, places, n_source = matches
+        self.n_source += n_source
+        np.minimum.at(self._first, places, first + numbers)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each split and each place it is compared with: the number of lines found, at each level."""
-        rows = []
+        rows = list[dict[str, Any]]()
         for split, keys in self.splits.items():
-            found: dict[str, Masks] = {"train": {key: self.places(split, key) >= 0 for key in keys}}
-            valid_sets = [other for name, other in self.splits.items() if name != "test"]
+            found = {"train": self.places(split) >= 0}
+            valid_sets = [other[:, :_REVERSED].ravel() for name, other in self.splits.items() if name != "test"]
             if split == "test" and valid_sets:
-                valid = {key: np.concatenate([other[_counterpart(key)] for other in valid_sets]) for key in keys}
-                in_valid = {key: np.isin(keys[key], valid[key]) & (keys[key] != NO_KEY) for key in keys}
-                in_either = {key: found["train"][key] | in_valid[key] for key in keys}
-                found |= {"valid": in_valid, "train or valid": in_either}
-            rows += [_row(split, where, keys, is_found) for where, is_found in found.items()]
+                in_valid = np.isin(keys, np.concatenate(valid_sets)) & (keys != NO_KEY)
+                found |= {"valid": in_valid, "train or valid": found["train"] | in_valid}
+            for where, is_found in found.items():
+                # A line too short for the level `numberless` still counts there if found before.
+                counts = np.logical_or.accumulate(is_found, axis=0).sum(axis=2).tolist()
+                by_level = {level: dict(zip(PARTS, n, strict=True)) for level, n in zip(LEVELS, counts, strict=True)}
+                rows.append({"split": split, "in": where, "lines": keys.shape[2], **by_level})
         return rows
 
-    def places(self, split: str, key: Key) -> Ints:
-        """Return the number of the first training pair like each line of a split, -1 if there is none."""
-        place, is_known = _find(self.known[key], self.splits[split][key])
-        first = self._first[key][place]
+    def places(self, split: str) -> Ints:
+        """Return (level, part, line): the first training pair like each line of a split, -1 if there is none."""
+        place, is_known = _find(self.known, self.splits[split])
+        first = self._first[place]
         return np.where(is_known & (first < _NOWHERE), first, -1)
 
     def examples(self, split: str, most: int) -> list[tuple[str, str, int, int]]:
         """Return (level, part, line from 0, number of the training pair), closest matches first, each line once."""
-        closest: dict[int, tuple[str, str, int, int]] = {}
-        for level, part in (*_WHOLE, ("exact", "src"), ("near", "src"), ("exact", "trg")):
-            places = self.places(split, (level, part))
-            for line in np.flatnonzero(places >= 0).tolist():
-                closest.setdefault(line, (level, part, line, int(places[line])))
+        places, closest = self.places(split), dict[int, tuple[str, str, int, int]]()
+        for level, part in _CLOSEST:
+            for line in np.flatnonzero(places[level, part] >= 0).tolist():
+                closest.setdefault(line, (LEVELS[level], PARTS[part], line, int(places[level, part, line])))
         return list(closest.values())[:most]
-
-
-def _counterpart(key: Key) -> Key:
-    """Return the key of a training pair that is looked up among these hashes of held-out pairs."""
-    level, part = key
-    return level, "pair" if part == "reversed" else part
 
 
 def _find(known: Hashes, hashes: Hashes) -> tuple[Ints, NDArray[np.bool_]]:
     """Return the place of each hash in a sorted array, and whether the hash is there."""
     place, end = np.searchsorted(known, hashes, side="left"), np.searchsorted(known, hashes, side="right")
     return place, place < end
-
-
-def _row(split: str, where: str, keys: Keys, is_found: Masks) -> dict[str, Any]:
-    counts: dict[str, dict[str, int]] = {level: {} for level in LEVELS}
-    for part in PARTS:
-        so_far = np.zeros(len(keys["exact", part]), bool)
-        for level in LEVELS:  # a line too short for the level `numberless` still counts there if found before
-            so_far |= is_found[level, part]
-            counts[level][part] = int(so_far.sum())
-    return {"split": split, "in": where, "lines": len(keys["exact", "src"]), **counts}

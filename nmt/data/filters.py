@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.dedup import DUPLICATE, NEAR_DUPLICATE, TRANSLATIONS
+from nmt.data.dedup import KINDS, TRANSLATIONS
 from nmt.data.scripts import LETTER, is_in_another_language, is_in_another_script, languages_like, scripts_of
 from nmt.data.subword_kinds import LONGEST_PIECE
 from nmt.recipe.data_options import FilterConfig
@@ -226,14 +226,13 @@ FILTERS: list[tuple[str, str, Make]] = [
 # The option of each reason. The reasons from `dedup.py` come from filters that compare pairs.
 OPTIONS = {reason: option for reason, option, _ in FILTERS if option} | {
     LOW_SCORE: "train.min_score or best_share",
-    DUPLICATE: "drop_duplicates",
-    NEAR_DUPLICATE: "drop_near_duplicates",
+    **dict(KINDS.values()),
     TRANSLATIONS: "max_translations",
 }
 REASONS = (
     *(BAD_UTF8, BAD_RECORD, LOW_SCORE),
     *(reason for reason, _, _ in FILTERS),
-    *(HELD_OUT, DUPLICATE, NEAR_DUPLICATE, TRANSLATIONS),
+    *(HELD_OUT, *dict(KINDS.values()), TRANSLATIONS),
 )
 # Codes of reasons: their positions in REASONS, from 1.
 KEPT = 0

@@ -229,7 +229,9 @@ def keep_training_pairs(kept: KeptPairs, recipe: Recipe, report: DataReport, wor
         corpora.append(CorpusFacts(filters, config.max_len, config.languages_of(source.corpus), usual))
     drawn: Hashes = np.empty(0, np.uint64)
     if config.valid_size and not config.valid:
-        drawn = np.unique([kept.leaks.splits[VALID]["near", side] for side in SIDES])
+        src, trg, _ = kept.held_out[VALID]
+        near = (Block(lines).near() for lines in (src, trg))
+        drawn = np.unique(np.concatenate([hashes[lengths > 0] for hashes, _, lengths, _ in near]))
     workers.begin(Task, config, recipe.subwords, kept.folder, corpora, kept.held_out_hashes, drawn)
     codes, n_pair, reading = _decide(kept, config, report, workers), report.n_read, reading_of(config, report)
     if codes is not None:

@@ -1,4 +1,4 @@
-"""Report on the training pairs: counts, alarms, warnings, a summary of one screen, and a page.
+"""Report on the training pairs: counts, alarms, warnings, a summary for the terminal, and a page.
 
 The measurements come from `survey.py`. Alarms, warnings and summary are made from report.json alone. The texts of a
 corpus may be hostile: `_text` escapes each of them, and the policy of the page admits neither scripts nor images.
@@ -121,7 +121,6 @@ MOST_DROPPED = 0.5  # of the training pairs
 MOST_SHIFTED = 0.01  # of the pairs of two files
 SWAPPED = 0.9  # of the words that vote, on each side; a few percent if the files are in the right order
 
-_MAX_ITEMS = 8  # corpora, notes and warnings that the summary shows, of each
 _MARK = b'<meta name="generator" content="nmt-preprocess">'
 _LONGEST_HEAD = 2000  # bytes of a page that contain the mark
 
@@ -250,26 +249,22 @@ def _dress(dress: Dress) -> str:
 
 
 def table(facts: Facts) -> list[str]:
-    """One screen: counts of pairs and of reasons for dropping, measurements, and at the end alarms and warnings."""
-    return [
-        *summary(facts, _MAX_ITEMS),
-        *_first([f"ALARM: {sentence(alarm)}" for alarm in facts.get("alarms", ())], "alarms", _MAX_ITEMS),
-        *_first([f"warning: {text}" for text in facts.get("warnings", ())], "warnings", _MAX_ITEMS),
-    ]
+    """Lines for the terminal: the summary, and at the end alarms and warnings."""
+    alarms = (f"  ALARM: {sentence(alarm)}" for alarm in facts["alarms"])
+    return [*summary(facts), *alarms, *(f"  warning: {text}" for text in facts["warnings"])]
 
 
-def summary(facts: Facts, most: int | None = None) -> list[str]:
-    """Counts of pairs and of reasons for dropping, and measurements. most: corpora, notes and stretches to show."""
+def summary(facts: Facts) -> list[str]:
+    """Counts of pairs and of reasons for dropping, and measurements."""
     read, kept = facts["read"], facts["kept"]
     lines = [f"training pairs: {read:,} read, {read - kept:,} dropped, {kept:,} kept"]
     for reason, entry in facts["dropped"].items():
         lines.append(f"  {entry['count']:>9,}  {reason:<18}  {shortened(entry['first'])}")
-    corpora = []
     for corpus in sorted(facts.get("corpora", []), key=lambda corpus: corpus["kept"] / max(1, corpus["read"])):
         reasons = ", ".join(f"{reason} {n:,}" for reason, n in corpus["dropped"].items())
         n_dropped = f"{sum(corpus['dropped'].values()):,} dropped{f' ({reasons})' if reasons else ''}"
-        corpora.append(f"{corpus['name']}: {corpus['read']:,} read, {n_dropped}, {corpus['kept']:,} kept")
-    lines += [*_first(corpora, "corpora", most), *_first(remarks(facts), "notes", most), *_subwords(facts)]
+        lines.append(f"  {corpus['name']}: {corpus['read']:,} read, {n_dropped}, {corpus['kept']:,} kept")
+    lines += [*(f"  {remark}" for remark in remarks(facts)), *_subwords(facts)]
     if "duplicates" not in facts:
         return lines
     duplicates, alignments = facts["duplicates"], facts["alignment"]
@@ -291,19 +286,13 @@ def summary(facts: Facts, most: int | None = None) -> list[str]:
     lines.append(
         f"misaligned lines: in {n_shifted:,} of {len(alignments):,} pairs of files; {n_judged:,} could be judged"
     )
-    shifts = [
-        f"{files['src']} and {files['trg']}: lines {stretch['first']:,} to {stretch['last']:,} "
-        + ("match none near" if stretch["offset"] is None else f"are shifted by {stretch['offset']:+d}")
-        for files in alignments
-        for stretch in files["stretches"]
-    ]
-    return [*lines, *_first(shifts, "stretches", most)]
-
-
-def _first(texts: Sequence[str], kind: str, most: int | None) -> Iterable[str]:
-    yield from (f"  {text}" for text in texts[:most])
-    if most is not None and len(texts) > most:
-        yield f"  ... {len(texts) - most:,} more {kind}: see the report"
+    for files in alignments:
+        for stretch in files["stretches"]:
+            offset = stretch["offset"]
+            shift = "match none near" if offset is None else f"are shifted by {offset:+d}"
+            range_of_lines = f"lines {stretch['first']:,} to {stretch['last']:,}"
+            lines.append(f"  {files['src']} and {files['trg']}: {range_of_lines} {shift}")
+    return lines
 
 
 def remarks(facts: Facts) -> list[str]:

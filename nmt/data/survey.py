@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmt.data.alignment_shift import records_of
-from nmt.data.dedup import N_SHOWN, PAIR, Hits, Keys, Leaks, hits, overlap_keys
+from nmt.data.dedup import N_SHOWN, PAIR, Hits, Leaks, hits, overlap_keys
 from nmt.data.placeholders import BYTES
 from nmt.data.sources import Source
 from nmt.data.text import SIDES, Block, Dress, Hashes, cut, dress_of, hashes_of
@@ -81,13 +81,13 @@ class MeasuredBlock(NamedTuple):
     extremes: list[list[tuple[int, int]]]  # the shortest and the longest kept pairs: sort key, number
     pairs: NDArray[Any]  # hashes of the kept pairs
     records: bytes  # of all pairs, for `find_shifts`
-    leaks: Hits  # of the kept pairs, from 0
+    leaks: Hits | None  # of the kept pairs, from 0; None if there are none
 
 
 class HeldOut(NamedTuple):
-    """Hashes of the validation and test lines, by level and part. bags: of the lines of both sides."""
+    """Ascending hashes of the validation and test lines. known: as in `Leaks`. bags: of the lines of both sides."""
 
-    known: Keys
+    known: Hashes
     bags: Hashes
 
 
@@ -98,7 +98,7 @@ def measured(src: Units, trg: Units, kept: Mask, held_out: HeldOut) -> dict[str,
     pairs = np.empty(len(order), PAIR)
     for name, side in zip(SIDES, (src, trg), strict=True):
         pairs[name] = hashes_of(map(str.strip, side.some(kept)))
-    leaks: Hits = {}
+    leaks: Hits | None = None
     candidates = kept & (np.isin(src.bags(), held_out.bags) | np.isin(trg.bags(), held_out.bags))
     if candidates.any():
         keys = overlap_keys(Block(src.some(candidates)), Block(trg.some(candidates)))
@@ -172,7 +172,8 @@ class KeptPairs:
             self._extremes[kind] = sorted([*pairs, *numbered])[:N_EXTREME]
         self._pairs.write(measurements.pairs.tobytes())
         self._records.write(measurements.records)
-        self.leaks.note(measurements.leaks, self._n_kept)
+        if measurements.leaks:
+            self.leaks.note(measurements.leaks, self._n_kept)
         self._n_kept += len(measurements.pairs)
 
     def begin_survey(self, workers: WorkerPool) -> None:

@@ -99,7 +99,10 @@ class Block:
 
 
 def hashes_of(lines: Iterable[str]) -> Hashes:
-    """Return a hash of each line."""
+    """Return a hash of each line.
+
+    With 64 bits, two of 100 million lines hardly share a hash by chance. The hash is no protection against attacks.
+    """
     return _hashes(_code_points("\n".join([*lines, ""])))
 
 

@@ -71,11 +71,11 @@ class WorkerPool:
             worker.process.wait()
 
     def begin(self, make: Callable[..., Any], *setup: Any) -> None:
-        """Create the object with the tasks as methods, in each process: make(*setup, number of the process)."""
+        """Create the object with the tasks as methods, in each process: make(*setup)."""
         if not self._workers:
-            self._tasks = make(*setup, 0)
-        for number, worker in enumerate(self._workers):
-            self._threads.submit(self._ask, worker, "", (make, *setup, number))
+            self._tasks = make(*setup)
+        for worker in self._workers:
+            self._threads.submit(self._ask, worker, "", (make, *setup))
 
     def submit(self, name: str, *arguments: Any) -> "Future[Any]":
         """Start a task in a worker. Without workers, run it at once."""

@@ -83,6 +83,8 @@ class Score(NamedTuple):
 
         The values are those of `sacrebleu --paired-bs` and `--paired-ar`, but with ties among the shuffles counted.
         """
+        from sacrebleu.significance import _compute_p_value
+
         base, own = first.statistics, self.statistics
         if not base or not own:
             return None
@@ -90,7 +92,7 @@ class Score(NamedTuple):
         if not change:  # both tests would give the smallest p-value
             return PValues(1.0, 1.0)
         differences = np.abs(own.resampled - base.resampled)
-        bootstrap = _share_above(differences - differences.mean(), change)
+        bootstrap = _compute_p_value(differences - differences.mean(), change)
         rng, n_line, shuffled = np.random.default_rng(_SEED), len(base.counts), list[NDArray[np.float64]]()
         for start in range(0, N_TRIAL, _BLOCK_SIZE):  # random swaps of the translations of both systems
             keeps = rng.integers(2, size=(min(_BLOCK_SIZE, N_TRIAL - start), n_line), dtype=bool).astype(np.float64)
@@ -98,7 +100,7 @@ class Score(NamedTuple):
             swapped = (1 - keeps) @ base.counts + keeps @ own.counts
             shuffled.append(np.abs(base.scores(kept) - base.scores(swapped)))
         # Ties count, up to rounding.
-        return PValues(bootstrap, _share_above(np.concatenate(shuffled), change * (1 - 1e-9)))
+        return PValues(bootstrap, _compute_p_value(np.concatenate(shuffled), change * (1 - 1e-9)))
 
 
 class Texts(NamedTuple):
@@ -212,26 +214,14 @@ def _sentences_by_sacrebleu(name: str, texts: Texts) -> list[float]:
     """Return sacreBLEU's sentence score of each hypothesis, over all references; BLEU with effective order."""
     metric = _metric_of(name, texts.trg_lang)
     vars(metric)["effective_order"] = True
-    statistics = _statistics(metric, texts, n_bootstrap=0)
-    scores: list[float] = statistics.scores(statistics.counts).tolist()
-    return scores
+    lines = zip(texts.hypotheses, *texts.references, strict=True)
+    return [metric.sentence_score(hypothesis, references).score for hypothesis, *references in lines]
 
 
 # Resamples drawn in one block, which bounds the memory to some hundred bytes a sentence. numpy draws booleans in groups
 # of 32, so with a multiple of 32 the draws equal those of sacreBLEU, which makes one call.
 _BLOCK_SIZE = 32
 _SEED = 12345  # as in sacreBLEU
-
-
-def _statistics(metric: "SacreMetric", texts: Texts, n_bootstrap: int) -> Statistics:
-    """Return sacreBLEU's counts for each sentence, with scores in double precision."""
-    # One list for each reference, not for each sentence: nested the other way round everything scores 100.
-    counts = np.array(metric._extract_corpus_statistics(list(texts.hypotheses), list(map(list, texts.references))))
-
-    def scores(sums: NDArray[Any]) -> NDArray[np.float64]:
-        return np.array([metric._compute_score_from_stats(row).score for row in sums], dtype=np.float64)
-
-    return _resampled(counts, scores, n_bootstrap)
 
 
 def _resampled(counts: NDArray[Any], scores: ScoresOf, n_bootstrap: int) -> Statistics:
@@ -247,16 +237,20 @@ def _resampled(counts: NDArray[Any], scores: ScoresOf, n_bootstrap: int) -> Stat
 
 def _by_sacrebleu(name: str, texts: Texts, n_bootstrap: int) -> Score:
     metric = _metric_of(name, texts.trg_lang)
-    statistics = _statistics(metric, texts, n_bootstrap)
-    result: Any = metric._aggregate_and_compute(statistics.counts.tolist())
-    signature = metric.get_signature()
+    # One list for each reference, not for each sentence: nested the other way round everything scores 100.
+    counts = np.array(metric._extract_corpus_statistics(list(texts.hypotheses), list(map(list, texts.references))))
+
+    def scores(sums: NDArray[Any]) -> NDArray[np.float64]:
+        return np.array([metric._compute_score_from_stats(row).score for row in sums], dtype=np.float64)
+
+    statistics = _resampled(counts, scores, n_bootstrap)
+    result: Any = metric._aggregate_and_compute(counts.tolist())
     highest = math.inf if result.name == "TER" else 100.0  # a text may need more edits than it has words
     low, high = _interval(statistics.resampled, (0.0, highest))
-    if low is not None:
-        signature.update("bs", n_bootstrap)
-        signature.update("seed", _SEED)
+    if n_bootstrap:  # the signature names them
+        vars(metric).update(n_bootstrap=n_bootstrap, seed=_SEED)
     details = getattr(result, "_verbose", "")
-    return Score(result.name, result.score, signature.format(), low, high, details, statistics)
+    return Score(result.name, result.score, metric.get_signature().format(), low, high, details, statistics)
 
 
 def _interval(resampled: NDArray[np.float64], scale: tuple[float, float]) -> tuple[float | None, float | None]:
@@ -267,11 +261,6 @@ def _interval(resampled: NDArray[np.float64], scale: tuple[float, float]) -> tup
         return None, None
     mean, half = estimate_ci(resampled)
     return max(scale[0], float(mean - half)), min(scale[1], float(mean + half))
-
-
-def _share_above(differences: NDArray[np.float64], change: float) -> float:
-    """Return the share of differences above that of the systems, as multeval and sacreBLEU estimate it."""
-    return (int(np.sum(differences > change)) + 1) / (len(differences) + 1)
 
 
 # COMET (Rei et al. 2020): a trained model scores each sentence, with references or without (quality estimation). Scores

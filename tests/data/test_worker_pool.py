@@ -11,10 +11,9 @@ from tests.data import test_worker_pool as this_module
 
 
 class Tasks:
-    def __init__(self, reason, number):
+    def __init__(self, reason):
         if reason:
             raise DataError(reason)
-        self.number = number
 
     def add(self, a, b):
         return a + b

@@ -88,7 +88,7 @@ def test_overlap_names_the_first_training_pair_and_includes_test_with_validation
         ("test", "valid", 2),
         ("test", "train or valid", 3),
     ]
-    assert overlap.places("test", ("exact", "pair")).tolist() == [7, -1, 8, -1] and overlap.n_source == 3
+    assert overlap.places("test")[0, 2].tolist() == [7, -1, 8, -1] and overlap.n_source == 3
 
 
 def test_validation_pairs_reversed_in_training_raise_an_alarm(tmp_path):
