@@ -25,24 +25,25 @@ def _automaton(pieces: Pieces, phrases: frozenset[str]) -> PhraseAutomaton:
     return PhraseAutomaton(pieces, [(pieces.in_bytes(text), boundaries_of(text)) for text in texts])
 
 
-class Required:
-    """The required phrases of a batch, and their states for every hypothesis. P: the most phrases of a sentence."""
+class RequiredPhrases:
+    """The required phrases of a batch: their tables, joined. P: the most phrases of a sentence.
 
-    def __init__(
-        self, pieces: Pieces, required: Sequence[Sequence[RequiredPhrase]], device: torch.device, n_hypothesis: int
-    ) -> None:
-        # The tables of the phrases are joined, so a state of a table has its number plus that of the first state.
+    start: (B, P) first state of each phrase. complete, n_left: (n_state,), as in `PhraseTable`.
+    """
+
+    def __init__(self, pieces: Pieces, required: Sequence[Sequence[RequiredPhrase]], device: torch.device) -> None:
+        # A state of a table has its number plus that of the first state of the table.
         tables = {phrase: pieces.table(phrase) for phrases in required for phrase in phrases}
         *starts, n_state = accumulate((len(table.complete) for table in tables.values()), initial=0)
         first, n_phrase = dict(zip(tables, starts, strict=True)), max(map(len, required), default=0)
         # A sentence with fewer phrases has in their places the last state, in which a phrase is complete for ever.
         rows = [[*map(first.__getitem__, row), *[n_state - 1] * (n_phrase - len(row))] for row in required]
-        self._state = torch.tensor(rows, dtype=torch.long, device=device).unsqueeze(1).repeat(1, n_hypothesis, 1)
+        self.start = torch.tensor(rows, dtype=torch.long, device=device)
         if tables:  # joined: (n_state, …), and (n_state, M) the subwords that advance a phrase, padded with -1
             parts = [
                 (np.add(table.after, first[phrase], dtype=np.int32), *table[1:5]) for phrase, table in tables.items()
             ]
-            self._after, self._complete, self._n_left, self._n_matched, self._awaits_boundary = (
+            self._after, self.complete, self.n_left, self._n_matched, self._awaits_boundary = (
                 torch.from_numpy(np.concatenate(arrays)).to(device) for arrays in zip(*parts, strict=True)
             )
             ids = [torch.from_numpy(row) for table in tables.values() for row in table.advancing]
@@ -50,49 +51,34 @@ class Required:
 
     def __bool__(self) -> bool:
         """Return whether any sentence has a required phrase."""
-        return self._state.size(2) > 0
+        return self.start.size(1) > 0
 
-    def is_incomplete(self) -> Tensor:
-        """Return (B, K), whether a hypothesis would miss a phrase if it ended now."""
-        return ~self._complete[self._state].all(2)
+    def after(self, state: Tensor, parent: Tensor, token: Tensor) -> Tensor:
+        """Return the states (B, N, P) after old hypotheses are continued by tokens, (B, N) both. state: (B, K, P)"""
+        return self._after[state.take_along_dim(parent.unsqueeze(2), 1), token.unsqueeze(2)].long()
 
-    def after(self, parent: Tensor, token: Tensor) -> Tensor:
-        """Return the states after old hypotheses are continued by tokens. Both (B, N) -> (B, N, P)"""
-        state = self._state.take_along_dim(parent.unsqueeze(2), 1)
-        return self._after[state, token.unsqueeze(2)].long()
-
-    def follow(self, parent: Tensor, token: Tensor) -> None:
-        """Make hypothesis k of a sentence continue old hypothesis parent[k] by token[k]. Both (B, K)."""
-        self._state = self.after(parent, token)
-
-    def keep(self, sentences: Tensor) -> None:
-        """Remove all but some sentences. sentences: (B',) numbers of those that remain."""
-        self._state = self._state[sentences]
-
-    def n_left(self, candidates: Candidates) -> Tensor:
-        """Return (B, C), the number of subwords of its phrases that each candidate still misses."""
-        return self._n_left[self.after(candidates.parent, candidates.token)].sum(2)
-
-    def advancing(self, candidates: Candidates, logits: Tensor, score: Tensor, normaliser: Tensor) -> Candidates:
+    def advancing(
+        self, state: Tensor, candidates: Candidates, logits: Tensor, score: Tensor, normaliser: Tensor
+    ) -> Candidates:
         """The likeliest continuation of each hypothesis that advances each phrase, or that keeps one which awaits a
         boundary, unless it is among the candidates already.
 
-        candidates: (B, C); logits: (R, V). Returns (B, K·P), with -inf where there is none.
+        state: (B, K, P); candidates: (B, C); logits: (R, V). Returns (B, K·P), with -inf where there is none.
         """
-        n, place = score.size(1), (~self._complete | self._awaits_boundary)[self._state].nonzero(as_tuple=True)
-        state, row = self._state[place], place[0] * n + place[1]  # (N,) of the phrases that are not complete
+        n, place = score.size(1), (~self.complete | self._awaits_boundary)[state].nonzero(as_tuple=True)
+        value, token = logits.new_full(state.shape, -torch.inf), torch.zeros_like(state)
+        state, row = state[place], place[0] * n + place[1]  # (N,) of the phrases that are not complete
         ids = self._advancing[state]  # (N, M)
         advanced = logits[row.unsqueeze(1), ids.clamp(min=0)].masked_fill(ids < 0, -torch.inf)
-        n_left = self._n_left[self._after[state.unsqueeze(1), ids.clamp(min=0)].long()]
+        n_left = self.n_left[self._after[state.unsqueeze(1), ids.clamp(min=0)].long()]
         # Prefer subwords after which fewer are missing.
-        shortening = advanced.masked_fill(n_left >= self._n_left[state].unsqueeze(1), -torch.inf)
+        shortening = advanced.masked_fill(n_left >= self.n_left[state].unsqueeze(1), -torch.inf)
         best, column = torch.where((shortening > -torch.inf).any(1, keepdim=True), shortening, advanced).max(1)
         best_id = ids.gather(1, column.unsqueeze(1)).squeeze(1).clamp(min=0)
         waits = self._awaits_boundary[state]
         n_matched = self._n_matched[self._after[state[waits]].long()]  # after each subword of the vocabulary
         is_lost = n_matched < self._n_matched[state[waits]].unsqueeze(1)
         best[waits], best_id[waits] = logits[row[waits]].masked_fill(is_lost, -torch.inf).max(1)
-        value, token = logits.new_full(self._state.shape, -torch.inf), torch.zeros_like(self._state)
         value[place], token[place] = best, best_id
         value = value - normaliser.view(-1, n, 1) + score.unsqueeze(2)
         known = candidates.token.view(len(score), n, 1, -1)
@@ -130,7 +116,8 @@ class Rules:
         self._n_byte = torch.from_numpy(pieces.n_byte).to(device)
         self._has_no_space = torch.from_numpy(pieces.matrix[:, 0] != ord(" ")).to(device)
         self._n_prefix_byte = min_len.new_zeros(len(requests), n_hypothesis)  # (B, K) bytes that are written
-        self.required = Required(pieces, [request.required_phrases for request in requests], device, n_hypothesis)
+        self.required = RequiredPhrases(pieces, [request.required_phrases for request in requests], device)
+        self._phrases = self.required.start.unsqueeze(1).repeat(1, n_hypothesis, 1)  # (B, K, P) their states
         self._avoids = any(request.avoided for request in requests)
         # The automaton of the avoided phrases of each sentence, and its states for the hypotheses.
         self._automata = [_automaton(pieces, frozenset(request.avoided)) for request in requests]
@@ -176,10 +163,11 @@ class Rules:
         """Dynamic beam allocation: choose n continuations of each sentence, in rounds over banks. A bank has the
         candidates that miss equally many subwords of required phrases; the bank that misses least comes first."""
         impossible = torch.iinfo(torch.int32).max
-        advancing = self.required.advancing(candidates, logits, score, normaliser)
+        advancing = self.required.advancing(self._phrases, candidates, logits, score, normaliser)
         joined = Candidates(*(torch.cat(parts, dim=1) for parts in zip(candidates, advancing, strict=True)))
         joined = best_of(joined, joined.score.size(1))
-        bank = self.required.n_left(joined).masked_fill(joined.score == -torch.inf, impossible)
+        n_left = self.required.n_left[self.required.after(self._phrases, joined.parent, joined.token)].sum(2)
+        bank = n_left.masked_fill(joined.score == -torch.inf, impossible)
         bank, place = bank.sort(dim=1, stable=True)
         count = torch.arange(bank.size(1), device=bank.device).expand_as(bank)
         is_first = bank.diff(dim=1, prepend=bank[:, :1] - 1) != 0
@@ -196,7 +184,7 @@ class Rules:
         is_used = (token.unsqueeze(2) == self._placeholders) & ~self._may_repeat.unsqueeze(2)
         self._is_allowed = self._is_allowed.take_along_dim(index, 1) & ~is_used
         if self.required:
-            self.required.follow(parent, token)
+            self._phrases = self.required.after(self._phrases, parent, token)
         if self._avoids:
             sentences = zip(self._automata, parent.tolist(), token.tolist(), strict=True)
             for b, (automaton, parents, tokens) in enumerate(sentences):
@@ -208,14 +196,13 @@ class Rules:
         numbers = sentences.tolist()
         self._prefixes = [self._prefixes[b] for b in numbers]
         self._automata, self._states = [self._automata[b] for b in numbers], [self._states[b] for b in numbers]
-        self.required.keep(sentences)
-        self._min_len, self._tokens, self._n_prefix_byte, self._is_allowed, self._may_repeat = (
-            tensor[sentences]
-            for tensor in (self._min_len, self._tokens, self._n_prefix_byte, self._is_allowed, self._may_repeat)
+        self._min_len, self._may_repeat = self._min_len[sentences], self._may_repeat[sentences]
+        self._tokens, self._n_prefix_byte, self._phrases, self._is_allowed = (
+            tensor[sentences] for tensor in (self._tokens, self._n_prefix_byte, self._phrases, self._is_allowed)
         )
 
     def may_end(self) -> Tensor:
         """Return (B, K), whether a hypothesis has its prefix and all required phrases."""
         length = self._n_prefix_byte.new_tensor([len(prefix) for prefix in self._prefixes])
         has_prefix = self._n_prefix_byte >= length.unsqueeze(1)
-        return has_prefix & ~self.required.is_incomplete() if self.required else has_prefix
+        return has_prefix & self.required.complete[self._phrases].all(2) if self.required else has_prefix
