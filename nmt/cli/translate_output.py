@@ -37,7 +37,7 @@ from nmt.run import SRC_STYLE, Run
 _LINE_ENDS, _COLUMN_ENDS = str.maketrans("\n\r", "  "), str.maketrans("\n\r\t", "   ")
 _MOST_LISTED = 10  # keys or line numbers in a message
 N_PICTURE = 3  # lines to draw without --lines
-MOST_SHOWN = 2048  # subwords of both sides of a line in pieces that is drawn: the size of its attention is quadratic
+MOST_SHOWN = 2048  # subwords of both sides of a line in pieces that is drawn
 _N_STYLE_CHARACTER = 1000  # characters of a line that determine its style
 _NOT_SUSPICIOUS = ("blank", "letterless", "split", CAP)  # flags of good translations, or with a message of their own
 
@@ -227,13 +227,15 @@ class LineTranslator:
         sentences = []
         for (number, request), answer in zip(drawn.items(), self.answers(list(drawn.values()), {}), strict=True):
             translation = answer.translation
-            n_part, src_ids = len(translation.parts), translation.src_ids
-            if n_part and len(src_ids) + len(translation.trg_ids) > MOST_SHOWN:
+            n_part, n_subword = len(translation.parts), len(translation.src_ids) + len(translation.trg_ids)
+            if n_part and n_subword > MOST_SHOWN:
                 warn(f"{source}:{number}: not drawn: its {n_part:,} pieces have more than {MOST_SHOWN:,} subwords")
                 continue
-            title = f"{number}: {request.source if kind == 'encoder' else translation.text}"
-            attns, trg_ids = translator.attention(translation), translation.hypotheses[0].ids
-            sentences.append(sentence_of(attns, src_ids, trg_ids, translator.subwords, title))
+            texts = translation.split.pieces if translation.split else [request.source]
+            for text, part in zip(texts, translation.parts or [translation], strict=True):
+                if part.hypotheses:
+                    title, attns = f"{number}: {text if kind == 'encoder' else part.text}", translator.attention(part)
+                    sentences.append(sentence_of(attns, part.src_ids, part.trg_ids, translator.subwords, title))
         if not sentences:
             raise NmtError(f"{source}: none of its {n_line:,} lines can be drawn: all are blank, copied or too long.")
         langs, run = (recipe.data.src_lang, trg_lang_of(recipe)), Path(args.run[0]).resolve().name

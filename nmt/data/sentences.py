@@ -48,6 +48,7 @@ _LONGEST_CONSONANTS = 4
 _LONGEST_BEFORE_NUMBER = 4  # letters: Art. 5, núm. 5, Sec. 12
 _THAI = re.compile("[\u0e01-\u0e5b]{1,4}")  # no full stop ends a sentence in Thai
 _HALF_OF_A_PAIR = re.compile("[\ud800-\udfff]")
+_WIDE_SPACE = re.compile(r"[^\S\x00-\x7f](?=\.)")  # sentencex 1.0 fails at a space of several bytes before a full stop
 
 
 def sentences(text: str, language: str = "") -> list[str]:
@@ -118,18 +119,12 @@ def _inside(text: str, ends: list[int]) -> list[int]:
 
 def _ends_by_language(text: str, language: str) -> set[int]:
     """Return the ends of sentences by sentencex, after the white space that follows them."""
-    from sentencex import segment
+    from sentencex import get_sentence_boundaries
 
     text = _HALF_OF_A_PAIR.sub("\ufffd", text)  # sentencex does not accept placeholders
-    ends, end = set[int](), 0
-    for part in segment(language_of(language).primary, text):
-        start = text.find(part, end)
-        if start < 0:  # sentencex has changed the text, so every place may be an end
-            return set(range(len(text) + 1))
-        end = start + len(part)
-        gap = _GAP.match(text, end)
-        ends.add(gap.end() if gap else end)
-    return ends
+    text = _WIDE_SPACE.sub(" ", text)
+    ends = [sentence["end_index"] for sentence in get_sentence_boundaries(language_of(language).primary, text)]
+    return {gap.end() if (gap := _GAP.match(text, end)) else end for end in ends}
 
 
 def _enclosed_places(text: str) -> set[int]:

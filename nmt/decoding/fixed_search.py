@@ -116,13 +116,6 @@ class Buffers:
             self._memory[name] = memory = torch.empty(n_number, dtype=dtype, device=self.device)
         return memory[:n_number].view(shape)
 
-    def widen(self, name: str, value: Tensor, dim: int, n: int) -> Tensor:
-        """Return the tensor in a buffer with n entries along `dim`; the new ones are 0."""
-        shape, old = (*value.shape[:dim], n, *value.shape[dim + 1 :]), value.clone()
-        wide = self.empty(name, shape, value.dtype).zero_()
-        wide.narrow(dim, 0, old.size(dim)).copy_(old)
-        return wide
-
     def put(self, name: str, value: Tensor) -> Tensor:
         """Copy a tensor to its buffer, with which it may not share memory."""
         return self.empty(name, tuple(value.shape), value.dtype).copy_(value)
@@ -197,10 +190,10 @@ class FixedState(DecoderState):
 
     def widen(self, n_step: int) -> None:
         """Make room for n_step tokens in all."""
-        self._n_slot = n_step * self._n_row
+        n_new, self._n_slot = n_step * self._n_row - self._n_slot, n_step * self._n_row
         for name, cache in self.kv_cache.items():
-            self.kv_cache[name] = self._buffers.widen(name, cache, 2, self._n_slot)
-        self.ancestry = self._buffers.widen("ancestry", self.ancestry, 1, self._n_slot)
+            self.kv_cache[name] = self._buffers.put(name, F.pad(cache, (0, 0, 0, n_new)))
+        self.ancestry = self._buffers.put("ancestry", F.pad(self.ancestry, (0, n_new)))
 
 
 class Table:
@@ -260,8 +253,8 @@ class Table:
 
     def widen(self, room: int) -> None:
         """Make room for so many steps."""
-        self.room = room
-        self.notes = {name: self._buffers.widen(f"search.{name}", note, 1, room) for name, note in self.notes.items()}
+        wide = {name: F.pad(note, (0, 0, 0, room - self.room)) for name, note in self.notes.items()}
+        self.room, self.notes = room, self._buffers.put_all("search.", wide)
 
 
 # Number of steps that fit at first. It is doubled when they are used up; each step reads all of the room.

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from nmt.data.sentences import pieces, writes_no_space
 from nmt.data.subwords import EOS, Codec
@@ -187,14 +186,3 @@ def join_hypotheses(n_best_lists: Sequence[Sequence[Hypothesis]], settings: Beam
 def join_ids(rows: Sequence[Sequence[int]]) -> list[int]:
     """Join rows of ids by EOS."""
     return [i for number, row in enumerate(rows) for i in ([EOS, *row] if number else row)]
-
-
-def join_attention(blocks: Sequence[Tensor]) -> Tensor:
-    """(…, T, S) of each piece -> block-diagonal weights of the line."""
-    n_trg, n_src = sum(block.size(-2) for block in blocks), sum(block.size(-1) for block in blocks)
-    weights = blocks[0].new_zeros(*blocks[0].shape[:-2], n_trg, n_src)
-    t = s = 0
-    for block in blocks:
-        weights[..., t : t + block.size(-2), s : s + block.size(-1)] = block
-        t, s = t + block.size(-2), s + block.size(-1)
-    return weights

@@ -16,17 +16,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmt.data.placeholders import CHARACTERS
+from nmt.data.placeholders import CHARACTERS, IN_WORD
 from nmt.data.subword_kinds import LONGEST_PIECE
 from nmt.data.subwords import EOS, Codec
 
 Ids = NDArray[np.int64]
 Boundaries = tuple[bool, bool]  # whether a word boundary is required before a phrase, and after it
 
-# First bytes of letters: ASCII; U+00C0 to U+07FF, from Latin to Arabic; U+0800 to U+1FFF, from Indic to Vietnamese.
+_LETTER = re.compile(f"[{IN_WORD}]")
+# Their first bytes: ASCII; U+00C0 to U+07FF, from Latin to Arabic; U+0800 to U+1FFF, from Indic to Vietnamese.
 LETTERS = frozenset([*b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz", *range(0xC3, 0xE2)])
-# Of these, the blocks of scripts without spaces: Thai to Tibetan, Burmese, Khmer.
-_WITHOUT_SPACES = (range(0x0E00, 0x1000), range(0x1000, 0x10A0), range(0x1780, 0x1800))
+# Letters of scripts with spaces: without the blocks from Thai to Tibetan, Burmese, and Khmer.
+_SPACED_LETTER = re.compile("[0-9A-Z_a-z\u00c0-\u0dff\u10a0-\u177f\u1800-\u1fff]")
 
 
 class RequiredPhrase(NamedTuple):
@@ -39,17 +40,11 @@ class RequiredPhrase(NamedTuple):
 
 def occurrences(phrase: str, text: str, boundaries: Boundaries | None = None) -> Iterator[tuple[int, int]]:
     """Find a phrase in a text as words. Yields start and end, in characters, of occurrences that do not overlap."""
-    start = text.find(phrase)
-    if start < 0:
-        return
-    boundary_before, boundary_after = boundaries or boundaries_of(phrase)
-    while start >= 0:
-        end = start + len(phrase)
-        before, after = attached_sides(text, start, end)
-        is_attached = (before and boundary_before) or (after and boundary_after)
-        if not is_attached:
-            yield start, end
-        start = text.find(phrase, start + 1 if is_attached else end)
+    if phrase in text:  # mostly false, and the expression takes longer
+        before, after = boundaries or boundaries_of(phrase)
+        first, last = (IN_WORD + (re.escape(edge) if edge.isascii() else "") for edge in (phrase[0], phrase[-1]))
+        pattern = f"(?<![{first}])" * before + re.escape(phrase) + f"(?![{last}])" * after
+        yield from (match.span() for match in re.finditer(pattern, text))
 
 
 def contains(text: str, phrase: str) -> bool:
@@ -60,23 +55,15 @@ def contains(text: str, phrase: str) -> bool:
 def attached_sides(text: str, start: int, end: int) -> tuple[bool, bool]:
     """Return whether a part of a text is attached to what precedes it, and to what follows it: to a letter or, in
     ASCII, to its own first or last character."""
-    before, after = text[start - 1 : start] if start else "", text[end : end + 1]
-    return (
-        _is_letter(before) or (before == text[start] and before.isascii()),
-        _is_letter(after) or (after == text[end - 1] and after.isascii()),
-    )
+    neighbours = (text[start - 1 : start] if start else "", text[start]), (text[end : end + 1], text[end - 1])
+    before, after = (bool(_LETTER.match(c)) or (c == edge and c.isascii()) for c, edge in neighbours)
+    return before, after
 
 
 def boundaries_of(phrase: str) -> Boundaries:
     """Return the word boundaries of a phrase: where its edge is a letter of a script with spaces."""
-    edges = phrase[0], phrase[-1]
-    before, after = (_is_letter(c) and not any(ord(c) in block for block in _WITHOUT_SPACES) for c in edges)
+    before, after = (bool(_SPACED_LETTER.match(edge)) for edge in (phrase[0], phrase[-1]))
     return before, after
-
-
-def _is_letter(character: str) -> bool:
-    """Return whether a character continues a word; "" does not."""
-    return bool(character) and character.encode("utf-8", errors="replace")[0] in LETTERS
 
 
 class Pieces:

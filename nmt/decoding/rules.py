@@ -7,6 +7,7 @@ Shapes: B sentences still searched, K hypotheses of each, R = B·K rows, V vocab
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -24,100 +25,67 @@ def _automaton(pieces: Pieces, phrases: frozenset[str]) -> PhraseAutomaton:
     return PhraseAutomaton(pieces, [(pieces.in_bytes(text), boundaries_of(text)) for text in texts])
 
 
-class Required:
-    """The required phrases of a batch, W in all, and their states for every hypothesis."""
+class RequiredPhrases:
+    """The required phrases of a batch: their tables, joined. P: the most phrases of a sentence.
 
-    def __init__(
-        self, pieces: Pieces, required: Sequence[Sequence[RequiredPhrase]], device: torch.device, n_hypothesis: int
-    ) -> None:
-        entries = [(b, column, phrase) for b, phrases in enumerate(required) for column, phrase in enumerate(phrases)]
-        tables = {phrase: pieces.table(phrase) for _, _, phrase in entries}
-        first, n_state = dict[RequiredPhrase, int](), 0
-        for phrase, table in tables.items():
-            first[phrase], n_state = n_state, n_state + len(table.complete)
-        self._n_sentence, self._n_column = len(required), max(map(len, required), default=0)
-        # (W,) the sentence of each phrase, its number in the sentence, and its first state in the joined tables.
-        rows = np.array([(b, column, first[phrase]) for b, column, phrase in entries], np.int64).reshape(-1, 3)
-        self._sentence, self._column, self._first = torch.from_numpy(rows.T.copy()).to(device).unbind()
-        self._state = self._first.unsqueeze(1).repeat(1, n_hypothesis)  # (W, K)
+    start: (B, P) first state of each phrase. complete, n_left: (n_state,), as in `PhraseTable`.
+    """
+
+    def __init__(self, pieces: Pieces, required: Sequence[Sequence[RequiredPhrase]], device: torch.device) -> None:
+        # A state of a table has its number plus that of the first state of the table.
+        tables = {phrase: pieces.table(phrase) for phrases in required for phrase in phrases}
+        *starts, n_state = accumulate((len(table.complete) for table in tables.values()), initial=0)
+        first, n_phrase = dict(zip(tables, starts, strict=True)), max(map(len, required), default=0)
+        # A sentence with fewer phrases has in their places the last state, in which a phrase is complete for ever.
+        rows = [[*map(first.__getitem__, row), *[n_state - 1] * (n_phrase - len(row))] for row in required]
+        self.start = torch.tensor(rows, dtype=torch.long, device=device)
         if tables:  # joined: (n_state, …), and (n_state, M) the subwords that advance a phrase, padded with -1
             parts = [
-                (table.after, table.complete, table.n_left, table.n_matched, table.awaits_boundary)
-                for table in tables.values()
+                (np.add(table.after, first[phrase], dtype=np.int32), *table[1:5]) for phrase, table in tables.items()
             ]
-            self._after, self._complete, self._n_left, self._n_matched, self._awaits_boundary = (
+            self._after, self.complete, self.n_left, self._n_matched, self._awaits_boundary = (
                 torch.from_numpy(np.concatenate(arrays)).to(device) for arrays in zip(*parts, strict=True)
             )
             ids = [torch.from_numpy(row) for table in tables.values() for row in table.advancing]
             self._advancing = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=-1).to(device)
 
     def __bool__(self) -> bool:
-        """Return whether any sentence still searched has a required phrase."""
-        return len(self._sentence) > 0
+        """Return whether any sentence has a required phrase."""
+        return self.start.size(1) > 0
 
-    def is_incomplete(self) -> Tensor:
-        """Return (B, K), whether a hypothesis would miss a phrase if it ended now."""
-        n_missing = torch.zeros(self._n_sentence, self._state.size(1), dtype=torch.long, device=self._state.device)
-        return n_missing.index_add_(0, self._sentence, (~self._complete[self._state]).long()) > 0
+    def after(self, state: Tensor, parent: Tensor, token: Tensor) -> Tensor:
+        """Return the states (B, N, P) after old hypotheses are continued by tokens, (B, N) both. state: (B, K, P)"""
+        return self._after[state.take_along_dim(parent.unsqueeze(2), 1), token.unsqueeze(2)].long()
 
-    def follow(self, parent: Tensor, token: Tensor) -> None:
-        """Make hypothesis k of a sentence continue old hypothesis parent[k] by token[k]. Both (B, K)."""
-        state = self._state.gather(1, parent[self._sentence])
-        self._state = self._next(state, token[self._sentence])
+    def advancing(
+        self, state: Tensor, candidates: Candidates, logits: Tensor, score: Tensor, normaliser: Tensor
+    ) -> Candidates:
+        """The likeliest continuation of each hypothesis that advances each phrase, or that keeps one which awaits a
+        boundary, unless it is among the candidates already.
 
-    def keep(self, sentences: Tensor) -> None:
-        """Remove all but some sentences. sentences: (B',) numbers of those that remain."""
-        self._n_sentence = len(sentences)
-        self._sentence, kept = (sentences.unsqueeze(1) == self._sentence).nonzero(as_tuple=True)
-        self._column, self._first, self._state = self._column[kept], self._first[kept], self._state[kept]
-
-    def advancing(self, candidates: Candidates, logits: Tensor, score: Tensor, normaliser: Tensor) -> Candidates:
-        """The `_likeliest` continuation of each hypothesis for each phrase, unless it is among the candidates already.
-
-        candidates: (B, C); logits: (R, V). Returns (B, K·P), with P the largest number of phrases of a sentence.
+        state: (B, K, P); candidates: (B, C); logits: (R, V). Returns (B, K·P), with -inf where there is none.
         """
-        n = score.size(1)
-        best, best_token = self._likeliest(logits)
-        value = logits.new_full((len(score), n, self._n_column), -torch.inf)
-        token = torch.zeros_like(value, dtype=torch.long)
-        value[self._sentence, :, self._column], token[self._sentence, :, self._column] = best, best_token
+        n, place = score.size(1), (~self.complete | self._awaits_boundary)[state].nonzero(as_tuple=True)
+        value, token = logits.new_full(state.shape, -torch.inf), torch.zeros_like(state)
+        state, row = state[place], place[0] * n + place[1]  # (N,) of the phrases that are not complete
+        ids = self._advancing[state]  # (N, M)
+        advanced = logits[row.unsqueeze(1), ids.clamp(min=0)].masked_fill(ids < 0, -torch.inf)
+        n_left = self.n_left[self._after[state.unsqueeze(1), ids.clamp(min=0)].long()]
+        # Prefer subwords after which fewer are missing.
+        shortening = advanced.masked_fill(n_left >= self.n_left[state].unsqueeze(1), -torch.inf)
+        best, column = torch.where((shortening > -torch.inf).any(1, keepdim=True), shortening, advanced).max(1)
+        best_id = ids.gather(1, column.unsqueeze(1)).squeeze(1).clamp(min=0)
+        waits = self._awaits_boundary[state]
+        n_matched = self._n_matched[self._after[state[waits]].long()]  # after each subword of the vocabulary
+        is_lost = n_matched < self._n_matched[state[waits]].unsqueeze(1)
+        best[waits], best_id[waits] = logits[row[waits]].masked_fill(is_lost, -torch.inf).max(1)
+        value[place], token[place] = best, best_id
         value = value - normaliser.view(-1, n, 1) + score.unsqueeze(2)
         known = candidates.token.view(len(score), n, 1, -1)
         new = token.masked_fill(value == -torch.inf, -1)
         is_known = (token.unsqueeze(3) == known).any(3) | (token.unsqueeze(3) == new.unsqueeze(2)).tril(-1).any(3)
         parent = torch.arange(n, device=score.device).view(1, n, 1).expand_as(token)
         return Candidates(value.masked_fill(is_known, -torch.inf).flatten(1), parent.flatten(1), token.flatten(1))
-
-    def n_left(self, candidates: Candidates) -> Tensor:
-        """Return (B, C), the number of subwords of its phrases that each candidate still misses."""
-        before = self._state.gather(1, candidates.parent[self._sentence])
-        n_left = self._n_left[self._next(before, candidates.token[self._sentence])]
-        return torch.zeros_like(candidates.token).index_add_(0, self._sentence, n_left)
-
-    def _next(self, state: Tensor, token: Tensor) -> Tensor:
-        """Return the states after one more token. state, token: (W, N)"""
-        return self._after[state, token].long() + self._first.unsqueeze(1)
-
-    def _likeliest(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The likeliest subword that advances each phrase in each hypothesis, or that keeps a phrase which awaits a
-        boundary. Returns logit and id, both (W, K)."""
-        n = self._state.size(1)
-        token = self._advancing[self._state]  # (W, K, M)
-        row = (self._sentence * n).unsqueeze(1) + torch.arange(n, device=logits.device)
-        value = logits[row.unsqueeze(2), token.clamp(min=0)].masked_fill(token < 0, -torch.inf)
-        next_state = self._next(self._state.repeat_interleave(token.size(2), 1), token.clamp(min=0).flatten(1))
-        n_left = self._n_left[next_state]
-        # Prefer subwords after which fewer are missing.
-        shortening = value.masked_fill(n_left.view_as(token) >= self._n_left[self._state].unsqueeze(2), -torch.inf)
-        best, place = torch.where((shortening > -torch.inf).any(2, keepdim=True), shortening, value).max(2)
-        token = token.gather(2, place.unsqueeze(2)).squeeze(2).clamp(min=0)
-        phrase, k = self._awaits_boundary[self._state].nonzero(as_tuple=True)
-        if len(phrase):
-            state = self._state[phrase, k].unsqueeze(1)
-            after = self._after[state.squeeze(1)].long() + self._first[phrase].unsqueeze(1)  # (N, V)
-            is_lost = self._n_matched[after] < self._n_matched[state]
-            best[phrase, k], token[phrase, k] = logits[row[phrase, k]].masked_fill(is_lost, -torch.inf).max(1)
-        return best, token
 
 
 class Rules:
@@ -148,7 +116,8 @@ class Rules:
         self._n_byte = torch.from_numpy(pieces.n_byte).to(device)
         self._has_no_space = torch.from_numpy(pieces.matrix[:, 0] != ord(" ")).to(device)
         self._n_prefix_byte = min_len.new_zeros(len(requests), n_hypothesis)  # (B, K) bytes that are written
-        self.required = Required(pieces, [request.required_phrases for request in requests], device, n_hypothesis)
+        self.required = RequiredPhrases(pieces, [request.required_phrases for request in requests], device)
+        self._phrases = self.required.start.unsqueeze(1).repeat(1, n_hypothesis, 1)  # (B, K, P) their states
         self._avoids = any(request.avoided for request in requests)
         # The automaton of the avoided phrases of each sentence, and its states for the hypotheses.
         self._automata = [_automaton(pieces, frozenset(request.avoided)) for request in requests]
@@ -194,10 +163,11 @@ class Rules:
         """Dynamic beam allocation: choose n continuations of each sentence, in rounds over banks. A bank has the
         candidates that miss equally many subwords of required phrases; the bank that misses least comes first."""
         impossible = torch.iinfo(torch.int32).max
-        advancing = self.required.advancing(candidates, logits, score, normaliser)
+        advancing = self.required.advancing(self._phrases, candidates, logits, score, normaliser)
         joined = Candidates(*(torch.cat(parts, dim=1) for parts in zip(candidates, advancing, strict=True)))
         joined = best_of(joined, joined.score.size(1))
-        bank = self.required.n_left(joined).masked_fill(joined.score == -torch.inf, impossible)
+        n_left = self.required.n_left[self.required.after(self._phrases, joined.parent, joined.token)].sum(2)
+        bank = n_left.masked_fill(joined.score == -torch.inf, impossible)
         bank, place = bank.sort(dim=1, stable=True)
         count = torch.arange(bank.size(1), device=bank.device).expand_as(bank)
         is_first = bank.diff(dim=1, prepend=bank[:, :1] - 1) != 0
@@ -214,7 +184,7 @@ class Rules:
         is_used = (token.unsqueeze(2) == self._placeholders) & ~self._may_repeat.unsqueeze(2)
         self._is_allowed = self._is_allowed.take_along_dim(index, 1) & ~is_used
         if self.required:
-            self.required.follow(parent, token)
+            self._phrases = self.required.after(self._phrases, parent, token)
         if self._avoids:
             sentences = zip(self._automata, parent.tolist(), token.tolist(), strict=True)
             for b, (automaton, parents, tokens) in enumerate(sentences):
@@ -226,14 +196,13 @@ class Rules:
         numbers = sentences.tolist()
         self._prefixes = [self._prefixes[b] for b in numbers]
         self._automata, self._states = [self._automata[b] for b in numbers], [self._states[b] for b in numbers]
-        self.required.keep(sentences)
-        self._min_len, self._tokens, self._n_prefix_byte, self._is_allowed, self._may_repeat = (
-            tensor[sentences]
-            for tensor in (self._min_len, self._tokens, self._n_prefix_byte, self._is_allowed, self._may_repeat)
+        self._min_len, self._may_repeat = self._min_len[sentences], self._may_repeat[sentences]
+        self._tokens, self._n_prefix_byte, self._phrases, self._is_allowed = (
+            tensor[sentences] for tensor in (self._tokens, self._n_prefix_byte, self._phrases, self._is_allowed)
         )
 
     def may_end(self) -> Tensor:
         """Return (B, K), whether a hypothesis has its prefix and all required phrases."""
         length = self._n_prefix_byte.new_tensor([len(prefix) for prefix in self._prefixes])
         has_prefix = self._n_prefix_byte >= length.unsqueeze(1)
-        return has_prefix & ~self.required.is_incomplete() if self.required else has_prefix
+        return has_prefix & self.required.complete[self._phrases].all(2) if self.required else has_prefix

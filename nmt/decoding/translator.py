@@ -193,17 +193,13 @@ class Translator:
         ]
 
     def attention(self, translation: Translation) -> Attns:
-        """Return the attention weights of the best translation of a line that is not blank: (n_layer, n_head, …) of
-        each kind that the model has, with EOS; 0 between pieces."""
-        attns_of_parts = []
-        for part in searched_parts(translation):
-            src_seq = pad(Ragged.of([part.src_ids]), after=(EOS,))
-            trg_seq = pad(Ragged.of([part.trg_ids]), before=(BOS,))
-            with torch.inference_mode(), evaluating(self.model):
-                _, attns = self.model(src_seq.to(self.model.device), trg_seq.to(self.model.device), return_attns=True)
-            attns_of_parts.append([None if kind is None else full_precision(kind[:, 0]).cpu() for kind in attns])
-        kinds = [[block for block in kind if block is not None] for kind in zip(*attns_of_parts, strict=True)]
-        return Attns(*(long_lines.join_attention(blocks) if blocks else None for blocks in kinds))
+        """Return the attention weights of the best translation of a line that is neither blank nor in pieces:
+        (n_layer, n_head, …) of each kind that the model has, with EOS."""
+        src_seq = pad(Ragged.of([translation.src_ids]), after=(EOS,)).to(self.model.device)
+        trg_seq = pad(Ragged.of([translation.trg_ids]), before=(BOS,)).to(self.model.device)
+        with torch.inference_mode(), evaluating(self.model):
+            _, attns = self.model(src_seq, trg_seq, return_attns=True)
+        return Attns(*(None if kind is None else full_precision(kind[:, 0]).cpu() for kind in attns))
 
     def _translate_window(self, lines: Sequence[str | Request], on_done: Callable[[int], object]) -> list[Translation]:
         """Translate lines. Equal ones are encoded and searched for once; blank ones never reach the model."""

@@ -148,9 +148,8 @@ def sentence_of(
     """Label the attention of a sentence. attns: its (n_layer, n_head, Q, K) by kind. src_ids, trg_ids: without EOS."""
     weights = {kind: attn for kind in ATTENTIONS if (attn := getattr(attns, kind)) is not None}
     src, trg = [*src_ids, EOS], [*trg_ids, EOS]
-    # Each piece of a line that was split begins with BOS.
-    read = [BOS, *(BOS if i == EOS else i for i in trg[:-1])]
-    return Sentence(weights, axis_of(src, subwords.src), axis_of(trg, subwords.trg), axis_of(read, subwords.trg), title)
+    read = axis_of([BOS, *trg_ids], subwords.trg)
+    return Sentence(weights, axis_of(src, subwords.src), axis_of(trg, subwords.trg), read, title)
 
 
 def axis_of(ids: Sequence[int], codec: Codec) -> Axis:

@@ -3,7 +3,6 @@ import random
 import re
 
 import pytest
-import torch
 from fake_model import CopyModel, HashModel
 from small_search import subwords_of
 
@@ -101,7 +100,7 @@ def test_lines_of_a_text_are_translated_separately(subwords, model, limits):
     assert [translation.text for translation in translator.translate(["\n".join(lines)])] == ["\n".join(separate)]
 
 
-def test_split_line_concatenates_tokens_scores_and_attention_of_its_pieces(subwords, model):
+def test_split_line_concatenates_tokens_and_scores_of_its_pieces(subwords, model):
     translator = Translator(model, subwords, DecodeConfig(), limits=SHORT)
     (found,) = translator.translate(["the old ship left. In May,  the ship!\tA b c a b c"])
     assert found.split is not None and len(found.parts) == 3
@@ -109,15 +108,6 @@ def test_split_line_concatenates_tokens_scores_and_attention_of_its_pieces(subwo
     log_probs = [value for piece in translator.forced([found])[0] for value in piece.token_log_probs]
     assert sum(log_probs) == pytest.approx(found.hypotheses[0].score)
     assert [*found.hypotheses[0].ids, EOS] == [i for part in found.parts for i in [*part.hypotheses[0].ids, EOS]]
-    attns = translator.attention(found)
-    assert attns.cross.shape[2:] == (len(found.hypotheses[0].ids) + 1, len(found.src_ids) + 1)
-    for weights, first in zip(attns, translator.attention(found.parts[0]), strict=True):
-        if first is None:
-            assert weights is None
-            continue
-        q, k = first.shape[2:]
-        assert torch.equal(weights[:, :, :q, :k], first) and not weights[:, :, :q, k:].any()
-        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:3]))
 
 
 def test_word_of_a_line_may_span_several_pieces():

@@ -7,9 +7,8 @@ import torch
 
 from nmt.data.subwords import EOS
 from nmt.errors import MachineError, NmtError
-from nmt.evaluation.attention_page import KINDS, Sentence, axis_of, check_path, draw, sentence_of
+from nmt.evaluation.attention_page import KINDS, Sentence, axis_of, check_path, draw
 from nmt.extras import EXTRAS
-from nmt.models.base import Attns
 from tests.evaluation.made_sentence import PAIRS, make_sentence, make_subwords
 
 
@@ -31,14 +30,6 @@ def test_each_kind_of_attention_has_its_own_queries_and_keys():
         weights = sentence.weights[kind]
         assert torch.equal(sentence.grid(kind, [2], [3]).rows[0][0].weights, weights[1, 2])
         assert torch.allclose(sentence.grid(kind, [2], "mean").rows[0][0].weights, weights[1].mean(0))
-
-
-def test_each_part_of_a_split_line_starts_with_a_start_symbol():
-    subwords = make_subwords()
-    ids = [*subwords.trg.encode(["in"])[0], EOS, *subwords.trg.encode(["May"])[0]]
-    attns = make_sentence("the ship", "in").weights
-    line = sentence_of(Attns(None, None, attns["cross"]), [5], ids, subwords)
-    assert line.read.pieces == ["<s>", "▁in", "<s>", *line.trg.pieces[2:-1]] and list(line.weights) == ["cross"]
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_parts_of_any_text_join_to_the_text_and_fit_the_limit():
     ("language", "parts"),
     [
         ("is", ["T.d. Akureyri. ", "Reykjavík er stór."]),
-        ("de", ["Er kam lt. Polizei. ", "Der Hund bellt."]),
+        ("de", ["Er kam lt. Polizei. ", "Vitamin C\u00a0. Der Hund bellt."]),
         ("zho_Hans", ["他说。", "你好。"]),
         ("x-made-up", ["Da ba. ", "Ba da."]),
     ],
