@@ -115,8 +115,8 @@ class Journal:
         if not self.n_line or not self.is_needed:
             self.path.unlink(missing_ok=True)
         elif error is not None:
-            n_line = f"{self.n_line:,}"
-            self._say(f"{self.path.name} keeps the translations of {n_line} lines; the same command resumes after them")
+            kept = f"{self.path.name} keeps the translations of {self.n_line:,} lines"
+            self._say(f"{kept}; the same command resumes after them")
 
     def take(self, digest: str) -> list[Record] | None:
         """Return the records of the next window if an earlier process made them.
