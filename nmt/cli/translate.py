@@ -47,8 +47,8 @@ def _numbers(text: str, *keywords: str) -> str | list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def translate(args: argparse.Namespace) -> int:
-    """Validate flag combinations before loading the model, and run the command. Returns the exit code."""
+def translate(args: argparse.Namespace) -> None:
+    """Validate flag combinations before loading the model, and run the command."""
     args.run = [str(folder) for path in args.run for folder in runs_of(Path(path))]
     for folder in args.run:
         check_is_run(Path(folder))
@@ -71,7 +71,7 @@ def translate(args: argparse.Namespace) -> int:
     from nmt.cli.translate_job import work
 
     end_startup()
-    return work(args)
+    work(args)
 
 
 def new_parser() -> Parser:

@@ -11,7 +11,6 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from difflib import get_close_matches
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from nmt.cli.parser import check_count
@@ -21,8 +20,6 @@ from nmt.decoding.request import GIVEN, Request, Terms, is_blank
 from nmt.errors import DataError, NmtError, RecipeError, shown
 from nmt.files import parse_json
 from nmt.recipe.decode_options import DecodeConfig
-
-_MIN_SIMILARITY = 0.85  # of two keys of which one is probably a typing error
 
 # Keys of an earlier output, which would describe another translation.
 _OWN_KEYS = {
@@ -245,9 +242,6 @@ def _of_json(line: str) -> tuple[Request, dict[str, Any]]:
         raise DataError(f"not JSON ({error}). --input-format jsonl expects one object a line.") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("source"), str):
         raise DataError(f'expected an object with the text "source", found {shown(fields)}.')
-    for key in fields.keys() - set(GIVEN):
-        if similar := get_close_matches(key, GIVEN[1:], 1, _MIN_SIMILARITY):
-            raise DataError(f"unknown key {key!r}: did you mean {similar[0]}? If not, rename the key.")
     request_fields = {key: fields.pop(key) for key in GIVEN if key in fields}
     return Request(**{**request_fields, "source": without_end(request_fields["source"])}), fields
 

@@ -11,7 +11,6 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -64,11 +63,12 @@ class Journal:
     """Context manager: journal that this process continues from the records of an earlier process.
 
     settings: JSON values on which records depend, apart from the lines. say: called with messages.
-    fits: False if earlier records had other settings, or if those read so far belong to another input.
+    fits: False if earlier records had other settings, or if those read so far belong to another input. is_needed: False
+    if the file is deleted at the end.
     """
 
     def __init__(self, path: Path, settings: dict[str, Any], say: Callable[[str], object]) -> None:
-        self.path, self._say, self.fits = path, say, True
+        self.path, self._say, self.fits, self.is_needed = path, say, True, True
         self._file = path.open("a+b", buffering=0)  # unbuffered: no failed write is repeated
         try:
             try:
@@ -109,11 +109,14 @@ class Journal:
     def __enter__(self) -> "Journal":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
         self._earlier_lines.close()
         self._file.close()
-        if not self.n_line:
+        if not self.n_line or not self.is_needed:
             self.path.unlink(missing_ok=True)
+        elif error is not None:
+            kept = f"{self.path.name} keeps the translations of {self.n_line:,} lines"
+            self._say(f"{kept}; the same command resumes after them")
 
     def take(self, digest: str) -> list[Record] | None:
         """Return the records of the next window if an earlier process made them.
@@ -239,8 +242,8 @@ def _read_references(args: argparse.Namespace) -> list[list[str]]:
     return references
 
 
-def work(args: argparse.Namespace) -> int:
-    """Run the command. Returns the exit code; raises NmtError."""
+def work(args: argparse.Namespace) -> None:
+    """Run the command. Raises NmtError."""
     with files_of_pipes(args, *_READ), Stop() as stop:
         _follow_links(args)
         is_written = bool(args.output) and was_written(Path(args.output), Path(f"{args.output}.journal"))
@@ -249,21 +252,17 @@ def work(args: argparse.Namespace) -> int:
         report = Report(args, _read_references(args))
         if args.output:
             _to_file(args, stop, report, is_written=is_written)
-            return 0
-        model = LineTranslator(args)
-        # Each window is flushed at once for the reader of a pipe.
-        with stop.finishing(), closing(_records(model, stop, report)) as answers:
-            for records in answers:
-                write_stdout(_text(records))
-                stop.exit_if_stopped()
-        report.finish(model)
-    return 0
+        else:
+            model = LineTranslator(args)
+            with stop.finishing():
+                _translate(model, stop, report, write_stdout)
+            report.finish(model)
 
 
-def _records(
-    model: LineTranslator, stop: Stop, report: Report, journal: Journal | None = None
-) -> Generator[list[Record], None, None]:
-    """Read windows and yield their records in order, from the journal or the model."""
+def _translate(
+    model: LineTranslator, stop: Stop, report: Report, write: Callable[[str], object], journal: Journal | None = None
+) -> None:
+    """Read windows, and write their output in order. The results come from the journal or the model."""
     args = model.args
     has_bar = bool(args.output) or (sys.stderr.isatty() and not sys.stdout.isatty())  # no bar among output lines
     desc, n_done = "scoring" if args.score else "translating", journal.n_line if journal else 0
@@ -275,7 +274,7 @@ def _records(
         lines_of_input = read_input(file, args, model.request_of, report.notes)
         input_windows = windows(lines_of_input, model.translator.config.window, patience)
         while True:
-            with stop.finishing(False):  # a signal ends the command while it waits for input
+            with stop.finishing(False):  # a signal ends the command here, between two windows
                 lines = next(input_windows, None)
             if lines is None:
                 break
@@ -287,57 +286,34 @@ def _records(
                     journal.add(digest, records)
             for line, record in zip(lines, records, strict=True):
                 report.add(line, record)
-            yield records
+            write("".join(f"{text}\n" for record in records for text in record.lines))
     if journal:
         journal.take("")  # further records belong to another input
-
-
-def _text(records: Iterable[Record]) -> str:
-    return "".join(f"{line}\n" for record in records for line in record.lines)
 
 
 def _to_file(args: argparse.Namespace, stop: Stop, report: Report, *, is_written: bool) -> None:
     """Translate all lines into the journal, write the output and print the report; then delete the journal.
 
-    The report precedes the renaming of the output, so that a restart reports again. An error of the report is raised
-    after the renaming.
+    A process that is killed before it has deleted the journal reports again when it is restarted.
     """
-    output = Path(args.output)
     with Journal(Path(f"{args.output}.journal"), settings_of(args), say) as journal:
-        if not journal.fits:
-            _check_outputs(args, is_written=False)
         if journal.n_line:
             say(f"{journal.path.name} has the translations of {journal.n_line:,} lines: resuming after them")
-        report_error: Exception | None = None
+        model = LineTranslator(args)
+        for name in filter(None, (getattr(args, flag) for flag in _WRITTEN)):
+            remove_leftovers(Path(name))
+        with replacing(Path(args.output)) as file:
+            _translate(model, stop, report, lambda text: file.write(text.encode()), journal)
+            # Hours may have passed. A process killed just before it deleted the journal left an output.
+            _check_outputs(args, is_written=is_written and journal.fits, is_translated=True)
+            file.flush()
+            journal.complete(sha256_of(Path(file.name)))
+        journal.is_needed = False
         try:
-            model = LineTranslator(args)
-            for name in filter(None, (getattr(args, flag) for flag in _WRITTEN)):
-                remove_leftovers(Path(name))
-            output_hash = hashlib.sha256()
-            with replacing(output) as file:
-                for records in _records(model, stop, report, journal):
-                    text = _text(records).encode()
-                    output_hash.update(text)
-                    file.write(text)
-                # Hours may have passed. A process killed just before it deleted the journal left an output.
-                _check_outputs(args, is_written=is_written and journal.fits, is_translated=True)
-                journal.complete(output_hash.hexdigest())
-                try:
-                    report.finish(model)
-                except Exception as error:
-                    report_error = error
-            if isinstance(report_error, OSError):  # such as a full disk: only the journal has the missing parts
-                raise report_error
-        except BaseException:
-            if journal.n_line:
-                say(
-                    f"{journal.path.name} keeps the translations of {journal.n_line:,} lines; the same command "
-                    "resumes after them"
-                )
+            report.finish(model)
+        except (OSError, KeyboardInterrupt, SystemExit):  # as of a full disk: only the journal has the missing parts
+            journal.is_needed = True
             raise
-        journal.path.unlink()
-    if report_error is not None:
-        raise report_error
 
 
 def settings_of(args: argparse.Namespace) -> dict[str, Any]:

@@ -41,26 +41,22 @@ def translate_corpora(recipe: Recipe, *, checks: bool = False) -> dict[int, list
     if not runs:
         return {}
     langs = {n: [_lang_of(recipe, n, run) for run in folders] for n, folders in runs.items()}
-    texts: dict[int, list[Path]] = {n: [] for n in runs}
+    folder = beside(recipe.data_folder, ".translated")
+    jobs = list[tuple[int, argparse.Namespace]]()
     for source in find_sources(recipe):
-        if source.split == "train" and source.corpus in runs and isinstance(source.src.place, Path):
-            texts[source.corpus].append(source.src.place)
+        n, text = source.corpus, source.src.place
+        if source.split == "train" and n in runs and isinstance(text, Path):
+            jobs.append((n, _job(recipe, n, runs[n], langs[n][0], text, folder)))
     if not checks:
         refuse_foreign_files(recipe.data_folder)
-    folder = beside(recipe.data_folder, ".translated")
-    jobs = {n: [_job(recipe, n, runs[n], langs[n][0], text, folder) for text in paths] for n, paths in texts.items()}
-    translations: dict[int, list[Path]] = {}
-    for n, corpus_jobs in jobs.items():
-        missing = [args.input for args in corpus_jobs if not Path(args.output).is_file()]
-        if checks and missing:
+    translations = {n: [Path(args.output) for number, args in jobs if number == n] for n in runs}
+    for n, args in jobs:
+        if Path(args.output).is_file():
+            talk(f"data.train.{n}: {args.input} was translated before: {args.output}")
+        elif checks:
+            talk(f"data.train.{n}: {args.input} is not translated yet, so the corpus is left out of the check")
             translations[n] = []
-            talk(f"data.train.{n}: {missing[0]} is not translated yet, so the corpus is left out of the check")
-            continue
-        translations[n] = [Path(args.output) for args in corpus_jobs]
-        for args in corpus_jobs:
-            if Path(args.output).is_file():
-                talk(f"data.train.{n}: {args.input} was translated before: {args.output}")
-                continue
+        else:
             talk(f"data.train.{n}: translating {args.input} by {' and '.join(args.run)} into {args.output}")
             folder.mkdir(parents=True, exist_ok=True)
             try:

@@ -8,6 +8,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import lru_cache
 from itertools import combinations
 
@@ -19,7 +20,6 @@ from nmt.decoding.translator import Translation, Translator
 from nmt.recipe.decode_options import DecodeConfig
 
 # Numbers of a text by their values.
-_OTHER_DIGIT = re.compile(r"[^\W0-9A-Za-z_]")
 # ASCII equivalents of marks within numbers: full-width and Arabic ones, and no-break spaces.
 _MARKS = str.maketrans("．，：／٫٬’\u00a0\u202f\u2009", ".,:/.,'   ")
 _NUMBER = re.compile(r"\d+(?:[.,':/]\d+|(?: \d{3})+(?!\d))*")
@@ -67,87 +67,72 @@ _HAN = re.compile("[〇零一二三四五六七八九两兩十百千万萬億亿
 _AFTERNOON = re.compile(r"(\d{1,2})(?:[:.]\d\d)? ?p\.?m|(\d{1,2})(?:[:.]\d\d| ?Uhr| ?h\b)", re.IGNORECASE)
 # Offsets from years of the common calendar to those of the Buddhist and the two Islamic ones.
 _CALENDARS = [sign * n for n in (543, 579, 621, 622) for sign in (1, -1)]
-_LONGEST_SUM = 18  # digits
+_LONGEST_HAN = 18  # characters of a number
 
-Reading = tuple[str, ...]  # values that must all occur
+Value = Decimal | int
+Reading = tuple[Decimal, ...]  # values that must all occur
 
 
 def missing_numbers(text: str, other: str, least: int) -> list[str]:
     """Return the digits of the numbers in a text, from `least` on, that the other text does not have."""
-    missing = [(digits, readings) for digits, readings in _numbers(_plain(text), least) if all(readings)]
+    text, other = text.translate(_MARKS), other.translate(_MARKS)
+    missing = [(digits, readings) for digits, readings in _numbers(text, least) if all(readings)]
     for values in (_written_values, _values):  # the slow second one is for the few that are written differently
-        known = values(_plain(other)) if missing else set()
+        known = values(other) if missing else set()
         missing = [number for number in missing if not any(known.issuperset(reading) for reading in number[1])]
     return [digits for digits, _ in missing]
-
-
-@lru_cache(maxsize=4)
-def _plain(text: str) -> str:
-    """Return the text with ASCII digits and marks."""
-    if text.isascii():
-        return text
-    return _OTHER_DIGIT.sub(lambda match: str(unicodedata.decimal(match[0], match[0])), text.translate(_MARKS))
-
-
-def _value(whole: str, decimals: str = "", power: int = 0) -> str:
-    """Return the value of a number in normal form: without leading zeros, and without trailing zeros of decimals."""
-    digits, point = whole + decimals, len(whole) + power
-    decimals = digits[point:].rstrip("0")
-    return digits[:point].ljust(point, "0").lstrip("0") + (f".{decimals}" if decimals else "")
 
 
 def _numbers(text: str, least: int = 0) -> Iterator[tuple[str, list[Reading]]]:
     """Yield the digits and the readings of each number. A reading is empty if all its values are below `least`."""
 
-    def is_small(value: str) -> bool:
-        return not value or (len(value) <= 2 and value.isdecimal() and int(value) < least)
+    def is_small(value: Decimal) -> bool:
+        return value < least and value % 1 == 0
 
-    end, previous = 0, 0  # end and value of a number to which the next one may be added, as in 1億2000万
+    end, previous = 0, Decimal(0)  # end and value of a number to which the next one may be added, as in 1億2000万
     for match in _NUMBER.finditer(text):
         number, groups = match[0], re.split(r"\D", match[0])
-        head, last = number[: -len(groups[-1]) - 1], groups[-1]
+        head, last, digits = number[: -len(groups[-1]) - 1], groups[-1], Decimal("".join(groups))
         has_thousands = _THOUSANDS.fullmatch(number) is not None
-        whole = [_value("".join(groups))] if len(groups) == 1 or has_thousands else []
+        whole = [digits] if len(groups) == 1 or has_thousands else []
         mark = number[len(head) : len(head) + 1]
         if head and mark in ".," and mark not in head and (head.isdecimal() or _THOUSANDS.fullmatch(head)):
-            whole.append(_value("".join(groups[:-1]), last))
+            whole.append(digits.scaleb(-len(last)))
         if scale := _SCALE.match(text, match.end()):
             powers = _POWERS[(scale[1] or scale[2]).lower()]
-            scaled = [_value(*value.partition(".")[::2], power) for value in whole for power in powers]
-            if scaled and scaled[0].isdecimal() and len(scaled[0]) <= _LONGEST_SUM:
-                total = int(scaled[0]) + (previous if match.start() == end else 0)
-                end, previous = scale.end(), total
-                scaled.append(str(total))
-            whole += scaled
-        parts = tuple(map(_value, groups))
+            if scaled := [value.scaleb(power) for value in whole for power in powers]:
+                previous = scaled[0] + (previous if match.start() == end else 0)
+                end = scale.end()
+                whole += [*scaled, previous]
+        parts = tuple(map(Decimal, groups))
         parts = parts if has_thousands else tuple(value for value in parts if not is_small(value))
-        yield "".join(groups), [*((value,) for value in whole if not is_small(value)), parts]
+        yield str(digits), [*((value,) for value in whole if not is_small(value)), parts]
 
 
-def _written_values(text: str) -> set[str]:
+def _written_values(text: str) -> set[Value]:
     """Return the values of the runs of digits in a text."""
-    return {_value(group) for group in re.findall(r"\d+", text)}
+    return {Decimal(group) for group in re.findall(r"\d+", text)}
 
 
-def _values(text: str) -> set[str]:
+def _values(text: str) -> set[Value]:
     """Return all values that the numbers and the words of a text may stand for."""
-    values = {value for _, readings in _numbers(text) for reading in readings for value in reading}
-    values |= _written_values(text)
-    values |= {str(10**power) for word in _SCALE_ALONE.findall(text) for power in _POWERS[word.lower()]}
-    values |= {str(n) for words, numbers in _WORDS.items() if re.search(words, text, re.IGNORECASE) for n in numbers}
-    values |= {str(10 * _ROMAN_TENS.index(tens) + _ROMAN_ONES.index(ones)) for tens, ones in _ROMAN.findall(text)}
-    values |= {str(_han_value(run)) for run in _HAN.findall(text)}
+    values = _written_values(text)
+    values |= {value for _, readings in _numbers(text) for reading in readings for value in reading}
+    values |= {10**power for word in _SCALE_ALONE.findall(text) for power in _POWERS[word.lower()]}
+    values |= {n for words, numbers in _WORDS.items() if re.search(words, text, re.IGNORECASE) for n in numbers}
+    values |= {10 * _ROMAN_TENS.index(tens) + _ROMAN_ONES.index(ones) for tens, ones in _ROMAN.findall(text)}
+    values |= {_han_value(run) for run in _HAN.findall(text)}
     for hours in _AFTERNOON.findall(text):
-        values |= {str(int(hour) + more) for hour in hours if hour for more in (12, -12)}
-    for year in [int(value) for value in values if len(value) == 4 and value.isdecimal()]:
-        values |= {str(number) for number in (year % 100, year // 100 + 1, *(year + n for n in _CALENDARS))}
-    return values | {f"{century}{value}" for value in values if len(value) == 2 for century in (18, 19, 20)}
+        values |= {int(hour) + more for hour in hours if hour for more in (12, -12)}
+    for year in [int(value) for value in values if 1000 <= value <= 9999 and value % 1 == 0]:
+        values |= {year % 100, year // 100 + 1, *(year + n for n in _CALENDARS)}
+    return values | {100 * century + value for value in values if 10 <= value < 100 for century in (18, 19, 20)}
 
 
 def _han_value(run: str) -> int:
     """Return the value of a number in Chinese characters, with powers of ten or digit by digit."""
     total = part = digit = 0
-    for c in run[:_LONGEST_SUM]:
+    for c in run[:_LONGEST_HAN]:
         value = int(unicodedata.numeric(c, 2))  # Python 3.12 has no value of 两, which is 2
         if value < 10:
             digit = 10 * digit + value
