@@ -96,9 +96,6 @@ GONE = {
     "decode.align_when": "leave it out, and name the layer: decode.align_layer",
     "batch.split_rate": "leave it out, and use batch.bpe_dropout",
 }
-# For the options of GONE, the value that had no effect: an earlier recipe with it still opens.
-_OTHER_VALUES = {"data.generate": None, "decode.align_when": "written"}
-WITHOUT_EFFECT: dict[str, Any] = dict.fromkeys([name for name in GONE if "." in name], 0) | _OTHER_VALUES
 # Removed values: (option, value), and the value that replaces it in the recipe of a run, which still translates.
 GONE_VALUES = {("optim.name", "schedulefree"): "adamw", ("decode.mbr", "bleu"): "chrf"}
 

@@ -332,12 +332,11 @@ def test_an_unknown_language_is_refused_with_its_place_and_the_nearest(complaint
     ]
 
 
-def test_a_removed_option_is_ignored_if_it_had_no_effect_and_refused_otherwise(read, complaints, monkeypatch):
+def test_a_removed_option_is_ignored_in_the_recipe_of_a_run_and_refused_otherwise(read, complaints, monkeypatch):
     monkeypatch.setitem(names.GONE, "batch.slices", "batch.bpe_dropout does the same (set it)")
-    monkeypatch.setitem(names.WITHOUT_EFFECT, "batch.slices", 0.0)
-    assert read("name: x\nbatch:\n  slices: 0\n") == Recipe(name="x")
     stored = "# The whole truth of this run: every option, resolved.\nname: x\ndata:\n  generate: dates\n"
     assert read(stored) == Recipe(name="x"), "the data of a run are made already"
+    assert read(stored + "batch:\n  slices: 0\n") == Recipe(name="x"), "it had no effect"
     assert read(stored + "optim:\n  name: schedulefree\n").optim.name == "adamw", "its weights translate as they did"
     assert "make_dates.py OUT" in complaints("name: x\ndata:\n  generate: dates\n")[0]
     spread = "    - {src: a, trg: b, max_ratio_spread: 3.0}\n  max_ratio_spread: 6.0\n"
