@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,24 +20,23 @@ from nmt.extras import incomplete, version
 from nmt.files import with_shipped
 from nmt.recipe.complaints import GONE, SHORT, nearest, without_numbers
 from nmt.recipe.contradictions import ENDINGS, NOT_READ
-from nmt.recipe.fields import all_fields, option_named, sections
+from nmt.recipe.fields import Field, all_fields, option_named, sections
 from nmt.recipe.yaml_marks import with_trg
 
 _OVERRIDE = "override:"
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser that reports an error in one line, with the flag that was probably meant."""
+    """Argument parser that raises an NmtError of one line a mistake, with the flag that was probably meant."""
 
     def __init__(self, prog: str, *, description: str = "", epilog: str = "", examples: Sequence[str] = ()) -> None:
         """examples: commands for the end of the help."""
         # No abbreviations: a new option would make some of them ambiguous.
         super().__init__(prog, description=description, epilog=epilog, add_help=False, allow_abbrev=False)
         self.examples = examples
-        self.section_groups: dict[str, Any] = {}  # argument groups, by section of the recipe
-        self.overview: Any = None  # group without arguments that stands for them in the short help
+        self.sections: dict[str, str] = {}  # of the recipe, whose options are flags: name and description
         self.short: dict[str, str] = {}  # short flags, by option
-        self._given = set[str]()  # words on the command line
+        self._given: Sequence[str] = ()  # words on the command line
         add, text = self.add_argument, "Show this help, or the options of a section."
         add("-h", "--help", action=_Show, show=Parser.help_of, nargs="?", metavar="SECTION", help=text)
         add("--debug", action="store_true", help="Show the traceback of an error.")
@@ -45,14 +44,13 @@ class Parser(argparse.ArgumentParser):
         add("--version", action=_Show, show=lambda parser, _: f"{parser.prog} {version()}\n", nargs=0, help=text)
 
     def read(self, given: Sequence[str]) -> argparse.Namespace:
-        """Parse flags and positional arguments in any order. Exits with code 2 at a usage error.
+        """Parse flags and positional arguments in any order. Raises NmtError for a usage error.
 
         Unknown flags are refused first, because argparse would take the value of one for a positional argument. In
-        flags tgt stands for trg, and a flag may contain the number of a corpus. An empty argument is refused: it is
-        usually an unset variable of a script.
+        flags tgt stands for trg, and a flag may contain the number of a corpus.
         """
         known, words, unknown = self._option_string_actions, list(given), dict[str, None]()
-        self._given = set(given)
+        self._given = given
         for i, word in enumerate(itertools.takewhile(lambda word: word != "--", given)):
             flag, equals, value = word.partition("=")
             if not flag.startswith("--") or " " in flag or flag in known:
@@ -60,102 +58,90 @@ class Parser(argparse.ArgumentParser):
             canonical = with_trg(flag)
             option = option_named(canonical[2:])
             if canonical not in known and option is not None and f"--{option.name}" in known:  # as --data.train.0.src
-                self.add_argument(canonical, dest=_OVERRIDE + canonical[2:], metavar="VALUE", help=argparse.SUPPRESS)
+                _add_override(self, canonical, canonical[2:])
             if canonical in known:
                 words[i] = canonical + equals + value
             else:
-                unknown[flag] = None
+                unknown[self._unknown_flag_message(flag)] = None
         if unknown:
-            hint = f". All: {self.prog} {'--help-all' if '--help-all' in known else '--help'}"
-            self.print_errors(self._unknown_flag_message(flag, hint) for flag in unknown)
-            self.exit(2)
-        arguments = self.parse_intermixed_args(words)
-        for action in self._actions:
-            argument = getattr(arguments, action.dest, None)
-            values = argument if isinstance(argument, list) else [argument]
-            is_empty = any("" in value if isinstance(value, list) else value == "" for value in values)
-            if is_empty and not action.dest.startswith(_OVERRIDE):
-                self.error(f'argument {"/".join(action.option_strings) or action.metavar}: is empty, ""')
-        return arguments
+            raise NmtError("\n".join(unknown))
+        return self.parse_intermixed_args(words)
 
-    def _unknown_flag_message(self, flag: str, hint: str) -> str:
-        names = [known.removeprefix("--") for known in self._option_string_actions if known.startswith("--")]
+    def _unknown_flag_message(self, flag: str) -> str:
+        known = self._option_string_actions
         name, option = flag.removeprefix("--"), without_numbers(flag.removeprefix("--"))
         if option in GONE:
             return f"{flag} is gone: {GONE[option]}"
-        similar = dict.fromkeys(self.short.get(other, f"--{other}") for other in nearest(name, names))
-        return f"{flag}: unknown option" + (f" (did you mean {' or '.join(similar)}?)" if similar else "") + hint
+        names = nearest(name, [other.removeprefix("--") for other in known if other.startswith("--")])
+        similar = " or ".join(dict.fromkeys(self.short.get(other, f"--{other}") for other in names))
+        hint = f" (did you mean {similar}?)" if similar else ""
+        return f"{flag}: unknown option{hint}. All: {self.prog} {'--help-all' if '--help-all' in known else '--help'}"
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Convert an argument. An empty one is refused: it is usually an unset variable of a script."""
+        if not arg_string and not action.dest.startswith(_OVERRIDE):
+            raise argparse.ArgumentError(action, 'is empty, ""')
+        return super()._get_value(action, arg_string)
 
     def error(self, message: str) -> NoReturn:
-        """Print the error, but not the usage, which is longer than a screen. Exits with code 2."""
+        """Raise NmtError for an error of argparse, without the usage, which is longer than a screen."""
         actions = self._option_string_actions
         multi_value = [flag for flag, action in actions.items() if action.nargs == "+" and flag in self._given]
         if message.startswith("the following arguments are required") and multi_value:
             message += f" (before {multi_value[0]}, which takes several values)"
         flags, has_expected, _ = message.removeprefix("argument ").partition(": expected ")
         action = actions.get(flags.split("/")[0])
-        if has_expected and action is not None and action.help not in (None, argparse.SUPPRESS) and action.metavar:
+        if has_expected and action is not None and action.help and action.metavar:
             metavar = action.metavar if isinstance(action.metavar, str) else " ".join(action.metavar)
-            message += f", {metavar}: {action.help.replace('%%', '%').removesuffix('.')}"
-        self.print_errors(f"{line}. All: {self.prog} --help" for line in message.split("\n"))
-        self.exit(2)
-
-    def print_errors(self, lines: Iterable[str]) -> None:
-        """Print the lines of an error message."""
-        for line in lines:
-            talk(f"{self.prog}: error: {with_shipped(line)}")
-
-    def format_usage(self) -> str:
-        """Return the usage line without the options of the recipe, about a hundred."""
-        formatter = self._get_formatter()
-        command_actions = [action for action in self._actions if not action.dest.startswith(_OVERRIDE)]
-        formatter.add_usage(self.usage, command_actions, self._mutually_exclusive_groups)
-        return formatter.format_help()
+            option = option_named(action.dest.removeprefix(_OVERRIDE)) if action.help == argparse.SUPPRESS else None
+            text = _help_on(option) if option else action.help.replace("%%", "%")
+            message += f", {metavar}: {text.removesuffix('.')}"
+        raise NmtError(f"{message}. All: {self.prog} --help")
 
     def help_of(self, topic: str | None) -> str:
-        """Describe the options of a section of the recipe, or all flags ("all"), or the flags of the command (None)."""
-        section = self.section_groups.get(topic) if topic else None
-        hidden = [self.overview] if topic == "all" else [*self.section_groups.values()]
-        visible = [group for group in self._action_groups if group not in hidden]
-        formatter = self._get_formatter()
-        formatter.add_text("" if section else self.description)
-        for group in [section] if section else visible:
-            formatter.start_section(group.title)
-            formatter.add_text(group.description)
-            formatter.add_arguments(group._group_actions)
-            formatter.end_section()
-        if section:
-            return formatter.format_help()
-        formatter.add_text(self.epilog)
-        examples = "".join(f"  {line}\n" for line in self.examples)
-        return f"{self.format_usage()}\n{formatter.format_help()}" + (f"\nexamples:\n{examples}" if examples else "")
+        """Describe the options of a section of the recipe, or the flags of the command; "all": flags and options."""
+        listing = argparse.ArgumentParser(self.prog, usage=argparse.SUPPRESS, add_help=False)
+        listed = [section for section in self.sections if topic in (section, "all")]
+        for section in listed:
+            title = f"{section} options" if section else "options of the recipe"
+            group = listing.add_argument_group(title, self.sections[section])
+            for field in all_fields():
+                if field.section == section:
+                    _add_override(group, f"--{field.name}", field.name, _help_on(field))
+        if listed and topic != "all":
+            return listing.format_help()
+        parts = [self.format_help()]
+        if self.examples:
+            parts.append("examples:\n" + "".join(f"  {line}\n" for line in self.examples))
+        if listed:
+            parts.append(listing.format_help())
+        return "\n".join(parts)
 
 
 def add_override_flags(parser: Parser, only: Sequence[str] | None = None) -> None:
-    """Add a flag `--section.option VALUE` for every option, in a group per section, and --help-all.
+    """Add a flag `--section.option VALUE` for every option, which --help SECTION describes, and --help-all.
 
     only: sections, one of them with a name; None: all.
     """
     text = "Show this help with all options of the recipe."
     parser.add_argument("--help-all", action=_Show, show=lambda parser, _: parser.help_of("all"), nargs=0, help=text)
-    for section, about in sections():
-        if only is not None and section not in only:
-            continue
-        group = parser.add_argument_group(f"{section} options" if section else "options of the recipe", about)
-        parser.section_groups[section] = group
-        for field in all_fields():
-            if field.section == section:
-                text = field.help if field.inner else f"{field.help} [{field.kind}; default: {field.default}]"
-                _add_override(group, f"--{field.name}", field.name, "VALUE", text)
-    n_option = sum(len(group._group_actions) for group in parser.section_groups.values())
-    names = [section for section in parser.section_groups if section]
+    parser.sections = {section: about for section, about in sections() if only is None or section in only}
+    fields = [field for field in all_fields() if field.section in parser.sections]
+    names = [section for section in parser.sections if section]
     flags = ", ".join(f"--{section}.OPTION" for section in names)
     about = (
-        f"{n_option} options of the recipe are flags too, by their dotted names: {flags} VALUE. Those of one section: "
-        f"{parser.prog} --help {names[0]}. All: {parser.prog} --help-all, or recipes/README.md. Help on one option: "
-        "its flag without VALUE."
+        f"{len(fields)} options of the recipe are flags too, by their dotted names: {flags} VALUE. Those of one "
+        f"section: {parser.prog} --help {names[0]}. All: {parser.prog} --help-all, or recipes/README.md. Help on one "
+        "option: its flag without VALUE."
     )
-    parser.overview = parser.add_argument_group("options of the recipe", about)
+    group = parser.add_argument_group("options of the recipe", about)
+    for field in fields:
+        _add_override(group, f"--{field.name}", field.name)
+
+
+def _help_on(field: Field) -> str:
+    """Describe an option of the recipe."""
+    return field.help if field.inner else f"{field.help} [{field.kind}; default: {field.default}]"
 
 
 def add_short_flags(parser: Parser) -> None:
@@ -172,12 +158,16 @@ def add_shorthand(parser: Parser, group: argparse._ArgumentGroup, flag: str, nam
     assert field is not None, name
     values = f"{field.kind}; " if "|" in field.kind else ""
     text = f"{field.help.split('. ')[0].removesuffix('.')}. [{values}default: {field.default}]"
-    _add_override(group, flag, name, metavar, text)
+    _add_override(group, flag, name, text, metavar)
     parser.short[name] = flag
 
 
-def _add_override(group: argparse._ArgumentGroup, flag: str, name: str, metavar: str, text: str) -> None:
-    group.add_argument(flag, dest=_OVERRIDE + name, metavar=metavar, help=text.replace("%", "%%"))
+def _add_override(
+    group: argparse._ActionsContainer, flag: str, name: str, text: str | None = None, metavar: str = "VALUE"
+) -> None:
+    """Add a flag for an option of the recipe. text: its help; None: the help does not show the flag."""
+    text = argparse.SUPPRESS if text is None else text.replace("%", "%%")
+    group.add_argument(flag, dest=_OVERRIDE + name, metavar=metavar, help=text)
 
 
 def overrides_of(arguments: argparse.Namespace) -> list[tuple[str, str]]:
@@ -243,7 +233,8 @@ def run(body: Callable[[argparse.Namespace], int | None], parser: Parser, argv: 
             code, message = INTERNAL, f"internal error (please report it; --debug shows the traceback): {summary}"
         if "--debug" in given:
             traceback.print_exc()
-        parser.print_errors(message.split("\n"))
+        for line in message.split("\n"):
+            talk(f"{parser.prog}: error: {with_shipped(line)}")
         if isinstance(error, OSError):
             _abandon_stdout()
         return code

@@ -96,9 +96,6 @@ GONE = {
     "decode.align_when": "leave it out, and name the layer: decode.align_layer",
     "batch.split_rate": "leave it out, and use batch.bpe_dropout",
 }
-# For the options of GONE, the value that had no effect: an earlier recipe with it still opens.
-_OTHER_VALUES = {"data.generate": None, "decode.align_when": "written"}
-WITHOUT_EFFECT: dict[str, Any] = dict.fromkeys([name for name in GONE if "." in name], 0) | _OTHER_VALUES
 # Removed values: (option, value), and the value that replaces it in the recipe of a run, which still translates.
 GONE_VALUES = {("optim.name", "schedulefree"): "adamw", ("decode.mbr", "bleu"): "chrf"}
 
@@ -144,15 +141,13 @@ def validation_complaints(error: ValidationError) -> Iterator[tuple[str, str]]:
 def unknown_option(name: str) -> str:
     """Return the message about an unknown dotted name, with the nearest names or else the options of the section."""
     plain, parent = without_numbers(name), name.rpartition(".")[0]
+    section = plain.rpartition(".")[0]
     if plain in GONE:
         return f"is gone; {GONE[plain]}"
-    section = plain.rpartition(".")[0]
-    siblings = [field.name for field in all_fields() if field.inner and field.name.rpartition(".")[0] == section]
-    if meant := nearest(plain, siblings):
-        return f"unknown option (did you mean {parent}.{meant[0].rpartition('.')[2]}?)"  # with the number in a list
-    known = [*(field.name for field in all_fields() if not field.inner), *filter(None, dict(sections()))]
-    if meant := nearest(plain, known):
-        return f"unknown option (did you mean {' or '.join(meant)}?)"
+    names = [field.name for field in all_fields() if not field.inner or field.name.rpartition(".")[0] == section]
+    known = [*names, *filter(None, dict(sections()))]
+    if meant := [full.replace(f"{section}.", f"{parent}.", 1) for full in nearest(plain, known)]:
+        return f"unknown option (did you mean {' or '.join(meant)}?)"  # with the number in a list
     options = [full.rpartition(".")[2] for full in known if full.rpartition(".")[0] == section]
     return f"unknown option (known here: {', '.join(options)})" if options else "unknown option"
 
@@ -176,7 +171,7 @@ def _hint(expected: str, value: Any) -> str:
 def nearest(name: str, known: Sequence[str]) -> list[str]:
     """Return the known dotted names that an unknown one probably means; an empty list without any.
 
-    These are the options with the same last word in other sections, the option behind another toolkit's word, or the
+    These are the option behind another toolkit's word, the options with the same last word in other sections, or the
     nearest spelling.
     """
     section, word = name.rpartition(".")[0], _last_word(name)
@@ -185,16 +180,15 @@ def nearest(name: str, known: Sequence[str]) -> list[str]:
         for other, names in OTHER_NAMES.items()
         if (options := [option for option in names if option.split("=")[0] in known])
     }
-    if not section and word in foreign:
+    same_word = [full for full in known if _last_word(full) == word]
+    if word in foreign and not (section and same_word):
         return [foreign[word]]
-    if same_word := [full for full in known if _last_word(full) == word]:
+    if same_word:
         return same_word
-    siblings = {_last_word(full): full for full in known if full.rpartition(".")[0] == section}
-    anywhere = {_last_word(full): full for full in known}
-    for candidates, cutoff in ((siblings, 0.7), (foreign, 0.8), (anywhere, 0.7)):
-        if close := difflib.get_close_matches(word, candidates, n=1, cutoff=cutoff):
-            return [candidates[close[0]]]
-    return difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+    siblings_last = sorted(known, key=lambda full: full.rpartition(".")[0] == section)
+    candidates = foreign | {_last_word(full): full for full in siblings_last}
+    close = difflib.get_close_matches(word, candidates, n=1, cutoff=0.7)
+    return [candidates[close[0]]] if close else difflib.get_close_matches(name, known, n=1, cutoff=0.85)
 
 
 def _last_word(full: str) -> str:

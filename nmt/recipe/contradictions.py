@@ -7,9 +7,9 @@ part. `reader.py` finds the line of a message by the first of these names that t
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nmt.recipe.data_options import (
     MIN_VOCAB_SIZE,
@@ -42,6 +42,19 @@ _NEEDS = {
     "regularize.simcut_from": "regularize.simcut",
     "decode.align_head": "decode.align_layer",
     **{f"decode.{name}": "decode.samples" for name in SAMPLING_OPTIONS},
+}
+_COLUMNS = ("src_column", "trg_column")
+# Options of a corpus that cannot stand beside the one that names its text.
+_EXCLUDED = {
+    "translated_by": ("file", "dataset", "subset", "split", *_COLUMNS, "header", "unescape", "scores", "score_column"),
+    "file": ("dataset", "src", "trg", "subset", "split"),
+    "dataset": ("src", "trg", "format"),
+    "src and trg": ("subset", "split"),
+}
+_EXPECTED = {
+    **dict.fromkeys(("src", "trg"), "a file; or {file: …} or {dataset: …} with both sides"),
+    **dict.fromkeys(_COLUMNS, "the name of a column or key, or in TSV its number"),
+    "split": "the split of the dataset: train, validation, …",
 }
 _NOT_RECURRENT = ("batch.packed", "train.compile", "train.checkpoint_activations")
 
@@ -76,11 +89,12 @@ def _of_data(recipe: "Recipe") -> Iterator[str]:
         yield f"data.valid: several sets are called {duplicates} (give each a name of its own: name: …)"
     if data.valid_size and data.valid:
         yield "data.valid_size: data.valid names validation files (remove one of the two)"
-    parallel = [corpus for corpus in data.train if not corpus.translated_by]  # only their pairs are held out
-    if data.valid_size and data.train and not parallel:
-        yield "data.valid_size: corpora with translated_by give no validation pairs (name a set in data.valid)"
-    if data.valid_size and (any(corpus.tags for corpus in parallel) or any(corpus.trg_lang for corpus in data.train)):
-        yield "data.valid_size: corpora with tags or languages give no validation pairs (name a set in data.valid)"
+    tagged = [corpus for corpus in data.train if corpus.trg_lang or (corpus.tags and not corpus.translated_by)]
+    if data.valid_size and data.train and (tagged or all(corpus.translated_by for corpus in data.train)):
+        yield (
+            "data.valid_size: corpora with translated_by, tags or languages give no validation pairs (name a set in "
+            "data.valid)"
+        )
     ratios = {"data": data.max_ratio}
     ratios |= {f"data.train.{n}": getattr(corpus, "max_ratio", None) or 0.0 for n, corpus in enumerate(data.train)}
     for prefix, ratio in ratios.items():
@@ -91,22 +105,7 @@ def _of_data(recipe: "Recipe") -> Iterator[str]:
     corpora |= {"data.test": data.test} if data.test else {}
     known_tags = data.known_tags
     for prefix, files in corpora.items():
-        given = {name: value for name, value in files if value is not None}
-        scores = [name for name in ("scores", "score_column") if name in given]
-        thresholds = [name for name in ("min_score", "best_share") if name in given]
-        for name in scores + thresholds if bool(scores) != bool(thresholds) else ():
-            yield f"{prefix}.{name}: scores or score_column need min_score or best_share and vice versa (add one)"
-        has_keys = "dataset" not in given and ("src_column" in given or "trg_column" in given)
-        is_jsonl = has_keys and files.format in (None, "jsonl")
-        if given.get("drop_flagged") and not is_jsonl and "translated_by" not in given:
-            yield (
-                f"{prefix}.drop_flagged: needs the JSONL of nmt-translate, but {prefix}.format or columns say "
-                "otherwise (use --format jsonl, src_column and trg_column)"
-            )
-        for option in ("dataset", "file", "src", "trg", "scores", "translated_by"):
-            if option in given and "" in (names_of(given[option]) or [""]):
-                yield f"{prefix}.{option}: is empty (expected a {'run' if option == 'translated_by' else 'file'})"
-        yield from _of_translated(prefix, given) if "translated_by" in given else _of_pairs(prefix, files, given)
+        yield from _of_corpus(prefix, files)
         if unknown := [tag for tag in data.tags_of(files) if tag not in known_tags]:
             yield (
                 f"{prefix}: the tag {unknown[0]} of trg_lang or tags is in no training corpus, so a model cannot "
@@ -114,51 +113,45 @@ def _of_data(recipe: "Recipe") -> Iterator[str]:
             )
 
 
-def _of_translated(prefix: str, given: Mapping[str, Any]) -> Iterator[str]:
-    """Check a corpus with translated_by: one side is named, as text, and the run translates it into the other."""
-    excluded = ("file", "dataset", "subset", "split", "src_column", "trg_column", "header", "scores", "score_column")
-    refused = [name for name in excluded if name in given]
-    refused += ["format"] * (given.get("format", "text") != "text") + ["unescape"] * given["unescape"]
-    for name in refused[:1]:
-        yield f"{prefix}.{name}: not with translated_by, which reads plain text (name it as src or trg, remove this)"
-    if "src" in given and "trg" in given:
-        yield f"{prefix}.translated_by: the run makes one side, but src and trg are given (remove one of the three)"
-    elif "src" not in given and "trg" not in given and not refused:
-        yield f"{prefix}.translated_by: name the text: src for distillation, trg for back-translation"
-
-
-def _of_pairs(prefix: str, files: "CorpusFiles", given: Mapping[str, Any]) -> Iterator[str]:
-    """Check that pairs have exactly one source, and that the columns of both sides are known."""
-    pair_source: str | None = next((name for name in ("file", "dataset") if name in given), None)
-    for name in ("dataset", "src", "trg") if pair_source else ():
-        if name in given and name != pair_source:
-            yield f"{prefix}.{name}: {prefix}.{pair_source} is given as well, with both sides (remove one of the two)"
-    for side in ("src", "trg") if not pair_source else ():
-        if side not in given:
-            yield f"{prefix}.{side}: missing (expected a file; or {{file: …}} or {{dataset: …}} with both sides)"
-    if pair_source == "dataset" and files.split is None:
-        yield f"{prefix}.split: missing (expected the split of the dataset: train, validation, …)"
-    if pair_source == "dataset" and files.format is not None:
-        yield f"{prefix}.format: a dataset has a format of its own (remove it)"
-    if files.header is not None and files.format not in (None, "tsv", "csv"):
-        yield f"{prefix}.header: only TSV and CSV have a header (remove it)"
-    for name in ("subset", "split"):
-        if pair_source != "dataset" and name in given:
-            yield f"{prefix}.{name}: there is no {prefix}.dataset to choose from (remove it)"
-    columns = [name for name in ("src_column", "trg_column") if name in given]
-    if pair_source == "dataset" or (pair_source and columns):  # else a file is searched for columns by name
-        for name in ("src_column", "trg_column"):
-            if name not in given:
-                yield f"{prefix}.{name}: missing (expected the name of a column or key, or in TSV its number)"
-        if len(columns) == 2 and files.src_column == files.trg_column:
-            yield f"{prefix}.trg_column: {files.trg_column} is also {prefix}.src_column (name two different columns)"
-    if files.format == "text" and (pair_source or columns):
-        name = pair_source or columns[0]
+def _of_corpus(prefix: str, files: "CorpusFiles") -> Iterator[str]:
+    """Check that a corpus names its text once, and that columns and scores are complete. prefix: its dotted name."""
+    given = files.model_dump(exclude_defaults=True)
+    text = next((name for name in ("translated_by", "file", "dataset") if name in given), "src and trg")
+    if excluded := [name for name in _EXCLUDED[text] if name in given]:
+        yield f"{prefix}.{excluded[0]}: not with {text} (remove one of the two)"
+        return
+    columns = [name for name in _COLUMNS if name in given]
+    needed: dict[str, tuple[str, ...]] = {"src and trg": ("src", "trg"), "dataset": ("split", *_COLUMNS)}
+    if columns:  # else a file is searched for columns by name
+        needed["file"] = _COLUMNS
+    for name in needed.get(text, ()):
+        if name not in given:
+            yield f"{prefix}.{name}: missing (expected {_EXPECTED[name]})"
+    if text == "translated_by" and ("src" in given) == ("trg" in given):
+        yield f"{prefix}.translated_by: name one side as text: src for distillation, or trg for back-translation"
+    for name in ("dataset", "file", "src", "trg", "scores", "translated_by"):
+        if name in given and "" in (names_of(given[name]) or [""]):
+            yield f"{prefix}.{name}: is empty (expected a {'run' if name == 'translated_by' else 'file'})"
+    is_table = text in ("file", "dataset")
+    if is_table and len(columns) == 2 and files.src_column == files.trg_column:
+        yield f"{prefix}.trg_column: {files.trg_column} is also {prefix}.src_column (name two different columns)"
+    if files.format == "text" and (is_table or columns):
+        name = text if is_table else columns[0]
         yield f"{prefix}.{name}: {prefix}.format is text, which has one sentence a line and no columns"
-    elif files.format not in (None, "text") and not (pair_source or columns):
+    elif files.format not in (None, "text") and not (is_table or columns):
         yield f"{prefix}.format: {files.format}, but no column is chosen (add {prefix}.src_column or trg_column)"
     if files.header is False and (named := [given[name] for name in columns if isinstance(given[name], str)]):
         yield f"{prefix}.header: false, but column {named[0]!r} is chosen by name (give its number, from 1)"
+    scores = [name for name in ("scores", "score_column") if name in given]
+    thresholds = [name for name in ("min_score", "best_share") if name in given]
+    for name in scores + thresholds if bool(scores) != bool(thresholds) else ():
+        yield f"{prefix}.{name}: scores or score_column need min_score or best_share and vice versa (add one)"
+    is_jsonl = text != "dataset" and columns and files.format in (None, "jsonl")
+    if "drop_flagged" in given and not is_jsonl and text != "translated_by":
+        yield (
+            f"{prefix}.drop_flagged: needs the JSONL of nmt-translate, but {prefix}.format or columns say otherwise "
+            "(use --format jsonl, src_column and trg_column)"
+        )
 
 
 def _of_subwords(recipe: "Recipe") -> Iterator[str]:

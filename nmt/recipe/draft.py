@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from nmt.errors import RunError
 from nmt.files import write_durably
-from nmt.recipe.fields import json_schema
+from nmt.recipe.fields import json_schema, option_named
 from nmt.recipe.model_options import ModelConfig
 from nmt.recipe.options import Recipe
 from nmt.recipe.yaml_marks import as_yaml
@@ -23,28 +23,17 @@ _HEAD = f"""\
 # To be edited. What is not here has its default: nmt-train --help-all lists all options.
 """
 _COLUMN = 32  # where comments begin, unless the value is longer
+_WIDTH = 110  # of lines with a comment
+# Advice in place of the help on an option.
 _COMMENTS = {
     "data": "another value here or in subwords: nmt-preprocess THIS FILE --overwrite",
     "data.out": "ignored while this file is in the data folder",
     "subwords.vocab_size": "4000 for 20,000 pairs, 8000 for 100,000, 32000 for millions",
-    "subwords.vocab_from": "take the subwords of this run, data folder or file",
     "model.preset": "tiny, small, base or big; auto: by corpus and time budget",
     "model.dropout": "0.1 for a large corpus, 0.3 for a small one",
     "batch.max_tokens": "smaller if memory is short; auto: what fits a GPU",
     "optim.lr": "peak learning rate; lower it if the loss jumps",
-    "optim.muon_lr": "the same for the weight matrices",
-    "optim.warmup": "updates of linear warm-up; auto: 10 to 200",
-    "optim.schedule": "auto: linear with a time budget, else inverse_sqrt",
     "train.updates": "end after this many updates, at the latest",
-    "train.epochs": "end after this many epochs",
-    "train.time_budget": "end after this wall time: 20m, 2h, 1d",
-    "train.init_from": "start from the weights of this run",
-    "train.save_every": "updates between two checkpoints",
-    "train.precision": "fp32, bf16 or fp16; auto: by the device",
-    "valid.every": "updates between two validations; auto: about ten",
-    "valid.metric": "metric that selects the best checkpoint",
-    "valid.patience": "early stopping: validations without a new best; 0: never",
-    "decode.beam": "hypotheses a sentence in nmt-translate; 1 is greedy",
 }
 # Options that are written even with their default values.
 _ALWAYS = ("subwords.vocab_size", "model.preset", "model.dropout", "batch.max_tokens", "train.updates", "valid.every")
@@ -57,11 +46,14 @@ def write_draft(recipe: Recipe, path: Path) -> None:
 
 
 def draft_text(recipe: Recipe) -> str:
-    """Return the recipe as YAML, mostly without options that have their defaults."""
+    """Return the recipe as YAML, mostly without options that have their defaults, with a comment on each option."""
     lines = list[str]()
 
     def add(line: str, name: str) -> None:
-        lines.append(f"{line:{_COLUMN}}  # {_COMMENTS[name]}" if name in _COMMENTS else line)
+        option = option_named(name)
+        comment = _COMMENTS.get(name) or (option.help.split(". ")[0].removesuffix(".") if option else "")
+        commented = f"{line:{_COLUMN}}  # {comment}"
+        lines.append(commented if comment and len(commented) <= _WIDTH else line)
 
     for section, options in recipe:
         if not isinstance(options, BaseModel):

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 from nmt.errors import RecipeError, described
 from nmt.files import SEEDS, check_is_run, refuse_links_out, shipped, write_durably
 from nmt.recipe.complaints import (
+    GONE,
     GONE_VALUES,
-    WITHOUT_EFFECT,
     complaints_text,
     unknown_option,
     validation_complaints,
@@ -76,7 +76,8 @@ def _read(content: bytes, source: str, overrides: Overrides) -> Recipe:
         )
     value = {} if value is None else value
     if isinstance(value, dict):
-        pass_over_gone(value, is_stored=content.startswith(_RESOLVED.encode()))
+        if content.startswith(_RESOLVED.encode()):
+            _pass_over_gone(value)
         value |= {title: {} for title, _ in sections() if title in value and value[title] is None}  # only comments
         data = value.get("data")
         for _, option, last in (name.split(".") for name, _ in overrides if name.count(".") == 2):
@@ -136,22 +137,22 @@ def recipe_text(recipe: Recipe) -> str:
     return _RESOLVED + "\n".join(_lines(recipe)) + "\n"
 
 
-def pass_over_gone(value: Any, *, is_stored: bool = False) -> None:
-    """Remove options of earlier versions from a recipe's raw value, in place, if their value had no effect.
+def _pass_over_gone(value: dict[str, Any]) -> None:
+    """Remove options of earlier versions from the raw recipe of a run, in place.
 
-    is_stored: the recipe is that of a run. It opens with any value of a removed option of `data`, `decode` or
-    `regularize`: its data exist already, and translation goes without the option.
+    Those of data, decode and regularize may have any value: its data exist already, and translation goes without them.
+    Others must be off.
     """
-    for name, without_effect in WITHOUT_EFFECT.items():
+    for name in GONE:
         title, _, option = name.rpartition(".")
-        is_passed_over = is_stored and title.partition(".")[0] in ("data", "decode", "regularize")
-        section = value
+        section: Any = value
         for key in title.split("."):
             section = section.get(key) if isinstance(section, dict) else None
+        is_passed_over = title.partition(".")[0] in ("data", "decode", "regularize")
         for part in section if isinstance(section, list) else [section]:
-            if isinstance(part, dict) and option in part and (is_passed_over or part[option] in (without_effect, None)):
-                del part[option]
-    for (name, gone), instead in GONE_VALUES.items() if is_stored and isinstance(value, dict) else ():
+            if isinstance(part, dict) and (is_passed_over or not part.get(option)):
+                part.pop(option, None)
+    for (name, gone), instead in GONE_VALUES.items():
         title, _, option = name.partition(".")
         if isinstance(value.get(title), dict) and value[title].get(option) == gone:
             value[title][option] = instead

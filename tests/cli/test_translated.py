@@ -155,7 +155,7 @@ def test_back_translate_flag_holds_out_real_pairs_and_writes_the_recipe(capsys):
     held_out, _ = Prepared.open("own").valid.texts()
     assert len(held_out) == 10 and set(held_out) <= set(read_lines("train.de"))
     assert main([write_recipe(DISTILLED, valid="valid_size: 5")]) == 2
-    assert "data.valid_size: corpora with translated_by give no validation pairs" in capsys.readouterr().err
+    assert "data.valid_size: corpora with translated_by, tags or languages give no" in capsys.readouterr().err
 
 
 def test_check_translates_nothing(searches, capsys):
@@ -185,12 +185,9 @@ def test_multilingual_run_translates_into_the_language_of_the_recipe(searches):
         (BT.replace("back", "none"), "translated_by: runs/none is not a run folder: tried "),
         (BT.replace("mono.en", "none.en"), "data.train: no file none.en: tried "),
         (BT.replace("mono.en", "mono.tsv"), "mono.tsv: tsv has columns or keys, and none is chosen. Choose"),
-        (
-            BT.replace("trg:", "src: mono.de, trg:"),
-            "translated_by: the run makes one side, but src and trg are given",
-        ),
-        (BT.replace("trg: mono.en, ", ""), "translated_by: name the text: src for distillation, trg for back-"),
-        (BT.replace("trg:", "file:"), "data.train.1.file: not with translated_by, which reads plain text"),
+        (BT.replace("trg:", "src: mono.de, trg:"), "translated_by: name one side as text: src for distillation, or"),
+        (BT.replace("trg: mono.en, ", ""), "translated_by: name one side as text: src for distillation, or"),
+        (BT.replace("trg:", "file:"), "data.train.1.file: not with translated_by"),
         (BT.replace("trg:", "dataset: a, split: b, trg:"), "data.train.1.dataset: not with translated_by"),
         (BT.replace("trg:", "unescape: true, trg:"), "data.train.1.unescape: not with translated_by"),
         (BT.replace("runs/back", "''"), "data.train.1.translated_by: is empty (expected a run)"),
