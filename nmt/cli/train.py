@@ -16,7 +16,7 @@ from nmt.files import RECIPE, is_run, seed_runs
 from nmt.processes import process_rank, sleep_if_busy
 from nmt.recipe.options import Recipe
 from nmt.recipe.places import is_prepared
-from nmt.recipe.reader import read_recipe
+from nmt.recipe.reader import differences, read_recipe
 
 _DESCRIPTION = """\
 Train the model that RECIPE describes on the data that nmt-preprocess RECIPE prepared. The same command again resumes
@@ -94,6 +94,7 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
     from nmt.training.launch import launch
     from nmt.training.resolve import sized_as
     from nmt.training.run_page import write_summary
+    from nmt.training.state import refused_changes
 
     folder = recipe.run_folder.absolute()
     if is_run(folder):
@@ -110,7 +111,13 @@ def _train_seeds(recipe: Recipe, seeds: Sequence[int], stop: Stop) -> int:
         if launch(recipe.model_copy(update=changes), stop) == "stopped":
             return stop.exit_code
     if is_main:
-        write_stdout(write_summary(folder, [Run(path) for path in seed_runs(folder) if (path / "model").is_dir()]))
+        trained = [Run(path) for path in seed_runs(folder) if (path / "model").is_dir()]
+        recipes = [seed_run.recipe().model_dump(mode="json", exclude={"seed"}) for seed_run in trained]
+        differing = {name for other in recipes for name in refused_changes(differences(recipes[0], other))}
+        differing.discard("optim.warmup")
+        if differing:
+            talk(f"warning: these runs differ in more options than the seed: {', '.join(sorted(differing))}")
+        write_stdout(write_summary(folder, trained))
     return 0
 
 

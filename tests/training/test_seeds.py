@@ -65,6 +65,15 @@ def test_summary_has_the_scores_of_the_chosen_models(seeds, capsys):
     assert main([str(seeds)]) == 2 and "a run for each seed" in capsys.readouterr().err
 
 
+def test_runs_that_differ_in_more_than_the_seed_give_a_warning(corpus, tmp_path, capsys):
+    recipe = make_recipe(corpus, tmp_path / "runs", **SHORT)
+    write_recipe(recipe, tmp_path / "recipe.yaml")
+    command = [str(tmp_path / "recipe.yaml"), "--seeds"]
+    assert main([*command, "1", "2"]) == 0 and "warning: these runs" not in capsys.readouterr().err
+    assert main([*command, "3", "--lr", "1e-3"]) == 0
+    assert "warning: these runs differ in more options than the seed: optim.lr" in capsys.readouterr().err
+
+
 def test_folder_of_seeds_loads_as_an_ensemble(seeds):
     ensemble = nmt.load(seeds)
     named = nmt.load([seeds / f"seed-{seed}" for seed in (1, 2, 5)])
